@@ -1,0 +1,81 @@
+"""Orders the controller gives. Idempotent, each with the reason it was given.
+
+Orders about membership are deltas (`AssignRank`, `Dismiss`), never the whole roster, so that their
+size does not grow with the job. A driver turns them into effects and answers with events.
+"""
+
+from enum import StrEnum
+
+import msgspec
+
+from holdfast.events import Store
+
+
+class Outcome(StrEnum):
+    """How a job ended."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"  # the user's code is at fault
+    GAVE_UP = "gave_up"  # Holdfast ran out of ways to keep it going
+    STOPPED = "stopped"  # somebody asked
+
+
+class Action(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The root of all orders."""
+
+    reason: str
+
+
+class AskNodes(Action, frozen=True, kw_only=True):
+    """Get `count` more nodes from the engine. Answered by `NodeJoined` for each."""
+
+    count: int
+
+
+class AssignRank(Action, frozen=True, kw_only=True):
+    """The node becomes a member with this node rank, from the next attempt on."""
+
+    node: str
+    node_rank: int
+
+
+class StartAttempt(Action, frozen=True, kw_only=True):
+    """Every member starts its workers. Answered by `WorkersStarted` or `WorkerExited`."""
+
+    attempt: int
+    node_count: int
+    workers_per_node: int
+    store: Store
+    redo_until: int  # steps up to this one have been done before: redoing them is replay
+    restarts: int  # attempts before this one
+
+
+class StopAttempt(Action, frozen=True, kw_only=True):
+    """Every member ends its workers: SIGTERM, then SIGKILL after `grace_s`.
+
+    Answered by `WorkersStopped` of each.
+    """
+
+    attempt: int
+    grace_s: float
+
+
+class Fence(Action, frozen=True, kw_only=True):
+    """Make sure that nothing of this lost node runs any more, by every means the driver has."""
+
+    node: str
+
+
+class Dismiss(Action, frozen=True, kw_only=True):
+    """The node is not needed any more: its agent ends. Answered by `NodeLeft` or `NodeLost`."""
+
+    node: str
+
+
+class EndJob(Action, frozen=True, kw_only=True):
+    """The job is over: dismiss every node, close the journal."""
+
+    outcome: Outcome
+
+
+AnyAction = AskNodes | AssignRank | StartAttempt | StopAttempt | Fence | Dismiss | EndJob

@@ -1,0 +1,145 @@
+"""Errors a person sees: what is wrong, why, and a command that helps.
+
+Every error has a slug listed in `SLUGS`; `holdfast explain SLUG` prints its longer text and the
+command line turns its exit status into the process's. One table, so that documentation, tests and
+code cannot drift apart.
+"""
+
+from enum import IntEnum
+from typing import NamedTuple
+
+
+class ExitStatus(IntEnum):
+    """Exit statuses of every `holdfast` command."""
+
+    OK = 0
+    JOB_FAILED = 1
+    USAGE = 2
+    PLATFORM = 3
+    NOT_FOUND = 4
+    GAVE_UP = 5
+    INTERRUPTED = 130
+
+
+class Slug(NamedTuple):
+    """One kind of error: the exit status it causes and what `holdfast explain` says about it."""
+
+    status: ExitStatus
+    explanation: str
+
+
+SLUGS: dict[str, Slug] = {
+    "job-invalid": Slug(
+        ExitStatus.USAGE,
+        "The job description has keys that are unknown, missing or out of range. Every problem is "
+        "listed with its path. `holdfast schema` prints what is accepted; nothing was started.",
+    ),
+    "job-file-unreadable": Slug(
+        ExitStatus.USAGE,
+        "The job file does not exist, cannot be read, or is not YAML. Nothing was started.",
+    ),
+    "usage": Slug(
+        ExitStatus.USAGE,
+        "The command line does not fit: an unknown option, a missing value, or options that "
+        "exclude each other. `holdfast COMMAND --help` lists what is accepted.",
+    ),
+    "unknown-slug": Slug(
+        ExitStatus.NOT_FOUND,
+        "`holdfast explain` knows only the slugs that errors print in brackets. Without an "
+        "argument it lists them all.",
+    ),
+    "job-not-found": Slug(
+        ExitStatus.NOT_FOUND,
+        "No job of that name has a folder below HOLDFAST_HOME (default ~/.holdfast). Another "
+        "HOLDFAST_HOME, another user or a removed folder are the usual reasons.",
+    ),
+    "job-exists": Slug(
+        ExitStatus.USAGE,
+        "A job of this name has already been run and its journal is kept. Pick another name with "
+        "--name, or remove the old record with `holdfast run --replace`.",
+    ),
+    "job-running": Slug(
+        ExitStatus.USAGE,
+        "A controller holds this job's lock: one job has one controller. `holdfast watch NAME` "
+        "shows it, `holdfast stop NAME` ends it.",
+    ),
+    "job-ended": Slug(
+        ExitStatus.USAGE,
+        "The job has already ended, so there is nothing to resume: its nodes are gone and memory "
+        "snapshots go with them. Run it again under another name.",
+    ),
+    "journal-corrupt": Slug(
+        ExitStatus.PLATFORM,
+        "A line in the middle of the journal cannot be read, or its sequence has a gap. A torn "
+        "last line is normal after a crash and is dropped; damage further up is refused, because "
+        "decisions replayed from it would not be those that were taken.",
+    ),
+    "journal-version": Slug(
+        ExitStatus.PLATFORM,
+        "The journal was written by a version of Holdfast whose format this one does not read.",
+    ),
+    "home-unwritable": Slug(
+        ExitStatus.PLATFORM,
+        "HOLDFAST_HOME cannot be written: permissions, a read-only mount or a full disk.",
+    ),
+    "node-start-failed": Slug(
+        ExitStatus.PLATFORM,
+        "An agent process could not be started or ended before it connected. Its own log is "
+        "named in the message.",
+    ),
+    "script-not-found": Slug(
+        ExitStatus.USAGE,
+        "The script, module or working directory of the job does not exist on this machine.",
+    ),
+    "platform-unsupported": Slug(
+        ExitStatus.PLATFORM,
+        "Holdfast needs Linux: it relies on memfd, PR_SET_PDEATHSIG and process groups.",
+    ),
+    "not-tracked": Slug(
+        ExitStatus.USAGE,
+        "Something given to run.track() cannot be snapshotted: it needs state_dict() and "
+        "load_state_dict(), and its state may hold only tensors, numbers, strings, bytes, lists, "
+        "tuples, sets and dicts of these.",
+    ),
+    "snapshot-too-large": Slug(
+        ExitStatus.PLATFORM,
+        "Two copies of the tracked state do not fit the memory that this machine has free. The "
+        "message shows the arithmetic.",
+    ),
+    "run-unavailable": Slug(
+        ExitStatus.USAGE,
+        "holdfast.train was asked for something that only works after join(), or join() was "
+        "called twice in one process.",
+    ),
+}
+
+
+class Error(Exception):
+    """A problem to be shown to a person as `error[slug]: what`, `why: ...`, `help: ...`.
+
+    `help` should be a command that works when pasted, or one plain sentence.
+    """
+
+    def __init__(self, slug: str, what: str, *, why: str, help: str) -> None:  # noqa: A002
+        if slug not in SLUGS:
+            raise KeyError(f"error slug {slug!r} is not in SLUGS")
+        super().__init__(what)
+        self.slug = slug
+        self.what = what
+        self.why = why
+        self.help = help
+
+    @property
+    def status(self) -> ExitStatus:
+        """The exit status this error ends a command with."""
+        return SLUGS[self.slug].status
+
+    def __str__(self) -> str:
+        return f"error[{self.slug}]: {self.what}\n  why: {self.why}\n  help: {self.help}"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild, (self.slug, self.what, self.why, self.help))
+
+
+def _rebuild(slug: str, what: str, why: str, help_: str) -> Error:
+    return Error(slug, what, why=why, help=help_)

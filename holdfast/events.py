@@ -1,0 +1,192 @@
+"""Facts the controller hears, in the past tense.
+
+Each is a small frozen struct with a tag, so that it can be sent, journaled and replayed. Times are
+given as ages (`ago_s`): seconds between the fact and the moment it was handed to the controller,
+so that clocks of different nodes never meet. The controller turns an age into a time of its clock.
+
+One event per outcome of an effect: whoever carries out an action reports one of its results.
+"""
+
+from enum import StrEnum
+
+import msgspec
+
+
+class Store(msgspec.Struct, frozen=True):
+    """Where the rendezvous store of one attempt listens; `hosted` when a store really serves there.
+
+    With `hosted=False` only the port is reserved and rank 0 of the script is expected to serve.
+    """
+
+    host: str
+    port: int
+    hosted: bool
+
+
+class WorkerError(msgspec.Struct, frozen=True, kw_only=True):
+    """An uncaught Python exception of a worker, as the worker itself wrote it down."""
+
+    type: str  # qualified name, e.g. "ValueError" or "torch.distributed.DistBackendError"
+    message: str
+    file: str = ""  # innermost frame of the user's own code
+    line: int = 0
+    traceback: str = ""
+
+
+class Progress(msgspec.Struct, frozen=True, kw_only=True):
+    """How far one worker (or, reduced, a whole attempt) has come.
+
+    `step` counts completed steps: 0 before the first, None where the script does not report any.
+    The `*_s` sums run from the start of the attempt.
+    """
+
+    step: int | None = None
+    step_ago_s: float = 0.0  # since the end of step `step`
+    data_wait_s: float = 0.0
+    snapshot_s: float = 0.0
+    finished: bool = False  # all steps done: an exit with status 0 is expected
+
+
+class Milestone(StrEnum):
+    """What every rank of an attempt has done, in this order. Reported once each per attempt."""
+
+    STARTED = "started"  # worker process runs with its rank
+    ARRIVED = "arrived"  # called join()
+    JOINED = "joined"  # process group ready
+    RESTORED = "restored"  # state in place, or nothing to restore
+    FIRST_STEP = "first_step"  # first step of the attempt done
+    CAUGHT_UP = "caught_up"  # did a step that no earlier attempt had done
+    FINISHED = "finished"  # all steps done
+
+
+class NodeLostReason(StrEnum):
+    """How a node was found to be gone."""
+
+    SILENT = "silent"  # no heartbeat within recovery.heartbeat_timeout_s
+    PROCESS = "process"  # the engine says it is dead: agent process or pod gone
+    REJECTED = "rejected"  # it cannot work with the others (version, number of workers)
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The root of all facts."""
+
+
+class JobSubmitted(Event, frozen=True, kw_only=True):
+    """The job is to run. Always the first event."""
+
+
+class ControllerResumed(Event, frozen=True, kw_only=True):
+    """A new controller process has replayed the journal and goes on.
+
+    `existing` names the nodes the driver found alive; the others of the roster are gone.
+    """
+
+    existing: tuple[str, ...]
+
+
+class NodeJoined(Event, frozen=True, kw_only=True):
+    """An agent registered for the first time. It is not usable before `NodeReady`."""
+
+    node: str  # unique id of this life of the node (pod UID), never an index
+    name: str
+    address: str  # host under which other nodes reach it
+    workers: int  # workers it will run
+
+
+class NodeReady(Event, frozen=True, kw_only=True):
+    """The node can start workers at once; `store` is the fresh store it offers."""
+
+    node: str
+    store: Store
+    instrumented: bool = False  # the script uses holdfast.train, so progress will be reported
+
+
+class NodeLost(Event, frozen=True, kw_only=True):
+    """The node is gone or unreachable; whatever it runs must not count any more."""
+
+    node: str
+    reason: NodeLostReason
+    ago_s: float = 0.0  # since the last sign of life
+    detail: str = ""
+
+
+class NodeLeft(Event, frozen=True, kw_only=True):
+    """The agent ended in an orderly way, after having been dismissed or asked by its engine."""
+
+    node: str
+
+
+class WorkersStarted(Event, frozen=True, kw_only=True):
+    """All workers of the node run with their ranks in this attempt."""
+
+    node: str
+    attempt: int
+    ago_s: float = 0.0
+
+
+class WorkerExited(Event, frozen=True, kw_only=True):
+    """One worker process ended by itself (not by our stop order)."""
+
+    node: str
+    attempt: int
+    rank: int
+    exit_code: int | None  # None when a signal ended it
+    signal: int | None = None
+    ago_s: float = 0.0
+    progress: Progress = Progress()
+    error: WorkerError | None = None
+    log: str = ""  # path of the worker's log, relative to the job's folder
+
+
+class WorkersStopped(Event, frozen=True, kw_only=True):
+    """No process of this attempt is left on the node. `store` is its next fresh store."""
+
+    node: str
+    attempt: int
+    store: Store | None
+    ago_s: float = 0.0
+    progress: Progress = Progress()  # the furthest of its workers
+
+
+class MilestoneReached(Event, frozen=True, kw_only=True):
+    """Every rank of the attempt has reached a milestone; `ago_s` since the last of them did."""
+
+    attempt: int
+    milestone: Milestone
+    ago_s: float = 0.0
+    step: int | None = None  # RESTORED: the step training continues after; CAUGHT_UP: its step
+
+
+class Progressed(Event, frozen=True, kw_only=True):
+    """Progress of the whole attempt, every few seconds: lowest step of all ranks, largest sums."""
+
+    attempt: int
+    progress: Progress
+
+
+class StopRequested(Event, frozen=True, kw_only=True):
+    """Somebody wants the job to end; `now` skips the grace time."""
+
+    by: str
+    now: bool = False
+
+
+class DeadlinePassed(Event, frozen=True, kw_only=True):
+    """The time that `next_deadline()` named has come."""
+
+
+AnyEvent = (
+    JobSubmitted
+    | ControllerResumed
+    | NodeJoined
+    | NodeReady
+    | NodeLost
+    | NodeLeft
+    | WorkersStarted
+    | WorkerExited
+    | WorkersStopped
+    | MilestoneReached
+    | Progressed
+    | StopRequested
+    | DeadlinePassed
+)

@@ -1,0 +1,151 @@
+"""What agents, workers and the controller send each other; versioned, never pickled.
+
+Agents and the controller speak msgpack over one authenticated WebSocket (header
+`Authorization: Bearer TOKEN`). Facts are numbered by the agent and kept until acknowledged, so none
+is lost while the controller is away and none counts twice. Reports are telemetry: the newest wins.
+"""
+
+import msgspec
+
+from holdfast.events import AnyEvent, Milestone, Progress, Store
+
+PROTOCOL = 1
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The root of all messages."""
+
+
+# ── agent → controller ────────────────────────────────────────────────────────────────────────
+
+
+class Hello(Message, frozen=True, kw_only=True):
+    """First message of every connection of an agent."""
+
+    protocol: int
+    node: str
+    name: str
+    address: str
+    workers: int
+    pid: int
+    attempt: int  # newest attempt whose workers it has run; 0 before the first
+    running: bool  # workers of that attempt are alive
+
+
+class Fact(Message, frozen=True, kw_only=True):
+    """An event for the controller. `seq` counts from 1 per node; repeated until acknowledged.
+
+    Ages inside the event are those at the moment of sending.
+    """
+
+    seq: int
+    event: AnyEvent
+
+
+class WorkerReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The newest look at one worker's progress page."""
+
+    rank: int
+    progress: Progress
+    milestones: dict[Milestone, float]  # age in seconds of each one reached
+    restored_step: int = 0
+    phase: str = ""  # what the worker says it does now
+    loss: float | None = None
+    grad_norm: float | None = None
+    step_time_s: float | None = None
+    tokens: int = 0
+    snapshot_step: int = 0
+    snapshot_every: int = 0
+
+
+class Report(Message, frozen=True, kw_only=True):
+    """Telemetry and heartbeat of one node, a few times a second."""
+
+    node: str
+    attempt: int
+    workers: tuple[WorkerReport, ...]
+
+
+# ── controller → agent ────────────────────────────────────────────────────────────────────────
+
+
+class Welcome(Message, frozen=True, kw_only=True):
+    """Answer to `Hello`: facts up to `acked` are safe. `known=False`: this life of the node was
+    given up; it must kill its workers and end."""
+
+    protocol: int
+    acked: int
+    known: bool
+
+
+class Ack(Message, frozen=True, kw_only=True):
+    """All facts up to `seq` are on the controller's disk."""
+
+    seq: int
+
+
+class Start(Message, frozen=True, kw_only=True):
+    """Start this node's workers for an attempt. Ignored unless newer than any seen."""
+
+    attempt: int
+    node_rank: int
+    node_count: int
+    workers_per_node: int
+    store: Store
+    redo_until: int
+    restarts: int
+
+
+class Stop(Message, frozen=True, kw_only=True):
+    """End the workers of this attempt and all before it."""
+
+    attempt: int
+    grace_s: float
+
+
+class Leave(Message, frozen=True, kw_only=True):
+    """End all workers at once, then the agent itself."""
+
+    reason: str
+
+
+# ── command line ↔ controller ─────────────────────────────────────────────────────────────────
+
+
+class StopJob(Message, frozen=True, kw_only=True):
+    """`holdfast stop`."""
+
+    by: str
+    now: bool
+
+
+class AskStatus(Message, frozen=True, kw_only=True):
+    """`holdfast status`: answered by `StatusReply`."""
+
+
+class StatusReply(Message, frozen=True, kw_only=True):
+    """A `JobStatus` as JSON."""
+
+    status: msgspec.Raw
+
+
+class Done(Message, frozen=True, kw_only=True):
+    """The request was taken."""
+
+
+ToController = Hello | Fact | Report | StopJob | AskStatus
+ToAgent = Welcome | Ack | Start | Stop | Leave
+ToClient = StatusReply | Done
+
+# ── agent → worker (control pipe, one JSON line) ──────────────────────────────────────────────
+
+
+class Assignment(msgspec.Struct, frozen=True, kw_only=True):
+    """What a waiting worker is told when it gets a rank. `env` is merged into its environment."""
+
+    attempt: int
+    rank: int
+    local_rank: int
+    world_size: int
+    redo_until: int
+    env: dict[str, str]

@@ -1,0 +1,227 @@
+"""The progress page: shared memory in which a worker says how far it is, without a system call.
+
+The agent makes one memfd per worker process and maps it; the worker maps the same one. The worker
+only ever stores aligned 8-byte values, each of which is seen whole by the reader; the reader
+tolerates that two of them are a few nanoseconds apart. The page outlives the worker, so the last
+step, the last losses and the traceback of a worker killed by SIGKILL are still there.
+
+Layout: 32 words of 8 bytes (see `Word`), a ring of step records, then space for one `WorkerError`.
+All times are CLOCK_MONOTONIC, which processes of one machine share.
+"""
+
+import math
+import mmap
+import os
+import time
+from enum import IntEnum
+from typing import NamedTuple
+
+import msgspec
+
+from holdfast.events import Milestone, Progress, WorkerError
+from holdfast.messages import WorkerReport
+
+MAGIC = 0x3145_4741_5046_4831
+HEADER_BYTES = 256
+RECORD_WORDS = 5
+RECORD_COUNT = 1024
+ERROR_OFFSET = HEADER_BYTES + RECORD_COUNT * RECORD_WORDS * 8
+ERROR_BYTES = 64 * 1024
+PAGE_BYTES = ERROR_OFFSET + ERROR_BYTES
+
+
+class Phase(IntEnum):
+    """What a worker does at the moment."""
+
+    STARTING = 0
+    RENDEZVOUS = 1
+    SETUP = 2
+    RESTORE = 3
+    DATA = 4
+    STEP = 5
+    SNAPSHOT = 6
+    FINISHED = 7
+
+
+class Word(IntEnum):
+    """Index of each 8-byte word of the header."""
+
+    MAGIC = 0
+    PHASE = 1
+    STEP = 2  # completed steps + 1; 0 = the script reports none
+    STEP_AT = 3
+    STEP_TIME = 4
+    LOSS = 5
+    GRAD_NORM = 6
+    TOKENS = 7
+    DATA_WAIT = 8
+    SNAPSHOT_TIME = 9
+    RESTORED_STEP = 10
+    SNAPSHOT_STEP = 11
+    SNAPSHOT_EVERY = 12
+    RECORD_NEXT = 13  # records written so far; the next goes to this number modulo RECORD_COUNT
+    ERROR_LENGTH = 14  # written last
+    MILESTONES = 16  # one word per Milestone, in order; 0.0 = not yet
+
+
+MILESTONES = tuple(Milestone)
+
+
+class StepRecord(NamedTuple):
+    """What one step logged. NaN where the script logged nothing of the kind."""
+
+    step: int
+    at: float  # monotonic
+    loss: float
+    grad_norm: float
+    tokens: int
+
+
+class Page:
+    """One mapped progress page; the same class for the writer (worker) and the reader (agent)."""
+
+    def __init__(self, fd: int) -> None:
+        if os.fstat(fd).st_size < PAGE_BYTES:
+            os.ftruncate(fd, PAGE_BYTES)
+        self._map = mmap.mmap(fd, PAGE_BYTES)
+        view = memoryview(self._map)
+        self._ints = view.cast("q")
+        self._floats = view.cast("d")
+        self._ints[Word.MAGIC] = MAGIC
+
+    @staticmethod
+    def create() -> int:
+        """A new, empty page as a memfd; it vanishes with its last holder."""
+        fd = os.memfd_create("holdfast-page", os.MFD_CLOEXEC)
+        os.ftruncate(fd, PAGE_BYTES)
+        return fd
+
+    def close(self) -> None:
+        """Unmap; the memory stays while another process maps it."""
+        self._ints.release()
+        self._floats.release()
+        self._map.close()
+
+    # ── worker side ──
+
+    def phase(self, phase: Phase) -> None:
+        """Say what the worker does now."""
+        self._ints[Word.PHASE] = phase
+
+    def reach(self, milestone: Milestone) -> None:
+        """Note the time of a milestone; only the first time counts."""
+        index = Word.MILESTONES + MILESTONES.index(milestone)
+        if self._floats[index] == 0.0:
+            self._floats[index] = time.monotonic()
+
+    def restored(self, step: int) -> None:
+        """Training goes on after `step` completed steps."""
+        self._ints[Word.RESTORED_STEP] = step
+        self._floats[Word.STEP_AT] = time.monotonic()
+        self._ints[Word.STEP] = step + 1
+        self.reach(Milestone.RESTORED)
+
+    def stalls(self, data_wait_s: float, snapshot_s: float) -> None:
+        """Sums since the start of the attempt."""
+        self._floats[Word.DATA_WAIT] = data_wait_s
+        self._floats[Word.SNAPSHOT_TIME] = snapshot_s
+
+    def snapshot(self, step: int, every: int) -> None:
+        """The newest snapshot is of `step`; one is taken each `every` steps."""
+        self._ints[Word.SNAPSHOT_STEP] = step
+        self._ints[Word.SNAPSHOT_EVERY] = every
+
+    def step_done(self, step: int, step_time_s: float, record: StepRecord) -> None:
+        """Step number `step` (counting from 1) is complete."""
+        count = self._ints[Word.RECORD_NEXT]
+        at = HEADER_BYTES // 8 + (count % RECORD_COUNT) * RECORD_WORDS
+        ints, floats = self._ints, self._floats
+        ints[at] = record.step
+        floats[at + 1] = record.at
+        floats[at + 2] = record.loss
+        floats[at + 3] = record.grad_norm
+        ints[at + 4] = record.tokens
+        ints[Word.RECORD_NEXT] = count + 1
+        floats[Word.STEP_TIME] = step_time_s
+        floats[Word.LOSS] = record.loss
+        floats[Word.GRAD_NORM] = record.grad_norm
+        ints[Word.TOKENS] += record.tokens
+        floats[Word.STEP_AT] = record.at
+        ints[Word.STEP] = step + 1
+
+    def fail(self, error: WorkerError) -> None:
+        """Leave the uncaught exception behind for the agent; long texts are cut to fit."""
+        encoded = msgspec.json.encode(error)
+        while len(encoded) > ERROR_BYTES:
+            keep = len(error.traceback) // 2
+            error = msgspec.structs.replace(
+                error, traceback="...\n" + error.traceback[-keep:], message=error.message[:2000]
+            )
+            encoded = msgspec.json.encode(error)
+        self._map[ERROR_OFFSET : ERROR_OFFSET + len(encoded)] = encoded
+        self._ints[Word.ERROR_LENGTH] = len(encoded)
+
+    # ── agent side ──
+
+    def error(self) -> WorkerError | None:
+        """The exception the worker left, if any."""
+        length = self._ints[Word.ERROR_LENGTH]
+        if not 0 < length <= ERROR_BYTES:
+            return None
+        try:
+            return msgspec.json.decode(
+                self._map[ERROR_OFFSET : ERROR_OFFSET + length], type=WorkerError
+            )
+        except msgspec.MsgspecError:
+            return None
+
+    def progress(self, now: float) -> Progress:
+        """How far the worker is; `now` is monotonic."""
+        step = self._ints[Word.STEP] - 1
+        return Progress(
+            step=step if step >= 0 else None,
+            step_ago_s=max(0.0, now - self._floats[Word.STEP_AT]) if step >= 0 else 0.0,
+            data_wait_s=self._floats[Word.DATA_WAIT],
+            snapshot_s=self._floats[Word.SNAPSHOT_TIME],
+            finished=self._floats[Word.MILESTONES + MILESTONES.index(Milestone.FINISHED)] > 0,
+        )
+
+    def report(self, rank: int, now: float) -> WorkerReport:
+        """Everything the page says, for the controller; `now` is monotonic."""
+        reached = ((m, self._floats[Word.MILESTONES + i]) for i, m in enumerate(MILESTONES))
+        step_time = self._floats[Word.STEP_TIME]
+        return WorkerReport(
+            rank=rank,
+            progress=self.progress(now),
+            milestones={m: max(0.0, now - at) for m, at in reached if at > 0},
+            restored_step=self._ints[Word.RESTORED_STEP],
+            phase=_phase_name(self._ints[Word.PHASE]),
+            loss=_number(self._floats[Word.LOSS]) if step_time else None,
+            grad_norm=_number(self._floats[Word.GRAD_NORM]) if step_time else None,
+            step_time_s=step_time or None,
+            tokens=self._ints[Word.TOKENS],
+            snapshot_step=self._ints[Word.SNAPSHOT_STEP],
+            snapshot_every=self._ints[Word.SNAPSHOT_EVERY],
+        )
+
+    def records(self, after: int) -> tuple[list[StepRecord], int]:
+        """Records written since the first `after` ones, and how many there are now.
+
+        Records that the ring has already overwritten are skipped.
+        """
+        count = self._ints[Word.RECORD_NEXT]
+        first = max(after, count - RECORD_COUNT + 1)
+        return [self._record(n) for n in range(first, count)], count
+
+    def _record(self, number: int) -> StepRecord:
+        at = HEADER_BYTES // 8 + (number % RECORD_COUNT) * RECORD_WORDS
+        floats, ints = self._floats, self._ints
+        return StepRecord(ints[at], floats[at + 1], floats[at + 2], floats[at + 3], ints[at + 4])
+
+
+def _phase_name(value: int) -> str:
+    return Phase(value).name.lower() if value in list(Phase) else ""
+
+
+def _number(value: float) -> float | None:
+    return None if math.isnan(value) else value

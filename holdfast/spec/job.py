@@ -1,0 +1,131 @@
+"""The job description: one model for laptop and cluster.
+
+Validated by pydantic, frozen once built. Keys are accepted only when they do something; anything
+else is an error, because a setting that is silently ignored is worse than one that is missing.
+Later parts add sections beside `nodes` (resources, network, ...) without moving what is here.
+"""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+NAME_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"  # a DNS label: it becomes a Kubernetes name
+
+Seconds = Annotated[float, Field(gt=0, le=604_800, allow_inf_nan=False)]
+Script = Annotated[str, Field(min_length=1)]
+
+
+class Section(BaseModel):
+    """Strict and frozen: unknown keys are errors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class Nodes(Section):
+    """How many nodes train and how many wait. A plain number is short for `count`."""
+
+    count: int = Field(default=1, ge=1, le=100_000)
+    """Nodes that train."""
+    spares: int = Field(default=0, ge=0, le=10_000)
+    """Nodes that are warm and wait to replace a lost one."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short_form(cls, value: object) -> object:
+        return {"count": value} if isinstance(value, int) else value
+
+
+class Warm(Section):
+    """Processes kept ready for the next attempt, so that a restart does not pay for imports."""
+
+    mode: Literal["auto", "script", "imports", "off"] = "auto"
+    """`script` runs everything above `join()` ahead; `imports` only loads modules; `auto` picks
+    `script` where the script imports `holdfast.train`, else `imports`; `off` starts cold."""
+    preload: tuple[str, ...] = ()
+    """Modules to import ahead, besides those that come with the framework."""
+
+
+class Snapshots(Section):
+    """Copies of the training state in shared memory, which outlive the worker."""
+
+    every_steps: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
+    """Steps between two snapshots. `auto`: every step while that costs less than `max_overhead`,
+    else as many steps apart as it takes."""
+    max_overhead: float = Field(default=0.05, gt=0, le=1)
+    """Share of the step time that `auto` may spend on snapshots."""
+
+
+class Recovery(Section):
+    """When to restart, how long to wait, when to give up."""
+
+    max_restarts: int = Field(default=20, ge=0, le=1_000_000)
+    """Restarts allowed within `window_s`; one more and the job gives up."""
+    window_s: Seconds = 3600.0
+    """Length of the sliding window in which restarts are counted."""
+    heartbeat_timeout_s: Seconds = 5.0
+    """A node that is silent for this long is lost."""
+    restart_grace_s: Seconds = 2.0
+    """Between SIGTERM and SIGKILL when workers are stopped to be restarted."""
+    stop_grace_s: Seconds = 15.0
+    """Between SIGTERM and SIGKILL when the job is asked to stop."""
+    node_wait_s: Seconds = 600.0
+    """How long to wait for missing nodes before giving up."""
+    controller_absence_s: Seconds = 86_400.0
+    """How long agents keep going without a controller before they end themselves."""
+
+
+class Logs(Section):
+    """What happens to the output of the workers."""
+
+    terminal: Literal["all", "rank0", "none"] = "all"
+    """Which ranks are shown, each line with its rank, by a `run` in the foreground."""
+    max_bytes: int = Field(default=64 * 1024 * 1024, ge=64 * 1024)
+    """Size at which a worker's log file is rotated; one older part is kept."""
+
+
+class Job(Section):
+    """A training job: what to run, on how many nodes, and how to keep it going."""
+
+    name: str = Field(min_length=1, max_length=50, pattern=NAME_PATTERN)
+    """Name of the job: lower-case letters, digits and dashes."""
+    script: Script | None = None
+    """Python file to run. Exactly one of `script`, `module` and `command` is given."""
+    module: Script | None = None
+    """Python module to run, as with `python -m`."""
+    command: tuple[str, ...] | None = Field(default=None, min_length=1)
+    """Any program and its first arguments."""
+    args: tuple[str, ...] = ()
+    """Arguments for the script, module or command."""
+    env: dict[str, str] = {}
+    """Environment variables for the workers."""
+    workdir: str = "."
+    """Folder the workers start in; relative to the folder of the job file."""
+    framework: Literal["pytorch", "command"] | None = None
+    """`pytorch` gives every attempt a rendezvous store and preloads torch; `command` is anything
+    else. Default: `pytorch` for `script` and `module`, `command` for `command`."""
+    nodes: Nodes = Nodes()
+    """Number of nodes and spares."""
+    workers_per_node: Annotated[int, Field(ge=1, le=1024)] | Literal["auto"] = "auto"
+    """Worker processes per node. `auto`: one per GPU, or one where there is none."""
+    warm: Warm = Warm()
+    """Processes kept ready for the next attempt."""
+    snapshots: Snapshots = Snapshots()
+    """Memory snapshots."""
+    recovery: Recovery = Recovery()
+    """Restart limits and grace times."""
+    logs: Logs = Logs()
+    """Output of the workers."""
+
+    @model_validator(mode="after")
+    def _one_program(self) -> Self:
+        given = [k for k in ("script", "module", "command") if getattr(self, k) is not None]
+        if len(given) != 1:
+            found = " and ".join(given) if given else "none of them"
+            raise ValueError(f"give exactly one of script, module and command (found {found})")
+        return self
+
+    @property
+    def uses_torch(self) -> bool:
+        """Whether workers get a torch rendezvous store and torch preloaded."""
+        default = "command" if self.command is not None else "pytorch"
+        return (self.framework or default) == "pytorch"
