@@ -8,7 +8,7 @@ from enum import StrEnum
 
 import msgspec
 
-from holdfast.events import Store
+from holdfast.events import AnyEvent, Store
 
 
 class Outcome(StrEnum):
@@ -79,3 +79,12 @@ class EndJob(Action, frozen=True, kw_only=True):
 
 
 AnyAction = AskNodes | AssignRank | StartAttempt | StopAttempt | Fence | Dismiss | EndJob
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """One line of the journal: a fact, when it was handled, and what was decided."""
+
+    seq: int  # from 1, without gaps
+    at: float  # seconds since the epoch by the controller's clock; never decreases
+    event: AnyEvent
+    actions: tuple[AnyAction, ...] = ()

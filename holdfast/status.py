@@ -78,6 +78,4 @@ class Goodput(msgspec.Struct, frozen=True, kw_only=True):
     ettr: float
     ettr_1h: float
     buckets: dict[str, float]
-    observed: (
-        bool  # False: the script reports no steps, so time its workers ran counts as productive
-    )
+    observed: bool  # False: no steps reported, so all the time its workers ran counts as productive
