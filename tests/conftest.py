@@ -1,0 +1,102 @@
+"""Fixtures for everybody: a home of its own for each test, and the check that nothing is left.
+
+`home` points HOLDFAST_HOME to a fresh folder. `nothing_left` fails a test after which a process of
+that home still runs or a shared memory file of ours still exists; it kills what it found, so that
+one bad test does not spoil the next. Processes are known by their environment, their command line
+and their working folder, because a forgotten process is exactly one whose parent is gone.
+"""
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+LEFTOVER_DEADLINE_S = 10.0
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty HOLDFAST_HOME for this test."""
+    folder = tmp_path / "home"
+    folder.mkdir(mode=0o700)
+    monkeypatch.setenv("HOLDFAST_HOME", str(folder))
+    return folder
+
+
+@pytest.fixture
+def nothing_left(home: Path) -> Iterator[None]:
+    """Fail unless every process and every shared memory file of this test is gone at its end."""
+    before = _shared_memory()
+    yield
+    until(lambda: not _processes_of(home), LEFTOVER_DEADLINE_S)
+    left = _processes_of(home)
+    story = "\n".join(f"  {pid}: {_command(pid)}" for pid in left)
+    for pid in left:
+        _kill(pid)
+    until(lambda: not _shared_memory() - before, LEFTOVER_DEADLINE_S)
+    files = sorted(_shared_memory() - before)
+    assert not left, f"processes left behind:\n{story}"
+    assert not files, f"shared memory left behind: {files}"
+
+
+def until(condition: Callable[[], bool], deadline_s: float) -> bool:
+    """Poll `condition` until it holds or `deadline_s` have passed; the last answer."""
+    end = time.monotonic() + deadline_s
+    while not condition():
+        if time.monotonic() > end:
+            return condition()
+        time.sleep(0.02)
+    return True
+
+
+def _processes_of(home: Path) -> list[int]:
+    """Processes that belong to a job below `home`, this one and its parent excepted."""
+    needle = os.fsencode(home)
+    spared = {os.getpid(), os.getppid()}
+    pids = (int(name) for name in os.listdir("/proc") if name.isdigit())
+    return [pid for pid in pids if pid not in spared and _mentions(pid, needle)]
+
+
+def _mentions(pid: int, needle: bytes) -> bool:
+    """Whether environment, command line or working folder of a live process names the home."""
+    if _is_zombie(pid):
+        return False
+    found = (_read(pid, "environ"), _read(pid, "cmdline"), _folder(pid))
+    return any(needle in text for text in found)
+
+
+def _is_zombie(pid: int) -> bool:
+    return _read(pid, "stat").rpartition(b")")[2].split()[:1] in ([], [b"Z"], [b"X"])
+
+
+def _read(pid: int, name: str) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/{name}").read_bytes()
+    except OSError:
+        return b""
+
+
+def _folder(pid: int) -> bytes:
+    try:
+        return os.fsencode(os.readlink(f"/proc/{pid}/cwd"))
+    except OSError:
+        return b""
+
+
+def _command(pid: int) -> str:
+    return _read(pid, "cmdline").replace(b"\0", b" ").decode(errors="replace").strip()
+
+
+def _kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def _shared_memory() -> set[str]:
+    """Names below /dev/shm that are ours; memfds have no name and die with their holders."""
+    return {name for name in os.listdir("/dev/shm") if "holdfast" in name}
