@@ -8,7 +8,7 @@ from enum import StrEnum
 
 import msgspec
 
-from holdfast.events import AnyEvent, Store
+from holdfast.events import AnyEvent, Store, WorkerExited
 
 
 class Outcome(StrEnum):
@@ -60,6 +60,13 @@ class StopAttempt(Action, frozen=True, kw_only=True):
     grace_s: float
 
 
+class Diagnose(Action, frozen=True, kw_only=True):
+    """Weigh the exits of an attempt that is known to be stopped. Answered by `Diagnosed`."""
+
+    attempt: int
+    exits: tuple[WorkerExited, ...]
+
+
 class Fence(Action, frozen=True, kw_only=True):
     """Make sure that nothing of this lost node runs any more, by every means the driver has."""
 
@@ -78,7 +85,7 @@ class EndJob(Action, frozen=True, kw_only=True):
     outcome: Outcome
 
 
-AnyAction = AskNodes | AssignRank | StartAttempt | StopAttempt | Fence | Dismiss | EndJob
+AnyAction = AskNodes | AssignRank | StartAttempt | StopAttempt | Diagnose | Fence | Dismiss | EndJob
 
 
 class Entry(msgspec.Struct, frozen=True):

@@ -164,6 +164,19 @@ class Progressed(Event, frozen=True, kw_only=True):
     progress: Progress
 
 
+class Diagnosed(Event, frozen=True, kw_only=True):
+    """What the evidence of an attempt's failure says. The answer to `Diagnose`."""
+
+    attempt: int
+    cause: str  # slug, see holdfast.diagnosis
+    summary: str  # one sentence for a person
+    confidence: float
+    rank: int | None = None  # of the worker that failed first and not because of a peer
+    user_error: bool = False
+    signature: str | None = None  # exception type and place: equal for the same bug
+    also_failed: int = 0  # workers that failed after it, as a consequence
+
+
 class StopRequested(Event, frozen=True, kw_only=True):
     """Somebody wants the job to end; `now` skips the grace time."""
 
@@ -187,6 +200,7 @@ AnyEvent = (
     | WorkersStopped
     | MilestoneReached
     | Progressed
+    | Diagnosed
     | StopRequested
     | DeadlinePassed
 )
