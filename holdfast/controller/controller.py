@@ -1,0 +1,320 @@
+"""The controller: `handle(event, now)` changes the state and returns orders.
+
+It owns no clock, no I/O, no thread and no randomness, so the same object runs a laptop, a cluster
+and a simulation, and replaying the same facts gives the same decisions. Facts about a past attempt or
+a node that was given up are ignored; "asked to stop" and "known to be stopped" are two facts.
+"""
+
+from typing import assert_never
+
+from holdfast.actions import AnyAction, Dismiss, EndJob, Fence, Outcome, StopAttempt
+from holdfast.controller import attempts, incidents, nodes
+from holdfast.controller.phases import Phase
+from holdfast.controller.state import Limits, Node, NodeState, State
+from holdfast.events import (
+    AnyEvent,
+    ControllerResumed,
+    DeadlinePassed,
+    Diagnosed,
+    JobSubmitted,
+    Milestone,
+    MilestoneReached,
+    NodeJoined,
+    NodeLeft,
+    NodeLost,
+    NodeReady,
+    Progress,
+    Progressed,
+    StopRequested,
+    WorkerExited,
+    WorkersStarted,
+    WorkersStopped,
+)
+
+MAX_STILLBORN = 3  # nodes in a row that die before they register: asking again will not help
+TRAINING = (Phase.STARTING, Phase.RUNNING)
+
+
+class Controller:
+    """One job's decisions. `state` may be read by anybody and is changed only by `handle`."""
+
+    def __init__(self, limits: Limits, state: State | None = None) -> None:
+        self.state = state if state is not None else State(limits=limits)
+
+    def handle(self, event: AnyEvent, now: float) -> list[AnyAction]:
+        """Hear one fact at time `now` (seconds; a clock that steps back is ignored)."""
+        state = self.state
+        state.now = max(state.now, now)
+        if state.ended:
+            return _after_the_end(state, event)
+        return _dispatch(state, event)
+
+    def next_deadline(self) -> float | None:
+        """When `DeadlinePassed` is due, or None."""
+        state = self.state
+        deadlines = (state.stop_deadline, state.start_deadline, state.wait_deadline)
+        return min((d for d in deadlines if d is not None), default=None)
+
+
+def _dispatch(state: State, event: AnyEvent) -> list[AnyAction]:
+    match event:
+        case WorkersStopped():
+            return _workers_stopped(state, event)
+        case WorkersStarted():
+            return _workers_started(state, event)
+        case WorkerExited():
+            return _worker_exited(state, event)
+        case Progressed():
+            return _progressed(state, event)
+        case MilestoneReached():
+            return _milestone_reached(state, event)
+        case NodeReady():
+            return _node_ready(state, event)
+        case NodeJoined():
+            return nodes.join(state, event)
+        case NodeLost():
+            why = event.detail or str(event.reason)
+            return _node_gone(state, event.node, why, event.ago_s)
+        case NodeLeft():
+            return _node_gone(state, event.node, "it left", 0.0)
+        case Diagnosed():
+            return _diagnosed(state, event)
+        case DeadlinePassed():
+            return _deadline_passed(state)
+        case StopRequested():
+            return _stop_requested(state, event)
+        case JobSubmitted():
+            state.started_at = state.now
+            return attempts.try_start(state)
+        case ControllerResumed():
+            return _resumed(state, event)
+        case _:
+            assert_never(event)
+
+
+def _after_the_end(state: State, event: AnyEvent) -> list[AnyAction]:
+    match event:
+        case NodeJoined():
+            return [Dismiss(node=event.node, reason="the job has ended")]
+        case ControllerResumed():
+            assert state.outcome is not None
+            return [EndJob(outcome=state.outcome, reason=state.why)]
+        case _:
+            return []
+
+
+# ── nodes ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def _node_ready(state: State, event: NodeReady) -> list[AnyAction]:
+    node = state.nodes.get(event.node)
+    if node is None:
+        return []
+    node.store = event.store
+    state.instrumented = state.instrumented or event.instrumented
+    if node.state is NodeState.JOINING:
+        node.state = NodeState.SPARE
+    return attempts.try_start(state)
+
+
+def _node_gone(state: State, node_id: str, why: str, ago_s: float) -> list[AnyAction]:
+    if node_id in state.lost:
+        return []
+    fence = Fence(node=node_id, reason=why)
+    node = nodes.remove(state, node_id, why)
+    if node is None:
+        return [fence, *_stillborn(state, why)]
+    actions: list[AnyAction] = [fence]
+    if node.node_rank is not None:
+        actions += _member_gone(state, node, why, ago_s)
+    if not state.ended and state.phase is not Phase.CLOSING:
+        actions += nodes.top_up(state, f"{node.name} was lost: {why}")
+        actions += attempts.try_start(state)
+    return actions
+
+
+def _member_gone(state: State, node: Node, why: str, ago_s: float) -> list[AnyAction]:
+    match state.phase:
+        case Phase.STARTING | Phase.RUNNING if not attempts.all_finished(state, node):
+            incidents.open_for_node(state, node, why, ago_s)
+            return attempts.stop(
+                state, Phase.RECOVERING, f"{node.name} was lost", state.limits.restart_grace_s
+            )
+        case Phase.RECOVERING:
+            incidents.node_lost_meanwhile(state, node, why)
+            return attempts.when_stopped(state)
+        case Phase.CLOSING:
+            return attempts.when_stopped(state)
+        case _:
+            return []
+
+
+def _stillborn(state: State, why: str) -> list[AnyAction]:
+    """A node that never registered. A few in a row mean that none will ever come up."""
+    state.asked = max(0, state.asked - 1)
+    state.stillborn += 1
+    if state.stillborn >= MAX_STILLBORN and state.phase is Phase.WAITING:
+        return attempts.end(state, Outcome.GAVE_UP, f"nodes die before they register: {why}")
+    if state.stillborn >= MAX_STILLBORN:
+        return []
+    return nodes.top_up(state, f"a node died before it registered: {why}")
+
+
+# ── workers ───────────────────────────────────────────────────────────────────────────────────
+
+
+def _workers_started(state: State, event: WorkersStarted) -> list[AnyAction]:
+    if event.attempt != state.attempt or state.phase not in TRAINING:
+        return []
+    if event.node in nodes.members(state):
+        state.started.add(event.node)
+    if len(state.started) == state.limits.node_count and not state.instrumented:
+        _training(state, event.ago_s)
+    return []
+
+
+def _training(state: State, ago_s: float) -> None:
+    if state.phase is Phase.STARTING:
+        state.move(Phase.RUNNING, f"attempt {state.attempt} trains")
+    if not state.instrumented:
+        incidents.close(state, ago_s)
+
+
+def _worker_exited(state: State, event: WorkerExited) -> list[AnyAction]:
+    node = state.nodes.get(event.node)
+    if event.attempt != state.attempt or node is None:
+        return []
+    _note_step(state, event.progress)
+    if state.phase is Phase.RECOVERING:
+        if all(e.rank != event.rank for e in state.exits):
+            state.exits.append(event)
+        return []
+    if state.phase not in TRAINING:
+        return []
+    if event.exit_code == 0 and (event.progress.finished or event.progress.step is None):
+        return _worker_finished(state, event.rank)
+    if event.rank in state.finished:
+        return []
+    state.exits.append(event)
+    incidents.open_for_exit(state, event, node)
+    why = state.incidents[-1].summary
+    return attempts.stop(state, Phase.RECOVERING, why, state.limits.restart_grace_s)
+
+
+def _worker_finished(state: State, rank: int) -> list[AnyAction]:
+    state.finished.add(rank)
+    if len(state.finished) < state.world_size:
+        return []
+    return attempts.end(state, Outcome.SUCCEEDED, "every worker finished")
+
+
+def _workers_stopped(state: State, event: WorkersStopped) -> list[AnyAction]:
+    node = state.nodes.get(event.node)
+    if node is None or event.attempt != state.attempt:
+        return []
+    node.store = event.store or node.store
+    _note_step(state, event.progress)
+    if event.node not in state.stopping:
+        return []
+    state.stopping.discard(event.node)
+    return attempts.when_stopped(state)
+
+
+def _note_step(state: State, progress: Progress) -> None:
+    if progress.step is not None:
+        state.max_step = max(state.max_step or 0, progress.step)
+
+
+def _progressed(state: State, event: Progressed) -> list[AnyAction]:
+    if event.attempt == state.attempt:
+        _note_step(state, event.progress)
+    return []
+
+
+def _milestone_reached(state: State, event: MilestoneReached) -> list[AnyAction]:
+    if event.attempt != state.attempt or state.phase not in TRAINING:
+        return []
+    if event.milestone in state.milestones:
+        return []
+    state.milestones.append(event.milestone)
+    match event.milestone:
+        case Milestone.ARRIVED:
+            state.instrumented = True
+        case Milestone.RESTORED if event.step is not None:
+            incidents.resumed_after(state, event.step)
+        case Milestone.FIRST_STEP:
+            _training(state, event.ago_s)
+        case Milestone.CAUGHT_UP | Milestone.FINISHED:
+            _note_step(state, Progress(step=event.step))
+            incidents.close(state, event.ago_s)
+        case _:
+            pass
+    return []
+
+
+# ── the job ───────────────────────────────────────────────────────────────────────────────────
+
+
+def _diagnosed(state: State, event: Diagnosed) -> list[AnyAction]:
+    waiting = state.phase is Phase.RECOVERING and not state.stopping
+    if not waiting or event.attempt != state.attempt:
+        return []
+    return attempts.after_verdict(state, event)
+
+
+def _stop_requested(state: State, event: StopRequested) -> list[AnyAction]:
+    grace_s = 0.0 if event.now else state.limits.stop_grace_s
+    why = f"{event.by} asked to stop"
+    match state.phase:
+        case Phase.WAITING:
+            return attempts.end(state, Outcome.STOPPED, why)
+        case Phase.CLOSING if event.now:
+            return [StopAttempt(attempt=state.attempt, grace_s=0.0, reason=why)]
+        case Phase.CLOSING:
+            return []
+        case _:
+            return attempts.stop(state, Phase.CLOSING, why, grace_s)
+
+
+def _deadline_passed(state: State) -> list[AnyAction]:
+    if state.stop_deadline is not None and state.now >= state.stop_deadline:
+        return _never_stopped(state)
+    if state.wait_deadline is not None and state.now >= state.wait_deadline:
+        waited = f"waited {state.limits.node_wait_s:g} s and in vain: {state.why}"
+        return attempts.end(state, Outcome.GAVE_UP, waited)
+    if state.start_deadline is not None and state.now >= state.start_deadline:
+        state.start_deadline = None
+        return attempts.try_start(state)
+    return []
+
+
+def _never_stopped(state: State) -> list[AnyAction]:
+    """Members that do not say that they have stopped count as lost: they are fenced."""
+    actions: list[AnyAction] = []
+    for node in sorted(state.stopping):
+        actions += _node_gone(state, node, "it did not stop its workers in time", 0.0)
+    return actions
+
+
+def _resumed(state: State, event: ControllerResumed) -> list[AnyAction]:
+    """Strike off who is gone, then repeat the orders that may not have been carried out."""
+    alive = set(event.existing)
+    state.asked = len(alive - state.nodes.keys() - state.lost.keys())
+    actions: list[AnyAction] = []
+    phase = state.phase
+    for node in sorted(state.nodes.keys() - alive):
+        actions += _node_gone(state, node, "gone when the controller came back", 0.0)
+    return [*actions, *(_repeat_orders(state) if state.phase is phase else [])]
+
+
+def _repeat_orders(state: State) -> list[AnyAction]:
+    match state.phase:
+        case Phase.STARTING | Phase.RUNNING:
+            return [state.start] if state.start else []
+        case Phase.RECOVERING | Phase.CLOSING if state.stopping:
+            state.stop_deadline = state.now + attempts.STOP_MARGIN_S
+            return [StopAttempt(attempt=state.attempt, grace_s=0.0, reason=state.why)]
+        case Phase.RECOVERING | Phase.CLOSING:
+            return attempts.when_stopped(state)
+        case _:
+            return attempts.try_start(state)

@@ -1,0 +1,85 @@
+"""Membership: who trains, who waits, who is gone."""
+
+from holdfast.actions import AnyAction, AskNodes, AssignRank, Dismiss
+from holdfast.controller.state import Node, NodeState, State
+from holdfast.events import NodeJoined
+
+
+def wanted(state: State) -> int:
+    """Nodes that should exist: those that train and those that wait."""
+    return state.limits.node_count + state.limits.spare_count
+
+
+def top_up(state: State, reason: str) -> list[AnyAction]:
+    """Ask for as many nodes as are missing and not yet asked for."""
+    missing = wanted(state) - len(state.nodes) - state.asked
+    if missing <= 0:
+        return []
+    state.asked += missing
+    return [AskNodes(count=missing, reason=reason)]
+
+
+def join(state: State, event: NodeJoined) -> list[AnyAction]:
+    """Take a new node in, unless it cannot work with the others."""
+    if event.node in state.nodes or event.node in state.lost:
+        return []
+    state.asked = max(0, state.asked - 1)
+    state.workers_per_node = state.workers_per_node or event.workers
+    if event.workers != state.workers_per_node:
+        why = f"it has {event.workers} workers, the others {state.workers_per_node}"
+        state.lost[event.node] = why
+        return [Dismiss(node=event.node, reason=why)]
+    state.stillborn = 0
+    state.nodes[event.node] = Node(
+        node=event.node, name=event.name, address=event.address, workers=event.workers
+    )
+    return []
+
+
+def members(state: State) -> set[str]:
+    """The nodes that have a node rank."""
+    return set(state.ranks.values())
+
+
+def fill_ranks(state: State) -> list[AnyAction]:
+    """Give vacant node ranks to spares, longest waiting first."""
+    vacant = [r for r in range(state.limits.node_count) if r not in state.ranks]
+    spares = [n for n in state.nodes.values() if n.state is NodeState.SPARE]
+    return [
+        _assign(state, node, rank, again=state.attempt > 0)
+        for rank, node in zip(vacant, spares, strict=False)
+    ]
+
+
+def remove(state: State, node_id: str, why: str) -> Node | None:
+    """Strike a node off; its id is remembered, so that it can never come back."""
+    state.lost[node_id] = why
+    node = state.nodes.pop(node_id, None)
+    if node is None:
+        return None
+    if node.node_rank is not None:
+        del state.ranks[node.node_rank]
+    state.stopping.discard(node_id)
+    state.started.discard(node_id)
+    state.tell(f"{node.name} removed: {why}")
+    return node
+
+
+def missing(state: State) -> int:
+    """How many node ranks nobody can take yet."""
+    spares = sum(n.state is NodeState.SPARE for n in state.nodes.values())
+    return max(0, state.limits.node_count - len(state.ranks) - spares)
+
+
+def ranks_of(state: State, node: Node) -> range:
+    """The worker ranks of a member."""
+    assert node.node_rank is not None
+    first = node.node_rank * state.workers_per_node
+    return range(first, first + state.workers_per_node)
+
+
+def _assign(state: State, node: Node, rank: int, *, again: bool) -> AssignRank:
+    node.state, node.node_rank = NodeState.MEMBER, rank
+    state.ranks[rank] = node.node
+    why = f"{node.name} takes over node rank {rank}" if again else f"first roster: {node.name}"
+    return AssignRank(node=node.node, node_rank=rank, reason=why)

@@ -1,0 +1,34 @@
+"""Whether and when to restart after a failure.
+
+The cap counts restarts in a sliding window, so that a crash loop ends while a long job on many
+nodes, which fails often and recovers well, does not. Back-off grows only over attempts that made no
+progress, so that a healthy job restarts at once.
+"""
+
+from collections.abc import Sequence
+
+from holdfast.controller.state import Failure
+
+FIRST_BACKOFF_S = 0.5
+LAST_BACKOFF_S = 30.0
+FRUITFUL_S = 60.0  # an attempt that reports no steps but ran this long made progress
+
+
+def backoff_s(fruitless: int) -> float:
+    """Seconds to wait before the next attempt after `fruitless` attempts in a row without progress.
+
+    None for the first two: a fault right after a fault is common, and waiting does not help it.
+    """
+    if fruitless < 2:
+        return 0.0
+    return float(min(FIRST_BACKOFF_S * 2 ** (fruitless - 2), LAST_BACKOFF_S))
+
+
+def recent(restarts: Sequence[float], now: float, window_s: float) -> list[float]:
+    """The restarts that lie within the window."""
+    return [at for at in restarts if at > now - window_s]
+
+
+def same_failure(last: Failure | None, signature: str | None, step: int | None) -> bool:
+    """Whether this user error is the last one again: same exception, same place, no progress."""
+    return last is not None and last.signature == signature and last.step == step

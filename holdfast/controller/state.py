@@ -1,0 +1,170 @@
+"""Everything the controller knows, as plain data.
+
+One struct that can be written to disk and read back, so that a new controller process goes on where
+the old one died. Only `controller/` changes it; everybody else reads.
+"""
+
+from enum import StrEnum
+
+import msgspec
+
+from holdfast.actions import Outcome, StartAttempt
+from holdfast.controller.phases import ENDED, Phase, may_move
+from holdfast.events import Milestone, Store, WorkerError, WorkerExited
+from holdfast.spec import Job
+from holdfast.status import ActionTaken
+
+STORY_LENGTH = 40
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """What the controller needs of the job description."""
+
+    node_count: int = 1
+    spare_count: int = 0
+    max_restarts: int = 20
+    window_s: float = 3600.0
+    restart_grace_s: float = 2.0
+    stop_grace_s: float = 15.0
+    node_wait_s: float = 600.0
+
+    @staticmethod
+    def of(job: Job) -> "Limits":
+        """The limits that a job description sets."""
+        recovery = job.recovery
+        return Limits(
+            node_count=job.nodes.count,
+            spare_count=job.nodes.spares,
+            max_restarts=recovery.max_restarts,
+            window_s=recovery.window_s,
+            restart_grace_s=recovery.restart_grace_s,
+            stop_grace_s=recovery.stop_grace_s,
+            node_wait_s=recovery.node_wait_s,
+        )
+
+
+class NodeState(StrEnum):
+    """What a node is to the job."""
+
+    JOINING = "joining"  # registered, cannot start workers yet
+    SPARE = "spare"  # warm, waits
+    MEMBER = "member"  # has a node rank
+
+
+class Node(msgspec.Struct, kw_only=True):
+    """One live node. Lost nodes are removed; their ids stay in `State.lost`."""
+
+    node: str
+    name: str
+    address: str
+    workers: int
+    state: NodeState = NodeState.JOINING
+    node_rank: int | None = None
+    store: Store | None = None  # fresh store it offers for the next attempt
+
+
+class IncidentRecord(msgspec.Struct, kw_only=True):
+    """What the controller keeps of an incident. Cost is added by the ledger."""
+
+    id: int
+    cause: str
+    summary: str
+    node: str  # name
+    rank: int | None
+    attempt: int
+    step: int | None
+    started_at: float
+    detected_at: float
+    ended_at: float | None = None
+    steps_lost: int = 0
+    actions: list[ActionTaken] = []
+    also_failed: int = 0
+    exit_code: int | None = None
+    signal: int | None = None
+    error: WorkerError | None = None
+    log: str | None = None
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """The last user error: the same one again without progress ends the job."""
+
+    signature: str
+    step: int | None
+
+
+class State(msgspec.Struct, kw_only=True):
+    """The controller's memory."""
+
+    limits: Limits
+    phase: Phase = Phase.WAITING
+    why: str = "the job was submitted"  # one sentence: why it is in this phase
+    outcome: Outcome | None = None
+    now: float = 0.0
+    started_at: float = 0.0
+    ended_at: float | None = None
+
+    nodes: dict[str, Node] = {}
+    ranks: dict[int, str] = {}  # node rank → node
+    lost: dict[str, str] = {}  # node → why; never taken back
+    asked: int = 0  # nodes asked for that have not joined yet
+    stillborn: int = 0  # nodes in a row that died before they joined
+    workers_per_node: int = 0  # of the first node; all must agree
+    instrumented: bool = False  # progress will be reported
+
+    attempt: int = 0
+    attempt_started_at: float = 0.0
+    start: StartAttempt | None = None  # the order for this attempt, to repeat it if need be
+    milestones: list[Milestone] = []
+    started: set[str] = set()  # members whose workers all run
+    finished: set[int] = set()  # ranks that exited well
+    stopping: set[str] = set()  # members not yet known to be stopped
+    exits: list[WorkerExited] = []  # what failed in this attempt
+    max_step: int | None = None  # furthest step ever completed
+
+    restarts: list[float] = []  # times, within the window
+    restarts_count: int = 0
+    fruitless: int = 0  # attempts in a row that made no progress
+    progress_mark: int | None = None  # max_step when the attempt began
+    last_failure: Failure | None = None
+    incidents: list[IncidentRecord] = []
+
+    stop_deadline: float | None = None
+    start_deadline: float | None = None  # back-off: not before
+    wait_deadline: float | None = None
+    story: list[str] = []
+
+    @property
+    def world_size(self) -> int:
+        """Workers of an attempt."""
+        return self.limits.node_count * self.workers_per_node
+
+    @property
+    def ended(self) -> bool:
+        """Nothing will change any more."""
+        return self.phase in ENDED
+
+    @property
+    def open_incident(self) -> IncidentRecord | None:
+        """The incident that training has not recovered from yet."""
+        last = self.incidents[-1] if self.incidents else None
+        return last if last is not None and last.ended_at is None else None
+
+    def tell(self, line: str) -> None:
+        """Add a line to the story, which is shown when something impossible happens."""
+        self.story.append(f"{self.now:.3f} {line}")
+        del self.story[:-STORY_LENGTH]
+
+    def move(self, phase: Phase, why: str) -> None:
+        """Change the phase; raises `IllegalMoveError` with the story if the table forbids it."""
+        if not may_move(self.phase, phase):
+            raise IllegalMoveError(self, f"phase {self.phase} -> {phase} ({why})")
+        self.tell(f"{self.phase} -> {phase}: {why}")
+        self.phase, self.why = phase, why
+
+
+class IllegalMoveError(AssertionError):
+    """The controller broke a rule of its own; the message is the story that led there."""
+
+    def __init__(self, state: State, what: str) -> None:
+        story = "\n  ".join(state.story)
+        super().__init__(f"{what}\nattempt {state.attempt}, story:\n  {story}")
