@@ -1,0 +1,39 @@
+# Every target sets up by itself; `make setup` only does something when the pins have changed.
+
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+PYTHON ?= $(shell for v in 3.11 3.12 3.13; do \
+            python$$v -c pass 2>/dev/null && command -v python$$v && break; done || echo python3)
+
+.PHONY: setup demo test lint bench docs clean
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+	    -c constraints.txt -e '.[train,dev]'
+	@touch $@
+
+demo: setup
+	$(BIN)/python examples/gpt/demo.py
+
+lint: setup
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: lint
+	$(BIN)/python -m pytest -n 2
+
+bench: setup
+	set -e; for file in benchmarks/*.py; do $(BIN)/python $$file --quick; done
+
+docs: setup
+	$(BIN)/python docs/generate.py
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
