@@ -1,0 +1,78 @@
+"""From the step log of a restart benchmark to what one kill cost; pure.
+
+A line of the log says that one rank finished one step (see scripts/network.py). Attempts are told
+apart by their number, so a survivor that finishes its step after the kill is not taken for a new
+worker.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from table import Row, summary
+
+
+class Step(NamedTuple):
+    """One rank finished one step; `at` in seconds since the epoch, `number` counts from 1."""
+
+    at: float
+    attempt: int
+    rank: int
+    number: int
+    pid: int
+
+
+class Kill(NamedTuple):
+    """What one kill cost. Without recovery there is neither a time nor a number of steps."""
+
+    recovered: bool
+    took_s: float | None = None  # kill → first step finished by a worker of a newer attempt
+    steps_lost: int | None = None
+
+
+def parse(text: str) -> list[Step]:
+    """The steps of a log; a last line that is not yet whole is left out."""
+    whole = text[: text.rfind("\n") + 1]
+    return [_step(line) for line in whole.splitlines()]
+
+
+def newest(steps: Sequence[Step]) -> list[Step]:
+    """The steps of the newest attempt only."""
+    last = max((step.attempt for step in steps), default=0)
+    return [step for step in steps if step.attempt == last]
+
+
+def ready(steps: Sequence[Step], wanted: int, ranks: int = 2) -> bool:
+    """Whether each rank of the newest attempt has finished at least `wanted` steps."""
+    counts = [0] * ranks
+    for step in newest(steps):
+        counts[step.rank] += 1
+    return min(counts) >= wanted
+
+
+def judge(steps: Sequence[Step], attempt: int, killed_at: float) -> Kill:
+    """What the kill of a worker of `attempt` cost, as far as the log knows."""
+    after = [step for step in steps if step.attempt > attempt and step.at > killed_at]
+    if not after:
+        return Kill(recovered=False)
+    first = min(after, key=lambda step: step.at)
+    done = max(step.number for step in steps if step.attempt <= attempt)
+    return Kill(True, first.at - killed_at, done - (first.number - 1))
+
+
+def row(kills: Iterable[Kill]) -> Row:
+    """One contestant's line of the table."""
+    kills = list(kills)
+    took = [kill.took_s for kill in kills if kill.took_s is not None]
+    lost = [kill.steps_lost for kill in kills if kill.steps_lost is not None]
+    return {
+        "n": len(kills),
+        "recovered": sum(kill.recovered for kill in kills),
+        **summary(took),
+        "steps_lost_max": max(lost, default=None),
+    }
+
+
+def _step(line: str) -> Step:
+    at, *numbers = line.split()
+    attempt, rank, number, pid = map(int, numbers)
+    return Step(float(at), attempt, rank, number, pid)

@@ -1,0 +1,218 @@
+"""How long a job stands still when one of two ranks is killed: Holdfast beside torchrun.
+
+    .venv/bin/python benchmarks/restart.py [--quick] [--json] [--kills N] [--only NAME ...]
+
+The training is the same for all: DDP on gloo, 40 million parameters, two ranks on this machine
+(benchmarks/scripts). A job suffers up to three kills, or fewer if it does not come back from one;
+the contestants take turns, one job each, until each has had its number of kills. All of them
+are killed by the same list of random moments and ranks. The time runs from SIGKILL to the first
+step that a worker of the new attempt has finished, read from lines the workers append to a file;
+so one step (here about a quarter of a second) is part of every figure.
+
+A job that is silent for `--limit` seconds after a kill, or whose launcher has ended, has not
+recovered. torchrun runs with its defaults and, as `torchrun_own_store`, with the setting under
+which it recovers best.
+"""
+
+import argparse
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from kills import Kill, Step, judge, newest, parse, ready, row
+from table import report
+
+SCRIPTS = Path(__file__).parent / "scripts"
+BIN = Path(sys.executable).parent
+RESTARTS = 3
+MARK = "BENCHMARK_STEPS"
+HOLDFAST = [
+    *(str(BIN / "holdfast"), "run", "--name", "restart", "--terminal", "none"),
+    *("--nproc-per-node", "2", "--max-restarts", str(RESTARTS)),
+]
+TORCHRUN = [
+    *(str(BIN / "torchrun"), "--standalone", "--nproc-per-node", "2"),
+    *("--max-restarts", str(RESTARTS)),
+]
+OWN_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """How a job is started."""
+
+    command: list[str]
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+CONTESTANTS = {
+    "holdfast": Contestant([*HOLDFAST, str(SCRIPTS / "with_library.py")]),
+    "holdfast_plain": Contestant([*HOLDFAST, str(SCRIPTS / "plain.py")]),
+    "torchrun": Contestant([*TORCHRUN, str(SCRIPTS / "plain.py")]),
+    "torchrun_own_store": Contestant([*TORCHRUN, str(SCRIPTS / "plain.py")], OWN_STORE),
+}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """When the kills come and how long to wait for what."""
+
+    kills: int
+    least_steps: int
+    most_steps: int
+    limit_s: float
+    start_limit_s: float = 120.0
+
+
+QUICK = Plan(kills=1, least_steps=4, most_steps=8, limit_s=10.0)
+
+
+def main() -> None:
+    args = _arguments()
+    full = Plan(kills=args.kills, least_steps=5, most_steps=30, limit_s=args.limit)
+    kills = compete(args.only, QUICK if args.quick else full, args.seed)
+    report(
+        "SIGKILL of one of two ranks → first new step",
+        {name: row(kills[name]) for name in args.only},
+        as_json=args.json,
+        note="Times in seconds; median and worst of the kills that were recovered from.",
+    )
+
+
+def compete(names: list[str], plan: Plan, seed: int) -> dict[str, list[Kill]]:
+    """Jobs of all contestants in turns until each has had its kills."""
+    kills: dict[str, list[Kill]] = {name: [] for name in names}
+    while any(len(had) < plan.kills for had in kills.values()):
+        for name, had in kills.items():
+            if len(had) < plan.kills:
+                for kill in _job(CONTESTANTS[name], plan, len(had), seed):
+                    print(f"{name}: {_words(kill)}", file=sys.stderr, flush=True)
+                    had.append(kill)
+    return kills
+
+
+def _job(contestant: Contestant, plan: Plan, had: int, seed: int) -> Iterator[Kill]:
+    """One job, killed up to `RESTARTS` times or until it stays down."""
+    with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder:
+        with _running(contestant, Path(folder)) as (process, steps):
+            for number in range(had, min(plan.kills, had + RESTARTS)):
+                kill = _kill(process, steps, plan, random.Random(f"{seed} {number}"))
+                yield kill
+                if not kill.recovered:
+                    return
+
+
+def _kill(process: subprocess.Popen[bytes], steps: Path, plan: Plan, chance: random.Random) -> Kill:
+    wanted = chance.randint(plan.least_steps, plan.most_steps)
+    rank, share = chance.randrange(2), chance.random()
+    if not _until(lambda: ready(_read(steps), wanted), process, plan.start_limit_s):
+        raise SystemExit(f"no {wanted} steps in {plan.start_limit_s} s:\n{_tail(steps)}")
+    now = newest(_read(steps))
+    time.sleep(share * (now[-1].at - now[-3].at))  # anywhere within a step: two lines a step
+    victim = next(step for step in now if step.rank == rank)
+    killed_at = time.time()
+    os.kill(victim.pid, signal.SIGKILL)
+
+    def judged() -> Kill:
+        return judge(_read(steps), victim.attempt, killed_at)
+
+    _until(lambda: judged().recovered, process, plan.limit_s)
+    return judged()
+
+
+def _until(holds: Callable[[], bool], process: subprocess.Popen[bytes], limit_s: float) -> bool:
+    """Wait until something holds; False if the launcher ends or the time is over first."""
+    deadline = time.monotonic() + limit_s
+    while time.monotonic() < deadline and process.poll() is None:
+        if holds():
+            return True
+        time.sleep(0.02)
+    return holds()
+
+
+@contextmanager
+def _running(
+    contestant: Contestant, folder: Path
+) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+    """The launcher and the step log of a fresh job, of which nothing is left afterwards."""
+    steps = folder / "steps"
+    environment = (
+        os.environ
+        | contestant.environment
+        | {
+            MARK: str(steps),
+            "BENCHMARK_CHECKPOINT": str(folder / "checkpoint"),
+            "BENCHMARK_TOTAL": "1000000",
+            "HOLDFAST_HOME": str(folder / "home"),
+            "OMP_NUM_THREADS": "1",
+        }
+    )
+    steps.touch()
+    with (folder / "output").open("wb") as output:
+        process = subprocess.Popen(
+            contestant.command, env=environment, stdout=output, stderr=output, cwd=folder
+        )
+    try:
+        yield process, steps
+    finally:
+        process.terminate()
+        _end(process, str(steps))
+
+
+def _end(process: subprocess.Popen[bytes], steps: str) -> None:
+    try:
+        process.wait(20)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    for other in psutil.process_iter():
+        if _marked(other, steps):
+            other.kill()
+
+
+def _marked(process: psutil.Process, steps: str) -> bool:
+    try:
+        return process.environ().get(MARK) == steps
+    except psutil.Error:
+        return False
+
+
+def _read(steps: Path) -> list[Step]:
+    return parse(steps.read_text())
+
+
+def _tail(steps: Path) -> str:
+    return steps.with_name("output").read_text(errors="replace")[-4000:]
+
+
+def _words(kill: Kill) -> str:
+    if not kill.recovered:
+        return "did not come back"
+    return f"training again after {kill.took_s:.2f} s, {kill.steps_lost} steps lost"
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="one kill each, under a minute")
+    parser.add_argument("--json", action="store_true", help="one JSON object as the last line")
+    parser.add_argument("--kills", type=int, default=12, help="of each contestant")
+    parser.add_argument("--limit", type=float, default=60.0, metavar="SECONDS")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--only", nargs="+", choices=CONTESTANTS, default=list(CONTESTANTS), metavar="NAME"
+    )
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

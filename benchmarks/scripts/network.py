@@ -1,0 +1,49 @@
+"""The model that both restart scripts train: a few big layers, 40 million parameters.
+
+Small batches keep a step short while everything that a restart has to move (parameters, optimizer
+state) is big, so the figures show restarts and not arithmetic.
+"""
+
+import os
+import time
+
+import torch
+from torch import Tensor, nn
+
+WIDTH = 2048
+LAYERS = 9
+OUTPUTS = 1024
+BATCH = 4
+
+
+def network() -> nn.Sequential:
+    """Nine layers of 2048 × 2048 and one of 2048 × 1024: 39.9 million parameters."""
+    torch.manual_seed(0)
+    hidden = [nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU()) for _ in range(LAYERS)]
+    return nn.Sequential(*hidden, nn.Linear(WIDTH, OUTPUTS))
+
+
+def batch_of(step: int, rank: int) -> tuple[Tensor, Tensor]:
+    """Inputs and targets that depend on step and rank only, so a resumed run sees the same."""
+    generator = torch.Generator().manual_seed(1_000_003 * rank + step)
+    inputs = torch.randn(BATCH, WIDTH, generator=generator)
+    return inputs, torch.randint(OUTPUTS, (BATCH,), generator=generator)
+
+
+class StepLog:
+    """The measuring device, the same for every contestant: one appended line per finished step.
+
+    `time attempt rank step pid`; a line is one write to a file opened with O_APPEND, so lines of
+    different processes never mix and a killed process has left all of its own.
+    """
+
+    def __init__(self) -> None:
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+        self._file = os.open(os.environ["BENCHMARK_STEPS"], flags, 0o644)
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        self._who = f"{attempt} {os.environ['RANK']}"
+
+    def done(self, step: int) -> None:
+        """Step number `step` (counting from 1) is complete."""
+        line = f"{time.time():.6f} {self._who} {step} {os.getpid()}\n"
+        os.write(self._file, line.encode())
