@@ -1,8 +1,8 @@
 """The controller: `handle(event, now)` changes the state and returns orders.
 
 It owns no clock, no I/O, no thread and no randomness, so the same object runs a laptop, a cluster
-and a simulation, and replaying the same facts gives the same decisions. Facts about a past attempt or
-a node that was given up are ignored; "asked to stop" and "known to be stopped" are two facts.
+and a simulation, and replaying the same facts gives the same decisions. Facts about a past attempt
+or a node that was given up are ignored; "asked to stop" and "known to be stopped" are two facts.
 """
 
 from typing import assert_never

@@ -1,0 +1,1 @@
+"""Drivers turn the controller's orders into effects, and effects into facts."""

@@ -1,0 +1,54 @@
+"""How the command line talks to a live controller, and what it does without one."""
+
+import time
+from pathlib import Path
+
+import msgspec
+from websockets.exceptions import WebSocketException
+from websockets.sync.client import connect
+
+from holdfast.agent.processes import kill_node_processes
+from holdfast.drivers import records
+from holdfast.drivers.nodes import known_nodes
+from holdfast.messages import AskStatus, Done, StatusReply, StopJob, ToClient
+from holdfast.status import JobStatus
+
+TIMEOUT_S = 5.0
+
+_decoder = msgspec.msgpack.Decoder(ToClient)
+
+
+def request(folder: Path, message: StopJob | AskStatus) -> StatusReply | Done:
+    """Ask the job's controller. Raises `ConnectionError` if none answers."""
+    address = records.read_address(folder)
+    if address is None or not records.controller_alive(folder):
+        raise ConnectionError(f"no controller runs for {folder.name}")
+    headers = {"Authorization": f"Bearer {records.read_secret(folder)}"}
+    try:
+        with connect(
+            f"ws://{address.host}:{address.port}/",
+            additional_headers=headers,
+            open_timeout=TIMEOUT_S,
+            compression=None,
+            proxy=None,
+        ) as connection:
+            connection.send(msgspec.msgpack.encode(message))
+            reply = connection.recv(timeout=TIMEOUT_S)
+    except (OSError, WebSocketException) as error:
+        raise ConnectionError(f"the controller of {folder.name} does not answer") from error
+    return _decoder.decode(reply if isinstance(reply, bytes) else reply.encode())
+
+
+def status(folder: Path) -> JobStatus:
+    """The job's status: from its controller if that lives, else from the journal."""
+    try:
+        reply = request(folder, AskStatus())
+    except ConnectionError:
+        return records.status(folder, time.time())
+    assert isinstance(reply, StatusReply)
+    return msgspec.json.decode(reply.status, type=JobStatus)
+
+
+def kill_leftovers(folder: Path) -> int:
+    """Kill every process of the job's nodes; for when its controller is gone. Returns how many."""
+    return kill_node_processes({node.node for node in known_nodes(folder)})

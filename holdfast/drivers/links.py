@@ -1,0 +1,158 @@
+"""The controller's end of every connection: agents and the command line, over one WebSocket server.
+
+Nothing is answered before the bearer token has been checked. What is sent to a node that is not
+connected is dropped: when it comes back it says `Hello`, and is told again what holds now.
+"""
+
+import asyncio
+import contextlib
+import hmac
+import http
+import ssl
+from typing import Protocol
+
+import msgspec
+from websockets.asyncio.server import Server, ServerConnection, serve
+from websockets.exceptions import ConnectionClosed
+from websockets.http11 import Request, Response
+
+from holdfast.messages import (
+    PROTOCOL,
+    Ack,
+    AskStatus,
+    Fact,
+    Hello,
+    Report,
+    StopJob,
+    ToAgent,
+    ToClient,
+    ToController,
+    Welcome,
+)
+
+MAX_MESSAGE_BYTES = 4 * 1024 * 1024
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(ToController)
+
+
+class Listener(Protocol):
+    """Who hears what arrives."""
+
+    def hello(self, hello: Hello) -> bool:
+        """An agent (re)connected; False: it was given up and must end."""
+
+    def orders_for(self, node: str) -> list[ToAgent]:
+        """What this node is to do now, to be repeated after `Welcome`."""
+
+    def fact(self, node: str, fact: Fact) -> None:
+        """A fact not heard before."""
+
+    def report(self, report: Report) -> None:
+        """Telemetry."""
+
+    def client(self, message: StopJob | AskStatus) -> ToClient:
+        """A request of the command line."""
+
+
+class Links:
+    """All connections of one controller. Facts are handed on once each, in the sender's order."""
+
+    def __init__(self, listener: Listener, token: str) -> None:
+        self._listener = listener
+        self._expected = f"Bearer {token}"
+        self._agents: dict[str, ServerConnection] = {}
+        self._heard: dict[str, int] = {}  # newest fact handed on, per node
+        self._acked: dict[str, int] = {}  # newest fact that is durable, per node
+        self._server: Server | None = None
+
+    async def listen(self, host: str, port: int = 0, tls: ssl.SSLContext | None = None) -> int:
+        """Start to listen and return the port. Raises `OSError` if it is taken."""
+        self._server = await serve(
+            self._serve,
+            host,
+            port,
+            process_request=self._authenticate,
+            max_size=MAX_MESSAGE_BYTES,
+            compression=None,
+            ping_interval=None,  # reports are the heartbeat
+            ssl=tls,
+        )
+        found: int = next(iter(self._server.sockets)).getsockname()[1]
+        return found
+
+    async def close(self) -> None:
+        """Stop listening and close every connection."""
+        if self._server is not None:
+            self._server.close()
+            await self._server.wait_closed()
+
+    async def send(self, node: str, message: ToAgent) -> None:
+        """Send to a node if it is connected."""
+        connection = self._agents.get(node)
+        if connection is not None:
+            with contextlib.suppress(ConnectionClosed):
+                await connection.send(_encoder.encode(message))
+
+    async def acknowledge(self, node: str, seq: int) -> None:
+        """Tell a node that its facts up to `seq` are durable."""
+        self._acked[node] = max(seq, self._acked.get(node, 0))
+        await self.send(node, Ack(seq=seq))
+
+    def _authenticate(self, connection: ServerConnection, request: Request) -> Response | None:
+        given = request.headers.get("Authorization", "")
+        if hmac.compare_digest(given.encode(), self._expected.encode()):
+            return None
+        return connection.respond(http.HTTPStatus.UNAUTHORIZED, "bearer token missing or wrong\n")
+
+    async def _serve(self, connection: ServerConnection) -> None:
+        node = ""
+        try:
+            async for data in connection:
+                match message := _decoder.decode(data if isinstance(data, bytes) else b""):
+                    case Hello():
+                        node = message.node
+                        if not await self._welcome(connection, message):
+                            return
+                    case Fact():
+                        await self._fact(node, message)
+                    case Report():
+                        self._listener.report(message)
+                    case _:
+                        await connection.send(_encoder.encode(self._listener.client(message)))
+        except ConnectionClosed:
+            pass
+        except msgspec.MsgspecError as error:
+            await connection.close(1007, str(error)[:100])
+        finally:
+            if self._agents.get(node) is connection:
+                del self._agents[node]
+
+    async def _welcome(self, connection: ServerConnection, hello: Hello) -> bool:
+        known = hello.protocol == PROTOCOL and self._listener.hello(hello)
+        acked = self._acked.get(hello.node, 0)
+        welcome = Welcome(protocol=PROTOCOL, acked=acked, known=known)
+        await connection.send(_encoder.encode(welcome))
+        if not known:
+            return False
+        self._agents[hello.node] = connection
+        for order in self._listener.orders_for(hello.node):
+            await connection.send(_encoder.encode(order))
+        return True
+
+    async def _fact(self, node: str, fact: Fact) -> None:
+        if not node:
+            return
+        if fact.seq <= self._heard.get(node, 0):
+            if fact.seq <= self._acked.get(node, 0):
+                await self.send(node, Ack(seq=fact.seq))
+            return
+        self._heard[node] = fact.seq
+        self._listener.fact(node, fact)
+
+
+async def wait_closed(*tasks: "asyncio.Task[object]") -> None:
+    """Cancel tasks and wait for their end."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,107 @@
+"""Local nodes: agent processes of this machine, known by the id in their environment.
+
+A pidfd tells at once when an agent ends, also when it is not our child because another controller
+process started it.
+"""
+
+import asyncio
+import os
+import secrets
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from holdfast.agent.processes import environment_of
+
+NODE_VARIABLE = "HOLDFAST_NODE"
+
+
+class KnownNode(msgspec.Struct, frozen=True):
+    """What an agent writes about itself into `agent.json`."""
+
+    node: str
+    name: str
+    pid: int
+
+
+def known_nodes(folder: Path) -> list[KnownNode]:
+    """Every node that ever registered here, dead or alive, in the order of their numbers."""
+    found = []
+    for path in (folder / "nodes").glob("node-*/agent.json"):
+        try:
+            found.append(msgspec.json.decode(path.read_bytes(), type=KnownNode))
+        except (OSError, msgspec.MsgspecError):
+            continue
+    return sorted(found, key=lambda node: number_of(node.name))
+
+
+def number_of(name: str) -> int:
+    """The number in a node's name, -1 if it has none."""
+    tail = name.rpartition("-")[2]
+    return int(tail) if tail.isdigit() else -1
+
+
+def alive(node: KnownNode) -> bool:
+    """Whether that very agent still runs (a pid alone may have been given to another process)."""
+    return environment_of(node.pid).get(NODE_VARIABLE) == node.node
+
+
+class AgentProcess:
+    """One agent on this machine, watched until it ends."""
+
+    def __init__(self, node: str, name: str, pid: int, child: "subprocess.Popen[bytes] | None"):
+        self.node = node
+        self.name = name
+        self.pid = pid
+        self.ended = asyncio.Event()
+        self._child = child
+
+    def watch(self, on_end: Callable[["AgentProcess", str], None]) -> None:
+        """Call `on_end` with how it ended, as soon as it does."""
+        try:
+            fd = os.pidfd_open(self.pid)
+        except ProcessLookupError:
+            self._finish(on_end)
+            return
+        loop = asyncio.get_running_loop()
+
+        def ended() -> None:
+            loop.remove_reader(fd)
+            os.close(fd)
+            self._finish(on_end)
+
+        loop.add_reader(fd, ended)
+
+    def _finish(self, on_end: Callable[["AgentProcess", str], None]) -> None:
+        self.ended.set()
+        on_end(self, _how(self._child.wait() if self._child else None))
+
+
+def _how(status: int | None) -> str:
+    if status is None:
+        return "its agent process ended"
+    if status < 0:
+        return f"its agent process was killed by {signal.Signals(-status).name}"
+    return f"its agent process ended with status {status}"
+
+
+def start_agent(folder: Path, name: str) -> AgentProcess:
+    """Start a new node. It lives in a session of its own and does not end with us."""
+    node = f"{name}-{secrets.token_hex(4)}"
+    home = folder / "nodes" / name
+    home.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "holdfast.agent", "--job-dir", str(folder)]
+    with (home / "agent.log").open("ab") as log:
+        child = subprocess.Popen(
+            [*command, "--node", node, "--name", name],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            env={**os.environ, NODE_VARIABLE: node},
+        )
+    return AgentProcess(node, name, child.pid, child)

@@ -1,0 +1,218 @@
+"""The folder of a job: where it lies, how it is made, and what can be read from it.
+
+Everything that `status`, `incidents` and `goodput` say can be worked out from the journal, so they
+answer also when the controller is gone; while it lives it adds what is in no journal: telemetry.
+"""
+
+import contextlib
+import fcntl
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from holdfast import __version__, journal
+from holdfast.controller import Limits, State
+from holdfast.drivers import report
+from holdfast.errors import Error
+from holdfast.goodput import ledger, to_goodput
+from holdfast.goodput.ledger import Ledger
+from holdfast.spec import Job
+from holdfast.status import Goodput, Incident, JobStatus
+
+
+def jobs_home() -> Path:
+    """The folder of all jobs: `$HOLDFAST_HOME/jobs`, by default `~/.holdfast/jobs`."""
+    home = os.environ.get("HOLDFAST_HOME")
+    return (Path(home).absolute() if home else Path.home() / ".holdfast") / "jobs"
+
+
+def job_dir(name: str) -> Path:
+    """The folder of one job, which need not exist."""
+    return jobs_home() / name
+
+
+def create(job: Job, folder: Path, *, replace: bool = False, now: float) -> None:
+    """Make the folder of a new job with its description, token and empty journal.
+
+    Raises `Error` job-exists, job-running or home-unwritable; then nothing has changed.
+    """
+    if folder.exists():
+        _make_room(job.name, folder, replace=replace)
+    temporary = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
+    try:
+        temporary.mkdir(mode=0o700, parents=True)
+        _fill(job, temporary, now)
+        temporary.rename(folder)
+    except OSError as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise _unwritable(folder, error) from error
+
+
+def _fill(job: Job, folder: Path, now: float) -> None:
+    write_private(folder / "job.json", job.model_dump_json(indent=2))
+    write_private(folder / "token", secrets.token_urlsafe(32))
+    header = journal.Header(
+        journal=journal.VERSION,
+        holdfast=__version__,
+        job=job.model_dump(mode="json"),
+        created_at=now,
+    )
+    journal.Journal.create(folder / "journal.jsonl", header).close()
+
+
+def _make_room(name: str, folder: Path, *, replace: bool) -> None:
+    if controller_alive(folder):
+        raise already_running(name)
+    if not replace:
+        raise Error(
+            "job-exists",
+            f"there is a record of a job named {name!r}",
+            why=f"{folder} holds its journal and logs",
+            help=f"choose another --name, or drop the record with --replace "
+            f"(to look at it first: holdfast why {name})",
+        )
+    shutil.rmtree(folder)
+
+
+def already_running(name: str) -> Error:
+    """The error for a second controller."""
+    return Error(
+        "job-running",
+        f"job {name!r} is already running",
+        why="its controller is alive and holds the lock; a job has one controller",
+        help=f"holdfast watch {name}   (or: holdfast stop {name})",
+    )
+
+
+def _unwritable(folder: Path, error: OSError) -> Error:
+    return Error(
+        "home-unwritable",
+        f"cannot create {folder}",
+        why=error.strerror or str(error),
+        help="holdfast doctor   (or set HOLDFAST_HOME to a folder with room)",
+    )
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a file that only its owner may read, whole or not at all."""
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    fd = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(fd, "w") as file:
+            file.write(text)
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def load_job(folder: Path) -> Job:
+    """The job description that was submitted. Raises `Error` job-not-found."""
+    try:
+        return Job.model_validate_json((folder / "job.json").read_bytes())
+    except FileNotFoundError:
+        raise Error(
+            "job-not-found",
+            f"there is no job {folder.name!r}",
+            why=f"{folder} does not exist",
+            help="holdfast status --all   (lists the jobs below HOLDFAST_HOME)",
+        ) from None
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the job's lock. Raises `Error` job-running if another controller has it."""
+    fd = os.open(folder / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        raise already_running(folder.name) from None
+    try:
+        yield
+    finally:
+        os.close(fd)
+
+
+def controller_alive(folder: Path) -> bool:
+    """Whether a controller holds the job's lock."""
+    try:
+        fd = os.open(folder / "lock", os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
+def state_of(folder: Path) -> State:
+    """The controller's state as the journal has it."""
+    return journal.read_state(folder / "journal.jsonl", Limits.of(load_job(folder)))
+
+
+def ledger_of(folder: Path, now: float | None) -> Ledger:
+    """Where the time went, up to `now` (seconds since the epoch) or the job's end."""
+    path = folder / "journal.jsonl"
+    started_at = journal.read_header(path).created_at
+    return ledger(started_at, journal.entries(path), now)
+
+
+def status(folder: Path, now: float) -> JobStatus:
+    """What the journal says of the job; `client.status` also asks the controller."""
+    state = state_of(folder)
+    until = _until(folder, state, now)
+    return report.job_status(
+        folder.name,
+        state,
+        ledger_of(folder, None if state.ended else until),
+        controller="ended" if state.ended else "away",
+    )
+
+
+def incidents(folder: Path, now: float) -> list[Incident]:
+    """Every incident with its cost."""
+    state = state_of(folder)
+    until = _until(folder, state, now)
+    return report.incidents(state, ledger_of(folder, None if state.ended else until))
+
+
+def goodput(folder: Path, now: float) -> Goodput:
+    """The job's goodput ledger."""
+    state = state_of(folder)
+    until = _until(folder, state, now)
+    return to_goodput(folder.name, ledger_of(folder, None if state.ended else until))
+
+
+def _until(folder: Path, state: State, now: float) -> float:
+    """The present while somebody counts; else the last thing that is known."""
+    return now if controller_alive(folder) else state.now
+
+
+def read_secret(folder: Path) -> str:
+    """The token that agents and the command line show to the controller."""
+    return (folder / "token").read_text().strip()
+
+
+class Address(msgspec.Struct, frozen=True):
+    """Where a controller listens: the content of `controller.json`."""
+
+    host: str
+    port: int
+    pid: int
+    tls: bool = False
+
+
+def read_address(folder: Path) -> Address | None:
+    """The address of the newest controller, which may be gone."""
+    try:
+        return msgspec.json.decode((folder / "controller.json").read_bytes(), type=Address)
+    except (FileNotFoundError, msgspec.MsgspecError):
+        return None

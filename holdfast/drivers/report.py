@@ -1,0 +1,96 @@
+"""The controller's state and the ledger, put into the shapes people get. Pure."""
+
+from collections.abc import Mapping
+
+from holdfast.controller import IncidentRecord, State
+from holdfast.goodput.ledger import Ledger
+from holdfast.messages import WorkerReport
+from holdfast.status import Incident, JobStatus, NodeStatus
+
+
+def job_status(
+    job: str,
+    state: State,
+    ledger: Ledger,
+    *,
+    controller: str,
+    telemetry: Mapping[int, WorkerReport] | None = None,
+) -> JobStatus:
+    """`JobStatus` from what is journaled and, where there is a live controller, telemetry."""
+    workers = telemetry or {}
+    first = workers.get(0)
+    step = _lowest_step(workers, state)
+    return JobStatus(
+        job=job,
+        phase=str(state.phase),
+        attempt=state.attempt,
+        step=step,
+        ettr=ledger.ettr,
+        nodes=tuple(
+            NodeStatus(name=n.name, state=str(n.state), rank=n.node_rank, node=n.node)
+            for n in sorted(state.nodes.values(), key=lambda n: (n.node_rank is None, n.node_rank))
+        ),
+        incidents_count=len(state.incidents),
+        restarts_count=state.restarts_count,
+        waiting_for=_waiting_for(state),
+        started_at=state.started_at,
+        wall_s=ledger.wall_s,
+        loss=first.loss if first else None,
+        step_time_s=first.step_time_s if first else None,
+        snapshot_step=min((w.snapshot_step for w in workers.values()), default=None),
+        snapshot_every=first.snapshot_every if first else None,
+        controller=controller,
+        outcome=str(state.outcome) if state.outcome else None,
+        why=state.why,
+    )
+
+
+def _lowest_step(workers: Mapping[int, WorkerReport], state: State) -> int | None:
+    steps = [w.progress.step for w in workers.values() if w.progress.step is not None]
+    return min(steps) if steps else state.max_step
+
+
+def _waiting_for(state: State) -> str | None:
+    """What has to happen before training goes on; None when it trains or has ended."""
+    match str(state.phase):
+        case "waiting":
+            return state.why
+        case "starting":
+            done = state.milestones[-1] if state.milestones else "ordered"
+            return f"the workers of attempt {state.attempt} ({done} so far)"
+        case "recovering" | "closing":
+            names = sorted(state.nodes[n].name for n in state.stopping if n in state.nodes)
+            return f"workers to stop on {', '.join(names)}" if names else "the verdict"
+        case _:
+            return None
+
+
+def incidents(state: State, ledger: Ledger) -> list[Incident]:
+    """Every incident with its bill."""
+    return [_incident(record, ledger) for record in state.incidents]
+
+
+def _incident(record: IncidentRecord, ledger: Ledger) -> Incident:
+    bill = ledger.bill(record.id)
+    error = record.error
+    return Incident(
+        id=record.id,
+        cause=record.cause,
+        summary=record.summary,
+        node=record.node,
+        rank=record.rank,
+        attempt=record.attempt,
+        step=record.step,
+        started_at=record.started_at,
+        ended_at=record.ended_at,
+        lost_s=round(sum(bill.values()), 3),
+        steps_lost=record.steps_lost,
+        bill=bill,
+        actions=tuple(record.actions),
+        also_failed=record.also_failed,
+        exit_code=record.exit_code,
+        signal=record.signal,
+        error_type=error.type if error else None,
+        traceback=error.traceback if error else None,
+        log=record.log,
+    )
