@@ -7,9 +7,8 @@ import msgspec
 from websockets.exceptions import WebSocketException
 from websockets.sync.client import connect
 
-from holdfast.agent.processes import kill_node_processes
 from holdfast.drivers import records
-from holdfast.drivers.nodes import known_nodes
+from holdfast.drivers.nodes import kill_nodes, known_nodes
 from holdfast.messages import AskStatus, Done, StatusReply, StopJob, ToClient
 from holdfast.status import JobStatus
 
@@ -51,4 +50,4 @@ def status(folder: Path) -> JobStatus:
 
 def kill_leftovers(folder: Path) -> int:
     """Kill every process of the job's nodes; for when its controller is gone. Returns how many."""
-    return kill_node_processes({node.node for node in known_nodes(folder)})
+    return kill_nodes({node.node for node in known_nodes(folder)})

@@ -31,7 +31,6 @@ from holdfast.actions import (
     StartAttempt,
     StopAttempt,
 )
-from holdfast.agent.processes import kill_node_processes
 from holdfast.controller import Controller, Limits, NodeState, Phase, State
 from holdfast.detection.liveness import Liveness
 from holdfast.detection.progress import ProgressReducer
@@ -39,7 +38,14 @@ from holdfast.diagnosis.verdict import weigh
 from holdfast.drivers import records, report
 from holdfast.drivers.base import Clock, Observer, Queue, Receipt, drive
 from holdfast.drivers.links import Links, wait_closed
-from holdfast.drivers.nodes import AgentProcess, alive, known_nodes, number_of, start_agent
+from holdfast.drivers.nodes import (
+    AgentProcess,
+    alive,
+    kill_nodes,
+    known_nodes,
+    number_of,
+    start_agent,
+)
 from holdfast.errors import Error
 from holdfast.events import (
     AnyEvent,
@@ -228,7 +234,7 @@ class LocalDriver:
 
     async def _fence(self, node: str) -> None:
         await self._links.send(node, Leave(reason="this node was given up"))
-        await asyncio.to_thread(kill_node_processes, {node})
+        await asyncio.to_thread(kill_nodes, {node})
         self._liveness.forget(node)
         self._agents.pop(node, None)
 
@@ -238,7 +244,7 @@ class LocalDriver:
         endings = [agent.ended.wait() for agent in self._agents.values()]
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(asyncio.gather(*endings), LEAVE_S)
-        await asyncio.to_thread(kill_node_processes, set(self._agents) | set(self._state.lost))
+        await asyncio.to_thread(kill_nodes, set(self._agents) | set(self._state.lost))
 
     # ── facts ──
 

@@ -5,19 +5,22 @@ process started it.
 """
 
 import asyncio
+import contextlib
 import os
 import secrets
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
-from holdfast.agent.processes import environment_of
+from holdfast.agent.processes import pids
 
 NODE_VARIABLE = "HOLDFAST_NODE"
+KILL_TIMEOUT_S = 10.0
 
 
 class KnownNode(msgspec.Struct, frozen=True):
@@ -47,7 +50,35 @@ def number_of(name: str) -> int:
 
 def alive(node: KnownNode) -> bool:
     """Whether that very agent still runs (a pid alone may have been given to another process)."""
-    return environment_of(node.pid).get(NODE_VARIABLE) == node.node
+    return _node_of(node.pid) == node.node
+
+
+def kill_nodes(nodes: set[str]) -> int:
+    """Kill every process that belongs to these nodes, until none is left. Returns how many.
+
+    Raises `TimeoutError` if one cannot be killed (it is stuck in the kernel).
+    """
+    killed: set[int] = set()
+    deadline = time.monotonic() + KILL_TIMEOUT_S
+    while found := {pid for pid in pids() if _node_of(pid) in nodes}:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"processes {sorted(found)} do not die")
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        killed |= found
+        time.sleep(0.005)
+    return len(killed)
+
+
+def _node_of(pid: int) -> str | None:
+    """The node a live process belongs to, by its environment; zombies have none."""
+    try:
+        environment = Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return None
+    _, found, rest = (b"\0" + environment).partition(f"\0{NODE_VARIABLE}=".encode())
+    return rest.partition(b"\0")[0].decode(errors="replace") if found else None
 
 
 class AgentProcess:
