@@ -17,7 +17,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 demo: setup
-	$(BIN)/python examples/gpt/demo.py
+	$(BIN)/python examples/demo/demo.py
 
 lint: setup
 	$(BIN)/ruff check
@@ -29,7 +29,8 @@ test: lint
 	$(BIN)/python -m pytest -n 2
 
 bench: setup
-	set -e; for file in benchmarks/*.py; do $(BIN)/python $$file --quick; done
+	set -e; for name in restart overhead controller; do \
+	    $(BIN)/python benchmarks/$$name.py --quick; done
 
 docs: setup
 	$(BIN)/python docs/generate.py

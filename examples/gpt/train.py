@@ -12,12 +12,12 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from holdfast.train import join, loader
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import AdamW
 from torch.optim.lr_scheduler import LambdaLR
 
 from data import ByteDataset, standard_library_text
+from holdfast.train import join, loader
 from model import GPT, Shape
 
 
