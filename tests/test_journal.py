@@ -1,0 +1,205 @@
+"""The journal: durable before effects, whole after a crash, refused when damaged."""
+
+import contextlib
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast import journal
+from holdfast.actions import Entry
+from holdfast.controller import Controller, Limits
+from holdfast.errors import Error
+from holdfast.events import AnyEvent, JobSubmitted, NodeJoined, NodeReady, StopRequested, Store
+
+LIMITS = Limits(node_count=1)
+HEADER = journal.Header(journal=journal.VERSION, holdfast="0", job={"name": "x"}, created_at=1.0)
+EVENTS: list[AnyEvent] = [
+    JobSubmitted(),
+    NodeJoined(node="a", name="node-0", address="127.0.0.1", workers=1),
+    NodeReady(node="a", store=Store("127.0.0.1", 1, True)),
+    StopRequested(by="test"),
+]
+
+
+def write(path: Path, events: list[AnyEvent]) -> Controller:
+    """A journal of what a controller decided about these events, the normal way."""
+    controller = Controller(LIMITS)
+    book = journal.Journal.create(path, HEADER)
+    _record(book, controller, events)
+    book.close()
+    return controller
+
+
+def _record(book: journal.Journal, controller: Controller, events: list[AnyEvent]) -> None:
+    for event in events:
+        at = controller.state.now + 1.0
+        actions = tuple(controller.handle(event, at))
+        book.append(Entry(book.seq + 1, at, event, actions))
+        book.sync()
+        book.save(controller.state)
+
+
+def encoded(controller: Controller) -> bytes:
+    return msgspec.json.encode(controller.state)
+
+
+def test_a_replay_gives_the_state_of_the_controller_that_wrote_it(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    before = write(path, EVENTS)
+    after, book = journal.replay(path, LIMITS)
+    book.close()
+    assert encoded(after) == encoded(before)
+    assert book.seq == len(EVENTS)
+
+
+def test_entries_after_a_replay_continue_the_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    write(path, EVENTS[:2])
+    controller, book = journal.replay(path, LIMITS)
+    _record(book, controller, EVENTS[2:])
+    book.close()
+    assert [e.seq for e in journal.entries(path)] == [1, 2, 3, 4]
+    assert [e.event for e in journal.entries(path)] == EVENTS
+
+
+@given(cut=st.integers(min_value=0, max_value=400))
+def test_a_journal_cut_anywhere_after_its_header_replays_to_a_whole_entry(
+    tmp_path_factory: pytest.TempPathFactory, cut: int
+) -> None:
+    path = tmp_path_factory.mktemp("cut") / "journal.jsonl"
+    write(path, EVENTS)
+    whole = path.read_bytes()
+    header = whole.index(b"\n") + 1
+    path.write_bytes(whole[: max(header, len(whole) - cut)])
+    kept = path.read_bytes()[header:].count(b"\n")
+    controller, book = journal.replay(path, LIMITS)
+    _record(book, controller, EVENTS[kept:])
+    book.close()
+    assert [e.event for e in journal.entries(path)] == EVENTS
+
+
+def test_a_damaged_line_in_the_middle_is_refused_with_its_number(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    write(path, EVENTS)
+    lines = path.read_bytes().splitlines(keepends=True)
+    lines[2] = b"garbage\n"
+    path.write_bytes(b"".join(lines))
+    with pytest.raises(Error, match="line 3") as raised:
+        journal.replay(path, LIMITS)
+    assert raised.value.slug == "journal-corrupt"
+
+
+def test_a_missing_line_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    write(path, EVENTS)
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:2] + lines[3:]))
+    with pytest.raises(Error, match="entry 3 where 2 should be"):
+        list(journal.entries(path))
+
+
+@pytest.mark.parametrize("first", [b"", b"x\n", b"{}\n", b"[]\n", b'{"journal":1}\n'])
+def test_a_file_that_is_no_journal_is_refused(tmp_path: Path, first: bytes) -> None:
+    path = tmp_path / "journal.jsonl"
+    path.write_bytes(first)
+    with pytest.raises(Error) as raised:
+        journal.replay(path, LIMITS)
+    assert raised.value.slug == "journal-corrupt"
+
+
+def test_a_journal_of_another_version_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    header = msgspec.structs.replace(HEADER, journal=99)
+    path.write_bytes(msgspec.json.encode(header) + b"\n")
+    with pytest.raises(Error) as raised:
+        journal.read_header(path)
+    assert raised.value.slug == "journal-version"
+
+
+def test_a_saved_state_makes_replay_start_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal, "STATE_EVERY", 3)
+    path = tmp_path / "journal.jsonl"
+    before = write(path, EVENTS)
+    lines = path.read_bytes().splitlines(keepends=True)
+    lines[1] = b"#" * (len(lines[1]) - 1) + b"\n"  # unreadable, but never looked at
+    path.write_bytes(b"".join(lines))
+    after, book = journal.replay(path, LIMITS)
+    book.close()
+    assert encoded(after) == encoded(before)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\0\0\0"])
+def test_a_damaged_saved_state_costs_only_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes
+) -> None:
+    monkeypatch.setattr(journal, "STATE_EVERY", 3)
+    path = tmp_path / "journal.jsonl"
+    before = write(path, EVENTS)
+    journal.state_path(path).write_bytes(content)
+    after, book = journal.replay(path, LIMITS)
+    book.close()
+    assert encoded(after) == encoded(before)
+
+
+def test_a_journal_is_private_and_never_overwritten(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    write(path, EVENTS)
+    assert path.stat().st_mode & 0o777 == 0o600
+    with pytest.raises(FileExistsError):
+        journal.Journal.create(path, HEADER)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A real file system of 2 MiB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)]
+    if os.geteuid() != 0 or subprocess.run(mount, check=False, capture_output=True).returncode:
+        pytest.skip("needs the right to mount a tmpfs")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def test_on_a_full_disk_the_reserve_keeps_the_journal_going(small_disk: Path) -> None:
+    path = small_disk / "journal.jsonl"
+    controller = Controller(LIMITS)
+    book = journal.Journal.create(path, HEADER)
+    _fill(small_disk)
+    long: list[AnyEvent] = [StopRequested(by="x" * 10_000)]  # more than what is left of a block
+    _record(book, controller, EVENTS + long)
+    assert not path.with_suffix(".reserve").exists()
+    book.close()
+    assert [e.event for e in journal.entries(path)] == EVENTS + long
+
+
+def test_with_the_reserve_used_up_nothing_is_half_written_and_it_goes_on_later(
+    small_disk: Path,
+) -> None:
+    path = small_disk / "journal.jsonl"
+    book = journal.Journal.create(path, HEADER)
+    _fill(small_disk)
+    book.append(Entry(1, 1.0, StopRequested(by="x" * (journal.RESERVE_BYTES + 100_000))))
+    size = path.stat().st_size
+    for _ in range(3):
+        with pytest.raises(journal.JournalFullError):
+            book.sync()
+        assert path.stat().st_size == size
+    (small_disk / "filler").unlink()
+    book.sync()
+    book.close()
+    assert [e.seq for e in journal.entries(path)] == [1]
+
+
+def _fill(folder: Path) -> None:
+    with (folder / "filler").open("wb", buffering=0) as filler, contextlib.suppress(OSError):
+        while True:
+            filler.write(b"\0" * 4096)
