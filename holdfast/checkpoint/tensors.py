@@ -1,0 +1,264 @@
+"""Copying tensors into a cell of the arena and out of it.
+
+A payload is the raw bytes of all leaves, each at a fixed, aligned offset, followed by an index: the
+tree around them and what each one is (`codec`). The copy plan, a list of pairs of byte views, is
+made once per layout and cell, so that a snapshot is a loop of memory copies by one thread; the
+checksum is taken block by block right after the copy, while the bytes are still in the cache.
+
+One thread, because two are slower on a machine that also trains. Byte views and not `torch.copy_`,
+because that would use the intra-op threads. The plan is keyed by the addresses of the tensors, and
+holds them alive, so a replaced tensor is noticed and an address cannot be reused unseen.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+import torch
+import xxhash
+
+from holdfast.checkpoint.arena import Arena, Cell, Header, Key, Part
+from holdfast.checkpoint.codec import flatten, unflatten
+
+_ALIGN = 64
+_BLOCK_BYTES = 1 << 18  # stays in a second-level cache between copy and checksum
+_INDEX_SLACK = 4096  # counters in the index grow by a few bytes over a run
+_TENSORS = frozenset({torch.Tensor, torch.nn.Parameter})
+
+
+class Leaf(msgspec.Struct, frozen=True, array_like=True):
+    """What one leaf is. `order` lists the dimensions from outermost to innermost in memory."""
+
+    kind: str  # "t" tensor, "a" array, "n" numpy scalar
+    dtype: str
+    shape: tuple[int, ...]
+    order: tuple[int, ...]
+    offset: int
+    length: int
+
+
+class Index(msgspec.Struct, frozen=True, array_like=True):
+    """The second half of a payload."""
+
+    tree: Any
+    leaves: list[Leaf]
+
+
+class Stamp(NamedTuple):
+    """Who writes a snapshot of what."""
+
+    key: Key
+    rank: int
+    world_size: int
+    fingerprint: int
+
+
+class _Block(NamedTuple):
+    """Some copies and the contiguous bytes they complete."""
+
+    arrays: list[tuple[Any, Any]]  # byte views: destination, source
+    tensors: list[tuple[torch.Tensor, torch.Tensor]]  # not plain memory: another device, strided
+    written: memoryview
+
+
+def is_leaf(value: object) -> bool:
+    """Tensors with ordinary memory, arrays and scalars of numpy that hold no Python objects."""
+    if type(value) in _TENSORS:
+        tensor: torch.Tensor = value  # type: ignore[assignment]
+        plain = tensor.layout is torch.strided and not tensor.is_quantized
+        return plain and tensor.device.type != "meta"
+    return isinstance(value, np.ndarray | np.generic) and not value.dtype.hasobject
+
+
+class Writer:
+    """Writes one part of the state into its cells, with the copy plan kept between snapshots."""
+
+    def __init__(self, arena: Arena, part: Part) -> None:
+        self._arena = arena
+        self._part = part
+        self._identity: tuple[Any, ...] | None = None
+        self._specs: list[Leaf] = []
+        self._leaves: list[Any] = []
+        self._index = b""
+        self._plans: dict[int, tuple[_Block, ...]] = {}
+
+    def encode(self, tree: object, name: str = "") -> int:
+        """Prepare this state for `write`; returns the size of its payload in bytes.
+
+        Raises `Error` (not-tracked) for values that cannot be kept.
+        """
+        plain, leaves = flatten(tree, is_leaf, name)
+        identity = tuple(_identity(leaf) for leaf in leaves)
+        if identity != self._identity:
+            self._specs = list(_lay_out(leaves))
+            self._plans.clear()
+            self._identity = identity
+            self._leaves = leaves
+        self._index = msgspec.msgpack.encode(Index(plain, self._specs))
+        return self._data_bytes() + len(self._index)
+
+    def write(self, stamp: Stamp, keep: Key | None) -> Cell:
+        """Copy what `encode` prepared into the cell that does not hold `keep`; returns it whole."""
+        cell = self._arena.target(self._part, keep)
+        data_bytes = self._data_bytes()
+        cell.reserve(data_bytes + len(self._index) + _INDEX_SLACK)
+        plan = self._plan(cell)
+        cell.begin()
+        digest = _copy(plan)
+        cell.payload[data_bytes : data_bytes + len(self._index)] = self._index
+        digest.update(self._index)
+        cell.commit(
+            Header(
+                attempt=stamp.key.attempt,
+                step=stamp.key.step,
+                rank=stamp.rank,
+                world_size=stamp.world_size,
+                fingerprint=stamp.fingerprint,
+                data_bytes=data_bytes,
+                index_bytes=len(self._index),
+                checksum=digest.intdigest(),
+            )
+        )
+        return cell
+
+    def _data_bytes(self) -> int:
+        return _aligned(self._specs[-1].offset + self._specs[-1].length) if self._specs else 0
+
+    def _plan(self, cell: Cell) -> tuple[_Block, ...]:
+        plan = self._plans.get(id(cell))
+        if plan is None:
+            payload = cell.payload[: self._data_bytes()]
+            plan = tuple(_plan_blocks(self._leaves, self._specs, payload))
+            self._plans[id(cell)] = plan
+        return plan
+
+
+def read(cell: Cell) -> Any:
+    """The tree a whole cell holds. Its tensors are views, valid until the cell is rewritten."""
+    header = cell.header()
+    if header is None:
+        raise ValueError("the cell holds nothing whole")
+    cell.reserve(header.payload_bytes, touch=False)
+    payload = cell.payload
+    encoded = payload[header.data_bytes : header.payload_bytes]
+    index = msgspec.msgpack.decode(encoded, type=Index)
+    return unflatten(index.tree, [_view(leaf, payload) for leaf in index.leaves])
+
+
+def cloned(tree: Any) -> Any:
+    """The same tree with tensors and arrays of its own."""
+    plain, leaves = flatten(tree, is_leaf, "")
+    return unflatten(plain, [_clone(leaf) for leaf in leaves])
+
+
+def byte_tensor(memory: memoryview) -> torch.Tensor:
+    """Memory of the arena as a tensor of bytes, to send or to receive into."""
+    return torch.frombuffer(memory, dtype=torch.uint8)
+
+
+def _clone(leaf: Any) -> Any:
+    return leaf.clone() if isinstance(leaf, torch.Tensor) else leaf.copy()
+
+
+def _identity(leaf: Any) -> tuple[Any, ...]:
+    if isinstance(leaf, torch.Tensor):
+        return (leaf.data_ptr(), leaf.shape, leaf.stride(), leaf.dtype)
+    # arrays come from state_dict() as fresh copies: never the same
+    return (id(leaf), object())
+
+
+def _aligned(offset: int) -> int:
+    return -(-offset // _ALIGN) * _ALIGN
+
+
+def _lay_out(leaves: Sequence[Any]) -> Iterator[Leaf]:
+    offset = 0
+    for leaf in leaves:
+        spec = _describe(leaf, offset)
+        yield spec
+        offset = _aligned(offset + spec.length)
+
+
+def _describe(leaf: Any, offset: int) -> Leaf:
+    if isinstance(leaf, torch.Tensor):
+        dtype = str(leaf.dtype).removeprefix("torch.")
+        return Leaf("t", dtype, tuple(leaf.shape), _order(leaf), offset, _tensor_bytes(leaf))
+    kind = "a" if isinstance(leaf, np.ndarray) else "n"
+    order = tuple(range(leaf.ndim))
+    return Leaf(kind, leaf.dtype.str, tuple(leaf.shape), order, offset, leaf.nbytes)
+
+
+def _tensor_bytes(tensor: torch.Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+def _order(tensor: torch.Tensor) -> tuple[int, ...]:
+    """Dimensions by falling stride where that is dense (channels_last), else as they are."""
+    given, strides = tuple(range(tensor.ndim)), tensor.stride()
+    if tensor.is_contiguous():
+        return given
+    order = tuple(sorted(given, key=lambda d: -strides[d]))
+    return order if tensor.permute(order).is_contiguous() else given
+
+
+def _plan_blocks(
+    leaves: Sequence[Any], specs: Sequence[Leaf], payload: memoryview
+) -> Iterator[_Block]:
+    arrays: list[tuple[Any, Any]] = []
+    tensors: list[tuple[torch.Tensor, torch.Tensor]] = []
+    start = 0
+    for leaf, spec in zip(leaves, specs, strict=True):
+        source = _bytes_of(leaf)
+        if source is None:
+            tensors.append((_view(spec, payload), leaf))
+        for at in range(0, spec.length, _BLOCK_BYTES):
+            end = spec.offset + min(at + _BLOCK_BYTES, spec.length)
+            if source is not None:
+                target = np.frombuffer(payload[spec.offset + at : end], dtype=np.uint8)
+                arrays.append((target, source[at : at + _BLOCK_BYTES]))
+            if end - start >= _BLOCK_BYTES:
+                yield _Block(arrays, tensors, payload[start:end])
+                arrays, tensors, start = [], [], end
+    yield _Block(arrays, tensors, payload[start:])
+
+
+def _copy(plan: Sequence[_Block]) -> Any:
+    digest = xxhash.xxh3_64()
+    for block in plan:
+        for target, source in block.arrays:
+            target[...] = source
+        for view, tensor in block.tensors:
+            view.copy_(tensor)
+        digest.update(block.written)
+    return digest
+
+
+def _bytes_of(leaf: Any) -> Any:
+    """The leaf's memory as a flat byte array in stored order; None where it is not plain memory."""
+    if not isinstance(leaf, torch.Tensor):
+        return np.ascontiguousarray(leaf).reshape(-1).view(np.uint8)
+    ordered = leaf.detach().permute(_order(leaf))
+    special = leaf.is_conj() or leaf.is_neg()
+    if leaf.device.type != "cpu" or special or not ordered.is_contiguous():
+        return None
+    return ordered.reshape(-1).view(torch.uint8).numpy()
+
+
+def _view(leaf: Leaf, payload: memoryview) -> Any:
+    memory = payload[leaf.offset : leaf.offset + leaf.length]
+    if leaf.kind != "t":
+        array = np.frombuffer(memory, dtype=np.dtype(leaf.dtype)).reshape(leaf.shape)
+        return array if leaf.kind == "a" else array[()]
+    return _tensor_view(leaf, memory)
+
+
+def _tensor_view(leaf: Leaf, memory: memoryview) -> torch.Tensor:
+    dtype: torch.dtype = getattr(torch, leaf.dtype)
+    stored = [leaf.shape[d] for d in leaf.order]
+    if math.prod(stored) == 0:
+        return torch.empty(leaf.shape, dtype=dtype)
+    flat = torch.frombuffer(memory, dtype=torch.uint8).view(dtype)
+    inverse = sorted(range(len(leaf.order)), key=lambda d: leaf.order[d])
+    return flat.view(stored).permute(inverse)
