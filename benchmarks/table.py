@@ -12,7 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 from statistics import median
 
-Row = Mapping[str, float | int | str | bool | None]
+Row = Mapping[str, float | int | str | None]
 
 
 def machine() -> dict[str, str | int]:
@@ -50,7 +50,7 @@ def table(rows: Mapping[str, Row]) -> list[str]:
     ]
 
 
-def cell(value: float | int | str | bool | None) -> str:
+def cell(value: float | int | str | None) -> str:
     """One figure as text; three significant digits, a dash where there is none."""
     if value is None:
         return "–"

@@ -3,9 +3,9 @@
 import os
 
 import torch
-from holdfast.train import join
 from torch.nn.functional import cross_entropy
 
+from holdfast.train import join
 from network import StepLog, batch_of, network
 
 

@@ -48,7 +48,7 @@ def plot(
     Raises ValueError if there are no points.
     """
     xs, ys = [x for x, _ in points], [y for _, y in points]
-    area = Area(min(0.0, *xs), max(xs), min(ys), max(ys), width - LABEL - 2, height)
+    area = Area(min(0.0, min(xs)), max(xs), min(ys), max(ys), width - LABEL - 2, height)
     cells = _dots(points, area)
     lines = [[chr(BLANK | dots) if dots else " " for dots in row] for row in cells]
     columns = {name: area.column(x) for name, x in marks.items()}

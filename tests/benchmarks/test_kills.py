@@ -1,0 +1,71 @@
+"""The restart benchmark counts what the step log says, nothing more."""
+
+from kills import Kill, Step, judge, newest, parse, ready, row
+
+
+def step(at: float, attempt: int, rank: int, number: int) -> Step:
+    return Step(at, attempt, rank, number, 1000 * (attempt + 1) + rank)
+
+
+BEFORE = [step(float(n), 0, rank, n) for n in range(1, 11) for rank in (0, 1)]
+
+
+def test_log_is_read_back_as_it_was_written() -> None:
+    assert parse("1.500000 0 1 7 4242\n2.5 1 0 8 4243\n") == [
+        Step(1.5, 0, 1, 7, 4242),
+        Step(2.5, 1, 0, 8, 4243),
+    ]
+
+
+def test_line_that_is_not_whole_yet_is_left_out() -> None:
+    assert parse("1.5 0 1 7 4242\n2.5 1 0") == [Step(1.5, 0, 1, 7, 4242)]
+    assert parse("") == []
+
+
+def test_job_is_ready_when_the_slower_rank_is() -> None:
+    ahead = [*BEFORE, step(11.0, 0, 0, 11)]
+    assert ready(ahead, 10)
+    assert not ready(ahead, 11)
+
+
+def test_steps_of_past_attempts_do_not_make_a_job_ready() -> None:
+    steps = [*BEFORE, step(12.0, 1, 0, 11), step(12.0, 1, 1, 11)]
+    assert newest(steps) == steps[-2:]
+    assert ready(steps, 1)
+    assert not ready(steps, 2)
+
+
+def test_recovery_is_the_first_step_of_a_newer_attempt() -> None:
+    steps = [*BEFORE, step(13.5, 1, 1, 9), step(13.0, 1, 0, 9)]
+    assert judge(steps, 0, killed_at=10.5) == Kill(True, 2.5, 2)
+
+
+def test_step_that_a_survivor_finishes_after_the_kill_is_no_recovery() -> None:
+    survivor = step(10.6, 0, 0, 11)
+    assert judge([*BEFORE, survivor], 0, killed_at=10.5) == Kill(recovered=False)
+    assert judge([*BEFORE, survivor, step(11.0, 1, 0, 11)], 0, 10.5) == Kill(True, 0.5, 1)
+
+
+def test_going_on_where_one_stopped_loses_no_step() -> None:
+    assert judge([*BEFORE, step(11.0, 1, 0, 11)], 0, 10.5) == Kill(True, 0.5, 0)
+
+
+def test_row_has_the_median_of_the_recovered_and_counts_the_others() -> None:
+    kills = [Kill(True, 1.0, 0), Kill(True, 3.0, 2), Kill(True, 2.0, 1), Kill(False)]
+    assert row(kills) == {
+        "n": 4,
+        "recovered": 3,
+        "median_s": 2.0,
+        "worst_s": 3.0,
+        "steps_lost_max": 2,
+    }
+
+
+def test_row_without_a_recovery_has_no_times() -> None:
+    assert row([Kill(False)]) == {
+        "n": 1,
+        "recovered": 0,
+        "median_s": None,
+        "worst_s": None,
+        "steps_lost_max": None,
+    }
