@@ -117,11 +117,12 @@ class NodeLeft(Event, frozen=True, kw_only=True):
 
 
 class WorkersStarted(Event, frozen=True, kw_only=True):
-    """All workers of the node run with their ranks in this attempt."""
+    """All workers of the node run with their ranks in this attempt; `pids` by local rank."""
 
     node: str
     attempt: int
     ago_s: float = 0.0
+    pids: tuple[int, ...] = ()
 
 
 class WorkerExited(Event, frozen=True, kw_only=True):

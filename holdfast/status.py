@@ -13,6 +13,7 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     state: str
     rank: int | None
     node: str  # unique id of this life of the node
+    pids: tuple[int, ...] = ()  # its workers by local rank, on that node
 
 
 class JobStatus(msgspec.Struct, frozen=True, kw_only=True):

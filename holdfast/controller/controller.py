@@ -166,8 +166,10 @@ def _stillborn(state: State, why: str) -> list[AnyAction]:
 def _workers_started(state: State, event: WorkersStarted) -> list[AnyAction]:
     if event.attempt != state.attempt or state.phase not in TRAINING:
         return []
-    if event.node in nodes.members(state):
+    node = state.nodes.get(event.node)
+    if node is not None and node.node_rank is not None:
         state.started.add(event.node)
+        node.pids = event.pids
     if len(state.started) == state.limits.node_count and not state.instrumented:
         _training(state, event.ago_s)
     return []
@@ -212,7 +214,7 @@ def _workers_stopped(state: State, event: WorkersStopped) -> list[AnyAction]:
     node = state.nodes.get(event.node)
     if node is None or event.attempt != state.attempt:
         return []
-    node.store = event.store or node.store
+    node.store, node.pids = event.store or node.store, ()
     _note_step(state, event.progress)
     if event.node not in state.stopping:
         return []

@@ -60,6 +60,7 @@ class Node(msgspec.Struct, kw_only=True):
     workers: int
     state: NodeState = NodeState.JOINING
     node_rank: int | None = None
+    pids: tuple[int, ...] = ()  # its workers in this attempt, by local rank
     store: Store | None = None  # fresh store it offers for the next attempt
 
 
