@@ -1,0 +1,192 @@
+"""One attempt as the ledger remembers it: the few moments that cut its time into stretches.
+
+Facts arrive late and out of order, each with its age. So nothing is booked while they arrive: they
+only sharpen the moments kept here, and `timeline` reads the stretches off once they are asked for.
+That takes a handful of numbers for an attempt, however long it trains.
+"""
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from holdfast.events import Milestone, Progress
+from holdfast.goodput.books import Stalls
+from holdfast.goodput.buckets import Bucket
+
+AFTER: dict[Milestone, Bucket] = {
+    Milestone.STARTED: Bucket.START,
+    Milestone.ARRIVED: Bucket.RENDEZVOUS,
+    Milestone.JOINED: Bucket.RESTORE_MEMORY,
+    Milestone.RESTORED: Bucket.FIRST_STEP,
+    Milestone.FIRST_STEP: Bucket.REPLAY,
+    Milestone.CAUGHT_UP: Bucket.PRODUCTIVE,
+    Milestone.FINISHED: Bucket.OTHER,
+}
+"""What an attempt does once it has reached a milestone, until the next one."""
+
+
+class Mark(NamedTuple):
+    """From this moment on time goes into this bucket and onto this incident's bill."""
+
+    at: int
+    bucket: Bucket
+    incident: int | None
+
+
+@dataclass(slots=True)
+class Attempt:
+    """Moments in milliseconds. Number 0 stands for the time before the first attempt."""
+
+    number: int
+    began: int
+    members: frozenset[str]
+    opening: Bucket
+    carried: int | None  # incident that was open when the attempt began
+
+    reached: dict[Milestone, int] = field(default_factory=dict)
+    launched: set[str] = field(default_factory=set)  # nodes whose workers all run
+    step_end: int | None = None  # end of the newest completed step
+    sums: Stalls | None = None  # since the start of the attempt, largest of all ranks
+    settled: Stalls | None = None  # the part of `sums` that is booked, or before `productive`
+    worker_fault: int | None = None  # earliest failed exit
+    node_fault: int | None = None  # earliest last sign of life of a lost member
+    last_exit: int | None = None
+    ordered: int | None = None  # when StopAttempt was ordered
+    incident: int | None = None  # opened by that order, unless somebody asked for the stop
+    gone: set[str] = field(default_factory=set)  # members of which nothing is left
+    last_gone: int | None = None
+    closing: int | None = None  # somebody asked to stop while no attempt trained
+
+    def hear(self, progress: Progress, at: int) -> None:
+        """Take in how far a worker, or all of them, had come when the fact was handed over."""
+        if progress.step is not None:
+            end = at - max(0, round(progress.step_ago_s * 1000))
+            self.step_end = end if self.step_end is None else max(self.step_end, end)
+        sums = Stalls(round(progress.data_wait_s * 1000), round(progress.snapshot_s * 1000))
+        if sums == (0, 0) and progress.step is None:
+            return  # a worker that reports nothing
+        known = self.sums or sums
+        self.sums = Stalls(*map(max, known, sums))
+        if Milestone.CAUGHT_UP in self.reached and self.settled is None:
+            self.settled = self.sums
+
+    def reach(self, milestone: Milestone, at: int) -> None:
+        """Note a milestone; only the first report counts."""
+        self.reached.setdefault(milestone, at)
+        if milestone is Milestone.CAUGHT_UP and self.settled is None:
+            self.settled = self.sums
+
+    def leave(self, node: str, at: int) -> None:
+        """Nothing of the attempt is left on this member."""
+        if node in self.members:
+            self.gone.add(node)
+            self.last_gone = at if self.last_gone is None else max(self.last_gone, at)
+
+    def owed(self) -> Stalls:
+        """Stalls of the productive part that are not booked yet."""
+        if self.sums is None or self.settled is None:
+            return Stalls()
+        return Stalls(
+            max(0, self.sums.data_wait - self.settled.data_wait),
+            max(0, self.sums.checkpoint - self.settled.checkpoint),
+        )
+
+    def settle(self, taken: Stalls) -> None:
+        """These stalls are booked."""
+        if self.settled is not None:
+            self.settled = Stalls(
+                self.settled.data_wait + taken.data_wait,
+                self.settled.checkpoint + taken.checkpoint,
+            )
+
+    def fault(self) -> int | None:
+        """When the earliest fault struck.
+
+        A node that falls silent may train on: its fault is not before the last completed step.
+        """
+        node_fault = self.node_fault
+        if node_fault is not None and self.step_end is not None:
+            node_fault = max(node_fault, self.step_end)
+        known = [f for f in (self.worker_fault, node_fault) if f is not None]
+        return min(known, default=None)
+
+
+def earliest(known: int | None, at: int) -> int:
+    """The earlier of a moment that may be unknown and another."""
+    return at if known is None else min(known, at)
+
+
+def timeline(attempt: Attempt, until: int, *, instrumented: bool, closed: bool) -> list[Mark]:
+    """The stretches of an attempt up to `until`; `closed`: nothing more will be heard of it.
+
+    The marks are in order and never before the attempt began; without `instrumented` a worker is
+    productive while it runs.
+    """
+    end = _trained_until(attempt, until, closed)
+    marks = _training(attempt, instrumented)
+    marks = [marks[0], *(m for m in marks[1:] if m.at <= end)]
+    if instrumented and attempt.step_end is not None and (attempt.incident or closed):
+        marks += _unfinished_step(attempt, marks[-1], end)
+    return _in_order([*marks, *_aftermath(attempt, end, marks[-1].incident, closed)], until)
+
+
+def _trained_until(attempt: Attempt, until: int, closed: bool) -> int:
+    """When the attempt stopped training: by a fault, by order, by itself, or not before `until`."""
+    fault = attempt.fault()
+    if attempt.ordered is not None:
+        struck = attempt.incident is not None and fault is not None
+        return min(fault, attempt.ordered) if struck and fault is not None else attempt.ordered
+    if not closed:
+        return until
+    return next((t for t in (fault, attempt.last_exit) if t is not None), until)
+
+
+def _training(attempt: Attempt, instrumented: bool) -> list[Mark]:
+    marks = [Mark(attempt.began, attempt.opening, attempt.carried)]
+    for milestone in Milestone:
+        at = attempt.reached.get(milestone)
+        if at is None:
+            continue
+        bucket = AFTER[milestone]
+        if milestone is Milestone.STARTED and not instrumented:
+            bucket = Bucket.PRODUCTIVE
+        trains = bucket in (Bucket.PRODUCTIVE, Bucket.OTHER)
+        marks.append(Mark(max(at, marks[-1].at), bucket, None if trains else marks[-1].incident))
+    return marks
+
+
+def _unfinished_step(attempt: Attempt, last: Mark, end: int) -> list[Mark]:
+    """What came after the last completed step is to be redone or, without a fault, was no step."""
+    if last.bucket is not Bucket.PRODUCTIVE or attempt.step_end is None:
+        return []
+    redone = attempt.incident is not None or attempt.fault() is not None
+    at = min(max(attempt.step_end, last.at), end)
+    return [Mark(at, Bucket.REPLAY if redone else Bucket.OTHER, None)]
+
+
+def _aftermath(attempt: Attempt, end: int, incident: int | None, closed: bool) -> list[Mark]:
+    marks: list[Mark] = []
+    if attempt.incident is not None and attempt.ordered is not None:
+        incident = attempt.incident
+        marks = [
+            Mark(end, Bucket.DETECT, incident),
+            Mark(attempt.ordered, Bucket.TEARDOWN, incident),
+        ]
+        if closed or attempt.gone >= attempt.members:
+            gone = attempt.ordered if attempt.last_gone is None else attempt.last_gone
+            marks.append(Mark(gone, Bucket.SCHEDULE, incident))
+    elif attempt.ordered is not None:
+        marks = [Mark(attempt.ordered, Bucket.TEARDOWN, None)]
+    elif closed and attempt.number > 0:
+        marks = [Mark(end, Bucket.TEARDOWN, None)]
+    if attempt.closing is not None:
+        marks.append(Mark(attempt.closing, Bucket.TEARDOWN, None))
+    return marks
+
+
+def _in_order(marks: list[Mark], until: int) -> list[Mark]:
+    """Each mark not before the one ahead of it, and none after `until`."""
+    ordered: list[Mark] = []
+    for mark in marks:
+        at = max(mark.at, ordered[-1].at) if ordered else mark.at
+        ordered.append(mark._replace(at=min(at, until)))
+    return ordered

@@ -1,0 +1,236 @@
+"""Read the journal once, front to back, and keep the books.
+
+Facts sharpen the moments of the attempt that is open (`attempt.py`); once the attempt is over its
+stretches are posted (`books.py`). What is productive is posted as it is reported, so that the last
+hour is known in detail. One pass, because a journal may be months long.
+
+Incidents are numbered by the first order to stop each attempt, unless somebody asked for it: that
+is how the controller numbers them.
+"""
+
+from collections.abc import Iterable
+from typing import assert_never
+
+from holdfast.actions import (
+    AnyAction,
+    AskNodes,
+    AssignRank,
+    Diagnose,
+    Dismiss,
+    EndJob,
+    Entry,
+    Fence,
+    StartAttempt,
+    StopAttempt,
+)
+from holdfast.events import (
+    AnyEvent,
+    ControllerResumed,
+    DeadlinePassed,
+    Diagnosed,
+    JobSubmitted,
+    Milestone,
+    MilestoneReached,
+    NodeJoined,
+    NodeLeft,
+    NodeLost,
+    NodeReady,
+    Progressed,
+    StopRequested,
+    WorkerExited,
+    WorkersStarted,
+    WorkersStopped,
+)
+from holdfast.goodput.attempt import Attempt, Mark, earliest, timeline
+from holdfast.goodput.books import NO_STALLS, Books, milliseconds
+from holdfast.goodput.buckets import Bucket
+from holdfast.goodput.ledger import Ledger, close_books
+
+
+def ledger(started_at: float, entries: Iterable[Entry], now: float | None) -> Ledger:
+    """Where the time went since `started_at` (seconds since the epoch).
+
+    The wall time ends with the entry that ends the job; before that at `now` or, with None, at the
+    last entry.
+    """
+    bookkeeper = Bookkeeper(started_at)
+    for entry in entries:
+        bookkeeper.add(entry)
+    return bookkeeper.at(now)
+
+
+class Bookkeeper:
+    """The ledger of a job that goes on: entries are added as they are journaled."""
+
+    def __init__(self, started_at: float) -> None:
+        start = milliseconds(started_at)
+        self._books = Books(start, start)
+        self._attempt = Attempt(0, start, frozenset(), Bucket.SCHEDULE, None)
+        self._members: dict[int, str] = {}  # node rank → node
+        self._instrumented = False
+        self._launched = False  # workers have run
+        self._incidents = 0
+        self._last = start
+        self._ended = False
+
+    def add(self, entry: Entry) -> None:
+        """Take in the next line of the journal; what follows the end of the job is ignored."""
+        if self._ended:
+            return
+        at = self._last = max(self._last, milliseconds(entry.at))
+        self._hear(entry.event, at)
+        for action in entry.actions:
+            self._obey(action, at, entry.event)
+
+    def at(self, now: float | None) -> Ledger:
+        """The ledger at `now`, or at the last entry; what is still open is booked as it looks."""
+        books = self._books.copy()
+        observed = self._instrumented or not self._launched
+        if not self._ended:
+            until = self._last if now is None else max(self._last, milliseconds(now))
+            _post(books, self._attempt, until, self._timeline(until, closed=False))
+        return close_books(books, observed=observed, ended=self._ended)
+
+    # ── facts ──
+
+    def _hear(self, event: AnyEvent, at: int) -> None:
+        match event:
+            case WorkerExited() | WorkersStopped() | WorkersStarted():
+                self._hear_of_workers(event, at)
+            case MilestoneReached() | Progressed():
+                self._hear_of_training(event, at)
+            case NodeReady():
+                self._instrumented = self._instrumented or event.instrumented
+            case NodeLost():
+                self._suspect(event.node, at - milliseconds(event.ago_s))
+            case NodeLeft():
+                self._suspect(event.node, at)
+            case StopRequested():
+                idle = self._attempt.number == 0 or self._attempt.ordered is not None
+                if idle and self._attempt.closing is None:
+                    self._attempt.closing = at
+            case JobSubmitted() | ControllerResumed() | NodeJoined() | Diagnosed():
+                pass
+            case DeadlinePassed():
+                pass
+            case _:
+                assert_never(event)
+
+    def _hear_of_workers(
+        self, event: WorkerExited | WorkersStopped | WorkersStarted, at: int
+    ) -> None:
+        attempt = self._attempt
+        if event.attempt != attempt.number:
+            return
+        when = at - milliseconds(event.ago_s)
+        match event:
+            case WorkersStarted():
+                attempt.launched.add(event.node)
+                if attempt.launched >= attempt.members:
+                    self._launch(when)
+            case WorkersStopped():
+                attempt.hear(event.progress, at)
+                attempt.leave(event.node, when)
+            case WorkerExited():
+                attempt.hear(event.progress, at)
+                attempt.last_exit = max(when, attempt.last_exit or when)
+                if not _exited_well(event):
+                    attempt.worker_fault = earliest(attempt.worker_fault, when)
+            case _:
+                assert_never(event)
+
+    def _launch(self, when: int) -> None:
+        self._launched = True
+        self._attempt.reach(Milestone.STARTED, when)
+
+    def _hear_of_training(self, event: MilestoneReached | Progressed, at: int) -> None:
+        attempt = self._attempt
+        if event.attempt != attempt.number:
+            return
+        if isinstance(event, Progressed):
+            attempt.hear(event.progress, at)
+            self._post_progress(at)
+            return
+        if event.milestone is Milestone.STARTED:
+            self._launch(at - milliseconds(event.ago_s))
+        else:
+            self._instrumented = True
+            attempt.reach(event.milestone, at - milliseconds(event.ago_s))
+
+    def _suspect(self, node: str, when: int) -> None:
+        """A lost member is a fault; other nodes may come and go."""
+        if node in self._attempt.members:
+            self._attempt.node_fault = earliest(self._attempt.node_fault, when)
+
+    # ── orders ──
+
+    def _obey(self, action: AnyAction, at: int, event: AnyEvent) -> None:
+        match action:
+            case AssignRank():
+                self._members[action.node_rank] = action.node
+            case StartAttempt():
+                if action.attempt > self._attempt.number:  # else it only repeats the order
+                    self._begin(action, at)
+            case StopAttempt():
+                self._stop(action, at, event)
+            case Fence():
+                self._attempt.leave(action.node, at)
+            case EndJob():
+                self._close(at)
+                self._ended = True
+            case AskNodes() | Diagnose() | Dismiss():
+                pass
+            case _:
+                assert_never(action)
+
+    def _begin(self, order: StartAttempt, at: int) -> None:
+        carried = self._close(at)
+        ranks = range(order.node_count)
+        members = frozenset(n for r in ranks if (n := self._members.get(r)) is not None)
+        self._attempt = Attempt(order.attempt, at, members, Bucket.START, carried)
+
+    def _stop(self, order: StopAttempt, at: int, event: AnyEvent) -> None:
+        attempt = self._attempt
+        if order.attempt != attempt.number or attempt.ordered is not None:
+            return
+        attempt.ordered = at
+        if not isinstance(event, StopRequested):
+            self._incidents += 1
+            attempt.incident = self._incidents
+
+    # ── posting ──
+
+    def _timeline(self, until: int, *, closed: bool) -> list[Mark]:
+        return timeline(self._attempt, until, instrumented=self._instrumented, closed=closed)
+
+    def _close(self, at: int) -> int | None:
+        """Post the rest of the open attempt; the incident that is still open is returned."""
+        _post(self._books, self._attempt, at, self._timeline(at, closed=True))
+        return self._books.incident
+
+    def _post_progress(self, at: int) -> None:
+        """Steps that are known to be done are productive for good."""
+        attempt = self._attempt
+        trains = Milestone.CAUGHT_UP in attempt.reached and attempt.ordered is None
+        if trains and attempt.fault() is None and attempt.step_end is not None:
+            until = min(at, attempt.step_end)
+            if until > max(self._books.cursor, attempt.reached[Milestone.CAUGHT_UP]):
+                _post(self._books, attempt, until, self._timeline(until, closed=False), final=True)
+
+
+def _post(
+    books: Books, attempt: Attempt, until: int, marks: list[Mark], *, final: bool = False
+) -> None:
+    """Post each stretch; `final`: its stalls will not be asked for again."""
+    ends = [*(m.at for m in marks[1:]), until]
+    for mark, end in zip(marks, ends, strict=True):
+        productive = mark.bucket is Bucket.PRODUCTIVE
+        stalls = attempt.owed() if productive else NO_STALLS
+        taken = books.post(end, mark.bucket, attempt.number, mark.incident, stalls)
+        if final:
+            attempt.settle(taken)
+
+
+def _exited_well(event: WorkerExited) -> bool:
+    done = event.progress.finished or event.progress.step is None
+    return event.exit_code == 0 and done
