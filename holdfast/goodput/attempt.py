@@ -179,6 +179,7 @@ def _aftermath(attempt: Attempt, end: int, incident: int | None, closed: bool) -
     elif closed and attempt.number > 0:
         marks = [Mark(end, Bucket.TEARDOWN, None)]
     if attempt.closing is not None:
+        marks = [m for m in marks if m.at <= attempt.closing]
         marks.append(Mark(attempt.closing, Bucket.TEARDOWN, None))
     return marks
 
