@@ -24,7 +24,7 @@ import psutil
 from rich.console import Console
 
 from account import Account, broken_promises, losses, next_commands, show
-from faults import kill_node, kill_worker, node_of_rank
+from faults import kill_node, kill_worker
 from holdfast.spec.load import job_from_yaml
 from holdfast.status import Goodput, Incident, JobStatus
 
@@ -62,11 +62,11 @@ def _story(process: subprocess.Popen[bytes], home: Path, console: Console) -> in
     _until(lambda: _step(metrics) >= steps // 3, process)
     status = _ask("status", job.name, JobStatus)
     spare = next(node.name for node in status.nodes if node.rank is None)
-    console.print(f"[bold red]✗ {kill_worker(folder, status, rank=1)}[/]")
+    console.print(f"[bold red]✗ {kill_worker(status, rank=1)}[/]")
 
     _until(lambda: _step(metrics) >= 2 * steps // 3, process)
-    victim = node_of_rank(_ask("status", job.name, JobStatus), rank=0)
-    console.print(f"[bold red]✗ {kill_node(folder, victim)}[/]")
+    status = _ask("status", job.name, JobStatus)
+    console.print(f"[bold red]✗ {kill_node(folder, status, rank=0)}[/]")
 
     exit_status = process.wait()
     account = _account(job.name, metrics)

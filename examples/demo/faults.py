@@ -1,48 +1,37 @@
 """Break a running job on purpose, with the same signal a kernel or a dying machine would use.
 
-Everything is read from what Holdfast shows to everybody: `status --json` for the roles of the
-nodes, the job's folder for their processes and logs.
+Whom to hit is read from what Holdfast shows to everybody: `status --json` names the workers of each
+node, and the node's folder names its agent, whose descendants are all that runs there.
 """
 
 import json
-import re
+import os
 import signal
 from pathlib import Path
 
 import psutil
 
-from holdfast.status import JobStatus
+from holdfast.status import JobStatus, NodeStatus
 
 
-def kill_worker(folder: Path, status: JobStatus, rank: int) -> str:
-    """SIGKILL the worker with this rank of the running attempt; what was done, in words.
-
-    Raises RuntimeError if its node does not run such a process.
-    """
-    log = folder / "logs" / f"attempt-{status.attempt}" / f"rank-{rank}.log"
-    said = re.search(rf"rank {rank} of \d+, pid (\d+)", log.read_text())
-    node = node_of_rank(status, rank)
-    worker = next((p for p in _node(folder, node) if said and p.pid == int(said[1])), None)
-    if worker is None:
-        raise RuntimeError(f"no process of {node} is the worker that wrote {log}")
-    worker.send_signal(signal.SIGKILL)
-    return f"kill -9 {worker.pid}: the worker with rank {rank}, on {node}"
+def kill_worker(status: JobStatus, rank: int) -> str:
+    """SIGKILL the worker with this rank (one worker a node); what was done, in words."""
+    node = member(status, rank)
+    os.kill(node.pids[0], signal.SIGKILL)
+    return f"kill -9 {node.pids[0]}: the worker with rank {rank}, on {node.name}"
 
 
-def kill_node(folder: Path, node: str) -> str:
-    """SIGKILL every process of a node, its agent first; what was done, in words."""
-    processes = _node(folder, node)
+def kill_node(folder: Path, status: JobStatus, rank: int) -> str:
+    """SIGKILL every process of the node with this node rank; what was done, in words."""
+    node = member(status, rank)
+    agent = json.loads((folder / "nodes" / node.name / "agent.json").read_text())["pid"]
+    processes = [psutil.Process(agent), *psutil.Process(agent).children(recursive=True)]
     for process in processes:
-        process.send_signal(signal.SIGKILL)
-    return f"kill -9 {' '.join(str(p.pid) for p in processes)}: all that runs on {node}"
+        process.kill()
+    pids = " ".join(str(process.pid) for process in processes)
+    return f"kill -9 {pids}: all that runs on {node.name}, agent, worker and the rest"
 
 
-def node_of_rank(status: JobStatus, rank: int) -> str:
-    """The name of the node with this node rank; with one worker each, that is the worker's too."""
-    return next(node.name for node in status.nodes if node.rank == rank)
-
-
-def _node(folder: Path, name: str) -> list[psutil.Process]:
-    pid = json.loads((folder / "nodes" / name / "agent.json").read_text())["pid"]
-    agent = psutil.Process(pid)
-    return [agent, *agent.children(recursive=True)]
+def member(status: JobStatus, rank: int) -> NodeStatus:
+    """The node with this node rank."""
+    return next(node for node in status.nodes if node.rank == rank)

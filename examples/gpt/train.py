@@ -7,7 +7,6 @@ torchrun, and under Holdfast, where it survives faults without a changed bit.
 
 import argparse
 import math
-import os
 from functools import partial
 from pathlib import Path
 
@@ -66,7 +65,7 @@ def main() -> None:
     scheduler = LambdaLR(optimizer, partial(rate, warmup=args.warmup, steps=args.steps))
     state = run.track(model=model, optimizer=optimizer, loader=batches, scheduler=scheduler)
     millions = sum(p.numel() for p in gpt.parameters()) / 1e6
-    print(f"rank {run.rank} of {run.world_size}, pid {os.getpid()}, {millions:.1f} M parameters")
+    print(f"rank {run.rank} of {run.world_size} on {run.device}: {millions:.1f} M parameters")
 
     for step, batch in state.steps(total=args.steps):
         windows = batch.to(run.device)

@@ -1,0 +1,57 @@
+"""The same training script runs alone, under torchrun and under Holdfast."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+SCRIPT = Path(__file__).parents[3] / "examples" / "gpt" / "train.py"
+BIN = Path(sys.executable).parent
+SIZES = {"layers": 1, "width": 32, "heads": 2, "context": 32, "batch-size": 2, "print-every": 1}
+SMALL = [f"--{name}={value}" for name, value in SIZES.items()]
+STEPS = 6
+
+
+def trained(launcher: list[str], target: Path) -> tuple[list[str], dict[str, torch.Tensor]]:
+    """The losses it printed and the parameters it saved."""
+    command = [*launcher, str(SCRIPT), *SMALL, "--steps", str(STEPS), "--save", str(target)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return re.findall(r"loss (\S+)", done.stdout), torch.load(target, weights_only=True)
+
+
+def test_runs_alone_and_is_the_same_each_time(tmp_path: Path) -> None:
+    losses, parameters = trained([sys.executable], tmp_path / "first.pt")
+    losses_again, parameters_again = trained([sys.executable], tmp_path / "second.pt")
+    assert len(losses) == STEPS
+    assert losses == losses_again
+    assert all(torch.equal(parameters[name], parameters_again[name]) for name in parameters)
+
+
+def test_parameters_are_saved_whole_or_not_at_all(tmp_path: Path) -> None:
+    trained([sys.executable], tmp_path / "parameters.pt")
+    assert [path.name for path in tmp_path.iterdir()] == ["parameters.pt"]
+
+
+@pytest.mark.slow
+def test_runs_under_torchrun(tmp_path: Path) -> None:
+    launcher = [str(BIN / "torchrun"), "--standalone", "--nproc-per-node", "2"]
+    losses, parameters = trained(launcher, tmp_path / "parameters.pt")
+    assert len(losses) == STEPS
+    assert all(torch.isfinite(tensor).all() for tensor in parameters.values())
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("nothing_left")
+def test_gives_under_holdfast_what_it_gives_under_torchrun(tmp_path: Path) -> None:
+    torchrun = [str(BIN / "torchrun"), "--standalone", "--nproc-per-node", "2"]
+    losses, parameters = trained(torchrun, tmp_path / "torchrun.pt")
+    holdfast = [str(BIN / "holdfast"), "run", "--nproc-per-node", "2"]
+    _, ours = trained(holdfast, tmp_path / "holdfast.pt")
+    assert len(losses) == STEPS
+    assert all(torch.equal(parameters[name], ours[name]) for name in parameters)
