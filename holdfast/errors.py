@@ -87,6 +87,15 @@ SLUGS: dict[str, Slug] = {
         "An agent process could not be started or ended before it connected. Its own log is "
         "named in the message.",
     ),
+    "controller-start-failed": Slug(
+        ExitStatus.PLATFORM,
+        "The controller of a detached job ended, or did not answer in time, before the job was "
+        "under way. Its log is named in the message; `holdfast stop NAME` removes what is left.",
+    ),
+    "incident-not-found": Slug(
+        ExitStatus.NOT_FOUND,
+        "The job has no incident of that number. `holdfast incidents NAME` lists those it has.",
+    ),
     "script-not-found": Slug(
         ExitStatus.USAGE,
         "The script, module or working directory of the job does not exist on this machine.",

@@ -1,0 +1,70 @@
+"""The typer application: every verb, in the order in which one meets them.
+
+Plain help without rich: drawing boxes would cost more than half of the start-up time.
+"""
+
+from typing import Annotated
+
+import typer
+
+from holdfast.cli import (
+    doctor,
+    explain,
+    goodput,
+    incidents,
+    logs,
+    resume,
+    run,
+    schema,
+    status,
+    stop,
+    validate,
+    version,
+    watch,
+    why,
+)
+from holdfast.cli.controller import drive
+
+app = typer.Typer(
+    name="holdfast",
+    help="Keeps large training jobs training: detect, explain and repair failures.",
+    no_args_is_help=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback(invoke_without_command=True)
+def holdfast(
+    context: typer.Context,
+    show_version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Keeps large training jobs training: detect, explain and repair failures."""
+    if show_version:
+        version.version()
+    elif context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+app.command(
+    "run",
+    context_settings={"allow_interspersed_args": False},
+    epilog="Other torchrun flags are understood too: see docs/reference/torchrun-flags.md.",
+)(run.run)
+app.command("status")(status.status)
+app.command("watch")(watch.watch)
+app.command("logs")(logs.logs)
+app.command("why")(why.why)
+app.command("incidents")(incidents.incidents)
+app.command("goodput")(goodput.goodput)
+app.command("stop")(stop.stop)
+app.command("resume")(resume.resume)
+app.command("validate")(validate.validate)
+app.command("schema")(schema.schema)
+app.command("doctor")(doctor.doctor)
+app.command("explain")(explain.explain)
+app.command("version")(version.version)
+app.command("controller", hidden=True)(drive)

@@ -1,0 +1,146 @@
+"""`holdfast doctor`: will jobs run on this machine, and if not, what to do about it."""
+
+import os
+import platform
+import resource
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+import typer
+
+from holdfast.cli.output import AsJson, json_result, result, styled
+from holdfast.errors import ExitStatus
+
+GIB = 1024**3
+MIN_PYTHON = (3, 11)
+MIN_DISK_BYTES = GIB
+MIN_MEMORY_BYTES = GIB
+MIN_OPEN_FILES = 1024
+IMPORT_TIMEOUT_S = 180
+
+
+class Check(NamedTuple):
+    """One thing that was looked at."""
+
+    name: str
+    ok: bool
+    found: str
+    remedy: str
+
+
+def doctor(as_json: AsJson = False) -> None:
+    """Check this machine; exit status 3 if something is missing."""
+    checks = [check() for check in CHECKS]
+    if as_json:
+        json_result({"ok": all(c.ok for c in checks), "checks": [_fields(c) for c in checks]})
+    else:
+        for check in checks:
+            result(_line(check))
+    if not all(c.ok for c in checks):
+        raise typer.Exit(ExitStatus.PLATFORM)
+
+
+def _fields(check: Check) -> dict[str, str | bool | None]:
+    remedy = None if check.ok else check.remedy
+    return {"name": check.name, "ok": check.ok, "found": check.found, "help": remedy}
+
+
+def _line(check: Check) -> str:
+    mark = styled("ok ", "green") if check.ok else styled("bad", "red")
+    line = f"{mark}  {check.name}: {check.found}"
+    return line if check.ok else f"{line}\n     help: {check.remedy}"
+
+
+def _linux() -> Check:
+    found = f"{platform.system()} {platform.release()}"
+    return Check("system", sys.platform == "linux", found, "run Holdfast on Linux")
+
+
+def _python() -> Check:
+    good = sys.version_info >= MIN_PYTHON
+    return Check("python", good, platform.python_version(), "install Python 3.11 or newer")
+
+
+def _torch() -> Check:
+    """In a process of its own: importing it here would make everything after it slow."""
+    code = "import torch; print(torch.__version__, torch.cuda.device_count(), 'GPUs')"
+    remedy = "pip install 'holdfast[train]'"
+    try:
+        run = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, timeout=IMPORT_TIMEOUT_S
+        )
+    except subprocess.TimeoutExpired:
+        return Check("torch", False, f"import takes more than {IMPORT_TIMEOUT_S} s", remedy)
+    if run.returncode == 0:
+        return Check("torch", True, run.stdout.strip(), remedy)
+    last = (run.stderr.strip().splitlines() or ["no output"])[-1]
+    return Check("torch", False, f"cannot be imported: {last}", remedy)
+
+
+def _memory() -> Check:
+    """Snapshots live in shared memory, which is counted as memory in use."""
+    import psutil
+
+    free = int(psutil.virtual_memory().available)
+    remedy = "snapshots need room for two copies of the training state: free some memory"
+    try:
+        os.close(os.memfd_create("holdfast-doctor", os.MFD_CLOEXEC))
+    except OSError as exc:
+        return Check("shared memory", False, f"memfd_create: {exc.strerror}", remedy)
+    found = f"{free / GIB:.1f} GiB of memory free"
+    return Check("shared memory", free >= MIN_MEMORY_BYTES, found, remedy)
+
+
+def _home() -> Check:
+    folder = _existing(_jobs_home())
+    remedy = "set HOLDFAST_HOME to a folder that you may write"
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(b"holdfast")
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as exc:
+        return Check("home", False, f"{folder}: {exc.strerror}", remedy)
+    return Check("home", True, f"{folder} can be written", remedy)
+
+
+def _disk() -> Check:
+    folder = _existing(_jobs_home())
+    free = shutil.disk_usage(folder).free
+    remedy = "remove old jobs, or set HOLDFAST_HOME to a larger disk"
+    return Check("disk", free >= MIN_DISK_BYTES, f"{free / GIB:.1f} GiB free in {folder}", remedy)
+
+
+def _jobs_home() -> Path:
+    from holdfast.drivers.records import jobs_home
+
+    return jobs_home()
+
+
+def _existing(folder: Path) -> Path:
+    """The nearest folder above that exists."""
+    return next(path for path in (folder, *folder.parents) if path.is_dir())
+
+
+def _open_files() -> Check:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    remedy = f"ulimit -n {min(hard, 65536) if hard > 0 else 65536}"
+    return Check("open files", soft >= MIN_OPEN_FILES, f"limit {soft}", remedy)
+
+
+def _loopback() -> Check:
+    remedy = "bring the loopback interface up: ip link set lo up"
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            with socket.create_connection(server.getsockname(), timeout=5):
+                return Check("loopback", True, "127.0.0.1 can be listened on and reached", remedy)
+    except OSError as exc:
+        return Check("loopback", False, f"127.0.0.1: {exc.strerror or exc}", remedy)
+
+
+CHECKS = (_linux, _python, _torch, _memory, _home, _disk, _open_files, _loopback)

@@ -1,0 +1,50 @@
+"""Which job a command means: the one that is named, else the newest."""
+
+import difflib
+from pathlib import Path
+
+from holdfast.errors import Error
+
+
+def job_folder(name: str | None) -> Path:
+    """The folder of the named job, or of the newest one. Raises `Error` job-not-found."""
+    known = all_jobs()
+    if name is None:
+        if not known:
+            raise _not_found("there is no job yet", "nothing has been run", "holdfast run train.py")
+        return known[0]
+    for folder in known:
+        if folder.name == name:
+            return folder
+    raise _unknown(name, [folder.name for folder in known])
+
+
+def all_jobs() -> list[Path]:
+    """The folders of all jobs, the newest first."""
+    from holdfast.drivers.records import jobs_home
+
+    submitted = [(_submitted_at(path), path) for path in jobs_home().glob("[!.]*/job.json")]
+    return [path.parent for _, path in sorted(submitted, reverse=True)]
+
+
+def _submitted_at(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
+
+
+def _unknown(name: str, known: list[str]) -> Error:
+    close = difflib.get_close_matches(name, known, n=1)
+    if close:
+        why, remedy = f"did you mean {close[0]}?", f"holdfast status {close[0]}"
+    else:
+        why = f"known: {', '.join(known[:10])}" if known else "no job has been run yet"
+        remedy = "holdfast status --all"
+    return _not_found(f"there is no job {name!r}", why, remedy)
+
+
+def _not_found(what: str, why: str, remedy: str) -> Error:
+    from holdfast.drivers.records import jobs_home
+
+    return Error("job-not-found", f"{what} in {jobs_home()}", why=why, help=remedy)

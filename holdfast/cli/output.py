@@ -1,0 +1,122 @@
+"""What a person or a program gets to see: results on standard output, talk on standard error.
+
+A result is text or, with `--json`, one JSON object; the shapes are those of `holdfast.status`.
+Colour only on a terminal and never with NO_COLOR. Talk never raises: a closed terminal must not
+end a job.
+"""
+
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Any, TextIO
+
+import typer
+
+from holdfast.errors import Error
+
+STYLES = {"bold": "1", "red": "31", "green": "32", "yellow": "33", "dim": "2"}
+
+_json_wanted = False
+
+
+def want_json(value: bool = True) -> bool:
+    """Remember that this process was asked for JSON, so that errors come as JSON too."""
+    global _json_wanted
+    _json_wanted = _json_wanted or value
+    return value
+
+
+AsJson = Annotated[
+    bool,
+    typer.Option(
+        "--json",
+        help="Print JSON on standard output.",
+        callback=want_json,
+        is_eager=True,
+    ),
+]
+JobName = Annotated[
+    str | None, typer.Argument(help="Name of the job. Default: the newest.", metavar="[NAME]")
+]
+
+
+def talk(text: str = "") -> None:
+    """Say something to the person in front of the terminal."""
+    try:
+        print(text, file=sys.stderr, flush=True)
+    except OSError:
+        return
+
+
+def result(text: str) -> None:
+    """Print (part of) the answer."""
+    print(text, flush=True)
+
+
+def json_result(value: Any) -> None:
+    """Print the answer as one JSON value; indented on a terminal, else on one line."""
+    import msgspec
+
+    encoded = msgspec.json.encode(value)
+    if sys.stdout.isatty():
+        encoded = msgspec.json.format(encoded, indent=2)
+    print(encoded.decode(), flush=True)
+
+
+def show_error(error: Error) -> None:
+    """The error on standard error, and as an object on standard output if JSON was asked for."""
+    head, _, rest = str(error).partition(": ")
+    talk(f"{styled(head, 'red', sys.stderr)}: {rest}")
+    if _json_wanted:
+        json_result({"error": error_fields(error)})
+
+
+def error_fields(error: Error) -> dict[str, str | int]:
+    """The JSON shape of an error."""
+    return {
+        "slug": error.slug,
+        "what": error.what,
+        "why": error.why,
+        "help": error.help,
+        "exit_status": int(error.status),
+    }
+
+
+def is_terminal(stream: TextIO) -> bool:
+    """Whether a person looks at `stream`."""
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def styled(text: str, style: str, stream: TextIO | None = None) -> str:
+    """`text` in a style where `stream` (default: standard output) shows it."""
+    target = sys.stdout if stream is None else stream
+    if os.environ.get("NO_COLOR") or not is_terminal(target):
+        return text
+    return f"\x1b[{STYLES[style]}m{text}\x1b[0m"
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Columns padded to their widest cell; the last one is left as it is."""
+    lines = [list(header), *(list(row) for row in rows)]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
+    padded = ["  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)) for line in lines]
+    head, *body = (line.rstrip() for line in padded)
+    return "\n".join([styled(head, "bold"), *body])
+
+
+def duration(seconds: float) -> str:
+    """A length of time as a person would say it."""
+    if seconds < 0.9995:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min"
+
+
+def count(number: int, noun: str, nouns: str | None = None) -> str:
+    """`1 restart`, `2 restarts`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {nouns or noun + 's'}"

@@ -1,0 +1,143 @@
+"""From the words of `holdfast run` to a `Job`: a job file, or a script with torchrun's flags."""
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from holdfast.cli import torchrun
+from holdfast.errors import Error
+
+if TYPE_CHECKING:
+    from holdfast.spec import Job
+
+NAME_LENGTH = 50
+JOB_FILE_ENDINGS = (".yaml", ".yml")
+
+
+class Flags(NamedTuple):
+    """The flags of `holdfast run` that say what the job is; None where not given."""
+
+    name: str | None = None
+    nodes: str | None = None
+    spares: int | None = None
+    workers: str | None = None
+    max_restarts: int | None = None
+    stop_grace_s: float | None = None
+    module: bool = False
+    no_python: bool = False
+    env: tuple[str, ...] = ()
+    workdir: str | None = None
+    terminal: str | None = None
+
+
+def is_job_file(word: str) -> bool:
+    """Whether the first word after the flags names a job file rather than a script."""
+    return word.endswith(JOB_FILE_ENDINGS)
+
+
+def job_from_file(path: Path, flags: Flags) -> "Job":
+    """The job of the file, with what flags change. Raises `Error`."""
+    from holdfast.spec import job_from_dict, job_from_yaml
+
+    if flags.module or flags.no_python:
+        flag = "--module" if flags.module else "--no-python"
+        raise _conflict(flag, f"{path.name} already says what to run")
+    job = job_from_yaml(path)
+    data = _merged(job.model_dump(mode="json", exclude_unset=True), _changes(flags))
+    data["workdir"] = str(Path.cwd() / flags.workdir) if flags.workdir else job.workdir
+    return job_from_dict(data, where=f"{path} with the flags given")
+
+
+def job_from_words(words: list[str], flags: Flags) -> "Job":
+    """The job that a torchrun-like command line describes. Raises `Error`."""
+    from holdfast.spec import job_from_dict
+    from holdfast.spec.load import located
+
+    data = _merged(_program(words, flags), _changes(flags))
+    data.setdefault("name", _name_from(words[0], module=flags.module))
+    data["workdir"] = flags.workdir or "."
+    return located(job_from_dict(data, where="the command line"), Path.cwd())
+
+
+def unused_name(name: str, taken: Callable[[str], bool]) -> str:
+    """`name`, or the first of `name-2`, `name-3`, ... that is free."""
+    number, candidate = 1, name
+    while taken(candidate):
+        number += 1
+        suffix = f"-{number}"
+        candidate = name[: NAME_LENGTH - len(suffix)].rstrip("-") + suffix
+    return candidate
+
+
+def _program(words: list[str], flags: Flags) -> dict[str, Any]:
+    first, *args = words
+    if flags.module and flags.no_python:
+        raise _conflict("--module", "--no-python runs any program, -m a Python module")
+    if flags.no_python:
+        framework = "pytorch" if find_spec("torch") else "command"
+        return {"command": [first], "args": args, "framework": framework, **_default_workers()}
+    kind = "module" if flags.module else "script"
+    return {kind: first, "args": args, **_default_workers()}
+
+
+def _default_workers() -> dict[str, Any]:
+    """torchrun starts one worker per node unless told otherwise."""
+    return {"workers_per_node": 1}
+
+
+def _changes(flags: Flags) -> dict[str, Any]:
+    """The flags that were given, as they would stand in a job file."""
+    changes = {
+        "name": flags.name,
+        "nodes": _given(
+            count=torchrun.node_count(flags.nodes) if flags.nodes is not None else None,
+            spares=flags.spares,
+        ),
+        "workers_per_node": torchrun.workers_per_node(flags.workers) if flags.workers else None,
+        "recovery": _given(max_restarts=flags.max_restarts, stop_grace_s=flags.stop_grace_s),
+        "env": dict(map(_variable, flags.env)),
+        "logs": _given(terminal=flags.terminal),
+    }
+    return {key: value for key, value in changes.items() if value not in (None, {})}
+
+
+def _given(**values: object) -> dict[str, object]:
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """`below` with what `above` says instead; sections are merged."""
+    merged = dict(below)
+    for key, value in above.items():
+        section = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
+        merged[key] = {**merged[key], **value} if section else value
+    return merged
+
+
+def _variable(text: str) -> tuple[str, str]:
+    """`K=V`, or `K` to hand on the value that it has here."""
+    key, equals, value = text.partition("=")
+    if key and equals:
+        return key, value
+    if key in os.environ:
+        return key, os.environ[key]
+    raise Error(
+        "usage",
+        f"--env {text} is not possible",
+        why="NAME=VALUE is expected, or the NAME of a variable that is set",
+        help="holdfast run --help",
+    )
+
+
+def _name_from(word: str, *, module: bool) -> str:
+    """A valid name from the script's, module's or program's own."""
+    stem = word.rpartition(".")[2] if module else Path(word).stem
+    name = re.sub(r"[^a-z0-9]+", "-", stem.lower()).strip("-")
+    return name[:NAME_LENGTH].strip("-") or "job"
+
+
+def _conflict(flag: str, why: str) -> Error:
+    return Error("usage", f"{flag} does not fit here", why=why, help="holdfast run --help")

@@ -1,0 +1,177 @@
+"""`holdfast run`: run a job file, or a script with torchrun's flags."""
+
+import os
+import sys
+import time
+from collections.abc import Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from holdfast.cli.foreground import run_shown
+from holdfast.cli.output import AsJson, talk
+from holdfast.cli.program import Flags, is_job_file, job_from_file, job_from_words, unused_name
+from holdfast.cli.torchrun import environment_notes, notes, takes_torchrun_flags
+from holdfast.cli.validate import size
+from holdfast.errors import Error
+
+if TYPE_CHECKING:
+    from holdfast.spec import Job
+
+
+class Terminal(StrEnum):
+    """Whose output is shown."""
+
+    ALL = "all"
+    RANK0 = "rank0"
+    NONE = "none"
+
+
+Words = Annotated[
+    list[str],
+    typer.Argument(
+        help="A job file (.yaml), or a script and its arguments.",
+        metavar="FILE | SCRIPT [ARGS]...",
+        show_default=False,
+    ),
+]
+Nodes = Annotated[str | None, typer.Option("--nnodes", help="Nodes that train.")]
+Workers = Annotated[
+    str | None,
+    typer.Option(
+        "--nproc-per-node", "--nproc_per_node", help="Workers per node: N, auto, gpu or cpu."
+    ),
+]
+Spares = Annotated[int | None, typer.Option("--spares", help="Nodes that wait, warm.")]
+Restarts = Annotated[
+    int | None,
+    typer.Option("--max-restarts", "--max_restarts", help="Restarts allowed within an hour."),
+]
+Grace = Annotated[
+    float | None,
+    typer.Option(
+        "--shutdown-timeout", "--shutdown_timeout", help="Seconds from SIGTERM to SIGKILL."
+    ),
+]
+Module = Annotated[bool, typer.Option("-m", "--module", help="SCRIPT is a Python module.")]
+NoPython = Annotated[
+    bool, typer.Option("--no-python", "--no_python", help="SCRIPT is any program.")
+]
+Name = Annotated[str | None, typer.Option("--name", help="Name of the job.")]
+Env = Annotated[
+    list[str] | None, typer.Option("--env", metavar="K=V", help="Variable for the workers.")
+]
+Workdir = Annotated[str | None, typer.Option("--workdir", help="Folder the workers start in.")]
+Shown = Annotated[Terminal | None, typer.Option("--terminal", help="Whose output to show here.")]
+Detach = Annotated[bool, typer.Option("--detach", "-d", help="Leave it running, return at once.")]
+Replace = Annotated[bool, typer.Option("--replace", help="Drop the record of an earlier job.")]
+
+
+@takes_torchrun_flags
+def run(
+    context: typer.Context,
+    words: Words,
+    nodes: Nodes = None,
+    workers: Workers = None,
+    spares: Spares = None,
+    max_restarts: Restarts = None,
+    shutdown_timeout: Grace = None,
+    module: Module = False,
+    no_python: NoPython = False,
+    name: Name = None,
+    env: Env = None,
+    workdir: Workdir = None,
+    terminal: Shown = None,
+    detach: Detach = False,
+    replace: Replace = False,
+    as_json: AsJson = False,
+    torchrun: Mapping[str, str | bool] = {},
+) -> None:
+    """Run a job: holdfast run job.yaml, or holdfast run [torchrun flags] train.py --lr 3e-4.
+
+    Everything after the script belongs to the script.
+    """
+    if is_job_file(words[0]) and len(words) > 1:
+        _again_with_flags_first(context, words)
+        return
+    flags = Flags(
+        name=name,
+        nodes=nodes,
+        spares=spares,
+        workers=workers,
+        max_restarts=max_restarts,
+        stop_grace_s=shutdown_timeout,
+        module=module,
+        no_python=no_python,
+        env=tuple(env or ()),
+        workdir=workdir,
+        terminal=terminal.value if terminal else None,
+    )
+    start(_job(words, flags, torchrun, replace), detach=detach, replace=replace, as_json=as_json)
+
+
+def _again_with_flags_first(context: typer.Context, words: list[str]) -> None:
+    """`run job.yaml --detach`: a job file takes no arguments, so what follows it are flags."""
+    file, *flags = words
+    given: list[str] = context.obj
+    before = given[1 : len(given) - len(words)]
+    again = context.command.make_context("run", [*before, *flags, file], parent=context.parent)
+    if again.params["words"] != [file]:
+        raise Error(
+            "usage",
+            f"{file} takes no arguments",
+            why="a job file says itself what the arguments of its script are",
+            help=f"write them into {file} under args:",
+        )
+    with again:
+        context.command.invoke(again)
+
+
+def _job(
+    words: list[str], flags: Flags, torchrun: Mapping[str, str | bool], replace: bool
+) -> "Job":
+    """The job, under a name that is free."""
+    from holdfast.drivers.records import job_dir
+
+    from_file = is_job_file(words[0])
+    job = job_from_file(Path(words[0]), flags) if from_file else job_from_words(words, flags)
+    said = notes(torchrun, job.nodes.count)
+    for note in said if from_file else [*said, *environment_notes(os.environ)]:
+        talk(f"note: {note}")
+    if from_file or flags.name or replace:
+        return job
+    name = unused_name(job.name, lambda candidate: job_dir(candidate).exists())
+    return job.model_copy(update={"name": name})
+
+
+def start(job: "Job", *, detach: bool, replace: bool, as_json: bool) -> None:
+    """Run a job from its creation; in the foreground this ends the command."""
+    from holdfast.cli import controller
+    from holdfast.drivers.local import run_job
+    from holdfast.drivers.records import create, job_dir
+    from holdfast.spec.files import require_files
+
+    _require_linux()
+    require_files(job)
+    folder = job_dir(job.name)
+    create(job, folder, replace=replace, now=time.time())
+    if detach:
+        controller.detach(folder, resume=False, as_json=as_json)
+        return
+    talk(f"{job.name}: {size(job)}; record in {folder}")
+    status = run_shown(
+        job, folder, lambda hear: run_job(job, folder, on_event=hear), as_json=as_json
+    )
+    raise typer.Exit(status)
+
+
+def _require_linux() -> None:
+    if sys.platform != "linux":
+        raise Error(
+            "platform-unsupported",
+            f"jobs cannot run on {sys.platform}",
+            why="memfd, process groups and PR_SET_PDEATHSIG of Linux are needed",
+            help="use a Linux machine or container",
+        )

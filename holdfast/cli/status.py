@@ -1,0 +1,48 @@
+"""`holdfast status`: how a job stands now."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from holdfast.cli import story
+from holdfast.cli.locate import all_jobs, job_folder
+from holdfast.cli.output import AsJson, JobName, json_result, result, table
+
+if TYPE_CHECKING:
+    from holdfast.status import JobStatus
+
+
+def status(
+    name: JobName = None,
+    every: Annotated[bool, typer.Option("--all", help="One line for each job.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show how a job stands."""
+    if every:
+        _all(as_json)
+        return
+    found = status_of(job_folder(name))
+    if as_json:
+        json_result(found)
+    else:
+        result(story.labelled(story.status_lines(found)))
+
+
+def status_of(folder: Path) -> "JobStatus":
+    """The status as the controller tells it, else as the journal does."""
+    from holdfast.drivers.client import status as ask
+
+    return ask(folder)
+
+
+def _all(as_json: bool) -> None:
+    found = [status_of(folder) for folder in all_jobs()]
+    if as_json:
+        json_result(found)
+        return
+    rows = [
+        (s.job, s.phase, str(s.attempt), "" if s.step is None else str(s.step), story.accounts(s))
+        for s in found
+    ]
+    result(table(("JOB", "PHASE", "ATTEMPT", "STEP", "ETTR"), rows))

@@ -1,0 +1,62 @@
+"""`holdfast stop`: end a job in an orderly way, or clean up after one whose controller is gone."""
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from holdfast.cli.locate import job_folder
+from holdfast.cli.output import AsJson, JobName, count, json_result, result, talk
+
+POLL_S = 0.1
+
+
+def stop(
+    name: JobName = None,
+    now: Annotated[bool, typer.Option("--now", help="At once, without grace time.")] = False,
+    wait: Annotated[bool, typer.Option(help="Wait until nothing of the job runs.")] = True,
+    as_json: AsJson = False,
+) -> None:
+    """Stop a job."""
+    from holdfast.drivers.client import kill_leftovers
+    from holdfast.drivers.records import controller_alive
+
+    folder = job_folder(name)
+    asked = controller_alive(folder) and _ask(folder, now)
+    if asked and wait:
+        _wait(folder)
+    killed = 0 if asked else kill_leftovers(folder)
+    if as_json:
+        json_result({"job": folder.name, "asked": asked, "killed_count": killed})
+    else:
+        result(_told(folder.name, asked=asked, waited=wait, killed=killed))
+
+
+def _ask(folder: Path, now: bool) -> bool:
+    """Ask the controller to stop; False if it went away meanwhile."""
+    from holdfast.drivers.client import request
+    from holdfast.messages import StopJob
+
+    try:
+        request(folder, StopJob(by="holdfast stop", now=now))
+    except ConnectionError:
+        return False
+    return True
+
+
+def _wait(folder: Path) -> None:
+    from holdfast.drivers.records import controller_alive
+
+    talk(f"asked {folder.name} to stop; waiting until it has (Ctrl-C only ends the waiting)")
+    while controller_alive(folder):
+        time.sleep(POLL_S)
+
+
+def _told(job: str, *, asked: bool, waited: bool, killed: int) -> str:
+    if asked:
+        return f"{job} has stopped" if waited else f"{job} was asked to stop"
+    if killed:
+        left = count(killed, "process", "processes")
+        return f"the controller of {job} was gone; ended {left} it left behind"
+    return f"nothing of {job} is running"

@@ -1,0 +1,133 @@
+"""Sentences about a job: its status, its incidents and its end, as a person reads them at night.
+
+Pure text from the shapes of `holdfast.status`; who prints them, and where, is decided elsewhere.
+"""
+
+import time
+from typing import TYPE_CHECKING
+
+from holdfast.cli.output import count, duration
+
+if TYPE_CHECKING:
+    from holdfast.controller import IncidentRecord
+    from holdfast.status import Goodput, Incident, JobStatus
+
+
+def clock(at: float) -> str:
+    """Seconds since the epoch as local time of day."""
+    return time.strftime("%H:%M:%S", time.localtime(at))
+
+
+def share(part: float) -> str:
+    """A share as a percentage."""
+    return f"{part * 100:.1f} %"
+
+
+def place(incident: "Incident | IncidentRecord") -> str:
+    """Where it happened."""
+    rank = f"rank {incident.rank} on " if incident.rank is not None else ""
+    step = f", step {incident.step}" if incident.step is not None else ""
+    return f"{rank}{incident.node}, attempt {incident.attempt}{step}"
+
+
+def opened(incident: "IncidentRecord") -> str:
+    """One line: what happened, where, and what is done about it."""
+    done = [a.reason or a.action for a in incident.actions]
+    measures = f" -> {'; '.join(dict.fromkeys(done))}" if done else ""
+    return f"incident {incident.id}: {incident.summary} ({place(incident)}){measures}"
+
+
+def closed(incident: "IncidentRecord") -> str:
+    """One line: training goes on, and what it cost."""
+    lasted = (incident.ended_at or incident.started_at) - incident.started_at
+    lost = f"{count(incident.steps_lost, 'step')} lost"
+    return f"incident {incident.id}: training again after {duration(lasted)}, {lost}"
+
+
+def followers(incident: "Incident") -> str:
+    """One cause on top, however many ranks failed."""
+    if not incident.also_failed:
+        return "1 rank failed" if incident.rank is not None else ""
+    first = "1 rank failed first" if incident.rank is not None else "the node failed first"
+    return f"{first}, {incident.also_failed} followed"
+
+
+def bill(incident: "Incident") -> str:
+    """What it cost, largest part first."""
+    parts = sorted(incident.bill.items(), key=lambda item: -item[1])
+    told = ", ".join(f"{name} {duration(s)}" for name, s in parts if s >= 0.0005)
+    detail = f" ({told})" if told else ""
+    return f"{duration(incident.lost_s)}, {count(incident.steps_lost, 'step')} redone{detail}"
+
+
+def headline(status: "JobStatus") -> str:
+    """Phase, attempt and the state of the controller."""
+    text = f"{status.phase.replace('_', ' ')}, attempt {status.attempt}"
+    if status.controller == "away":
+        return f"{text}; its controller is gone: holdfast resume {status.job}"
+    return text
+
+
+def training(status: "JobStatus") -> str:
+    """Step, loss and speed, as far as they are known."""
+    if status.step is None:
+        return "no steps reported"
+    parts = [f"step {status.step}"]
+    if status.loss is not None:
+        parts.append(f"loss {status.loss:.4f}")
+    if status.step_time_s is not None:
+        parts.append(f"{duration(status.step_time_s)} a step")
+    if status.snapshot_step is not None:
+        parts.append(f"snapshot of step {status.snapshot_step}")
+    return ", ".join(parts)
+
+
+def accounts(status: "JobStatus") -> str:
+    """ETTR, wall time, incidents and restarts."""
+    return (
+        f"{share(status.ettr)} of {duration(status.wall_s)}, "
+        f"{count(status.incidents_count, 'incident')}, {count(status.restarts_count, 'restart')}"
+    )
+
+
+def status_lines(status: "JobStatus") -> list[tuple[str, str]]:
+    """The answer of `holdfast status` as (label, text)."""
+    lines = [
+        ("job", status.job),
+        ("phase", headline(status)),
+        ("why", status.why or ""),
+        ("waiting for", status.waiting_for or ""),
+        ("training", training(status)),
+        ("ETTR", accounts(status)),
+    ]
+    for node in status.nodes:
+        rank = f", node rank {node.rank}" if node.rank is not None else ""
+        lines.append(("node", f"{node.name}: {node.state}{rank}"))
+    return [(label, text) for label, text in lines if text]
+
+
+def one_line(status: "JobStatus") -> str:
+    """Everything in one line, for logs."""
+    waiting = f", waiting for {status.waiting_for}" if status.waiting_for else ""
+    return f"{status.job}: {headline(status)}, {training(status)}, ETTR {accounts(status)}{waiting}"
+
+
+def labelled(lines: list[tuple[str, str]]) -> str:
+    """Labels in a column of their own."""
+    width = max(len(label) for label, _ in lines)
+    return "\n".join(f"{label:<{width}}  {text}" for label, text in lines)
+
+
+def ending(status: "JobStatus") -> str:
+    """One line at the end of a job."""
+    steps = f", {count(status.step, 'step')}" if status.step is not None else ""
+    outcome = (status.outcome or status.phase).replace("_", " ")
+    return f"{status.job} {outcome} after {duration(status.wall_s)}{steps}; ETTR {accounts(status)}"
+
+
+def bucket_rows(goodput: "Goodput") -> list[tuple[str, str, str]]:
+    """Where the time went: name, length, share; the largest first, empty ones left out."""
+    wall = goodput.wall_s or 1.0
+    spent = sorted(goodput.buckets.items(), key=lambda item: -item[1])
+    rows = [(name, f"{s:.3f}", share(s / wall)) for name, s in spent if s > 0]
+    return [*rows, ("wall time", f"{goodput.wall_s:.3f}", share(1.0))]

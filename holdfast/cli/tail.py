@@ -1,0 +1,193 @@
+"""New lines of the workers' logs, a little at a time.
+
+Every `tick` looks for logs below `logs/attempt-A/rank-R.log`, reads at most `FILE_BYTES` of each
+and `TICK_BYTES` of all, and gives back whole lines. A log that was rotated is read to its end under
+its old inode before the new file is opened, so rotation loses nothing that was still there.
+
+A worker can write faster than a terminal can show. With `skip_bytes` a log that is further behind
+than that is not caught up with: its middle is left out, and a line says so.
+"""
+
+import os
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+TICK_S = 0.1
+FILE_BYTES = 64 * 1024
+TICK_BYTES = 1024 * 1024
+LINE_BYTES = 16 * 1024  # a longer line without an end is shown in pieces
+_LOG = re.compile(r"attempt-(\d+)/rank-(\d+)\.log$")
+
+
+class Line(NamedTuple):
+    """One line of output."""
+
+    attempt: int
+    rank: int
+    text: str
+
+
+class Log:
+    """One log that is being read: an open file, how far it was read, and an unfinished line."""
+
+    def __init__(self, path: Path, attempt: int, rank: int, *, at_end: bool) -> None:
+        self.path, self.attempt, self.rank = path, attempt, rank
+        self._rest = b""
+        self._file = path.open("rb") if at_end else _oldest_part(path).open("rb")
+        if at_end:
+            self._file.seek(0, os.SEEK_END)
+
+    def close(self) -> None:
+        """Give the file back."""
+        self._file.close()
+
+    def read(self, limit: int, skip_bytes: int | None) -> tuple[list[Line], int]:
+        """New whole lines, from at most `limit` bytes, and how many bytes were read."""
+        skipped = self._skip(skip_bytes) if skip_bytes is not None else []
+        data = self._file.read(limit)
+        if not data and self._rotated():
+            self._reopen()
+            data = self._file.read(limit)
+        *whole, self._rest = (self._rest + data).split(b"\n")
+        if len(self._rest) > LINE_BYTES:
+            whole, self._rest = [*whole, self._rest], b""
+        return [*skipped, *map(self._line, whole)], len(data)
+
+    def unfinished(self) -> list[Line]:
+        """What stands after the last line end, once nothing more will come."""
+        rest, self._rest = self._rest, b""
+        return [self._line(rest)] if rest else []
+
+    def behind(self) -> int:
+        """Bytes that were written and not read yet."""
+        written = os.fstat(self._file.fileno()).st_size
+        return max(0, written - self._file.tell()) + self._newer_bytes()
+
+    def _newer_bytes(self) -> int:
+        return self.path.stat().st_size if self._rotated() else 0
+
+    def _skip(self, skip_bytes: int) -> list[Line]:
+        behind = self.behind()
+        if behind <= skip_bytes:
+            return []
+        self._file.seek(-FILE_BYTES, os.SEEK_END)
+        self._file.readline()
+        self._rest = b""
+        return [self._line(f"... {behind} bytes of output not shown: {self.path}".encode())]
+
+    def _line(self, data: bytes) -> Line:
+        return Line(self.attempt, self.rank, data.decode(errors="replace").rstrip("\r"))
+
+    def _rotated(self) -> bool:
+        try:
+            return self.path.stat().st_ino != os.fstat(self._file.fileno()).st_ino
+        except FileNotFoundError:
+            return False
+
+    def _reopen(self) -> None:
+        try:
+            fresh = self.path.open("rb")
+        except FileNotFoundError:
+            return
+        self._file.close()
+        self._file = fresh
+
+
+class Tail:
+    """The logs of a job, or of some of its ranks and attempts. Read them with `tick`."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        rank: int | None = None,
+        attempt: int | None = None,
+        skip_bytes: int | None = None,
+    ) -> None:
+        self._folder = folder / "logs"
+        self._rank, self._attempt, self._skip_bytes = rank, attempt, skip_bytes
+        self._open: dict[tuple[int, int], Log] = {}
+        self._closed: set[tuple[int, int]] = set()
+        self._read_bytes = 0
+
+    def seek_end(self) -> None:
+        """Leave out what has been written so far."""
+        self._find(at_end=True)
+
+    def tick(self) -> list[Line]:
+        """New lines; bounded work, so that endless output starves nobody."""
+        self._find(at_end=False)
+        budget = TICK_BYTES
+        lines: list[Line] = []
+        for log in self._in_turn():
+            found, size = log.read(min(FILE_BYTES, max(budget, 1)), self._skip_bytes)
+            lines += found
+            budget -= size
+            self._read_bytes += size
+            if budget <= 0:
+                break
+        return lines
+
+    def drain(self) -> Iterator[Line]:
+        """Everything that has been written when this is called, unfinished lines included."""
+        self._find(at_end=False)
+        end = self._read_bytes + sum(log.behind() for log in self._open.values())
+        while self._read_bytes < end:
+            before = self._read_bytes
+            yield from self.tick()
+            if self._read_bytes == before:
+                break
+        for log in self._open.values():
+            yield from log.unfinished()
+
+    def close(self) -> None:
+        """Close every file."""
+        for log in self._open.values():
+            log.close()
+        self._open.clear()
+
+    def _in_turn(self) -> list[Log]:
+        """Every log, the one that was read last at the end, so that none waits for ever."""
+        first = next(iter(self._open), None)
+        if first is not None:
+            self._open[first] = self._open.pop(first)
+        return list(self._open.values())
+
+    def _find(self, *, at_end: bool) -> None:
+        found = {(a, r): path for a, r, path in logs_below(self._folder) if self._wanted(a, r)}
+        newest = max((a for a, _ in found), default=0)
+        for key, path in sorted(found.items()):
+            if key not in self._open and key not in self._closed:
+                self._open[key] = Log(path, *key, at_end=at_end)
+        for key in [key for key in self._open if key[0] < newest - 1]:
+            self._retire(key)
+
+    def _retire(self, key: tuple[int, int]) -> None:
+        """Nobody writes to the log of an old attempt: close it once it has been read."""
+        if self._open[key].behind() == 0:
+            self._open.pop(key).close()
+            self._closed.add(key)
+
+    def _wanted(self, attempt: int, rank: int) -> bool:
+        return self._attempt in (None, attempt) and self._rank in (None, rank)
+
+
+def _oldest_part(path: Path) -> Path:
+    """The part that was rotated away, if there is one; reading goes on to the newer by itself."""
+    older = path.with_name(f"{path.name}.1")
+    return older if older.exists() else path
+
+
+def logs_below(folder: Path) -> Iterator[tuple[int, int, Path]]:
+    """Attempt, rank and path of every log."""
+    for path in folder.glob("attempt-*/rank-*.log"):
+        match = _LOG.search(path.as_posix())
+        if match:
+            yield int(match[1]), int(match[2]), path
+
+
+def prefixed(lines: Iterable[Line]) -> str:
+    """Lines with the rank in front, as one text."""
+    return "".join(f"[{line.rank}] {line.text}\n" for line in lines)

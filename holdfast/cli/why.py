@@ -1,0 +1,117 @@
+"""`holdfast why`: what went wrong, how one knows, what was done and what it cost."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from holdfast.cli import story
+from holdfast.cli.incidents import incidents_of
+from holdfast.cli.locate import job_folder
+from holdfast.cli.output import AsJson, JobName, duration, json_result, result, styled, talk
+from holdfast.cli.status import status_of
+from holdfast.errors import Error
+
+if TYPE_CHECKING:
+    from holdfast.status import Incident, JobStatus
+
+TAIL_LINES = 20
+TAIL_BYTES = 64 * 1024
+
+
+def why(
+    name: JobName = None,
+    number: Annotated[
+        int | None, typer.Option("--incident", min=1, help="Which incident. Default: the last.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Explain the last incident, or what the job is waiting for."""
+    folder = job_folder(name)
+    found = incidents_of(folder)
+    incident = _chosen(found, number, folder.name)
+    status = status_of(folder)
+    tail = _log_tail(folder, incident) if incident else []
+    if as_json:
+        json_result(_fields(status, incident, tail))
+    elif incident is None:
+        result(_quiet(status))
+    else:
+        _print(status, incident, len(found), tail)
+
+
+def _chosen(found: "list[Incident]", number: int | None, job: str) -> "Incident | None":
+    if number is None:
+        return found[-1] if found else None
+    for incident in found:
+        if incident.id == number:
+            return incident
+    raise Error(
+        "incident-not-found",
+        f"job {job} has no incident {number}",
+        why=f"it has had {len(found)}" if found else "it has had none",
+        help=f"holdfast incidents {job}",
+    )
+
+
+def _fields(status: "JobStatus", incident: "Incident | None", tail: list[str]) -> dict[str, Any]:
+    return {
+        "job": status.job,
+        "phase": status.phase,
+        "outcome": status.outcome,
+        "why": status.why,
+        "waiting_for": status.waiting_for,
+        "incident": incident,
+        "log_tail": tail,
+    }
+
+
+def _quiet(status: "JobStatus") -> str:
+    """A job without incidents: what it does."""
+    lines = [f"{status.job} has had no incidents; it is {story.headline(status)}"]
+    lines += [f"why: {status.why}"] if status.why else []
+    lines += [f"waiting for: {status.waiting_for}"] if status.waiting_for else []
+    return "\n".join([*lines, story.training(status)])
+
+
+def _print(status: "JobStatus", incident: "Incident", of: int, tail: list[str]) -> None:
+    result(styled(f"incident {incident.id} of {of}: {incident.summary}", "bold"))
+    result(f"  cause  {incident.cause}; {story.place(incident)}")
+    result(f"  when   {story.clock(incident.started_at)}, {_length(incident)}")
+    if story.followers(incident):
+        result(f"  ranks  {story.followers(incident)}")
+    for action in incident.actions:
+        after = duration(max(0.0, action.at - incident.started_at))
+        result(f"  done   after {after}: {action.action}: {action.reason}")
+    result(f"  bill   {story.bill(incident)}")
+    result(f"  now    {story.headline(status)}{': ' + status.why if status.why else ''}")
+    print_evidence(incident, tail)
+
+
+def print_evidence(incident: "Incident", tail: list[str]) -> None:
+    """The traceback of the rank that failed first, as it is; without one, the end of its log."""
+    if incident.traceback:
+        result(f"\ntraceback of rank {incident.rank}:\n{incident.traceback.rstrip()}")
+    elif tail:
+        result(f"\nlast lines of {incident.log}:\n" + "\n".join(tail))
+    else:
+        talk("  (no output of the failed rank)")
+
+
+def _length(incident: "Incident") -> str:
+    if incident.ended_at is None:
+        return "not over"
+    return f"training again after {duration(incident.ended_at - incident.started_at)}"
+
+
+def _log_tail(folder: Path, incident: "Incident") -> list[str]:
+    """The last lines of the log of the rank that failed first; none if it is gone."""
+    if not incident.log:
+        return []
+    try:
+        with (folder / incident.log).open("rb") as file:
+            file.seek(max(0, file.seek(0, 2) - TAIL_BYTES))
+            text = file.read().decode(errors="replace")
+    except OSError:
+        return []
+    return text.splitlines()[-TAIL_LINES:]
