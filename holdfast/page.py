@@ -131,8 +131,19 @@ class Page:
         self._ints[Word.SNAPSHOT_STEP] = step
         self._ints[Word.SNAPSHOT_EVERY] = every
 
-    def step_done(self, step: int, step_time_s: float, record: StepRecord) -> None:
-        """Step number `step` (counting from 1) is complete."""
+    def step_done(self, step: int, step_time_s: float, record: StepRecord | None) -> None:
+        """Step number `step` (counting from 1) is complete.
+
+        `record` is None while what the step logged is still on its way from the accelerator.
+        """
+        if record is not None:
+            self.record(record)
+        self._floats[Word.STEP_TIME] = step_time_s
+        self._floats[Word.STEP_AT] = time.monotonic() if record is None else record.at
+        self._ints[Word.STEP] = step + 1
+
+    def record(self, record: StepRecord) -> None:
+        """Publish what one step logged."""
         count = self._ints[Word.RECORD_NEXT]
         at = HEADER_BYTES // 8 + (count % RECORD_COUNT) * RECORD_WORDS
         ints, floats = self._ints, self._floats
@@ -142,12 +153,9 @@ class Page:
         floats[at + 3] = record.grad_norm
         ints[at + 4] = record.tokens
         ints[Word.RECORD_NEXT] = count + 1
-        floats[Word.STEP_TIME] = step_time_s
         floats[Word.LOSS] = record.loss
         floats[Word.GRAD_NORM] = record.grad_norm
         ints[Word.TOKENS] += record.tokens
-        floats[Word.STEP_AT] = record.at
-        ints[Word.STEP] = step + 1
 
     def fail(self, error: WorkerError) -> None:
         """Leave the uncaught exception behind for the agent; long texts are cut to fit."""
