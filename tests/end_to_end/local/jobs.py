@@ -1,0 +1,176 @@
+"""Real jobs for the tests: `holdfast run` as a user starts it, watched from outside."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import yaml
+
+from holdfast.drivers import client, records
+from holdfast.status import Goodput, Incident, JobStatus
+
+SCRIPTS = Path(__file__).parent / "scripts"
+DEADLINE_S = 120.0
+
+
+class RunningJob:
+    """One `holdfast run` in a process of its own, and what can be seen of it."""
+
+    def __init__(self, home: Path, **spec: Any) -> None:
+        self.name: str = spec.setdefault("name", "job")
+        self.out = home.parent / "out"
+        self.out.mkdir(exist_ok=True)
+        self.folder = home / "jobs" / self.name
+        self.file = home.parent / f"{self.name}.yaml"
+        self.file.write_text(yaml.safe_dump(spec))
+        self.terminal = home.parent / "terminal.txt"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self, *arguments: str) -> "RunningJob":
+        """Run in the foreground of a process of its own."""
+        return self._holdfast("run", str(self.file), *arguments)
+
+    def resume(self) -> "RunningJob":
+        """`holdfast resume`, likewise."""
+        return self._holdfast("resume", self.name)
+
+    def _holdfast(self, *arguments: str) -> "RunningJob":
+        with self.terminal.open("ab") as terminal:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "holdfast.cli", *arguments],
+                stdout=terminal,
+                stderr=terminal,
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, "OMP_NUM_THREADS": "1"},
+            )
+        return self
+
+    # ── what can be seen ──
+
+    def status(self) -> JobStatus:
+        """The job's status; fails if there is no such job yet."""
+        return client.status(self.folder)
+
+    def incidents(self) -> list[Incident]:
+        """Every incident so far."""
+        return records.incidents(self.folder, time.time())
+
+    def goodput(self) -> Goodput:
+        """The ledger."""
+        return records.goodput(self.folder, time.time())
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """Every step that rank 0 logged, over all attempts."""
+        path = self.folder / "metrics.jsonl"
+        if not path.exists():
+            return []
+        lines = path.read_text().splitlines(keepends=True)
+        return [json.loads(line) for line in lines if line.endswith("\n")]
+
+    def losses(self) -> dict[int, float]:
+        """Loss by step; a step that was redone must have had the same loss."""
+        losses: dict[int, float] = {}
+        for line in self.metrics():
+            assert losses.setdefault(line["step"], line["loss"]) == line["loss"], line
+        return losses
+
+    def said(self) -> str:
+        """What the terminal shows."""
+        return self.terminal.read_text()
+
+    def worker(self, rank: int) -> int:
+        """The pid of the worker with this rank."""
+        for node in self.status().nodes:
+            first = (node.rank if node.rank is not None else -1) * max(1, len(node.pids))
+            if node.rank is not None and first <= rank < first + len(node.pids):
+                return node.pids[rank - first]
+        raise AssertionError(f"no worker has rank {rank}: {self.status()}")
+
+    def agent(self, name: str) -> int:
+        """The pid of a node's agent."""
+        found: int = json.loads((self.folder / "nodes" / name / "agent.json").read_text())["pid"]
+        return found
+
+    def member(self, rank: int) -> str:
+        """The name of the node with this node rank."""
+        return next(n.name for n in self.status().nodes if n.rank == rank)
+
+    # ── waiting ──
+
+    def wait_until(self, condition: Callable[[JobStatus], bool], what: str) -> JobStatus:
+        """Wait for something to be true of the status; fails when the job ends before."""
+        end = time.monotonic() + DEADLINE_S
+        while time.monotonic() < end:
+            if (self.folder / "job.json").exists():
+                status = self.status()
+                if condition(status):
+                    return status
+            assert self.process is not None
+            ended = self.process.poll()
+            assert ended is None, f"the job ended ({ended}) before: {what}\n{self.said()}"
+            time.sleep(0.02)
+        raise AssertionError(f"not within {DEADLINE_S:g} s: {what}\n{self.said()}")
+
+    def wait_step(self, step: int, attempt: int = 0) -> JobStatus:
+        """Wait until an attempt (by default any) has done a step and all is well."""
+        return self.wait_until(
+            lambda s: s.attempt >= attempt and s.phase == "running" and (s.step or 0) >= step,
+            f"step {step} in attempt {attempt}",
+        )
+
+    def wait_end(self, status: int = 0) -> None:
+        """Wait for the end, which must come with this exit status, and for the books to balance."""
+        assert self.process is not None
+        ended = self.process.wait(DEADLINE_S)
+        assert ended == status, f"exit status {ended}, not {status}\n{self.said()}"
+        self.books_balance()
+
+    def books_balance(self) -> None:
+        """The ledger adds up, and every incident's bill to its cost."""
+        goodput = self.goodput()
+        assert round(sum(goodput.buckets.values()) * 1000) == round(goodput.wall_s * 1000)
+        assert all(seconds >= 0 for seconds in goodput.buckets.values())
+        for incident in self.incidents():
+            assert round(sum(incident.bill.values()), 3) == incident.lost_s
+
+    # ── harm ──
+
+    def kill_controller(self) -> None:
+        """SIGKILL of the process that runs the controller."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+
+    def kill_node(self, name: str) -> None:
+        """SIGKILL of a node: its agent and everything below it, as when the power goes."""
+        agent = psutil.Process(self.agent(name))
+        for process in [agent, *agent.children(recursive=True)]:
+            process.send_signal(signal.SIGKILL)
+
+
+def small(
+    home: Path, *, nodes: int = 2, spares: int = 0, args: list[str], **spec: Any
+) -> RunningJob:
+    """A job that runs `scripts/small.py`."""
+    out = home.parent / "out"
+    return RunningJob(
+        home,
+        script=str(SCRIPTS / "small.py"),
+        args=["--out", str(out), *args],
+        nodes={"count": nodes, "spares": spares},
+        **spec,
+    )
+
+
+def program(home: Path, text: str, **spec: Any) -> RunningJob:
+    """A job that runs a Python text as its script, without warm workers unless asked for."""
+    path = home.parent / "script.py"
+    path.write_text(text)
+    return RunningJob(home, script=str(path), **{"warm": {"mode": "off"}, **spec})

@@ -1,0 +1,141 @@
+"""The controller may die, be stopped or be asked twice; training does not notice."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.conftest import until
+from tests.end_to_end.local.jobs import small
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
+
+
+def test_a_killed_controller_does_not_disturb_training_and_resume_goes_on(home: Path) -> None:
+    job = small(home, args=["--steps", "150", "--pause", "0.05"]).start()
+    job.wait_step(10)
+    workers = [job.worker(0), job.worker(1)]
+    job.kill_controller()
+    assert job.status().controller == "away"
+    before = len(job.metrics())
+    assert until(lambda: len(job.metrics()) > before + 20, 60), "training stopped"
+    job.resume()
+    job.wait_step(before + 21)
+    assert [job.worker(0), job.worker(1)] == workers
+    job.wait_end()
+    assert job.incidents() == []
+    assert len(job.losses()) == 150
+
+
+def test_a_fault_while_the_controller_is_away_is_repaired_when_it_is_back(home: Path) -> None:
+    job = small(home, args=["--steps", "80"]).start()
+    job.wait_step(10)
+    worker = job.worker(1)
+    job.kill_controller()
+    os.kill(worker, signal.SIGKILL)
+    assert until(lambda: not psutil.pid_exists(worker), 10)
+    job.resume().wait_end()
+    assert [i.cause for i in job.incidents()] == ["worker-killed"]
+    assert len(job.losses()) == 80
+
+
+def test_a_job_that_ended_while_the_controller_was_away_ends_as_if_nothing_had_happened(
+    home: Path,
+) -> None:
+    job = small(home, args=["--steps", "30"]).start()
+    job.wait_step(10)
+    job.kill_controller()
+    assert until(lambda: (job.out / "final.pt").exists(), 60)
+    job.resume().wait_end()
+    assert job.status().outcome == "succeeded"
+
+
+def test_a_second_controller_is_refused(home: Path) -> None:
+    job = small(home, args=["--steps", "100"]).start()
+    job.wait_step(5)
+    for verb in (["resume", job.name], ["run", str(job.file)]):
+        second = subprocess.run(
+            [sys.executable, "-m", "holdfast.cli", *verb],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert second.returncode == 2, second
+        assert "error[job-running]" in second.stderr
+    assert job.status().attempt == 1
+    _stop(job.name, "--now")
+    job.wait_end(130)
+
+
+def test_a_stop_is_clean_and_the_exit_status_says_so(home: Path) -> None:
+    job = small(home, args=["--steps", "1000"]).start()
+    job.wait_step(5)
+    _stop(job.name)
+    job.wait_end(130)
+    assert job.status().outcome == "stopped"
+    assert job.incidents() == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_to_the_job_stops_it(home: Path, number: int) -> None:
+    job = small(home, args=["--steps", "1000"]).start()
+    job.wait_step(5)
+    assert job.process is not None
+    job.process.send_signal(number)
+    job.wait_end(130)
+    assert job.status().outcome == "stopped"
+
+
+def test_a_second_signal_does_not_wait_for_the_grace_time(home: Path) -> None:
+    stubborn = "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+    from tests.end_to_end.local.jobs import program
+
+    job = program(home, stubborn + "print('up', flush=True)\nwhile True: time.sleep(1)\n")
+    job.start()
+    job.wait_until(lambda s: s.phase == "running", "running")
+    assert until(lambda: "up" in job.said(), 30)
+    assert job.process is not None
+    job.process.send_signal(signal.SIGINT)
+    job.wait_until(lambda s: s.phase == "closing", "closing")
+    asked = time.monotonic()
+    job.process.send_signal(signal.SIGINT)
+    job.wait_end(130)
+    assert time.monotonic() - asked < 14, "waited for the whole grace time"
+
+
+def test_a_stop_without_a_controller_leaves_nothing(home: Path) -> None:
+    job = small(home, args=["--steps", "1000"]).start()
+    job.wait_step(5)
+    job.kill_controller()
+    _stop(job.name)
+
+
+def test_a_closed_terminal_does_not_stop_the_job(home: Path) -> None:
+    job = small(home, args=["--steps", "40"]).start()
+    job.wait_step(5)
+    assert job.process is not None
+    job.process.send_signal(signal.SIGHUP)
+    job.wait_end(0)
+
+
+def test_a_controller_that_was_paused_does_not_blame_the_nodes(home: Path) -> None:
+    recovery = {"heartbeat_timeout_s": 1.0}
+    job = small(home, args=["--steps", "120", "--pause", "0.05"], recovery=recovery).start()
+    job.wait_step(5)
+    assert job.process is not None
+    job.process.send_signal(signal.SIGSTOP)
+    before = len(job.metrics())
+    assert until(lambda: len(job.metrics()) > before + 40, 60)
+    job.process.send_signal(signal.SIGCONT)
+    job.wait_end()
+    assert job.incidents() == []
+
+
+def _stop(name: str, *more: str) -> None:
+    command = [sys.executable, "-m", "holdfast.cli", "stop", name, *more]
+    subprocess.run(command, check=True, capture_output=True)

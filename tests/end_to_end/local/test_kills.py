@@ -1,0 +1,97 @@
+"""Training goes on after a kill at any moment, and loses nothing that a snapshot held."""
+
+import os
+import random
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.end_to_end.local.jobs import small
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
+
+STEPS = 30
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [
+        "rendezvous",
+        "first-step",
+        "snapshot",
+        "between-steps",
+        "last-step",
+        "after-steps",
+    ],
+)
+def test_a_worker_killed_at_any_moment_costs_at_most_a_step(home: Path, moment: str) -> None:
+    job = small(home, args=["--steps", str(STEPS), "--die", moment]).start()
+    job.wait_end()
+    assert (job.out / "died").exists(), "the kill never happened"
+    (incident,) = job.incidents()
+    assert (incident.cause, incident.signal, incident.rank) == ("worker-killed", 9, 1)
+    assert incident.steps_lost <= 1
+    assert incident.ended_at is not None
+    assert sorted(job.losses()) == list(range(STEPS)) or sorted(job.losses()) == list(
+        range(1, STEPS + 1)
+    )
+    assert (job.out / "final.pt").exists()
+
+
+def test_a_worker_killed_before_join_is_restarted(home: Path) -> None:
+    args = ["--steps", "5", "--die", "before-join"]
+    job = small(home, args=args, warm={"mode": "off"}).start()
+    job.wait_end()
+    assert [i.cause for i in job.incidents()] == ["worker-killed"]
+
+
+def test_a_lost_agent_is_replaced_by_the_spare(home: Path) -> None:
+    job = small(home, spares=1, args=["--steps", "60"]).start()
+    job.wait_step(10)
+    victim = job.member(1)
+    os.kill(job.agent(victim), signal.SIGKILL)
+    job.wait_step(20, attempt=2)
+    assert job.member(1) != victim
+    job.wait_end()
+    (incident,) = job.incidents()
+    assert (incident.cause, incident.node) == ("node-lost", victim)
+    assert incident.steps_lost <= 2
+
+
+def test_the_node_with_rank_0_and_the_store_can_be_lost_too(home: Path) -> None:
+    job = small(home, spares=1, args=["--steps", "60"]).start()
+    job.wait_step(10)
+    job.kill_node(job.member(0))
+    job.wait_end()
+    assert [i.cause for i in job.incidents()] == ["node-lost"]
+
+
+def test_a_stopped_agent_is_lost_within_the_heartbeat_timeout(home: Path) -> None:
+    recovery = {"heartbeat_timeout_s": 2.0}
+    job = small(home, spares=1, args=["--steps", "60"], recovery=recovery).start()
+    job.wait_step(10)
+    victim = job.member(1)
+    os.kill(job.agent(victim), signal.SIGSTOP)
+    job.wait_step(20, attempt=2)
+    job.wait_end()
+    (incident,) = job.incidents()
+    assert (incident.cause, incident.node) == ("node-lost", victim)
+    assert "heartbeat" in incident.summary
+
+
+def test_ten_kills_in_a_row_at_random_moments(home: Path) -> None:
+    chance = random.Random(20261120)
+    job = small(home, args=["--steps", "400", "--pause", "0.01"]).start()
+    step = 5
+    for kill in range(10):
+        job.wait_step(step, attempt=kill + 1)
+        os.kill(job.worker(chance.randrange(2)), signal.SIGKILL)
+        status = job.wait_until(
+            lambda s, kill=kill: s.attempt == kill + 2 and s.phase == "running",  # type: ignore[misc]
+            f"recovery from kill {kill + 1}",
+        )
+        step = (status.step or 0) + chance.randrange(10)
+    job.wait_end()
+    assert [i.cause for i in job.incidents()] == ["worker-killed"] * 10
+    assert max(i.steps_lost for i in job.incidents()) <= 1
