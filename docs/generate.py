@@ -1,0 +1,325 @@
+"""Writes docs/reference from the code: `make docs`, or `python docs/generate.py`.
+
+Each page is a function from code to Markdown, listed in `PAGES`; a test compares what they give
+with what is checked in. Written by hand are only the sentences that no code holds.
+"""
+
+import ast
+import re
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+
+import typer.main  # noqa: E402 - after the path
+
+from holdfast.cli.app import app  # noqa: E402
+from holdfast.cli.torchrun import FLAGS  # noqa: E402
+from holdfast.errors import SLUGS, ExitStatus  # noqa: E402
+from holdfast.spec.load import job_schema  # noqa: E402
+
+REFERENCE = ROOT / "docs" / "reference"
+NOTICE = "<!-- Written by docs/generate.py (`make docs`). Change the code, not this page. -->\n"
+
+EXIT_MEANINGS = {
+    ExitStatus.OK: "The command did what was asked; for `run` and `resume`: the job succeeded.",
+    ExitStatus.JOB_FAILED: "The job failed: the fault is in its own code.",
+    ExitStatus.USAGE: "The command line or the job file is wrong, or does not fit the job's state.",
+    ExitStatus.PLATFORM: "The machine does not allow it: disk, memory, ports, a broken journal.",
+    ExitStatus.NOT_FOUND: "There is no such job, incident or error.",
+    ExitStatus.GAVE_UP: "Holdfast gave up: no way was left to keep the job going.",
+    ExitStatus.INTERRUPTED: "The job was stopped: Ctrl-C, SIGTERM or `holdfast stop`.",
+}
+
+FILES = (
+    ("job.json", "`run`", "The validated job, paths made absolute."),
+    ("journal.jsonl", "controller", "Every fact and decision, one JSON line each."),
+    ("journal.state", "controller", "State of the controller at some line, so replay is short."),
+    ("lock", "controller", "Held (`flock`) while a controller lives."),
+    ("token", "`run`", "Secret between controller, agents and command line; mode 0600."),
+    ("controller.json", "controller", "Where it listens: `host`, `port`, `pid`; mode 0600."),
+    ("controller.log", "`run --detach`", "What a controller without a terminal says."),
+    ("nodes/NAME/agent.json", "agent", "`node`, `name`, `pid`, `started` of the agent."),
+    ("nodes/NAME/agent.log", "agent", "The agent's own words and those of its processes."),
+    ("nodes/NAME/warm-L.log", "agent", "Last output of a warm worker that died without a rank."),
+    ("logs/attempt-A/rank-R.log", "agent", "Output of a worker."),
+    ("logs/attempt-A/rank-R.log.1", "agent", "The part before, once `logs.max_bytes` is reached."),
+    ("metrics.jsonl", "agent of rank 0", "`attempt`, `step`, `at`, `loss`, `grad_norm`, `tokens`."),
+)
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(map(_cell, line)) + " |" for line in lines)
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+# ── the pages ─────────────────────────────────────────────────────────────────────────────────
+
+
+def cli() -> str:
+    """Every command with its arguments and options."""
+    commands: Any = typer.main.get_command(app)
+    told = [(name, command) for name, command in commands.commands.items() if not command.hidden]
+    body = "\n\n".join(_command(name, command) for name, command in told)
+    return f"""# Command line
+
+Results are printed on standard output, everything else on standard error. With `--json` the result
+is one JSON object (see [json.md](json.md)); for `watch` and `logs` one object per line. An error is
+then also printed as `{{"error": {{"slug", "what", "why", "help", "exit_status"}}}}` on standard
+output. `NO_COLOR` is respected, and no colour is used where output is not a terminal. Jobs are kept
+below `HOLDFAST_HOME` (default `~/.holdfast`). A command without a job's name means the newest job.
+
+`holdfast --install-completion` installs completion for the shell. Exit statuses:
+[exit-status.md](exit-status.md). Flags of torchrun: [torchrun-flags.md](torchrun-flags.md).
+
+{body}
+"""
+
+
+def _command(name: str, command: Any) -> str:
+    rows = [_parameter(p) for p in command.params if not p.hidden]
+    options = table(("argument or option", "meaning"), rows)
+    return f"## holdfast {name}\n\n{_prose(command.help)}\n\n{options}"
+
+
+def _prose(text: str) -> str:
+    return "\n\n".join(" ".join(part.split()) for part in text.split("\n\n"))
+
+
+def _parameter(parameter: Any) -> tuple[str, str]:
+    names = [*parameter.opts, *parameter.secondary_opts]
+    if parameter.param_type_name == "argument":
+        names = [parameter.metavar or parameter.name.upper()]
+    text = str(parameter.help or "")
+    default = parameter.default
+    if isinstance(default, (int, str)) and not isinstance(default, bool):
+        text += f" Default: `{default}`."
+    return ", ".join(f"`{name}`" for name in names), text
+
+
+def job() -> str:
+    """Every key of the job file."""
+    schema = job_schema()
+    rows = list(_keys(schema, schema, ""))
+    return f"""# Job file
+
+A job is one YAML file, run by `holdfast run job.yaml` and checked by `holdfast validate job.yaml`,
+or a `holdfast.Job` in Python. `holdfast schema` prints its JSON schema. Unknown keys are errors.
+Exactly one of `script`, `module` and `command` is given; `script` and `workdir` are relative to the
+folder of the file. Durations end in `_s` (seconds), sizes in `_bytes`.
+
+```yaml
+name: gpt
+script: train.py
+args: ["--lr", "3e-4"]
+nodes: {{count: 2, spares: 1}}
+workers_per_node: 1
+recovery:
+  max_restarts: 20
+```
+
+{table(("key", "type", "default", "meaning"), rows)}
+"""
+
+
+def _keys(schema: dict[str, Any], section: dict[str, Any], prefix: str) -> Iterator[list[str]]:
+    for name, field in section["properties"].items():
+        inner = _section(schema, field)
+        default = "required" if name in section.get("required", ()) else _default(field)
+        kind = "section" if inner else _type(field)
+        text = field.get("description", "")
+        yield [f"`{prefix}{name}`", kind, "" if inner else default, text]
+        if inner:
+            yield from _keys(schema, inner, f"{prefix}{name}.")
+
+
+def _section(schema: dict[str, Any], field: dict[str, Any]) -> dict[str, Any] | None:
+    choices = [field, *field.get("anyOf", ())]
+    references = [choice["$ref"] for choice in choices if "$ref" in choice]
+    return schema["$defs"][references[0].rpartition("/")[2]] if references else None
+
+
+def _default(field: dict[str, Any]) -> str:
+    import json
+
+    default = field.get("default")
+    return f"`{json.dumps(default)}`" if default is not None else ""
+
+
+def _type(field: dict[str, Any]) -> str:
+    if "anyOf" in field:
+        return " or ".join(_type(choice) for choice in field["anyOf"] if choice != NULL)
+    if "enum" in field:
+        return " or ".join(f"`{value}`" for value in field["enum"])
+    if "const" in field:
+        return f"`{field['const']}`"
+    match field["type"]:
+        case "array":
+            return f"list of {_type(field['items'])}"
+        case "object":
+            return "text for each name"
+        case kind:
+            return TYPES[kind] + _range(field)
+
+
+NULL = {"type": "null"}
+TYPES = {
+    "string": "text",
+    "integer": "whole number",
+    "number": "number",
+    "boolean": "true or false",
+}
+BOUNDS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤"}
+
+
+def _range(field: dict[str, Any]) -> str:
+    bounds = [f"{sign} {field[key]}" for key, sign in BOUNDS.items() if key in field]
+    bounds += [f"at most {field['maxLength']} characters"] if "maxLength" in field else []
+    return f" ({', '.join(bounds)})" if bounds else ""
+
+
+def errors() -> str:
+    """Every error."""
+    told = (
+        f"## {slug}\n\nExit status {int(entry.status)}. {entry.explanation}"
+        for slug, entry in SLUGS.items()
+    )
+    body = "\n\n".join(told)
+    return f"""# Errors
+
+Every error is printed as `error[SLUG]: what`, then `why:` and `help:`. `holdfast explain SLUG`
+prints the text below.
+
+{body}
+"""
+
+
+def exit_status() -> str:
+    """What the exit statuses mean."""
+    rows = [(str(int(s)), f"`{s.name}`", EXIT_MEANINGS[s]) for s in ExitStatus]
+    return f"""# Exit statuses
+
+Of every `holdfast` command.
+
+{table(("status", "name", "meaning"), rows)}
+"""
+
+
+def torchrun_flags() -> str:
+    """What becomes of torchrun's flags."""
+    rows = [
+        (
+            ", ".join(f"`{n}`" for n in flag.names),
+            _treatment(flag.treatment, flag.harmless),
+            flag.text,
+        )
+        for flag in FLAGS
+    ]
+    return f"""# Flags of torchrun
+
+`holdfast run` takes the flags of torchrun (PyTorch 2.13), so that replacing the word works. A flag
+is used; or accepted with a note on standard error, because Holdfast does not need it; or refused,
+because leaving it out would change what the job means. Variables named `PET_*` are not read, and a
+note says so when there are any. `--rdzv-endpoint` and `--master-addr` are accepted for one node or
+when they name this machine.
+
+{table(("flag", "what becomes of it", "how"), rows)}
+"""
+
+
+def _treatment(treatment: str, harmless: frozenset[str]) -> str:
+    values = sorted(harmless - {""})
+    return f"{treatment}, except {' or '.join(f'`{v}`' for v in values)}" if values else treatment
+
+
+def files() -> str:
+    """Every file of a job."""
+    rows = [(f"`{path}`", writer, text) for path, writer, text in FILES]
+    return f"""# Files of a job
+
+Below `$HOLDFAST_HOME/jobs/NAME/` (default `~/.holdfast/jobs/NAME/`), a folder of mode 0700.
+Removing the folder of an ended job removes all there is of it.
+
+{table(("path", "written by", "what"), rows)}
+"""
+
+
+def json_shapes() -> str:
+    """The JSON shapes, from the source of status.py, comments included."""
+    source = (ROOT / "holdfast" / "status.py").read_text()
+    shapes = [node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)]
+    body = "\n\n".join(_shape(node, source.splitlines()) for node in shapes)
+    return f"""# JSON
+
+What `--json` prints. Fields are only ever added. Times are seconds since the epoch (UTC), durations
+end in `_s`.
+
+| command | object |
+| --- | --- |
+| `status`, `watch` (one object a line) | `JobStatus` |
+| `status --all` | list of `JobStatus` |
+| `run`, `resume`, once the job has ended | `JobStatus` |
+| `incidents` | list of `Incident` |
+| `goodput` | `Goodput` |
+| `why` | `job`, `phase`, `outcome`, `why`, `waiting_for`, `incident` (or null), `log_tail` |
+| `run --detach`, `resume --detach` | `job`, `folder`, `pid` |
+| `logs` (one object a line) | `attempt`, `rank`, `line` |
+| `stop` | `job`, `asked`, `killed_count` |
+| `validate` | `valid`, `job` |
+| `doctor` | `ok`, `checks` [`name`, `ok`, `found`, `help`] |
+| `explain` | `slug`, `exit_status`, `explanation` |
+| `version` | `holdfast`, `python` |
+| any error | `error` {{`slug`, `what`, `why`, `help`, `exit_status`}} |
+
+{body}
+"""
+
+
+def _shape(node: ast.ClassDef, lines: list[str]) -> str:
+    fields = [item for item in node.body if isinstance(item, ast.AnnAssign)]
+    rows = [(f"`{ast.unparse(f.target)}`", _annotation(f), _comment(f, lines)) for f in fields]
+    header = ("field", "type", "meaning")
+    return f"## {node.name}\n\n{_prose(ast.get_docstring(node) or '')}\n\n{table(header, rows)}"
+
+
+def _annotation(field: ast.AnnAssign) -> str:
+    text = ast.unparse(field.annotation).replace("None", "null")
+    return re.sub(r"tuple\[(\w+), \.\.\.\]", r"list[\1]", text)
+
+
+def _comment(field: ast.AnnAssign, lines: list[str]) -> str:
+    """The comment on the lines of a field."""
+    own = lines[field.lineno - 1 : field.end_lineno]
+    found = (re.search(r"#\s*(.*)$", line) for line in own)
+    return " ".join(match[1] for match in found if match)
+
+
+PAGES = {
+    "cli.md": cli,
+    "job.md": job,
+    "errors.md": errors,
+    "exit-status.md": exit_status,
+    "torchrun-flags.md": torchrun_flags,
+    "files.md": files,
+    "json.md": json_shapes,
+}
+
+
+def main() -> None:
+    """Write every page."""
+    REFERENCE.mkdir(parents=True, exist_ok=True)
+    for name, page in PAGES.items():
+        (REFERENCE / name).write_text(NOTICE + page())
+
+
+if __name__ == "__main__":
+    main()
