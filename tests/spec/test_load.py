@@ -1,0 +1,163 @@
+"""Loading a job: every problem at once, with its path, its line and the key that was meant."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from holdfast.errors import Error
+from holdfast.spec import Job, job_from_dict, job_from_yaml
+from holdfast.spec.load import PLANNED_SECTIONS, job_schema, to_yaml
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "job.yaml"
+    path.write_text(text)
+    return path
+
+
+def why(folder: Path, text: str) -> str:
+    with pytest.raises(Error) as caught:
+        job_from_yaml(write(folder, text))
+    assert caught.value.slug == "job-invalid"
+    return caught.value.why
+
+
+def test_a_small_file_is_enough(tmp_path: Path) -> None:
+    job = job_from_yaml(write(tmp_path, "name: gpt\nscript: train.py\n"))
+    assert (job.name, job.nodes.count, job.nodes.spares) == ("gpt", 1, 0)
+
+
+def test_paths_are_relative_to_the_folder_of_the_file(tmp_path: Path) -> None:
+    text = "name: gpt\nscript: src/train.py\nworkdir: data\n"
+    job = job_from_yaml(write(tmp_path, text))
+    assert job.script == str(tmp_path / "src/train.py")
+    assert job.workdir == str(tmp_path / "data")
+
+
+def test_absolute_paths_stay(tmp_path: Path) -> None:
+    job = job_from_yaml(write(tmp_path, "name: gpt\nscript: /srv/train.py\nworkdir: /srv\n"))
+    assert (job.script, job.workdir) == ("/srv/train.py", "/srv")
+
+
+def test_a_plain_number_of_nodes_is_short_for_count(tmp_path: Path) -> None:
+    assert job_from_yaml(write(tmp_path, "name: a\nscript: b\nnodes: 3\n")).nodes.count == 3
+
+
+def test_every_problem_is_told_at_once_with_path_and_line(tmp_path: Path) -> None:
+    told = why(
+        tmp_path,
+        "name: GPT_2\n"
+        "scrip: train.py\n"
+        "args: [--lr, 0.5]\n"
+        "nodes: {count: 0, spare: 1}\n"
+        "recovery:\n"
+        "  window_s: -1\n"
+        "  max_restarts: many\n"
+        "workers_per_node: some\n"
+        "logs: 3\n",
+    )
+    for expected in (
+        "job: give exactly one of script, module, command",
+        "name (line 1): must be lower-case letters, digits and dashes",
+        "scrip (line 2): unknown key; did you mean script?",
+        'args[1] (line 3): must be text; write it in quotes: "0.5"',
+        "nodes.count (line 4): must be greater than or equal to 1",
+        "nodes.spare (line 4): unknown key; did you mean spares?",
+        "recovery.window_s (line 6): must be greater than 0",
+        "recovery.max_restarts (line 7): must be a whole number",
+        "workers_per_node (line 8): must be a whole number or 'auto'",
+        "logs (line 9): must be a section of `key: value` lines",
+    ):
+        assert expected in told
+
+
+@pytest.mark.parametrize("section", sorted(PLANNED_SECTIONS))
+def test_a_section_of_a_later_version_is_an_error_not_ignored(tmp_path: Path, section: str) -> None:
+    told = why(tmp_path, f"name: a\nscript: b\n{section}: {{}}\n")
+    assert f"{section} (line 3): not supported by this version" in told
+
+
+def test_a_duplicate_key_is_an_error(tmp_path: Path) -> None:
+    told = why(tmp_path, "name: a\nscript: b\nrecovery:\n  window_s: 1\n  window_s: 2\n")
+    assert told == "recovery.window_s (line 5): given twice, first in line 4; keep one"
+
+
+@pytest.mark.parametrize("given", [("script", "module"), ("script", "command")])
+def test_two_programs_are_refused(tmp_path: Path, given: tuple[str, str]) -> None:
+    values = {"script": "a.py", "module": "a", "command": ["a"]}
+    text = yaml.safe_dump({"name": "a", **{key: values[key] for key in given}})
+    assert f"found {given[0]} and {given[1]}" in why(tmp_path, text)
+
+
+def test_a_key_that_is_like_no_other_gets_the_list_of_keys(tmp_path: Path) -> None:
+    told = why(tmp_path, "name: a\nscript: b\nwarm: {zzz: 1}\n")
+    assert "warm.zzz (line 3): unknown key; known here: mode, preload" in told
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("a: [", "line 1"),
+        ("- 1\n- 2\n", "`key: value` lines are expected"),
+        ("", "`key: value` lines are expected"),
+        ("name: a\n---\nname: b\n", "but found another document"),
+        ("x: &a\n  y: *a\nname: [" + "[" * 5000, "nested too deeply"),
+        ("? [a, b]\n: 1\n", "found unhashable key"),
+    ],
+)
+def test_what_is_not_yaml_is_said_with_its_place(tmp_path: Path, text: str, part: str) -> None:
+    with pytest.raises(Error) as caught:
+        job_from_yaml(write(tmp_path, text))
+    assert caught.value.slug == "job-file-unreadable"
+    assert part in caught.value.why
+
+
+def test_a_missing_file_a_folder_and_bytes_are_told_apart(tmp_path: Path) -> None:
+    (tmp_path / "bytes.yaml").write_bytes(b"name: \xff\xfe")
+    for path, part in (
+        (tmp_path / "none.yaml", "No such file"),
+        (tmp_path, "Is a directory"),
+        (tmp_path / "bytes.yaml", "not UTF-8"),
+    ):
+        with pytest.raises(Error, match="cannot read the job file") as caught:
+            job_from_yaml(path)
+        assert part in caught.value.why
+
+
+def test_aliases_that_multiply_do_not_hang_the_reader(tmp_path: Path) -> None:
+    levels = "".join(f"x{n}: &x{n} [{', '.join([f'*x{n - 1}'] * 10)}]\n" for n in range(1, 30))
+    told = why(tmp_path, f"name: a\nscript: b\nx0: &x0 [1]\n{levels}")
+    assert "x29" in told
+
+
+def test_a_dict_names_its_origin_in_the_message() -> None:
+    with pytest.raises(Error, match="the command line: 1 problem"):
+        job_from_dict({"name": "a"}, where="the command line")
+
+
+def test_a_job_survives_yaml_unchanged(tmp_path: Path) -> None:
+    job = job_from_dict(
+        {
+            "name": "gpt",
+            "script": "/srv/train.py",
+            "workdir": "/srv",
+            "args": ["--lr", "3e-4", "yes", "0x1f"],
+            "env": {"A": "1"},
+            "nodes": {"count": 2, "spares": 1},
+            "recovery": {"max_restarts": 0},
+        },
+        where="test",
+    )
+    assert job_from_yaml(write(tmp_path, to_yaml(job))) == job
+
+
+def test_the_schema_knows_every_key_and_the_short_form() -> None:
+    schema = job_schema()
+    assert set(schema["properties"]) == set(Job.model_fields)
+    assert {"type": "integer", "minimum": 1, "maximum": 100_000} in (
+        schema["properties"]["nodes"]["anyOf"]
+    )
+    assert schema["additionalProperties"] is False
+    json.dumps(schema)
