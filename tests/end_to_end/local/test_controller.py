@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from tests.conftest import until
-from tests.end_to_end.local.jobs import small
+from tests.end_to_end.local.jobs import program, small
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
 
@@ -59,12 +59,8 @@ def test_a_second_controller_is_refused(home: Path) -> None:
     job = small(home, args=["--steps", "100"]).start()
     job.wait_step(5)
     for verb in (["resume", job.name], ["run", str(job.file)]):
-        second = subprocess.run(
-            [sys.executable, "-m", "holdfast.cli", *verb],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        command = [sys.executable, "-m", "holdfast.cli", *verb]
+        second = subprocess.run(command, capture_output=True, text=True, check=False)
         assert second.returncode == 2, second
         assert "error[job-running]" in second.stderr
     assert job.status().attempt == 1
@@ -93,8 +89,6 @@ def test_a_signal_to_the_job_stops_it(home: Path, number: int) -> None:
 
 def test_a_second_signal_does_not_wait_for_the_grace_time(home: Path) -> None:
     stubborn = "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-    from tests.end_to_end.local.jobs import program
-
     job = program(home, stubborn + "print('up', flush=True)\nwhile True: time.sleep(1)\n")
     job.start()
     job.wait_until(lambda s: s.phase == "running", "running")

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -128,8 +129,6 @@ def test_a_port_that_the_script_wants_twice_is_the_scripts_own_error(home: Path)
         "s = socket.socket(); s.bind(('127.0.0.1', int(os.environ['WANTED'])))\n"
         "s.listen(); time.sleep(30)\n"
     )
-    import socket
-
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

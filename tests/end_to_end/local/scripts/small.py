@@ -1,8 +1,8 @@
 """A small DDP training that can be killed at any chosen moment, by itself, once.
 
 `--die MOMENT` makes rank `--die-rank` send itself SIGKILL at that moment the first time it gets
-there; a marker file makes it once over all attempts. Dropout, a shuffled loader and a scheduler make
-every kind of state matter for the losses.
+there; a marker file makes it once over all attempts. Dropout, a shuffled loader and a scheduler
+make every kind of state matter for the losses.
 """
 
 import argparse
