@@ -1,0 +1,181 @@
+"""The controller's end of the wire: nobody unknown, nothing twice, garbage harmless."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import msgspec
+import pytest
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+from holdfast.drivers.links import Links
+from holdfast.events import Store, WorkersStopped
+from holdfast.messages import (
+    PROTOCOL,
+    Ack,
+    AskStatus,
+    Done,
+    Fact,
+    Hello,
+    Report,
+    Stop,
+    StopJob,
+    ToAgent,
+    ToClient,
+    ToController,
+    Welcome,
+)
+
+TOKEN = "a-secret"
+STOPPED = WorkersStopped(node="n", attempt=1, store=Store("h", 1, True))
+
+
+class Ear:
+    """Listens and remembers."""
+
+    def __init__(self) -> None:
+        self.facts: list[tuple[str, int]] = []
+        self.reports: list[Report] = []
+        self.stops: list[StopJob] = []
+
+    def hello(self, hello: Hello) -> bool:
+        return hello.node != "lost"
+
+    def orders_for(self, node: str) -> list[ToAgent]:
+        return [Stop(attempt=1, grace_s=0.0)] if node == "n" else []
+
+    def fact(self, node: str, fact: Fact) -> None:
+        self.facts.append((node, fact.seq))
+
+    def report(self, report: Report) -> None:
+        self.reports.append(report)
+
+    def client(self, message: StopJob | AskStatus) -> ToClient:
+        if isinstance(message, StopJob):
+            self.stops.append(message)
+        return Done()
+
+
+def hello(node: str = "n", protocol: int = PROTOCOL) -> Hello:
+    return Hello(
+        protocol=protocol,
+        node=node,
+        name=node,
+        address="h",
+        workers=1,
+        pid=1,
+        attempt=0,
+        running=False,
+    )
+
+
+async def send(connection: ClientConnection, message: ToController) -> None:
+    await connection.send(msgspec.msgpack.encode(message))
+
+
+async def receive(connection: ClientConnection) -> ToAgent | ToClient:
+    data = await asyncio.wait_for(connection.recv(), 10)
+    assert isinstance(data, bytes)
+    return msgspec.msgpack.decode(data, type=ToAgent | ToClient)
+
+
+def with_links(test: Callable[[Links, Ear, int], Awaitable[None]]) -> None:
+    async def run() -> None:
+        ear = Ear()
+        links = Links(ear, TOKEN)
+        port = await links.listen("127.0.0.1")
+        try:
+            await test(links, ear, port)
+        finally:
+            await links.close()
+
+    asyncio.run(run())
+
+
+def dial(port: int, token: str | None = TOKEN) -> connect:
+    headers = {"Authorization": f"Bearer {token}"} if token is not None else {}
+    return connect(f"ws://127.0.0.1:{port}/", additional_headers=headers, proxy=None)
+
+
+@pytest.mark.parametrize("token", [None, "", "wrong", TOKEN + "x"])
+def test_nobody_gets_in_without_the_token(token: str | None) -> None:
+    async def test(_links: Links, ear: Ear, port: int) -> None:
+        with pytest.raises(InvalidStatus) as raised:
+            async with dial(port, token):
+                pass
+        assert raised.value.response.status_code == 401
+        assert ear.facts == []
+
+    with_links(test)
+
+
+def test_an_agent_is_welcomed_and_told_what_holds() -> None:
+    async def test(_links: Links, _ear: Ear, port: int) -> None:
+        async with dial(port) as agent:
+            await send(agent, hello())
+            assert await receive(agent) == Welcome(protocol=PROTOCOL, acked=0, known=True)
+            assert await receive(agent) == Stop(attempt=1, grace_s=0.0)
+
+    with_links(test)
+
+
+@pytest.mark.parametrize("who", [hello("lost"), hello("n", protocol=PROTOCOL + 1)])
+def test_a_lost_node_or_one_of_another_protocol_is_turned_away(who: Hello) -> None:
+    async def test(_links: Links, _ear: Ear, port: int) -> None:
+        async with dial(port) as agent:
+            await send(agent, who)
+            welcome = await receive(agent)
+            assert isinstance(welcome, Welcome)
+            assert not welcome.known
+
+    with_links(test)
+
+
+def test_a_fact_sent_twice_over_two_connections_is_heard_once() -> None:
+    async def test(links: Links, ear: Ear, port: int) -> None:
+        for _ in range(2):
+            async with dial(port) as agent:
+                await send(agent, hello("m"))
+                await receive(agent)
+                await send(agent, Fact(seq=1, event=STOPPED))
+                await send(agent, Fact(seq=2, event=STOPPED))
+                await send(agent, AskStatus())
+                await receive(agent)
+        assert ear.facts == [("m", 1), ("m", 2)]
+        await links.acknowledge("m", 2)
+        async with dial(port) as agent:
+            await send(agent, hello("m"))
+            assert await receive(agent) == Welcome(protocol=PROTOCOL, acked=2, known=True)
+            await send(agent, Fact(seq=2, event=STOPPED))
+            assert await receive(agent) == Ack(seq=2)
+
+    with_links(test)
+
+
+@pytest.mark.parametrize("garbage", [b"", b"\xff" * 50, "text", b"\x81\xa4type\xa5Hello"])
+def test_garbage_closes_that_connection_and_no_other(garbage: bytes | str) -> None:
+    async def test(_links: Links, ear: Ear, port: int) -> None:
+        async with dial(port) as good, dial(port) as bad:
+            await send(good, hello("m"))
+            await receive(good)
+            await bad.send(garbage)
+            with pytest.raises(ConnectionClosed):
+                await asyncio.wait_for(bad.recv(), 10)
+            await send(good, Fact(seq=1, event=STOPPED))
+            await send(good, AskStatus())
+            assert await receive(good) == Done()
+        assert ear.facts == [("m", 1)]
+
+    with_links(test)
+
+
+def test_a_fact_before_hello_is_not_taken() -> None:
+    async def test(_links: Links, ear: Ear, port: int) -> None:
+        async with dial(port) as agent:
+            await send(agent, Fact(seq=1, event=STOPPED))
+            await send(agent, StopJob(by="me", now=True))
+            assert await receive(agent) == Done()
+        assert ear.facts == []
+        assert ear.stops == [StopJob(by="me", now=True)]
+
+    with_links(test)
