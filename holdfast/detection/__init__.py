@@ -1,0 +1,6 @@
+"""Telemetry in, facts out. Pure."""
+
+from holdfast.detection.liveness import Liveness
+from holdfast.detection.progress import ProgressReducer
+
+__all__ = ["Liveness", "ProgressReducer"]

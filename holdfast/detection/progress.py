@@ -1,0 +1,192 @@
+"""Reports of single workers reduced to facts about the whole attempt.
+
+A milestone is reached when every rank has reached it; an attempt is as far as its slowest rank.
+Counters hold how many ranks are where, so that a report costs what it contains and not what the
+job is large. The controller hears a few facts a minute, however often its nodes report.
+"""
+
+import heapq
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from holdfast.events import Milestone, MilestoneReached, Progress, Progressed
+from holdfast.messages import Report, WorkerReport
+
+EVERY_S = 5.0
+ORDER = {milestone: place for place, milestone in enumerate(Milestone)}
+COMES_WITH_PROGRESS = (Milestone.CAUGHT_UP, Milestone.FINISHED)
+
+Told = MilestoneReached | Progressed
+
+
+@dataclass(slots=True)
+class Crowd:
+    """Ranks that stand at the same step, and when the last of them got there."""
+
+    count: int = 0
+    latest: float = 0.0
+
+
+@dataclass(slots=True)
+class Steps:
+    """How many ranks have completed which step; ranks only move forward."""
+
+    crowds: dict[int, Crowd] = field(default_factory=dict)
+    queue: list[int] = field(default_factory=list)  # heap; may hold steps that all have left
+
+    def move(self, old: int | None, new: int, at: float) -> None:
+        """One rank is now at `new`, since `at`."""
+        if new not in self.crowds:
+            self.crowds[new] = Crowd(latest=at)
+            heapq.heappush(self.queue, new)
+        crowd = self.crowds[new]
+        crowd.count += 1
+        crowd.latest = max(crowd.latest, at)
+        if old is not None:
+            self.crowds[old].count -= 1
+            if not self.crowds[old].count:
+                del self.crowds[old]
+
+    def lowest(self) -> tuple[int, float] | None:
+        """The step of the slowest rank, and when the last rank there had completed it."""
+        while self.queue and self.queue[0] not in self.crowds:
+            heapq.heappop(self.queue)
+        if not self.queue:
+            return None
+        return self.queue[0], self.crowds[self.queue[0]].latest
+
+
+class ProgressReducer:
+    """What the ranks of one attempt have reported. Times are of one clock that never steps back."""
+
+    def __init__(self) -> None:
+        self.begin(0, 0, 0.0)
+
+    def begin(self, attempt: int, world_size: int, now: float) -> None:
+        """Forget everything and listen to this attempt of `world_size` ranks."""
+        self._attempt = attempt
+        self._world_size = world_size
+        self._newest: dict[int, WorkerReport] = {}
+        self._steps = Steps()
+        self._reporting = 0  # ranks that report steps
+        self._seen = bytearray(world_size)  # a bit for each milestone a rank has reached
+        self._reached: dict[Milestone, Crowd] = {m: Crowd() for m in Milestone}
+        self._restored: int | None = None  # lowest of all ranks
+        self._data_wait_s = self._snapshot_s = 0.0
+        self._told: Progressed | None = None
+        self._told_at = now
+
+    def newest(self) -> Mapping[int, WorkerReport]:
+        """The newest report of each rank heard in this attempt."""
+        return self._newest
+
+    def observe(self, report: Report, now: float) -> list[Told]:
+        """Take in one node's report; returns the facts it completes, oldest first.
+
+        Each milestone is told once. Reports of other attempts and of ranks that do not exist are
+        ignored. Costs O(workers in the report).
+        """
+        if report.attempt != self._attempt:
+            return []
+        complete: list[Milestone] = []
+        for worker in report.workers:
+            if 0 <= worker.rank < self._world_size:
+                complete += self._take_in(worker, now)
+        events = [e for m in sorted(complete, key=ORDER.__getitem__) for e in self._tell(m, now)]
+        if now - self._told_at >= EVERY_S:
+            events += self._news(now)
+        return events
+
+    def flush(self, now: float) -> Progressed | None:
+        """Progress that has not been told yet, for just before news of a fault."""
+        news = self._news(now)
+        return news[0] if news else None
+
+    def _take_in(self, worker: WorkerReport, now: float) -> list[Milestone]:
+        """Store a report; returns the milestones that every rank has now reached."""
+        old = self._newest.get(worker.rank)
+        if old is not None and _is_older(worker.progress, old.progress):
+            return []
+        self._newest[worker.rank] = worker
+        self._move(old.progress.step if old else None, worker.progress, now)
+        self._data_wait_s = max(self._data_wait_s, worker.progress.data_wait_s)
+        self._snapshot_s = max(self._snapshot_s, worker.progress.snapshot_s)
+        ages = worker.milestones.items()
+        return [m for m, age_s in ages if self._count(worker, m, now - age_s)]
+
+    def _move(self, before: int | None, progress: Progress, now: float) -> None:
+        if progress.step is None or progress.step == before:
+            return
+        if before is None:
+            self._reporting += 1
+        self._steps.move(before, progress.step, now - progress.step_ago_s)
+
+    def _count(self, worker: WorkerReport, milestone: Milestone, at: float) -> bool:
+        """Whether the last rank that was missing has reached the milestone."""
+        bit = 1 << ORDER[milestone]
+        if self._seen[worker.rank] & bit:
+            return False
+        self._seen[worker.rank] |= bit
+        if milestone is Milestone.RESTORED:
+            known = worker.restored_step if self._restored is None else self._restored
+            self._restored = min(known, worker.restored_step)
+        crowd = self._reached[milestone]
+        crowd.count += 1
+        crowd.latest = at if crowd.count == 1 else max(crowd.latest, at)
+        return crowd.count == self._world_size
+
+    def _tell(self, milestone: Milestone, now: float) -> list[Told]:
+        """A milestone; ahead of some the progress, so that what came before can be told apart."""
+        step = None
+        match milestone:
+            case Milestone.RESTORED:
+                step = self._restored
+            case Milestone.FIRST_STEP | Milestone.CAUGHT_UP | Milestone.FINISHED:
+                step = self._lowest_step()
+            case _:
+                pass
+        ago_s = max(0.0, now - self._reached[milestone].latest)
+        reached = MilestoneReached(
+            attempt=self._attempt, milestone=milestone, ago_s=ago_s, step=step
+        )
+        return [*(self._news(now) if milestone in COMES_WITH_PROGRESS else []), reached]
+
+    def _lowest_step(self) -> int | None:
+        lowest = self._steps.lowest()
+        return lowest[0] if lowest and self._reporting == self._world_size else None
+
+    def _news(self, now: float) -> list[Progressed]:
+        """The progress of the whole attempt if every rank reports and something is new."""
+        lowest = self._steps.lowest()
+        if lowest is None or self._reporting < self._world_size:
+            return []
+        step, at = lowest
+        finished = self._reached[Milestone.FINISHED].count == self._world_size
+        progress = Progress(
+            step=step,
+            data_wait_s=self._data_wait_s,
+            snapshot_s=self._snapshot_s,
+            finished=finished,
+        )
+        news = Progressed(attempt=self._attempt, progress=progress)
+        if news == self._told:
+            return []
+        self._told, self._told_at = news, now
+        return [_aged(news, max(0.0, now - at))]
+
+
+def _aged(news: Progressed, step_ago_s: float) -> Progressed:
+    old = news.progress
+    progress = Progress(
+        step=old.step,
+        step_ago_s=step_ago_s,
+        data_wait_s=old.data_wait_s,
+        snapshot_s=old.snapshot_s,
+        finished=old.finished,
+    )
+    return Progressed(attempt=news.attempt, progress=progress)
+
+
+def _is_older(new: Progress, known: Progress) -> bool:
+    """Within an attempt steps only grow, so fewer of them is old news."""
+    return known.step is not None and (new.step is None or new.step < known.step)
