@@ -183,6 +183,15 @@ class Page:
         except msgspec.MsgspecError:
             return None
 
+    def milestone_words(self) -> bytes:
+        """The times of all milestones as they are: other bytes mean another one was reached."""
+        first = 8 * Word.MILESTONES
+        return self._map[first : first + 8 * len(MILESTONES)]
+
+    def reached(self, milestone: Milestone) -> bool:
+        """Whether the worker has reached this milestone."""
+        return self._floats[Word.MILESTONES + MILESTONES.index(milestone)] > 0
+
     def progress(self, now: float) -> Progress:
         """How far the worker is; `now` is monotonic."""
         step = self._ints[Word.STEP] - 1
@@ -191,7 +200,7 @@ class Page:
             step_ago_s=max(0.0, now - self._floats[Word.STEP_AT]) if step >= 0 else 0.0,
             data_wait_s=self._floats[Word.DATA_WAIT],
             snapshot_s=self._floats[Word.SNAPSHOT_TIME],
-            finished=self._floats[Word.MILESTONES + MILESTONES.index(Milestone.FINISHED)] > 0,
+            finished=self.reached(Milestone.FINISHED),
         )
 
     def report(self, rank: int, now: float) -> WorkerReport:
