@@ -115,6 +115,16 @@ SLUGS: dict[str, Slug] = {
         "Two copies of the tracked state do not fit the memory that this machine has free. The "
         "message shows the arithmetic.",
     ),
+    "snapshot-unreadable": Slug(
+        ExitStatus.PLATFORM,
+        "Parts of a memory snapshot arrived damaged again and again while ranks handed them to "
+        "each other, although their holders had verified them. Memory or network is at fault.",
+    ),
+    "loader-empty": Slug(
+        ExitStatus.USAGE,
+        "The data loader has nothing to give: the dataset is smaller than one batch of all ranks, "
+        "or an iterable ended twice without yielding anything.",
+    ),
     "run-unavailable": Slug(
         ExitStatus.USAGE,
         "holdfast.train was asked for something that only works after join(), or join() was "
