@@ -1,0 +1,393 @@
+"""The agent of one node: orders in, facts out.
+
+Everything that happens is a callback of one event loop: orders from the controller, news from the
+supply of processes, signals, and a tick that looks at the progress pages. Carrying out an order
+never waits; only the end of an attempt and the end of the agent are tasks, because they wait for
+processes to die.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import os
+import signal
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import assert_never
+
+from holdfast.agent import environment
+from holdfast.agent.attempt import Attempt, exited
+from holdfast.agent.leftovers import end_strays, kill_carriers
+from holdfast.agent.link import Link, Order, RejectedError
+from holdfast.agent.metrics import Metrics
+from holdfast.agent.notes import note
+from holdfast.agent.processes import Death
+from holdfast.agent.supply import Listener, Supply
+from holdfast.agent.watch import Watch
+from holdfast.agent.workers import Worker, Workers, new_arena
+from holdfast.events import NodeLeft, NodeReady, Progress, Store, WorkersStarted, WorkersStopped
+from holdfast.messages import PROTOCOL, Assignment, Hello, Leave, Start, Stop
+from holdfast.spec import Job
+
+WARM_AFTER_START_S = 2.0  # for scripts that report no steps
+WARM_AFTER_STOP_S = 1.0  # no new attempt so far: be warm when it comes
+STORE_TIMEOUT_S = 10.0
+GOODBYE_S = 1.0
+CLOSE_S = 2.0
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Which node this is."""
+
+    node: str
+    name: str
+    address: str
+    folder: Path  # of the job
+
+
+class Agent:
+    """One node from its start to its end.
+
+    `_newest` and `_fenced` only grow: an attempt is started at most once, and never after it was
+    ordered to stop. `_run` is the newest attempt that was started here.
+    """
+
+    def __init__(self, me: Identity, job: Job, environ: Mapping[str, str]) -> None:
+        self._me = me
+        self._job = job
+        self._count = environment.worker_count(job, environment.gpu_count({**environ, **job.env}))
+        program = environment.program_of(job)
+        self._instrumented = environment.is_instrumented(program)
+        self._ids = itertools.count(1)
+        self._supply = Supply(
+            self._make_workers(),
+            environment.node_environment(job, me.node, self._count, environ),
+            program,
+            environment.preload_of(job),
+            self._listener(),
+        )
+        self._link = Link(me.folder, self._hello, self._on_order)
+        self._watch = Watch(me.node, Metrics(me.folder / "metrics.jsonl"), self._link)
+        self._newest = 0
+        self._fenced = 0
+        self._run: Attempt | None = None
+        self._waiting: Start | None = None  # came while there was no forkserver
+        self._told_store: Store | None = None  # the last one the controller was told of
+        self._store_opened = asyncio.Event()
+        self._warm_at: float | None = None  # when to warm up for the next attempt, at the latest
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._end: asyncio.Future[float] = asyncio.get_running_loop().create_future()
+        self._status = 0
+
+    def _make_workers(self) -> Workers:
+        cold, warm = environment.kinds_of(self._job, self._instrumented)
+        return Workers(
+            folder=self._me.folder,
+            name=self._me.name,
+            log_bytes=self._job.logs.max_bytes,
+            warm_kind=warm,
+            cold_kind=cold,
+            new_id=self._ids.__next__,
+            arenas=[new_arena() for _ in range(self._count)],
+        )
+
+    def _listener(self) -> Listener:
+        return Listener(
+            on_ready=self._on_ready,
+            on_forked=self._announce_start,
+            on_death=self._on_death,
+            on_store=self._on_store,
+            on_store_lost=self._on_store_lost,
+            on_broken=self._on_broken,
+        )
+
+    # ── life ──
+
+    async def live(self) -> int:
+        """Until dismissed, rejected, abandoned or asked by a signal; the exit status."""
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGCHLD, self._supply.reap)
+        for sig in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(sig, self._ask_end, self._job.recovery.stop_grace_s)
+        self._supply.open(self._me.address, self._job.uses_torch, self._ids)
+        self._keep(self._ticks())
+        self._keep(self._talk())
+        grace_s = await self._end
+        await self._end_workers(grace_s)
+        await self._end_supply()
+        await self._say_goodbye()
+        return self._status
+
+    def _keep(self, work: Coroutine[object, object, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_done)
+
+    def _task_done(self, task: "asyncio.Task[None]") -> None:
+        """A task of ours must not fail unseen: the node ends, loudly."""
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            asyncio.get_running_loop().call_exception_handler(
+                {"message": "agent: a task failed", "exception": error, "task": task}
+            )
+            self._on_broken(f"{type(error).__name__}: {error}")
+
+    def _ask_end(self, grace_s: float) -> None:
+        if not self._end.done():
+            self._end.set_result(grace_s)
+
+    async def _talk(self) -> None:
+        try:
+            await self._link.run()
+        except RejectedError as why:
+            note(f"agent: {why}")
+            self._ask_end(0.0)
+
+    async def _ticks(self) -> None:
+        while True:
+            self._tick(time.monotonic())
+            await asyncio.sleep(self._watch.pause_s)
+
+    def _tick(self, now: float) -> None:
+        self._watch.look(self._shown_run(), now)
+        self._supply.bury_lost_orphans()
+        if self._link.absent_s > self._job.recovery.controller_absence_s:
+            note("agent: no controller for longer than recovery.controller_absence_s")
+            self._ask_end(0.0)
+        if self._warm_at is not None and self._supply.ready and self._may_warm(now):
+            self._warm_at = None
+            self._supply.warm_up()
+            self._supply.open_store()
+
+    def _may_warm(self, now: float) -> bool:
+        """Never while an attempt is coming up: recovery comes first."""
+        run = self._run
+        if run is not None and run.stop_at is not None and not run.stopped:
+            return False
+        trains = run is not None and run.trains and not run.stopped
+        return trains or (self._warm_at is not None and now >= self._warm_at)
+
+    # ── news from below ──
+
+    def _on_ready(self) -> None:
+        self._supply.open_store()
+        if self._run is None or self._run.stopped:
+            self._supply.warm_up()
+        if self._waiting is not None:
+            order, self._waiting = self._waiting, None
+            self._launch(order)
+
+    def _on_store(self, store: Store) -> None:
+        self._store_opened.set()
+        if self._told_store is None:
+            self._told_store = store
+            self._link.fact(
+                NodeReady(node=self._me.node, store=store, instrumented=self._instrumented)
+            )
+
+    def _on_store_lost(self) -> None:
+        """The fresh store has died: the controller must not count on it."""
+        self._told_store = None
+        self._supply.open_store()
+
+    def _on_broken(self, why: str) -> None:
+        note(f"agent: {why}")
+        self._status = 1
+        self._ask_end(0.0)
+
+    def _announce_start(self) -> None:
+        run = self._run
+        if run is None or run.announced or not run.all_forked:
+            return
+        run.announced = True
+        pids = tuple(worker.pid for _, worker in sorted(run.workers.items()))
+        number = run.order.attempt
+        self._link.fact(WorkersStarted(node=self._me.node, attempt=number, pids=pids))
+
+    def _on_death(self, worker: Worker, death: Death) -> None:
+        if worker.assignment is None:
+            if not self._end.done():
+                note(f"agent: warm worker {worker.local_rank} ended without a rank: {_how(death)}")
+            return
+        run = self._run
+        if run is None or run.workers.get(worker.local_rank) is not worker:
+            return
+        if self._died_before_its_rank(worker, death) and run.stop_at is None and self._supply.ready:
+            run.workers[worker.local_rank] = self._supply.start(worker.assignment)
+            return
+        self._watch.last_look(run)
+        self._announce_start()
+        if run.is_news(death):
+            self._link.fact(exited(self._me.node, worker, death))
+        if not run.alive:
+            run.gone.set()
+
+    def _died_before_its_rank(self, worker: Worker, death: Death) -> bool:
+        return bool(worker.pid) and death.at < worker.assigned_at
+
+    def _shown_run(self) -> Attempt | None:
+        return None if self._run is None or self._run.stopped else self._run
+
+    # ── orders ──
+
+    def _hello(self) -> Hello:
+        run = self._run
+        return Hello(
+            protocol=PROTOCOL,
+            node=self._me.node,
+            name=self._me.name,
+            address=self._me.address,
+            workers=self._count,
+            pid=os.getpid(),
+            attempt=run.order.attempt if run is not None else 0,
+            running=run is not None and bool(run.alive),
+        )
+
+    def _on_order(self, order: Order) -> None:
+        if self._end.done():
+            return
+        match order:
+            case Start():
+                self._on_start(order)
+            case Stop():
+                self._on_stop(order)
+            case Leave(reason=reason):
+                note(f"agent: dismissed: {reason}")
+                self._ask_end(0.0)
+            case _:
+                assert_never(order)
+
+    def _on_start(self, order: Start) -> None:
+        if order.attempt <= max(self._newest, self._fenced):
+            return
+        self._newest = order.attempt
+        if self._supply.ready:
+            self._launch(order)
+        else:
+            self._waiting = order
+
+    def _launch(self, order: Start) -> None:
+        now = time.monotonic()
+        if self._run is not None:  # never both: the controller should have stopped it
+            self._begin_stop(self._run, now)
+            self._kill(self._run)
+        self._supply.use_store(order.store)
+        run = self._run = Attempt(order)
+        for local_rank in range(self._count):
+            run.workers[local_rank] = self._supply.start(self._assignment(order, local_rank))
+        self._warm_at = float("inf") if self._instrumented else now + WARM_AFTER_START_S
+        self._announce_start()
+
+    def _assignment(self, order: Start, local_rank: int) -> Assignment:
+        return Assignment(
+            attempt=order.attempt,
+            rank=order.node_rank * order.workers_per_node + local_rank,
+            local_rank=local_rank,
+            world_size=order.node_count * order.workers_per_node,
+            redo_until=order.redo_until,
+            env=environment.rank_environment(self._job, order, local_rank),
+        )
+
+    def _on_stop(self, order: Stop) -> None:
+        self._fenced = max(self._fenced, order.attempt)
+        if self._waiting is not None and self._waiting.attempt <= self._fenced:
+            self._waiting = None
+        run = self._run
+        if run is None or run.stopped or run.order.attempt > order.attempt:
+            self._keep(self._answer_stop(run, order.attempt))
+            return
+        first = run.stop_at is None
+        self._begin_stop(run, time.monotonic())
+        if order.grace_s > 0:  # a later order may shorten the grace time of an earlier one
+            asyncio.get_running_loop().call_later(order.grace_s, self._kill, run)
+        else:
+            self._kill(run)
+        if first:
+            self._keep(self._finish_stop(run, order.attempt))
+
+    def _begin_stop(self, run: Attempt, now: float) -> None:
+        if run.stop_at is None:
+            run.stop_at = now
+            for worker in run.alive:
+                self._supply.signal(worker, signal.SIGTERM)
+
+    def _kill(self, run: Attempt) -> None:
+        if run.alive:
+            run.kill_at = time.monotonic()
+        for worker in run.alive:
+            self._supply.signal(worker, signal.SIGKILL)
+
+    async def _finish_stop(self, run: Attempt, number: int) -> None:
+        await run.gone.wait()
+        await end_strays(self._supply.spared)
+        self._supply.retire_store()
+        await self._answer_stop(run, number)
+        run.stopped = True
+        self._warm_at = time.monotonic() + WARM_AFTER_STOP_S
+
+    async def _answer_stop(self, run: Attempt | None, number: int) -> None:
+        store = await self._fresh_store()
+        self._told_store = store
+        progress = run.progress() if run is not None and run.order.attempt <= number else Progress()
+        self._link.fact(
+            WorkersStopped(node=self._me.node, attempt=number, store=store, progress=progress)
+        )
+
+    async def _fresh_store(self) -> Store | None:
+        """The next store; None if there is none in time, `NodeReady` will bring it later."""
+        self._store_opened.clear()
+        self._supply.open_store()
+        if self._supply.fresh_store is None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(STORE_TIMEOUT_S):
+                    await self._store_opened.wait()
+        return self._supply.fresh_store
+
+    # ── the end ──
+
+    async def _end_workers(self, grace_s: float) -> None:
+        """SIGTERM to every worker, SIGKILL after the grace time."""
+        run = self._run
+        if run is not None:
+            self._begin_stop(run, time.monotonic())
+        sig = signal.SIGTERM if grace_s > 0 else signal.SIGKILL
+        for worker in self._supply.workers.warm.values():
+            self._supply.signal(worker, sig)
+        await self._until(lambda: not self._supply.workers.table, grace_s)
+        if run is not None:
+            self._kill(run)
+        for worker in self._supply.workers.table.values():
+            self._supply.signal(worker, signal.SIGKILL)
+        await self._until(lambda: not self._supply.workers.table, CLOSE_S)
+
+    async def _end_supply(self) -> None:
+        self._supply.close()
+        if not await self._until(lambda: self._supply.closed, CLOSE_S):
+            self._supply.kill()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_S):
+                await end_strays(frozenset)
+        kill_carriers(self._me.node)
+
+    async def _until(self, condition: Callable[[], bool], deadline_s: float) -> bool:
+        end = time.monotonic() + deadline_s
+        while not condition() and time.monotonic() < end:
+            await asyncio.sleep(0.005)
+        return condition()
+
+    async def _say_goodbye(self) -> None:
+        self._link.fact(NodeLeft(node=self._me.node))
+        if self._link.connected:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(GOODBYE_S):
+                    await self._link.flush()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+def _how(death: Death) -> str:
+    return f"signal {death.signal}" if death.signal is not None else f"exit {death.exit_code}"

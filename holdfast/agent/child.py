@@ -1,0 +1,189 @@
+"""What a freshly forked child does: become a worker, another program, or a store.
+
+It first undoes everything that would tell it from a process started by hand: group, death signal,
+signal handlers, standard streams, random state, environment. Then it runs the script as `__main__`.
+When the script fails, the traceback is shown without our frames and the error is left in the
+progress page, where the agent finds it even if the disk is full.
+"""
+
+import builtins
+import contextlib
+import importlib
+import importlib.machinery
+import importlib.util
+import os
+import random
+import signal
+import socket
+import sys
+import types
+from typing import Any, NamedTuple, NoReturn
+
+import msgspec
+
+from holdfast.agent import failures, processes, wire
+from holdfast.messages import Assignment
+from holdfast.page import Page
+
+
+class Born(NamedTuple):
+    """A child just after the fork: its order, its descriptors by name, and its parent's pid."""
+
+    order: wire.Fork
+    fds: dict[str, int]
+    program: wire.Program
+    parent: int
+
+
+def become(born: Born) -> None:
+    """Be what was ordered. Returns where the script ended; the interpreter then ends by itself."""
+    _stand_alone(born)
+    page_fd = born.fds.get("page")
+    match born.order.kind:
+        case wire.Kind.STORE:
+            _serve_store(born.order.address, born.fds["report"])
+        case wire.Kind.EXEC:
+            _execute(born, page_fd)
+        case wire.Kind.WAIT:
+            _wait_for_rank(born.fds["control"])
+        case wire.Kind.RUN:
+            pass
+    with failures.shown_and_left(Page(page_fd) if page_fd is not None else None):
+        _enter_workdir(born.program)
+        run_as_main(born.program)
+
+
+def _stand_alone(born: Born) -> None:
+    with contextlib.suppress(PermissionError):  # the parent was faster
+        os.setpgid(0, 0)
+    processes.die_with_parent(born.parent, signal.SIGKILL)
+    _reset_signals()
+    _redirect(born.fds.pop("output", None))
+    for name, fd in born.fds.items():
+        os.environ[f"HOLDFAST_{name.upper()}_FD"] = str(fd)
+    os.environ.update(born.order.env)
+    random.seed()
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed()
+
+
+def _reset_signals() -> None:
+    signal.set_wakeup_fd(-1)
+    for sig in (signal.SIGCHLD, signal.SIGTERM):
+        signal.signal(sig, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_SETMASK, set())
+
+
+def _redirect(output: int | None) -> None:
+    """Nothing to read; both outputs into the agent's pipe, each line at once."""
+    null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    os.dup2(null, 0)
+    os.close(null)
+    if output is not None:
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        os.close(output)
+        for stream in (sys.stdout, sys.stderr):
+            stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+
+
+def _wait_for_rank(control: int) -> None:
+    """Block until the agent sends the rank; leave quietly when it goes away instead."""
+    with open(control, "rb") as pipe:
+        line = pipe.readline()
+    if not line.endswith(b"\n"):
+        os._exit(0)
+    del os.environ["HOLDFAST_CONTROL_FD"]
+    os.environ.update(msgspec.json.decode(line, type=Assignment).env)
+
+
+def _enter_workdir(program: wire.Program) -> None:
+    os.chdir(program.workdir)  # raises the plain OSError a user understands
+
+
+def _execute(born: Born, page_fd: int | None) -> NoReturn:
+    """Become the command. What cannot be run exits as it does in a shell: 127 or 126."""
+    argv = born.program.argv()
+    for fd in born.fds.values():
+        os.set_inheritable(fd, True)
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it; other programs must not
+    try:
+        _enter_workdir(born.program)
+        os.execvpe(argv[0], argv, os.environ)
+    except OSError as error:
+        print(f"holdfast: cannot run {argv[0]!r}: {error.strerror}", file=sys.stderr, flush=True)
+        if page_fd is not None:
+            Page(page_fd).fail(failures.of_command(error, argv[0]))
+        os._exit(127 if isinstance(error, FileNotFoundError) else 126)
+
+
+def _serve_store(address: str, report: int) -> NoReturn:
+    """Host a TCPStore on a port the kernel picks, say which, and serve until killed."""
+    distributed: Any = importlib.import_module("torch.distributed")
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    listener = socket.create_server((address, 0), family=family, backlog=4096)
+    port = listener.getsockname()[1]
+    # Listening on the node's address only: by itself TCPStore would listen on every interface.
+    store = distributed.TCPStore(
+        address,
+        port,
+        is_master=True,
+        wait_for_workers=False,
+        master_listen_fd=listener.detach(),
+    )
+    os.write(report, b"%d\n" % port)
+    os.close(report)
+    while store is not None:
+        signal.pause()
+    raise AssertionError("the store was given up")
+
+
+# ── the script ────────────────────────────────────────────────────────────────────────────────
+
+
+def run_as_main(program: wire.Program) -> None:
+    """Run the script or module as `python` would, in a `__main__` that stays until the end."""
+    code, main, argv0 = _main_of_module(program) if program.module else _main_of_script(program)
+    sys.argv = [argv0, *program.args]
+    sys.modules["__main__"] = main
+    exec(code, main.__dict__)
+
+
+def _main_of_script(program: wire.Program) -> tuple[types.CodeType, types.ModuleType, str]:
+    path = str(program.script)
+    try:
+        with open(path, "rb") as file:
+            source = file.read()
+    except OSError as error:
+        print(f"holdfast: can't open file {path!r}: {error.strerror}", file=sys.stderr)
+        raise failures.CannotOpenScript(error) from None
+    main = _empty_main(path)
+    return compile(source, path, "exec", dont_inherit=True), main, path
+
+
+def _main_of_module(program: wire.Program) -> tuple[types.CodeType, types.ModuleType, str]:
+    name = str(program.module)
+    spec = importlib.util.find_spec(name)
+    if spec is not None and spec.submodule_search_locations is not None:
+        name = f"{name}.__main__"
+        spec = importlib.util.find_spec(name)
+    loader: Any = spec.loader if spec is not None else None
+    code = loader.get_code(name) if loader is not None else None
+    if spec is None or code is None:
+        raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+    main = _empty_main(spec.origin or name)
+    main.__spec__, main.__loader__, main.__package__ = spec, loader, spec.parent
+    return code, main, spec.origin or name
+
+
+def _empty_main(path: str) -> types.ModuleType:
+    main = types.ModuleType("__main__")
+    main.__dict__.update(
+        __file__=path,
+        __cached__=None,
+        __builtins__=builtins,
+        __loader__=importlib.machinery.SourceFileLoader("__main__", path),
+        __annotations__={},
+    )
+    return main

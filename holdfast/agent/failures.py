@@ -1,0 +1,124 @@
+"""An uncaught exception of a worker: shown as Python shows it, and left in the progress page.
+
+The exception is let through to the interpreter, which prints it and ends the way it always does
+(exit status, SystemExit, SIGINT, atexit, threads). Only the frames of ours at the top of the
+traceback are taken off, because they are not the user's.
+"""
+
+import os
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple
+
+from holdfast.events import WorkerError
+from holdfast.page import Page
+
+_OURS = str(Path(__file__).parent.parent) + "/"
+_STDLIB = str(Path(traceback.__file__).parent) + "/"
+
+
+class CannotOpenScript(SystemExit):
+    """The script cannot be read. Python's own exit status for it is 2."""
+
+    def __init__(self, cause: OSError) -> None:
+        super().__init__(2)
+        self.cause = cause
+
+
+class Place(NamedTuple):
+    """Where an exception came from."""
+
+    file: str
+    line: int
+
+
+@contextmanager
+def shown_and_left(page: Page | None) -> Iterator[None]:
+    """Around the script: leave its uncaught exception in `page` and take our frames off it."""
+    worker = os.getpid()
+    try:
+        yield
+    except BaseException as error:
+        _take_our_frames_off()
+        in_worker = os.getpid() == worker  # not in a child the script forked
+        if page is not None and in_worker and not _is_success(error):
+            page.fail(describe(error))
+        raise
+
+
+def describe(error: BaseException) -> WorkerError:
+    """An exception in the words of the page."""
+    if isinstance(error, CannotOpenScript):
+        return of_command(error.cause, str(error.cause.filename))
+    shown = without_our_frames(error.__traceback__)
+    place = place_of(error)
+    return WorkerError(
+        type=_qualified_name(type(error)),
+        message=_message(error),
+        file=place.file,
+        line=place.line,
+        traceback="".join(traceback.format_exception(type(error), error, shown)),
+    )
+
+
+def of_command(error: OSError, program: str) -> WorkerError:
+    """A program that could not be started."""
+    return WorkerError(type=type(error).__name__, message=str(error), file=program)
+
+
+def place_of(error: BaseException) -> Place:
+    """The innermost frame of the user's own code, else the innermost frame."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return Place(error.filename, error.lineno or 0)
+    frames = [
+        Place(frame.f_code.co_filename, line)
+        for frame, line in traceback.walk_tb(without_our_frames(error.__traceback__))
+    ]
+    own = [place for place in frames if _is_users(place.file)]
+    return (own or frames or [Place("", 0)])[-1]
+
+
+def without_our_frames(tb: TracebackType | None) -> TracebackType | None:
+    """The traceback from the first frame that is neither ours nor that of `python -m`."""
+    ours = (_OURS + "agent/", "<frozen runpy>")
+    while tb is not None and tb.tb_frame.f_code.co_filename.startswith(ours):
+        tb = tb.tb_next
+    return tb
+
+
+def _is_users(file: str) -> bool:
+    inside = ("/site-packages/", "/dist-packages/")
+    if any(part in file for part in inside):
+        return False
+    return not file.startswith(("<", _OURS, _STDLIB))
+
+
+def _take_our_frames_off() -> None:
+    """From now on uncaught exceptions are printed without our frames, by whatever hook is set."""
+    hook = sys.excepthook
+
+    def shown(kind: type[BaseException], error: BaseException, tb: TracebackType | None) -> None:
+        tb = without_our_frames(tb)
+        hook(kind, error.with_traceback(tb), tb)
+
+    sys.excepthook = shown
+
+
+def _is_success(error: BaseException) -> bool:
+    return isinstance(error, SystemExit) and error.code in (None, 0)
+
+
+def _qualified_name(kind: type) -> str:
+    plain = kind.__module__ in ("builtins", "__main__")
+    return kind.__qualname__ if plain else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:
+        return "(its message could not be made)"

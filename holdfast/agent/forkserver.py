@@ -1,0 +1,189 @@
+"""The process that has everything loaded and forks all workers of a node.
+
+`python -m holdfast.agent.forkserver FD PARENT` is started by the agent. It imports torch and the
+other preloads once, says `Ready`, and then forks a child for each `Fork`. A child leaves the loop,
+unwinds to the top of this module and becomes the worker there, so that the interpreter ends the
+way it would had the script been started by hand.
+
+It stays single-threaded, because only the forking thread lives on in a child. It dies with its
+agent: at the end of the socket, or by the death signal, it kills every group it started.
+"""
+
+import contextlib
+import gc
+import importlib
+import os
+import select
+import signal
+import socket
+import sys
+import time
+import traceback
+from types import FrameType
+
+from holdfast.agent import child, processes, wire
+from holdfast.agent.notes import note
+
+_HELD_BACK = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT}
+
+
+def main() -> None:
+    """Serve until the agent is gone; in a forked child, become what was asked for."""
+    parent = int(sys.argv[2])
+    processes.die_with_parent(parent, signal.SIGTERM)
+    born = Forkserver(socket.socket(fileno=int(sys.argv[1]))).serve()
+    if born is not None:
+        child.become(born)
+
+
+class Forkserver:
+    """Children by id, and the two things it listens to: the agent and its own signals.
+
+    Every id in `_pids` is a child that has not been reaped, so its number is safe to signal.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._pids: dict[int, int] = {}
+        self._program = wire.Program()
+        self._asked_to_end = False
+        self._wake, self._wake_write = socket.socketpair()
+
+    def serve(self) -> child.Born | None:
+        """Prepare, then fork on request. Returns only in a child; the server itself exits."""
+        first = wire.receive_request(self._sock)
+        if first is None or not isinstance(first[0], wire.Prepare):
+            sys.exit("the agent was gone before it said what to prepare")
+        self._program = first[0].program
+        prepare(first[0])
+        self._listen_to_signals()
+        wire.send(self._sock, wire.Ready())
+        while not self._asked_to_end:
+            readable, _, _ = select.select([self._sock, self._wake], [], [])
+            if self._wake in readable:
+                self._wake.recv(4096)
+            self._report_deaths()
+            if self._sock in readable and (born := self._next_request()):
+                return born
+        self._kill_all()
+        os._exit(0)
+
+    def _listen_to_signals(self) -> None:
+        """Only now: a preloaded module may have set handlers of its own."""
+        self._wake.setblocking(False)
+        self._wake_write.setblocking(False)
+        signal.set_wakeup_fd(self._wake_write.fileno(), warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, _only_wake)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, self._on_sigterm)
+
+    def _on_sigterm(self, _signal: int, _frame: FrameType | None) -> None:
+        self._asked_to_end = True
+
+    def _next_request(self) -> child.Born | None:
+        try:
+            received = wire.receive_request(self._sock)
+        except ConnectionResetError:
+            received = None
+        if received is None:
+            self._asked_to_end = True
+            return None
+        match received:
+            case (wire.Fork() as order, fds):
+                return self._fork(order, fds)
+            case (wire.Signal(id=id_, signal=sig), _):
+                if id_ in self._pids:
+                    processes.signal_group(self._pids[id_], sig)
+        return None
+
+    def _fork(self, order: wire.Fork, fds: list[int]) -> child.Born | None:
+        """Fork; in the child, everything that belongs to the server is closed."""
+        server = os.getpid()
+        _flush()
+        signal.pthread_sigmask(signal.SIG_BLOCK, _HELD_BACK)
+        try:
+            pid = os.fork()
+        except OSError as error:
+            self._tell(wire.Failed(id=order.id, why=str(error)))
+            pid = -1
+        if pid == 0:
+            for sock in (self._sock, self._wake, self._wake_write):
+                sock.close()
+            named = dict(zip(order.fds, fds, strict=True))
+            return child.Born(order, named, self._program, server)
+        self._note_child(order.id, pid)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _HELD_BACK)
+        for fd in fds:
+            os.close(fd)
+        return None
+
+    def _note_child(self, id_: int, pid: int) -> None:
+        if pid < 0:
+            return
+        with contextlib.suppress(OSError):  # the child does it too: whoever is first
+            os.setpgid(pid, pid)
+        self._pids[id_] = pid
+        self._tell(wire.Forked(id=id_, pid=pid))
+
+    def _report_deaths(self) -> None:
+        ids = {pid: id_ for id_, pid in self._pids.items()}
+        for death in processes.reap(ids.__contains__):
+            if death.pid in ids:
+                id_ = ids[death.pid]
+                del self._pids[id_]
+                self._tell(
+                    wire.Died(id=id_, exit_code=death.exit_code, signal=death.signal, at=death.at)
+                )
+
+    def _tell(self, reply: wire.AnyReply) -> None:
+        try:
+            wire.send(self._sock, reply)
+        except OSError:
+            self._asked_to_end = True
+
+    def _kill_all(self) -> None:
+        for pid in self._pids.values():
+            processes.signal_group(pid, signal.SIGKILL)
+        _flush()
+
+
+def prepare(order: wire.Prepare) -> None:
+    """Load what every worker needs. What cannot be imported is noted: the script will show why."""
+    _go_to(order.program)
+    began = time.monotonic()
+    for name in order.preload:
+        try:
+            importlib.import_module(name)
+        except Exception:
+            note(f"forkserver: preload of {name} failed\n{traceback.format_exc(limit=-3)}")
+    gc.collect()
+    gc.freeze()  # shared pages are not written to by the collector of a child
+    threads = len(os.listdir("/proc/self/task"))
+    took = time.monotonic() - began
+    note(f"forkserver: ready after {took:.2f} s, {threads} threads")
+
+
+def _go_to(program: wire.Program) -> None:
+    """Working folder and `sys.path` as the script will find them."""
+    try:
+        os.chdir(program.workdir)
+    except OSError as error:
+        note(f"forkserver: working folder: {error}")
+    if not sys.flags.safe_path:
+        sys.path.pop(0)  # what -m put there
+        if entry := program.path_entry():
+            sys.path.insert(0, entry)
+
+
+def _only_wake(_signal: int, _frame: FrameType | None) -> None:
+    """The wake-up socket does the work."""
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+
+
+if __name__ == "__main__":
+    main()

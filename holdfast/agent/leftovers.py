@@ -1,0 +1,39 @@
+"""Ending what workers left behind: daemons, and children that moved to a group of their own.
+
+The agent adopts every orphan below it, so whatever outlives its worker becomes a child of ours and
+is found without looking at the whole machine. Only at the very end is the environment of every
+process searched as well, for what escaped even that.
+"""
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Callable
+
+from holdfast.agent import processes
+from holdfast.agent.notes import note
+
+PAUSE_S = 0.005
+SAY_AFTER_S = 10.0
+
+
+async def end_strays(spared: Callable[[], frozenset[int]]) -> None:
+    """Kill every process below us until none is left, but `spared()` and what is below those."""
+    said_at = time.monotonic() + SAY_AFTER_S
+    while processes.has_stray_children(spared()):
+        left = processes.descendants(os.getpid(), spared())
+        for pid in left:
+            processes.signal_one(pid, signal.SIGKILL)
+        if left and time.monotonic() > said_at:
+            note(f"agent: processes {sorted(left)} do not die")
+            said_at += SAY_AFTER_S
+        await asyncio.sleep(PAUSE_S)
+
+
+def kill_carriers(node: str) -> set[int]:
+    """Kill every other process that carries this node's id in its environment; those found."""
+    found = processes.carrying("HOLDFAST_NODE", node) - {os.getpid()}
+    for pid in found:
+        processes.signal_one(pid, signal.SIGKILL)
+    return found

@@ -1,0 +1,191 @@
+"""The agent's connection to the controller: always trying, losing no fact.
+
+Facts are numbered and kept until the controller has them on its disk; after each reconnect those
+that it does not know are sent again, with ages as of then. Reports are not kept: only the newest
+matters. The address is read anew at each attempt, because a controller that was resumed listens on
+another port.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import WebSocketException
+
+from holdfast.agent.notes import note
+from holdfast.events import AnyEvent, Progress
+from holdfast.messages import PROTOCOL, Ack, Fact, Hello, Leave, Report, Start, Stop, Welcome
+
+FIRST_DELAY_S = 0.1
+LAST_DELAY_S = 1.0
+ANSWER_S = 5.0
+
+Order = Start | Stop | Leave
+
+_orders = msgspec.msgpack.Decoder(Welcome | Ack | Start | Stop | Leave)
+
+
+class Address(msgspec.Struct, frozen=True):
+    """What `controller.json` says; more keys may be there."""
+
+    host: str
+    port: int
+
+
+class _Kept(NamedTuple):
+    seq: int
+    event: AnyEvent
+    at: float  # monotonic, when its ages were right
+
+
+class RejectedError(Exception):
+    """The controller has given up this life of the node, or speaks another protocol."""
+
+
+class Link:
+    """Facts out, orders in. `run()` must run for anything to move.
+
+    Facts in `_kept` are in order of `seq`; those up to `_sent` went out on this connection.
+    """
+
+    def __init__(
+        self, folder: Path, hello: Callable[[], Hello], on_order: Callable[[Order], None]
+    ) -> None:
+        self._folder = folder
+        self._hello = hello
+        self._on_order = on_order
+        self._kept: deque[_Kept] = deque()
+        self._next_seq = 1
+        self._sent = 0
+        self._report: Report | None = None
+        self._news = asyncio.Event()
+        self._all_known = asyncio.Event()
+        self._heard_at = time.monotonic()
+        self.connected = False
+
+    def fact(self, event: AnyEvent) -> None:
+        """Send this fact, now or as soon as there is a controller; exactly once in effect."""
+        self._kept.append(_Kept(self._next_seq, event, time.monotonic()))
+        self._next_seq += 1
+        self._all_known.clear()
+        self._news.set()
+
+    def report(self, report: Report) -> None:
+        """Send this report before any further fact, or never."""
+        if self.connected:
+            self._report = report
+            self._news.set()
+
+    @property
+    def absent_s(self) -> float:
+        """How long there has been no controller."""
+        return 0.0 if self.connected else time.monotonic() - self._heard_at
+
+    async def flush(self) -> None:
+        """Wait until the controller has every fact on its disk."""
+        if self._kept:
+            await self._all_known.wait()
+
+    async def run(self) -> None:
+        """Connect, again and again. Raises `RejectedError` when the node must end."""
+        delay = FIRST_DELAY_S
+        said = ""
+        while True:
+            try:
+                await self._one_connection()
+            except (OSError, WebSocketException, msgspec.MsgspecError, TimeoutError) as error:
+                why = f"{type(error).__name__}: {error}"
+            else:
+                why = "it closed the connection"
+            if self.connected:
+                self.connected = False
+                self._heard_at = time.monotonic()
+                delay = FIRST_DELAY_S
+            if why != said:
+                note(f"agent: no controller: {why}; trying again")
+                said = why
+            await asyncio.sleep(delay)
+            delay = min(2 * delay, LAST_DELAY_S)
+
+    async def _one_connection(self) -> None:
+        address = msgspec.json.decode((self._folder / "controller.json").read_bytes(), type=Address)
+        token = (self._folder / "token").read_text().strip()
+        host = f"[{address.host}]" if ":" in address.host else address.host
+        async with connect(
+            f"ws://{host}:{address.port}/",
+            additional_headers={"Authorization": f"Bearer {token}"},
+            proxy=None,  # a proxy of the environment is not meant for this
+            compression=None,
+            open_timeout=ANSWER_S,
+            close_timeout=ANSWER_S,
+        ) as socket:
+            await self._get_welcome(socket)
+            sender = asyncio.create_task(self._send_news(socket))
+            try:
+                await self._receive(socket)
+            finally:
+                sender.cancel()
+                await asyncio.gather(sender, return_exceptions=True)
+
+    async def _get_welcome(self, socket: ClientConnection) -> None:
+        await socket.send(msgspec.msgpack.encode(self._hello()))
+        async with asyncio.timeout(ANSWER_S):
+            welcome = _orders.decode(await socket.recv(decode=False))
+        if not isinstance(welcome, Welcome):
+            raise msgspec.ValidationError(f"expected Welcome, got {type(welcome).__name__}")
+        if welcome.protocol != PROTOCOL:
+            raise RejectedError(
+                f"the controller speaks protocol {welcome.protocol}, not {PROTOCOL}"
+            )
+        if not welcome.known:
+            raise RejectedError("the controller has given up this node")
+        self._forget(welcome.acked)
+        self._sent = welcome.acked
+        self._report = None
+        self.connected = True
+        self._news.set()
+
+    async def _receive(self, socket: ClientConnection) -> None:
+        async for data in socket:
+            match _orders.decode(data):  # type: ignore[arg-type]
+                case Ack(seq=seq):
+                    self._forget(seq)
+                case Welcome():
+                    raise msgspec.ValidationError("a second Welcome")
+                case order:
+                    self._on_order(order)
+
+    async def _send_news(self, socket: ClientConnection) -> None:
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            if self._report is not None:
+                report, self._report = self._report, None
+                await socket.send(msgspec.msgpack.encode(report))
+            for kept in [k for k in self._kept if k.seq > self._sent]:
+                fact = Fact(seq=kept.seq, event=_aged(kept.event, time.monotonic() - kept.at))
+                await socket.send(msgspec.msgpack.encode(fact))
+                self._sent = kept.seq
+
+    def _forget(self, acked: int) -> None:
+        while self._kept and self._kept[0].seq <= acked:
+            self._kept.popleft()
+        if not self._kept:
+            self._all_known.set()
+
+
+def _aged(event: AnyEvent, by_s: float) -> AnyEvent:
+    """The event with its ages `by_s` older."""
+    older: dict[str, Any] = {}
+    if (ago_s := getattr(event, "ago_s", None)) is not None:
+        older["ago_s"] = ago_s + by_s
+    progress = getattr(event, "progress", None)
+    if isinstance(progress, Progress) and progress.step is not None:
+        step_ago_s = progress.step_ago_s + by_s
+        older["progress"] = msgspec.structs.replace(progress, step_ago_s=step_ago_s)
+    return msgspec.structs.replace(event, **older) if older else event

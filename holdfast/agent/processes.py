@@ -1,0 +1,159 @@
+"""What the kernel offers to keep track of processes: death signals, groups, reaping, /proc.
+
+Plain functions over prctl, waitid and /proc. A group is killed while its dead leader is still a
+zombie: only then can its number not have been given to somebody else.
+"""
+
+import ctypes
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Death(NamedTuple):
+    """How a process ended: by an exit code or by a signal. `at` is monotonic."""
+
+    pid: int
+    exit_code: int | None
+    signal: int | None
+    at: float
+
+
+def die_with_parent(parent: int, sig: int) -> None:
+    """Have the kernel send us `sig` when our parent dies; exit at once if it is dead already."""
+    _prctl(_PR_SET_PDEATHSIG, sig)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def adopt_orphans() -> None:
+    """Descendants whose parent dies become our children instead of init's."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def _prctl(option: int, value: int) -> None:
+    if _libc.prctl(option, value, 0, 0, 0) != 0:
+        error = ctypes.get_errno()
+        raise OSError(error, os.strerror(error))
+
+
+def signal_group(pid: int, sig: int) -> None:
+    """Signal the process group `pid` leads, and `pid` itself if it has moved to another group.
+
+    Only for a child that has not been reaped.
+    """
+    try:
+        os.killpg(pid, sig)
+        if os.getpgid(pid) != pid:
+            os.kill(pid, sig)
+    except ProcessLookupError:
+        signal_one(pid, sig)
+
+
+def signal_one(pid: int, sig: int) -> None:
+    """Signal a process; nothing happens if it is gone."""
+    try:
+        os.kill(pid, sig)
+    except ProcessLookupError:
+        return
+
+
+def reap(leads_group: Callable[[int], bool]) -> Iterator[Death]:
+    """Every child that has ended; where `leads_group(pid)`, the rest of its group is killed."""
+    while True:
+        try:
+            found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return
+        if found is None:
+            return
+        at = time.monotonic()
+        if leads_group(found.si_pid):
+            signal_group(found.si_pid, signal.SIGKILL)
+        _, status = os.waitpid(found.si_pid, 0)
+        yield death_of(found.si_pid, status, at)
+
+
+def death_of(pid: int, status: int, at: float) -> Death:
+    """A wait status in words."""
+    code = os.waitstatus_to_exitcode(status)
+    return Death(pid, code if code >= 0 else None, -code if code < 0 else None, at)
+
+
+def pids() -> list[int]:
+    """Every process there is."""
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def parent_of(pid: int) -> int | None:
+    """The parent of a live process; None for one that is gone or a zombie."""
+    found = _state_and_parent(pid)
+    return None if found is None or found[0] in (b"Z", b"X") else found[1]
+
+
+def _state_and_parent(pid: int) -> tuple[bytes, int] | None:
+    try:
+        text = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return None
+    state, parent = text.rpartition(b")")[2].split()[:2]
+    return state, int(parent)
+
+
+def exists(pid: int) -> bool:
+    """Whether there is such a process, be it a zombie."""
+    return Path(f"/proc/{pid}").exists()
+
+
+def has_parent(pid: int, parents: set[int]) -> bool:
+    """Whether this process exists, be it a zombie, and is a child of one of `parents`."""
+    found = _state_and_parent(pid)
+    return found is not None and found[1] in parents
+
+
+def carrying(name: str, value: str) -> set[int]:
+    """Live processes whose environment, as it was when they started, has `name=value`."""
+    needle = f"{name}={value}".encode()
+    return {pid for pid in pids() if needle in _environment(pid) and parent_of(pid) is not None}
+
+
+def _environment(pid: int) -> list[bytes]:
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return []
+
+
+def descendants(pid: int, spared: frozenset[int] = frozenset()) -> set[int]:
+    """Live processes below `pid`; `spared` ones and what is below them are left out."""
+    parents = {found: parent_of(found) for found in pids()}
+    children: dict[int, list[int]] = {}
+    for child, parent in parents.items():
+        if parent is not None and child not in spared:
+            children.setdefault(parent, []).append(child)
+    found: set[int] = set()
+    todo = [pid]
+    while todo:
+        todo += (new := children.get(todo.pop(), []))
+        found.update(new)
+    return found
+
+
+def has_stray_children(spared: frozenset[int]) -> bool:
+    """Whether we have children other than `spared`: cheap, one small file per thread of ours."""
+    own = Path("/proc/self/task")
+    for thread in os.listdir(own):
+        try:
+            listed = (own / thread / "children").read_text()
+        except FileNotFoundError:  # a kernel without CONFIG_PROC_CHILDREN: assume the worst
+            return True
+        if {int(word) for word in listed.split()} - spared:
+            return True
+    return False

@@ -1,0 +1,110 @@
+"""Rendezvous stores of one node: a fresh one for each attempt, the next one opened ahead.
+
+A store is a child of the forkserver that hosts a TCPStore. Nothing of an old attempt can be read in
+a new one because a store that an attempt has used is killed and never offered again. Jobs without
+torch only get a port that is free now.
+"""
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import Callable
+
+from holdfast.agent import wire
+from holdfast.agent.forking import Forking
+from holdfast.agent.notes import note
+from holdfast.events import Store
+
+
+class Stores:
+    """At most one fresh store and one in use.
+
+    `on_fresh` is called with each store that becomes available.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        hosted: bool,
+        new_id: Callable[[], int],
+        on_fresh: Callable[[Store], None],
+    ) -> None:
+        self._address = address
+        self._hosted = hosted
+        self._new_id = new_id
+        self._on_fresh = on_fresh
+        self._fresh_id = 0
+        self._used_id = 0
+        self._report = -1
+        self.fresh: Store | None = None
+
+    def open(self, forking: Forking) -> None:
+        """Have a fresh store soon, unless there is one or one is on its way."""
+        if self.fresh is not None or self._report >= 0:
+            return
+        if not self._hosted:
+            self._offer(reserve(self._address))
+            return
+        self._report, write_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._fresh_id = self._new_id()
+        order = wire.Fork(
+            id=self._fresh_id, kind=wire.Kind.STORE, fds=("report",), address=self._address
+        )
+        forking.fork(order, [write_end])
+        os.close(write_end)
+        asyncio.get_running_loop().add_reader(self._report, self._reported)
+
+    def _reported(self) -> None:
+        text = os.read(self._report, 64)
+        self._stop_listening()
+        if text:
+            self._offer(Store(host=self._address, port=int(text), hosted=True))
+            return
+        note("agent: no store could be hosted here (see above); rank 0 has to serve")
+        self._fresh_id = 0
+        self._offer(reserve(self._address))
+
+    def _offer(self, store: Store) -> None:
+        self.fresh = store
+        self._on_fresh(store)
+
+    def use(self, store: Store) -> None:
+        """An attempt starts on this store, which may be that of another node."""
+        if store == self.fresh:
+            self.fresh = None
+            self._used_id, self._fresh_id = self._fresh_id, 0
+
+    def retire(self, forking: Forking | None) -> None:
+        """The attempt is over: its store is killed."""
+        if self._used_id and forking is not None:
+            forking.signal(self._used_id, signal.SIGKILL)
+        self._used_id = 0
+
+    def died(self, id_: int) -> bool:
+        """A child has ended; whether it was the fresh store."""
+        if id_ != self._fresh_id or self._report >= 0:  # on its way: `_reported` hears of it
+            return False
+        self._fresh_id = 0
+        self.fresh = None
+        return True
+
+    def forget(self) -> None:
+        """The forkserver is gone, and every store with it."""
+        self._stop_listening()
+        self._fresh_id = self._used_id = 0
+        self.fresh = None
+
+    def _stop_listening(self) -> None:
+        if self._report >= 0:
+            asyncio.get_running_loop().remove_reader(self._report)
+            os.close(self._report)
+            self._report = -1
+
+
+def reserve(address: str) -> Store:
+    """A port that is free now, on which nobody listens yet."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as sock:
+        sock.bind((address, 0))
+        return Store(host=address, port=sock.getsockname()[1], hosted=False)

@@ -1,0 +1,216 @@
+"""What an attempt needs on a node, kept ready: the forkserver, a fresh store, warm workers.
+
+The supply owns every process below the agent. It starts the forkserver again when that dies,
+passes on who was forked and who died, and knows nothing of orders or of the controller.
+"""
+
+import itertools
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from holdfast.agent import processes, wire
+from holdfast.agent.forking import Forking
+from holdfast.agent.notes import note
+from holdfast.agent.processes import Death
+from holdfast.agent.stores import Stores
+from holdfast.agent.workers import Worker, Workers
+from holdfast.events import Store
+from holdfast.messages import Assignment
+
+PRELOAD_TRIES = 2  # after that many deaths while loading, nothing is preloaded any more
+START_TRIES = 4  # after that many in a row, the node is of no use
+
+
+@dataclass(frozen=True)
+class Listener:
+    """Whom the supply tells what."""
+
+    on_ready: Callable[[], None]  # a forkserver can fork; also after each new start of it
+    on_forked: Callable[[], None]
+    on_death: Callable[[Worker, Death], None]
+    on_store: Callable[[Store], None]
+    on_store_lost: Callable[[], None]
+    on_broken: Callable[[str], None]  # no forkserver can be started
+
+
+class Supply:
+    """Every process below the agent.
+
+    A worker is either a child of the living forkserver or, after that died, an orphan of ours in
+    `_orphans`, by pid.
+    """
+
+    def __init__(
+        self,
+        workers: Workers,
+        environment: Mapping[str, str],
+        program: wire.Program,
+        preload: tuple[str, ...],
+        listener: Listener,
+    ) -> None:
+        self.workers = workers
+        self._environment = environment
+        self._program = program
+        self._preload = preload
+        self._tell = listener
+        self._failed_starts = 0
+        self._orphans: dict[int, Worker] = {}
+        self._closed = False
+        self.forking: Forking | None = None
+        self.stores: Stores | None = None
+
+    def open(self, address: str, hosted: bool, ids: "itertools.count[int]") -> None:
+        """Start the forkserver; `on_ready` and `on_store` follow."""
+        self.stores = Stores(address, hosted, ids.__next__, self._tell.on_store)
+        self._start_forkserver()
+
+    def _start_forkserver(self) -> None:
+        preload = self._preload if self._failed_starts < PRELOAD_TRIES else ()
+        self.forking = Forking(self._environment, self._on_reply, self._on_gone)
+        self.forking.prepare(self._program, preload)
+
+    @property
+    def ready(self) -> bool:
+        """Whether a worker can be forked now."""
+        return self.forking is not None and self.forking.ready
+
+    # ── asking ──
+
+    def start(self, assignment: Assignment) -> Worker:
+        """A worker with this rank."""
+        assert self.forking is not None
+        return self.workers.start(self.forking, assignment)
+
+    def signal(self, worker: Worker, sig: int) -> None:
+        """Signal a worker and its process group; nothing happens if it is dead."""
+        if worker.pid in self._orphans:
+            processes.signal_group(worker.pid, sig)
+        elif worker.death is None and self.forking is not None:
+            self.forking.signal(worker.id, sig)
+
+    def open_store(self) -> None:
+        """Have a fresh store soon."""
+        if self.ready and self.forking is not None and self.stores is not None:
+            self.stores.open(self.forking)
+
+    @property
+    def fresh_store(self) -> Store | None:
+        """The store that the next attempt can use."""
+        return self.stores.fresh if self.stores is not None else None
+
+    def use_store(self, store: Store) -> None:
+        """An attempt starts on this store, ours or another node's."""
+        if self.stores is not None:
+            self.stores.use(store)
+
+    def retire_store(self) -> None:
+        """The attempt is over: end its store."""
+        if self.stores is not None:
+            self.stores.retire(self.forking)
+
+    def warm_up(self) -> None:
+        """Fill the warm set."""
+        if self.ready and self.forking is not None:
+            self.workers.warm_up(self.forking)
+
+    def spared(self) -> frozenset[int]:
+        """Our children that are no leftovers of a worker."""
+        living = {self.forking.pid} if self.forking is not None else set()
+        return frozenset(living | self._orphans.keys())
+
+    def close(self) -> None:
+        """End the forkserver and everything below it."""
+        self._closed = True
+        if self.forking is not None:
+            self.forking.close()
+
+    def kill(self) -> None:
+        """End the forkserver by force."""
+        if self.forking is not None:
+            self.forking.kill()
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` is complete."""
+        return self._closed and (self.forking is None or not self.forking.running)
+
+    # ── hearing ──
+
+    def _on_reply(self, reply: wire.AnyReply) -> None:
+        match reply:
+            case wire.Ready():
+                self._on_ready()
+            case wire.Forked(id=id_, pid=pid):
+                if worker := self.workers.table.get(id_):
+                    worker.pid = pid
+                    self._tell.on_forked()
+            case wire.Failed(id=id_, why=why):
+                self._say_why_not(id_, why)
+                self._on_child_death(id_, Death(0, os.EX_OSERR, None, time.monotonic()))
+            case wire.Died(id=id_, exit_code=code, signal=sig, at=at):
+                self._on_child_death(id_, Death(0, code, sig, at))
+
+    def _on_ready(self) -> None:
+        assert self.forking is not None
+        self.forking.ready = True
+        self._failed_starts = 0
+        self._tell.on_ready()
+
+    def _say_why_not(self, id_: int, why: str) -> None:
+        note(f"agent: a child could not be forked: {why}")
+        if worker := self.workers.table.get(id_):
+            worker.output.add(f"holdfast: the worker could not be started: {why}\n".encode())
+
+    def _on_child_death(self, id_: int, death: Death) -> None:
+        if worker := self.workers.table.get(id_):
+            self._bury(worker, death)
+        elif self.stores is not None and self.stores.died(id_):
+            self._tell.on_store_lost()
+
+    def _bury(self, worker: Worker, death: Death) -> None:
+        self._orphans.pop(worker.pid, None)
+        self.workers.bury(worker, death)
+        self._tell.on_death(worker, death)
+
+    def _on_gone(self) -> None:
+        """The forkserver has died; the kernel kills what it forked, and we are their parent now."""
+        old, self.forking = self.forking, None
+        if self.stores is not None:
+            self.stores.forget()
+        if self._closed or old is None:
+            self.forking = old
+            return
+        note("agent: the forkserver has died; starting another")
+        self._tell.on_store_lost()
+        old.kill()
+        self._failed_starts += 0 if old.ready else 1
+        for worker in list(self.workers.table.values()):
+            self._adopt(worker, old.pid)
+        if self._failed_starts < START_TRIES:
+            self._start_forkserver()
+        else:
+            self._tell.on_broken(f"the forkserver died {START_TRIES} times while it started")
+
+    def _adopt(self, worker: Worker, forkserver: int) -> None:
+        self._orphans[worker.pid] = worker
+        if processes.has_parent(worker.pid, {os.getpid(), forkserver}):
+            processes.signal_group(worker.pid, signal.SIGKILL)
+        else:  # never forked, or reaped by the forkserver with its last breath
+            self._bury(worker, Death(worker.pid, None, signal.SIGKILL, time.monotonic()))
+
+    def reap(self) -> None:
+        """A child of the agent itself has ended: a forkserver, or an orphan."""
+        for death in processes.reap(self._orphans.__contains__):
+            if worker := self._orphans.get(death.pid):
+                self._bury(worker, death)
+            elif self.forking is not None and death.pid == self.forking.pid:
+                self.forking.reaped(death)
+
+    def bury_lost_orphans(self) -> None:
+        """Declare those orphans dead that somebody else has reaped."""
+        for pid, worker in list(self._orphans.items()):
+            if not processes.exists(pid):
+                self._bury(worker, Death(pid, None, signal.SIGKILL, time.monotonic()))

@@ -1,0 +1,84 @@
+"""Looking at the progress pages: reports to the controller, steps to `metrics.jsonl`.
+
+Each look costs microseconds: it compares a few bytes per worker. A report goes out a few times a
+second as the heartbeat, and at once when a worker has reached a milestone, because the controller
+measures the stages of a recovery by them.
+"""
+
+import time
+
+from holdfast.agent.attempt import Attempt
+from holdfast.agent.link import Link
+from holdfast.agent.metrics import Metrics
+from holdfast.agent.workers import Worker
+from holdfast.events import Milestone
+from holdfast.messages import Report, WorkerReport
+
+REPORT_EVERY_S = 0.2
+LOOK_SOON_S = 0.02  # while an attempt comes up
+LOOK_LATER_S = 0.05
+
+
+class Watch:
+    """What was last seen of the attempt's pages."""
+
+    def __init__(self, node: str, metrics: Metrics, link: Link) -> None:
+        self._node = node
+        self._metrics = metrics
+        self._link = link
+        self._report_at = 0.0
+        self._records_seen: tuple[int, int] = (0, 0)  # attempt, how many
+        self.pause_s = LOOK_LATER_S
+
+    def look(self, attempt: Attempt | None, now: float) -> None:
+        """One look at every page; sends what is due."""
+        changed = attempt is not None and self._has_news(attempt)
+        if attempt is not None:
+            self._take_records(attempt)
+        coming_up = attempt is not None and not attempt.trains and attempt.stop_at is None
+        self.pause_s = LOOK_SOON_S if coming_up else LOOK_LATER_S
+        if changed or now >= self._report_at:
+            self.report(attempt, now)
+
+    def report(self, attempt: Attempt | None, now: float) -> None:
+        """Send what the pages say now."""
+        self._report_at = now + REPORT_EVERY_S
+        reports = () if attempt is None else tuple(_report_of(attempt, now))
+        number = 0 if attempt is None else attempt.order.attempt
+        self._link.report(Report(node=self._node, attempt=number, workers=reports))
+
+    def last_look(self, attempt: Attempt) -> None:
+        """A worker has died: what it did last must be known before its death is."""
+        self._take_records(attempt)
+        self.report(attempt, time.monotonic())
+
+    def _has_news(self, attempt: Attempt) -> bool:
+        changed = [worker for worker in attempt.workers.values() if _milestones_changed(worker)]
+        if changed:
+            attempt.trains = all(
+                worker.page.reached(Milestone.FIRST_STEP) for worker in attempt.workers.values()
+            )
+        return bool(changed)
+
+    def _take_records(self, attempt: Attempt) -> None:
+        first = attempt.workers.get(0)
+        if first is None or first.assignment is None or first.assignment.rank != 0:
+            return
+        number = attempt.order.attempt
+        seen = self._records_seen[1] if self._records_seen[0] == number else 0
+        records, count = first.page.records(seen)
+        self._records_seen = (number, count)
+        self._metrics.append(number, records)
+
+
+def _milestones_changed(worker: Worker) -> bool:
+    before, worker.milestones = worker.milestones, worker.page.milestone_words()
+    return before != worker.milestones
+
+
+def _report_of(attempt: Attempt, now: float) -> list[WorkerReport]:
+    return [
+        worker.page.report(worker.assignment.rank, now)
+        for worker in attempt.workers.values()
+        if worker.assignment is not None
+    ]

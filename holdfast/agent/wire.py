@@ -1,0 +1,132 @@
+"""What the agent and its forkserver say to each other over one Unix socket.
+
+One message per packet (SOCK_SEQPACKET), JSON, with file descriptors beside it where a child needs
+them. Children are known by an id that the agent chose before the fork, so that the news of a death
+can never arrive before the agent knows whose it is, and no process id is ever used after it was
+reaped.
+"""
+
+import socket
+import sys
+from enum import StrEnum
+from pathlib import Path
+
+import msgspec
+
+PACKET_BYTES = 1 << 20
+FDS_MAX = 8
+
+
+class Kind(StrEnum):
+    """What a forked child does."""
+
+    RUN = "run"  # run the script at once
+    WAIT = "wait"  # wait for a rank on the control pipe, then run the script
+    EXEC = "exec"  # become another program
+    STORE = "store"  # host the rendezvous store of one attempt
+
+
+class Program(msgspec.Struct, frozen=True, kw_only=True):
+    """What the workers run: exactly one of `script`, `module` and `command`."""
+
+    script: str | None = None
+    module: str | None = None
+    command: tuple[str, ...] = ()
+    args: tuple[str, ...] = ()
+    workdir: str = "."
+
+    def argv(self) -> list[str]:
+        """The command line that runs it in a fresh process."""
+        if self.command:
+            return [*self.command, *self.args]
+        target = ["-m", self.module] if self.module else [str(self.script)]
+        return [sys.executable, "-u", *target, *self.args]
+
+    def path_entry(self) -> str:
+        """What Python puts first on `sys.path` for it; empty for a command."""
+        if self.script is not None:
+            return str(Path(self.workdir, self.script).resolve().parent)
+        return str(Path(self.workdir).absolute()) if self.module else ""
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The root of what the agent asks."""
+
+
+class Prepare(Request, frozen=True, kw_only=True):
+    """First message: load what every worker needs. Answered by `Ready`."""
+
+    program: Program
+    preload: tuple[str, ...]
+
+
+class Fork(Request, frozen=True, kw_only=True):
+    """Make a child. `fds` names the descriptors sent along. Answered by `Forked` or `Failed`."""
+
+    id: int
+    kind: Kind
+    env: dict[str, str] = {}
+    fds: tuple[str, ...] = ()
+    address: str = ""  # STORE: where to listen
+
+
+class Signal(Request, frozen=True, kw_only=True):
+    """Send a signal to a child and its process group; nothing happens if it is gone."""
+
+    id: int
+    signal: int
+
+
+class Reply(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The root of what the forkserver answers."""
+
+
+class Ready(Reply, frozen=True, kw_only=True):
+    """Everything is loaded; children can be forked."""
+
+
+class Forked(Reply, frozen=True, kw_only=True):
+    """The child runs."""
+
+    id: int
+    pid: int
+
+
+class Failed(Reply, frozen=True, kw_only=True):
+    """The child could not be made."""
+
+    id: int
+    why: str
+
+
+class Died(Reply, frozen=True, kw_only=True):
+    """The child was reaped and its process group killed. `at` is monotonic."""
+
+    id: int
+    exit_code: int | None
+    signal: int | None
+    at: float
+
+
+AnyRequest = Prepare | Fork | Signal
+AnyReply = Ready | Forked | Failed | Died
+
+_requests = msgspec.json.Decoder(AnyRequest)
+_replies = msgspec.json.Decoder(AnyReply)
+
+
+def send(sock: socket.socket, message: AnyRequest | AnyReply, fds: list[int] | None = None) -> None:
+    """Send one message with its descriptors. OSError if the other side is gone."""
+    socket.send_fds(sock, [msgspec.json.encode(message)], fds or [])
+
+
+def receive_request(sock: socket.socket) -> tuple[AnyRequest, list[int]] | None:
+    """The next request and its descriptors; None once the agent is gone."""
+    data, fds, _, _ = socket.recv_fds(sock, PACKET_BYTES, FDS_MAX)
+    return (_requests.decode(data), list(fds)) if data else None
+
+
+def receive_reply(sock: socket.socket) -> AnyReply | None:
+    """The next reply; None once the forkserver is gone. BlockingIOError if there is none yet."""
+    data = sock.recv(PACKET_BYTES, socket.MSG_DONTWAIT)
+    return _replies.decode(data) if data else None

@@ -1,0 +1,136 @@
+"""The workers of one node: those of the attempt, and the warm ones that wait for the next.
+
+A worker is born cold (with its rank) or warm (with a control pipe on which the rank arrives). Each
+has its own progress page; the snapshot arena belongs to the local rank and outlives them all.
+"""
+
+import contextlib
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from holdfast.agent import wire
+from holdfast.agent.forking import Forking
+from holdfast.agent.output import LogFile, Output
+from holdfast.agent.processes import Death
+from holdfast.events import Milestone
+from holdfast.messages import Assignment
+from holdfast.page import Page
+
+
+@dataclass
+class Worker:
+    """One worker process, from the order to fork it until after its death."""
+
+    id: int
+    local_rank: int
+    page: Page
+    output: Output
+    control: int = -1  # our end of the control pipe; -1 once it has a rank
+    pid: int = 0  # 0 until the forkserver has answered
+    orphaned: bool = False  # its forkserver is gone, so we are its parent
+    assignment: Assignment | None = None
+    assigned_at: float = 0.0
+    log: str = ""  # relative to the job's folder
+    death: Death | None = None
+    milestones: bytes = b""  # as of the last look
+
+    def take_rank(self, assignment: Assignment, log: str) -> None:
+        """It is now a worker of this attempt."""
+        self.assignment = assignment
+        self.assigned_at = time.monotonic()
+        self.log = log
+        self.page.reach(Milestone.STARTED)
+
+    def hang_up(self) -> None:
+        """Close the control pipe; a warm worker that still waits on it exits."""
+        if self.control >= 0:
+            os.close(self.control)
+            self.control = -1
+
+
+@dataclass
+class Workers:
+    """Every worker that lives, by id, and how to make more.
+
+    `warm[local_rank]` has no rank yet and is alive as far as we know.
+    """
+
+    folder: Path
+    name: str  # of the node
+    log_bytes: int
+    warm_kind: wire.Kind | None  # None: no warm workers
+    cold_kind: wire.Kind
+    new_id: Callable[[], int]
+    arenas: list[int]
+    table: dict[int, Worker] = field(default_factory=dict)
+    warm: dict[int, Worker] = field(default_factory=dict)
+
+    def start(self, forking: Forking, assignment: Assignment) -> Worker:
+        """A worker with this rank: the warm one if there is one, else a new one."""
+        worker = self.warm.pop(assignment.local_rank, None)
+        log = f"logs/attempt-{assignment.attempt}/rank-{assignment.rank}.log"
+        if worker is None:
+            worker = self._fork(forking, assignment.local_rank, self.cold_kind, assignment.env)
+            worker.take_rank(assignment, log)
+        else:
+            worker.take_rank(assignment, log)
+            _tell(worker, assignment)
+        worker.output.send_to(LogFile(self.folder / log, self.log_bytes))
+        return worker
+
+    def warm_up(self, forking: Forking) -> None:
+        """Fill the warm set."""
+        if self.warm_kind is None:
+            return
+        for local_rank in range(len(self.arenas)):
+            if local_rank not in self.warm:
+                self.warm[local_rank] = self._fork(forking, local_rank, self.warm_kind, {})
+
+    def _fork(
+        self, forking: Forking, local_rank: int, kind: wire.Kind, env: dict[str, str]
+    ) -> Worker:
+        page_fd = Page.create()
+        read_end, write_end = os.pipe2(os.O_CLOEXEC)
+        fds = {"output": write_end, "page": page_fd, "arena": self.arenas[local_rank]}
+        worker = Worker(self.new_id(), local_rank, Page(page_fd), Output(read_end))
+        if not env:
+            fds["control"], worker.control = os.pipe2(os.O_CLOEXEC)
+        self.table[worker.id] = worker
+        order = wire.Fork(id=worker.id, kind=kind, env=env, fds=tuple(fds))
+        forking.fork(order, list(fds.values()))
+        del fds["arena"]
+        for fd in fds.values():
+            os.close(fd)
+        return worker
+
+    def bury(self, worker: Worker, death: Death) -> None:
+        """It has died: take the rest of its output. Its page stays readable."""
+        worker.death = death
+        worker.output.finish()
+        self.table.pop(worker.id)
+        if self.warm.get(worker.local_rank) is worker:
+            del self.warm[worker.local_rank]
+            worker.output.send_to(LogFile(self.warm_log(worker.local_rank), self.log_bytes))
+        worker.output.close_file()
+        worker.hang_up()
+
+    def warm_log(self, local_rank: int) -> Path:
+        """Where the output of a worker goes that died before it had a rank."""
+        return self.folder / "nodes" / self.name / f"warm-{local_rank}.log"
+
+
+def _tell(worker: Worker, assignment: Assignment) -> None:
+    line = msgspec.json.encode(assignment) + b"\n"
+    with contextlib.suppress(BrokenPipeError):  # it has just died: the news is on its way
+        os.write(worker.control, line)
+    worker.hang_up()
+
+
+def new_arena() -> int:
+    """Shared memory for the snapshots of one local rank; empty, it is grown by the worker."""
+    return os.memfd_create("holdfast-arena", os.MFD_CLOEXEC)
