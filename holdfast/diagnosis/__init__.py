@@ -1,0 +1,6 @@
+"""Evidence in, verdict out. Pure."""
+
+from holdfast.diagnosis.logs import parse_traceback
+from holdfast.diagnosis.verdict import CAUSES, Verdict, weigh
+
+__all__ = ["CAUSES", "Verdict", "parse_traceback", "weigh"]

@@ -1,0 +1,53 @@
+"""What a worker says when it only noticed that a peer was gone.
+
+Those are never the cause: with thousands of ranks, all but one say this. The phrases were recorded
+from real processes (tests/diagnosis/record.py), those of NCCL taken from its source. An ordinary
+exception counts as a symptom only with such a phrase, so that a user's own RuntimeError about some
+other connection does not.
+"""
+
+import re
+
+from holdfast.diagnosis.logs import exceptions_in
+from holdfast.events import WorkerError
+
+DISTRIBUTED = ("DistError", "DistNetworkError", "DistStoreError", "DistBackendError")
+
+GLOO = re.compile(
+    r"Connection closed by peer"
+    r"|(?:Read|Write) error \[|\[[\d.:a-f%]+\]:\d+: (?:Connection reset by peer|Broken pipe)"
+    r"|Timed out waiting \d+ms for (?:recv|send) operation"
+    r"|Application timeout caused pair closure"
+    r"|failed to pass monitoredBarrier"
+    r"|connectFullMesh failed"
+    r"|Gloo connect|timed out connecting:"
+    r"|Socket closed|recvValue failed|sendBytes failed"
+)
+STORE = re.compile(
+    r"Connection was likely closed|Broken pipe|Connection reset|Connection refused"
+    r"|timed? ?out|Timeout|remote server|failed to connect|waiting for clients",
+    re.IGNORECASE,
+)
+NCCL = re.compile(
+    r"remote process exited|ncclRemoteError|ncclSystemError|collective operation timeout"
+    r"|communicator was aborted|store->get|Watchdog caught|Connection (?:closed|reset)"
+    r"|Socket Timeout|socketStartConnect|socketPollConnect|wait timeout"
+)
+
+
+def is_symptom(error: WorkerError) -> bool:
+    """Whether an exception, or one it was raised from, says only that a peer is gone."""
+    chain = exceptions_in(error.traceback)
+    return any(_is_symptom(kind, text) for kind, text in [*chain, (error.type, error.message)])
+
+
+def _is_symptom(kind: str, message: str) -> bool:
+    match kind.rpartition(".")[2]:
+        case "RuntimeError":
+            return bool(GLOO.search(message))
+        case "DistNetworkError" | "DistStoreError" | "DistError":
+            return "EADDRINUSE" not in message and bool(STORE.search(message))
+        case "DistBackendError":
+            return bool(NCCL.search(message) or GLOO.search(message))
+        case _:
+            return False
