@@ -80,6 +80,19 @@ class Header(NamedTuple):
         return self.data_bytes + self.index_bytes
 
 
+def parse_header(memory: memoryview) -> Header | None:
+    """The header at the start of this memory; None unless it is marked whole and undamaged."""
+    magic, state = struct.unpack_from("<qq", memory)
+    if magic != MAGIC or state != State.WHOLE:
+        return None
+    (digest,) = _DIGEST.unpack_from(memory, _DIGEST_AT)
+    if digest != xxhash.xxh3_64_intdigest(memory[_FIELDS_AT:_DIGEST_AT]):
+        return None
+    header = Header(*_FIELDS.unpack_from(memory, _FIELDS_AT))
+    sizes_make_sense = 0 <= header.data_bytes < STRIDE and 0 <= header.index_bytes < STRIDE
+    return header if sizes_make_sense else None
+
+
 class Cell:
     """One cell, mapped as far as it has been reserved."""
 
@@ -136,14 +149,8 @@ class Cell:
         """
         if not self._map_header():
             return None
-        magic, state = struct.unpack_from("<qq", self.memory)
-        if magic != MAGIC or state != State.WHOLE:
-            return None
-        (digest,) = _DIGEST.unpack_from(self.memory, _DIGEST_AT)
-        if digest != xxhash.xxh3_64_intdigest(self.memory[_FIELDS_AT:_DIGEST_AT]):
-            return None
-        header = Header(*_FIELDS.unpack_from(self.memory, _FIELDS_AT))
-        return header if self._fits(header) else None
+        header = parse_header(self.memory)
+        return header if header is not None and self._fits(header) else None
 
     def intact(self) -> bool:
         """Whether the payload is, byte for byte, the one that was committed."""
@@ -169,9 +176,8 @@ class Cell:
         return True
 
     def _fits(self, header: Header) -> bool:
-        sizes_make_sense = 0 <= header.data_bytes < STRIDE and 0 <= header.index_bytes < STRIDE
         end = self._offset + HEADER_BYTES + header.payload_bytes
-        return sizes_make_sense and end <= os.fstat(self._fd).st_size
+        return end <= os.fstat(self._fd).st_size
 
 
 class Arena:
@@ -198,10 +204,16 @@ class Arena:
         return None
 
     def target(self, part: Part, keep: Key | None) -> Cell:
-        """The cell to write next: one that does not hold `keep`, an empty one first."""
-        headers = [(cell.header(), cell) for cell in self._cells[part]]
-        free = [(h, cell) for h, cell in headers if h is None or h.key != keep]
-        return min(free, key=lambda entry: entry[0] is not None)[1]
+        """The cell to write next: an empty one, else one that does not hold `keep`.
+
+        Where both hold it (a buddy's copy that was sent again), either will do.
+        """
+
+        def cost(cell: Cell) -> int:
+            header = cell.header()
+            return 0 if header is None else 1 + (header.key == keep)
+
+        return min(self._cells[part], key=cost)
 
 
 def _pages(length: int) -> int:

@@ -1,0 +1,20 @@
+"""What a training script imports: `join`, and a resumable loader in `holdfast.train.data`.
+
+    from holdfast.train import join
+
+    model = GPT(config)                  # work that needs no rank: done ahead on warm workers
+    run = join()                         # returns when this worker has a rank
+    model = run.parallelize(model)
+    state = run.track(model=model, optimizer=optimizer, loader=loader)
+    for step, batch in state.steps(total=1000):
+        ...
+        run.log(loss=loss, tokens=batch.numel())
+
+The same script runs under `holdfast run`, under torchrun, and as plain `python train.py`.
+"""
+
+from holdfast.train.data import Loader, loader
+from holdfast.train.session import Run, join
+from holdfast.train.state import State
+
+__all__ = ["Loader", "Run", "State", "join", "loader"]

@@ -1,0 +1,167 @@
+"""A data loader that several ranks share and that resumes at a batch without replaying any.
+
+Position is the number of samples of the epoch that all ranks have used together. It and the seed
+determine every later batch by arithmetic (`permutation`), for any number of ranks, so resuming is
+the same as starting there. The position moves when the script takes a batch, not when a worker
+process fetches one ahead. Worker processes seed their generators per batch, so random augmentation
+resumes exactly too.
+"""
+
+import random
+from collections.abc import Callable, Iterator, Sequence, Sized
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, default_collate, get_worker_info
+
+from holdfast.errors import Error
+from holdfast.train.permutation import combine, permute
+from holdfast.train.placement import find_placement
+
+
+class Ticket(NamedTuple):
+    """One batch of one rank: which samples, and where the epoch stands once it is used."""
+
+    epoch: int
+    samples_after: int
+    indices: list[int]
+    seed: int
+
+
+class Order(NamedTuple):
+    """How samples become batches. `batch_size` is per rank."""
+
+    sample_count: int
+    batch_size: int
+    seed: int
+    shuffle: bool
+    drop_last: bool
+
+    def tickets(self, epoch: int, samples: int, rank: int, world_size: int) -> Iterator[Ticket]:
+        """Tickets of one rank without end, from this position on.
+
+        With `drop_last` an epoch ends before a batch that not all ranks can fill; otherwise the
+        rest is divided evenly, less than one sample per rank being dropped.
+        """
+        while True:
+            size = min(self.batch_size * world_size, self.sample_count - samples)
+            if size < (self.batch_size * world_size if self.drop_last else world_size):
+                epoch, samples = epoch + 1, 0
+                continue
+            first, last = size * rank // world_size, size * (rank + 1) // world_size
+            indices = self._samples(epoch, range(samples + first, samples + last))
+            samples += size
+            yield Ticket(epoch, samples, indices, combine(self.seed, epoch, samples, rank))
+
+    def _samples(self, epoch: int, positions: range) -> list[int]:
+        if not self.shuffle:
+            return list(positions)
+        key = combine(self.seed, epoch)
+        return cast("list[int]", permute(np.array(positions), self.sample_count, key).tolist())
+
+
+class _Batches:
+    """A dataset whose items are whole batches, fetched by ticket."""
+
+    def __init__(self, dataset: Any, collate: Callable[[list[Any]], Any]) -> None:
+        self._dataset = dataset
+        self._collate = collate
+
+    def __getitem__(self, ticket: Ticket) -> tuple[Ticket, Any]:
+        if get_worker_info() is not None:
+            _seed_all(ticket.seed)
+        return ticket, self._collate(_fetch(self._dataset, ticket.indices))
+
+
+class Loader:
+    """Batches for this rank, epoch after epoch without end. See `loader`."""
+
+    def __init__(
+        self, dataset: Any, order: Order, collate: Callable[[list[Any]], Any], options: Any
+    ) -> None:
+        self._batches = _Batches(dataset, collate)
+        self._order = order
+        self._options = options
+        self.epoch = 0
+        self.samples = 0  # of this epoch, used by all ranks together
+
+    def __iter__(self) -> Iterator[Any]:
+        placement = find_placement()
+        rank, world_size = placement.rank, placement.world_size
+        self._require_one_batch(world_size)
+        tickets = self._order.tickets(self.epoch, self.samples, rank, world_size)
+        # a generator of its own: DataLoader would draw from the script's random numbers
+        own = torch.Generator().manual_seed(self._order.seed)
+        fetched = DataLoader(
+            cast("Any", self._batches),
+            sampler=cast("Any", tickets),
+            batch_size=None,
+            generator=own,
+            collate_fn=_as_is,
+            **self._options,
+        )
+        for ticket, batch in fetched:
+            self.epoch, self.samples = ticket.epoch, ticket.samples_after
+            yield batch
+
+    def state_dict(self) -> dict[str, int]:
+        """Where the loader stands, for any number of ranks."""
+        return {"epoch": self.epoch, "samples": self.samples, "seed": self._order.seed}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Go on from there with the next `iter()`."""
+        self.epoch, self.samples = state["epoch"], state["samples"]
+        self._order = self._order._replace(seed=state["seed"])
+
+    def _require_one_batch(self, world_size: int) -> None:
+        needed = world_size * (self._order.batch_size if self._order.drop_last else 1)
+        if self._order.sample_count < needed:
+            raise Error(
+                "loader-empty",
+                f"the dataset has {self._order.sample_count} samples, one step needs {needed}",
+                why=f"{world_size} ranks take {self._order.batch_size} samples each",
+                help="use a smaller batch size or more data",
+            )
+
+
+def loader(
+    dataset: Sized,
+    batch_size: int,
+    *,
+    seed: int = 0,
+    shuffle: bool = True,
+    drop_last: bool = True,
+    collate: Callable[[list[Any]], Any] = default_collate,
+    num_workers: int = 0,
+    pin_memory: bool = False,
+    prefetch_factor: int | None = None,
+) -> Loader:
+    """A resumable loader over a dataset with `len()` and `[]`; may be made above `join()`.
+
+    `batch_size` samples per rank and step. The order is determined by `seed` and the epoch.
+    """
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1, not {batch_size}")
+    order = Order(len(dataset), batch_size, seed, shuffle, drop_last)
+    options = {
+        "num_workers": num_workers,
+        "pin_memory": pin_memory,
+        "prefetch_factor": prefetch_factor,
+    }
+    return Loader(dataset, order, collate, options)
+
+
+def _fetch(dataset: Any, indices: Sequence[int]) -> list[Any]:
+    many = getattr(dataset, "__getitems__", None)
+    return many(list(indices)) if many is not None else [dataset[i] for i in indices]
+
+
+def _as_is(item: Any) -> Any:
+    return item
+
+
+def _seed_all(seed: int) -> None:
+    random.seed(seed)
+    np.random.seed(seed % (1 << 32))
+    torch.manual_seed(seed)

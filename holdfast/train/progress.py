@@ -1,0 +1,137 @@
+"""Telling the agent how far this worker is, through the progress page and without a system call.
+
+What `run.log()` is given is kept for the step under way. Numbers on the CPU are published with
+their step. Numbers on a GPU are copied to pinned memory without waiting for the GPU, and published
+when the copy has arrived, usually with the next step; asking for their value at once would stop
+the GPU once a step. Without a page (plain `python train.py`) nothing is kept.
+"""
+
+import math
+import os
+import time
+from collections import deque
+from typing import Any, NamedTuple
+
+import torch
+
+from holdfast.events import Milestone
+from holdfast.page import Page, Phase, StepRecord
+from holdfast.train.placement import Placement, descriptor
+
+
+class _Pending(NamedTuple):
+    """A step whose numbers are on their way from the GPU."""
+
+    step: int
+    at: float
+    tokens: int
+    values: torch.Tensor  # loss and gradient norm, pinned
+    arrived: Any  # torch.cuda.Event
+
+
+class Progress:
+    """What one worker reports. Every method is cheap and does nothing without a page."""
+
+    def __init__(self, page: Page | None, redo_until: int) -> None:
+        self._page = page
+        self._redo_until = redo_until
+        self._loss: Any = None
+        self._grad_norm: Any = None
+        self._tokens = 0
+        self._data_wait_s = 0.0
+        self._snapshot_s = 0.0
+        self._pending: deque[_Pending] = deque()
+
+    def phase(self, phase: Phase) -> None:
+        """Say what this worker does now."""
+        if self._page is not None:
+            self._page.phase(phase)
+
+    def reach(self, milestone: Milestone) -> None:
+        """Note a milestone."""
+        if self._page is not None:
+            self._page.reach(milestone)
+
+    def restored(self, step: int) -> None:
+        """Training goes on after this many completed steps."""
+        if self._page is not None:
+            self._page.restored(step)
+
+    def log(self, loss: Any, grad_norm: Any, tokens: int) -> None:
+        """Keep what the step under way has to say; the newest loss counts, tokens add up."""
+        self._loss = self._loss if loss is None else loss
+        self._grad_norm = self._grad_norm if grad_norm is None else grad_norm
+        self._tokens += int(tokens)
+
+    def waited_for_data(self, seconds: float) -> None:
+        """Time spent in the loader."""
+        self._data_wait_s += seconds
+        self._say_stalls()
+
+    def step_done(self, step: int, step_s: float) -> None:
+        """Step number `step`, counting from 1, is complete and took this long."""
+        loss, grad_norm, tokens = self._loss, self._grad_norm, self._tokens
+        self._loss, self._grad_norm, self._tokens = None, None, 0
+        if self._page is None:
+            return
+        self.publish()
+        if _on_gpu(loss) or _on_gpu(grad_norm):
+            self._pending.append(_send(step, loss, grad_norm, tokens))
+            self._page.step_done(step, step_s, None)
+        else:
+            at = time.monotonic()
+            record = StepRecord(step, at, _number(loss), _number(grad_norm), tokens)
+            self._page.step_done(step, step_s, record)
+        self._reach_first_steps(step)
+
+    def publish(self, *, wait: bool = False) -> None:
+        """Publish numbers that have arrived from the GPU; `wait` for all of them."""
+        while self._pending and (wait or self._pending[0].arrived.query()):
+            step, at, tokens, values, arrived = self._pending.popleft()
+            arrived.synchronize()
+            loss, grad_norm = values.tolist()
+            if self._page is not None:
+                self._page.record(StepRecord(step, at, loss, grad_norm, tokens))
+
+    def snapshot_taken(self, step: int, every: int, seconds: float) -> None:
+        """A snapshot of `step` is whole here and kept training waiting this long."""
+        self._snapshot_s += seconds
+        if self._page is not None:
+            self._page.snapshot(step, every)
+        self._say_stalls()
+
+    def _say_stalls(self) -> None:
+        if self._page is not None:
+            self._page.stalls(self._data_wait_s, self._snapshot_s)
+
+    def _reach_first_steps(self, step: int) -> None:
+        self.reach(Milestone.FIRST_STEP)
+        if step > self._redo_until:
+            self.reach(Milestone.CAUGHT_UP)
+
+
+def open_progress(placement: Placement) -> Progress:
+    """The progress page the agent passed, or a mute one."""
+    fd = descriptor("HOLDFAST_PAGE_FD")
+    os.environ.pop("HOLDFAST_PAGE_FD", None)  # children of the script must not write to it
+    return Progress(None if fd is None else Page(fd), placement.redo_until)
+
+
+def _on_gpu(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.is_cuda
+
+
+def _number(value: Any) -> float:
+    return math.nan if value is None else float(value)
+
+
+def _send(step: int, loss: Any, grad_norm: Any, tokens: int) -> _Pending:
+    values = torch.empty(2, dtype=torch.float64, pin_memory=True)
+    for at, value in enumerate((loss, grad_norm)):
+        if _on_gpu(value):
+            values[at].copy_(value.detach().reshape(()), non_blocking=True)
+        else:
+            values[at] = _number(value)
+    arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    arrived.record()
+    return _Pending(step, time.monotonic(), tokens, values, arrived)

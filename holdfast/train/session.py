@@ -1,0 +1,150 @@
+"""`join()`: the line in a training script above which no rank is needed.
+
+On a warm worker everything above it runs ahead of time and `join()` waits for a rank. With a rank
+it makes the process group and returns a `Run`, through which the script reaches the rest. The same
+call works under torchrun (rank from the environment, nothing to restore) and in a plain process.
+"""
+
+from typing import Any
+
+import torch
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from holdfast.checkpoint.arena import Arena
+from holdfast.errors import Error
+from holdfast.events import Milestone
+from holdfast.page import Phase
+from holdfast.train.cadence import Cadence
+from holdfast.train.exchange import Exchange
+from holdfast.train.group import join_alone, join_group, pick_device, side_group
+from holdfast.train.parallel import data_parallel
+from holdfast.train.placement import Placement, await_rank, descriptor, find_placement
+from holdfast.train.progress import Progress, open_progress
+from holdfast.train.snapshots import Snapshots, watch_optimizers
+from holdfast.train.state import State
+from holdfast.train.tracked import Tracked
+
+_joined = False
+
+
+class Run:
+    """This worker's part in an attempt. Made by `join()`."""
+
+    def __init__(self, placement: Placement, device: torch.device, progress: Progress) -> None:
+        self._placement = placement
+        self._progress = progress
+        self._parallel: list[torch.nn.Module] = []
+        self._mesh: DeviceMesh | None = None
+        self._tracked = False
+        self.device = device
+        fd = descriptor("HOLDFAST_ARENA_FD")
+        self._arena = None if fd is None else Arena(fd)
+        many = self._arena is not None and placement.world_size > 1
+        self._exchange = Exchange(placement, side_group()) if many else None
+
+    @property
+    def rank(self) -> int:
+        """Number of this worker among all, from 0."""
+        return self._placement.rank
+
+    @property
+    def local_rank(self) -> int:
+        """Number of this worker on its node, from 0."""
+        return self._placement.local_rank
+
+    @property
+    def world_size(self) -> int:
+        """Number of workers."""
+        return self._placement.world_size
+
+    @property
+    def attempt(self) -> int:
+        """Number of this attempt, from 1; 0 outside Holdfast."""
+        return self._placement.attempt
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this is the worker that prints and saves for all."""
+        return self.rank == 0
+
+    @property
+    def mesh(self) -> DeviceMesh:
+        """All ranks in one dimension, `dp_replicate`."""
+        if self._mesh is None:
+            join_alone(self.device)
+            shape, names = (self.world_size,), ("dp_replicate",)
+            self._mesh = init_device_mesh(self.device.type, shape, mesh_dim_names=names)
+        return self._mesh
+
+    def parallelize(self, model: torch.nn.Module, **options: Any) -> torch.nn.Module:
+        """`model` on this worker's device, averaging gradients over all ranks (DDP).
+
+        `options` are those of DistributedDataParallel.
+        """
+        model = model.to(self.device)
+        if self.world_size == 1:
+            return model
+        self._parallel.append(model)
+        return data_parallel(model, self.device, settled=False, options=options)
+
+    def track(self, *, loader: Any = None, **objects: Any) -> State:
+        """Keep these objects through faults; returns the loop.
+
+        Every object needs `state_dict()` and `load_state_dict()`. Modules, optimizers and
+        schedulers of a data-parallel run are the same on all ranks; anything else belongs to this
+        rank. `loader` gives the batches of `steps()`.
+
+        Raises `Error` (not-tracked; run-unavailable when called twice).
+        """
+        if self._tracked:
+            raise _unavailable("run.track() was called twice", "pass all objects in one call")
+        self._tracked = True
+        self._progress.phase(Phase.SETUP)
+        everything = objects if loader is None else {**objects, "loader": loader}
+        alone = self.world_size == 1
+        tracked = Tracked(everything, self.device, None if alone else self._parallel)
+        snapshots = self._snapshots(tracked)
+        if snapshots is not None:
+            optimizers = [o for o in objects.values() if isinstance(o, torch.optim.Optimizer)]
+            watch_optimizers(snapshots, optimizers)
+        return State(tracked, loader, self._progress, snapshots, spread_if_new=False)
+
+    def log(self, *, loss: Any = None, grad_norm: Any = None, tokens: int = 0) -> None:
+        """Report numbers of the step under way; tensors are not waited for.
+
+        `tokens` counts what this rank consumed and adds up when called more than once a step.
+        """
+        self._progress.log(loss, grad_norm, tokens)
+
+    def _snapshots(self, tracked: Tracked) -> Snapshots | None:
+        if self._arena is None:
+            return None
+        cadence = Cadence.from_environment()
+        return Snapshots(self._arena, self._exchange, self._placement, tracked, cadence)
+
+
+def join() -> Run:
+    """Return once this worker has a rank, a device and a process group.
+
+    Raises `Error` (run-unavailable) when called twice in one process.
+    """
+    global _joined
+    if _joined:
+        raise _unavailable("join() was called twice", "call it once and pass the run around")
+    _joined = True
+    await_rank()
+    placement = find_placement()
+    progress = open_progress(placement)
+    progress.reach(Milestone.STARTED)
+    progress.reach(Milestone.ARRIVED)
+    progress.phase(Phase.RENDEZVOUS)
+    device = pick_device(placement)
+    join_group(placement, device)
+    run = Run(placement, device, progress)
+    progress.reach(Milestone.JOINED)
+    progress.phase(Phase.SETUP)
+    return run
+
+
+def _unavailable(what: str, help_: str) -> Error:
+    return Error("run-unavailable", what, why="a process has one run", help=help_)
