@@ -30,17 +30,31 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(given: list[str]) -> int:
+    if given in (["version"], ["--version"]):
+        return _version()  # without the parser, which alone costs three times as much
+
     from holdfast.cli.app import app
     from holdfast.cli.usage import usage_error
 
     try:
         status = app(given, prog_name="holdfast", standalone_mode=False, obj=given)
+    except SystemExit as exc:
+        if isinstance(exc.__context__, BrokenPipeError):
+            raise exc.__context__ from None  # typer would make it status 1: "the job failed"
+        raise
     except Exception as exc:
         error = usage_error(exc, given)
         if error is None:
             raise
         raise error from None
     return int(status or 0)
+
+
+def _version() -> int:
+    from holdfast import __version__
+
+    print(f"holdfast {__version__}")
+    return ExitStatus.OK
 
 
 def _failed(error: Error) -> int:

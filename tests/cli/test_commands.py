@@ -1,0 +1,166 @@
+"""Commands that need no running job, as a process of their own: status, output and errors."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from holdfast.errors import SLUGS
+
+
+def holdfast(*words: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "holdfast.cli", *words],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **environment},
+        timeout=120,
+    )
+
+
+def test_version_says_the_version() -> None:
+    import holdfast as package
+
+    assert holdfast("version").stdout == f"holdfast {package.__version__}\n"
+    assert holdfast("--version").stdout == f"holdfast {package.__version__}\n"
+    assert json.loads(holdfast("version", "--json").stdout)["holdfast"] == package.__version__
+
+
+def test_help_lists_every_verb_and_nothing_hidden() -> None:
+    text = holdfast("--help").stdout
+    for verb in (
+        "run", "status", "watch", "logs", "why", "incidents", "goodput", "stop", "resume",
+        "validate", "schema", "doctor", "explain", "version",
+    ):  # fmt: skip
+        assert f"\n  {verb} " in text
+    assert "\n  controller " not in text
+    assert holdfast().stdout == text
+    assert holdfast("-h").stdout == text
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("statu",),
+        ("run",),
+        ("run", "--no-such-flag", "train.py"),
+        ("run", "--spares", "x", "train.py"),
+        ("run", "--nnodes", "1:4", "train.py"),
+        ("run", "--node-rank", "1", "train.py"),
+        ("logs", "--rank", "-1"),
+        ("validate",),
+        ("version", "surplus"),
+    ],
+)
+def test_a_wrong_command_line_is_an_error_in_our_form_with_status_2(words: tuple[str, ...]) -> None:
+    run = holdfast(*words)
+    assert run.returncode == 2
+    assert run.stderr.startswith("error[usage]: ")
+    assert "\n  why: " in run.stderr
+    assert "\n  help: " in run.stderr
+    assert "Traceback" not in run.stderr
+    assert run.stdout == ""
+
+
+def test_a_usage_error_is_json_too_where_json_was_asked_for() -> None:
+    run = holdfast("run", "--json", "--no-such-flag", "train.py")
+    assert json.loads(run.stdout)["error"]["slug"] == "usage"
+    run = holdfast("run", "--no-such-flag", "train.py", "--json")
+    assert run.stdout == ""
+
+
+def test_validate_accepts_a_good_file(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("")
+    file = tmp_path / "job.yaml"
+    file.write_text("name: gpt\nscript: train.py\nnodes: {count: 2, spares: 1}\n")
+    assert "is valid: job gpt, 2 nodes + 1 spare" in holdfast("validate", str(file)).stdout
+    found = json.loads(holdfast("validate", str(file), "--json").stdout)
+    assert (found["valid"], found["job"]["nodes"]["spares"]) == (True, 1)
+
+
+def test_validate_refuses_a_bad_file_and_a_missing_script(tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text("name: gpt\nscript: train.py\nbad: 1\n")
+    run = holdfast("validate", str(file), "--json")
+    assert run.returncode == 2
+    assert "bad (line 3): unknown key" in json.loads(run.stdout)["error"]["why"]
+    file.write_text("name: gpt\nscript: train.py\n")
+    assert "error[script-not-found]" in holdfast("validate", str(file)).stderr
+
+
+def test_schema_is_json() -> None:
+    assert json.loads(holdfast("schema").stdout)["properties"]["name"]["maxLength"] == 50
+
+
+def test_explain_lists_and_explains() -> None:
+    listed = holdfast("explain").stdout
+    assert all(f"\n{slug} " in listed for slug in SLUGS)
+    assert "exit status 2" in holdfast("explain", "job-invalid").stdout
+    assert "exit status 2" in holdfast("explain", "error[job-invalid]:").stdout
+    assert "did you mean job-invalid?" in holdfast("explain", "job-invalide").stderr
+
+
+@pytest.mark.parametrize(
+    "verb", ["status", "watch", "logs", "why", "incidents", "goodput", "stop", "resume"]
+)
+def test_a_job_that_is_not_there_is_said_with_status_4(home: Path, verb: str) -> None:
+    for words in ((verb,), (verb, "no-such-job"), (verb, "../etc")):
+        run = holdfast(*words)
+        assert run.returncode == 4
+        assert run.stderr.startswith("error[job-not-found]: ")
+    assert list(home.iterdir()) == []
+
+
+@pytest.mark.usefixtures("home")
+def test_all_jobs_are_none_at_first() -> None:
+    run = holdfast("status", "--all", "--json")
+    assert (run.returncode, json.loads(run.stdout)) == (0, [])
+
+
+def test_run_starts_nothing_when_the_script_is_missing(home: Path) -> None:
+    run = holdfast("run", "no-such-file.py")
+    assert run.returncode == 2
+    assert "error[script-not-found]: the script" in run.stderr
+    assert list(home.iterdir()) == []
+
+
+@pytest.mark.usefixtures("home")
+def test_a_job_file_takes_no_arguments_but_flags(tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text("name: gpt\nscript: none.py\n")
+    assert "takes no arguments" in holdfast("run", str(file), "--spares", "1", "extra").stderr
+    assert "error[script-not-found]" in holdfast("run", str(file), "--spares", "1").stderr
+    assert "no such option: --lr" in holdfast("run", str(file), "--lr", "1").stderr
+
+
+@pytest.mark.usefixtures("home")
+def test_doctor_finds_a_home_that_cannot_be_written() -> None:
+    good = holdfast("doctor", "--json")
+    assert good.returncode == 0
+    assert all(check["ok"] for check in json.loads(good.stdout)["checks"])
+    bad = holdfast("doctor", HOLDFAST_HOME="/proc/holdfast")
+    assert bad.returncode == 3
+    assert "bad  home: /proc" in bad.stdout
+    assert "help: set HOLDFAST_HOME" in bad.stdout
+
+
+def test_a_reader_that_leaves_is_no_error() -> None:
+    pipe = subprocess.Popen(
+        [sys.executable, "-m", "holdfast.cli", "schema"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert pipe.stdout is not None
+    assert pipe.stderr is not None
+    pipe.stdout.close()
+    assert pipe.stderr.read() == b""
+    pipe.stderr.close()
+    assert pipe.wait(timeout=60) == 0
+
+
+def test_the_shell_gets_completions() -> None:
+    run = holdfast(_HOLDFAST_COMPLETE="complete_bash", COMP_WORDS="holdfast st", COMP_CWORD="1")
+    assert {"status", "stop"} <= set(run.stdout.split())

@@ -1,0 +1,39 @@
+"""The reference is what the code says; `make docs` writes it anew."""
+
+import pytest
+
+from docs.generate import NOTICE, PAGES, REFERENCE
+from holdfast.errors import SLUGS, ExitStatus
+from holdfast.spec.load import job_schema
+
+
+def text(page: str) -> str:
+    return (REFERENCE / page).read_text()
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_is_up_to_date(page: str) -> None:
+    assert text(page) == NOTICE + PAGES[page](), "run `make docs`"
+
+
+def test_there_is_no_page_that_nobody_writes() -> None:
+    assert {path.name for path in REFERENCE.iterdir()} == set(PAGES)
+
+
+@pytest.mark.parametrize("slug", SLUGS)
+def test_every_error_is_documented(slug: str) -> None:
+    assert f"## {slug}\n" in text("errors.md")
+
+
+@pytest.mark.parametrize("status", ExitStatus)
+def test_every_exit_status_is_documented(status: ExitStatus) -> None:
+    assert f"| {int(status)} | `{status.name}` |" in text("exit-status.md")
+
+
+def test_every_setting_is_documented() -> None:
+    schema = job_schema()
+    keys = set(schema["properties"])
+    for section in ("nodes", "warm", "snapshots", "recovery", "logs"):
+        inner = schema["$defs"][section.capitalize()]["properties"]
+        keys |= {f"{section}.{key}" for key in inner}
+    assert not {key for key in keys if f"| `{key}` |" not in text("job.md")}

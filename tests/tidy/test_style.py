@@ -1,0 +1,116 @@
+"""Rules of style that a machine can check. There is no list of exceptions."""
+
+import ast
+import re
+import statistics
+
+from tests.tidy.source import Source, body_lines, package, sources
+
+FUNCTION_LINES_MAX = 70
+MODULE_LINES_MAX = 600
+LINE_LENGTH_MAX = 100
+MEDIAN_BODY_LINES_MAX = 10
+BANNED = frozenset(("util", "utils", "common", "helper", "helpers", "manager", "base", "data2"))
+ALLOWED_FILES = frozenset(("holdfast/drivers/base.py",))
+
+
+def test_no_function_is_longer_than_the_limit() -> None:
+    long = [
+        f"{source}:{function.lineno} {function.name}: {lines} lines"
+        for source in sources()
+        for function in source.functions()
+        if (lines := (function.end_lineno or 0) - function.lineno + 1) > FUNCTION_LINES_MAX
+    ]
+    assert not long
+
+
+def test_the_median_function_is_short() -> None:
+    lengths = [body_lines(f) for source in package() for f in source.functions()]
+    assert statistics.median(lengths) <= MEDIAN_BODY_LINES_MAX
+
+
+def test_no_module_is_longer_than_the_limit() -> None:
+    lengths = {str(source): source.text.count("\n") for source in sources()}
+    assert not {path: n for path, n in lengths.items() if n > MODULE_LINES_MAX}
+
+
+def test_no_line_is_longer_than_the_limit() -> None:
+    long = [
+        f"{source}:{number}"
+        for source in sources()
+        for number, line in enumerate(source.text.splitlines(), 1)
+        if len(line) > LINE_LENGTH_MAX
+    ]
+    assert not long
+
+
+def test_names_explain_themselves() -> None:
+    """No file, class or function is called utils, manager and the like."""
+    banned = [
+        f"{source}: {name}"
+        for source in sources()
+        for name in _names(source)
+        if BANNED & set(_words(name))
+    ]
+    assert not banned
+
+
+def _names(source: Source) -> list[str]:
+    file = [] if str(source) in ALLOWED_FILES else [source.path.stem]
+    classes = [c.name for c in source.classes()]
+    return [*file, *classes, *(f.name for f in source.functions())]
+
+
+def _words(name: str) -> list[str]:
+    """`RunManager` and `run_manager` as their words."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower().split("_")
+
+
+def test_every_module_says_what_it_is() -> None:
+    assert not [str(s) for s in sources() if s.text.strip() and not ast.get_docstring(s.tree)]
+
+
+def test_every_public_function_of_the_package_says_what_it_does() -> None:
+    """Those at the top of a module and of its public classes."""
+    silent = [
+        f"{source}:{function.lineno} {function.name}"
+        for source in package()
+        for function in _public(source.tree)
+        if ast.get_docstring(function) is None
+    ]
+    assert not silent
+
+
+def _public(tree: ast.Module | ast.ClassDef) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+    found = []
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+            found += _public(node)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            found += [] if node.name.startswith("_") else [node]
+    return found
+
+
+def test_the_syntax_is_that_of_the_oldest_supported_python() -> None:
+    for source in sources():
+        ast.parse(source.text, str(source), feature_version=(3, 11))
+
+
+def test_no_class_inherits_but_errors_protocols_and_tagged_facts() -> None:
+    """A class of ours is nobody's parent, unless an error or the root of a family of facts."""
+    own = {c.name: c for source in package() for c in source.classes()}
+    wrong = [
+        f"{source}:{c.lineno} {c.name}({parent})"
+        for source in package()
+        for c in source.classes()
+        for parent in (ast.unparse(b) for b in c.bases)
+        if parent in own and not _may_be_parent(own[parent], own)
+    ]
+    assert not wrong
+
+
+def _may_be_parent(parent: ast.ClassDef, own: dict[str, ast.ClassDef]) -> bool:
+    roots = {ast.unparse(b) for b in parent.bases}
+    tagged = any(keyword.arg == "tag" for keyword in parent.keywords)
+    known = roots & {"Exception", "Protocol", "BaseModel"}
+    return tagged or bool(known) or any(_may_be_parent(own[r], own) for r in roots if r in own)
