@@ -1,9 +1,9 @@
 """What a worker says when it only noticed that a peer was gone.
 
 Those are never the cause: with thousands of ranks, all but one say this. The phrases were recorded
-from real processes (tests/diagnosis/record.py), those of NCCL taken from its source. An ordinary
-exception counts as a symptom only with such a phrase, so that a user's own RuntimeError about some
-other connection does not.
+from real processes (tests/diagnosis/record.py); those of NCCL, which needs GPUs, are the ones that
+users report (NVIDIA/nccl issues 934, 1514, 2076; zai-org/GLM-130B 132). An ordinary exception is
+a symptom only with such a phrase, so that a user's own RuntimeError about a connection is not.
 """
 
 import re
@@ -29,9 +29,9 @@ STORE = re.compile(
     re.IGNORECASE,
 )
 NCCL = re.compile(
-    r"remote process exited|ncclRemoteError|ncclSystemError|collective operation timeout"
-    r"|communicator was aborted|store->get|Watchdog caught|Connection (?:closed|reset)"
-    r"|Socket Timeout|socketStartConnect|socketPollConnect|wait timeout"
+    r"remote process exited|ncclRemoteError|NCCL communicator was aborted"
+    r"|Watchdog caught collective operation timeout|Connection (?:closed|reset) by|Broken pipe"
+    r"|Socket Timeout|wait timeout"
 )
 
 
@@ -44,7 +44,7 @@ def is_symptom(error: WorkerError) -> bool:
 def _is_symptom(kind: str, message: str) -> bool:
     match kind.rpartition(".")[2]:
         case "RuntimeError":
-            return bool(GLOO.search(message))
+            return bool(GLOO.search(message) or ("NCCL" in message and NCCL.search(message)))
         case "DistNetworkError" | "DistStoreError" | "DistError":
             return "EADDRINUSE" not in message and bool(STORE.search(message))
         case "DistBackendError":

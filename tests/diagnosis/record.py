@@ -83,8 +83,7 @@ SCENARIOS: dict[str, tuple[str, signal.Signals | None]] = {
     "broadcast_peer_killed": (LOOP.format(call="broadcast(t, 1)"), signal.SIGKILL),
     "barrier_peer_killed": (LOOP.format(call="barrier()"), signal.SIGKILL),
     "recv_peer_killed": (
-        "init()\nready()\nt = torch.ones(4)\n"
-        "dist.recv(t, 1) if rank == 0 else time.sleep(60)\n",
+        "init()\nready()\nt = torch.ones(4)\ndist.recv(t, 1) if rank == 0 else time.sleep(60)\n",
         signal.SIGKILL,
     ),
     "send_peer_killed": (

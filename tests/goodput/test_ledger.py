@@ -1,167 +1,52 @@
 """The ledger adds up, and a worked example gives the numbers worked out by hand."""
 
-from collections.abc import Iterable
-
 import pytest
 
-from holdfast.actions import (
-    AnyAction,
-    AssignRank,
-    EndJob,
-    Entry,
-    Fence,
-    Outcome,
-    StartAttempt,
-    StopAttempt,
-)
+from holdfast.actions import AssignRank, Entry, Fence, Outcome
 from holdfast.events import (
-    AnyEvent,
     ControllerResumed,
     DeadlinePassed,
     JobSubmitted,
     Milestone,
-    MilestoneReached,
     NodeLost,
     NodeLostReason,
     NodeReady,
     Progress,
-    Progressed,
     StopRequested,
-    Store,
-    WorkerExited,
     WorkersStarted,
-    WorkersStopped,
 )
-from holdfast.goodput import Bookkeeper, Bucket, Ledger, ledger, to_goodput
-
-STORE = Store(host="127.0.0.1", port=1, hosted=True)
-START = 1_700_000_000.0
-
-
-def assign(*nodes: str) -> tuple[AssignRank, ...]:
-    return tuple(AssignRank(node=n, node_rank=i, reason="") for i, n in enumerate(nodes))
-
-
-def start(attempt: int, node_count: int = 2) -> StartAttempt:
-    return StartAttempt(
-        attempt=attempt,
-        node_count=node_count,
-        workers_per_node=1,
-        store=STORE,
-        redo_until=0,
-        restarts=attempt - 1,
-        reason="",
-    )
-
-
-def stop(attempt: int) -> StopAttempt:
-    return StopAttempt(attempt=attempt, grace_s=2, reason="")
-
-
-def end(outcome: Outcome = Outcome.SUCCEEDED) -> EndJob:
-    return EndJob(outcome=outcome, reason="")
-
-
-def reached(attempt: int, milestone: Milestone, ago_s: float = 0.0) -> MilestoneReached:
-    return MilestoneReached(attempt=attempt, milestone=milestone, ago_s=ago_s)
-
-
-def progressed(attempt: int, step: int, ago_s: float, data: float, snap: float) -> Progressed:
-    progress = Progress(step=step, step_ago_s=ago_s, data_wait_s=data, snapshot_s=snap)
-    return Progressed(attempt=attempt, progress=progress)
-
-
-def stopped(
-    node: str, attempt: int, ago_s: float = 0.0, progress: Progress | None = None
-) -> WorkersStopped:
-    return WorkersStopped(
-        node=node, attempt=attempt, store=None, ago_s=ago_s, progress=progress or Progress()
-    )
-
-
-def exited(
-    rank: int,
-    attempt: int,
-    *,
-    code: int | None = None,
-    signal: int | None = None,
-    ago_s: float = 0.0,
-    progress: Progress | None = None,
-) -> WorkerExited:
-    return WorkerExited(
-        node=f"n{rank}",
-        attempt=attempt,
-        rank=rank,
-        exit_code=code,
-        signal=signal,
-        ago_s=ago_s,
-        progress=progress or Progress(),
-    )
-
-
-def journal(
-    *lines: tuple[float, AnyEvent] | tuple[float, AnyEvent, *tuple[AnyAction, ...]],
-) -> list[Entry]:
-    """Entries at seconds since the start of the job."""
-    return [
-        Entry(seq=i, at=START + line[0], event=line[1], actions=tuple(line[2:]))
-        for i, line in enumerate(lines, start=1)
-    ]
-
-
-def bring_up(attempt: int, first: float, *, caught_up: float) -> list[tuple[float, AnyEvent]]:
-    """Milestones 1 s apart: arrived, joined, restored, first step; caught up as given."""
-    names = (Milestone.ARRIVED, Milestone.JOINED, Milestone.RESTORED, Milestone.FIRST_STEP)
-    lines: list[tuple[float, AnyEvent]] = [
-        (first + i, reached(attempt, name)) for i, name in enumerate(names)
-    ]
-    return [*lines, (caught_up, reached(attempt, Milestone.CAUGHT_UP))]
-
-
-def nonzero(buckets: dict[Bucket, int]) -> dict[str, int]:
-    return {str(k): v for k, v in buckets.items() if v}
-
-
-def check(books: Ledger) -> None:
-    """What must hold of every ledger."""
-    assert sum(books.buckets.values()) == books.wall_ms
-    assert min(books.buckets.values()) >= 0
-    assert 0 <= books.ettr <= 1
-    assert 0 <= books.ettr_1h <= 1
-    _check_intervals(books)
-    billed = sum(bill.lost_ms for bill in books.bills.values())
-    assert billed <= books.wall_ms - books.buckets[Bucket.PRODUCTIVE]
-
-
-def _check_intervals(books: Ledger) -> None:
-    sums = dict.fromkeys(Bucket, 0)
-    bills: dict[int, int] = {}
-    at = books.start_ms
-    for interval in books.intervals:
-        assert interval.start_ms == at < interval.end_ms
-        at = interval.end_ms
-        length = interval.end_ms - interval.start_ms
-        sums[interval.bucket] += length - sum(interval.stalls)
-        sums[Bucket.DATA_WAIT] += interval.stalls.data_wait
-        sums[Bucket.CHECKPOINT_STALL] += interval.stalls.checkpoint
-        if interval.incident is not None:
-            bills[interval.incident] = bills.get(interval.incident, 0) + length
-    assert at == books.end_ms
-    assert sums == books.buckets
-    assert bills == {k: b.lost_ms for k, b in books.bills.items() if b.lost_ms}
-    for first, second in zip(sorted(books.bills), sorted(books.bills)[1:], strict=False):
-        assert books.bills[first].until_ms <= books.bills[second].fault_ms
+from holdfast.goodput import Bookkeeper, Bucket, ledger, to_goodput
+from tests.goodput.journals import (
+    START,
+    STORE,
+    Line,
+    assign,
+    bring_up,
+    check,
+    end,
+    exited,
+    heard,
+    journal,
+    nonzero,
+    progressed,
+    reached,
+    start,
+    stop,
+    stopped,
+)
 
 
 def two_incidents() -> list[Entry]:
     """A worker is killed, later a node; each number below is worked out in the test."""
     return journal(
-        (0.5, JobSubmitted()),
-        (3.0, NodeReady(node="n0", store=STORE, instrumented=True), *assign("n0", "n1"), start(1)),
+        heard(0.5, JobSubmitted()),
+        heard(
+            3.0, NodeReady(node="n0", store=STORE, instrumented=True), *assign("n0", "n1"), start(1)
+        ),
         *bring_up(1, 4.0, caught_up=7.0),
-        (7.1, progressed(1, 1, 0.1, 0.30, 0.0)),
-        (12.0, progressed(1, 50, 0.05, 0.50, 0.20)),
-        (
+        heard(7.1, progressed(1, 1, 0.1, 0.30, 0.0)),
+        heard(12.0, progressed(1, 50, 0.05, 0.50, 0.20)),
+        heard(
             20.10,
             exited(
                 1,
@@ -172,29 +57,29 @@ def two_incidents() -> list[Entry]:
             ),
             stop(1),
         ),
-        (20.30, stopped("n0", 1, 0.02)),
-        (20.45, stopped("n1", 1, 0.05), start(2)),
+        heard(20.30, stopped("n0", 1, 0.02)),
+        heard(20.45, stopped("n1", 1, 0.05), start(2)),
         *bring_up(2, 21.0, caught_up=25.5),
-        (25.5, progressed(2, 131, 0.0, 0.2, 0.1)),
-        (30.0, progressed(2, 170, 0.0, 0.4, 0.1)),
-        (
+        heard(25.5, progressed(2, 131, 0.0, 0.2, 0.1)),
+        heard(30.0, progressed(2, 170, 0.0, 0.4, 0.1)),
+        heard(
             40.0,
             NodeLost(node="n1", reason=NodeLostReason.SILENT, ago_s=5.0),
             Fence(node="n1", reason=""),
             stop(2),
         ),
-        (
+        heard(
             40.2,
             stopped("n0", 2, 0.0, Progress(step=180, step_ago_s=4.7)),
             AssignRank(node="n2", node_rank=1, reason=""),
             start(3),
         ),
         *bring_up(3, 41.0, caught_up=45.0),
-        (60.0, reached(3, Milestone.FINISHED)),
-        (60.5, exited(0, 3, code=0, progress=Progress(step=400, finished=True))),
-        (61.0, exited(1, 3, code=0, progress=Progress(step=400, finished=True))),
-        (61.4, NodeReady(node="n9", store=STORE), end()),
-        (70.0, DeadlinePassed()),
+        heard(60.0, reached(3, Milestone.FINISHED)),
+        heard(60.5, exited(0, 3, code=0, progress=Progress(step=400, finished=True))),
+        heard(61.0, exited(1, 3, code=0, progress=Progress(step=400, finished=True))),
+        heard(61.4, NodeReady(node="n9", store=STORE), end()),
+        heard(70.0, DeadlinePassed()),
     )
 
 
@@ -275,16 +160,16 @@ def test_a_fault_while_starting_keeps_the_stages_it_was_in_and_opens_a_new_bill(
     books = ledger(
         START,
         journal(
-            (1, JobSubmitted(), *assign("n0", "n1"), start(1)),
-            (2, reached(1, Milestone.ARRIVED)),
-            (4, exited(1, 1, signal=11, ago_s=0.5), stop(1)),
-            (5, stopped("n0", 1)),
-            (5, stopped("n1", 1), start(2)),
-            (6, reached(2, Milestone.ARRIVED)),
-            (7, reached(2, Milestone.JOINED)),
-            (9, exited(0, 2, code=1, ago_s=1.0), stop(2)),
-            (9, stopped("n0", 2)),
-            (10, stopped("n1", 2), start(3)),
+            heard(1, JobSubmitted(), *assign("n0", "n1"), start(1)),
+            heard(2, reached(1, Milestone.ARRIVED)),
+            heard(4, exited(1, 1, signal=11, ago_s=0.5), stop(1)),
+            heard(5, stopped("n0", 1)),
+            heard(5, stopped("n1", 1), start(2)),
+            heard(6, reached(2, Milestone.ARRIVED)),
+            heard(7, reached(2, Milestone.JOINED)),
+            heard(9, exited(0, 2, code=1, ago_s=1.0), stop(2)),
+            heard(9, stopped("n0", 2)),
+            heard(10, stopped("n1", 2), start(3)),
             *bring_up(3, 11.0, caught_up=14.0),
         ),
         START + 20,
@@ -314,12 +199,12 @@ def test_a_worker_that_died_first_but_was_heard_last_dates_the_fault() -> None:
     books = ledger(
         START,
         journal(
-            (0, JobSubmitted(), *assign("n0", "n1"), start(1)),
+            heard(0, JobSubmitted(), *assign("n0", "n1"), start(1)),
             *bring_up(1, 0.0, caught_up=3.0),
-            (10.0, exited(0, 1, code=1, ago_s=0.01), stop(1)),
-            (10.3, exited(1, 1, signal=9, ago_s=0.4)),
-            (10.5, stopped("n0", 1)),
-            (10.5, stopped("n1", 1)),
+            heard(10.0, exited(0, 1, code=1, ago_s=0.01), stop(1)),
+            heard(10.3, exited(1, 1, signal=9, ago_s=0.4)),
+            heard(10.5, stopped("n0", 1)),
+            heard(10.5, stopped("n1", 1)),
         ),
         START + 11,
     )
@@ -330,12 +215,12 @@ def test_a_worker_that_died_first_but_was_heard_last_dates_the_fault() -> None:
 
 def test_a_script_without_the_library_is_productive_while_it_runs() -> None:
     entries = journal(
-        (1, JobSubmitted(), *assign("n0"), start(1, 1)),
-        (3, WorkersStarted(node="n0", attempt=1, ago_s=0.5)),
-        (8, exited(0, 1, code=3), stop(1)),
-        (9, stopped("n0", 1), start(2, 1)),
-        (10, WorkersStarted(node="n0", attempt=2)),
-        (20, exited(0, 2, code=0), end()),
+        heard(1, JobSubmitted(), *assign("n0"), start(1, 1)),
+        heard(3, WorkersStarted(node="n0", attempt=1, ago_s=0.5)),
+        heard(8, exited(0, 1, code=3), stop(1)),
+        heard(9, stopped("n0", 1), start(2, 1)),
+        heard(10, WorkersStarted(node="n0", attempt=2)),
+        heard(20, exited(0, 2, code=0), end()),
     )
     books = ledger(START, entries, None)
     check(books)
@@ -354,12 +239,12 @@ def test_a_requested_stop_is_no_incident() -> None:
     books = ledger(
         START,
         journal(
-            (0, JobSubmitted(), *assign("n0", "n1"), start(1)),
+            heard(0, JobSubmitted(), *assign("n0", "n1"), start(1)),
             *bring_up(1, 0.0, caught_up=3.0),
-            (10, StopRequested(by="user"), stop(1)),
-            (11, StopRequested(by="user", now=True), stop(1)),
-            (12, stopped("n0", 1)),
-            (12, stopped("n1", 1), end(Outcome.STOPPED)),
+            heard(10, StopRequested(by="user"), stop(1)),
+            heard(11, StopRequested(by="user", now=True), stop(1)),
+            heard(12, stopped("n0", 1)),
+            heard(12, stopped("n1", 1), end(Outcome.STOPPED)),
         ),
         None,
     )
@@ -373,11 +258,11 @@ def test_a_stop_request_in_the_middle_of_a_recovery_ends_the_bill() -> None:
     books = ledger(
         START,
         journal(
-            (0, JobSubmitted(), *assign("n0", "n1"), start(1)),
+            heard(0, JobSubmitted(), *assign("n0", "n1"), start(1)),
             *bring_up(1, 0.0, caught_up=3.0),
-            (10, exited(0, 1, signal=9), stop(1)),
-            (11, StopRequested(by="user"), stop(1)),
-            (13, stopped("n0", 1), end(Outcome.STOPPED)),
+            heard(10, exited(0, 1, signal=9), stop(1)),
+            heard(11, StopRequested(by="user"), stop(1)),
+            heard(13, stopped("n0", 1), end(Outcome.STOPPED)),
         ),
         None,
     )
@@ -388,19 +273,21 @@ def test_a_stop_request_in_the_middle_of_a_recovery_ends_the_bill() -> None:
 
 
 def test_orders_repeated_by_a_new_controller_change_nothing() -> None:
-    def lines(*extra: tuple[float, AnyEvent, AnyAction]) -> Iterable[Entry]:
+    def lines(*extra: Line) -> list[Entry]:
         return journal(
-            (0, JobSubmitted(), *assign("n0", "n1"), start(1)),
+            heard(0, JobSubmitted(), *assign("n0", "n1"), start(1)),
             *bring_up(1, 0.0, caught_up=3.0),
             *extra[:1],
-            (10, exited(0, 1, signal=9), stop(1)),
+            heard(10, exited(0, 1, signal=9), stop(1)),
             *extra[1:],
-            (12, stopped("n0", 1)),
-            (12, stopped("n1", 1)),
+            heard(12, stopped("n0", 1)),
+            heard(12, stopped("n1", 1)),
         )
 
     resumed = ControllerResumed(existing=("n0", "n1"))
-    repeated = ledger(START, lines((5, resumed, start(1)), (11, resumed, stop(1))), START + 13)
+    repeated = ledger(
+        START, lines(heard(5, resumed, start(1)), heard(11, resumed, stop(1))), START + 13
+    )
     check(repeated)
     assert repeated == ledger(START, lines(), START + 13)
 
@@ -410,10 +297,10 @@ def test_a_spare_that_is_lost_is_no_fault() -> None:
     books = ledger(
         START,
         journal(
-            (0, JobSubmitted(), *assign("n0", "n1"), start(1)),
+            heard(0, JobSubmitted(), *assign("n0", "n1"), start(1)),
             *bring_up(1, 0.0, caught_up=3.0),
-            (9, lost, Fence(node="spare", reason="")),
-            (10, exited(0, 1, signal=9), stop(1)),
+            heard(9, lost, Fence(node="spare", reason="")),
+            heard(10, exited(0, 1, signal=9), stop(1)),
         ),
         START + 11,
     )
@@ -424,10 +311,10 @@ def test_stalls_never_exceed_the_time_in_which_they_happened() -> None:
     books = ledger(
         START,
         journal(
-            (0, JobSubmitted(), *assign("n0"), start(1, 1)),
+            heard(0, JobSubmitted(), *assign("n0"), start(1, 1)),
             *bring_up(1, 0.0, caught_up=3.0),
-            (3, progressed(1, 1, 0.0, 0.0, 0.0)),
-            (5, progressed(1, 2, 0.0, 100.0, 100.0)),
+            heard(3, progressed(1, 1, 0.0, 0.0, 0.0)),
+            heard(5, progressed(1, 2, 0.0, 100.0, 100.0)),
         ),
         START + 6,
     )
@@ -437,16 +324,17 @@ def test_stalls_never_exceed_the_time_in_which_they_happened() -> None:
 
 
 def test_the_last_hour_is_judged_by_itself() -> None:
-    lines: list[tuple[float, AnyEvent]] = [
-        (t, progressed(1, t, 0.0, data=min(t, 7200) / 2, snap=0.0)) for t in range(10, 14400, 10)
+    lines = [
+        heard(t, progressed(1, t, 0.0, data=min(t, 7200) / 2, snap=0.0))
+        for t in range(10, 14400, 10)
     ]
     books = ledger(
         START,
         journal(
-            (0, JobSubmitted(), *assign("n0"), start(1, 1)),
-            (0, reached(1, Milestone.FIRST_STEP)),
-            (0, progressed(1, 1, 0.0, 0.0, 0.0)),
-            (0, reached(1, Milestone.CAUGHT_UP)),
+            heard(0, JobSubmitted(), *assign("n0"), start(1, 1)),
+            heard(0, reached(1, Milestone.FIRST_STEP)),
+            heard(0, progressed(1, 1, 0.0, 0.0, 0.0)),
+            heard(0, reached(1, Milestone.CAUGHT_UP)),
             *lines,
         ),
         START + 14400,
@@ -458,7 +346,7 @@ def test_the_last_hour_is_judged_by_itself() -> None:
 
 
 def test_a_job_that_never_starts_only_waits() -> None:
-    books = ledger(START, journal((1, JobSubmitted())), START + 9)
+    books = ledger(START, journal(heard(1, JobSubmitted())), START + 9)
     assert nonzero(books.buckets) == {"schedule": 9000}
     assert books.ettr == 0
     check(ledger(START, [], None))

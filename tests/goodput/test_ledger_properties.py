@@ -21,7 +21,7 @@ from holdfast.events import (
     WorkersStopped,
 )
 from holdfast.goodput import Bookkeeper, Bucket, ledger
-from tests.goodput.test_ledger import STORE, check, start, stop
+from tests.goodput.journals import STORE, check, start, stop
 
 NODES = st.sampled_from(["n0", "n1", "n2"])
 ATTEMPTS = st.integers(0, 4)
@@ -72,25 +72,27 @@ END = EndJob(outcome=Outcome.FAILED, reason="")
 
 
 @st.composite
-def journals(draw: st.DrawFn) -> list[Entry]:
+def any_journals(draw: st.DrawFn) -> list[Entry]:
     """Any facts and orders in any order, mostly without sense; time does not run backwards."""
-    at, entries = 1000.0, []
+    at = 1000.0
+    entries: list[Entry] = []
     for seq in range(draw(st.integers(0, 25))):
         at += draw(st.floats(0, 10))
         actions = draw(st.lists(ACTIONS, max_size=3))
         entries.append(Entry(seq + 1, at, draw(EVENTS), tuple(actions)))
-    if entries and draw(st.booleans()):
+    ends: bool = draw(st.booleans())
+    if entries and ends:
         entries[-1] = Entry(len(entries), at, entries[-1].event, (*entries[-1].actions, END))
     return entries
 
 
-@given(journals(), st.none() | st.floats(990, 6000))
+@given(any_journals(), st.none() | st.floats(990, 6000))
 @settings(max_examples=400, deadline=None)
 def test_any_journal_adds_up(entries: list[Entry], now: float | None) -> None:
     check(ledger(1000.0, entries, now))
 
 
-@given(journals())
+@given(any_journals())
 @settings(max_examples=100, deadline=None)
 def test_bills_and_buckets_of_the_past_never_shrink_once_posted(entries: list[Entry]) -> None:
     """Looking in between changes nothing, and the wall time only grows."""
@@ -128,7 +130,8 @@ def test_in_a_legal_job_every_fault_has_its_bill_and_nothing_else_is_billed(
 
 
 def _legal(lives: list[tuple[list[float], int, float, float]]) -> list[Entry]:
-    at, entries = 1000.0, []
+    at = 1000.0
+    entries: list[Entry] = []
 
     def say(event: AnyEvent, *actions: AnyAction) -> None:
         entries.append(Entry(len(entries) + 1, at, event, actions))

@@ -1,0 +1,188 @@
+"""The rank that failed first, and not because a peer was gone, is blamed."""
+
+import itertools
+import signal
+from pathlib import Path
+
+import pytest
+
+from holdfast.diagnosis import CAUSES, parse_traceback, weigh
+from holdfast.diagnosis.verdict import CONFIDENCE, Weight
+from holdfast.events import Progress, WorkerError, WorkerExited
+
+RECORDED = Path(__file__).parent / "recorded"
+
+
+def recorded(name: str) -> WorkerError:
+    """What a real process left behind; see record.py."""
+    error = parse_traceback((RECORDED / f"{name}.txt").read_text())
+    assert error is not None
+    return error
+
+
+def exited(
+    rank: int = 0,
+    code: int | None = 1,
+    *,
+    number: int | None = None,
+    error: WorkerError | None = None,
+    step: int | None = 5,
+    finished: bool = False,
+    ago_s: float = 0.0,
+) -> WorkerExited:
+    return WorkerExited(
+        node=f"n{rank}",
+        attempt=1,
+        rank=rank,
+        exit_code=None if number else code,
+        signal=number,
+        ago_s=ago_s,
+        progress=Progress(step=step, finished=finished),
+        error=error,
+    )
+
+
+def raised(kind: str, message: str = "", file: str = "/home/me/train.py") -> WorkerError:
+    return WorkerError(type=kind, message=message, file=file, line=7, traceback="")
+
+
+SYMPTOMS = sorted(
+    p.stem
+    for p in RECORDED.glob("*.txt")
+    if p.stem not in ("out_of_memory_cpu", "port_taken", "loader_worker_raised")
+)
+BACKEND = "torch.distributed.DistBackendError"
+NCCL_PEER_LOST = (  # as users report them
+    raised(
+        BACKEND,
+        "NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.hpp:268, remote process "
+        "exited or there was a network error, NCCL version 2.21.5\nncclRemoteError: A call failed "
+        "possibly due to a network error or a remote process exiting prematurely.",
+    ),
+    raised(
+        BACKEND,
+        "NCCL error in: ../torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:1275, internal error, "
+        "NCCL version 2.14.3\nncclInternalError: Internal check failed.\nLast error:\n"
+        "Net : Connection closed by remote peer node7<50260>",
+    ),
+    raised(
+        "RuntimeError",
+        "NCCL communicator was aborted on rank 2.  Original reason for failure was: [Rank 2] "
+        "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=10, OpType=BROADCAST, "
+        "Timeout(ms)=1800000) ran for 1805457 milliseconds before timing out.",
+    ),
+)
+NCCL_OWN = raised(BACKEND, "NCCL error in: ProcessGroupNCCL.cpp:1331, unhandled cuda error (run")
+CASES = [
+    ("worker-killed", exited(number=signal.SIGKILL)),
+    ("worker-killed", exited(number=signal.SIGTERM)),
+    ("worker-killed", exited(code=137)),
+    ("worker-killed", exited(error=raised("KeyboardInterrupt"))),
+    ("worker-crashed", exited(number=signal.SIGSEGV)),
+    ("worker-crashed", exited(number=signal.SIGBUS)),
+    ("worker-crashed", exited(code=139)),
+    ("worker-aborted", exited(number=signal.SIGABRT)),
+    ("peer-lost", exited(number=signal.SIGABRT, error=recorded("all_reduce_peer_killed"))),
+    ("worker-exception", exited(error=raised("ValueError", "bad"))),
+    ("worker-exception", exited(error=recorded("loader_worker_raised"))),
+    ("worker-exception", exited(error=raised("RuntimeError", "DataLoader timed out after 60 s"))),
+    ("worker-exception", exited(error=raised("ConnectionResetError", "[Errno 104] Connection"))),
+    (
+        "worker-exception",
+        exited(
+            error=raised(
+                "RuntimeError",
+                "[enforce fail at gloo/transport/tcp/pair.cc:454] op.preamble.length <= op.nbytes",
+            )
+        ),
+    ),
+    ("import-error", exited(error=raised("ModuleNotFoundError", "No module named 'einops'"))),
+    ("syntax-error", exited(error=raised("IndentationError", "unexpected indent"))),
+    ("not-startable", exited(code=127)),
+    ("not-startable", exited(error=WorkerError(type="PermissionError", message="x", file="a"))),
+    ("worker-exit", exited(code=3)),
+    ("worker-exit", exited(code=3, error=raised("SystemExit", "3"))),
+    ("exited-early", exited(code=0)),
+    ("exited-silently", exited(code=0, step=None)),
+    ("finished", exited(code=0, finished=True)),
+    ("out-of-memory", exited(error=recorded("out_of_memory_cpu"))),
+    ("out-of-memory", exited(error=raised("torch.OutOfMemoryError", "CUDA out of memory."))),
+    ("device-error", exited(error=raised("torch.AcceleratorError", "CUDA error: unspecified"))),
+    ("disk-full", exited(error=raised("OSError", "[Errno 28] No space left on device: 'a'"))),
+    ("port-taken", exited(error=recorded("port_taken"))),
+    ("device-error", exited(error=NCCL_OWN)),
+    *[("peer-lost", exited(error=error)) for error in NCCL_PEER_LOST],
+    *[("peer-lost", exited(error=recorded(name))) for name in SYMPTOMS],
+]
+
+
+@pytest.mark.parametrize(("cause", "one"), CASES)
+def test_one_exit_has_the_cause_it_shows(cause: str, one: WorkerExited) -> None:
+    verdict = weigh([one])
+    assert verdict.cause == cause
+    assert verdict.user_error == CAUSES[cause].user
+    assert verdict.confidence == CONFIDENCE[CAUSES[cause].weight]
+    assert verdict.chosen is one
+    assert verdict.also_failed == 0
+    assert verdict.summary.startswith("Rank 0 ")
+
+
+def test_every_cause_of_an_exit_is_in_the_table_above() -> None:
+    assert {cause for cause, _ in CASES} | {"node-lost"} == set(CAUSES)
+
+
+def test_a_failed_rank_outweighs_the_symptoms_of_the_others_whenever_they_came() -> None:
+    symptoms = itertools.cycle(recorded(name) for name in SYMPTOMS)
+    others = [exited(r, error=next(symptoms), ago_s=9.0) for r in range(1, 512)]
+    for cause, one in CASES:
+        if CAUSES[cause].weight in (Weight.CAUSE, Weight.MAYBE, Weight.ODD):
+            verdict = weigh([*others[:255], one, *others[255:]])
+            assert (verdict.cause, verdict.chosen) == (cause, one)
+            assert verdict.also_failed == 511
+
+
+def test_of_equals_the_first_to_die_is_blamed_and_the_doubt_is_said() -> None:
+    first = exited(3, error=raised("ValueError", file="/home/me/a.py"), ago_s=2.0)
+    second = exited(1, number=signal.SIGSEGV, ago_s=1.0)
+    verdict = weigh([second, first])
+    assert verdict.chosen is first
+    assert verdict.confidence < weigh([first]).confidence
+
+
+def test_the_same_bug_on_every_rank_is_no_doubt() -> None:
+    ranks = [exited(r, error=raised("ValueError", f"rank {r}")) for r in range(8)]
+    verdict = weigh(ranks)
+    assert verdict.chosen is ranks[0]
+    assert verdict.confidence == weigh(ranks[:1]).confidence
+    assert verdict.also_failed == 7
+
+
+def test_a_rank_that_finished_is_not_counted_as_failed() -> None:
+    verdict = weigh([exited(0, 0, finished=True, ago_s=5.0), exited(1, number=signal.SIGKILL)])
+    assert verdict.cause == "worker-killed"
+    assert verdict.also_failed == 0
+
+
+def test_the_signature_is_the_same_for_the_same_bug_with_another_message() -> None:
+    one = weigh([exited(error=raised("ValueError", "loss is 1.5"))])
+    other = weigh([exited(error=raised("ValueError", "loss is 9.1"))])
+    elsewhere = weigh([exited(error=raised("ValueError", "loss is 1.5", file="b.py"))])
+    assert one.signature == other.signature == "ValueError@/home/me/train.py:7"
+    assert elsewhere.signature != one.signature
+    assert weigh([exited(number=signal.SIGKILL)]).signature is None
+
+
+def test_a_sigkill_names_the_memory_killer_only_as_a_possibility() -> None:
+    verdict = weigh([exited(number=signal.SIGKILL)])
+    assert verdict.cause == "worker-killed"
+    assert "possibly" in verdict.summary
+
+
+def test_without_exits_no_worker_is_blamed() -> None:
+    verdict = weigh([])
+    assert (verdict.cause, verdict.chosen, verdict.user_error) == ("node-lost", None, False)
+
+
+def test_an_exit_by_choice_says_status_and_place() -> None:
+    verdict = weigh([exited(code=3, error=raised("SystemExit", "3"))])
+    assert verdict.summary == "Rank 0 exited with status 3 (/home/me/train.py:7)."
