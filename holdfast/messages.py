@@ -126,7 +126,7 @@ class AskStatus(Message, frozen=True, kw_only=True):
 class StatusReply(Message, frozen=True, kw_only=True):
     """A `JobStatus` as JSON."""
 
-    status: msgspec.Raw
+    status: bytes
 
 
 class Done(Message, frozen=True, kw_only=True):

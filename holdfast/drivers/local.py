@@ -313,7 +313,7 @@ class LocalDriver:
                 self._put(StopRequested(by=message.by, now=message.now))
                 return Done()
             case AskStatus():
-                return StatusReply(status=msgspec.Raw(self._status()))
+                return StatusReply(status=self._status())
             case _:
                 assert_never(message)
 
