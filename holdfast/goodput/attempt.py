@@ -131,13 +131,10 @@ def timeline(attempt: Attempt, until: int, *, instrumented: bool, closed: bool) 
 
 def _trained_until(attempt: Attempt, until: int, closed: bool) -> int:
     """When the attempt stopped training: by a fault, by order, by itself, or not before `until`."""
-    fault = attempt.fault()
     if attempt.ordered is not None:
-        struck = attempt.incident is not None and fault is not None
-        return min(fault, attempt.ordered) if struck and fault is not None else attempt.ordered
-    if not closed:
-        return until
-    return next((t for t in (fault, attempt.last_exit) if t is not None), until)
+        fault = attempt.fault() if attempt.incident is not None else None
+        return attempt.ordered if fault is None else min(fault, attempt.ordered)
+    return attempt.last_exit if closed and attempt.last_exit is not None else until
 
 
 def _training(attempt: Attempt, instrumented: bool) -> list[Mark]:
@@ -158,9 +155,8 @@ def _unfinished_step(attempt: Attempt, last: Mark, end: int) -> list[Mark]:
     """What came after the last completed step is to be redone or, without a fault, was no step."""
     if last.bucket is not Bucket.PRODUCTIVE or attempt.step_end is None:
         return []
-    redone = attempt.incident is not None or attempt.fault() is not None
     at = min(max(attempt.step_end, last.at), end)
-    return [Mark(at, Bucket.REPLAY if redone else Bucket.OTHER, None)]
+    return [Mark(at, Bucket.OTHER if attempt.incident is None else Bucket.REPLAY, None)]
 
 
 def _aftermath(attempt: Attempt, end: int, incident: int | None, closed: bool) -> list[Mark]:

@@ -210,12 +210,18 @@ class Bookkeeper:
 
     def _post_progress(self, at: int) -> None:
         """Steps that are known to be done are productive for good."""
-        attempt = self._attempt
-        trains = Milestone.CAUGHT_UP in attempt.reached and attempt.ordered is None
-        if trains and attempt.fault() is None and attempt.step_end is not None:
-            until = min(at, attempt.step_end)
-            if until > max(self._books.cursor, attempt.reached[Milestone.CAUGHT_UP]):
-                _post(self._books, attempt, until, self._timeline(until, closed=False), final=True)
+        attempt, cursor = self._attempt, self._books.cursor
+        caught_up = attempt.reached.get(Milestone.CAUGHT_UP)
+        over = attempt.ordered is not None or Milestone.FINISHED in attempt.reached
+        if caught_up is None or over or attempt.fault() is not None or attempt.step_end is None:
+            return
+        until = min(at, attempt.step_end)
+        if until <= max(cursor, caught_up):
+            return
+        marks = [Mark(cursor, Bucket.PRODUCTIVE, None)]
+        if cursor <= caught_up:  # what came before is not posted yet
+            marks = self._timeline(until, closed=False)
+        _post(self._books, attempt, until, marks, final=True)
 
 
 def _post(

@@ -307,6 +307,24 @@ def test_a_spare_that_is_lost_is_no_fault() -> None:
     assert books.bills[1].fault_ms == books.start_ms + 10_000
 
 
+def test_a_node_lost_after_its_workers_finished_does_not_end_the_training_of_the_others() -> None:
+    lost = NodeLost(node="n0", reason=NodeLostReason.SILENT)
+    books = ledger(
+        START,
+        journal(
+            heard(0, JobSubmitted(), *assign("n0", "n1"), start(1)),
+            heard(1, WorkersStarted(node="n0", attempt=1)),
+            heard(1, WorkersStarted(node="n1", attempt=1)),
+            heard(5, exited(0, 1, code=0)),
+            heard(6, lost, Fence(node="n0", reason="")),
+            heard(20, exited(1, 1, code=0), end()),
+        ),
+        None,
+    )
+    check(books)
+    assert nonzero(books.buckets) == {"start": 1000, "productive": 19000}
+
+
 def test_stalls_never_exceed_the_time_in_which_they_happened() -> None:
     books = ledger(
         START,
