@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from holdfast.agent.processes import Death
 from holdfast.agent.workers import Worker
+from holdfast.diagnosis.logs import parse_traceback
 from holdfast.events import Progress, WorkerError, WorkerExited
 from holdfast.messages import Start
 
@@ -79,8 +80,6 @@ def _error_of(worker: Worker, death: Death) -> WorkerError | None:
         return error
     if death.signal is not None:
         return None
-    from holdfast.diagnosis.logs import parse_traceback
-
     return parse_traceback(worker.output.tail.decode(errors="replace"))
 
 

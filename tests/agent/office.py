@@ -61,6 +61,7 @@ class Office:
         self.heard: list[AnyEvent | Report] = []  # in the order of arrival
         self.known = True
         self.acknowledging = True
+        self._hellos_before = 0
         self._socket: ServerConnection | None = None
         self._server: Server | None = None
         self._thread: threading.Thread | None = None
@@ -68,6 +69,7 @@ class Office:
 
     def open(self) -> None:
         """Listen, and publish where."""
+        self._hellos_before = len(self.hellos)
         self._server = serve(self._talk, "127.0.0.1", 0)
         port = self._server.socket.getsockname()[1]
         fresh = self.folder / "controller.new"
@@ -93,9 +95,9 @@ class Office:
         self._socket = socket
         with contextlib.suppress(Exception):
             for data in socket:
-                self._hear(socket, _decoder.decode(data))  # type: ignore[arg-type]
+                self._hear(_decoder.decode(data))  # type: ignore[arg-type]
 
-    def _hear(self, socket: ServerConnection, message: Hello | Fact | Report) -> None:
+    def _hear(self, message: Hello | Fact | Report) -> None:
         match message:
             case Hello():
                 self.hellos.append(message)
@@ -134,6 +136,10 @@ class Office:
         return until(look, f"{kind.__name__} {fields or ''} among {self.facts}")[0]
 
     # ── what every test does ──
+
+    def connected(self) -> None:
+        """Wait until the agent has said hello since the office opened."""
+        until(lambda: len(self.hellos) > self._hellos_before, "the agent connects")
 
     def ready(self) -> Store:
         """Wait for the node; its store."""

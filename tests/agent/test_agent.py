@@ -1,0 +1,247 @@
+"""What a node promises while nothing goes wrong."""
+
+import json
+import os
+import signal
+from pathlib import Path
+
+from holdfast.events import Milestone, NodeLeft, NodeReady, Store, WorkersStarted
+from holdfast.messages import Leave, Report
+from tests.agent.conftest import Node
+from tests.agent.office import is_alive, parent_of, until
+
+PRINT_ENV = "import os, json; print(json.dumps(dict(os.environ)))"
+JOIN_BY_HAND = """
+if False:
+    import holdfast.train
+import json, os, time
+print("warm in", os.getpid(), flush=True)
+if fd := os.environ.get("HOLDFAST_CONTROL_FD"):
+    assert "RANK" not in os.environ
+    told = json.loads(open(int(fd)).readline())
+    os.environ.update(told["env"])
+print("rank", os.environ["RANK"], "in", os.getpid(), flush=True)
+time.sleep(600)
+"""
+SLEEP = "import time; print('up', flush=True); time.sleep(600)"
+
+
+def test_the_environment_of_a_worker_is_that_of_torchrun(node: Node) -> None:
+    office, agent = node(PRINT_ENV, env={"MINE": "yes"}, workers_per_node=2)
+    store = office.ready()
+    office.start(node_rank=1, node_count=3, redo_until=7, attempt=4)
+    office.exited(attempt=4, rank=3)
+    env = json.loads(agent.log(rank=3, attempt=4))
+    expected = {
+        "RANK": "3",
+        "LOCAL_RANK": "1",
+        "GROUP_RANK": "1",
+        "ROLE_RANK": "3",
+        "ROLE_NAME": "default",
+        "WORLD_SIZE": "6",
+        "LOCAL_WORLD_SIZE": "2",
+        "GROUP_WORLD_SIZE": "3",
+        "ROLE_WORLD_SIZE": "6",
+        "MASTER_ADDR": store.host,
+        "MASTER_PORT": str(store.port),
+        "TORCHELASTIC_RUN_ID": "test",
+        "TORCHELASTIC_RESTART_COUNT": "3",
+        "TORCHELASTIC_MAX_RESTARTS": "20",
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "OMP_NUM_THREADS": "1",
+        "HOLDFAST_JOB": "test",
+        "HOLDFAST_NODE": agent.node,
+        "HOLDFAST_ATTEMPT": "4",
+        "HOLDFAST_REDO_UNTIL": "7",
+        "MINE": "yes",
+    }
+    assert {name: env.get(name) for name in expected} == expected
+    assert "HOLDFAST_CONTROL_FD" not in env
+
+
+def test_a_script_runs_as_python_would_run_it(node: Node, home: Path) -> None:
+    (home / "sub").mkdir()
+    (home / "sub" / "neighbour.py").write_text("value = 7\n")
+    script = home / "sub" / "main.py"
+    script.write_text(
+        "import atexit, os, sys, threading, neighbour\n"
+        "import __main__\n"
+        "assert __name__ == '__main__' and __main__.neighbour is neighbour\n"
+        "assert sys.path[0] == os.path.dirname(os.path.realpath(__file__)), sys.path\n"
+        "print(sys.argv[1:], os.getcwd(), neighbour.value, sys.stdin.read() == '')\n"
+        "atexit.register(print, 'at exit')\n"
+        "threading.Thread(target=lambda: (__import__('time').sleep(0.1), print('thread'))).start()"
+    )
+    office, agent = node(script=str(script), args=["-x", "1"])
+    office.ready()
+    office.start()
+    assert office.exited().exit_code == 0
+    assert agent.log() == f"['-x', '1'] {home} 7 True\nthread\nat exit\n"
+
+
+def test_a_module_runs_as_with_dash_m(node: Node, home: Path) -> None:
+    (home / "pack").mkdir()
+    (home / "pack" / "__init__.py").write_text("")
+    (home / "pack" / "__main__.py").write_text(
+        "import sys\n"
+        "from . import __name__ as pack\n"
+        "print(pack, __package__, sys.argv, sys.path[0])\n"
+    )
+    office, agent = node(module="pack", args=["a"])
+    office.ready()
+    office.start()
+    assert office.exited().exit_code == 0, agent.log()
+    main = home / "pack" / "__main__.py"
+    assert agent.log() == f"pack pack ['{main}', 'a'] {home}\n"
+
+
+def test_any_program_can_be_the_worker(node: Node) -> None:
+    office, agent = node(command=["sh", "-c", "echo rank $RANK; exit 5"])
+    office.ready()
+    office.start()
+    exited = office.exited()
+    assert (exited.exit_code, exited.signal) == (5, None)
+    assert agent.log() == "rank 0\n"
+
+
+def test_a_cold_script_runs_in_a_fresh_interpreter(node: Node) -> None:
+    office, agent = node("import sys; print(sys.orig_argv[1])", warm={"mode": "off"})
+    office.ready()
+    office.start()
+    assert office.exited().exit_code == 0
+    assert agent.log() == "-u\n"
+
+
+def test_an_instrumented_script_joins_in_the_process_that_was_warm(node: Node) -> None:
+    office, agent = node(JOIN_BY_HAND)
+    assert office.wait_for(NodeReady).instrumented
+    office.start()
+    (pid,) = office.started()
+    until(lambda: "rank 0" in agent.log(), "the worker has its rank")
+    assert agent.log() == f"warm in {pid}\nrank 0 in {pid}\n"
+
+
+def test_the_next_attempt_takes_the_worker_that_warmed_up_meanwhile(node: Node) -> None:
+    office, agent = node(SLEEP)
+    office.ready()
+    office.start()
+    (first,) = office.started()
+    warm = until(lambda: set(agent.family()) - _known(agent.family(), first), "a warm worker")
+    stopped = office.stop()
+    office.start(attempt=2, store=stopped.store)
+    assert office.started(attempt=2) == tuple(warm)
+    until(lambda: agent.log(attempt=2) == "up\n", "the script runs")
+
+
+def _known(family: list[int], worker: int) -> set[int]:
+    """The agent, its forkserver and the first worker: the processes there were from the start."""
+    return {pid for pid in family if pid == worker or parent_of(parent_of(pid)) not in family}
+
+
+def test_each_attempt_gets_a_store_of_its_own(node: Node) -> None:
+    office, _ = node(SLEEP, workers_per_node=2)
+    stores: list[Store | None] = [office.ready()]
+    for attempt in (1, 2, 3):
+        office.start(attempt=attempt, store=stores[-1])
+        office.started(attempt=attempt)
+        stores.append(office.stop(attempt=attempt).store)
+    assert None not in stores
+    assert len(set(stores)) == 4
+
+
+def test_an_old_order_to_start_is_ignored(node: Node) -> None:
+    office, _ = node(SLEEP)
+    store = office.ready()
+    office.stop(attempt=5)
+    for attempt in (4, 5):
+        office.start(attempt=attempt, store=store)
+    office.start(attempt=6, store=store)
+    office.started(attempt=6)
+    office.start(attempt=6, store=store)
+    office.stop(attempt=6)
+    assert [event.attempt for event in office.of_kind(WorkersStarted)] == [6]
+
+
+def test_reports_come_without_workers_and_follow_a_milestone_at_once(node: Node) -> None:
+    office, _ = node(
+        "import os, time\n"
+        "from holdfast.page import Page, StepRecord\n"
+        "from holdfast.events import Milestone\n"
+        "page = Page(int(os.environ['HOLDFAST_PAGE_FD']))\n"
+        "page.reach(Milestone.ARRIVED)\n"
+        "page.restored(3)\n"
+        "page.step_done(4, 0.1, StepRecord(4, time.monotonic(), 0.1, float('nan'), 5))\n"
+        "page.reach(Milestone.FIRST_STEP)\n"
+        "page.step_done(5, 0.1, StepRecord(5, time.monotonic(), 2/3, 1.0, 5))\n"
+        "page.reach(Milestone.FINISHED)\n"
+    )
+    until(lambda: len(office.reports) >= 3, "heartbeats of an idle node")
+    assert office.reports[-1].workers == ()
+    office.ready()
+    office.start()
+    exited = office.exited()
+    assert exited.progress.step == 5 and exited.progress.finished
+    before = office.heard[: office.heard.index(exited)]
+    last = [r for r in before if isinstance(r, Report)][-1]
+    assert set(last.workers[0].milestones) == {
+        Milestone.STARTED,
+        Milestone.ARRIVED,
+        Milestone.RESTORED,
+        Milestone.FIRST_STEP,
+        Milestone.FINISHED,
+    }
+    assert last.workers[0].restored_step == 3
+    lines = (office.folder / "metrics.jsonl").read_text().splitlines()
+    rows = [json.loads(line) for line in lines]
+    assert [(r["attempt"], r["step"], r["loss"], r["grad_norm"], r["tokens"]) for r in rows] == [
+        (1, 4, 0.1, None, 5),
+        (1, 5, 2 / 3, 1.0, 5),
+    ]
+
+
+def test_a_dismissed_node_leaves_nothing(node: Node) -> None:
+    office, agent = node(SLEEP, workers_per_node=2)
+    office.ready()
+    office.start()
+    office.started()
+    office.send(Leave(reason="test"))
+    assert agent.ended() == 0
+    assert agent.family() == []
+    assert office.of_kind(NodeLeft)
+
+
+def test_sigterm_to_the_agent_gives_workers_their_grace_time(node: Node) -> None:
+    office, agent = node(
+        "import signal, sys, time\n"
+        "def bye(*_): time.sleep(0.3); print('saved', flush=True); sys.exit(0)\n"
+        "signal.signal(signal.SIGTERM, bye)\n"
+        "print('up', flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    office.ready()
+    office.start()
+    until(lambda: agent.log() == "up\n", "the worker runs")
+    os.kill(agent.process.pid, signal.SIGTERM)
+    assert agent.ended() == 0
+    assert agent.log() == "up\nsaved\n"
+    assert office.of_kind(NodeLeft) and not agent.family()
+
+
+def test_a_node_that_was_given_up_kills_its_workers(node: Node) -> None:
+    office, agent = node(SLEEP)
+    office.ready()
+    office.start()
+    (pid,) = office.started()
+    office.close()
+    office.known = False
+    office.open()
+    assert agent.ended() == 0
+    assert not is_alive(pid)
+
+
+def test_the_agent_says_who_it_is(node: Node, home: Path) -> None:
+    _, agent = node(SLEEP)
+    path = home / "nodes" / "node-0" / "agent.json"
+    until(path.exists, "agent.json")
+    card = json.loads(path.read_text())
+    assert (card["node"], card["name"], card["pid"]) == (agent.node, "node-0", agent.process.pid)

@@ -1,0 +1,372 @@
+"""What a node promises when something breaks: real signals, real processes, a real full disk."""
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from holdfast.agent import processes
+from holdfast.events import NodeReady, WorkerExited, WorkersStarted
+from holdfast.messages import Stop
+from tests.agent.conftest import Node
+from tests.agent.office import Office, is_alive, until
+
+SLEEP = "import time; print('up', flush=True); time.sleep(600)"
+FORKING = """
+import os, sys, time
+for move in (lambda: None, {away}):
+    if os.fork() == 0:
+        move()
+        os.write(1, b"child %d\\n" % os.getpid())
+        time.sleep(600)
+{then}
+"""
+
+
+def run_to_its_end(node: Node, source: str = "", **job: object) -> tuple[WorkerExited, str]:
+    """One attempt; the fact of its death and its log."""
+    office, agent = node(source, **job)
+    office.ready()
+    office.start()
+    return office.exited(), agent.log()
+
+
+def test_a_killed_worker_is_reported_with_its_signal(node: Node) -> None:
+    office, _ = node(SLEEP)
+    office.ready()
+    office.start()
+    (pid,) = office.started()
+    os.kill(pid, signal.SIGKILL)
+    exited = office.exited()
+    assert (exited.exit_code, exited.signal, exited.error) == (None, signal.SIGKILL, None)
+    assert exited.log == "logs/attempt-1/rank-0.log"
+
+
+def test_a_segfault_is_reported_with_its_signal(node: Node) -> None:
+    exited, _ = run_to_its_end(node, "import ctypes; print('x'); ctypes.string_at(0)")
+    assert (exited.exit_code, exited.signal) == (None, signal.SIGSEGV)
+
+
+def test_an_exception_is_shown_as_python_shows_it_and_placed_in_the_users_code(node: Node) -> None:
+    source = "import json\ndef f():\n    json.loads('x')\nf()\n"
+    exited, log = run_to_its_end(node, source)
+    assert exited.exit_code == 1 and exited.error is not None
+    assert exited.error.type == "json.decoder.JSONDecodeError"
+    assert exited.error.file.endswith("/script.py") and exited.error.line == 3
+    assert log == exited.error.traceback
+    assert log.startswith("Traceback (most recent call last):\n") and "holdfast" not in log
+
+
+def test_a_syntax_error_names_its_line(node: Node) -> None:
+    exited, log = run_to_its_end(node, "x = 1\ny = = 2\n")
+    assert exited.exit_code == 1 and exited.error is not None
+    assert (exited.error.type, exited.error.line) == ("SyntaxError", 2)
+    assert exited.error.file.endswith("/script.py")
+    assert log.lstrip().startswith("File ") and "SyntaxError" in log and "Traceback" not in log
+
+
+def test_an_import_error_names_the_importing_line(node: Node) -> None:
+    exited, _ = run_to_its_end(node, "\nimport no_such_module\n")
+    assert exited.exit_code == 1 and exited.error is not None
+    assert (exited.error.type, exited.error.line) == ("ModuleNotFoundError", 2)
+
+
+@pytest.mark.parametrize(
+    ("source", "code", "error"),
+    [
+        ("import sys; sys.exit(3)", 3, "SystemExit"),
+        ("import sys; sys.exit('no')", 1, "SystemExit"),
+        ("import sys; sys.exit()", 0, None),
+        ("import os; os._exit(4)", 4, None),
+        ("pass", 0, None),
+    ],
+)
+def test_the_exit_code_is_that_of_python(
+    node: Node, source: str, code: int, error: str | None
+) -> None:
+    exited, _ = run_to_its_end(node, source)
+    assert exited.exit_code == code
+    assert (exited.error.type if exited.error else None) == error
+
+
+def test_an_interrupted_script_ends_as_python_does(node: Node) -> None:
+    exited, log = run_to_its_end(node, "import os; os.kill(os.getpid(), 2)")
+    assert (exited.exit_code, exited.signal) == (None, signal.SIGINT)
+    assert log.rstrip().endswith("KeyboardInterrupt")
+
+
+def test_an_exception_in_a_forked_child_is_not_taken_for_the_workers(node: Node) -> None:
+    source = "import os\nif os.fork() == 0:\n    raise ValueError\nos.wait()\nos._exit(9)\n"
+    exited, _ = run_to_its_end(node, source)
+    assert exited.exit_code == 9
+    assert exited.error is None or exited.error.file != ""  # at most what the log shows
+
+
+@pytest.mark.parametrize(("name", "code"), [("no-such-program", 127), ("not-a-program", 126)])
+def test_a_program_that_cannot_be_run_says_so(node: Node, home: Path, name: str, code: int) -> None:
+    (home / "not-a-program").write_text("x")
+    exited, log = run_to_its_end(node, command=[str(home / name)])
+    assert exited.exit_code == code
+    assert "cannot run" in log and name in log
+    assert exited.error is not None and exited.error.file == str(home / name)
+
+
+def test_a_script_that_does_not_exist_ends_with_2(node: Node, home: Path) -> None:
+    exited, log = run_to_its_end(node, script=str(home / "gone.py"))
+    assert exited.exit_code == 2
+    assert "can't open file" in log and "gone.py" in log
+
+
+def test_children_in_the_group_of_a_dead_worker_are_killed(node: Node) -> None:
+    source = FORKING.format(away="lambda: None", then="time.sleep(0.2); os._exit(3)")
+    office, agent = node(source)
+    office.ready()
+    office.start()
+    assert office.exited().exit_code == 3
+    children = _children(agent.log())
+    assert len(children) == 2
+    assert until(lambda: not any(map(is_alive, children)), "children die") is not None
+
+
+def test_daemons_of_a_stopped_attempt_are_killed(node: Node) -> None:
+    office, agent = node(FORKING.format(away="os.setsid", then="time.sleep(600)"))
+    office.ready()
+    office.start()
+    until(lambda: len(_children(agent.log())) == 2, "children run")
+    office.stop()
+    assert not [pid for pid in _children(agent.log()) if is_alive(pid)]
+
+
+def test_nothing_of_the_group_survives_a_killed_agent(node: Node) -> None:
+    office, agent = node(FORKING.format(away="lambda: None", then="time.sleep(600)"))
+    office.ready()
+    office.start()
+    until(lambda: len(_children(agent.log())) == 2, "children run")
+    agent.process.kill()
+    until(lambda: not agent.family(), "everything dies with the agent")
+
+
+def test_nothing_survives_when_the_whole_group_of_the_agent_is_killed(node: Node) -> None:
+    office, agent = node(SLEEP)
+    office.ready()
+    office.start()
+    office.started()
+    os.killpg(agent.process.pid, signal.SIGKILL)
+    until(lambda: not agent.family(), "everything dies with the agent")
+
+
+def test_a_killed_forkserver_costs_one_attempt(node: Node) -> None:
+    office, agent = node(SLEEP, workers_per_node=2)
+    office.ready()
+    office.start()
+    pids = office.started()
+    os.kill(agent.child_of_kind("agent.forkserver"), signal.SIGKILL)
+    for rank in (0, 1):
+        assert office.exited(rank=rank).signal == signal.SIGKILL
+    assert not any(map(is_alive, pids))
+    store = office.wait_for(NodeReady, count=2).store
+    office.stop()
+    office.start(attempt=2, store=store)
+    assert len(office.started(attempt=2)) == 2
+
+
+def test_a_stopped_process_is_killed_too(node: Node) -> None:
+    office, _ = node(SLEEP)
+    office.ready()
+    office.start()
+    (pid,) = office.started()
+    os.kill(pid, signal.SIGSTOP)
+    office.stop(grace_s=0.1)
+    assert not is_alive(pid)
+    assert not office.of_kind(WorkerExited)
+
+
+def test_a_worker_that_ignores_sigterm_is_killed_after_the_grace_time(node: Node) -> None:
+    office, agent = node("import signal; signal.signal(15, signal.SIG_IGN)\n" + SLEEP)
+    office.ready()
+    office.start()
+    until(lambda: "up" in agent.log(), "the worker runs")
+    office.send(Stop(attempt=1, grace_s=600.0))
+    office.stop(grace_s=0.1)  # a second order may shorten the grace time
+    assert not office.of_kind(WorkerExited)
+
+
+def test_a_death_before_the_stop_order_is_told_and_one_by_it_is_not(node: Node) -> None:
+    source = "import os, time\nif os.environ['RANK'] == '1': os._exit(7)\ntime.sleep(600)\n"
+    office, _ = node(source, workers_per_node=2)
+    office.ready()
+    office.start()
+    assert office.exited(rank=1).exit_code == 7
+    office.stop()
+    assert [event.rank for event in office.of_kind(WorkerExited)] == [1]
+
+
+def test_a_worker_that_fails_by_itself_while_being_stopped_is_told_of(node: Node) -> None:
+    source = (
+        "import signal, time\n"
+        "def fail(*_): raise RuntimeError('on the way out')\n"
+        "signal.signal(signal.SIGTERM, fail)\n"
+        "print('up', flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    office, agent = node(source)
+    office.ready()
+    office.start()
+    until(lambda: agent.log() == "up\n", "the worker runs")
+    stopped = office.stop()
+    (exited,) = office.of_kind(WorkerExited)
+    assert exited.error is not None and exited.error.message == "on the way out"
+    assert office.heard.index(exited) < office.heard.index(stopped)
+
+
+def test_workers_train_on_while_the_controller_is_away_and_no_fact_is_lost(node: Node) -> None:
+    source = (
+        "import os, time\n"
+        "if os.environ['RANK'] == '1':\n"
+        "    while not os.path.exists('die'): time.sleep(0.01)\n"
+        "    os._exit(5)\n"
+        "time.sleep(600)\n"
+    )
+    office, _ = node(source, workers_per_node=2)
+    office.ready()
+    office.start()
+    pids = office.started()
+    office.close()
+    (office.folder / "die").write_text("")
+    until(lambda: not is_alive(pids[1]), "rank 1 dies while nobody listens")
+    died_at = time.monotonic()
+    office.acknowledging = False
+    office.open()
+    exited = office.exited(rank=1)
+    assert exited.ago_s <= time.monotonic() - died_at + 1.0
+    assert is_alive(pids[0])
+    assert (office.hellos[-1].attempt, office.hellos[-1].running) == (1, True)
+    office.close()
+    office.acknowledging = True
+    office.open()
+    office.connected()
+    office.stop()
+    assert office.deliveries == sorted(set(office.deliveries))
+    assert len(office.of_kind(WorkerExited)) == 1
+    assert len(office.of_kind(WorkersStarted)) == 1
+
+
+def test_unacknowledged_facts_come_again(node: Node) -> None:
+    office, _ = node(SLEEP)
+    office.ready()
+    office.close()
+    forgetful = Office(office.folder)
+    forgetful.token = office.token
+    (office.folder / "token").write_text(office.token)
+    forgetful.acknowledging = False
+    forgetful.open()
+    try:
+        forgetful.connected()
+        forgetful.start(store=office.ready())
+        forgetful.started()
+        forgetful.close()
+        forgetful.facts.clear()  # it was killed before they reached the disk
+        forgetful.open()
+        forgetful.started()
+    finally:
+        forgetful.close()
+
+
+def test_without_a_controller_for_too_long_the_node_ends(node: Node) -> None:
+    office, agent = node(SLEEP, recovery={"controller_absence_s": 0.5})
+    office.ready()
+    office.start()
+    office.started()
+    office.close()
+    assert agent.ended() == 0
+    assert agent.family() == []
+
+
+def test_endless_output_is_rotated_and_does_not_keep_the_agent_busy(node: Node) -> None:
+    limit = 64 * 1024
+    office, _ = node(command=["yes"], logs={"max_bytes": limit})
+    office.ready()
+    office.start()
+    log = office.folder / "logs" / "attempt-1" / "rank-0.log"
+    until(log.with_name("rank-0.log.1").exists, "the log is rotated")
+    before = len(office.reports)
+    until(lambda: len(office.reports) >= before + 5, "the agent still reports")
+    sizes = {path.name: path.stat().st_size for path in log.parent.iterdir()}
+    assert set(sizes) <= {"rank-0.log", "rank-0.log.1"}
+    assert all(size <= limit for size in sizes.values())
+    office.stop()
+
+
+def test_output_on_a_full_disk_is_dropped_and_owned_up_to(
+    node: Node, small_disk: Callable[[], None]
+) -> None:
+    small_disk()
+    source = (
+        "import os, time\n"
+        "for i in range(4000): print('x' * 200, flush=True)\n"
+        "open('printed', 'w').close()\n"
+        "while not os.path.exists('room'): time.sleep(0.01)\n"
+        "time.sleep(0.5)\n"
+        "print('there is room', flush=True)\n"
+    )
+    office, agent = node(source)
+    office.ready()
+    office.start()
+    until((office.folder / "printed").exists, "the worker is not blocked")
+    log = office.folder / "logs" / "attempt-1" / "rank-0.log"
+    os.truncate(log, 0)
+    (office.folder / "room").write_text("")
+    assert office.exited().exit_code == 0
+    text = agent.log()
+    assert "bytes of output were lost here: No space left on device]" in text
+    assert text.endswith("there is room\n")
+
+
+def test_a_warm_worker_that_fails_is_noted_and_the_attempt_shows_the_error(
+    node: Node, home: Path
+) -> None:
+    office, agent = node("raise ValueError('above join')", warm={"mode": "script"})
+    office.ready()
+    warm_log = home / "nodes" / "node-0" / "warm-0.log"
+    until(warm_log.exists, "the warm worker ends")
+    office.start()
+    exited = office.exited()
+    assert exited.error is not None and exited.error.message == "above join"
+    assert "above join" in warm_log.read_text() and "above join" in agent.log()
+
+
+def test_a_preload_that_kills_the_forkserver_is_given_up(node: Node, home: Path) -> None:
+    (home / "deadly.py").write_text("import os; os._exit(1)\n")
+    office, _ = node("print('runs')", warm={"preload": ["deadly"]})
+    office.ready()
+    office.start()
+    assert office.exited().exit_code == 0
+
+
+def test_a_preload_that_cannot_be_imported_is_noted(node: Node) -> None:
+    office, agent = node(SLEEP, warm={"preload": ["no_such_module"]})
+    office.ready()
+    assert "preload of no_such_module failed" in agent.words()
+
+
+def test_a_missing_working_folder_is_the_workers_error(node: Node, home: Path) -> None:
+    (home / "gone").mkdir()
+    office, _ = node(SLEEP, workdir=str(home / "gone" / "deeper"))
+    office.ready()
+    office.start()
+    exited = office.exited()
+    assert exited.exit_code == 1
+    assert exited.error is not None and exited.error.type == "FileNotFoundError"
+
+
+def test_a_process_of_ours_is_found_by_its_environment(node: Node) -> None:
+    office, agent = node(SLEEP)
+    office.ready()
+    assert processes.carrying("HOLDFAST_NODE", agent.node) == set(agent.family())
+
+
+def _children(log: str) -> list[int]:
+    return [int(line.split()[1]) for line in log.splitlines() if line.startswith("child")]

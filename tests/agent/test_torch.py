@@ -1,0 +1,72 @@
+"""The same with PyTorch: preloaded, rendezvous on the node's own store, nothing initialised early."""
+
+import os
+import signal
+
+import pytest
+
+from holdfast.events import NodeReady
+from tests.agent.conftest import Node
+from tests.agent.office import until
+
+pytestmark = pytest.mark.slow
+
+DDP = """
+import os, sys, time
+loaded = set(sys.modules)
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 2))
+optimizer = torch.optim.AdamW(model.parameters())
+for step in range(3):
+    model(torch.full((1, 4), float(dist.get_rank()))).sum().backward()
+    optimizer.step()
+late = len(set(sys.modules) - loaded)
+print("trained", os.environ["TORCHELASTIC_RESTART_COUNT"], dist.get_world_size(), late, flush=True)
+time.sleep(600)
+"""
+
+
+def test_an_uninstrumented_ddp_script_trains_again_after_a_kill_on_a_fresh_store(
+    node: Node,
+) -> None:
+    office, agent = node(DDP, framework="pytorch", workers_per_node=2)
+    ready = office.wait_for(NodeReady)
+    assert ready.store.hosted and not ready.instrumented
+    store = ready.store
+    for attempt in (1, 2, 3):
+        office.start(attempt=attempt, store=store)
+        pids = office.started(attempt=attempt)
+        for rank in (0, 1):
+            until(lambda r=rank, a=attempt: "trained" in agent.log(r, a), "both ranks train")
+            words = agent.log(rank, attempt).split()
+            assert words[1:3] == [str(attempt - 1), "2"]
+            assert int(words[3]) < 20, "what DDP imports lazily is loaded ahead"
+        os.kill(pids[1], signal.SIGKILL)
+        assert office.exited(attempt=attempt, rank=1).signal == signal.SIGKILL
+        fresh = office.stop(attempt=attempt).store
+        assert fresh is not None and fresh.hosted and fresh != store
+        store = fresh
+
+
+def test_the_forkserver_has_one_thread_and_no_gpu_context(node: Node) -> None:
+    source = "import torch; print(torch.cuda.is_initialized(), flush=True)"
+    office, agent = node(source, framework="pytorch", env={"OMP_NUM_THREADS": "1"})
+    office.ready()
+    forkserver = agent.child_of_kind("agent.forkserver")
+    assert len(os.listdir(f"/proc/{forkserver}/task")) == 1
+    office.start()
+    assert office.exited().exit_code == 0
+    assert agent.log() == "False\n"
+
+
+def test_random_numbers_differ_between_workers(node: Node) -> None:
+    source = "import random, numpy; print(random.random(), numpy.random.rand(), flush=True)"
+    office, agent = node(source, framework="pytorch", workers_per_node=2)
+    office.ready()
+    office.start()
+    drawn = set()
+    for rank in (0, 1):
+        assert office.exited(rank=rank).exit_code == 0
+        drawn |= set(agent.log(rank).split())
+    assert len(drawn) == 4
