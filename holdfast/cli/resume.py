@@ -8,6 +8,7 @@ from holdfast.cli import controller
 from holdfast.cli.foreground import run_shown
 from holdfast.cli.locate import job_folder
 from holdfast.cli.output import AsJson, JobName, talk
+from holdfast.cli.status import status_of
 
 
 def resume(
@@ -28,7 +29,8 @@ def resume(
     if detach:
         controller.detach(folder, resume=True, as_json=as_json)
         return
-    talk(f"{job.name}: a new controller takes over; record in {folder}")
+    if status_of(folder).outcome is None:
+        talk(f"{job.name}: a new controller takes over; record in {folder}")
     status = run_shown(
         job, folder, lambda hear: resume_job(folder, on_event=hear), as_json=as_json, resumed=True
     )

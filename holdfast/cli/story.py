@@ -32,9 +32,25 @@ def place(incident: "Incident | IncidentRecord") -> str:
 
 def opened(incident: "IncidentRecord") -> str:
     """One line: what happened, where, and what is done about it."""
-    done = [a.reason or a.action for a in incident.actions]
-    measures = f" -> {'; '.join(dict.fromkeys(done))}" if done else ""
-    return f"incident {incident.id}: {incident.summary} ({place(incident)}){measures}"
+    done = [measure(a.action, a.reason, incident.summary) for a in incident.actions]
+    told = "; ".join(text for text in dict.fromkeys(done) if text)
+    what = f"incident {incident.id}: {incident.summary.rstrip('.')} ({place(incident)})"
+    return f"{what} -> {told}" if told else what
+
+
+def measure(action: str, reason: str, summary: str) -> str:
+    """What was done, with its reason unless that only says again what happened."""
+    again = (f": {summary}", summary)
+    why = reason.removesuffix(again[0]).removesuffix(again[1])
+    match action:
+        case "StopAttempt":
+            return ""  # goes without saying: it comes before everything else
+        case "StartAttempt":
+            return "restart"
+        case "EndJob":
+            return f"end the job: {why}"
+        case _:
+            return why or action
 
 
 def closed(incident: "IncidentRecord") -> str:
@@ -91,7 +107,7 @@ def accounts(status: "JobStatus") -> str:
 
 
 def status_lines(status: "JobStatus") -> list[tuple[str, str]]:
-    """The answer of `holdfast status` as (label, text)."""
+    """The answer of `holdfast status` as (label, text); an ended job has no nodes any more."""
     lines = [
         ("job", status.job),
         ("phase", headline(status)),
@@ -100,7 +116,7 @@ def status_lines(status: "JobStatus") -> list[tuple[str, str]]:
         ("training", training(status)),
         ("ETTR", accounts(status)),
     ]
-    for node in status.nodes:
+    for node in status.nodes if status.outcome is None else ():
         rank = f", node rank {node.rank}" if node.rank is not None else ""
         lines.append(("node", f"{node.name}: {node.state}{rank}"))
     return [(label, text) for label, text in lines if text]
@@ -122,7 +138,12 @@ def ending(status: "JobStatus") -> str:
     """One line at the end of a job."""
     steps = f", {count(status.step, 'step')}" if status.step is not None else ""
     outcome = (status.outcome or status.phase).replace("_", " ")
-    return f"{status.job} {outcome} after {duration(status.wall_s)}{steps}; ETTR {accounts(status)}"
+    faults = count(status.incidents_count, "incident")
+    restarts = count(status.restarts_count, "restart")
+    return (
+        f"{status.job} {outcome} after {duration(status.wall_s)}{steps}; "
+        f"ETTR {share(status.ettr)}, {faults}, {restarts}"
+    )
 
 
 def bucket_rows(goodput: "Goodput") -> list[tuple[str, str, str]]:

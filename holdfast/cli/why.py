@@ -68,7 +68,7 @@ def _fields(status: "JobStatus", incident: "Incident | None", tail: list[str]) -
 
 def _quiet(status: "JobStatus") -> str:
     """A job without incidents: what it does."""
-    lines = [f"{status.job} has had no incidents; it is {story.headline(status)}"]
+    lines = [f"{status.job} has had no incidents: {story.headline(status)}"]
     lines += [f"why: {status.why}"] if status.why else []
     lines += [f"waiting for: {status.waiting_for}"] if status.waiting_for else []
     return "\n".join([*lines, story.training(status)])
@@ -77,14 +77,15 @@ def _quiet(status: "JobStatus") -> str:
 def _print(status: "JobStatus", incident: "Incident", of: int, tail: list[str]) -> None:
     result(styled(f"incident {incident.id} of {of}: {incident.summary}", "bold"))
     result(f"  cause  {incident.cause}; {story.place(incident)}")
-    result(f"  when   {story.clock(incident.started_at)}, {_length(incident)}")
+    result(f"  when   {story.clock(incident.started_at)}, {_length(status, incident)}")
     if story.followers(incident):
         result(f"  ranks  {story.followers(incident)}")
     for action in incident.actions:
         after = duration(max(0.0, action.at - incident.started_at))
-        result(f"  done   after {after}: {action.action}: {action.reason}")
+        told = story.measure(action.action, action.reason, incident.summary)
+        result(f"  done   after {after}: {told or 'stop the attempt'}")
     result(f"  bill   {story.bill(incident)}")
-    result(f"  now    {story.headline(status)}{': ' + status.why if status.why else ''}")
+    result(f"  now    {story.headline(status)}")
     print_evidence(incident, tail)
 
 
@@ -98,9 +99,9 @@ def print_evidence(incident: "Incident", tail: list[str]) -> None:
         talk("  (no output of the failed rank)")
 
 
-def _length(incident: "Incident") -> str:
+def _length(status: "JobStatus", incident: "Incident") -> str:
     if incident.ended_at is None:
-        return "not over"
+        return "not over" if status.outcome is None else "the job ended with it"
     return f"training again after {duration(incident.ended_at - incident.started_at)}"
 
 

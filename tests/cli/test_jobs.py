@@ -1,0 +1,203 @@
+"""Whole jobs through the command line: real processes, real signals, nothing left behind."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from docs.generate import FILES
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
+DEADLINE_S = 120.0
+
+
+def holdfast(*words: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "holdfast.cli", *words],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+    )
+
+
+def start(*words: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-m", "holdfast.cli", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def answer(*words: str) -> Any:
+    run = holdfast(*words, "--json")
+    assert run.returncode == 0, run.stderr
+    return json.loads(run.stdout)
+
+
+def until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < end, "it never came true"
+        time.sleep(0.05)
+
+
+def printed(home: Path, job: str, text: str) -> Callable[[], bool]:
+    """Whether a worker of the job has printed `text`."""
+    logs = home / "jobs" / job / "logs"
+    return lambda: any(text in path.read_text() for path in logs.glob("*/*.log"))
+
+
+@pytest.fixture
+def tool(tmp_path: Path) -> Callable[[str], list[str]]:
+    """A shell script as a job that needs no torch: the words after `holdfast run`."""
+
+    def make(body: str) -> list[str]:
+        (tmp_path / "tool.sh").write_text(f"#!/bin/sh\n{body}\n")
+        (tmp_path / "tool.sh").chmod(0o755)
+        file = tmp_path / "tool.yaml"
+        file.write_text("name: tool\ncommand: [./tool.sh]\n")
+        return [str(file)]
+
+    return make
+
+
+Tool = Callable[[str], list[str]]
+
+
+def test_a_job_that_does_nothing_prints_fewer_than_10_lines(tool: Tool) -> None:
+    run = holdfast("run", *tool("exit 0"))
+    assert run.returncode == 0
+    assert len((run.stdout + run.stderr).splitlines()) < 10
+    assert "tool succeeded" in run.stderr
+
+
+def test_a_script_gets_its_arguments_untouched_and_its_output_is_shown(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import os, sys; print(os.environ['RANK'], sys.argv[1:])")
+    words = ["--lr", "3e-4", "--json", "--", "-x"]
+    run = holdfast("run", "--standalone", "--nproc_per_node=2", str(script), *words)
+    assert run.returncode == 0, run.stderr
+    assert sorted(run.stdout.splitlines()) == [f"[{r}] {r} {words}" for r in (0, 1)]
+    assert "note: --standalone: not needed" in run.stderr
+    assert holdfast("logs", "train", "--rank", "1").stdout == f"[1] 1 {words}\n"
+
+
+def test_json_leaves_standard_output_to_one_object(tool: Tool) -> None:
+    run = holdfast("run", "--json", *tool("echo hello"))
+    status = json.loads(run.stdout)
+    assert (status["outcome"], status["controller"]) == ("succeeded", "ended")
+    assert "[0] hello" in run.stderr
+
+
+def test_a_job_that_fails_says_why_and_ends_with_status_1(tmp_path: Path) -> None:
+    script = tmp_path / "bad.py"
+    script.write_text("rate = -1\nraise ValueError(f'learning rate is {rate}')\n")
+    run = holdfast("run", str(script))
+    assert run.returncode == 1
+    assert "incident 2: " in run.stderr
+    assert "ValueError: learning rate is -1" in run.stderr
+    why = holdfast("why")
+    assert f'File "{script}", line 2, in <module>' in why.stdout
+    found = answer("why", "bad", "--incident", "1")["incident"]
+    assert (found["rank"], found["error_type"]) == (0, "ValueError")
+    assert [i["id"] for i in answer("incidents")] == [1, 2]
+    assert holdfast("why", "--incident", "3").returncode == 4
+
+
+def test_a_job_that_gives_up_ends_with_status_5(tool: Tool) -> None:
+    run = holdfast("run", "--max-restarts", "0", *tool("kill -9 $$"))
+    assert run.returncode == 5
+    assert "tool gave up" in run.stderr
+    assert answer("status")["restarts_count"] == 0
+
+
+def test_ctrl_c_stops_cleanly_with_status_130(home: Path, tool: Tool) -> None:
+    run = start("run", *tool("trap 'echo bye; exit 0' TERM; echo up; while :; do sleep 0.05; done"))
+    until(printed(home, "tool", "up"))
+    run.send_signal(signal.SIGINT)
+    out, err = run.communicate(timeout=DEADLINE_S)
+    assert run.returncode == 130
+    assert "[0] bye" in out
+    assert "tool stopped" in err
+    assert answer("status")["outcome"] == "stopped"
+
+
+def test_a_detached_job_is_watched_stopped_and_named_free_again(home: Path, tool: Tool) -> None:
+    file = tool("echo up; sleep 600")
+    found = answer("run", *file, "--detach")
+    assert found["job"] == "tool"
+    until(printed(home, "tool", "up"))
+    assert answer("status")["controller"] == "alive"
+    second = holdfast("run", *file)
+    assert second.returncode == 2
+    assert second.stderr.startswith("error[job-running]")
+    assert answer("stop", "tool", "--now") == {"job": "tool", "asked": True, "killed_count": 0}
+    assert holdfast("watch", "tool").stdout.startswith("tool: stopped")
+    assert answer("stop", "tool")["asked"] is False
+    assert holdfast("run", *file).stderr.startswith("error[job-exists]")
+    assert holdfast("resume", "tool").stderr.startswith("error[job-ended]")
+
+
+def test_what_a_dead_controller_left_is_ended_by_stop(home: Path, tool: Tool) -> None:
+    answer("run", *tool("echo up; sleep 600"), "--detach")
+    until(printed(home, "tool", "up"))
+    os.kill(json.loads((home / "jobs/tool/controller.json").read_text())["pid"], signal.SIGKILL)
+    until(lambda: answer("status")["controller"] == "away")
+    assert "holdfast resume tool" in holdfast("status").stdout
+    assert answer("stop")["killed_count"] >= 2
+    assert answer("stop")["killed_count"] == 0
+
+
+def test_a_resumed_job_ends_as_if_nothing_had_happened(
+    home: Path, tmp_path: Path, tool: Tool
+) -> None:
+    go = tmp_path / "go"
+    answer("run", *tool(f"echo up; while [ ! -e {go} ]; do sleep 0.05; done"), "--detach")
+    until(printed(home, "tool", "up"))
+    os.kill(json.loads((home / "jobs/tool/controller.json").read_text())["pid"], signal.SIGKILL)
+    until(lambda: answer("status")["controller"] == "away")
+    resumed = start("resume", "tool")
+    until(lambda: answer("status")["controller"] == "alive")
+    go.touch()
+    _, err = resumed.communicate(timeout=DEADLINE_S)
+    assert resumed.returncode == 0, err
+    found = answer("status")
+    assert (found["attempt"], found["incidents_count"], found["outcome"]) == (1, 0, "succeeded")
+
+
+def test_a_taken_name_gets_a_number_unless_it_was_given(tmp_path: Path) -> None:
+    script = tmp_path / "Hello.sh"
+    script.write_text("#!/bin/sh\n")
+    script.chmod(0o755)
+    words = ["run", "--no-python", str(script)]
+    assert "hello succeeded" in holdfast(*words).stderr
+    assert "hello-2 succeeded" in holdfast(*words).stderr
+    assert "error[job-exists]" in holdfast("run", "--name", "hello", *words[1:]).stderr
+    assert "hello succeeded" in holdfast("run", "--replace", *words[1:]).stderr
+    assert {status["job"] for status in answer("status", "--all")} == {"hello", "hello-2"}
+
+
+def test_the_ledger_adds_up_and_every_file_is_documented(home: Path, tool: Tool) -> None:
+    holdfast("run", *tool("echo x; [ $HOLDFAST_ATTEMPT = 2 ] || kill -9 $$"))
+    found = answer("goodput")
+    assert sum(found["buckets"].values()) == pytest.approx(found["wall_s"], abs=5e-4)
+    assert answer("status")["restarts_count"] == 1
+    folder = home / "jobs" / "tool"
+    files = {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()}
+    patterns = [_pattern(path) for path, _, _ in FILES]
+    assert not {name for name in files if not any(p.fullmatch(name) for p in patterns)}
+    assert folder.stat().st_mode & 0o777 == 0o700
+
+
+def _pattern(path: str) -> "re.Pattern[str]":
+    """`logs/attempt-A/rank-R.log` as an expression."""
+    return re.compile(re.sub(r"(NAME|\b[A-Z]\b)", "[^/]+", re.escape(path).replace("\\-", "-")))

@@ -1,0 +1,139 @@
+"""Sentences a person reads at night."""
+
+import msgspec
+import pytest
+
+from holdfast.cli import story
+from holdfast.controller import IncidentRecord
+from holdfast.status import ActionTaken, Goodput, Incident, JobStatus, NodeStatus
+
+SUMMARY = "Rank 1 failed with ValueError: bad (train.py:4)"
+STATUS = JobStatus(
+    job="gpt",
+    phase="running",
+    attempt=2,
+    step=120,
+    ettr=0.9312,
+    nodes=(NodeStatus(name="node-0", state="member", rank=0, node="uid"),),
+    incidents_count=1,
+    restarts_count=1,
+    waiting_for=None,
+    started_at=0.0,
+    wall_s=61.5,
+    loss=2.5,
+    step_time_s=0.05,
+    why="attempt 2 trains",
+)
+
+
+def record(*actions: tuple[str, str]) -> IncidentRecord:
+    return IncidentRecord(
+        id=3,
+        cause="worker-exception",
+        summary=SUMMARY,
+        node="node-1",
+        rank=1,
+        attempt=2,
+        step=40,
+        started_at=100.0,
+        detected_at=100.1,
+        ended_at=101.5,
+        steps_lost=1,
+        actions=[ActionTaken(at=100.1, action=a, reason=r) for a, r in actions],
+    )
+
+
+def test_an_incident_is_one_line_what_where_and_what_is_done() -> None:
+    told = story.opened(
+        record(
+            ("StopAttempt", "rank 1 on node-1 ended with exit status 1"),
+            ("Wait", "2 attempts in a row without progress: next in 2 s"),
+            ("StartAttempt", f"restart after: {SUMMARY}"),
+        )
+    )
+    assert told == (
+        f"incident 3: {SUMMARY} (rank 1 on node-1, attempt 2, step 40)"
+        " -> 2 attempts in a row without progress: next in 2 s; restart"
+    )
+
+
+def test_an_end_says_why_without_repeating_what_happened() -> None:
+    reason = f"the same error came back: {SUMMARY}"
+    assert story.opened(record(("EndJob", reason))).endswith(
+        "-> end the job: the same error came back"
+    )
+
+
+def test_recovery_says_how_long_it_took_and_what_it_cost() -> None:
+    assert story.closed(record()) == "incident 3: training again after 1.5 s, 1 step lost"
+
+
+@pytest.mark.parametrize(
+    ("also_failed", "rank", "text"),
+    [
+        (511, 7, "1 rank failed first, 511 followed"),
+        (0, 7, "1 rank failed"),
+        (3, None, "the node failed first, 3 followed"),
+        (0, None, ""),
+    ],
+)
+def test_one_cause_stands_on_top(also_failed: int, rank: int | None, text: str) -> None:
+    assert story.followers(incident(also_failed=also_failed, rank=rank)) == text
+
+
+def test_the_bill_lists_its_largest_part_first() -> None:
+    bill = {"detect": 0.001, "replay": 2.0, "restore_memory": 0.25, "other": 0.0}
+    told = story.bill(incident(bill=bill, lost_s=2.251, steps_lost=15))
+    assert told == "2.3 s, 15 steps redone (replay 2.0 s, restore_memory 250 ms, detect 1 ms)"
+
+
+def incident(**changes: object) -> Incident:
+    one = Incident(
+        id=1,
+        cause="worker-killed",
+        summary=SUMMARY,
+        node="node-1",
+        rank=1,
+        attempt=1,
+        step=None,
+        started_at=0.0,
+        ended_at=None,
+        lost_s=0.0,
+        steps_lost=0,
+        bill={},
+        actions=(),
+    )
+    return msgspec.structs.replace(one, **changes)
+
+
+def test_a_status_is_readable_at_a_glance() -> None:
+    text = story.labelled(story.status_lines(STATUS))
+    assert "running, attempt 2" in text
+    assert "step 120, loss 2.5000, 50 ms a step" in text
+    assert "93.1 % of 1 min 2 s, 1 incident, 1 restart" in text
+    assert "node-0: member, node rank 0" in text
+
+
+def test_a_job_without_its_controller_says_what_to_do() -> None:
+    away = msgspec.structs.replace(STATUS, controller="away")
+    assert "its controller is gone: holdfast resume gpt" in story.one_line(away)
+
+
+def test_an_ended_job_has_no_nodes_and_one_last_line() -> None:
+    ended = msgspec.structs.replace(STATUS, outcome="gave_up", controller="ended")
+    assert "node-0" not in story.labelled(story.status_lines(ended))
+    assert story.ending(ended) == (
+        "gpt gave up after 1 min 2 s, 120 steps; ETTR 93.1 %, 1 incident, 1 restart"
+    )
+
+
+def test_the_rows_of_the_ledger_end_with_the_wall_time() -> None:
+    buckets = {"detect": 0.5, "productive": 9.5, "hang": 0.0}
+    goodput = Goodput(
+        job="gpt", wall_s=10.0, ettr=0.95, ettr_1h=0.95, buckets=buckets, observed=True
+    )
+    assert story.bucket_rows(goodput) == [
+        ("productive", "9.500", "95.0 %"),
+        ("detect", "0.500", "5.0 %"),
+        ("wall time", "10.000", "100.0 %"),
+    ]
