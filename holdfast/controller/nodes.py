@@ -42,9 +42,11 @@ def members(state: State) -> set[str]:
 
 
 def fill_ranks(state: State) -> list[AnyAction]:
-    """Give vacant node ranks to spares, longest waiting first."""
+    """Give vacant node ranks to spares, longest waiting first, once there are enough of them."""
     vacant = [r for r in range(state.limits.node_count) if r not in state.ranks]
     spares = [n for n in state.nodes.values() if n.state is NodeState.SPARE]
+    if len(spares) < len(vacant):
+        return []
     return [
         _assign(state, node, rank, again=state.attempt > 0)
         for rank, node in zip(vacant, spares, strict=False)
