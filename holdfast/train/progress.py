@@ -122,6 +122,8 @@ def _on_gpu(value: Any) -> bool:
 
 
 def _number(value: Any) -> float:
+    if isinstance(value, torch.Tensor):
+        return float(value.item())
     return math.nan if value is None else float(value)
 
 

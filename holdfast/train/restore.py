@@ -52,8 +52,8 @@ def bring_in(
     )
 
 
-def inventory(arena: Arena, placement: Placement, fingerprint: int) -> Holding:
-    """What this rank has that belongs to it, by the headers alone."""
+def inventory(arena: Arena, placement: Placement, fingerprint: int | None = None) -> Holding:
+    """What this rank has that belongs to it, by the headers alone. None fits any model."""
     ward = (placement.rank - placement.local_world_size) % placement.world_size
     owner = {Part.SHARED: None, Part.PRIVATE: placement.rank, Part.BUDDY: ward}
     keys: dict[Part, frozenset[Key]] = {}
@@ -64,9 +64,9 @@ def inventory(arena: Arena, placement: Placement, fingerprint: int) -> Holding:
     return Holding(keys[Part.SHARED], keys[Part.PRIVATE], keys[Part.BUDDY])
 
 
-def _fits(header: Header, rank: int | None, placement: Placement, fingerprint: int) -> bool:
+def _fits(header: Header, rank: int | None, placement: Placement, model: int | None) -> bool:
     same_world = header.world_size == placement.world_size
-    if same_world and header.fingerprint == fingerprint and rank in (None, header.rank):
+    if same_world and model in (None, header.fingerprint) and rank in (None, header.rank):
         return True
     logger.warning(
         "a snapshot of step %d is left aside: it is of rank %d of %d or of a different model",

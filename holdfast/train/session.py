@@ -11,6 +11,7 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from holdfast.checkpoint.arena import Arena
+from holdfast.checkpoint.choose import choose
 from holdfast.errors import Error
 from holdfast.events import Milestone
 from holdfast.page import Phase
@@ -20,6 +21,7 @@ from holdfast.train.group import join_alone, join_group, pick_device, side_group
 from holdfast.train.parallel import data_parallel
 from holdfast.train.placement import Placement, await_rank, descriptor, find_placement
 from holdfast.train.progress import Progress, open_progress
+from holdfast.train.restore import inventory
 from holdfast.train.snapshots import Snapshots, watch_optimizers
 from holdfast.train.state import State
 from holdfast.train.tracked import Tracked
@@ -36,6 +38,7 @@ class Run:
         self._parallel: list[torch.nn.Module] = []
         self._mesh: DeviceMesh | None = None
         self._tracked = False
+        self._settled = False  # rank 0's parameters were not sent: a snapshot is expected
         self.device = device
         fd = descriptor("HOLDFAST_ARENA_FD")
         self._arena = None if fd is None else Arena(fd)
@@ -85,7 +88,8 @@ class Run:
         if self.world_size == 1:
             return model
         self._parallel.append(model)
-        return data_parallel(model, self.device, settled=False, options=options)
+        self._settled = self._snapshot_waits()
+        return data_parallel(model, self.device, settled=self._settled, options=options)
 
     def track(self, *, loader: Any = None, **objects: Any) -> State:
         """Keep these objects through faults; returns the loop.
@@ -107,7 +111,7 @@ class Run:
         if snapshots is not None:
             optimizers = [o for o in objects.values() if isinstance(o, torch.optim.Optimizer)]
             watch_optimizers(snapshots, optimizers)
-        return State(tracked, loader, self._progress, snapshots, spread_if_new=False)
+        return State(tracked, loader, self._progress, snapshots, spread_if_new=self._settled)
 
     def log(self, *, loss: Any = None, grad_norm: Any = None, tokens: int = 0) -> None:
         """Report numbers of the step under way; tensors are not waited for.
@@ -115,6 +119,13 @@ class Run:
         `tokens` counts what this rank consumed and adds up when called more than once a step.
         """
         self._progress.log(loss, grad_norm, tokens)
+
+    def _snapshot_waits(self) -> bool:
+        """Whether all ranks will load the same snapshot, as far as headers tell."""
+        if self._arena is None or self._exchange is None:
+            return False
+        held = self._exchange.gather(inventory(self._arena, self._placement))
+        return choose(held, self._placement.local_world_size) is not None
 
     def _snapshots(self, tracked: Tracked) -> Snapshots | None:
         if self._arena is None:

@@ -1,0 +1,211 @@
+"""A snapshot in an arena is whole or not there, whatever happens to the process that writes it."""
+
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from types import FrameType
+from typing import Any
+
+import pytest
+import xxhash
+
+from holdfast.checkpoint.arena import HEADER_BYTES, STRIDE, Arena, Cell, Header, Key, Part
+from holdfast.errors import Error
+
+SIZE = 200_000
+
+
+@pytest.fixture
+def fd() -> Iterator[int]:
+    """An empty arena."""
+    made = Arena.create()
+    yield made
+    os.close(made)
+
+
+def pattern(step: int) -> bytes:
+    """Content that names its step everywhere."""
+    return step.to_bytes(8, "little") * (SIZE // 8)
+
+
+def header(step: int, payload: bytes) -> Header:
+    checksum = xxhash.xxh3_64_intdigest(payload)
+    return Header(1, step, 0, 1, 7, len(payload), 0, checksum)
+
+
+def write(arena: Arena, step: int, keep: Key | None) -> None:
+    """One snapshot, as a worker writes it."""
+    payload = pattern(step)
+    cell = arena.target(Part.SHARED, keep)
+    cell.reserve(len(payload))
+    cell.begin()
+    cell.payload[: len(payload)] = payload
+    cell.commit(header(step, payload))
+
+
+def newest(arena: Arena) -> int:
+    """The step of the newest whole snapshot, 0 for none; fails if what it holds is not that."""
+    steps = [0]
+    for cell in arena.cells(Part.SHARED):
+        found = cell.header()
+        if found is not None:
+            assert cell.intact()
+            assert bytes(cell.payload[: found.payload_bytes]) == pattern(found.step)
+            steps.append(found.step)
+    return max(steps)
+
+
+def write_on(fd: int) -> None:
+    """Write one snapshot after the other, until killed."""
+    arena = Arena(fd)
+    step = newest(arena)
+    while True:
+        write(arena, step + 1, Key(1, step))
+        step += 1
+
+
+def in_child(work: Callable[[], Any]) -> int:
+    """Fork a process that does this."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            work()
+        finally:
+            os._exit(1)
+    return pid
+
+
+def test_killed_at_200_random_moments_the_newest_snapshot_is_whole(fd: int) -> None:
+    rng = random.Random(1)
+    before = 0
+    for _ in range(200):
+        pid = in_child(lambda: write_on(fd))
+        moment = time.monotonic() + rng.random() * 0.006
+        while time.monotonic() < moment:
+            pass
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        after = newest(Arena(fd))
+        assert after >= before
+        before = after
+    assert before > 200
+
+
+def die_at_line(number: int, work: Callable[[], None]) -> None:
+    """Run this and die by SIGKILL before its `number`th line."""
+    lines = iter(range(number))
+
+    def trace(_frame: FrameType, event: str, _arg: object) -> Any:
+        if event == "line" and next(lines, None) is None:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return trace
+
+    sys.settrace(trace)
+    work()
+    os._exit(0)
+
+
+def test_killed_before_any_line_of_a_write_the_snapshot_is_the_old_or_the_new_one() -> None:
+    seen = set()
+    for number in range(1000):
+        fd = Arena.create()
+        write(Arena(fd), 1, None)
+        write(Arena(fd), 2, Key(1, 1))
+        pid = in_child(partial(die_at_line, number, partial(write, Arena(fd), 3, Key(1, 2))))
+        _, status = os.waitpid(pid, 0)
+        seen.add(newest(Arena(fd)))
+        os.close(fd)
+        if os.WIFEXITED(status):
+            break
+    assert os.waitstatus_to_exitcode(status) == 0, "the write must have come to its end"
+    assert seen == {2, 3}
+    assert number > 30
+
+
+@pytest.mark.parametrize("at", [0, 17, SIZE // 2, SIZE - 1])
+def test_one_flipped_byte_of_the_payload_is_found(fd: int, at: int) -> None:
+    arena = Arena(fd)
+    write(arena, 5, None)
+    cell = arena.find(Part.SHARED, Key(1, 5))
+    assert cell is not None and cell.intact()
+    cell.payload[at] ^= 1
+    assert not cell.intact()
+
+
+def test_no_flipped_byte_of_the_header_goes_unseen(fd: int) -> None:
+    arena = Arena(fd)
+    write(arena, 5, None)
+    cell = arena.cells(Part.SHARED)[0]
+    good = cell.header()
+    for at in range(96):
+        cell.memory[at] ^= 4
+        changed = cell.header()
+        assert changed is None or (changed == good and at >= 88), at
+        cell.memory[at] ^= 4
+    assert cell.header() == good
+
+
+@pytest.mark.parametrize("length", [0, 1, HEADER_BYTES - 1, HEADER_BYTES, SIZE // 2])
+def test_a_truncated_arena_is_empty_or_found_damaged(fd: int, length: int) -> None:
+    write(Arena(fd), 5, None)
+    os.ftruncate(fd, length)
+    assert Arena(fd).find(Part.SHARED, Key(1, 5)) is None
+    os.ftruncate(fd, STRIDE)
+    regrown = Arena(fd).find(Part.SHARED, Key(1, 5))
+    assert regrown is None or not regrown.intact()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_garbage_is_an_empty_arena(fd: int, seed: int) -> None:
+    os.write(fd, random.Random(seed).randbytes(3 * HEADER_BYTES))
+    assert newest(Arena(fd)) == 0
+    write(Arena(fd), 1, None)
+    assert newest(Arena(fd)) == 1
+
+
+def test_a_header_that_claims_more_than_the_file_holds_is_not_believed(fd: int) -> None:
+    cell = Cell(fd, 0, Part.SHARED)
+    cell.reserve(100)
+    cell.begin()
+    cell.commit(header(1, b"")._replace(data_bytes=STRIDE - 1))
+    assert cell.header() is None
+
+
+def test_the_kept_snapshot_is_never_the_target(fd: int) -> None:
+    arena = Arena(fd)
+    for step in range(1, 20):
+        write(arena, step, Key(1, step - 1))
+        held = arena.target(Part.SHARED, Key(1, step)).header()
+        assert held is None or held.step == step - 1
+
+
+def test_a_snapshot_that_grows_keeps_the_older_one(fd: int) -> None:
+    arena = Arena(fd)
+    write(arena, 1, None)
+    cell = arena.target(Part.SHARED, Key(1, 1))
+    cell.reserve(40 * SIZE)
+    cell.begin()
+    cell.payload[:] = bytes(len(cell.payload))
+    assert newest(Arena(fd)) == 1
+    cell.commit(header(2, bytes(40 * SIZE)))
+    assert Arena(fd).cells(Part.SHARED)[1].intact()
+
+
+def test_what_does_not_fit_into_memory_is_refused_with_the_arithmetic(fd: int) -> None:
+    with pytest.raises(Error, match=r"needs \d+ MiB more, \d+ MiB are free") as caught:
+        Cell(fd, 0, Part.SHARED).reserve(STRIDE // 2)
+    assert caught.value.slug == "snapshot-too-large"
+
+
+def test_memory_of_an_earlier_worker_is_not_asked_for_again(
+    fd: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Cell(fd, 0, Part.SHARED).reserve(SIZE)
+    monkeypatch.setattr("holdfast.checkpoint.arena._available_bytes", lambda: 0)
+    Cell(fd, 0, Part.SHARED).reserve(SIZE)
+    with pytest.raises(Error):
+        Cell(fd, 1, Part.SHARED).reserve(SIZE)

@@ -1,0 +1,124 @@
+"""A small but complete training script for the tests, with a fault where a test wants one.
+
+Everything that must be restored takes part: dropout (random numbers), batch norm (buffers), AdamW
+and a schedule, a shuffled loader. Each rank appends its losses, bit for bit, to its own file.
+`FAULT=rank:attempt:place[:number]` makes one rank kill itself with SIGKILL at that place.
+"""
+
+import hashlib
+import json
+import os
+import signal
+from typing import Any
+
+import torch
+
+from holdfast.checkpoint import tensors
+from holdfast.train import Run, join, loader
+
+STEPS = int(os.environ.get("STEPS", "8"))
+SAMPLES = 96
+
+
+def _fault() -> str:
+    return os.environ.get("FAULT") or "-1:0:none"
+
+
+class Fault:
+    """Dies once, if this process is the one meant."""
+
+    def __init__(self) -> None:
+        rank, attempt, place, number = [*_fault().split(":"), "0"][:4]
+        me = (os.environ.get("RANK", "0"), os.environ.get("HOLDFAST_ATTEMPT", "0"))
+        self.place = place if (rank, attempt) == me else ""
+        self.number = int(number)
+
+    def at(self, place: str, number: int = 0) -> None:
+        """Die here if this is the place."""
+        if place == self.place and number == self.number:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Net(torch.nn.Module):
+    """Two layers, dropout and a buffer that changes with every step."""
+
+    seen: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = torch.nn.Linear(24, 500)
+        self.norm = torch.nn.BatchNorm1d(500)
+        self.last = torch.nn.Linear(500, 1)
+        self.register_buffer("seen", torch.zeros((), dtype=torch.int64), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """One number per sample."""
+        self.seen += 1
+        hidden = torch.nn.functional.dropout(torch.relu(self.norm(self.first(x))), 0.2)
+        out: torch.Tensor = self.last(hidden)
+        return out + self.seen * 1e-3
+
+
+def dataset() -> list[torch.Tensor]:
+    """Random vectors, the same in every process."""
+    made = torch.Generator().manual_seed(3)
+    return [torch.randn(24, generator=made) for _ in range(SAMPLES)]
+
+
+def die_in_snapshots(fault: Fault) -> None:
+    """Make the copy loop of the snapshot call the fault: `number` counts its calls."""
+    copy, calls = tensors._copy, iter(range(1, 1_000_000))
+
+    def copy_or_die(plan: Any) -> Any:
+        call = next(calls)
+        copied = copy(plan[: len(plan) // 2 + 1])
+        fault.at("snapshot", call)
+        return copied if len(plan) < 2 else copy(plan)
+
+    tensors._copy = copy_or_die
+
+
+def report(run: Run, entry: dict[str, Any]) -> None:
+    """Append one line to this rank's file."""
+    with open(f"{os.environ['RESULTS']}/rank-{run.rank}.jsonl", "a") as file:
+        file.write(json.dumps(entry) + "\n")
+
+
+def digest(model: torch.nn.Module) -> str:
+    """All parameters and buffers as one number."""
+    parts = [t.detach().numpy().tobytes() for t in [*model.parameters(), *model.buffers()]]
+    return hashlib.sha256(b"".join(parts)).hexdigest()
+
+
+def main() -> None:
+    """The training script."""
+    torch.set_num_threads(1)
+    torch.manual_seed(11)
+    fault = Fault()
+    die_in_snapshots(fault)
+    net = Net()
+    fault.at("before_join")
+    run = join()
+    fault.at("joined")
+    model = run.parallelize(net) if os.environ.get("SPLIT") != "private" else net
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
+    data = loader(dataset(), 4, seed=5)
+    state = run.track(model=model, optimizer=optimizer, loader=data, scheduler=schedule)
+    for step, batch in state.steps(total=STEPS):
+        fault.at("step", step)
+        loss = model(batch).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        fault.at("after_backward", step)
+        optimizer.step()
+        schedule.step()
+        run.log(loss=loss, tokens=batch.numel())
+        entry = {"attempt": run.attempt, "step": step, "loss": loss.item().hex()}
+        report(run, {**entry, "batch": hashlib.sha256(batch.numpy().tobytes()).hexdigest()})
+    report(run, {"final": digest(net), "attempt": run.attempt})
+    fault.at("after_loop")
+
+
+if __name__ == "__main__":
+    main()
