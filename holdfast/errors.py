@@ -82,11 +82,6 @@ SLUGS: dict[str, Slug] = {
         ExitStatus.PLATFORM,
         "HOLDFAST_HOME cannot be written: permissions, a read-only mount or a full disk.",
     ),
-    "node-start-failed": Slug(
-        ExitStatus.PLATFORM,
-        "An agent process could not be started or ended before it connected. Its own log is "
-        "named in the message.",
-    ),
     "controller-start-failed": Slug(
         ExitStatus.PLATFORM,
         "The controller of a detached job ended, or did not answer in time, before the job was "

@@ -127,7 +127,8 @@ def takes_torchrun_flags(command: Callable[..., None]) -> Callable[..., None]:
         given = {flag.key: values.pop(flag.key) for flag in EXTRA}
         command(**values, torchrun={k: v for k, v in given.items() if v not in (None, False)})
 
-    wrapped.__signature__ = signature.replace(parameters=[*kept, *extra])  # type: ignore[attr-defined]
+    whole = signature.replace(parameters=[*kept, *extra])
+    wrapped.__signature__ = whole  # type: ignore[attr-defined]
     wrapped.__annotations__ = {p.name: p.annotation for p in (*kept, *extra)}
     return wrapped
 

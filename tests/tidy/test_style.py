@@ -10,6 +10,7 @@ FUNCTION_LINES_MAX = 70
 MODULE_LINES_MAX = 600
 LINE_LENGTH_MAX = 100
 MEDIAN_BODY_LINES_MAX = 10
+PRAGMA = re.compile(r"\s+# (type: ignore|noqa).*$")  # for a tool, not for the reader
 BANNED = frozenset(("util", "utils", "common", "helper", "helpers", "manager", "base", "data2"))
 ALLOWED_FILES = frozenset(("holdfast/drivers/base.py",))
 
@@ -39,7 +40,7 @@ def test_no_line_is_longer_than_the_limit() -> None:
         f"{source}:{number}"
         for source in sources()
         for number, line in enumerate(source.text.splitlines(), 1)
-        if len(line) > LINE_LENGTH_MAX
+        if len(PRAGMA.sub("", line)) > LINE_LENGTH_MAX
     ]
     assert not long
 
@@ -71,12 +72,12 @@ def test_every_module_says_what_it_is() -> None:
 
 
 def test_every_public_function_of_the_package_says_what_it_does() -> None:
-    """Those at the top of a module and of its public classes."""
+    """Those at the top of a module and of its public classes, unless they are one statement."""
     silent = [
         f"{source}:{function.lineno} {function.name}"
         for source in package()
         for function in _public(source.tree)
-        if ast.get_docstring(function) is None
+        if ast.get_docstring(function) is None and len(function.body) > 1
     ]
     assert not silent
 
