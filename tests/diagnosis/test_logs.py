@@ -125,11 +125,14 @@ def test_an_exception_that_python_only_mentions_is_not_the_one(tmp_path: Path) -
 
 def test_the_end_of_a_thread_counts_only_if_nothing_else_ended(tmp_path: Path) -> None:
     source = (
-        "import threading\n\n\ndef work():\n    raise OSError('in thread')\n\n\n"
-        "t = threading.Thread(target=work)\nt.start()\nt.join()\n"
+        "import threading\n\n\ndef work():\n    threading.main_thread().join()\n"
+        "    raise OSError('in thread')\n\n\n"
+        "threading.Thread(target=work).start()\n"
     )
     assert found(printed(tmp_path, source)).type == "OSError"
-    assert found(printed(tmp_path, source + "raise ValueError(1)\n")).type == "ValueError"
+    text = printed(tmp_path, source + "raise ValueError(1)\n")
+    assert text.index("ValueError") < text.index("OSError: in thread")
+    assert found(text).type == "ValueError"
 
 
 def test_a_native_crash_is_no_exception(tmp_path: Path) -> None:

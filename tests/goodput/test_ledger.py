@@ -195,6 +195,23 @@ def test_a_fault_while_starting_keeps_the_stages_it_was_in_and_opens_a_new_bill(
     assert books.buckets[Bucket.PRODUCTIVE] == 6000
 
 
+def test_a_long_step_that_a_fault_cuts_short_is_work_to_be_redone() -> None:
+    books = ledger(
+        START,
+        journal(
+            heard(0, JobSubmitted(), *assign("n0"), start(1, 1)),
+            *bring_up(1, 0.0, caught_up=3.0),
+            heard(20, progressed(1, 5, 4.0, 0.0, 0.0)),
+            heard(22, exited(0, 1, signal=9), stop(1)),
+        ),
+        START + 22,
+    )
+    check(books)
+    assert books.buckets[Bucket.PRODUCTIVE] == 13_000
+    assert books.buckets[Bucket.REPLAY] == 6_000
+    assert books.bill(1) == {}  # it was lost before the first evidence of the fault
+
+
 def test_a_worker_that_died_first_but_was_heard_last_dates_the_fault() -> None:
     books = ledger(
         START,
