@@ -61,13 +61,14 @@ def show(account: Account, console: Console) -> None:
     console.print(_ledger(account.goodput))
 
 
-def next_commands(folder: Path, holdfast: str, console: Console) -> None:
+def next_commands(folder: Path, holdfast: str, script: str, console: Console) -> None:
     """Commands that work when pasted."""
     _heading(console, "Try next", "the record of this job is kept")
     prefix = f"HOLDFAST_HOME={folder.parents[1]} {holdfast}"
     for verb in ("why", "incidents", "goodput", "logs"):
         console.print(Text(f"  {prefix} {verb} {folder.name}"), soft_wrap=True)
-    console.print(Text(f"  {holdfast} run --nproc-per-node 2 YOUR_SCRIPT.py"), soft_wrap=True)
+    run = f"  {holdfast} run --nproc-per-node 2 {script} --steps 50"
+    console.print(Text(run), soft_wrap=True)
 
 
 def _curve(account: Account, width: int) -> list[str]:

@@ -58,21 +58,24 @@ def _story(process: subprocess.Popen[bytes], home: Path, console: Console) -> in
     job = job_from_yaml(JOB)
     folder, steps = home / "jobs" / job.name, int(job.args[job.args.index("--steps") + 1])
     metrics = folder / "metrics.jsonl"
+    first, second = steps // 3, 2 * steps // 3
+    plan = f"{steps} steps; a worker is killed after {first}, a whole node after {second}"
+    console.print(f"[bold]{job.name}[/]: {plan}")
 
-    _until(lambda: _step(metrics) >= steps // 3, process)
+    _until(lambda: _step(metrics) >= first, process)
     status = _ask("status", job.name, JobStatus)
     spare = next(node.name for node in status.nodes if node.rank is None)
-    console.print(f"[bold red]✗ {kill_worker(status, rank=1)}[/]")
+    console.print(f"[bold red]✗ {kill_worker(status, rank=1)}[/]", soft_wrap=True)
 
-    _until(lambda: _step(metrics) >= 2 * steps // 3, process)
+    _until(lambda: _step(metrics) >= second, process)
     status = _ask("status", job.name, JobStatus)
-    console.print(f"[bold red]✗ {kill_node(folder, status, rank=0)}[/]")
+    console.print(f"[bold red]✗ {kill_node(folder, status, rank=0)}[/]", soft_wrap=True)
 
     exit_status = process.wait()
     account = _account(job.name, metrics)
     show(account, console)
     broken = broken_promises(account, exit_status, steps, spare)
-    next_commands(folder, _shown(HOLDFAST), console)
+    next_commands(folder, _shown(HOLDFAST), _shown(JOB.with_name("train.py")), console)
     for sentence in broken:
         console.print(f"[bold red]not as promised:[/] {sentence}")
     return 1 if broken else 0
@@ -143,10 +146,10 @@ def _interrupted(_number: int, _frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-def _shown(program: Path) -> str:
-    """The program as one would type it here."""
+def _shown(path: Path) -> str:
+    """The path as one would type it here."""
     here = Path.cwd()
-    return shlex.quote(str(program.relative_to(here) if program.is_relative_to(here) else program))
+    return shlex.quote(str(path.relative_to(here) if path.is_relative_to(here) else path))
 
 
 if __name__ == "__main__":

@@ -135,5 +135,6 @@ def test_shows_that_the_parts_of_the_ledger_are_the_wall_time() -> None:
 def test_next_commands_name_the_home_they_need() -> None:
     text = io.StringIO()
     console = Console(file=text, width=40)
-    next_commands(Path("/tmp/home-1/jobs/gpt"), ".venv/bin/holdfast", console)
+    next_commands(Path("/tmp/home-1/jobs/gpt"), ".venv/bin/holdfast", "train.py", console)
     assert "HOLDFAST_HOME=/tmp/home-1 .venv/bin/holdfast why gpt\n" in text.getvalue()
+    assert ".venv/bin/holdfast run --nproc-per-node 2 train.py --steps 50\n" in text.getvalue()
