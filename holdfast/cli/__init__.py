@@ -33,11 +33,15 @@ def _run(given: list[str]) -> int:
     if given in (["version"], ["--version"]):
         return _version()  # without the parser, which alone costs three times as much
 
+    import typer
+
     from holdfast.cli.app import app
     from holdfast.cli.usage import usage_error
 
     try:
         status = app(given, prog_name="holdfast", standalone_mode=False, obj=given)
+    except typer.Abort:
+        return ExitStatus.INTERRUPTED  # what typer makes of Ctrl-C
     except SystemExit as exc:
         if isinstance(exc.__context__, BrokenPipeError):
             raise exc.__context__ from None  # typer would make it status 1: "the job failed"

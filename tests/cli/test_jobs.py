@@ -2,6 +2,7 @@
 
 import json
 import os
+import pty
 import re
 import signal
 import subprocess
@@ -145,6 +146,63 @@ def test_a_detached_job_is_watched_stopped_and_named_free_again(home: Path, tool
     assert answer("stop", "tool")["asked"] is False
     assert holdfast("run", *file).stderr.startswith("error[job-exists]")
     assert holdfast("resume", "tool").stderr.startswith("error[job-ended]")
+
+
+def test_endless_output_starves_nobody(home: Path, tool: Tool, tmp_path: Path) -> None:
+    """The job is asked, watched and stopped while its worker prints as fast as it can."""
+    with (tmp_path / "shown").open("w") as shown:
+        words = [sys.executable, "-m", "holdfast.cli", "run", *tool("exec yes")]
+        run = subprocess.Popen(words, stdout=shown, stderr=subprocess.PIPE, text=True)
+    until(printed(home, "tool", "y\ny\n"))
+    assert answer("status")["controller"] == "alive"
+    assert holdfast("stop", "tool").returncode == 0
+    _, err = run.communicate(timeout=DEADLINE_S)
+    assert run.returncode == 130
+    assert "tool stopped" in err
+    assert "[0] y\n" in (tmp_path / "shown").read_text()
+
+
+def test_who_watches_may_leave_and_the_job_goes_on(home: Path, tool: Tool) -> None:
+    answer("run", *tool("echo up; sleep 600"), "--detach")
+    until(printed(home, "tool", "up"))
+    for words in (["watch"], ["logs", "--follow"]):
+        watching = start(*words)
+        assert watching.stdout is not None
+        assert watching.stdout.readline()
+        watching.send_signal(signal.SIGINT)
+        _, err = watching.communicate(timeout=DEADLINE_S)
+        assert (watching.returncode, err) == (130, "")
+    assert answer("status")["controller"] == "alive"
+    assert answer("stop")["asked"] is True
+
+
+def test_on_a_terminal_the_view_is_live_and_ends_with_the_job(home: Path, tool: Tool) -> None:
+    answer("run", *tool("echo up; sleep 600"), "--detach")
+    until(printed(home, "tool", "up"))
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm"}
+    watching = subprocess.Popen(
+        [sys.executable, "-m", "holdfast.cli", "watch"],
+        stdin=theirs, stdout=theirs, stderr=theirs, env=environment,
+    )  # fmt: skip
+    os.close(theirs)
+    seen = os.read(ours, 65536)
+    answer("stop")
+    seen += _rest(ours)
+    assert watching.wait(timeout=DEADLINE_S) == 0
+    assert b"\x1b[" in seen
+    assert b"stopped, attempt 1" in seen
+
+
+def _rest(fd: int) -> bytes:
+    """Everything until the other end of the terminal is closed."""
+    found = b""
+    try:
+        while data := os.read(fd, 65536):
+            found += data
+    except OSError:  # how a terminal says so
+        os.close(fd)
+    return found
 
 
 def test_what_a_dead_controller_left_is_ended_by_stop(home: Path, tool: Tool) -> None:
