@@ -63,7 +63,9 @@ class Snapshots:
         shared, private = self._cell(Part.SHARED), self._cell(Part.PRIVATE)
         self._tracked.load(read(shared), read(private))
         if found.copies_missing:
+            # waited for, so that another node may be lost as soon as training goes on
             self._send_copy(private)
+            self.finish()
         return found.key.step
 
     def restore_random(self) -> None:

@@ -46,9 +46,10 @@ class Net(torch.nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.first = torch.nn.Linear(24, 500)
-        self.norm = torch.nn.BatchNorm1d(500)
-        self.last = torch.nn.Linear(500, 1)
+        hidden = int(os.environ.get("HIDDEN", "500"))
+        self.first = torch.nn.Linear(24, hidden)
+        self.norm = torch.nn.BatchNorm1d(hidden)
+        self.last = torch.nn.Linear(hidden, 1)
         self.register_buffer("seen", torch.zeros((), dtype=torch.int64), persistent=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -57,6 +58,25 @@ class Net(torch.nn.Module):
         hidden = torch.nn.functional.dropout(torch.relu(self.norm(self.first(x))), 0.2)
         out: torch.Tensor = self.last(hidden)
         return out + self.seen * 1e-3
+
+
+class Ballast:
+    """State of a rank that grows with every step and depends on all before it."""
+
+    def __init__(self) -> None:
+        self.words: list[torch.Tensor] = []
+
+    def grow(self, length: int) -> None:
+        """Remember more."""
+        self.words.append(torch.rand(length))
+
+    def state_dict(self) -> dict[str, Any]:
+        """All of it."""
+        return {"words": self.words}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """All of it."""
+        self.words = state["words"]
 
 
 def dataset() -> list[torch.Tensor]:
@@ -104,7 +124,8 @@ def main() -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
     data = loader(dataset(), 4, seed=5)
-    state = run.track(model=model, optimizer=optimizer, loader=data, scheduler=schedule)
+    more = Ballast()
+    state = run.track(model=model, optimizer=optimizer, loader=data, scheduler=schedule, more=more)
     for step, batch in state.steps(total=STEPS):
         fault.at("step", step)
         loss = model(batch).square().mean()
@@ -113,10 +134,12 @@ def main() -> None:
         fault.at("after_backward", step)
         optimizer.step()
         schedule.step()
+        more.grow(int(os.environ.get("BALLAST", "1")))
         run.log(loss=loss, tokens=batch.numel())
         entry = {"attempt": run.attempt, "step": step, "loss": loss.item().hex()}
         report(run, {**entry, "batch": hashlib.sha256(batch.numpy().tobytes()).hexdigest()})
-    report(run, {"final": digest(net), "attempt": run.attempt})
+    sums = [word.sum().item() for word in more.words]
+    report(run, {"final": f"{digest(net)} {sums}", "attempt": run.attempt})
     fault.at("after_loop")
 
 

@@ -1,0 +1,216 @@
+"""Training goes on after a fault as if it had not happened: every loss and parameter, bit by bit.
+
+Real processes, real SIGKILLs. The rest of the attempt is killed too, as the controller does, so
+what counts is what the arenas hold.
+"""
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from holdfast.checkpoint.arena import Arena, Part
+from holdfast.events import Milestone
+from tests.train.cluster import Attempt, Cluster
+from tests.train.conftest import Make
+
+Undisturbed = Callable[[int, int], list[Any]]
+LAST = 7  # index of the last step
+SHAPES = [(1, 1), (1, 2), (2, 1), (3, 1), (2, 2)]
+
+
+def completed(attempt: Attempt) -> int:
+    """The furthest step of any rank when the attempt ended."""
+    return max(page.progress(0.0).step or 0 for page in attempt.pages)
+
+
+def restored_steps(cluster: Cluster, first: int = 1) -> list[int]:
+    """The step each attempt from the `first` on continued from, of those that came so far."""
+
+    def came_so_far(attempt: Attempt) -> bool:
+        return all(Milestone.RESTORED in p.report(0, 0.0).milestones for p in attempt.pages)
+
+    return [a.restored[0] for a in cluster.attempts[first - 1 :] if came_so_far(a)]
+
+
+def damage(cluster: Cluster, rank: int, part: Part) -> None:
+    """Flip a byte in both cells of this part."""
+    for cell in Arena(cluster.arenas[rank]).cells(part):
+        header = cell.header()
+        if header is not None:
+            cell.reserve(header.payload_bytes, touch=False)
+            cell.payload[header.payload_bytes // 3] ^= 16
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "before_join",
+        "joined",
+        "step:0",
+        "after_backward:0",
+        "snapshot:1",
+        "snapshot:2",
+        "step:1",
+        "snapshot:5",
+        "snapshot:6",
+        "after_backward:3",
+        f"step:{LAST}",
+        f"after_backward:{LAST}",
+        "snapshot:15",
+        "snapshot:16",
+        "after_loop",
+    ],
+)
+@pytest.mark.parametrize(("nodes", "local"), [(1, 1), (1, 2)])
+def test_killed_anywhere_it_goes_on_in_place(
+    make: Make, undisturbed: Undisturbed, nodes: int, local: int, place: str
+) -> None:
+    cluster = make(nodes, local)
+    first = cluster.run(f"{nodes * local - 1}:1:{place}")
+    assert first.exit_codes[-1] == -9, cluster.story()
+    second = cluster.finish()
+    assert cluster.outcome() == undisturbed(nodes, local)
+    assert completed(first) - second.restored[0] <= 1
+    assert len(set(second.restored)) == 1
+
+
+@pytest.mark.parametrize("place", ["step:1", "step:4", "after_backward:4", "snapshot:9", "step:7"])
+@pytest.mark.parametrize(("nodes", "local"), [(2, 1), (3, 1), (2, 2)])
+def test_a_lost_node_costs_at_most_one_step(
+    make: Make, undisturbed: Undisturbed, nodes: int, local: int, place: str
+) -> None:
+    """Its shared state comes from a peer, its private state from its buddies."""
+    cluster = make(nodes, local)
+    first = cluster.run(f"0:1:{place}")
+    cluster.lose(*range(local))
+    second = cluster.finish()
+    assert cluster.outcome() == undisturbed(nodes, local), cluster.story()
+    assert completed(first) - second.restored[0] <= 1
+
+
+def test_every_node_may_be_lost_one_after_the_other(make: Make, undisturbed: Undisturbed) -> None:
+    """After each restore the copies of the lost node are made anew before anything else is lost."""
+    cluster = make(3, 1)
+    for attempt, rank in enumerate([0, 1, 2, 1], start=1):
+        cluster.run(f"{rank}:{attempt}:after_backward:{attempt + 1}")
+        cluster.lose(rank)
+    cluster.finish()
+    assert cluster.outcome() == undisturbed(3, 1)
+    assert all(attempt.restored[0] > 0 for attempt in cluster.attempts[1:])
+
+
+def test_two_neighbours_lost_at_once_start_over_and_say_so(
+    make: Make, undisturbed: Undisturbed
+) -> None:
+    """The private state of one of them is nowhere any more."""
+    cluster = make(3, 1)
+    cluster.run("0:1:step:4")
+    cluster.lose(1, 2)
+    second = cluster.finish()
+    assert second.restored == [0, 0, 0]
+    assert "starting from step 0" in cluster.story()
+    assert cluster.outcome() == undisturbed(3, 1)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_ten_random_kills_in_a_row_change_nothing(make: Make, seed: int) -> None:
+    rng, (nodes, local) = random.Random(seed), SHAPES[2 + seed]
+    quiet, cluster = make(nodes, local, STEPS="24"), make(nodes, local, STEPS="24")
+    quiet.finish()
+    for number in range(1, 11):
+        rank = rng.randrange(cluster.world)
+        step = cluster.redo_until + rng.randrange(3)
+        places = ["joined", f"step:{step}", f"after_backward:{step}", f"snapshot:{1 + step % 5}"]
+        cluster.run(f"{rank}:{number}:{rng.choice(places)}")
+        if restored_steps(cluster, number) and rng.random() < 0.4:
+            cluster.lose(*range(rank // local * local, (rank // local + 1) * local))
+    cluster.finish()
+    assert cluster.outcome() == quiet.outcome()
+    steps = restored_steps(cluster)
+    assert steps == sorted(steps), "no attempt goes on from an older step than the one before"
+    assert len(set(steps)) > 2
+
+
+@pytest.mark.parametrize("part", [Part.SHARED, Part.PRIVATE])
+def test_a_damaged_part_is_fetched_from_who_has_it_whole(
+    make: Make, undisturbed: Undisturbed, part: Part
+) -> None:
+    cluster = make(2, 1)
+    first = cluster.run("1:1:step:5")
+    damage(cluster, 0, part)
+    second = cluster.finish()
+    assert "damaged" in cluster.story()
+    assert cluster.outcome() == undisturbed(2, 1)
+    assert completed(first) - second.restored[0] <= 1
+
+
+def test_one_damaged_snapshot_costs_a_step_and_not_the_job(
+    make: Make, undisturbed: Undisturbed
+) -> None:
+    cluster = make()
+    cluster.run("0:1:step:5")
+    cells = Arena(cluster.arenas[0]).cells(Part.SHARED)
+    newest = max(cells, key=lambda cell: h.step if (h := cell.header()) else 0)
+    newest.reserve(8, touch=False)
+    newest.payload[3] ^= 1
+    assert cluster.finish().restored == [4]
+    assert cluster.outcome() == undisturbed(1, 1)
+
+
+def test_with_everything_damaged_it_starts_over(make: Make, undisturbed: Undisturbed) -> None:
+    cluster = make()
+    cluster.run("0:1:step:5")
+    damage(cluster, 0, Part.SHARED)
+    assert cluster.finish().restored == [0]
+    assert cluster.outcome() == undisturbed(1, 1)
+
+
+def test_snapshots_of_another_model_are_left_aside(make: Make) -> None:
+    cluster = make()
+    cluster.run("0:1:step:5")
+    cluster.env["HIDDEN"] = "77"
+    assert cluster.finish().restored == [0]
+    assert "of a different model" in cluster.story()
+
+
+def test_state_that_is_not_data_parallel_comes_back_to_the_rank_it_belongs_to(make: Make) -> None:
+    plain = make(2, 1, SPLIT="private")
+    plain.finish()
+    assert plain.final(0) != plain.final(1)
+    faulty = make(2, 1, SPLIT="private")
+    faulty.run("0:1:step:5")
+    faulty.lose(1)
+    assert faulty.finish().restored[0] >= 4
+    assert faulty.outcome() == plain.outcome()
+
+
+@pytest.mark.parametrize("every", [3, 100])
+def test_with_snapshots_further_apart_the_steps_since_are_repeated_alike(
+    make: Make, undisturbed: Undisturbed, every: int
+) -> None:
+    cluster = make(2, 1, HOLDFAST_SNAPSHOT_EVERY=str(every))
+    cluster.run("1:1:step:6")
+    second = cluster.finish()
+    assert second.restored == [4 if every == 3 else 1] * 2
+    assert cluster.outcome() == undisturbed(2, 1)
+
+
+def test_a_private_part_that_outgrows_its_message_still_reaches_the_buddy(make: Make) -> None:
+    """It follows in a second message, and the next exchange is larger."""
+    quiet, faulty = make(2, 1, BALLAST="300000"), make(2, 1, BALLAST="300000")
+    quiet.finish()
+    faulty.run("0:1:after_backward:6")
+    faulty.lose(0)
+    assert faulty.finish().restored[0] >= 5, faulty.story()
+    assert faulty.outcome() == quiet.outcome()
+
+
+def test_a_restart_after_the_end_has_nothing_to_do(make: Make) -> None:
+    cluster = make(1, 2)
+    cluster.run("1:1:after_loop")
+    second = cluster.finish()
+    assert second.restored == [LAST + 1] * 2
+    milestones = second.pages[0].report(0, 0.0).milestones
+    assert Milestone.FINISHED in milestones and Milestone.FIRST_STEP not in milestones
