@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import assert_never
+from typing import Any, assert_never
 
 from holdfast.agent import environment
 from holdfast.agent.attempt import Attempt, exited
@@ -36,6 +36,7 @@ WARM_AFTER_STOP_S = 1.0  # no new attempt so far: be warm when it comes
 STORE_TIMEOUT_S = 10.0
 GOODBYE_S = 1.0
 CLOSE_S = 2.0
+FORCE_AFTER_S = 3.0  # a forkserver that does not carry out SIGKILL in this time is killed itself
 
 
 @dataclass(frozen=True)
@@ -109,6 +110,7 @@ class Agent:
     async def live(self) -> int:
         """Until dismissed, rejected, abandoned or asked by a signal; the exit status."""
         loop = asyncio.get_running_loop()
+        loop.set_exception_handler(self._on_exception)
         loop.add_signal_handler(signal.SIGCHLD, self._supply.reap)
         for sig in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(sig, self._ask_end, self._job.recovery.stop_grace_s)
@@ -134,6 +136,12 @@ class Agent:
                 {"message": "agent: a task failed", "exception": error, "task": task}
             )
             self._on_broken(f"{type(error).__name__}: {error}")
+
+    def _on_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """A callback of ours must not fail unseen either: half a node is worse than none."""
+        loop.default_exception_handler(context)
+        if "handle" in context:
+            self._on_broken(f"internal error: {context.get('exception')!r}")
 
     def _ask_end(self, grace_s: float) -> None:
         if not self._end.done():
@@ -200,7 +208,7 @@ class Agent:
 
     def _announce_start(self) -> None:
         run = self._run
-        if run is None or run.announced or not run.all_forked:
+        if run is None or run.announced or run.stop_at is not None or not run.all_forked:
             return
         run.announced = True
         pids = tuple(worker.pid for _, worker in sorted(run.workers.items()))
@@ -317,8 +325,15 @@ class Agent:
     def _kill(self, run: Attempt) -> None:
         if run.alive:
             run.kill_at = time.monotonic()
+            asyncio.get_running_loop().call_later(FORCE_AFTER_S, self._force, run)
         for worker in run.alive:
             self._supply.signal(worker, signal.SIGKILL)
+
+    def _force(self, run: Attempt) -> None:
+        """Its workers are still there: the forkserver itself must hang."""
+        if run.alive and self._supply.ready:
+            note("agent: workers outlive SIGKILL; killing their forkserver")
+            self._supply.kill()
 
     async def _finish_stop(self, run: Attempt, number: int) -> None:
         await run.gone.wait()

@@ -15,6 +15,7 @@ import msgspec
 
 PACKET_BYTES = 1 << 20
 FDS_MAX = 8
+_CLOSE_ON_EXEC = 0x40000000  # MSG_CMSG_CLOEXEC, which the socket module does not name
 
 
 class Kind(StrEnum):
@@ -122,7 +123,7 @@ def send(sock: socket.socket, message: AnyRequest | AnyReply, fds: list[int] | N
 
 def receive_request(sock: socket.socket) -> tuple[AnyRequest, list[int]] | None:
     """The next request and its descriptors; None once the agent is gone."""
-    data, fds, _, _ = socket.recv_fds(sock, PACKET_BYTES, FDS_MAX)
+    data, fds, _, _ = socket.recv_fds(sock, PACKET_BYTES, FDS_MAX, _CLOSE_ON_EXEC)
     return (_requests.decode(data), list(fds)) if data else None
 
 

@@ -205,10 +205,10 @@ class AgentProcess:
         needle = f"HOLDFAST_NODE={self.node}".encode()
         return [pid for pid in _pids() if needle in _read(pid, "environ") and is_alive(pid)]
 
-    def child_of_kind(self, words: str) -> int:
-        """The pid of the process of this node whose command line has `words`."""
-        found = (pid for pid in self.family() if words.encode() in _read(pid, "cmdline"))
-        return min(found)
+    def forkserver(self) -> int:
+        """The pid of the forkserver: the agent's only child."""
+        (found,) = (pid for pid in self.family() if parent_of(pid) == self.process.pid)
+        return found
 
     def ended(self) -> int:
         """Wait for the end; the exit status."""

@@ -5,6 +5,8 @@ import os
 import signal
 from pathlib import Path
 
+import pytest
+
 from holdfast.events import Milestone, NodeLeft, NodeReady, Store, WorkersStarted
 from holdfast.messages import Leave, Report
 from tests.agent.conftest import Node
@@ -162,7 +164,8 @@ def test_an_old_order_to_start_is_ignored(node: Node) -> None:
     assert [event.attempt for event in office.of_kind(WorkersStarted)] == [6]
 
 
-def test_reports_come_without_workers_and_follow_a_milestone_at_once(node: Node) -> None:
+@pytest.mark.parametrize("mode", ["imports", "off"])
+def test_reports_come_without_workers_and_follow_a_milestone_at_once(node: Node, mode: str) -> None:
     office, _ = node(
         "import os, time\n"
         "from holdfast.page import Page, StepRecord\n"
@@ -173,7 +176,8 @@ def test_reports_come_without_workers_and_follow_a_milestone_at_once(node: Node)
         "page.step_done(4, 0.1, StepRecord(4, time.monotonic(), 0.1, float('nan'), 5))\n"
         "page.reach(Milestone.FIRST_STEP)\n"
         "page.step_done(5, 0.1, StepRecord(5, time.monotonic(), 2/3, 1.0, 5))\n"
-        "page.reach(Milestone.FINISHED)\n"
+        "page.reach(Milestone.FINISHED)\n",
+        warm={"mode": mode},
     )
     until(lambda: len(office.reports) >= 3, "heartbeats of an idle node")
     assert office.reports[-1].workers == ()

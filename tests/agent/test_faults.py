@@ -163,7 +163,7 @@ def test_a_killed_forkserver_costs_one_attempt(node: Node) -> None:
     office.ready()
     office.start()
     pids = office.started()
-    os.kill(agent.child_of_kind("agent.forkserver"), signal.SIGKILL)
+    os.kill(agent.forkserver(), signal.SIGKILL)
     for rank in (0, 1):
         assert office.exited(rank=rank).signal == signal.SIGKILL
     assert not any(map(is_alive, pids))
@@ -182,6 +182,17 @@ def test_a_stopped_process_is_killed_too(node: Node) -> None:
     office.stop(grace_s=0.1)
     assert not is_alive(pid)
     assert not office.of_kind(WorkerExited)
+
+
+def test_a_hanging_forkserver_does_not_keep_workers_alive(node: Node) -> None:
+    office, agent = node(SLEEP)
+    office.ready()
+    office.start()
+    (pid,) = office.started()
+    os.kill(agent.forkserver(), signal.SIGSTOP)
+    stopped = office.stop(grace_s=0.1)
+    assert not is_alive(pid)
+    assert stopped.store is not None
 
 
 def test_a_worker_that_ignores_sigterm_is_killed_after_the_grace_time(node: Node) -> None:

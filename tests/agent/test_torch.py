@@ -1,13 +1,14 @@
-"""The same with PyTorch: preloaded, rendezvous on the node's own store, nothing initialised early."""
+"""The same with PyTorch: preloaded, rendezvous on the node's store, no GPU touched early."""
 
 import os
 import signal
+from functools import partial
 
 import pytest
 
 from holdfast.events import NodeReady
 from tests.agent.conftest import Node
-from tests.agent.office import until
+from tests.agent.office import AgentProcess, parent_of, until
 
 pytestmark = pytest.mark.slow
 
@@ -38,8 +39,7 @@ def test_an_uninstrumented_ddp_script_trains_again_after_a_kill_on_a_fresh_store
         office.start(attempt=attempt, store=store)
         pids = office.started(attempt=attempt)
         for rank in (0, 1):
-            until(lambda r=rank, a=attempt: "trained" in agent.log(r, a), "both ranks train")
-            words = agent.log(rank, attempt).split()
+            words = until(partial(_words_after_training, agent, rank, attempt), "a rank trains")
             assert words[1:3] == [str(attempt - 1), "2"]
             assert int(words[3]) < 20, "what DDP imports lazily is loaded ahead"
         os.kill(pids[1], signal.SIGKILL)
@@ -49,11 +49,20 @@ def test_an_uninstrumented_ddp_script_trains_again_after_a_kill_on_a_fresh_store
         store = fresh
 
 
+def test_a_killed_store_is_replaced_and_the_controller_told(node: Node) -> None:
+    office, agent = node("pass", framework="pytorch", warm={"mode": "off"})
+    store = office.ready()
+    (server,) = (pid for pid in agent.family() if parent_of(pid) == agent.forkserver())
+    os.kill(server, signal.SIGKILL)
+    fresh = office.wait_for(NodeReady, count=2).store
+    assert fresh.hosted and fresh != store
+
+
 def test_the_forkserver_has_one_thread_and_no_gpu_context(node: Node) -> None:
     source = "import torch; print(torch.cuda.is_initialized(), flush=True)"
     office, agent = node(source, framework="pytorch", env={"OMP_NUM_THREADS": "1"})
     office.ready()
-    forkserver = agent.child_of_kind("agent.forkserver")
+    forkserver = agent.forkserver()
     assert len(os.listdir(f"/proc/{forkserver}/task")) == 1
     office.start()
     assert office.exited().exit_code == 0
@@ -70,3 +79,8 @@ def test_random_numbers_differ_between_workers(node: Node) -> None:
         assert office.exited(rank=rank).exit_code == 0
         drawn |= set(agent.log(rank).split())
     assert len(drawn) == 4
+
+
+def _words_after_training(agent: AgentProcess, rank: int, attempt: int) -> list[str]:
+    log = agent.log(rank, attempt)
+    return log.split() if log.startswith("trained") and log.endswith("\n") else []
