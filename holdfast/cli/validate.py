@@ -30,7 +30,7 @@ def validate(
 def size(job: "Job") -> str:
     """How large a job is, in words."""
     spares = f" + {count(job.nodes.spares, 'spare')}" if job.nodes.spares else ""
-    each = "workers as there are GPUs" if job.workers_per_node == "auto" else _workers(job)
+    each = "one worker per GPU (at least one)" if job.workers_per_node == "auto" else _workers(job)
     return f"{count(job.nodes.count, 'node')}{spares}, {each}"
 
 
