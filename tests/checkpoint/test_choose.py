@@ -1,10 +1,12 @@
 """The choice of a snapshot: always one that every rank can get, always the furthest."""
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.checkpoint.arena import Key
 from holdfast.checkpoint.choose import Holding, buddy_of, choose
+
+patient = settings(deadline=None)  # other tests may share the machine
 
 all_keys = st.builds(Key, st.integers(1, 3), st.integers(1, 4))
 some = st.frozensets(all_keys, max_size=2)
@@ -29,6 +31,7 @@ def obtainable(key: Key, held: list[Holding], local: int) -> bool:
     return shared and private
 
 
+@patient
 @given(clusters())
 def test_every_giver_holds_what_it_is_to_give(cluster: tuple[list[Holding], int]) -> None:
     held, local = cluster
@@ -42,6 +45,7 @@ def test_every_giver_holds_what_it_is_to_give(cluster: tuple[list[Holding], int]
         assert giver in (rank, buddy_of(rank, local, len(held)))
 
 
+@patient
 @given(clusters())
 def test_nothing_further_could_have_been_had(cluster: tuple[list[Holding], int]) -> None:
     held, local = cluster
@@ -52,6 +56,7 @@ def test_nothing_further_could_have_been_had(cluster: tuple[list[Holding], int])
     assert chosen == (max(possible) if possible else None)
 
 
+@patient
 @given(clusters())
 def test_who_has_its_own_parts_asks_nobody(cluster: tuple[list[Holding], int]) -> None:
     held, local = cluster

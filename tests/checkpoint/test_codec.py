@@ -5,11 +5,13 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.checkpoint.codec import flatten, unflatten
 from holdfast.errors import Error
+
+patient = settings(deadline=None)  # other tests may share the machine
 
 
 class Leaf:
@@ -57,6 +59,7 @@ def same(a: Any, b: Any) -> bool:
     return a is b if isinstance(a, Leaf) else bool(a == b)
 
 
+@patient
 @given(trees)
 def test_what_goes_in_comes_out(tree: Any) -> None:
     flat, leaves = flatten(tree, is_leaf, "")

@@ -106,7 +106,7 @@ class Cluster:
 
     def final(self, rank: int = 0) -> str:
         """Digest of the parameters and buffers at the end."""
-        return str([entry["final"] for entry in self._lines(rank) if "final" in entry][-1])
+        return str([entry["final"] for entry in self.lines(rank) if "final" in entry][-1])
 
     def outcome(self) -> list[Any]:
         """Everything that must be equal with and without faults."""
@@ -119,10 +119,11 @@ class Cluster:
         return "\n".join(f"{log.name}:\n{log.read_text()}" for log in logs)
 
     def _steps(self, rank: int) -> list[dict[str, Any]]:
-        by_step = {e["step"]: e for e in self._lines(rank) if "step" in e}
+        by_step = {e["step"]: e for e in self.lines(rank) if "step" in e}
         return [by_step[step] for step in sorted(by_step)]
 
-    def _lines(self, rank: int) -> list[dict[str, Any]]:
+    def lines(self, rank: int) -> list[dict[str, Any]]:
+        """What a rank wrote down, in order."""
         text = (self.folder / f"rank-{rank}.jsonl").read_text()
         return [json.loads(line) for line in text.splitlines()]
 

@@ -9,6 +9,7 @@ import pytest
 from tests.train.cluster import Cluster
 
 Make = Callable[..., Cluster]
+Undisturbed = Callable[[int, int], list[Any]]
 _outcomes: dict[tuple[int, int], list[Any]] = {}
 
 
@@ -27,7 +28,7 @@ def make(tmp_path: Path) -> Iterator[Make]:
 
 
 @pytest.fixture
-def undisturbed(make: Make) -> Callable[[int, int], list[Any]]:
+def undisturbed(make: Make) -> Undisturbed:
     """The outcome of a run of this shape to which nothing happens."""
 
     def outcome(nodes: int, local: int) -> list[Any]:

@@ -5,17 +5,14 @@ what counts is what the arenas hold.
 """
 
 import random
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from holdfast.checkpoint.arena import Arena, Part
 from holdfast.events import Milestone
 from tests.train.cluster import Attempt, Cluster
-from tests.train.conftest import Make
+from tests.train.conftest import Make, Undisturbed
 
-Undisturbed = Callable[[int, int], list[Any]]
 LAST = 7  # index of the last step
 SHAPES = [(1, 1), (1, 2), (2, 1), (3, 1), (2, 2)]
 
@@ -78,16 +75,16 @@ def test_killed_anywhere_it_goes_on_in_place(
 
 @pytest.mark.parametrize("place", ["step:1", "step:4", "after_backward:4", "snapshot:9", "step:7"])
 @pytest.mark.parametrize(("nodes", "local"), [(2, 1), (3, 1), (2, 2)])
-def test_a_lost_node_costs_at_most_one_step(
+def test_a_lost_node_costs_at_most_two_steps(
     make: Make, undisturbed: Undisturbed, nodes: int, local: int, place: str
 ) -> None:
-    """Its shared state comes from a peer, its private state from its buddies."""
+    """The one it died in, and one more if the copies for its buddies were still on their way."""
     cluster = make(nodes, local)
     first = cluster.run(f"0:1:{place}")
     cluster.lose(*range(local))
     second = cluster.finish()
     assert cluster.outcome() == undisturbed(nodes, local), cluster.story()
-    assert completed(first) - second.restored[0] <= 1
+    assert completed(first) - second.restored[0] <= 2
 
 
 def test_every_node_may_be_lost_one_after_the_other(make: Make, undisturbed: Undisturbed) -> None:
