@@ -31,7 +31,7 @@ def between(times: Times) -> list[float]:
 def row(blocks: Sequence[Times], plain_s: float, agent_cpu: float | None) -> Row:
     """One contestant's line; `plain_s` is the step time to compare with."""
     step_s = step_time(blocks)
-    outside = [sum(between(times)) / len(between(times)) for times in blocks]
+    outside = [_mean(between(times)) for times in blocks]
     return {
         "n": sum(len(lengths(times)) for times in blocks),
         "blocks": len(blocks),
@@ -39,6 +39,7 @@ def row(blocks: Sequence[Times], plain_s: float, agent_cpu: float | None) -> Row
         "mean_s": round(median(_mean(lengths(times)) for times in blocks), 6),
         "overhead": round(step_s / plain_s - 1, 5),
         "between_s": round(median(outside), 7),
+        "between_median_s": round(median(median(between(times)) for times in blocks), 7),
         "between_share": round(median(outside) / step_s, 6),
         "agent_cpu": None if agent_cpu is None else round(agent_cpu, 5),
     }

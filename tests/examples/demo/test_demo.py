@@ -14,8 +14,11 @@ DEMO = Path(__file__).parents[3] / "examples" / "demo" / "demo.py"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("trained", [False, True], ids=["while starting", "while training"])
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("number", "trained"),
+    [(signal.SIGTERM, False), (signal.SIGINT, True)],
+    ids=["while starting", "while training"],
+)
 @pytest.mark.usefixtures("nothing_left")
 def test_interrupted_demo_stops_the_job_and_removes_its_home(
     tmp_path: Path, home: Path, number: signal.Signals, trained: bool

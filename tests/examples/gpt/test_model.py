@@ -1,6 +1,7 @@
 """The example's model is what its description says."""
 
 import math
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,15 @@ from model import GPT, VOCABULARY, Shape
 
 FOLDER = Path(__file__).parents[3] / "examples" / "gpt"
 SMALL = Shape(context=16, layers=2, heads=2, width=32)
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Small tensors are faster so, and other tests keep their core."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture

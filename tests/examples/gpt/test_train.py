@@ -31,19 +31,7 @@ def test_runs_alone_and_is_the_same_each_time(tmp_path: Path) -> None:
     assert len(losses) == STEPS
     assert losses == losses_again
     assert all(torch.equal(parameters[name], parameters_again[name]) for name in parameters)
-
-
-def test_parameters_are_saved_whole_or_not_at_all(tmp_path: Path) -> None:
-    trained([sys.executable], tmp_path / "parameters.pt")
-    assert [path.name for path in tmp_path.iterdir()] == ["parameters.pt"]
-
-
-@pytest.mark.slow
-def test_runs_under_torchrun(tmp_path: Path) -> None:
-    launcher = [str(BIN / "torchrun"), "--standalone", "--nproc-per-node", "2"]
-    losses, parameters = trained(launcher, tmp_path / "parameters.pt")
-    assert len(losses) == STEPS
-    assert all(torch.isfinite(tensor).all() for tensor in parameters.values())
+    assert {path.name for path in tmp_path.iterdir()} == {"first.pt", "second.pt"}
 
 
 @pytest.mark.slow
