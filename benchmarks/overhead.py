@@ -8,7 +8,8 @@ progress, logging and heartbeats, and snapshots only where they cannot be left o
 step and the last); `holdfast_snapshots` takes them as often as `auto` decides.
 
 `median_s` is the step, `overhead` its excess over plain's, `between_s` the mean time of a step that
-is not the step's own work, `between_share` its part of the step, `agent_cpu` the share of one core that the agent used meanwhile.
+is not the step's own work, `between_share` its part of the step, `agent_cpu` the share of one core
+that the agent used meanwhile.
 """
 
 import argparse
