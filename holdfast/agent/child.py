@@ -104,7 +104,7 @@ def _enter_workdir(program: wire.Program) -> None:
 
 def _execute(born: Born, page_fd: int | None) -> NoReturn:
     """Become the command. What cannot be run exits as it does in a shell: 127 or 126."""
-    argv = born.program.argv()
+    argv = [*born.program.command, *born.program.args]
     for fd in born.fds.values():
         os.set_inheritable(fd, True)
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it; other programs must not

@@ -108,8 +108,10 @@ def program_of(job: Job) -> Program:
 
 def kinds_of(job: Job, instrumented: bool) -> tuple[Kind, Kind | None]:
     """How a worker with a rank is made, and how a warm one; None where there are none."""
-    if job.command is not None or job.warm.mode == "off":
+    if job.command is not None:
         return Kind.EXEC, None
+    if job.warm.mode == "off":
+        return Kind.RUN, None
     ahead = job.warm.mode == "script" or (job.warm.mode == "auto" and instrumented)
     return Kind.RUN, Kind.RUN if ahead else Kind.WAIT
 

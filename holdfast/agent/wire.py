@@ -7,7 +7,6 @@ reaped.
 """
 
 import socket
-import sys
 from enum import StrEnum
 from pathlib import Path
 
@@ -35,13 +34,6 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     command: tuple[str, ...] = ()
     args: tuple[str, ...] = ()
     workdir: str = "."
-
-    def argv(self) -> list[str]:
-        """The command line that runs it in a fresh process."""
-        if self.command:
-            return [*self.command, *self.args]
-        target = ["-m", self.module] if self.module else [str(self.script)]
-        return [sys.executable, "-u", *target, *self.args]
 
     def path_entry(self) -> str:
         """What Python puts first on `sys.path` for it; empty for a command."""

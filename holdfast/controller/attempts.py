@@ -54,7 +54,7 @@ def _start(state: State, store: Store) -> StartAttempt:
     state.nodes[state.ranks[0]].store = None  # a store serves one attempt only
     state.attempt_started_at, state.progress_mark = state.now, state.max_step
     state.start_deadline = None
-    state.milestones, state.started, state.finished, state.exits = [], set(), set(), []
+    state.milestones, state.started, state.finished, state.deaths = [], set(), set(), []
     incidents.note(state, "StartAttempt", why)
     return state.start
 
@@ -81,7 +81,7 @@ def when_stopped(state: State) -> list[AnyAction]:
     match state.phase:
         case Phase.RECOVERING:
             reason = f"attempt {state.attempt} is stopped on every node"
-            return [Diagnose(attempt=state.attempt, exits=tuple(state.exits), reason=reason)]
+            return [Diagnose(attempt=state.attempt, exits=state.exits, reason=reason)]
         case Phase.CLOSING:
             return end(state, Outcome.STOPPED, state.why)
         case _:

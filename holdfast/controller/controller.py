@@ -10,7 +10,7 @@ from typing import assert_never
 from holdfast.actions import AnyAction, Dismiss, EndJob, Fence, Outcome, StopAttempt
 from holdfast.controller import attempts, incidents, nodes
 from holdfast.controller.phases import Phase
-from holdfast.controller.state import Limits, Node, NodeState, State
+from holdfast.controller.state import Death, Limits, Node, NodeState, State
 from holdfast.events import (
     AnyEvent,
     ControllerResumed,
@@ -32,6 +32,7 @@ from holdfast.events import (
 )
 
 MAX_STILLBORN = 3  # nodes in a row that die before they register: asking again will not help
+MAX_DEATHS = 64  # exits kept per attempt
 TRAINING = (Phase.STARTING, Phase.RUNNING)
 
 
@@ -188,23 +189,31 @@ def _worker_exited(state: State, event: WorkerExited) -> list[AnyAction]:
         return []
     _note_step(state, event.progress)
     if state.phase is Phase.RECOVERING:
-        if all(e.rank != event.rank for e in state.exits):
-            state.exits.append(event)
+        _note_death(state, event)
         return []
     if state.phase not in TRAINING:
         return []
     if event.exit_code == 0 and (event.progress.finished or event.progress.step is None):
-        return _worker_finished(state, event.rank)
+        return _worker_finished(state, event)
     if event.rank in state.finished:
         return []
-    state.exits.append(event)
+    _note_death(state, event)
     incidents.open_for_exit(state, event, node)
     why = state.incidents[-1].summary
     return attempts.stop(state, Phase.RECOVERING, why, state.limits.restart_grace_s)
 
 
-def _worker_finished(state: State, rank: int) -> list[AnyAction]:
-    state.finished.add(rank)
+def _note_death(state: State, event: WorkerExited) -> None:
+    """Once for each rank; a few are enough to see what happened, however large the job."""
+    known = any(death.exited.rank == event.rank for death in state.deaths)
+    if not known and len(state.deaths) < MAX_DEATHS:
+        state.deaths.append(Death(state.now - event.ago_s, event))
+
+
+def _worker_finished(state: State, event: WorkerExited) -> list[AnyAction]:
+    state.finished.add(event.rank)
+    if not event.progress.finished:  # no steps are reported: others may still have needed it
+        _note_death(state, event)
     if len(state.finished) < state.world_size:
         return []
     return attempts.end(state, Outcome.SUCCEEDED, "every worker finished")

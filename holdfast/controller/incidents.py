@@ -60,7 +60,7 @@ def apply_verdict(state: State, verdict: Diagnosed) -> None:
         return
     incident.also_failed = verdict.also_failed
     if incident.cause == "node-lost":
-        incident.also_failed = len(state.exits)
+        incident.also_failed = sum(e.exit_code != 0 for e in state.exits)
         return
     incident.cause, incident.summary = verdict.cause, verdict.summary
     blamed = [e for e in state.exits if e.rank == verdict.rank]

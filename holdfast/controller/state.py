@@ -86,6 +86,13 @@ class IncidentRecord(msgspec.Struct, kw_only=True):
     log: str | None = None
 
 
+class Death(msgspec.Struct, frozen=True):
+    """An exit and when it happened, by the controller's clock."""
+
+    at: float
+    exited: WorkerExited
+
+
 class Failure(msgspec.Struct, frozen=True):
     """The last user error: the same one again without progress ends the job."""
 
@@ -119,7 +126,7 @@ class State(msgspec.Struct, kw_only=True):
     started: set[str] = set()  # members whose workers all run
     finished: set[int] = set()  # ranks that exited well
     stopping: set[str] = set()  # members not yet known to be stopped
-    exits: list[WorkerExited] = []  # what failed in this attempt
+    deaths: list[Death] = []  # workers that did not finish in this attempt
     max_step: int | None = None  # furthest step ever completed
 
     restarts: list[float] = []  # times, within the window
@@ -138,6 +145,14 @@ class State(msgspec.Struct, kw_only=True):
     def world_size(self) -> int:
         """Workers of an attempt."""
         return self.limits.node_count * self.workers_per_node
+
+    @property
+    def exits(self) -> tuple[WorkerExited, ...]:
+        """The deaths of this attempt, all ages counted to now."""
+        return tuple(
+            msgspec.structs.replace(death.exited, ago_s=self.now - death.at)
+            for death in self.deaths
+        )
 
     @property
     def ended(self) -> bool:

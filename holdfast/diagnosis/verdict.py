@@ -116,7 +116,7 @@ def weigh(exits: Sequence[WorkerExited]) -> Verdict:
         chosen=chosen,
         confidence=_confidence(first, causes, exits),
         user_error=CAUSES[cause].user,
-        signature=_signature(chosen.error),
+        signature=_signature(cause, chosen),
         summary=_summary(cause, chosen),
         also_failed=sum(c != "finished" for i, c in enumerate(causes) if i != first),
     )
@@ -188,17 +188,20 @@ def _cause_of_message(error: WorkerError) -> str:
 def _confidence(first: int, causes: Sequence[str], exits: Sequence[WorkerExited]) -> float:
     """Less when another exit is as good an explanation; the same bug on all ranks is one."""
     weight = CAUSES[causes[first]].weight
-    mine = (causes[first], _signature(exits[first].error))
+    mine = (causes[first], _signature(causes[first], exits[first]))
     rivals = any(
-        CAUSES[c].weight == weight and (c, _signature(e.error)) != mine
+        CAUSES[c].weight == weight and (c, _signature(c, e)) != mine
         for c, e in zip(causes, exits, strict=True)
     )
     return round(CONFIDENCE[weight] * (RIVALS if rivals else 1.0), 3)
 
 
-def _signature(error: WorkerError | None) -> str | None:
+def _signature(cause: str, exited: WorkerExited) -> str | None:
     """Without the message, in which addresses and counts change from time to time."""
-    return None if error is None else f"{error.type}@{error.file}:{error.line}"
+    error = exited.error
+    if error is not None:
+        return f"{error.type}@{error.file}:{error.line}"
+    return f"exit status {exited.exit_code}" if cause == "worker-exit" else None
 
 
 def _signal_name(number: int) -> str:

@@ -35,7 +35,10 @@ def request(folder: Path, message: StopJob | AskStatus) -> StatusReply | Done:
             reply = connection.recv(timeout=TIMEOUT_S)
     except (OSError, WebSocketException) as error:
         raise ConnectionError(f"the controller of {folder.name} does not answer") from error
-    return _decoder.decode(reply if isinstance(reply, bytes) else reply.encode())
+    found: StatusReply | Done = _decoder.decode(
+        reply if isinstance(reply, bytes) else reply.encode()
+    )
+    return found
 
 
 def status(folder: Path) -> JobStatus:

@@ -76,6 +76,8 @@ from holdfast.spec import Job
 
 HOST = "127.0.0.1"
 TICK_S = 0.25
+REGISTER_S = 60.0  # for a new agent to connect: its interpreter may start on a busy machine
+RECONNECT_S = 10.0  # for an agent to find a controller that came back
 LEAVE_S = 10.0  # for agents to end by themselves when the job is over
 
 
@@ -140,6 +142,7 @@ class LocalDriver:
         self._agents: dict[str, AgentProcess] = {}
         self._reducer = ProgressReducer()
         self._liveness = Liveness()
+        self._expected: dict[str, float] = {}  # agents that are to connect, and until when
         self._stops_asked = 0
         self._full = False
 
@@ -168,7 +171,7 @@ class LocalDriver:
         self._reducer.begin(self._state.attempt, self._state.world_size, self._clock.now())
         for node in known_nodes(self._folder):
             if alive(node):
-                self._add(AgentProcess(node.node, node.name, node.pid, None))
+                self._add(AgentProcess(node.node, node.name, node.pid, None), RECONNECT_S)
 
     # ── orders ──
 
@@ -212,14 +215,14 @@ class LocalDriver:
         first = max(taken, default=-1) + 1
         for number in range(first, first + count):
             try:
-                self._add(start_agent(self._folder, f"node-{number}"))
+                self._add(start_agent(self._folder, f"node-{number}"), REGISTER_S)
             except OSError as error:
                 detail = f"cannot start an agent: {error.strerror}"
                 self._lost(f"node-{number}", NodeLostReason.PROCESS, detail)
 
-    def _add(self, agent: AgentProcess) -> None:
+    def _add(self, agent: AgentProcess, connects_within_s: float) -> None:
         self._agents[agent.node] = agent
-        self._liveness.heard(agent.node, self._clock.now())
+        self._expected[agent.node] = self._clock.now() + connects_within_s
         agent.watch(self._agent_ended)
 
     async def _start_attempt(self, order: StartAttempt) -> None:
@@ -236,6 +239,7 @@ class LocalDriver:
         await self._links.send(node, Leave(reason="this node was given up"))
         await asyncio.to_thread(kill_nodes, {node})
         self._liveness.forget(node)
+        self._expected.pop(node, None)
         self._agents.pop(node, None)
 
     async def _end(self, reason: str) -> None:
@@ -270,6 +274,7 @@ class LocalDriver:
         if hello.node in self._state.lost:
             return False
         self._liveness.heard(hello.node, self._clock.now())
+        self._expected.pop(hello.node, None)
         if hello.node not in self._state.nodes:
             self._put(
                 NodeJoined(
@@ -334,25 +339,28 @@ class LocalDriver:
         last = time.monotonic()
         while True:
             await asyncio.sleep(TICK_S)
-            now = self._clock.now()
-            if time.monotonic() - last > timeout_s / 2:
-                for node in self._agents:
-                    self._liveness.heard(node, now)
+            now, late_s = self._clock.now(), time.monotonic() - last - TICK_S
             last = time.monotonic()
+            if late_s > timeout_s / 4:
+                self._forgive(now, late_s)
             for node, silent_s in self._liveness.silent(now, timeout_s):
                 self._liveness.forget(node)
-                self._silent(node, silent_s)
+                self._silent(node, silent_s, f"no heartbeat for {silent_s:.1f} s")
+            for node in [n for n, until in self._expected.items() if now > until]:
+                del self._expected[node]
+                self._silent(node, 0.0, "its agent runs but does not connect")
 
-    def _silent(self, node: str, silent_s: float) -> None:
+    def _forgive(self, now: float, late_s: float) -> None:
+        """What was sent while we did not run is still to be read: start to wait anew."""
+        for node, until in self._expected.items():
+            self._expected[node] = until + late_s
+        for node in self._agents.keys() - self._expected.keys():
+            self._liveness.heard(node, now)
+
+    def _silent(self, node: str, silent_s: float, detail: str) -> None:
         self._flush_progress()
-        self._put(
-            NodeLost(
-                node=node,
-                reason=NodeLostReason.SILENT,
-                ago_s=silent_s,
-                detail=f"no heartbeat for {silent_s:.1f} s",
-            )
-        )
+        reason = NodeLostReason.SILENT
+        self._put(NodeLost(node=node, reason=reason, ago_s=silent_s, detail=detail))
 
     # ── signals ──
 

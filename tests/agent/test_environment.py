@@ -58,7 +58,7 @@ def test_a_module_is_looked_into_without_being_imported(tmp_path: Path) -> None:
         ({"script": "a.py"}, False, (Kind.RUN, Kind.WAIT)),
         ({"script": "a.py", "warm": {"mode": "imports"}}, True, (Kind.RUN, Kind.WAIT)),
         ({"script": "a.py", "warm": {"mode": "script"}}, False, (Kind.RUN, Kind.RUN)),
-        ({"script": "a.py", "warm": {"mode": "off"}}, True, (Kind.EXEC, None)),
+        ({"script": "a.py", "warm": {"mode": "off"}}, True, (Kind.RUN, None)),
         ({"command": ["a"]}, False, (Kind.EXEC, None)),
     ],
 )
