@@ -26,7 +26,8 @@ STEPS = 30
     ],
 )
 def test_a_worker_killed_at_any_moment_costs_at_most_a_step(home: Path, moment: str) -> None:
-    job = small(home, args=["--steps", str(STEPS), "--die", moment]).start()
+    args = ["--steps", str(STEPS), "--die", moment]
+    job = small(home, args=args, snapshots={"every_steps": 1}).start()
     job.wait_end()
     assert (job.out / "died").exists(), "the kill never happened"
     (incident,) = job.incidents()
@@ -69,7 +70,7 @@ def test_the_node_with_rank_0_and_the_store_can_be_lost_too(home: Path) -> None:
 
 def test_a_stopped_agent_is_lost_within_the_heartbeat_timeout(home: Path) -> None:
     recovery = {"heartbeat_timeout_s": 2.0}
-    job = small(home, spares=1, args=["--steps", "60"], recovery=recovery).start()
+    job = small(home, spares=1, args=["--steps", "250"], recovery=recovery).start()
     job.wait_step(10)
     victim = job.member(1)
     os.kill(job.agent(victim), signal.SIGSTOP)
@@ -82,7 +83,8 @@ def test_a_stopped_agent_is_lost_within_the_heartbeat_timeout(home: Path) -> Non
 
 def test_ten_kills_in_a_row_at_random_moments(home: Path) -> None:
     chance = random.Random(20261120)
-    job = small(home, args=["--steps", "400", "--pause", "0.01"]).start()
+    args = ["--steps", "400", "--pause", "0.01"]
+    job = small(home, args=args, snapshots={"every_steps": 1}).start()
     step = 5
     for kill in range(10):
         job.wait_step(step, attempt=kill + 1)

@@ -12,10 +12,11 @@ import time
 from pathlib import Path
 
 import torch
-from holdfast.train.data import loader
 from torch import nn
 
+from holdfast.checkpoint.arena import Cell
 from holdfast.train import join
+from holdfast.train.data import loader
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--out", type=Path, required=True)
@@ -60,12 +61,8 @@ generator = torch.Generator().manual_seed(3)
 data = [(x, x[:4].abs()) for x in torch.randn(256, 16, generator=generator)]
 
 die("before-join", int(os.environ.get("RANK", "-1")))
-torch.distributed.init_process_group = deadly(  # type: ignore[assignment]
-    "rendezvous", torch.distributed.init_process_group
-)
-torch.Tensor.copy_ = deadly(  # type: ignore[method-assign]
-    "snapshot", torch.Tensor.copy_, after=60
-)
+torch.distributed.init_process_group = deadly("rendezvous", torch.distributed.init_process_group)
+Cell.commit = deadly("snapshot", Cell.commit, after=20)  # type: ignore[method-assign]
 run = join()
 torch.manual_seed(100 + run.rank)
 wrapped = run.parallelize(model)
