@@ -95,6 +95,11 @@ SLUGS: dict[str, Slug] = {
         ExitStatus.USAGE,
         "The script, module or working directory of the job does not exist on this machine.",
     ),
+    "tls-unusable": Slug(
+        ExitStatus.PLATFORM,
+        "HOLDFAST_TLS names a folder whose certificate, key or authority cannot be read. With it "
+        "set nothing is sent in plain text, so nothing was started.",
+    ),
     "platform-unsupported": Slug(
         ExitStatus.PLATFORM,
         "Holdfast needs Linux: it relies on memfd, PR_SET_PDEATHSIG and process groups.",

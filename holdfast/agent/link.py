@@ -17,6 +17,7 @@ import msgspec
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import WebSocketException
 
+from holdfast import tls
 from holdfast.agent.notes import note
 from holdfast.events import AnyEvent, Progress
 from holdfast.messages import PROTOCOL, Ack, Fact, Hello, Leave, Report, Start, Stop, Welcome
@@ -117,7 +118,8 @@ class Link:
         token = (self._folder / "token").read_text().strip()
         host = f"[{address.host}]" if ":" in address.host else address.host
         async with connect(
-            f"ws://{host}:{address.port}/",
+            f"{tls.scheme()}://{host}:{address.port}/",
+            ssl=tls.client_context(),
             additional_headers={"Authorization": f"Bearer {token}"},
             proxy=None,  # a proxy of the environment is not meant for this
             compression=None,

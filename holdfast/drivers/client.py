@@ -7,6 +7,7 @@ import msgspec
 from websockets.exceptions import WebSocketException
 from websockets.sync.client import connect
 
+from holdfast import tls
 from holdfast.drivers import records
 from holdfast.drivers.nodes import kill_nodes, known_nodes
 from holdfast.messages import AskStatus, Done, StatusReply, StopJob, ToClient
@@ -25,7 +26,8 @@ def request(folder: Path, message: StopJob | AskStatus) -> StatusReply | Done:
     headers = {"Authorization": f"Bearer {records.read_secret(folder)}"}
     try:
         with connect(
-            f"ws://{address.host}:{address.port}/",
+            f"{tls.scheme()}://{address.host}:{address.port}/",
+            ssl=tls.client_context(),
             additional_headers=headers,
             open_timeout=TIMEOUT_S,
             compression=None,

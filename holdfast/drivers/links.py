@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import hmac
 import http
-import ssl
 from typing import Protocol
 
 import msgspec
@@ -16,6 +15,7 @@ from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
+from holdfast import tls
 from holdfast.messages import (
     PROTOCOL,
     Ack,
@@ -66,7 +66,7 @@ class Links:
         self._acked: dict[str, int] = {}  # newest fact that is durable, per node
         self._server: Server | None = None
 
-    async def listen(self, host: str, port: int = 0, tls: ssl.SSLContext | None = None) -> int:
+    async def listen(self, host: str, port: int = 0) -> int:
         """Start to listen and return the port. Raises `OSError` if it is taken."""
         self._server = await serve(
             self._serve,
@@ -76,7 +76,7 @@ class Links:
             max_size=MAX_MESSAGE_BYTES,
             compression=None,
             ping_interval=None,  # reports are the heartbeat
-            ssl=tls,
+            ssl=tls.server_context(),
         )
         found: int = next(iter(self._server.sockets)).getsockname()[1]
         return found

@@ -207,7 +207,6 @@ class Address(msgspec.Struct, frozen=True):
     host: str
     port: int
     pid: int
-    tls: bool = False
 
 
 def read_address(folder: Path) -> Address | None:

@@ -1,14 +1,19 @@
 """The controller's end of the wire: nobody unknown, nothing twice, garbage harmless."""
 
 import asyncio
+import shutil
+import subprocess
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import msgspec
 import pytest
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.exceptions import ConnectionClosed, InvalidMessage, InvalidStatus
 
+from holdfast import tls
 from holdfast.drivers.links import Links
+from holdfast.errors import Error
 from holdfast.events import Store, WorkersStopped
 from holdfast.messages import (
     PROTOCOL,
@@ -76,7 +81,8 @@ async def send(connection: ClientConnection, message: ToController) -> None:
 async def receive(connection: ClientConnection) -> ToAgent | ToClient:
     data = await asyncio.wait_for(connection.recv(), 10)
     assert isinstance(data, bytes)
-    return msgspec.msgpack.decode(data, type=ToAgent | ToClient)
+    found: ToAgent | ToClient = msgspec.msgpack.decode(data, type=ToAgent | ToClient)
+    return found
 
 
 def with_links(test: Callable[[Links, Ear, int], Awaitable[None]]) -> None:
@@ -179,3 +185,54 @@ def test_a_fact_before_hello_is_not_taken() -> None:
         assert ear.stops == [StopJob(by="me", now=True)]
 
     with_links(test)
+
+
+@pytest.fixture
+def certificate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """HOLDFAST_TLS with a certificate of its own for 127.0.0.1."""
+    if shutil.which("openssl") is None:
+        pytest.skip("needs openssl to make a certificate")
+    new = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "rsa:2048",
+        "-nodes",
+        "-days",
+        "2",
+        "-subj",
+        "/CN=127.0.0.1",
+    ]
+    files = ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", "key.pem", "-out", "cert.pem"]
+    subprocess.run([*new, *files], cwd=tmp_path, check=True, capture_output=True)
+    (tmp_path / "ca.pem").write_bytes((tmp_path / "cert.pem").read_bytes())
+    monkeypatch.setenv(tls.VARIABLE, str(tmp_path))
+    return tmp_path
+
+
+def test_with_tls_an_agent_is_welcomed_and_plain_text_is_not(certificate: Path) -> None:
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+
+    async def test(_links: Links, _ear: Ear, port: int) -> None:
+        url = f"{tls.scheme()}://127.0.0.1:{port}/"
+        trusted = connect(url, additional_headers=headers, proxy=None, ssl=tls.client_context())
+        async with trusted as agent:
+            await send(agent, hello("m"))
+            assert isinstance(await receive(agent), Welcome)
+        with pytest.raises((InvalidMessage, ConnectionClosed, OSError)):
+            async with dial(port):
+                pass
+
+    assert (certificate / "key.pem").exists()
+    with_links(test)
+
+
+def test_a_missing_certificate_is_an_error_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(tls.VARIABLE, str(tmp_path))
+    for context in (tls.server_context, tls.client_context):
+        with pytest.raises(Error) as raised:
+            context()
+        assert raised.value.slug == "tls-unusable"
