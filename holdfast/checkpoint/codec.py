@@ -83,7 +83,7 @@ def _walk_pairs(
 ) -> Iterable[tuple[Any, Any]]:
     for key, value in mapping.items():
         named = type(key) is str
-        place = f"{path}.{key}" if named else f"{path}[{key!r}]"
+        place = f"{path}.{key}".removeprefix(".") if named else f"{path}[{key!r}]"
         yield key if named else walk(key, f"key {place}"), walk(value, place)
 
 

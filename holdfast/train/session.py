@@ -111,7 +111,8 @@ class Run:
         if snapshots is not None:
             optimizers = [o for o in objects.values() if isinstance(o, torch.optim.Optimizer)]
             watch_optimizers(snapshots, optimizers)
-        return State(tracked, loader, self._progress, snapshots, spread_if_new=self._settled)
+        apart = self._parallel if self._settled else []
+        return State(loader, self._progress, snapshots, apart)
 
     def log(self, *, loss: Any = None, grad_norm: Any = None, tokens: int = 0) -> None:
         """Report numbers of the step under way; tensors are not waited for.
@@ -122,7 +123,7 @@ class Run:
 
     def _snapshot_waits(self) -> bool:
         """Whether all ranks will load the same snapshot, as far as headers tell."""
-        if self._arena is None or self._exchange is None:
+        if self._arena is None or self._exchange is None or self._tracked:
             return False
         held = self._exchange.gather(inventory(self._arena, self._placement))
         return choose(held, self._placement.local_world_size) is not None

@@ -79,8 +79,9 @@ class Snapshots:
         Raises `Error` (not-tracked, snapshot-too-large).
         """
         began = time.monotonic()
-        self._shared.encode(self._tracked.shared())
-        self._private_bytes = self._private.encode(self._tracked.private())
+        shared, own = self._tracked.capture()
+        self._shared.encode(shared)
+        self._private_bytes = self._private.encode(own)
         waited = self._make_previous_safe(step)
         key = Key(self._placement.attempt, step)
         stamp = Stamp(key, self._placement.rank, self._placement.world_size, self._fingerprint)

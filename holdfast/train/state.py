@@ -10,8 +10,10 @@ reports it again, whereas the other order would lose what the step logged.
 """
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
+
+import torch
 
 from holdfast.errors import Error
 from holdfast.events import Milestone
@@ -19,7 +21,6 @@ from holdfast.page import Phase
 from holdfast.train.parallel import spread
 from holdfast.train.progress import Progress
 from holdfast.train.snapshots import Snapshots
-from holdfast.train.tracked import Tracked
 
 
 class State:
@@ -27,18 +28,16 @@ class State:
 
     def __init__(
         self,
-        tracked: Tracked,
         loader: Iterable[Any] | None,
         progress: Progress,
         snapshots: Snapshots | None,
-        *,
-        spread_if_new: bool,
+        apart: Sequence[torch.nn.Module] = (),
     ) -> None:
-        self._tracked = tracked
+        """`apart` are modules whose parameters still differ between ranks."""
         self._loader = loader
         self._progress = progress
         self._snapshots = snapshots
-        self._spread_if_new = spread_if_new
+        self._apart = apart
         self._batches: Iterator[Any] | None = None
         self.completed = 0
 
@@ -63,8 +62,8 @@ class State:
     def _begin(self) -> None:
         self._progress.phase(Phase.RESTORE)
         self.completed = self._snapshots.restore() if self._snapshots else 0
-        if self.completed == 0 and self._spread_if_new:
-            for module in self._tracked.modules():
+        if self.completed == 0:
+            for module in self._apart:
                 spread(module)
         self._batches = iter(_endless(self._loader))
         if self._snapshots:

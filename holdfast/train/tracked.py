@@ -21,6 +21,7 @@ from holdfast.errors import Error
 from holdfast.train import random_state
 
 Tree = dict[str, Any]
+_RANDOM = "(random numbers)"  # not a name that an object can be given
 
 
 @runtime_checkable
@@ -48,27 +49,27 @@ class Tracked:
         known = {id(module) for module in [*(parallel or ()), *map(_unwrapped, wrapped)]}
         self.replicated = parallel is None or all(id(m) in known for m in self._modules.values())
 
-    def shared(self) -> Tree:
-        """State that is the same on every rank."""
-        return {**self._parameters(), **self._following()} if self.replicated else {}
+    def capture(self) -> tuple[Tree, Tree]:
+        """The state now: what is the same on every rank, and what is this rank's alone.
 
-    def private(self) -> Tree:
-        """State of this rank alone."""
-        private = {name: _without_parameters(m) for name, m in self._modules.items()}
-        tree: Tree = {"buffers": private, "random": random_state.capture(self._device)}
-        if not self.replicated:
-            tree |= {"parameters": self._parameters(), "following": self._following()}
-        own = {n: o.state_dict() for n, o in self._others.items() if not _follows(o)}
-        return {**tree, "own": own}
+        Tensors are those of the objects themselves, not copies.
+        """
+        split = {name: _split(module) for name, module in self._modules.items()}
+        following = {n: o.state_dict() for n, o in self._others.items() if _follows(o)}
+        shared = {**{name: parameters for name, (parameters, _) in split.items()}, **following}
+        private = {_buffers(name): buffers for name, (_, buffers) in split.items()}
+        private |= {n: o.state_dict() for n, o in self._others.items() if not _follows(o)}
+        private[_RANDOM] = random_state.capture(self._device)
+        return (shared, private) if self.replicated else ({}, {**shared, **private})
 
     def load(self, shared: Tree, private: Tree) -> None:
         """Put everything but the random numbers back."""
         if not self.replicated:
-            shared = {**private["parameters"], **private["following"]}
+            shared = private
         for name, module in self._modules.items():
-            _load_module(module, shared[name], private["buffers"][name])
+            _load_module(module, shared[name], private[_buffers(name)])
         for name, thing in self._others.items():
-            state = cloned(shared[name] if _follows(thing) else private["own"][name])
+            state = cloned(shared[name] if _follows(thing) else private[name])
             if isinstance(thing, Optimizer):
                 _load_optimizer(thing, state)
             else:
@@ -76,11 +77,7 @@ class Tracked:
 
     def load_random(self, private: Tree) -> None:
         """Put the random number generators back; last, because loading may draw numbers."""
-        random_state.restore(cloned(private["random"]), self._device)
-
-    def modules(self) -> list[torch.nn.Module]:
-        """The tracked modules, without their data-parallel wrapper."""
-        return list(self._modules.values())
+        random_state.restore(cloned(private[_RANDOM]), self._device)
 
     def fingerprint(self) -> int:
         """Changes when names, shapes or types do: a snapshot of something else is not ours."""
@@ -92,11 +89,9 @@ class Tracked:
         text = json.dumps([modules, others, self.replicated], sort_keys=True)
         return xxhash.xxh3_64_intdigest(text.encode())
 
-    def _parameters(self) -> Tree:
-        return {name: _parameters_of(module) for name, module in self._modules.items()}
 
-    def _following(self) -> Tree:
-        return {n: o.state_dict() for n, o in self._others.items() if _follows(o)}
+def _buffers(name: str) -> str:
+    return f"{name} (buffers)"
 
 
 def is_data_parallel(thing: object) -> bool:
@@ -118,16 +113,14 @@ def _unwrapped(module: Any) -> torch.nn.Module:
     return inner
 
 
-def _parameters_of(module: torch.nn.Module) -> Tree:
+def _split(module: torch.nn.Module) -> tuple[Tree, Tree]:
+    """A module's parameters, and everything else of it: buffers, also those it would not save."""
     names = {name for name, _ in module.named_parameters(remove_duplicate=False)}
-    return {k: v for k, v in module.state_dict().items() if k in names}
-
-
-def _without_parameters(module: torch.nn.Module) -> Tree:
-    names = {name for name, _ in module.named_parameters(remove_duplicate=False)}
-    kept = {k: v for k, v in module.state_dict().items() if k not in names}
-    loose = {k: b for k, b in module.named_buffers() if k not in kept}
-    return {"state": kept, "not_persistent": loose}
+    state = module.state_dict()
+    kept = {key: value for key, value in state.items() if key not in names}
+    loose = {key: buffer for key, buffer in module.named_buffers() if key not in kept}
+    parameters = {key: value for key, value in state.items() if key in names}
+    return parameters, {"state": kept, "not_persistent": loose}
 
 
 def _load_module(module: torch.nn.Module, parameters: Tree, private: Tree) -> None:

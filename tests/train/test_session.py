@@ -140,7 +140,7 @@ def test_what_a_schedule_cannot_keep_is_named_by_its_path() -> None:
     with start(code, {"HOLDFAST_ARENA_FD": str(fd)}, fd) as process:
         output, _ = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 1
-    assert "own.odd.inner[1] is a _io.TextIOWrapper" in output
+    assert "]: odd.inner[1] is a _io.TextIOWrapper" in output
 
 
 def test_a_mesh_is_there_even_alone() -> None:
