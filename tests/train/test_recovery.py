@@ -156,12 +156,16 @@ def test_one_damaged_snapshot_costs_a_step_and_not_the_job(
     assert cluster.outcome() == undisturbed(1, 1)
 
 
-def test_with_everything_damaged_it_starts_over(make: Make, undisturbed: Undisturbed) -> None:
-    cluster = make()
+@pytest.mark.parametrize("local", [1, 2])
+def test_with_everything_damaged_it_starts_over(
+    make: Make, undisturbed: Undisturbed, local: int
+) -> None:
+    cluster = make(1, local)
     cluster.run("0:1:step:5")
-    damage(cluster, 0, Part.SHARED)
-    assert cluster.finish().restored == [0]
-    assert cluster.outcome() == undisturbed(1, 1)
+    for rank in range(local):
+        damage(cluster, rank, Part.SHARED)
+    assert cluster.finish().restored == [0] * local
+    assert cluster.outcome() == undisturbed(1, local)
 
 
 def test_snapshots_of_another_model_are_left_aside(make: Make) -> None:
