@@ -114,6 +114,7 @@ def _job(contestant: Contestant, plan: Plan, had: int, seed: int) -> Iterator[Ki
                 kill = _kill(process, steps, plan, random.Random(f"{seed} {number}"))
                 yield kill
                 if not kill.recovered:
+                    _tell_why(Path(folder))
                     return
 
 
