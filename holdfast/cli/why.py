@@ -96,7 +96,7 @@ def print_evidence(incident: "Incident", tail: list[str]) -> None:
     elif tail:
         result(f"\nlast lines of {incident.log}:\n" + "\n".join(tail))
     else:
-        talk("  (no output of the failed rank)")
+        talk("  (no worker failed by itself, or it printed nothing)")
 
 
 def _length(status: "JobStatus", incident: "Incident") -> str:

@@ -27,7 +27,13 @@ def job_status(
         step=step,
         ettr=ledger.ettr,
         nodes=tuple(
-            NodeStatus(name=n.name, state=str(n.state), rank=n.node_rank, node=n.node, pids=n.pids)
+            NodeStatus(
+                name=n.name,
+                state=str(n.state),
+                rank=n.node_rank,
+                node=n.node,
+                pids=() if state.ended else n.pids,
+            )
             for n in sorted(state.nodes.values(), key=lambda n: (n.node_rank is None, n.node_rank))
         ),
         incidents_count=len(state.incidents),
