@@ -19,6 +19,7 @@ recovers best. `--quick` leaves out the two variants.
 import argparse
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -116,6 +117,17 @@ def _job(contestant: Contestant, plan: Plan, had: int, seed: int) -> Iterator[Ki
                 if not kill.recovered:
                     _tell_why(Path(folder))
                     return
+
+
+def _tell_why(folder: Path) -> None:
+    """Show the last words of a job that stays down, and keep Holdfast's logs and journal."""
+    print((folder / "output").read_text(errors="replace")[-1500:], file=sys.stderr)
+    records = [p for p in folder.rglob("*") if p.suffix in {".jsonl", ".log"} and p.is_file()]
+    if records:
+        kept = Path(tempfile.mkdtemp(prefix="holdfast-bench-kept-"))
+        for path in records:
+            shutil.copy(path, kept / "-".join(path.relative_to(folder).parts))
+        print(f"its records are kept in {kept}", file=sys.stderr)
 
 
 def _kill(process: subprocess.Popen[bytes], steps: Path, plan: Plan, chance: random.Random) -> Kill:
