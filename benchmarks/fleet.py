@@ -10,9 +10,10 @@ from collections import deque
 from collections.abc import Iterable
 
 from holdfast.actions import AnyAction, AskNodes, Diagnose, StartAttempt, StopAttempt
-from holdfast.controller import Controller, Limits, NodeState, State
+from holdfast.controller import Controller, Limits, State
 from holdfast.events import (
     AnyEvent,
+    AttemptStopped,
     Diagnosed,
     JobSubmitted,
     Milestone,
@@ -26,8 +27,6 @@ from holdfast.events import (
     Store,
     WorkerError,
     WorkerExited,
-    WorkersStarted,
-    WorkersStopped,
 )
 
 WORKERS = 8  # of each node
@@ -70,9 +69,9 @@ class Fleet:
             case AskNodes():
                 return [fact for _ in range(action.count) for fact in self._node()]
             case StartAttempt():
-                return [*self._started(action, state), *self._trains(action), self._fault(state)]
+                return [*self._started(action), *self._trains(action), self._fault(state)]
             case StopAttempt():
-                return [*_consequences(state), *self._stopped(state)]
+                return [*_consequences(state), self._stopped(state)]
             case Diagnose():
                 return [_verdict(action)]
             case _:
@@ -89,12 +88,9 @@ class Fleet:
         self._stores += 1
         return Store(address, 20_000 + self._stores % 40_000, True)
 
-    def _started(self, start: StartAttempt, state: State) -> list[AnyEvent]:
-        members = state.ranks.values()
-        started = (WorkersStarted(node=n, attempt=start.attempt, ago_s=0.01) for n in members)
+    def _started(self, start: StartAttempt) -> list[AnyEvent]:
         first, last = list(Milestone)[:4], list(Milestone)[4:6]
         return [
-            *started,
             *(_milestone(start.attempt, milestone, self._step) for milestone in first),
             *(_milestone(start.attempt, milestone, self._step + 1) for milestone in last),
         ]
@@ -112,18 +108,10 @@ class Fleet:
             return _exited(state, rank, signal=9, ago_s=0.01)
         return NodeLost(node=node, reason=NodeLostReason.SILENT, ago_s=5.0, detail="silent for 5 s")
 
-    def _stopped(self, state: State) -> list[AnyEvent]:
-        return [
-            WorkersStopped(
-                node=node.node,
-                attempt=state.attempt,
-                store=self._store(node.address),
-                ago_s=0.02,
-                progress=_progress(self._step),
-            )
-            for node in state.nodes.values()
-            if node.state is NodeState.MEMBER
-        ]
+    def _stopped(self, state: State) -> AnyEvent:
+        first = state.nodes.get(state.ranks.get(0, ""))
+        store = self._store(first.address) if first is not None else None
+        return AttemptStopped(attempt=state.attempt, store=store, progress=_progress(self._step))
 
 
 def _milestone(attempt: int, milestone: Milestone, step: int) -> MilestoneReached:

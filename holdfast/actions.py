@@ -40,7 +40,7 @@ class AssignRank(Action, frozen=True, kw_only=True):
 
 
 class StartAttempt(Action, frozen=True, kw_only=True):
-    """Every member starts its workers. Answered by `WorkersStarted` or `WorkerExited`."""
+    """Every member starts its workers. Answered by milestones or `WorkerExited`."""
 
     attempt: int
     node_count: int
@@ -53,7 +53,7 @@ class StartAttempt(Action, frozen=True, kw_only=True):
 class StopAttempt(Action, frozen=True, kw_only=True):
     """Every member ends its workers: SIGTERM, then SIGKILL after `grace_s`.
 
-    Answered by `WorkersStopped` of each.
+    Answered by `AttemptStopped` once all have.
     """
 
     attempt: int

@@ -116,15 +116,6 @@ class NodeLeft(Event, frozen=True, kw_only=True):
     node: str
 
 
-class WorkersStarted(Event, frozen=True, kw_only=True):
-    """All workers of the node run with their ranks in this attempt; `pids` by local rank."""
-
-    node: str
-    attempt: int
-    ago_s: float = 0.0
-    pids: tuple[int, ...] = ()
-
-
 class WorkerExited(Event, frozen=True, kw_only=True):
     """One worker process ended by itself (not by our stop order)."""
 
@@ -139,13 +130,14 @@ class WorkerExited(Event, frozen=True, kw_only=True):
     log: str = ""  # path of the worker's log, relative to the job's folder
 
 
-class WorkersStopped(Event, frozen=True, kw_only=True):
-    """No process of this attempt is left on the node. `store` is its next fresh store."""
+class AttemptStopped(Event, frozen=True, kw_only=True):
+    """No process of the attempt is left on any member that still lives. Answers `StopAttempt`.
 
-    node: str
+    `store` is the next fresh store of the node with rank 0, None while it has none.
+    """
+
     attempt: int
     store: Store | None
-    ago_s: float = 0.0
     progress: Progress = Progress()  # the furthest of its workers
 
 
@@ -196,9 +188,8 @@ AnyEvent = (
     | NodeReady
     | NodeLost
     | NodeLeft
-    | WorkersStarted
     | WorkerExited
-    | WorkersStopped
+    | AttemptStopped
     | MilestoneReached
     | Progressed
     | Diagnosed

@@ -7,7 +7,7 @@ is lost while the controller is away and none counts twice. Reports are telemetr
 
 import msgspec
 
-from holdfast.events import AnyEvent, Milestone, Progress, Store
+from holdfast.events import Milestone, NodeLeft, NodeReady, Progress, Store, WorkerExited
 
 PROTOCOL = 1
 
@@ -32,20 +32,43 @@ class Hello(Message, frozen=True, kw_only=True):
     running: bool  # workers of that attempt are alive
 
 
+class WorkersStarted(Message, frozen=True, kw_only=True):
+    """All workers of the node run with their ranks in this attempt; `pids` by local rank."""
+
+    node: str
+    attempt: int
+    ago_s: float = 0.0
+    pids: tuple[int, ...] = ()
+
+
+class WorkersStopped(Message, frozen=True, kw_only=True):
+    """No process of this attempt is left on the node. `store` is its next fresh store."""
+
+    node: str
+    attempt: int
+    store: Store | None
+    ago_s: float = 0.0
+    progress: Progress = Progress()  # the furthest of its workers
+
+
+AgentFact = NodeReady | NodeLeft | WorkerExited | WorkersStarted | WorkersStopped
+
+
 class Fact(Message, frozen=True, kw_only=True):
-    """An event for the controller. `seq` counts from 1 per node; repeated until acknowledged.
+    """News of one node. `seq` counts from 1 per node; repeated until acknowledged.
 
     Ages inside the event are those at the moment of sending.
     """
 
     seq: int
-    event: AnyEvent
+    event: AgentFact
 
 
 class WorkerReport(msgspec.Struct, frozen=True, kw_only=True):
     """The newest look at one worker's progress page."""
 
     rank: int
+    pid: int
     progress: Progress
     milestones: dict[Milestone, float]  # age in seconds of each one reached
     restored_step: int = 0

@@ -203,12 +203,13 @@ class Page:
             finished=self.reached(Milestone.FINISHED),
         )
 
-    def report(self, rank: int, now: float) -> WorkerReport:
+    def report(self, rank: int, pid: int, now: float) -> WorkerReport:
         """Everything the page says, for the controller; `now` is monotonic."""
         reached = ((m, self._floats[Word.MILESTONES + i]) for i, m in enumerate(MILESTONES))
         step_time = self._floats[Word.STEP_TIME]
         return WorkerReport(
             rank=rank,
+            pid=pid,
             progress=self.progress(now),
             milestones={m: max(0.0, now - at) for m, at in reached if at > 0},
             restored_step=self._ints[Word.RESTORED_STEP],

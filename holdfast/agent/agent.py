@@ -27,8 +27,17 @@ from holdfast.agent.processes import Death
 from holdfast.agent.supply import Listener, Supply
 from holdfast.agent.watch import Watch
 from holdfast.agent.workers import Worker, Workers, new_arena
-from holdfast.events import NodeLeft, NodeReady, Progress, Store, WorkersStarted, WorkersStopped
-from holdfast.messages import PROTOCOL, Assignment, Hello, Leave, Start, Stop
+from holdfast.events import NodeLeft, NodeReady, Progress, Store
+from holdfast.messages import (
+    PROTOCOL,
+    Assignment,
+    Hello,
+    Leave,
+    Start,
+    Stop,
+    WorkersStarted,
+    WorkersStopped,
+)
 from holdfast.spec import Job
 
 WARM_AFTER_START_S = 2.0  # for scripts that report no steps

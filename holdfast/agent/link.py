@@ -19,8 +19,19 @@ from websockets.exceptions import WebSocketException
 
 from holdfast import tls
 from holdfast.agent.notes import note
-from holdfast.events import AnyEvent, Progress
-from holdfast.messages import PROTOCOL, Ack, Fact, Hello, Leave, Report, Start, Stop, Welcome
+from holdfast.events import Progress
+from holdfast.messages import (
+    PROTOCOL,
+    Ack,
+    AgentFact,
+    Fact,
+    Hello,
+    Leave,
+    Report,
+    Start,
+    Stop,
+    Welcome,
+)
 
 FIRST_DELAY_S = 0.1
 LAST_DELAY_S = 1.0
@@ -40,7 +51,7 @@ class Address(msgspec.Struct, frozen=True):
 
 class _Kept(NamedTuple):
     seq: int
-    event: AnyEvent
+    event: AgentFact
     at: float  # monotonic, when its ages were right
 
 
@@ -69,7 +80,7 @@ class Link:
         self._heard_at = time.monotonic()
         self.connected = False
 
-    def fact(self, event: AnyEvent) -> None:
+    def fact(self, event: AgentFact) -> None:
         """Send this fact, now or as soon as there is a controller; exactly once in effect."""
         self._kept.append(_Kept(self._next_seq, event, time.monotonic()))
         self._next_seq += 1
@@ -181,7 +192,7 @@ class Link:
             self._all_known.set()
 
 
-def _aged(event: AnyEvent, by_s: float) -> AnyEvent:
+def _aged(event: AgentFact, by_s: float) -> AgentFact:
     """The event with its ages `by_s` older."""
     older: dict[str, Any] = {}
     if (ago_s := getattr(event, "ago_s", None)) is not None:

@@ -78,7 +78,7 @@ def _milestones_changed(worker: Worker) -> bool:
 
 def _report_of(attempt: Attempt, now: float) -> list[WorkerReport]:
     return [
-        worker.page.report(worker.assignment.rank, now)
+        worker.page.report(worker.assignment.rank, worker.pid, now)
         for worker in attempt.workers.values()
         if worker.assignment is not None
     ]

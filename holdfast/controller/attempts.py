@@ -7,8 +7,6 @@ from holdfast.controller.policies import restart
 from holdfast.controller.state import Failure, Node, State
 from holdfast.events import Diagnosed, Store
 
-STOP_MARGIN_S = 10.0  # beyond the grace time, until a node that does not answer counts as lost
-
 
 def try_start(state: State) -> list[AnyAction]:
     """Start the next attempt if every node rank is taken and no back-off runs; else wait."""
@@ -54,7 +52,8 @@ def _start(state: State, store: Store) -> StartAttempt:
     state.nodes[state.ranks[0]].store = None  # a store serves one attempt only
     state.attempt_started_at, state.progress_mark = state.now, state.max_step
     state.start_deadline = None
-    state.milestones, state.started, state.finished, state.deaths = [], set(), set(), []
+    state.milestones, state.finished, state.deaths = [], set(), []
+    state.stopped = False
     incidents.note(state, "StartAttempt", why)
     return state.start
 
@@ -66,26 +65,17 @@ def _last_cause(state: State) -> str:
 def stop(state: State, phase: Phase, why: str, grace_s: float) -> list[AnyAction]:
     """Order every member to end this attempt's workers, and wait until that is known."""
     state.move(phase, why)
-    state.stopping = nodes.members(state)
-    state.stop_deadline = state.now + grace_s + STOP_MARGIN_S
-    order = StopAttempt(attempt=state.attempt, grace_s=grace_s, reason=why)
+    state.stopped = False
     incidents.note(state, "StopAttempt", why)
-    return [order, *when_stopped(state)]
+    return [StopAttempt(attempt=state.attempt, grace_s=grace_s, reason=why)]
 
 
 def when_stopped(state: State) -> list[AnyAction]:
-    """Once nothing of the attempt is left: explain the fault, or end the job."""
-    if state.stopping:
-        return []
-    state.stop_deadline = None
-    match state.phase:
-        case Phase.RECOVERING:
-            reason = f"attempt {state.attempt} is stopped on every node"
-            return [Diagnose(attempt=state.attempt, exits=state.exits, reason=reason)]
-        case Phase.CLOSING:
-            return end(state, Outcome.STOPPED, state.why)
-        case _:
-            return []
+    """Nothing of the attempt is left: explain the fault, or end the job."""
+    if state.phase is Phase.CLOSING:
+        return end(state, Outcome.STOPPED, state.why)
+    reason = f"attempt {state.attempt} is stopped on every node"
+    return [Diagnose(attempt=state.attempt, exits=state.exits, reason=reason)]
 
 
 def after_verdict(state: State, verdict: Diagnosed) -> list[AnyAction]:
@@ -139,7 +129,7 @@ def end(state: State, outcome: Outcome, why: str) -> list[AnyAction]:
     """The job is over."""
     state.move(FINAL[outcome], why)
     state.outcome, state.ended_at = outcome, state.now
-    state.stop_deadline = state.start_deadline = state.wait_deadline = None
+    state.start_deadline = state.wait_deadline = None
     if outcome is Outcome.SUCCEEDED:
         incidents.close(state)
     incidents.note(state, "EndJob", why)

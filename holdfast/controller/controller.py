@@ -13,6 +13,7 @@ from holdfast.controller.phases import Phase
 from holdfast.controller.state import Death, Limits, Node, NodeState, State
 from holdfast.events import (
     AnyEvent,
+    AttemptStopped,
     ControllerResumed,
     DeadlinePassed,
     Diagnosed,
@@ -27,8 +28,6 @@ from holdfast.events import (
     Progressed,
     StopRequested,
     WorkerExited,
-    WorkersStarted,
-    WorkersStopped,
 )
 
 MAX_STILLBORN = 3  # nodes in a row that die before they register: asking again will not help
@@ -53,16 +52,14 @@ class Controller:
     def next_deadline(self) -> float | None:
         """When `DeadlinePassed` is due, or None."""
         state = self.state
-        deadlines = (state.stop_deadline, state.start_deadline, state.wait_deadline)
+        deadlines = (state.start_deadline, state.wait_deadline)
         return min((d for d in deadlines if d is not None), default=None)
 
 
 def _dispatch(state: State, event: AnyEvent) -> list[AnyAction]:
     match event:
-        case WorkersStopped():
-            return _workers_stopped(state, event)
-        case WorkersStarted():
-            return _workers_started(state, event)
+        case AttemptStopped():
+            return _attempt_stopped(state, event)
         case WorkerExited():
             return _worker_exited(state, event)
         case Progressed():
@@ -143,9 +140,7 @@ def _member_gone(state: State, node: Node, why: str, ago_s: float) -> list[AnyAc
             )
         case Phase.RECOVERING:
             incidents.node_lost_meanwhile(state, node, why)
-            return attempts.when_stopped(state)
-        case Phase.CLOSING:
-            return attempts.when_stopped(state)
+            return []
         case _:
             return []
 
@@ -162,18 +157,6 @@ def _stillborn(state: State, why: str) -> list[AnyAction]:
 
 
 # ── workers ───────────────────────────────────────────────────────────────────────────────────
-
-
-def _workers_started(state: State, event: WorkersStarted) -> list[AnyAction]:
-    if event.attempt != state.attempt or state.phase not in TRAINING:
-        return []
-    node = state.nodes.get(event.node)
-    if node is not None and node.node_rank is not None:
-        state.started.add(event.node)
-        node.pids = event.pids
-    if len(state.started) == state.limits.node_count and not state.instrumented:
-        _training(state, event.ago_s)
-    return []
 
 
 def _training(state: State, ago_s: float) -> None:
@@ -219,15 +202,15 @@ def _worker_finished(state: State, event: WorkerExited) -> list[AnyAction]:
     return attempts.end(state, Outcome.SUCCEEDED, "every worker finished")
 
 
-def _workers_stopped(state: State, event: WorkersStopped) -> list[AnyAction]:
-    node = state.nodes.get(event.node)
-    if node is None or event.attempt != state.attempt:
+def _attempt_stopped(state: State, event: AttemptStopped) -> list[AnyAction]:
+    awaited = state.phase in (Phase.RECOVERING, Phase.CLOSING) and not state.stopped
+    if not awaited or event.attempt != state.attempt:
         return []
-    node.store, node.pids = event.store or node.store, ()
+    state.stopped = True
     _note_step(state, event.progress)
-    if event.node not in state.stopping:
-        return []
-    state.stopping.discard(event.node)
+    first = state.nodes.get(state.ranks.get(0, ""))
+    if first is not None:
+        first.store = event.store or first.store
     return attempts.when_stopped(state)
 
 
@@ -249,6 +232,8 @@ def _milestone_reached(state: State, event: MilestoneReached) -> list[AnyAction]
         return []
     state.milestones.append(event.milestone)
     match event.milestone:
+        case Milestone.STARTED if not state.instrumented:
+            _training(state, event.ago_s)
         case Milestone.ARRIVED:
             state.instrumented = True
         case Milestone.RESTORED if event.step is not None:
@@ -267,7 +252,7 @@ def _milestone_reached(state: State, event: MilestoneReached) -> list[AnyAction]
 
 
 def _diagnosed(state: State, event: Diagnosed) -> list[AnyAction]:
-    waiting = state.phase is Phase.RECOVERING and not state.stopping
+    waiting = state.phase is Phase.RECOVERING and state.stopped
     if not waiting or event.attempt != state.attempt:
         return []
     return attempts.after_verdict(state, event)
@@ -288,8 +273,6 @@ def _stop_requested(state: State, event: StopRequested) -> list[AnyAction]:
 
 
 def _deadline_passed(state: State) -> list[AnyAction]:
-    if state.stop_deadline is not None and state.now >= state.stop_deadline:
-        return _never_stopped(state)
     if state.wait_deadline is not None and state.now >= state.wait_deadline:
         waited = f"waited {state.limits.node_wait_s:g} s and in vain: {state.why}"
         return attempts.end(state, Outcome.GAVE_UP, waited)
@@ -297,14 +280,6 @@ def _deadline_passed(state: State) -> list[AnyAction]:
         state.start_deadline = None
         return attempts.try_start(state)
     return []
-
-
-def _never_stopped(state: State) -> list[AnyAction]:
-    """Members that do not say that they have stopped count as lost: they are fenced."""
-    actions: list[AnyAction] = []
-    for node in sorted(state.stopping):
-        actions += _node_gone(state, node, "it did not stop its workers in time", 0.0)
-    return actions
 
 
 def _resumed(state: State, event: ControllerResumed) -> list[AnyAction]:
@@ -322,10 +297,9 @@ def _repeat_orders(state: State) -> list[AnyAction]:
     match state.phase:
         case Phase.STARTING | Phase.RUNNING:
             return [state.start] if state.start else []
-        case Phase.RECOVERING | Phase.CLOSING if state.stopping:
-            state.stop_deadline = state.now + attempts.STOP_MARGIN_S
+        case Phase.RECOVERING | Phase.CLOSING if not state.stopped:
             return [StopAttempt(attempt=state.attempt, grace_s=0.0, reason=state.why)]
-        case Phase.RECOVERING | Phase.CLOSING:
+        case Phase.RECOVERING:
             return attempts.when_stopped(state)
         case _:
             return attempts.try_start(state)

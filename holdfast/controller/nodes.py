@@ -36,11 +36,6 @@ def join(state: State, event: NodeJoined) -> list[AnyAction]:
     return []
 
 
-def members(state: State) -> set[str]:
-    """The nodes that have a node rank."""
-    return set(state.ranks.values())
-
-
 def fill_ranks(state: State) -> list[AnyAction]:
     """Give vacant node ranks to spares, longest waiting first, once there are enough of them."""
     vacant = [r for r in range(state.limits.node_count) if r not in state.ranks]
@@ -61,8 +56,6 @@ def remove(state: State, node_id: str, why: str) -> Node | None:
         return None
     if node.node_rank is not None:
         del state.ranks[node.node_rank]
-    state.stopping.discard(node_id)
-    state.started.discard(node_id)
     state.tell(f"{node.name} removed: {why}")
     return node
 

@@ -60,7 +60,6 @@ class Node(msgspec.Struct, kw_only=True):
     workers: int
     state: NodeState = NodeState.JOINING
     node_rank: int | None = None
-    pids: tuple[int, ...] = ()  # its workers in this attempt, by local rank
     store: Store | None = None  # fresh store it offers for the next attempt
 
 
@@ -123,9 +122,8 @@ class State(msgspec.Struct, kw_only=True):
     attempt_started_at: float = 0.0
     start: StartAttempt | None = None  # the order for this attempt, to repeat it if need be
     milestones: list[Milestone] = []
-    started: set[str] = set()  # members whose workers all run
     finished: set[int] = set()  # ranks that exited well
-    stopping: set[str] = set()  # members not yet known to be stopped
+    stopped: bool = True  # nothing of this attempt is left anywhere
     deaths: list[Death] = []  # workers that did not finish in this attempt
     max_step: int | None = None  # furthest step ever completed
 
@@ -136,7 +134,6 @@ class State(msgspec.Struct, kw_only=True):
     last_failure: Failure | None = None
     incidents: list[IncidentRecord] = []
 
-    stop_deadline: float | None = None
     start_deadline: float | None = None  # back-off: not before
     wait_deadline: float | None = None
     story: list[str] = []

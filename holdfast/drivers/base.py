@@ -28,7 +28,8 @@ class Receipt(NamedTuple):
     seq: int
 
 
-Queue = asyncio.Queue[tuple[AnyEvent, Receipt | None]]
+Heard = tuple[AnyEvent | None, Receipt | None]  # a receipt without an event keeps its place
+Queue = asyncio.Queue[Heard]
 
 
 class Clock:
@@ -70,7 +71,8 @@ async def drive(
     """Run one job to its end and return how it ended."""
     while True:
         heard = await _next_events(controller, queue, clock)
-        decided = [_decide(controller, journal, event, clock, observe) for event, _ in heard]
+        events = [event for event, _ in heard if event is not None]
+        decided = [_decide(controller, journal, event, clock, observe) for event in events]
         await _sync(journal, driver)
         await driver.settled([receipt for _, receipt in heard if receipt is not None])
         journal.save(controller.state)
@@ -80,9 +82,7 @@ async def drive(
                 return action.outcome
 
 
-async def _next_events(
-    controller: Controller, queue: Queue, clock: Clock
-) -> list[tuple[AnyEvent, Receipt | None]]:
+async def _next_events(controller: Controller, queue: Queue, clock: Clock) -> list[Heard]:
     deadline = controller.next_deadline()
     timeout = None if deadline is None else max(0.0, deadline - clock.now())
     with contextlib.suppress(TimeoutError):

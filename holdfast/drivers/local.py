@@ -34,6 +34,7 @@ from holdfast.actions import (
 from holdfast.controller import Controller, Limits, NodeState, Phase, State
 from holdfast.detection.liveness import Liveness
 from holdfast.detection.progress import ProgressReducer
+from holdfast.detection.stopping import MARGIN_S, StopTally
 from holdfast.diagnosis.verdict import weigh
 from holdfast.drivers import records, report
 from holdfast.drivers.base import Clock, Observer, Queue, Receipt, drive
@@ -71,6 +72,8 @@ from holdfast.messages import (
     StopJob,
     ToAgent,
     ToClient,
+    WorkersStarted,
+    WorkersStopped,
 )
 from holdfast.spec import Job
 
@@ -142,6 +145,7 @@ class LocalDriver:
         self._agents: dict[str, AgentProcess] = {}
         self._reducer = ProgressReducer()
         self._liveness = Liveness()
+        self._tally = StopTally()
         self._expected: dict[str, float] = {}  # agents that are to connect, and until when
         self._stops_asked = 0
         self._full = False
@@ -231,8 +235,11 @@ class LocalDriver:
             await self._links.send(node, _start_message(order, node_rank))
 
     async def _stop_attempt(self, order: StopAttempt) -> None:
+        ranks = self._state.ranks
+        deadline = self._clock.now() + order.grace_s + MARGIN_S
+        self._put(self._tally.begin(order.attempt, ranks.values(), ranks.get(0), deadline))
         message = Stop(attempt=order.attempt, grace_s=order.grace_s)
-        for node in sorted(self._state.stopping):
+        for node in sorted(self._tally.pending):
             await self._links.send(node, message)
 
     async def _fence(self, node: str) -> None:
@@ -241,6 +248,7 @@ class LocalDriver:
         self._liveness.forget(node)
         self._expected.pop(node, None)
         self._agents.pop(node, None)
+        self._put(self._tally.lost(node))
 
     async def _end(self, reason: str) -> None:
         for node in self._agents:
@@ -252,7 +260,7 @@ class LocalDriver:
 
     # ── facts ──
 
-    def _put(self, event: AnyEvent, receipt: Receipt | None = None) -> None:
+    def _put(self, event: AnyEvent | None, receipt: Receipt | None = None) -> None:
         self._queue.put_nowait((event, receipt))
 
     def _agent_ended(self, agent: AgentProcess, how: str) -> None:
@@ -265,9 +273,7 @@ class LocalDriver:
         self._put(NodeLost(node=node, reason=reason, detail=detail))
 
     def _flush_progress(self) -> None:
-        progressed = self._reducer.flush(self._clock.now())
-        if progressed is not None:
-            self._put(progressed)
+        self._put(self._reducer.flush(self._clock.now()))
 
     def hello(self, hello: Hello) -> bool:
         """An agent (re)connected."""
@@ -291,7 +297,7 @@ class LocalDriver:
         match self._state.phase:
             case Phase.STARTING | Phase.RUNNING if self._state.start is not None:
                 return [_start_message(self._state.start, member.node_rank)]
-            case Phase.RECOVERING | Phase.CLOSING if node in self._state.stopping:
+            case Phase.RECOVERING | Phase.CLOSING if node in self._tally.pending:
                 grace_s = self._state.limits.restart_grace_s
                 return [Stop(attempt=self._state.attempt, grace_s=grace_s)]
             case _:
@@ -300,9 +306,17 @@ class LocalDriver:
     def fact(self, node: str, fact: Fact) -> None:
         """A fact not heard before."""
         self._liveness.heard(node, self._clock.now())
-        if isinstance(fact.event, WorkerExited):
-            self._flush_progress()
-        self._put(fact.event, Receipt(node, fact.seq))
+        receipt = Receipt(node, fact.seq)
+        match fact.event:
+            case WorkersStopped():
+                self._put(self._tally.stopped(fact.event), receipt)
+            case WorkersStarted():
+                self._put(None, receipt)
+            case WorkerExited():
+                self._flush_progress()
+                self._put(fact.event, receipt)
+            case _:
+                self._put(fact.event, receipt)
 
     def report(self, report: Report) -> None:
         """Telemetry: a sign of life, and now and then a fact."""
@@ -349,6 +363,8 @@ class LocalDriver:
             for node in [n for n, until in self._expected.items() if now > until]:
                 del self._expected[node]
                 self._silent(node, 0.0, "its agent runs but does not connect")
+            for node in self._tally.late(now):
+                self._silent(node, 0.0, "it did not stop its workers in time")
 
     def _forgive(self, now: float, late_s: float) -> None:
         """What was sent while we did not run is still to be read: start to wait anew."""

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from holdfast.controller import IncidentRecord, State
+from holdfast.controller.state import Node
 from holdfast.goodput.ledger import Ledger
 from holdfast.messages import WorkerReport
 from holdfast.status import Incident, JobStatus, NodeStatus
@@ -32,7 +33,7 @@ def job_status(
                 state=str(n.state),
                 rank=n.node_rank,
                 node=n.node,
-                pids=() if state.ended else n.pids,
+                pids=_pids(n, state, workers),
             )
             for n in sorted(state.nodes.values(), key=lambda n: (n.node_rank is None, n.node_rank))
         ),
@@ -51,6 +52,14 @@ def job_status(
     )
 
 
+def _pids(node: Node, state: State, workers: Mapping[int, WorkerReport]) -> tuple[int, ...]:
+    if node.node_rank is None:
+        return ()
+    first = node.node_rank * state.workers_per_node
+    ranks = range(first, first + state.workers_per_node)
+    return tuple(workers[rank].pid for rank in ranks if rank in workers)
+
+
 def _lowest_step(workers: Mapping[int, WorkerReport], state: State) -> int | None:
     steps = [w.progress.step for w in workers.values() if w.progress.step is not None]
     return min(steps) if steps else state.max_step
@@ -65,8 +74,7 @@ def _waiting_for(state: State) -> str | None:
             done = state.milestones[-1] if state.milestones else "ordered"
             return f"the workers of attempt {state.attempt} ({done} so far)"
         case "recovering" | "closing":
-            names = sorted(state.nodes[n].name for n in state.stopping if n in state.nodes)
-            return f"workers to stop on {', '.join(names)}" if names else "the verdict"
+            return "the verdict" if state.stopped else f"attempt {state.attempt} to stop"
         case _:
             return None
 

@@ -38,12 +38,10 @@ class Attempt:
 
     number: int
     began: int
-    members: frozenset[str]
     opening: Bucket
     carried: int | None  # incident that was open when the attempt began
 
     reached: dict[Milestone, int] = field(default_factory=dict)
-    launched: set[str] = field(default_factory=set)  # nodes whose workers all run
     step_end: int | None = None  # end of the newest completed step
     sums: Stalls | None = None  # since the start of the attempt, largest of all ranks
     settled: Stalls | None = None  # the part of `sums` that is booked, or before `productive`
@@ -52,8 +50,7 @@ class Attempt:
     last_exit: int | None = None
     ordered: int | None = None  # when StopAttempt was ordered
     incident: int | None = None  # opened by that order, unless somebody asked for the stop
-    gone: set[str] = field(default_factory=set)  # members of which nothing is left
-    last_gone: int | None = None
+    gone: int | None = None  # when nothing of it was left on any member
     closing: int | None = None  # somebody asked to stop while no attempt trained
 
     def hear(self, progress: Progress, at: int) -> None:
@@ -74,12 +71,6 @@ class Attempt:
         self.reached.setdefault(milestone, at)
         if milestone is Milestone.CAUGHT_UP and self.settled is None:
             self.settled = self.sums
-
-    def leave(self, node: str, at: int) -> None:
-        """Nothing of the attempt is left on this member."""
-        if node in self.members:
-            self.gone.add(node)
-            self.last_gone = at if self.last_gone is None else max(self.last_gone, at)
 
     def owed(self) -> Stalls:
         """Stalls of the productive part that are not booked yet."""
@@ -167,9 +158,8 @@ def _aftermath(attempt: Attempt, end: int, incident: int | None, closed: bool) -
             Mark(end, Bucket.DETECT, incident),
             Mark(attempt.ordered, Bucket.TEARDOWN, incident),
         ]
-        if closed or attempt.gone >= attempt.members:
-            gone = attempt.ordered if attempt.last_gone is None else attempt.last_gone
-            marks.append(Mark(gone, Bucket.SCHEDULE, incident))
+        if attempt.gone is not None:
+            marks.append(Mark(attempt.gone, Bucket.SCHEDULE, incident))
     elif attempt.ordered is not None:
         marks = [Mark(attempt.ordered, Bucket.TEARDOWN, None)]
     elif closed and attempt.number > 0:

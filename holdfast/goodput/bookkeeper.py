@@ -25,6 +25,7 @@ from holdfast.actions import (
 )
 from holdfast.events import (
     AnyEvent,
+    AttemptStopped,
     ControllerResumed,
     DeadlinePassed,
     Diagnosed,
@@ -38,8 +39,6 @@ from holdfast.events import (
     Progressed,
     StopRequested,
     WorkerExited,
-    WorkersStarted,
-    WorkersStopped,
 )
 from holdfast.goodput.attempt import Attempt, Mark, earliest, timeline
 from holdfast.goodput.books import NO_STALLS, Books, milliseconds
@@ -65,8 +64,9 @@ class Bookkeeper:
     def __init__(self, started_at: float) -> None:
         start = milliseconds(started_at)
         self._books = Books(start, start)
-        self._attempt = Attempt(0, start, frozenset(), Bucket.SCHEDULE, None)
-        self._members: dict[int, str] = {}  # node rank → node
+        self._attempt = Attempt(0, start, Bucket.SCHEDULE, None)
+        self._ranks: dict[int, str] = {}  # node rank → node
+        self._members: set[str] = set()  # the nodes with a rank
         self._instrumented = False
         self._launched = False  # workers have run
         self._incidents = 0
@@ -95,7 +95,7 @@ class Bookkeeper:
 
     def _hear(self, event: AnyEvent, at: int) -> None:
         match event:
-            case WorkerExited() | WorkersStopped() | WorkersStarted():
+            case WorkerExited() | AttemptStopped():
                 self._hear_of_workers(event, at)
             case MilestoneReached() | Progressed():
                 self._hear_of_training(event, at)
@@ -116,32 +116,18 @@ class Bookkeeper:
             case _:
                 assert_never(event)
 
-    def _hear_of_workers(
-        self, event: WorkerExited | WorkersStopped | WorkersStarted, at: int
-    ) -> None:
+    def _hear_of_workers(self, event: WorkerExited | AttemptStopped, at: int) -> None:
         attempt = self._attempt
         if event.attempt != attempt.number:
             return
+        attempt.hear(event.progress, at)
+        if isinstance(event, AttemptStopped):
+            attempt.gone = at
+            return
         when = at - milliseconds(event.ago_s)
-        match event:
-            case WorkersStarted():
-                attempt.launched.add(event.node)
-                if attempt.launched >= attempt.members:
-                    self._launch(when)
-            case WorkersStopped():
-                attempt.hear(event.progress, at)
-                attempt.leave(event.node, when)
-            case WorkerExited():
-                attempt.hear(event.progress, at)
-                attempt.last_exit = max(when, attempt.last_exit or when)
-                if not _exited_well(event):
-                    attempt.worker_fault = earliest(attempt.worker_fault, when)
-            case _:
-                assert_never(event)
-
-    def _launch(self, when: int) -> None:
-        self._launched = True
-        self._attempt.reach(Milestone.STARTED, when)
+        attempt.last_exit = max(when, attempt.last_exit or when)
+        if not _exited_well(event):
+            attempt.worker_fault = earliest(attempt.worker_fault, when)
 
     def _hear_of_training(self, event: MilestoneReached | Progressed, at: int) -> None:
         attempt = self._attempt
@@ -151,15 +137,13 @@ class Bookkeeper:
             attempt.hear(event.progress, at)
             self._post_progress(at)
             return
-        if event.milestone is Milestone.STARTED:
-            self._launch(at - milliseconds(event.ago_s))
-        else:
-            self._instrumented = True
-            attempt.reach(event.milestone, at - milliseconds(event.ago_s))
+        self._launched = True
+        self._instrumented = self._instrumented or event.milestone is not Milestone.STARTED
+        attempt.reach(event.milestone, at - milliseconds(event.ago_s))
 
     def _suspect(self, node: str, when: int) -> None:
         """A lost member is a fault; other nodes may come and go."""
-        if node in self._attempt.members:
+        if node in self._members:
             self._attempt.node_fault = earliest(self._attempt.node_fault, when)
 
     # ── orders ──
@@ -167,27 +151,25 @@ class Bookkeeper:
     def _obey(self, action: AnyAction, at: int, event: AnyEvent) -> None:
         match action:
             case AssignRank():
-                self._members[action.node_rank] = action.node
+                self._members.discard(self._ranks.get(action.node_rank, ""))
+                self._ranks[action.node_rank] = action.node
+                self._members.add(action.node)
             case StartAttempt():
                 if action.attempt > self._attempt.number:  # else it only repeats the order
                     self._begin(action, at)
             case StopAttempt():
                 self._stop(action, at, event)
-            case Fence():
-                self._attempt.leave(action.node, at)
             case EndJob():
                 self._close(at)
                 self._ended = True
-            case AskNodes() | Diagnose() | Dismiss():
+            case AskNodes() | Diagnose() | Dismiss() | Fence():
                 pass
             case _:
                 assert_never(action)
 
     def _begin(self, order: StartAttempt, at: int) -> None:
         carried = self._close(at)
-        ranks = range(order.node_count)
-        members = frozenset(n for r in ranks if (n := self._members.get(r)) is not None)
-        self._attempt = Attempt(order.attempt, at, members, Bucket.START, carried)
+        self._attempt = Attempt(order.attempt, at, Bucket.START, carried)
 
     def _stop(self, order: StopAttempt, at: int, event: AnyEvent) -> None:
         attempt = self._attempt

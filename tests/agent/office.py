@@ -20,10 +20,11 @@ from typing import Any, TypeVar
 import msgspec
 from websockets.sync.server import Server, ServerConnection, serve
 
-from holdfast.events import AnyEvent, NodeReady, Store, WorkerExited, WorkersStarted, WorkersStopped
+from holdfast.events import NodeReady, Store, WorkerExited
 from holdfast.messages import (
     PROTOCOL,
     Ack,
+    AgentFact,
     Fact,
     Hello,
     Leave,
@@ -31,6 +32,8 @@ from holdfast.messages import (
     Start,
     Stop,
     Welcome,
+    WorkersStarted,
+    WorkersStopped,
 )
 from holdfast.spec import Job
 
@@ -55,10 +58,10 @@ class Office:
         self.folder = folder
         self.token = secrets.token_hex(8)
         self.hellos: list[Hello] = []
-        self.facts: dict[int, AnyEvent] = {}
+        self.facts: dict[int, AgentFact] = {}
         self.deliveries: list[int] = []  # every seq as it came, also those seen before
         self.reports: list[Report] = []
-        self.heard: list[AnyEvent | Report] = []  # in the order of arrival
+        self.heard: list[AgentFact | Report] = []  # in the order of arrival
         self.known = True
         self.acknowledging = True
         self._hellos_before = 0

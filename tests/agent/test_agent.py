@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.events import Milestone, NodeLeft, NodeReady, Store, WorkersStarted
-from holdfast.messages import Leave, Report
+from holdfast.events import Milestone, NodeLeft, NodeReady, Store
+from holdfast.messages import Leave, Report, WorkersStarted
 from tests.agent.conftest import Node
 from tests.agent.office import is_alive, parent_of, until
 

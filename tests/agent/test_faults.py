@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.agent import processes
-from holdfast.events import NodeReady, WorkerExited, WorkersStarted
-from holdfast.messages import Stop
+from holdfast.events import NodeReady, WorkerExited
+from holdfast.messages import Stop, WorkersStarted
 from tests.agent.conftest import Node
 from tests.agent.office import Office, is_alive, until
 

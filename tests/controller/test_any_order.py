@@ -8,6 +8,7 @@ from holdfast.controller import Controller, Limits, State
 from holdfast.controller.invariants import check
 from holdfast.events import (
     AnyEvent,
+    AttemptStopped,
     ControllerResumed,
     DeadlinePassed,
     Diagnosed,
@@ -23,8 +24,6 @@ from holdfast.events import (
     StopRequested,
     Store,
     WorkerExited,
-    WorkersStarted,
-    WorkersStopped,
 )
 
 NODES = st.sampled_from(["a", "b", "c", "d"])
@@ -45,7 +44,6 @@ EVENTS: st.SearchStrategy[AnyEvent] = st.one_of(
     st.builds(NodeReady, node=NODES, store=STORES, instrumented=st.booleans()),
     st.builds(NodeLost, node=NODES, reason=st.sampled_from(NodeLostReason)),
     st.builds(NodeLeft, node=NODES),
-    st.builds(WorkersStarted, node=NODES, attempt=ATTEMPTS),
     st.builds(
         WorkerExited,
         node=NODES,
@@ -55,8 +53,7 @@ EVENTS: st.SearchStrategy[AnyEvent] = st.one_of(
         progress=PROGRESS,
     ),
     st.builds(
-        WorkersStopped,
-        node=NODES,
+        AttemptStopped,
         attempt=ATTEMPTS,
         store=st.one_of(st.none(), STORES),
         progress=PROGRESS,

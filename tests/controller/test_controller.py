@@ -23,6 +23,7 @@ from holdfast.controller.phases import MOVES, diagram
 from holdfast.controller.state import IllegalMoveError
 from holdfast.events import (
     AnyEvent,
+    AttemptStopped,
     ControllerResumed,
     DeadlinePassed,
     Diagnosed,
@@ -38,8 +39,6 @@ from holdfast.events import (
     StopRequested,
     Store,
     WorkerExited,
-    WorkersStarted,
-    WorkersStopped,
 )
 
 
@@ -78,9 +77,7 @@ class World:
 
     def train(self, step: int, *, restored: int = 0) -> None:
         attempt = self.state.attempt
-        for node in sorted(self.state.ranks.values()):
-            self.tell(WorkersStarted(node=node, attempt=attempt))
-        for milestone in (Milestone.ARRIVED, Milestone.JOINED):
+        for milestone in (Milestone.STARTED, Milestone.ARRIVED, Milestone.JOINED):
             self.tell(MilestoneReached(attempt=attempt, milestone=milestone))
         done = MilestoneReached(attempt=attempt, milestone=Milestone.RESTORED, step=restored)
         self.tell(done)
@@ -98,11 +95,7 @@ class World:
         return self.tell(exited)
 
     def all_stopped(self) -> list[AnyAction]:
-        actions: list[AnyAction] = []
-        for node in sorted(self.state.stopping):
-            stopped = WorkersStopped(node=node, attempt=self.state.attempt, store=self.store())
-            actions += self.tell(stopped)
-        return actions
+        return self.tell(AttemptStopped(attempt=self.state.attempt, store=self.store()))
 
     def verdict(self, **what: object) -> list[AnyAction]:
         what = {"cause": "worker-killed", "summary": "killed", "confidence": 1.0, "rank": 1} | what
@@ -164,10 +157,9 @@ def test_a_killed_worker_stops_the_attempt_and_restarts_in_place_on_a_fresh_stor
 def test_no_attempt_starts_before_the_old_one_is_known_to_be_stopped() -> None:
     world = running()
     world.kill("b", 1)
-    stopped = WorkersStopped(node="a", attempt=1, store=world.store())
-    assert world.tell(stopped) == []
     assert world.verdict() == []
     assert world.state.attempt == 1
+    assert only(world.recover(), StartAttempt).attempt == 2
 
 
 def test_an_incident_closes_when_training_is_productive_again_and_counts_lost_steps() -> None:
@@ -294,15 +286,13 @@ def test_attempts_without_progress_back_off_and_the_wait_is_a_deadline() -> None
     assert only(world.tell(DeadlinePassed(), after_s=60.0), StartAttempt).attempt == 4
 
 
-def test_a_node_that_does_not_stop_in_time_counts_as_lost() -> None:
+def test_without_a_store_for_rank_0_the_start_waits_for_one() -> None:
     world = running()
     world.kill("b", 1)
-    world.tell(WorkersStopped(node="b", attempt=1, store=world.store()))
-    actions = world.tell(DeadlinePassed(), after_s=60.0)
-    assert only(actions, Fence).node == "a"
-    assert only(actions, Diagnose)
-    assert only(world.verdict(), StartAttempt)
-    assert world.state.ranks == {0: "c", 1: "b"}
+    world.tell(AttemptStopped(attempt=1, store=None))
+    assert kinds(world.verdict()) == []
+    assert "store" in world.state.why
+    assert only(world.tell(NodeReady(node="a", store=world.store())), StartAttempt).attempt == 2
 
 
 def test_every_worker_finished_ends_the_job_well() -> None:
@@ -323,8 +313,7 @@ def test_leaving_early_with_status_0_is_a_fault_where_steps_are_reported() -> No
 def test_leaving_with_status_0_is_fine_where_no_steps_are_reported() -> None:
     world = World()
     world.submit(instrumented=False)
-    for node in ("a", "b"):
-        world.tell(WorkersStarted(node=node, attempt=1))
+    world.tell(MilestoneReached(attempt=1, milestone=Milestone.STARTED))
     assert world.state.phase is Phase.RUNNING
     assert world.tell(world.exited("a", 0, exit_code=0)) == []
     assert only(world.tell(world.exited("b", 1, exit_code=0)), EndJob)
@@ -347,7 +336,7 @@ def test_news_of_a_past_attempt_is_ignored() -> None:
     world.recover()
     before = msgspec.json.encode(world.state)
     assert world.tell(old, after_s=0.0) == []
-    assert world.tell(WorkersStarted(node="a", attempt=1), after_s=0.0) == []
+    assert world.tell(AttemptStopped(attempt=1, store=None), after_s=0.0) == []
     assert msgspec.json.encode(world.state) == before
 
 

@@ -20,6 +20,7 @@ def worker(
 ) -> WorkerReport:
     return WorkerReport(
         rank=rank,
+        pid=1000 + rank,
         progress=Progress(step=step, step_ago_s=ago_s, data_wait_s=stalls[0], snapshot_s=stalls[1]),
         milestones={Milestone(name): age for name, age in (reached or {}).items()},
         restored_step=restored_step,

@@ -14,7 +14,7 @@ from websockets.exceptions import ConnectionClosed, InvalidMessage, InvalidStatu
 from holdfast import tls
 from holdfast.drivers.links import Links
 from holdfast.errors import Error
-from holdfast.events import Store, WorkersStopped
+from holdfast.events import Store
 from holdfast.messages import (
     PROTOCOL,
     Ack,
@@ -29,6 +29,7 @@ from holdfast.messages import (
     ToClient,
     ToController,
     Welcome,
+    WorkersStopped,
 )
 
 TOKEN = "a-secret"

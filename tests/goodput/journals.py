@@ -13,13 +13,13 @@ from holdfast.actions import (
 )
 from holdfast.events import (
     AnyEvent,
+    AttemptStopped,
     Milestone,
     MilestoneReached,
     Progress,
     Progressed,
     Store,
     WorkerExited,
-    WorkersStopped,
 )
 from holdfast.goodput import Bucket, Ledger
 
@@ -60,12 +60,8 @@ def progressed(attempt: int, step: int, ago_s: float, data: float, snap: float) 
     return Progressed(attempt=attempt, progress=progress)
 
 
-def stopped(
-    node: str, attempt: int, ago_s: float = 0.0, progress: Progress | None = None
-) -> WorkersStopped:
-    return WorkersStopped(
-        node=node, attempt=attempt, store=None, ago_s=ago_s, progress=progress or Progress()
-    )
+def stopped(attempt: int, progress: Progress | None = None) -> AttemptStopped:
+    return AttemptStopped(attempt=attempt, store=None, progress=progress or Progress())
 
 
 def exited(

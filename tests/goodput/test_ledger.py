@@ -6,6 +6,7 @@ from holdfast.actions import AssignRank, Entry, Fence, Outcome
 from holdfast.events import (
     ControllerResumed,
     DeadlinePassed,
+    Diagnosed,
     JobSubmitted,
     Milestone,
     NodeLost,
@@ -13,7 +14,6 @@ from holdfast.events import (
     NodeReady,
     Progress,
     StopRequested,
-    WorkersStarted,
 )
 from holdfast.goodput import Bookkeeper, Bucket, ledger, to_goodput
 from tests.goodput.journals import (
@@ -57,8 +57,8 @@ def two_incidents() -> list[Entry]:
             ),
             stop(1),
         ),
-        heard(20.30, stopped("n0", 1, 0.02)),
-        heard(20.45, stopped("n1", 1, 0.05), start(2)),
+        heard(20.40, stopped(1)),
+        heard(20.45, Diagnosed(attempt=1, cause="x", summary="x", confidence=1.0), start(2)),
         *bring_up(2, 21.0, caught_up=25.5),
         heard(25.5, progressed(2, 131, 0.0, 0.2, 0.1)),
         heard(30.0, progressed(2, 170, 0.0, 0.4, 0.1)),
@@ -70,7 +70,7 @@ def two_incidents() -> list[Entry]:
         ),
         heard(
             40.2,
-            stopped("n0", 2, 0.0, Progress(step=180, step_ago_s=4.7)),
+            stopped(2, Progress(step=180, step_ago_s=4.7)),
             AssignRank(node="n2", node_rank=1, reason=""),
             start(3),
         ),
@@ -163,13 +163,11 @@ def test_a_fault_while_starting_keeps_the_stages_it_was_in_and_opens_a_new_bill(
             heard(1, JobSubmitted(), *assign("n0", "n1"), start(1)),
             heard(2, reached(1, Milestone.ARRIVED)),
             heard(4, exited(1, 1, signal=11, ago_s=0.5), stop(1)),
-            heard(5, stopped("n0", 1)),
-            heard(5, stopped("n1", 1), start(2)),
+            heard(5, stopped(1), start(2)),
             heard(6, reached(2, Milestone.ARRIVED)),
             heard(7, reached(2, Milestone.JOINED)),
             heard(9, exited(0, 2, code=1, ago_s=1.0), stop(2)),
-            heard(9, stopped("n0", 2)),
-            heard(10, stopped("n1", 2), start(3)),
+            heard(10, stopped(2), start(3)),
             *bring_up(3, 11.0, caught_up=14.0),
         ),
         START + 20,
@@ -220,8 +218,7 @@ def test_a_worker_that_died_first_but_was_heard_last_dates_the_fault() -> None:
             *bring_up(1, 0.0, caught_up=3.0),
             heard(10.0, exited(0, 1, code=1, ago_s=0.01), stop(1)),
             heard(10.3, exited(1, 1, signal=9, ago_s=0.4)),
-            heard(10.5, stopped("n0", 1)),
-            heard(10.5, stopped("n1", 1)),
+            heard(10.5, stopped(1)),
         ),
         START + 11,
     )
@@ -233,10 +230,10 @@ def test_a_worker_that_died_first_but_was_heard_last_dates_the_fault() -> None:
 def test_a_script_without_the_library_is_productive_while_it_runs() -> None:
     entries = journal(
         heard(1, JobSubmitted(), *assign("n0"), start(1, 1)),
-        heard(3, WorkersStarted(node="n0", attempt=1, ago_s=0.5)),
+        heard(3, reached(1, Milestone.STARTED, 0.5)),
         heard(8, exited(0, 1, code=3), stop(1)),
-        heard(9, stopped("n0", 1), start(2, 1)),
-        heard(10, WorkersStarted(node="n0", attempt=2)),
+        heard(9, stopped(1), start(2, 1)),
+        heard(10, reached(2, Milestone.STARTED)),
         heard(20, exited(0, 2, code=0), end()),
     )
     books = ledger(START, entries, None)
@@ -260,8 +257,7 @@ def test_a_requested_stop_is_no_incident() -> None:
             *bring_up(1, 0.0, caught_up=3.0),
             heard(10, StopRequested(by="user"), stop(1)),
             heard(11, StopRequested(by="user", now=True), stop(1)),
-            heard(12, stopped("n0", 1)),
-            heard(12, stopped("n1", 1), end(Outcome.STOPPED)),
+            heard(12, stopped(1), end(Outcome.STOPPED)),
         ),
         None,
     )
@@ -279,7 +275,7 @@ def test_a_stop_request_in_the_middle_of_a_recovery_ends_the_bill() -> None:
             *bring_up(1, 0.0, caught_up=3.0),
             heard(10, exited(0, 1, signal=9), stop(1)),
             heard(11, StopRequested(by="user"), stop(1)),
-            heard(13, stopped("n0", 1), end(Outcome.STOPPED)),
+            heard(13, stopped(1), end(Outcome.STOPPED)),
         ),
         None,
     )
@@ -297,8 +293,7 @@ def test_orders_repeated_by_a_new_controller_change_nothing() -> None:
             *extra[:1],
             heard(10, exited(0, 1, signal=9), stop(1)),
             *extra[1:],
-            heard(12, stopped("n0", 1)),
-            heard(12, stopped("n1", 1)),
+            heard(12, stopped(1)),
         )
 
     resumed = ControllerResumed(existing=("n0", "n1"))
@@ -330,8 +325,7 @@ def test_a_node_lost_after_its_workers_finished_does_not_end_the_training_of_the
         START,
         journal(
             heard(0, JobSubmitted(), *assign("n0", "n1"), start(1)),
-            heard(1, WorkersStarted(node="n0", attempt=1)),
-            heard(1, WorkersStarted(node="n1", attempt=1)),
+            heard(1, reached(1, Milestone.STARTED)),
             heard(5, exited(0, 1, code=0)),
             heard(6, lost, Fence(node="n0", reason="")),
             heard(20, exited(1, 1, code=0), end()),

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from holdfast.actions import AnyAction, AssignRank, EndJob, Entry, Fence, Outcome
 from holdfast.events import (
     AnyEvent,
+    AttemptStopped,
     ControllerResumed,
     DeadlinePassed,
     Milestone,
@@ -17,8 +18,6 @@ from holdfast.events import (
     Progressed,
     StopRequested,
     WorkerExited,
-    WorkersStarted,
-    WorkersStopped,
 )
 from holdfast.goodput import Bookkeeper, Bucket, ledger
 from tests.goodput.journals import STORE, check, start, stop
@@ -47,15 +46,7 @@ EVENTS: st.SearchStrategy[AnyEvent] = st.one_of(
         ago_s=AGES,
         progress=PROGRESS,
     ),
-    st.builds(
-        WorkersStopped,
-        node=NODES,
-        attempt=ATTEMPTS,
-        store=st.none(),
-        ago_s=AGES,
-        progress=PROGRESS,
-    ),
-    st.builds(WorkersStarted, node=NODES, attempt=ATTEMPTS, ago_s=AGES),
+    st.builds(AttemptStopped, attempt=ATTEMPTS, store=st.none(), progress=PROGRESS),
     st.builds(NodeLost, node=NODES, reason=st.sampled_from(NodeLostReason), ago_s=AGES),
     st.builds(NodeReady, node=NODES, store=st.just(STORE), instrumented=st.booleans()),
     st.builds(StopRequested, by=st.just("user")),
@@ -150,5 +141,5 @@ def _legal(lives: list[tuple[list[float], int, float, float]]) -> list[Entry]:
         at += stop_s
         last = attempt == len(lives)
         follow = END if last else start(attempt + 1, 1)
-        say(WorkersStopped(node="n0", attempt=attempt, store=None), follow)
+        say(AttemptStopped(attempt=attempt, store=None), follow)
     return entries

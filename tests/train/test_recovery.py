@@ -26,7 +26,7 @@ def restored_steps(cluster: Cluster, first: int = 1) -> list[int]:
     """The step each attempt from the `first` on continued from, of those that came so far."""
 
     def came_so_far(attempt: Attempt) -> bool:
-        return all(Milestone.RESTORED in p.report(0, 0.0).milestones for p in attempt.pages)
+        return all(Milestone.RESTORED in p.report(0, 1, 0.0).milestones for p in attempt.pages)
 
     return [a.restored[0] for a in cluster.attempts[first - 1 :] if came_so_far(a)]
 
@@ -213,5 +213,5 @@ def test_a_restart_after_the_end_has_nothing_to_do(make: Make) -> None:
     cluster.run("1:1:after_loop")
     second = cluster.finish()
     assert second.restored == [LAST + 1] * 2
-    milestones = second.pages[0].report(0, 0.0).milestones
+    milestones = second.pages[0].report(0, 1, 0.0).milestones
     assert Milestone.FINISHED in milestones and Milestone.FIRST_STEP not in milestones

@@ -92,7 +92,7 @@ def test_a_warm_worker_waits_for_its_rank_and_then_has_it() -> None:
         output, _ = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 0, output
     assert output == "rank 0 1 4 False True\n"
-    reached = Page(page).report(0, time.monotonic()).milestones
+    reached = Page(page).report(0, 1, time.monotonic()).milestones
     assert list(reached) == [Milestone.STARTED, Milestone.ARRIVED, Milestone.JOINED]
 
 
@@ -188,7 +188,7 @@ def test_the_page_tells_the_story_of_a_run(make: Make) -> None:
         assert [r.step for r in records] == [e["step"] + 1 for e in lines]
         assert [r.loss.hex() for r in records] == [e["loss"] for e in lines]
         assert all(r.tokens == 96 for r in records) and count == len(records)
-        report = page.report(rank, time.monotonic())
+        report = page.report(rank, 1, time.monotonic())
         assert list(report.milestones) == list(Milestone)
         ages = list(report.milestones.values())
         assert ages == sorted(ages, reverse=True), "milestones are reached in their order"
@@ -201,7 +201,7 @@ def test_caught_up_is_the_first_step_that_nobody_had_done(make: Make) -> None:
     cluster = make(1, 1, HOLDFAST_SNAPSHOT_EVERY="100")
     cluster.run("0:1:step:6")
     cluster.run("0:2:step:6")
-    reached = cluster.attempts[1].pages[0].report(0, 0.0).milestones
+    reached = cluster.attempts[1].pages[0].report(0, 1, 0.0).milestones
     assert Milestone.FIRST_STEP in reached and Milestone.CAUGHT_UP not in reached
-    last = cluster.finish().pages[0].report(0, 0.0).milestones
+    last = cluster.finish().pages[0].report(0, 1, 0.0).milestones
     assert Milestone.CAUGHT_UP in last

@@ -1,0 +1,72 @@
+"""Answers of single nodes reduced to one fact: the attempt is stopped.
+
+A member has answered when it says that nothing of the attempt is left on it, or when it is lost and
+fenced. A member that is late is named, so that it can be given up; without that one stuck node
+would hold up all the others.
+"""
+
+import math
+from collections.abc import Iterable
+
+from holdfast.events import AttemptStopped, Progress, Store
+from holdfast.messages import WorkersStopped
+
+MARGIN_S = 10.0  # beyond the grace time, until a member that does not answer is late
+
+
+class StopTally:
+    """Who has still to answer the newest order to stop. Once nobody has, that is told once."""
+
+    def __init__(self) -> None:
+        self._attempt = 0
+        self._first: str | None = None  # the node with rank 0, whose store is the next one
+        self._pending: set[str] = set()
+        self._deadline = math.inf
+        self._store: Store | None = None
+        self._progress = Progress()
+
+    @property
+    def pending(self) -> frozenset[str]:
+        """Members that have not answered."""
+        return frozenset(self._pending)
+
+    def begin(
+        self, attempt: int, members: Iterable[str], first: str | None, deadline: float
+    ) -> AttemptStopped | None:
+        """An order went to `members`. Repeated for an attempt it can only shorten the wait."""
+        if attempt == self._attempt:
+            self._deadline = min(self._deadline, deadline)
+        else:
+            self._attempt, self._first, self._deadline = attempt, first, deadline
+            self._pending, self._store, self._progress = set(members), None, Progress()
+        return self._told()
+
+    def stopped(self, answer: WorkersStopped) -> AttemptStopped | None:
+        """A member has stopped. Answers about another attempt or given twice are ignored."""
+        if answer.attempt != self._attempt or answer.node not in self._pending:
+            return None
+        self._pending.discard(answer.node)
+        if answer.node == self._first:
+            self._store = answer.store
+        if (answer.progress.step or 0) >= (self._progress.step or 0):
+            self._progress = answer.progress
+        return self._told()
+
+    def lost(self, node: str) -> AttemptStopped | None:
+        """A member is gone and cannot answer any more."""
+        if node not in self._pending:
+            return None
+        self._pending.discard(node)
+        return self._told()
+
+    def late(self, now: float) -> list[str]:
+        """Members that should have answered by now, in order of their ids. Named once."""
+        if now < self._deadline:
+            return []
+        self._deadline = math.inf
+        return sorted(self._pending)
+
+    def _told(self) -> AttemptStopped | None:
+        if self._pending:
+            return None
+        return AttemptStopped(attempt=self._attempt, store=self._store, progress=self._progress)

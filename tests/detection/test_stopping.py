@@ -1,0 +1,76 @@
+"""One fact for many answers: told once, late members named, lost ones not waited for."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.detection.stopping import StopTally
+from holdfast.events import AttemptStopped, Progress, Store
+from holdfast.messages import WorkersStopped
+
+
+def store(node: str) -> Store:
+    return Store(node, 1, True)
+
+
+def answer(node: str, attempt: int = 1, step: int | None = None) -> WorkersStopped:
+    progress = Progress(step=step)
+    return WorkersStopped(node=node, attempt=attempt, store=store(node), progress=progress)
+
+
+def begun(*members: str, attempt: int = 1) -> StopTally:
+    tally = StopTally()
+    assert tally.begin(attempt, members, members[0], 10.0) is None
+    return tally
+
+
+def test_the_last_answer_completes_the_stop_with_the_store_of_rank_0_and_the_furthest_step() -> (
+    None
+):
+    tally = begun("a", "b", "c")
+    assert tally.stopped(answer("a", step=4)) is None
+    assert tally.stopped(answer("c", step=6)) is None
+    assert tally.pending == {"b"}
+    told = AttemptStopped(attempt=1, store=store("a"), progress=Progress(step=6))
+    assert tally.stopped(answer("b", step=5)) == told
+    assert tally.stopped(answer("b")) is None
+
+
+def test_a_lost_member_is_not_waited_for_and_takes_its_store_along() -> None:
+    tally = begun("a", "b")
+    tally.stopped(answer("b"))
+    assert tally.lost("a") == AttemptStopped(attempt=1, store=None)
+    assert tally.lost("a") is None
+
+
+def test_an_order_to_nobody_is_done_at_once() -> None:
+    assert StopTally().begin(1, (), None, 10.0) == AttemptStopped(attempt=1, store=None)
+
+
+def test_answers_about_another_attempt_are_ignored() -> None:
+    tally = begun("a", attempt=2)
+    assert tally.stopped(answer("a", attempt=1)) is None
+    assert tally.pending == {"a"}
+
+
+def test_late_members_are_named_once_after_the_deadline() -> None:
+    tally = begun("a", "c", "b")
+    tally.stopped(answer("a"))
+    assert tally.late(9.9) == []
+    assert tally.late(10.0) == ["b", "c"]
+    assert tally.late(11.0) == []
+
+
+def test_a_repeated_order_keeps_the_answers_and_only_shortens_the_wait() -> None:
+    tally = begun("a", "b")
+    tally.stopped(answer("a"))
+    assert tally.begin(1, ("a", "b"), "a", 5.0) is None
+    assert tally.late(5.0) == ["b"]
+    assert tally.stopped(answer("b")) == AttemptStopped(attempt=1, store=store("a"))
+    assert tally.begin(1, ("a", "b"), "a", 5.0) == AttemptStopped(attempt=1, store=store("a"))
+
+
+@given(st.permutations(["a", "b", "c", "d"]), st.sets(st.sampled_from("abcd")))
+def test_in_any_order_it_is_told_exactly_once(order: list[str], lost: set[str]) -> None:
+    tally = begun("a", "b", "c", "d")
+    told = [tally.lost(n) if n in lost else tally.stopped(answer(n)) for n in order * 2]
+    assert sum(t is not None for t in told) == 1
