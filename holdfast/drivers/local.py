@@ -18,26 +18,11 @@ from typing import assert_never
 import msgspec
 
 from holdfast import journal
-from holdfast.actions import (
-    AnyAction,
-    AskNodes,
-    AssignRank,
-    Diagnose,
-    Dismiss,
-    EndJob,
-    Entry,
-    Fence,
-    Outcome,
-    StartAttempt,
-    StopAttempt,
-)
-from holdfast.controller import Controller, Limits, NodeState, Phase, State
-from holdfast.detection.liveness import Liveness
-from holdfast.detection.progress import ProgressReducer
-from holdfast.detection.stopping import MARGIN_S, StopTally
-from holdfast.diagnosis.verdict import weigh
+from holdfast.actions import AnyAction, AskNodes, EndJob, Fence, Outcome
+from holdfast.controller import Controller, Limits, State
 from holdfast.drivers import records, report
 from holdfast.drivers.base import Clock, Observer, Queue, Receipt, drive
+from holdfast.drivers.bridge import Bridge
 from holdfast.drivers.links import Links, wait_closed
 from holdfast.drivers.nodes import (
     AgentProcess,
@@ -48,17 +33,7 @@ from holdfast.drivers.nodes import (
     start_agent,
 )
 from holdfast.errors import Error
-from holdfast.events import (
-    AnyEvent,
-    ControllerResumed,
-    Diagnosed,
-    JobSubmitted,
-    NodeJoined,
-    NodeLost,
-    NodeLostReason,
-    StopRequested,
-    WorkerExited,
-)
+from holdfast.events import AnyEvent, ControllerResumed, JobSubmitted, StopRequested
 from holdfast.messages import (
     AskStatus,
     Done,
@@ -66,14 +41,10 @@ from holdfast.messages import (
     Hello,
     Leave,
     Report,
-    Start,
     StatusReply,
-    Stop,
     StopJob,
     ToAgent,
     ToClient,
-    WorkersStarted,
-    WorkersStopped,
 )
 from holdfast.spec import Job
 
@@ -132,7 +103,7 @@ def _run(
 
 
 class LocalDriver:
-    """Turns orders into processes and messages, and what happens to them into facts."""
+    """Agents as processes of this machine; everything else is the bridge's."""
 
     def __init__(self, job: Job, folder: Path, controller: Controller) -> None:
         self._job = job
@@ -143,10 +114,8 @@ class LocalDriver:
         self._queue: Queue = asyncio.Queue()
         self._links = Links(self, records.read_secret(folder))
         self._agents: dict[str, AgentProcess] = {}
-        self._reducer = ProgressReducer()
-        self._liveness = Liveness()
-        self._tally = StopTally()
-        self._expected: dict[str, float] = {}  # agents that are to connect, and until when
+        timeout_s = job.recovery.heartbeat_timeout_s
+        self._bridge = Bridge(controller.state, timeout_s, self._clock.now())
         self._stops_asked = 0
         self._full = False
 
@@ -157,7 +126,7 @@ class LocalDriver:
         self._publish(port)
         self._adopt()
         self._put(first)
-        tick = asyncio.create_task(self._watch_heartbeats())
+        tick = asyncio.create_task(self._tick())
         try:
             return await drive(self._controller, book, self, self._queue, self._clock, observe)
         finally:
@@ -172,34 +141,33 @@ class LocalDriver:
 
     def _adopt(self) -> None:
         """Take over the agents that a former controller of this job started."""
-        self._reducer.begin(self._state.attempt, self._state.world_size, self._clock.now())
         for node in known_nodes(self._folder):
             if alive(node):
                 self._add(AgentProcess(node.node, node.name, node.pid, None), RECONNECT_S)
+
+    def _add(self, agent: AgentProcess, connects_within_s: float) -> None:
+        self._agents[agent.node] = agent
+        self._bridge.expect(agent.node, self._clock.now() + connects_within_s)
+        agent.watch(self._agent_ended)
 
     # ── orders ──
 
     async def perform(self, action: AnyAction) -> None:
         """Carry out one order."""
+        messages, events = self._bridge.carry_out(action, self._clock.now())
+        for node, message in messages:
+            await self._links.send(node, message)
         match action:
             case AskNodes():
                 self._start_agents(action.count)
-            case AssignRank():
-                pass  # told with the attempt
-            case StartAttempt():
-                await self._start_attempt(action)
-            case StopAttempt():
-                await self._stop_attempt(action)
-            case Diagnose():
-                self._put(_diagnose(action))
             case Fence():
-                await self._fence(action.node)
-            case Dismiss():
-                await self._links.send(action.node, Leave(reason=action.reason))
+                self._agents.pop(action.node, None)
+                await asyncio.to_thread(kill_nodes, {action.node})
             case EndJob():
                 await self._end(action.reason)
             case _:
-                assert_never(action)
+                pass
+        self._put(*events)  # of a fence only now that nothing of the node runs
 
     async def settled(self, receipts: Sequence[Receipt]) -> None:
         """Tell agents which of their facts are safe."""
@@ -217,38 +185,12 @@ class LocalDriver:
     def _start_agents(self, count: int) -> None:
         taken = [number_of(p.name) for p in (self._folder / "nodes").glob("node-*")]
         first = max(taken, default=-1) + 1
-        for number in range(first, first + count):
+        for name in (f"node-{number}" for number in range(first, first + count)):
             try:
-                self._add(start_agent(self._folder, f"node-{number}"), REGISTER_S)
+                self._add(start_agent(self._folder, name), REGISTER_S)
             except OSError as error:
-                detail = f"cannot start an agent: {error.strerror}"
-                self._lost(f"node-{number}", NodeLostReason.PROCESS, detail)
-
-    def _add(self, agent: AgentProcess, connects_within_s: float) -> None:
-        self._agents[agent.node] = agent
-        self._expected[agent.node] = self._clock.now() + connects_within_s
-        agent.watch(self._agent_ended)
-
-    async def _start_attempt(self, order: StartAttempt) -> None:
-        self._reducer.begin(order.attempt, self._state.world_size, self._clock.now())
-        for node_rank, node in sorted(self._state.ranks.items()):
-            await self._links.send(node, _start_message(order, node_rank))
-
-    async def _stop_attempt(self, order: StopAttempt) -> None:
-        ranks = self._state.ranks
-        deadline = self._clock.now() + order.grace_s + MARGIN_S
-        self._put(self._tally.begin(order.attempt, ranks.values(), ranks.get(0), deadline))
-        message = Stop(attempt=order.attempt, grace_s=order.grace_s)
-        for node in sorted(self._tally.pending):
-            await self._links.send(node, message)
-
-    async def _fence(self, node: str) -> None:
-        await self._links.send(node, Leave(reason="this node was given up"))
-        await asyncio.to_thread(kill_nodes, {node})
-        self._liveness.forget(node)
-        self._expected.pop(node, None)
-        self._agents.pop(node, None)
-        self._put(self._tally.lost(node))
+                why = f"cannot start an agent: {error.strerror}"
+                self._put(*self._bridge.died(name, why, self._clock.now()))
 
     async def _end(self, reason: str) -> None:
         for node in self._agents:
@@ -260,70 +202,33 @@ class LocalDriver:
 
     # ── facts ──
 
-    def _put(self, event: AnyEvent | None, receipt: Receipt | None = None) -> None:
-        self._queue.put_nowait((event, receipt))
+    def _put(self, *events: AnyEvent) -> None:
+        for event in events:
+            self._queue.put_nowait((event, None))
 
     def _agent_ended(self, agent: AgentProcess, how: str) -> None:
+        """Facts that the agent sent before it died are already in the queue, hence go first."""
         if agent.node in self._agents:
-            self._lost(agent.node, NodeLostReason.PROCESS, how)
-
-    def _lost(self, node: str, reason: NodeLostReason, detail: str) -> None:
-        """Facts that agents sent before they died are already in the queue, hence go first."""
-        self._flush_progress()
-        self._put(NodeLost(node=node, reason=reason, detail=detail))
-
-    def _flush_progress(self) -> None:
-        self._put(self._reducer.flush(self._clock.now()))
+            self._put(*self._bridge.died(agent.node, how, self._clock.now()))
 
     def hello(self, hello: Hello) -> bool:
         """An agent (re)connected."""
-        if hello.node in self._state.lost:
-            return False
-        self._liveness.heard(hello.node, self._clock.now())
-        self._expected.pop(hello.node, None)
-        if hello.node not in self._state.nodes:
-            self._put(
-                NodeJoined(
-                    node=hello.node, name=hello.name, address=hello.address, workers=hello.workers
-                )
-            )
-        return True
+        events = self._bridge.hello(hello, self._clock.now())
+        self._put(*(events or []))
+        return events is not None
 
     def orders_for(self, node: str) -> list[ToAgent]:
         """What a node that just (re)connected has to know."""
-        member = self._state.nodes.get(node)
-        if member is None or member.state is not NodeState.MEMBER or member.node_rank is None:
-            return []
-        match self._state.phase:
-            case Phase.STARTING | Phase.RUNNING if self._state.start is not None:
-                return [_start_message(self._state.start, member.node_rank)]
-            case Phase.RECOVERING | Phase.CLOSING if node in self._tally.pending:
-                grace_s = self._state.limits.restart_grace_s
-                return [Stop(attempt=self._state.attempt, grace_s=grace_s)]
-            case _:
-                return []
+        return self._bridge.orders_for(node)
 
     def fact(self, node: str, fact: Fact) -> None:
         """A fact not heard before."""
-        self._liveness.heard(node, self._clock.now())
-        receipt = Receipt(node, fact.seq)
-        match fact.event:
-            case WorkersStopped():
-                self._put(self._tally.stopped(fact.event), receipt)
-            case WorkersStarted():
-                self._put(None, receipt)
-            case WorkerExited():
-                self._flush_progress()
-                self._put(fact.event, receipt)
-            case _:
-                self._put(fact.event, receipt)
+        self._put(*self._bridge.fact(node, fact.event, self._clock.now()))
+        self._queue.put_nowait((None, Receipt(node, fact.seq)))
 
     def report(self, report: Report) -> None:
-        """Telemetry: a sign of life, and now and then a fact."""
-        now = self._clock.now()
-        self._liveness.heard(report.node, now)
-        for event in self._reducer.observe(report, now):
-            self._put(event)
+        """Telemetry."""
+        self._put(*self._bridge.report(report, self._clock.now()))
 
     def client(self, message: StopJob | AskStatus) -> ToClient:
         """A request of the command line."""
@@ -343,40 +248,20 @@ class LocalDriver:
             self._state,
             records.ledger_of(self._folder, None if self._state.ended else now),
             controller="alive",
-            telemetry=self._reducer.newest(),
+            telemetry=self._bridge.progress.newest(),
         )
         return msgspec.json.encode(status)
 
-    async def _watch_heartbeats(self) -> None:
-        """Find silent nodes. If we ourselves were stopped for a while, nobody is to blame."""
-        timeout_s = self._job.recovery.heartbeat_timeout_s
+    async def _tick(self) -> None:
+        """Look for silent nodes. If we ourselves were stopped for a while, nobody is to blame."""
         last = time.monotonic()
         while True:
             await asyncio.sleep(TICK_S)
             now, late_s = self._clock.now(), time.monotonic() - last - TICK_S
             last = time.monotonic()
-            if late_s > timeout_s / 4:
-                self._forgive(now, late_s)
-            for node, silent_s in self._liveness.silent(now, timeout_s):
-                self._liveness.forget(node)
-                self._silent(node, silent_s, f"no heartbeat for {silent_s:.1f} s")
-            for node in [n for n, until in self._expected.items() if now > until]:
-                del self._expected[node]
-                self._silent(node, 0.0, "its agent runs but does not connect")
-            for node in self._tally.late(now):
-                self._silent(node, 0.0, "it did not stop its workers in time")
-
-    def _forgive(self, now: float, late_s: float) -> None:
-        """What was sent while we did not run is still to be read: start to wait anew."""
-        for node, until in self._expected.items():
-            self._expected[node] = until + late_s
-        for node in self._agents.keys() - self._expected.keys():
-            self._liveness.heard(node, now)
-
-    def _silent(self, node: str, silent_s: float, detail: str) -> None:
-        self._flush_progress()
-        reason = NodeLostReason.SILENT
-        self._put(NodeLost(node=node, reason=reason, ago_s=silent_s, detail=detail))
+            if late_s > self._job.recovery.heartbeat_timeout_s / 4:
+                self._bridge.forgive(now, late_s)
+            self._put(*self._bridge.tick(now))
 
     # ── signals ──
 
@@ -397,34 +282,3 @@ class LocalDriver:
         os.dup2(fd, 1)
         os.dup2(fd, 2)
         os.close(fd)
-
-
-def _start_message(order: StartAttempt, node_rank: int) -> Start:
-    return Start(
-        attempt=order.attempt,
-        node_rank=node_rank,
-        node_count=order.node_count,
-        workers_per_node=order.workers_per_node,
-        store=order.store,
-        redo_until=order.redo_until,
-        restarts=order.restarts,
-    )
-
-
-def _diagnose(order: Diagnose) -> Diagnosed:
-    """Weigh the exits; without any (a node was lost) there is nothing to blame on a worker."""
-    verdict = weigh(order.exits)
-    return Diagnosed(
-        attempt=order.attempt,
-        cause=verdict.cause,
-        summary=verdict.summary,
-        confidence=verdict.confidence,
-        rank=verdict.chosen.rank if verdict.chosen else None,
-        user_error=verdict.user_error,
-        signature=verdict.signature,
-        also_failed=verdict.also_failed,
-    )
-
-
-def quiet(_entry: Entry, _state: State) -> None:
-    """An observer that shows nothing."""

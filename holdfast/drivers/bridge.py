@@ -1,0 +1,200 @@
+"""Between the controller and its nodes, whatever carries the messages: pure, like the controller.
+
+Inwards it reduces what nodes say (hello, facts, reports, silence) to events; outwards it turns
+orders into a message for each node concerned. Every driver and the simulation share it, so that
+what is tested in one holds in all. The time is an argument; membership is read from the state.
+"""
+
+from holdfast.actions import AnyAction, Diagnose, Dismiss, Fence, StartAttempt, StopAttempt
+from holdfast.controller import NodeState, Phase, State
+from holdfast.detection.liveness import Liveness
+from holdfast.detection.progress import ProgressReducer
+from holdfast.detection.stopping import MARGIN_S, StopTally
+from holdfast.diagnosis.verdict import weigh
+from holdfast.events import (
+    AnyEvent,
+    Diagnosed,
+    NodeJoined,
+    NodeLost,
+    NodeLostReason,
+    WorkerExited,
+)
+from holdfast.messages import (
+    AgentFact,
+    Hello,
+    Leave,
+    Report,
+    Start,
+    Stop,
+    ToAgent,
+    WorkersStarted,
+    WorkersStopped,
+)
+
+
+class Bridge:
+    """What is known of the nodes besides the controller's state: signs of life, telemetry, answers.
+
+    `state` is read only. A node is watched from its first hello, or expected to say it by a time.
+    """
+
+    def __init__(self, state: State, heartbeat_timeout_s: float, now: float) -> None:
+        self._state = state
+        self._timeout_s = heartbeat_timeout_s
+        self._liveness = Liveness()
+        self._expected: dict[str, float] = {}  # nodes that are to say hello, and until when
+        self._tally = StopTally()
+        self.progress = ProgressReducer()
+        self.progress.begin(state.attempt, state.world_size, now)
+
+    # ── from the nodes ──
+
+    def expect(self, node: str, until: float) -> None:
+        """This node has been started, or is to reconnect; it counts as lost if it stays away."""
+        self._expected[node] = until
+
+    def hello(self, hello: Hello, now: float) -> list[AnyEvent] | None:
+        """A node (re)connected. None: it was given up and must end."""
+        if hello.node in self._state.lost:
+            return None
+        self._liveness.heard(hello.node, now)
+        self._expected.pop(hello.node, None)
+        if hello.node in self._state.nodes:
+            return []
+        joined = NodeJoined(
+            node=hello.node, name=hello.name, address=hello.address, workers=hello.workers
+        )
+        return [joined]
+
+    def fact(self, node: str, fact: AgentFact, now: float) -> list[AnyEvent]:
+        """News of a node. What only concerns that node is not passed on."""
+        self._liveness.heard(node, now)
+        match fact:
+            case WorkersStopped():
+                return _some(self._tally.stopped(fact))
+            case WorkersStarted():
+                return []
+            case WorkerExited():
+                return [*self._flushed(now), fact]
+            case _:
+                return [fact]
+
+    def report(self, report: Report, now: float) -> list[AnyEvent]:
+        """Telemetry: a sign of life, and now and then a fact."""
+        self._liveness.heard(report.node, now)
+        return [*self.progress.observe(report, now)]
+
+    def died(self, node: str, detail: str, now: float) -> list[AnyEvent]:
+        """The engine says that the node is gone."""
+        return [*self._flushed(now), _lost(node, NodeLostReason.PROCESS, detail)]
+
+    def tick(self, now: float) -> list[AnyEvent]:
+        """Nodes that are silent, stay away, or do not obey. Each is named once."""
+        late: list[NodeLost] = []
+        for node, silent_s in self._liveness.silent(now, self._timeout_s):
+            self._liveness.forget(node)
+            late.append(_lost(node, NodeLostReason.SILENT, _silence(silent_s), silent_s))
+        for node in [n for n, until in self._expected.items() if now > until]:
+            del self._expected[node]
+            late.append(_lost(node, NodeLostReason.SILENT, "its agent runs but does not connect"))
+        for node in self._tally.late(now):
+            late.append(_lost(node, NodeLostReason.SILENT, "it did not stop its workers in time"))
+        return [*self._flushed(now), *late] if late else []
+
+    def forgive(self, now: float, late_s: float) -> None:
+        """We did not listen for `late_s`: what was sent is still to be read, so wait anew."""
+        self._expected = {node: until + late_s for node, until in self._expected.items()}
+        for node in self._state.nodes.keys() - self._expected.keys():
+            self._liveness.heard(node, now)
+
+    # ── to the nodes ──
+
+    def carry_out(
+        self, action: AnyAction, now: float
+    ) -> tuple[list[tuple[str, ToAgent]], list[AnyEvent]]:
+        """The messages that an order means, by node, and the facts that follow at once.
+
+        Orders that are the engine's business (more nodes, the end) mean none.
+        """
+        match action:
+            case StartAttempt():
+                self.progress.begin(action.attempt, self._state.world_size, now)
+                ranks = sorted(self._state.ranks.items())
+                return [(node, _start(action, rank)) for rank, node in ranks], []
+            case StopAttempt():
+                return self._stop(action, now)
+            case Diagnose():
+                return [], [_diagnose(action)]
+            case Fence():
+                self._liveness.forget(action.node)
+                self._expected.pop(action.node, None)
+                told = _some(self._tally.lost(action.node))
+                return [(action.node, Leave(reason="this node was given up"))], told
+            case Dismiss():
+                return [(action.node, Leave(reason=action.reason))], []
+            case _:
+                return [], []
+
+    def orders_for(self, node: str) -> list[ToAgent]:
+        """What a node that just (re)connected has to know."""
+        member = self._state.nodes.get(node)
+        if member is None or member.state is not NodeState.MEMBER or member.node_rank is None:
+            return []
+        match self._state.phase:
+            case Phase.STARTING | Phase.RUNNING if self._state.start is not None:
+                return [_start(self._state.start, member.node_rank)]
+            case Phase.RECOVERING | Phase.CLOSING if node in self._tally.pending:
+                grace_s = self._state.limits.restart_grace_s
+                return [Stop(attempt=self._state.attempt, grace_s=grace_s)]
+            case _:
+                return []
+
+    def _stop(
+        self, order: StopAttempt, now: float
+    ) -> tuple[list[tuple[str, ToAgent]], list[AnyEvent]]:
+        ranks, deadline = self._state.ranks, now + order.grace_s + MARGIN_S
+        told = self._tally.begin(order.attempt, ranks.values(), ranks.get(0), deadline)
+        message = Stop(attempt=order.attempt, grace_s=order.grace_s)
+        return [(node, message) for node in sorted(self._tally.pending)], _some(told)
+
+    def _flushed(self, now: float) -> list[AnyEvent]:
+        return _some(self.progress.flush(now))
+
+
+def _some(event: AnyEvent | None) -> list[AnyEvent]:
+    return [] if event is None else [event]
+
+
+def _lost(node: str, reason: NodeLostReason, detail: str, ago_s: float = 0.0) -> NodeLost:
+    return NodeLost(node=node, reason=reason, ago_s=ago_s, detail=detail)
+
+
+def _silence(silent_s: float) -> str:
+    return f"no heartbeat for {silent_s:.1f} s"
+
+
+def _start(order: StartAttempt, node_rank: int) -> Start:
+    return Start(
+        attempt=order.attempt,
+        node_rank=node_rank,
+        node_count=order.node_count,
+        workers_per_node=order.workers_per_node,
+        store=order.store,
+        redo_until=order.redo_until,
+        restarts=order.restarts,
+    )
+
+
+def _diagnose(order: Diagnose) -> Diagnosed:
+    """Weigh the exits; without any (a node was lost) there is nothing to blame on a worker."""
+    verdict = weigh(order.exits)
+    return Diagnosed(
+        attempt=order.attempt,
+        cause=verdict.cause,
+        summary=verdict.summary,
+        confidence=verdict.confidence,
+        rank=verdict.chosen.rank if verdict.chosen else None,
+        user_error=verdict.user_error,
+        signature=verdict.signature,
+        also_failed=verdict.also_failed,
+    )
