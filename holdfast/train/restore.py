@@ -35,12 +35,13 @@ def bring_in(
 
     Raises `Error` (snapshot-unreadable) when parts keep arriving damaged.
     """
-    for _ in range(_ROUNDS):
+    for round_number in range(_ROUNDS):
         mine = inventory(arena, placement, fingerprint)
         held = exchange.gather(mine) if exchange else [mine]
         plan = choose(held, placement.local_world_size)
         if plan is None:
-            _say_what_was_lost(held, placement)
+            if placement.rank == 0:
+                _say_what_was_lost(held, damaged=round_number > 0)
             return None
         if _deliver(plan, arena, exchange, placement.rank):
             return Found(plan.key, any(plan.key not in h.buddy for h in held))
@@ -108,11 +109,8 @@ def _verify(cells: list[Cell]) -> bool:
     return not damaged
 
 
-def _say_what_was_lost(held: list[Holding], placement: Placement) -> None:
+def _say_what_was_lost(held: list[Holding], *, damaged: bool) -> None:
     steps = [key.step for h in held for key in h.shared | h.private]
-    if steps and placement.rank == 0:
-        logger.warning(
-            "no snapshot that every rank can get (the newest of some rank is of step %d): "
-            "starting from step 0",
-            max(steps),
-        )
+    if steps or damaged:
+        newest = f" (the newest of some rank is of step {max(steps)})" if steps else ""
+        logger.warning("no snapshot that every rank can get%s: starting from step 0", newest)
