@@ -16,6 +16,7 @@ from holdfast.cli import (
     resume,
     run,
     schema,
+    simulate,
     status,
     stop,
     validate,
@@ -64,6 +65,7 @@ app.command("stop")(stop.stop)
 app.command("resume")(resume.resume)
 app.command("validate")(validate.validate)
 app.command("schema")(schema.schema)
+app.command("simulate")(simulate.simulate)
 app.command("doctor")(doctor.doctor)
 app.command("explain")(explain.explain)
 app.command("version")(version.version)
