@@ -10,7 +10,7 @@ from typing import assert_never
 from holdfast.actions import AnyAction, Dismiss, EndJob, Fence, Outcome, StopAttempt
 from holdfast.controller import attempts, incidents, nodes
 from holdfast.controller.phases import Phase
-from holdfast.controller.state import Death, Limits, Node, NodeState, State
+from holdfast.controller.state import Death, Limits, Node, State
 from holdfast.events import (
     AnyEvent,
     AttemptStopped,
@@ -110,8 +110,7 @@ def _node_ready(state: State, event: NodeReady) -> list[AnyAction]:
         return []
     node.store = event.store
     state.instrumented = state.instrumented or event.instrumented
-    if node.state is NodeState.JOINING:
-        node.state = NodeState.SPARE
+    nodes.ready(state, node)
     return attempts.try_start(state)
 
 

@@ -1,4 +1,10 @@
-"""Membership: who trains, who waits, who is gone."""
+"""Membership: who trains, who waits, who is gone.
+
+Spares and vacant ranks are kept as lists, so that no fact costs more than what it changes, however
+many nodes the job has.
+"""
+
+from bisect import insort
 
 from holdfast.actions import AnyAction, AskNodes, AssignRank, Dismiss
 from holdfast.controller.state import Node, NodeState, State
@@ -36,15 +42,24 @@ def join(state: State, event: NodeJoined) -> list[AnyAction]:
     return []
 
 
+def ready(state: State, node: Node) -> None:
+    """The node can start workers: unless it trains already, it waits for a rank from now on."""
+    if node.state is NodeState.JOINING:
+        node.state = NodeState.SPARE
+        state.spares.append(node.node)
+
+
 def fill_ranks(state: State) -> list[AnyAction]:
     """Give vacant node ranks to spares, longest waiting first, once there are enough of them."""
-    vacant = [r for r in range(state.limits.node_count) if r not in state.ranks]
-    spares = [n for n in state.nodes.values() if n.state is NodeState.SPARE]
-    if len(spares) < len(vacant):
+    if missing(state):
         return []
+    vacant = range(state.limits.node_count) if state.vacant is None else state.vacant
+    chosen = state.spares[: len(vacant)]
+    del state.spares[: len(vacant)]
+    state.vacant = []
     return [
-        _assign(state, node, rank, again=state.attempt > 0)
-        for rank, node in zip(vacant, spares, strict=False)
+        _assign(state, state.nodes[node], rank, again=state.attempt > 0)
+        for rank, node in zip(vacant, chosen, strict=True)
     ]
 
 
@@ -56,14 +71,17 @@ def remove(state: State, node_id: str, why: str) -> Node | None:
         return None
     if node.node_rank is not None:
         del state.ranks[node.node_rank]
+        assert state.vacant is not None, "a rank was given out, so vacant ranks are counted"
+        insort(state.vacant, node.node_rank)
+    elif node.state is NodeState.SPARE:
+        state.spares.remove(node_id)
     state.tell(f"{node.name} removed: {why}")
     return node
 
 
 def missing(state: State) -> int:
     """How many node ranks nobody can take yet."""
-    spares = sum(n.state is NodeState.SPARE for n in state.nodes.values())
-    return max(0, state.limits.node_count - len(state.ranks) - spares)
+    return max(0, state.limits.node_count - len(state.ranks) - len(state.spares))
 
 
 def ranks_of(state: State, node: Node) -> range:

@@ -112,6 +112,8 @@ class State(msgspec.Struct, kw_only=True):
 
     nodes: dict[str, Node] = {}
     ranks: dict[int, str] = {}  # node rank → node
+    spares: list[str] = []  # nodes that can take a rank, longest waiting first
+    vacant: list[int] | None = None  # node ranks nobody has, ascending; None: all of them
     lost: dict[str, str] = {}  # node → why; never taken back
     asked: int = 0  # nodes asked for that have not joined yet
     stillborn: int = 0  # nodes in a row that died before they joined
