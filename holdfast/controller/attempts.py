@@ -1,9 +1,9 @@
 """The life of an attempt: start it, stop it, decide what comes after."""
 
-from holdfast.actions import AnyAction, Diagnose, EndJob, Outcome, StartAttempt, StopAttempt
+from holdfast.actions import AnyAction, Diagnose, EndJob, Fence, Outcome, StartAttempt, StopAttempt
 from holdfast.controller import incidents, nodes
 from holdfast.controller.phases import FINAL, Phase
-from holdfast.controller.policies import restart
+from holdfast.controller.policies import replace, restart
 from holdfast.controller.state import Failure, Node, State
 from holdfast.events import Diagnosed, Store
 
@@ -94,7 +94,25 @@ def after_verdict(state: State, verdict: Diagnosed) -> list[AnyAction]:
         return end(state, outcome, _cap_reached(state))
     if signature is not None:
         state.last_failure = Failure(signature, state.max_step)
-    return _restart(state, progress)
+    return [*_replace(state, verdict), *_restart(state, progress)]
+
+
+def _replace(state: State, verdict: Diagnosed) -> list[AnyAction]:
+    """Give up the node that the verdict blames if its device has failed too often."""
+    blames = replace.blames_machine(verdict.cause) and state.incidents[-1].cause == verdict.cause
+    if not blames or verdict.rank is None:
+        return []
+    node_id = state.ranks.get(verdict.rank // state.workers_per_node)
+    if node_id is None:
+        return []
+    faults = replace.recent([*state.faults.get(node_id, []), state.now], state.now)
+    state.faults[node_id] = faults
+    if not replace.wanted(len(faults), state.limits.replace_after, len(state.spares)):
+        return []
+    why = f"{len(faults)} device faults on it in {replace.WINDOW_S:g} s"
+    nodes.remove(state, node_id, why)
+    incidents.note(state, "Fence", why)
+    return [Fence(node=node_id, reason=why), *nodes.top_up(state, why)]
 
 
 def _cap_reached(state: State) -> str:

@@ -66,6 +66,7 @@ def fill_ranks(state: State) -> list[AnyAction]:
 def remove(state: State, node_id: str, why: str) -> Node | None:
     """Strike a node off; its id is remembered, so that it can never come back."""
     state.lost[node_id] = why
+    state.faults.pop(node_id, None)
     node = state.nodes.pop(node_id, None)
     if node is None:
         return None

@@ -10,6 +10,7 @@ import msgspec
 
 from holdfast.actions import Outcome, StartAttempt
 from holdfast.controller.phases import ENDED, Phase, may_move
+from holdfast.controller.policies.replace import REPLACE_AFTER
 from holdfast.events import Milestone, Store, WorkerError, WorkerExited
 from holdfast.spec import Job
 from holdfast.status import ActionTaken
@@ -27,6 +28,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     restart_grace_s: float = 2.0
     stop_grace_s: float = 15.0
     node_wait_s: float = 600.0
+    replace_after: int = REPLACE_AFTER  # device faults of one node; 0: never for that
 
     @staticmethod
     def of(job: Job) -> "Limits":
@@ -117,6 +119,7 @@ class State(msgspec.Struct, kw_only=True):
     lost: dict[str, str] = {}  # node → why; never taken back
     asked: int = 0  # nodes asked for that have not joined yet
     stillborn: int = 0  # nodes in a row that died before they joined
+    faults: dict[str, list[float]] = {}  # node → recent device faults
     workers_per_node: int = 0  # of the first node; all must agree
     instrumented: bool = False  # progress will be reported
 

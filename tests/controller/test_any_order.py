@@ -63,7 +63,7 @@ EVENTS: st.SearchStrategy[AnyEvent] = st.one_of(
     st.builds(
         Diagnosed,
         attempt=ATTEMPTS,
-        cause=st.just("x"),
+        cause=st.sampled_from(["x", "device-error"]),
         summary=st.just("x"),
         confidence=st.just(1.0),
         rank=st.one_of(st.none(), st.integers(0, 3)),

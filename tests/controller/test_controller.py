@@ -377,6 +377,44 @@ def test_a_fault_before_recovery_is_complete_is_a_second_incident() -> None:
     assert second.node == "a"
 
 
+def device_error(world: World, node: str, rank: int, step: int) -> list[AnyAction]:
+    world.tell(world.exited(node, rank, progress=Progress(step=step)))
+    return world.recover(cause="device-error", rank=rank)
+
+
+def test_a_second_device_fault_on_a_node_has_a_spare_take_its_place() -> None:
+    world = running()
+    assert "Fence" not in kinds(device_error(world, "b", 1, step=12))
+    actions = device_error(world, "b", 1, step=13)
+    assert kinds(actions) == ["Diagnose", "Fence", "AskNodes", "AssignRank", "StartAttempt"]
+    assert only(actions, Fence).node == "b"
+    assert world.state.ranks == {0: "a", 1: "c"}
+    assert world.tell(NodeLost(node="b", reason=NodeLostReason.PROCESS)) == []
+
+
+def test_device_faults_of_different_nodes_or_days_replace_nobody() -> None:
+    world = running()
+    device_error(world, "b", 1, step=12)
+    assert "Fence" not in kinds(device_error(world, "a", 0, step=13))
+    world.now += 90_000.0
+    assert "Fence" not in kinds(device_error(world, "b", 1, step=14))
+
+
+def test_a_doubtful_node_is_kept_while_there_is_no_spare() -> None:
+    world = running()
+    world.tell(NodeLost(node="c", reason=NodeLostReason.PROCESS))
+    for step in (12, 13, 14):
+        actions = device_error(world, "b", 1, step=step)
+        assert kinds(actions) == ["Diagnose", "StartAttempt"]
+
+
+def test_a_killed_worker_is_no_fault_of_its_node() -> None:
+    world = running()
+    for step in (12, 13, 14):
+        world.kill("b", 1, step=step)
+        assert "Fence" not in kinds(world.recover())
+
+
 def test_nodes_that_die_before_they_register_end_the_job_after_a_few() -> None:
     world = World()
     world.tell(JobSubmitted())

@@ -19,6 +19,11 @@ def crew(count: int, spares: int = 1) -> Controller:
     return controller
 
 
+def check_often(watch: Watch, state: State) -> None:
+    for _ in range(OFTEN):
+        watch.check(state)
+
+
 def forget_a_spare(state: State) -> None:
     state.spares.clear()
 
@@ -48,8 +53,7 @@ def test_what_only_a_look_at_all_nodes_shows_is_found_within_a_thousand_events(
     with pytest.raises(IllegalMoveError, match="invariant broken"):
         check(state)
     with pytest.raises(IllegalMoveError, match="invariant broken"):
-        for _ in range(OFTEN):
-            watch.check(state)
+        check_often(watch, state)
 
 
 def test_a_broken_rule_that_is_cheap_to_check_is_found_at_once() -> None:

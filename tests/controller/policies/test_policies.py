@@ -1,0 +1,82 @@
+"""Policies are functions: what they answer, and where they refuse to."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.controller.policies import interval, replace, shrink, spares
+from holdfast.goodput import formulas
+
+
+@pytest.mark.parametrize(("nodes", "standbys"), [(128, 2), (256, 2), (512, 3), (1024, 4)])
+def test_the_standby_table_of_byterobust_comes_out(nodes: int, standbys: int) -> None:
+    assert spares.spares_for(nodes, 0.0012) == standbys
+
+
+@given(st.integers(1, 2000), st.floats(0, 0.2), st.floats(0.5, 0.999))
+def test_spares_cover_their_quantile_and_one_less_would_not(
+    nodes: int, share: float, quantile: float
+) -> None:
+    found = spares.spares_for(nodes, share, quantile)
+    assert _at_most(found, nodes, share) >= quantile - 1e-9
+    assert found == 0 or _at_most(found - 1, nodes, share) < quantile + 1e-9
+
+
+def _at_most(count: int, nodes: int, share: float) -> float:
+    terms = (
+        math.comb(nodes, k) * share**k * (1 - share) ** (nodes - k)
+        for k in range(count + 1)
+        if nodes - k < 600 or share < 0.3
+    )
+    return math.fsum(terms)
+
+
+def test_spares_for_a_hundred_thousand_nodes_neither_overflow_nor_underflow() -> None:
+    assert 500 < spares.spares_for(100_000, 0.005) < 600
+    assert spares.spares_for(100_000, 0.0) == 0
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.0, 2.0])
+def test_an_impossible_probability_is_refused(share: float) -> None:
+    with pytest.raises(ValueError, match="impossible"):
+        spares.spares_for(10, share)
+
+
+def test_the_share_that_fails_in_a_while_is_about_rate_times_time() -> None:
+    rate = formulas.per_1000_node_days(1.2)
+    assert spares.failed_share(rate, 86_400.0) == pytest.approx(0.0012, rel=1e-3)
+
+
+def test_the_interval_is_that_of_the_formula_and_never_below_a_step() -> None:
+    assert interval.interval_s(10.0, 3600.0) == formulas.young_s(10.0, 3600.0)
+    assert interval.interval_s(0.02, 3600.0, step_s=15.0) == 15.0
+
+
+def test_the_first_device_fault_is_forgiven_and_the_second_within_a_day_is_not() -> None:
+    assert not replace.wanted(1, replace.REPLACE_AFTER, spares=1)
+    assert replace.wanted(2, replace.REPLACE_AFTER, spares=1)
+    assert replace.recent([0.0, 90_000.0], now=100_000.0) == [90_000.0]
+
+
+def test_a_node_is_not_replaced_without_a_spare_nor_where_that_is_switched_off() -> None:
+    assert not replace.wanted(5, 2, spares=0)
+    assert not replace.wanted(5, 0, spares=3)
+
+
+def test_shrinking_pays_when_the_wait_is_long_against_two_changes() -> None:
+    assert shrink.should_shrink(100, 1, wait_s=600.0, change_s=60.0)
+    assert not shrink.should_shrink(100, 1, wait_s=100.0, change_s=60.0)
+    assert not shrink.should_shrink(2, 2, wait_s=1e9, change_s=1.0)
+    assert not shrink.should_shrink(100, 0, wait_s=1e9, change_s=1.0)
+
+
+@given(st.integers(2, 1000), st.integers(1, 1000), st.floats(1, 1000))
+def test_shrinking_starts_to_pay_at_the_break_even(nodes: int, missing: int, change: float) -> None:
+    even = shrink.break_even_s(nodes, missing, change)
+    if math.isinf(even):
+        assert missing >= nodes
+        return
+    assert shrink.should_shrink(nodes, missing, even * 1.01, change)
+    assert not shrink.should_shrink(nodes, missing, even * 0.99, change)
