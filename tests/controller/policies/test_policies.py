@@ -15,7 +15,7 @@ def test_the_standby_table_of_byterobust_comes_out(nodes: int, standbys: int) ->
     assert spares.spares_for(nodes, 0.0012) == standbys
 
 
-@given(st.integers(1, 2000), st.floats(0, 0.2), st.floats(0.5, 0.999))
+@given(st.integers(1, 500), st.floats(0, 0.9), st.floats(0.5, 0.999))
 def test_spares_cover_their_quantile_and_one_less_would_not(
     nodes: int, share: float, quantile: float
 ) -> None:
@@ -25,11 +25,7 @@ def test_spares_cover_their_quantile_and_one_less_would_not(
 
 
 def _at_most(count: int, nodes: int, share: float) -> float:
-    terms = (
-        math.comb(nodes, k) * share**k * (1 - share) ** (nodes - k)
-        for k in range(count + 1)
-        if nodes - k < 600 or share < 0.3
-    )
+    terms = (math.comb(nodes, k) * share**k * (1 - share) ** (nodes - k) for k in range(count + 1))
     return math.fsum(terms)
 
 
