@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import xxhash
 
+from holdfast.checkpoint.key import Key as Key
 from holdfast.errors import Error
 
 MAGIC = 0x3143_5241_4846_4F4C
@@ -47,16 +48,6 @@ class State(IntEnum):
     EMPTY = 0
     WRITING = 1
     WHOLE = 2
-
-
-class Key(NamedTuple):
-    """Which snapshot: copies with different keys never belong together.
-
-    `step` counts completed steps; `attempt` is the one that wrote it.
-    """
-
-    attempt: int
-    step: int
 
 
 class Header(NamedTuple):

@@ -12,7 +12,7 @@ snapshot, so its number alone says nothing. Parts of different attempts are neve
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from holdfast.checkpoint.arena import Key
+from holdfast.checkpoint.key import Key
 
 
 class Holding(NamedTuple):
