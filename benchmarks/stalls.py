@@ -1,54 +1,59 @@
 """From the times of steady.py to what a step costs; pure.
 
-A step is measured from its beginning to the beginning of the next, so that everything a framework
-does between two steps is in it; the part outside the step's own arithmetic is also told apart,
-because it is far more precise than the difference of two noisy step times.
+A step is measured from its beginning to the beginning of the next one of the same loop, so that
+everything the loop does between two steps is in it. The last step before the other loop's turn has
+no such end and is left out.
 """
 
 from collections.abc import Sequence
 from itertools import pairwise
-from statistics import median
+from statistics import fmean, median
+from typing import NamedTuple
 
 from table import Row
 
-WARM_UP = 15  # steps left out at the beginning: lazy allocations, the first snapshot
+WARM_UP = 16  # steps of each loop left out at the beginning: lazy allocations, the first snapshot
 
-Times = Sequence[tuple[float, float]]  # beginning of each step, end of its own work; seconds
-
-
-def lengths(times: Times) -> list[float]:
-    """Seconds from the beginning of each step to that of the next, warm-up left out."""
-    begins = [began for began, _ in times][WARM_UP:]
-    return [after - before for before, after in pairwise(begins)]
+Times = Sequence[tuple[str, float, float]]  # loop; beginning and end of the step's own work, s
 
 
-def between(times: Times) -> list[float]:
-    """Seconds of each step that are not its own work, warm-up left out."""
-    pairs = list(pairwise(times))[WARM_UP:]
-    return [after[0] - before[1] for before, after in pairs]
+class Length(NamedTuple):
+    """One step: all of it, and the part that is not its own work; seconds."""
+
+    step_s: float
+    between_s: float
 
 
-def row(blocks: Sequence[Times], plain_s: float, agent_cpu: float | None) -> Row:
-    """One contestant's line; `plain_s` is the step time to compare with."""
-    step_s = step_time(blocks)
-    outside = [_mean(between(times)) for times in blocks]
+def lengths(times: Times, loop: str) -> list[Length]:
+    """The whole steps of one loop after the warm-up."""
+    begins = [began for name, began, _ in times if name == loop][WARM_UP:]
+    first = begins[0] if begins else float("inf")
+    return [
+        Length(after[1] - before[1], after[1] - before[2])
+        for before, after in pairwise(times)
+        if before[0] == after[0] == loop and before[1] >= first
+    ]
+
+
+def row(blocks: Sequence[Times], loop: str, agent_cpu: float | None) -> Row:
+    """One contestant's line; its overhead is that over the bare loop of the same processes."""
+    measured = [lengths(times, loop) for times in blocks]
+    bare = [lengths(times, "plain") for times in blocks]
+    both = list(zip(measured, bare, strict=True))
     return {
-        "n": sum(len(lengths(times)) for times in blocks),
+        "n": sum(map(len, measured)),
         "blocks": len(blocks),
-        "median_s": round(step_s, 6),
-        "mean_s": round(median(_mean(lengths(times)) for times in blocks), 6),
-        "overhead": round(step_s / plain_s - 1, 5),
-        "between_s": round(median(outside), 7),
-        "between_median_s": round(median(median(between(times)) for times in blocks), 7),
-        "between_share": round(median(outside) / step_s, 6),
+        "median_s": round(median(map(_median, measured)), 6),
+        "overhead": round(median(_median(own) / _median(other) for own, other in both) - 1, 5),
+        "overhead_mean": round(median(_mean(own) / _mean(other) for own, other in both) - 1, 5),
+        "between_s": round(median(fmean(x.between_s for x in own) for own in measured), 7),
         "agent_cpu": None if agent_cpu is None else round(agent_cpu, 5),
     }
 
 
-def step_time(blocks: Sequence[Times]) -> float:
-    """Median over the blocks of the median step."""
-    return median(median(lengths(times)) for times in blocks)
+def _median(steps: Sequence[Length]) -> float:
+    return median(step.step_s for step in steps)
 
 
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
+def _mean(steps: Sequence[Length]) -> float:
+    return fmean(step.step_s for step in steps)
