@@ -51,9 +51,10 @@ class Controller:
 
     def next_deadline(self) -> float | None:
         """When `DeadlinePassed` is due, or None."""
-        state = self.state
-        deadlines = (state.start_deadline, state.wait_deadline)
-        return min((d for d in deadlines if d is not None), default=None)
+        start, wait = self.state.start_deadline, self.state.wait_deadline
+        if start is None or wait is None:
+            return wait if start is None else start
+        return min(start, wait)
 
 
 def _dispatch(state: State, event: AnyEvent) -> list[AnyAction]:
