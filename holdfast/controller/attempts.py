@@ -94,7 +94,8 @@ def after_verdict(state: State, verdict: Diagnosed) -> list[AnyAction]:
         return end(state, outcome, _cap_reached(state))
     if signature is not None:
         state.last_failure = Failure(signature, state.max_step)
-    return [*_replace(state, verdict), *_restart(state, progress)]
+    state.fruitless = 0 if progress else state.fruitless + 1
+    return [*_replace(state, verdict), *_restart(state)]
 
 
 def _replace(state: State, verdict: Diagnosed) -> list[AnyAction]:
@@ -107,7 +108,8 @@ def _replace(state: State, verdict: Diagnosed) -> list[AnyAction]:
         return []
     faults = replace.recent([*state.faults.get(node_id, []), state.now], state.now)
     state.faults[node_id] = faults
-    if not replace.wanted(len(faults), state.limits.replace_after, len(state.spares)):
+    limit, spares = state.limits.replace_after, len(state.spares)
+    if not replace.wanted(len(faults), limit, spares=spares, fruitless=state.fruitless):
         return []
     why = f"{len(faults)} device faults on it in {replace.WINDOW_S:g} s"
     nodes.remove(state, node_id, why)
@@ -130,8 +132,7 @@ def _made_progress(state: State) -> bool:
     return ran_long or state.max_step != state.progress_mark
 
 
-def _restart(state: State, progress: bool) -> list[AnyAction]:
-    state.fruitless = 0 if progress else state.fruitless + 1
+def _restart(state: State) -> list[AnyAction]:
     state.restarts.append(state.now)
     state.restarts_count += 1
     state.move(Phase.WAITING, f"restart after: {_last_cause(state)}")

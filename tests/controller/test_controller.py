@@ -408,6 +408,16 @@ def test_a_doubtful_node_is_kept_while_there_is_no_spare() -> None:
         assert kinds(actions) == ["Diagnose", "StartAttempt"]
 
 
+def test_a_node_on_which_nothing_works_is_given_up_even_without_a_spare() -> None:
+    world = running()
+    world.tell(NodeLost(node="c", reason=NodeLostReason.PROCESS))
+    device_error(world, "b", 1, step=12)
+    assert "Fence" not in kinds(device_error(world, "b", 1, step=12))
+    assert "Fence" in kinds(device_error(world, "b", 1, step=12))
+    assert world.state.phase is Phase.WAITING
+    assert only(world.add("d"), StartAttempt).attempt == 4
+
+
 def test_a_killed_worker_is_no_fault_of_its_node() -> None:
     world = running()
     for step in (12, 13, 14):

@@ -11,6 +11,7 @@ from holdfast.controller.state import Failure
 
 FIRST_BACKOFF_S = 0.5
 LAST_BACKOFF_S = 30.0
+DOUBLINGS_MAX = 16  # long past the last; after a thousand, two to that power is no float any more
 FRUITFUL_S = 60.0  # an attempt that reports no steps but ran this long made progress
 
 
@@ -21,7 +22,8 @@ def backoff_s(fruitless: int) -> float:
     """
     if fruitless < 2:
         return 0.0
-    return float(min(FIRST_BACKOFF_S * 2 ** (fruitless - 2), LAST_BACKOFF_S))
+    doublings = min(fruitless - 2, DOUBLINGS_MAX)
+    return float(min(FIRST_BACKOFF_S * 2**doublings, LAST_BACKOFF_S))
 
 
 def recent(restarts: Sequence[float], now: float, window_s: float) -> list[float]:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.controller.policies import interval, replace, shrink, spares
+from holdfast.controller.policies import interval, replace, restart, shrink, spares
 from holdfast.goodput import formulas
 
 
@@ -51,14 +51,20 @@ def test_the_interval_is_that_of_the_formula_and_never_below_a_step() -> None:
 
 
 def test_the_first_device_fault_is_forgiven_and_the_second_within_a_day_is_not() -> None:
-    assert not replace.wanted(1, replace.REPLACE_AFTER, spares=1)
-    assert replace.wanted(2, replace.REPLACE_AFTER, spares=1)
+    assert not replace.wanted(1, replace.REPLACE_AFTER, spares=1, fruitless=0)
+    assert replace.wanted(2, replace.REPLACE_AFTER, spares=1, fruitless=0)
     assert replace.recent([0.0, 90_000.0], now=100_000.0) == [90_000.0]
 
 
-def test_a_node_is_not_replaced_without_a_spare_nor_where_that_is_switched_off() -> None:
-    assert not replace.wanted(5, 2, spares=0)
-    assert not replace.wanted(5, 0, spares=3)
+def test_without_a_spare_a_node_is_replaced_only_when_nothing_works_on_it() -> None:
+    assert not replace.wanted(5, 2, spares=0, fruitless=1)
+    assert replace.wanted(5, 2, spares=0, fruitless=2)
+    assert not replace.wanted(5, 0, spares=3, fruitless=9)
+
+
+def test_the_back_off_grows_to_its_limit_and_stays_there_for_any_number_of_attempts() -> None:
+    waits = [restart.backoff_s(n) for n in (0, 1, 2, 3, 8, 9, 2_000, 1_000_000)]
+    assert waits == [0.0, 0.0, 0.5, 1.0, 30.0, 30.0, 30.0, 30.0]
 
 
 def test_shrinking_pays_when_the_wait_is_long_against_two_changes() -> None:
