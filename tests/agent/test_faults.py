@@ -376,7 +376,10 @@ def test_a_missing_working_folder_is_the_workers_error(node: Node, home: Path) -
 def test_a_process_of_ours_is_found_by_its_environment(node: Node) -> None:
     office, agent = node(SLEEP)
     office.ready()
-    assert processes.carrying("HOLDFAST_NODE", agent.node) == set(agent.family())
+    until(  # a warm worker may be born between the two looks
+        lambda: processes.carrying("HOLDFAST_NODE", agent.node) == set(agent.family()),
+        "both look-ups to agree",
+    )
 
 
 def _children(log: str) -> list[int]:

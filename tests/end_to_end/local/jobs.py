@@ -86,12 +86,18 @@ class RunningJob:
         return self.terminal.read_text()
 
     def worker(self, rank: int) -> int:
-        """The pid of the worker with this rank."""
-        for node in self.status().nodes:
-            first = (node.rank if node.rank is not None else -1) * max(1, len(node.pids))
-            if node.rank is not None and first <= rank < first + len(node.pids):
-                return node.pids[rank - first]
-        raise AssertionError(f"no worker has rank {rank}: {self.status()}")
+        """The pid of the worker with this rank, as soon as it is reported."""
+        found: list[int] = []
+
+        def known(status: JobStatus) -> bool:
+            for node in status.nodes:
+                first = (node.rank or 0) * len(node.pids)
+                if node.rank is not None and first <= rank < first + len(node.pids):
+                    found.append(node.pids[rank - first])
+            return bool(found)
+
+        self.wait_until(known, f"the pid of rank {rank}")
+        return found[0]
 
     def agent(self, name: str) -> int:
         """The pid of a node's agent."""

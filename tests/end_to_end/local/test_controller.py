@@ -56,7 +56,7 @@ def test_a_job_that_ended_while_the_controller_was_away_ends_as_if_nothing_had_h
 
 
 def test_a_second_controller_is_refused(home: Path) -> None:
-    job = small(home, args=["--steps", "100"]).start()
+    job = small(home, args=["--steps", "2000"]).start()
     job.wait_step(5)
     for verb in (["resume", job.name], ["run", str(job.file)]):
         command = [sys.executable, "-m", "holdfast.cli", *verb]
