@@ -415,7 +415,8 @@ def test_a_node_on_which_nothing_works_is_given_up_even_without_a_spare() -> Non
     assert "Fence" not in kinds(device_error(world, "b", 1, step=12))
     assert "Fence" in kinds(device_error(world, "b", 1, step=12))
     assert world.state.phase is Phase.WAITING
-    assert only(world.add("d"), StartAttempt).attempt == 4
+    assert "AssignRank" in kinds(world.add("d"))
+    assert only(world.tell(DeadlinePassed(), after_s=1.0), StartAttempt).attempt == 4
 
 
 def test_a_killed_worker_is_no_fault_of_its_node() -> None:

@@ -26,7 +26,7 @@ def recent(faults: Sequence[float], now: float) -> list[float]:
 def wanted(faults: int, limit: int, *, spares: int, fruitless: int) -> bool:
     """Whether to replace a node with this many recent faults; `limit` 0 means never.
 
-    Without a spare a doubtful node is better than none, until `limit` attempts in a row, `fruitless`
-    of them, have made no progress on it: then waiting for another one is better.
+    Without a spare a doubtful node is better than none, until `fruitless` attempts in a row have
+    made no progress and these are `limit` or more: then waiting for another one is better.
     """
     return 0 < limit <= faults and (spares > 0 or fruitless >= limit)
