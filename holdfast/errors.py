@@ -125,6 +125,25 @@ SLUGS: dict[str, Slug] = {
         "The data loader has nothing to give: the dataset is smaller than one batch of all ranks, "
         "or an iterable ended twice without yielding anything.",
     ),
+    "scenario-not-found": Slug(
+        ExitStatus.USAGE,
+        "No scenario of that name comes with Holdfast and no file has that path. "
+        "docs/guides/capacity.md shows how to write one.",
+    ),
+    "scenario-unreadable": Slug(
+        ExitStatus.USAGE,
+        "A scenario or a failure mix cannot be read, or is not YAML. Nothing was run.",
+    ),
+    "scenario-invalid": Slug(
+        ExitStatus.USAGE,
+        "A scenario or a failure mix has keys that are unknown or missing, or numbers that are "
+        "impossible. Every problem is listed with its path; nothing was run.",
+    ),
+    "plot-unavailable": Slug(
+        ExitStatus.USAGE,
+        "Plots need matplotlib, which comes with the extra `plot`, and a file name that ends with "
+        ".png or .svg in a folder that can be written.",
+    ),
     "run-unavailable": Slug(
         ExitStatus.USAGE,
         "holdfast.train was asked for something that only works after join(), or join() was "
