@@ -82,6 +82,9 @@ def work_out(scenario: Scenario, mix: Mix) -> Plan:
     memory, stock = scenario.checkpoint, scenario.stock
     thousands = nodes / 1000
     times = scenario.times
+    often = memory.interval_s
+    if often == "auto":  # where next to nothing fails, at least as often as the remote ones
+        often = min(remote.interval_s, interval_s(memory.save_s, mttf(nodes, rate)))
     return Plan(
         scenario=scenario,
         mix=mix,
@@ -89,7 +92,7 @@ def work_out(scenario: Scenario, mix: Mix) -> Plan:
         free_nodes=_free_nodes(scenario),
         fault_rate=rate,
         horizon_s=scenario.days * DAY_S,
-        memory=Tier(_steps(memory.interval_s, memory.save_s, scenario, rate), memory.save_s,
+        memory=Tier(_steps(often, memory.save_s, scenario, rate), memory.save_s,
                     memory.copy_s),
         remote=Tier(_steps(remote.interval_s, remote.save_s, scenario, rate), remote.save_s,
                     remote.upload_s),
@@ -108,12 +111,17 @@ def _steps(given: float | str, save_s: float, scenario: Scenario, rate: float) -
 
 
 def _spares(scenario: Scenario, mix: Mix, rate: float) -> int:
+    """Enough until the engine gives a node or, where it has none left, one is repaired."""
     if isinstance(scenario.spares, int):
         return scenario.spares
     weights = {name: cause.weight for name, cause in mix.causes.items()}
     evicted = sum(w for n, w in weights.items() if mix.causes[n].shows in ("node", "device"))
-    share = failed_share(rate * evicted / sum(weights.values()), DAY_S)
-    return min(10_000, spares_for(scenario.nodes, share))
+    lost = rate * evicted / sum(weights.values())
+    times, nodes = scenario.times, scenario.nodes
+    new_s = times.schedule_s + times.image_s + times.warm_s
+    until_new = spares_for(nodes, failed_share(lost, new_s))
+    until_repaired = spares_for(nodes, failed_share(lost, new_s + scenario.cluster.repair_s))
+    return min(10_000, max(1, until_new, until_repaired - _free_nodes(scenario)))
 
 
 def _free_nodes(scenario: Scenario) -> int:

@@ -6,6 +6,7 @@ random: a scenario and a seed together make a world.
 """
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping
 from importlib import resources
 from pathlib import Path
@@ -19,6 +20,7 @@ from holdfast.controller.policies.replace import REPLACE_AFTER
 from holdfast.errors import Error
 
 FILE_BYTES_MAX = 1 << 20
+BRANCH = re.compile(r"float|int|constrained-(int|float)|literal.*|.*\[.*\].*")  # pydantic's words
 DATA = resources.files("holdfast.simulation") / "data"
 
 Seconds = Annotated[float, Field(ge=0, le=31_536_000, allow_inf_nan=False)]
@@ -168,12 +170,13 @@ class Policy(Section):
 
     replace_after: int = Field(default=REPLACE_AFTER, ge=0, le=100)
     """Device faults after which a node is replaced; 0 is never."""
-    max_restarts: int = Field(default=1000, ge=0, le=1_000_000)
-    """Restarts allowed within `window_s`. The job's default of 20 an hour is for small jobs."""
+    max_restarts: int = Field(default=20, ge=0, le=1_000_000)
+    """Restarts allowed within `window_s`. The default of a job."""
     window_s: Interval = 3600.0
     """The window of `max_restarts`."""
     node_wait_s: Interval = 604_800.0
-    """How long the job waits for missing nodes before it gives up."""
+    """How long the job waits for missing nodes before it gives up. A job's own default of 600 s
+    suits a laptop, not a cluster whose nodes are repaired."""
 
 
 class Stock(Section):
@@ -217,7 +220,8 @@ class Scenario(Section):
     nodes: int = Field(ge=1, le=100_000)
     """Nodes that train."""
     spares: Annotated[int, Field(ge=0, le=10_000)] | Literal["auto"] = "auto"
-    """Nodes that are warm and wait. `auto`: policies/spares.py, for a day."""
+    """Nodes that are warm and wait. `auto`: by policies/spares.py, for the time until the engine
+    gives a new node or, as far as free nodes do not suffice, until one is repaired."""
     days: float = Field(default=30.0, gt=0, le=3650, allow_inf_nan=False)
     """Length of one world."""
     seeds: int = Field(default=10, ge=1, le=100_000)
@@ -341,8 +345,7 @@ def _validated(model: type[Model], data: dict[str, Any], where: str) -> Model:
     try:
         return model.model_validate(data)
     except ValidationError as exc:
-        problems = dict.fromkeys(_problem(found, model) for found in exc.errors(include_url=False))
-        told = list(problems)
+        told = _merged(_problem(found, model) for found in exc.errors(include_url=False))
         raise Error(
             "scenario-invalid",
             f"{where}: {len(told)} problem{'s' if len(told) > 1 else ''}",
@@ -351,17 +354,29 @@ def _validated(model: type[Model], data: dict[str, Any], where: str) -> Model:
         ) from None
 
 
-def _problem(found: ErrorDetails, model: type[BaseModel]) -> str:
-    place = [str(step) for step in found["loc"] if str(step) not in ("float", "int", "literal")]
-    place = [step for step in place if "[" not in step]
+def _merged(problems: Iterable[tuple[str, str, str]]) -> list[str]:
+    """One line for each path: the branches of a choice are joined by "or"."""
+    lines: dict[tuple[str, str], list[str]] = {}
+    for path, said, given in problems:
+        lines.setdefault((path, given), []).append(said)
+    return [
+        f"{path}: {' or '.join(dict.fromkeys(said))}{given}"
+        for (path, given), said in lines.items()
+    ]
+
+
+def _problem(found: ErrorDetails, model: type[BaseModel]) -> tuple[str, str, str]:
+    """Where, what, and what was given instead."""
+    place = [str(step) for step in found["loc"] if not BRANCH.fullmatch(str(step))]
     path = ".".join(place) or "scenario"
     if found["type"] == "extra_forbidden":
         keys = keys_of(model, place[:-1])
-        return f"{path}: unknown key; {_meant(place[-1], keys) or 'known: ' + ', '.join(keys)}"
+        hint = _meant(place[-1], keys) or "known here: " + ", ".join(keys)
+        return path, f"unknown key; {hint}", ""
     if found["type"] == "missing":
-        return f"{path}: is required"
+        return path, "is required", ""
     said = found["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
-    return f"{path}: {said}, not {found['input']!r}" if place else f"{path}: {said}"
+    return path, said, f", not {found['input']!r}" if place else ""
 
 
 def keys_of(model: type[BaseModel], place: list[str]) -> list[str]:

@@ -12,7 +12,8 @@ from holdfast.controller.state import Failure
 FIRST_BACKOFF_S = 0.5
 LAST_BACKOFF_S = 30.0
 DOUBLINGS_MAX = 16  # long past the last; after a thousand, two to that power is no float any more
-FRUITFUL_S = 60.0  # an attempt that reports no steps but ran this long made progress
+RAN_S = 5.0  # an attempt that reports no steps but ran this long is worth no back-off
+FRUITFUL_S = 60.0  # and after this long it counts as progress: the next error is a new one
 
 
 def backoff_s(fruitless: int) -> float:

@@ -7,7 +7,7 @@ spares but waited for (docs/decisions/0008).
 
 import math
 
-QUANTILE = 0.99
+QUANTILE = 0.999
 ROUNDING = 1e-12
 
 
@@ -16,7 +16,8 @@ def spares_for(nodes: int, failed_share: float, quantile: float = QUANTILE) -> i
 
     `failed_share` is the probability that one node fails within the time that a replacement takes.
     Binomial; source: ByteRobust (arXiv 2509.16293), which keeps 2, 2, 3, 4 standbys for 128, 256,
-    512, 1,024 machines at 0.12 % per machine and day. Raises `ValueError` outside of 0 ≤ p < 1.
+    512, 1,024 machines at 0.12 % per machine and day and a quantile of 0.99. Raises `ValueError`
+    for what is no probability.
     """
     if not 0 <= failed_share < 1 or not 0 < quantile < 1:
         raise ValueError(f"probabilities of {failed_share} and {quantile} are impossible")

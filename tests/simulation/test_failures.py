@@ -1,0 +1,66 @@
+"""Faults are drawn at the rates and in the shares of their mix, and the same for the same seed."""
+
+from collections import Counter
+from itertools import islice, pairwise, takewhile
+
+import pytest
+
+from holdfast.goodput.formulas import DAY_S
+from holdfast.simulation import scenario
+from holdfast.simulation.failures import Fault, Scope, faults
+from holdfast.simulation.plan import Plan, work_out
+from holdfast.simulation.scenario import DATA
+
+
+def plan(name: str, *settings: str) -> Plan:
+    return work_out(*scenario.load(name, settings))
+
+
+def drawn(world: Plan, seed: int = 1, days: float = 300) -> list[Fault]:
+    return list(takewhile(lambda fault: fault.at < days * DAY_S, faults(world, seed)))
+
+
+def test_rates_and_shares_are_those_of_the_mix() -> None:
+    world = plan("llama3-16k")
+    members = [fault for fault in drawn(world) if fault.scope is Scope.MEMBER]
+    expected = 3.79 / 1000 * 2048 * 300
+    assert len(members) == pytest.approx(expected, rel=0.05)
+    counts = Counter(fault.name for fault in members)
+    assert counts["faulty-gpu"] / len(members) == pytest.approx(148 / 419, abs=0.02)
+    stays = [f.stays for f in members if f.name == "faulty-gpu"]
+    assert sum(stays) / len(stays) == pytest.approx(0.7, abs=0.04)
+    assert len({fault.where for fault in members}) > 1000
+
+
+def test_faults_come_in_order_of_time_and_again_for_the_same_seed() -> None:
+    world = plan("spot-256")
+    first = list(islice(faults(world, 3), 500))
+    assert all(a.at <= b.at for a, b in pairwise(first))
+    assert first == list(islice(faults(world, 3), 500))
+    assert first != list(islice(faults(world, 4), 500))
+
+
+def test_members_meet_the_same_faults_whatever_else_is_changed() -> None:
+    few, many = plan("llama3-16k", "spares=1"), plan("llama3-16k", "spares=30")
+    members = [[f for f in drawn(p) if f.scope is Scope.MEMBER] for p in (few, many)]
+    assert members[0] == members[1]
+
+
+def test_storms_take_shares_between_their_bounds() -> None:
+    storms = [f for f in drawn(plan("spot-256"), days=200) if f.scope is Scope.STORM]
+    assert len(storms) == pytest.approx(200, rel=0.25)
+    assert all(0.02 <= storm.share <= 0.20 for storm in storms)
+
+
+def test_a_detection_time_that_is_set_holds_for_every_cause() -> None:
+    found = drawn(plan("llama3-16k", "times.detection_s=2"))
+    assert {f.detection_s for f in found if f.scope is Scope.MEMBER} == {2.0}
+
+
+def test_every_shipped_mix_names_its_source_and_what_is_assumed() -> None:
+    names = [file.name.removesuffix(".yaml") for file in (DATA / "mixes").iterdir()]
+    assert {"byterobust", "llama3", "rsc1", "rsc2", "spot"} <= set(names)
+    for name in names:
+        _, mix = scenario.load("rsc1-8k", [f"failures.mix={name}"])
+        assert len(mix.source) > 20
+        assert len(mix.assumed) > 20
