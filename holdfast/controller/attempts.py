@@ -124,12 +124,11 @@ def _cap_reached(state: State) -> str:
 
 
 def _made_progress(state: State) -> bool:
-    """Steps done in this attempt or, where none are reported, a long life of it."""
-    ran_s = state.now - state.attempt_started_at
-    ran_long = not state.instrumented and ran_s >= restart.FRUITFUL_S
-    if ran_long:
+    """Steps done in this attempt or, where none are reported, some life of it."""
+    ran_s = 0.0 if state.instrumented else state.now - state.attempt_started_at
+    if ran_s >= restart.FRUITFUL_S:
         state.last_failure = None
-    return ran_long or state.max_step != state.progress_mark
+    return ran_s >= restart.RAN_S or state.max_step != state.progress_mark
 
 
 def _restart(state: State) -> list[AnyAction]:

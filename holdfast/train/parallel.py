@@ -34,8 +34,10 @@ def data_parallel(
     """`model` wrapped so that gradients are averaged over all ranks.
 
     `settled` skips sending the parameters of rank 0 to all, for ranks that will load the same
-    snapshot anyway.
+    snapshot anyway. Gradients live in the buckets unless `options` say otherwise: a second copy of
+    them would have to be made and touched in the first step after each restart.
     """
+    options = {"gradient_as_bucket_view": True, **options}
     device_ids = [device.index] if device.type == "cuda" else None
     return SteadyBuckets(model, device_ids=device_ids, init_sync=not settled, **options)
 

@@ -217,6 +217,16 @@ def test_waiting_for_nodes_ends_after_its_limit() -> None:
     assert only(actions, EndJob).outcome is Outcome.GAVE_UP
 
 
+def test_without_reported_steps_a_few_seconds_of_life_spare_the_next_attempt_a_back_off() -> None:
+    world = World()
+    world.submit(instrumented=False)
+    for attempt in range(1, 6):
+        world.tell(MilestoneReached(attempt=attempt, milestone=Milestone.STARTED))
+        world.now += 6.0
+        world.kill("b", 1)
+        assert only(world.recover(), StartAttempt).attempt == attempt + 1
+
+
 def test_a_lost_spare_costs_nothing() -> None:
     world = running()
     actions = world.tell(NodeLost(node="c", reason=NodeLostReason.PROCESS))
