@@ -20,6 +20,7 @@ import typer.main  # noqa: E402 - after the path
 from holdfast.cli.app import app  # noqa: E402
 from holdfast.cli.torchrun import FLAGS  # noqa: E402
 from holdfast.errors import SLUGS, ExitStatus  # noqa: E402
+from holdfast.simulation.scenario import Mix, Scenario, shipped  # noqa: E402
 from holdfast.spec.load import job_schema  # noqa: E402
 
 REFERENCE = ROOT / "docs" / "reference"
@@ -34,6 +35,8 @@ EXIT_MEANINGS = {
     ExitStatus.GAVE_UP: "Holdfast gave up: no way was left to keep the job going.",
     ExitStatus.INTERRUPTED: "The job was stopped: Ctrl-C, SIGTERM or `holdfast stop`.",
 }
+
+SHAPES = ("status.py", "simulation/answer.py", "simulation/result.py")
 
 FILES = (
     ("job.json", "`run`", "The validated job, paths made absolute."),
@@ -162,9 +165,16 @@ def _type(field: dict[str, Any]) -> str:
         return " or ".join(f"`{value}`" for value in field["enum"])
     if "const" in field:
         return f"`{field['const']}`"
+    if "$ref" in field:
+        return f"`{field['$ref'].rpartition('/')[2]}`"
     match field["type"]:
+        case "array" if "prefixItems" in field:
+            return " and ".join(_type(item) for item in field["prefixItems"])
         case "array":
             return f"list of {_type(field['items'])}"
+        case "object" if isinstance(field.get("additionalProperties"), dict):
+            inner = _type(field["additionalProperties"])
+            return "text for each name" if inner == "text" else f"{inner} for each name"
         case "object":
             return "text for each name"
         case kind:
@@ -185,6 +195,31 @@ def _range(field: dict[str, Any]) -> str:
     bounds = [f"{sign} {field[key]}" for key, sign in BOUNDS.items() if key in field]
     bounds += [f"at most {field['maxLength']} characters"] if "maxLength" in field else []
     return f" ({', '.join(bounds)})" if bounds else ""
+
+
+def scenario() -> str:
+    """Every key of a scenario and of a failure mix."""
+    asked, mix = Scenario.model_json_schema(), Mix.model_json_schema()
+    header = ("key", "type", "default", "meaning")
+    rows = list(_keys(asked, asked, ""))
+    losses = list(_keys(asked, asked["$defs"]["Loss"], "losses[]."))
+    causes = list(_keys(mix, mix["$defs"]["Cause"], "causes.NAME."))
+    return f"""# Scenario
+
+The YAML that `holdfast simulate SCENARIO.yaml` reads. How to use it:
+[capacity.md](../guides/capacity.md). Shipped are {", ".join(f"`{name}`" for name in shipped())}.
+Every number can be overridden by its key, as in `--set times.detection_s=2`, and varied, as in
+`--sweep spares=0..16`. Unknown keys are errors. Durations end in `_s` (seconds) or `_h` (hours).
+Numbers marked as assumed have no source: set yours.
+
+{table(header, [*rows, *losses])}
+
+## Failure mix
+
+The file that `failures.mix` names, by the name of a shipped one or a path relative to the scenario.
+
+{table(header, [*_keys(mix, mix, ""), *causes])}
+"""
 
 
 def errors() -> str:
@@ -254,10 +289,15 @@ Removing the folder of an ended job removes all there is of it.
 
 
 def json_shapes() -> str:
-    """The JSON shapes, from the source of status.py, comments included."""
-    source = (ROOT / "holdfast" / "status.py").read_text()
-    shapes = [node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)]
-    body = "\n\n".join(_shape(node, source.splitlines()) for node in shapes)
+    """The JSON shapes, from the source of where they are defined, comments included."""
+    sources = [(ROOT / "holdfast" / path).read_text() for path in SHAPES]
+    shapes = [
+        (node, source.splitlines())
+        for source in sources
+        for node in ast.parse(source).body
+        if isinstance(node, ast.ClassDef)
+    ]
+    body = "\n\n".join(_shape(node, lines) for node, lines in shapes)
     return f"""# JSON
 
 What `--json` prints. Fields are only ever added. Times are seconds since the epoch (UTC), durations
@@ -275,6 +315,8 @@ end in `_s`.
 | `logs` (one object a line) | `attempt`, `rank`, `line` |
 | `stop` | `job`, `asked`, `killed_count` |
 | `validate` | `valid`, `job` |
+| `simulate SCENARIO` | `Answer` |
+| `simulate SCENARIO --sweep ...` | `SweepAnswer` |
 | `doctor` | `ok`, `checks` [`name`, `ok`, `found`, `help`] |
 | `explain` | `slug`, `exit_status`, `explanation` |
 | `version` | `holdfast`, `python` |
@@ -306,6 +348,7 @@ def _comment(field: ast.AnnAssign, lines: list[str]) -> str:
 PAGES = {
     "cli.md": cli,
     "job.md": job,
+    "scenario.md": scenario,
     "errors.md": errors,
     "exit-status.md": exit_status,
     "torchrun-flags.md": torchrun_flags,

@@ -189,10 +189,11 @@ class Stock(Section):
     """From a crash until all processes have ended. Assumed."""
     hang_timeout_s: Seconds = 1800.0
     """Timeout of a collective. Source: default of torch.distributed's gloo; NCCL's is 600 s."""
-    requeue_s: Seconds = 454.0
-    """From the end of the job until its workers run again. Source: ByteRobust, 128 machines."""
-    requeue_s_per_1000_nodes: Seconds = 345.0
-    """More of it per 1,000 nodes. Source: fit of ByteRobust's 454, 545, 635, 768 s."""
+    requeue_s: Seconds = 441.0
+    """From the end of the job until its workers run again, for few nodes. Source: straight line
+    through ByteRobust's 454, 545, 635, 768 s at 128, 256, 512, 1,024 machines."""
+    requeue_s_per_1000_nodes: Seconds = 332.0
+    """More of it per 1,000 nodes. Source: the slope of that line; beyond, it is extrapolation."""
     interval_s: Interval | Literal["auto"] = "auto"
     """Training time between two checkpoints. `auto`: Young's optimum, which flatters it."""
     save_s: Seconds = 10.0
@@ -236,6 +237,7 @@ class Scenario(Section):
     policy: Policy = Policy()
     stock: Stock = Stock()
     losses: tuple[Loss, ...] = ()
+    """Drills: losses at set times, on top of what fails by chance."""
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
@@ -350,7 +352,7 @@ def _validated(model: type[Model], data: dict[str, Any], where: str) -> Model:
             "scenario-invalid",
             f"{where}: {len(told)} problem{'s' if len(told) > 1 else ''}",
             why="\n    ".join(told if len(told) == 1 else ["", *told]),
-            help="docs/guides/capacity.md lists every key of a scenario; nothing was run",
+            help="docs/reference/scenario.md lists every key of a scenario; nothing was run",
         ) from None
 
 
