@@ -124,7 +124,7 @@ def _validate(quick: bool, as_json: bool) -> None:
 def _grid(seeds: int, faults: int) -> dict[str, Row]:
     cells = validation.grid(seeds, faults)
     return {
-        f"{cell.nodes * 8:,} GPUs at {cell.rate:g}, {cell.lost_s:g} s lost, save {cell.save_s:g} s": {
+        f"{cell.nodes} nodes at {cell.rate:g}, {cell.lost_s:g} s lost, save {cell.save_s:g} s": {
             "formula": None if cell.expected is None else round(cell.expected, 4),
             "model": round(cell.found.mean, 4),
             "confidence": round(cell.found.half, 4),
