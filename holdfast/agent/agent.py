@@ -309,6 +309,8 @@ class Agent:
         )
 
     def _on_stop(self, order: Stop) -> None:
+        if order.attempt > max(self._newest, self._fenced):
+            self._drop_fresh_store()
         self._fenced = max(self._fenced, order.attempt)
         if self._waiting is not None and self._waiting.attempt <= self._fenced:
             self._waiting = None
@@ -324,6 +326,13 @@ class Agent:
             self._kill(run)
         if first:
             self._keep(self._finish_stop(run, order.attempt))
+
+    def _drop_fresh_store(self) -> None:
+        """An attempt that never started here may have started elsewhere, and left words in it."""
+        store = self._supply.fresh_store
+        if store is not None:
+            self._supply.use_store(store)
+            self._supply.retire_store()
 
     def _begin_stop(self, run: Attempt, now: float) -> None:
         if run.stop_at is None:

@@ -109,7 +109,8 @@ def _node_ready(state: State, event: NodeReady) -> list[AnyAction]:
     node = state.nodes.get(event.node)
     if node is None:
         return []
-    node.store = event.store
+    if state.start is None or event.store != state.start.store:  # old news, told again
+        node.store = event.store
     state.instrumented = state.instrumented or event.instrumented
     nodes.ready(state, node)
     return attempts.try_start(state)
@@ -283,10 +284,13 @@ def _deadline_passed(state: State) -> list[AnyAction]:
 
 
 def _resumed(state: State, event: ControllerResumed) -> list[AnyAction]:
-    """Strike off who is gone, then repeat the orders that may not have been carried out."""
+    """Repeat the orders that may not have been carried out, and strike off who is gone."""
     alive = set(event.existing)
+    state.wait_deadline = None  # nobody waited while there was no controller
     state.asked = len(alive - state.nodes.keys() - state.lost.keys())
-    actions: list[AnyAction] = []
+    actions: list[AnyAction] = [
+        Fence(node=node, reason=state.lost[node]) for node in sorted(alive & state.lost.keys())
+    ]
     phase = state.phase
     for node in sorted(state.nodes.keys() - alive):
         actions += _node_gone(state, node, "gone when the controller came back", 0.0)

@@ -59,6 +59,10 @@ class StopTally:
         self._pending.discard(node)
         return self._told()
 
+    def forgive(self, late_s: float) -> None:
+        """Nobody listened for `late_s`: answers may still be there to be read."""
+        self._deadline += late_s
+
     def late(self, now: float) -> list[str]:
         """Members that should have answered by now, in order of their ids. Named once."""
         if now < self._deadline:

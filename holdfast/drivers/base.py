@@ -33,10 +33,14 @@ Queue = asyncio.Queue[Heard]
 
 
 class Clock:
-    """Seconds since the epoch that never step back: wall time once, monotonic from there."""
+    """Seconds since the epoch that never step back: wall time once, monotonic from there.
 
-    def __init__(self) -> None:
-        self._offset = time.time() - time.monotonic()
+    `not_before` is the last time an earlier process saw: wall time that was set back meanwhile must
+    not make waiting longer.
+    """
+
+    def __init__(self, not_before: float = 0.0) -> None:
+        self._offset = max(time.time(), not_before) - time.monotonic()
 
     def now(self) -> float:
         """The present."""

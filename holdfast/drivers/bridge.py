@@ -44,6 +44,7 @@ class Bridge:
         self._liveness = Liveness()
         self._expected: dict[str, float] = {}  # nodes that are to say hello, and until when
         self._tally = StopTally()
+        self._grace_s = 0.0  # of the newest order to stop
         self.progress = ProgressReducer()
         self.progress.begin(state.attempt, state.world_size, now)
 
@@ -104,8 +105,10 @@ class Bridge:
     def forgive(self, now: float, late_s: float) -> None:
         """We did not listen for `late_s`: what was sent is still to be read, so wait anew."""
         self._expected = {node: until + late_s for node, until in self._expected.items()}
-        for node in self._state.nodes.keys() - self._expected.keys():
-            self._liveness.heard(node, now)
+        self._tally.forgive(late_s)
+        for node in self._state.nodes:
+            if node not in self._expected:
+                self._liveness.heard(node, now)
 
     # ── to the nodes ──
 
@@ -144,8 +147,7 @@ class Bridge:
             case Phase.STARTING | Phase.RUNNING if self._state.start is not None:
                 return [_start(self._state.start, member.node_rank)]
             case Phase.RECOVERING | Phase.CLOSING if node in self._tally.pending:
-                grace_s = self._state.limits.restart_grace_s
-                return [Stop(attempt=self._state.attempt, grace_s=grace_s)]
+                return [Stop(attempt=self._state.attempt, grace_s=self._grace_s)]
             case _:
                 return []
 
@@ -153,6 +155,7 @@ class Bridge:
         self, order: StopAttempt, now: float
     ) -> tuple[list[tuple[str, ToAgent]], list[AnyEvent]]:
         ranks, deadline = self._state.ranks, now + order.grace_s + MARGIN_S
+        self._grace_s = order.grace_s
         told = self._tally.begin(order.attempt, ranks.values(), ranks.get(0), deadline)
         message = Stop(attempt=order.attempt, grace_s=order.grace_s)
         return [(node, message) for node in sorted(self._tally.pending)], _some(told)

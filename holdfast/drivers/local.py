@@ -110,7 +110,7 @@ class LocalDriver:
         self._folder = folder
         self._state = controller.state
         self._controller = controller
-        self._clock = Clock()
+        self._clock = Clock(controller.state.now)
         self._queue: Queue = asyncio.Queue()
         self._links = Links(self, records.read_secret(folder))
         self._agents: dict[str, AgentProcess] = {}

@@ -151,10 +151,18 @@ def test_each_attempt_gets_a_store_of_its_own(node: Node) -> None:
     assert len(set(stores)) == 4
 
 
+def test_a_store_that_an_attempt_may_have_used_elsewhere_is_not_offered_again(node: Node) -> None:
+    office, _ = node(SLEEP)
+    offered = office.ready()
+    unused = office.stop(attempt=1).store  # attempt 1 never started here
+    assert unused not in (None, offered)
+    assert office.stop(attempt=1).store == unused
+
+
 def test_an_old_order_to_start_is_ignored(node: Node) -> None:
     office, _ = node(SLEEP)
-    store = office.ready()
-    office.stop(attempt=5)
+    office.ready()
+    store = office.stop(attempt=5).store
     for attempt in (4, 5):
         office.start(attempt=attempt, store=store)
     office.start(attempt=6, store=store)

@@ -74,3 +74,11 @@ def test_in_any_order_it_is_told_exactly_once(order: list[str], lost: set[str]) 
     tally = begun("a", "b", "c", "d")
     told = [tally.lost(n) if n in lost else tally.stopped(answer(n)) for n in order * 2]
     assert sum(t is not None for t in told) == 1
+
+
+def test_time_in_which_nobody_listened_is_not_held_against_members() -> None:
+    tally = StopTally()
+    tally.begin(1, ["a", "b"], "a", 10.0)
+    tally.forgive(30.0)
+    assert tally.late(39.0) == []
+    assert tally.late(40.0) == ["a", "b"]

@@ -1,0 +1,68 @@
+"""A new controller goes on where the old one died: regressions that the simulation found."""
+
+from holdfast.actions import AnyAction, EndJob, Fence, StartAttempt
+from holdfast.controller import Controller, Limits
+from holdfast.controller.invariants import check
+from holdfast.events import (
+    AnyEvent,
+    AttemptStopped,
+    ControllerResumed,
+    DeadlinePassed,
+    Diagnosed,
+    JobSubmitted,
+    NodeJoined,
+    NodeLost,
+    NodeLostReason,
+    NodeReady,
+    Store,
+    WorkerExited,
+)
+
+
+def tell(controller: Controller, now: float, *events: AnyEvent) -> list[AnyAction]:
+    """The decisions of these facts."""
+    actions: list[AnyAction] = []
+    for event in events:
+        actions += controller.handle(event, now)
+        check(controller.state)
+    return actions
+
+
+def joined(node: str) -> NodeJoined:
+    return NodeJoined(node=node, name=node, address="h", workers=1)
+
+
+def ready(node: str, port: int) -> NodeReady:
+    return NodeReady(node=node, store=Store("h", port, True))
+
+
+def test_time_without_a_controller_is_no_time_of_waiting_for_nodes() -> None:
+    controller = Controller(Limits(node_count=2, node_wait_s=100.0))
+    tell(controller, 0.0, JobSubmitted(), joined("a"), ready("a", 1))
+    actions = tell(controller, 900.0, ControllerResumed(existing=("a", "b")))
+    assert not [a for a in actions if isinstance(a, EndJob)]
+    assert controller.next_deadline() == 1000.0
+    assert [type(a) for a in tell(controller, 1000.0, DeadlinePassed())] == [EndJob]
+
+
+def test_a_node_that_was_given_up_and_still_exists_is_fenced_again() -> None:
+    """The old controller may have died between the journal and the fence."""
+    controller = Controller(Limits(node_count=2, spare_count=1))
+    nodes = [e for i, n in enumerate("abc") for e in (joined(n), ready(n, i))]
+    tell(controller, 0.0, JobSubmitted(), *nodes)
+    tell(controller, 1.0, NodeLost(node="b", reason=NodeLostReason.SILENT))
+    actions = tell(controller, 2.0, ControllerResumed(existing=("a", "b", "c")))
+    assert actions[0] == Fence(node="b", reason="silent")
+
+
+def test_a_store_that_an_attempt_has_used_is_not_fresh_because_it_is_told_again() -> None:
+    controller = Controller(Limits(node_count=1))
+    tell(controller, 0.0, JobSubmitted(), joined("a"), ready("a", 1))
+    tell(controller, 1.0, ControllerResumed(existing=("a",)), ready("a", 1))
+    failed = WorkerExited(node="a", attempt=1, rank=0, exit_code=None, signal=9)
+    tell(controller, 2.0, failed, AttemptStopped(attempt=1, store=None))
+    verdict = Diagnosed(attempt=1, cause="worker-killed", summary="x", confidence=1.0)
+    assert tell(controller, 3.0, verdict) == []
+    (start,) = tell(controller, 4.0, ready("a", 2))
+    assert isinstance(start, StartAttempt)
+    assert start.store.port == 2
