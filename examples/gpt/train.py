@@ -22,7 +22,7 @@ from model import GPT, Shape
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    parser.add_argument("--steps", type=int, default=240)
+    parser.add_argument("--steps", type=int, default=180)
     parser.add_argument("--batch-size", type=int, default=8, help="windows per rank and step")
     parser.add_argument("--lr", type=float, default=2e-3, help="highest learning rate")
     parser.add_argument("--warmup", type=int, default=20, help="steps to reach it")
