@@ -6,6 +6,7 @@ scenarios out once. Results come back in the order of the tasks, whoever finishe
 
 import itertools
 import os
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import lru_cache
@@ -123,7 +124,9 @@ def _results(tasks: Sequence[Task]) -> Iterator[Result]:
     if cores <= 1:
         yield from map(run_task, tasks)
         return
-    with ProcessPoolExecutor(cores, mp_context=get_context("spawn")) as pool:
+    quiet = (signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is this process's business
+    context = get_context("spawn")
+    with ProcessPoolExecutor(cores, context, initializer=signal.signal, initargs=quiet) as pool:
         try:
             yield from pool.map(run_task, tasks)
         except BaseException:
