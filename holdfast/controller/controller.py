@@ -30,7 +30,7 @@ from holdfast.events import (
     WorkerExited,
 )
 
-MAX_STILLBORN = 3  # nodes in a row that die before they register: asking again will not help
+MAX_STILLBORN = 3  # new nodes in a row that are of no use: asking again will not help
 MAX_DEATHS = 64  # exits kept per attempt
 TRAINING = (Phase.STARTING, Phase.RUNNING)
 
@@ -70,7 +70,7 @@ def _dispatch(state: State, event: AnyEvent) -> list[AnyAction]:
         case NodeReady():
             return _node_ready(state, event)
         case NodeJoined():
-            return nodes.join(state, event)
+            return _node_joined(state, event)
         case NodeLost():
             why = event.detail or str(event.reason)
             return _node_gone(state, event.node, why, event.ago_s)
@@ -147,14 +147,26 @@ def _member_gone(state: State, node: Node, why: str, ago_s: float) -> list[AnyAc
 
 
 def _stillborn(state: State, why: str) -> list[AnyAction]:
-    """A node that never registered. A few in a row mean that none will ever come up."""
+    """A node that never registered."""
     state.asked = max(0, state.asked - 1)
+    return _in_vain(state, f"a node died before it registered: {why}")
+
+
+def _node_joined(state: State, event: NodeJoined) -> list[AnyAction]:
+    actions = nodes.join(state, event)
+    if not actions:
+        return []
+    return [*actions, *_in_vain(state, f"a node does not fit: {actions[0].reason}")]
+
+
+def _in_vain(state: State, why: str) -> list[AnyAction]:
+    """A new node is of no use. A few in a row mean that none ever will be."""
     state.stillborn += 1
     if state.stillborn >= MAX_STILLBORN and state.phase is Phase.WAITING:
-        return attempts.end(state, Outcome.GAVE_UP, f"nodes die before they register: {why}")
-    if state.stillborn >= MAX_STILLBORN:
+        return attempts.end(state, Outcome.GAVE_UP, f"new nodes are of no use: {why}")
+    if state.stillborn >= MAX_STILLBORN or state.phase is Phase.CLOSING:
         return []
-    return nodes.top_up(state, f"a node died before it registered: {why}")
+    return nodes.top_up(state, why)
 
 
 # ── workers ───────────────────────────────────────────────────────────────────────────────────
@@ -294,6 +306,8 @@ def _resumed(state: State, event: ControllerResumed) -> list[AnyAction]:
     phase = state.phase
     for node in sorted(state.nodes.keys() - alive):
         actions += _node_gone(state, node, "gone when the controller came back", 0.0)
+    if not state.ended and state.phase is not Phase.CLOSING:
+        actions += nodes.top_up(state, "nodes are missing since the controller came back")
     return [*actions, *(_repeat_orders(state) if state.phase is phase else [])]
 
 

@@ -446,12 +446,12 @@ def test_nodes_that_die_before_they_register_end_the_job_after_a_few() -> None:
     assert only(end, EndJob).outcome is Outcome.GAVE_UP
 
 
-def test_a_node_with_another_number_of_workers_is_sent_away() -> None:
+def test_a_node_with_another_number_of_workers_is_sent_away_and_another_asked_for() -> None:
     world = World()
     world.tell(JobSubmitted())
     world.add("a")
     odd = NodeJoined(node="odd", name="odd", address="x", workers=4)
-    assert kinds(world.tell(odd)) == ["Dismiss"]
+    assert kinds(world.tell(odd)) == ["Dismiss", "AskNodes"]
     assert "odd" not in world.state.nodes
 
 

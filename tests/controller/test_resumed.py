@@ -1,6 +1,6 @@
-"""A new controller goes on where the old one died: regressions that the simulation found."""
+"""Regressions that simulated worlds found, most of them about a controller that comes back."""
 
-from holdfast.actions import AnyAction, EndJob, Fence, StartAttempt
+from holdfast.actions import AnyAction, AskNodes, EndJob, Fence, StartAttempt
 from holdfast.controller import Controller, Limits
 from holdfast.controller.invariants import check
 from holdfast.events import (
@@ -66,3 +66,23 @@ def test_a_store_that_an_attempt_has_used_is_not_fresh_because_it_is_told_again(
     (start,) = tell(controller, 4.0, ready("a", 2))
     assert isinstance(start, StartAttempt)
     assert start.store.port == 2
+
+
+def test_a_spare_that_was_asked_for_and_never_came_is_asked_for_again() -> None:
+    """The old controller may have died before it told the engine; the job trains all the while."""
+    controller = Controller(Limits(node_count=2, spare_count=1))
+    nodes = [e for i, n in enumerate("ab") for e in (joined(n), ready(n, i))]
+    tell(controller, 0.0, JobSubmitted(), *nodes)
+    actions = tell(controller, 2.0, ControllerResumed(existing=("a", "b")))
+    assert [a.count for a in actions if isinstance(a, AskNodes)] == [1]
+
+
+def test_a_spare_that_does_not_fit_is_replaced_by_another_but_not_for_ever() -> None:
+    controller = Controller(Limits(node_count=1, spare_count=1))
+    tell(controller, 0.0, JobSubmitted(), joined("a"), ready("a", 1))
+    asked = []
+    for number in range(4):
+        odd = NodeJoined(node=f"odd-{number}", name="odd", address="h", workers=2)
+        asked += [a.count for a in tell(controller, 1.0, odd) if isinstance(a, AskNodes)]
+    assert asked == [1, 1]
+    assert not controller.state.ended
