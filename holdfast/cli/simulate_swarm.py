@@ -1,17 +1,88 @@
 """What `holdfast simulate --swarm` and `--seed` do and print."""
 
-from holdfast.errors import Error
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from holdfast.cli.output import count, duration, json_result, result, styled, talk
+from holdfast.errors import ExitStatus
+
+if TYPE_CHECKING:
+    from holdfast.simulation.swarm import Told
 
 
-def swarm(first: int, count: int, *, hours: float, nodes: int, as_json: bool) -> None:
-    """Run `count` worlds from seed `first` on; ends with status 1 if a referee objects."""
-    raise _not_yet(first, count, hours, nodes, as_json)
+def swarm(first: int, worlds: int, *, hours: float, nodes: int, as_json: bool) -> None:
+    """Run `worlds` worlds from seed `first` on; ends with status 1 if a referee objects."""
+    told = sorted(_watched(first, worlds, hours, nodes), key=lambda t: t.seed)
+    bad = [t for t in told if t.foul]
+    if as_json:
+        json_result({"worlds": len(told), "outcomes": _outcomes(told), "fouls": bad})
+    else:
+        outcomes = ", ".join(f"{n} {name}" for name, n in _outcomes(told).items())
+        happened = sum(t.happened for t in told)
+        result(f"{count(len(told), 'world')}, {happened} things happened: {outcomes}")
+        _show_fouls(bad)
+    if bad:
+        raise typer.Exit(int(ExitStatus.JOB_FAILED))
+
+
+def _watched(first: int, worlds: int, hours: float, nodes: int) -> Iterator["Told"]:
+    """Each world as it is over, with a bar on standard error if a person looks at it."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+    from holdfast.simulation.swarm import swarm as run_all
+
+    console = Console(stderr=True)
+    columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+        task = bar.add_task("worlds", total=worlds)
+        fouls = 0
+        for told in run_all(first, worlds, hours=hours, nodes=nodes):
+            fouls += bool(told.foul)
+            bar.update(task, advance=1, description=f"worlds, {count(fouls, 'foul')}")
+            yield told
+
+
+def _outcomes(told: list["Told"]) -> dict[str, int]:
+    return dict(Counter("foul" if t.foul else t.outcome for t in told).most_common())
+
+
+def _show_fouls(bad: list["Told"]) -> None:
+    for told in bad:
+        talk(f"{styled('foul', 'red')}: {told.foul.partition(chr(10))[0]}")
+        result(told.command)
 
 
 def one(seed: int, *, hours: float, nodes: int, as_json: bool) -> None:
     """Run one world and tell its story."""
-    raise _not_yet(seed, 1, hours, nodes, as_json)
+    from holdfast.simulation.swarm import run
+
+    told, lines = run(seed, hours=hours, nodes=nodes)
+    journal = Path(tempfile.mkdtemp(prefix=f"holdfast-seed-{seed}-")) / "journal.jsonl"
+    journal.write_bytes(lines)
+    if as_json:
+        json_result({"world": told, "journal": str(journal)})
+    else:
+        _show_story(told, lines, journal)
+    if told.foul:
+        raise typer.Exit(int(ExitStatus.JOB_FAILED))
 
 
-def _not_yet(*words: object) -> Error:
-    return Error("usage", f"cannot run {words}", why="not built yet", help="holdfast --help")
+def _show_story(told: "Told", lines: bytes, journal: Path) -> None:
+    from holdfast.simulation.story import story
+
+    for line in story(lines):
+        result(line)
+    ending = told.outcome.replace("_", " ") or "was cut short"
+    result(
+        f"\nseed {told.seed}: the job {ending} after {duration(told.virtual_s)} of virtual time, "
+        f"{count(told.attempts, 'attempt')}, {count(told.entries, 'entry', 'entries')}"
+    )
+    result(f"journal: {journal}")
+    if told.foul:
+        result(f"{styled('foul', 'red')}: {told.foul}")

@@ -1,0 +1,410 @@
+"""Agents in a simulated world: what `holdfast.agent` does, at the level of messages.
+
+The rules are those of the real one: an order to start counts only if it is newer than any start or
+stop seen, an order to stop is always answered, facts are numbered and kept until acknowledged, and
+sent again after each reconnect. Its processes are runs on the `Floor`; its heartbeat is not sent
+but looked up (`flows`), because a day of it would be millions of messages.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol, assert_never
+
+import msgspec
+
+from holdfast.checkpoint.choose import Holding
+from holdfast.events import NodeLeft, NodeReady, Progress, Store, WorkerExited
+from holdfast.messages import (
+    PROTOCOL,
+    Ack,
+    AgentFact,
+    Fact,
+    Hello,
+    Leave,
+    Report,
+    Start,
+    Stop,
+    ToAgent,
+    Welcome,
+    WorkersStarted,
+    WorkersStopped,
+)
+from holdfast.simulation.floor import Death, Floor, Run
+from holdfast.simulation.nature import Nature
+
+GOODBYE_S = 1.0
+KILL_S = 0.05  # from SIGKILL until a process is gone, mean
+OVERDUE_S = 60.0  # how much longer a stuck stop takes than it may
+
+
+class Network(Protocol):
+    """The way to the controller."""
+
+    def connect(self, agent: "Agent") -> int:
+        """Say hello; a number for the connection, 0 if there is nobody."""
+
+    def up(self, agent: "Agent", messages: Sequence[Fact | Report]) -> None:
+        """Send to the controller over the agent's connection."""
+
+    def flow_stops(self, agent: "Agent") -> None:
+        """From now on the agent gives no sign of life, or may not."""
+
+    def closed(self, agent: "Agent") -> None:
+        """The connection was closed in a way that both ends notice."""
+
+    def gone(self, agent: "Agent", how: str) -> None:
+        """The agent's process has ended."""
+
+    def new_store(self) -> Store:
+        """A store on a port that nobody has used."""
+
+
+class _Kept(NamedTuple):
+    seq: int
+    event: AgentFact
+    at: float  # when its ages were right
+
+
+class Agent:
+    """One node from its start to its end."""
+
+    def __init__(
+        self, nature: Nature, network: Network, floor: Floor, number: int, workers: int
+    ) -> None:
+        self.node = f"n{number}"
+        self.number = number
+        self.workers = workers
+        self.alive = True
+        self.frozen = False
+        self.reach = True  # the network lets it talk to the controller
+        self.connection = 0
+        self.in_flight = 0  # messages on their way to the controller
+        self.up_free = self.down_free = 0.0  # a later message does not overtake: when it may arrive
+        self.trouble_until = 0.0  # it may rightly be given up for what happened until then
+        self.run: Run | None = None
+        self.memory: dict[int, Holding] = {}
+        self.pulse = Report(node=self.node, attempt=-1, workers=())
+        self._nature, self._network, self._floor = nature, network, floor
+        self._connecting = False
+        self._welcome = False
+        self._inbox: list[tuple[int, Sequence[ToAgent]]] = []
+        self._unseen: list[tuple[Run, int, Death]] = []
+        self._kept: list[_Kept] = []
+        self._next_seq = 1
+        self._newest = self._fenced = 0
+        self._ran = 0  # newest attempt whose workers it has run
+        self._stopping: Stop | None = None
+        self._stopped = True  # the newest attempt is known to be over
+        self._ending = False
+        self._store: Store | None = None
+        self._told_store: Store | None = None
+
+    def __repr__(self) -> str:
+        return self.node
+
+    # ── trouble ──
+
+    def in_trouble(self, for_s: float = 0.0) -> None:
+        """Something is wrong with it, now and for so much longer: giving it up is no mistake."""
+        self.trouble_until = max(self.trouble_until, self._nature.now + for_s)
+
+    @property
+    def flows(self) -> bool:
+        """Whether its reports reach the controller at this moment."""
+        return self._talks and self.in_flight == 0
+
+    @property
+    def _talks(self) -> bool:
+        return self.alive and not self.frozen and self._welcome and self.connection != 0
+
+    def freeze(self) -> None:
+        """It hangs: nothing is read or said."""
+        self._network.flow_stops(self)
+        self.frozen = True
+
+    def wake(self) -> None:
+        """It goes on where it was."""
+        if not self.alive or not self.frozen:
+            return
+        self.frozen = False
+        inbox, self._inbox = self._inbox, []
+        unseen, self._unseen = self._unseen, []
+        for run, rank, death in unseen:
+            self.worker_died(run, rank, death)
+        for connection, messages in inbox:
+            self.receive(connection, messages)
+        self.news()
+        self.connect_soon()
+
+    def cut(self) -> None:
+        """It cannot reach the controller; neither end is told."""
+        self._network.flow_stops(self)
+        self.reach = False
+        self.connection = 0
+
+    def heal(self) -> None:
+        """It can reach the controller again."""
+        self.reach = True
+        self.connect_soon()
+
+    def disconnect(self) -> None:
+        """The connection breaks and both ends notice."""
+        if self.connection:
+            self._network.flow_stops(self)
+            self._network.closed(self)
+            self.connection = 0
+        self.connect_soon()
+
+    def die(self, how: str) -> None:
+        """Agent and workers are gone at once, and everything in memory."""
+        if not self.alive:
+            return
+        self._network.flow_stops(self)
+        self.in_trouble(float("inf"))
+        self.alive = False
+        self.memory = {}
+        if self.run is not None:
+            self._floor.vanish(self.run, f"{self.node} died")
+        self._network.closed(self)
+        self._network.gone(self, how)
+
+    def end(self, grace_s: float) -> None:
+        """End in an orderly way: workers first, then a goodbye."""
+        if self._ending or not self.alive:
+            return
+        self._ending = True
+        self.in_trouble(float("inf"))
+        self._nature.after(self._ending_s(grace_s), self._say_goodbye)
+
+    def _say_goodbye(self) -> None:
+        if self.alive:
+            if self.run is not None:
+                self._floor.vanish(self.run, f"{self.node} was taken away")
+            self._fact(NodeLeft(node=self.node))
+            self._nature.after(GOODBYE_S, self.die, "its agent process ended with status 0")
+
+    # ── the connection ──
+
+    def connect_soon(self) -> None:
+        """Try to connect, as long as that can work; else whoever removes the reason tries again."""
+        if not self.connection and not self._connecting:
+            self._connecting = True
+            self._nature.after(0.1 + self._nature.dice.random(), self._connect)
+
+    def _connect(self) -> None:
+        self._connecting = False
+        if self.alive and not self.frozen and self.reach and not self.connection:
+            self._welcome = False
+            self.in_flight = 0
+            self.connection = self._network.connect(self)
+
+    def hello(self) -> Hello:
+        """The first message of a connection."""
+        return Hello(
+            protocol=PROTOCOL,
+            node=self.node,
+            name=self.node,
+            address="10.0.0.1",
+            workers=self.workers,
+            pid=self.number + 1,
+            attempt=self._ran,
+            running=self.run is not None and bool(self.run.alive),
+        )
+
+    def receive(self, connection: int, messages: Sequence[ToAgent]) -> None:
+        """Messages of the controller have arrived."""
+        if not self.alive or connection != self.connection or self._ending:
+            return
+        if self.frozen:
+            self._inbox.append((connection, messages))
+            return
+        for message in messages:
+            self._take(message)
+
+    def _take(self, message: ToAgent) -> None:
+        match message:
+            case Welcome():
+                self._welcomed(message)
+            case Ack():
+                self.forget(message.seq)
+            case Start():
+                self._on_start(message)
+            case Stop():
+                self._on_stop(message)
+            case Leave():
+                self.end(0.0)
+            case _:
+                assert_never(message)
+
+    def _welcomed(self, welcome: Welcome) -> None:
+        if not welcome.known:
+            self.end(0.0)
+            return
+        self._welcome = True
+        self.forget(welcome.acked)
+        again = [self._sealed(kept) for kept in self._kept]
+        self._network.up(self, [*again, self._report()])
+
+    def forget(self, acked: int) -> None:
+        """The controller has these facts on its disk."""
+        while self._kept and self._kept[0].seq <= acked:
+            del self._kept[0]
+
+    def _fact(self, event: AgentFact, *, report: bool = False) -> None:
+        kept = _Kept(self._next_seq, event, self._nature.now)
+        self._next_seq += 1
+        self._kept.append(kept)
+        if self._talks:
+            first = [self._report()] if report else []
+            self._network.up(self, [*first, self._sealed(kept)])
+
+    def _sealed(self, kept: _Kept) -> Fact:
+        return Fact(seq=kept.seq, event=_aged(kept.event, self._nature.now - kept.at))
+
+    def news(self) -> None:
+        """Its workers have reached a milestone: report it."""
+        if self._talks:
+            self._network.up(self, [self._report()])
+
+    def _report(self) -> Report:
+        run = self.run
+        if run is None or self._stopped:
+            return self.pulse
+        workers = self._floor.report(run)
+        return Report(node=self.node, attempt=run.group.attempt, workers=workers)
+
+    def look(self) -> Report:
+        """The report that is due at any moment."""
+        return self._report()
+
+    # ── workers ──
+
+    def ready(self) -> None:
+        """Forkserver and store are up."""
+        if self.alive and not self._ending:
+            self._open_store()
+
+    def _open_store(self) -> None:
+        if not self.alive:
+            return
+        if self._store is None:
+            self._store = self._network.new_store()
+        if self._told_store is None:
+            self._told_store = self._store
+            instrumented = self._nature.hardship.instrumented
+            self._fact(NodeReady(node=self.node, store=self._store, instrumented=instrumented))
+
+    def lose_store(self) -> None:
+        """The fresh store dies; soon there is another."""
+        if self._store is not None:
+            self._store = self._told_store = None
+            self._nature.after(self._nature.about(1.0), self._open_store)
+
+    def holds_store(self, port: int) -> bool:
+        """Whether the store on this port is the fresh one."""
+        return self._store is not None and self._store.port == port
+
+    def _on_start(self, order: Start) -> None:
+        if order.attempt <= max(self._newest, self._fenced):
+            return
+        self._newest = self._ran = order.attempt
+        if self.run is not None and self.run.alive:
+            self._floor.clear(self.run)
+        self._stopped, self._stopping = False, None
+        self.run = self._floor.launch(self, order)
+        if self.holds_store(order.store.port):
+            self._store = None
+        started = WorkersStarted(node=self.node, attempt=order.attempt)
+        self._fact(started)
+
+    def worker_died(self, run: Run, rank: int, death: Death) -> None:
+        """One of its workers has ended by itself."""
+        if run is not self.run or not self.alive or self._ending:
+            return
+        if self.frozen:
+            self._unseen.append((run, rank, death))
+            return
+        exited = WorkerExited(
+            node=self.node,
+            attempt=run.group.attempt,
+            rank=rank,
+            exit_code=death.exit_code,
+            signal=death.signal,
+            progress=self._floor.progress(run, rank),
+            error=death.error,
+        )
+        self._fact(exited, report=True)
+
+    def _on_stop(self, order: Stop) -> None:
+        if order.attempt > max(self._newest, self._fenced):
+            self._store = None  # an attempt that never started here may have used it
+        self._fenced = max(self._fenced, order.attempt)
+        run = self.run
+        if run is None or self._stopped or run.group.attempt > order.attempt:
+            self._nature.after(0.01, self._answer, order.attempt)
+            return
+        first, self._stopping = self._stopping is None, order
+        if first:
+            self._nature.after(self._stopping_s(run, order), self._workers_gone, run)
+        elif order.grace_s == 0:
+            self._nature.after(self._nature.about(KILL_S), self._workers_gone, run)
+
+    def _stopping_s(self, run: Run, order: Stop) -> float:
+        """Most workers obey SIGTERM; those that hang are killed after the grace time."""
+        nature = self._nature
+        if nature.chance(nature.hardship.share("stuck_stops")):
+            self.in_trouble(order.grace_s + OVERDUE_S)
+            return order.grace_s + OVERDUE_S * nature.dice.random()
+        return self._ending_s(order.grace_s) if run.alive else 0.01
+
+    def _ending_s(self, grace_s: float) -> float:
+        nature = self._nature
+        stubborn = nature.dice.random() < 0.3
+        return (grace_s if stubborn else min(grace_s, 0.1)) + nature.about(KILL_S)
+
+    def _workers_gone(self, run: Run) -> None:
+        if run is not self.run or self._stopped or not self.alive:
+            return
+        if self.frozen:  # its forkserver has reaped them, nobody is there to tell
+            self._nature.after(1.0, self._workers_gone, run)
+            return
+        if run.alive:
+            self._floor.clear(run)
+        assert self._stopping is not None
+        self._answer(self._stopping.attempt)
+
+    def _answer(self, attempt: int) -> None:
+        """Nothing of the attempt is left here; with the next store, if there is one in time."""
+        if not self.alive or self._ending:
+            return
+        if self._store is None and self._nature.chance(self._nature.hardship.share("lost_stores")):
+            self._told_store = None
+            self._nature.after(self._nature.about(5.0), self._open_store)
+        elif self._store is None:
+            self._store = self._network.new_store()
+        self._told_store = self._store
+        progress = self._furthest(attempt)
+        stopped = WorkersStopped(
+            node=self.node, attempt=attempt, store=self._store, progress=progress
+        )
+        self._fact(stopped)
+        if self.run is not None and self.run.group.attempt <= attempt:
+            self._stopped = True
+
+    def _furthest(self, attempt: int) -> Progress:
+        run = self.run
+        if run is None or run.group.attempt > attempt:
+            return Progress()
+        pages = [self._floor.progress(run, rank) for rank in run.ranks]
+        return max(pages, key=lambda page: -1 if page.step is None else page.step)
+
+
+def _aged(event: AgentFact, by_s: float) -> AgentFact:
+    """The event with its ages `by_s` older."""
+    if by_s <= 0 or not isinstance(event, WorkerExited | WorkersStarted | WorkersStopped):
+        return event
+    older = msgspec.structs.replace(event, ago_s=event.ago_s + by_s)
+    if isinstance(older, WorkersStarted) or older.progress.step is None:
+        return older
+    step_ago_s = older.progress.step_ago_s + by_s
+    progress = msgspec.structs.replace(older.progress, step_ago_s=step_ago_s)
+    return msgspec.structs.replace(older, progress=progress)

@@ -1,0 +1,134 @@
+"""How hard a world is: a plain struct, drawn from its seed.
+
+Swarm testing (Groce et al., ISSTA 2012): each kind of hardship is on in some worlds and off in the
+others, and its rate is drawn too. A world with everything at once hides what a world with one thing
+shows. `draw` is the only place where chance decides about a whole world; what happens in it is
+decided when it happens.
+"""
+
+import math
+from random import Random
+
+import msgspec
+
+from holdfast.controller import Limits
+
+RATES: dict[str, tuple[float, float]] = {
+    "worker_kills": (2, 80),  # a worker is killed or crashes
+    "node_deaths": (1, 40),  # agent and workers gone at once
+    "agent_freezes": (1, 20),  # an agent hangs; its workers train on
+    "node_hangs": (0.5, 10),  # everything on the node hangs
+    "partitions": (1, 30),  # a node cannot reach the controller; its workers train on
+    "switch_cuts": (0.5, 10),  # a rack cannot reach anybody
+    "rack_losses": (0.3, 6),  # every node of a rack dies within seconds
+    "power_losses": (0.1, 2),  # every node dies
+    "blips": (2, 100),  # a connection breaks and comes back
+    "preemptions": (1, 20),  # the engine takes a node back, with notice
+    "spare_deaths": (1, 20),  # a node dies that is not training
+    "controller_crashes": (1, 20),
+    "controller_stalls": (1, 20),  # the controller is stopped and goes on later
+    "store_losses": (1, 20),  # the fresh store of a node dies
+    "crash_loops": (0.2, 4),  # for some time every attempt crashes early
+}
+"""Times a day, lowest and highest, where it is on at all."""
+
+SHARES: dict[str, tuple[float, float]] = {
+    "crash_midway": (0.002, 0.1),  # of decisions: the controller dies between two of its effects
+    "stillborn": (0.05, 0.6),  # of new nodes: dies before it registers
+    "slow_nodes": (0.02, 0.2),  # of new nodes: registers too late
+    "odd_nodes": (0.01, 0.1),  # of new nodes: has another number of workers
+    "slow_first_steps": (0.1, 1.0),  # of attempts: first step takes minutes
+    "stuck_stops": (0.005, 0.05),  # of stops on a node: takes longer than is allowed
+    "lost_stores": (0.02, 0.3),  # of stops on a node: has no fresh store in time
+    "late_messages": (0.001, 0.02),  # of messages: takes seconds
+    "slow_acks": (0.05, 0.5),  # of acknowledgements: travel, and may be lost
+    "slow_fences": (0.1, 1.0),  # of fences: take seconds
+    "silent_deaths": (0.1, 1.0),  # of deaths: the engine does not notice
+    "stuck_survivors": (0.1, 0.9),  # of survivors of a broken attempt: hang instead of failing
+    "torn_copies": (0.05, 0.5),  # of ranks: the newest snapshot is not whole when training breaks
+    "damaged_copies": (0.02, 0.2),  # of ranks: its own newest copy cannot be read later
+}
+"""Probabilities, lowest and highest, where it is on at all."""
+
+
+class Hardship(msgspec.Struct, frozen=True, kw_only=True):
+    """One world: the job, how long it is hard, and what goes wrong how often."""
+
+    seed: int
+    hours: float
+    limits: Limits
+    workers: int
+    rack_size: int
+    step_s: float
+    snapshot_every: int
+    instrumented: bool
+    total_steps: int  # 0: more than there is time for
+    user_error_step: int  # 0: none
+    stop_after_h: float  # 0: nobody asks
+    heartbeat_timeout_s: float
+    delay_s: float  # of a message, mean
+    telemetry_s: float  # between two looks at the progress of everybody
+    clock_step_s: float  # of the wall clock, at each restart of the controller, to either side
+    rates: dict[str, float]  # times a day
+    shares: dict[str, float]
+
+    def rate(self, kind: str) -> float:
+        """Times a second."""
+        return self.rates.get(kind, 0.0) / 86_400
+
+    def share(self, kind: str) -> float:
+        """The probability, 0 where this hardship is off."""
+        return self.shares.get(kind, 0.0)
+
+
+def draw(seed: int, *, hours: float = 24.0, nodes: int = 16) -> Hardship:
+    """The world of this seed, with a job of at most `nodes` nodes and spares."""
+    dice = Random(f"hardship {seed}")
+    spares = dice.choice((0, 1, 1, 2, 3)) if nodes > 3 else dice.choice((0, 1))
+    step_s = _between(dice, 0.5, 20)
+    steps = hours * 3600 / step_s
+    return Hardship(
+        seed=seed,
+        hours=hours,
+        limits=_limits(dice, max(1, nodes - spares), spares),
+        workers=dice.choice((1, 1, 2)),
+        rack_size=dice.choice((2, 4, 8)),
+        step_s=step_s,
+        snapshot_every=dice.choice((1, 1, 2, 10, 50)),
+        instrumented=dice.random() < 0.9,
+        total_steps=int(_sometimes(dice, 0.15, 1 + steps * dice.random())),
+        user_error_step=int(_sometimes(dice, 0.15, 1 + steps * dice.random())),
+        stop_after_h=_sometimes(dice, 0.15, hours * dice.random()),
+        heartbeat_timeout_s=dice.choice((4.0, 5.0, 5.0, 30.0)),
+        delay_s=_between(dice, 0.0005, 0.2),
+        telemetry_s=_between(dice, 600, 3600),
+        clock_step_s=_sometimes(dice, 0.3, _between(dice, 1, 7200)),
+        rates=_some(dice, RATES),
+        shares=_some(dice, SHARES),
+    )
+
+
+def _limits(dice: Random, nodes: int, spares: int) -> Limits:
+    return Limits(
+        node_count=nodes,
+        spare_count=spares,
+        max_restarts=dice.choice((2, 5, 20, 100, 1000, 1000, 1000)),
+        window_s=dice.choice((600.0, 3600.0)),
+        restart_grace_s=dice.choice((0.0, 2.0, 2.0, 10.0)),
+        stop_grace_s=15.0,
+        node_wait_s=dice.choice((120.0, 600.0)),
+    )
+
+
+def _some(dice: Random, bounds: dict[str, tuple[float, float]]) -> dict[str, float]:
+    """Each kind is on in about every third world, all of them alike in how they are drawn."""
+    on_share = dice.choice((0.15, 0.35, 0.6))
+    return {k: _between(dice, *b) for k, b in bounds.items() if dice.random() < on_share}
+
+
+def _between(dice: Random, low: float, high: float) -> float:
+    return low * math.exp(dice.random() * math.log(high / low))
+
+
+def _sometimes(dice: Random, share: float, value: float) -> float:
+    return value if dice.random() < share else 0.0

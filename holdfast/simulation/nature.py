@@ -1,0 +1,51 @@
+"""Time and chance of one simulated world.
+
+A heap of (time, sequence number, what happens): things that happen at the same time happen in the
+order in which they were planned, so a world is the same in every run. Virtual seconds count from 0.
+All chance comes from one generator that is seeded with the world's number.
+"""
+
+import heapq
+import math
+from collections.abc import Callable
+from random import Random
+
+from holdfast.simulation.hardship import Hardship
+
+
+class Nature:
+    """The virtual clock, the dice and how hard this world is."""
+
+    def __init__(self, hardship: Hardship) -> None:
+        self.now = 0.0
+        self.hardship = hardship
+        self.calm = False  # the hardship is over
+        self.dice = Random(f"world {hardship.seed}")
+        self.happened = 0  # how many things have
+        self._heap: list[tuple[float, int, Callable[..., None], tuple[object, ...]]] = []
+        self._planned = 0
+
+    def after(self, delay_s: float, what: Callable[..., None], *words: object) -> None:
+        """Let `what(*words)` happen `delay_s` from now."""
+        self._planned += 1
+        heapq.heappush(self._heap, (self.now + delay_s, self._planned, what, words))
+
+    def run(self, until: float) -> None:
+        """Let everything happen that is planned up to `until`."""
+        while self._heap and self._heap[0][0] <= until:
+            self.now, _, what, words = heapq.heappop(self._heap)
+            self.happened += 1
+            what(*words)
+        self.now = max(self.now, until)
+
+    def chance(self, share: float) -> bool:
+        """True for this share of all throws; never once the world is calm."""
+        return not self.calm and self.dice.random() < share
+
+    def about(self, mean_s: float) -> float:
+        """A waiting time that is exponential around its mean."""
+        return self.dice.expovariate(1.0 / mean_s)
+
+    def between(self, low_s: float, high_s: float) -> float:
+        """A length whose logarithm is uniform: short and long ones both occur."""
+        return low_s * math.exp(self.dice.random() * math.log(high_s / low_s))

@@ -1,0 +1,324 @@
+"""Referees: what must be true of a world, whatever the controller believes.
+
+They are told what really happens (on the floor, on the wire, on the disk) and object by raising
+`Foul`. Each looks at one promise. None shares code with what it judges; a referee that no planted
+bug needs is removed (tests/simulation/test_mutants.py).
+"""
+
+import math
+from collections.abc import Callable, Sequence
+
+from holdfast.actions import AnyAction, Dismiss, Entry, Fence, Outcome, StartAttempt, StopAttempt
+from holdfast.checkpoint.choose import Holding, Plan
+from holdfast.controller import State
+from holdfast.events import AttemptStopped, NodeLeft, NodeLost, WorkerExited
+from holdfast.goodput import Bucket, Ledger
+from holdfast.messages import Start, ToAgent
+from holdfast.simulation.hardship import Hardship
+from holdfast.simulation.nature import Nature
+
+
+class Foul(AssertionError):  # noqa: N818 - a referee's word, not an error of the caller
+    """A promise was broken: which, when (virtual seconds), and how."""
+
+    def __init__(self, promise: str, at: float, how: str) -> None:
+        super().__init__(f"{promise} at {at:.3f} s: {how}")
+        self.promise, self.at, self.how = promise, at, how
+
+
+class OneAttempt:
+    """Never two attempts at once, never two nodes with one rank, never a store for two attempts."""
+
+    promise = "one attempt"
+
+    def __init__(self) -> None:
+        self._stores: dict[int, int] = {}  # port → attempt
+
+    def launched(self, order: Start, others: Sequence[int], there: str | None) -> str:
+        """Workers begin; `others` are attempts that have workers, `there` who has this rank."""
+        if others:
+            return f"attempt {order.attempt} starts while workers of attempt {others[0]} live"
+        if there is not None:
+            return f"node rank {order.node_rank} of attempt {order.attempt} starts twice ({there})"
+        used = self._stores.setdefault(order.store.port, order.attempt)
+        if used != order.attempt:
+            return f"attempt {order.attempt} starts on the store of attempt {used}"
+        return ""
+
+
+class GivenUp:
+    """A node that was given up is never told to train, and does not train."""
+
+    promise = "given up for good"
+
+    def __init__(self) -> None:
+        self._nodes: set[str] = set()
+
+    def journaled(self, entry: Entry) -> None:
+        """Whom this entry gives up."""
+        if isinstance(entry.event, NodeLost | NodeLeft):
+            self._nodes.add(entry.event.node)
+        self._nodes |= {a.node for a in entry.actions if isinstance(a, Fence | Dismiss)}
+
+    def ordered(self, node: str, messages: Sequence[ToAgent]) -> str:
+        """What a node is told."""
+        starts = any(isinstance(message, Start) for message in messages)
+        return f"{node} is told to start workers" if starts and node in self._nodes else ""
+
+    def calm(self, at_work: Sequence[str]) -> str:
+        """Long after the last fault."""
+        return ", ".join(f"{node} still trains" for node in at_work if node in self._nodes)
+
+
+class Snapshots:
+    """Training goes on from the newest snapshot that is whole for every rank, and from no other."""
+
+    promise = "the newest whole snapshot"
+
+    def resumed(
+        self, attempt: int, plan: Plan | None, held: Sequence[Holding], workers: int
+    ) -> str:
+        """An attempt goes on from `plan`; `held` is what each rank really has."""
+        best = max((k for k in _keys(held) if _whole(k, held, workers)), default=None)
+        found = (plan.key.step, plan.key.attempt) if plan is not None else None
+        if found != best:
+            return f"attempt {attempt} goes on from {found}, not from {best} (step, attempt)"
+        return (
+            f"attempt {attempt} goes on from its own future" if best and best[1] >= attempt else ""
+        )
+
+
+def _keys(held: Sequence[Holding]) -> set[tuple[int, int]]:
+    return {(key.step, key.attempt) for one in held for key in one.shared}
+
+
+def _whole(key: tuple[int, int], held: Sequence[Holding], workers: int) -> bool:
+    """Every rank's own part is with it or with the rank at the same place on the next node."""
+    step, attempt = key
+    for rank, one in enumerate(held):
+        buddy = held[(rank + workers) % len(held)]
+        copies = one.private | (buddy.buddy if len(held) > workers else frozenset())
+        if not any(k.step == step and k.attempt == attempt for k in copies):
+            return False
+    return True
+
+
+class Efficiency:
+    """No attempt is stopped in which nothing broke, no node given up that nothing is wrong with."""
+
+    promise = "nothing healthy is touched"
+
+    def __init__(self) -> None:
+        self._broken: set[int] = set()
+        self._stopped = 0
+
+    def broken(self, attempt: int) -> None:
+        """Something broke in this attempt."""
+        self._broken.add(attempt)
+
+    def journaled(self, entry: Entry, in_trouble: Callable[[str], bool]) -> str:
+        """Judge whom an entry gives up, and what it stops."""
+        event = entry.event
+        if isinstance(event, NodeLost) and not in_trouble(event.node):
+            return f"{event.node} is given up ({event.detail}) and is well"
+        for action in entry.actions:
+            if isinstance(action, StopAttempt) and action.attempt > self._stopped:
+                self._stopped = action.attempt
+                if isinstance(event, WorkerExited) and action.attempt not in self._broken:
+                    return f"attempt {action.attempt} is stopped ({action.reason}) and was well"
+        return ""
+
+
+class Persistence:
+    """Neither a crash loop nor a bug is restarted for ever, and the job ends only for a reason."""
+
+    promise = "restarts have a limit and a reason"
+
+    def __init__(self, hardship: Hardship) -> None:
+        self._limits, self._instrumented = hardship.limits, hardship.instrumented
+        self._starts: list[float] = []  # by the controller's clock
+        self._attempt = 0
+        self._hit = False  # this attempt ran into the bug, and nothing else happened
+        self._hits = 0
+        self.bugs = 0
+
+    def bugged(self) -> None:
+        """The user's code failed, as it always does at this step."""
+        self._hit = self._instrumented  # without steps nobody can know that it is the same place
+        self.bugs += 1
+
+    def journaled(self, entry: Entry) -> str:
+        """Count starts and judge them."""
+        if isinstance(entry.event, NodeLost | NodeLeft):
+            self._hit = False
+        for action in entry.actions:
+            if isinstance(action, StartAttempt) and action.attempt > self._attempt:
+                self._attempt = action.attempt
+                return self._started(entry.at)
+        return ""
+
+    def _started(self, at: float) -> str:
+        self._starts = [t for t in self._starts if t > at - self._limits.window_s] + [at]
+        self._hits += self._hit
+        self._hit = False
+        if len(self._starts) > self._limits.max_restarts + 2:
+            return f"{len(self._starts)} starts within {self._limits.window_s:g} s"
+        return f"the same bug is tried a {self._hits + 1}th time" if self._hits > 2 else ""
+
+    def used_up(self, at: float) -> bool:
+        """Whether there were as many restarts as are allowed."""
+        recent = [t for t in self._starts if t > at - self._limits.window_s]
+        return len(recent) >= self._limits.max_restarts
+
+
+class Replay:
+    """The journal alone gives the same decisions and the same state."""
+
+    promise = "replay gives the same"
+
+    def __init__(self) -> None:
+        self._left: State | None = None
+
+    def replayed(self, entry: Entry, seq: int, actions: Sequence[AnyAction]) -> str:
+        """One entry was handled again."""
+        if entry.seq != seq:
+            return f"entry {entry.seq} where {seq} should be"
+        return "" if entry.actions == tuple(actions) else f"entry {seq} is decided otherwise now"
+
+    def crashed(self, state: State, durable: bool) -> None:
+        """A controller is gone; what it knew, if the journal has all of it."""
+        self._left = state if durable else None
+
+    def restarted(self, state: State) -> str:
+        """A controller has replayed the journal."""
+        left, self._left = self._left, None
+        return "" if left is None or left == state else "the state is another one"
+
+
+class Books:
+    """The ledger adds up, and calls nothing productive that was not trained."""
+
+    promise = "the ledger adds up"
+
+    def at_end(self, ledger: Ledger, trained_s: float, slack_s: float) -> str:
+        """The books are closed; `trained_s` is how long attempts really made steps."""
+        total = sum(ledger.buckets.values())
+        if total != ledger.wall_ms:
+            return f"buckets sum to {total} ms of {ledger.wall_ms}"
+        edges = [i.start_ms for i in ledger.intervals[1:]]
+        if edges != [i.end_ms for i in ledger.intervals[:-1]]:
+            return "intervals do not touch"
+        productive_s = ledger.buckets[Bucket.PRODUCTIVE] / 1000
+        if productive_s > trained_s + slack_s:
+            return f"{productive_s:.1f} s are productive, {trained_s:.1f} s were trained"
+        return ""
+
+
+class Referees:
+    """All referees of one world: each hears what concerns it, and the first to object is heard."""
+
+    def __init__(self, hardship: Hardship, nature: Nature) -> None:
+        self._hard, self._nature = hardship, nature
+        self._one, self._given_up, self._snapshots = OneAttempt(), GivenUp(), Snapshots()
+        self._efficiency, self._persistence = Efficiency(), Persistence(hardship)
+        self._replay, self._books = Replay(), Books()
+        self.in_trouble: Callable[[str], bool] = bool
+        self.over = False  # the job has ended and that was carried out
+        self.stop_asked = self.finished = False
+        self.outcome: Outcome | None = None
+        self.entries = self.attempts = 0
+        self.stillborn = 0  # nodes that died before they said anything, or did not fit
+        self._waits_since = 0.0  # no attempt, and a controller that waits for nodes
+
+    def _judge(self, promise: str, how: str) -> None:
+        if how:
+            raise Foul(promise, self._nature.now, how)
+
+    # ── on the floor ──
+
+    def launched(self, node: str, order: Start, others: Sequence[int], there: str | None) -> None:
+        """A node begins to run workers."""
+        self.attempts = max(self.attempts, order.attempt)
+        how = self._one.launched(order, others, there)
+        self._judge(OneAttempt.promise, how and f"{node}: {how}")
+
+    def resumed(
+        self, attempt: int, plan: Plan | None, held: Sequence[Holding], workers: int
+    ) -> None:
+        """An attempt has chosen its snapshot."""
+        self._judge(Snapshots.promise, self._snapshots.resumed(attempt, plan, held, workers))
+
+    def broken(self, attempt: int) -> None:
+        """Something broke in this attempt."""
+        self._efficiency.broken(attempt)
+
+    def bugged(self) -> None:
+        """The user's code failed, as it always does at this step."""
+        self._persistence.bugged()
+
+    # ── on the wire and on the disk ──
+
+    def ordered(self, node: str, messages: Sequence[ToAgent]) -> None:
+        """These messages go to a node."""
+        self._judge(GivenUp.promise, self._given_up.ordered(node, messages))
+
+    def journaled(self, entry: Entry) -> None:
+        """A fact and what was decided are on the disk."""
+        self.entries = entry.seq
+        self._judge(Efficiency.promise, self._efficiency.journaled(entry, self.in_trouble))
+        self._judge(Persistence.promise, self._persistence.journaled(entry))
+        self._given_up.journaled(entry)
+        self.stillborn += any(isinstance(a, Dismiss) for a in entry.actions)
+        if isinstance(entry.event, AttemptStopped):
+            self._waits_since = self._nature.now
+
+    def replayed(self, entry: Entry, seq: int, actions: Sequence[AnyAction]) -> None:
+        """An entry was handled again, by another controller."""
+        self._judge(Replay.promise, self._replay.replayed(entry, seq, actions))
+
+    def crashed(self, state: State, durable: bool) -> None:
+        """A controller is gone."""
+        self._replay.crashed(state, durable)
+
+    def restarted(self, state: State) -> None:
+        """There is a controller again."""
+        self._waits_since = self._nature.now
+        self._judge(Replay.promise, self._replay.restarted(state))
+
+    # ── the end ──
+
+    def ended(self, outcome: Outcome, at: float) -> None:
+        """The job is over, at this time of the controller's clock."""
+        self.over, self.outcome = True, outcome
+        reasons = {
+            Outcome.SUCCEEDED: self.finished,
+            Outcome.STOPPED: self.stop_asked,
+            Outcome.FAILED: self._persistence.bugs > 0,
+            Outcome.GAVE_UP: self._may_give_up(at),
+        }
+        how = "" if reasons[outcome] else f"the job {outcome.value} for no reason"
+        self._judge(Persistence.promise, how)
+
+    def _may_give_up(self, at: float) -> bool:
+        waited_s = self._nature.now - self._waits_since
+        in_vain = waited_s >= self._hard.limits.node_wait_s - 1.0
+        return self._persistence.used_up(at) or in_vain or self.stillborn >= 3
+
+    def calm(self, trains: bool, what: str, at_work: Sequence[str], nodes: int) -> None:
+        """Nothing has gone wrong for long; the job has so many nodes."""
+        how = "" if trains else f"nothing goes wrong any more and the job does not train: {what}"
+        self._judge("recovers once it is calm", how)
+        self._judge(GivenUp.promise, self._given_up.calm(at_work))
+        wanted = self._hard.limits.node_count + self._hard.limits.spare_count
+        few = nodes < wanted and self.stillborn < 3
+        self._judge("has its spares again", f"{nodes} nodes of {wanted}" if few else "")
+
+    def at_end(self, living: Sequence[str], ledger: Ledger, trained_s: float) -> None:
+        """All is said."""
+        self._judge("ends when asked", "" if self.over else "the job goes on")
+        left = f"{', '.join(living)} is left" if living else ""
+        self._judge("leaves nothing behind", left)
+        slack_s = 30.0 + 10.0 * self.attempts
+        if self._hard.clock_step_s or not self._hard.instrumented:
+            slack_s = math.inf
+        self._judge(Books.promise, self._books.at_end(ledger, trained_s, slack_s))

@@ -1,0 +1,385 @@
+"""A simulated world: nodes, the wire, what goes wrong, and the production controller in the middle.
+
+`World(hardship).run()` lets virtual time pass: hours of hardship, then calm, in which the job has
+to recover or end. The engine and the wire are here; agents, workers and the controller's process
+have modules of their own. Everything that goes wrong is decided here, from the world's dice.
+"""
+
+from collections.abc import Callable, Sequence
+
+from holdfast.controller import NodeState
+from holdfast.events import ControllerResumed, JobSubmitted, StopRequested, Store
+from holdfast.messages import Fact, Report, ToAgent
+from holdfast.simulation.agents import Agent
+from holdfast.simulation.control import REGISTER_S, Book, Control
+from holdfast.simulation.floor import CRASHED, KILLED, Floor
+from holdfast.simulation.hardship import Hardship
+from holdfast.simulation.nature import Nature
+from holdfast.simulation.referees import Referees
+
+CALM_S = 900.0  # within this time after the hardship the job trains again, or has ended
+END_S = 120.0  # within this time after a job's end nothing of it is left
+START_S = 2.0  # from the start of an agent to its first hello, mean
+READY_S = 2.0  # from there until it can start workers, mean
+MAX_DELAY_S = 0.5  # of a message, unless it is a late one
+NOTICED_S = 0.3  # from the end of a process until the engine tells, mean
+
+
+class World:
+    """One job in one world."""
+
+    def __init__(self, hardship: Hardship) -> None:
+        self.hardship = hardship
+        self.nature = Nature(hardship)
+        self.referees = Referees(hardship, self.nature)
+        self.referees.in_trouble = self._in_trouble
+        self.floor = Floor(self.nature, self.referees)
+        self.book = Book(hardship.limits, self.referees, hardship.seed)
+        self.agents: dict[str, Agent] = {}
+        self.control: Control | None = None
+        self._clock_offset_s = 0.0
+        self._ports = 1000
+        self._connections = 0
+
+    # ── the whole story ──
+
+    def run(self) -> None:
+        """From submission to the verdict of the referees. Raises `Foul` if one objects."""
+        nature = self.nature
+        self._start_controller(first=True)
+        for kind in self.hardship.rates:
+            self._plan(kind)
+        nature.after(self.hardship.telemetry_s, self._telemetry)
+        if self.hardship.stop_after_h:
+            nature.after(self.hardship.stop_after_h * 3600, self._ask_to_stop)
+        self._run_until(self.hardship.hours * 3600)
+        self._calm_down()
+        self._run_until(nature.now + CALM_S)
+        if not self.referees.over:
+            self._judge_calm()
+            self._ask_to_stop()
+            self._run_until(nature.now + CALM_S)
+        nature.run(nature.now + END_S)
+        self._judge_end()
+
+    def _run_until(self, end: float) -> None:
+        """In strides, so that a job that has ended does not cost the rest of the day."""
+        while self.nature.now < end and not self.referees.over:
+            self.nature.run(min(end, self.nature.now + 600.0))
+
+    def _calm_down(self) -> None:
+        nature = self.nature
+        nature.calm, self.floor.crashing = True, False
+        for agent in self.living():
+            agent.wake()
+            agent.heal()
+
+    def _judge_calm(self) -> None:
+        state = self.control.state if self.control is not None else None
+        what = f"{state.phase}, {state.why}" if state is not None else "there is no controller"
+        trains = state is not None and any(
+            group.attempt == state.attempt for group in self.floor.training()
+        )
+        at_work = [a.node for a in self.living() if a.run is not None and a.run.alive]
+        self.referees.calm(trains, what, at_work, len(state.nodes) if state is not None else 0)
+
+    def _judge_end(self) -> None:
+        living = [agent.node for agent in self.living()]
+        self.referees.at_end(living, self.book.books.at(None), self.floor.trained_s)
+        if self.control is not None:
+            self.referees.crashed(self.control.state, True)
+            self.referees.restarted(self.book.whole().state)
+
+    def _in_trouble(self, node: str) -> bool:
+        agent = self.agents.get(node)
+        return agent is None or not agent.alive or agent.trouble_until + 30.0 > self.nature.now
+
+    # ── the engine ──
+
+    def start_nodes(self, count: int) -> None:
+        """Start this many agents."""
+        for _ in range(count):
+            self._start_node()
+
+    def _start_node(self) -> None:
+        nature, hard = self.nature, self.hardship
+        odd = bool(self.agents) and nature.chance(hard.share("odd_nodes"))
+        agent = Agent(nature, self, self.floor, len(self.agents), hard.workers + odd)
+        self.agents[agent.node] = agent
+        control = self.control
+        assert control is not None
+        control.expect(agent.node, REGISTER_S)
+        start_s = nature.about(START_S)
+        if nature.chance(hard.share("stillborn")):
+            self.referees.stillborn += 1
+            nature.after(start_s, agent.die, "its agent process ended with status 1")
+            return
+        if nature.chance(hard.share("slow_nodes")):
+            start_s += 120.0
+            self.referees.stillborn += 1
+            agent.in_trouble(start_s)
+        nature.after(start_s, agent.connect_soon)
+        nature.after(start_s + nature.about(READY_S), agent.ready)
+
+    def agent(self, node: str) -> Agent | None:
+        """The agent of a node, dead or alive."""
+        return self.agents.get(node)
+
+    def living(self) -> list[Agent]:
+        """Agents whose process exists, oldest first."""
+        return [agent for agent in self.agents.values() if agent.alive]
+
+    def gone(self, agent: Agent, how: str) -> None:
+        """The agent's process has ended; the engine may tell."""
+        silent = self.nature.chance(self.hardship.share("silent_deaths"))
+        if how and not silent:
+            self.nature.after(self.nature.about(NOTICED_S), self._notice, agent.node, how)
+
+    def _notice(self, node: str, how: str) -> None:
+        if self.control is not None:
+            self.control.died(node, how)
+
+    def new_store(self) -> Store:
+        """A store on a port that nobody has used."""
+        self._ports += 1
+        return Store("10.0.0.1", self._ports, True)
+
+    # ── the controller's process ──
+
+    def _start_controller(self, *, first: bool = False) -> None:
+        if self.referees.over:
+            return
+        offset = self._clock_offset_s
+        self.control = control = Control(self.nature, self, self.book, self.referees, offset)
+        self.referees.restarted(control.state)
+        existing = tuple(agent.node for agent in self.living())
+        control.begin(JobSubmitted() if first else ControllerResumed(existing=existing))
+        self.controller_is_up()
+
+    def controller_is_up(self) -> None:
+        """Agents may connect."""
+        for agent in self.living():
+            agent.connect_soon()
+
+    def controller_died(self, control: Control) -> None:
+        """Agents notice; after some time somebody starts it again."""
+        if control is not self.control:
+            return
+        self.control = None
+        for agent in self.living():
+            agent.disconnect()
+        dice, step_s = self.nature.dice, self.hardship.clock_step_s
+        self._clock_offset_s += step_s * (2 * dice.random() - 1)
+        again = self.book.seq == 0
+        self.nature.after(self.nature.between(0.2, 900.0), self._restart, again)
+
+    def _restart(self, first: bool) -> None:
+        self._start_controller(first=first)
+
+    # ── the wire ──
+
+    def connect(self, agent: Agent) -> int:
+        """Say hello to the controller, if there is one."""
+        return self.control.connect(agent) if self.control is not None else 0
+
+    def new_connection(self) -> int:
+        """A number that no connection had."""
+        self._connections += 1
+        return self._connections
+
+    def up(self, agent: Agent, messages: Sequence[Fact | Report]) -> None:
+        """From an agent to the controller, in order."""
+        if agent.flows:
+            self._pulse(agent)
+        agent.in_flight += 1
+        delay_s = self._delay_s(agent)
+        agent.up_free = max(agent.up_free, self.nature.now + delay_s)
+        wait_s = agent.up_free - self.nature.now
+        self.nature.after(wait_s, self._arrive, agent, agent.connection, messages)
+
+    def _arrive(self, agent: Agent, connection: int, messages: Sequence[Fact | Report]) -> None:
+        if agent.connection != connection or self.control is None:
+            return
+        agent.in_flight -= 1
+        self.control.receive(agent, connection, messages)
+
+    def down(self, agent: Agent, connection: int, messages: Sequence[ToAgent]) -> None:
+        """From the controller to an agent, in order."""
+        delay_s = self._delay_s(agent)
+        agent.down_free = max(agent.down_free, self.nature.now + delay_s)
+        wait_s = agent.down_free - self.nature.now
+        self.nature.after(wait_s, agent.receive, connection, messages)
+
+    def _delay_s(self, agent: Agent) -> float:
+        delay_s = min(self.nature.about(self.hardship.delay_s), MAX_DELAY_S)
+        if self.nature.chance(self.hardship.share("late_messages")):
+            delay_s += 10.0 * self.nature.dice.random()
+            agent.in_trouble(delay_s + 20.0)
+            self._watch()
+        return delay_s
+
+    def flow_stops(self, agent: Agent) -> None:
+        """From now on the controller hears nothing of this agent, at least for a while."""
+        if agent.flows:
+            self._pulse(agent)
+        self._watch()
+
+    def _pulse(self, agent: Agent) -> None:
+        control = self.control
+        if control is not None and control.connections.get(agent.node) == agent.connection:
+            control.pulse(agent)
+
+    def _watch(self) -> None:
+        if self.control is not None:
+            self.control.look_in(self.hardship.heartbeat_timeout_s)
+
+    def closed(self, agent: Agent) -> None:
+        """Both ends know that the connection is gone."""
+        control = self.control
+        if control is not None and control.connections.get(agent.node) == agent.connection:
+            del control.connections[agent.node]
+
+    # ── what goes wrong ──
+
+    def _plan(self, kind: str) -> None:
+        self.nature.after(self.nature.about(1.0 / self.hardship.rate(kind)), self._strike, kind)
+
+    def _strike(self, kind: str) -> None:
+        if self.nature.calm or self.referees.over:
+            return
+        strikes: dict[str, Callable[[], None]] = {
+            "worker_kills": self._kill_worker,
+            "node_deaths": self._kill_node,
+            "agent_freezes": self._freeze,
+            "node_hangs": self._hang,
+            "partitions": self._partition,
+            "switch_cuts": self._cut_rack,
+            "rack_losses": self._lose_rack,
+            "power_losses": self._lose_power,
+            "blips": self._blip,
+            "preemptions": self._preempt,
+            "spare_deaths": self._kill_spare,
+            "controller_crashes": self._crash,
+            "controller_stalls": self._stall,
+            "store_losses": self._lose_store,
+            "crash_loops": self._loop,
+        }
+        strikes[kind]()
+        self._plan(kind)
+
+    def _some_agent(self) -> Agent | None:
+        living = self.living()
+        return self.nature.dice.choice(living) if living else None
+
+    def _kill_worker(self) -> None:
+        agent = self._some_agent()
+        if agent is not None and agent.run is not None and agent.run.alive:
+            rank = self.nature.dice.choice(agent.run.alive)
+            self.floor.kill(agent.run, rank, self.nature.dice.choice((KILLED, CRASHED)))
+
+    def _kill_node(self) -> None:
+        agent = self._some_agent()
+        if agent is not None:
+            agent.die("its agent process was killed by SIGKILL")
+
+    def _kill_spare(self) -> None:
+        state = self.control.state if self.control is not None else None
+        nodes = state.nodes.values() if state is not None else ()
+        waiting = [n.node for n in nodes if n.state is not NodeState.MEMBER]
+        if waiting:
+            self.agents[self.nature.dice.choice(waiting)].die("its node was lost")
+
+    def _freeze(self) -> None:
+        agent = self._some_agent()
+        if agent is not None and not agent.frozen:
+            for_s = self.nature.between(0.5, 600.0)
+            agent.in_trouble(for_s + 20.0)
+            agent.freeze()
+            self.nature.after(for_s, agent.wake)
+
+    def _hang(self) -> None:
+        agent = self._some_agent()
+        if agent is not None and not agent.frozen:
+            agent.in_trouble(float("inf"))
+            agent.freeze()
+            if agent.run is not None and agent.run.alive:
+                self.floor.break_up(agent.run.group, f"{agent.node} hangs", all_fail=False)
+
+    def _partition(self) -> None:
+        agent = self._some_agent()
+        if agent is not None and agent.reach:
+            self._cut(agent, self.nature.between(0.5, 600.0))
+
+    def _cut(self, agent: Agent, for_s: float) -> None:
+        agent.in_trouble(for_s + 20.0)
+        agent.cut()
+        self.nature.after(for_s, agent.heal)
+
+    def _rack(self) -> list[Agent]:
+        one = self._some_agent()
+        size = self.hardship.rack_size
+        return [a for a in self.living() if one and a.number // size == one.number // size]
+
+    def _cut_rack(self) -> None:
+        for_s = self.nature.between(0.5, 600.0)
+        for agent in self._rack():
+            if agent.reach:
+                self._cut(agent, for_s)
+            if agent.run is not None and agent.run.alive:
+                self.floor.break_up(agent.run.group, "a switch failed", all_fail=True)
+
+    def _lose_rack(self) -> None:
+        for agent in self._rack():
+            self.nature.after(3 * self.nature.dice.random(), agent.die, "its rack lost power")
+
+    def _lose_power(self) -> None:
+        for agent in self.living():
+            agent.die("power was lost")
+
+    def _blip(self) -> None:
+        agent = self._some_agent()
+        if agent is not None:
+            agent.disconnect()
+
+    def _preempt(self) -> None:
+        agent = self._some_agent()
+        if agent is not None:
+            agent.end(self.hardship.limits.stop_grace_s)
+
+    def _lose_store(self) -> None:
+        agent = self._some_agent()
+        if agent is not None:
+            agent.lose_store()
+
+    def _loop(self) -> None:
+        self.floor.crashing = True
+        self.nature.after(self.nature.between(5.0, 300.0), self._loop_ends)
+
+    def _loop_ends(self) -> None:
+        self.floor.crashing = False
+
+    def _crash(self) -> None:
+        if self.control is not None:
+            self.control.crash()
+
+    def _stall(self) -> None:
+        if self.control is not None:
+            self.control.stall(self.nature.between(0.5, 60.0))
+
+    # ── people ──
+
+    def _telemetry(self) -> None:
+        if self.control is not None:
+            self.control.telemetry()
+        if not self.referees.over:
+            self.nature.after(self.hardship.telemetry_s, self._telemetry)
+
+    def _ask_to_stop(self) -> None:
+        """`holdfast stop`, again if the controller is away."""
+        if self.referees.over:
+            return
+        if self.control is None or self.control.stalled:
+            self.nature.after(10.0, self._ask_to_stop)
+            return
+        self.referees.stop_asked = True
+        self.control.put(StopRequested(by="a person", now=self.nature.dice.random() < 0.2))
