@@ -17,6 +17,12 @@ import pytest
 LEFTOVER_DEADLINE_S = 10.0
 
 
+def pytest_configure() -> None:
+    """A shell that runs us in the background has SIGINT ignored; the jobs we start must not."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty HOLDFAST_HOME for this test."""
