@@ -33,7 +33,8 @@ from holdfast.simulation.nature import Nature
 
 GOODBYE_S = 1.0
 KILL_S = 0.05  # from SIGKILL until a process is gone, mean
-OVERDUE_S = 60.0  # how much longer a stuck stop takes than it may
+OVERDUE_S = 60.0  # how much longer a stuck stop takes than it may, at most
+FOR_EVER_S = 1e9  # unless it never ends: a process that hangs in the kernel
 
 
 class Network(Protocol):
@@ -352,8 +353,9 @@ class Agent:
         """Most workers obey SIGTERM; those that hang are killed after the grace time."""
         nature = self._nature
         if nature.chance(nature.hardship.share("stuck_stops")):
-            self.in_trouble(order.grace_s + OVERDUE_S)
-            return order.grace_s + OVERDUE_S * nature.dice.random()
+            overdue_s = OVERDUE_S * nature.dice.random() if nature.chance(0.7) else FOR_EVER_S
+            self.in_trouble(order.grace_s + overdue_s)
+            return order.grace_s + overdue_s
         return self._ending_s(order.grace_s) if run.alive else 0.01
 
     def _ending_s(self, grace_s: float) -> float:

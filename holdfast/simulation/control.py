@@ -190,6 +190,7 @@ class Control:
         if not self.alive:
             return
         self.bridge.forgive(self.clock, late_s)
+        self.put(*self.bridge.tick(self.clock))  # before anything that was sent meanwhile is read
         for at in [t + late_s for t in self._ticks]:
             self._nature.after(max(0.0, at - self._nature.now), self._tick)
         self.look_in(self._nature.hardship.heartbeat_timeout_s)
@@ -318,11 +319,10 @@ class Control:
 
     def _decide(self, events: Sequence[AnyEvent]) -> bool:
         """Handle and journal these facts; False if this process did not live to see the end."""
-        hard = self._nature.hardship
-        doomed = bool(events) and self._nature.chance(hard.share("crash_midway"))
         for event in events:
             self._handle(event)
-        if doomed:
+        risk = self._nature.hardship.share("crash_midway") * (1.0 if self._orders else 0.05)
+        if events and self._nature.chance(risk):
             dice = self._nature.dice
             self._doom = dice.randrange(len(self._orders) + 2) - 1
             if self._doom < 0:  # before everything is on the disk

@@ -104,7 +104,7 @@ class Floor:
         self._referees = referees
         self.groups: dict[int, Group] = {}  # that have workers
         self.crashing = False  # a crash loop: every attempt crashes early
-        self._trained_s: dict[int, float] = {}  # of attempts that are over, from their first step
+        self._furthest = 0  # step that any attempt that is over has completed
 
     # ── life of an attempt ──
 
@@ -207,8 +207,7 @@ class Floor:
     def _finish(self, group: Group) -> None:
         if group.broken_at is not None:
             return
-        self._referees.finished = True
-        self._count(group)
+        self._furthest = max(self._furthest, self._hard.total_steps)
         self._tell(group)
         for run in group.runs.values():
             for rank in run.ranks:
@@ -217,6 +216,8 @@ class Floor:
     def _leave(self, run: Run, rank: int, death: Death) -> None:
         if rank in run.alive:
             run.alive.remove(rank)
+            if death is DONE and not run.group.lives:
+                self._referees.finished = True
             run.host.worker_died(run, rank, death)
 
     def _tell(self, group: Group) -> None:
@@ -249,7 +250,7 @@ class Floor:
         if first:
             step = self.step(group)
             group.broken_at = self._nature.now
-            self._count(group)
+            self._furthest = max(self._furthest, step)
             for run in group.runs.values():
                 self._settle(run, step)
         if fault:
@@ -258,14 +259,10 @@ class Floor:
             for run in group.runs.values():
                 self._fail_later(run, surely=all_fail)
 
-    def _count(self, group: Group) -> None:
-        if group.first_at is not None:
-            self._trained_s.setdefault(group.attempt, self._nature.now - group.first_at)
-
     @property
-    def trained_s(self) -> float:
-        """How long attempts that are over made steps."""
-        return sum(self._trained_s.values())
+    def new_steps_s(self) -> float:
+        """How long the steps take that were done at all, each counted once."""
+        return self._furthest * self._hard.step_s
 
     def _settle(self, run: Run, step: int) -> None:
         """Which step each rank has completed, and which snapshots are left in memory."""

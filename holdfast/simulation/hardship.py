@@ -26,20 +26,20 @@ RATES: dict[str, tuple[float, float]] = {
     "preemptions": (1, 20),  # the engine takes a node back, with notice
     "spare_deaths": (1, 20),  # a node dies that is not training
     "controller_crashes": (1, 20),
-    "controller_stalls": (1, 20),  # the controller is stopped and goes on later
+    "controller_stalls": (1, 60),  # the controller is stopped and goes on later
     "store_losses": (1, 20),  # the fresh store of a node dies
     "crash_loops": (0.2, 4),  # for some time every attempt crashes early
 }
 """Times a day, lowest and highest, where it is on at all."""
 
 SHARES: dict[str, tuple[float, float]] = {
-    "crash_midway": (0.002, 0.1),  # of decisions: the controller dies between two of its effects
+    "crash_midway": (0.01, 0.3),  # of decisions: the controller dies between two of its effects
     "stillborn": (0.05, 0.6),  # of new nodes: dies before it registers
     "slow_nodes": (0.02, 0.2),  # of new nodes: registers too late
     "odd_nodes": (0.01, 0.1),  # of new nodes: has another number of workers
     "slow_first_steps": (0.1, 1.0),  # of attempts: first step takes minutes
     "stuck_stops": (0.005, 0.05),  # of stops on a node: takes longer than is allowed
-    "lost_stores": (0.02, 0.3),  # of stops on a node: has no fresh store in time
+    "lost_stores": (0.05, 0.7),  # of stops on a node: has no fresh store in time
     "late_messages": (0.001, 0.02),  # of messages: takes seconds
     "slow_acks": (0.05, 0.5),  # of acknowledgements: travel, and may be lost
     "slow_fences": (0.1, 1.0),  # of fences: take seconds
@@ -71,6 +71,12 @@ class Hardship(msgspec.Struct, frozen=True, kw_only=True):
     clock_step_s: float  # of the wall clock, at each restart of the controller, to either side
     rates: dict[str, float]  # times a day
     shares: dict[str, float]
+
+    @property
+    def prompt(self) -> bool:
+        """Whether everything that is sent is heard within a second."""
+        slow = self.shares.keys() & {"late_messages", "slow_fences"}
+        return not slow and "controller_stalls" not in self.rates
 
     def rate(self, kind: str) -> float:
         """Times a second."""

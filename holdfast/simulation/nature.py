@@ -12,6 +12,16 @@ from random import Random
 
 from holdfast.simulation.hardship import Hardship
 
+AT_ONCE_MAX = 10_000
+
+
+class Foul(AssertionError):  # noqa: N818 - a referee's word, not an error of the caller
+    """A promise was broken: which, when (virtual seconds), and how."""
+
+    def __init__(self, promise: str, at: float, how: str) -> None:
+        super().__init__(f"{promise} at {at:.3f} s: {how}")
+        self.promise, self.at, self.how = promise, at, how
+
 
 class Nature:
     """The virtual clock, the dice and how hard this world is."""
@@ -22,6 +32,7 @@ class Nature:
         self.calm = False  # the hardship is over
         self.dice = Random(f"world {hardship.seed}")
         self.happened = 0  # how many things have
+        self._at_once = 0  # how many at this moment
         self._heap: list[tuple[float, int, Callable[..., None], tuple[object, ...]]] = []
         self._planned = 0
 
@@ -33,8 +44,12 @@ class Nature:
     def run(self, until: float) -> None:
         """Let everything happen that is planned up to `until`."""
         while self._heap and self._heap[0][0] <= until:
+            before = self.now
             self.now, _, what, words = heapq.heappop(self._heap)
             self.happened += 1
+            self._at_once = self._at_once + 1 if self.now == before else 0
+            if self._at_once > AT_ONCE_MAX:
+                raise Foul("time goes on", self.now, f"{AT_ONCE_MAX} things happen at once")
             what(*words)
         self.now = max(self.now, until)
 

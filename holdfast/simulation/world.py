@@ -84,8 +84,7 @@ class World:
         self.referees.calm(trains, what, at_work, len(state.nodes) if state is not None else 0)
 
     def _judge_end(self) -> None:
-        living = [agent.node for agent in self.living()]
-        self.referees.at_end(living, self.book.books.at(None), self.floor.trained_s)
+        self.referees.at_end(self.book.books.at(None), self.floor.new_steps_s)
         if self.control is not None:
             self.referees.crashed(self.control.state, True)
             self.referees.restarted(self.book.whole().state)
