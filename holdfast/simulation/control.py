@@ -29,6 +29,7 @@ EPOCH = 1_700_000_000.0  # the wall clock when a world begins
 REGISTER_S = 60.0  # as in the local driver
 RECONNECT_S = 10.0
 TICK_S = 0.25
+STALL_MAX_S = 60.0
 LEAVE_S = 10.0
 
 _encoder = msgspec.json.Encoder()
@@ -333,6 +334,8 @@ class Control:
         self._book.sync()
         if self._doom == 0:
             self.crash()
+        elif self._orders and self._nature.chance(self._nature.hardship.share("stalls_midway")):
+            self.stall(self._nature.between(0.5, STALL_MAX_S))
         return self.alive
 
     def _handle(self, event: AnyEvent) -> None:

@@ -24,7 +24,7 @@ RATES: dict[str, tuple[float, float]] = {
     "power_losses": (0.1, 2),  # every node dies
     "blips": (2, 100),  # a connection breaks and comes back
     "preemptions": (1, 20),  # the engine takes a node back, with notice
-    "spare_deaths": (1, 20),  # a node dies that is not training
+    "spare_deaths": (1, 40),  # a node dies that is not training
     "controller_crashes": (1, 20),
     "controller_stalls": (1, 60),  # the controller is stopped and goes on later
     "store_losses": (1, 20),  # the fresh store of a node dies
@@ -33,15 +33,16 @@ RATES: dict[str, tuple[float, float]] = {
 """Times a day, lowest and highest, where it is on at all."""
 
 SHARES: dict[str, tuple[float, float]] = {
-    "crash_midway": (0.01, 0.3),  # of decisions: the controller dies between two of its effects
+    "crash_midway": (0.01, 0.5),  # of decisions: the controller dies between two of its effects
+    "stalls_midway": (0.01, 0.3),  # of decisions: the controller is stopped after its effects
     "stillborn": (0.05, 0.6),  # of new nodes: dies before it registers
     "slow_nodes": (0.02, 0.2),  # of new nodes: registers too late
     "odd_nodes": (0.01, 0.1),  # of new nodes: has another number of workers
     "slow_first_steps": (0.1, 1.0),  # of attempts: first step takes minutes
     "stuck_stops": (0.005, 0.05),  # of stops on a node: takes longer than is allowed
-    "lost_stores": (0.05, 0.7),  # of stops on a node: has no fresh store in time
+    "lost_stores": (0.1, 1.0),  # of stops on a node: has no fresh store in time
     "late_messages": (0.001, 0.02),  # of messages: takes seconds
-    "slow_acks": (0.05, 0.5),  # of acknowledgements: travel, and may be lost
+    "slow_acks": (0.1, 1.0),  # of acknowledgements: travel, and may be lost
     "slow_fences": (0.1, 1.0),  # of fences: take seconds
     "silent_deaths": (0.1, 1.0),  # of deaths: the engine does not notice
     "stuck_survivors": (0.1, 0.9),  # of survivors of a broken attempt: hang instead of failing
@@ -76,7 +77,8 @@ class Hardship(msgspec.Struct, frozen=True, kw_only=True):
     def prompt(self) -> bool:
         """Whether everything that is sent is heard within a second."""
         slow = self.shares.keys() & {"late_messages", "slow_fences"}
-        return not slow and "controller_stalls" not in self.rates
+        stalls = "controller_stalls" in self.rates or "stalls_midway" in self.shares
+        return not slow and not stalls
 
     def rate(self, kind: str) -> float:
         """Times a second."""

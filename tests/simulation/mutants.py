@@ -137,12 +137,6 @@ MUTANTS: dict[str, Mutant] = {
         'return float(fruitless * __import__("random").random())',
         REPLAY,
     ),
-    "detection counts as training": Mutant(
-        "goodput/attempt.py",
-        "return attempt.ordered if fault is None else min(fault, attempt.ordered)",
-        "return attempt.ordered",
-        BOOKS,
-    ),
     "a lost node is forgotten": Mutant(
         "controller/nodes.py", "state.lost[node_id] = why", "pass", GIVEN
     ),
