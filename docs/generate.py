@@ -36,7 +36,7 @@ EXIT_MEANINGS = {
     ExitStatus.INTERRUPTED: "The job was stopped: Ctrl-C, SIGTERM or `holdfast stop`.",
 }
 
-SHAPES = ("status.py", "simulation/answer.py", "simulation/result.py")
+SHAPES = ("status.py", "simulation/answer.py", "simulation/result.py", "simulation/swarm.py")
 
 FILES = (
     ("job.json", "`run`", "The validated job, paths made absolute."),
@@ -317,6 +317,8 @@ end in `_s`.
 | `validate` | `valid`, `job` |
 | `simulate SCENARIO` | `Answer` |
 | `simulate SCENARIO --sweep ...` | `SweepAnswer` |
+| `simulate --swarm` | `worlds`, `outcomes` {{outcome or `foul`: count}}, `fouls` [`Told`] |
+| `simulate --seed` | `world` (`Told`), `journal` (path) |
 | `doctor` | `ok`, `checks` [`name`, `ok`, `found`, `help`] |
 | `explain` | `slug`, `exit_status`, `explanation` |
 | `version` | `holdfast`, `python` |

@@ -17,14 +17,20 @@ if TYPE_CHECKING:
 
 def swarm(first: int, worlds: int, *, hours: float, nodes: int, as_json: bool) -> None:
     """Run `worlds` worlds from seed `first` on; ends with status 1 if a referee objects."""
-    told = sorted(_watched(first, worlds, hours, nodes), key=lambda t: t.seed)
-    bad = [t for t in told if t.foul]
+    outcomes: Counter[str] = Counter()
+    bad: list[Told] = []
+    happened = 0
+    for told in _watched(first, worlds, hours, nodes):
+        outcomes["foul" if told.foul else told.outcome] += 1
+        happened += told.happened
+        if told.foul:
+            bad.append(told)
+    bad.sort(key=lambda told: told.seed)
     if as_json:
-        json_result({"worlds": len(told), "outcomes": _outcomes(told), "fouls": bad})
+        json_result({"worlds": worlds, "outcomes": _told(outcomes), "fouls": bad})
     else:
-        outcomes = ", ".join(f"{n} {name}" for name, n in _outcomes(told).items())
-        happened = sum(t.happened for t in told)
-        result(f"{count(len(told), 'world')}, {happened} things happened: {outcomes}")
+        ended = ", ".join(f"{n} {name}" for name, n in _told(outcomes).items())
+        result(f"{count(worlds, 'world')}, {happened} things happened: {ended}")
         _show_fouls(bad)
     if bad:
         raise typer.Exit(int(ExitStatus.JOB_FAILED))
@@ -48,8 +54,9 @@ def _watched(first: int, worlds: int, hours: float, nodes: int) -> Iterator["Tol
             yield told
 
 
-def _outcomes(told: list["Told"]) -> dict[str, int]:
-    return dict(Counter("foul" if t.foul else t.outcome for t in told).most_common())
+def _told(outcomes: Counter[str]) -> dict[str, int]:
+    """The most frequent first, in the same order whichever world was over first."""
+    return dict(sorted(outcomes.items(), key=lambda item: (-item[1], item[0])))
 
 
 def _show_fouls(bad: list["Told"]) -> None:
