@@ -2,13 +2,14 @@
 
 What happens is a phrase, `a exits` or `controller dies`; a phrase that makes no sense at its moment
 (an answer to an order that was not given) does nothing. Nodes obey orders as agents do: one counts
-only if it is newer than any seen, and what they have to say is kept while nobody listens.
+only if it is newer than any seen, and what they have to say is kept while nobody listens. No fact
+is ever acknowledged, so that each new controller hears all of them again.
 """
 
 from collections import deque
 from dataclasses import dataclass, field
 
-from holdfast.actions import AnyAction, AskNodes, EndJob, Entry, Fence
+from holdfast.actions import AnyAction, AskNodes, EndJob, Entry, Fence, Outcome
 from holdfast.controller import Controller, Limits, Phase
 from holdfast.controller.invariants import check
 from holdfast.drivers.bridge import Bridge
@@ -54,7 +55,8 @@ class Place:
     rank: int = 0
     seen: int = 0  # newest attempt it was told to start or stop
     stopping: int = 0  # attempt of an order to stop that it has not answered
-    held: list[AgentFact] = field(default_factory=list)
+    facts: list[AgentFact] = field(default_factory=list)
+    told: int = 0  # facts that this life of the controller has heard
 
 
 class Site:
@@ -65,7 +67,8 @@ class Site:
         self.now = 0.0
         self.places: dict[str, Place] = {}
         self.journal: list[Entry] = []
-        self.finished = -1  # newest attempt in which a worker has done all steps
+        self.doomed = False  # the controller dies before it carries out its next orders
+        self.finished: dict[int, set[int]] = {}  # attempt → ranks that have done all steps
         self._ports = 0
         self._one, self._given_up = OneAttempt(), GivenUp()
         self._take_over(JobSubmitted())
@@ -79,7 +82,7 @@ class Site:
         self.state = self.controller.state
         self.bridge = Bridge(self.state, TIMEOUT_S, self.now)
         for place in self.places.values():
-            place.connected = False
+            place.connected, place.told = False, 0
         self.put(first)
 
     def put(self, *events: AnyEvent) -> None:
@@ -93,6 +96,10 @@ class Site:
             entry = Entry(len(self.journal) + 1, at, event, tuple(actions))
             self.journal.append(entry)
             self._given_up.journaled(entry)
+            if actions and self.doomed:
+                self.doomed = False
+                self._resume()
+                return
             for action in actions:
                 queue.extend(self._carry_out(action))
 
@@ -109,6 +116,9 @@ class Site:
             case Fence():
                 self._end(self.places[action.node])
             case EndJob():
+                done = self.finished.get(self.state.attempt, set())
+                well = action.outcome is Outcome.SUCCEEDED
+                assert not well or len(done) == 2, f"only ranks {done} have finished"
                 for place in self.places.values():
                     self._end(place)
         return events
@@ -148,12 +158,17 @@ class Site:
     def happen(self, phrase: str) -> None:
         """One of the phrases below, with `a`, `b`, ... or `controller` in front of it."""
         who, verb = phrase.split()
-        if who == "controller":
-            self._take_over(ControllerResumed(existing=tuple(self.living())))
+        if phrase == "controller dies":
+            self._resume()
+        elif phrase == "controller chokes":
+            self.doomed = True
         elif who == "person":
             self.put(StopRequested(by="a person"))
         elif who in self.living():
             getattr(self, verb)(self.places[who])
+
+    def _resume(self) -> None:
+        self._take_over(ControllerResumed(existing=tuple(self.living())))
 
     def living(self) -> list[str]:
         """Nodes whose process exists."""
@@ -178,9 +193,7 @@ class Site:
         place.connected = True
         self._tell(place, self.bridge.orders_for(place.node))
         self.put(*events)
-        held, place.held = place.held, []
-        for fact in held:
-            self._say(place, fact)
+        self._deliver(place)
 
     def readies(self, place: Place) -> None:
         """It can start workers."""
@@ -205,15 +218,24 @@ class Site:
     def finishes(self, place: Place) -> None:
         """Its worker has done all steps."""
         if place.runs:
-            self.finished = place.runs
+            self.finished.setdefault(place.runs, set()).add(place.rank)
             self.exits(place, well=True)
 
     def answers(self, place: Place) -> None:
-        """Nothing is left of what it was told to stop."""
+        """Nothing is left of what it was told to stop; its next store is up."""
+        self._stopped(place, self._store())
+
+    def halts(self, place: Place) -> None:
+        """Nothing is left of what it was told to stop, but it is not ready for more."""
+        if place.stopping:
+            place.ready = False
+            self._stopped(place, None)
+
+    def _stopped(self, place: Place, store: Store | None) -> None:
         if place.stopping:
             place.runs = 0 if place.runs <= place.stopping else place.runs
             attempt, place.stopping = place.stopping, 0
-            self._say(place, WorkersStopped(node=place.node, attempt=attempt, store=self._store()))
+            self._say(place, WorkersStopped(node=place.node, attempt=attempt, store=store))
 
     def reports(self, place: Place) -> None:
         """Telemetry: its worker has done steps that are new."""
@@ -241,6 +263,8 @@ class Site:
 
     def vanishes(self, place: Place) -> None:
         """It cannot be reached for longer than it may; its worker goes on."""
+        if not place.connected:
+            self.bridge.expect(place.node, self.now)
         place.connected = False
         self.now += TIMEOUT_S + 1.0
         for other in self.places.values():
@@ -248,10 +272,14 @@ class Site:
         self.put(*self.bridge.tick(self.now))
 
     def _say(self, place: Place, fact: AgentFact) -> None:
-        if place.connected:
+        place.facts.append(fact)
+        self._deliver(place)
+
+    def _deliver(self, place: Place) -> None:
+        while place.connected and place.told < len(place.facts):
+            fact = place.facts[place.told]
+            place.told += 1
             self.put(*self.bridge.fact(place.node, fact, self.now))
-        else:
-            place.held.append(fact)
 
     def _store(self) -> Store:
         self._ports += 1
@@ -265,7 +293,7 @@ class Site:
             if self.settled():
                 return
             verbs = ["readies", "answers", "reports"]
-            verbs += ["finishes"] if self.finished == self.state.attempt else []
+            verbs += ["finishes"] if self.state.attempt in self.finished else []
             for node in self.living():
                 if not self.places[node].connected:
                     self.happen(f"{node} connects")

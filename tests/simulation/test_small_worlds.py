@@ -81,6 +81,23 @@ CASES: dict[str, tuple[tuple[str, ...], Lanes, set[End]]] = {
         each("controller dies", "a dies", "b connects", "b answers", "c connects", "c readies"),
         {("running", 2, 1)},
     ),
+    "the controller dies before it carries out its orders": (
+        TRAINS,
+        each("controller chokes", "a exits", "a connects", "b connects", "a answers", "b answers"),
+        {("running", 2, 1)},
+    ),
+    "the controller dies before it fences a node that is silent": (
+        TRAINS,
+        each(
+            "controller chokes", "a vanishes", "a connects", "b connects", "b answers", "c connects"
+        ),
+        {("running", 2, 1)},
+    ),
+    "the controller dies and a node has no store": (
+        TRAINS,
+        each("controller dies", "a exits", "a halts", "b answers", "a readies", "a connects"),
+        {("running", 2, 1)},
+    ),
     "the controller dies twice before everybody has come": (
         (),
         (("controller dies", "controller dies"), *each("a connects", "b connects", "a readies")),
@@ -96,7 +113,7 @@ CASES: dict[str, tuple[tuple[str, ...], Lanes, set[End]]] = {
         each("a finishes", "b finishes", "a dies", "controller dies", "a reports", "b connects"),
         {("succeeded", 1, 0), ("succeeded", 2, 1)},
     ),
-}  # fmt: skip
+}
 
 
 def interleavings(lanes: Lanes) -> Iterator[tuple[str, ...]]:

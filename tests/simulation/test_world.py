@@ -1,0 +1,181 @@
+"""A world is its seed: the same journal, byte for byte, and one that production reads."""
+
+import hashlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from holdfast import journal
+from holdfast.actions import Entry
+from holdfast.controller import Phase
+from holdfast.goodput import ledger
+from holdfast.simulation.hardship import RATES, SHARES, Hardship, draw
+from holdfast.simulation.nature import AT_ONCE_MAX, Foul, Nature
+from holdfast.simulation.swarm import run
+from holdfast.simulation.world import World
+
+SEEDS = range(40)
+DIGESTS = """
+import hashlib, sys
+from holdfast.simulation.swarm import run
+for seed in range(40):
+    told, lines = run(seed, hours=8.0, nodes=8)
+    print(seed, told.happened, told.outcome, len(lines), hashlib.sha256(lines).hexdigest())
+"""
+
+
+def digests(hash_seed: str) -> str:
+    environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+    return subprocess.run(
+        [sys.executable, "-c", DIGESTS], env=environment, capture_output=True, text=True, check=True
+    ).stdout
+
+
+def test_the_same_seed_gives_the_same_journal_however_python_hashes() -> None:
+    first, second = digests("0"), digests("4242")
+    assert first == second
+    here = [run(seed, hours=8.0, nodes=8)[1] for seed in SEEDS]
+    assert [line.split()[-1] for line in first.splitlines()] == [
+        hashlib.sha256(lines).hexdigest() for lines in here
+    ]
+    assert len(set(here)) == len(SEEDS)
+
+
+def test_every_kind_of_hardship_is_on_in_some_worlds_and_off_in_others() -> None:
+    worlds = [draw(seed) for seed in range(200)]
+    for kind in RATES:
+        assert 20 < sum(kind in world.rates for world in worlds) < 180, kind
+    for kind in SHARES:
+        assert 20 < sum(kind in world.shares for world in worlds) < 180, kind
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 3, 16])
+def test_a_world_is_no_larger_than_it_may_be(nodes: int) -> None:
+    for seed in SEEDS:
+        limits = draw(seed, nodes=nodes).limits
+        assert 1 <= limits.node_count <= nodes
+        assert limits.node_count + limits.spare_count <= max(2, nodes)
+
+
+@pytest.fixture(scope="module", params=[3, 5, 17, 23])
+def world(request: pytest.FixtureRequest) -> World:
+    """A world that is over."""
+    lived = World(draw(request.param, hours=8.0, nodes=8))
+    lived.run()
+    return lived
+
+
+def test_the_journal_of_a_world_is_one_that_production_replays(
+    world: World, tmp_path: Path
+) -> None:
+    path = tmp_path / "journal.jsonl"
+    path.write_bytes(world.book.lines)
+    limits = world.hardship.limits
+    controller, book = journal.replay(path, limits)
+    book.close()
+    assert book.seq == world.referees.entries
+    assert controller.state == world.book.whole().state
+    assert controller.state.outcome is world.referees.outcome
+    for entry, again in zip(journal.entries(path), journal.entries(path), strict=True):
+        assert entry == again
+
+
+def test_the_ledger_of_a_world_can_be_drawn_up_from_its_journal(world: World) -> None:
+    lines = bytes(world.book.lines).splitlines()[1:]
+    entries = [msgspec.json.decode(line, type=Entry) for line in lines]
+    first, last = entries[0].at, entries[-1].at
+    books = ledger(first, entries, last)
+    assert sum(books.seconds().values()) == pytest.approx(last - first, abs=0.01)
+
+
+def quiet(**changes: object) -> Hardship:
+    """A world of two nodes and a spare in which nothing goes wrong unless asked for."""
+    hard = draw(0, hours=2.0, nodes=3)
+    limits = msgspec.structs.replace(hard.limits, node_count=2, spare_count=1, max_restarts=20)
+    calm = msgspec.structs.replace(
+        hard,
+        limits=limits,
+        workers=1,
+        step_s=1.0,
+        snapshot_every=1,
+        instrumented=True,
+        total_steps=1000,
+        user_error_step=0,
+        stop_after_h=0.0,
+        clock_step_s=0.0,
+        rates={},
+        shares={},
+    )
+    return msgspec.structs.replace(calm, **changes)
+
+
+def lived(hard: Hardship) -> World:
+    world = World(hard)
+    world.run()
+    assert world.control is not None
+    return world
+
+
+def test_where_nothing_goes_wrong_the_job_succeeds_at_its_first_attempt() -> None:
+    world = lived(quiet())
+    assert (world.referees.outcome, world.referees.attempts) == ("succeeded", 1)
+    assert 1000.0 < world.nature.now < 2000.0
+
+
+def test_a_bug_of_the_users_code_fails_the_job_after_one_more_try() -> None:
+    world = lived(quiet(user_error_step=500, snapshot_every=3))
+    assert (world.referees.outcome, world.referees.attempts) == ("failed", 2)
+
+
+def test_a_request_to_stop_is_obeyed() -> None:
+    world = lived(quiet(stop_after_h=0.1))
+    assert world.referees.outcome == "stopped"
+    assert world.control is not None
+    assert world.control.state.phase is Phase.STOPPED
+
+
+@pytest.mark.parametrize("kind", sorted(RATES))
+def test_each_kind_of_fault_alone_is_survived(kind: str) -> None:
+    """At the highest rate that is ever drawn."""
+    world = lived(quiet(rates={kind: RATES[kind][1]}, total_steps=0))
+    assert world.referees.outcome in ("stopped", "gave_up")
+
+
+@pytest.mark.parametrize("kind", sorted(SHARES))
+def test_each_kind_of_mishap_alone_is_survived(kind: str) -> None:
+    """With the highest probability that is ever drawn, among faults that give occasion to it."""
+    rates = {"worker_kills": 80.0, "node_deaths": 40.0, "controller_crashes": 20.0}
+    world = lived(quiet(rates=rates, shares={kind: SHARES[kind][1]}, total_steps=0))
+    assert world.referees.outcome in ("stopped", "gave_up")
+
+
+def test_a_world_in_which_time_stands_still_is_a_foul() -> None:
+    nature = Nature(quiet())
+
+    def again() -> None:
+        nature.after(0.0, again)
+
+    again()
+    with pytest.raises(Foul, match=f"time goes on at 0.000 s: {AT_ONCE_MAX} things"):
+        nature.run(1.0)
+
+
+def test_things_at_the_same_time_happen_in_the_order_in_which_they_were_planned() -> None:
+    nature = Nature(quiet())
+    seen: list[int] = []
+    for number in range(20):
+        nature.after(1.0, seen.append, number)
+    nature.after(0.5, seen.append, -1)
+    nature.run(2.0)
+    assert seen == [-1, *range(20)]
+    assert nature.now == 2.0
+
+
+def test_nothing_goes_wrong_by_chance_once_it_is_calm() -> None:
+    nature = Nature(quiet())
+    nature.calm = True
+    assert not any(nature.chance(1.0) for _ in range(100))
