@@ -276,12 +276,16 @@ class Floor:
 
     def _leave_copies(self, run: Run, rank: int, mine: int, step: int) -> None:
         """The newest snapshot may be torn, or not be at the buddy yet; the one before is whole."""
-        group, every = run.group, self._hard.snapshot_every
+        group, every, place = run.group, self._hard.snapshot_every, rank - run.ranks[0]
         newest = step - (step - group.inherited_step) % every
         keys = [group.restored] if group.restored else []
         if newest - every > group.inherited_step:
             keys = [Key(group.attempt, newest - every)]
         buddy = list(keys)
+        if min(mine, newest) < group.inherited_step + every:  # nothing is overwritten yet
+            old = run.host.memory.get(place, NOTHING)
+            keys += _ahead(old.private, group.inherited_step)
+            buddy += _ahead(old.buddy, group.inherited_step)
         if mine >= newest > group.inherited_step:
             key = [Key(group.attempt, newest)]
             keys += [] if self._nature.chance(self._hard.share("torn_copies")) else key
@@ -289,7 +293,7 @@ class Floor:
         if self._nature.chance(self._hard.share("damaged_copies")):
             keys = []
         whole = frozenset(keys)
-        run.host.memory[rank - run.ranks[0]] = Holding(whole, whole, frozenset(buddy))
+        run.host.memory[place] = Holding(whole, whole, frozenset(buddy))
 
     def _fail_later(self, run: Run, *, surely: bool = False) -> None:
         """A survivor of a broken attempt fails by itself, or hangs until it is stopped."""
@@ -376,3 +380,8 @@ class Floor:
         if self.finished(group):
             end = self._end_of(group, self._hard.total_steps)
             found[Milestone.FINISHED] = max(0.0, now - end)
+
+
+def _ahead(keys: frozenset[Key], step: int) -> list[Key]:
+    """What is left of a snapshot that not everybody had, so that training went on before it."""
+    return sorted((key for key in keys if key.step > step), key=lambda key: key.step)[-1:]

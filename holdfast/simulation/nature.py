@@ -8,6 +8,7 @@ All chance comes from one generator that is seeded with the world's number.
 import heapq
 import math
 from collections.abc import Callable
+from enum import StrEnum
 from random import Random
 
 from holdfast.simulation.hardship import Hardship
@@ -15,10 +16,26 @@ from holdfast.simulation.hardship import Hardship
 AT_ONCE_MAX = 10_000
 
 
+class Promise(StrEnum):
+    """What must hold in every world. Each is needed by a planted bug, or it is removed."""
+
+    ONE_ATTEMPT = "one attempt"
+    GIVEN_UP = "given up for good"
+    SNAPSHOT = "the newest whole snapshot"
+    EFFICIENCY = "nothing healthy is touched"
+    PERSISTENCE = "restarts have a limit and a reason"
+    REPLAY = "replay gives the same"
+    BOOKS = "the ledger adds up"
+    LIVENESS = "recovers once it is calm"
+    SPARES = "has its spares again"
+    END = "ends when asked"
+    TIME = "time goes on"
+
+
 class Foul(AssertionError):  # noqa: N818 - a referee's word, not an error of the caller
     """A promise was broken: which, when (virtual seconds), and how."""
 
-    def __init__(self, promise: str, at: float, how: str) -> None:
+    def __init__(self, promise: Promise, at: float, how: str) -> None:
         super().__init__(f"{promise} at {at:.3f} s: {how}")
         self.promise, self.at, self.how = promise, at, how
 
@@ -49,7 +66,7 @@ class Nature:
             self.happened += 1
             self._at_once = self._at_once + 1 if self.now == before else 0
             if self._at_once > AT_ONCE_MAX:
-                raise Foul("time goes on", self.now, f"{AT_ONCE_MAX} things happen at once")
+                raise Foul(Promise.TIME, self.now, f"{AT_ONCE_MAX} things happen at once")
             what(*words)
         self.now = max(self.now, until)
 

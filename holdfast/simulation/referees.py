@@ -7,23 +7,31 @@ bug needs is removed (tests/simulation/test_mutants.py).
 
 import math
 from collections.abc import Callable, Sequence
+from signal import SIGSEGV
 
 from holdfast.actions import AnyAction, Dismiss, Entry, Fence, Outcome, StartAttempt, StopAttempt
 from holdfast.checkpoint.choose import Holding, Plan
 from holdfast.controller import State
-from holdfast.events import AttemptStopped, NodeLeft, NodeLost, WorkerExited
+from holdfast.events import (
+    AttemptStopped,
+    ControllerResumed,
+    Diagnosed,
+    NodeLeft,
+    NodeLost,
+    StopRequested,
+    WorkerExited,
+)
 from holdfast.goodput import Bucket, Ledger
 from holdfast.messages import Start, ToAgent
 from holdfast.simulation.hardship import Hardship
-from holdfast.simulation.nature import Foul, Nature
+from holdfast.simulation.nature import Foul, Nature, Promise
 
+REASONS = (NodeLost, NodeLeft, StopRequested, ControllerResumed)  # to stop what is not broken
 SLACK_S = 1.0  # by which the ledger may differ from the truth, because messages take time
 
 
 class OneAttempt:
     """Never two attempts at once, never two nodes with one rank, never a store for two attempts."""
-
-    promise = "one attempt"
 
     def __init__(self) -> None:
         self._stores: dict[int, int] = {}  # port → attempt
@@ -42,8 +50,6 @@ class OneAttempt:
 
 class GivenUp:
     """A node that was given up is never told to train, and does not train."""
-
-    promise = "given up for good"
 
     def __init__(self) -> None:
         self._nodes: set[str] = set()
@@ -67,8 +73,6 @@ class GivenUp:
 class Snapshots:
     """Training goes on from the newest snapshot that is whole for every rank, and from no other."""
 
-    promise = "the newest whole snapshot"
-
     def resumed(
         self, attempt: int, plan: Plan | None, held: Sequence[Holding], workers: int
     ) -> str:
@@ -77,9 +81,7 @@ class Snapshots:
         found = (plan.key.step, plan.key.attempt) if plan is not None else None
         if found != best:
             return f"attempt {attempt} goes on from {found}, not from {best} (step, attempt)"
-        return (
-            f"attempt {attempt} goes on from its own future" if best and best[1] >= attempt else ""
-        )
+        return _lacking(attempt, plan, held, workers) if plan is not None else ""
 
 
 def _keys(held: Sequence[Holding]) -> set[tuple[int, int]]:
@@ -97,12 +99,22 @@ def _whole(key: tuple[int, int], held: Sequence[Holding], workers: int) -> bool:
     return True
 
 
+def _lacking(attempt: int, plan: Plan, held: Sequence[Holding], workers: int) -> str:
+    """Who is to give what it does not have."""
+    for rank, (shared, private) in enumerate(zip(plan.shared_from, plan.private_from, strict=True)):
+        copies = held[private].private if private == rank else held[private].buddy
+        neighbour = private in (rank, (rank + workers) % len(held))
+        if plan.key not in held[shared].shared or plan.key not in copies or not neighbour:
+            return f"rank {rank} of attempt {attempt} is sent to ranks {shared}, {private} in vain"
+    return ""
+
+
 class Efficiency:
     """No attempt is stopped in which nothing broke, no node given up that nothing is wrong with."""
 
-    promise = "nothing healthy is touched"
-
-    def __init__(self) -> None:
+    def __init__(self, hardship: Hardship) -> None:
+        self._replace_after = hardship.limits.replace_after
+        self._crashes: dict[str, set[tuple[int, int]]] = {}  # node → attempts and ranks
         self._broken: set[int] = set()
         self._stopped = 0
 
@@ -115,18 +127,22 @@ class Efficiency:
         event = entry.event
         if isinstance(event, NodeLost) and not in_trouble(event.node):
             return f"{event.node} is given up ({event.detail}) and is well"
+        if isinstance(event, WorkerExited) and event.signal == SIGSEGV:
+            self._crashes.setdefault(event.node, set()).add((event.attempt, event.rank))
         for action in entry.actions:
             if isinstance(action, StopAttempt) and action.attempt > self._stopped:
                 self._stopped = action.attempt
-                if isinstance(event, WorkerExited) and action.attempt not in self._broken:
+                if not isinstance(event, REASONS) and action.attempt not in self._broken:
                     return f"attempt {action.attempt} is stopped ({action.reason}) and was well"
+            elif isinstance(action, Fence) and isinstance(event, Diagnosed):
+                crashes = len(self._crashes.get(action.node, ()))
+                if crashes < self._replace_after:
+                    return f"{action.node} is replaced and its workers crashed {crashes} times"
         return ""
 
 
 class Persistence:
     """Neither a crash loop nor a bug is restarted for ever, and the job ends only for a reason."""
-
-    promise = "restarts have a limit and a reason"
 
     def __init__(self, hardship: Hardship) -> None:
         self._limits, self._instrumented = hardship.limits, hardship.instrumented
@@ -168,8 +184,6 @@ class Persistence:
 class Replay:
     """The journal alone gives the same decisions and the same state."""
 
-    promise = "replay gives the same"
-
     def __init__(self) -> None:
         self._left: State | None = None
 
@@ -192,8 +206,6 @@ class Replay:
 class Books:
     """The ledger adds up, and calls nothing productive that was not trained."""
 
-    promise = "the ledger adds up"
-
     def at_end(self, ledger: Ledger, new_steps_s: float) -> str:
         """The books are closed; `new_steps_s` is how long it takes to do what was done, once."""
         total = sum(ledger.buckets.values())
@@ -214,7 +226,7 @@ class Referees:
     def __init__(self, hardship: Hardship, nature: Nature) -> None:
         self._hard, self._nature = hardship, nature
         self._one, self._given_up, self._snapshots = OneAttempt(), GivenUp(), Snapshots()
-        self._efficiency, self._persistence = Efficiency(), Persistence(hardship)
+        self._efficiency, self._persistence = Efficiency(hardship), Persistence(hardship)
         self._replay, self._books = Replay(), Books()
         self.in_trouble: Callable[[str], bool] = bool
         self.over = False  # the job has ended and that was carried out
@@ -224,7 +236,7 @@ class Referees:
         self.stillborn = 0  # nodes that died before they said anything, or did not fit
         self._waits_since = 0.0  # no attempt, and a controller that waits for nodes
 
-    def _judge(self, promise: str, how: str) -> None:
+    def _judge(self, promise: Promise, how: str) -> None:
         if how:
             raise Foul(promise, self._nature.now, how)
 
@@ -234,13 +246,13 @@ class Referees:
         """A node begins to run workers."""
         self.attempts = max(self.attempts, order.attempt)
         how = self._one.launched(order, others, there)
-        self._judge(OneAttempt.promise, how and f"{node}: {how}")
+        self._judge(Promise.ONE_ATTEMPT, how and f"{node}: {how}")
 
     def resumed(
         self, attempt: int, plan: Plan | None, held: Sequence[Holding], workers: int
     ) -> None:
         """An attempt has chosen its snapshot."""
-        self._judge(Snapshots.promise, self._snapshots.resumed(attempt, plan, held, workers))
+        self._judge(Promise.SNAPSHOT, self._snapshots.resumed(attempt, plan, held, workers))
 
     def broken(self, attempt: int) -> None:
         """Something broke in this attempt."""
@@ -254,13 +266,13 @@ class Referees:
 
     def ordered(self, node: str, messages: Sequence[ToAgent]) -> None:
         """These messages go to a node."""
-        self._judge(GivenUp.promise, self._given_up.ordered(node, messages))
+        self._judge(Promise.GIVEN_UP, self._given_up.ordered(node, messages))
 
     def journaled(self, entry: Entry) -> None:
         """A fact and what was decided are on the disk."""
         self.entries = entry.seq
-        self._judge(Efficiency.promise, self._efficiency.journaled(entry, self.in_trouble))
-        self._judge(Persistence.promise, self._persistence.journaled(entry))
+        self._judge(Promise.EFFICIENCY, self._efficiency.journaled(entry, self.in_trouble))
+        self._judge(Promise.PERSISTENCE, self._persistence.journaled(entry))
         self._given_up.journaled(entry)
         self.stillborn += any(isinstance(a, Dismiss) for a in entry.actions)
         if isinstance(entry.event, AttemptStopped):
@@ -268,7 +280,7 @@ class Referees:
 
     def replayed(self, entry: Entry, seq: int, actions: Sequence[AnyAction]) -> None:
         """An entry was handled again, by another controller."""
-        self._judge(Replay.promise, self._replay.replayed(entry, seq, actions))
+        self._judge(Promise.REPLAY, self._replay.replayed(entry, seq, actions))
 
     def crashed(self, state: State, durable: bool) -> None:
         """A controller is gone."""
@@ -277,7 +289,7 @@ class Referees:
     def restarted(self, state: State) -> None:
         """There is a controller again."""
         self._waits_since = self._nature.now
-        self._judge(Replay.promise, self._replay.restarted(state))
+        self._judge(Promise.REPLAY, self._replay.restarted(state))
 
     # ── the end ──
 
@@ -291,7 +303,7 @@ class Referees:
             Outcome.GAVE_UP: self._may_give_up(at),
         }
         how = "" if reasons[outcome] else f"the job {outcome.value} for no reason"
-        self._judge(Persistence.promise, how)
+        self._judge(Promise.PERSISTENCE, how)
 
     def _may_give_up(self, at: float) -> bool:
         waited_s = self._nature.now - self._waits_since
@@ -301,15 +313,15 @@ class Referees:
     def calm(self, trains: bool, what: str, at_work: Sequence[str], nodes: int) -> None:
         """Nothing has gone wrong for long; the job has so many nodes."""
         how = "" if trains else f"nothing goes wrong any more and the job does not train: {what}"
-        self._judge("recovers once it is calm", how)
-        self._judge(GivenUp.promise, self._given_up.calm(at_work))
+        self._judge(Promise.GIVEN_UP, self._given_up.calm(at_work))
+        self._judge(Promise.LIVENESS, how)
         wanted = self._hard.limits.node_count + self._hard.limits.spare_count
         few = nodes < wanted and self.stillborn < 3
-        self._judge("has its spares again", f"{nodes} nodes of {wanted}" if few else "")
+        self._judge(Promise.SPARES, f"{nodes} nodes of {wanted}" if few else "")
 
     def at_end(self, ledger: Ledger, new_steps_s: float) -> None:
         """All is said. Ages are as of sending, so what travels long is booked later than it was."""
-        self._judge("ends when asked", "" if self.over else "the job goes on")
+        self._judge(Promise.END, "" if self.over else "the job goes on")
         known = self._hard.instrumented and not self._hard.clock_step_s and self._hard.prompt
         how = self._books.at_end(ledger, new_steps_s if known else math.inf)
-        self._judge(Books.promise, how)
+        self._judge(Promise.BOOKS, how)

@@ -66,13 +66,17 @@ def test_snapshots_that_are_all_corrupted_cost_the_work_but_not_the_job(home: Pa
     assert "starting from step 0" in job.said()
 
 
-def test_a_truncated_arena_crashes_one_worker_and_loses_at_most_a_step(home: Path) -> None:
+def test_a_truncated_arena_breaks_one_worker_and_loses_at_most_a_step(home: Path) -> None:
+    """Who touches the hole first decides what is seen. A worker that copies its own part dies of
+    SIGBUS; when it is the kernel, receiving a neighbour's part for gloo, gloo drops the connection
+    and waits on in silence, so that only the neighbour has something to say."""
     job = small(home, args=["--steps", "60"], snapshots={"every_steps": 1}).start()
     job.wait_step(15)
     os.truncate(arena_of(job, 1), 0)
     job.wait_end()
     (incident,) = job.incidents()
-    assert (incident.cause, incident.signal) == ("worker-crashed", signal.SIGBUS)
+    seen = (incident.cause, incident.signal)
+    assert seen in [("worker-crashed", signal.SIGBUS), ("peer-lost", None)]
     assert incident.steps_lost <= 2
     assert len(job.losses()) == 60
 
