@@ -144,6 +144,11 @@ SLUGS: dict[str, Slug] = {
         "Plots need matplotlib, which comes with the extra `plot`, and a file name that ends with "
         ".png or .svg in a folder that can be written.",
     ),
+    "simulation-killed": Slug(
+        ExitStatus.PLATFORM,
+        "A process in which worlds are simulated was killed from outside, most often by the kernel "
+        "for want of memory. The worlds it had are lost; each can be run again by its seed.",
+    ),
     "run-unavailable": Slug(
         ExitStatus.USAGE,
         "holdfast.train was asked for something that only works after join(), or join() was "

@@ -8,13 +8,15 @@ end needs no more memory than a short one.
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from itertools import islice
 from multiprocessing import get_context
 
 import msgspec
 
+from holdfast.errors import Error
 from holdfast.simulation.hardship import draw
 from holdfast.simulation.world import World
 
@@ -70,8 +72,11 @@ def _tell(seed: int, hours: float, nodes: int) -> Told:
     return run(seed, hours=hours, nodes=nodes)[0]
 
 
-def swarm(first: int, count: int, *, hours: float = 24.0, nodes: int = 16) -> Iterator[Told]:
-    """Run `count` worlds from seed `first` on; each is told as soon as it is over."""
+def swarm(first: int, count: int, *, hours: float = 24.0, nodes: int = 16) -> Generator[Told]:
+    """Run `count` worlds from seed `first` on; each is told as soon as it is over.
+
+    Raises `Error` simulation-killed if one of our processes is killed.
+    """
     processes = min(len(os.sched_getaffinity(0)), count)
     quiet = (signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is this process's business
     seeds = iter(range(first, first + count))
@@ -79,6 +84,8 @@ def swarm(first: int, count: int, *, hours: float = 24.0, nodes: int = 16) -> It
     with ProcessPoolExecutor(processes, context, signal.signal, quiet) as pool:
         try:
             yield from _told(pool, seeds, 2 * processes, hours, nodes)
+        except BrokenProcessPool as error:
+            raise _killed() from error
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
@@ -92,3 +99,12 @@ def _told(
         done, running = wait(running, return_when=FIRST_COMPLETED)
         running |= {pool.submit(_tell, seed, hours, nodes) for seed in islice(seeds, len(done))}
         yield from (future.result() for future in done)
+
+
+def _killed() -> Error:
+    return Error(
+        "simulation-killed",
+        "a process that simulates worlds was killed",
+        why="somebody or the kernel, for want of memory, sent it SIGKILL",
+        help="run fewer at a time: taskset --cpu-list 0 holdfast simulate --swarm 100",
+    )

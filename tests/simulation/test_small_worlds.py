@@ -89,7 +89,7 @@ CASES: dict[str, tuple[tuple[str, ...], Lanes, set[End]]] = {
     "the controller dies before it fences a node that is silent": (
         TRAINS,
         each(
-            "controller chokes", "a vanishes", "a connects", "b connects", "b answers", "c connects"
+            "controller chokes", "a vanishes", "b connects", "b answers", "c connects", "c readies"
         ),
         {("running", 2, 1)},
     ),
