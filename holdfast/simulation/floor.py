@@ -122,7 +122,8 @@ class Floor:
             self.break_up(group, "its rendezvous store was gone", all_fail=True)
         self._nature.after(self._nature.about(ARRIVE_S), self._arrive, run)
         if self.crashing and not self._nature.calm:
-            self._nature.after(self._nature.about(2.0), self.kill, run, run.ranks[0], CRASHED)
+            early_s = self._nature.about(2.0 + self._hard.step_s)  # some get as far as a snapshot
+            self._nature.after(early_s, self.kill, run, run.ranks[0], CRASHED)
         return run
 
     def _group_of(self, order: Start) -> Group:
@@ -279,21 +280,22 @@ class Floor:
         group, every, place = run.group, self._hard.snapshot_every, rank - run.ranks[0]
         newest = step - (step - group.inherited_step) % every
         keys = [group.restored] if group.restored else []
+        old = run.host.memory.get(place, NOTHING)
         if newest - every > group.inherited_step:
-            keys = [Key(group.attempt, newest - every)]
-        buddy = list(keys)
-        if min(mine, newest) < group.inherited_step + every:  # nothing is overwritten yet
-            old = run.host.memory.get(place, NOTHING)
-            keys += _ahead(old.private, group.inherited_step)
-            buddy += _ahead(old.buddy, group.inherited_step)
-        if mine >= newest > group.inherited_step:
-            key = [Key(group.attempt, newest)]
-            keys += [] if self._nature.chance(self._hard.share("torn_copies")) else key
-            buddy += [] if self._nature.chance(self._hard.share("torn_copies")) else key
+            keys, old = [Key(group.attempt, newest - every)], NOTHING
+        done = mine >= newest > group.inherited_step
+        key = Key(group.attempt, newest) if done else None
+        own = keys + self._newest(key, _ahead(old.private, group.inherited_step))
+        buddy = keys + self._newest(key, _ahead(old.buddy, group.inherited_step))
         if self._nature.chance(self._hard.share("damaged_copies")):
-            keys = []
-        whole = frozenset(keys)
+            own = []
+        whole = frozenset(own)
         run.host.memory[place] = Holding(whole, whole, frozenset(buddy))
+
+    def _newest(self, key: Key | None, old: list[Key]) -> list[Key]:
+        """The copy of this snapshot or, where it was not written, what it would have replaced."""
+        written = key is not None and not self._nature.chance(self._hard.share("torn_copies"))
+        return [key] if written and key is not None else old
 
     def _fail_later(self, run: Run, *, surely: bool = False) -> None:
         """A survivor of a broken attempt fails by itself, or hangs until it is stopped."""

@@ -149,7 +149,7 @@ class Persistence:
         self._starts: list[float] = []  # by the controller's clock
         self._attempt = 0
         self._hit = False  # this attempt ran into the bug, and nothing else happened
-        self._hits = 0
+        self._hits = 0  # in a row
         self.bugs = 0
 
     def bugged(self) -> None:
@@ -169,7 +169,7 @@ class Persistence:
 
     def _started(self, at: float) -> str:
         self._starts = [t for t in self._starts if t > at - self._limits.window_s] + [at]
-        self._hits += self._hit
+        self._hits = self._hits + 1 if self._hit else 0  # else it came past the bug
         self._hit = False
         if len(self._starts) > self._limits.max_restarts + 2:
             return f"{len(self._starts)} starts within {self._limits.window_s:g} s"
