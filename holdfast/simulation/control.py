@@ -411,7 +411,7 @@ class Control:
         for agent in self._engine.living():
             agent.end(0.0)
             self._nature.after(LEAVE_S, agent.die, "the job is over")
-        self._referees.ended(action.outcome, self.state.now)
+        self._referees.ended(action.outcome)
 
     def _send(self, node: str, messages: Sequence[ToAgent]) -> None:
         agent, connection = self._engine.agent(node), self.connections.get(node)

@@ -9,7 +9,16 @@ import math
 from collections.abc import Callable, Sequence
 from signal import SIGSEGV
 
-from holdfast.actions import AnyAction, Dismiss, Entry, Fence, Outcome, StartAttempt, StopAttempt
+from holdfast.actions import (
+    AnyAction,
+    Dismiss,
+    EndJob,
+    Entry,
+    Fence,
+    Outcome,
+    StartAttempt,
+    StopAttempt,
+)
 from holdfast.checkpoint.choose import Holding, Plan
 from holdfast.controller import State
 from holdfast.events import (
@@ -230,7 +239,7 @@ class Referees:
         self._replay, self._books = Replay(), Books()
         self.in_trouble: Callable[[str], bool] = bool
         self.over = False  # the job has ended and that was carried out
-        self.stop_asked = self.finished = False
+        self.stop_asked = self.finished = self._decided = False
         self.outcome: Outcome | None = None
         self.entries = self.attempts = 0
         self.stillborn = 0  # nodes that died before they said anything, or did not fit
@@ -277,6 +286,10 @@ class Referees:
         self.stillborn += any(isinstance(a, Dismiss) for a in entry.actions)
         if isinstance(entry.event, AttemptStopped):
             self._waits_since = self._nature.now
+        for action in entry.actions:
+            if isinstance(action, EndJob) and not self._decided:
+                self._decided = True  # a controller that comes back only repeats it
+                self._judge_decision(action.outcome, entry.at)
 
     def replayed(self, entry: Entry, seq: int, actions: Sequence[AnyAction]) -> None:
         """An entry was handled again, by another controller."""
@@ -293,9 +306,11 @@ class Referees:
 
     # ── the end ──
 
-    def ended(self, outcome: Outcome, at: float) -> None:
-        """The job is over, at this time of the controller's clock."""
+    def ended(self, outcome: Outcome) -> None:
+        """The job is over."""
         self.over, self.outcome = True, outcome
+
+    def _judge_decision(self, outcome: Outcome, at: float) -> None:
         reasons = {
             Outcome.SUCCEEDED: self.finished,
             Outcome.STOPPED: self.stop_asked,
