@@ -2,23 +2,34 @@
 
 Validated by pydantic, frozen once built. Keys are accepted only when they do something; anything
 else is an error, because a setting that is silently ignored is worse than one that is missing.
-Later parts add sections beside `nodes` (resources, network, ...) without moving what is here.
+What a laptop has no use for (image, resources, network, ...) stands in sections of its own, which
+`holdfast run` leaves alone, so that one file serves both.
 """
 
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-NAME_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"  # a DNS label: it becomes a Kubernetes name
+from holdfast.spec.cluster import (
+    Access,
+    Disruption,
+    Elasticity,
+    Kubernetes,
+    Lifetime,
+    Metadata,
+    Monitoring,
+    Mpi,
+    Roles,
+    Schedule,
+    Sweep,
+)
+from holdfast.spec.network import Network
+from holdfast.spec.placement import Scheduling
+from holdfast.spec.resources import Image, Resources, Secret
+from holdfast.spec.section import NAME_PATTERN, Raw, Script, Seconds, Section
+from holdfast.spec.storage import Checkpoints, Dataset
 
-Seconds = Annotated[float, Field(gt=0, le=604_800, allow_inf_nan=False)]
-Script = Annotated[str, Field(min_length=1)]
-
-
-class Section(BaseModel):
-    """Strict and frozen: unknown keys are errors."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+Framework = Literal["pytorch", "tensorflow", "jax", "xgboost", "paddle", "mpi", "command"]
 
 
 class Nodes(Section):
@@ -100,9 +111,10 @@ class Job(Section):
     """Environment variables for the workers."""
     workdir: str = "."
     """Folder the workers start in; relative to the folder of the job file."""
-    framework: Literal["pytorch", "command"] | None = None
+    framework: Framework | None = None
     """`pytorch` gives every attempt a rendezvous store and preloads torch; `command` is anything
-    else. Default: `pytorch` for `script` and `module`, `command` for `command`."""
+    else; the others are for engines whose operator knows them. Default: `pytorch` for `script` and
+    `module`, `command` for `command`."""
     nodes: Nodes = Nodes()
     """Number of nodes and spares."""
     workers_per_node: Annotated[int, Field(ge=1, le=1024)] | Literal["auto"] = "auto"
@@ -116,6 +128,47 @@ class Job(Section):
     logs: Logs = Logs()
     """Output of the workers."""
 
+    # ── what follows describes the job on a cluster; a laptop has no use for it ──
+
+    kubernetes: Kubernetes = Kubernetes()
+    """Engine and mode on Kubernetes."""
+    image: Image | None = None
+    """Container image; needed on Kubernetes. Plain text is short for `name`."""
+    secrets: tuple[Secret, ...] = ()
+    """Kubernetes Secrets as variables or files."""
+    resources: Resources = Resources()
+    """What each node asks for."""
+    network: Network = Network()
+    """Network of the nodes."""
+    datasets: tuple[Dataset, ...] = ()
+    """Folders with data."""
+    checkpoints: Checkpoints = Checkpoints()
+    """Places for durable checkpoints."""
+    scheduling: Scheduling = Scheduling()
+    """Where nodes may run."""
+    lifetime: Lifetime = Lifetime()
+    """Time limits."""
+    schedule: Schedule | None = None
+    """Times at which a `cronjob` submits the job."""
+    elasticity: Elasticity | None = None
+    """Fewer or more nodes."""
+    roles: Roles = Roles()
+    """Processes beside the workers."""
+    mpi: Mpi = Mpi()
+    """Settings of an MPIJob."""
+    sweep: Sweep | None = None
+    """Independent trials instead of one training."""
+    metadata: Metadata = Metadata()
+    """Labels and annotations."""
+    access: Access = Access()
+    """Service account and rights."""
+    disruption: Disruption = Disruption()
+    """Budget for drains."""
+    monitoring: Monitoring = Monitoring()
+    """Prometheus."""
+    overlay: Raw = {}
+    """Merged strategically into the template of every pod, for what has no key of its own."""
+
     @model_validator(mode="after")
     def _one_program(self) -> Self:
         given = [k for k in ("script", "module", "command") if getattr(self, k) is not None]
@@ -125,7 +178,11 @@ class Job(Section):
         return self
 
     @property
+    def trains_with(self) -> Framework:
+        """The framework, said or guessed."""
+        return self.framework or ("command" if self.command is not None else "pytorch")
+
+    @property
     def uses_torch(self) -> bool:
         """Whether workers get a torch rendezvous store and torch preloaded."""
-        default = "command" if self.command is not None else "pytorch"
-        return (self.framework or default) == "pytorch"
+        return self.trains_with == "pytorch"

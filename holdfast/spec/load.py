@@ -12,7 +12,7 @@ duplicate key win silently costs a night.
 import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -21,9 +21,6 @@ from pydantic_core import ErrorDetails
 from holdfast.errors import Error
 from holdfast.spec.job import Job
 
-PLANNED_SECTIONS = frozenset(
-    ("resources", "network", "storage", "tiers", "elasticity", "scheduling", "monitoring")
-)
 PROGRAMS = ("script", "module", "command")
 FILE_BYTES_MAX = 4 * 1024 * 1024
 
@@ -75,9 +72,11 @@ def located(job: Job, folder: Path) -> Job:
 def job_schema() -> dict[str, Any]:
     """JSON schema of the job file, short forms included."""
     schema = Job.model_json_schema()
-    nodes = schema["properties"]["nodes"]
+    keys = schema["properties"]
+    nodes = keys["nodes"]
     whole = {"type": "integer", "minimum": 1, "maximum": 100_000}
-    schema["properties"]["nodes"] = {**nodes, "anyOf": [whole, {"$ref": nodes.pop("$ref")}]}
+    keys["nodes"] = {**nodes, "anyOf": [whole, {"$ref": nodes.pop("$ref")}]}
+    keys["image"]["anyOf"].insert(0, {"type": "string", "minLength": 1})
     schema["oneOf"] = [{"required": [name]} for name in PROGRAMS]
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
@@ -276,8 +275,6 @@ def _quoted(value: object) -> str:
 
 def _unknown_key(place: Place) -> str:
     key, siblings = str(place[-1]), _keys_beside(place)
-    if len(place) == 1 and key in PLANNED_SECTIONS:
-        return "not supported by this version of Holdfast"
     close = difflib.get_close_matches(key, siblings, n=1)
     hint = f"did you mean {close[0]}?" if close else f"known here: {', '.join(siblings)}"
     return f"unknown key; {hint}"
@@ -287,9 +284,19 @@ def _keys_beside(place: Place) -> list[str]:
     """The keys that are accepted in the section that holds `place`."""
     model: type[BaseModel] = Job
     for step in place[:-1]:
-        field = model.model_fields.get(str(step))
-        inner = field.annotation if field else None
-        if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
+        if isinstance(step, int):
+            continue
+        field = model.model_fields.get(step)
+        inner = _section_in(field.annotation) if field else None
+        if inner is None:
             return []
         model = inner
     return list(model.model_fields)
+
+
+def _section_in(annotation: object) -> type[BaseModel] | None:
+    """The section in `Section`, `Section | None` or `tuple[Section, ...]`."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    inner = (_section_in(argument) for argument in get_args(annotation))
+    return next((section for section in inner if section is not None), None)

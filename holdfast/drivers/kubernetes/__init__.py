@@ -1,0 +1,1 @@
+"""Kubernetes: manifests for every engine, without importing a Kubernetes client."""

@@ -1,0 +1,43 @@
+"""Names, labels and metadata of everything that belongs to a job.
+
+One label selects the pods of a job, `holdfast.dev/job`; the others say what a pod is. Labels of the
+user never replace these.
+"""
+
+from holdfast.drivers.kubernetes.manifests.request import Body, Request
+
+DOMAIN = "holdfast.dev"
+JOB = f"{DOMAIN}/job"
+ROLE = f"{DOMAIN}/role"  # node · spare · launcher · controller · chief · ps · evaluator
+MANAGED_BY = "app.kubernetes.io/managed-by"
+LONGEST = 63  # characters of a DNS label, and so of a pod's host name
+
+
+def metadata(request: Request, name: str) -> Body:
+    """`metadata` of an object of this job."""
+    user = request.job.metadata
+    found: Body = {"name": name}
+    if request.namespace is not None:
+        found["namespace"] = request.namespace
+    found["labels"] = {**user.labels, **own_labels(request)}
+    if user.annotations:
+        found["annotations"] = dict(user.annotations)
+    return found
+
+
+def own_labels(request: Request) -> dict[str, str]:
+    """Labels of every object of the job."""
+    return {JOB: request.name, MANAGED_BY: "holdfast"}
+
+
+def pod_labels(request: Request, role: str) -> dict[str, str]:
+    """Labels of a pod with this role."""
+    return {**request.job.metadata.labels, **own_labels(request), ROLE: role}
+
+
+def selector(request: Request, *roles: str) -> Body:
+    """A label selector for the job's pods, of these roles if any are given."""
+    found: Body = {"matchLabels": {JOB: request.name}}
+    if roles:
+        found["matchExpressions"] = [{"key": ROLE, "operator": "In", "values": list(roles)}]
+    return found

@@ -1,0 +1,138 @@
+"""Objects as YAML that a person likes to read, with a comment where a choice is not obvious.
+
+The same data always gives the same text: keys keep their order, small lists of plain values stand
+on one line, and whatever YAML could mistake for something else is quoted. Comments come from a
+table beside the data (`notes.py`), so that the data stays plain, exactly what a client would send.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+from holdfast.drivers.kubernetes.manifests.request import Body
+
+WIDTH = 100
+Note = tuple[str, ...]  # lines of a comment
+Path = tuple[str, ...]
+
+PLAIN = re.compile(r"[A-Za-z_/][A-Za-z0-9_./+@%=,() -]*(?::[A-Za-z0-9_./+@%=,()-]+)*")
+WORDS = frozenset(("true", "false", "null", "yes", "no", "on", "off", "y", "n", "~", ""))
+
+
+def documents(bodies: Sequence[Body], notes: "Notes") -> str:
+    """All objects as one YAML stream."""
+    return "---\n".join(document(body, notes) for body in bodies)
+
+
+def document(body: Body, notes: "Notes") -> str:
+    """One object as YAML."""
+    return "".join(f"{line}\n" for line in _mapping(body, (str(body.get("kind")),), notes))
+
+
+class Notes:
+    """Comments by place. A place is the kind and the keys below it, list positions left out; the
+    most specific entry (one with a kind) wins over one that starts with `*`."""
+
+    def __init__(self, table: dict[str, str]):
+        self._table = {tuple(place.split(".")): text for place, text in table.items()}
+
+    def at(self, path: Path) -> str | None:
+        """The comment for this place."""
+        found = self._table.get(path)
+        if found is None:
+            tails = (("*", *path[start:]) for start in range(1, len(path)))
+            found = next((self._table[tail] for tail in tails if tail in self._table), None)
+        return found
+
+
+def _mapping(body: Body, path: Path, notes: Notes) -> Iterator[str]:
+    for key, value in body.items():
+        here = (*path, key)
+        text = notes.at(here)
+        if text is not None:
+            yield from _comment(text)
+        yield from _entry(f"{scalar(key)}:", value, here, notes)
+
+
+def _comment(text: str) -> Iterator[str]:
+    line = "#"
+    for word in text.split():
+        if len(line) + len(word) >= WIDTH - 20:
+            yield line
+            line = "#"
+        line += f" {word}"
+    yield line
+
+
+def _entry(head: str, value: object, path: Path, notes: Notes) -> Iterator[str]:
+    match value:
+        case dict() if value:
+            yield head
+            yield from _indented(_mapping(value, path, notes), "  ")
+        case list() if value and not _short(value):
+            yield head
+            for item in value:
+                yield from _item(item, path, notes)
+        case str() if "\n" in value.rstrip("\n") and _block(value):
+            yield f"{head} |{'' if value.endswith(chr(10)) else '-'}"
+            yield from (f"  {line}" if line else "" for line in value.splitlines())
+        case _:
+            yield f"{head} {flow(value)}"
+
+
+def _item(item: object, path: Path, notes: Notes) -> Iterator[str]:
+    if isinstance(item, dict) and item:
+        lines = _mapping(item, path, notes)
+    elif isinstance(item, list) and item:
+        lines = (line for inner in item for line in _item(inner, path, notes))
+    else:
+        lines = (line.removeprefix("- ") for line in _entry("-", item, path, notes))
+    for number, line in enumerate(lines):
+        yield ("- " if number == 0 else "  ") + line if line else line
+
+
+def _indented(lines: Iterable[str], indent: str) -> Iterator[str]:
+    return (indent + line if line else line for line in lines)
+
+
+def _short(items: Sequence[object]) -> bool:
+    """Whether a list is short enough for one line."""
+    plain = all(isinstance(i, (str, int, float)) and "\n" not in str(i) for i in items)
+    return plain and sum(len(str(i)) + 4 for i in items) < WIDTH - 30
+
+
+def _block(text: str) -> bool:
+    """Whether a text can stand as lines: no odd characters, no blanks that would be lost."""
+    lines = text.removesuffix("\n").split("\n")
+    odd = any(line != line.rstrip() or not line.isprintable() for line in lines)
+    return bool(lines[0]) and not odd and not lines[0].startswith(" ") and bool(lines[-1])
+
+
+def flow(value: object) -> str:
+    """A value on one line."""
+    match value:
+        case dict():
+            return "{" + ", ".join(f"{scalar(k)}: {flow(v)}" for k, v in value.items()) + "}"
+        case list():
+            return "[" + ", ".join(_in_flow(item) for item in value) + "]"
+        case _:
+            return scalar(value)
+
+
+def _in_flow(value: object) -> str:
+    text = flow(value)
+    return json.dumps(value) if isinstance(value, str) and "," in text else text
+
+
+def scalar(value: object) -> str:
+    """A key or plain value; text is quoted where YAML would read it as something else."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "true" if value else "false"
+        case str():
+            plain = PLAIN.fullmatch(value) and value.lower() not in WORDS and value == value.strip()
+            return value if plain else json.dumps(value)
+        case _:
+            return str(value)

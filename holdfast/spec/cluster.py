@@ -1,0 +1,177 @@
+"""How a job lives on a cluster: engine, life time, rights, monitoring, the engines' own keys."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from holdfast.spec.section import LongSeconds, Object, Quantity, Section
+
+ENGINES = (
+    "pods",
+    "job",
+    "cronjob",
+    "jobset",
+    "pytorchjob",
+    "tfjob",
+    "jaxjob",
+    "xgboostjob",
+    "paddlejob",
+    "mpijob",
+    "trainjob",
+    "volcano",
+)
+Engine = Literal[
+    "pods",
+    "job",
+    "cronjob",
+    "jobset",
+    "pytorchjob",
+    "tfjob",
+    "jaxjob",
+    "xgboostjob",
+    "paddlejob",
+    "mpijob",
+    "trainjob",
+    "volcano",
+]
+Mode = Literal["managed", "plain"]
+
+
+class Kubernetes(Section):
+    """The engine that supplies the nodes; options of the command line come first."""
+
+    engine: Engine = "pods"
+    """What makes the pods."""
+    mode: Mode = "managed"
+    """`managed`: pods run Holdfast's agents and recover by Holdfast. `plain`: the engine's stock
+    manifests, for images without Holdfast."""
+    namespace: Object | None = None
+    """Namespace; without it, the one that is applied to."""
+    mpi_version: Literal["v2beta1", "v1"] = "v2beta1"
+    """Which MPIJob the cluster serves: the mpi-operator's or the training-operator's."""
+
+
+class Lifetime(Section):
+    """How long a job may run and how long its remains are kept."""
+
+    time_limit_s: LongSeconds | None = None
+    """Longest life of the job from its start."""
+    keep_s: LongSeconds | None = None
+    """Time after its end until Kubernetes removes it."""
+    suspend: bool = False
+    """Create it without starting it."""
+
+
+class Schedule(Section):
+    """When a `cronjob` submits the job."""
+
+    cron: str = Field(pattern=r"^(\S+ ){4}\S+$|^@(hourly|daily|weekly|monthly|yearly)$")
+    """Five fields, or `@daily` and the like."""
+    time_zone: str | None = None
+    """Zone of the times, as in `Europe/Oslo`; default: that of the cluster's controllers."""
+    overlap: Literal["Forbid", "Allow", "Replace"] = "Forbid"
+    """What happens when the one before still runs."""
+    late_s: LongSeconds = 3600
+    """A start that is later than this is left out."""
+    keep_succeeded: int = Field(default=3, ge=0, le=100)
+    """Ended jobs that are kept."""
+    keep_failed: int = Field(default=3, ge=0, le=100)
+    """Failed jobs that are kept."""
+
+
+class Elasticity(Section):
+    """Fewer or more nodes than `nodes.count`, where the engine allows for it."""
+
+    min_nodes: int = Field(ge=1, le=100_000)
+    """Fewest nodes that train."""
+    max_nodes: int | None = Field(default=None, ge=1, le=100_000)
+    """Most nodes that train; default: `nodes.count`."""
+
+
+class Roles(Section):
+    """Processes beside the workers, for TensorFlow, XGBoost and Paddle in plain mode."""
+
+    chief: bool = False
+    """One node of `nodes.count` is the chief (TensorFlow) instead of worker 0."""
+    ps: int = Field(default=0, ge=0, le=1000)
+    """Parameter servers (TensorFlow)."""
+    evaluator: bool = False
+    """An evaluator beside the training (TensorFlow)."""
+    cpu: Quantity | None = None
+    """CPU cores of each of them."""
+    memory: Quantity | None = None
+    """Memory of each of them."""
+
+
+class Mpi(Section):
+    """Settings of an MPIJob."""
+
+    slots_per_node: Annotated[int, Field(ge=1, le=1024)] | Literal["auto"] = "auto"
+    """Ranks on each node. `auto`: `workers_per_node`, or one per GPU."""
+    implementation: Literal["OpenMPI", "Intel", "MPICH"] = "OpenMPI"
+    """Kind of MPI in the image."""
+    options: tuple[str, ...] = ()
+    """Options of `mpirun`, before the program."""
+    launcher_cpu: Quantity = "1"
+    """CPU of the launcher."""
+    launcher_memory: Quantity = "2Gi"
+    """Memory of the launcher."""
+
+
+class Sweep(Section):
+    """Many independent trials of one script; each finds its number in JOB_COMPLETION_INDEX."""
+
+    trials: int = Field(ge=1, le=100_000)
+    """Trials in all."""
+    parallel: int = Field(default=1, ge=1, le=10_000)
+    """Trials at a time."""
+    retries: int = Field(default=2, ge=0, le=1000)
+    """Retries of one trial."""
+    max_failed: int | None = Field(default=None, ge=0)
+    """Failed trials at which the sweep ends; default: it goes on."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.parallel > self.trials:
+            raise ValueError("parallel is larger than trials")
+        return self
+
+
+class Metadata(Section):
+    """Labels and annotations of every object and pod."""
+
+    labels: dict[str, str] = {}
+    """Labels."""
+    annotations: dict[str, str] = {}
+    """Annotations."""
+
+
+class Access(Section):
+    """In whose name pods and controller act."""
+
+    service_account: Object | None = None
+    """A ServiceAccount that exists, for the pods; default: one is made, with no rights."""
+    annotations: dict[str, str] = {}
+    """Annotations of the one that is made, as cloud providers use them to lend rights."""
+    cordon: bool = False
+    """The controller may taint machines that it has left; takes a ClusterRole for nodes."""
+
+
+class Disruption(Section):
+    """How much of a job may be taken away at once by drains."""
+
+    budget: bool = True
+    """A PodDisruptionBudget."""
+    max_unavailable: int | None = Field(default=None, ge=0)
+    """Pods; default: the number of spares, at least 1."""
+
+
+class Monitoring(Section):
+    """Objects of the Prometheus operator."""
+
+    enabled: bool = False
+    """A PodMonitor for the nodes, a ServiceMonitor for the controller, a PrometheusRule."""
+    labels: dict[str, str] = {}
+    """Labels by which this Prometheus finds them, as in `release: prometheus`."""
+    interval_s: int = Field(default=15, ge=1, le=3600)
+    """Time between two scrapes."""

@@ -1,0 +1,48 @@
+"""How the workers of a job reach each other on a cluster."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from holdfast.spec.section import Section, Variable
+
+
+class Ports(Section):
+    """Ports that workers and agents listen on; they matter where pods share the host's network."""
+
+    rendezvous: int = Field(default=29400, ge=1024, le=65535)
+    """Rendezvous of torchrun, or the coordinator of another framework, in plain mode."""
+    agent: int = Field(default=7070, ge=1024, le=65535)
+    """Health and metrics of an agent."""
+    stores: int = Field(default=29500, ge=1024, le=65000)
+    """First of the ports for the rendezvous stores of attempts."""
+
+
+class Network(Section):
+    """Network of the nodes and the settings of NCCL."""
+
+    host: bool = False
+    """Use the machine's network (with its DNS policy), as InfiniBand and RoCE often need."""
+    profile: Literal["tcp", "infiniband", "roce", "efa", "gke-tcpx"] = "tcp"
+    """Named settings of NCCL and of what it rides on."""
+    interface: str | None = Field(default=None, pattern=r"^[\^=]?[A-Za-z0-9_.,-]+$")
+    """Interface for sockets, as NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME take it."""
+    nccl: dict[Variable, str] = {}
+    """Variables that override or add to those of the profile."""
+    rdma_resource: str | None = Field(default=None, pattern=r"^[a-z0-9.-]+/[A-Za-z0-9._-]+$")
+    """Counted resource of the RDMA device plugin, as in `rdma/hca_shared_devices_a`."""
+    rdma_count: int = Field(default=1, ge=1, le=64)
+    """How many of them."""
+    efa_count: int = Field(default=0, ge=0, le=64)
+    """EFA interfaces (`vpc.amazonaws.com/efa`) of a node; needed with profile `efa`."""
+    attach: tuple[str, ...] = ()
+    """Further networks by Multus, as in `sriov/rail-0`: NetworkAttachmentDefinitions."""
+    numa: bool = False
+    """Keep each worker on the CPUs next to its GPU: a guaranteed pod with whole cores, and
+    NCCL_IGNORE_CPU_AFFINITY=1."""
+    mesh: bool = False
+    """Leave the pods to a service mesh. Off: Istio and Linkerd are told not to inject a proxy."""
+    policy: bool = True
+    """A NetworkPolicy: only nodes of this job reach each other. Host network escapes it."""
+    ports: Ports = Ports()
+    """Ports in use."""

@@ -1,0 +1,92 @@
+"""What a node of a job is on a cluster: its image, its secrets, its share of a machine."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from holdfast.spec.section import Folder, Label, Object, Quantity, Section, Variable
+
+
+class Image(Section):
+    """The container image of every node. Plain text is short for `name`."""
+
+    name: str = Field(min_length=1, max_length=500, pattern=r"^\S+$")
+    """Image with its tag or digest, as in `registry.example/train:1.4`."""
+    pull: Literal["Always", "IfNotPresent", "Never"] | None = None
+    """When it is pulled; Kubernetes decides by the tag if nothing is said."""
+    pull_secrets: tuple[Object, ...] = ()
+    """Secrets with the registry's credentials."""
+    workdir: Folder | None = None
+    """Folder in the image to which `script` and `workdir` are relative; default: the image's."""
+    python: str = Field(default="python", min_length=1)
+    """The Python that runs scripts."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short_form(cls, value: object) -> object:
+        return {"name": value} if isinstance(value, str) else value
+
+
+class Secret(Section):
+    """A Kubernetes Secret that exists: as variables, as files, or both."""
+
+    name: Object
+    """Name of the Secret."""
+    env: dict[Variable, str] = {}
+    """Variable: key in the Secret."""
+    all_env: bool = False
+    """Every key of the Secret becomes a variable."""
+    path: Folder | None = None
+    """Folder in which every key is a file, readable by the worker alone."""
+
+    @model_validator(mode="after")
+    def _used(self) -> Self:
+        if not (self.env or self.all_env or self.path):
+            raise ValueError("say what it is for: env, all_env or path")
+        return self
+
+
+class Claim(Section):
+    """Devices by dynamic resource allocation, instead of a counted resource."""
+
+    name: Label
+    """Name of the claim in the pod."""
+    template: Object | None = None
+    """A ResourceClaimTemplate that exists. Otherwise one is made from the next two keys."""
+    device_class: Object | None = None
+    """DeviceClass, as in `gpu.nvidia.com`."""
+    count: int = Field(default=1, ge=1, le=1024)
+    """Devices of that class for each node."""
+
+    @model_validator(mode="after")
+    def _one_origin(self) -> Self:
+        if (self.template is None) == (self.device_class is None):
+            raise ValueError("give exactly one of template and device_class")
+        return self
+
+
+class Resources(Section):
+    """What each node asks for. A node is one pod; several small nodes may share a machine."""
+
+    gpus: int = Field(default=0, ge=0, le=1024)
+    """GPUs of a node."""
+    gpu_resource: str = Field(default="nvidia.com/gpu", pattern=r"^[a-z0-9.-]+/[A-Za-z0-9._-]+$")
+    """Name under which they are counted: `nvidia.com/mig-3g.40gb`, `nvidia.com/gpu.shared`,
+    `amd.com/gpu`, ..."""
+    cpu: Quantity | None = None
+    """CPU cores."""
+    memory: Quantity | None = None
+    """Memory: what the workers use, `/dev/shm`, and the snapshots."""
+    ephemeral_storage: Quantity | None = None
+    """Disk for logs and scratch files."""
+    hugepages: dict[Literal["2Mi", "1Gi"], Quantity] = {}
+    """Huge pages by their size."""
+    extended: dict[Annotated[str, Field(pattern=r"^[a-z0-9.-]+/[A-Za-z0-9._-]+$")], int] = {}
+    """Any other counted resource by its name."""
+    claims: tuple[Claim, ...] = ()
+    """Devices by dynamic resource allocation."""
+    shm: Quantity | Literal["auto"] = "auto"
+    """Size of `/dev/shm`. `auto`: 2 GiB for each worker, for NCCL and data loaders."""
+    state: Quantity | None = None
+    """Training state that one worker tracks. With it, `memory` is checked to hold the snapshots:
+    two slots of the own state and, where it is sharded, two of a buddy's."""

@@ -1,0 +1,26 @@
+"""What the sections of a job file are made of: strict models and the field's own kinds of text."""
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+NAME_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"  # a DNS label: it becomes a Kubernetes name
+OBJECT_PATTERN = r"^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$"  # name of an object that exists already
+QUANTITY_PATTERN = r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$"
+VARIABLE_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*$"
+
+Seconds = Annotated[float, Field(gt=0, le=604_800, allow_inf_nan=False)]
+LongSeconds = Annotated[int, Field(ge=1, le=31_536_000)]  # whole, as Kubernetes wants them
+Script = Annotated[str, Field(min_length=1)]
+Label = Annotated[str, Field(max_length=63, pattern=NAME_PATTERN)]
+Object = Annotated[str, Field(max_length=253, pattern=OBJECT_PATTERN)]
+Folder = Annotated[str, Field(pattern=r"^/[^:]*$")]  # absolute path in the container
+Variable = Annotated[str, Field(pattern=VARIABLE_PATTERN)]
+Quantity = Annotated[str, Field(pattern=QUANTITY_PATTERN, coerce_numbers_to_str=True)]
+Raw = dict[str, Any]  # handed to Kubernetes as it is
+
+
+class Section(BaseModel):
+    """Strict and frozen: unknown keys are errors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
