@@ -1,0 +1,41 @@
+"""Half a minute of hostile worlds, always the same ones: whoever breaks a promise sees a seed.
+
+The worlds differ in size and length as well as in what goes wrong in them. `holdfast simulate
+--swarm 10000` looks at more of them; a seed that fails goes into regressions.txt.
+"""
+
+from collections import Counter
+
+import pytest
+
+from holdfast.simulation.swarm import Told, run
+
+SWARMS = (  # first seed, worlds, hours, nodes
+    *((first, 50, 24.0, 16) for first in range(0, 300, 50)),
+    *((first, 75, 24.0, nodes) for nodes in (2, 4) for first in (1000, 1075)),
+    (2000, 50, 2.0, 1),
+    (3000, 40, 6.0, 64),
+    (4000, 20, 96.0, 16),
+)
+
+
+def lived(first: int, worlds: int, hours: float, nodes: int) -> list[Told]:
+    return [run(seed, hours=hours, nodes=nodes)[0] for seed in range(first, first + worlds)]
+
+
+@pytest.mark.parametrize(("first", "worlds", "hours", "nodes"), SWARMS)
+def test_no_promise_is_broken_in_any_world(
+    first: int, worlds: int, hours: float, nodes: int
+) -> None:
+    told = lived(first, worlds, hours, nodes)
+    assert not [f"{world.command}: {world.foul}" for world in told if world.foul]
+
+
+def test_the_worlds_are_worth_looking_at() -> None:
+    """Jobs end in every way there is, and most of them are restarted several times."""
+    told = lived(0, 50, 24.0, 16)
+    assert set(Counter(world.outcome for world in told)) == {
+        "succeeded", "failed", "gave_up", "stopped",
+    }  # fmt: skip
+    assert sum(world.attempts > 5 for world in told) > 25
+    assert max(world.attempts for world in told) > 50
