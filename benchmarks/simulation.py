@@ -7,6 +7,8 @@ One core. `controller` handles the facts of a world of 12,500 nodes (100,000 GPU
 rate of RSC-1) again, with the invariants watched after each and every entry encoded as a line of
 the journal. `world` is the whole: faults, machines and training simulated, the ledger kept as well.
 Time is processor time of this process, so that a busy machine does not count; `wall_s` is not.
+`swarm` is 1,000 hostile worlds of one day and 16 nodes with all referees, on two cores; of it only
+`wall_s` is known, so run it while the machine does nothing else.
 
 With `--validation` the tables of docs/guides/capacity.md: ETTR against the closed formula, the best
 checkpoint interval of a sweep against Daly's, published standbys, published ETTRs.
@@ -23,12 +25,14 @@ import msgspec
 from holdfast.actions import Entry
 from holdfast.controller import Controller
 from holdfast.controller.invariants import Watch
-from holdfast.simulation import capacity, validation
+from holdfast.simulation import capacity, swarm, validation
 from holdfast.simulation.plan import Plan
 from holdfast.simulation.sweep import plan_of, question
 from table import Row, report
 
 MIB = 1 << 20
+NOTE = """`controller`: handle, invariants and journal; `world`: everything, ledger included;
+`swarm`: hostile worlds of one day and 16 nodes, not of the size above, on up to two cores."""
 STANDBYS = {128: 2, 256: 2, 512: 3, 1024: 4}
 
 
@@ -37,16 +41,23 @@ def main() -> None:
     if args.validation:
         _validate(args.quick, args.json)
         return
-    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, cores[:2])
+    hostile = swarmed(100 if args.quick else 1000)
+    os.sched_setaffinity(0, cores[:1])
     days, rounds = (30, 1) if args.quick else (args.days, args.rounds)
     asked = question("moon-100k", [f"nodes={args.nodes}", f"days={days}"])
     plan = plan_of(asked)
     worlds = [world(plan, seed) for seed in range(rounds)]
     report(
         f"{days} days of {args.nodes:,} nodes ({args.nodes * 8:,} GPUs), model, one core",
-        {"world": _middle(worlds), "controller": _middle([handled(plan) for _ in range(rounds)])},
+        {
+            "world": _middle(worlds),
+            "controller": _middle([handled(plan) for _ in range(rounds)]),
+            "swarm": hostile,
+        },
         as_json=args.json,
-        note="`controller`: handle, invariants and journal; `world`: everything, ledger included.",
+        note=NOTE,
     )
 
 
@@ -87,6 +98,20 @@ def handled(plan: Plan) -> Row:
         "cpu_s": round(cpu, 2),
         "wall_s": round(wall, 2),
         "memory_mib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / MIB),
+    }
+
+
+def swarmed(worlds: int) -> Row:
+    """Hostile worlds, watched by the referees."""
+    wall = time.perf_counter()
+    told = list(swarm.swarm(0, worlds, hours=24.0, nodes=16))
+    wall = time.perf_counter() - wall
+    return {
+        "n": sum(world.entries for world in told),
+        "wall_s": round(wall, 2),
+        "worlds": len(told),
+        "fouls": sum(bool(world.foul) for world in told),
+        "cores": len(os.sched_getaffinity(0)),
     }
 
 
