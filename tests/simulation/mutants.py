@@ -6,6 +6,8 @@ fails the test: then the mutant has to move with the code.
 
 from typing import NamedTuple
 
+from holdfast.simulation.nature import Promise
+
 
 class Mutant(NamedTuple):
     """In `file`, the line `line` (without its indentation) becomes `instead`."""
@@ -13,16 +15,27 @@ class Mutant(NamedTuple):
     file: str
     line: str
     instead: str
-    breaks: str  # how the foul begins
+    breaks: Promise
+
+    def planted(self, source: str) -> str:
+        """The source with the bug in it. Raises `LookupError` unless the line is there once."""
+        lines = source.splitlines(keepends=True)
+        found = [number for number, line in enumerate(lines) if line.strip() == self.line]
+        if len(found) != 1:
+            raise LookupError(f"{self.file} has {len(found)} lines that read: {self.line}")
+        lines[found[0]] = lines[found[0]].replace(self.line, self.instead)
+        return "".join(lines)
 
 
-ONE, GIVEN, SNAPSHOT = "one attempt", "given up for good", "the newest whole snapshot"
-HEALTHY, LIMIT = "nothing healthy is touched", "restarts have a limit and a reason"
-REPLAY, BOOKS, CALM = "replay gives the same", "the ledger adds up", "recovers once it is calm"
-TIME, SPARES, ENDS = "time goes on", "has its spares again", "ends when asked"
+ONE, GIVEN, SNAPSHOT = Promise.ONE_ATTEMPT, Promise.GIVEN_UP, Promise.SNAPSHOT
+HEALTHY, LIMIT, REPLAY = Promise.EFFICIENCY, Promise.PERSISTENCE, Promise.REPLAY
+BOOKS, CALM, TIME = Promise.BOOKS, Promise.LIVENESS, Promise.TIME
+SPARES, ENDS = Promise.SPARES, Promise.END
 
-CONTROLLER, ATTEMPTS = "controller/controller.py", "controller/attempts.py"
+CONTROLLER, ATTEMPTS, NODES = (f"controller/{n}.py" for n in ("controller", "attempts", "nodes"))
+RESTART, REPLACE = "controller/policies/restart.py", "controller/policies/replace.py"
 BRIDGE, STOPPING = "drivers/bridge.py", "detection/stopping.py"
+CHOOSE, LEDGER = "checkpoint/choose.py", "goodput/books.py"
 
 MUTANTS: dict[str, Mutant] = {
     "a lost node is not fenced": Mutant(
@@ -54,7 +67,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "restarts are not counted": Mutant(ATTEMPTS, "state.restarts.append(state.now)", "pass", LIMIT),
     "the same bug is not recognised": Mutant(
-        "controller/policies/restart.py",
+        RESTART,
         "return last is not None and last.signature == signature and last.step == step",
         "return False",
         LIMIT,
@@ -120,26 +133,24 @@ MUTANTS: dict[str, Mutant] = {
         CONTROLLER, "return [EndJob(outcome=state.outcome, reason=state.why)]", "return []", ENDS
     ),
     "the oldest snapshot is taken": Mutant(
-        "checkpoint/choose.py",
+        CHOOSE,
         "for key in sorted(keys, key=lambda k: (k.step, k.attempt), reverse=True):",
         "for key in sorted(keys, key=lambda k: (k.step, k.attempt)):",
         SNAPSHOT,
     ),
     "a copy is supposed to be at the buddy": Mutant(
-        "checkpoint/choose.py",
+        CHOOSE,
         "return buddy if buddy is not None and key in held[buddy].buddy else None",
         "return buddy",
         SNAPSHOT,
     ),
     "back-off has jitter": Mutant(
-        "controller/policies/restart.py",
+        RESTART,
         "return float(min(FIRST_BACKOFF_S * 2**doublings, LAST_BACKOFF_S))",
         'return float(fruitless * __import__("random").random())',
         REPLAY,
     ),
-    "a lost node is forgotten": Mutant(
-        "controller/nodes.py", "state.lost[node_id] = why", "pass", GIVEN
-    ),
+    "a lost node is forgotten": Mutant(NODES, "state.lost[node_id] = why", "pass", ONE),
     "the furthest step is forgotten": Mutant(
         CONTROLLER,
         "state.max_step = max(state.max_step or 0, progress.step)",
@@ -148,5 +159,108 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "the step before the last is redone": Mutant(
         ATTEMPTS, "redo_until=state.max_step or 0,", "redo_until=0,", BOOKS
+    ),
+    "every member is told to be the first": Mutant(
+        BRIDGE,
+        "return [(node, _start(action, rank)) for rank, node in ranks], []",
+        "return [(node, _start(action, 0)) for rank, node in ranks], []",
+        ONE,
+    ),
+    "a replaced node stays a member": Mutant(
+        ATTEMPTS,
+        "nodes.remove(state, node_id, why)",
+        "pass",
+        GIVEN,
+    ),
+    "a node is replaced at its first fault": Mutant(
+        REPLACE,
+        "return 0 < limit <= faults and (spares > 0 or fruitless >= limit)",
+        "return 0 < limit and (spares > 0 or fruitless >= limit)",
+        HEALTHY,
+    ),
+    "the wrong node is replaced": Mutant(
+        ATTEMPTS,
+        "node_id = state.ranks.get(verdict.rank // state.workers_per_node)",
+        "node_id = state.ranks.get(0)",
+        HEALTHY,
+    ),
+    "parts of two attempts are put together": Mutant(
+        CHOOSE,
+        "if key in held[rank].private:",
+        "if any(one.step == key.step for one in held[rank].private):",
+        SNAPSHOT,
+    ),
+    "who has no copy restores from its own": Mutant(
+        CHOOSE,
+        "shared = tuple(r if key in h.shared else givers[r % len(givers)]"
+        " for r, h in enumerate(held))",
+        "shared = tuple(range(len(held)))",
+        SNAPSHOT,
+    ),
+    "some parts are enough": Mutant(
+        CHOOSE,
+        "return Plan(key, shared, known) if len(known) == len(held) else None",
+        "return Plan(key, shared, known) if known else None",
+        SNAPSHOT,
+    ),
+    "the cap never forgets": Mutant(
+        RESTART,
+        "return [at for at in restarts if at > now - window_s]",
+        "return list(restarts)",
+        LIMIT,
+    ),
+    "a survivor is to blame": Mutant(
+        "diagnosis/verdict.py",
+        "if is_symptom(error):",
+        "if False:",
+        LIMIT,
+    ),
+    "one useless node ends the job": Mutant(
+        CONTROLLER,
+        "if state.stillborn >= MAX_STILLBORN and state.phase is Phase.WAITING:",
+        "if state.phase is Phase.WAITING:",
+        LIMIT,
+    ),
+    "the bridge writes to the state": Mutant(
+        BRIDGE,
+        "if hello.node in self._state.lost:",
+        "if self._state.lost.pop(hello.node, None):",
+        REPLAY,
+    ),
+    "anybody's store is taken for that of the first": Mutant(
+        STOPPING,
+        "if answer.node == self._first:",
+        "if True:",
+        CALM,
+    ),
+    "nobody is asked to replace a lost node": Mutant(
+        CONTROLLER,
+        'actions += nodes.top_up(state, f"{node.name} was lost: {why}")',
+        "pass",
+        SPARES,
+    ),
+    "a node that came is still awaited": Mutant(
+        NODES,
+        "state.asked = max(0, state.asked - 1)",
+        "pass",
+        SPARES,
+    ),
+    "joined stretches of time lose the first": Mutant(
+        LEDGER,
+        "return old._replace(end_ms=new.end_ms, stalls=stalls)",
+        "return new._replace(stalls=stalls)",
+        BOOKS,
+    ),
+    "time is booked backwards": Mutant(
+        LEDGER,
+        "if room <= 0:",
+        "if room == 0:",
+        BOOKS,
+    ),
+    "booked time is booked again": Mutant(
+        LEDGER,
+        "self.cursor = until",
+        "pass",
+        BOOKS,
     ),
 }

@@ -1,0 +1,83 @@
+"""Do the referees see anything? Bugs are planted in copies of the package, and each is to be found.
+
+A copy runs in a process of its own, world after world from seed 0, until the promise that the bug
+breaks is seen broken. The same worlds are clean without a bug, or finding one would mean nothing.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast.simulation.nature import Promise
+from holdfast.simulation.swarm import run
+from tests.simulation.mutants import MUTANTS, Mutant
+
+SEEDS = 500
+HOURS, NODES = 6.0, 6
+SEARCH = f"""
+import sys
+import holdfast
+from holdfast.simulation.swarm import run
+assert holdfast.__file__.startswith(sys.argv[1]), "this is not the copy"
+for seed in range({SEEDS}):
+    foul = run(seed, hours={HOURS}, nodes={NODES})[0].foul
+    if foul.startswith(sys.argv[2] + " at "):
+        print(f"seed {{seed}}: {{foul}}")
+        break
+"""
+
+
+@pytest.mark.parametrize("mutant", MUTANTS.values(), ids=MUTANTS.keys())
+def test_a_planted_bug_is_found_by_the_referee_it_concerns(mutant: Mutant, tmp_path: Path) -> None:
+    _copy_with(mutant, tmp_path)
+    searched = subprocess.run(
+        [sys.executable, "-P", "-c", SEARCH, str(tmp_path), mutant.breaks],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert searched.returncode == 0, searched.stderr
+    assert mutant.breaks in searched.stdout, f"not found in {SEEDS} worlds"
+
+
+def _copy_with(mutant: Mutant, folder: Path) -> None:
+    source = Path(holdfast.__file__).parent
+    copy = folder / "holdfast"
+    shutil.copytree(source, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    file = copy / mutant.file
+    file.write_text(mutant.planted(file.read_text()))
+
+
+def test_the_same_worlds_are_clean_without_a_bug() -> None:
+    told = (run(seed, hours=HOURS, nodes=NODES)[0] for seed in range(SEEDS))
+    assert [(one.command, one.foul) for one in told if one.foul] == []
+
+
+def test_every_promise_is_needed_to_find_some_bug() -> None:
+    """A referee that no planted bug needs is removed."""
+    assert {mutant.breaks for mutant in MUTANTS.values()} == set(Promise)
+
+
+def test_there_are_enough_bugs_and_each_is_one_line() -> None:
+    assert len(MUTANTS) >= 15
+    assert not [m for m in MUTANTS.values() if "\n" in m.line + m.instead]
+    assert not [m for m in MUTANTS.values() if m.file.startswith("simulation/")]
+
+
+@pytest.mark.parametrize("source", ["", "  x = 2\n", "x = 1\nif y:\n    x = 1\n"])
+def test_a_bug_whose_line_is_not_there_exactly_once_is_refused(source: str) -> None:
+    with pytest.raises(LookupError, match="lines that read: x = 1"):
+        Mutant("x.py", "x = 1", "x = 3", Promise.TIME).planted(source)
+
+
+def test_a_planted_bug_replaces_its_line_and_nothing_else() -> None:
+    planted = Mutant("x.py", "x = 1", "x = 3", Promise.TIME).planted("if y:\n    x = 1\nx = 12\n")
+    assert planted == "if y:\n    x = 3\nx = 12\n"
