@@ -17,13 +17,10 @@ import holdfast
 from holdfast import journal
 from holdfast.errors import Error
 from holdfast.simulation.swarm import command, run, swarm
+from tests.simulation.mutants import MUTANTS
 
 SMALL = ("--hours", "8", "--nodes", "6")
-BUG = (  # the same exception at the same place is tried again and again
-    "controller/policies/restart.py",
-    "return last is not None and last.signature == signature and last.step == step",
-    "return False",
-)
+BUG = MUTANTS["the same bug is not recognised"]
 
 
 def simulate(
@@ -46,11 +43,8 @@ def broken(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("broken")
     source = Path(holdfast.__file__).parent
     shutil.copytree(source, folder / "holdfast", ignore=shutil.ignore_patterns("__pycache__"))
-    name, line, instead = BUG
-    path = folder / "holdfast" / name
-    text = path.read_text()
-    assert text.count(line) == 1
-    path.write_text(text.replace(line, instead))
+    path = folder / "holdfast" / BUG.file
+    path.write_text(BUG.planted(path.read_text()))
     return folder
 
 
@@ -80,7 +74,7 @@ def test_a_failing_seed_is_printed_as_the_command_that_shows_it_again(
     again = simulate(broken, *words_of(commands[0]))
     assert again.returncode == 1
     assert fouls[0] in again.stdout.splitlines()
-    assert "restarts have a limit and a reason" in fouls[0]
+    assert fouls[0].startswith(f"foul: {BUG.breaks} at ")
     assert simulate(tmp_path, *words_of(commands[0])).returncode == 0  # the bug made it fail
 
 
