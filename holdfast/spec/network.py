@@ -35,6 +35,8 @@ class Network(Section):
     """How many of them."""
     efa_count: int = Field(default=0, ge=0, le=64)
     """EFA interfaces (`vpc.amazonaws.com/efa`) of a node; needed with profile `efa`."""
+    tcpx_image: str | None = Field(default=None, min_length=1)
+    """Image of the receive-data-path manager that profile `gke-tcpx` runs beside the workers."""
     attach: tuple[str, ...] = ()
     """Further networks by Multus, as in `sriov/rail-0`: NetworkAttachmentDefinitions."""
     numa: bool = False

@@ -15,7 +15,10 @@ WIDTH = 100
 Note = tuple[str, ...]  # lines of a comment
 Path = tuple[str, ...]
 
-PLAIN = re.compile(r"[A-Za-z_/][A-Za-z0-9_./+@%=,() -]*(?::[A-Za-z0-9_./+@%=,()-]+)*")
+PLAIN = re.compile(
+    r"(?:--)?[A-Za-z_/][A-Za-z0-9_./+@%=,() -]*(?::[A-Za-z0-9_./+@%=,()-]+)*|[0-9]+[KMGTPE]i"
+)
+ODD = re.compile("[^ -~\u00a0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
 WORDS = frozenset(("true", "false", "null", "yes", "no", "on", "off", "y", "n", "~", ""))
 
 
@@ -121,7 +124,13 @@ def flow(value: object) -> str:
 
 def _in_flow(value: object) -> str:
     text = flow(value)
-    return json.dumps(value) if isinstance(value, str) and "," in text else text
+    return quoted(value) if isinstance(value, str) and "," in text else text
+
+
+def quoted(text: str) -> str:
+    """In double quotes; what YAML does not take as it is, it takes by its number."""
+    shown = json.dumps(text, ensure_ascii=False)
+    return ODD.sub(lambda found: f"\\U{ord(found[0]):08x}", shown)
 
 
 def scalar(value: object) -> str:
@@ -133,6 +142,6 @@ def scalar(value: object) -> str:
             return "true" if value else "false"
         case str():
             plain = PLAIN.fullmatch(value) and value.lower() not in WORDS and value == value.strip()
-            return value if plain else json.dumps(value)
+            return value if plain else quoted(value)
         case _:
             return str(value)

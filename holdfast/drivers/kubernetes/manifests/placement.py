@@ -1,0 +1,76 @@
+"""Where a pod may run: selectors, tolerations, affinity, spreading, priority."""
+
+from holdfast.drivers.kubernetes.manifests.names import selector
+from holdfast.drivers.kubernetes.manifests.part import Part
+from holdfast.drivers.kubernetes.manifests.request import Body, Request, gpus
+from holdfast.spec import Job
+
+LEAVE_DEAD_S = 20  # instead of 300: a dead machine is left before anybody has made coffee
+HOSTNAME = "kubernetes.io/hostname"
+
+
+def pod(request: Request, part: Part) -> Body:
+    """Keys of a pod's spec; the engine or the gang may add the scheduler and the priority."""
+    scheduling = request.job.scheduling
+    spare = part.role == "spare" and scheduling.spare_priority_class
+    found: Body = {
+        "priorityClassName": spare or scheduling.priority_class,
+        "preemptionPolicy": scheduling.preemption,
+        "schedulerName": scheduling.scheduler,
+        "nodeSelector": dict(scheduling.node_selector),
+        "affinity": _affinity(request),
+        "tolerations": _tolerations(request.job, part),
+        "topologySpreadConstraints": _spread(request),
+    }
+    return {key: value for key, value in found.items() if value}
+
+
+def _affinity(request: Request) -> Body:
+    """The user's affinity, with the terms that keep nodes of the job apart."""
+    scheduling = request.job.scheduling
+    keys = [scheduling.separate] if scheduling.separate else []
+    keys += [HOSTNAME] if one_per_machine(request.job) and HOSTNAME not in keys else []
+    if not keys:
+        return dict(scheduling.affinity)
+    apart: Body = dict(scheduling.affinity.get("podAntiAffinity", {}))
+    required = "requiredDuringSchedulingIgnoredDuringExecution"
+    ours = {"labelSelector": selector(request, "node", "spare")}
+    terms = [{**ours, "topologyKey": key} for key in keys]
+    apart[required] = [*apart.get(required, []), *terms]
+    return {**scheduling.affinity, "podAntiAffinity": apart}
+
+
+def one_per_machine(job: Job) -> bool:
+    """Whether no two nodes share a machine."""
+    said = job.scheduling.one_per_machine
+    return job.network.host if said == "auto" else said
+
+
+def _tolerations(job: Job, part: Part) -> list[Body]:
+    found: list[Body] = [
+        {
+            "key": f"node.kubernetes.io/{state}",
+            "operator": "Exists",
+            "effect": "NoExecute",
+            "tolerationSeconds": LEAVE_DEAD_S,
+        }
+        for state in ("not-ready", "unreachable")
+    ]
+    if gpus(job) and not part.small:
+        name = job.resources.gpu_resource
+        key = "nvidia.com/gpu" if name.startswith("nvidia.com/") else name
+        found.append({"key": key, "operator": "Exists", "effect": "NoSchedule"})
+    return [*found, *(dict(toleration) for toleration in job.scheduling.tolerations)]
+
+
+def _spread(request: Request) -> list[Body]:
+    return [
+        {
+            "maxSkew": spread.max_skew,
+            "topologyKey": spread.key,
+            "whenUnsatisfiable": "DoNotSchedule" if spread.required else "ScheduleAnyway",
+            "nodeTaintsPolicy": "Honor",
+            "labelSelector": selector(request),
+        }
+        for spread in request.job.scheduling.spread
+    ]

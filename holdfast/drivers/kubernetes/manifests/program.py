@@ -1,0 +1,57 @@
+"""What a pod runs: Holdfast's agent, or the user's program as people start it today."""
+
+from holdfast.drivers.kubernetes.manifests.request import Request
+from holdfast.spec import Job
+
+AGENT = ("holdfast", "agent")
+
+
+def agent(_request: Request, *options: str) -> tuple[str, ...]:
+    """Managed mode: the agent as PID 1; it learns all else from its environment."""
+    return (*AGENT, *options)
+
+
+def script(request: Request) -> tuple[str, ...]:
+    """Plain mode: one process of the user's program."""
+    job = request.job
+    if job.command is not None:
+        return (*job.command, *job.args)
+    assert job.image is not None, "checked before"
+    return (job.image.python, *_python_target(job), *job.args)
+
+
+def torchrun(request: Request, *options: str) -> tuple[str, ...]:
+    """Plain mode: the program under torchrun, one process per worker; a command stays as it is."""
+    job = request.job
+    if job.command is not None:
+        return script(request)
+    each = f"--nproc-per-node={request.workers}"
+    return ("torchrun", *options, each, *_python_target(job), *job.args)
+
+
+def rendezvous(request: Request, host: str) -> tuple[str, ...]:
+    """Options of torchrun for its c10d rendezvous on the node called `host`.
+
+    The store lives in that node's torchrun: when the node goes, all others start anew with it.
+    """
+    count = f"--nnodes={_count(request)}"
+    port = request.job.network.ports.rendezvous
+    restarts = f"--max-restarts={request.job.recovery.max_restarts}"
+    return (
+        count,
+        "--rdzv-backend=c10d",
+        f"--rdzv-endpoint={host}:{port}",
+        f"--rdzv-id={request.name}",
+        restarts,
+    )
+
+
+def _count(request: Request) -> str:
+    elastic = request.job.elasticity
+    if elastic is None:
+        return str(request.nodes)
+    return f"{elastic.min_nodes}:{elastic.max_nodes or request.nodes}"
+
+
+def _python_target(job: Job) -> tuple[str, ...]:
+    return ("-m", job.module) if job.module is not None else (str(job.script),)

@@ -1,0 +1,168 @@
+"""Volumes of a pod: shared memory, the job and its token, secrets, data sets, checkpoint tiers.
+
+The script learns where things are from variables, so that the same script runs on a laptop: folders
+of checkpoint tiers carry the name of the job, because the storage behind them is shared by many.
+"""
+
+import json
+from dataclasses import dataclass, field
+from fractions import Fraction
+from importlib.resources import files
+
+from holdfast.drivers.kubernetes.manifests import security
+from holdfast.drivers.kubernetes.manifests.part import Part
+from holdfast.drivers.kubernetes.manifests.quantities import amount, in_bytes
+from holdfast.drivers.kubernetes.manifests.request import Body, Request
+from holdfast.spec import Job
+from holdfast.spec.storage import Dataset
+
+JOB = "/etc/holdfast/job"  # folder with job.yaml
+TOKEN = "/etc/holdfast/token"  # folder with token
+SHM_PER_WORKER = 2 << 30  # bytes: NCCL's buffers and the queues of data loaders
+SLOTS = 2  # snapshots that are kept at a time (docs/decisions/0004)
+SECRET_MODE = 0o440  # root and the pod's group
+
+
+@dataclass
+class Mounted:
+    """What storage adds to a pod and its main container."""
+
+    volumes: list[Body] = field(default_factory=list)
+    mounts: list[Body] = field(default_factory=list)
+    env: list[Body] = field(default_factory=list)
+    env_from: list[Body] = field(default_factory=list)
+    before: list[Body] = field(default_factory=list)  # init containers
+
+    def add(self, name: str, path: str, source: Body, *, read_only: bool = False) -> None:
+        """A volume and where it is mounted."""
+        self.volumes.append({"name": name, **source})
+        mount: Body = {"name": name, "mountPath": path}
+        self.mounts.append({**mount, "readOnly": True} if read_only else mount)
+
+    def variable(self, name: str, value: str) -> None:
+        """A variable of the main container."""
+        self.env.append({"name": name, "value": value})
+
+
+def mounted(request: Request, part: Part) -> Mounted:
+    """Everything this pod mounts."""
+    found, job = Mounted(), request.job
+    if not part.small:
+        shm: Body = {"medium": "Memory", "sizeLimit": shm_size(request)}
+        found.add("shm", "/dev/shm", {"emptyDir": shm})
+    if request.managed:
+        _add_job(found, request)
+    for secret in job.secrets:
+        if secret.path is not None:
+            source = {"secretName": secret.name, "defaultMode": SECRET_MODE}
+            found.add(f"secret-{secret.name}", secret.path, {"secret": source}, read_only=True)
+    if not part.small:
+        for dataset in job.datasets:
+            _add_dataset(found, request, dataset)
+        _add_tiers(found, job)
+    return found
+
+
+def _add_job(found: Mounted, request: Request) -> None:
+    """The job file, and the token that the controller makes: pods wait until it is there."""
+    found.add("job", JOB, {"configMap": {"name": f"{request.name}-job"}}, read_only=True)
+    token = {"secretName": f"{request.name}-token", "defaultMode": SECRET_MODE}
+    found.add("token", TOKEN, {"secret": token}, read_only=True)
+
+
+# ── memory ────────────────────────────────────────────────────────────────────────────────────
+
+
+def shm_size(request: Request) -> str:
+    """Size of `/dev/shm`: what was said, or 2 GiB for each worker."""
+    said = request.job.resources.shm
+    return in_bytes(SHM_PER_WORKER * request.workers) if said == "auto" else said
+
+
+def snapshot_bytes(request: Request) -> Fraction:
+    """Most memory that snapshots take on a node: two slots of each worker's own state, and as much
+    again for that of a buddy, where the state is sharded. 0 if the state's size is not given."""
+    state = request.job.resources.state
+    if state is None or not request.managed:
+        return Fraction(0)
+    return amount(state) * request.workers * SLOTS * 2
+
+
+# ── data ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def _add_dataset(found: Mounted, request: Request, dataset: Dataset) -> None:
+    name = f"data-{dataset.name}"
+    if dataset.url is not None:
+        found.variable(_data_variable(dataset), dataset.url)
+        return
+    found.variable(_data_variable(dataset), dataset.path)
+    found.add(name, dataset.path, _source(dataset), read_only=not dataset.writable)
+    if dataset.download:
+        found.before.append(_fetcher(request, dataset, name))
+
+
+def _data_variable(dataset: Dataset) -> str:
+    return f"HOLDFAST_DATA_{dataset.name.upper().replace('-', '_')}"
+
+
+def _source(dataset: Dataset) -> Body:
+    if dataset.pvc is not None:
+        claim: Body = {"claimName": dataset.pvc}
+        return {"persistentVolumeClaim": claim if dataset.writable else claim | {"readOnly": True}}
+    if dataset.host_path is not None:
+        made = dataset.download or dataset.writable
+        kind = "DirectoryOrCreate" if made else "Directory"
+        return {"hostPath": {"path": dataset.host_path, "type": kind}}
+    return {"emptyDir": {"sizeLimit": dataset.size} if dataset.size else {}}
+
+
+def _fetcher(request: Request, dataset: Dataset, volume: str) -> Body:
+    """An init container that downloads, verifies and unpacks."""
+    image = request.job.image
+    assert image is not None, "checked before"
+    source = files(__package__).joinpath("fetch.py").read_text()
+    source = source.rpartition('"""\n\n')[2]  # without the module's docstring
+    plan = json.dumps([download.model_dump() for download in dataset.download])
+    found: Body = {"name": f"fetch-{dataset.name}", "image": image.name}
+    if image.pull is not None:
+        found["imagePullPolicy"] = image.pull
+    found["command"] = [image.python, "-c", source, dataset.path, plan]
+    found["volumeMounts"] = [{"name": volume, "mountPath": dataset.path}]
+    context = security.container(request)
+    return {**found, "securityContext": context} if context else found
+
+
+# ── checkpoints ───────────────────────────────────────────────────────────────────────────────
+
+
+def _add_tiers(found: Mounted, job: Job) -> None:
+    tiers = job.checkpoints
+    if tiers.local is not None:
+        found.add("checkpoints-local", tiers.local.path, _local_source(job))
+        found.variable("HOLDFAST_CHECKPOINT_LOCAL", f"{tiers.local.path}/{job.name}")
+    if tiers.shared is not None:
+        claim = {"persistentVolumeClaim": {"claimName": tiers.shared.pvc}}
+        found.add("checkpoints-shared", tiers.shared.path, claim)
+        found.variable("HOLDFAST_CHECKPOINT_SHARED", f"{tiers.shared.path}/{job.name}")
+    if tiers.archive is not None:
+        place = f"{tiers.archive.url.rstrip('/')}/{job.name}"
+        found.variable("HOLDFAST_CHECKPOINT_ARCHIVE", place)
+        if tiers.archive.endpoint is not None:
+            found.variable("AWS_ENDPOINT_URL", tiers.archive.endpoint)
+        if tiers.archive.secret is not None:
+            found.env_from.append({"secretRef": {"name": tiers.archive.secret}})
+
+
+def _local_source(job: Job) -> Body:
+    """The machine's own disk, or a volume that is made for the pod and goes with it."""
+    local = job.checkpoints.local
+    assert local is not None
+    if local.host_path is not None:
+        return {"hostPath": {"path": local.host_path, "type": "DirectoryOrCreate"}}
+    claim = {
+        "accessModes": ["ReadWriteOnce"],
+        "storageClassName": local.pvc_class,
+        "resources": {"requests": {"storage": local.size}},
+    }
+    return {"ephemeral": {"volumeClaimTemplate": {"spec": claim}}}
