@@ -115,7 +115,8 @@ def test_resources_are_asked_for_as_a_whole() -> None:
         "gpus": 8, "cpu": 64, "memory": "512Gi", "ephemeral_storage": "1Ti",
         "hugepages": {"2Mi": "5Gi"}, "extended": {"example.com/x": 2},
     }  # fmt: skip
-    keys: dict[str, Any] = {"resources": asks, "network": {"efa_count": 4, "rdma_resource": "rdma/a"}}
+    network = {"efa_count": 4, "rdma_resource": "rdma/a"}
+    keys: dict[str, Any] = {"resources": asks, "network": network}
     found = main(**keys)["resources"]
     assert found["limits"] == {
         "memory": "512Gi", "ephemeral-storage": "1Ti", "hugepages-2Mi": "5Gi",

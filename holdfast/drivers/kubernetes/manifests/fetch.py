@@ -18,6 +18,7 @@ from typing import Any
 
 
 def main(folder: Path, plan: list[dict[str, Any]]) -> None:
+    """One pod of a machine at a time."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".holdfast-fetch").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -26,6 +27,7 @@ def main(folder: Path, plan: list[dict[str, Any]]) -> None:
 
 
 def fetch(folder: Path, url: str, sha256: str | None, unpack: bool) -> None:
+    """Leave a mark once everything is there."""
     name = Path(urllib.parse.unquote(urllib.parse.urlparse(url).path)).name or "data"
     mark = folder / f".{name}-{hashlib.sha256(f'{url} {sha256}'.encode()).hexdigest()[:16]}"
     if mark.exists():
@@ -44,6 +46,7 @@ def fetch(folder: Path, url: str, sha256: str | None, unpack: bool) -> None:
 
 
 def unpacked(archive: Path, folder: Path) -> None:
+    """A tar or zip archive, by its name."""
     if archive.suffix == ".zip":
         shutil.unpack_archive(archive, folder)
     else:
@@ -51,6 +54,7 @@ def unpacked(archive: Path, folder: Path) -> None:
 
 
 def download(url: str, part: Path) -> str:
+    """The file on disk, for sure; its sha256."""
     digest = hashlib.sha256()
     with opened(url) as source, part.open("wb") as target:
         while block := source.read(1 << 20):
@@ -62,6 +66,7 @@ def download(url: str, part: Path) -> str:
 
 
 def opened(url: str) -> Any:
+    """The stream behind a URL."""
     if url.startswith(("http://", "https://")):
         return urllib.request.urlopen(url, timeout=60)
     import fsspec  # type: ignore[import-untyped,unused-ignore]
