@@ -7,7 +7,7 @@ have modules of their own. Everything that goes wrong is decided here, from the 
 
 from collections.abc import Callable, Sequence
 
-from holdfast.controller import NodeState
+from holdfast.controller import NodeState, Phase
 from holdfast.events import ControllerResumed, JobSubmitted, StopRequested, Store
 from holdfast.messages import Fact, Report, ToAgent
 from holdfast.simulation.agents import Agent
@@ -374,11 +374,12 @@ class World:
             self.nature.after(self.hardship.telemetry_s, self._telemetry)
 
     def _ask_to_stop(self) -> None:
-        """`holdfast stop`, again if the controller is away."""
+        """`holdfast stop`, again until the controller is seen to have heard it."""
         if self.referees.over:
             return
-        if self.control is None or self.control.stalled:
-            self.nature.after(10.0, self._ask_to_stop)
+        self.nature.after(10.0, self._ask_to_stop)
+        control = self.control
+        if control is None or control.stalled or control.state.phase is Phase.CLOSING:
             return
         self.referees.stop_asked = True
-        self.control.put(StopRequested(by="a person", now=self.nature.dice.random() < 0.2))
+        control.put(StopRequested(by="a person", now=self.nature.dice.random() < 0.2))
