@@ -327,8 +327,11 @@ class Referees:
 
     def calm(self, trains: bool, what: str, at_work: Sequence[str], nodes: int) -> None:
         """Nothing has gone wrong for long; the job has so many nodes."""
-        how = "" if trains else f"nothing goes wrong any more and the job does not train: {what}"
         self._judge(Promise.GIVEN_UP, self._given_up.calm(at_work))
+        if self.stop_asked:
+            self._judge(Promise.END, f"the job goes on: {what}")
+            return  # neither training nor spares are due
+        how = "" if trains else f"nothing goes wrong any more and the job does not train: {what}"
         self._judge(Promise.LIVENESS, how)
         wanted = self._hard.limits.node_count + self._hard.limits.spare_count
         few = nodes < wanted and self.stillborn < 3

@@ -132,6 +132,12 @@ MUTANTS: dict[str, Mutant] = {
     "an ended job does not end again": Mutant(
         CONTROLLER, "return [EndJob(outcome=state.outcome, reason=state.why)]", "return []", ENDS
     ),
+    "a job that is asked to stop awaits no answer": Mutant(
+        CONTROLLER,
+        "awaited = state.phase in (Phase.RECOVERING, Phase.CLOSING) and not state.stopped",
+        "awaited = state.phase is Phase.RECOVERING and not state.stopped",
+        ENDS,
+    ),
     "the oldest snapshot is taken": Mutant(
         CHOOSE,
         "for key in sorted(keys, key=lambda k: (k.step, k.attempt), reverse=True):",

@@ -1,0 +1,475 @@
+"""Each referee objects to a made-up history in which its promise is broken, and to no other."""
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+import pytest
+
+from holdfast.actions import (
+    AnyAction,
+    AskNodes,
+    Dismiss,
+    EndJob,
+    Entry,
+    Fence,
+    Outcome,
+    StartAttempt,
+    StopAttempt,
+)
+from holdfast.checkpoint.choose import Holding, Plan
+from holdfast.checkpoint.key import Key
+from holdfast.controller import Limits, State
+from holdfast.events import (
+    AnyEvent,
+    AttemptStopped,
+    ControllerResumed,
+    DeadlinePassed,
+    Diagnosed,
+    NodeLeft,
+    NodeLost,
+    NodeLostReason,
+    StopRequested,
+    Store,
+    WorkerExited,
+)
+from holdfast.goodput import Bucket, Ledger
+from holdfast.goodput.books import NO_STALLS, Books
+from holdfast.goodput.ledger import close_books
+from holdfast.messages import Start, Stop
+from holdfast.simulation import referees
+from holdfast.simulation.hardship import Hardship, draw
+from holdfast.simulation.nature import Foul, Nature, Promise
+from holdfast.simulation.referees import (
+    Efficiency,
+    GivenUp,
+    OneAttempt,
+    Persistence,
+    Referees,
+    Replay,
+    Snapshots,
+)
+
+LIMITS = Limits(node_count=2, spare_count=1, max_restarts=2, window_s=600.0, node_wait_s=120.0)
+CRASH = 11  # SIGSEGV
+
+
+def hardship() -> Hardship:
+    world = draw(0, hours=1, nodes=3)
+    return msgspec.structs.replace(
+        world, limits=LIMITS, instrumented=True, clock_step_s=0.0, rates={}, shares={}
+    )
+
+
+def start(attempt: int, *, rank: int = 0, port: int = 1) -> Start:
+    return Start(
+        attempt=attempt,
+        node_rank=rank,
+        node_count=2,
+        workers_per_node=1,
+        store=Store("10.0.0.1", port, True),
+        redo_until=0,
+        restarts=0,
+    )
+
+
+def order(attempt: int) -> StartAttempt:
+    return StartAttempt(
+        attempt=attempt,
+        node_count=2,
+        workers_per_node=1,
+        store=Store("10.0.0.1", 1, True),
+        redo_until=0,
+        restarts=attempt - 1,
+        reason="",
+    )
+
+
+def stop(attempt: int) -> StopAttempt:
+    return StopAttempt(attempt=attempt, grace_s=0.0, reason="a rank failed")
+
+
+def entry(event: AnyEvent, *actions: AnyAction, at: float = 0.0) -> Entry:
+    return Entry(seq=1, at=at, event=event, actions=actions)
+
+
+def lost(node: str) -> NodeLost:
+    return NodeLost(node=node, reason=NodeLostReason.SILENT, detail="no heartbeat")
+
+
+def exited(node: str, attempt: int, rank: int, signal: int = 9) -> WorkerExited:
+    return WorkerExited(node=node, attempt=attempt, rank=rank, exit_code=None, signal=signal)
+
+
+def diagnosed(attempt: int = 1) -> Diagnosed:
+    return Diagnosed(attempt=attempt, cause="worker-crashed", summary="", confidence=1.0)
+
+
+def in_trouble(_node: str) -> bool:
+    return True
+
+
+# ── one attempt ──
+
+
+def test_workers_may_start_once_nobody_else_trains() -> None:
+    referee = OneAttempt()
+    assert not referee.launched(start(1, rank=0), [], None)
+    assert not referee.launched(start(1, rank=1), [], None)
+    assert not referee.launched(start(2, port=2), [], None)
+
+
+def test_two_attempts_at_once_are_a_foul() -> None:
+    assert "workers of attempt 1 live" in OneAttempt().launched(start(2), [1], None)
+
+
+def test_one_rank_on_two_nodes_is_a_foul() -> None:
+    assert "starts twice (n0)" in OneAttempt().launched(start(1), [], "n0")
+
+
+def test_a_store_that_served_another_attempt_is_a_foul() -> None:
+    referee = OneAttempt()
+    referee.launched(start(1, port=7), [], None)
+    assert "store of attempt 1" in referee.launched(start(2, port=7), [], None)
+
+
+# ── given up for good ──
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        entry(lost("n1")),
+        entry(NodeLeft(node="n1")),
+        entry(DeadlinePassed(), Fence(node="n1", reason="")),
+        entry(DeadlinePassed(), Dismiss(node="n1", reason="")),
+    ],
+)
+def test_a_node_that_was_given_up_may_neither_be_started_nor_train(told: Entry) -> None:
+    referee = GivenUp()
+    referee.journaled(told)
+    assert "n1 is told to start" in referee.ordered("n1", [start(3)])
+    assert "n1 still trains" in referee.calm(["n0", "n1"])
+
+
+def test_a_node_that_was_given_up_may_be_told_to_stop_and_others_to_start() -> None:
+    referee = GivenUp()
+    referee.journaled(entry(lost("n1")))
+    assert not referee.ordered("n1", [Stop(attempt=1, grace_s=0.0)])
+    assert not referee.ordered("n0", [start(2)])
+    assert not referee.calm(["n0"])
+
+
+# ── snapshots ──
+
+OLD, NEW, OTHER = Key(1, 8), Key(1, 10), Key(2, 10)
+
+
+def holding(own: Sequence[Key], buddy: Sequence[Key] = ()) -> Holding:
+    return Holding(frozenset(own), frozenset(own), frozenset(buddy))
+
+
+def plan(key: Key, private: tuple[int, ...] = (0, 1), shared: tuple[int, ...] = (0, 1)) -> Plan:
+    return Plan(key, shared, private)
+
+
+def test_going_on_from_the_newest_whole_snapshot_is_no_foul() -> None:
+    both = [holding([OLD, NEW]), holding([OLD, NEW])]
+    assert not Snapshots().resumed(2, plan(NEW), both, 1)
+    torn = [holding([OLD, NEW]), holding([OLD])]
+    assert not Snapshots().resumed(2, plan(OLD), torn, 1)
+    assert not Snapshots().resumed(1, None, [holding([]), holding([])], 1)
+
+
+def test_a_part_may_come_from_the_neighbour() -> None:
+    """Rank 1 has lost everything: rank 0 has its part, and the shared one is the same anywhere."""
+    held = [holding([NEW], buddy=[NEW]), holding([])]
+    assert not Snapshots().resumed(2, plan(NEW, private=(0, 0), shared=(0, 0)), held, 1)
+
+
+def test_a_snapshot_that_is_not_whole_is_a_foul() -> None:
+    held = [holding([OLD, NEW]), holding([OLD])]
+    assert "goes on from (10, 1), not from (8, 1)" in Snapshots().resumed(2, plan(NEW), held, 1)
+
+
+def test_parts_of_two_attempts_are_no_whole_snapshot() -> None:
+    held = [holding([OLD, NEW]), holding([OLD, OTHER])]
+    assert "goes on from (10, 2), not from (8, 1)" in Snapshots().resumed(3, plan(OTHER), held, 1)
+
+
+def test_an_older_snapshot_than_necessary_is_a_foul() -> None:
+    held = [holding([OLD, NEW]), holding([OLD, NEW])]
+    assert "not from (10, 1)" in Snapshots().resumed(2, plan(OLD), held, 1)
+    assert "goes on from None" in Snapshots().resumed(2, None, held, 1)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        plan(NEW, private=(0, 0), shared=(0, 1)),  # rank 1 has no shared part
+        plan(NEW, private=(0, 1), shared=(0, 0)),  # nor a private one
+    ],
+)
+def test_a_giver_that_has_nothing_is_a_foul(wrong: Plan) -> None:
+    held = [holding([NEW], buddy=[NEW]), holding([])]
+    assert "rank 1 of attempt 2 is sent to ranks" in Snapshots().resumed(2, wrong, held, 1)
+
+
+def test_a_private_part_of_somebody_else_is_a_foul() -> None:
+    """Rank 2 has a private part of this name, but neither rank 0's own nor its neighbour's."""
+    held = [holding([], buddy=[]), holding([NEW], buddy=[NEW]), holding([NEW], buddy=[NEW])]
+    wrong = Plan(NEW, (1, 1, 2), (2, 1, 2))
+    assert "rank 0 of attempt 2" in Snapshots().resumed(2, wrong, held, 1)
+
+
+# ── efficiency ──
+
+
+def test_a_node_that_is_well_must_not_be_given_up() -> None:
+    referee = Efficiency(hardship())
+    assert not referee.journaled(entry(lost("n0")), in_trouble)
+    assert "n1 is given up" in referee.journaled(entry(lost("n1")), lambda _node: False)
+
+
+def test_an_attempt_is_stopped_only_if_something_in_it_broke() -> None:
+    referee = Efficiency(hardship())
+    referee.broken(1)
+    assert not referee.journaled(entry(exited("n0", 1, 0), stop(1)), in_trouble)
+    told = referee.journaled(entry(exited("n0", 1, 0), stop(2)), in_trouble)
+    assert "attempt 2 is stopped (a rank failed) and was well" in told
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [lost("n0"), NodeLeft(node="n0"), StopRequested(by="a person"), ControllerResumed(existing=())],
+)
+def test_a_lost_member_or_a_person_is_a_reason_to_stop(reason: AnyEvent) -> None:
+    assert not Efficiency(hardship()).journaled(entry(reason, stop(1)), in_trouble)
+
+
+def test_repeating_an_order_to_stop_is_no_foul() -> None:
+    referee = Efficiency(hardship())
+    referee.journaled(entry(StopRequested(by="a person"), stop(1)), in_trouble)
+    assert not referee.journaled(entry(DeadlinePassed(), stop(1)), in_trouble)
+
+
+def test_a_node_is_replaced_only_after_as_many_crashes_as_it_is_allowed() -> None:
+    referee, fence = Efficiency(hardship()), Fence(node="n0", reason="")
+    for event in (exited("n0", 1, 0, CRASH), exited("n0", 1, 0, CRASH), exited("n1", 1, 1, CRASH)):
+        referee.journaled(entry(event), in_trouble)
+    told = referee.journaled(entry(diagnosed(1), fence), in_trouble)
+    assert "n0 is replaced and its workers crashed 1 times" in told
+    referee.journaled(entry(exited("n0", 2, 0, CRASH)), in_trouble)
+    assert not referee.journaled(entry(diagnosed(2), fence), in_trouble)
+
+
+# ── persistence ──
+
+
+def starts(referee: Persistence, times: Sequence[float]) -> list[str]:
+    return [
+        referee.journaled(entry(diagnosed(), order(number), at=at))
+        for number, at in enumerate(times, 1)
+    ]
+
+
+def test_starts_within_the_window_are_limited() -> None:
+    """The first one, as many restarts as are allowed, and one more for a limit that just passed."""
+    assert starts(Persistence(hardship()), [0, 1, 2, 3]) == [""] * 4
+    told = starts(Persistence(hardship()), [0, 1, 2, 3, 4])
+    assert told == [""] * 4 + ["5 starts within 600 s"]
+
+
+def test_starts_that_are_far_apart_are_not_limited() -> None:
+    assert not any(starts(Persistence(hardship()), range(0, 4000, 200)))
+
+
+def test_an_order_that_is_repeated_is_one_start() -> None:
+    referee = Persistence(hardship())
+    told = [referee.journaled(entry(ControllerResumed(existing=()), order(1))) for _ in range(9)]
+    assert not any(told)
+
+
+def test_a_bug_that_comes_back_each_time_is_not_tried_for_ever() -> None:
+    referee = Persistence(hardship())
+    told = []
+    for number in range(1, 5):
+        told.append(referee.journaled(entry(diagnosed(), order(number), at=number * 1000)))
+        referee.bugged()
+    assert told == ["", "", "", "the same bug is tried a 4th time"]
+
+
+@pytest.mark.parametrize("other", [None, lost("n0"), NodeLeft(node="n0")])
+def test_a_bug_that_the_job_comes_past_may_come_back(other: AnyEvent | None) -> None:
+    """Every second attempt gets past it; or, each time, a node is gone too."""
+    referee = Persistence(hardship())
+    for number in range(1, 12):
+        assert not referee.journaled(entry(diagnosed(), order(number), at=number * 1000))
+        if other is not None or number % 2:
+            referee.bugged()
+        if other is not None:
+            referee.journaled(entry(other))
+
+
+# ── replay ──
+
+
+def test_the_same_orders_and_the_same_state_are_no_foul() -> None:
+    referee, ask = Replay(), AskNodes(count=1, reason="")
+    assert not referee.replayed(entry(DeadlinePassed(), ask), 1, [ask])
+    referee.crashed(State(limits=LIMITS), True)
+    assert not referee.restarted(State(limits=LIMITS))
+
+
+def test_other_orders_or_a_gap_are_a_foul() -> None:
+    line = entry(DeadlinePassed(), AskNodes(count=1, reason=""))
+    assert "decided otherwise" in Replay().replayed(line, 1, [AskNodes(count=2, reason="")])
+    assert "decided otherwise" in Replay().replayed(line, 1, [])
+    assert "entry 1 where 2 should be" in Replay().replayed(line, 2, line.actions)
+
+
+def test_another_state_is_a_foul_if_all_of_it_was_on_the_disk() -> None:
+    referee = Replay()
+    referee.crashed(State(limits=LIMITS, attempt=1), False)
+    assert not referee.restarted(State(limits=LIMITS))
+    referee.crashed(State(limits=LIMITS, attempt=1), True)
+    assert "another one" in referee.restarted(State(limits=LIMITS))
+
+
+# ── the ledger ──
+
+
+def ledger(productive_ms: int = 60_000) -> Ledger:
+    books = Books(0, 0)
+    books.post(10_000, Bucket.START, 1, None, NO_STALLS)
+    books.post(10_000 + productive_ms, Bucket.PRODUCTIVE, 1, None, NO_STALLS)
+    return close_books(books, observed=True, ended=True)
+
+
+def test_a_ledger_that_adds_up_is_no_foul() -> None:
+    assert not referees.Books().at_end(ledger(), 60.0)
+
+
+def test_more_productive_time_than_new_steps_took_is_a_foul() -> None:
+    assert "60.0 s are productive, new steps took 50.0 s" in referees.Books().at_end(ledger(), 50.0)
+
+
+def test_buckets_that_do_not_sum_to_the_wall_time_are_a_foul() -> None:
+    longer = msgspec.structs.replace(ledger(), end_ms=70_001)
+    assert "sum to 70000 ms of 70001" in referees.Books().at_end(longer, 60.0)
+
+
+def test_a_gap_between_intervals_is_a_foul() -> None:
+    first, second = ledger().intervals
+    gap = msgspec.structs.replace(ledger(), intervals=(first._replace(end_ms=9_999), second))
+    assert "do not touch" in referees.Books().at_end(gap, 60.0)
+
+
+# ── all of them ──
+
+
+def all_of_them() -> Referees:
+    return Referees(hardship(), Nature(hardship()))
+
+
+def test_once_it_is_calm_the_job_trains_with_its_spares() -> None:
+    all_of_them().calm(True, "running", ["n0", "n1"], 3)
+    with pytest.raises(Foul, match="does not train: recovering") as caught:
+        all_of_them().calm(False, "recovering", [], 3)
+    assert caught.value.promise is Promise.LIVENESS
+    with pytest.raises(Foul, match="2 nodes of 3") as caught:
+        all_of_them().calm(True, "running", ["n0", "n1"], 2)
+    assert caught.value.promise is Promise.SPARES
+
+
+def test_spares_that_died_before_they_said_anything_may_be_missing() -> None:
+    some = all_of_them()
+    some.stillborn = 3
+    some.calm(True, "running", ["n0", "n1"], 2)
+
+
+def test_a_job_that_was_asked_to_stop_has_ended() -> None:
+    some = all_of_them()
+    some.stop_asked = True
+    with pytest.raises(Foul, match="the job goes on: closing") as caught:
+        some.calm(False, "closing", [], 0)
+    assert caught.value.promise is Promise.END
+    with pytest.raises(Foul, match="ends when asked"):
+        all_of_them().at_end(ledger(), 60.0)
+
+
+def end(outcome: Outcome, at: float = 0.0) -> Entry:
+    return entry(DeadlinePassed(), EndJob(outcome=outcome, reason=""), at=at)
+
+
+@pytest.mark.parametrize("outcome", list(Outcome))
+def test_a_job_that_ends_for_no_reason_is_a_foul(outcome: Outcome) -> None:
+    with pytest.raises(Foul, match=f"the job {outcome.value} for no reason") as caught:
+        all_of_them().journaled(end(outcome))
+    assert caught.value.promise is Promise.PERSISTENCE
+
+
+def test_every_end_has_a_reason_that_will_do() -> None:
+    done, asked, buggy, useless = (all_of_them() for _ in range(4))
+    done.finished = asked.stop_asked = True
+    buggy.bugged()
+    useless.stillborn = 3
+    done.journaled(end(Outcome.SUCCEEDED))
+    asked.journaled(end(Outcome.STOPPED))
+    buggy.journaled(end(Outcome.FAILED))
+    useless.journaled(end(Outcome.GAVE_UP))
+
+
+def test_giving_up_is_right_once_the_restarts_are_used_up_and_not_long_after() -> None:
+    early, late = all_of_them(), all_of_them()
+    for some in (early, late):
+        some.journaled(entry(diagnosed(), order(1), at=100.0))
+        some.journaled(entry(diagnosed(), order(2), at=101.0))
+    early.journaled(end(Outcome.GAVE_UP, at=102.0))
+    with pytest.raises(Foul, match="the job gave_up for no reason"):
+        late.journaled(end(Outcome.GAVE_UP, at=1000.0))
+
+
+def waited(for_s: float) -> Referees:
+    """It is this long ago that the attempt was known to be stopped."""
+    nature = Nature(hardship())
+    some = Referees(hardship(), nature)
+    nature.now = 1000.0
+    some.journaled(entry(AttemptStopped(attempt=1, store=None)))
+    nature.now += for_s
+    return some
+
+
+def test_giving_up_is_right_after_waiting_in_vain_since_the_end_of_the_attempt() -> None:
+    waited(LIMITS.node_wait_s).journaled(end(Outcome.GAVE_UP))
+    with pytest.raises(Foul, match="the job gave_up for no reason"):
+        waited(LIMITS.node_wait_s / 2).journaled(end(Outcome.GAVE_UP))
+
+
+def test_an_end_is_judged_when_it_is_decided_and_not_when_it_is_repeated() -> None:
+    some = waited(LIMITS.node_wait_s)
+    some.journaled(end(Outcome.GAVE_UP))
+    some.restarted(State(limits=LIMITS))  # from now on nobody has waited
+    some.journaled(end(Outcome.GAVE_UP))
+
+
+def test_every_referee_is_heard() -> None:
+    """What one of them objects to is raised with its promise and the time."""
+    nature = Nature(hardship())
+    some = Referees(hardship(), nature)
+    some.in_trouble = in_trouble
+    nature.now = 7.0
+    some.journaled(entry(lost("n1"), order(1)))
+    fouls: list[tuple[Promise, Callable[[], None]]] = [
+        (Promise.ONE_ATTEMPT, lambda: some.launched("n0", start(2), [1], None)),
+        (Promise.GIVEN_UP, lambda: some.ordered("n1", [start(2)])),
+        (Promise.SNAPSHOT, lambda: some.resumed(2, None, [holding([OLD])], 1)),
+        (Promise.EFFICIENCY, lambda: some.journaled(entry(exited("n0", 1, 0), stop(1)))),
+        (Promise.REPLAY, lambda: some.replayed(entry(DeadlinePassed(), stop(1)), 1, [])),
+    ]
+    for promise, tell in fouls:
+        with pytest.raises(Foul, match=r" at 7\.000 s") as caught:
+            tell()
+        assert caught.value.promise is promise
+    some.over = True
+    with pytest.raises(Foul, match="the ledger adds up"):
+        some.at_end(msgspec.structs.replace(ledger(), end_ms=1), 60.0)
