@@ -47,6 +47,8 @@ class Kubernetes(Section):
     manifests, for images without Holdfast."""
     namespace: Object | None = None
     """Namespace; without it, the one that is applied to."""
+    controller_image: Annotated[str, Field(min_length=1, pattern=r"^\S+$")] | None = None
+    """Image of the controller; default: that of the nodes. The one without torch is smaller."""
     mpi_version: Literal["v2beta1", "v1"] = "v2beta1"
     """Which MPIJob the cluster serves: the mpi-operator's or the training-operator's."""
 

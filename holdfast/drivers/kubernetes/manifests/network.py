@@ -79,15 +79,18 @@ def devices(job: Job) -> dict[str, str]:
 def annotations(job: Job) -> dict[str, str]:
     """Annotations of a pod: no proxy of a mesh, and the further networks."""
     network = job.network
-    found: dict[str, str] = {}
-    if not network.mesh:
-        found["sidecar.istio.io/inject"] = "false"
-        found["linkerd.io/inject"] = "disabled"
+    found = mesh(job)
     if network.attach:
         found["k8s.v1.cni.cncf.io/networks"] = ",".join(network.attach)
     if network.profile == "gke-tcpx":
         found |= _tcpx_interfaces()
     return found
+
+
+def mesh(job: Job) -> dict[str, str]:
+    """Annotations that keep the proxy of a service mesh out of a pod."""
+    off = {"sidecar.istio.io/inject": "false", "linkerd.io/inject": "disabled"}
+    return {} if job.network.mesh else off
 
 
 def _tcpx_interfaces() -> dict[str, str]:

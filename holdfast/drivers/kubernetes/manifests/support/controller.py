@@ -1,0 +1,104 @@
+"""The controller of a managed job: one small pod kept by a Deployment, and the job file it reads.
+
+It trains nothing, so it is in no gang and no budget, asks for no GPU and takes none of the overlay.
+Losing it stops nobody: agents train on until the next one has read its journal.
+"""
+
+from holdfast.drivers.kubernetes.manifests import network, placement, pod, security, storage
+from holdfast.drivers.kubernetes.manifests.names import ROLE, metadata, pod_labels, selector
+from holdfast.drivers.kubernetes.manifests.part import Part
+from holdfast.drivers.kubernetes.manifests.request import Body, Request
+from holdfast.drivers.kubernetes.manifests.support.services import METRICS_PORT
+from holdfast.spec.load import to_yaml
+
+HOME = "/var/lib/holdfast"
+SMALL = Part(role="controller", small=True)
+COMMAND = ["holdfast", "controller", "--on", "kubernetes"]
+RESOURCES = {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "256Mi"}}
+
+
+def configuration(request: Request) -> list[Body]:
+    """The ConfigMap with the job file, which the controller and the agents read."""
+    if not request.managed:
+        return []
+    made = metadata(request, f"{request.name}-job")
+    data = {"job.yaml": to_yaml(request.job)}
+    return [{"apiVersion": "v1", "kind": "ConfigMap", "metadata": made, "data": data}]
+
+
+def deployment(request: Request) -> list[Body]:
+    """The Deployment; a CronJob has none, because each submission starts its own."""
+    if not request.managed or request.engine == "cronjob":
+        return []
+    chosen = {**selector(request)["matchLabels"], ROLE: "controller"}
+    spec = {
+        "replicas": 1,
+        "strategy": {"type": "Recreate"},
+        "selector": {"matchLabels": chosen},
+        "template": {"metadata": _metadata(request), "spec": _spec(request)},
+    }
+    made = metadata(request, f"{request.name}-controller")
+    return [{"apiVersion": "apps/v1", "kind": "Deployment", "metadata": made, "spec": spec}]
+
+
+def _metadata(request: Request) -> Body:
+    found: Body = {"labels": pod_labels(request, "controller")}
+    annotations = {**request.job.metadata.annotations, **network.mesh(request.job)}
+    return {**found, "annotations": annotations} if annotations else found
+
+
+def _spec(request: Request) -> Body:
+    placed = placement.pod(request, SMALL)
+    found = {
+        "serviceAccountName": f"{request.name}-controller",
+        "automountServiceAccountToken": True,
+        "priorityClassName": placed.get("priorityClassName"),
+        "tolerations": placed["tolerations"],
+        "securityContext": security.pod(request),
+        "imagePullSecrets": [{"name": name} for name in pod.image(request.job).pull_secrets],
+        "containers": [_container(request)],
+        "volumes": [
+            {"name": "job", "configMap": {"name": f"{request.name}-job"}},
+            {"name": "home", "emptyDir": {}},
+            {"name": "tmp", "emptyDir": {}},
+        ],
+    }
+    return {key: value for key, value in found.items() if value}
+
+
+def _container(request: Request) -> Body:
+    image = pod.image(request.job)
+    found = {
+        "name": "controller",
+        "image": request.job.kubernetes.controller_image or image.name,
+        "imagePullPolicy": image.pull,
+        "command": COMMAND,
+        "ports": [
+            {"name": "controller", "containerPort": pod.CONTROLLER_PORT},
+            {"name": "metrics", "containerPort": METRICS_PORT},
+        ],
+        "env": _env(request),
+        "resources": RESOURCES,
+        "volumeMounts": [
+            {"name": "job", "mountPath": storage.JOB, "readOnly": True},
+            {"name": "home", "mountPath": HOME},
+            {"name": "tmp", "mountPath": "/tmp"},
+        ],
+        "readinessProbe": {"tcpSocket": {"port": "controller"}, "periodSeconds": 5},
+        "securityContext": security.container(request, frozen=True),
+    }
+    return {key: value for key, value in found.items() if value}
+
+
+def _env(request: Request) -> list[Body]:
+    said = {
+        "HOLDFAST_JOB": request.name,
+        "HOLDFAST_JOB_FILE": f"{storage.JOB}/job.yaml",
+        "HOLDFAST_ENGINE": request.engine,
+        "HOLDFAST_HOME": HOME,
+    }
+    namespace = {"fieldRef": {"fieldPath": "metadata.namespace"}}
+    return [
+        *({"name": name, "value": value} for name, value in said.items()),
+        {"name": "HOLDFAST_NAMESPACE", "valueFrom": namespace},
+    ]
