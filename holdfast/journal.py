@@ -263,7 +263,7 @@ def _corrupt(path: Path, line: int, why: str) -> Error:
 def _wrong_version(path: Path, found: object) -> Error:
     return Error(
         "journal-version",
-        f"{path} has format {found}",
+        f"{path}, line 1: format {found}",
         why=f"this version of Holdfast reads format {VERSION}",
         help="use the version of Holdfast named in the journal's first line",
     )

@@ -100,8 +100,9 @@ def test_a_missing_line_is_refused(tmp_path: Path) -> None:
     write(path, EVENTS)
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(lines[:2] + lines[3:]))
-    with pytest.raises(Error, match="entry 3 where 2 should be"):
+    with pytest.raises(Error, match=r"line 3\b.*\n.*entry 3 where 2 should be") as raised:
         list(journal.entries(path))
+    assert raised.value.slug == "journal-corrupt"
 
 
 @pytest.mark.parametrize("first", [b"", b"x\n", b"{}\n", b"[]\n", b'{"journal":1}\n'])
@@ -113,13 +114,21 @@ def test_a_file_that_is_no_journal_is_refused(tmp_path: Path, first: bytes) -> N
     assert raised.value.slug == "journal-corrupt"
 
 
-def test_a_journal_of_another_version_is_refused(tmp_path: Path) -> None:
+def test_a_journal_of_another_version_is_refused_by_whoever_reads_it(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
+    write(path, EVENTS)
+    lines = path.read_bytes().splitlines(keepends=True)
     header = msgspec.structs.replace(HEADER, journal=99)
-    path.write_bytes(msgspec.json.encode(header) + b"\n")
-    with pytest.raises(Error) as raised:
-        journal.read_header(path)
-    assert raised.value.slug == "journal-version"
+    path.write_bytes(msgspec.json.encode(header) + b"\n" + b"".join(lines[1:]))
+    for read in (
+        journal.read_header,
+        lambda path: list(journal.entries(path)),
+        lambda path: journal.replay(path, LIMITS),
+        lambda path: journal.read_state(path, LIMITS),
+    ):
+        with pytest.raises(Error, match="line 1: format 99") as raised:
+            read(path)
+        assert raised.value.slug == "journal-version"
 
 
 def test_a_saved_state_makes_replay_start_there(
