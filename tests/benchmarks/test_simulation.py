@@ -1,0 +1,19 @@
+"""The benchmark of the simulation measures worlds that are well, and its last line is JSON."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_quick_run_ends_with_one_json_object() -> None:
+    command = [sys.executable, "benchmarks/simulation.py", "--quick", "--json", "--nodes", "100"]
+    output = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    rows = json.loads(output.splitlines()[-1])
+    assert set(rows) == {"world", "controller", "swarm"}
+    assert rows["world"]["events_per_s"] > 0 < rows["controller"]["events_per_s"]
+    swarm = rows["swarm"]
+    assert (swarm["worlds"], swarm["fouls"]) == (100, 0)
+    assert swarm["n"] > 10_000 and swarm["wall_s"] > 0
