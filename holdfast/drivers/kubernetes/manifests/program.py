@@ -29,20 +29,30 @@ def torchrun(request: Request, *options: str) -> tuple[str, ...]:
     return ("torchrun", *options, each, *_python_target(job), *job.args)
 
 
-def rendezvous(request: Request, host: str) -> tuple[str, ...]:
+def paddle(request: Request) -> tuple[str, ...]:
+    """Plain mode: the program under Paddle's launcher, which takes the rest from PADDLE_*."""
+    if request.job.command is not None:
+        return script(request)
+    assert request.job.image is not None, "checked before"
+    launcher = (request.job.image.python, "-m", "paddle.distributed.launch")
+    return (*launcher, f"--nproc_per_node={request.workers}", *script(request))
+
+
+def rendezvous(request: Request, host: str, *, in_place: bool = True) -> tuple[str, ...]:
     """Options of torchrun for its c10d rendezvous on the node called `host`.
 
     The store lives in that node's torchrun: when the node goes, all others start anew with it.
+    Not `in_place`: torchrun restarts nothing, because the engine restarts the whole job.
     """
     count = f"--nnodes={_count(request)}"
     port = request.job.network.ports.rendezvous
-    restarts = f"--max-restarts={request.job.recovery.max_restarts}"
+    restarts = request.job.recovery.max_restarts if in_place else 0
     return (
         count,
         "--rdzv-backend=c10d",
         f"--rdzv-endpoint={host}:{port}",
         f"--rdzv-id={request.name}",
-        restarts,
+        f"--max-restarts={restarts}",
     )
 
 

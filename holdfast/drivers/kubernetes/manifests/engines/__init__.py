@@ -1,1 +1,15 @@
 """One module per kind of engine: from a request to the objects that make its pods."""
+
+from collections.abc import Callable
+
+from holdfast.drivers.kubernetes.manifests.engines import cronjob, job, jobset, pods
+from holdfast.drivers.kubernetes.manifests.request import Body, Request
+from holdfast.spec.cluster import Engine
+
+ENGINES: dict[Engine, Callable[[Request], list[Body]]] = {
+    "pods": pods.bodies,
+    "job": job.bodies,
+    "cronjob": cronjob.bodies,
+    "jobset": jobset.bodies,
+}
+"""The objects that make the pods, in the order in which to apply them."""
