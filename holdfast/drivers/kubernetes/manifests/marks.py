@@ -15,5 +15,6 @@ def marked(
 
 
 def with_spec(body: Body, **keys: object) -> Body:
-    """A copy of `body` with these keys in its spec."""
-    return {**body, "spec": {**body["spec"], **keys}}
+    """A copy of `body` with these keys at the head of its spec."""
+    rest = {key: value for key, value in body["spec"].items() if key not in keys}
+    return {**body, "spec": {**keys, **rest}}
