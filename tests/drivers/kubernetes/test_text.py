@@ -1,5 +1,7 @@
 """Objects become YAML that says the same, always in the same words."""
 
+from copy import deepcopy
+
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
@@ -44,3 +46,15 @@ def test_a_note_with_a_kind_wins() -> None:
     assert notes.at(("Job", "spec", "x")) == "of a Job"
     assert notes.at(("Pod", "spec", "x")) == "of all"
     assert notes.at(("Pod", "spec", "y")) is None
+
+
+NESTED = {"a": {"b": [{"c": "x\n\ny\n", "d": [[1, {"e": "f"}], {}]}]}, "g": {"h": "i"}}
+
+
+def test_what_many_objects_share_is_written_as_if_they_did_not() -> None:
+    shared = [{"kind": "Pod", "name": n, "spec": {"own": n, **NESTED}} for n in "abc"]
+    notes = {"Pod.spec.a.b": "once", "Pod.name": "told in the first"}
+    whole = documents(shared, Notes(notes))
+    assert whole == documents(deepcopy(shared), Notes(notes))
+    assert list(yaml.safe_load_all(whole)) == shared
+    assert whole.count("# once") == 1

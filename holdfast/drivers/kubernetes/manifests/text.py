@@ -7,13 +7,15 @@ table beside the data (`notes.py`), so that the data stays plain, exactly what a
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
 
 from holdfast.drivers.kubernetes.manifests.request import Body
 
 WIDTH = 100
 Note = tuple[str, ...]  # lines of a comment
 Path = tuple[str, ...]
+Part = TypeVar("Part", Body, list[object])
 
 PLAIN = re.compile(
     r"(?:--)?[A-Za-z_/][A-Za-z0-9_./+@%=,() -]*(?::[A-Za-z0-9_./+@%=,()-]+)*|[0-9]+[KMGTPE]i"
@@ -33,19 +35,43 @@ def document(body: Body, notes: "Notes") -> str:
 
 
 class Notes:
-    """Comments by place. A place is the kind and the keys below it, list positions left out; the
-    most specific entry (one with a kind) wins over one that starts with `*`."""
+    """Comments by place, each given once. A place is the kind and the keys below it, list positions
+    left out; the most specific entry (one with a kind) wins over one that starts with `*`."""
 
     def __init__(self, table: dict[str, str]):
         self._table = {tuple(place.split(".")): text for place, text in table.items()}
+        self._told: set[str] = set()
+        self._asked: set[Path] = set()
+        self._written: dict[tuple[int, Path], tuple[object, list[str]]] = {}
 
     def at(self, path: Path) -> str | None:
-        """The comment for this place."""
+        """The comment for this place, if it has not been given yet."""
+        if path in self._asked:
+            return None
+        self._asked.add(path)
         found = self._table.get(path)
         if found is None:
             tails = (("*", *path[start:]) for start in range(1, len(path)))
             found = next((self._table[tail] for tail in tails if tail in self._table), None)
+        if found is None or found in self._told:
+            return None
+        self._told.add(found)
         return found
+
+    def once(
+        self, value: Part, path: Path, write: Callable[[Part, Path, "Notes"], Iterator[str]]
+    ) -> list[str]:
+        """Lines of a value. Pods of a job share what they have in common, and 500 of them must not
+        take 500 times as long: what had no comment in it is not written again in the same place."""
+        known = self._written.get((id(value), path))
+        if known is not None:
+            return known[1]
+        told = len(self._told)
+        lines = list(write(value, path, self))
+        if told == len(self._told):
+            block = lines if "" in lines else ["\n".join(lines)]
+            self._written[id(value), path] = (value, block)  # kept, so that the id stays its own
+        return lines
 
 
 def _mapping(body: Body, path: Path, notes: Notes) -> Iterator[str]:
@@ -71,16 +97,19 @@ def _entry(head: str, value: object, path: Path, notes: Notes) -> Iterator[str]:
     match value:
         case dict() if value:
             yield head
-            yield from _indented(_mapping(value, path, notes), "  ")
+            yield from _indented(notes.once(value, path, _mapping), "  ")
         case list() if value and not _short(value):
             yield head
-            for item in value:
-                yield from _item(item, path, notes)
+            yield from notes.once(value, path, _sequence)
         case str() if "\n" in value.rstrip("\n") and _block(value):
             yield f"{head} |{'' if value.endswith(chr(10)) else '-'}"
             yield from (f"  {line}" if line else "" for line in value.splitlines())
         case _:
             yield f"{head} {flow(value)}"
+
+
+def _sequence(items: list[object], path: Path, notes: Notes) -> Iterator[str]:
+    return (line for item in items for line in _item(item, path, notes))
 
 
 def _item(item: object, path: Path, notes: Notes) -> Iterator[str]:
@@ -91,11 +120,16 @@ def _item(item: object, path: Path, notes: Notes) -> Iterator[str]:
     else:
         lines = (line.removeprefix("- ") for line in _entry("-", item, path, notes))
     for number, line in enumerate(lines):
-        yield ("- " if number == 0 else "  ") + line if line else line
+        yield ("- " if number == 0 else "  ") + _shifted(line, "  ") if line else line
 
 
 def _indented(lines: Iterable[str], indent: str) -> Iterator[str]:
-    return (indent + line if line else line for line in lines)
+    return (indent + _shifted(line, indent) if line else line for line in lines)
+
+
+def _shifted(block: str, indent: str) -> str:
+    """A line, or several that were written before, all but the first moved to the right."""
+    return block.replace("\n", f"\n{indent}")
 
 
 def _short(items: Sequence[object]) -> bool:
