@@ -48,7 +48,10 @@ def test_a_note_with_a_kind_wins() -> None:
     assert notes.at(("Pod", "spec", "y")) is None
 
 
-NESTED = {"a": {"b": [{"c": "x\n\ny\n", "d": [[1, {"e": "f"}], {}]}]}, "g": {"h": "i"}}
+NESTED = {
+    "a": {"b": [{"c": "x\n\ny\n", "d": [[1, {"e": "f"}], {}]}]},
+    "g": {"h": ["i" * 60, {"j": 1, "k": 2}]},
+}
 
 
 def test_what_many_objects_share_is_written_as_if_they_did_not() -> None:
