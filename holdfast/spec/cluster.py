@@ -1,25 +1,11 @@
 """How a job lives on a cluster: engine, life time, rights, monitoring, the engines' own keys."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
-from holdfast.spec.section import LongSeconds, Object, Quantity, Section
+from holdfast.spec.section import Folder, LongSeconds, Object, Quantity, Section
 
-ENGINES = (
-    "pods",
-    "job",
-    "cronjob",
-    "jobset",
-    "pytorchjob",
-    "tfjob",
-    "jaxjob",
-    "xgboostjob",
-    "paddlejob",
-    "mpijob",
-    "trainjob",
-    "volcano",
-)
 Engine = Literal[
     "pods",
     "job",
@@ -34,6 +20,7 @@ Engine = Literal[
     "trainjob",
     "volcano",
 ]
+ENGINES: tuple[Engine, ...] = get_args(Engine)
 Mode = Literal["managed", "plain"]
 
 
@@ -114,6 +101,9 @@ class Mpi(Section):
     """Kind of MPI in the image."""
     options: tuple[str, ...] = ()
     """Options of `mpirun`, before the program."""
+    ssh_folder: Folder | None = None
+    """Where the engine puts the keys: `.ssh` in the home of the user that the image runs as.
+    Default: that of root, or with `image.root: false` that of `mpiuser`, Kubeflow's user."""
     launcher_cpu: Quantity = "1"
     """CPU of the launcher."""
     launcher_memory: Quantity = "2Gi"

@@ -20,3 +20,4 @@ class Part:
     small: bool = False  # a process beside the nodes: no GPUs, no network cards, no data
     cpu: str | None = None  # of a small one
     memory: str | None = None
+    data: bool = False  # a small one that reads data and checkpoints all the same

@@ -56,7 +56,7 @@ def mounted(request: Request, part: Part) -> Mounted:
         if secret.path is not None:
             source = {"secretName": secret.name, "defaultMode": SECRET_MODE}
             found.add(f"secret-{secret.name}", secret.path, {"secret": source}, read_only=True)
-    if not part.small:
+    if part.data or not part.small:
         for dataset in job.datasets:
             _add_dataset(found, request, dataset)
         _add_tiers(found, job)

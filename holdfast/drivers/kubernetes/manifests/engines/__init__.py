@@ -2,7 +2,16 @@
 
 from collections.abc import Callable
 
-from holdfast.drivers.kubernetes.manifests.engines import cronjob, job, jobset, pods
+from holdfast.drivers.kubernetes.manifests.engines import (
+    cronjob,
+    job,
+    jobset,
+    kubeflow,
+    mpijob,
+    pods,
+    trainjob,
+    volcano,
+)
 from holdfast.drivers.kubernetes.manifests.request import Body, Request
 from holdfast.spec.cluster import Engine
 
@@ -11,5 +20,13 @@ ENGINES: dict[Engine, Callable[[Request], list[Body]]] = {
     "job": job.bodies,
     "cronjob": cronjob.bodies,
     "jobset": jobset.bodies,
+    "pytorchjob": kubeflow.bodies,
+    "tfjob": kubeflow.bodies,
+    "jaxjob": kubeflow.bodies,
+    "xgboostjob": kubeflow.bodies,
+    "paddlejob": kubeflow.bodies,
+    "mpijob": mpijob.bodies,
+    "trainjob": trainjob.bodies,
+    "volcano": volcano.bodies,
 }
 """The objects that make the pods, in the order in which to apply them."""
