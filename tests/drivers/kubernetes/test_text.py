@@ -58,6 +58,6 @@ def test_what_many_objects_share_is_written_as_if_they_did_not() -> None:
     shared = [{"kind": "Pod", "name": n, "spec": {"own": n, **NESTED}} for n in "abc"]
     notes = {"Pod.spec.a.b": "once", "Pod.name": "told in the first"}
     whole = documents(shared, Notes(notes))
-    assert whole == documents(deepcopy(shared), Notes(notes))
+    assert whole == documents([deepcopy(one) for one in shared], Notes(notes))
     assert list(yaml.safe_load_all(whole)) == shared
     assert whole.count("# once") == 1
