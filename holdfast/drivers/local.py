@@ -10,10 +10,8 @@ import contextlib
 import os
 import signal
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import assert_never
 
 import msgspec
 
@@ -21,9 +19,8 @@ from holdfast import journal
 from holdfast.actions import AnyAction, AskNodes, EndJob, Fence, Outcome
 from holdfast.controller import Controller, Limits, State
 from holdfast.drivers import records, report
-from holdfast.drivers.base import Clock, Observer, Queue, Receipt, drive
-from holdfast.drivers.bridge import Bridge
-from holdfast.drivers.links import Links, wait_closed
+from holdfast.drivers.base import Observer, Receipt, drive
+from holdfast.drivers.links import wait_closed
 from holdfast.drivers.nodes import (
     AgentProcess,
     alive,
@@ -32,24 +29,13 @@ from holdfast.drivers.nodes import (
     number_of,
     start_agent,
 )
+from holdfast.drivers.switchboard import Switchboard
 from holdfast.errors import Error
-from holdfast.events import AnyEvent, ControllerResumed, JobSubmitted, StopRequested
-from holdfast.messages import (
-    AskStatus,
-    Done,
-    Fact,
-    Hello,
-    Leave,
-    Report,
-    StatusReply,
-    StopJob,
-    ToAgent,
-    ToClient,
-)
+from holdfast.events import AnyEvent, ControllerResumed, JobSubmitted
+from holdfast.messages import Leave
 from holdfast.spec import Job
 
 HOST = "127.0.0.1"
-TICK_S = 0.25
 REGISTER_S = 60.0  # for a new agent to connect: its interpreter may start on a busy machine
 RECONNECT_S = 10.0  # for an agent to find a controller that came back
 LEAVE_S = 10.0  # for agents to end by themselves when the job is over
@@ -103,35 +89,32 @@ def _run(
 
 
 class LocalDriver:
-    """Agents as processes of this machine; everything else is the bridge's."""
+    """Agents as processes of this machine; everything else is the switchboard's."""
 
     def __init__(self, job: Job, folder: Path, controller: Controller) -> None:
         self._job = job
         self._folder = folder
         self._state = controller.state
         self._controller = controller
-        self._clock = Clock(controller.state.now)
-        self._queue: Queue = asyncio.Queue()
-        self._links = Links(self, records.read_secret(folder))
         self._agents: dict[str, AgentProcess] = {}
-        timeout_s = job.recovery.heartbeat_timeout_s
-        self._bridge = Bridge(controller.state, timeout_s, self._clock.now())
-        self._stops_asked = 0
+        timeout_s, token = job.recovery.heartbeat_timeout_s, records.read_secret(folder)
+        self._board = Switchboard(controller.state, timeout_s, token, self._status)
         self._full = False
 
     async def run(self, book: journal.Journal, first: AnyEvent, observe: Observer) -> Outcome:
         """From the first fact to the last agent's end."""
-        self._install_signals()
-        port = await self._links.listen(HOST)
-        self._publish(port)
+        board = self._board
+        board.stop_at(signal.SIGINT, signal.SIGTERM)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._terminal_gone)
+        self._publish(await board.links.listen(HOST))
         self._adopt()
-        self._put(first)
-        tick = asyncio.create_task(self._tick())
+        board.put(first)
+        tick = asyncio.create_task(board.tick())
         try:
-            return await drive(self._controller, book, self, self._queue, self._clock, observe)
+            return await drive(self._controller, book, self, board.queue, board.clock, observe)
         finally:
             await wait_closed(tick)
-            await self._links.close()
+            await board.links.close()
             (self._folder / "controller.json").unlink(missing_ok=True)
 
     def _publish(self, port: int) -> None:
@@ -147,16 +130,14 @@ class LocalDriver:
 
     def _add(self, agent: AgentProcess, connects_within_s: float) -> None:
         self._agents[agent.node] = agent
-        self._bridge.expect(agent.node, self._clock.now() + connects_within_s)
+        self._board.expect(agent.node, connects_within_s)
         agent.watch(self._agent_ended)
 
     # ── orders ──
 
     async def perform(self, action: AnyAction) -> None:
         """Carry out one order."""
-        messages, events = self._bridge.carry_out(action, self._clock.now())
-        for node, message in messages:
-            await self._links.send(node, message)
+        events = await self._board.send(action)
         match action:
             case AskNodes():
                 self._start_agents(action.count)
@@ -167,13 +148,11 @@ class LocalDriver:
                 await self._end(action.reason)
             case _:
                 pass
-        self._put(*events)  # of a fence only now that nothing of the node runs
+        self._board.put(*events)  # of a fence only now that nothing of the node runs
 
     async def settled(self, receipts: Sequence[Receipt]) -> None:
         """Tell agents which of their facts are safe."""
-        newest = {receipt.node: receipt.seq for receipt in receipts}
-        for node, seq in newest.items():
-            await self._links.acknowledge(node, seq)
+        await self._board.settled(receipts)
 
     def disk_full(self, full: bool) -> None:
         """Say so once; the job trains on, but nothing new is decided."""
@@ -189,12 +168,11 @@ class LocalDriver:
             try:
                 self._add(start_agent(self._folder, name), REGISTER_S)
             except OSError as error:
-                why = f"cannot start an agent: {error.strerror}"
-                self._put(*self._bridge.died(name, why, self._clock.now()))
+                self._board.died(name, f"cannot start an agent: {error.strerror}")
 
     async def _end(self, reason: str) -> None:
         for node in self._agents:
-            await self._links.send(node, Leave(reason=reason))
+            await self._board.links.send(node, Leave(reason=reason))
         endings = [agent.ended.wait() for agent in self._agents.values()]
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(asyncio.gather(*endings), LEAVE_S)
@@ -202,79 +180,20 @@ class LocalDriver:
 
     # ── facts ──
 
-    def _put(self, *events: AnyEvent) -> None:
-        for event in events:
-            self._queue.put_nowait((event, None))
-
     def _agent_ended(self, agent: AgentProcess, how: str) -> None:
-        """Facts that the agent sent before it died are already in the queue, hence go first."""
         if agent.node in self._agents:
-            self._put(*self._bridge.died(agent.node, how, self._clock.now()))
-
-    def hello(self, hello: Hello) -> bool:
-        """An agent (re)connected."""
-        events = self._bridge.hello(hello, self._clock.now())
-        self._put(*(events or []))
-        return events is not None
-
-    def orders_for(self, node: str) -> list[ToAgent]:
-        """What a node that just (re)connected has to know."""
-        return self._bridge.orders_for(node)
-
-    def fact(self, node: str, fact: Fact) -> None:
-        """A fact not heard before."""
-        self._put(*self._bridge.fact(node, fact.event, self._clock.now()))
-        self._queue.put_nowait((None, Receipt(node, fact.seq)))
-
-    def report(self, report: Report) -> None:
-        """Telemetry."""
-        self._put(*self._bridge.report(report, self._clock.now()))
-
-    def client(self, message: StopJob | AskStatus) -> ToClient:
-        """A request of the command line."""
-        match message:
-            case StopJob():
-                self._put(StopRequested(by=message.by, now=message.now))
-                return Done()
-            case AskStatus():
-                return StatusReply(status=self._status())
-            case _:
-                assert_never(message)
+            self._board.died(agent.node, how)
 
     def _status(self) -> bytes:
-        now = self._clock.now()
+        now = self._board.clock.now()
         status = report.job_status(
             self._job.name,
             self._state,
             records.ledger_of(self._folder, None if self._state.ended else now),
             controller="alive",
-            telemetry=self._bridge.progress.newest(),
+            telemetry=self._board.bridge.progress.newest(),
         )
         return msgspec.json.encode(status)
-
-    async def _tick(self) -> None:
-        """Look for silent nodes. If we ourselves were stopped for a while, nobody is to blame."""
-        last = time.monotonic()
-        while True:
-            await asyncio.sleep(TICK_S)
-            now, late_s = self._clock.now(), time.monotonic() - last - TICK_S
-            last = time.monotonic()
-            if late_s > self._job.recovery.heartbeat_timeout_s / 4:
-                self._bridge.forgive(now, late_s)
-            self._put(*self._bridge.tick(now))
-
-    # ── signals ──
-
-    def _install_signals(self) -> None:
-        loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGINT, self._asked_to_stop, "Ctrl-C")
-        loop.add_signal_handler(signal.SIGTERM, self._asked_to_stop, "SIGTERM")
-        loop.add_signal_handler(signal.SIGHUP, self._terminal_gone)
-
-    def _asked_to_stop(self, by: str) -> None:
-        """First cleanly, then at once."""
-        self._stops_asked += 1
-        self._put(StopRequested(by=by, now=self._stops_asked > 1))
 
     def _terminal_gone(self) -> None:
         """A closed terminal does not stop a job: go on, with output to a file."""
