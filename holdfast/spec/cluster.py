@@ -120,7 +120,7 @@ class Sweep(Section):
     retries: int = Field(default=2, ge=0, le=1000)
     """Retries of one trial."""
     max_failed: int | None = Field(default=None, ge=0)
-    """Failed trials at which the sweep ends; default: it goes on."""
+    """Failed trials that are put up with; one more ends the sweep. Default: it goes on."""
 
     @model_validator(mode="after")
     def _fits(self) -> Self:

@@ -71,7 +71,7 @@ class Scheduling(Section):
     queue: Object | None = None
     """Queue of Volcano."""
     topology: str | None = None
-    """Label of the machines, as in `rack`: keep the gang within one value, where the gang
-    scheduler can."""
+    """Keep the gang within one value of this label of the machines, as in `rack`; with Volcano:
+    within one hyper node of the tier of this name."""
     kueue: Kueue | None = None
     """Admission by Kueue."""
