@@ -149,6 +149,51 @@ SLUGS: dict[str, Slug] = {
         "A process in which worlds are simulated was killed from outside, most often by the kernel "
         "for want of memory. The worlds it had are lost; each can be run again by its seed.",
     ),
+    "image-missing": Slug(
+        ExitStatus.USAGE,
+        "A job on Kubernetes runs in a container image, and the job file names none. Nothing was "
+        "rendered.",
+    ),
+    "engine-unfit": Slug(
+        ExitStatus.USAGE,
+        "The engine, in this mode, cannot honour a setting of the job file. The message names the "
+        "engines that can; docs/reference/engines.md has the whole table. Nothing is dropped "
+        "silently, so nothing was rendered.",
+    ),
+    "setting-idle": Slug(
+        ExitStatus.USAGE,
+        "A setting would have no effect, because another one that it needs is missing. It is "
+        "refused rather than dropped; nothing was rendered.",
+    ),
+    "settings-conflict": Slug(
+        ExitStatus.USAGE,
+        "Two settings contradict each other, or one thing would be set from two places. Nothing "
+        "was rendered.",
+    ),
+    "size-impossible": Slug(
+        ExitStatus.USAGE,
+        "A size in the job file cannot be: the message shows the arithmetic. Nothing was rendered.",
+    ),
+    "name-unfit": Slug(
+        ExitStatus.USAGE,
+        "A name that the engine makes from the job's would be too long or begin with a digit, and "
+        "Kubernetes would refuse or cut it. Nothing was rendered.",
+    ),
+    "secret-in-sight": Slug(
+        ExitStatus.USAGE,
+        "Something in the job file looks like a password, a key or a token. Whoever may read pods "
+        "would read it; a Kubernetes Secret and the section `secrets` keep it out of sight.",
+    ),
+    "kubernetes-too-old": Slug(
+        ExitStatus.USAGE,
+        "A setting needs a newer version of Kubernetes than the manifests were asked for with "
+        "--kubernetes-version. Nothing was rendered.",
+    ),
+    "cluster-only": Slug(
+        ExitStatus.USAGE,
+        "The job is of a kind that only an engine on Kubernetes can run: its framework has an "
+        "operator there, or it is a sweep. `holdfast render` writes its manifests.",
+    ),
     "run-unavailable": Slug(
         ExitStatus.USAGE,
         "holdfast.train was asked for something that only works after join(), or join() was "

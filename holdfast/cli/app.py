@@ -13,6 +13,7 @@ from holdfast.cli import (
     goodput,
     incidents,
     logs,
+    render,
     resume,
     run,
     schema,
@@ -64,6 +65,7 @@ app.command("goodput")(goodput.goodput)
 app.command("stop")(stop.stop)
 app.command("resume")(resume.resume)
 app.command("validate")(validate.validate)
+app.command("render")(render.render)
 app.command("schema")(schema.schema)
 app.command("simulate")(simulate.simulate)
 app.command("doctor")(doctor.doctor)

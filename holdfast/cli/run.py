@@ -152,9 +152,14 @@ def start(job: "Job", *, detach: bool, replace: bool, as_json: bool) -> None:
     from holdfast.drivers.local import run_job
     from holdfast.drivers.records import create, job_dir
     from holdfast.spec.files import require_files
+    from holdfast.spec.local import require_local, unused_sections
 
     _require_linux()
+    require_local(job)
     require_files(job)
+    unused = unused_sections(job)
+    if unused:
+        talk(f"note: a run on this machine has no use for {', '.join(unused)}")
     folder = job_dir(job.name)
     create(job, folder, replace=replace, now=time.time())
     if detach:

@@ -1,21 +1,49 @@
-"""`holdfast validate`: is this job file good?"""
+"""`holdfast validate`: is this job file good, here or on a cluster?"""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from holdfast.cli.output import AsJson, count, json_result, result
+from holdfast.cli.output import AsJson, count, json_result, result, talk
+from holdfast.cli.render import (
+    NEWEST,
+    EngineName,
+    Mode,
+    Namespace,
+    Version,
+    asked,
+    require_sound,
+)
+from holdfast.errors import ExitStatus
 
 if TYPE_CHECKING:
+    from holdfast.drivers.kubernetes.lint import Finding
+    from holdfast.drivers.kubernetes.manifests.request import Request
     from holdfast.spec import Job
 
 
 def validate(
     file: Annotated[Path, typer.Argument(help="The job file.", show_default=False)],
+    engine: EngineName = None,
+    mode: Mode = None,
+    namespace: Namespace = None,
+    kubernetes_version: Version = NEWEST,
     as_json: AsJson = False,
 ) -> None:
-    """Check a job file; every problem is told at once."""
+    """Check a job file; every problem is told at once.
+
+    With --engine or --mode: whether it fits that engine on Kubernetes, and what `holdfast lint`
+    says of its manifests. Without: whether it can run on this machine.
+    """
+    if engine is not None or mode is not None:
+        request = asked(file, engine, mode, namespace, kubernetes_version)
+        _on_cluster(file, request, as_json)
+    else:
+        _here(file, as_json)
+
+
+def _here(file: Path, as_json: bool) -> None:
     from holdfast.spec import job_from_yaml
     from holdfast.spec.files import require_files
 
@@ -25,6 +53,35 @@ def validate(
         json_result({"valid": True, "job": job.model_dump(mode="json")})
     else:
         result(f"{file} is valid: job {job.name}, {size(job)}")
+
+
+def _on_cluster(file: Path, request: "Request", as_json: bool) -> None:
+    from dataclasses import asdict
+
+    from holdfast.drivers.kubernetes.lint import lint
+    from holdfast.drivers.kubernetes.manifests.render import unchecked
+
+    require_sound(request)
+    bodies = unchecked(request)
+    findings = lint(bodies, request.version)
+    valid = not any(finding.level == "error" for finding in findings)
+    for finding in findings:
+        talk(_told(finding))
+    if as_json:
+        found = [asdict(finding) for finding in findings]
+        job = request.job.model_dump(mode="json")
+        json_result({"valid": valid, "job": job, "findings": found})
+    elif valid:
+        where = f"{request.engine}, {request.mode}: {count(len(bodies), 'object')}"
+        result(f"{file} is valid on {where}: job {request.name}, {size(request.job)}")
+    if not valid:
+        raise typer.Exit(ExitStatus.USAGE)
+
+
+def _told(finding: "Finding") -> str:
+    where = f"{finding.kind}/{finding.name} {finding.path}"
+    head = f"{finding.level}[{finding.slug}]: {where} {finding.what}"
+    return f"{head}\n  why: {finding.why}\n  help: {finding.help}"
 
 
 def size(job: "Job") -> str:

@@ -44,13 +44,20 @@ def job_from_yaml(path: Path) -> Job:
     Both are relative to the folder of the file. Raises `Error` with slug `job-file-unreadable` or
     `job-invalid`.
     """
+    return located(job_as_written(path), path.resolve().parent)
+
+
+def job_as_written(path: Path) -> Job:
+    """The job that the file describes; paths stay as they are, as those of an image.
+
+    Raises `Error` with slug `job-file-unreadable` or `job-invalid`.
+    """
     text = _read(path)
     try:
         data, lines, duplicates = _parse(text)
     except NotAMappingError as exc:
         raise _unreadable(path, f"it is not a YAML mapping: {exc}") from None
-    job = _build(data, where=str(path), lines=lines, known=duplicates)
-    return located(job, path.resolve().parent)
+    return _build(data, where=str(path), lines=lines, known=duplicates)
 
 
 def job_from_dict(data: Mapping[str, Any], *, where: str) -> Job:

@@ -26,7 +26,14 @@ def torchrun(request: Request, *options: str) -> tuple[str, ...]:
     if job.command is not None:
         return script(request)
     each = f"--nproc-per-node={request.workers}"
-    return ("torchrun", *options, each, *_python_target(job), *job.args)
+    return (*_torchrun(job), *options, each, *_python_target(job), *job.args)
+
+
+def _torchrun(job: Job) -> tuple[str, ...]:
+    """torchrun of the Python that was asked for."""
+    assert job.image is not None, "checked before"
+    python = job.image.python
+    return ("torchrun",) if python == "python" else (python, "-m", "torch.distributed.run")
 
 
 def paddle(request: Request) -> tuple[str, ...]:

@@ -92,7 +92,22 @@ def submitter_rules(request: Request) -> list[Body]:
         _rule("apps", ["deployments"], ["create"]),
         _rule("apps", ["deployments"], ["get", "watch", "delete"], [name]),
         _rule("", ["pods"], ["get", "list", "watch", "delete"]),
+        *_gang_rules(request),
     ]
+
+
+def _gang_rules(request: Request) -> list[Body]:
+    """A submission makes the gang of its pods."""
+    verbs = ["create", "get", "delete"]
+    match request.job.scheduling.gang:
+        case "native":
+            return [_rule("scheduling.k8s.io", ["workloads", "podgroups"], verbs)]
+        case "volcano":
+            return [_rule("scheduling.volcano.sh", ["podgroups"], verbs)]
+        case "coscheduling":
+            return [_rule("scheduling.x-k8s.io", ["podgroups"], verbs)]
+        case _:
+            return []
 
 
 def _machines(request: Request, account: str) -> list[Body]:

@@ -64,7 +64,8 @@ def kept_count(request: Request) -> int:
     job = request.job
     if job.sweep is not None:
         return job.sweep.parallel
-    launcher = 1 if request.engine == "mpijob" else 0
+    by_mpirun = not request.managed and job.trains_with == "mpi"
+    launcher = 1 if request.engine == "mpijob" or by_mpirun else 0
     return request.pods + launcher + job.roles.ps
 
 

@@ -1,0 +1,234 @@
+"""Settings that contradict each other: two sources of one truth, or two wishes of which one fails.
+
+Who sets what: torchrun and the operators give every process its rank and the address of the first
+one. A value of the user's would either be lost or win, and both end in a job that waits for itself.
+"""
+
+from collections.abc import Iterator, Mapping
+
+from holdfast.drivers.kubernetes.manifests.groups import fewest
+from holdfast.drivers.kubernetes.manifests.pod import CONTROLLER_PORT
+from holdfast.drivers.kubernetes.manifests.request import Request, gpus
+from holdfast.drivers.kubernetes.manifests.support.services import METRICS_PORT
+from holdfast.errors import Error
+from holdfast.spec import Job
+
+TORCHRUN = frozenset(
+    ("RANK", "LOCAL_RANK", "GROUP_RANK", "NODE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE",
+     "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+)  # fmt: skip
+OPERATORS: dict[str, frozenset[str]] = {
+    "pytorchjob": TORCHRUN,
+    "tfjob": frozenset(("TF_CONFIG",)),
+    "jaxjob": frozenset(("COORDINATOR_ADDRESS", "COORDINATOR_PORT", "NUM_PROCESSES", "PROCESS_ID")),
+    "xgboostjob": frozenset(
+        ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "WORKER_ADDRS", "WORKER_PORT")
+    ),
+    "paddlejob": frozenset(("POD_IP_DUMMY", "PADDLE_MASTER", "PADDLE_NNODES", "PADDLE_TRAINER_ID")),
+    "mpijob": frozenset(("K_MPI_JOB_ROLE", "OMPI_MCA_orte_default_hostfile")),
+    "volcano": frozenset(("VK_TASK_INDEX", "VC_TASK_INDEX")),
+}
+PREFIXES = ("HOLDFAST_", "TORCHELASTIC_", "PET_")  # of variables that are never the user's
+INDEXED = frozenset(("job", "cronjob", "jobset", "trainjob"))
+STORES = 16  # ports from `ports.stores` on that agents may use at a time
+
+
+def problems(request: Request) -> Iterator[Error]:
+    """One problem for each contradiction."""
+    yield from _two_ranks(request)
+    yield from _two_values(request.job)
+    yield from _placement(request)
+    yield from _ports(request)
+    yield from _spares(request)
+    yield from _elastic(request)
+    yield from _sweep(request)
+
+
+def variables(job: Job) -> dict[str, str]:
+    """Where each variable that the job names comes from."""
+    found = {name: f"env.{name}" for name in job.env}
+    for index, secret in enumerate(job.secrets):
+        found |= {name: f"secrets[{index}].env.{name}" for name in secret.env}
+    return found
+
+
+def _two_ranks(request: Request) -> Iterator[Error]:
+    for name, path in variables(request.job).items():
+        if _set_by_others(request, name):
+            yield Error(
+                "settings-conflict",
+                f"{path}: {name} would have two sources",
+                why=f"{_who(request, name)} sets it anew for every process and every attempt",
+                help=f"remove {path}; a script reads {name} from its environment",
+            )
+
+
+def _set_by_others(request: Request, name: str) -> bool:
+    torch = request.job.uses_torch and (request.managed or request.job.command is None)
+    indexed = request.engine in INDEXED and name == "JOB_COMPLETION_INDEX"
+    operators = OPERATORS.get(request.engine, frozenset()) if not request.managed else frozenset()
+    reserved = name.startswith(PREFIXES)
+    return reserved or indexed or name in operators or (torch and name in TORCHRUN)
+
+
+def _who(request: Request, name: str) -> str:
+    if request.managed or name.startswith("HOLDFAST_"):
+        return "Holdfast"
+    if name in OPERATORS.get(request.engine, frozenset()) or name == "JOB_COMPLETION_INDEX":
+        return f"the engine {request.engine}"
+    return "torchrun"
+
+
+def _two_values(job: Job) -> Iterator[Error]:
+    """One variable, two places of the job file."""
+    network = job.network
+    interface = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME") if network.interface else ()
+    places = [("network.nccl", network.nccl), ("network.interface", dict.fromkeys(interface, ""))]
+    plain: Mapping[str, object] = job.env
+    for index, secret in enumerate(job.secrets):
+        places.append((f"secrets[{index}].env", secret.env))
+    for place, names in places:
+        for name in names:
+            if name in plain:
+                yield _twice(name, f"env.{name}", place)
+    if network.interface and set(interface) & network.nccl.keys():
+        yield _twice("NCCL_SOCKET_IFNAME", "network.nccl", "network.interface")
+
+
+def _twice(name: str, one: str, other: str) -> Error:
+    return Error(
+        "settings-conflict",
+        f"{one}: {other} sets {name} too",
+        why="only one of the two would count, and nobody could tell which",
+        help=f"keep {name} in one of them",
+    )
+
+
+def _placement(request: Request) -> Iterator[Error]:
+    job = request.job
+    scheduling, network = job.scheduling, job.network
+    kueue = scheduling.kueue
+    level = scheduling.topology or (kueue.topology if kueue and kueue.topology_required else None)
+    pods = request.pods
+    if scheduling.separate and scheduling.separate == level and pods > 1:
+        yield _clash(
+            "scheduling.separate",
+            "scheduling.topology" if scheduling.topology else "scheduling.kueue.topology",
+            f"no two nodes may share a {level}, and all of them are to stay in one",
+        )
+    if network.host and scheduling.one_per_machine is False and pods > 1:
+        yield _clash(
+            "network.host",
+            "scheduling.one_per_machine",
+            f"two nodes on one machine would both open port {_first_port(request)} of its network",
+        )
+    if network.host and network.attach:
+        yield _clash(
+            "network.host",
+            "network.attach",
+            "a pod on the host's network has no interface of its own to add another to",
+        )
+    if scheduling.scheduler and scheduling.gang == "native":
+        return
+    if scheduling.scheduler and request.engine == "volcano":
+        yield _clash(
+            "scheduling.scheduler",
+            "kubernetes.engine",
+            "Volcano's jobs are placed by the scheduler of Volcano",
+        )
+
+
+def _first_port(request: Request) -> int:
+    ports = request.job.network.ports
+    return ports.agent if request.managed else ports.rendezvous
+
+
+def _ports(request: Request) -> Iterator[Error]:
+    """Two listeners on one port; with the host's network those of the machine count too."""
+    ports = request.job.network.ports
+    if not request.managed:
+        return
+    stores = range(ports.stores, ports.stores + STORES)
+    if ports.agent in stores:
+        yield _clash(
+            "network.ports.agent",
+            "network.ports.stores",
+            f"port {ports.agent} is one of the {STORES} from {ports.stores} on, which stores use",
+        )
+    for taken in (CONTROLLER_PORT, METRICS_PORT):
+        if request.job.network.host and taken in (ports.agent, *stores):
+            yield Error(
+                "settings-conflict",
+                f"network.ports: {taken} is the controller's",
+                why="with the host's network, agents are told apart from it by their ports alone",
+                help=f"choose another port than {taken}",
+            )
+
+
+def _spares(request: Request) -> Iterator[Error]:
+    job = request.job
+    kueue = job.scheduling.kueue
+    if kueue is not None and kueue.partial and job.scheduling.gang == "native":
+        yield _clash(
+            "scheduling.kueue.partial",
+            "scheduling.gang",
+            "Kueue admits fewer pods by changing the size of the Job, and the size of a Job in a "
+            "gang of Kubernetes' own is fixed",
+        )
+    if kueue is not None and kueue.partial and job.scheduling.spare_priority_class:
+        yield _clash(
+            "scheduling.kueue.partial",
+            "scheduling.spare_priority_class",
+            "spares with a priority of their own are a workload of their own, which Kueue admits "
+            "or not as a whole",
+        )
+    if gpus(job) != job.resources.gpus and job.resources.gpus:
+        yield _clash(
+            "resources.gpus",
+            "resources.claims",
+            "each node would get its GPUs twice, counted and claimed",
+        )
+
+
+def _elastic(request: Request) -> Iterator[Error]:
+    job = request.job
+    elastic, kueue, gang = job.elasticity, job.scheduling.kueue, job.scheduling.gang
+    if elastic is None:
+        return
+    grows = elastic.max_nodes is not None and elastic.max_nodes > job.nodes.count
+    if kueue is not None and (grows or kueue.partial or kueue.topology):
+        yield _clash(
+            "elasticity",
+            "scheduling.kueue",
+            "Kueue gives a job a fixed quota; it neither lets it grow, nor admits it in part or by "
+            "topology while its size may change",
+        )
+    if gang != "none" and job.scheduling.topology and fewest(request) < request.nodes:
+        yield _clash(
+            "elasticity",
+            "scheduling.topology",
+            f"a gang of {gang} that is kept within one place cannot be joined from elsewhere, so "
+            "a job that has shrunk would never grow back",
+        )
+
+
+def _sweep(request: Request) -> Iterator[Error]:
+    job = request.job
+    if job.sweep is None:
+        return
+    for path, wrong in (
+        ("nodes.count", job.nodes.count > 1),
+        ("elasticity", job.elasticity is not None),
+        ("scheduling.gang", job.scheduling.gang != "none"),
+    ):
+        if wrong:
+            yield _clash("sweep", path, "trials do not know each other: each is one pod alone")
+
+
+def _clash(one: str, other: str, why: str) -> Error:
+    return Error(
+        "settings-conflict",
+        f"{one} contradicts {other}",
+        why=why,
+        help=f"change {one} or {other}",
+    )

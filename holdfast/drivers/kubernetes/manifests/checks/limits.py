@@ -1,0 +1,184 @@
+"""Which engine honours which setting, in which mode: one table, read by the checks and by the docs.
+
+What is not in the table is honoured everywhere. A managed CronJob hands the job file on to pods of
+its own, so it honours what they do. An entry for a section stands for all that is in it.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from holdfast.drivers.kubernetes.manifests import gang, kueue
+from holdfast.drivers.kubernetes.manifests.checks.given import given
+from holdfast.drivers.kubernetes.manifests.request import Request
+from holdfast.errors import Error
+from holdfast.spec.cluster import ENGINES, Engine, Mode
+
+Place = tuple[Engine, Mode]
+MODES: tuple[Mode, ...] = ("managed", "plain")
+EVERYWHERE: frozenset[Place] = frozenset((engine, mode) for engine in ENGINES for mode in MODES)
+
+
+def managed(*engines: Engine) -> frozenset[Place]:
+    """These engines in managed mode; none named: all."""
+    return frozenset((engine, "managed") for engine in engines or ENGINES)
+
+
+def plain(*engines: Engine) -> frozenset[Place]:
+    """These engines in plain mode; none named: all."""
+    return frozenset((engine, "plain") for engine in engines or ENGINES)
+
+
+def both(*engines: Engine) -> frozenset[Place]:
+    """These engines in both modes."""
+    return managed(*engines) | plain(*engines)
+
+
+@dataclass(frozen=True)
+class Limit:
+    """Where a setting is honoured, and why not elsewhere."""
+
+    where: frozenset[Place]
+    why: str
+
+
+AGENTS = Limit(
+    managed(), "it is for Holdfast's agents and controller, which plain mode does not have"
+)
+TENSORFLOW = Limit(plain("tfjob"), "only the operator of TFJob knows these roles")
+TORCHRUN: tuple[Engine, ...] = ("pods", "job", "cronjob", "jobset", "pytorchjob")
+ELASTIC = Limit(
+    managed() | plain(*TORCHRUN, "paddlejob"),
+    "what the engine starts there needs every one of its processes",
+)
+SUBMITTED = Limit(both("cronjob"), "only a CronJob starts at times")
+TRIALS = Limit(plain("job", "cronjob"), "trials are the indexes of a Job, without agents")
+MPIRUN = Limit(plain("mpijob", "trainjob", "volcano"), "nothing there runs mpirun")
+LAUNCHER = Limit(MPIRUN.where | managed("mpijob"), "there is no launcher")
+KUEUE = frozenset((*kueue.RUN, "pods"))
+
+LIMITS: dict[str, Limit] = {
+    "nodes.spares": AGENTS,
+    "warm": AGENTS,
+    "snapshots": AGENTS,
+    "recovery.window_s": AGENTS,
+    "recovery.heartbeat_timeout_s": AGENTS,
+    "recovery.restart_grace_s": AGENTS,
+    "recovery.node_wait_s": AGENTS,
+    "recovery.controller_absence_s": AGENTS,
+    "logs": AGENTS,
+    "resources.state": AGENTS,
+    "network.ports.agent": AGENTS,
+    "network.ports.stores": AGENTS,
+    "network.ports.rendezvous": Limit(
+        EVERYWHERE - managed() - plain("mpijob", "trainjob"),
+        "agents, mpirun and Trainer each have a port of their own for it",
+    ),
+    "kubernetes.controller_image": AGENTS,
+    "kubernetes.mpi_version": Limit(both("mpijob"), "only MPIJobs have these versions"),
+    "access.cordon": AGENTS,
+    "monitoring": AGENTS,
+    "elasticity": ELASTIC,
+    "roles": TENSORFLOW,
+    "mpi.slots_per_node": MPIRUN,
+    "mpi.implementation": MPIRUN,
+    "mpi.options": MPIRUN,
+    "mpi.ssh_folder": MPIRUN,
+    "mpi.launcher_cpu": LAUNCHER,
+    "mpi.launcher_memory": LAUNCHER,
+    "schedule": SUBMITTED,
+    "sweep": TRIALS,
+    "lifetime.time_limit_s": Limit(EVERYWHERE - both("volcano"), "Volcano's jobs have no limit"),
+    "lifetime.keep_s": Limit(
+        EVERYWHERE - both("pods", "trainjob"),
+        "Kubernetes removes neither pods nor TrainJobs after some time",
+    ),
+    "lifetime.suspend": Limit(
+        EVERYWHERE - both("volcano"), "Volcano's jobs are suspended by commands only"
+    ),
+    "scheduling.spare_priority_class": Limit(
+        managed("pods", "job", "cronjob", "jobset", "volcano"),
+        "all pods of the engine are alike, spares too",
+    ),
+    "scheduling.topology": Limit(
+        EVERYWHERE - both("mpijob") - plain("cronjob"), "its gang knows no topology"
+    ),
+    "scheduling.kueue": Limit(both(*KUEUE), "Kueue does not know this kind"),
+    "scheduling.kueue.partial": Limit(
+        managed(*kueue.PARTIAL), "Kueue shrinks nothing but batch Jobs"
+    ),
+    "scheduling.kueue.spare_priority": Limit(
+        managed(*kueue.APART, "cronjob"), "the spares are part of the one workload there"
+    ),
+    "scheduling.kueue.multi": Limit(both(*kueue.RUN) - managed("cronjob"), "pods cannot be moved"),
+}
+"""Settings that not every engine honours in every mode."""
+
+
+def honours(path: str, engine: Engine, mode: Mode) -> bool:
+    """Whether this engine honours the setting at `path` in this mode."""
+    steps = path.split(".")
+    above = [".".join(steps[: end + 1]) for end in range(len(steps))]
+    return all((engine, mode) in LIMITS[at].where for at in above if at in LIMITS)
+
+
+def problems(request: Request) -> Iterator[Error]:
+    """One problem for each setting that was given and cannot be honoured."""
+    place = (request.engine, request.mode)
+    for path, limit in LIMITS.items():
+        if place not in limit.where and given(request.job, path) is not None:
+            yield _unfit(request, path, limit)
+    yield from _gang(request)
+    if request.engine == "cronjob" and request.job.schedule is None:
+        yield Error(
+            "engine-unfit",
+            "schedule: a cronjob has to know when",
+            why="the job file has no `schedule`",
+            help='add `schedule: {cron: "0 3 * * *"}`, or use another engine',
+        )
+    if request.job.access.cordon and request.namespace is None:
+        yield Error(
+            "engine-unfit",
+            "access.cordon: the namespace has to be known",
+            why="rights on machines are given by a ClusterRoleBinding, which names a namespace",
+            help="holdfast render --namespace NAME, or kubernetes.namespace in the job file",
+        )
+
+
+def _gang(request: Request) -> Iterator[Error]:
+    """The kind of gang counts, not only that there is one."""
+    kind = request.job.scheduling.gang
+    able = [
+        engine for engine in ENGINES if kind in gang.possible(engine, request.mode, request.version)
+    ]
+    newest = gang.possible(request.engine, request.mode, (9, 0))
+    if kind == "none" or kind in newest:
+        return
+    yield Error(
+        "engine-unfit",
+        f"scheduling.gang: {request.engine} in {request.mode} mode makes no gang of kind {kind}",
+        why=f"kinds that work there: {', '.join(newest) or 'none'}",
+        help=f"engines that can: {', '.join(able)}; or remove scheduling.gang",
+    )
+
+
+def _unfit(request: Request, path: str, limit: Limit) -> Error:
+    return Error(
+        "engine-unfit",
+        f"{path}: {request.engine} in {request.mode} mode cannot honour it",
+        why=limit.why,
+        help=f"use {told(limit.where)}, or remove {path}",
+    )
+
+
+def told(where: frozenset[Place]) -> str:
+    """Engines and modes in words."""
+    kinds = {mode: [e for e in ENGINES if (e, mode) in where] for mode in MODES}
+    said = [_in_mode(mode, engines) for mode, engines in kinds.items() if engines]
+    if len(said) == len(MODES) and kinds["managed"] == kinds["plain"]:
+        return ", ".join(kinds["plain"])
+    return " or ".join(said)
+
+
+def _in_mode(mode: str, engines: list[Engine]) -> str:
+    which = "any engine" if len(engines) == len(ENGINES) else ", ".join(engines)
+    return f"{which} with --mode {mode}"

@@ -1,0 +1,95 @@
+"""Names that will not fit: what an engine appends to the job's name has to fit too.
+
+A pod's host name is a DNS label of at most 63 characters; Kubernetes cuts a longer one without a
+word, and two nodes then answer to the same name. A Service's name has to begin with a letter.
+"""
+
+from collections.abc import Iterator
+
+from holdfast.drivers.kubernetes.manifests.names import LONGEST
+from holdfast.drivers.kubernetes.manifests.request import Request
+from holdfast.errors import Error
+
+CRONJOB_LONGEST = 52  # of a CronJob: its Jobs get 11 characters more
+TIME = "-12345678"  # what a CronJob appends: minutes since 1970
+RANDOM = "-abcde"  # what JobSet reckons with, as Jobs append it to the names of their pods
+ROLES: dict[str, tuple[str, ...]] = {
+    "pytorchjob": ("worker", "master"),
+    "tfjob": ("worker", "chief", "ps", "evaluator"),
+    "jaxjob": ("worker",),
+    "xgboostjob": ("worker", "master"),
+    "paddlejob": ("worker", "master"),
+    "mpijob": ("worker", "launcher"),
+    "volcano": ("node",),
+}
+
+
+def problems(request: Request) -> Iterator[Error]:
+    """Problems with the name of the job and of what becomes a volume."""
+    longest = longest_name(request)
+    if len(longest) > LONGEST:
+        yield _too_long("name", longest, LONGEST, len(longest) - LONGEST)
+    if request.engine == "cronjob" and len(request.name) > CRONJOB_LONGEST:
+        excess = len(request.name) - CRONJOB_LONGEST
+        yield _too_long("name", request.name, CRONJOB_LONGEST, excess)
+    if request.name[0].isdigit():
+        yield Error(
+            "name-unfit",
+            f"name: {request.name} begins with a digit",
+            why="the job's Service is named after it, and names of Services begin with a letter",
+            help=f"rename it, for example to run-{request.name}"[: LONGEST + 40],
+        )
+    yield from _volumes(request)
+
+
+def longest_name(request: Request) -> str:
+    """The longest of the host names and labels that come of the job's name."""
+    last = max(request.pods, _trials(request)) - 1
+    found = [f"{request.name}{tail}" for tail in _tails(request, last)]
+    if request.managed:
+        found.append(f"{request.name}-controller")
+    return max(found, key=len)
+
+
+def _tails(request: Request, last: int) -> list[str]:
+    match request.engine:
+        case "pods" | "job":
+            return [f"-spare-{last}" if request.job.scheduling.spare_priority_class else f"-{last}"]
+        case "cronjob":
+            return [f"-{last}"] if request.managed else [f"{TIME}-{last}"]
+        case "jobset" | "trainjob":
+            return [f"-node-0-{last}{RANDOM}"]
+        case _:
+            return [f"-{role}-{last}" for role in ROLES[request.engine]]
+
+
+def _trials(request: Request) -> int:
+    return request.job.sweep.trials if request.job.sweep is not None else 1
+
+
+def _volumes(request: Request) -> Iterator[Error]:
+    """Volumes and init containers are named after what they hold."""
+    job = request.job
+    named = [(f"datasets[{i}].name", f"fetch-{d.name}") for i, d in enumerate(job.datasets)]
+    named += [
+        (f"secrets[{i}].name", f"secret-{s.name}") for i, s in enumerate(job.secrets) if s.path
+    ]
+    for path, name in named:
+        if len(name) > LONGEST:
+            yield _too_long(path, name, LONGEST, len(name) - LONGEST)
+        elif "." in name:
+            yield Error(
+                "name-unfit",
+                f"{path}: {name} has a dot",
+                why="a volume is named after it, and names of volumes are DNS labels",
+                help="give the Secret a name without dots, or use env: instead of path:",
+            )
+
+
+def _too_long(path: str, name: str, longest: int, excess: int) -> Error:
+    return Error(
+        "name-unfit",
+        f"{path}: {name} has {len(name)} characters, {longest} are allowed",
+        why="it becomes a DNS label; a longer one is refused, or cut so that two nodes share it",
+        help=f"make the name at least {excess} shorter",
+    )

@@ -1,0 +1,134 @@
+"""Sizes that cannot be: every one with its arithmetic, so that it can be corrected at once.
+
+Memory of a pod holds three things at its worst: what its programs use, `/dev/shm`, and the
+snapshots. The last two are known; a limit that does not even hold them ends in a kill.
+"""
+
+from collections.abc import Iterator
+
+from holdfast.drivers.kubernetes.manifests.quantities import amount, in_bytes
+from holdfast.drivers.kubernetes.manifests.request import Request
+from holdfast.drivers.kubernetes.manifests.storage import shm_size, snapshot_bytes
+from holdfast.errors import Error
+from holdfast.spec import Job
+from holdfast.spec.load import to_yaml
+
+CONFIG_BYTES_MAX = 1 << 20  # of a ConfigMap
+PODS_MAX = 100_000  # completions of an Indexed Job with a limit for each index
+
+
+def problems(request: Request) -> Iterator[Error]:
+    """One problem for each size that cannot be."""
+    yield from _memory(request)
+    yield from _whole(request.job)
+    yield from _pages(request.job)
+    yield from _elastic(request.job)
+    yield from _counts(request)
+    yield from _file(request)
+
+
+def _memory(request: Request) -> Iterator[Error]:
+    job = request.job
+    if job.resources.memory is None:
+        return
+    memory, shm = amount(job.resources.memory), amount(shm_size(request))
+    snapshots = snapshot_bytes(request)
+    if memory >= shm + snapshots and memory > 0:
+        return
+    state = job.resources.state
+    parts = f"/dev/shm {in_bytes(shm)}"
+    if snapshots:
+        parts += (
+            f" + snapshots {in_bytes(snapshots)} (state {state} x {request.workers} workers x 2 "
+            "slots, own and a buddy's)"
+        )
+    yield _impossible(
+        "resources.memory",
+        f"{job.resources.memory} does not hold what is surely in it",
+        f"{parts} = {in_bytes(shm + snapshots)}, before the workers have a byte of their own",
+        f"ask for more than {in_bytes(shm + snapshots)}, or set resources.shm",
+    )
+
+
+def _whole(job: Job) -> Iterator[Error]:
+    """Whole cores, and limits for all: otherwise the kubelet pins nothing."""
+    if not job.network.numa:
+        return
+    cpu = job.resources.cpu
+    if cpu is None or job.resources.memory is None or amount(cpu).denominator != 1:
+        yield _impossible(
+            "network.numa",
+            "a pod is pinned only if it has whole cores and a memory limit",
+            f"resources.cpu is {cpu or 'not given'}, resources.memory "
+            f"{job.resources.memory or 'not given'}",
+            "give resources.cpu as a whole number, and resources.memory",
+        )
+
+
+def _pages(job: Job) -> Iterator[Error]:
+    asked = job.resources
+    if asked.hugepages and not (asked.cpu or asked.memory):
+        yield _impossible(
+            "resources.hugepages",
+            "huge pages alone are refused",
+            "Kubernetes wants CPU or memory to be asked for beside them",
+            "give resources.memory",
+        )
+    for size, wanted in asked.hugepages.items():
+        if amount(wanted) % amount(size):
+            yield _impossible(
+                f"resources.hugepages.{size}",
+                f"{wanted} is no whole number of pages",
+                f"{wanted} / {size} = {float(amount(wanted) / amount(size)):g}",
+                f"round it to a multiple of {size}",
+            )
+
+
+def _elastic(job: Job) -> Iterator[Error]:
+    elastic, count = job.elasticity, job.nodes.count
+    if elastic is None:
+        return
+    most = elastic.max_nodes if elastic.max_nodes is not None else count
+    if not elastic.min_nodes <= count <= most:
+        yield _impossible(
+            "elasticity",
+            "the number of nodes is outside its own limits",
+            f"min_nodes {elastic.min_nodes} <= nodes.count {count} <= max_nodes {most} is not so",
+            "correct one of the three",
+        )
+
+
+def _counts(request: Request) -> Iterator[Error]:
+    job = request.job
+    if request.pods > PODS_MAX:
+        yield _impossible(
+            "nodes",
+            f"{request.pods} pods are more than a Job may have",
+            f"{request.nodes} nodes + {request.spares} spares > {PODS_MAX}",
+            "use fewer, larger nodes",
+        )
+    if job.roles.chief and job.nodes.count == 1:
+        yield _impossible(
+            "roles.chief",
+            "no node is left to be a worker",
+            "nodes.count 1 - chief 1 = 0 workers",
+            "raise nodes.count, or leave the chief out: worker 0 does its work",
+        )
+
+
+def _file(request: Request) -> Iterator[Error]:
+    """The job file of a managed job travels in a ConfigMap."""
+    if not request.managed:
+        return
+    size = len(to_yaml(request.job).encode())
+    if size > CONFIG_BYTES_MAX:
+        yield _impossible(
+            "job",
+            "the job file is too large for a ConfigMap",
+            f"{size} bytes > {CONFIG_BYTES_MAX}",
+            "put long arguments or variables into the image",
+        )
+
+
+def _impossible(path: str, what: str, why: str, remedy: str) -> Error:
+    return Error("size-impossible", f"{path}: {what}", why=why, help=remedy)

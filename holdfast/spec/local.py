@@ -1,0 +1,43 @@
+"""What a run on this machine makes of a job that was described for a cluster.
+
+Sections for a cluster are left alone, so that one file serves both; they are named once, so that
+nobody waits for a data set to appear. What only an operator can run is refused.
+"""
+
+from holdfast.errors import Error
+from holdfast.spec.job import Job
+
+LOCAL = frozenset(("pytorch", "command"))
+CLUSTER = (
+    "kubernetes", "image", "secrets", "resources", "network", "datasets", "checkpoints",
+    "scheduling", "lifetime", "schedule", "elasticity", "roles", "mpi", "metadata", "access",
+    "disruption", "monitoring", "overlay",
+)  # fmt: skip
+"""Sections that a local run has no use for."""
+
+
+def require_local(job: Job) -> None:
+    """Raise `Error` with slug `cluster-only` if only a cluster can run the job."""
+    if job.trains_with not in LOCAL:
+        raise _only(
+            f"framework {job.trains_with}",
+            "its processes find each other through an operator of Kubernetes; agents start PyTorch "
+            "and plain programs",
+        )
+    if job.sweep is not None:
+        raise _only("a sweep", "its trials are the indexes of a Job; a local run has none")
+
+
+def unused_sections(job: Job) -> list[str]:
+    """Sections of the job that a local run leaves alone."""
+    given = (name for name in CLUSTER if name in job.model_fields_set)
+    return [name for name in given if getattr(job, name) != Job.model_fields[name].default]
+
+
+def _only(what: str, why: str) -> Error:
+    return Error(
+        "cluster-only",
+        f"{what} runs on Kubernetes only",
+        why=why,
+        help="holdfast render job.yaml --mode plain prints what a cluster needs for it",
+    )
