@@ -4,6 +4,7 @@ Two uses of one verb. With `--swarm` or `--seed` alone it looks for bugs: each s
 hostile world, watched by referees. With a scenario it answers capacity questions.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -79,12 +80,33 @@ def simulate(
         return
     from holdfast.cli import simulate_swarm
 
+    _refuse_for_swarm(
+        {
+            "--seeds": seeds,
+            "--set": settings,
+            "--compare": compare,
+            "--sweep": sweep,
+            "--plot": plot,
+        }
+    )
     if swarm is not None:
         simulate_swarm.swarm(seed or 0, swarm, hours=hours, nodes=nodes, as_json=as_json)
     elif seed is not None:
         simulate_swarm.one(seed, hours=hours, nodes=nodes, as_json=as_json)
     else:
         raise _nothing_to_do()
+
+
+def _refuse_for_swarm(options: Mapping[str, object]) -> None:
+    """Nothing that was asked for is left out silently."""
+    given = [name for name, value in options.items() if value]
+    if given:
+        raise Error(
+            "usage",
+            f"{given[0]} needs a scenario",
+            why="hostile worlds are drawn from their seeds; nothing about them can be set or drawn",
+            help="holdfast simulate llama3-16k " + given[0] + " ...",
+        )
 
 
 def _not_both() -> Error:

@@ -341,5 +341,8 @@ class Referees:
         """All is said. Ages are as of sending, so what travels long is booked later than it was."""
         self._judge(Promise.END, "" if self.over else "the job goes on")
         known = self._hard.instrumented and not self._hard.clock_step_s and self._hard.prompt
-        how = self._books.at_end(ledger, new_steps_s if known else math.inf)
+        unheard_s = (
+            self._hard.step_s
+        )  # a last step that only dead nodes knew of counts as new twice
+        how = self._books.at_end(ledger, new_steps_s + unheard_s if known else math.inf)
         self._judge(Promise.BOOKS, how)

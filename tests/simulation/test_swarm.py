@@ -160,3 +160,17 @@ def test_a_process_that_is_killed_ends_the_swarm_instead_of_hanging_it() -> None
 )
 def test_a_command_names_what_is_not_the_default(hours: float, nodes: int, options: str) -> None:
     assert command(5, hours, nodes) == f"holdfast simulate --seed 5{options}"
+
+
+@pytest.mark.parametrize(
+    "option", [("--compare", "torchrun"), ("--plot", "a.png"), ("--seeds", "3")]
+)
+def test_options_of_a_scenario_are_refused_without_one(option: tuple[str, str]) -> None:
+    found = subprocess.run(
+        [sys.executable, "-m", "holdfast.cli", "simulate", "--swarm", "1", *option],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert found.returncode == 2
+    assert f"{option[0]} needs a scenario" in found.stderr
