@@ -210,3 +210,16 @@ def test_without_restarts_the_first_failure_ends_the_job() -> None:
 def test_the_limit_stays_a_number_that_kubernetes_can_hold() -> None:
     keys: dict[str, Any] = {"nodes": 100_000, "recovery": {"max_restarts": 1_000_000}}
     assert spec("jaxjob", "plain", **keys)["runPolicy"]["backoffLimit"] == 2**31 - 1
+
+
+def test_the_init_container_that_the_operator_adds_may_be_root_though_ours_is_not() -> None:
+    download = [{"url": "https://data.example/a.tar"}]
+    datasets = [{"name": "a", "path": "/a", "download": download}]
+    keys: dict[str, Any] = {"image": {"name": "img:1", "root": False}, "datasets": datasets}
+    pod = roles("pytorchjob", "plain", nodes=2, **keys)["Worker"]["template"]["spec"]
+    assert "runAsNonRoot" not in pod["securityContext"]
+    assert len(pod["initContainers"]) == 1
+    for container in (*pod["initContainers"], *pod["containers"]):
+        assert container["securityContext"]["runAsNonRoot"] is True
+    pod = roles("pytorchjob", nodes=2)["Worker"]["template"]["spec"]
+    assert pod["securityContext"]["runAsNonRoot"] is True

@@ -11,6 +11,7 @@ from tests.drivers.kubernetes.asking import asked
 from tests.drivers.kubernetes.schemas import problems
 
 VERSIONS = ("v2beta1", "v1")
+HOME = "/root"  # of the user that most images run as
 SPARES: dict[str, Any] = {"nodes": {"count": 8, "spares": 2}}
 
 
@@ -93,7 +94,7 @@ def test_without_root_sshd_and_its_keys_are_those_of_a_user() -> None:
     _, worker = roles(**keys)
     assert main(worker)["command"] == ["/usr/sbin/sshd", "-De", "-f", "/home/mpiuser/.sshd_config"]
     assert spec(**keys)["sshAuthMountPath"] == "/home/mpiuser/.ssh"
-    assert spec()["sshAuthMountPath"] == "/root/.ssh"
+    assert spec()["sshAuthMountPath"] == f"{HOME}/.ssh"
     assert spec(mpi={"ssh_folder": "/home/me/.ssh"})["sshAuthMountPath"] == "/home/me/.ssh"
 
 

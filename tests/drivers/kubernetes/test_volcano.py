@@ -8,6 +8,7 @@ from holdfast.spec.cluster import Mode
 from tests.drivers.kubernetes.asking import asked
 from tests.drivers.kubernetes.schemas import problems
 
+HOME = "/root"  # of the user that most images run as
 SPARES: dict[str, Any] = {"nodes": {"count": 8, "spares": 2}}
 
 
@@ -110,7 +111,7 @@ def test_with_mpi_the_job_ends_with_its_launcher() -> None:
     assert sizes("plain", **keys) == {"launcher": (1, 1), "worker": (4, 4)}
     done = {"event": "TaskCompleted", "action": "CompleteJob"}
     assert [each.get("policies") for each in found["tasks"]] == [[done], None]
-    assert found["plugins"]["ssh"] == ["--ssh-key-file-path=/root/.ssh"]
+    assert found["plugins"]["ssh"] == [f"--ssh-key-file-path={HOME}/.ssh"]
     launch = command("plain", 0, **keys)
     assert launch[:5] == ["mpirun", "-np", "32", "--hostfile", "/etc/volcano/worker.host"]
     assert "ppr:8:node" in launch

@@ -208,11 +208,30 @@ def _program(request: Request) -> tuple[str, ...]:
 def _replicas(request: Request, role: Role) -> Body:
     beside = role.part.small  # outside the gang, like a spare
     template = pod.template(request, role.part)
+    if request.engine == "pytorchjob" and not request.managed:
+        template = beside_root(template)  # one that waits for the Master
     return {
         "replicas": role.pods,
         "restartPolicy": restart(request),
         "template": gang.member(request, template, "spare" if beside else "node"),
     }
+
+
+def beside_root(template: Body) -> Body:
+    """`template` for an operator that adds an init container of its own, which runs as root: that
+    ours must not is said by each of them, not by the pod."""
+    spec, context = template["spec"], dict(template["spec"].get("securityContext", {}))
+    said = context.pop("runAsNonRoot", None)
+    if said is None:
+        return template
+    kinds = [key for key in ("initContainers", "containers") if key in spec]
+    ours = {key: [_own_user(each, said) for each in spec[key]] for key in kinds}
+    return {**template, "spec": {**spec, "securityContext": context, **ours}}
+
+
+def _own_user(container: Body, without_root: bool) -> Body:
+    own = {"runAsNonRoot": without_root, **container.get("securityContext", {})}
+    return {**container, "securityContext": own}
 
 
 def restart(request: Request) -> str:

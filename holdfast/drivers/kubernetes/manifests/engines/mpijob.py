@@ -17,6 +17,7 @@ from typing import Literal
 from holdfast.drivers.kubernetes.manifests import kueue, pod, program, security
 from holdfast.drivers.kubernetes.manifests.engines.kubeflow import (
     INT32_MAX,
+    beside_root,
     restart_limit,
     run_policy,
 )
@@ -91,18 +92,13 @@ def _replicas(count: int, restart: str, template: Body) -> Body:
 def _beside_kubectl(request: Request, template: Body) -> Body:
     """The launcher of v1, to which the operator adds an init container that copies kubectl, as
     root; in plain mode it also gives it an account that may `exec`, unless the job names one."""
-    spec = dict(template["spec"])
-    if security.rootless(request):
-        context = {k: v for k, v in spec["securityContext"].items() if k != "runAsNonRoot"}
-        first, *others = spec["containers"]
-        user = {"runAsNonRoot": True, **first.get("securityContext", {})}
-        spec |= {"securityContext": context}
-        spec |= {"containers": [{**first, "securityContext": user}, *others]}
+    made = beside_root(template)
+    spec = dict(made["spec"])
     if not request.managed:
         spec.pop("automountServiceAccountToken", None)
         if request.job.access.service_account is None:
             spec.pop("serviceAccountName", None)
-    return {**template, "spec": spec}
+    return {**made, "spec": spec}
 
 
 # ── pods, for every engine that starts ranks by mpirun ────────────────────────────────────────
