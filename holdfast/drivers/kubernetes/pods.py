@@ -1,0 +1,194 @@
+"""Pods as the API tells of them: the few fields that matter, why one waits and how one ended.
+
+The sentences here are what a person reads in `status`: a pod never just "is Pending", it waits for
+something, and somebody can do something about it.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+
+import msgspec
+
+
+class Meta(msgspec.Struct, rename="camel"):
+    """Metadata."""
+
+    name: str
+    uid: str = ""
+    labels: dict[str, str] = {}
+    deletion_timestamp: str | None = None
+
+
+class Spec(msgspec.Struct, rename="camel"):
+    """Where it runs."""
+
+    node_name: str = ""
+
+
+class Waiting(msgspec.Struct):
+    """A container that cannot start yet."""
+
+    reason: str = ""
+    message: str = ""
+
+
+class Terminated(msgspec.Struct, rename="camel"):
+    """A container that has ended."""
+
+    exit_code: int = 0
+    signal: int = 0
+    reason: str = ""
+    message: str = ""
+
+
+class Running(msgspec.Struct, rename="camel"):
+    """A container that runs."""
+
+    started_at: str | None = None
+
+
+class ContainerState(msgspec.Struct):
+    """One of the three."""
+
+    waiting: Waiting | None = None
+    running: Running | None = None
+    terminated: Terminated | None = None
+
+
+class Container(msgspec.Struct, rename="camel"):
+    """The state of one container."""
+
+    name: str
+    state: ContainerState = ContainerState()
+    ready: bool = False
+    restart_count: int = 0
+
+
+class Condition(msgspec.Struct):
+    """One condition."""
+
+    type: str
+    status: str
+    reason: str = ""
+    message: str = ""
+
+
+class Status(msgspec.Struct, rename="camel"):
+    """How it stands."""
+
+    phase: str = "Pending"
+    reason: str = ""
+    message: str = ""
+    pod_ip: str = msgspec.field(name="podIP", default="")
+    conditions: list[Condition] = []
+    container_statuses: list[Container] = []
+    init_container_statuses: list[Container] = []
+
+
+class Pod(msgspec.Struct):
+    """A pod."""
+
+    metadata: Meta
+    spec: Spec = Spec()
+    status: Status = Status()
+
+    @property
+    def uid(self) -> str:
+        """Its identity."""
+        return self.metadata.uid
+
+    @property
+    def ended(self) -> bool:
+        """Whether all its containers have ended for good."""
+        return self.status.phase in ("Succeeded", "Failed")
+
+    @property
+    def leaving(self) -> bool:
+        """Whether it is being deleted."""
+        return self.metadata.deletion_timestamp is not None
+
+    @property
+    def running(self) -> bool:
+        """Whether its main container runs."""
+        return any(c.state.running is not None for c in self.status.container_statuses)
+
+
+# ── why it waits ──────────────────────────────────────────────────────────────────────────────
+
+PULL = frozenset(("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"))
+CONFIG = frozenset(("CreateContainerConfigError", "CreateContainerError", "RunContainerError"))
+
+
+def waits_for(pod: Pod) -> str | None:
+    """What a pod that does not run yet is waiting for; None if it runs or has ended."""
+    if pod.ended or pod.running:
+        return None
+    condition = next((c for c in pod.status.conditions if c.type == "PodScheduled"), None)
+    if condition is not None and condition.status == "False":
+        return _unscheduled(condition)
+    if condition is None and not pod.spec.node_name:
+        return "the scheduler to look at it"
+    for container in [*pod.status.init_container_statuses, *pod.status.container_statuses]:
+        if (told := _container(container)) is not None:
+            return told
+    return "its machine to start it"
+
+
+def _unscheduled(condition: Condition) -> str:
+    """What the scheduler says, in which the claim that is not bound yet is the frequent guest."""
+    message = condition.message.strip().rstrip(".")
+    if condition.reason == "SchedulingGated":
+        return "its scheduling gates to be lifted (a queue has not admitted it yet)"
+    if "unbound immediate PersistentVolumeClaims" in message or "persistentvolumeclaim" in message:
+        return f"a volume: {message}"
+    return f"a machine: {message}" if message else "a machine"
+
+
+def _container(container: Container) -> str | None:
+    waiting = container.state.waiting
+    if waiting is None:
+        running = container.state.running is not None and not container.ready
+        return f"{container.name} to finish" if running else None
+    said = f": {waiting.message.strip()}" if waiting.message else ""
+    if waiting.reason in PULL:
+        return f"its image ({waiting.reason}){said}"
+    if waiting.reason in CONFIG:
+        return f"its configuration ({waiting.reason}){said}"
+    if waiting.reason == "CrashLoopBackOff":
+        return f"{container.name}, which crashes again and again{said}"
+    return None if waiting.reason == "PodInitializing" else "its containers to be created"
+
+
+def summary(pods: Iterable[Pod], wanted: int) -> str | None:
+    """What the job waits for, in one line: how many nodes, and the most frequent reasons."""
+    alive = [pod for pod in pods if not pod.ended and not pod.leaving]
+    reasons = Counter(reason for pod in alive if (reason := waits_for(pod)) is not None)
+    missing = wanted - len(alive)
+    if missing > 0:
+        reasons[f"the engine to create {'it' if missing == 1 else 'them'}"] += missing
+    if not reasons:
+        return None
+    told = [f"{count} of {wanted} nodes wait for {why}" for why, count in reasons.most_common(3)]
+    return "; ".join(told)
+
+
+# ── how it ended ──────────────────────────────────────────────────────────────────────────────
+
+
+def ending(pod: Pod, *, main: str | None = None) -> str:
+    """How a pod ended, for a person: evicted, out of memory, exit status, deleted."""
+    if pod.status.reason:
+        said = f": {pod.status.message}" if pod.status.message else ""
+        return f"its pod was ended ({pod.status.reason}{said})"
+    disrupted = next(
+        (c for c in pod.status.conditions if c.type == "DisruptionTarget" and c.status == "True"),
+        None,
+    )
+    if disrupted is not None:
+        return f"its pod was taken away ({disrupted.reason}: {disrupted.message})"
+    for container in pod.status.container_statuses:
+        done = container.state.terminated
+        if done is not None and main in (None, container.name):
+            odd = f" ({done.reason})" if done.reason not in ("", "Error", "Completed") else ""
+            return f"its container ended with status {done.exit_code}{odd}"
+    return "its pod is gone"
