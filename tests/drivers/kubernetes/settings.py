@@ -18,6 +18,7 @@ class Setting(NamedTuple):
 
     value: Any
     around: dict[str, Any] = {}
+    managed: Any = None  # another value for managed mode, where the first one is the default
 
 
 GPUS: dict[str, Any] = {"resources": {"gpus": 8}}
@@ -61,7 +62,7 @@ SETTINGS: dict[str, Setting] = {
     "image.pull_secrets": Setting(["registry"]),
     "image.workdir": Setting("/app"),
     "image.python": Setting("python3.12"),
-    "image.root": Setting(False),
+    "image.root": Setting(False, managed=True),
     "secrets": Setting([{"name": "s", "env": {"A": "a"}}]),
     "resources.gpus": Setting(4),
     "resources.gpu_resource": Setting("amd.com/gpu", GPUS),

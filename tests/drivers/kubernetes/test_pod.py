@@ -72,7 +72,8 @@ def test_torchrun_gets_the_shape_of_the_job() -> None:
     request = asked(nodes=4, resources={"gpus": 8}, args=["--x"], recovery={"max_restarts": 3})
     assert program.torchrun(request, *program.rendezvous(request, "run-0.run")) == (
         "torchrun", "--nnodes=4", "--rdzv-backend=c10d", "--rdzv-endpoint=run-0.run:29400",
-        "--rdzv-id=run", "--max-restarts=3", "--nproc-per-node=8", "train.py", "--x",
+        "--rdzv-conf=read_timeout=300", "--rdzv-id=run", "--max-restarts=3",
+        "--nproc-per-node=8", "train.py", "--x",
     )  # fmt: skip
     elastic = asked(nodes=4, elasticity={"min_nodes": 2})
     assert program.rendezvous(elastic, "h")[0] == "--nnodes=2:4"

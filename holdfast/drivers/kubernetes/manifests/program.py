@@ -4,6 +4,7 @@ from holdfast.drivers.kubernetes.manifests.request import Request
 from holdfast.spec import Job
 
 AGENT = ("holdfast", "agent")
+FIRST_S = 300  # until the first node is there; also until torchrun gives up a silent one
 
 
 def agent(_request: Request, *options: str) -> tuple[str, ...]:
@@ -49,6 +50,7 @@ def rendezvous(request: Request, host: str, *, in_place: bool = True) -> tuple[s
     """Options of torchrun for its c10d rendezvous on the node called `host`.
 
     The store lives in that node's torchrun: when the node goes, all others start anew with it.
+    Others wait for it until its machine has pulled the image, longer than torchrun's own minute.
     Not `in_place`: torchrun restarts nothing, because the engine restarts the whole job.
     """
     count = f"--nnodes={_count(request)}"
@@ -58,6 +60,7 @@ def rendezvous(request: Request, host: str, *, in_place: bool = True) -> tuple[s
         count,
         "--rdzv-backend=c10d",
         f"--rdzv-endpoint={host}:{port}",
+        f"--rdzv-conf=read_timeout={FIRST_S}",
         f"--rdzv-id={request.name}",
         f"--max-restarts={restarts}",
     )

@@ -42,6 +42,7 @@ def problems(request: Request) -> Iterator[Error]:
     yield from _spares(request)
     yield from _elastic(request)
     yield from _sweep(request)
+    yield from _overlap(request)
 
 
 def variables(job: Job) -> dict[str, str]:
@@ -127,14 +128,6 @@ def _placement(request: Request) -> Iterator[Error]:
             "network.host",
             "network.attach",
             "a pod on the host's network has no interface of its own to add another to",
-        )
-    if scheduling.scheduler and scheduling.gang == "native":
-        return
-    if scheduling.scheduler and request.engine == "volcano":
-        yield _clash(
-            "scheduling.scheduler",
-            "kubernetes.engine",
-            "Volcano's jobs are placed by the scheduler of Volcano",
         )
 
 
@@ -223,6 +216,16 @@ def _sweep(request: Request) -> Iterator[Error]:
     ):
         if wrong:
             yield _clash("sweep", path, "trials do not know each other: each is one pod alone")
+
+
+def _overlap(request: Request) -> Iterator[Error]:
+    schedule = request.job.schedule
+    if schedule is not None and schedule.overlap == "Allow" and request.managed:
+        yield _clash(
+            "schedule.overlap",
+            "kubernetes.mode",
+            "each submission of a managed job takes the name of the last one, which has to be over",
+        )
 
 
 def _clash(one: str, other: str, why: str) -> Error:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 
 from holdfast.drivers.kubernetes.manifests.checks.given import given
 from holdfast.drivers.kubernetes.manifests.checks.limits import honours
+from holdfast.drivers.kubernetes.manifests.engines.kubeflow import KINDS
 from holdfast.drivers.kubernetes.manifests.request import Request
 from holdfast.errors import Error
 from holdfast.spec import Job
@@ -20,6 +21,7 @@ MONITORS: Need = ("monitoring.enabled", lambda j: j.monitoring.enabled)
 BESIDE: Need = ("roles.ps or roles.evaluator", lambda j: j.roles.ps or j.roles.evaluator)
 MPI: Need = ("framework: mpi", lambda j: j.trains_with == "mpi")
 GANG: Need = ("scheduling.gang", lambda j: j.scheduling.gang != "none")
+PLUGIN: Need = ("scheduling.gang: coscheduling", lambda j: j.scheduling.gang == "coscheduling")
 V2: Need = ("mpi_version: v2beta1", lambda j: j.kubernetes.mpi_version == "v2beta1")
 
 NEEDS: dict[str, Need] = {
@@ -42,7 +44,6 @@ NEEDS: dict[str, Need] = {
     "scheduling.spare_priority_class": SPARES,
     "scheduling.kueue.spare_priority": SPARES,
     "scheduling.kueue.partial": SPARES,
-    "scheduling.gang_timeout_s": GANG,
     "scheduling.kueue.topology_required": (
         "scheduling.kueue.topology",
         lambda j: j.scheduling.kueue and j.scheduling.kueue.topology,
@@ -78,6 +79,8 @@ def problems(request: Request) -> Iterator[Error]:
 
 def _by_engine(request: Request) -> Iterator[tuple[str, Need]]:
     """Needs that are an engine's."""
+    operated = request.engine in (*KINDS, "mpijob")  # their run policy has a timeout of its own
+    yield ("scheduling.gang_timeout_s", GANG if operated else PLUGIN)
     if request.engine == "mpijob":
         yield from (("mpi.implementation", V2), ("mpi.ssh_folder", V2))
     if request.engine in ("trainjob", "volcano"):

@@ -113,6 +113,12 @@ LIMITS: dict[str, Limit] = {
 }
 """Settings that not every engine honours in every mode."""
 
+FROM_FILE = frozenset(
+    ("args", "env", "image.python", "workers_per_node", "warm", "snapshots", "recovery", "logs",
+     "resources.state", "network.ports.stores", "elasticity")
+)  # fmt: skip
+"""Settings that agents and controller read from the job file, so that no manifest shows them."""
+
 
 def honours(path: str, engine: Engine, mode: Mode) -> bool:
     """Whether this engine honours the setting at `path` in this mode."""

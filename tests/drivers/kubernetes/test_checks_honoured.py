@@ -1,0 +1,104 @@
+"""No setting is ever dropped silently: it changes what is rendered, or it is an error.
+
+Every optional setting of the job file is set to something else than its default, for every engine
+in both modes.
+"""
+
+from typing import Any
+
+import pytest
+
+from holdfast.drivers.kubernetes.manifests.checks import frameworks, limits, problems
+from holdfast.drivers.kubernetes.manifests.render import unchecked
+from holdfast.drivers.kubernetes.manifests.request import Body, Request
+from holdfast.spec import job_from_dict
+from holdfast.spec.cluster import ENGINES, Engine, Mode
+from tests.drivers.kubernetes.settings import (
+    CHOICE,
+    SETTINGS,
+    WHAT_TO_RUN,
+    leaves,
+    with_value,
+)
+
+PLACES = sorted(limits.EVERYWHERE)
+
+
+def asked(engine: Engine, mode: Mode, keys: dict[str, Any]) -> Request:
+    """A request for these keys and whatever else the engine cannot do without."""
+    nodes = keys.get("nodes", {})
+    whole = {
+        "name": "run",
+        "script": "train.py",
+        **keys,
+        "image": {"name": "img:1", **keys.get("image", {})},
+        "nodes": {"count": 4, **nodes} if isinstance(nodes, dict) else nodes,
+        "framework": _framework(engine, mode, keys),
+    }
+    if engine == "cronjob":
+        whole.setdefault("schedule", {"cron": "@daily"})
+    return Request(job_from_dict(whole, where="test"), engine, mode, "team")
+
+
+def _framework(engine: Engine, mode: Mode, keys: dict[str, Any]) -> str:
+    known = frameworks.known(engine, mode)
+    wanted: str = keys.get("framework", known[0])
+    return wanted if wanted in known else known[0]
+
+
+def rendered(request: Request) -> list[Body]:
+    """The objects without the job file, which says everything and proves nothing."""
+    return [body for body in unchecked(request) if body["kind"] != "ConfigMap"]
+
+
+def outcome(path: str, engine: Engine, mode: Mode) -> str:
+    """What becomes of a setting: `error`, `changes`, `file` or `dropped`."""
+    setting = SETTINGS[path]
+    value = setting.managed if mode == "managed" and setting.managed is not None else setting.value
+    request = asked(engine, mode, with_value(setting.around, path, value))
+    if problems(request):
+        return "error"
+    if rendered(request) != rendered(asked(engine, mode, setting.around)):
+        return "changes"
+    return "file" if mode == "managed" and _from_file(path, engine) else "dropped"
+
+
+def _from_file(path: str, engine: Engine) -> bool:
+    above = {path[:end] for end, sign in enumerate(path) if sign == "."} | {path}
+    return engine == "cronjob" or bool(above & limits.FROM_FILE)
+
+
+@pytest.mark.parametrize("path", SETTINGS)
+def test_a_setting_is_honoured_or_refused_by_every_engine(path: str) -> None:
+    found = {place: outcome(path, *place) for place in PLACES}
+    assert [place for place, what in found.items() if what == "dropped"] == []
+    assert {what for what in found.values()} != {"error"}, "nobody can use it"
+
+
+@pytest.mark.parametrize("path", SETTINGS)
+def test_a_setting_is_refused_only_where_the_table_says_so(path: str) -> None:
+    """What the table allows may still need another setting, which only some engines have."""
+    refused = {place for place in PLACES if outcome(path, *place) == "error"}
+    wrong = {place for place in PLACES if not limits.honours(path, *place)}
+    assert wrong <= refused
+    assert limits.told(limits.EVERYWHERE - wrong)
+
+
+def test_there_is_a_value_for_every_optional_setting() -> None:
+    missing = set(leaves()) - set(SETTINGS) - WHAT_TO_RUN - CHOICE
+    assert not missing
+
+
+def test_a_managed_cronjob_honours_what_the_pods_that_it_submits_do() -> None:
+    own = {"schedule", "lifetime.keep_s"}
+    for path in set(SETTINGS) - own:
+        if not path.startswith("schedule."):
+            assert limits.honours(path, "cronjob", "managed") == limits.honours(
+                path, "pods", "managed"
+            ), path
+
+
+def test_every_limit_is_of_a_setting_that_exists() -> None:
+    sections = {path[:end] for path in leaves() for end, sign in enumerate(path) if sign == "."}
+    assert set(limits.LIMITS) <= sections | set(leaves())
+    assert {engine for engine, _ in limits.EVERYWHERE} == set(ENGINES)
