@@ -68,9 +68,13 @@ class Diagnose(Action, frozen=True, kw_only=True):
 
 
 class Fence(Action, frozen=True, kw_only=True):
-    """Make sure that nothing of this lost node runs any more, by every means the driver has."""
+    """Make sure that nothing of this lost node runs any more, by every means the driver has.
+
+    `blamed`: its devices failed again and again, so nothing should run on its machine either.
+    """
 
     node: str
+    blamed: bool = False
 
 
 class Dismiss(Action, frozen=True, kw_only=True):

@@ -114,7 +114,7 @@ def _replace(state: State, verdict: Diagnosed) -> list[AnyAction]:
     why = f"{len(faults)} device faults on it in {replace.WINDOW_S:g} s"
     nodes.remove(state, node_id, why)
     incidents.note(state, "Fence", why)
-    return [Fence(node=node_id, reason=why), *nodes.top_up(state, why)]
+    return [Fence(node=node_id, reason=why, blamed=True), *nodes.top_up(state, why)]
 
 
 def _cap_reached(state: State) -> str:

@@ -54,6 +54,9 @@ class Listener(Protocol):
     def client(self, message: StopJob | AskStatus) -> ToClient:
         """A request of the command line."""
 
+    def disconnected(self, node: str) -> None:
+        """The connection of an agent broke."""
+
 
 class Links:
     """All connections of one controller. Facts are handed on once each, in the sender's order."""
@@ -86,6 +89,11 @@ class Links:
         if self._server is not None:
             self._server.close()
             await self._server.wait_closed()
+
+    @property
+    def connected(self) -> frozenset[str]:
+        """Nodes whose agents are connected now."""
+        return frozenset(self._agents)
 
     async def send(self, node: str, message: ToAgent) -> None:
         """Send to a node if it is connected."""
@@ -127,6 +135,7 @@ class Links:
         finally:
             if self._agents.get(node) is connection:
                 del self._agents[node]
+                self._listener.disconnected(node)
 
     async def _welcome(self, connection: ServerConnection, hello: Hello) -> bool:
         known = hello.protocol == PROTOCOL and self._listener.hello(hello)

@@ -8,7 +8,7 @@ import asyncio
 import signal
 import time
 from collections.abc import Callable, Sequence
-from typing import assert_never
+from typing import Protocol, assert_never
 
 from holdfast.actions import AnyAction
 from holdfast.controller import State
@@ -31,11 +31,29 @@ from holdfast.messages import (
 TICK_S = 0.25
 
 
+class Watcher(Protocol):
+    """Who wants to know about connections, besides what they carry."""
+
+    def greeted(self, hello: Hello) -> None:
+        """An agent (re)connected."""
+
+    def kept(self, node: str, count: int) -> None:
+        """An agent has copied so many lines of the journal."""
+
+    def disconnected(self, node: str) -> None:
+        """An agent's connection broke."""
+
+
 class Switchboard:
     """Everything between the controller and those who talk to it. `tick()` must run."""
 
     def __init__(
-        self, state: State, timeout_s: float, token: str, status: Callable[[], bytes]
+        self,
+        state: State,
+        timeout_s: float,
+        token: str,
+        status: Callable[[], bytes],
+        watcher: Watcher | None = None,
     ) -> None:
         self.clock = Clock(state.now)
         self.queue: Queue = asyncio.Queue()
@@ -43,6 +61,8 @@ class Switchboard:
         self.bridge = Bridge(state, timeout_s, self.clock.now())
         self._timeout_s = timeout_s
         self._status = status
+        self._watcher = watcher
+        self._expected: set[str] = set()
         self._stops_asked = 0
 
     # ── for the driver ──
@@ -55,6 +75,12 @@ class Switchboard:
     def expect(self, node: str, within_s: float) -> None:
         """A node should connect within this time, or is lost."""
         self.bridge.expect(node, self.clock.now() + within_s)
+
+    def expect_once(self, node: str, within_s: float) -> None:
+        """The same, unless it was expected before."""
+        if node not in self._expected:
+            self._expected.add(node)
+            self.expect(node, within_s)
 
     def died(self, node: str, how: str) -> None:
         """A node is known to be gone. Facts it sent before are already in the queue."""
@@ -94,15 +120,32 @@ class Switchboard:
     def asked_to_stop(self, by: str) -> None:
         """First cleanly, then at once."""
         self._stops_asked += 1
-        self.put(StopRequested(by=by, now=self._stops_asked > 1))
+        self.put_stop(by, now=self._stops_asked > 1)
+
+    def put_stop(self, by: str, *, now: bool) -> None:
+        """Somebody asks for the end of the job."""
+        self.put(StopRequested(by=by, now=now))
 
     # ── what arrives ──
 
     def hello(self, hello: Hello) -> bool:
         """An agent (re)connected."""
         events = self.bridge.hello(hello, self.clock.now())
+        self._expected.add(hello.node)
+        if self._watcher is not None and events is not None:
+            self._watcher.greeted(hello)
         self.put(*(events or []))
         return events is not None
+
+    def kept(self, node: str, count: int) -> None:
+        """A copy of the journal."""
+        if self._watcher is not None:
+            self._watcher.kept(node, count)
+
+    def disconnected(self, node: str) -> None:
+        """A connection broke."""
+        if self._watcher is not None:
+            self._watcher.disconnected(node)
 
     def orders_for(self, node: str) -> list[ToAgent]:
         """What a node that just (re)connected has to know."""
@@ -121,7 +164,7 @@ class Switchboard:
         """A request of the command line."""
         match message:
             case StopJob():
-                self.put(StopRequested(by=message.by, now=message.now))
+                self.put_stop(message.by, now=message.now)
                 return Done()
             case AskStatus():
                 return StatusReply(status=self._status())

@@ -1,0 +1,340 @@
+"""The Kubernetes driver: nodes are agents in pods; everything else is the switchboard's.
+
+Pods are watched, and what exists is always compared with what should: a driver that was restarted, or
+whose watch was cut, ends up at the same place. Effects on the cluster never hold up recovery: they
+are tasks that try until they succeed, while the attempt is already on its way.
+"""
+
+import asyncio
+import signal
+import sys
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
+
+import msgspec
+
+from holdfast import journal
+from holdfast.actions import AnyAction, AskNodes, EndJob, Fence, Outcome
+from holdfast.controller import Controller
+from holdfast.drivers import records, report
+from holdfast.drivers.base import Observer, Receipt, drive
+from holdfast.drivers.kubernetes import ending, machines
+from holdfast.drivers.kubernetes.cluster import (
+    CONFIG_MAPS,
+    PODS,
+    ApiError,
+    Change,
+    Cluster,
+    ConflictError,
+)
+from holdfast.drivers.kubernetes.keepers import Keepers
+from holdfast.drivers.kubernetes.manifests.engines import pods as own_pods
+from holdfast.drivers.kubernetes.manifests.names import JOB
+from holdfast.drivers.kubernetes.manifests.pod import CONTROLLER_PORT
+from holdfast.drivers.kubernetes.manifests.request import Body, Request
+from holdfast.drivers.kubernetes.pods import Pod
+from holdfast.drivers.kubernetes.record import Record
+from holdfast.drivers.kubernetes.roster import Gone, Roster, life
+from holdfast.drivers.kubernetes.watch import follow
+from holdfast.drivers.links import wait_closed
+from holdfast.drivers.switchboard import Switchboard
+from holdfast.events import AnyEvent, ControllerResumed, JobSubmitted
+from holdfast.messages import Hello, Leave
+
+REGISTER_S = 60.0  # for an agent to connect once its container runs
+LEAVE_S = 15.0  # for agents to end by themselves when the job is over
+RETRY_S = 1.0  # after the API refused, doubling
+RETRY_LAST_S = 30.0
+ASKED_S = 2.0  # between two looks at the wish to stop
+STOP = "holdfast.dev/stop"  # annotation on the job's ConfigMap: now, gently
+LISTEN = "0.0.0.0"
+
+
+class KubernetesDriver:
+    """One job in one namespace. `run` drives it to its end."""
+
+    def __init__(
+        self, request: Request, folder: Path, controller: Controller, cluster: Cluster
+    ) -> None:
+        self._request = request
+        self._folder = folder
+        self._controller = controller
+        self._state = controller.state
+        self._cluster = cluster
+        self._roster = Roster(controller.state)
+        timeout_s = request.job.recovery.heartbeat_timeout_s
+        token = records.read_secret(folder)
+        self._board = Switchboard(controller.state, timeout_s, token, self.status, self)
+        self._keepers = Keepers(self._board.links, folder / "journal.jsonl", controller.state)
+        self._record = Record(cluster, request.name, folder / "journal.jsonl", self.status)
+        self._machines = machines.Machines(cluster, request)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._more = asyncio.Event()  # pods may have to be made
+        self._trouble: str | None = None  # why none can be made
+        self._made: dict[str, str] = {}  # name → UID of pods that the watch has not shown yet
+        self._all_gone = asyncio.Event()
+
+    async def run(
+        self, book: journal.Journal, observe: Observer, *, port: int = CONTROLLER_PORT
+    ) -> Outcome:
+        """From the first fact to the last agent's end."""
+        board = self._board
+        await board.links.listen(LISTEN, port)
+        await self._see_what_exists()
+        board.put(self._first(resumed=book.seq > 0))
+        duties = [
+            asyncio.create_task(duty)
+            for duty in (board.tick(), self._watch(), self._supply(), self._hear_wishes(),
+                         self._record.run())
+        ]  # fmt: skip
+        try:
+            return await drive(self._controller, book, self, board.queue, board.clock, observe)
+        finally:
+            await wait_closed(*duties, *self._tasks)
+            await self._record.publish()
+            await board.links.close()
+
+    def ask_to_stop(self, by: str) -> None:
+        """First cleanly, then at once."""
+        self._board.asked_to_stop(by)
+
+    def _first(self, *, resumed: bool) -> AnyEvent:
+        if not resumed:
+            return JobSubmitted()
+        return ControllerResumed(existing=tuple(self._roster.existing()))
+
+    async def _see_what_exists(self) -> None:
+        """Until the API answers: nothing can be decided without knowing who is there."""
+        wait_s = RETRY_S
+        while True:
+            try:
+                found = await self._cluster.listed(PODS, Pod, labels=self._label)
+            except ApiError as error:
+                _say(f"cannot list the pods of {self._request.name}: {error}")
+                await asyncio.sleep(wait_s)
+                wait_s = min(2 * wait_s, RETRY_LAST_S)
+            else:
+                self._gone(self._roster.relist(found.items))
+                for pod in self._roster.pods.values():
+                    self._expect(pod)
+                return
+
+    @property
+    def _label(self) -> str:
+        return f"{JOB}={self._request.name}"
+
+    # ── orders ──
+
+    async def perform(self, action: AnyAction) -> None:
+        """Carry out one order."""
+        if isinstance(action, EndJob):
+            await self._end(action)
+            return
+        events = await self._board.send(action)
+        match action:
+            case AskNodes():
+                self._more.set()
+            case Fence():
+                self._fence(action)
+            case _:
+                pass
+        self._board.put(*events)
+
+    async def settled(self, receipts: Sequence[Receipt]) -> None:
+        """What was decided is on the disk: copy it to the keepers, then tell the senders."""
+        await self._keepers.copy()
+        await self._board.settled(receipts)
+
+    def disk_full(self, full: bool) -> None:
+        """Say so; the job trains on, but nothing new is decided."""
+        _say("the disk is full: no decision can be written" if full else "there is room again")
+
+    def _fence(self, order: Fence) -> None:
+        """Nothing waits for the pod's end: whatever an old attempt still does is ignored, because
+        each attempt has a number, a rendezvous store and connections of its own."""
+        pod = self._roster.alone(order.node)
+        if pod is None:
+            return
+        machine = pod.spec.node_name
+        if order.blamed and machine:
+            self._keep(self._machines.leave(machine, order.reason))
+        self._keep(self._remove(pod))
+
+    async def _remove(self, pod: Pod) -> None:
+        """Evict, because some engines count a plain deletion as a failure; else delete."""
+        wait_s = RETRY_S
+        while pod.uid in self._roster.pods:
+            try:
+                if await self._cluster.evict(pod.metadata.name, uid=pod.uid, grace_s=1):
+                    return
+                await self._cluster.delete(PODS, pod.metadata.name, uid=pod.uid, grace_s=1)
+                return
+            except ApiError as error:
+                _say(f"pod {pod.metadata.name} cannot be removed yet: {error}")
+                await asyncio.sleep(wait_s)
+                wait_s = min(2 * wait_s, RETRY_LAST_S)
+
+    def _keep(self, work: Coroutine[object, object, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_done)
+
+    def _task_done(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _say(f"a task failed: {error!r}")
+
+    # ── the end ──
+
+    async def _end(self, order: EndJob) -> None:
+        """Agents first, each with the exit status its engine understands; then the engine."""
+        leave = Leave(
+            reason=order.reason, exit_code=ending.exit_code(self._request.engine, order.outcome)
+        )
+        for node in self._board.links.connected:
+            await self._board.links.send(node, leave)
+        try:
+            async with asyncio.timeout(LEAVE_S):
+                await self._until_all_left()
+        except TimeoutError:
+            _say("some agents have not left in time")
+        await ending.finish(self._cluster, self._request, order.outcome, self._roster.pods.values())
+
+    async def _until_all_left(self) -> None:
+        while self._board.links.connected:
+            self._all_gone.clear()
+            await self._all_gone.wait()
+
+    # ── supply of pods ──
+
+    async def _supply(self) -> None:
+        """Make pods of our own whenever some are missing; other engines do it by themselves."""
+        if self._request.engine != "pods":
+            return
+        wait_s = RETRY_S
+        while True:
+            await self._more.wait()
+            self._more.clear()
+            try:
+                await self._make_missing()
+                self._trouble, wait_s = None, RETRY_S
+            except ApiError as error:
+                self._trouble = f"the cluster to accept its pods: {error.message}"
+                _say(f"cannot make a pod: {error}")
+                await asyncio.sleep(wait_s)
+                wait_s = min(2 * wait_s, RETRY_LAST_S)
+                self._more.set()
+
+    async def _make_missing(self) -> None:
+        while self._roster.missing() > len(self._unseen()):
+            spare = self._request.spares and self._roster.lacks_spares(self._request.nodes)
+            name = self._roster.next_name(self._request.name)
+            body = own_pods.named(
+                own_pods.template(self._request, "spare" if spare else "node"), name
+            )
+            try:
+                made = await self._cluster.create(self._machines.avoided(body))
+            except ConflictError:
+                continue  # a pod of this name exists: take the next
+            self._made[name] = made["metadata"]["uid"]
+
+    def _unseen(self) -> dict[str, str]:
+        """Pods that were made but that the watch has not shown yet."""
+        shown = self._roster.pods
+        self._made = {name: uid for name, uid in self._made.items() if uid not in shown}
+        return self._made
+
+    # ── facts ──
+
+    async def _watch(self) -> None:
+        await follow(
+            self._cluster, PODS, Pod, self._label,
+            on_listed=self._listed, on_change=self._changed,
+        )  # fmt: skip
+
+    def _listed(self, pods: list[Pod]) -> None:
+        self._made = {}
+        self._gone(self._roster.relist(pods))
+        for pod in self._roster.pods.values():
+            self._expect(pod)
+        self._more.set()
+
+    def _changed(self, change: Change[Pod]) -> None:
+        if change.type == "DELETED":
+            self._made.pop(change.object.metadata.name, None)
+            self._gone(self._roster.lose(change.object))
+        else:
+            self._gone(self._roster.see(change.object))
+            self._expect(change.object)
+        self._more.set()
+
+    def _gone(self, nodes: list[Gone]) -> None:
+        for node, how in nodes:
+            self._board.died(node, how)
+
+    def _expect(self, pod: Pod) -> None:
+        """Its container runs, so its agent should be heard of."""
+        node = life(pod)
+        known = node in self._state.nodes or node in self._state.lost
+        if pod.running and not known and pod.uid in self._roster.pods:
+            self._board.expect_once(node, REGISTER_S)
+
+    def greeted(self, hello: Hello) -> None:
+        """An agent (re)connected."""
+        self._keepers.greet(hello.node, hello.kept)
+
+    def kept(self, node: str, count: int) -> None:
+        """An agent has copied so many lines of the journal."""
+        self._keepers.kept(node, count)
+
+    def disconnected(self, node: str) -> None:
+        """An agent's connection broke."""
+        self._keepers.gone(node)
+        self._all_gone.set()
+
+    async def _hear_wishes(self) -> None:
+        """People ask for a stop by an annotation: it waits there while no controller runs."""
+        heard = ""
+        while True:
+            try:
+                body = await self._cluster.get(CONFIG_MAPS, f"{self._request.name}-job")
+                wish = str(_annotations(body).get(STOP, ""))
+            except ApiError:
+                wish = heard
+            if wish != heard:
+                heard = wish
+                self._board.put_stop("holdfast stop", now=wish == "now")
+            await asyncio.sleep(ASKED_S)
+
+    def status(self) -> bytes:
+        """`JobStatus` as JSON; while it waits for nodes it says what these wait for."""
+        now = self._board.clock.now()
+        status = report.job_status(
+            self._request.name,
+            self._state,
+            records.ledger_of(self._folder, None if self._state.ended else now),
+            controller="ended" if self._state.ended else "alive",
+            telemetry=self._board.bridge.progress.newest(),
+        )
+        if status.phase == "waiting":
+            waits = self._trouble or self._roster.waiting_for(self._request.nodes)
+            status = msgspec.structs.replace(status, waiting_for=waits or status.waiting_for)
+        return msgspec.json.encode(status)
+
+
+def _annotations(body: Body) -> dict[str, str]:
+    return body.get("metadata", {}).get("annotations") or {}
+
+
+def _say(text: str) -> None:
+    print(f"holdfast: {text}", file=sys.stderr, flush=True)
+
+
+Stopper = Callable[[str], None]
+
+
+def stop_by_signal(driver: KubernetesDriver, end: Callable[[], None]) -> None:
+    """SIGTERM takes only the controller away, never the job: the next one goes on."""
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, end)
+    loop.add_signal_handler(signal.SIGINT, driver.ask_to_stop, "Ctrl-C")

@@ -1,0 +1,110 @@
+"""How the end of a job is told to the engine that made its pods.
+
+After success the agents exit with 0 and every engine knows what that means. Otherwise the pods must
+not come back: an engine that can be suspended is, because its object then stays for people to look
+at; Volcano terminates its job by the exit status; pods of our own are simply not replaced.
+"""
+
+import asyncio
+import sys
+from collections.abc import Iterable
+
+from holdfast.actions import Outcome
+from holdfast.drivers.kubernetes.cluster import PODS, ApiError, Cluster, Kind
+from holdfast.drivers.kubernetes.manifests.request import Body, Request
+from holdfast.drivers.kubernetes.pods import Pod
+from holdfast.spec.cluster import Engine
+
+FATAL = 113  # verdict: nothing will make this work
+FATAL_KUBEFLOW = 13  # the same, below 128: those operators retry what is above
+TRIES = 6
+
+KUBEFLOW: dict[Engine, str] = {
+    "pytorchjob": "PyTorchJob",
+    "tfjob": "TFJob",
+    "jaxjob": "JAXJob",
+    "xgboostjob": "XGBoostJob",
+    "paddlejob": "PaddleJob",
+}
+
+
+def exit_code(engine: Engine, outcome: Outcome) -> int:
+    """What agents exit with so that the engine draws the right conclusion."""
+    if outcome is Outcome.SUCCEEDED:
+        return 0
+    return FATAL_KUBEFLOW if engine in KUBEFLOW else FATAL
+
+
+def main_object(request: Request) -> Kind | None:
+    """The kind of the object that makes the pods; None if they are ours."""
+    match request.engine:
+        case "job":
+            return Kind("batch/v1", "Job", "jobs")
+        case "jobset":
+            return Kind("jobset.x-k8s.io/v1alpha2", "JobSet", "jobsets")
+        case "trainjob":
+            return Kind("trainer.kubeflow.org/v1alpha1", "TrainJob", "trainjobs")
+        case "mpijob":
+            version = request.job.kubernetes.mpi_version
+            return Kind(f"kubeflow.org/{version}", "MPIJob", "mpijobs")
+        case "volcano":
+            return Kind("batch.volcano.sh/v1alpha1", "Job", "jobs")
+        case "pods" | "cronjob":
+            return None
+        case engine:
+            kind = KUBEFLOW[engine]
+            return Kind("kubeflow.org/v1", kind, f"{kind.lower()}s")
+
+
+def suspension(request: Request) -> Body | None:
+    """The patch that keeps the engine from making pods again; None if there is no such thing."""
+    match request.engine:
+        case "pods" | "cronjob" | "volcano":
+            return None
+        case "job" | "jobset" | "trainjob":
+            return {"spec": {"suspend": True}}
+        case _:
+            return {"spec": {"runPolicy": {"suspend": True}}}
+
+
+async def finish(cluster: Cluster, request: Request, outcome: Outcome, pods: Iterable[Pod]) -> None:
+    """Make sure that the engine agrees that the job is over."""
+    kind, patch = main_object(request), suspension(request)
+    if outcome is not Outcome.SUCCEEDED and kind is not None and patch is not None:
+        await _patch(cluster, kind, request.name, patch)
+    if kind is None:  # agents that did not leave
+        for pod in [p for p in pods if not p.ended]:
+            await _delete(cluster, pod)
+
+
+async def _patch(cluster: Cluster, kind: Kind, name: str, patch: Body) -> None:
+    for wait_s in _waits():
+        try:
+            await cluster.patch(kind, name, patch)
+            return
+        except ApiError as error:
+            if not error.transient:
+                _say(f"{kind.kind} {name} cannot be suspended: {error}")
+                return
+            await asyncio.sleep(wait_s)
+    _say(f"{kind.kind} {name} could not be suspended; suspend or delete it")
+
+
+async def _delete(cluster: Cluster, pod: Pod) -> None:
+    for wait_s in _waits():
+        try:
+            await cluster.delete(PODS, pod.metadata.name, uid=pod.uid)
+            return
+        except ApiError as error:
+            if not error.transient:
+                _say(f"pod {pod.metadata.name} cannot be deleted: {error}")
+                return
+            await asyncio.sleep(wait_s)
+
+
+def _waits() -> Iterable[float]:
+    return (0.5 * 2**n for n in range(TRIES))
+
+
+def _say(text: str) -> None:
+    print(f"holdfast: {text}", file=sys.stderr, flush=True)

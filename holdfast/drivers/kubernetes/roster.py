@@ -1,0 +1,117 @@
+"""The pods of a job and the nodes in them. Pure: what is seen goes in, what follows comes out.
+
+A node is one life of the agent in a pod: its id is the pod's UID, and `UID.2` after the container
+was started again in the same pod. The roster knows which nodes a pod that ended takes with it, which
+pods are on their way to becoming nodes, and how many are still to be made.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from holdfast.controller.state import State
+from holdfast.drivers.kubernetes.pods import Pod, ending, summary
+
+SPARE = "spare"
+TRAINS = frozenset(("node", SPARE))
+ROLE = "holdfast.dev/role"
+
+
+class Gone(NamedTuple):
+    """A node that ended with its pod."""
+
+    node: str
+    how: str
+
+
+def uid_of(node: str) -> str:
+    """The UID of the pod that a node lives in."""
+    return node.partition(".")[0]
+
+
+def life(pod: Pod) -> str:
+    """The id of the node that this pod runs now."""
+    restarts = max((c.restart_count for c in pod.status.container_statuses), default=0)
+    return pod.uid if restarts == 0 else f"{pod.uid}.{restarts + 1}"
+
+
+class Roster:
+    """Every pod of the job that was seen and has not gone. Only those that can train count."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self.pods: dict[str, Pod] = {}  # by UID
+        self._highest = -1  # number at the end of a pod's name
+
+    def see(self, pod: Pod) -> list[Gone]:
+        """A pod as it is now; the nodes that have ended with it."""
+        if pod.metadata.labels.get(ROLE, "node") not in TRAINS:
+            return []
+        self._count(pod)
+        if not pod.ended:
+            self.pods[pod.uid] = pod
+            return []
+        return self.lose(pod)
+
+    def lose(self, pod: Pod) -> list[Gone]:
+        """A pod that is gone for good."""
+        if self.pods.pop(pod.uid, None) is None:
+            return []
+        known = [n for n in self._state.nodes if uid_of(n) == pod.uid] or [life(pod)]
+        return [Gone(n, ending(pod)) for n in known if n not in self._state.lost]
+
+    def relist(self, pods: Iterable[Pod]) -> list[Gone]:
+        """All pods that there are; nodes of others have ended unseen."""
+        seen = list(pods)
+        there = {pod.uid for pod in seen}
+        missed = [pod for uid, pod in self.pods.items() if uid not in there]
+        return [gone for pod in missed for gone in self.lose(pod)] + [
+            gone for pod in seen for gone in self.see(pod)
+        ]
+
+    def existing(self) -> list[str]:
+        """For a controller that came back: nodes whose pods live, known ones by their own ids."""
+        known = [n for n in [*self._state.nodes, *self._state.lost] if uid_of(n) in self.pods]
+        uids = {uid_of(n) for n in known}
+        return known + [uid for uid in self.pods if uid not in uids]
+
+    def missing(self) -> int:
+        """Pods to be made so that every node that was asked for can come."""
+        usable = [uid for uid, pod in self.pods.items() if not pod.leaving]
+        lost = {uid_of(n) for n in self._state.lost} - {uid_of(n) for n in self._state.nodes}
+        alive = sum(uid not in lost for uid in usable)
+        return max(0, len(self._state.nodes) + self._state.asked - alive)
+
+    def lacks_spares(self, wanted: int) -> bool:
+        """Whether the next pod should be a spare: all that train have theirs."""
+        training = sum(p.metadata.labels.get(ROLE) != SPARE for p in self.pods.values())
+        return training >= wanted
+
+    def next_name(self, job: str) -> str:
+        """A name that no pod of this job has had, as far as it was seen."""
+        self._highest += 1
+        return f"{job}-{self._highest}"
+
+    def waiting_for(self, wanted: int) -> str | None:
+        """What the pods are waiting for, in one line."""
+        return summary(self.pods.values(), wanted)
+
+    def machine(self, node: str) -> str:
+        """The machine that a node runs on, "" if it is not known."""
+        pod = self.pods.get(uid_of(node))
+        return pod.spec.node_name if pod is not None else ""
+
+    def alone(self, node: str) -> Pod | None:
+        """The pod of a node, unless a later life of it goes on there."""
+        uid = uid_of(node)
+        others = any(uid_of(n) == uid and n != node for n in self._state.nodes)
+        return None if others else self.pods.get(uid)
+
+    def _count(self, pod: Pod) -> None:
+        tail = pod.metadata.name.rpartition("-")[2]
+        if tail.isdigit():
+            self._highest = max(self._highest, int(tail))
+
+
+def by_name(pods: Mapping[str, Pod], name: str) -> Pod | None:
+    """The pod of this name."""
+    return next((pod for pod in pods.values() if pod.metadata.name == name), None)
