@@ -3,13 +3,17 @@
 Agents and the controller speak msgpack over one authenticated WebSocket (header
 `Authorization: Bearer TOKEN`). Facts are numbered by the agent and kept until acknowledged, so none
 is lost while the controller is away and none counts twice. Reports are telemetry: the newest wins.
+
+Where the controller's disk may vanish with it, some agents are keepers: they hold the journal in
+memory. Lines are numbered as in the file: 0 is the header, `n` the entry with `seq` n.
 """
 
 import msgspec
 
 from holdfast.events import Milestone, NodeLeft, NodeReady, Progress, Store, WorkerExited
 
-PROTOCOL = 1
+PROTOCOL = 2
+MAX_MESSAGE_BYTES = 4 * 1024 * 1024  # of any message, both ways
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -30,6 +34,8 @@ class Hello(Message, frozen=True, kw_only=True):
     pid: int
     attempt: int  # newest attempt whose workers it has run; 0 before the first
     running: bool  # workers of that attempt are alive
+    kept: int = -1  # newest line of the journal that it holds; -1: none
+    term: int = 0  # of the controller that had it keep that line
 
 
 class WorkersStarted(Message, frozen=True, kw_only=True):
@@ -89,6 +95,25 @@ class Report(Message, frozen=True, kw_only=True):
     workers: tuple[WorkerReport, ...]
 
 
+class Kept(Message, frozen=True, kw_only=True):
+    """Answer to `Keep`: lines up to `seq` are held as they were sent.
+
+    A `seq` below the last line sent: send again from `seq + 1`. A `term` above that of `Keep`:
+    nothing was taken, because a newer controller has been here.
+    """
+
+    seq: int
+    term: int
+
+
+class JournalCopy(Message, frozen=True, kw_only=True):
+    """Answer to `GiveJournal`: a part of the copy, in order; `size` is that of the whole."""
+
+    offset: int
+    data: bytes
+    size: int
+
+
 # ── controller → agent ────────────────────────────────────────────────────────────────────────
 
 
@@ -127,9 +152,29 @@ class Stop(Message, frozen=True, kw_only=True):
 
 
 class Leave(Message, frozen=True, kw_only=True):
-    """End all workers at once, then the agent itself."""
+    """End all workers at once, then the agent itself.
+
+    At the end of the job `exit_code` says how the agent is to exit; None: it was only let go.
+    """
 
     reason: str
+    exit_code: int | None = None
+
+
+class Keep(Message, frozen=True, kw_only=True):
+    """Hold these lines of the journal, each with its line end; the first has number `first`.
+
+    Lines that are held already stay. From the first one that differs on, these replace all that is
+    held. `term` grows with each controller; one that is older than the last is not obeyed.
+    """
+
+    first: int
+    lines: tuple[bytes, ...]
+    term: int = 0
+
+
+class GiveJournal(Message, frozen=True, kw_only=True):
+    """Send all that you hold; answered by one or more `JournalCopy`."""
 
 
 # ── command line ↔ controller ─────────────────────────────────────────────────────────────────
@@ -156,7 +201,9 @@ class Done(Message, frozen=True, kw_only=True):
     """The request was taken."""
 
 
-ToController = Hello | Fact | Report | StopJob | AskStatus
+FromKeeper = Kept | JournalCopy
+ToKeeper = Keep | GiveJournal
+ToController = Hello | Fact | Report | FromKeeper | StopJob | AskStatus
 ToAgent = Welcome | Ack | Start | Stop | Leave
 ToClient = StatusReply | Done
 

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import hmac
 import http
+from collections.abc import Callable
 from typing import Protocol
 
 import msgspec
@@ -17,20 +18,23 @@ from websockets.http11 import Request, Response
 
 from holdfast import tls
 from holdfast.messages import (
+    MAX_MESSAGE_BYTES,
     PROTOCOL,
     Ack,
     AskStatus,
     Fact,
+    FromKeeper,
     Hello,
+    JournalCopy,
+    Kept,
     Report,
     StopJob,
     ToAgent,
     ToClient,
     ToController,
+    ToKeeper,
     Welcome,
 )
-
-MAX_MESSAGE_BYTES = 4 * 1024 * 1024
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(ToController)
@@ -59,7 +63,10 @@ class Listener(Protocol):
 
 
 class Links:
-    """All connections of one controller. Facts are handed on once each, in the sender's order."""
+    """All connections of one controller. Facts are handed on once each, in the sender's order.
+
+    `on_kept` hears what nodes say that hold a copy of the journal.
+    """
 
     def __init__(self, listener: Listener, token: str) -> None:
         self._listener = listener
@@ -68,6 +75,7 @@ class Links:
         self._heard: dict[str, int] = {}  # newest fact handed on, per node
         self._acked: dict[str, int] = {}  # newest fact that is durable, per node
         self._server: Server | None = None
+        self.on_kept: Callable[[str, FromKeeper], None] | None = None
 
     async def listen(self, host: str, port: int = 0) -> int:
         """Start to listen and return the port. Raises `OSError` if it is taken."""
@@ -95,7 +103,7 @@ class Links:
         """Nodes whose agents are connected now."""
         return frozenset(self._agents)
 
-    async def send(self, node: str, message: ToAgent) -> None:
+    async def send(self, node: str, message: ToAgent | ToKeeper) -> None:
         """Send to a node if it is connected."""
         connection = self._agents.get(node)
         if connection is not None:
@@ -126,6 +134,9 @@ class Links:
                         await self._fact(node, message)
                     case Report():
                         self._listener.report(message)
+                    case Kept() | JournalCopy():
+                        if node and self.on_kept is not None:
+                            self.on_kept(node, message)
                     case _:
                         await connection.send(_encoder.encode(self._listener.client(message)))
         except ConnectionClosed:

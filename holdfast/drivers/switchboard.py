@@ -34,12 +34,6 @@ TICK_S = 0.25
 class Watcher(Protocol):
     """Who wants to know about connections, besides what they carry."""
 
-    def greeted(self, hello: Hello) -> None:
-        """An agent (re)connected."""
-
-    def kept(self, node: str, count: int) -> None:
-        """An agent has copied so many lines of the journal."""
-
     def disconnected(self, node: str) -> None:
         """An agent's connection broke."""
 
@@ -132,15 +126,8 @@ class Switchboard:
         """An agent (re)connected."""
         events = self.bridge.hello(hello, self.clock.now())
         self._expected.add(hello.node)
-        if self._watcher is not None and events is not None:
-            self._watcher.greeted(hello)
         self.put(*(events or []))
         return events is not None
-
-    def kept(self, node: str, count: int) -> None:
-        """A copy of the journal."""
-        if self._watcher is not None:
-            self._watcher.kept(node, count)
 
     def disconnected(self, node: str) -> None:
         """A connection broke."""

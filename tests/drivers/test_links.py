@@ -21,13 +21,17 @@ from holdfast.messages import (
     AskStatus,
     Done,
     Fact,
+    FromKeeper,
     Hello,
+    Keep,
+    Kept,
     Report,
     Stop,
     StopJob,
     ToAgent,
     ToClient,
     ToController,
+    ToKeeper,
     Welcome,
     WorkersStopped,
 )
@@ -79,10 +83,11 @@ async def send(connection: ClientConnection, message: ToController) -> None:
     await connection.send(msgspec.msgpack.encode(message))
 
 
-async def receive(connection: ClientConnection) -> ToAgent | ToClient:
+async def receive(connection: ClientConnection) -> ToAgent | ToKeeper | ToClient:
     data = await asyncio.wait_for(connection.recv(), 10)
     assert isinstance(data, bytes)
-    found: ToAgent | ToClient = msgspec.msgpack.decode(data, type=ToAgent | ToClient)
+    kinds = ToAgent | ToKeeper | ToClient
+    found: ToAgent | ToKeeper | ToClient = msgspec.msgpack.decode(data, type=kinds)
     return found
 
 
@@ -184,6 +189,26 @@ def test_a_fact_before_hello_is_not_taken() -> None:
             assert await receive(agent) == Done()
         assert ear.facts == []
         assert ear.stops == [StopJob(by="me", now=True)]
+
+    with_links(test)
+
+
+def test_what_a_keeper_says_is_heard_with_its_name_and_that_of_a_stranger_is_not() -> None:
+    async def test(links: Links, _ear: Ear, port: int) -> None:
+        heard: list[tuple[str, FromKeeper]] = []
+        links.on_kept = lambda node, message: heard.append((node, message))
+        async with dial(port) as keeper, dial(port) as stranger:
+            await send(stranger, Kept(seq=7, term=9))
+            await send(stranger, AskStatus())
+            await receive(stranger)
+            await send(keeper, hello("m"))
+            await receive(keeper)
+            await links.send("m", Keep(first=0, lines=(b"{}\n",), term=1))
+            assert await receive(keeper) == Keep(first=0, lines=(b"{}\n",), term=1)
+            await send(keeper, Kept(seq=0, term=1))
+            await send(keeper, AskStatus())
+            await receive(keeper)
+        assert heard == [("m", Kept(seq=0, term=1))]
 
     with_links(test)
 

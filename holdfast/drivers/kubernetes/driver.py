@@ -1,7 +1,7 @@
 """The Kubernetes driver: nodes are agents in pods; everything else is the switchboard's.
 
-Pods are watched, and what exists is always compared with what should: a driver that was restarted, or
-whose watch was cut, ends up at the same place. Effects on the cluster never hold up recovery: they
+Pods are watched, and what exists is always compared with what should: a driver that was restarted,
+or whose watch was cut, ends up at the same place. Effects on the cluster never hold up recovery: they
 are tasks that try until they succeed, while the attempt is already on its way.
 """
 
@@ -39,7 +39,7 @@ from holdfast.drivers.kubernetes.watch import follow
 from holdfast.drivers.links import wait_closed
 from holdfast.drivers.switchboard import Switchboard
 from holdfast.events import AnyEvent, ControllerResumed, JobSubmitted
-from holdfast.messages import Hello, Leave
+from holdfast.messages import Leave
 
 REGISTER_S = 60.0  # for an agent to connect once its container runs
 LEAVE_S = 15.0  # for agents to end by themselves when the job is over
@@ -54,7 +54,7 @@ class KubernetesDriver:
     """One job in one namespace. `run` drives it to its end."""
 
     def __init__(
-        self, request: Request, folder: Path, controller: Controller, cluster: Cluster
+        self, request: Request, folder: Path, controller: Controller, cluster: Cluster, term: int
     ) -> None:
         self._request = request
         self._folder = folder
@@ -65,7 +65,7 @@ class KubernetesDriver:
         timeout_s = request.job.recovery.heartbeat_timeout_s
         token = records.read_secret(folder)
         self._board = Switchboard(controller.state, timeout_s, token, self.status, self)
-        self._keepers = Keepers(self._board.links, folder / "journal.jsonl", controller.state)
+        self._keepers = Keepers(self._board.links, folder / "journal.jsonl", controller.state, term)
         self._record = Record(cluster, request.name, folder / "journal.jsonl", self.status)
         self._machines = machines.Machines(cluster, request)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -278,14 +278,6 @@ class KubernetesDriver:
         known = node in self._state.nodes or node in self._state.lost
         if pod.running and not known and pod.uid in self._roster.pods:
             self._board.expect_once(node, REGISTER_S)
-
-    def greeted(self, hello: Hello) -> None:
-        """An agent (re)connected."""
-        self._keepers.greet(hello.node, hello.kept)
-
-    def kept(self, node: str, count: int) -> None:
-        """An agent has copied so many lines of the journal."""
-        self._keepers.kept(node, count)
 
     def disconnected(self, node: str) -> None:
         """An agent's connection broke."""

@@ -35,7 +35,7 @@ class Gathering:
         self._heard: set[str] = set()
         self._first_at: float | None = None
         self.best = b""
-        self._lines = 0
+        self._rank = (-1, -1)  # term and newest line of the best copy
 
     async def gather(self, host: str, port: int) -> bytes:
         """The longest copy; empty if nobody has one in time."""
@@ -68,23 +68,21 @@ class Gathering:
         try:
             hello = _decoder.decode(await connection.recv(decode=False))
             if isinstance(hello, Hello):
-                if hello.kept > self._lines:
-                    await self._fetch(connection, hello.kept)
+                if hello.kept >= 0 and (hello.term, hello.kept) > self._rank:
+                    await self._fetch(connection, (hello.term, hello.kept))
                 self._heard.add(hello.node)
                 self._first_at = self._first_at or time.monotonic()
         except (ConnectionClosed, msgspec.MsgspecError):
             return
 
-    async def _fetch(self, connection: ServerConnection, lines: int) -> None:
-        """A whole copy, or nothing."""
+    async def _fetch(self, connection: ServerConnection, rank: tuple[int, int]) -> None:
+        """A whole copy, or nothing. What a newer controller had kept counts more."""
         await connection.send(_encoder.encode(GiveJournal()))
-        data = bytearray()
-        while True:
+        data, size = b"", 1
+        while len(data) < size:
             part = _decoder.decode(await connection.recv(decode=False))
-            if not isinstance(part, JournalCopy):
+            if not isinstance(part, JournalCopy) or part.offset != len(data):
                 return
-            data += part.lines
-            if part.last:
-                break
-        if lines > self._lines and data.count(b"\n") >= lines:
-            self.best, self._lines = bytes(data), lines
+            data, size = data + part.data, part.size
+        if rank > self._rank:
+            self.best, self._rank = data, rank

@@ -1,17 +1,17 @@
 """Copies of the journal in the memory of a few agents, so that a lost controller pod loses nothing.
 
-Every new line goes to the keepers before an order of that line goes to anybody, and one of them has
-to say that it has it. A new controller on an empty disk asks whoever connects and takes the longest
-copy: whatever an agent was ever ordered to do is in the copy of some keeper that outlived the order.
+Every new line goes to the keepers before an order of that line goes to anybody, and one of them
+has to say that it has it. A new controller on an empty disk asks whoever connects and takes the
+longest copy: whatever was ever ordered is in the copy of some keeper that outlived the order.
 """
 
 import asyncio
-from collections.abc import Callable
+import contextlib
 from pathlib import Path
 
 from holdfast.controller.state import State
 from holdfast.drivers.links import Links
-from holdfast.messages import Keep
+from holdfast.messages import FromKeeper, Keep, Kept
 
 KEEPERS = 3
 ANSWER_S = 1.0
@@ -19,16 +19,21 @@ CHUNK_BYTES = 1 << 20
 
 
 class Keepers:
-    """Who keeps the journal and how far each of them is. `copy()` before orders leave."""
+    """Who keeps the journal and how far each of them is. `copy()` before orders leave.
 
-    def __init__(self, links: Links, journal: Path, state: State) -> None:
+    Lines are numbered as in the file, the header is line 0. `term` is that of this controller.
+    """
+
+    def __init__(self, links: Links, journal: Path, state: State, term: int) -> None:
         self._links = links
         self._journal = journal
         self._state = state
-        self._lines: list[int] = []  # byte offset of the end of each line
-        self._sent: dict[str, int] = {}  # node → lines it was sent
-        self._has: dict[str, int] = {}  # node → lines it says it has
+        self._term = term
+        self._ends: list[int] = []  # byte offset of the end of each line
+        self._sent: dict[str, int] = {}  # node → newest line it was sent
+        self._has: dict[str, int] = {}  # node → newest line it says it has
         self._answered = asyncio.Event()
+        links.on_kept = self._heard
 
     async def copy(self) -> None:
         """Send what is new, and wait a moment for one of the keepers to have all of it."""
@@ -39,62 +44,70 @@ class Keepers:
         if chosen:
             await self._one_has_all(chosen)
 
-    def kept(self, node: str, count: int) -> None:
-        """A node says how many lines it has."""
-        self._has[node] = count
-        self._answered.set()
-
     def gone(self, node: str) -> None:
-        """A node's connection broke: it says anew what it has when it is back."""
+        """A node's connection broke: it is asked anew what it has when it is back."""
         self._sent.pop(node, None)
         self._has.pop(node, None)
 
-    def greet(self, node: str, count: int) -> None:
-        """A node (re)connected and holds so many lines."""
-        self._sent[node] = self._has[node] = count
+    def _heard(self, node: str, message: FromKeeper) -> None:
+        match message:
+            case Kept(term=term) if term > self._term:
+                return  # a newer controller was there; the lease will tell us
+            case Kept(seq=seq):
+                if seq < self._sent.get(node, -1) and seq <= self._has.get(node, -1):
+                    self._sent[node] = seq  # it misses lines: send them again
+                self._has[node] = seq
+                self._answered.set()
+            case _:
+                return
 
     def _measure(self) -> None:
-        start = self._lines[-1] if self._lines else 0
+        start = self._ends[-1] if self._ends else 0
         with self._journal.open("rb") as file:
             file.seek(start)
             for line in file:
                 if line.endswith(b"\n"):
                     start += len(line)
-                    self._lines.append(start)
+                    self._ends.append(start)
 
     def _choose(self) -> list[str]:
         """Those that keep already, then members by rank, then spares: few changes, no gaps."""
         connected = self._links.connected
         members = [node for _, node in sorted(self._state.ranks.items())]
-        order = dict.fromkeys([*sorted(self._has), *members, *self._state.spares])
+        order = dict.fromkeys([*sorted(self._sent), *members, *self._state.spares])
         return [node for node in order if node in connected][:KEEPERS]
 
     async def _send(self, node: str) -> None:
-        first = min(self._sent.get(node, 0), len(self._lines))
-        while first < len(self._lines):
-            start = self._lines[first - 1] if first else 0
-            last = first + 1
-            while last < len(self._lines) and self._lines[last] - start <= CHUNK_BYTES:
-                last += 1
-            data = _part(self._journal, start, self._lines[last - 1])
-            await self._links.send(node, Keep(first=first, lines=data))
+        """All lines are sent again to a keeper that came back; it keeps those it has."""
+        first = self._sent.get(node, -1) + 1
+        while first < len(self._ends):
+            last = self._chunk(first)
+            lines = _part(self._journal, self._end(first - 1), self._end(last - 1))
+            order = Keep(first=first, lines=tuple(lines), term=self._term)
+            await self._links.send(node, order)
             first = last
-        self._sent[node] = first
+        self._sent[node] = len(self._ends) - 1
+
+    def _chunk(self, first: int) -> int:
+        """The line after the last one that fits into one message with line `first`."""
+        last = first + 1
+        while last < len(self._ends) and self._end(last) - self._end(first - 1) <= CHUNK_BYTES:
+            last += 1
+        return last
+
+    def _end(self, line: int) -> int:
+        return self._ends[line] if line >= 0 else 0
 
     async def _one_has_all(self, chosen: list[str]) -> None:
-        done: Callable[[], bool] = lambda: any(  # noqa: E731
-            self._has.get(node, 0) >= len(self._lines) for node in chosen
-        )
-        try:
+        newest = len(self._ends) - 1
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(ANSWER_S):
-                while not done():
+                while all(self._has.get(node, -1) < newest for node in chosen):
                     self._answered.clear()
                     await self._answered.wait()
-        except TimeoutError:
-            return
 
 
-def _part(path: Path, start: int, end: int) -> bytes:
+def _part(path: Path, start: int, end: int) -> list[bytes]:
     with path.open("rb") as file:
         file.seek(start)
-        return file.read(end - start)
+        return file.read(end - start).splitlines(keepends=True)

@@ -32,6 +32,7 @@ class Lease:
         self._name = name
         self._holder = holder
         self._labels = labels
+        self.term = 0  # grows with each holder
 
     async def acquire(self) -> None:
         """Wait until it is ours. What counts is how long we saw no renewal, by our own clock."""
@@ -84,12 +85,13 @@ class Lease:
                 "namespace": self._cluster.namespace,
                 "labels": self._labels,
             },
-            "spec": self._spec(self._holder),
+            "spec": self._spec(self._holder, 1),
         }
         try:
             await self._cluster.create(body)
         except ConflictError:
             return False
+        self.term = 1
         return True
 
     async def _take(self, found: Body) -> bool:
@@ -98,17 +100,21 @@ class Lease:
     async def _put(self, found: Body, holder: str) -> bool:
         """False if somebody was faster: the version makes it a compare-and-swap."""
         version = found["metadata"]["resourceVersion"]
-        patch = {"metadata": {"resourceVersion": version}, "spec": self._spec(holder)}
+        term = int(found["spec"].get("leaseTransitions") or 0)
+        term += found["spec"].get("holderIdentity") != self._holder
+        patch = {"metadata": {"resourceVersion": version}, "spec": self._spec(holder, term)}
         try:
             await self._cluster.patch(LEASES, self._name, patch)
         except ConflictError:
             return False
+        self.term = term
         return True
 
-    def _spec(self, holder: str) -> Body:
+    def _spec(self, holder: str, term: int) -> Body:
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         return {
             "holderIdentity": holder,
             "leaseDurationSeconds": DURATION_S,
             "renewTime": now,
+            "leaseTransitions": term,
         }

@@ -1,11 +1,11 @@
 """The pods of a job and the nodes in them. Pure: what is seen goes in, what follows comes out.
 
 A node is one life of the agent in a pod: its id is the pod's UID, and `UID.2` after the container
-was started again in the same pod. The roster knows which nodes a pod that ended takes with it, which
-pods are on their way to becoming nodes, and how many are still to be made.
+was started again in the same pod. The roster knows which nodes a pod that ended takes with it,
+which pods are on their way to becoming nodes, and how many are still to be made.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from holdfast.controller.state import State
@@ -110,8 +110,3 @@ class Roster:
         tail = pod.metadata.name.rpartition("-")[2]
         if tail.isdigit():
             self._highest = max(self._highest, int(tail))
-
-
-def by_name(pods: Mapping[str, Pod], name: str) -> Pod | None:
-    """The pod of this name."""
-    return next((pod for pod in pods.values() if pod.metadata.name == name), None)
