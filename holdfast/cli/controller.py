@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import time
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,15 +21,32 @@ if TYPE_CHECKING:
     from holdfast.actions import Entry, Outcome
     from holdfast.controller import State
 
+class Where(StrEnum):
+    """Where the nodes of a job are."""
+
+    LOCAL = "local"
+    KUBERNETES = "kubernetes"
+
+
 POLL_S = 0.05
 START_TIMEOUT_S = 60.0
 
 
-def drive(folder: Path, resume: Annotated[bool, typer.Option("--resume")] = False) -> None:
+def drive(
+    folder: Annotated[Path | None, typer.Argument()] = None,
+    resume: Annotated[bool, typer.Option("--resume")] = False,
+    on: Annotated[Where, typer.Option("--on")] = Where.LOCAL,
+) -> None:
     """Be the controller of a job that has been created, until it ends."""
+    if on is Where.KUBERNETES:
+        from holdfast.cli.incluster import control
+
+        control()
+        return
     from holdfast.drivers.local import resume_job, run_job
     from holdfast.drivers.records import load_job
 
+    assert folder is not None, "`holdfast run` names it"
     if resume:
         outcome = resume_job(folder, on_event=_quiet)
     else:

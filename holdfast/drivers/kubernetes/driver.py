@@ -1,8 +1,8 @@
 """The Kubernetes driver: nodes are agents in pods; everything else is the switchboard's.
 
 Pods are watched, and what exists is always compared with what should: a driver that was restarted,
-or whose watch was cut, ends up at the same place. Effects on the cluster never hold up recovery: they
-are tasks that try until they succeed, while the attempt is already on its way.
+or whose watch was cut, ends up at the same place. Effects on the cluster never hold up recovery:
+they are tasks that try until they succeed, while the attempt is already on its way.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ from holdfast.drivers.kubernetes.manifests.request import Body, Request
 from holdfast.drivers.kubernetes.pods import Pod
 from holdfast.drivers.kubernetes.record import Record
 from holdfast.drivers.kubernetes.roster import Gone, Roster, life
-from holdfast.drivers.kubernetes.watch import follow
+from holdfast.drivers.kubernetes.watch import Scope, follow
 from holdfast.drivers.links import wait_closed
 from holdfast.drivers.switchboard import Switchboard
 from holdfast.events import AnyEvent, ControllerResumed, JobSubmitted
@@ -247,12 +247,10 @@ class KubernetesDriver:
     # ── facts ──
 
     async def _watch(self) -> None:
-        await follow(
-            self._cluster, PODS, Pod, self._label,
-            on_listed=self._listed, on_change=self._changed,
-        )  # fmt: skip
+        scope = Scope(PODS, self._label)
+        await follow(self._cluster, scope, Pod, self._listed, self._changed)
 
-    def _listed(self, pods: list[Pod]) -> None:
+    def _listed(self, pods: Sequence[Pod]) -> None:
         self._made = {}
         self._gone(self._roster.relist(pods))
         for pod in self._roster.pods.values():

@@ -1,8 +1,8 @@
 """Before a new controller begins: fetch the longest copy of the journal that anybody has.
 
-Copies are in the memory of agents and in the job's record. Agents come back to a controller within a
-second or two of its Service pointing to it, so a short wait is enough; those that hold nothing are
-sent away at once and come again.
+Copies are in the memory of agents and in the job's record. Agents come back to a controller within
+a second or two of its Service pointing to it, so a short wait is enough; those that hold nothing
+are sent away at once and come again.
 """
 
 import asyncio
@@ -16,8 +16,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
 from holdfast import tls
-from holdfast.drivers.links import MAX_MESSAGE_BYTES
-from holdfast.messages import GiveJournal, Hello, JournalCopy, ToController
+from holdfast.messages import MAX_MESSAGE_BYTES, GiveJournal, Hello, JournalCopy, ToController
 
 WITHIN_S = 10.0  # for agents to find us
 AFTER_FIRST_S = 1.0  # once one was here, the others are not far

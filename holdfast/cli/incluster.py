@@ -1,0 +1,35 @@
+"""`holdfast controller --on kubernetes`: what the controller pod of a job runs."""
+
+import asyncio
+import os
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from holdfast.actions import Outcome
+
+
+def control() -> None:
+    """Be the controller of the job whose pod this is; its exit status says how the job ended."""
+    try:
+        outcome = asyncio.run(_control())
+    except asyncio.CancelledError:
+        return
+    if outcome is not None:
+        print(f"holdfast: the job has ended: {outcome}", file=sys.stderr, flush=True)
+
+
+async def _control() -> "Outcome | None":
+    from holdfast.drivers.kubernetes.api import Api
+    from holdfast.drivers.kubernetes.config import connect
+    from holdfast.drivers.kubernetes.incluster import control, place_of, quiet
+
+    connection = connect()
+    namespace = os.environ.get("HOLDFAST_NAMESPACE") or connection.namespace
+    place = place_of(os.environ, namespace)
+    cluster = Api(connection.client, namespace)
+    try:
+        return await control(cluster, place, quiet)
+    finally:
+        await cluster.close()
+

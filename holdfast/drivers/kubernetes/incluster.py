@@ -1,0 +1,237 @@
+"""The process of the controller pod: from an empty disk, or a former one's leavings, to the end.
+
+In order: the lease, so that there is one controller; the token, made once for each job; the
+journal, from the disk, from agents that keep a copy, or from the record; then the driver. SIGTERM
+ends this process and not the job. When the job has ended the Deployment is scaled down, which keeps
+everything that people may want to read and runs nothing any more.
+"""
+
+import asyncio
+import base64
+import os
+import secrets
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from holdfast import journal
+from holdfast.actions import Outcome
+from holdfast.controller import Controller, Limits, State
+from holdfast.drivers import records
+from holdfast.drivers.base import Observer
+from holdfast.drivers.kubernetes.cluster import (
+    DEPLOYMENTS,
+    PODS,
+    SECRETS,
+    ApiError,
+    Cluster,
+    ConflictError,
+    NotFoundError,
+)
+from holdfast.drivers.kubernetes.driver import LISTEN, KubernetesDriver, stop_by_signal
+from holdfast.drivers.kubernetes.gather import Gathering
+from holdfast.drivers.kubernetes.lease import Lease
+from holdfast.drivers.kubernetes.manifests.names import JOB, MANAGED_BY
+from holdfast.drivers.kubernetes.manifests.pod import CONTROLLER_PORT
+from holdfast.drivers.kubernetes.manifests.render import requested
+from holdfast.drivers.kubernetes.manifests.request import Request
+from holdfast.drivers.kubernetes.pods import Pod
+from holdfast.drivers.kubernetes.record import recorded
+from holdfast.drivers.kubernetes.roster import ROLE, TRAINS
+from holdfast.errors import Error
+from holdfast.spec import Job
+from holdfast.spec.load import job_from_yaml
+
+NODE_WAIT_S = 604_800.0  # a queue may be long; a week is what a job file may say at most
+NEEDED = ("HOLDFAST_JOB", "HOLDFAST_JOB_FILE", "HOLDFAST_ENGINE", "HOLDFAST_HOME")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Who and where this controller is."""
+
+    job: Job
+    request: Request
+    folder: Path
+    me: str  # holder of the lease: the pod
+    port: int
+
+
+def place_of(environ: Mapping[str, str], namespace: str) -> Place:
+    """From the environment of the controller pod. Raises `Error` not-in-a-pod."""
+    missing = [name for name in NEEDED if not environ.get(name)]
+    if missing:
+        raise Error(
+            "not-in-a-pod",
+            f"{', '.join(missing)} is not set",
+            why="this command runs in the pod of a job's controller, which sets it",
+            help="holdfast submit job.yaml --on kubernetes",
+        )
+    job = job_from_yaml(Path(environ["HOLDFAST_JOB_FILE"]))
+    engine = job.kubernetes.model_validate({"engine": environ["HOLDFAST_ENGINE"]}).engine
+    request = requested(job, engine=engine, mode="managed", namespace=namespace)
+    return Place(
+        job=job,
+        request=request,
+        folder=Path(environ["HOLDFAST_HOME"]) / "jobs" / job.name,
+        me=environ.get("HOSTNAME") or secrets.token_hex(4),
+        port=int(environ.get("HOLDFAST_PORT", CONTROLLER_PORT)),
+    )
+
+
+async def control(cluster: Cluster, place: Place, observe: Observer) -> Outcome | None:
+    """Be the controller of this job, until it ends; None: another one took over, or SIGTERM."""
+    labels = {JOB: place.job.name, MANAGED_BY: "holdfast"}
+    lease = Lease(cluster, f"{place.job.name}-controller", place.me, labels)
+    await lease.acquire()
+    keeping = asyncio.create_task(lease.keep())
+    driving = asyncio.create_task(_drive(cluster, place, lease, observe))
+    try:
+        await asyncio.wait({keeping, driving}, return_when=asyncio.FIRST_COMPLETED)
+        if not driving.done():
+            _say("the lease was lost: another controller goes on")
+            return None
+        return None if driving.cancelled() else driving.result()
+    finally:
+        for task in (keeping, driving):
+            task.cancel()
+        await asyncio.gather(keeping, driving, return_exceptions=True)
+        await lease.release()
+
+
+async def _drive(cluster: Cluster, place: Place, lease: Lease, observe: Observer) -> Outcome:
+    token = await token_of(cluster, place.job.name)
+    await _prepare(cluster, place, token)
+    controller, book = journal.replay(place.folder / "journal.jsonl", limits_of(place.job))
+    try:
+        outcome = await _outcome(cluster, place, controller, book, lease.term, observe)
+    finally:
+        book.close()
+    await _retire(cluster, place.job.name)
+    return outcome
+
+
+async def _outcome(
+    cluster: Cluster, place: Place, controller: Controller, book: journal.Journal, term: int,
+    observe: Observer,
+) -> Outcome:  # fmt: skip
+    driver = KubernetesDriver(place.request, place.folder, controller, cluster, term)
+    task = asyncio.current_task()
+    assert task is not None
+    stop_by_signal(driver, task.cancel)
+    return await driver.run(book, observe, port=place.port)
+
+
+def limits_of(job: Job) -> Limits:
+    """A queue may hold a job for days: waiting ends it only if the job file says so."""
+    limits = Limits.of(job)
+    if "node_wait_s" in job.recovery.model_fields_set:
+        return limits
+    return msgspec.structs.replace(limits, node_wait_s=NODE_WAIT_S)
+
+
+# ── the token ─────────────────────────────────────────────────────────────────────────────────
+
+
+async def token_of(cluster: Cluster, job: str) -> str:
+    """The job's token: made by the first controller, read by all that follow."""
+    while True:
+        try:
+            return await _read_token(cluster, job)
+        except NotFoundError:
+            await _make_token(cluster, job)
+        except ApiError as error:
+            if not error.transient:
+                raise
+            _say(f"the token cannot be read yet: {error}")
+            await asyncio.sleep(1.0)
+
+
+async def _read_token(cluster: Cluster, job: str) -> str:
+    body = await cluster.get(SECRETS, f"{job}-token")
+    return base64.b64decode(body["data"]["token"]).decode()
+
+
+async def _make_token(cluster: Cluster, job: str) -> None:
+    body = {
+        "apiVersion": SECRETS.api,
+        "kind": SECRETS.kind,
+        "metadata": {
+            "name": f"{job}-token",
+            "namespace": cluster.namespace,
+            "labels": {JOB: job, MANAGED_BY: "holdfast"},
+        },
+        "type": "Opaque",
+        "immutable": True,
+        "stringData": {"token": secrets.token_urlsafe(32)},
+    }
+    try:
+        await cluster.create(body)
+    except ConflictError:
+        return
+
+
+# ── the journal ───────────────────────────────────────────────────────────────────────────────
+
+
+async def _prepare(cluster: Cluster, place: Place, token: str) -> None:
+    """A folder with a journal: the one that lies there, else the longest copy, else a new one."""
+    if (place.folder / "journal.jsonl").exists():
+        return
+    copy = await _longest_copy(cluster, place, token)
+    records.create(place.job, place.folder, now=time.time())
+    records.write_private(place.folder / "token", token)
+    if copy:
+        lines = copy.count(b"\n")
+        _say(f"goes on with a journal of {lines} lines that was kept elsewhere")
+        _replace(place.folder / "journal.jsonl", copy)
+
+
+async def _longest_copy(cluster: Cluster, place: Place, token: str) -> bytes:
+    found = await recorded(cluster, place.job.name)
+    published = found.journal if found is not None and found.journal is not None else b""
+    label = f"{JOB}={place.job.name}"
+    pods = (await cluster.listed(PODS, Pod, labels=label)).items
+    running = sum(
+        p.running and p.metadata.labels.get("holdfast.dev/role") != "controller" for p in pods
+    )
+    if found is None and not published and not running:
+        return b""
+    kept = await Gathering(token, running).gather(LISTEN, place.port) if running else b""
+    return max(kept, published, key=len)
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """The journal with this content, on the disk."""
+    fresh = path.with_suffix(".new")
+    fd = os.open(fresh, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)
+    with os.fdopen(fd, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(fd)
+    fresh.replace(path)
+
+
+# ── the end ───────────────────────────────────────────────────────────────────────────────────
+
+
+async def _retire(cluster: Cluster, job: str) -> None:
+    """Scale our own Deployment down; the next one to start would find that the job has ended."""
+    try:
+        await cluster.patch(
+            DEPLOYMENTS, f"{job}-controller", {"spec": {"replicas": 0}}, part="scale"
+        )
+    except ApiError as error:
+        _say(f"the controller's Deployment cannot be scaled down: {error}")
+
+
+def quiet(_entry: object, _state: State) -> None:
+    """Nobody looks."""
+
+
+def _say(text: str) -> None:
+    print(f"holdfast: {text}", file=sys.stderr, flush=True)
