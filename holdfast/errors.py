@@ -194,6 +194,21 @@ SLUGS: dict[str, Slug] = {
         "The job is of a kind that only an engine on Kubernetes can run: its framework has an "
         "operator there, or it is a sweep. `holdfast render` writes its manifests.",
     ),
+    "kubeconfig-unusable": Slug(
+        ExitStatus.USAGE,
+        "The kubeconfig, or the account of the pod, cannot be read, or gives no credentials that "
+        "the cluster takes. The message names the file or the plugin; nothing was changed there.",
+    ),
+    "context-unknown": Slug(
+        ExitStatus.USAGE,
+        "The kubeconfig has no context of that name. The message lists those it has; nothing was "
+        "sent to any cluster.",
+    ),
+    "cluster-unreachable": Slug(
+        ExitStatus.PLATFORM,
+        "The API server of the cluster does not answer: an address that is wrong or gone, a VPN "
+        "that is down, or a certificate that is not trusted. Jobs that run there run on.",
+    ),
     "run-unavailable": Slug(
         ExitStatus.USAGE,
         "holdfast.train was asked for something that only works after join(), or join() was "

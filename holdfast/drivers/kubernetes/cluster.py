@@ -41,6 +41,13 @@ class Change(NamedTuple, Generic[T]):
 
     type: Literal["ADDED", "MODIFIED", "DELETED"]
     object: T
+    version: str
+
+
+class Bookmark(NamedTuple):
+    """Everything up to this version has been told."""
+
+    version: str
 
 
 class ApiError(Exception):
@@ -92,7 +99,7 @@ class Cluster(Protocol):
     def watched(
         self, kind: Kind, shape: type[T], *, since: str, labels: str = "",
         namespace: str | None = None,
-    ) -> AsyncIterator[Change[T]]:  # fmt: skip
+    ) -> AsyncIterator[Change[T] | Bookmark]:  # fmt: skip
         """Changes since a version, until the server ends the stream. Raises `GoneError`."""
 
     async def create(self, body: Body) -> Body:

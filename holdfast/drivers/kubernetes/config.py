@@ -1,0 +1,164 @@
+"""Which cluster, and who we are there: a context of a kubeconfig, or the pod we run in.
+
+lightkube brings tokens, client certificates and credential plugins. Two things it lacks are made up
+for before it sees the configuration: `KUBECONFIG` may name several files, of which the first that
+says something wins, as with kubectl; and plugins that speak `v1` are those of `v1beta1` plus a
+variable that tells them so.
+"""
+
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx2
+import yaml
+from lightkube.config.client_adapter import AsyncClient, ConnectionParams
+from lightkube.config.kubeconfig import SERVICE_ACCOUNT, KubeConfig, SingleConfig
+from lightkube.core.exceptions import ConfigError
+
+from holdfast.drivers.kubernetes.manifests.request import Body
+from holdfast.errors import Error
+
+DEFAULT = "~/.kube/config"
+PLUGINS = "client.authentication.k8s.io"
+TIMEOUT = httpx2.Timeout(30.0, connect=5.0)
+PATHS = (
+    ("cluster", "certificate-authority"),
+    ("user", "client-certificate"),
+    ("user", "client-key"),
+    ("user", "tokenFile"),
+)
+TROUBLES = (ConfigError, OSError, KeyError, ValueError)
+"""What lightkube raises for a configuration that it cannot use, as late as at the first request."""
+
+
+class Connection(NamedTuple):
+    """A client for one cluster, the namespace that its context names, and what to call it."""
+
+    client: httpx2.AsyncClient
+    namespace: str
+    name: str  # of the context
+
+
+def connect(context: str | None = None) -> Connection:
+    """A client for a context; for the current one, or for the cluster we run in, if none is named.
+
+    In a pod its account is used, unless `KUBECONFIG` or a context is named. Raises `Error`.
+    """
+    if context is None and "KUBECONFIG" not in os.environ and _in_cluster():
+        return _opened(_account())
+    return _opened(_chosen(_read(_files()), context))
+
+
+def _in_cluster() -> bool:
+    return "KUBERNETES_SERVICE_HOST" in os.environ and Path(SERVICE_ACCOUNT, "token").is_file()
+
+
+def _account() -> SingleConfig:
+    try:
+        found = KubeConfig.from_service_account().get()
+    except TROUBLES as exc:
+        raise unusable("the service account of this pod", exc) from exc
+    assert found is not None, "it is the current context"
+    return found
+
+
+def _opened(config: SingleConfig) -> Connection:
+    try:
+        client = AsyncClient(config, ConnectionParams(timeout=TIMEOUT))
+    except (*TROUBLES, httpx2.InvalidURL, AssertionError) as exc:
+        raise unusable(f"context {config.context_name}", exc) from exc
+    return Connection(client, config.namespace, config.context_name)
+
+
+def unusable(where: str, exc: Exception) -> Error:
+    """The error for a configuration, or credentials, with which no request can be made."""
+    return Error(
+        "kubeconfig-unusable",
+        f"{where} cannot be used",
+        why=str(exc) or type(exc).__name__,
+        help="kubectl config view --minify",
+    )
+
+
+# ── files ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def _files() -> list[Path]:
+    named = os.environ.get("KUBECONFIG") or DEFAULT
+    paths = [Path(name).expanduser() for name in named.split(os.pathsep) if name]
+    found = [path for path in paths if path.is_file()]
+    if not found:
+        missing = FileNotFoundError(f"{named} does not exist")
+        raise unusable("the kubeconfig", missing)
+    return found
+
+
+def _read(paths: Iterable[Path]) -> Body:
+    """All files as one: of contexts, clusters and users with the same name the first counts."""
+    merged: Body = {"clusters": {}, "contexts": {}, "users": {}, "current-context": None}
+    for path in paths:
+        said = _parsed(path)
+        for section in ("clusters", "contexts", "users"):
+            for entry in said.get(section) or []:
+                merged[section].setdefault(entry["name"], _prepared(entry, path.parent))
+        merged["current-context"] = merged["current-context"] or said.get("current-context")
+    return merged
+
+
+def _parsed(path: Path) -> Body:
+    try:
+        said = yaml.safe_load(path.read_text())
+    except (OSError, ValueError, yaml.YAMLError) as exc:
+        raise unusable(str(path), exc) from exc
+    if not isinstance(said, dict):
+        raise unusable(str(path), ValueError("it is not a kubeconfig"))
+    return said
+
+
+def _prepared(entry: Body, folder: Path) -> Body:
+    """An entry with absolute paths, and a plugin as lightkube knows it."""
+    for section, key in PATHS:
+        if isinstance(entry.get(section), dict) and entry[section].get(key):
+            entry[section][key] = str(folder / entry[section][key])
+    plugin = (entry.get("user") or {}).get("exec")
+    if plugin:
+        entry["user"]["exec"] = _plugin(plugin)
+    return entry
+
+
+def _plugin(said: Body) -> Body:
+    """KUBERNETES_EXEC_INFO is what plugins since `v1` ask for."""
+    info = {"apiVersion": said.get("apiVersion"), "kind": "ExecCredential"}
+    told = json.dumps({**info, "spec": {"interactive": False}})
+    env = [*(said.get("env") or []), {"name": "KUBERNETES_EXEC_INFO", "value": told}]
+    version = said.get("apiVersion")
+    spoken = f"{PLUGINS}/v1beta1" if version == f"{PLUGINS}/v1" else version
+    return {**said, "env": env, "apiVersion": spoken}
+
+
+def _chosen(said: Body, context: str | None) -> SingleConfig:
+    name = context or said["current-context"]
+    if name is None:
+        raise unusable("the kubeconfig", ValueError("it has no current context; name one"))
+    if name not in said["contexts"]:
+        raise _unknown(name, said["contexts"])
+    try:
+        lists = {key: list(said[key].values()) for key in ("clusters", "contexts", "users")}
+        found = KubeConfig.from_dict(lists).get(name)
+    except TROUBLES as exc:
+        raise unusable(f"context {name}", exc) from exc
+    assert found is not None, "it was named"
+    return found
+
+
+def _unknown(name: str, contexts: dict[str, Any]) -> Error:
+    known = ", ".join(sorted(contexts)) or "none"
+    return Error(
+        "context-unknown",
+        f"the kubeconfig has no context {name!r}",
+        why=f"it has: {known}",
+        help="kubectl config get-contexts",
+    )
