@@ -100,6 +100,11 @@ SLUGS: dict[str, Slug] = {
         "HOLDFAST_TLS names a folder whose certificate, key or authority cannot be read. With it "
         "set nothing is sent in plain text, so nothing was started.",
     ),
+    "not-in-a-pod": Slug(
+        ExitStatus.USAGE,
+        "The command is for the pods of a job on Kubernetes, where the manifests set what it needs "
+        "to know. People submit a job, and its pods run it.",
+    ),
     "platform-unsupported": Slug(
         ExitStatus.PLATFORM,
         "Holdfast needs Linux: it relies on memfd, PR_SET_PDEATHSIG and process groups.",

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from holdfast.actions import Entry, Outcome
     from holdfast.controller import State
 
+
 class Where(StrEnum):
     """Where the nodes of a job are."""
 

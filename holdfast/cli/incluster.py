@@ -32,4 +32,3 @@ async def _control() -> "Outcome | None":
         return await control(cluster, place, quiet)
     finally:
         await cluster.close()
-

@@ -35,7 +35,7 @@ from holdfast.drivers.kubernetes.manifests.request import Body, Request
 from holdfast.drivers.kubernetes.pods import Pod
 from holdfast.drivers.kubernetes.record import Record
 from holdfast.drivers.kubernetes.roster import Gone, Roster, life
-from holdfast.drivers.kubernetes.watch import Scope, follow
+from holdfast.drivers.kubernetes.watch import follow
 from holdfast.drivers.links import wait_closed
 from holdfast.drivers.switchboard import Switchboard
 from holdfast.events import AnyEvent, ControllerResumed, JobSubmitted
@@ -247,8 +247,7 @@ class KubernetesDriver:
     # ── facts ──
 
     async def _watch(self) -> None:
-        scope = Scope(PODS, self._label)
-        await follow(self._cluster, scope, Pod, self._listed, self._changed)
+        await follow(self._cluster, PODS, Pod, self._label, self._listed, self._changed)
 
     def _listed(self, pods: Sequence[Pod]) -> None:
         self._made = {}
@@ -320,10 +319,7 @@ def _say(text: str) -> None:
     print(f"holdfast: {text}", file=sys.stderr, flush=True)
 
 
-Stopper = Callable[[str], None]
-
-
-def stop_by_signal(driver: KubernetesDriver, end: Callable[[], None]) -> None:
+def stop_by_signal(driver: KubernetesDriver, end: Callable[[], object]) -> None:
     """SIGTERM takes only the controller away, never the job: the next one goes on."""
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, end)

@@ -41,7 +41,6 @@ from holdfast.drivers.kubernetes.manifests.render import requested
 from holdfast.drivers.kubernetes.manifests.request import Request
 from holdfast.drivers.kubernetes.pods import Pod
 from holdfast.drivers.kubernetes.record import recorded
-from holdfast.drivers.kubernetes.roster import ROLE, TRAINS
 from holdfast.errors import Error
 from holdfast.spec import Job
 from holdfast.spec.load import job_from_yaml
