@@ -12,6 +12,7 @@ from holdfast.drivers.kubernetes.manifests.request import Body, Request
 from holdfast.spec.cluster import Engine
 
 RBAC = "rbac.authorization.k8s.io"
+OWN_MAPS = ("job", "record")  # the job file, with the wish to stop; what people see of the job
 
 OBJECTS: dict[Engine, tuple[str, str]] = {  # API group and resource of the engine's main object
     "job": ("batch", "jobs"),
@@ -73,6 +74,11 @@ def controller_rules(request: Request) -> list[Body]:
         _rule("", ["secrets"], ["create"]),
         _rule("", ["secrets"], ["get"], [f"{request.name}-token"]),
         _rule("", ["events"], ["create", "patch"]),
+        _rule("", ["configmaps"], ["create"]),
+        _rule("", ["configmaps"], ["get", "patch"], [f"{request.name}-{x}" for x in OWN_MAPS]),
+        _rule("coordination.k8s.io", ["leases"], ["create"]),
+        _rule("coordination.k8s.io", ["leases"], ["get", "patch"], [f"{request.name}-controller"]),
+        _rule("apps", ["deployments/scale"], ["patch"], [f"{request.name}-controller"]),
         *_engine_rules(request),
     ]
 
