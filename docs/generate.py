@@ -19,6 +19,7 @@ import typer.main  # noqa: E402 - after the path
 
 from holdfast.cli.app import app  # noqa: E402
 from holdfast.cli.torchrun import FLAGS  # noqa: E402
+from holdfast.drivers.kubernetes.lint import CHECKS  # noqa: E402
 from holdfast.errors import SLUGS, ExitStatus  # noqa: E402
 from holdfast.simulation.scenario import Mix, Scenario, shipped  # noqa: E402
 from holdfast.spec.load import job_schema  # noqa: E402
@@ -37,6 +38,8 @@ EXIT_MEANINGS = {
 }
 
 SHAPES = ("status.py", "simulation/answer.py", "simulation/result.py", "simulation/swarm.py")
+
+FINDING = ("file", "slug", "level", "kind", "name", "path", "what", "why", "help")
 
 FILES = (
     ("job.json", "`run`", "The validated job, paths made absolute."),
@@ -288,6 +291,35 @@ Removing the folder of an ended job removes all there is of it.
 """
 
 
+def lint() -> str:
+    """Every check of `holdfast lint`, by the part of Kubernetes that it is about."""
+    parts: dict[str, list[Any]] = {}
+    for check in CHECKS.values():
+        parts.setdefault(check.look.__module__, []).append(check)
+    body = "\n\n".join(_checks(module, found) for module, found in sorted(parts.items()))
+    errors = sum(check.level == "error" for check in CHECKS.values())
+    return f"""# Checks of manifests
+
+`holdfast lint FILE...` looks at Kubernetes manifests, ours or anybody's, for what no schema can
+tell: {errors} errors, which a cluster refuses or which break training, and
+{len(CHECKS) - errors} warnings, which will cost time some day. Exit status 2 where there is an
+error. `holdfast validate --engine E job.yaml` looks at what a job file would be rendered to.
+
+{body}
+"""
+
+
+def _checks(module: str, found: list[Any]) -> str:
+    told = ast.get_docstring(ast.parse(Path(sys.modules[module].__file__ or "").read_text())) or ""
+    rows = [
+        (f"`{c.slug}`", c.level, ", ".join(c.at).replace("*", "anything"), c.why, c.help)
+        for c in found
+    ]
+    title = told.partition("\n")[0].removeprefix("Traps ").rstrip(".")
+    head = table(("check", "level", "looks at", "why", "help"), rows)
+    return f"## {title[0].upper()}{title[1:]}\n\n{head}"
+
+
 def json_shapes() -> str:
     """The JSON shapes, from the source of where they are defined, comments included."""
     sources = [(ROOT / "holdfast" / path).read_text() for path in SHAPES]
@@ -315,6 +347,7 @@ end in `_s`.
 | `logs` (one object a line) | `attempt`, `rank`, `line` |
 | `stop` | `job`, `asked`, `killed_count` |
 | `validate` | `valid`, `job` |
+| `lint` | `error_count`, `warning_count`, `findings` [{", ".join(f"`{k}`" for k in FINDING)}] |
 | `simulate SCENARIO` | `Answer` |
 | `simulate SCENARIO --sweep ...` | `SweepAnswer` |
 | `simulate --swarm` | `worlds`, `outcomes` {{outcome or `foul`: count}}, `fouls` [`Told`] |
@@ -355,6 +388,7 @@ PAGES = {
     "exit-status.md": exit_status,
     "torchrun-flags.md": torchrun_flags,
     "files.md": files,
+    "lint.md": lint,
     "json.md": json_shapes,
 }
 
