@@ -1,6 +1,7 @@
 """`holdfast lint`: the traps in manifests, ours or anybody's."""
 
 import sys
+from collections.abc import Iterable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
@@ -42,29 +43,15 @@ def lint(
     as_json: AsJson = False,
 ) -> int:
     """Look for the traps that no schema knows; exit status 2 where there is an error."""
-    version = _version(kubernetes_version)
+    from holdfast.cli.render import version as known
+
+    version = known(kubernetes_version) if kubernetes_version is not None else None
     found = [_looked_at(file, version) for file in files]
     if as_json:
         json_result(_object(found))
     else:
         _show(found)
     return ExitStatus.USAGE if _counted(found, "error") else ExitStatus.OK
-
-
-def _version(text: str | None) -> "Version | None":
-    from holdfast.errors import Error
-
-    if text is None:
-        return None
-    major, _, minor = text.removeprefix("v").partition(".")
-    if not (major.isdigit() and minor.isdigit()):
-        raise Error(
-            "usage",
-            f"{text!r} is no version of Kubernetes",
-            why="a version is two numbers, as in 1.37",
-            help="kubectl version",
-        )
-    return int(major), int(minor)
 
 
 def _looked_at(file: str, version: "Version | None") -> Found:
@@ -107,21 +94,24 @@ def _object(found: list[Found]) -> dict[str, object]:
 
 
 def _show(found: list[Found]) -> None:
-    """Errors first in each file; what many objects share is told once."""
     for one in found:
-        alike: dict[tuple[str, ...], list[Finding]] = {}
-        for finding in sorted(one.findings, key=lambda f: f.level != "error"):
-            key = (finding.slug, finding.kind, finding.path, finding.what)
-            alike.setdefault(key, []).append(finding)
-        for same in alike.values():
-            result(told(one.file, same[0], len(same) - 1))
+        for text in told(one.file, one.findings):
+            result(text)
     errors, warnings = _counted(found, "error"), _counted(found, "warning")
     objects = count(sum(one.objects for one in found), "object")
     result(f"{objects}: {count(errors, 'error')}, {count(warnings, 'warning')}")
 
 
-def told(file: str, finding: "Finding", others: int = 0) -> str:
-    """A finding in the form of every error; `others` are objects of which the same is true."""
+def told(file: str, findings: "Iterable[Finding]") -> list[str]:
+    """Findings in the form of every error, errors first; what many objects share is told once."""
+    alike: dict[tuple[str, ...], list[Finding]] = {}
+    for finding in sorted(findings, key=lambda f: f.level != "error"):
+        key = (finding.slug, finding.kind, finding.path, finding.what)
+        alike.setdefault(key, []).append(finding)
+    return [_told(file, same[0], len(same) - 1) for same in alike.values()]
+
+
+def _told(file: str, finding: "Finding", others: int) -> str:
     more = f" (and {others} more)" if others else ""
     head = styled(
         f"{finding.level}[{finding.slug}]", "red" if finding.level == "error" else "yellow"

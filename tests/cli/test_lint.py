@@ -110,5 +110,5 @@ def test_a_version_that_is_none_is_refused() -> None:
     run = lint("-", "--kubernetes-version", "new", given=GOOD)
     assert (run.returncode, run.stderr.splitlines()[0]) == (
         2,
-        "error[usage]: 'new' is no version of Kubernetes",
+        "error[usage]: --kubernetes-version new is not known",
     )

@@ -180,7 +180,7 @@ PODS = {
         "NoSchedule",
         "NoExecute",
     ),
-    "grace-too-short": Form(pod(f"{GPUS}, terminationGracePeriodSeconds: @@"), "30", "120"),
+    "grace-too-short": Form(pod(f"{GPUS}, terminationGracePeriodSeconds: @@"), "20", "120"),
     "companion-blocks-end": Form(
         job(pods="containers: [{name: main}@@"),
         ", {name: ship}]",

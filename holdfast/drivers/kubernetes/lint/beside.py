@@ -18,11 +18,12 @@ from holdfast.drivers.kubernetes.lint.look import (
     value,
     words,
 )
-from holdfast.drivers.kubernetes.lint.spots import Spot, containers
+from holdfast.drivers.kubernetes.lint.spots import RUNTIMES, Spot, containers, runs
 from holdfast.drivers.kubernetes.manifests.request import Body
 
 SPARE = ("spare", "standby")
 BUILT_IN = ("batch.kubernetes.io/", "job-name", "training.kubeflow.org/", "jobset.sigs.k8s.io/")
+SERVICE_MAKERS = ("JobSet", "MPIJob", "Volcano Job", *RUNTIMES)
 OTHERS = ("volcano.sh/", "trainer.kubeflow.org/")  # labels that controllers add later
 
 
@@ -60,7 +61,8 @@ def _chosen(spot: Spot, selector: Body) -> list[Spot]:
 def _selects_nothing(spot: Spot) -> Iterator[Hit]:
     selector = _selector(spot)
     wanted = {k: v for k, v in selector.items() if v}
-    foreign = bool(spot.file.of("TrainJob"))  # its pods get labels elsewhere
+    later = any(runs(pod.body, "submit") for pod in spot.file.pods)  # who makes them then
+    foreign = later or bool(spot.file.of("TrainJob"))  # its pods get labels elsewhere
     judged = wanted and spot.file.pods and not (_later(selector) or foreign)
     if judged and not _chosen(spot, selector):
         yield "spec", f"selects {_told(selector)}, which no pod here has"
@@ -106,7 +108,7 @@ def _services(spot: Spot) -> list[Body]:
 )
 def _subdomain_without_service(spot: Spot) -> Iterator[Hit]:
     wanted = text(spot.body, "spec", "subdomain")
-    if wanted and not _services(spot):
+    if wanted and not _services(spot) and spot.engine not in SERVICE_MAKERS:
         yield "spec.subdomain", f"no Service of this file is called {wanted}"
 
 

@@ -348,14 +348,16 @@ def _managed_kubeflow_restarts(spot: Spot) -> Iterator[Hit]:
     "managed-kubeflow-shape",
     "error",
     *ALL,
-    why="agents are alike, so there are Workers only; elasticPolicy would end the job with the "
+    why="agents are alike, so there are Workers only (and the Master that an XGBoostJob must "
+    "have); elasticPolicy would end the job with the "
     "first spare that leaves, and a TFJob ends with worker 0 unless AllWorkers is asked for",
     help="use one Worker role without elasticPolicy; for a TFJob, successPolicy AllWorkers",
 )
 def _managed_kubeflow_shape(spot: Spot) -> Iterator[Hit]:
     if not _agents(spot):
         return
-    others = sorted(set(roles(spot.body)) - {"Worker"})
+    wanted = {"Worker", "Master"} if spot.kind == "XGBoostJob" else {"Worker"}
+    others = sorted(set(roles(spot.body)) - wanted)
     if others:
         yield f"spec.{REPLICA_SPECS[spot.kind]}", f"has {', '.join(others)}"
     if _elastic(spot):

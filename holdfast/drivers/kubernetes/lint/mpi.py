@@ -101,7 +101,8 @@ def _mpijob_worker_lost_for_good(spot: Spot) -> Iterator[Hit]:
 )
 def _mpijob_launcher_too_early(spot: Spot) -> Iterator[Hit]:
     found = text(spot.body, "spec", "launcherCreationPolicy")
-    if _new(spot) and found != "WaitForWorkersReady":
+    waits = managed(part(_launcher(spot), "template"))  # an agent waits by itself
+    if _new(spot) and not waits and found != "WaitForWorkersReady":
         yield "spec.launcherCreationPolicy", f"is {found or 'AtStartup, by default'}"
 
 

@@ -17,7 +17,7 @@ from holdfast.drivers.kubernetes.lint.spots import Spot, containers, gpus, manag
 from holdfast.drivers.kubernetes.manifests.request import Body
 
 DEAD = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
-GRACE_MIN_S = 60
+GRACE_MIN_S = 30
 QUICK_S = 120
 HOST = "kubernetes.io/hostname"
 
@@ -168,14 +168,14 @@ def _toleration_impossible(spot: Spot) -> Iterator[Hit]:
     "grace-too-short",
     "warning",
     "pod",
-    why="between SIGTERM and SIGKILL a checkpoint must be written; the default is 30 s",
-    help="set terminationGracePeriodSeconds to the time that a checkpoint takes, at least 60",
+    why="between SIGTERM and SIGKILL the last checkpoint must be written; if nothing is said there "
+    "are 30 s, whatever a checkpoint takes",
+    help="set terminationGracePeriodSeconds to the time that a checkpoint takes, 30 or more",
 )
 def _grace_too_short(spot: Spot) -> Iterator[Hit]:
     grace = number(spot.body, "spec", "terminationGracePeriodSeconds")
-    given = 30 if grace is None else grace
-    if spot.ends and gpus(spot.body) and given < GRACE_MIN_S:
-        yield "spec.terminationGracePeriodSeconds", f"{given} s"
+    if spot.ends and gpus(spot.body) and (grace is None or grace < GRACE_MIN_S):
+        yield "spec.terminationGracePeriodSeconds", f"is {'missing' if grace is None else grace}"
 
 
 @check(
