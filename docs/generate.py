@@ -20,8 +20,13 @@ import typer.main  # noqa: E402 - after the path
 from holdfast.cli.app import app  # noqa: E402
 from holdfast.cli.torchrun import FLAGS  # noqa: E402
 from holdfast.drivers.kubernetes.lint import CHECKS  # noqa: E402
+from holdfast.drivers.kubernetes.manifests.checks.effects import NEEDS  # noqa: E402
+from holdfast.drivers.kubernetes.manifests.checks.frameworks import MANAGED, PLAIN  # noqa: E402
+from holdfast.drivers.kubernetes.manifests.checks.limits import LIMITS, MODES  # noqa: E402
+from holdfast.drivers.kubernetes.manifests.gang import NATIVE_SINCE, possible  # noqa: E402
 from holdfast.errors import SLUGS, ExitStatus  # noqa: E402
 from holdfast.simulation.scenario import Mix, Scenario, shipped  # noqa: E402
+from holdfast.spec.cluster import ENGINES, Engine  # noqa: E402
 from holdfast.spec.load import job_schema  # noqa: E402
 
 REFERENCE = ROOT / "docs" / "reference"
@@ -380,6 +385,59 @@ def _comment(field: ast.AnnAssign, lines: list[str]) -> str:
     return " ".join(match[1] for match in found if match)
 
 
+def engines() -> str:
+    """What each engine honours."""
+    needs = table(
+        ["setting", "needs"], [[f"`{path}`", needed] for path, (needed, _) in NEEDS.items()]
+    )
+    return f"""# Engines
+
+What each engine of `holdfast render --engine` can do. A setting that is given to an engine which
+cannot honour it is an error, `engine-unfit`; nothing is dropped silently.
+
+## Settings
+
+Everything in the job file that is not in this table is honoured by every engine in both modes.
+`m`: in managed mode, `p`: in plain mode. A section stands for all that is in it.
+
+{table(["setting", *ENGINES], [_honoured(path) for path in LIMITS])}
+
+## Frameworks
+
+Managed mode starts {" and ".join(f"`{name}`" for name in MANAGED)} on every engine. Plain mode:
+
+{table(["engine", "frameworks"], [[e, ", ".join(PLAIN[e])] for e in ENGINES])}
+
+## Gangs
+
+Kinds of `scheduling.gang`, with the first version of Kubernetes whose own gangs work with the
+engine.
+
+{table(["engine", "managed", "plain", "native since"], [_gangs(e) for e in ENGINES])}
+
+## Settings that need another
+
+Without it they would have no effect, which is an error too, `setting-idle`.
+
+{needs}
+"""
+
+
+def _honoured(path: str) -> list[str]:
+    cells = [
+        " ".join(mode[0] for mode in MODES if (engine, mode) in LIMITS[path].where)
+        for engine in ENGINES
+    ]
+    return [f"`{path}`", *cells]
+
+
+def _gangs(engine: Engine) -> list[str]:
+    kinds = [", ".join(possible(engine, mode, (9, 0))) for mode in MODES]
+    since = NATIVE_SINCE["pods" if engine == "cronjob" else engine]
+    native = "native" in " ".join(kinds)
+    return [engine, *kinds, f"{since[0]}.{since[1]}" if native else ""]
+
+
 PAGES = {
     "cli.md": cli,
     "job.md": job,
@@ -388,6 +446,7 @@ PAGES = {
     "exit-status.md": exit_status,
     "torchrun-flags.md": torchrun_flags,
     "files.md": files,
+    "engines.md": engines,
     "lint.md": lint,
     "json.md": json_shapes,
 }
