@@ -100,6 +100,11 @@ SLUGS: dict[str, Slug] = {
         "HOLDFAST_TLS names a folder whose certificate, key or authority cannot be read. With it "
         "set nothing is sent in plain text, so nothing was started.",
     ),
+    "code-unusable": Slug(
+        ExitStatus.USAGE,
+        "The folder that `code` names cannot be shipped to the nodes: it is not there, leads "
+        "outside by a link, or is too large for a ConfigMap. Nothing was submitted.",
+    ),
     "not-in-a-pod": Slug(
         ExitStatus.USAGE,
         "The command is for the pods of a job on Kubernetes, where the manifests set what it needs "

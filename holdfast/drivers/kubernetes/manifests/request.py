@@ -22,6 +22,7 @@ class Request:
     mode: Mode
     namespace: str | None = None
     version: tuple[int, int] = NEWEST
+    code: bytes = b""  # what `code` names, as tar.gz
 
     @property
     def managed(self) -> bool:

@@ -4,6 +4,8 @@ It trains nothing, so it is in no gang and no budget, asks for no GPU and takes 
 Losing it stops nobody: agents train on until the next one has read its journal.
 """
 
+import base64
+
 from holdfast.drivers.kubernetes.manifests import network, placement, pod, security, storage
 from holdfast.drivers.kubernetes.manifests.names import ROLE, metadata, pod_labels, selector
 from holdfast.drivers.kubernetes.manifests.part import Part
@@ -22,8 +24,19 @@ def configuration(request: Request) -> list[Body]:
     if not request.managed:
         return []
     made = metadata(request, f"{request.name}-job")
-    data = {"job.yaml": to_yaml(request.job)}
+    unpacked = request.job.model_copy(update={"code": None})  # it lies in the working folder
+    data = {"job.yaml": to_yaml(unpacked)}
     return [{"apiVersion": "v1", "kind": "ConfigMap", "metadata": made, "data": data}]
+
+
+def code(request: Request) -> list[Body]:
+    """The ConfigMap with the code that is shipped."""
+    if request.job.code is None:
+        return []
+    made = metadata(request, storage.code_name(request))
+    data = {"code.tar.gz": base64.b64encode(request.code).decode()}
+    body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": made, "immutable": True}
+    return [{**body, "binaryData": data}]
 
 
 def deployment(request: Request) -> list[Body]:
