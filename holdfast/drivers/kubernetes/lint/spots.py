@@ -133,12 +133,24 @@ def _jobs(whole: Spot) -> Iterator[Spot]:
         case "JobSet":
             yield from _replicated(whole, part(whole.body, "spec"), "spec", 0)
         case "TrainingRuntime" | "ClusterTrainingRuntime":
-            nodes = number(whole.body, "spec", "mlPolicy", "numNodes") or 0
+            nodes = runtime_nodes(whole) or 0
             yield from _replicated(
                 whole, part(whole.body, "spec", "template", "spec"), "spec.template.spec", nodes
             )
         case _:
             yield whole
+
+
+def runtime_nodes(runtime: Spot) -> int | None:
+    """Nodes of a runtime: as the TrainJob of this file asks for them, else as itself says."""
+    mine = text(runtime.body, "metadata", "name")
+    asked = [
+        number(body, "spec", "trainer", "numNodes")
+        for body in runtime.file.of("TrainJob")
+        if text(body, "spec", "runtimeRef", "name") == mine
+    ]
+    said = next((found for found in asked if found is not None), None)
+    return said or number(runtime.body, "spec", "mlPolicy", "numNodes")
 
 
 def _replicated(whole: Spot, spec: Body, path: str, nodes: int) -> Iterator[Spot]:

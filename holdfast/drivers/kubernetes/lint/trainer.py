@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from holdfast.drivers.kubernetes.lint.check import Hit, check
 from holdfast.drivers.kubernetes.lint.look import count, name, number, part, parts, text, value
-from holdfast.drivers.kubernetes.lint.spots import RUNTIMES, Spot, joined, managed
+from holdfast.drivers.kubernetes.lint.spots import RUNTIMES, Spot, joined, managed, runtime_nodes
 from holdfast.drivers.kubernetes.manifests.names import LONGEST
 from holdfast.drivers.kubernetes.manifests.request import Body
 
@@ -142,14 +142,7 @@ def _jobs(spot: Spot) -> list[Body]:
 
 
 def _nodes(spot: Spot) -> int:
-    """Nodes as the TrainJob of this file asks for them, else as the runtime says."""
-    asked = [
-        number(body, "spec", "trainer", "numNodes")
-        for body in spot.file.of("TrainJob")
-        if text(body, "spec", "runtimeRef", "name") == name(spot.body)
-    ]
-    said = next((found for found in asked if found is not None), None)
-    return said or number(spot.body, "spec", "mlPolicy", "numNodes") or 1
+    return runtime_nodes(spot) or 1
 
 
 def _needed(spot: Spot) -> int | None:
