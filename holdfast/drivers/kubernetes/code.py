@@ -1,8 +1,8 @@
 """The user's code as one archive: the same files always give the same bytes, so its hash names it.
 
-It travels in a ConfigMap, which every cluster has and which holds a script with its modules easily.
-What does not belong to a program (version control, caches, virtual environments, hidden files) stays
-behind; what is too large for a ConfigMap belongs into the image.
+It travels in a ConfigMap, which every cluster has and which easily holds a script with modules.
+What does not belong to a program (version control, caches, virtual environments, hidden files)
+stays behind; what is too large for a ConfigMap belongs into the image.
 """
 
 import gzip

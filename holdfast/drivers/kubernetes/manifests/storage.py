@@ -77,7 +77,7 @@ def _add_job(found: Mounted, request: Request) -> None:
 
 
 def code_name(request: Request) -> str:
-    """Name of the ConfigMap with the code. It says what is in it, so that another code is another."""
+    """Name of the ConfigMap with the code: it says what is in it."""
     return f"{request.name}-code-{hashlib.sha256(request.code).hexdigest()[:12]}"
 
 
