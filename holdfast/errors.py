@@ -194,6 +194,17 @@ SLUGS: dict[str, Slug] = {
         "The job is of a kind that only an engine on Kubernetes can run: its framework has an "
         "operator there, or it is a sweep. `holdfast render` writes its manifests.",
     ),
+    "pod-incomplete": Slug(
+        ExitStatus.USAGE,
+        "`holdfast agent` found no sound description of its pod in the environment. Manifests of "
+        "`holdfast render` and `holdfast run` set all of it; an overlay or a webhook may not take "
+        "anything away.",
+    ),
+    "port-unusable": Slug(
+        ExitStatus.PLATFORM,
+        "The port on which an agent answers probes is taken or cannot be used: with the host's "
+        "network, machines share their ports with everything that runs there.",
+    ),
     "run-unavailable": Slug(
         ExitStatus.USAGE,
         "holdfast.train was asked for something that only works after join(), or join() was "
