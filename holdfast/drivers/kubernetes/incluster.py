@@ -61,11 +61,11 @@ class Place:
 
 
 def place_of(environ: Mapping[str, str], namespace: str) -> Place:
-    """From the environment of the controller pod. Raises `Error` not-in-a-pod."""
+    """From the environment of the controller pod. Raises `Error` pod-incomplete."""
     missing = [name for name in NEEDED if not environ.get(name)]
     if missing:
         raise Error(
-            "not-in-a-pod",
+            "pod-incomplete",
             f"{', '.join(missing)} is not set",
             why="this command runs in the pod of a job's controller, which sets it",
             help="holdfast submit job.yaml --on kubernetes",
