@@ -323,6 +323,14 @@ BESIDE = {
         "2",
         "1",
     ),
+    "budget-needs-scale": Form(
+        files(
+            kind("policy/v1", "PodDisruptionBudget", "@@: 1, selector: {matchLabels: {app: a}}"),
+            job(),
+        ),
+        "maxUnavailable",
+        "minAvailable",
+    ),
     "spare-pushes-others-out": Form(
         "{apiVersion: scheduling.k8s.io/v1, kind: PriorityClass, metadata: {name: my-spare}, "
         "value: 0, preemptionPolicy: @@}",

@@ -23,6 +23,7 @@ from holdfast.drivers.kubernetes.manifests.request import Body
 
 SPARE = ("spare", "standby")
 BUILT_IN = ("batch.kubernetes.io/", "job-name", "training.kubeflow.org/", "jobset.sigs.k8s.io/")
+WITHOUT_SCALE = ("Pod", "Job", "CronJob", "JobSet", *RUNTIMES)
 SERVICE_MAKERS = ("JobSet", "MPIJob", "Volcano Job", *RUNTIMES)
 OTHERS = ("volcano.sh/", "trainer.kubeflow.org/")  # labels that controllers add later
 
@@ -222,7 +223,7 @@ def _budget_protects_the_dead(spot: Spot) -> Iterator[Hit]:
     "warning",
     "PodDisruptionBudget",
     why="no pod may ever be evicted: machines cannot be drained while the job runs",
-    help="set maxUnavailable to the number of spares, at least 1",
+    help="leave at least one pod more than minAvailable",
 )
 def _budget_blocks_drains(spot: Spot) -> Iterator[Hit]:
     spec = part(spot.body, "spec")
@@ -232,6 +233,23 @@ def _budget_blocks_drains(spot: Spot) -> Iterator[Hit]:
     none = value(spec, "maxUnavailable") in (0, "0%") or value(spec, "minAvailable") == "100%"
     if none or (chosen and least is not None and least >= pods):
         yield "spec", "allows no disruption"
+
+
+@check(
+    "budget-needs-scale",
+    "warning",
+    "PodDisruptionBudget",
+    why="maxUnavailable and percentages are reckoned from the scale of the pods' owner; a Job "
+    "and a bare pod have none, and then nothing may be evicted at all",
+    help="set minAvailable to a number of pods",
+)
+def _budget_needs_scale(spot: Spot) -> Iterator[Hit]:
+    spec = part(spot.body, "spec")
+    relative = "maxUnavailable" in spec or "%" in text(spec, "minAvailable")
+    owners = {pod.engine for pod in _chosen(spot, part(spec, "selector"))}
+    without = sorted(owners & {*WITHOUT_SCALE})
+    if relative and without:
+        yield "spec", f"selects pods of a {' and a '.join(without)}"
 
 
 @check(
