@@ -39,6 +39,7 @@ from holdfast.drivers.kubernetes.manifests.names import JOB, MANAGED_BY
 from holdfast.drivers.kubernetes.manifests.pod import CONTROLLER_PORT
 from holdfast.drivers.kubernetes.manifests.render import requested
 from holdfast.drivers.kubernetes.manifests.request import Request
+from holdfast.drivers.kubernetes.manifests.support.services import METRICS_PORT
 from holdfast.drivers.kubernetes.pods import Pod
 from holdfast.drivers.kubernetes.record import recorded
 from holdfast.errors import Error
@@ -58,6 +59,7 @@ class Place:
     folder: Path
     me: str  # holder of the lease: the pod
     port: int
+    metrics_port: int
 
 
 def place_of(environ: Mapping[str, str], namespace: str) -> Place:
@@ -79,6 +81,7 @@ def place_of(environ: Mapping[str, str], namespace: str) -> Place:
         folder=Path(environ["HOLDFAST_HOME"]) / "jobs" / job.name,
         me=environ.get("HOSTNAME") or secrets.token_hex(4),
         port=int(environ.get("HOLDFAST_PORT", CONTROLLER_PORT)),
+        metrics_port=int(environ.get("HOLDFAST_METRICS_PORT", METRICS_PORT)),
     )
 
 
@@ -122,7 +125,7 @@ async def _outcome(
     task = asyncio.current_task()
     assert task is not None
     stop_by_signal(driver, task.cancel)
-    return await driver.run(book, observe, port=place.port)
+    return await driver.run(book, observe, port=place.port, metrics_port=place.metrics_port)
 
 
 def limits_of(job: Job) -> Limits:
