@@ -230,7 +230,7 @@ class KubernetesDriver:
                 self._more.set()
 
     async def _make_missing(self) -> None:
-        while self._roster.missing() > len(self._unseen()):
+        while not self._state.ended and self._roster.missing() > len(self._unseen()):
             spare = self._request.spares and self._roster.lacks_spares(self._request.nodes)
             name = self._roster.next_name(self._request.name)
             body = own_pods.named(

@@ -44,7 +44,7 @@ from holdfast.drivers.kubernetes.pods import Pod
 from holdfast.drivers.kubernetes.record import recorded
 from holdfast.errors import Error
 from holdfast.spec import Job
-from holdfast.spec.load import job_from_yaml
+from holdfast.spec.load import job_as_written
 
 NODE_WAIT_S = 604_800.0  # a queue may be long; a week is what a job file may say at most
 NEEDED = ("HOLDFAST_JOB", "HOLDFAST_JOB_FILE", "HOLDFAST_ENGINE", "HOLDFAST_HOME")
@@ -72,9 +72,15 @@ def place_of(environ: Mapping[str, str], namespace: str) -> Place:
             why="this command runs in the pod of a job's controller, which sets it",
             help="holdfast submit job.yaml --on kubernetes",
         )
-    job = job_from_yaml(Path(environ["HOLDFAST_JOB_FILE"]))
+    job = job_as_written(Path(environ["HOLDFAST_JOB_FILE"]))
     engine = job.kubernetes.model_validate({"engine": environ["HOLDFAST_ENGINE"]}).engine
-    request = requested(job, engine=engine, mode="managed", namespace=namespace)
+    request = requested(
+        job,
+        engine=engine,
+        mode="managed",
+        namespace=namespace,
+        code_name=environ.get("HOLDFAST_CODE", ""),
+    )
     return Place(
         job=job,
         request=request,

@@ -23,6 +23,7 @@ class Request:
     namespace: str | None = None
     version: tuple[int, int] = NEWEST
     code: bytes = b""  # what `code` names, as tar.gz
+    code_name: str = ""  # name of a ConfigMap that has it already
 
     @property
     def managed(self) -> bool:

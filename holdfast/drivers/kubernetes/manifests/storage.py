@@ -81,6 +81,8 @@ def _add_job(found: Mounted, request: Request) -> None:
 
 def code_name(request: Request) -> str:
     """Name of the ConfigMap with the code: it says what is in it."""
+    if request.code_name:
+        return request.code_name
     return f"{request.name}-code-{hashlib.sha256(request.code).hexdigest()[:12]}"
 
 

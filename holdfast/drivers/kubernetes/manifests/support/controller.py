@@ -24,8 +24,10 @@ def configuration(request: Request) -> list[Body]:
     if not request.managed:
         return []
     made = metadata(request, f"{request.name}-job")
-    unpacked = request.job.model_copy(update={"code": None})  # it lies in the working folder
-    data = {"job.yaml": to_yaml(unpacked)}
+    job = request.job
+    if job.code is not None:  # it is the working folder there
+        job = job.model_copy(update={"code": "."})
+    data = {"job.yaml": to_yaml(job)}
     return [{"apiVersion": "v1", "kind": "ConfigMap", "metadata": made, "data": data}]
 
 
@@ -110,6 +112,8 @@ def _env(request: Request) -> list[Body]:
         "HOLDFAST_ENGINE": request.engine,
         "HOLDFAST_HOME": HOME,
     }
+    if request.job.code is not None:
+        said["HOLDFAST_CODE"] = storage.code_name(request)
     namespace = {"fieldRef": {"fieldPath": "metadata.namespace"}}
     return [
         *({"name": name, "value": value} for name, value in said.items()),
