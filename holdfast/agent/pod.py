@@ -23,8 +23,8 @@ from holdfast.agent.console import Console, unblock
 from holdfast.agent.environment import without_engine
 from holdfast.agent.notes import note
 from holdfast.errors import Error, ExitStatus
-from holdfast.spec import Job, job_from_yaml
-from holdfast.spec.load import located
+from holdfast.spec import Job
+from holdfast.spec.load import job_as_written, located
 
 REPLACE = 143  # let a new pod take this one's place
 FATAL = 113  # the job is over and did not succeed
@@ -137,9 +137,11 @@ def job_in(file: Path, folder: Path) -> Job:
     The container's working folder has the job's `workdir` in it already, and `script` does not
     start there but where `workdir` does.
     """
-    job = job_from_yaml(file)
+    job = job_as_written(file)
     inner = Path(job.workdir).parts
-    if not Path(job.workdir).is_absolute() and inner and folder.parts[-len(inner) :] == inner:
+    if job.image is not None and job.image.workdir is not None:
+        folder = Path(job.image.workdir)
+    elif inner and not Path(job.workdir).is_absolute() and folder.parts[-len(inner) :] == inner:
         folder = folder.parents[len(inner) - 1]
     return located(job, folder)
 
