@@ -61,6 +61,9 @@ def test_a_plain_pod_knows_nothing_of_holdfast_but_its_data() -> None:
     [
         ({"args": ["--lr", "1"]}, ("python", "train.py", "--lr", "1")),
         ({"module": "a.b"}, ("python", "-m", "a.b")),
+        ({"workdir": "sub"}, ("python", "../train.py")),
+        ({"script": "sub/train.py", "workdir": "sub"}, ("python", "train.py")),
+        ({"script": "/abs/train.py", "workdir": "sub"}, ("python", "/abs/train.py")),
         ({"command": ["a", "b"], "args": ["c"]}, ("a", "b", "c")),
         ({"image": {"name": "i", "python": "python3.12"}}, ("python3.12", "train.py")),
     ],
