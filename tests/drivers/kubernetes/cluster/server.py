@@ -200,7 +200,8 @@ class ApiServer:
             seen = self.store.version if not events else events[-1].version
             left = min(BOOKMARK_S, max(0.0, until - time.monotonic()))
             try:
-                await asyncio.wait_for(self.store.changed(seen), left)
+                async with asyncio.timeout(left):
+                    await self.store.changed(seen)
             except TimeoutError:
                 if request.query.get("allowWatchBookmarks") == "true":
                     yield _line("BOOKMARK", _bookmark(route.kind, seen))
