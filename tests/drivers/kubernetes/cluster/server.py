@@ -54,6 +54,7 @@ class ApiServer:
         self.access = Access(self.store)
         self.custom = Custom(kinds)
         self.calls: list[tuple[str, str]] = []  # verb and kind of every call
+        self.told = 0  # the newest version that a bookmark was sent of
         self._logs = logs
         self._pages: dict[str, tuple[int, list[Body]]] = {}
 
@@ -205,6 +206,7 @@ class ApiServer:
             except TimeoutError:
                 if request.query.get("allowWatchBookmarks") == "true":
                     yield _line("BOOKMARK", _bookmark(route.kind, seen))
+                    self.told = seen
 
     async def _log(self, request: Request, route: Route) -> Answer:
         pod = self.store.get(PODS, route.namespace, route.name)
