@@ -89,7 +89,7 @@ def asked(
 
     return requested(
         job_as_written(file),
-        engine=_engine(engine) if engine is not None else None,
+        engine=engine_named(engine) if engine is not None else None,
         mode=cast('Literal["managed", "plain"] | None', mode and mode.value),
         namespace=namespace,
         version=version(kubernetes_version),
@@ -114,7 +114,8 @@ def refuse(problems: Sequence[Error]) -> None:
     raise last
 
 
-def _engine(name: str) -> "Engine":
+def engine_named(name: str) -> "Engine":
+    """The engine of this name. Raises `Error` usage, with the one that was probably meant."""
     import difflib
 
     from holdfast.spec.cluster import ENGINES
