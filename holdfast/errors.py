@@ -294,6 +294,17 @@ SLUGS: dict[str, Slug] = {
         "There is no such machine in the cluster, or Holdfast has not cordoned it: there is "
         "nothing to lift. A taint of others is theirs to take off.",
     ),
+    "pod-incomplete": Slug(
+        ExitStatus.USAGE,
+        "`holdfast agent` found no sound description of its pod in the environment. Manifests of "
+        "`holdfast render` and `holdfast run` set all of it; an overlay or a webhook may not take "
+        "anything away.",
+    ),
+    "port-unusable": Slug(
+        ExitStatus.PLATFORM,
+        "The port on which an agent answers probes is taken or cannot be used: with the host's "
+        "network, machines share their ports with everything that runs there.",
+    ),
     "run-unavailable": Slug(
         ExitStatus.USAGE,
         "holdfast.train was asked for something that only works after join(), or join() was "

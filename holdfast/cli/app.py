@@ -29,6 +29,7 @@ from holdfast.cli import (
     watch,
     why,
 )
+from holdfast.cli.agent import agent
 from holdfast.cli.controller import drive
 
 app = typer.Typer(
@@ -80,3 +81,4 @@ app.command("doctor")(doctor.doctor)
 app.command("explain")(explain.explain)
 app.command("version")(version.version)
 app.command("controller", hidden=True)(drive)
+app.command("agent", hidden=True)(agent)

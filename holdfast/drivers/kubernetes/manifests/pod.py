@@ -111,6 +111,7 @@ def _own_env(request: Request, part: Part) -> list[Body]:
         _variable("HOLDFAST_ROLE", part.role),
         _variable("HOLDFAST_CONTROLLER", f"{request.name}-controller:{CONTROLLER_PORT}"),
         _variable("HOLDFAST_TOKEN_FILE", f"{storage.TOKEN}/token"),
+        _variable("HOLDFAST_HOME", storage.HOME),
         _field("HOLDFAST_NODE", "metadata.uid"),
         _field("HOLDFAST_POD", "metadata.name"),
         _field("HOLDFAST_MACHINE", "spec.nodeName"),

@@ -18,6 +18,7 @@ from holdfast.spec.storage import Dataset
 
 JOB = "/etc/holdfast/job"  # folder with job.yaml
 TOKEN = "/etc/holdfast/token"  # folder with token
+HOME = "/var/run/holdfast"  # what an agent writes: logs of its workers, and how often it started
 SHM_PER_WORKER = 2 << 30  # bytes: NCCL's buffers and the queues of data loaders
 SLOTS = 2  # snapshots that are kept at a time (docs/decisions/0004)
 SECRET_MODE = 0o440  # root and the pod's group
@@ -64,10 +65,12 @@ def mounted(request: Request, part: Part) -> Mounted:
 
 
 def _add_job(found: Mounted, request: Request) -> None:
-    """The job file, and the token that the controller makes: pods wait until it is there."""
+    """The job file, the token that the controller makes (pods wait until it is there), and a place
+    for the agent."""
     found.add("job", JOB, {"configMap": {"name": f"{request.name}-job"}}, read_only=True)
     token = {"secretName": f"{request.name}-token", "defaultMode": SECRET_MODE}
     found.add("token", TOKEN, {"secret": token}, read_only=True)
+    found.add("holdfast", HOME, {"emptyDir": {}})
 
 
 # ── memory ────────────────────────────────────────────────────────────────────────────────────
