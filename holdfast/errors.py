@@ -100,10 +100,10 @@ SLUGS: dict[str, Slug] = {
         "HOLDFAST_TLS names a folder whose certificate, key or authority cannot be read. With it "
         "set nothing is sent in plain text, so nothing was started.",
     ),
-    "not-in-a-pod": Slug(
+    "code-unusable": Slug(
         ExitStatus.USAGE,
-        "The command is for the pods of a job on Kubernetes, where the manifests set what it needs "
-        "to know. People submit a job, and its pods run it.",
+        "The folder that `code` names cannot be shipped to the nodes: it is not there, leads "
+        "outside by a link, or is too large for a ConfigMap. Nothing was submitted.",
     ),
     "platform-unsupported": Slug(
         ExitStatus.PLATFORM,
@@ -153,6 +153,11 @@ SLUGS: dict[str, Slug] = {
         ExitStatus.PLATFORM,
         "A process in which worlds are simulated was killed from outside, most often by the kernel "
         "for want of memory. The worlds it had are lost; each can be run again by its seed.",
+    ),
+    "manifest-unreadable": Slug(
+        ExitStatus.USAGE,
+        "A file with Kubernetes manifests does not exist, cannot be read, is not YAML, gives a key "
+        "twice, or holds no objects. Nothing was looked at.",
     ),
     "image-missing": Slug(
         ExitStatus.USAGE,

@@ -215,7 +215,8 @@ class Agent:
         if self._link.absent_s > self._job.recovery.controller_absence_s:
             note("agent: no controller for longer than recovery.controller_absence_s")
             self._ask_end(0.0)
-        if self._warm_at is not None and self._supply.ready and self._may_warm(now):
+        ending = self._end.done()
+        if self._warm_at is not None and not ending and self._supply.ready and self._may_warm(now):
             self._warm_at = None
             self._supply.warm_up()
             self._supply.open_store()

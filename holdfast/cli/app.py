@@ -13,6 +13,7 @@ from holdfast.cli import (
     explain,
     goodput,
     incidents,
+    lint,
     listing,
     logs,
     nodes,
@@ -75,6 +76,7 @@ app.command("delete")(delete.delete)
 app.command("nodes")(nodes.nodes)
 app.command("validate")(validate.validate)
 app.command("render")(render.render)
+app.command("lint")(lint.lint)
 app.command("schema")(schema.schema)
 app.command("simulate")(simulate.simulate)
 app.command("doctor")(doctor.doctor)

@@ -87,14 +87,25 @@ def asked(
     from holdfast.drivers.kubernetes.manifests.render import requested
     from holdfast.spec.load import job_as_written
 
+    job = job_as_written(file)
     return requested(
-        job_as_written(file),
+        job,
         engine=engine_named(engine) if engine is not None else None,
         mode=cast('Literal["managed", "plain"] | None', mode and mode.value),
         namespace=namespace,
         version=version(kubernetes_version),
         mpi_version=mpi_version and mpi_version.value,
+        code=code_of(file, job.code),
     )
+
+
+def code_of(file: Path, folder: str | None) -> bytes:
+    """The code that is shipped with a job file. Raises `Error` code-unusable."""
+    if folder is None:
+        return b""
+    from holdfast.drivers.kubernetes.code import bundle
+
+    return bundle(file.parent / folder)
 
 
 def require_sound(request: "Request") -> None:

@@ -130,7 +130,8 @@ def run(
         raise _for_clusters("--engine" if engine is not None else "--dry-run")
     if reach is not None:
         order = Order(dry=dry_run, replace=replace, follow=not detach, as_json=as_json)
-        hand_over(_job_there(words, flags, torchrun), reach, order, engine=engine)
+        job = _job_there(words, flags, torchrun)
+        hand_over(job, Path(words[0]), reach, order, engine=engine)
         return
     start(_job(words, flags, torchrun, replace), detach=detach, replace=replace, as_json=as_json)
 

@@ -4,6 +4,7 @@
 ended; stopping them (Ctrl-C, SIGTERM) stops the job, first gently and the second time at once.
 """
 
+import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,7 +20,7 @@ from holdfast.cli.cluster import Context, Namespace, On, Reach, Session, connect
 from holdfast.cli.controller import Where, status_of_outcome
 from holdfast.cli.output import AsJson, count, json_result, result, styled, talk, want_json
 from holdfast.cli.program import Flags, job_for_cluster
-from holdfast.cli.render import EngineName, Mode, engine_named, require_sound
+from holdfast.cli.render import EngineName, Mode, code_of, engine_named, require_sound
 from holdfast.errors import Error, ExitStatus
 
 if TYPE_CHECKING:
@@ -80,19 +81,18 @@ def submit(
         )
     job = job_for_cluster(file, Flags(name=name))
     order = Order(dry=dry_run, replace=replace, follow=wait, as_json=as_json)
-    hand_over(job, Reach(context, namespace), order, engine=engine, mode=mode and mode.value)
+    hand_over(job, file, Reach(context, namespace), order, engine=engine, mode=mode and mode.value)
 
 
 def hand_over(
-    job: "Job", reach: Reach, order: Order, *, engine: str | None = None, mode: Any = None
-) -> None:
-    """Submit a job as ordered; following it ends the command with the job's exit status."""
-    from holdfast.drivers.kubernetes.manifests.render import requested
+    job: "Job", file: Path, reach: Reach, order: Order, *, engine: str | None = None,
+    mode: Any = None,
+) -> None:  # fmt: skip
+    """Submit the job of a file as ordered; following it ends with the job's exit status."""
     from holdfast.drivers.kubernetes.submit import scheduled
 
-    chosen = engine_named(engine) if engine is not None else None
     where = reach.namespace or job.kubernetes.namespace
-    request = requested(job, engine=chosen, mode=mode, namespace=where)
+    request = _request(job, file, where, engine, mode)
     if not scheduled(request):
         require_sound(request)
     if order.dry is DryRun.CLIENT:
@@ -106,17 +106,34 @@ def hand_over(
             _submit(session, request, order)
 
 
-def _there(request: "Request", session: Session) -> "Request":
-    """The request for the cluster as it is: its version, and the namespace that was chosen."""
-    from holdfast.drivers.kubernetes.doctor_visit import nearest, server_version
+def _request(
+    job: "Job", file: Path, namespace: str | None, engine: str | None, mode: Any
+) -> "Request":
+    """With the code that it ships; a job that a CronJob starts finds its code in the cluster."""
     from holdfast.drivers.kubernetes.manifests.render import requested
     from holdfast.drivers.kubernetes.submit import scheduled
 
+    chosen = engine_named(engine) if engine is not None else None
+    name = os.environ.get("HOLDFAST_CODE", "")
+    found = requested(job, engine=chosen, mode=mode, namespace=namespace, code_name=name)
+    if scheduled(found):
+        return found
+    return changed(found, code=code_of(file, job.code), code_name="")
+
+
+def _there(request: "Request", session: Session) -> "Request":
+    """The request for the cluster as it is: its version, and the namespace that was chosen."""
+    from holdfast.drivers.kubernetes.doctor_visit import nearest, server_version
+    from holdfast.drivers.kubernetes.submit import scheduled
+
     version = nearest(session.do(server_version(session.cluster)))
-    found = requested(request.job, namespace=session.cluster.namespace, version=version)
+    namespace = session.cluster.namespace
+    section = request.job.kubernetes.model_copy(update={"namespace": namespace})
+    job = request.job.model_copy(update={"kubernetes": section})
+    found = changed(request, job=job, namespace=namespace, version=version)
     if not scheduled(found):
         require_sound(found)
-    return changed(found, engine=request.engine, mode=request.mode)
+    return found
 
 
 def _submit(session: Session, request: "Request", order: Order) -> None:

@@ -23,60 +23,60 @@ from holdfast.drivers.kubernetes.manifests.request import Body, Request
 Amounts = dict[str, Fraction]
 
 
-class _Meta(msgspec.Struct):
+class _Meta(msgspec.Struct, frozen=True):
     name: str
     labels: dict[str, str] = {}
 
 
-class _Needs(msgspec.Struct):
+class _Needs(msgspec.Struct, frozen=True):
     requests: dict[str, str] = {}
     limits: dict[str, str] = {}
 
 
-class _Container(msgspec.Struct, rename="camel"):
+class _Container(msgspec.Struct, rename="camel", frozen=True):
     resources: _Needs = _Needs()
     restart_policy: str = ""
 
 
-class _PodSpec(msgspec.Struct, rename="camel"):
+class _PodSpec(msgspec.Struct, rename="camel", frozen=True):
     containers: list[_Container] = []
     init_containers: list[_Container] = []
     node_name: str = ""
 
 
-class _Phase(msgspec.Struct):
+class _Phase(msgspec.Struct, frozen=True):
     phase: str = ""
 
 
-class Using(msgspec.Struct):
+class Using(msgspec.Struct, frozen=True):
     """A pod and what it has reserved."""
 
     spec: _PodSpec = _PodSpec()
     status: _Phase = _Phase()
 
 
-class _Taint(msgspec.Struct):
+class _Taint(msgspec.Struct, frozen=True):
     key: str
     effect: str = ""
     value: str = ""
 
 
-class _NodeSpec(msgspec.Struct):
+class _NodeSpec(msgspec.Struct, frozen=True):
     taints: list[_Taint] = []
     unschedulable: bool = False
 
 
-class _Condition(msgspec.Struct):
+class _Condition(msgspec.Struct, frozen=True):
     type: str
     status: str
 
 
-class _NodeStatus(msgspec.Struct):
+class _NodeStatus(msgspec.Struct, frozen=True):
     allocatable: dict[str, str] = {}
     conditions: list[_Condition] = []
 
 
-class Machine(msgspec.Struct):
+class Machine(msgspec.Struct, frozen=True):
     """A machine of the cluster."""
 
     metadata: _Meta
@@ -90,12 +90,12 @@ class Machine(msgspec.Struct):
         return up and not self.spec.unschedulable
 
 
-class _Limits(msgspec.Struct):
+class _Limits(msgspec.Struct, frozen=True):
     hard: dict[str, str] = {}
     used: dict[str, str] = {}
 
 
-class Quota(msgspec.Struct):
+class Quota(msgspec.Struct, frozen=True):
     """A ResourceQuota."""
 
     metadata: _Meta

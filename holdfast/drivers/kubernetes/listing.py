@@ -18,18 +18,18 @@ from holdfast.drivers.kubernetes.roster import TRAINS
 from holdfast.status import JobStatus
 
 
-class _Data(msgspec.Struct):
+class _Data(msgspec.Struct, frozen=True):
     status: str = msgspec.field(name="status.json", default="")
 
 
-class _Meta(msgspec.Struct, rename="camel"):
+class _Meta(msgspec.Struct, rename="camel", frozen=True):
     name: str
     namespace: str = ""
     labels: dict[str, str] = {}
     creation_timestamp: str = ""
 
 
-class _Map(msgspec.Struct):
+class _Map(msgspec.Struct, frozen=True):
     metadata: _Meta
     data: _Data = msgspec.field(default_factory=_Data)
 

@@ -122,14 +122,14 @@ def _created(body: Body) -> float:
 # ── which job ─────────────────────────────────────────────────────────────────────────────────
 
 
-class _Meta(msgspec.Struct, rename="camel"):
+class _Meta(msgspec.Struct, rename="camel", frozen=True):
     name: str
     namespace: str = ""
     labels: dict[str, str] = {}
     creation_timestamp: str = ""
 
 
-class Named(msgspec.Struct):
+class Named(msgspec.Struct, frozen=True):
     """An object of which only the metadata matters."""
 
     metadata: _Meta

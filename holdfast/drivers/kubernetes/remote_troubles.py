@@ -25,12 +25,12 @@ CLAIM_REASONS = ("ProvisioningFailed", "FailedBinding", "WaitForPodScheduled")
 SCHEDULER = re.compile(r"0/(\d+) nodes are available: (.*?)(?:\. preemption:|\.?$)", re.DOTALL)
 
 
-class _Object(msgspec.Struct):
+class _Object(msgspec.Struct, frozen=True):
     kind: str = ""
     name: str = ""
 
 
-class Event(msgspec.Struct, rename="camel"):
+class Event(msgspec.Struct, rename="camel", frozen=True):
     """What happened to an object."""
 
     involved_object: _Object = _Object()
@@ -46,15 +46,15 @@ class Event(msgspec.Struct, rename="camel"):
         return self.last_timestamp or self.event_time or ""
 
 
-class _ClaimStatus(msgspec.Struct):
+class _ClaimStatus(msgspec.Struct, frozen=True):
     phase: str = ""
 
 
-class _ClaimMeta(msgspec.Struct):
+class _ClaimMeta(msgspec.Struct, frozen=True):
     name: str
 
 
-class Claim(msgspec.Struct):
+class Claim(msgspec.Struct, frozen=True):
     """A PersistentVolumeClaim."""
 
     metadata: _ClaimMeta

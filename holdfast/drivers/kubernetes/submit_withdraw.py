@@ -59,16 +59,16 @@ STORAGE = (
 )
 
 
-class _Meta(msgspec.Struct):
+class _Meta(msgspec.Struct, frozen=True):
     name: str
     uid: str = ""
 
 
-class _Named(msgspec.Struct):
+class _Named(msgspec.Struct, frozen=True):
     metadata: _Meta
 
 
-class Withdrawn(msgspec.Struct):
+class Withdrawn(msgspec.Struct, frozen=True):
     """What was deleted, as `pods/gpt-0`, and which claims were kept."""
 
     deleted: list[str]

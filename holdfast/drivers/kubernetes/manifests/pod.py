@@ -88,7 +88,7 @@ def grace_s(job: Job, *, managed: bool) -> int:
 
 def _workdir(job: Job) -> str | None:
     """Where the program starts: `workdir`, relative to the image's."""
-    base = image(job).workdir
+    base = image(job).workdir if job.code is None else storage.CODE
     if job.workdir == ".":
         return base
     return str(PurePosixPath(base or "/") / job.workdir)
