@@ -126,9 +126,14 @@ def status_lines(status: "JobStatus", words: str = "") -> list[tuple[str, str]]:
 
 def one_line(status: "JobStatus", words: str = "") -> str:
     """Everything in one line, for logs."""
-    waiting = f", waiting for {status.waiting_for}" if status.waiting_for else ""
+    waiting = f", {_waits(status.waiting_for)}" if status.waiting_for else ""
     now = headline(status, words)
     return f"{status.job}: {now}, {training(status)}, ETTR {accounts(status)}{waiting}"
+
+
+def _waits(what: str) -> str:
+    """What is waited for as a part of a sentence; nodes in a cluster tell a whole one."""
+    return what if " wait for " in what else f"waiting for {what}"
 
 
 def labelled(lines: list[tuple[str, str]]) -> str:

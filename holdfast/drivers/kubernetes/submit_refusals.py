@@ -61,7 +61,7 @@ def refused(error: ApiError, of: About) -> Error:
             return _rights(error.message, of)
         case 403:
             return _rights(error.message, of)
-        case 404:
+        case 404 if not error.message.endswith('" not found'):
             return _no_kind(error.message, of)
         case 400 | 422:
             return _wrong(error.message, of)
