@@ -16,7 +16,10 @@ from holdfast.spec.cluster import Engine
 from tests.drivers.kubernetes.cluster.faults import Fault
 from tests.drivers.kubernetes.contract.site import Site, running
 
-ALL: tuple[Engine, ...] = ("pods", "job")
+ALL: tuple[Engine, ...] = (
+    "pods", "job", "jobset", "pytorchjob", "trainjob", "volcano", "mpijob", "tfjob", "jaxjob",
+    "xgboostjob", "paddlejob",
+)  # fmt: skip
 FIRST_STEP = '"attempt":2,"milestone":"first_step"'
 every_engine = pytest.mark.parametrize("engine", ALL)
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
