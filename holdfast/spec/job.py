@@ -170,7 +170,8 @@ class Job(Section):
     monitoring: Monitoring = Monitoring()
     """Prometheus."""
     overlay: Raw = {}
-    """Merged strategically into the template of every pod, for what has no key of its own."""
+    """Merged strategically into the template of every pod, the controller's too, for what has no
+    key of its own. A container called `main` is the one that works, `*` is every container."""
 
     @model_validator(mode="after")
     def _one_program(self) -> Self:

@@ -38,6 +38,7 @@ def _spec(request: Request, part: Part) -> Body:
         restartPolicy=part.restart,
         serviceAccountName=job.access.service_account or request.name,
         automountServiceAccountToken=False,
+        enableServiceLinks=False,  # or a Service called `master` would set MASTER_PORT
         subdomain=part.subdomain,
         **network.pod(job),
         terminationGracePeriodSeconds=grace_s(job, managed=request.managed),
