@@ -1,6 +1,6 @@
 """The controller of a managed job: one small pod kept by a Deployment, and the job file it reads.
 
-It trains nothing, so it is in no gang and no budget and asks for no GPU. The overlay reaches it as every pod.
+It trains nothing, so it is in no gang and no budget and asks for no GPU.
 Losing it stops nobody: agents train on until the next one has read its journal.
 """
 
