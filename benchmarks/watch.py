@@ -13,7 +13,6 @@ import asyncio
 import json
 import multiprocessing
 import resource
-import sys
 import time
 import uuid
 from collections.abc import Awaitable, Callable
@@ -263,7 +262,9 @@ def pod(index: int) -> Body:
 
 def _managed(manager: str) -> Body:
     """A record of owned fields as big as a real one."""
-    fields = {f"f:{name}": {"f:value": {}, "f:name": {}, ".": {}} for name in map(str, range(30))}
+    fields: Body = {
+        f"f:{name}": {"f:value": {}, "f:name": {}, ".": {}} for name in map(str, range(30))
+    }
     said = {"manager": manager, "operation": "Update", "apiVersion": "v1"}
     return {**said, "fieldsType": "FieldsV1", "fieldsV1": {"f:spec": fields}}
 
@@ -281,4 +282,4 @@ def _arguments() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
