@@ -16,6 +16,7 @@ import httpx2
 import yaml
 from lightkube.config.client_adapter import AsyncClient, ConnectionParams
 from lightkube.config.kubeconfig import SERVICE_ACCOUNT, KubeConfig, SingleConfig
+from lightkube.config.models import User
 from lightkube.core.exceptions import ConfigError
 
 from holdfast.drivers.kubernetes.manifests.request import Body
@@ -151,7 +152,7 @@ def _chosen(said: Body, context: str | None) -> SingleConfig:
     except TROUBLES as exc:
         raise unusable(f"context {name}", exc) from exc
     assert found is not None, "it was named"
-    return found
+    return found._replace(user=found.user or User())  # a proxy may know us without one
 
 
 def _unknown(name: str, contexts: dict[str, Any]) -> Error:

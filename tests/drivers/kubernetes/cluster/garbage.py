@@ -12,7 +12,8 @@ def collect(store: Store) -> None:
     for kind, body in everything:
         owners = body["metadata"].get("ownerReferences", [])
         if owners and _unowned(owners, there) and "deletionTimestamp" not in body["metadata"]:
-            _delete(store, kind, body)
+            blocks = any(_foreground(there.get(owner["uid"])) for owner in owners)
+            _delete(store, kind, body, waits=blocks and bool(_dependents(body, everything)))
     for kind, body in everything:
         if FOREGROUND in body["metadata"].get("finalizers", []):
             _finish(store, kind, body, everything)
@@ -21,21 +22,29 @@ def collect(store: Store) -> None:
 def _unowned(owners: list[Body], there: dict[str, Body]) -> bool:
     """Owners that are being deleted in the foreground are as good as gone."""
     alive = (there.get(owner["uid"]) for owner in owners)
-    return all(
-        owner is None or FOREGROUND in owner["metadata"].get("finalizers", []) for owner in alive
-    )
+    return all(owner is None or _foreground(owner) for owner in alive)
+
+
+def _foreground(owner: Body | None) -> bool:
+    return owner is not None and FOREGROUND in owner["metadata"].get("finalizers", [])
+
+
+def _dependents(body: Body, everything: list[tuple[Kind, Body]]) -> list[tuple[Kind, Body]]:
+    """What holds up the end of an object that is deleted in the foreground."""
+    uid = body["metadata"]["uid"]
+    return [
+        (kind, other)
+        for kind, other in everything
+        for owner in other["metadata"].get("ownerReferences", [])
+        if owner["uid"] == uid and owner.get("blockOwnerDeletion")
+    ]
 
 
 def _finish(store: Store, kind: Kind, body: Body, everything: list[tuple[Kind, Body]]) -> None:
-    uid = body["metadata"]["uid"]
     blocking = [
         other
-        for other_kind, other in everything
-        if any(
-            o["uid"] == uid and o.get("blockOwnerDeletion")
-            for o in other["metadata"].get("ownerReferences", [])
-        )
-        and store.find(other_kind, other["metadata"].get("namespace", ""), _name(other))
+        for kind_, other in _dependents(body, everything)
+        if store.find(kind_, other["metadata"].get("namespace", ""), _name(other))
     ]
     if not blocking:
 
@@ -50,7 +59,8 @@ def _name(body: Body) -> str:
     return str(body["metadata"]["name"])
 
 
-def _delete(store: Store, kind: Kind, body: Body) -> None:
-    meta = body["metadata"]
+def _delete(store: Store, kind: Kind, body: Body, *, waits: bool) -> None:
+    """In the foreground too where the owner waits and others wait for this one."""
+    meta, policy = body["metadata"], "Foreground" if waits else "Background"
     if store.find(kind, meta.get("namespace", ""), meta["name"]) is not None:
-        store.delete(kind, meta.get("namespace", ""), meta["name"], uid=meta["uid"])
+        store.delete(kind, meta.get("namespace", ""), meta["name"], uid=meta["uid"], policy=policy)

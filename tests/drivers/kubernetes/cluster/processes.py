@@ -53,9 +53,10 @@ class Container:
                     os.kill(pid, signal.SIGKILL)
 
     def _send(self, number: int) -> None:
+        """Not by `send_signal`, which may reap the process behind the back of asyncio."""
         if self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
-                self._process.send_signal(number)
+                os.kill(self._process.pid, number)
 
 
 async def start(
