@@ -78,7 +78,7 @@ class Recovery(Section):
     restart_grace_s: Seconds = 2.0
     """Between SIGTERM and SIGKILL when workers are stopped to be restarted."""
     stop_grace_s: Seconds = 15.0
-    """Between SIGTERM and SIGKILL when the job is asked to stop."""
+    """Between SIGTERM and SIGKILL when the job is asked to stop; pods get at least 30 s."""
     node_wait_s: Seconds = 600.0
     """How long to wait for missing nodes before giving up."""
     controller_absence_s: Seconds = 86_400.0
@@ -170,7 +170,8 @@ class Job(Section):
     monitoring: Monitoring = Monitoring()
     """Prometheus."""
     overlay: Raw = {}
-    """Merged strategically into the template of every pod, for what has no key of its own."""
+    """Merged strategically into the template of every pod, the controller's too, for what has no
+    key of its own. A container called `main` is the one that works, `*` is every container."""
 
     @model_validator(mode="after")
     def _one_program(self) -> Self:

@@ -69,5 +69,17 @@ def test_the_overlay_is_merged(overlay: dict[str, Any], path: str, expected: obj
     assert before == TEMPLATE, "the template itself is not touched"
 
 
+def test_a_star_stands_for_every_container() -> None:
+    template = {
+        "spec": {"containers": [{"name": "a"}, {"name": "b"}], "initContainers": [{"name": "c"}]}
+    }
+    overlay = {
+        "spec": {"containers": [{"name": "*", "image": "x"}, {"name": "main", "image": "y"}]}
+    }
+    spec = merged(template, overlay, main="a")["spec"]
+    assert spec["containers"] == [{"name": "a", "image": "y"}, {"name": "b", "image": "x"}]
+    assert spec["initContainers"] == [{"name": "c", "image": "x"}]
+
+
 def test_no_overlay_changes_nothing() -> None:
     assert merged(TEMPLATE, {}, main="main") == TEMPLATE

@@ -149,7 +149,6 @@ def test_a_controller_is_one_small_pod_with_its_token_and_the_nodes_priority() -
     keys: dict[str, Any] = {
         "resources": {"gpus": 8, "memory": "512Gi"},
         "scheduling": {"priority_class": "train", "node_selector": {"gpu": "h200"}},
-        "overlay": {"spec": {"containers": [{"name": "main", "stdin": True}], "hostPID": True}},
     }
     deployment = made(**keys)["Deployment/run-controller"]["spec"]
     assert (deployment["replicas"], deployment["strategy"]["type"]) == (1, "Recreate")
@@ -158,7 +157,13 @@ def test_a_controller_is_one_small_pod_with_its_token_and_the_nodes_priority() -
     assert spec["priorityClassName"] == "train"
     assert [c["name"] for c in spec["containers"]] == ["controller"]
     assert spec["containers"][0]["resources"]["limits"] == {"memory": "256Mi"}
-    assert not {"nodeSelector", "hostPID", "hostNetwork"} & spec.keys()
+    assert not {"nodeSelector", "hostNetwork"} & spec.keys()
+
+
+def test_the_overlay_reaches_the_controller_too() -> None:
+    spec = pod(overlay={"spec": {"containers": [{"name": "*", "image": "x:1"}], "hostPID": True}})
+    assert spec["containers"][0]["image"] == "x:1"
+    assert spec["hostPID"] is True
 
 
 def test_a_controller_may_have_an_image_of_its_own() -> None:

@@ -34,6 +34,9 @@ T = TypeVar("T")
 NAMESPACES = Kind("v1", "Namespace", "namespaces", namespaced=False)
 KUBECONFIG = "HOLDFAST_E2E_KUBECONFIG"
 OVERLAY = "HOLDFAST_E2E_OVERLAY"
+OF_CONTAINERS = frozenset(
+    ("image", "imagePullPolicy", "env", "envFrom", "volumeMounts", "resources", "securityContext")
+)
 DEADLINE_S = 240.0
 POLL_S = 0.5
 
@@ -55,7 +58,7 @@ class RealCluster:
         self.namespace = namespace
         self.environ = {**os.environ, "KUBECONFIG": os.environ[KUBECONFIG]}
         named = os.environ.get(OVERLAY)
-        self.overlay: dict[str, Any] = yaml.safe_load(Path(named).read_text()) if named else {}
+        self.overlay = overlay_in(Path(named)) if named else {}
 
     # ── the API ──
 
@@ -170,6 +173,24 @@ class RealCluster:
     def told(self, *words: str) -> Any:
         """The JSON answer of a command."""
         return json.loads(self.holdfast(*words, "--json").stdout)
+
+
+def overlay_in(path: Path) -> dict[str, Any]:
+    """The overlay of a file, however short it is: as in a job file, or only a pod's spec, or only
+    the keys of a container; containers that it does not call as we do stand for all of them."""
+    said: dict[str, Any] = yaml.safe_load(path.read_text()) or {}
+    said = said.get("overlay", said)
+    if not {"spec", "metadata"} & said.keys():
+        own = {key: value for key, value in said.items() if key in OF_CONTAINERS}
+        spec = {key: value for key, value in said.items() if key not in own}
+        if own:
+            spec["containers"] = [{"name": "*", **own}, *spec.get("containers", [])]
+        said = {"spec": spec}
+    containers = said.get("spec", {}).get("containers", [])
+    for container in containers:
+        if container.get("name") not in ("main", "controller", "*"):
+            container["name"] = "*"
+    return said
 
 
 FREEZE = """

@@ -29,7 +29,7 @@ class ClusterJob:
         script, args = ("deadly.py", ["train.py"]) if deadly else ("train.py", [])
         job = {
             "name": name,
-            "image": IMAGE,
+            "image": {"name": IMAGE, "root": True},  # whoever the image runs as
             "code": name,
             "script": script,
             "args": [*args, "--steps", str(steps)],

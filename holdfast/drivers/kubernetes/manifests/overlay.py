@@ -3,7 +3,8 @@
 Mappings are merged key by key, `null` removes a key. Lists whose items have a merge key in
 Kubernetes (containers by name, ports by containerPort, ...) are merged item by item; an item with
 `$patch: delete` removes its namesake. Other lists are replaced. The main container may be called
-`main` whatever the engine calls it, so that one overlay fits every engine.
+`main` whatever the engine calls it, and `*` stands for every container of the pod, init containers
+too, so that one overlay fits every engine and every pod.
 """
 
 from typing import Any
@@ -26,25 +27,31 @@ MERGE_KEYS = {
     "hostAliases": "ip",
     "schedulingGates": "name",
 }
-MAIN = "main"
+MAIN, EVERY = "main", "*"
+LISTS = ("containers", "initContainers")
 PATCH = "$patch"
 
 
 def merged(template: Body, overlay: Body, *, main: str) -> Body:
     """`template` with `overlay` merged in; `main` is the name of its main container."""
-    return _mapping(template, _renamed(overlay, main)) if overlay else template
+    return _mapping(template, _named(overlay, template, main)) if overlay else template
 
 
-def _renamed(overlay: Body, main: str) -> Body:
-    """The overlay with `main` called as it is in this template."""
+def _named(overlay: Body, template: Body, main: str) -> Body:
+    """The overlay with the containers of this template in place of `main` and `*`."""
     spec = overlay.get("spec")
-    if main == MAIN or not isinstance(spec, dict) or not isinstance(spec.get("containers"), list):
+    if not isinstance(spec, dict) or not isinstance(spec.get("containers"), list):
         return overlay
-    containers = [
-        {**c, "name": main} if isinstance(c, dict) and c.get("name") == MAIN else c
-        for c in spec["containers"]
-    ]
-    return {**overlay, "spec": {**spec, "containers": containers}}
+    given = [c for c in spec["containers"] if isinstance(c, dict)]
+    every = [c for c in given if c.get("name") == EVERY]
+    named = [{**c, "name": main} if c.get("name") == MAIN else c for c in given if c not in every]
+    merged: Body = {**spec, "containers": named}
+    for key in LISTS if every else ():
+        there = [container["name"] for container in template.get("spec", {}).get(key, [])]
+        spread = [{**c, "name": name} for c in every for name in there]
+        if spread or key in merged:
+            merged[key] = [*spread, *merged.get(key, [])]
+    return {**overlay, "spec": merged}
 
 
 def _mapping(old: Body, new: Body) -> Body:

@@ -1,6 +1,6 @@
 """The controller of a managed job: one small pod kept by a Deployment, and the job file it reads.
 
-It trains nothing, so it is in no gang and no budget, asks for no GPU and takes none of the overlay.
+It trains nothing, so it is in no gang and no budget and asks for no GPU.
 Losing it stops nobody: agents train on until the next one has read its journal.
 """
 
@@ -8,6 +8,7 @@ import base64
 
 from holdfast.drivers.kubernetes.manifests import network, placement, pod, security, storage
 from holdfast.drivers.kubernetes.manifests.names import ROLE, metadata, pod_labels, selector
+from holdfast.drivers.kubernetes.manifests.overlay import merged
 from holdfast.drivers.kubernetes.manifests.part import Part
 from holdfast.drivers.kubernetes.manifests.request import Body, Request
 from holdfast.drivers.kubernetes.manifests.support.services import METRICS_PORT
@@ -50,7 +51,11 @@ def deployment(request: Request) -> list[Body]:
         "replicas": 1,
         "strategy": {"type": "Recreate"},
         "selector": {"matchLabels": chosen},
-        "template": {"metadata": _metadata(request), "spec": _spec(request)},
+        "template": merged(
+            {"metadata": _metadata(request), "spec": _spec(request)},
+            request.job.overlay,
+            main="controller",
+        ),
     }
     made = metadata(request, f"{request.name}-controller")
     return [{"apiVersion": "apps/v1", "kind": "Deployment", "metadata": made, "spec": spec}]
@@ -67,6 +72,7 @@ def _spec(request: Request) -> Body:
     found = {
         "serviceAccountName": f"{request.name}-controller",
         "automountServiceAccountToken": True,
+        "enableServiceLinks": False,
         "priorityClassName": placed.get("priorityClassName"),
         "tolerations": placed["tolerations"],
         "securityContext": security.pod(request),
@@ -78,7 +84,7 @@ def _spec(request: Request) -> Body:
             {"name": "tmp", "emptyDir": {}},
         ],
     }
-    return {key: value for key, value in found.items() if value}
+    return {key: value for key, value in found.items() if value not in (None, [], {})}
 
 
 def _container(request: Request) -> Body:
