@@ -1,5 +1,6 @@
 """Jobs in a cluster through the command line: real processes there, real HTTP between."""
 
+import copy
 import json
 import os
 import signal
@@ -7,13 +8,21 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from holdfast.drivers.kubernetes.cluster import CONFIG_MAPS, DEPLOYMENTS, NODES
+from holdfast.drivers.kubernetes.cluster import (
+    CONFIG_MAPS,
+    CRON_JOBS,
+    DEPLOYMENTS,
+    JOBS,
+    NODES,
+)
 from holdfast.drivers.kubernetes.machines import EXPIRES, OWNER, REASON, TAINT
+from tests.drivers.kubernetes.cluster import admission
 from tests.drivers.kubernetes.cluster.fake import FakeCluster, in_thread
 from tests.drivers.kubernetes.cluster.faults import Fault
 
@@ -137,6 +146,17 @@ def test_logs_show_what_workers_print_and_follow_to_the_end(site: Site) -> None:
     assert {"[0] hello 0", "[1] hello 1", "[0] bye 0", "[1] bye 1"} == set(out.splitlines())
 
 
+def test_code_is_shipped_from_where_the_job_file_says(site: Site) -> None:
+    (site.folder / "src").mkdir()
+    (site.folder / "src" / "hello.sh").write_text("echo shipped; sleep 3")
+    job = {"name": "gpt", "image": "img:1", "code": "src",
+           "command": ["sh", "hello.sh"]}  # fmt: skip
+    site.file.write_text(json.dumps(job))
+    run = site.holdfast("submit", str(site.file))
+    assert run.returncode == 0, run.stderr
+    site.until(lambda: site.holdfast("logs", "gpt").stdout == "[0] shipped\n")
+
+
 def test_ctrl_c_stops_the_job_that_is_followed(site: Site) -> None:
     site.script("sleep 600")
     run = site.start("run", str(site.file))
@@ -175,6 +195,44 @@ def test_watching_survives_a_server_that_is_away_for_a_while(site: Site) -> None
     out, err = watching.communicate(timeout=DEADLINE_S)
     assert watching.returncode == 0, err
     assert "gpt: succeeded" in out
+
+
+def test_a_scheduled_job_is_submitted_by_its_pod_which_stays_until_it_has_ended(
+    site: Site,
+) -> None:
+    site.script("sleep 1", kubernetes={"engine": "cronjob"}, schedule={"cron": "0 3 * * *"})
+    assert site.holdfast("submit", str(site.file)).returncode == 0
+    for night in ("gpt-1", "gpt-2"):
+        site.it.do(partial(begin, night=night))
+        site.until(partial(site.it.do, partial(complete, night=night)))
+        assert site.answer("status", "gpt")["outcome"] == "succeeded"
+
+
+def test_stopping_the_pod_of_a_scheduled_job_stops_the_job(site: Site) -> None:
+    site.script("sleep 600", kubernetes={"engine": "cronjob"}, schedule={"cron": "0 3 * * *"})
+    site.holdfast("submit", str(site.file))
+    site.it.do(partial(begin, night="gpt-1"))
+    site.until(lambda: _phase(site) == "running")
+    site.it.do(lambda it: it.store.delete(JOBS, "default", "gpt-1", policy="Foreground"))
+    site.until(lambda: _phase(site) == "stopped")
+
+
+def begin(it: FakeCluster, night: str) -> None:
+    """What the controller of CronJobs does when it is time."""
+    cron = it.store.get(CRON_JOBS, "default", "gpt")
+    made = copy.deepcopy(cron["spec"]["jobTemplate"])
+    made["metadata"] = {**made.get("metadata", {}), "name": night}
+    admission.job(made)
+    admission.mark_job(it.store.create(JOBS, "default", made))
+
+
+def complete(it: FakeCluster, night: str) -> bool:
+    """Whether the submission of that night has ended well."""
+    body = it.store.get(JOBS, "default", night)
+    conditions = body.get("status", {}).get("conditions", [])
+    states = {c["type"]: c["status"] for c in conditions}
+    assert states.get("Failed") != "True", it.story()
+    return states.get("Complete") == "True"
 
 
 # ── nothing runs ──────────────────────────────────────────────────────────────────────────────
@@ -250,6 +308,17 @@ def test_cordons_are_shown_and_lifted(barren: Site) -> None:
     assert (wrong.returncode, "error[machine-not-cordoned]" in wrong.stderr) == (4, True)
     assert barren.answer("nodes", "--lift", "m-0") == {"lifted": ["m-0"]}
     assert barren.answer("nodes") == []
+
+
+def test_doctor_looks_into_an_image_that_can_be_pulled(site: Site) -> None:
+    job = {"name": "gpt", "image": {"name": "img:1", "python": sys.executable}, "script": "x.py"}
+    site.file.write_text(json.dumps(job))
+    checks = site.answer("doctor", str(site.file), "--image-check")["checks"]
+    [told] = [check for check in checks if check["name"] == "image"]
+    assert told["ok"] is True
+    assert told["found"].startswith("python 3.")
+    assert "torch 2." in told["found"]
+    assert site.it.do(lambda it: it.pods()) == []
 
 
 def test_doctor_says_that_all_is_well_or_what_is_not(barren: Site) -> None:

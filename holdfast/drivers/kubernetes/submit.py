@@ -10,6 +10,7 @@ submits it may do no more than start one.
 """
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace as changed
@@ -88,7 +89,8 @@ async def submit(
         await _apply(cluster, bodies, told, words)
     except Error:
         if request.engine != "cronjob":
-            await _asked(withdraw(cluster, request.name), request, words)
+            with contextlib.suppress(ApiError):  # what is told is why it was refused
+                await withdraw(cluster, request.name)
         raise
     return bodies
 

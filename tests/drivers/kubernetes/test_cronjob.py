@@ -68,6 +68,13 @@ def test_the_submitter_acts_in_its_own_name_and_is_no_node() -> None:
     assert template["metadata"]["labels"][ROLE] == "submit"
 
 
+def test_the_submitter_knows_where_the_code_lies_that_was_shipped_with_the_schedule() -> None:
+    assert "env" not in container(child())
+    [variable] = container(child(code="."))["env"]
+    assert variable["name"] == "HOLDFAST_CODE"
+    assert variable["value"].startswith("run-code-")
+
+
 def test_a_failed_submission_is_not_submitted_again() -> None:
     found = child(lifetime={"keep_s": 9})
     assert (found["backoffLimit"], found["ttlSecondsAfterFinished"]) == (0, 9)

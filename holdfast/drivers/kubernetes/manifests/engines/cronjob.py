@@ -62,6 +62,13 @@ def _submission(request: Request) -> Body:
     return {"metadata": {"labels": own_labels(request)}, "spec": spec}
 
 
+def _code(request: Request) -> list[Body]:
+    """Where the code lies that was shipped once, with the CronJob."""
+    if request.job.code is None:
+        return []
+    return [{"name": "HOLDFAST_CODE", "value": storage.code_name(request)}]
+
+
 def _submitter(request: Request) -> Body:
     image = pod.image(request.job)
     container: Body = {
@@ -69,6 +76,7 @@ def _submitter(request: Request) -> Body:
         "image": request.job.kubernetes.controller_image or image.name,
         "imagePullPolicy": image.pull,
         "command": [*SUBMIT, *OPTIONS],
+        "env": _code(request),
         "resources": RESOURCES,
         "volumeMounts": [{"name": "job", "mountPath": storage.JOB, "readOnly": True}],
         "securityContext": security.container(request, frozen=True),
