@@ -47,6 +47,7 @@ REGISTER_S = 60.0  # for an agent to connect once its container runs
 LEAVE_S = 15.0  # for agents to end by themselves when the job is over
 RETRY_S = 1.0  # after the API refused, doubling
 RETRY_LAST_S = 30.0
+FENCED_S = 5.0  # between two looks whether a machine is known to be dead
 ASKED_S = 2.0  # between two looks at the wish to stop
 STOP = "holdfast.dev/stop"  # annotation on the job's ConfigMap: now, gently
 LISTEN = "0.0.0.0"
@@ -178,14 +179,23 @@ class KubernetesDriver:
         wait_s = RETRY_S
         while pod.uid in self._roster.pods:
             try:
-                if await self._cluster.evict(pod.metadata.name, uid=pod.uid, grace_s=1):
-                    return
-                await self._cluster.delete(PODS, pod.metadata.name, uid=pod.uid, grace_s=1)
+                if not await self._cluster.evict(pod.metadata.name, uid=pod.uid, grace_s=1):
+                    await self._cluster.delete(PODS, pod.metadata.name, uid=pod.uid, grace_s=1)
+                await self._force(pod)
                 return
             except ApiError as error:
                 _say(f"pod {pod.metadata.name} cannot be removed yet: {error}")
                 await asyncio.sleep(wait_s)
                 wait_s = min(2 * wait_s, RETRY_LAST_S)
+
+    async def _force(self, pod: Pod) -> None:
+        """A pod of a dead machine stays for ever, and some engines wait for it. It is dropped only
+        once the cluster itself says that nothing runs there any more."""
+        while pod.uid in self._roster.pods:
+            if await self._machines.fenced(pod.spec.node_name):
+                await self._cluster.delete(PODS, pod.metadata.name, uid=pod.uid, grace_s=0)
+                return
+            await asyncio.sleep(FENCED_S)
 
     def _keep(self, work: Coroutine[object, object, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

@@ -13,12 +13,19 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 
-from holdfast.drivers.kubernetes.cluster import NODES, ApiError, Cluster, ConflictError
+from holdfast.drivers.kubernetes.cluster import (
+    NODES,
+    ApiError,
+    Cluster,
+    ConflictError,
+    NotFoundError,
+)
 from holdfast.drivers.kubernetes.manifests.request import Body, Request
 
 TAINT = "holdfast.dev/unhealthy"
 OWNER, REASON = "holdfast.dev/cordoned-by", "holdfast.dev/cordon-reason"
 EXPIRES = "holdfast.dev/cordon-expires"
+OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
 EXPIRES_AFTER = timedelta(hours=24)
 PER_HOUR = 3
 SHARE = 0.1  # of the job's nodes, at least one
@@ -88,6 +95,17 @@ class Machines:
         self._cordons.append(time.monotonic())
         owner = f"{self._cluster.namespace}/{self._request.name}"
         await cordon(self._cluster, machine, owner=owner, why=why)
+
+    async def fenced(self, machine: str) -> bool:
+        """Whether nothing can run there any more: it is no part of the cluster now, or somebody has
+        declared it out of service. Unknown without the right to look at machines."""
+        if not (machine and self._request.job.access.cordon):
+            return False
+        try:
+            found = msgspec.convert(await self._cluster.get(NODES, machine), Machine)
+        except NotFoundError:
+            return True
+        return any(taint.key == OUT_OF_SERVICE for taint in found.spec.taints)
 
     def avoided(self, pod: Body) -> Body:
         """This pod, kept off the machines that were left."""

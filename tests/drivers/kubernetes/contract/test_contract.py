@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.drivers.kubernetes.cluster import DEPLOYMENTS, LEASES
+from holdfast.drivers.kubernetes.cluster import DEPLOYMENTS, LEASES, NODES
 from holdfast.drivers.kubernetes.ending import suspension
 from holdfast.spec.cluster import Engine
 from tests.drivers.kubernetes.cluster.faults import Fault
@@ -138,6 +138,31 @@ def test_a_dead_machine_is_noticed_by_silence(engine: Engine, tmp_path: Path) ->
 
     apart = {"one_per_machine": True}
     played(engine, tmp_path, story, machines=5, scheduling=apart)
+
+
+def test_a_pod_of_a_machine_that_was_removed_is_dropped(tmp_path: Path) -> None:
+    """Volcano waits for the pod of a dead machine, which nobody takes away: with the right to look
+    at machines the controller does, once the machine is no part of the cluster any more."""
+
+    async def story(site: Site) -> None:
+        await site.trains(spares=1)
+        controller = site.pods("controller")[0]["spec"]["nodeName"]
+        ranks = [await site.member(rank) for rank in (0, 1)]
+        gone = next(pod for pod in ranks if pod["spec"]["nodeName"] != controller)
+        machine = gone["spec"]["nodeName"]
+        site.it.kill_machine(machine)
+        await site.trains(attempt=2)
+        await site.api.delete(NODES, machine)
+        await site.trains(attempt=2, spares=1)
+        assert gone["metadata"]["uid"] not in {
+            p["metadata"]["uid"] for p in site.it.pods(job="run")
+        }
+        await site.stop()
+        await site.ends("stopped")
+
+    apart = {"one_per_machine": True}
+    keys: dict[str, Any] = {"scheduling": apart, "access": {"cordon": True}}
+    played("volcano", tmp_path, story, machines=5, **keys)
 
 
 @torch_engine
