@@ -289,11 +289,6 @@ SLUGS: dict[str, Slug] = {
         "The job runs in plain mode: the engine's stock manifests, without Holdfast's controller. "
         "So there is no record of it, and nobody who could be asked.",
     ),
-    "journal-away": Slug(
-        ExitStatus.PLATFORM,
-        "The journal of the job does not fit into its record in the cluster any more; only the "
-        "controller has it. The status is still published.",
-    ),
     "machine-not-cordoned": Slug(
         ExitStatus.NOT_FOUND,
         "There is no such machine in the cluster, or Holdfast has not cordoned it: there is "

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, TextIO
 
 from holdfast.cli import story
 from holdfast.cli.controller import status_of_outcome
-from holdfast.cli.incidents import incidents_of
 from holdfast.cli.output import json_result, styled, talk, want_json
+from holdfast.cli.source import incidents_of
 from holdfast.cli.status import status_of
 from holdfast.cli.tail import TICK_S, Line, Tail, prefixed
 from holdfast.errors import ExitStatus

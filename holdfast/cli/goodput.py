@@ -1,7 +1,5 @@
 """`holdfast goodput`: where every second of a job went."""
 
-import time
-
 from holdfast.cli import story
 from holdfast.cli.cluster import Context, Namespace, On, reached
 from holdfast.cli.controller import Where
@@ -17,11 +15,8 @@ def goodput(
     as_json: AsJson = False,
 ) -> None:
     """Show the ledger of a job; its parts add up to the wall time."""
-    from holdfast.drivers.records import goodput as read
-
     with job_source(name, reached(on, context, namespace)) as source:
-        source.require_journal()
-        found = read(source.folder, time.time())
+        found = source.goodput()
     if as_json:
         json_result(found)
         return

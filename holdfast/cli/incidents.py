@@ -1,7 +1,5 @@
 """`holdfast incidents`: every fault of a job, its cause and its cost."""
 
-import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.cli import story
@@ -25,9 +23,7 @@ def incidents(
 ) -> None:
     """List the incidents of a job."""
     with job_source(name, reached(on, context, namespace)) as source:
-        source.require_journal()
-        found = incidents_of(source.folder)
-        _show(found, source.folder.name, as_json)
+        _show(source.incidents(), source.name, as_json)
 
 
 def _show(found: "list[Incident]", job: str, as_json: bool) -> None:
@@ -37,13 +33,6 @@ def _show(found: "list[Incident]", job: str, as_json: bool) -> None:
         result(table(HEADER, map(row, found)))
     else:
         talk(f"{job} has had no incidents")
-
-
-def incidents_of(folder: Path) -> "list[Incident]":
-    """All incidents with their bills, from the journal."""
-    from holdfast.drivers.records import incidents as read
-
-    return read(folder, time.time())
 
 
 def row(incident: "Incident") -> tuple[str, ...]:

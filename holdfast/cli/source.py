@@ -1,14 +1,13 @@
 """Where a verb reads a job from: its folder on this machine, or its record in a cluster.
 
-Whatever the place, a verb gets a status when it asks and a folder with the journal, so that there
-is one code for what it prints. For a job in a cluster the folder is a temporary one, filled from
-the record at each look; its lock is held while the job has a controller there, which is how the
-code for folders knows that time goes on.
+Whatever the place, a verb asks for the same things, in the shapes of `holdfast.status`, so that
+there is one code for what it prints. A record is written by the controller from its journal by the
+code that reads folders here, so both places tell the same story.
 """
 
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -19,7 +18,7 @@ from holdfast.errors import Error
 
 if TYPE_CHECKING:
     from holdfast.drivers.kubernetes.remote import Look
-    from holdfast.status import JobStatus
+    from holdfast.status import Goodput, Incident, JobStatus
 
 LOCAL_S = 0.5
 REMOTE_S = 2.0  # as often as a record is published
@@ -29,18 +28,29 @@ PATIENCE_S = 600.0  # a cluster that does not answer is asked again for so long
 class Source(Protocol):
     """A job that can be looked at."""
 
-    folder: Path
+    name: str
+    folder: Path | None  # with its logs, if it is on this machine
     refresh_s: float
     words: str  # after a verb and the name, to mean this job
 
     def status(self) -> "JobStatus":
-        """How it stands now; the folder is then as new."""
+        """How it stands now."""
+
+    def incidents(self) -> "list[Incident]":
+        """All incidents with their bills; in a cluster as of the last status."""
+
+    def goodput(self) -> "Goodput":
+        """Where the time went; in a cluster as of the last status."""
 
     def troubles(self) -> list[Error]:
         """What keeps its nodes from starting, as of the last status."""
 
-    def require_journal(self) -> None:
-        """Raise `Error` if the folder lacks the journal."""
+
+def incidents_of(folder: Path) -> "list[Incident]":
+    """All incidents with their bills, from the journal in a job's folder."""
+    from holdfast.drivers.records import incidents
+
+    return incidents(folder, time.time())
 
 
 class LocalSource:
@@ -50,36 +60,45 @@ class LocalSource:
     words = ""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        self.folder: Path | None = folder
+        self._folder = folder
+        self.name = folder.name
 
     def status(self) -> "JobStatus":
         """From its controller, else from the journal."""
         from holdfast.drivers.client import status
 
-        return status(self.folder)
+        return status(self._folder)
+
+    def incidents(self) -> "list[Incident]":
+        """From the journal."""
+        return incidents_of(self._folder)
+
+    def goodput(self) -> "Goodput":
+        """From the journal."""
+        from holdfast.drivers.records import goodput
+
+        return goodput(self._folder, time.time())
 
     def troubles(self) -> list[Error]:
         """None: its nodes are processes."""
         return []
-
-    def require_journal(self) -> None:
-        """It is there."""
 
 
 class RemoteSource:
     """A job in a cluster, as its record and its pods tell."""
 
     refresh_s = REMOTE_S
+    folder: Path | None = None
 
-    def __init__(self, session: Session, name: str, home: Path, held: ExitStack) -> None:
-        self._session, self._name, self._held = session, name, held
-        self.folder = home / name
+    def __init__(self, session: Session, name: str) -> None:
+        self._session = session
+        self.name = name
         self.words = f" --on kubernetes{session.words}"
-        self._locked: ExitStack | None = None
+        self._seen: Look | None = None
         self._last: JobStatus | None = None
         self._silent_since: float | None = None
         self._troubles: list[Error] = []
-        self._complete = True
 
     def status(self) -> "JobStatus":
         """What the record says; while the API server is away, what it said last."""
@@ -92,19 +111,23 @@ class RemoteSource:
             self._wait(error)
         return self._last
 
+    def incidents(self) -> "list[Incident]":
+        """As recorded."""
+        record = self._seen.record if self._seen is not None else None
+        return list(record.incidents) if record is not None else []
+
+    def goodput(self) -> "Goodput":
+        """As recorded; before the first record nothing has been counted."""
+        from holdfast.status import Goodput
+
+        record = self._seen.record if self._seen is not None else None
+        if record is not None:
+            return record.goodput
+        return Goodput(job=self.name, wall_s=0.0, ettr=0.0, ettr_1h=0.0, buckets={}, observed=True)
+
     def troubles(self) -> list[Error]:
         """What somebody has to do something about."""
         return self._troubles
-
-    def require_journal(self) -> None:
-        """Raise `Error` journal-away if the record holds the status alone."""
-        if not self._complete:
-            raise Error(
-                "journal-away",
-                f"the record of {self._name!r} in the cluster holds no journal",
-                why="it has grown beyond what a ConfigMap may hold; the controller has it whole",
-                help=f"holdfast status {self._name}{self.words}",
-            )
 
     def _wait(self, error: Error) -> None:
         now = time.monotonic()
@@ -117,44 +140,20 @@ class RemoteSource:
     def _look(self) -> "JobStatus":
         import msgspec
 
-        from holdfast.drivers.kubernetes.remote import controller_state, look, status
+        from holdfast.drivers.kubernetes.remote import look, require_managed, status
         from holdfast.drivers.kubernetes.remote_troubles import evidence, troubles
         from holdfast.drivers.kubernetes.submit_refusals import About
 
         session = self._session
-        seen = session.do(look(session.cluster, self._name, session.words))
+        seen = session.do(look(session.cluster, self.name, session.words))
+        require_managed(seen, session.words)
         found = session.do(evidence(session.cluster, seen))
-        about = About(f"job {self._name}", "v1", session.cluster.namespace, session.words)
-        self._troubles = troubles(seen, found, about)
-        self._fill(seen)
-        self._keep_lock(controller_state(seen) in ("alive", "starting"))
+        about = About(f"job {self.name}", "v1", session.cluster.namespace, session.words)
+        self._seen, self._troubles = seen, troubles(seen, found, about)
         told = status(seen)
         if self._troubles and told.phase == "waiting":
             told = msgspec.structs.replace(told, waiting_for=_in_short(self._troubles))
         return told
-
-    def _fill(self, seen: "Look") -> None:
-        """Bring the folder up to date."""
-        from holdfast.drivers.kubernetes.remote import require_managed
-        from holdfast.drivers.records import create
-
-        job = require_managed(seen, self._session.words)
-        if not self.folder.exists():
-            create(job, self.folder, now=seen.created_at)
-        if seen.record is not None and seen.record.journal is not None:
-            (self.folder / "journal.jsonl").write_bytes(seen.record.journal)
-        self._complete = seen.record is None or seen.record.journal is not None
-
-    def _keep_lock(self, wanted: bool) -> None:
-        from holdfast.drivers.records import locked
-
-        if wanted and self._locked is None:
-            self._locked = ExitStack()
-            self._locked.enter_context(locked(self.folder))
-            self._held.callback(self._locked.close)
-        elif not wanted and self._locked is not None:
-            self._locked.close()
-            self._locked = None
 
 
 def _in_short(troubles: list[Error]) -> str:
@@ -168,20 +167,14 @@ def job_source(name: str | None, reach: Reach | None) -> Iterator[Source]:
     if reach is None:
         yield LocalSource(job_folder(name))
         return
-    with connected(reach) as session, remote_source(session, name) as source:
-        yield source
+    with connected(reach) as session:
+        yield remote_source(session, name)
 
 
-@contextmanager
-def remote_source(session: Session, name: str | None) -> Iterator[RemoteSource]:
+def remote_source(session: Session, name: str | None) -> RemoteSource:
     """A job in the cluster of a session, looked at once already."""
-    import tempfile
-
     from holdfast.drivers.kubernetes.remote import newest
 
-    name = name or session.do(newest(session.cluster, session.words))
-    with ExitStack() as held:
-        home = held.enter_context(tempfile.TemporaryDirectory(prefix="holdfast-"))
-        source = RemoteSource(session, name, Path(home), held)
-        source.status()
-        yield source
+    source = RemoteSource(session, name or session.do(newest(session.cluster, session.words)))
+    source.status()
+    return source

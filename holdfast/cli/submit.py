@@ -190,8 +190,9 @@ def _follow(session: Session, name: str, as_json: bool) -> ExitStatus:
     from holdfast.cli.source import remote_source
     from holdfast.cli.watch import follow
 
-    with remote_source(session, name) as source, _stopping(session, name) as pass_on:
-        told: set[str] = set()
+    source = remote_source(session, name)
+    told: set[str] = set()
+    with _stopping(session, name) as pass_on:
 
         def tick(_status: object) -> None:
             pass_on()

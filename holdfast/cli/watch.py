@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from holdfast.cli import story
 from holdfast.cli.cluster import Context, Namespace, On, reached
 from holdfast.cli.controller import Where
-from holdfast.cli.incidents import HEADER, incidents_of, row
+from holdfast.cli.incidents import HEADER, row
 from holdfast.cli.output import AsJson, JobName, is_terminal, result, table
 from holdfast.cli.source import Source, job_source
 
@@ -60,7 +60,7 @@ def _live(source: Source, tick: Callable[["JobStatus"], object]) -> "JobStatus":
 def _page(source: Source, status: "JobStatus") -> str:
     """Status and the newest incidents."""
     text = story.labelled(story.status_lines(status, source.words))
-    newest = incidents_of(source.folder)[-INCIDENTS_SHOWN:]
+    newest = source.incidents()[-INCIDENTS_SHOWN:]
     return f"{text}\n\n{table(HEADER, map(row, newest))}" if newest else text
 
 

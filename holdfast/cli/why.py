@@ -8,7 +8,6 @@ import typer
 from holdfast.cli import story
 from holdfast.cli.cluster import Context, Namespace, On, reached
 from holdfast.cli.controller import Where
-from holdfast.cli.incidents import incidents_of
 from holdfast.cli.output import AsJson, JobName, duration, json_result, result, styled, talk
 from holdfast.cli.source import job_source
 from holdfast.errors import Error
@@ -33,10 +32,9 @@ def why(
     """Explain the last incident, or what the job is waiting for."""
     with job_source(name, reached(on, context, namespace)) as source:
         status = source.status()
-        source.require_journal()
-        found = incidents_of(source.folder)
+        found = source.incidents()
         incident = _chosen(found, number, status.job, source.words)
-        tail = _log_tail(source.folder, incident) if incident else []
+        tail = _log_tail(source.folder, incident) if incident and source.folder else []
         if as_json:
             json_result(_fields(status, incident, tail))
         elif incident is None:

@@ -23,7 +23,7 @@ def raised() -> set[str]:
 
 def test_every_error_of_a_cluster_has_an_entry() -> None:
     assert raised() - {"job-not-found"} <= set(ENTRIES)
-    assert {"kubernetes-missing", "machine-not-cordoned", "journal-away"} <= set(ENTRIES)
+    assert {"kubernetes-missing", "machine-not-cordoned"} <= set(ENTRIES)
 
 
 def test_every_entry_is_an_error_and_stands_once() -> None:

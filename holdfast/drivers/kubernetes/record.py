@@ -133,8 +133,8 @@ def _text(value: object) -> str:
     return msgspec.json.encode(value).decode()
 
 
-async def recorded(cluster: Cluster, job: str) -> Recorded | None:
-    """The record of a job, if there is one."""
+async def recorded(cluster: Cluster, job: str, *, journal: bool = True) -> Recorded | None:
+    """The record of a job, if there is one; with the journal if that is wanted."""
     try:
         data = (await cluster.get(CONFIG_MAPS, record_name(job)))["data"]
     except NotFoundError:
@@ -143,7 +143,7 @@ async def recorded(cluster: Cluster, job: str) -> Recorded | None:
         status=msgspec.json.decode(data["status.json"], type=JobStatus),
         incidents=msgspec.json.decode(data["incidents.json"], type=tuple[Incident, ...]),
         goodput=msgspec.json.decode(data["goodput.json"], type=Goodput),
-        journal=await _journal(cluster, job),
+        journal=await _journal(cluster, job) if journal else None,
     )
 
 

@@ -78,7 +78,7 @@ async def look(cluster: Cluster, name: str, words: str = "") -> Look:
 
 async def _look(cluster: Cluster, name: str, words: str) -> Look:
     file = await _found(cluster, f"{name}-job")
-    record = await recorded(cluster, name)
+    record = await recorded(cluster, name, journal=False)
     pods = (await cluster.listed(PODS, Pod, labels=f"{JOB}={name}")).items
     if file is None and record is None and not pods:
         raise await _unknown(cluster, name, words)

@@ -33,7 +33,7 @@ from holdfast.drivers.kubernetes.manifests.render import render
 from holdfast.drivers.kubernetes.manifests.request import Body, Request
 from holdfast.drivers.kubernetes.manifests.support import controller
 from holdfast.drivers.kubernetes.pods import Pod
-from holdfast.drivers.kubernetes.record import record_name, recorded
+from holdfast.drivers.kubernetes.record import journal_name, record_name, recorded
 from holdfast.drivers.kubernetes.submit_refusals import About, about, refused
 from holdfast.drivers.kubernetes.submit_withdraw import until_gone, withdraw
 from holdfast.errors import Error
@@ -134,7 +134,7 @@ async def standing(cluster: Cluster, request: Request) -> Standing:
         return Standing(exists=False, running=False)  # its schedule may be changed at any time
     if not request.managed:
         return await _plain(cluster, request)
-    found = await recorded(cluster, request.name)
+    found = await recorded(cluster, request.name, journal=False)
     if found is not None and found.status.outcome is not None:
         return Standing(exists=True, running=False)
     runs = await _there(cluster, DEPLOYMENTS, f"{request.name}-controller")
@@ -256,7 +256,8 @@ async def _former_stopped(cluster: Cluster, request: Request) -> None:
 
 async def _former_removed(cluster: Cluster, name: str, bodies: Sequence[Body]) -> None:
     await cluster.patch(CONFIG_MAPS, f"{name}-job", {"metadata": {"annotations": {STOP: None}}})
-    await cluster.delete(CONFIG_MAPS, record_name(name))
+    for map_name in (record_name(name), journal_name(name)):
+        await cluster.delete(CONFIG_MAPS, map_name)
     for body in reversed(bodies):
         await cluster.delete(kind_of(body), body["metadata"]["name"], foreground=True)
     for pod in (await cluster.listed(PODS, Pod, labels=f"{JOB}={name}")).items:

@@ -23,7 +23,7 @@ from holdfast.drivers.kubernetes.submit import STOP, rehearse, start_scheduled, 
 from holdfast.drivers.kubernetes.submit_withdraw import withdraw
 from holdfast.errors import Error
 from holdfast.spec.cluster import ENGINES, Engine
-from holdfast.status import JobStatus
+from holdfast.status import Goodput, JobStatus
 from tests.drivers.kubernetes.asking import job
 from tests.drivers.kubernetes.cluster.fake import FakeCluster, cluster
 from tests.drivers.kubernetes.cluster.faults import Fault
@@ -76,8 +76,12 @@ async def ended(api: Api, outcome: str = "succeeded") -> None:
     )  # fmt: skip
     meta: Body = {"name": "run-record", "labels": {JOB: "run", MANAGED_BY: "holdfast"}}
     meta["namespace"] = "default"
-    data = {"status.json": msgspec.json.encode(status).decode()}
+    ledger = Goodput(job="run", wall_s=1.0, ettr=1.0, ettr_1h=1.0, buckets={}, observed=True)
+    said = {"status.json": status, "incidents.json": [], "goodput.json": ledger}
+    data = {name: msgspec.json.encode(value).decode() for name, value in said.items()}
     await api.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": data})
+    journal = {**meta, "name": "run-journal"}
+    await api.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": journal})
 
 
 SPECIAL: dict[str, dict[str, Any]] = {
@@ -322,7 +326,8 @@ def test_a_scheduled_run_starts_a_controller_with_the_rights_it_has() -> None:
             wish = {"metadata": {"annotations": {STOP: "now"}}}
             await api.patch(CONFIG_MAPS, "run-job", wish)
         await start_scheduled(mine, run)
-        assert it.store.find(CONFIG_MAPS, "default", "run-record") is None
+        for name in ("run-record", "run-journal"):
+            assert it.store.find(CONFIG_MAPS, "default", name) is None
         kept = it.store.get(CONFIG_MAPS, "default", "run-job")["metadata"]
         assert STOP not in kept.get("annotations", {})
         await mine.close()

@@ -12,7 +12,8 @@ from holdfast.drivers.kubernetes.manifests.request import Body, Request
 from holdfast.spec.cluster import Engine
 
 RBAC = "rbac.authorization.k8s.io"
-OWN_MAPS = ("job", "record", "journal")  # the job file, with the wish to stop; the record
+RECORDS = ("record", "journal")
+OWN_MAPS = ("job", *RECORDS)  # the job file, with the wish to stop; the record
 
 OBJECTS: dict[Engine, tuple[str, str]] = {  # API group and resource of the engine's main object
     "job": ("batch", "jobs"),
@@ -99,7 +100,7 @@ def submitter_rules(request: Request) -> list[Body]:
         _rule("apps", ["deployments"], ["get", "watch", "delete"], [name]),
         _rule("", ["pods"], ["get", "list", "watch", "delete"]),
         _rule("", ["configmaps"], ["get", "patch"], [f"{request.name}-job"]),
-        _rule("", ["configmaps"], ["get", "delete"], [f"{request.name}-record"]),
+        _rule("", ["configmaps"], ["get", "delete"], [f"{request.name}-{x}" for x in RECORDS]),
         *_gang_rules(request),
     ]
 
