@@ -19,8 +19,14 @@ import typer.main  # noqa: E402 - after the path
 
 from holdfast.cli.app import app  # noqa: E402
 from holdfast.cli.torchrun import FLAGS  # noqa: E402
+from holdfast.drivers.kubernetes.lint import CHECKS  # noqa: E402
+from holdfast.drivers.kubernetes.manifests.checks.effects import NEEDS  # noqa: E402
+from holdfast.drivers.kubernetes.manifests.checks.frameworks import MANAGED, PLAIN  # noqa: E402
+from holdfast.drivers.kubernetes.manifests.checks.limits import LIMITS, MODES  # noqa: E402
+from holdfast.drivers.kubernetes.manifests.gang import NATIVE_SINCE, possible  # noqa: E402
 from holdfast.errors import SLUGS, ExitStatus  # noqa: E402
 from holdfast.simulation.scenario import Mix, Scenario, shipped  # noqa: E402
+from holdfast.spec.cluster import ENGINES, Engine  # noqa: E402
 from holdfast.spec.load import job_schema  # noqa: E402
 
 REFERENCE = ROOT / "docs" / "reference"
@@ -37,6 +43,8 @@ EXIT_MEANINGS = {
 }
 
 SHAPES = ("status.py", "simulation/answer.py", "simulation/result.py", "simulation/swarm.py")
+
+FINDING = ("file", "slug", "level", "kind", "name", "path", "what", "why", "help")
 
 FILES = (
     ("job.json", "`run`", "The validated job, paths made absolute."),
@@ -288,6 +296,35 @@ Removing the folder of an ended job removes all there is of it.
 """
 
 
+def lint() -> str:
+    """Every check of `holdfast lint`, by the part of Kubernetes that it is about."""
+    parts: dict[str, list[Any]] = {}
+    for check in CHECKS.values():
+        parts.setdefault(check.look.__module__, []).append(check)
+    body = "\n\n".join(_checks(module, found) for module, found in sorted(parts.items()))
+    errors = sum(check.level == "error" for check in CHECKS.values())
+    return f"""# Checks of manifests
+
+`holdfast lint FILE...` looks at Kubernetes manifests, ours or anybody's, for what no schema can
+tell: {errors} errors, which a cluster refuses or which break training, and
+{len(CHECKS) - errors} warnings, which will cost time some day. Exit status 2 where there is an
+error. `holdfast validate --engine E job.yaml` looks at what a job file would be rendered to.
+
+{body}
+"""
+
+
+def _checks(module: str, found: list[Any]) -> str:
+    told = ast.get_docstring(ast.parse(Path(sys.modules[module].__file__ or "").read_text())) or ""
+    rows = [
+        (f"`{c.slug}`", c.level, ", ".join(c.at).replace("*", "anything"), c.why, c.help)
+        for c in found
+    ]
+    title = told.partition("\n")[0].removeprefix("Traps ").rstrip(".")
+    head = table(("check", "level", "looks at", "why", "help"), rows)
+    return f"## {title[0].upper()}{title[1:]}\n\n{head}"
+
+
 def json_shapes() -> str:
     """The JSON shapes, from the source of where they are defined, comments included."""
     sources = [(ROOT / "holdfast" / path).read_text() for path in SHAPES]
@@ -315,6 +352,7 @@ end in `_s`.
 | `logs` (one object a line) | `attempt`, `rank`, `line` |
 | `stop` | `job`, `asked`, `killed_count` |
 | `validate` | `valid`, `job` |
+| `lint` | `error_count`, `warning_count`, `findings` [{", ".join(f"`{k}`" for k in FINDING)}] |
 | `simulate SCENARIO` | `Answer` |
 | `simulate SCENARIO --sweep ...` | `SweepAnswer` |
 | `simulate --swarm` | `worlds`, `outcomes` {{outcome or `foul`: count}}, `fouls` [`Told`] |
@@ -347,6 +385,59 @@ def _comment(field: ast.AnnAssign, lines: list[str]) -> str:
     return " ".join(match[1] for match in found if match)
 
 
+def engines() -> str:
+    """What each engine honours."""
+    needs = table(
+        ["setting", "needs"], [[f"`{path}`", needed] for path, (needed, _) in NEEDS.items()]
+    )
+    return f"""# Engines
+
+What each engine of `holdfast render --engine` can do. A setting that is given to an engine which
+cannot honour it is an error, `engine-unfit`; nothing is dropped silently.
+
+## Settings
+
+Everything in the job file that is not in this table is honoured by every engine in both modes.
+`m`: in managed mode, `p`: in plain mode. A section stands for all that is in it.
+
+{table(["setting", *ENGINES], [_honoured(path) for path in LIMITS])}
+
+## Frameworks
+
+Managed mode starts {" and ".join(f"`{name}`" for name in MANAGED)} on every engine. Plain mode:
+
+{table(["engine", "frameworks"], [[e, ", ".join(PLAIN[e])] for e in ENGINES])}
+
+## Gangs
+
+Kinds of `scheduling.gang`, with the first version of Kubernetes whose own gangs work with the
+engine.
+
+{table(["engine", "managed", "plain", "native since"], [_gangs(e) for e in ENGINES])}
+
+## Settings that need another
+
+Without it they would have no effect, which is an error too, `setting-idle`.
+
+{needs}
+"""
+
+
+def _honoured(path: str) -> list[str]:
+    cells = [
+        " ".join(mode[0] for mode in MODES if (engine, mode) in LIMITS[path].where)
+        for engine in ENGINES
+    ]
+    return [f"`{path}`", *cells]
+
+
+def _gangs(engine: Engine) -> list[str]:
+    kinds = [", ".join(possible(engine, mode, (9, 0))) for mode in MODES]
+    since = NATIVE_SINCE["pods" if engine == "cronjob" else engine]
+    native = "native" in " ".join(kinds)
+    return [engine, *kinds, f"{since[0]}.{since[1]}" if native else ""]
+
+
 PAGES = {
     "cli.md": cli,
     "job.md": job,
@@ -355,6 +446,8 @@ PAGES = {
     "exit-status.md": exit_status,
     "torchrun-flags.md": torchrun_flags,
     "files.md": files,
+    "engines.md": engines,
+    "lint.md": lint,
     "json.md": json_shapes,
 }
 

@@ -154,6 +154,11 @@ SLUGS: dict[str, Slug] = {
         "A process in which worlds are simulated was killed from outside, most often by the kernel "
         "for want of memory. The worlds it had are lost; each can be run again by its seed.",
     ),
+    "manifest-unreadable": Slug(
+        ExitStatus.USAGE,
+        "A file with Kubernetes manifests does not exist, cannot be read, is not YAML, gives a key "
+        "twice, or holds no objects. Nothing was looked at.",
+    ),
     "image-missing": Slug(
         ExitStatus.USAGE,
         "A job on Kubernetes runs in a container image, and the job file names none. Nothing was "

@@ -17,6 +17,11 @@ import pytest
 LEFTOVER_DEADLINE_S = 10.0
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--update-golden` takes what is rendered now for right, and shows what that changes."""
+    parser.addoption("--update-golden", action="store_true", help="rewrite the golden files")
+
+
 def pytest_configure() -> None:
     """A shell that runs us in the background has SIGINT ignored; the jobs we start must not."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -12,6 +12,7 @@ from holdfast.cli import (
     explain,
     goodput,
     incidents,
+    lint,
     logs,
     render,
     resume,
@@ -66,6 +67,7 @@ app.command("stop")(stop.stop)
 app.command("resume")(resume.resume)
 app.command("validate")(validate.validate)
 app.command("render")(render.render)
+app.command("lint")(lint.lint)
 app.command("schema")(schema.schema)
 app.command("simulate")(simulate.simulate)
 app.command("doctor")(doctor.doctor)

@@ -5,7 +5,8 @@ spares, a queue for the priority in it. Both the rendering with the context alon
 the value are made; what counts is whether they differ.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple, get_args
 
 from pydantic import BaseModel
@@ -17,7 +18,7 @@ class Setting(NamedTuple):
     """A value for a path, and the job around it."""
 
     value: Any
-    around: dict[str, Any] = {}
+    around: Mapping[str, Any] = MappingProxyType({})
     managed: Any = None  # another value for managed mode, where the first one is the default
 
 
@@ -194,7 +195,7 @@ def _section(annotation: object) -> type[BaseModel] | None:
     return inner[0] if inner and type(None) in get_args(annotation) else None
 
 
-def with_value(around: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
+def with_value(around: Mapping[str, Any], path: str, value: Any) -> dict[str, Any]:
     """`around` with a value at a path; sections in between are copied."""
     head, _, rest = path.partition(".")
     if not rest:

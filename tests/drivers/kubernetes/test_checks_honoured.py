@@ -1,18 +1,23 @@
 """No setting is ever dropped silently: it changes what is rendered, or it is an error.
 
 Every optional setting of the job file is set to something else than its default, for every engine
-in both modes.
+in both modes; whatever is rendered then is also valid by schema and by lint.
 """
 
+import json
+from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import pytest
 
+from holdfast.drivers.kubernetes.lint import lint
 from holdfast.drivers.kubernetes.manifests.checks import frameworks, limits, problems
 from holdfast.drivers.kubernetes.manifests.render import unchecked
 from holdfast.drivers.kubernetes.manifests.request import Body, Request
 from holdfast.spec import job_from_dict
 from holdfast.spec.cluster import ENGINES, Engine, Mode
+from tests.drivers.kubernetes import schemas
 from tests.drivers.kubernetes.settings import (
     CHOICE,
     SETTINGS,
@@ -24,7 +29,7 @@ from tests.drivers.kubernetes.settings import (
 PLACES = sorted(limits.EVERYWHERE)
 
 
-def asked(engine: Engine, mode: Mode, keys: dict[str, Any]) -> Request:
+def asked(engine: Engine, mode: Mode, keys: Mapping[str, Any]) -> Request:
     """A request for these keys and whatever else the engine cannot do without."""
     nodes = keys.get("nodes", {})
     whole = {
@@ -40,7 +45,7 @@ def asked(engine: Engine, mode: Mode, keys: dict[str, Any]) -> Request:
     return Request(job_from_dict(whole, where="test"), engine, mode, "team")
 
 
-def _framework(engine: Engine, mode: Mode, keys: dict[str, Any]) -> str:
+def _framework(engine: Engine, mode: Mode, keys: Mapping[str, Any]) -> str:
     known = frameworks.known(engine, mode)
     wanted: str = keys.get("framework", known[0])
     return wanted if wanted in known else known[0]
@@ -51,14 +56,19 @@ def rendered(request: Request) -> list[Body]:
     return [body for body in unchecked(request) if body["kind"] != "ConfigMap"]
 
 
-def outcome(path: str, engine: Engine, mode: Mode) -> str:
-    """What becomes of a setting: `error`, `changes`, `file` or `dropped`."""
+def with_setting(path: str, engine: Engine, mode: Mode) -> Request:
+    """A request with this setting, and what it needs around it."""
     setting = SETTINGS[path]
     value = setting.managed if mode == "managed" and setting.managed is not None else setting.value
-    request = asked(engine, mode, with_value(setting.around, path, value))
+    return asked(engine, mode, with_value(setting.around, path, value))
+
+
+def outcome(path: str, engine: Engine, mode: Mode) -> str:
+    """What becomes of a setting: `error`, `changes`, `file` or `dropped`."""
+    request = with_setting(path, engine, mode)
     if problems(request):
         return "error"
-    if rendered(request) != rendered(asked(engine, mode, setting.around)):
+    if rendered(request) != rendered(asked(engine, mode, SETTINGS[path].around)):
         return "changes"
     return "file" if mode == "managed" and _from_file(path, engine) else "dropped"
 
@@ -72,7 +82,7 @@ def _from_file(path: str, engine: Engine) -> bool:
 def test_a_setting_is_honoured_or_refused_by_every_engine(path: str) -> None:
     found = {place: outcome(path, *place) for place in PLACES}
     assert [place for place, what in found.items() if what == "dropped"] == []
-    assert {what for what in found.values()} != {"error"}, "nobody can use it"
+    assert set(found.values()) != {"error"}, "nobody can use it"
 
 
 @pytest.mark.parametrize("path", SETTINGS)
@@ -82,6 +92,22 @@ def test_a_setting_is_refused_only_where_the_table_says_so(path: str) -> None:
     wrong = {place for place in PLACES if not limits.honours(path, *place)}
     assert wrong <= refused
     assert limits.told(limits.EVERYWHERE - wrong)
+
+
+@cache
+def wrong(body: str) -> tuple[str, ...]:
+    """What the schema of its kind says against an object; many are the same."""
+    return tuple(schemas.problems(json.loads(body)))
+
+
+@pytest.mark.parametrize("path", SETTINGS)
+def test_what_a_setting_renders_to_is_valid_and_sound(path: str) -> None:
+    requests = [with_setting(path, *place) for place in PLACES]
+    for request in (request for request in requests if not problems(request)):
+        bodies = unchecked(request)
+        told = [line for body in bodies for line in wrong(json.dumps(body, sort_keys=True))]
+        errors = [finding for finding in lint(bodies) if finding.level == "error"]
+        assert (told, errors) == ([], []), request
 
 
 def test_there_is_a_value_for_every_optional_setting() -> None:

@@ -48,6 +48,11 @@ def test_a_note_with_a_kind_wins() -> None:
     assert notes.at(("Pod", "spec", "y")) is None
 
 
+def test_a_comment_may_be_for_one_value_only() -> None:
+    body = {"kind": "Pod", "a": {"mount": False}, "b": {"mount": True}}
+    assert document(body, Notes({"*.mount=true": "Why."})).count("# Why.\n  mount: true") == 1
+
+
 NESTED = {
     "a": {"b": [{"c": "x\n\ny\n", "d": [[1, {"e": "f"}], {}]}]},
     "g": {"h": ["i" * 60, {"j": 1, "k": 2}]},

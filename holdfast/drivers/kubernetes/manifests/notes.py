@@ -1,8 +1,9 @@
 """Comments of the manifests: where a choice is not obvious, the reason in a sentence.
 
 The key is the place: the kind and the keys below it without list positions, or `*` and the last
-keys for any kind. A comment stands at the first such place of a stream. The reasons were measured
-or read in the engines' sources; docs/guides/engines.md tells them at length.
+keys for any kind; `=value` at its end: only with this value. A comment stands at the first such
+place of a stream. The reasons were measured or read in the engines' sources; docs/guides/engines.md
+tells them at length.
 """
 
 NOTES: dict[str, str] = {
@@ -12,7 +13,7 @@ NOTES: dict[str, str] = {
         "A machine that does not answer is left after 20 s; Kubernetes alone would wait 300 s."
     ),
     "*.spec.dnsPolicy": "With the host's network, names of the cluster are found only like this.",
-    "*.spec.automountServiceAccountToken": "Training needs no rights in the cluster.",
+    "*.spec.automountServiceAccountToken=false": "Training needs no rights in the cluster.",
     "*.containers.readinessProbe": (
         "Ready: the agent has found the controller. Whether training moves on is not asked here, "
         "or a queue would take a waiting job for a broken one."
@@ -29,9 +30,7 @@ NOTES: dict[str, str] = {
         "Nodes have to find each other before they are ready."
     ),
     "Deployment.spec.strategy": "Never two controllers at a time, not even during an update.",
-    "Deployment.spec.template.spec.automountServiceAccountToken": (
-        "The only pod of the job that talks to Kubernetes."
-    ),
+    "*.spec.automountServiceAccountToken=true": "The only pod that talks to Kubernetes.",
     "PodDisruptionBudget.spec.minAvailable": (
         "A number of pods: maxUnavailable needs the scale of their owner, and where the owner has "
         "none, as a Job, nothing may be evicted at all."
@@ -68,7 +67,6 @@ NOTES: dict[str, str] = {
     # ── other engines ──
     "JobSet.spec.failurePolicy": "A Job that fails for good ends the set; no restart hides it.",
     "*.schedulingPolicy.minAvailable": "The gang is what trains; spares join when there is room.",
-    "Volcano Job.spec.maxRetry": "Every RestartPod counts, and the default is 3.",
     "Job.spec.maxRetry": "Every restart of a pod counts, and the default is 3.",
     "Job.spec.minSuccess": "Done when as many have succeeded as train; the rest is ended.",
     "Job.spec.minAvailable": "The gang is what trains; spares join when there is room.",
@@ -76,12 +74,14 @@ NOTES: dict[str, str] = {
     "PodGroup.spec.minResources": "Of the gang without its spares, or it would wait for theirs.",
     "PodGroup.spec.schedulingPolicy": "The gang is what trains; spares join when there is room.",
     "TFJob.spec.successPolicy": "Without it the job ends with worker 0, whoever still trains.",
-    "PyTorchJob.spec.pytorchReplicaSpecs.Worker.restartPolicy": (
+    "*.Worker.restartPolicy=ExitCode": (
         "From exit status 128 on a pod is replaced at once, below that the job has failed."
     ),
     "*.cleanPodPolicy": "What still runs at the end is removed, finished pods keep their logs.",
     "TrainJob.spec.runtimeRef": (
         "A runtime of its own: failure policies can only be set there, not in the TrainJob."
     ),
-    "MPIJob.spec.launcherCreationPolicy": "mpirun gives up if it starts before its workers.",
+    "*.launcherCreationPolicy=WaitForWorkersReady": (
+        "An mpirun that starts before its workers gives up."
+    ),
 }

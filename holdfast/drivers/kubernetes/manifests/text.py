@@ -36,16 +36,20 @@ def document(body: Body, notes: "Notes") -> str:
 
 class Notes:
     """Comments by place, each given once. A place is the kind and the keys below it, list positions
-    left out; the most specific entry (one with a kind) wins over one that starts with `*`."""
+    left out; the most specific entry (one with a kind) wins over one that starts with `*`. A place
+    that ends in `=value` is meant only with this value."""
 
     def __init__(self, table: dict[str, str]):
         self._table = {tuple(place.split(".")): text for place, text in table.items()}
+        self._valued = {path[-1].partition("=")[0] for path in self._table if "=" in path[-1]}
         self._told: set[str] = set()
         self._asked: set[Path] = set()
         self._written: dict[tuple[int, Path], tuple[object, list[str]]] = {}
 
-    def at(self, path: Path) -> str | None:
+    def at(self, path: Path, value: object = None) -> str | None:
         """The comment for this place, if it has not been given yet."""
+        if path[-1] in self._valued and not isinstance(value, (dict, list)):
+            path = (*path[:-1], f"{path[-1]}={scalar(value)}")
         if path in self._asked:
             return None
         self._asked.add(path)
@@ -77,7 +81,7 @@ class Notes:
 def _mapping(body: Body, path: Path, notes: Notes) -> Iterator[str]:
     for key, value in body.items():
         here = (*path, key)
-        text = notes.at(here)
+        text = notes.at(here, value)
         if text is not None:
             yield from _comment(text)
         yield from _entry(f"{scalar(key)}:", value, here, notes)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 
 from holdfast.drivers.kubernetes.manifests.groups import fewest
 from holdfast.drivers.kubernetes.manifests.pod import CONTROLLER_PORT
-from holdfast.drivers.kubernetes.manifests.request import Request, gpus
+from holdfast.drivers.kubernetes.manifests.request import Request
 from holdfast.drivers.kubernetes.manifests.support.services import METRICS_PORT
 from holdfast.errors import Error
 from holdfast.spec import Job
@@ -175,7 +175,8 @@ def _spares(request: Request) -> Iterator[Error]:
             "spares with a priority of their own are a workload of their own, which Kueue admits "
             "or not as a whole",
         )
-    if gpus(job) != job.resources.gpus and job.resources.gpus:
+    claimed = [claim for claim in job.resources.claims if "gpu" in (claim.device_class or "")]
+    if job.resources.gpus and claimed:
         yield _clash(
             "resources.gpus",
             "resources.claims",

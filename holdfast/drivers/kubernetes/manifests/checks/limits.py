@@ -80,7 +80,10 @@ LIMITS: dict[str, Limit] = {
     "elasticity": ELASTIC,
     "roles": TENSORFLOW,
     "mpi.slots_per_node": MPIRUN,
-    "mpi.implementation": MPIRUN,
+    "mpi.implementation": Limit(
+        plain("mpijob", "volcano"),
+        "nothing there runs mpirun, or Trainer, which knows OpenMPI only",
+    ),
     "mpi.options": MPIRUN,
     "mpi.ssh_folder": MPIRUN,
     "mpi.launcher_cpu": LAUNCHER,

@@ -2,8 +2,8 @@
 
 What a value is can be told by its own shape (keys of clouds and forges have prefixes, private keys
 a header, tokens of the web three parts) or by the name of its variable. Words are compared whole,
-so that TOKENIZERS_PARALLELISM and MAX_TOKENS pass; so do paths, numbers and short words. The value
-is never repeated in the message.
+so that TOKENIZERS_PARALLELISM and MAX_TOKENS pass; so do paths, numbers and short words. No pattern
+is open at both ends, or a long argument would take minutes. The value is never repeated.
 """
 
 import re
@@ -21,7 +21,7 @@ SHAPES = re.compile(
       | AIza[A-Za-z0-9_-]{35}
       | eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,} )
     | -----BEGIN\ [A-Z ]*PRIVATE\ KEY
-    | [a-z][a-z0-9+.-]*://[^\s/:@]+:[^\s/@]+@""",
+    | \b[a-z][a-z0-9+.-]{1,20}://[^\s/:@]{1,99}:[^\s/@]{1,999}@""",
     re.VERBOSE,
 )
 WORDS = frozenset(

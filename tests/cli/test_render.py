@@ -1,0 +1,177 @@
+"""`holdfast render` and `validate --engine`, as processes: what they print, refuse and cost."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+JOB = """
+name: gpt
+script: src/train.py
+workdir: /app
+nodes: {count: 2, spares: 1}
+image: registry.example/train:1
+"""
+
+
+def holdfast(*words: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "holdfast.cli", *words],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **environment},
+        timeout=120,
+    )
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    found = tmp_path / "job.yaml"
+    found.write_text(JOB)
+    return found
+
+
+def test_it_prints_a_stream_that_says_where_it_comes_from(file: Path) -> None:
+    run = holdfast("render", str(file), "--engine", "job", "--namespace", "team")
+    assert (run.returncode, run.stderr) == (0, "")
+    bodies = list(yaml.safe_load_all(run.stdout))
+    assert {"Job", "Service", "Role", "ConfigMap", "Deployment"} <= {b["kind"] for b in bodies}
+    assert {b["metadata"]["namespace"] for b in bodies} == {"team"}
+    assert "# " in run.stdout
+    assert str(file.parent) not in run.stdout, "paths are those of the image"
+
+
+def test_the_same_file_gives_the_same_text_in_every_process(file: Path) -> None:
+    texts = {holdfast("render", str(file), PYTHONHASHSEED=seed).stdout for seed in ("1", "2", "3")}
+    assert len(texts) == 1
+
+
+def test_the_engine_comes_from_the_file_unless_it_is_said(file: Path) -> None:
+    file.write_text(JOB + "kubernetes: {engine: jobset}\n")
+    assert "kind: JobSet" in holdfast("render", str(file)).stdout
+    said = holdfast("render", str(file), "--engine", "volcano").stdout
+    assert "batch.volcano.sh" in said
+    configuration = next(b for b in yaml.safe_load_all(said) if b["kind"] == "ConfigMap")
+    written = yaml.safe_load(configuration["data"]["job.yaml"])
+    assert written["kubernetes"]["engine"] == "volcano", "agents read what was rendered"
+
+
+def test_json_is_the_same_objects(file: Path) -> None:
+    text = holdfast("render", str(file), "--engine", "job").stdout
+    found = json.loads(holdfast("render", str(file), "--engine", "job", "--json").stdout)
+    assert found == list(yaml.safe_load_all(text))
+
+
+def test_mpijobs_come_in_two_versions(file: Path) -> None:
+    words = ("render", str(file), "--engine", "mpijob", "--mpi-version")
+    assert "kubeflow.org/v1\n" in holdfast(*words, "v1").stdout
+    assert "kubeflow.org/v2beta1\n" in holdfast(*words, "v2beta1").stdout
+
+
+def test_every_problem_is_told_at_once_and_nothing_is_rendered(file: Path) -> None:
+    file.write_text(JOB + "env: {DB_PASSWORD: correct horse}\n")
+    run = holdfast("render", str(file), "--engine", "job", "--mode", "plain")
+    assert (run.returncode, run.stdout) == (2, "")
+    assert "error[engine-unfit]: nodes.spares" in run.stderr
+    assert "error[secret-in-sight]: env.DB_PASSWORD" in run.stderr
+    assert run.stderr.count("\n  help: ") == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--engine", "jobs"), "help: --engine job"),
+        (("--kubernetes-version", "1.20"), "manifests are made for 1.31 to 1.37"),
+        (("--kubernetes-version", "new"), "--kubernetes-version new is not known"),
+        (("--mode", "other"), "error[usage]"),
+    ],
+)
+def test_a_wrong_option_is_a_usage_error(file: Path, words: tuple[str, ...], told: str) -> None:
+    run = holdfast("render", str(file), *words)
+    assert run.returncode == 2
+    assert told in run.stderr
+    assert "Traceback" not in run.stderr
+
+
+@pytest.mark.parametrize("version", ["1.36", "v1.36", "v1.36.2", "v1.36.2-gke.100"])
+def test_versions_are_taken_as_clusters_print_them(file: Path, version: str) -> None:
+    assert holdfast("render", str(file), "--kubernetes-version", version).returncode == 0
+
+
+def test_validate_for_an_engine_judges_the_manifests_and_no_file_of_this_machine(
+    file: Path,
+) -> None:
+    run = holdfast("validate", str(file), "--engine", "job")
+    assert run.returncode == 0, run.stderr
+    assert "is valid on job, managed: " in run.stdout
+    found = json.loads(holdfast("validate", str(file), "--engine", "job", "--json").stdout)
+    assert found["valid"] is True
+    assert not [f for f in found["findings"] if f["level"] == "error"]
+    assert holdfast("validate", str(file), "--engine", "tfjob", "--mode", "plain").returncode == 2
+
+
+# ── the same file on this machine ─────────────────────────────────────────────────────────────
+
+
+@pytest.mark.usefixtures("home")
+@pytest.mark.parametrize("keys", ["framework: jax", "sweep: {trials: 3}"])
+def test_what_only_a_cluster_can_run_is_refused_here(tmp_path: Path, keys: str) -> None:
+    (tmp_path / "train.py").write_text("")
+    job = tmp_path / "job.yaml"
+    job.write_text(f"name: x\nscript: train.py\n{keys}\n")
+    run = holdfast("run", str(job))
+    assert run.returncode == 2
+    assert "error[cluster-only]" in run.stderr
+    assert "holdfast render job.yaml --mode plain" in run.stderr
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_sections_for_a_cluster_are_left_alone_with_a_word(tmp_path: Path) -> None:
+    job = tmp_path / "job.yaml"
+    job.write_text(
+        "name: x\ncommand: ['true']\nimage: img\nresources: {gpus: 8}\nworkers_per_node: 1\n"
+        "network: {}\n"
+    )
+    run = holdfast("run", str(job))
+    assert run.returncode == 0, run.stderr
+    assert "note: a run on this machine has no use for image, resources\n" in run.stderr
+
+
+# ── figures ───────────────────────────────────────────────────────────────────────────────────
+
+
+def test_what_is_imported_is_no_kubernetes_client_and_no_torch(file: Path) -> None:
+    code = (
+        "import sys; from holdfast.cli import main; "
+        f"main(['render', {str(file)!r}, '--engine', 'job']); "
+        "print({m.split('.')[0] for m in sys.modules}, file=sys.stderr)"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = run.stderr
+    for heavy in ("torch", "numpy", "kubernetes", "lightkube", "asyncio", "rich", "websockets"):
+        assert f"'{heavy}'" not in loaded
+
+
+def test_a_large_job_takes_the_processor_no_longer_than_a_small_one(tmp_path: Path) -> None:
+    def seconds(count: int) -> float:
+        """Processor time of the best of three, so that a busy machine does not count."""
+        job = tmp_path / f"{count}.yaml"
+        job.write_text(f"name: x\nscript: t.py\nimage: i\nnodes: {count}\n")
+        return min(_processor_s("render", str(job), "--engine", "pods") for _ in range(3))
+
+    small, large = seconds(2), seconds(512)
+    assert small < 1.0
+    assert large < small + 0.2
+
+
+def _processor_s(*words: str) -> float:
+    before = os.times()
+    assert holdfast(*words).returncode == 0
+    after = os.times()
+    return (after.children_user - before.children_user) + (
+        after.children_system - before.children_system
+    )
