@@ -14,6 +14,7 @@ from holdfast.cli import (
     incidents,
     lint,
     logs,
+    operator,
     render,
     resume,
     run,
@@ -73,4 +74,5 @@ app.command("simulate")(simulate.simulate)
 app.command("doctor")(doctor.doctor)
 app.command("explain")(explain.explain)
 app.command("version")(version.version)
+app.command("operator")(operator.operator)
 app.command("controller", hidden=True)(drive)

@@ -1,0 +1,253 @@
+"""One TrainingJob brought closer to what it asks for: look, decide, say so, act.
+
+The status is written before anything is made or deleted, so that an operator that dies in between
+finds out what it was about to do. Every act may be done twice.
+"""
+
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from holdfast.drivers.kubernetes.cluster import (
+    CONFIG_MAPS,
+    LEASES,
+    PODS,
+    SECRETS,
+    ApiError,
+    Cluster,
+    DeniedError,
+    InvalidError,
+    Kind,
+    NotFoundError,
+)
+from holdfast.drivers.kubernetes.driver import STOP
+from holdfast.drivers.kubernetes.manifests.names import JOB
+from holdfast.drivers.kubernetes.manifests.request import Body
+from holdfast.drivers.kubernetes.pods import Pod
+from holdfast.drivers.kubernetes.record import record_name
+from holdfast.errors import Error
+from holdfast.operator import events
+from holdfast.operator.conditions import status_of
+from holdfast.operator.decide import BLOCKED_S, Decision, Known, Step, decide
+from holdfast.operator.definition import TRAINING_JOBS
+from holdfast.operator.sight import Sight, look
+from holdfast.operator.wanted import Wanted, owner_of, place, wanted
+
+Key = tuple[str, str]  # namespace and name
+
+
+class _Meta(msgspec.Struct, rename="camel"):
+    name: str
+    owner_references: list[Body] = []
+
+
+class _Owned(msgspec.Struct):
+    metadata: _Meta
+
+
+async def reconcile(
+    cluster: Cluster,
+    key: Key,
+    version: tuple[int, int],
+    *,
+    whole: bool = True,
+    clock: Callable[[], float] = time.time,
+) -> float | None:
+    """Do what there is to do; seconds until the next look, None if only news call for one.
+
+    `whole`: look after every object of the job, not only after those that make pods. Raises
+    `ApiError` where the same may succeed later.
+    """
+    namespace, name = key
+    try:
+        body = await cluster.get(TRAINING_JOBS, name, namespace=namespace)
+    except NotFoundError:
+        return None
+    if body["metadata"].get("deletionTimestamp"):
+        return None
+    try:
+        asked = wanted(body, version)
+    except Error as error:
+        told = f"{error.what}: {error.why} ({error.slug})"
+        decision = Decision(Step.WATCH, "Rejected", "SpecInvalid", told, None)
+        await _tell(cluster, body, decision, None, None, clock())
+        return None
+    sight = await look(cluster, body, asked, clock())
+    decision = decide(sight.known)
+    body = await _tell(cluster, body, decision, sight, asked, clock())
+    if decision.step is Step.MAKE and not whole and not sight.missing:
+        return decision.after_s
+    return await _act(cluster, body, decision, sight, asked, clock)
+
+
+async def _tell(
+    cluster: Cluster,
+    body: Body,
+    decision: Decision,
+    sight: Sight | None,
+    asked: Wanted | None,
+    now: float,
+) -> Body:
+    """Write the status if it says anything new; the TrainingJob with it."""
+    meta, old = body["metadata"], body.get("status") or {}
+    new = status_of(
+        old,
+        decision,
+        sight.record if sight else None,
+        outcome=sight.known.outcome if sight else None,
+        waiting_for=sight.waiting_for if sight else None,
+        digest=_begun(decision, sight.known if sight else None),
+        nodes=asked.request.nodes if asked else 0,
+        generation=meta.get("generation", 1),
+        now=now,
+    )
+    if new == old:
+        return body
+    patch = {"status": {**dict.fromkeys(old), **new}}  # a key that is gone is taken out
+    made = await cluster.patch(
+        TRAINING_JOBS, meta["name"], patch, part="status", namespace=meta["namespace"]
+    )
+    await events.post(cluster, made, events.said(old, new), now)
+    return made
+
+
+def _begun(decision: Decision, known: Known | None) -> str | None:
+    """The digest of the spec that is made now, unless the job was made from one before."""
+    if known is None or decision.step is not Step.MAKE:
+        return None
+    started = known.status.get("startedSpec")
+    return str(started) if started and known.there else known.digest
+
+
+async def _act(
+    cluster: Cluster,
+    body: Body,
+    decision: Decision,
+    sight: Sight,
+    asked: Wanted,
+    clock: Callable[[], float],
+) -> float | None:
+    match decision.step:
+        case Step.WATCH:
+            pass
+        case Step.MAKE:
+            return await _make(cluster, body, decision, sight, asked, clock)
+        case Step.ASK_STOP:
+            await _ask_stop(cluster, asked)
+        case Step.CLEAR:
+            await _clear(cluster, asked)
+        case Step.RENEW:
+            await _clear(cluster, asked)
+            await cluster.delete(
+                CONFIG_MAPS, record_name(asked.request.name), namespace=asked.request.namespace
+            )
+        case Step.EXPIRE:
+            meta = body["metadata"]
+            await cluster.delete(
+                TRAINING_JOBS, meta["name"], uid=meta["uid"], namespace=meta["namespace"]
+            )
+    return decision.after_s
+
+
+async def _make(
+    cluster: Cluster,
+    body: Body,
+    decision: Decision,
+    sight: Sight,
+    asked: Wanted,
+    clock: Callable[[], float],
+) -> float | None:
+    """Make what is missing; what is there is left as it is."""
+    try:
+        for wish in asked.objects:
+            if not await _is_there(cluster, wish):
+                await cluster.apply(wish)
+        await _adopt(cluster, body, asked)
+    except ApiError as error:
+        if error.transient:
+            raise
+        told = _told(error)
+        blocked = Decision(Step.WATCH, "Blocked", _reason(error), told, BLOCKED_S)
+        await _tell(cluster, body, blocked, sight, asked, clock())
+        return BLOCKED_S
+    return decision.after_s
+
+
+def _told(error: ApiError) -> str:
+    if isinstance(error, NotFoundError):
+        return f"the cluster does not know a kind that the engine needs: {error.message}"
+    return error.message
+
+
+def _reason(error: ApiError) -> str:
+    match error:
+        case DeniedError() if "exceeded quota" in error.message:
+            return "QuotaExceeded"
+        case DeniedError():
+            return "Forbidden"
+        case NotFoundError():
+            return "KindMissing"
+        case InvalidError():
+            return "Refused"
+        case _:
+            return "Conflict"
+
+
+async def _is_there(cluster: Cluster, body: Body) -> bool:
+    kind, name, namespace = place(body)
+    try:
+        await cluster.get(kind, name, namespace=namespace)
+    except NotFoundError:
+        return False
+    return True
+
+
+async def _ask_stop(cluster: Cluster, asked: Wanted) -> None:
+    """As `holdfast stop` does: the controller reads it, whenever it is there."""
+    name, namespace = f"{asked.request.name}-job", asked.request.namespace
+    patch = {"metadata": {"annotations": {STOP: "gently"}}}
+    try:
+        await cluster.patch(CONFIG_MAPS, name, patch, namespace=namespace)
+    except NotFoundError:
+        return
+
+
+async def _clear(cluster: Cluster, asked: Wanted) -> None:
+    """Remove what makes pods, then the pods: nobody is to make them anew."""
+    for body in reversed(asked.moving):
+        kind, name, namespace = place(body)
+        await cluster.delete(kind, name, namespace=namespace)
+    namespace = asked.request.namespace
+    labels = f"{JOB}={asked.request.name}"
+    for pod in (await cluster.listed(PODS, Pod, labels=labels, namespace=namespace)).items:
+        await cluster.delete(PODS, pod.metadata.name, uid=pod.uid, namespace=namespace)
+
+
+async def _adopt(cluster: Cluster, body: Body, asked: Wanted) -> None:
+    """What the controller has made goes with the TrainingJob too."""
+    if not asked.request.managed:
+        return
+    meta = body["metadata"]
+    name, namespace = meta["name"], meta["namespace"]
+    made: list[tuple[Kind, str]] = [
+        (CONFIG_MAPS, record_name(name)),
+        (SECRETS, f"{name}-token"),
+        (LEASES, f"{name}-controller"),
+    ]
+    if asked.request.engine == "pods":
+        labels = f"{JOB}={name}"
+        pods = (await cluster.listed(PODS, _Owned, labels=labels, namespace=namespace)).items
+        made += [(PODS, pod.metadata.name) for pod in pods if not pod.metadata.owner_references]
+    for kind, one in made:
+        await _own(cluster, kind, one, namespace, owner_of(body))
+
+
+async def _own(cluster: Cluster, kind: Kind, name: str, namespace: str, owner: Body) -> None:
+    try:
+        found = await cluster.get(kind, name, namespace=namespace)
+        if not found["metadata"].get("ownerReferences"):
+            patch = {"metadata": {"ownerReferences": [owner]}}
+            await cluster.patch(kind, name, patch, namespace=namespace)
+    except NotFoundError:
+        return
