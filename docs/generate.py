@@ -1,7 +1,8 @@
 """Writes docs/reference from the code: `make docs`, or `python docs/generate.py`.
 
 Each page is a function from code to Markdown, listed in `PAGES`; a test compares what they give
-with what is checked in. Written by hand are only the sentences that no code holds.
+with what is checked in. Written by hand are only the sentences that no code holds. Manifests, in
+guides and in deploy/examples, are written by `manifests.py`.
 """
 
 import ast
@@ -17,6 +18,7 @@ if str(ROOT) not in sys.path:
 
 import typer.main  # noqa: E402 - after the path
 
+from docs import manifests  # noqa: E402
 from holdfast.cli.app import app  # noqa: E402
 from holdfast.cli.torchrun import FLAGS  # noqa: E402
 from holdfast.drivers.kubernetes.lint import CHECKS  # noqa: E402
@@ -457,6 +459,7 @@ def main() -> None:
     REFERENCE.mkdir(parents=True, exist_ok=True)
     for name, page in PAGES.items():
         (REFERENCE / name).write_text(NOTICE + page())
+    manifests.write()
 
 
 if __name__ == "__main__":

@@ -100,10 +100,10 @@ SLUGS: dict[str, Slug] = {
         "HOLDFAST_TLS names a folder whose certificate, key or authority cannot be read. With it "
         "set nothing is sent in plain text, so nothing was started.",
     ),
-    "not-in-a-pod": Slug(
+    "code-unusable": Slug(
         ExitStatus.USAGE,
-        "The command is for the pods of a job on Kubernetes, where the manifests set what it needs "
-        "to know. People submit a job, and its pods run it.",
+        "The folder that `code` names cannot be shipped to the nodes: it is not there, leads "
+        "outside by a link, or is too large for a ConfigMap. Nothing was submitted.",
     ),
     "platform-unsupported": Slug(
         ExitStatus.PLATFORM,
@@ -218,6 +218,17 @@ SLUGS: dict[str, Slug] = {
         ExitStatus.PLATFORM,
         "The API server of the cluster does not answer: an address that is wrong or gone, a VPN "
         "that is down, or a certificate that is not trusted. Jobs that run there run on.",
+    ),
+    "pod-incomplete": Slug(
+        ExitStatus.USAGE,
+        "`holdfast agent` found no sound description of its pod in the environment. Manifests of "
+        "`holdfast render` and `holdfast run` set all of it; an overlay or a webhook may not take "
+        "anything away.",
+    ),
+    "port-unusable": Slug(
+        ExitStatus.PLATFORM,
+        "The port on which an agent answers probes is taken or cannot be used: with the host's "
+        "network, machines share their ports with everything that runs there.",
     ),
     "run-unavailable": Slug(
         ExitStatus.USAGE,

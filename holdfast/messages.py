@@ -35,7 +35,7 @@ class Hello(Message, frozen=True, kw_only=True):
     attempt: int  # newest attempt whose workers it has run; 0 before the first
     running: bool  # workers of that attempt are alive
     kept: int = -1  # newest line of the journal that it holds; -1: none
-    term: int = 0  # of the controller that had it keep that line
+    term: int = 0  # of that line: see `Keep`
 
 
 class WorkersStarted(Message, frozen=True, kw_only=True):
@@ -165,7 +165,7 @@ class Keep(Message, frozen=True, kw_only=True):
     """Hold these lines of the journal, each with its line end; the first has number `first`.
 
     Lines that are held already stay. From the first one that differs on, these replace all that is
-    held. `term` grows with each controller; one that is older than the last is not obeyed.
+    held, and are of this `term`: it grows with each controller, and an older one is not obeyed.
     """
 
     first: int

@@ -19,10 +19,13 @@ from typing import Any, assert_never
 
 from holdfast.agent import environment
 from holdfast.agent.attempt import Attempt, exited
+from holdfast.agent.console import Console
+from holdfast.agent.keeper import Keeper
 from holdfast.agent.leftovers import end_strays, kill_carriers
 from holdfast.agent.link import Link, Order, RejectedError
 from holdfast.agent.metrics import Metrics
 from holdfast.agent.notes import note
+from holdfast.agent.probes import Health
 from holdfast.agent.processes import Death
 from holdfast.agent.supply import Listener, Supply
 from holdfast.agent.watch import Watch
@@ -31,7 +34,9 @@ from holdfast.events import NodeLeft, NodeReady, Progress, Store
 from holdfast.messages import (
     PROTOCOL,
     Assignment,
+    GiveJournal,
     Hello,
+    Keep,
     Leave,
     Start,
     Stop,
@@ -58,6 +63,17 @@ class Identity:
     folder: Path  # of the job
 
 
+@dataclass(frozen=True)
+class Surroundings:
+    """What depends on where the agent runs; as it stands, for a process of a laptop."""
+
+    let_go: int = 0  # exit status when the controller named none
+    broken: int = 1  # and after a fault of ours
+    console: Console | None = None  # where output of workers is shown besides the files
+    store_ports: tuple[int, ...] = ()  # none: any
+    attempts_kept: int | None = None  # of which there are logs; None: all
+
+
 class Agent:
     """One node from its start to its end.
 
@@ -65,9 +81,16 @@ class Agent:
     ordered to stop. `_run` is the newest attempt that was started here.
     """
 
-    def __init__(self, me: Identity, job: Job, environ: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        me: Identity,
+        job: Job,
+        environ: Mapping[str, str],
+        around: Surroundings = Surroundings(),
+    ) -> None:
         self._me = me
         self._job = job
+        self._around = around
         self._count = environment.worker_count(job, environment.gpu_count({**environ, **job.env}))
         program = environment.program_of(job)
         self._instrumented = environment.is_instrumented(program)
@@ -80,6 +103,7 @@ class Agent:
             self._listener(),
         )
         self._link = Link(me.folder, self._hello, self._on_order)
+        self._keeper = Keeper()
         self._watch = Watch(me.node, Metrics(me.folder / "metrics.jsonl"), self._link)
         self._newest = 0
         self._fenced = 0
@@ -90,7 +114,7 @@ class Agent:
         self._warm_at: float | None = None  # when to warm up for the next attempt, at the latest
         self._tasks: set[asyncio.Task[None]] = set()
         self._end: asyncio.Future[float] = asyncio.get_running_loop().create_future()
-        self._status = 0
+        self._status = around.let_go
 
     def _make_workers(self) -> Workers:
         cold, warm = environment.kinds_of(self._job, self._instrumented)
@@ -102,6 +126,7 @@ class Agent:
             cold_kind=cold,
             new_id=self._ids.__next__,
             arenas=[new_arena() for _ in range(self._count)],
+            console=self._around.console,
         )
 
     def _listener(self) -> Listener:
@@ -123,14 +148,30 @@ class Agent:
         loop.add_signal_handler(signal.SIGCHLD, self._supply.reap)
         for sig in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(sig, self._ask_end, self._job.recovery.stop_grace_s)
-        self._supply.open(self._me.address, self._job.uses_torch, self._ids)
+        ports = self._around.store_ports
+        self._supply.open(self._me.address, self._job.uses_torch, self._ids, ports)
         self._keep(self._ticks())
         self._keep(self._talk())
         grace_s = await self._end
         await self._end_workers(grace_s)
         await self._end_supply()
         await self._say_goodbye()
+        if (console := self._around.console) is not None:
+            await self._until(lambda: console.idle, CLOSE_S)
         return self._status
+
+    def health(self) -> Health:
+        """How the node is now."""
+        run = self._run
+        progress = run.progress() if run is not None else Progress()
+        return Health(
+            registered=self._link.welcomed,
+            connected=self._link.connected,
+            attempt=run.order.attempt if run is not None else 0,
+            workers=len(run.alive) if run is not None else 0,
+            step=progress.step,
+            step_ago_s=progress.step_ago_s,
+        )
 
     def _keep(self, work: Coroutine[object, object, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -174,7 +215,8 @@ class Agent:
         if self._link.absent_s > self._job.recovery.controller_absence_s:
             note("agent: no controller for longer than recovery.controller_absence_s")
             self._ask_end(0.0)
-        if self._warm_at is not None and self._supply.ready and self._may_warm(now):
+        ending = self._end.done()
+        if self._warm_at is not None and not ending and self._supply.ready and self._may_warm(now):
             self._warm_at = None
             self._supply.warm_up()
             self._supply.open_store()
@@ -212,7 +254,8 @@ class Agent:
 
     def _on_broken(self, why: str) -> None:
         note(f"agent: {why}")
-        self._status = 1
+        if not self._end.done():
+            self._status = self._around.broken
         self._ask_end(0.0)
 
     def _announce_start(self) -> None:
@@ -261,21 +304,35 @@ class Agent:
             pid=os.getpid(),
             attempt=run.order.attempt if run is not None else 0,
             running=run is not None and bool(run.alive),
+            kept=self._keeper.seq,
+            term=self._keeper.term,
         )
 
     def _on_order(self, order: Order) -> None:
-        if self._end.done():
-            return
+        """While the node ends nothing is started or stopped any more."""
         match order:
+            case Keep():
+                self._link.answer(self._keeper.keep(order))
+            case GiveJournal():
+                for part in self._keeper.copy():
+                    self._link.answer(part)
+            case Leave():
+                self._on_leave(order)
             case Start():
-                self._on_start(order)
+                if not self._end.done():
+                    self._on_start(order)
             case Stop():
-                self._on_stop(order)
-            case Leave(reason=reason):
-                note(f"agent: dismissed: {reason}")
-                self._ask_end(0.0)
+                if not self._end.done():
+                    self._on_stop(order)
             case _:
                 assert_never(order)
+
+    def _on_leave(self, order: Leave) -> None:
+        """The job's end decides the exit status, even if something else ends the node already."""
+        note(f"agent: dismissed: {order.reason}")
+        if order.exit_code is not None:
+            self._status = order.exit_code
+        self._ask_end(0.0)
 
     def _on_start(self, order: Start) -> None:
         if order.attempt <= max(self._newest, self._fenced):
@@ -291,6 +348,8 @@ class Agent:
         if self._run is not None:  # never both: the controller should have stopped it
             self._begin_stop(self._run, now)
             self._kill(self._run)
+        if self._around.attempts_kept is not None:
+            self._supply.workers.drop_logs(order.attempt - self._around.attempts_kept)
         self._supply.use_store(order.store)
         run = self._run = Attempt(order)
         for local_rank in range(self._count):

@@ -41,7 +41,7 @@ def become(born: Born) -> None:
     page_fd = born.fds.get("page")
     match born.order.kind:
         case wire.Kind.STORE:
-            _serve_store(born.order.address, born.fds["report"])
+            _serve_store(born.order, born.fds["report"])
         case wire.Kind.EXEC:
             _execute(born, page_fd)
         case wire.Kind.WAIT:
@@ -118,11 +118,11 @@ def _execute(born: Born, page_fd: int | None) -> NoReturn:
         os._exit(127 if isinstance(error, FileNotFoundError) else 126)
 
 
-def _serve_store(address: str, report: int) -> NoReturn:
-    """Host a TCPStore on a port the kernel picks, say which, and serve until killed."""
+def _serve_store(order: wire.Fork, report: int) -> NoReturn:
+    """Host a TCPStore on a free port, say which, and serve until killed."""
     distributed: Any = importlib.import_module("torch.distributed")
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    listener = socket.create_server((address, 0), family=family, backlog=4096)
+    address = order.address
+    listener = listen(address, order.ports)
     port = listener.getsockname()[1]
     # Listening on the node's address only: by itself TCPStore would listen on every interface.
     store = distributed.TCPStore(
@@ -137,6 +137,15 @@ def _serve_store(address: str, report: int) -> NoReturn:
     while store is not None:
         signal.pause()
     raise AssertionError("the store was given up")
+
+
+def listen(address: str, ports: tuple[int, ...]) -> socket.socket:
+    """Listen on the first of these ports that is free. Raises `OSError` if none is."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    for port in ports[:-1]:
+        with contextlib.suppress(OSError):
+            return socket.create_server((address, port), family=family, backlog=4096)
+    return socket.create_server((address, ports[-1]), family=family, backlog=4096)
 
 
 # ── the script ────────────────────────────────────────────────────────────────────────────────

@@ -39,10 +39,25 @@ WITH_RANK = frozenset(
     )
 )
 
+# What engines tell the processes of a pod about ranks and peers; ours are others.
+ENGINE_PREFIXES = ("PET_", "OMPI_", "PMIX_", "PMI_", "PADDLE_", "VC_")
+ENGINE_NAMES = frozenset(("TF_CONFIG", "COORDINATOR_ADDRESS", "COORDINATOR_PORT")) | frozenset(
+    ("NUM_PROCESSES", "PROCESS_ID", "WORKER_ADDRS", "WORKER_PORT", "VK_TASK_INDEX")
+)
+
 
 def worker_count(job: Job, gpu_count: int) -> int:
     """Workers of one node: as asked, or one per GPU, at least one."""
     return max(1, gpu_count) if job.workers_per_node == "auto" else job.workers_per_node
+
+
+def without_engine(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a pod without what its engine says about ranks and peers."""
+    return {
+        name: value
+        for name, value in environ.items()
+        if name not in ENGINE_NAMES and not name.startswith(ENGINE_PREFIXES)
+    }
 
 
 def gpu_count(environ: Mapping[str, str], devices: Path = Path("/dev")) -> int:

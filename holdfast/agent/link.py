@@ -21,11 +21,15 @@ from holdfast import tls
 from holdfast.agent.notes import note
 from holdfast.events import Progress
 from holdfast.messages import (
+    MAX_MESSAGE_BYTES,
     PROTOCOL,
     Ack,
     AgentFact,
     Fact,
+    FromKeeper,
+    GiveJournal,
     Hello,
+    Keep,
     Leave,
     Report,
     Start,
@@ -37,9 +41,9 @@ FIRST_DELAY_S = 0.1
 LAST_DELAY_S = 1.0
 ANSWER_S = 5.0
 
-Order = Start | Stop | Leave
+Order = Start | Stop | Leave | Keep | GiveJournal
 
-_orders = msgspec.msgpack.Decoder(Welcome | Ack | Start | Stop | Leave)
+_orders = msgspec.msgpack.Decoder(Welcome | Ack | Order)
 
 
 class Address(msgspec.Struct, frozen=True):
@@ -47,6 +51,11 @@ class Address(msgspec.Struct, frozen=True):
 
     host: str
     port: int
+
+    @property
+    def host_in_url(self) -> str:
+        """The host as it stands in a URL."""
+        return f"[{self.host}]" if ":" in self.host else self.host
 
 
 class _Kept(NamedTuple):
@@ -75,10 +84,12 @@ class Link:
         self._next_seq = 1
         self._sent = 0
         self._report: Report | None = None
+        self._answers: deque[FromKeeper] = deque()
         self._news = asyncio.Event()
         self._all_known = asyncio.Event()
         self._heard_at = time.monotonic()
         self.connected = False
+        self.welcomed = False  # once, by any controller
 
     def fact(self, event: AgentFact) -> None:
         """Send this fact, now or as soon as there is a controller; exactly once in effect."""
@@ -91,6 +102,12 @@ class Link:
         """Send this report before any further fact, or never."""
         if self.connected:
             self._report = report
+            self._news.set()
+
+    def answer(self, message: FromKeeper) -> None:
+        """Send this to the controller that asked, or never."""
+        if self.connected:
+            self._answers.append(message)
             self._news.set()
 
     @property
@@ -127,15 +144,15 @@ class Link:
     async def _one_connection(self) -> None:
         address = msgspec.json.decode((self._folder / "controller.json").read_bytes(), type=Address)
         token = (self._folder / "token").read_text().strip()
-        host = f"[{address.host}]" if ":" in address.host else address.host
         async with connect(
-            f"{tls.scheme()}://{host}:{address.port}/",
+            f"{tls.scheme()}://{address.host_in_url}:{address.port}/",
             ssl=tls.client_context(),
             additional_headers={"Authorization": f"Bearer {token}"},
             proxy=None,  # a proxy of the environment is not meant for this
             compression=None,
             open_timeout=ANSWER_S,
             close_timeout=ANSWER_S,
+            max_size=MAX_MESSAGE_BYTES,
         ) as socket:
             await self._get_welcome(socket)
             sender = asyncio.create_task(self._send_news(socket))
@@ -160,7 +177,8 @@ class Link:
         self._forget(welcome.acked)
         self._sent = welcome.acked
         self._report = None
-        self.connected = True
+        self._answers.clear()
+        self.connected = self.welcomed = True
         self._news.set()
 
     async def _receive(self, socket: ClientConnection) -> None:
@@ -177,6 +195,8 @@ class Link:
         while True:
             await self._news.wait()
             self._news.clear()
+            while self._answers:
+                await socket.send(msgspec.msgpack.encode(self._answers.popleft()))
             if self._report is not None:
                 report, self._report = self._report, None
                 await socket.send(msgspec.msgpack.encode(report))

@@ -10,6 +10,7 @@ import asyncio
 import os
 import time
 from pathlib import Path
+from typing import Protocol
 
 CHUNK_BYTES = 64 * 1024
 CHUNKS_AT_ONCE = 4
@@ -17,6 +18,16 @@ DRAIN_BYTES = 4 * 1024 * 1024
 TAIL_BYTES = 64 * 1024
 HELD_BYTES = 1024 * 1024
 RETRY_S = 0.25
+
+
+class Sink(Protocol):
+    """Where output goes. Never raises and never waits."""
+
+    def write(self, data: bytes) -> None:
+        """More of it."""
+
+    def close(self) -> None:
+        """That was all."""
 
 
 class LogFile:
@@ -99,20 +110,22 @@ class Output:
     def __init__(self, fd: int) -> None:
         os.set_blocking(fd, False)
         self._fd = fd
-        self._file: LogFile | None = None
+        self._sinks: tuple[Sink, ...] = ()
         self._held = bytearray()
         self.tail = b""
         asyncio.get_running_loop().add_reader(fd, self._readable)
 
-    def send_to(self, file: LogFile) -> None:
-        """From now on into this file; what was held in memory goes first."""
-        self._file = file
-        file.write(bytes(self._held))
+    def send_to(self, *sinks: Sink) -> None:
+        """From now on to these; what was held in memory goes first."""
+        self._sinks = sinks
+        held = bytes(self._held)
         self._held.clear()
+        for sink in sinks:
+            sink.write(held)
 
     @property
     def holds_text(self) -> bool:
-        """Whether there is output that no file has got yet."""
+        """Whether there is output that has gone nowhere yet."""
         return bool(self._held)
 
     def finish(self) -> None:
@@ -123,10 +136,10 @@ class Output:
             left -= got
         self._close()
 
-    def close_file(self) -> None:
+    def close_sinks(self) -> None:
         """No more output will come."""
-        if self._file is not None:
-            self._file.close()
+        for sink in self._sinks:
+            sink.close()
 
     def _readable(self) -> None:
         for _ in range(CHUNKS_AT_ONCE):
@@ -146,11 +159,11 @@ class Output:
     def add(self, data: bytes) -> None:
         """More output, from the pipe or of our own."""
         self.tail = (self.tail + data)[-TAIL_BYTES:]
-        if self._file is not None:
-            self._file.write(data)
-            return
-        self._held += data
-        del self._held[:-HELD_BYTES]
+        for sink in self._sinks:
+            sink.write(data)
+        if not self._sinks:
+            self._held += data
+            del self._held[:-HELD_BYTES]
 
     def _close(self) -> None:
         if self._fd >= 0:

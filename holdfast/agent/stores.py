@@ -8,10 +8,11 @@ torch only get a port that is free now.
 import asyncio
 import os
 import signal
-import socket
+from collections import deque
 from collections.abc import Callable
 
 from holdfast.agent import wire
+from holdfast.agent.child import listen
 from holdfast.agent.forking import Forking
 from holdfast.agent.notes import note
 from holdfast.events import Store
@@ -29,8 +30,10 @@ class Stores:
         hosted: bool,
         new_id: Callable[[], int],
         on_fresh: Callable[[Store], None],
+        ports: tuple[int, ...] = (),
     ) -> None:
         self._address = address
+        self._ports = deque(ports)  # those to be tried first come first
         self._hosted = hosted
         self._new_id = new_id
         self._on_fresh = on_fresh
@@ -44,16 +47,28 @@ class Stores:
         if self.fresh is not None or self._report >= 0:
             return
         if not self._hosted:
-            self._offer(reserve(self._address))
+            self._offer(reserve(self._address, self._next_ports()))
             return
         self._report, write_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._fresh_id = self._new_id()
         order = wire.Fork(
-            id=self._fresh_id, kind=wire.Kind.STORE, fds=("report",), address=self._address
+            id=self._fresh_id,
+            kind=wire.Kind.STORE,
+            fds=("report",),
+            address=self._address,
+            ports=self._next_ports(),
         )
         forking.fork(order, [write_end])
         os.close(write_end)
         asyncio.get_running_loop().add_reader(self._report, self._reported)
+
+    def _next_ports(self) -> tuple[int, ...]:
+        """Where to listen, another port each time: whoever still dials the last store finds none.
+
+        When all are taken, any port is better than no store.
+        """
+        self._ports.rotate(-1)
+        return (*self._ports, 0)
 
     def _reported(self) -> None:
         text = os.read(self._report, 64)
@@ -63,7 +78,7 @@ class Stores:
             return
         note("agent: no store could be hosted here (see above); rank 0 has to serve")
         self._fresh_id = 0
-        self._offer(reserve(self._address))
+        self._offer(reserve(self._address, self._next_ports()))
 
     def _offer(self, store: Store) -> None:
         self.fresh = store
@@ -102,9 +117,7 @@ class Stores:
             self._report = -1
 
 
-def reserve(address: str) -> Store:
-    """A port that is free now, on which nobody listens yet."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as sock:
-        sock.bind((address, 0))
+def reserve(address: str, ports: tuple[int, ...] = (0,)) -> Store:
+    """The first of these ports that is free now; nobody listens on it any more."""
+    with listen(address, ports) as sock:
         return Store(host=address, port=sock.getsockname()[1], hosted=False)

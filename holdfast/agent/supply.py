@@ -62,9 +62,11 @@ class Supply:
         self.forking: Forking | None = None
         self.stores: Stores | None = None
 
-    def open(self, address: str, hosted: bool, ids: "itertools.count[int]") -> None:
-        """Start the forkserver; `on_ready` and `on_store` follow."""
-        self.stores = Stores(address, hosted, ids.__next__, self._tell.on_store)
+    def open(
+        self, address: str, hosted: bool, ids: "itertools.count[int]", ports: tuple[int, ...] = ()
+    ) -> None:
+        """Start the forkserver; `on_ready` and `on_store` follow. `ports` are those for stores."""
+        self.stores = Stores(address, hosted, ids.__next__, self._tell.on_store, ports)
         self._start_forkserver()
 
     def _start_forkserver(self) -> None:

@@ -61,6 +61,7 @@ class Fork(Request, frozen=True, kw_only=True):
     env: dict[str, str] = {}
     fds: tuple[str, ...] = ()
     address: str = ""  # STORE: where to listen
+    ports: tuple[int, ...] = (0,)  # STORE: the first that is free is taken; 0: any
 
 
 class Signal(Request, frozen=True, kw_only=True):

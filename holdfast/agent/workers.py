@@ -6,6 +6,7 @@ has its own progress page; the snapshot arena belongs to the local rank and outl
 
 import contextlib
 import os
+import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.agent import wire
+from holdfast.agent.console import Console, Echo
 from holdfast.agent.forking import Forking
 from holdfast.agent.output import LogFile, Output
 from holdfast.agent.processes import Death
@@ -67,6 +69,7 @@ class Workers:
     cold_kind: wire.Kind
     new_id: Callable[[], int]
     arenas: list[int]
+    console: Console | None = None  # where output is shown besides the files
     table: dict[int, Worker] = field(default_factory=dict)
     warm: dict[int, Worker] = field(default_factory=dict)
 
@@ -80,7 +83,9 @@ class Workers:
         else:
             worker.take_rank(assignment, log)
             _tell(worker, assignment)
-        worker.output.send_to(LogFile(self.folder / log, self.log_bytes))
+        file = LogFile(self.folder / log, self.log_bytes)
+        echo = (Echo(self.console, assignment.rank),) if self.console is not None else ()
+        worker.output.send_to(file, *echo)
         return worker
 
     def warm_up(self, forking: Forking) -> None:
@@ -116,8 +121,15 @@ class Workers:
         if self.warm.get(worker.local_rank) is worker:
             del self.warm[worker.local_rank]
             worker.output.send_to(LogFile(self.warm_log(worker.local_rank), self.log_bytes))
-        worker.output.close_file()
+        worker.output.close_sinks()
         worker.hang_up()
+
+    def drop_logs(self, until: int) -> None:
+        """Remove the logs of attempts up to this one."""
+        for path in (self.folder / "logs").glob("attempt-*"):
+            number = path.name.removeprefix("attempt-")
+            if number.isdecimal() and int(number) <= until:
+                shutil.rmtree(path, ignore_errors=True)
 
     def warm_log(self, local_rank: int) -> Path:
         """Where the output of a worker goes that died before it had a rank."""

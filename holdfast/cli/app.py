@@ -27,6 +27,7 @@ from holdfast.cli import (
     watch,
     why,
 )
+from holdfast.cli.agent import agent
 from holdfast.cli.controller import drive
 
 app = typer.Typer(
@@ -76,3 +77,4 @@ app.command("explain")(explain.explain)
 app.command("version")(version.version)
 app.command("operator")(operator.operator)
 app.command("controller", hidden=True)(drive)
+app.command("agent", hidden=True)(agent)

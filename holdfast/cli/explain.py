@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from holdfast.cli.output import AsJson, json_result, result, styled, table
-from holdfast.errors import SLUGS, Error
+from holdfast.errors import SLUGS, Error, ExitStatus, Slug
 
 
 def explain(
@@ -19,40 +19,45 @@ def explain(
         _list(as_json)
         return
     found = _plain(slug)
-    if found not in SLUGS:
-        raise _unknown(found)
+    entry = SLUGS.get(found) or _check(found)
     if as_json:
-        json_result(_fields(found))
+        json_result(_fields(found, entry))
     else:
-        _print(found)
+        result(f"{styled(found, 'bold')} (exit status {int(entry.status)})")
+        result(textwrap.fill(entry.explanation, 88))
 
 
 def _plain(slug: str) -> str:
     """The slug, also when pasted with its brackets."""
-    return slug.removeprefix("error").strip("[]:")
+    return slug.removeprefix("error").removeprefix("warning").strip("[]:")
 
 
-def _fields(slug: str) -> dict[str, str | int]:
-    entry = SLUGS[slug]
+def _check(slug: str) -> Slug:
+    """What a check of `holdfast lint` says; an error if there is none of that name either."""
+    from holdfast.drivers.kubernetes.lint import CHECKS
+
+    if slug not in CHECKS:
+        raise _unknown(slug, [*SLUGS, *CHECKS])
+    check = CHECKS[slug]
+    status = ExitStatus.USAGE if check.level == "error" else ExitStatus.OK
+    text = f"A {check.level} of holdfast lint: {check.why}. What helps: {check.help}."
+    return Slug(status, text)
+
+
+def _fields(slug: str, entry: Slug) -> dict[str, str | int]:
     return {"slug": slug, "exit_status": int(entry.status), "explanation": entry.explanation}
 
 
 def _list(as_json: bool) -> None:
     if as_json:
-        json_result([_fields(slug) for slug in SLUGS])
+        json_result([_fields(slug, entry) for slug, entry in SLUGS.items()])
         return
     rows = [(slug, str(int(entry.status)), entry.explanation) for slug, entry in SLUGS.items()]
     result(table(("SLUG", "EXIT", "MEANING"), ((s, e, x.split(". ")[0]) for s, e, x in rows)))
 
 
-def _print(slug: str) -> None:
-    entry = SLUGS[slug]
-    result(f"{styled(slug, 'bold')} (exit status {int(entry.status)})")
-    result(textwrap.fill(entry.explanation, 88))
-
-
-def _unknown(slug: str) -> Error:
-    close = difflib.get_close_matches(slug, SLUGS, n=1)
+def _unknown(slug: str, known: list[str]) -> Error:
+    close = difflib.get_close_matches(slug, known, n=1)
     return Error(
         "unknown-slug",
         f"there is no error called {slug!r}",

@@ -87,14 +87,25 @@ def asked(
     from holdfast.drivers.kubernetes.manifests.render import requested
     from holdfast.spec.load import job_as_written
 
+    job = job_as_written(file)
     return requested(
-        job_as_written(file),
+        job,
         engine=_engine(engine) if engine is not None else None,
         mode=cast('Literal["managed", "plain"] | None', mode and mode.value),
         namespace=namespace,
         version=version(kubernetes_version),
         mpi_version=mpi_version and mpi_version.value,
+        code=_code(file, job.code),
     )
+
+
+def _code(file: Path, folder: str | None) -> bytes:
+    """What is shipped. Raises `Error` code-unusable."""
+    if folder is None:
+        return b""
+    from holdfast.drivers.kubernetes.code import bundle
+
+    return bundle(file.parent / folder)
 
 
 def require_sound(request: "Request") -> None:

@@ -111,6 +111,9 @@ class Job(Section):
     """Environment variables for the workers."""
     workdir: str = "."
     """Folder the workers start in; relative to the folder of the job file."""
+    code: str | None = None
+    """Folder with the code, relative to the job file, which is shipped to every node of a cluster;
+    `script` and `workdir` are then relative to it, also on a laptop."""
     framework: Framework | None = None
     """`pytorch` gives every attempt a rendezvous store and preloads torch; `command` is anything
     else; the others are for engines whose operator knows them. Default: `pytorch` for `script` and

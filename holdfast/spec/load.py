@@ -69,7 +69,9 @@ def job_from_dict(data: Mapping[str, Any], *, where: str) -> Job:
 
 
 def located(job: Job, folder: Path) -> Job:
-    """The same job with `script` and `workdir` absolute, relative ones taken from `folder`."""
+    """The same job with `script` and `workdir` absolute, relative ones taken from `folder`, or from
+    the folder in it that `code` names."""
+    folder = folder / (job.code or ".")
     changes = {"workdir": str(folder / job.workdir)}
     if job.script is not None:
         changes["script"] = str(folder / job.script)

@@ -106,6 +106,18 @@ def test_a_missing_file_and_a_folder_are_errors(tmp_path: Path) -> None:
     assert "Is a directory" in lint(str(tmp_path)).stderr
 
 
+def test_explain_knows_the_checks() -> None:
+    run = subprocess.run(
+        [sys.executable, "-m", "holdfast.cli", "explain", "warning[shm-missing]", "--json"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    found = json.loads(run.stdout)
+    assert (found["slug"], found["exit_status"]) == ("shm-missing", 0)
+    assert "64 MiB" in found["explanation"]
+
+
 def test_a_version_that_is_none_is_refused() -> None:
     run = lint("-", "--kubernetes-version", "new", given=GOOD)
     assert (run.returncode, run.stderr.splitlines()[0]) == (

@@ -47,6 +47,7 @@ class Ear:
         self.facts: list[tuple[str, int]] = []
         self.reports: list[Report] = []
         self.stops: list[StopJob] = []
+        self.broken: list[str] = []
 
     def hello(self, hello: Hello) -> bool:
         return hello.node != "lost"
@@ -56,6 +57,9 @@ class Ear:
 
     def fact(self, node: str, fact: Fact) -> None:
         self.facts.append((node, fact.seq))
+
+    def disconnected(self, node: str) -> None:
+        self.broken.append(node)
 
     def report(self, report: Report) -> None:
         self.reports.append(report)

@@ -30,8 +30,8 @@ from holdfast.drivers.kubernetes.cluster import (
 from holdfast.drivers.kubernetes.keepers import Keepers
 from holdfast.drivers.kubernetes.manifests.engines import pods as own_pods
 from holdfast.drivers.kubernetes.manifests.names import JOB
-from holdfast.drivers.kubernetes.manifests.pod import CONTROLLER_PORT
 from holdfast.drivers.kubernetes.manifests.request import Body, Request
+from holdfast.drivers.kubernetes.metrics import Metrics
 from holdfast.drivers.kubernetes.pods import Pod
 from holdfast.drivers.kubernetes.record import Record
 from holdfast.drivers.kubernetes.roster import Gone, Roster, life
@@ -66,7 +66,10 @@ class KubernetesDriver:
         token = records.read_secret(folder)
         self._board = Switchboard(controller.state, timeout_s, token, self.status, self)
         self._keepers = Keepers(self._board.links, folder / "journal.jsonl", controller.state, term)
-        self._record = Record(cluster, request.name, folder / "journal.jsonl", self.status)
+        self._metrics = Metrics()
+        self._record = Record(
+            cluster, request.name, folder / "journal.jsonl", self.status, self._metrics.observe
+        )
         self._machines = machines.Machines(cluster, request)
         self._tasks: set[asyncio.Task[None]] = set()
         self._more = asyncio.Event()  # pods may have to be made
@@ -75,11 +78,12 @@ class KubernetesDriver:
         self._all_gone = asyncio.Event()
 
     async def run(
-        self, book: journal.Journal, observe: Observer, *, port: int = CONTROLLER_PORT
+        self, book: journal.Journal, observe: Observer, *, port: int, metrics_port: int
     ) -> Outcome:
         """From the first fact to the last agent's end."""
         board = self._board
         await board.links.listen(LISTEN, port)
+        self._metrics.serve(metrics_port)
         await self._see_what_exists()
         board.put(self._first(resumed=book.seq > 0))
         duties = [
@@ -226,7 +230,7 @@ class KubernetesDriver:
                 self._more.set()
 
     async def _make_missing(self) -> None:
-        while self._roster.missing() > len(self._unseen()):
+        while not self._state.ended and self._roster.missing() > len(self._unseen()):
             spare = self._request.spares and self._roster.lacks_spares(self._request.nodes)
             name = self._roster.next_name(self._request.name)
             body = own_pods.named(

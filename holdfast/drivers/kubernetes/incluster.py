@@ -39,11 +39,12 @@ from holdfast.drivers.kubernetes.manifests.names import JOB, MANAGED_BY
 from holdfast.drivers.kubernetes.manifests.pod import CONTROLLER_PORT
 from holdfast.drivers.kubernetes.manifests.render import requested
 from holdfast.drivers.kubernetes.manifests.request import Request
+from holdfast.drivers.kubernetes.manifests.support.services import METRICS_PORT
 from holdfast.drivers.kubernetes.pods import Pod
 from holdfast.drivers.kubernetes.record import recorded
 from holdfast.errors import Error
 from holdfast.spec import Job
-from holdfast.spec.load import job_from_yaml
+from holdfast.spec.load import job_as_written
 
 NODE_WAIT_S = 604_800.0  # a queue may be long; a week is what a job file may say at most
 NEEDED = ("HOLDFAST_JOB", "HOLDFAST_JOB_FILE", "HOLDFAST_ENGINE", "HOLDFAST_HOME")
@@ -58,27 +59,35 @@ class Place:
     folder: Path
     me: str  # holder of the lease: the pod
     port: int
+    metrics_port: int
 
 
 def place_of(environ: Mapping[str, str], namespace: str) -> Place:
-    """From the environment of the controller pod. Raises `Error` not-in-a-pod."""
+    """From the environment of the controller pod. Raises `Error` pod-incomplete."""
     missing = [name for name in NEEDED if not environ.get(name)]
     if missing:
         raise Error(
-            "not-in-a-pod",
+            "pod-incomplete",
             f"{', '.join(missing)} is not set",
             why="this command runs in the pod of a job's controller, which sets it",
             help="holdfast submit job.yaml --on kubernetes",
         )
-    job = job_from_yaml(Path(environ["HOLDFAST_JOB_FILE"]))
+    job = job_as_written(Path(environ["HOLDFAST_JOB_FILE"]))
     engine = job.kubernetes.model_validate({"engine": environ["HOLDFAST_ENGINE"]}).engine
-    request = requested(job, engine=engine, mode="managed", namespace=namespace)
+    request = requested(
+        job,
+        engine=engine,
+        mode="managed",
+        namespace=namespace,
+        code_name=environ.get("HOLDFAST_CODE", ""),
+    )
     return Place(
         job=job,
         request=request,
         folder=Path(environ["HOLDFAST_HOME"]) / "jobs" / job.name,
         me=environ.get("HOSTNAME") or secrets.token_hex(4),
         port=int(environ.get("HOLDFAST_PORT", CONTROLLER_PORT)),
+        metrics_port=int(environ.get("HOLDFAST_METRICS_PORT", METRICS_PORT)),
     )
 
 
@@ -122,7 +131,7 @@ async def _outcome(
     task = asyncio.current_task()
     assert task is not None
     stop_by_signal(driver, task.cancel)
-    return await driver.run(book, observe, port=place.port)
+    return await driver.run(book, observe, port=place.port, metrics_port=place.metrics_port)
 
 
 def limits_of(job: Job) -> Limits:

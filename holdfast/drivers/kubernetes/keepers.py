@@ -32,6 +32,7 @@ class Keepers:
         self._ends: list[int] = []  # byte offset of the end of each line
         self._sent: dict[str, int] = {}  # node → newest line it was sent
         self._has: dict[str, int] = {}  # node → newest line it says it has
+        self._due: dict[str, int] = {}  # node → answers that are still to come
         self._answered = asyncio.Event()
         links.on_kept = self._heard
 
@@ -46,16 +47,15 @@ class Keepers:
 
     def gone(self, node: str) -> None:
         """A node's connection broke: it is asked anew what it has when it is back."""
-        self._sent.pop(node, None)
-        self._has.pop(node, None)
+        for known in (self._sent, self._has, self._due):
+            known.pop(node, None)
 
     def _heard(self, node: str, message: FromKeeper) -> None:
         match message:
             case Kept(term=term) if term > self._term:
                 return  # a newer controller was there; the lease will tell us
             case Kept(seq=seq):
-                if seq < self._sent.get(node, -1) and seq <= self._has.get(node, -1):
-                    self._sent[node] = seq  # it misses lines: send them again
+                self._due[node] = max(0, self._due.get(node, 0) - 1)
                 self._has[node] = seq
                 self._answered.set()
             case _:
@@ -78,12 +78,16 @@ class Keepers:
         return [node for node in order if node in connected][:KEEPERS]
 
     async def _send(self, node: str) -> None:
-        """All lines are sent again to a keeper that came back; it keeps those it has."""
+        """To one that came back everything, of which it keeps what it has; to one that misses
+        something, which all its answers have told, from there on."""
+        if self._due.get(node, 0) == 0:
+            self._sent[node] = self._has.get(node, -1)
         first = self._sent.get(node, -1) + 1
         while first < len(self._ends):
             last = self._chunk(first)
             lines = _part(self._journal, self._end(first - 1), self._end(last - 1))
             order = Keep(first=first, lines=tuple(lines), term=self._term)
+            self._due[node] = self._due.get(node, 0) + 1
             await self._links.send(node, order)
             first = last
         self._sent[node] = len(self._ends) - 1

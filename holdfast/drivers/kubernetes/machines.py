@@ -26,7 +26,7 @@ TRIES = 5
 HOSTNAME = "kubernetes.io/hostname"
 
 
-class Meta(msgspec.Struct, rename="camel"):
+class Meta(msgspec.Struct, rename="camel", frozen=True):
     """Metadata."""
 
     name: str
@@ -34,7 +34,7 @@ class Meta(msgspec.Struct, rename="camel"):
     annotations: dict[str, str] = {}
 
 
-class Taint(msgspec.Struct, rename="camel", omit_defaults=True):
+class Taint(msgspec.Struct, rename="camel", omit_defaults=True, frozen=True):
     """One taint."""
 
     key: str
@@ -43,14 +43,14 @@ class Taint(msgspec.Struct, rename="camel", omit_defaults=True):
     time_added: str | None = None
 
 
-class Spec(msgspec.Struct):
+class Spec(msgspec.Struct, frozen=True):
     """Taints."""
 
     taints: list[Taint] = []
     unschedulable: bool = False
 
 
-class Machine(msgspec.Struct):
+class Machine(msgspec.Struct, frozen=True):
     """A machine of the cluster (a Node, in Kubernetes' words)."""
 
     metadata: Meta

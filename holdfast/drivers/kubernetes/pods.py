@@ -10,7 +10,7 @@ from collections.abc import Iterable
 import msgspec
 
 
-class Meta(msgspec.Struct, rename="camel"):
+class Meta(msgspec.Struct, rename="camel", frozen=True):
     """Metadata."""
 
     name: str
@@ -19,20 +19,20 @@ class Meta(msgspec.Struct, rename="camel"):
     deletion_timestamp: str | None = None
 
 
-class Spec(msgspec.Struct, rename="camel"):
+class Spec(msgspec.Struct, rename="camel", frozen=True):
     """Where it runs."""
 
     node_name: str = ""
 
 
-class Waiting(msgspec.Struct):
+class Waiting(msgspec.Struct, frozen=True):
     """A container that cannot start yet."""
 
     reason: str = ""
     message: str = ""
 
 
-class Terminated(msgspec.Struct, rename="camel"):
+class Terminated(msgspec.Struct, rename="camel", frozen=True):
     """A container that has ended."""
 
     exit_code: int = 0
@@ -41,13 +41,13 @@ class Terminated(msgspec.Struct, rename="camel"):
     message: str = ""
 
 
-class Running(msgspec.Struct, rename="camel"):
+class Running(msgspec.Struct, rename="camel", frozen=True):
     """A container that runs."""
 
     started_at: str | None = None
 
 
-class ContainerState(msgspec.Struct):
+class ContainerState(msgspec.Struct, frozen=True):
     """One of the three."""
 
     waiting: Waiting | None = None
@@ -55,7 +55,7 @@ class ContainerState(msgspec.Struct):
     terminated: Terminated | None = None
 
 
-class Container(msgspec.Struct, rename="camel"):
+class Container(msgspec.Struct, rename="camel", frozen=True):
     """The state of one container."""
 
     name: str
@@ -64,7 +64,7 @@ class Container(msgspec.Struct, rename="camel"):
     restart_count: int = 0
 
 
-class Condition(msgspec.Struct):
+class Condition(msgspec.Struct, frozen=True):
     """One condition."""
 
     type: str
@@ -73,7 +73,7 @@ class Condition(msgspec.Struct):
     message: str = ""
 
 
-class Status(msgspec.Struct, rename="camel"):
+class Status(msgspec.Struct, rename="camel", frozen=True):
     """How it stands."""
 
     phase: str = "Pending"
@@ -85,7 +85,7 @@ class Status(msgspec.Struct, rename="camel"):
     init_container_statuses: list[Container] = []
 
 
-class Pod(msgspec.Struct):
+class Pod(msgspec.Struct, frozen=True):
     """A pod."""
 
     metadata: Meta

@@ -38,12 +38,14 @@ class Record:
     """Publishes what `status` says and what is in the journal, when either has changed."""
 
     def __init__(
-        self, cluster: Cluster, job: str, journal: Path, status: Callable[[], bytes]
-    ) -> None:
+        self, cluster: Cluster, job: str, journal: Path, status: Callable[[], bytes],
+        observe: Callable[[bytes], None],
+    ) -> None:  # fmt: skip
         self._cluster = cluster
         self._job = job
         self._journal = journal
         self._status = status
+        self._observe = observe  # hears every status, also if the API is away
         self._last: tuple[bytes, int] = (b"", 0)
         self._broken = ""
 
@@ -56,6 +58,7 @@ class Record:
     async def publish(self) -> bool:
         """Publish once, if there is news; False if the API did not take it."""
         status, size = self._status(), self._journal.stat().st_size
+        self._observe(status)
         if (status, size) == self._last:
             return True
         try:

@@ -41,6 +41,7 @@ SETTINGS: dict[str, Setting] = {
     "args": Setting(["--lr", "3e-4"]),
     "env": Setting({"A": "1"}),
     "workdir": Setting("/work"),
+    "code": Setting("."),
     "nodes.count": Setting(7),
     "nodes.spares": Setting(3),
     "workers_per_node": Setting(3),

@@ -88,7 +88,7 @@ def grace_s(job: Job, *, managed: bool) -> int:
 
 def _workdir(job: Job) -> str | None:
     """Where the program starts: `workdir`, relative to the image's."""
-    base = image(job).workdir
+    base = image(job).workdir if job.code is None else storage.CODE
     if job.workdir == ".":
         return base
     return str(PurePosixPath(base or "/") / job.workdir)
@@ -111,6 +111,7 @@ def _own_env(request: Request, part: Part) -> list[Body]:
         _variable("HOLDFAST_ROLE", part.role),
         _variable("HOLDFAST_CONTROLLER", f"{request.name}-controller:{CONTROLLER_PORT}"),
         _variable("HOLDFAST_TOKEN_FILE", f"{storage.TOKEN}/token"),
+        _variable("HOLDFAST_HOME", storage.HOME),
         _field("HOLDFAST_NODE", "metadata.uid"),
         _field("HOLDFAST_POD", "metadata.name"),
         _field("HOLDFAST_MACHINE", "spec.nodeName"),

@@ -22,6 +22,8 @@ def requested(
     namespace: str | None = None,
     version: tuple[int, int] = NEWEST,
     mpi_version: str | None = None,
+    code: bytes = b"",
+    code_name: str = "",
 ) -> Request:
     """A request for this job; what is not said comes from its `kubernetes` section.
 
@@ -31,7 +33,7 @@ def requested(
     given = {key: value for key, value in said.items() if value is not None}
     section = job.kubernetes.model_copy(update=given)
     whole = job.model_copy(update={"kubernetes": section})
-    return Request(whole, section.engine, section.mode, section.namespace, version)
+    return Request(whole, section.engine, section.mode, section.namespace, version, code, code_name)
 
 
 def render(request: Request) -> list[Body]:

@@ -22,6 +22,8 @@ class Request:
     mode: Mode
     namespace: str | None = None
     version: tuple[int, int] = NEWEST
+    code: bytes = b""  # what `code` names, as tar.gz
+    code_name: str = ""  # name of a ConfigMap that has it already
 
     @property
     def managed(self) -> bool:

@@ -4,6 +4,7 @@ The script learns where things are from variables, so that the same script runs 
 of checkpoint tiers carry the name of the job, because the storage behind them is shared by many.
 """
 
+import hashlib
 import json
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -18,6 +19,10 @@ from holdfast.spec.storage import Dataset
 
 JOB = "/etc/holdfast/job"  # folder with job.yaml
 TOKEN = "/etc/holdfast/token"  # folder with token
+CODE = "/code"  # folder with the code that was shipped
+BUNDLE = "/etc/holdfast/code"  # folder with the archive
+UNPACK = "import sys, tarfile; tarfile.open(sys.argv[1]).extractall(sys.argv[2], filter='data')"
+HOME = "/var/run/holdfast"  # what an agent writes: logs of its workers, and how often it started
 SHM_PER_WORKER = 2 << 30  # bytes: NCCL's buffers and the queues of data loaders
 SLOTS = 2  # snapshots that are kept at a time (docs/decisions/0004)
 SECRET_MODE = 0o440  # root and the pod's group
@@ -52,6 +57,8 @@ def mounted(request: Request, part: Part) -> Mounted:
         found.add("shm", "/dev/shm", {"emptyDir": shm})
     if request.managed:
         _add_job(found, request)
+    if job.code is not None:
+        _add_code(found, request)
     for secret in job.secrets:
         if secret.path is not None:
             source = {"secretName": secret.name, "defaultMode": SECRET_MODE}
@@ -64,10 +71,38 @@ def mounted(request: Request, part: Part) -> Mounted:
 
 
 def _add_job(found: Mounted, request: Request) -> None:
-    """The job file, and the token that the controller makes: pods wait until it is there."""
+    """The job file, the token that the controller makes (pods wait until it is there), and a place
+    for the agent."""
     found.add("job", JOB, {"configMap": {"name": f"{request.name}-job"}}, read_only=True)
     token = {"secretName": f"{request.name}-token", "defaultMode": SECRET_MODE}
     found.add("token", TOKEN, {"secret": token}, read_only=True)
+    found.add("holdfast", HOME, {"emptyDir": {}})
+
+
+def code_name(request: Request) -> str:
+    """Name of the ConfigMap with the code: it says what is in it."""
+    if request.code_name:
+        return request.code_name
+    return f"{request.name}-code-{hashlib.sha256(request.code).hexdigest()[:12]}"
+
+
+def _add_code(found: Mounted, request: Request) -> None:
+    """Unpacked by the image's own Python, so that it works without Holdfast too."""
+    bundle: Body = {"name": "code-bundle", "configMap": {"name": code_name(request)}}
+    found.volumes.append(bundle)
+    found.add("code", CODE, {"emptyDir": {}})
+    image = request.job.image
+    assert image is not None, "checked before"
+    init: Body = {"name": "unpack-code", "image": image.name}
+    if image.pull is not None:
+        init["imagePullPolicy"] = image.pull
+    init["command"] = [image.python, "-c", UNPACK, f"{BUNDLE}/code.tar.gz", CODE]
+    init["volumeMounts"] = [
+        {"name": "code-bundle", "mountPath": BUNDLE, "readOnly": True},
+        {"name": "code", "mountPath": CODE},
+    ]
+    context = security.container(request)
+    found.before.append({**init, "securityContext": context} if context else init)
 
 
 # ── memory ────────────────────────────────────────────────────────────────────────────────────

@@ -8,7 +8,7 @@ from holdfast.drivers.kubernetes.manifests.request import Request
 from holdfast.errors import Error
 from holdfast.spec import Job
 
-OURS = ("/dev/shm", storage.JOB, storage.TOKEN)
+OURS = ("/dev/shm", storage.JOB, storage.TOKEN, storage.HOME)
 
 
 def problems(request: Request) -> Iterator[Error]:

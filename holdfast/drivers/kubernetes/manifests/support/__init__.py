@@ -24,6 +24,7 @@ def before(request: Request) -> list[Body]:
     return [
         *access.objects(request),
         *controller.configuration(request),
+        *controller.code(request),
         *services.objects(request),
         *claims.objects(request),
         *protection.objects(request),

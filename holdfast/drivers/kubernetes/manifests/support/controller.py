@@ -4,6 +4,8 @@ It trains nothing, so it is in no gang and no budget, asks for no GPU and takes 
 Losing it stops nobody: agents train on until the next one has read its journal.
 """
 
+import base64
+
 from holdfast.drivers.kubernetes.manifests import network, placement, pod, security, storage
 from holdfast.drivers.kubernetes.manifests.names import ROLE, metadata, pod_labels, selector
 from holdfast.drivers.kubernetes.manifests.part import Part
@@ -22,8 +24,21 @@ def configuration(request: Request) -> list[Body]:
     if not request.managed:
         return []
     made = metadata(request, f"{request.name}-job")
-    data = {"job.yaml": to_yaml(request.job)}
+    job = request.job
+    if job.code is not None:  # it is the working folder there
+        job = job.model_copy(update={"code": "."})
+    data = {"job.yaml": to_yaml(job)}
     return [{"apiVersion": "v1", "kind": "ConfigMap", "metadata": made, "data": data}]
+
+
+def code(request: Request) -> list[Body]:
+    """The ConfigMap with the code that is shipped."""
+    if request.job.code is None:
+        return []
+    made = metadata(request, storage.code_name(request))
+    data = {"code.tar.gz": base64.b64encode(request.code).decode()}
+    body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": made, "immutable": True}
+    return [{**body, "binaryData": data}]
 
 
 def deployment(request: Request) -> list[Body]:
@@ -97,6 +112,8 @@ def _env(request: Request) -> list[Body]:
         "HOLDFAST_ENGINE": request.engine,
         "HOLDFAST_HOME": HOME,
     }
+    if request.job.code is not None:
+        said["HOLDFAST_CODE"] = storage.code_name(request)
     namespace = {"fieldRef": {"fieldPath": "metadata.namespace"}}
     return [
         *({"name": name, "value": value} for name, value in said.items()),

@@ -1,0 +1,184 @@
+"""The agent as the first process of a pod: what it is told, the folder it works in, how it exits.
+
+The manifests say everything in the environment. From it a folder of the job is made like the one of
+a laptop, so that all below is the same there and here. A node is known by the pod's UID; where the
+engine starts a container again in its pod, that is another node, `UID.2` and so on.
+
+Exit statuses are for the engine: the one that the controller names at the job's end, 2 for what no
+new pod would do better, and `REPLACE` for everything else.
+"""
+
+import asyncio
+import os
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from holdfast.agent import interfaces, probes, processes, waiting
+from holdfast.agent.agent import Agent, Identity, Surroundings
+from holdfast.agent.console import Console, unblock
+from holdfast.agent.environment import without_engine
+from holdfast.agent.notes import note
+from holdfast.errors import Error, ExitStatus
+from holdfast.spec import Job
+from holdfast.spec.load import job_as_written, located
+
+REPLACE = 143  # let a new pod take this one's place
+FATAL = 113  # the job is over and did not succeed
+FATAL_EXIT_CODE = 13  # where statuses from 128 on are taken for faults of the machine
+EXIT_CODE_ENGINES = frozenset(("pytorchjob", "tfjob", "jaxjob", "xgboostjob", "paddlejob"))
+JOB_FILE = "/etc/holdfast/job/job.yaml"
+STORE_PORTS = 16  # from `network.ports.stores` on
+ATTEMPTS_KEPT = 20  # of which the pod holds logs; what a pod holds is limited
+NEEDED = (
+    *("HOLDFAST_JOB", "HOLDFAST_ENGINE", "HOLDFAST_CONTROLLER", "HOLDFAST_TOKEN_FILE"),
+    *("HOLDFAST_NODE", "HOLDFAST_POD", "HOLDFAST_ADDRESS", "HOLDFAST_HOME"),
+)
+
+
+@dataclass(frozen=True)
+class Pod:
+    """What the environment says."""
+
+    job: str
+    engine: str
+    host: str  # of the controller, resolved anew at each connection
+    port: int
+    token: Path
+    uid: str
+    name: str
+    address: str
+    home: Path
+    job_file: Path
+
+    @property
+    def folder(self) -> Path:
+        """Of the job."""
+        return self.home / "jobs" / self.job
+
+    @property
+    def fatal(self) -> int:
+        """Exit status that tells this engine to give up."""
+        return FATAL_EXIT_CODE if self.engine in EXIT_CODE_ENGINES else FATAL
+
+
+def run(environ: Mapping[str, str], *, wait: bool) -> int:
+    """Be the agent of this pod, or (`wait`) only wait for the job's end; the exit status.
+
+    Raises `Error` for what a new pod would not do better.
+    """
+    pod = described(environ)
+    job = job_in(pod.job_file, Path.cwd()).model_copy(update={"name": pod.job})
+    try:
+        _make_folder(pod, job)
+        if wait:
+            return waiting.wait(pod.folder, pod.fatal, REPLACE, job.recovery.controller_absence_s)
+        asyncio.run(_live(pod, job, environ))
+    except Error as error:
+        if error.status is ExitStatus.USAGE:
+            raise
+        note(f"agent: {error}")
+    except Exception:
+        note(f"agent: {traceback.format_exc()}")
+    return REPLACE
+
+
+async def _live(pod: Pod, job: Job, environ: Mapping[str, str]) -> None:
+    """Until the node ends, and then the process: a name server that does not answer, asked in a
+    thread, must not hold that up."""
+    for fd in (1, 2):
+        unblock(fd)
+    processes.adopt_orphans()
+    first = job.network.ports.stores
+    around = Surroundings(
+        let_go=REPLACE,
+        broken=REPLACE,
+        console=Console(1),
+        store_ports=tuple(range(first, first + STORE_PORTS)),
+        attempts_kept=ATTEMPTS_KEPT,
+    )
+    me = Identity(next_life(pod), pod.name, pod.address, pod.folder)
+    agent = Agent(me, job, worker_environment(pod, environ), around)
+    await probes.serve(pod.address, job.network.ports.agent, agent.health)
+    os._exit(await agent.live())
+
+
+# ── what it is told ──
+
+
+def described(environ: Mapping[str, str]) -> Pod:
+    """What the manifests said. Raises `Error` pod-incomplete."""
+    if missing := [name for name in NEEDED if not environ.get(name)]:
+        raise _incomplete(f"{', '.join(missing)} not set")
+    host, _, port = environ["HOLDFAST_CONTROLLER"].rpartition(":")
+    if not host or not port.isdecimal():
+        told = environ["HOLDFAST_CONTROLLER"]
+        raise _incomplete(f"HOLDFAST_CONTROLLER is {told!r}, not HOST:PORT")
+    return Pod(
+        job=environ["HOLDFAST_JOB"],
+        engine=environ["HOLDFAST_ENGINE"],
+        host=host.strip("[]"),
+        port=int(port),
+        token=Path(environ["HOLDFAST_TOKEN_FILE"]),
+        uid=environ["HOLDFAST_NODE"],
+        name=environ["HOLDFAST_POD"],
+        address=environ["HOLDFAST_ADDRESS"],
+        home=Path(environ["HOLDFAST_HOME"]).absolute(),
+        job_file=Path(environ.get("HOLDFAST_JOB_FILE", JOB_FILE)),
+    )
+
+
+def job_in(file: Path, folder: Path) -> Job:
+    """The job of a container that starts in `folder`, its paths absolute. Raises `Error`.
+
+    The container's working folder has the job's `workdir` in it already, and `script` does not
+    start there but where `workdir` does.
+    """
+    job = job_as_written(file)
+    inner = Path(job.workdir).parts
+    if not Path(job.workdir).is_absolute() and inner and folder.parts[-len(inner) :] == inner:
+        folder = folder.parents[len(inner) - 1]
+    return located(job, folder)
+
+
+def worker_environment(pod: Pod, environ: Mapping[str, str]) -> dict[str, str]:
+    """What workers find besides what the job says: not the engine's own idea of the job, and the
+    interface of the pod's address unless somebody has named another."""
+    return {**interfaces.socket_variables(pod.address), **without_engine(environ)}
+
+
+def next_life(pod: Pod) -> str:
+    """The node's id; each call counts as a new start of the container."""
+    path = pod.home / "lives" / pod.uid
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab") as file:
+        file.write(b".")
+    count = path.stat().st_size
+    return pod.uid if count == 1 else f"{pod.uid}.{count}"
+
+
+# ── the folder ──
+
+
+def _make_folder(pod: Pod, job: Job) -> None:
+    """The job's folder as agents know it. Raises `OSError`."""
+    folder = pod.folder
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    (folder / "job.json").write_text(job.model_dump_json())
+    address = msgspec.json.encode({"host": pod.host, "port": pod.port})
+    (folder / "controller.json").write_bytes(address)
+    token = folder / "token"
+    token.unlink(missing_ok=True)
+    token.symlink_to(pod.token.absolute())
+
+
+def _incomplete(why: str) -> Error:
+    return Error(
+        "pod-incomplete",
+        "this is no pod of a job",
+        why=why,
+        help="holdfast render job.yaml   (shows what a pod has to be told)",
+    )

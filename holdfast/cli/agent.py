@@ -1,0 +1,18 @@
+"""`holdfast agent`: what a pod of a managed job runs. Nobody types it."""
+
+import os
+import signal
+from typing import Annotated
+
+import typer
+
+REPLACE = 143  # as the engine knows it: 128 and SIGTERM
+
+
+def agent(wait: Annotated[bool, typer.Option("--wait")] = False) -> None:
+    """Be the node of this pod until the job ends; with --wait only wait for that."""
+    # The first process of a pod is not ended by signals that it does not handle.
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(REPLACE))
+    from holdfast.agent.pod import run
+
+    raise typer.Exit(run(os.environ, wait=wait))

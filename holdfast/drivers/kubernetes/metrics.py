@@ -1,0 +1,65 @@
+"""What Prometheus scrapes from a controller: the status of the job as a few series.
+
+No series has a label whose values grow with the job: rank, node and step are none.
+The numbers are those of the last published status, so that a scrape, which comes in a thread of its
+own, never looks at a state that is just being changed.
+"""
+
+import time
+from collections.abc import Iterable
+
+import msgspec
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from holdfast.controller.phases import Phase
+from holdfast.status import JobStatus
+
+
+class Metrics:
+    """The newest status, as series. `observe` in one thread, `collect` in another."""
+
+    def __init__(self) -> None:
+        self._status: JobStatus | None = None
+        self._stepped_at: float | None = None
+
+    def observe(self, status: bytes, now: float | None = None) -> None:
+        """A `JobStatus` as JSON. `now`: seconds since the epoch."""
+        new = msgspec.json.decode(status, type=JobStatus)
+        before = self._status.step if self._status is not None else None
+        if new.step is not None and new.step != before:
+            self._stepped_at = time.time() if now is None else now
+        self._status = new
+
+    def collect(self) -> Iterable[Metric]:
+        """All series; none before the first status."""
+        status = self._status
+        if status is None:
+            return
+        phase = GaugeMetricFamily("holdfast_phase", "1 for the job's phase", labels=["phase"])
+        for each in Phase:
+            phase.add_metric([str(each)], float(status.phase == str(each)))
+        yield phase
+        spares = sum(node.state == "spare" for node in status.nodes)
+        members = sum(node.rank is not None for node in status.nodes)
+        yield GaugeMetricFamily("holdfast_nodes", "Nodes that train", value=members)
+        yield GaugeMetricFamily("holdfast_spares", "Nodes that wait, warm", value=spares)
+        yield GaugeMetricFamily("holdfast_attempt", "Number of the attempt", value=status.attempt)
+        yield GaugeMetricFamily("holdfast_ettr", "Effective training time ratio", value=status.ettr)
+        yield CounterMetricFamily("holdfast_restarts", "Restarts", value=status.restarts_count)
+        yield CounterMetricFamily("holdfast_incidents", "Incidents", value=status.incidents_count)
+        if status.step is not None:
+            yield GaugeMetricFamily("holdfast_step", "Step that all ranks have", value=status.step)
+        if status.loss is not None:
+            yield GaugeMetricFamily("holdfast_loss", "Loss of rank 0", value=status.loss)
+        if self._stepped_at is not None:
+            told = "When the step last changed"
+            name = "holdfast_last_step_timestamp_seconds"
+            yield GaugeMetricFamily(name, told, value=self._stepped_at)
+
+    def serve(self, port: int) -> int:
+        """Answer `GET /metrics` in a thread; the port. Raises `OSError` if it is taken."""
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(self)
+        server, _ = start_http_server(port, registry=registry)
+        return int(server.server_port)

@@ -1,0 +1,107 @@
+"""Why a pod waits and how it ended, in words that help."""
+
+from typing import Any
+
+import pytest
+
+from holdfast.drivers.kubernetes.pods import ending, summary, waits_for
+from tests.drivers.kubernetes.seen import condition, ended, pod
+
+CREATING: dict[str, Any] = {"waiting": {"reason": "ContainerCreating"}}
+
+
+def waiting(reason: str, message: str = "") -> dict[str, Any]:
+    """A container that waits."""
+    return {"waiting": {"reason": reason, "message": message}}
+
+
+@pytest.mark.parametrize(
+    ("keys", "told"),
+    [
+        (
+            {
+                "machine": "", "state": {},
+                "conditions": [condition("PodScheduled", "False", "Unschedulable",
+                                         "0/3 nodes are available: 3 Insufficient gpu.")],
+            },
+            "a machine: 0/3 nodes are available: 3 Insufficient gpu",
+        ),
+        (
+            {
+                "machine": "", "state": {},
+                "conditions": [condition("PodScheduled", "False", "Unschedulable",
+                                         "pod has unbound immediate PersistentVolumeClaims")],
+            },
+            "a volume: pod has unbound immediate PersistentVolumeClaims",
+        ),
+        (
+            {
+                "machine": "", "state": {},
+                "conditions": [condition("PodScheduled", "False", "SchedulingGated")],
+            },
+            "its scheduling gates to be lifted (a queue has not admitted it yet)",
+        ),
+        ({"machine": "", "state": {}}, "the scheduler to look at it"),
+        (
+            {"state": waiting("ImagePullBackOff", "no such tag")},
+            "its image (ImagePullBackOff): no such tag",
+        ),
+        (
+            {"state": waiting("CreateContainerConfigError", 'secret "x" not found')},
+            'its configuration (CreateContainerConfigError): secret "x" not found',
+        ),
+        ({"state": CREATING}, "its containers to be created"),
+        (
+            {
+                "state": waiting("PodInitializing"),
+                "initContainerStatuses": [
+                    {"name": "fetch-c4", "state": {"running": {}}, "ready": False}
+                ],
+            },
+            "fetch-c4 to finish",
+        ),
+        ({}, None),
+    ],
+)  # fmt: skip
+def test_a_pod_says_what_it_waits_for(keys: dict[str, Any], told: str | None) -> None:
+    scheduled = [condition("PodScheduled", "True")] if keys.get("machine", "m0") else []
+    keys = {"conditions": scheduled, "phase": "Pending", **keys}
+    assert waits_for(pod(**keys)) == told
+
+
+def test_a_job_says_it_in_one_line() -> None:
+    conditions = [condition("PodScheduled", "True")]
+    pods = [
+        pod("a", conditions=conditions),
+        pod("b", phase="Pending", state=CREATING, conditions=conditions),
+        pod("c", phase="Pending", state=CREATING, conditions=conditions),
+        ended("d"),
+    ]
+    assert summary(pods, 4) == (
+        "2 of 4 nodes wait for its containers to be created; "
+        "1 of 4 nodes wait for the engine to create it"
+    )
+    assert summary([pod("a")], 1) is None
+
+
+@pytest.mark.parametrize(
+    ("keys", "told"),
+    [
+        ({"status": 143}, "its container ended with status 143"),
+        (
+            {"reason": "Evicted", "message": "low on memory"},
+            "its pod was ended (Evicted: low on memory)",
+        ),
+        (
+            {"conditions": [condition("DisruptionTarget", "True", "EvictionByEvictionAPI", "api")]},
+            "its pod was taken away (EvictionByEvictionAPI: api)",
+        ),
+    ],
+)
+def test_an_end_has_its_reason(keys: dict[str, Any], told: str) -> None:
+    assert ending(ended(**keys)) == told
+
+
+def test_out_of_memory_is_named() -> None:
+    killed = pod(phase="Failed", state={"terminated": {"exitCode": 137, "reason": "OOMKilled"}})
+    assert ending(killed) == "its container ended with status 137 (OOMKilled)"

@@ -1,0 +1,116 @@
+"""Which pods are nodes, which have gone, and how many are still to be made."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.controller import Limits
+from holdfast.controller.state import Node, State
+from holdfast.drivers.kubernetes.roster import Gone, Roster, life, uid_of
+from tests.drivers.kubernetes.seen import ended, pod
+
+
+def state(*nodes: str, asked: int = 0, lost: tuple[str, ...] = ()) -> State:
+    """What the controller knows."""
+    known = {n: Node(node=n, name=n, address="", workers=1) for n in nodes}
+    return State(
+        limits=Limits(node_count=2), nodes=known, asked=asked, lost=dict.fromkeys(lost, "")
+    )
+
+
+def test_a_container_that_was_started_again_is_another_node() -> None:
+    assert life(pod("a", uid="u")) == "u"
+    assert life(pod("a", uid="u", restarts=1)) == "u.2"
+    assert uid_of("u.2") == uid_of("u") == "u"
+
+
+def test_a_pod_that_ends_takes_its_node_with_it() -> None:
+    roster = Roster(state("uid-a"))
+    assert roster.see(pod("a")) == []
+    assert roster.see(ended("a", 137)) == [Gone("uid-a", "its container ended with status 137")]
+    assert roster.see(ended("a", 137)) == [], "told once"
+
+
+def test_a_pod_that_never_became_a_node_is_told_of_too() -> None:
+    roster = Roster(state(asked=1))
+    roster.see(pod("a"))
+    assert [gone.node for gone in roster.lose(pod("a"))] == ["uid-a"]
+
+
+def test_a_node_that_is_known_to_be_lost_is_not_told_again() -> None:
+    roster = Roster(state(lost=("uid-a",)))
+    roster.see(pod("a"))
+    assert roster.see(ended("a")) == []
+
+
+def test_the_later_life_of_a_pod_is_the_one_that_goes() -> None:
+    roster = Roster(state("uid-a.2", lost=("uid-a",)))
+    roster.see(pod("a", restarts=1))
+    assert [gone.node for gone in roster.lose(pod("a"))] == ["uid-a.2"]
+    roster.see(pod("a", restarts=1))
+    assert roster.alone("uid-a") is None, "its pod is the home of another node now"
+
+
+def test_the_controllers_pod_is_no_node() -> None:
+    roster = Roster(state())
+    roster.see(pod("c", role="controller"))
+    assert not roster.pods
+
+
+def test_a_new_list_tells_what_was_missed() -> None:
+    roster = Roster(state("uid-a", "uid-b"))
+    for name in "ab":
+        roster.see(pod(name))
+    assert [gone.node for gone in roster.relist([pod("b"), pod("c")])] == ["uid-a"]
+    assert set(roster.pods) == {"uid-b", "uid-c"}
+
+
+def test_pods_are_made_until_every_node_that_was_asked_for_can_come() -> None:
+    roster = Roster(state("uid-a", asked=2))
+    roster.see(pod("a"))
+    assert roster.missing() == 2
+    roster.see(pod("b"))
+    assert roster.missing() == 1
+    roster.see(pod("c", leaving=True))
+    assert roster.missing() == 1, "one that is being deleted does not count"
+
+
+def test_the_pod_of_a_lost_node_does_not_count() -> None:
+    roster = Roster(state("uid-b", asked=1, lost=("uid-a",)))
+    roster.see(pod("a"))
+    roster.see(pod("b"))
+    assert roster.missing() == 1
+
+
+def test_a_controller_that_comes_back_names_nodes_as_it_knew_them() -> None:
+    roster = Roster(state("uid-a.2", "uid-gone", lost=("uid-b",)))
+    roster.relist([pod("a", restarts=1), pod("b"), pod("c")])
+    assert roster.existing() == ["uid-a.2", "uid-b", "uid-c"]
+
+
+def test_names_are_never_used_twice() -> None:
+    roster = Roster(state())
+    roster.see(pod("run-7"))
+    roster.see(ended("run-9"))
+    assert [roster.next_name("run") for _ in range(2)] == ["run-10", "run-11"]
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("abc"), st.sampled_from(["see", "end", "lose"])), max_size=30
+    )
+)
+def test_whatever_happens_a_node_goes_only_after_it_came(story: list[tuple[str, str]]) -> None:
+    roster, there = Roster(state("uid-a", "uid-b")), set()
+    for name, what in story:
+        match what:
+            case "see":
+                assert roster.see(pod(name)) == []
+                there.add(name)
+            case "end":
+                gone = roster.see(ended(name))
+            case _:
+                gone = roster.lose(pod(name))
+        if what != "see":
+            assert [g.node for g in gone] == ([f"uid-{name}"] if name in there else [])
+            there.discard(name)
+        assert {p.metadata.name for p in roster.pods.values()} == there
