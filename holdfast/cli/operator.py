@@ -1,8 +1,6 @@
 """`holdfast operator`: what the operator's Deployment runs."""
 
-import asyncio
 import os
-import signal
 from typing import Annotated
 
 import typer
@@ -36,6 +34,8 @@ def operator(
             why="the operator looks after one namespace or after all",
             help="holdfast operator --all-namespaces",
         )
+    import asyncio
+
     try:
         asyncio.run(_operate(context, namespace, all_namespaces, port))
     except asyncio.CancelledError:
@@ -65,6 +65,9 @@ def _me() -> str:
 
 def _end_at_signals() -> None:
     """SIGTERM gives the lease back, so that the next copy need not wait for its end."""
+    import asyncio
+    import signal
+
     task = asyncio.current_task()
     assert task is not None
     for number in (signal.SIGTERM, signal.SIGINT):

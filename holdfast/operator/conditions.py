@@ -32,18 +32,17 @@ def status_of(
     *,
     outcome: str | None,
     waiting_for: str | None,
-    digest: str | None,
     nodes: int,
     generation: int,
     now: float,
 ) -> Body:
-    """The new status. `digest`: of the spec that is made now, None to keep what was said."""
+    """The new status; `old` is what the object has now."""
     phase = decision.phase or _phase(record, outcome)
     facts = _facts(decision, phase, record, outcome)
     found: Body = {
         "phase": phase,
         "observedGeneration": generation,
-        "startedSpec": digest or old.get("startedSpec"),
+        "startedSpec": old.get("startedSpec"),
         "waitingFor": (record.waiting_for if record and not outcome else None) or waiting_for,
         "outcome": outcome,
         "conditions": _conditions(old, facts, generation, now),

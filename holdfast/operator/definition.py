@@ -1,9 +1,9 @@
 """The CustomResourceDefinition of TrainingJob: its spec is the job file.
 
-Made from the model of the job file, so that a new key is in both at once. Three keys are missing:
-`name` is that of the object, the namespace is where the object is, and `clusters` is for
-`holdfast federate`, which is above clusters. Short forms (`nodes: 2`, `image: x`) are written out,
-because Kubernetes wants one type for each key.
+Made from the model of the job file, so that a new key is in both at once. Four keys are missing:
+`name` is that of the object, the namespace is where the object is, `code` is a folder beside the
+job file, which nobody has here, and `clusters` is for `holdfast federate`, which is above clusters.
+Short forms (`nodes: 2`, `image: x`) are written out, as Kubernetes wants one type for each key.
 """
 
 from typing import Any
@@ -99,7 +99,7 @@ def job_spec() -> Schema:
     """Schema of `spec`."""
     model = Job.model_json_schema()
     keys = model["properties"]
-    for name in ("name", "clusters"):
+    for name in ("name", "code", "clusters"):
         keys.pop(name, None)
     kubernetes = model["$defs"]["Kubernetes"]
     kubernetes["properties"].pop("namespace")

@@ -22,6 +22,7 @@ from holdfast.drivers.kubernetes.cluster import (
     ApiError,
     Change,
     Cluster,
+    DeniedError,
     Kind,
     NotFoundError,
 )
@@ -183,6 +184,8 @@ class Operator:
             await self._listed.wait()
             try:
                 await self._swept()
+            except DeniedError:
+                pass  # without deploy/rbac/cordon we have made none
             except ApiError as error:
                 self._say(f"cannot sweep roles: {error}")
             await asyncio.sleep(SWEEP_S)

@@ -6,6 +6,7 @@ finds out what it was about to do. Every act may be done twice.
 
 import time
 from collections.abc import Callable
+from typing import assert_never
 
 import msgspec
 
@@ -75,10 +76,32 @@ async def reconcile(
         return None
     sight = await look(cluster, body, asked, clock())
     decision = decide(sight.known)
-    body = await _tell(cluster, body, decision, sight, asked, clock())
-    if decision.step is Step.MAKE and not whole and not sight.missing:
-        return decision.after_s
-    return await _act(cluster, body, decision, sight, asked, clock)
+    if decision.step is Step.MAKE:
+        unsure = whole or bool(sight.missing) or sight.known.status.get("phase") == "Blocked"
+        body = await _begin(cluster, body, sight.known)
+        decision = await _make(cluster, body, asked) if unsure else decision
+    await _tell(cluster, body, decision, sight, asked, clock())
+    await _act(cluster, body, decision, asked)
+    return decision.after_s
+
+
+async def _begin(cluster: Cluster, body: Body, known: Known) -> Body:
+    """Remember which spec the job is made from, before anything of it is there."""
+    started = known.status.get("startedSpec")
+    if started == known.digest or (started and known.there):
+        return body
+    return await _patched(cluster, body, {"startedSpec": known.digest})
+
+
+async def _patched(cluster: Cluster, body: Body, status: Body) -> Body:
+    meta = body["metadata"]
+    return await cluster.patch(
+        TRAINING_JOBS,
+        meta["name"],
+        {"status": status},
+        part="status",
+        namespace=meta["namespace"],
+    )
 
 
 async def _tell(
@@ -88,8 +111,8 @@ async def _tell(
     sight: Sight | None,
     asked: Wanted | None,
     now: float,
-) -> Body:
-    """Write the status if it says anything new; the TrainingJob with it."""
+) -> None:
+    """Write the status if it says anything new, and what has changed as events."""
     meta, old = body["metadata"], body.get("status") or {}
     new = status_of(
         old,
@@ -97,42 +120,21 @@ async def _tell(
         sight.record if sight else None,
         outcome=sight.known.outcome if sight else None,
         waiting_for=sight.waiting_for if sight else None,
-        digest=_begun(decision, sight.known if sight else None),
         nodes=asked.request.nodes if asked else 0,
         generation=meta.get("generation", 1),
         now=now,
     )
     if new == old:
-        return body
-    patch = {"status": {**dict.fromkeys(old), **new}}  # a key that is gone is taken out
-    made = await cluster.patch(
-        TRAINING_JOBS, meta["name"], patch, part="status", namespace=meta["namespace"]
-    )
+        return
+    made = await _patched(cluster, body, {**dict.fromkeys(old), **new})  # what is gone goes
     await events.post(cluster, made, events.said(old, new), now)
-    return made
 
 
-def _begun(decision: Decision, known: Known | None) -> str | None:
-    """The digest of the spec that is made now, unless the job was made from one before."""
-    if known is None or decision.step is not Step.MAKE:
-        return None
-    started = known.status.get("startedSpec")
-    return str(started) if started and known.there else known.digest
-
-
-async def _act(
-    cluster: Cluster,
-    body: Body,
-    decision: Decision,
-    sight: Sight,
-    asked: Wanted,
-    clock: Callable[[], float],
-) -> float | None:
+async def _act(cluster: Cluster, body: Body, decision: Decision, asked: Wanted) -> None:
+    """Everything but making."""
     match decision.step:
-        case Step.WATCH:
+        case Step.WATCH | Step.MAKE:
             pass
-        case Step.MAKE:
-            return await _make(cluster, body, decision, sight, asked, clock)
         case Step.ASK_STOP:
             await _ask_stop(cluster, asked)
         case Step.CLEAR:
@@ -147,18 +149,12 @@ async def _act(
             await cluster.delete(
                 TRAINING_JOBS, meta["name"], uid=meta["uid"], namespace=meta["namespace"]
             )
-    return decision.after_s
+        case never:
+            assert_never(never)
 
 
-async def _make(
-    cluster: Cluster,
-    body: Body,
-    decision: Decision,
-    sight: Sight,
-    asked: Wanted,
-    clock: Callable[[], float],
-) -> float | None:
-    """Make what is missing; what is there is left as it is."""
+async def _make(cluster: Cluster, body: Body, asked: Wanted) -> Decision:
+    """Make what is missing; what is there is left as it is. A refusal is a decision to wait."""
     try:
         for wish in asked.objects:
             if not await _is_there(cluster, wish):
@@ -167,11 +163,8 @@ async def _make(
     except ApiError as error:
         if error.transient:
             raise
-        told = _told(error)
-        blocked = Decision(Step.WATCH, "Blocked", _reason(error), told, BLOCKED_S)
-        await _tell(cluster, body, blocked, sight, asked, clock())
-        return BLOCKED_S
-    return decision.after_s
+        return Decision(Step.WATCH, "Blocked", _reason(error), _told(error), BLOCKED_S)
+    return Decision(Step.MAKE)
 
 
 def _told(error: ApiError) -> str:

@@ -131,7 +131,6 @@ def told(known: Known, at: float = NOW, decision: Any = None) -> dict[str, Any]:
         known.record,
         outcome=known.outcome,
         waiting_for=None,
-        digest=None,
         nodes=2,
         generation=1,
         now=at,

@@ -93,8 +93,8 @@ class Site:
         return self.store.find(kind, "default", name)
 
     def status(self, name: str = "run") -> Body:
-        found = self.get(TRAINING_JOBS, name)
-        return (found or {}).get("status", {})
+        found: Body = (self.get(TRAINING_JOBS, name) or {}).get("status", {})
+        return found
 
     def marks(self, name: str = "run") -> dict[str, str]:
         return {c["type"]: c["status"] for c in self.status(name).get("conditions", [])}
@@ -198,8 +198,10 @@ async def test_deleting_it_deletes_all_that_was_made_also_by_the_controller(it: 
     await it.until(lambda: it.get(DEPLOYMENTS, "run-controller"))
     labels = {"holdfast.dev/job": "run"}
     for kind, name in ((SECRETS, "run-token"), (LEASES, "run-controller"), (PODS, "run-7")):
-        body = {"apiVersion": kind.api, "kind": kind.kind, "spec": {"containers": []},
-                "metadata": {"name": name, "labels": labels}}  # fmt: skip
+        meta = {"name": name, "labels": labels}
+        body: Body = {"apiVersion": kind.api, "kind": kind.kind, "metadata": meta}
+        if kind is PODS:
+            body["spec"] = {"containers": [{"name": "main", "image": "x"}]}
         it.store.create(kind, "default", body)
     it.publish("running")
     it.tasks.pop().cancel()
@@ -336,7 +338,7 @@ async def test_plain_jobs_are_followed_by_the_engine_s_own_word(it: Site) -> Non
 @pytest.mark.parametrize(
     "fault",
     [
-        Fault(verb="patch", plural="jobs", code=500, times=20),
+        Fault(verb="patch", plural="jobs", code=500, times=7),
         Fault(verb="patch", code=409, times=3),
         Fault(verb="list", plural="trainingjobs", code=403, times=2),
         Fault(verb="get", plural="configmaps", code=403, times=2),
@@ -350,9 +352,9 @@ async def test_plain_jobs_are_followed_by_the_engine_s_own_word(it: Site) -> Non
 def test_faults_of_the_api_only_delay(fault: Fault) -> None:
     async def live() -> None:
         async with site() as it:
+            await it.apply(training_job(kubernetes=JOB_ENGINE))
             it.fake.faults.add(fault)
             it.start()
-            await it.apply(training_job(kubernetes=JOB_ENGINE))
             await it.fake.until(lambda: it.get(DEPLOYMENTS, "run-controller"), 60)
             it.publish("running")
             await it.fake.until(lambda: it.marks().get("Running") == "True", 60)
