@@ -10,6 +10,7 @@ import typer
 from holdfast.cli import (
     doctor,
     explain,
+    federate,
     goodput,
     incidents,
     lint,
@@ -75,6 +76,7 @@ app.command("simulate")(simulate.simulate)
 app.command("doctor")(doctor.doctor)
 app.command("explain")(explain.explain)
 app.command("version")(version.version)
+app.command("federate")(federate.federate)
 app.command("operator")(operator.operator)
 app.command("controller", hidden=True)(drive)
 app.command("agent", hidden=True)(agent)
