@@ -351,7 +351,15 @@ end in `_s`.
 | `goodput` | `Goodput` |
 | `why` | `job`, `phase`, `outcome`, `why`, `waiting_for`, `incident` (or null), `log_tail` |
 | `run --detach`, `resume --detach` | `job`, `folder`, `pid` |
-| `logs` (one object a line) | `attempt`, `rank`, `line` |
+| `submit`, `run --detach --on kubernetes` | `job`, `namespace`, `engine`, `objects_count` |
+| `submit --dry-run client` | list of manifests |
+| `submit --dry-run server` | list of `kind`, `name`, `change`, `note`, `diff` |
+| `resume --on kubernetes` | `job`, `done` (list of sentences) |
+| `list` | list of `job`, `namespace`, `phase`, `waiting_for`, `status` (`JobStatus` or null) |
+| `delete` | `job`, `deleted`, `kept` |
+| `nodes` | list of `machine`, `owner`, `reason`, `expires`, `expired` |
+| `nodes --lift` | `lifted` |
+| `logs` (one object a line) | `attempt` (null on Kubernetes), `rank`, `line` |
 | `stop` | `job`, `asked`, `killed_count` |
 | `validate` | `valid`, `job` |
 | `lint` | `error_count`, `warning_count`, `findings` [{", ".join(f"`{k}`" for k in FINDING)}] |

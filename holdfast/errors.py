@@ -219,6 +219,86 @@ SLUGS: dict[str, Slug] = {
         "The API server of the cluster does not answer: an address that is wrong or gone, a VPN "
         "that is down, or a certificate that is not trusted. Jobs that run there run on.",
     ),
+    "kubernetes-missing": Slug(
+        ExitStatus.PLATFORM,
+        "Talking to a cluster needs a Kubernetes client, which the base package does not bring "
+        "along. It comes with the extra `kubernetes`.",
+    ),
+    "engine-missing": Slug(
+        ExitStatus.USAGE,
+        "The cluster does not serve a kind of object that the job needs: the operator of the "
+        "engine, or of something else that the job file asks for, is not installed there, or in "
+        "another version. Nothing of the job was left behind.",
+    ),
+    "namespace-missing": Slug(
+        ExitStatus.USAGE,
+        "The namespace does not exist in this cluster, or is being deleted. Nothing was made.",
+    ),
+    "name-taken": Slug(
+        ExitStatus.USAGE,
+        "An object that the job would make exists already and does not belong to a job of this "
+        "name. It was left as it is; nothing was made.",
+    ),
+    "rights-missing": Slug(
+        ExitStatus.PLATFORM,
+        "The cluster does not allow you, or the account of a pod, to do what the message names. "
+        "`holdfast doctor --on kubernetes job.yaml` lists all rights that the job needs.",
+    ),
+    "quota-exceeded": Slug(
+        ExitStatus.PLATFORM,
+        "A ResourceQuota or a LimitRange of the namespace does not leave room for the job. It "
+        "starts as soon as there is room, if it has been accepted at all.",
+    ),
+    "admission-refused": Slug(
+        ExitStatus.PLATFORM,
+        "A rule of the cluster refused an object of the job: a webhook, an admission policy or a "
+        "pod security standard; or the webhook that should judge does not answer.",
+    ),
+    "manifest-refused": Slug(
+        ExitStatus.USAGE,
+        "The API server found something wrong in an object of the job: a field that it does not "
+        "know, which points to another version of the engine, or a change of what cannot change.",
+    ),
+    "cluster-refused": Slug(
+        ExitStatus.PLATFORM,
+        "The API server answered with an error that is none of the known ones. Its own words are "
+        "in the message; what was already asked of the cluster stands.",
+    ),
+    "image-unavailable": Slug(
+        ExitStatus.PLATFORM,
+        "Machines of the cluster cannot pull the image of the job: a name or tag that does not "
+        "exist, or a registry that wants credentials (image.pull_secrets).",
+    ),
+    "unschedulable": Slug(
+        ExitStatus.PLATFORM,
+        "The scheduler finds no machine for some pods of the job. The message says how many, and "
+        "what the machines lack. The job starts when there is room.",
+    ),
+    "claim-pending": Slug(
+        ExitStatus.PLATFORM,
+        "A PersistentVolumeClaim that the job mounts does not exist or has no volume yet: a "
+        "storage class that is missing, that cannot do the access mode, or a provisioner in need.",
+    ),
+    "pod-unstartable": Slug(
+        ExitStatus.PLATFORM,
+        "A machine cannot start a container of the job: a Secret or ConfigMap that it mounts does "
+        "not exist, or its program cannot be run. It is tried again and again.",
+    ),
+    "not-managed": Slug(
+        ExitStatus.USAGE,
+        "The job runs in plain mode: the engine's stock manifests, without Holdfast's controller. "
+        "So there is no record of it, and nobody who could be asked.",
+    ),
+    "journal-away": Slug(
+        ExitStatus.PLATFORM,
+        "The journal of the job does not fit into its record in the cluster any more; only the "
+        "controller has it. The status is still published.",
+    ),
+    "machine-not-cordoned": Slug(
+        ExitStatus.NOT_FOUND,
+        "There is no such machine in the cluster, or Holdfast has not cordoned it: there is "
+        "nothing to lift. A taint of others is theirs to take off.",
+    ),
     "pod-incomplete": Slug(
         ExitStatus.USAGE,
         "`holdfast agent` found no sound description of its pod in the environment. Manifests of "
@@ -232,8 +312,8 @@ SLUGS: dict[str, Slug] = {
     ),
     "clusters-missing": Slug(
         ExitStatus.USAGE,
-        "`holdfast federate` runs a managed job in the first of several clusters that admits it. The "
-        "job file names none under `clusters`, or asks for plain mode. Nothing was started.",
+        "`holdfast federate` runs a managed job in the first of several clusters that admits it. "
+        "The job file names none under `clusters`, or asks for plain mode. Nothing was started.",
     ),
     "run-unavailable": Slug(
         ExitStatus.USAGE,

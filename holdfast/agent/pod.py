@@ -139,7 +139,9 @@ def job_in(file: Path, folder: Path) -> Job:
     """
     job = job_as_written(file)
     inner = Path(job.workdir).parts
-    if not Path(job.workdir).is_absolute() and inner and folder.parts[-len(inner) :] == inner:
+    if job.image is not None and job.image.workdir is not None:
+        folder = Path(job.image.workdir)
+    elif inner and not Path(job.workdir).is_absolute() and folder.parts[-len(inner) :] == inner:
         folder = folder.parents[len(inner) - 1]
     return located(job, folder)
 

@@ -8,13 +8,16 @@ from typing import Annotated
 import typer
 
 from holdfast.cli import (
+    delete,
     doctor,
     explain,
     federate,
     goodput,
     incidents,
     lint,
+    listing,
     logs,
+    nodes,
     operator,
     render,
     resume,
@@ -23,6 +26,7 @@ from holdfast.cli import (
     simulate,
     status,
     stop,
+    submit,
     validate,
     version,
     watch,
@@ -60,6 +64,8 @@ app.command(
     context_settings={"allow_interspersed_args": False},
     epilog="Other torchrun flags are understood too: see docs/reference/torchrun-flags.md.",
 )(run.run)
+app.command("submit")(submit.submit)
+app.command("list")(listing.list_jobs)
 app.command("status")(status.status)
 app.command("watch")(watch.watch)
 app.command("logs")(logs.logs)
@@ -68,6 +74,8 @@ app.command("incidents")(incidents.incidents)
 app.command("goodput")(goodput.goodput)
 app.command("stop")(stop.stop)
 app.command("resume")(resume.resume)
+app.command("delete")(delete.delete)
+app.command("nodes")(nodes.nodes)
 app.command("validate")(validate.validate)
 app.command("render")(render.render)
 app.command("lint")(lint.lint)

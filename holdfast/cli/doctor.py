@@ -1,4 +1,4 @@
-"""`holdfast doctor`: will jobs run on this machine, and if not, what to do about it."""
+"""`holdfast doctor`: will jobs run on this machine, or in a cluster, and if not, what to do."""
 
 import os
 import platform
@@ -9,12 +9,18 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
+from holdfast.cli.cluster import Context, Namespace, On, Reach, connected, reached
+from holdfast.cli.controller import Where
 from holdfast.cli.output import AsJson, json_result, result, styled
-from holdfast.errors import ExitStatus
+from holdfast.cli.render import EngineName, engine_named, require_sound
+from holdfast.errors import Error, ExitStatus
+
+if TYPE_CHECKING:
+    from holdfast.spec import Job
 
 GIB = 1024**3
 MIN_PYTHON = (3, 11)
@@ -33,9 +39,68 @@ class Check(NamedTuple):
     remedy: str
 
 
-def doctor(as_json: AsJson = False) -> None:
-    """Check this machine; exit status 3 if something is missing."""
-    checks = [check() for check in CHECKS]
+def doctor(
+    file: Annotated[
+        Path | None,
+        typer.Argument(help="A job file, to check a cluster for that job.", show_default=False),
+    ] = None,
+    engine: EngineName = None,
+    image_check: Annotated[
+        bool, typer.Option("--image-check", help="Start a pod that looks into the job's image.")
+    ] = False,
+    on: On = Where.LOCAL,
+    context: Context = None,
+    namespace: Namespace = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check this machine, or a cluster; exit status 3 if something is missing."""
+    reach = reached(on, context, namespace)
+    if reach is None:
+        if file is not None or engine is not None or image_check:
+            raise Error(
+                "usage",
+                "a job file, --engine and --image-check are for a cluster",
+                why="without --on kubernetes this machine is checked, whatever the job",
+                help="holdfast validate job.yaml   (or add --on kubernetes)",
+            )
+        checks = [check() for check in CHECKS]
+    else:
+        checks = _cluster(reach, file, engine, image_check)
+    _show(checks, as_json)
+
+
+def _cluster(
+    reach: Reach, file: Path | None, engine: str | None, image_check: bool
+) -> "list[Check]":
+    from holdfast.drivers.kubernetes.doctor import Patient
+    from holdfast.drivers.kubernetes.doctor_visit import nearest, server_version, visit
+    from holdfast.drivers.kubernetes.manifests.render import requested
+    from holdfast.spec.load import job_as_written
+
+    with connected(reach) as session:
+        said = session.do(server_version(session.cluster))
+        job = job_as_written(file) if file is not None else _smallest()
+        request = requested(
+            job,
+            engine=engine_named(engine) if engine is not None else None,
+            namespace=session.cluster.namespace,
+            version=nearest(said),
+        )
+        if file is not None:
+            require_sound(request)
+        patient = Patient(session.cluster, request, file is not None, said, session.words)
+        found = session.do(visit(patient, look_at_image=image_check))
+    return [Check(*check) for check in found]
+
+
+def _smallest() -> "Job":
+    from holdfast.spec import job_from_dict
+
+    data = {"name": "holdfast-doctor", "image": "none", "script": "train.py"}
+    return job_from_dict(data, where="the smallest job")
+
+
+def _show(checks: "list[Check]", as_json: bool) -> None:
     if as_json:
         json_result({"ok": all(c.ok for c in checks), "checks": [_fields(c) for c in checks]})
     else:

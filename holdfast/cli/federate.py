@@ -32,14 +32,19 @@ def federate(
     """
     import asyncio
 
-    from holdfast.drivers.records import home
-    from holdfast.operator.federation.run import Federation, locked
+    from holdfast.cli.render import code_of
+    from holdfast.drivers.kubernetes.manifests.checks import require
+    from holdfast.drivers.kubernetes.manifests.render import requested
+    from holdfast.drivers.records import jobs_home
+    from holdfast.operator.federation.run import Federation, locked, places_of
     from holdfast.spec.load import job_as_written
 
     job = job_as_written(file)
-    folder = home() / "federations" / job.name
+    places_of(job)
+    require(requested(job, namespace="any"))
+    folder = jobs_home().parent / "federations" / job.name
     with locked(folder):
-        made = Federation(job, folder, _connect, talk)
+        made = Federation(job, folder, _connect, talk, code=code_of(file, job.code))
         state = asyncio.run(made.run(placed_only=place))
     if as_json:
         json_result(_told(state, [choice.context for choice in job.clusters]))

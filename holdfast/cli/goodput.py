@@ -3,15 +3,25 @@
 import time
 
 from holdfast.cli import story
-from holdfast.cli.locate import job_folder
+from holdfast.cli.cluster import Context, Namespace, On, reached
+from holdfast.cli.controller import Where
 from holdfast.cli.output import AsJson, JobName, json_result, result, table, talk
+from holdfast.cli.source import job_source
 
 
-def goodput(name: JobName = None, as_json: AsJson = False) -> None:
+def goodput(
+    name: JobName = None,
+    on: On = Where.LOCAL,
+    context: Context = None,
+    namespace: Namespace = None,
+    as_json: AsJson = False,
+) -> None:
     """Show the ledger of a job; its parts add up to the wall time."""
     from holdfast.drivers.records import goodput as read
 
-    found = read(job_folder(name), time.time())
+    with job_source(name, reached(on, context, namespace)) as source:
+        source.require_journal()
+        found = read(source.folder, time.time())
     if as_json:
         json_result(found)
         return

@@ -5,8 +5,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.cli import story
-from holdfast.cli.locate import job_folder
+from holdfast.cli.cluster import Context, Namespace, On, reached
+from holdfast.cli.controller import Where
 from holdfast.cli.output import AsJson, JobName, duration, json_result, result, table, talk
+from holdfast.cli.source import job_source
 
 if TYPE_CHECKING:
     from holdfast.status import Incident
@@ -14,16 +16,27 @@ if TYPE_CHECKING:
 HEADER = ("ID", "TIME", "CAUSE", "NODE", "RANK", "STEP", "LOST", "STEPS LOST", "WHAT")
 
 
-def incidents(name: JobName = None, as_json: AsJson = False) -> None:
+def incidents(
+    name: JobName = None,
+    on: On = Where.LOCAL,
+    context: Context = None,
+    namespace: Namespace = None,
+    as_json: AsJson = False,
+) -> None:
     """List the incidents of a job."""
-    folder = job_folder(name)
-    found = incidents_of(folder)
+    with job_source(name, reached(on, context, namespace)) as source:
+        source.require_journal()
+        found = incidents_of(source.folder)
+        _show(found, source.folder.name, as_json)
+
+
+def _show(found: "list[Incident]", job: str, as_json: bool) -> None:
     if as_json:
         json_result(found)
     elif found:
         result(table(HEADER, map(row, found)))
     else:
-        talk(f"{folder.name} has had no incidents")
+        talk(f"{job} has had no incidents")
 
 
 def incidents_of(folder: Path) -> "list[Incident]":

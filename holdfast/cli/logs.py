@@ -7,9 +7,12 @@ from typing import Annotated
 
 import typer
 
+from holdfast.cli.cluster import Context, Namespace, On, Reach, connected, reached
+from holdfast.cli.controller import Where
 from holdfast.cli.locate import job_folder
 from holdfast.cli.output import AsJson, JobName, result, talk
 from holdfast.cli.tail import TICK_S, Line, Tail, logs_below, prefixed
+from holdfast.errors import Error
 
 
 def logs(
@@ -21,9 +24,16 @@ def logs(
     attempt: Annotated[
         int | None, typer.Option("--attempt", min=1, help="Only this attempt. Default: the newest.")
     ] = None,
+    on: On = Where.LOCAL,
+    context: Context = None,
+    namespace: Namespace = None,
     as_json: AsJson = False,
 ) -> None:
     """Print the output of the workers, each line with its rank."""
+    reach = reached(on, context, namespace)
+    if reach is not None:
+        _remote(reach, name, follow, rank, attempt, as_json)
+        return
     folder = job_folder(name)
     first = _newest(folder) if attempt is None and not follow else attempt
     tail = Tail(folder, rank=rank, attempt=first)
@@ -31,6 +41,25 @@ def logs(
     tail.close()
     if not printed:
         talk(f"no output of {folder.name}")
+
+
+def _remote(
+    reach: Reach, name: str | None, follow: bool, rank: int | None, attempt: int | None,
+    as_json: bool,
+) -> None:  # fmt: skip
+    from holdfast.cli import remote_logs
+
+    if attempt is not None:
+        raise Error(
+            "usage",
+            "--attempt is for jobs on this machine",
+            why="the log of a pod holds all attempts, one after the other",
+            help="leave it out; each attempt of a rank begins where the one before broke off",
+        )
+    with connected(reach) as session:
+        show = remote_logs.shown(session, name, follow=follow, rank=rank)
+        if not _print(show, as_json):
+            talk(f"no output of {name or 'the newest job'}")
 
 
 def _newest(folder: Path) -> int | None:

@@ -51,6 +51,21 @@ def job_from_file(path: Path, flags: Flags) -> "Job":
     return job_from_dict(data, where=f"{path} with the flags given")
 
 
+def job_for_cluster(path: Path, flags: Flags) -> "Job":
+    """The job of the file for a cluster: paths stay as they are, as those of the image."""
+    from holdfast.spec import job_from_dict
+    from holdfast.spec.load import job_as_written
+
+    job = job_as_written(path)
+    changes = _changes(flags)
+    if flags.workdir is not None:
+        changes["workdir"] = flags.workdir
+    if not changes:
+        return job
+    data = _merged(job.model_dump(mode="json", exclude_unset=True), changes)
+    return job_from_dict(data, where=f"{path} with the flags given")
+
+
 def job_from_words(words: list[str], flags: Flags) -> "Job":
     """The job that a torchrun-like command line describes. Raises `Error`."""
     from holdfast.spec import job_from_dict

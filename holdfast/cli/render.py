@@ -90,17 +90,17 @@ def asked(
     job = job_as_written(file)
     return requested(
         job,
-        engine=_engine(engine) if engine is not None else None,
+        engine=engine_named(engine) if engine is not None else None,
         mode=cast('Literal["managed", "plain"] | None', mode and mode.value),
         namespace=namespace,
         version=version(kubernetes_version),
         mpi_version=mpi_version and mpi_version.value,
-        code=_code(file, job.code),
+        code=code_of(file, job.code),
     )
 
 
-def _code(file: Path, folder: str | None) -> bytes:
-    """What is shipped. Raises `Error` code-unusable."""
+def code_of(file: Path, folder: str | None) -> bytes:
+    """The code that is shipped with a job file. Raises `Error` code-unusable."""
     if folder is None:
         return b""
     from holdfast.drivers.kubernetes.code import bundle
@@ -125,7 +125,8 @@ def refuse(problems: Sequence[Error]) -> None:
     raise last
 
 
-def _engine(name: str) -> "Engine":
+def engine_named(name: str) -> "Engine":
+    """The engine of this name. Raises `Error` usage, with the one that was probably meant."""
     import difflib
 
     from holdfast.spec.cluster import ENGINES

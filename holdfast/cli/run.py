@@ -10,9 +10,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from holdfast.cli.cluster import Context, Namespace, On, reached
+from holdfast.cli.controller import Where
 from holdfast.cli.foreground import run_shown
 from holdfast.cli.output import AsJson, talk
-from holdfast.cli.program import Flags, is_job_file, job_from_file, job_from_words, unused_name
+from holdfast.cli.program import (
+    Flags,
+    is_job_file,
+    job_for_cluster,
+    job_from_file,
+    job_from_words,
+    unused_name,
+)
+from holdfast.cli.render import EngineName
+from holdfast.cli.submit import Dry, Order, hand_over
 from holdfast.cli.torchrun import environment_notes, notes, takes_torchrun_flags
 from holdfast.cli.validate import size
 from holdfast.errors import Error
@@ -86,12 +97,17 @@ def run(
     terminal: Shown = None,
     detach: Detach = False,
     replace: Replace = False,
+    engine: EngineName = None,
+    dry_run: Dry = None,
+    on: On = Where.LOCAL,
+    context_name: Context = None,
+    namespace: Namespace = None,
     as_json: AsJson = False,
     torchrun: Mapping[str, str | bool] = {},
 ) -> None:
     """Run a job: holdfast run job.yaml, or holdfast run [torchrun flags] train.py --lr 3e-4.
 
-    Everything after the script belongs to the script.
+    Everything after the script belongs to the script. With --on kubernetes a job file runs there.
     """
     if is_job_file(words[0]) and len(words) > 1:
         _again_with_flags_first(context, words)
@@ -109,6 +125,14 @@ def run(
         workdir=workdir,
         terminal=terminal.value if terminal else None,
     )
+    reach = reached(on, context_name, namespace)
+    if reach is None and (engine is not None or dry_run is not None):
+        raise _for_clusters("--engine" if engine is not None else "--dry-run")
+    if reach is not None:
+        order = Order(dry=dry_run, replace=replace, follow=not detach, as_json=as_json)
+        job = _job_there(words, flags, torchrun)
+        hand_over(job, Path(words[0]), reach, order, engine=engine)
+        return
     start(_job(words, flags, torchrun, replace), detach=detach, replace=replace, as_json=as_json)
 
 
@@ -127,6 +151,30 @@ def _again_with_flags_first(context: typer.Context, words: list[str]) -> None:
         )
     with again:
         context.command.invoke(again)
+
+
+def _for_clusters(flag: str) -> Error:
+    return Error(
+        "usage",
+        f"{flag} is for jobs on Kubernetes",
+        why="a job on this machine has no engine and no manifests",
+        help="add --on kubernetes   (or: holdfast validate job.yaml)",
+    )
+
+
+def _job_there(words: list[str], flags: Flags, torchrun: Mapping[str, str | bool]) -> "Job":
+    """The job for a cluster, which needs a file: a command line names no image."""
+    if not is_job_file(words[0]):
+        raise Error(
+            "usage",
+            f"{words[0]} cannot be run on Kubernetes by itself",
+            why="pods need a container image, which a job file names",
+            help=f"write a job file (name, image, script: {words[0]}) and run that",
+        )
+    job = job_for_cluster(Path(words[0]), flags)
+    for note in notes(torchrun, job.nodes.count):
+        talk(f"note: {note}")
+    return job
 
 
 def _job(

@@ -5,9 +5,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from holdfast.cli import story
-from holdfast.cli.locate import all_jobs, job_folder
-from holdfast.cli.output import AsJson, JobName, json_result, result, table
+from holdfast.cli import listing, story
+from holdfast.cli.cluster import Context, Namespace, On, reached
+from holdfast.cli.controller import Where
+from holdfast.cli.locate import all_jobs
+from holdfast.cli.output import AsJson, JobName, json_result, result, table, talk
+from holdfast.cli.source import job_source
 
 if TYPE_CHECKING:
     from holdfast.status import JobStatus
@@ -16,17 +19,24 @@ if TYPE_CHECKING:
 def status(
     name: JobName = None,
     every: Annotated[bool, typer.Option("--all", help="One line for each job.")] = False,
+    on: On = Where.LOCAL,
+    context: Context = None,
+    namespace: Namespace = None,
     as_json: AsJson = False,
 ) -> None:
     """Show how a job stands."""
+    reach = reached(on, context, namespace)
     if every:
-        _all(as_json)
+        _all(as_json) if reach is None else listing.remote(reach, False, as_json)
         return
-    found = status_of(job_folder(name))
-    if as_json:
-        json_result(found)
-    else:
-        result(story.labelled(story.status_lines(found)))
+    with job_source(name, reach) as source:
+        found = source.status()
+        if as_json:
+            json_result(found)
+        else:
+            result(story.labelled(story.status_lines(found, source.words)))
+            for trouble in source.troubles():
+                talk(str(trouble))
 
 
 def status_of(folder: Path) -> "JobStatus":

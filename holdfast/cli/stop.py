@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from holdfast.cli.cluster import Context, Namespace, On, Reach, connected, reached
+from holdfast.cli.controller import Where
 from holdfast.cli.locate import job_folder
 from holdfast.cli.output import AsJson, JobName, count, json_result, result, talk
 
@@ -16,9 +18,16 @@ def stop(
     name: JobName = None,
     now: Annotated[bool, typer.Option("--now", help="At once, without grace time.")] = False,
     wait: Annotated[bool, typer.Option(help="Wait until nothing of the job runs.")] = True,
+    on: On = Where.LOCAL,
+    context: Context = None,
+    namespace: Namespace = None,
     as_json: AsJson = False,
 ) -> None:
     """Stop a job."""
+    reach = reached(on, context, namespace)
+    if reach is not None:
+        _remote(reach, name, now, wait, as_json)
+        return
     from holdfast.drivers.client import kill_leftovers
     from holdfast.drivers.records import controller_alive
 
@@ -31,6 +40,33 @@ def stop(
         json_result({"job": folder.name, "asked": asked, "killed_count": killed})
     else:
         result(_told(folder.name, asked=asked, waited=wait, killed=killed))
+
+
+def _remote(reach: Reach, name: str | None, now: bool, wait: bool, as_json: bool) -> None:
+    """Write the wish where the controller reads it."""
+    from holdfast.drivers.kubernetes.remote import look, newest, require_managed
+    from holdfast.drivers.kubernetes.remote_orders import ask_to_stop, until_ended
+
+    with connected(reach) as session:
+        cluster, words = session.cluster, session.words
+        job = name or session.do(newest(cluster, words))
+        seen = session.do(look(cluster, job, words))
+        require_managed(seen, words)
+        asked = seen.outcome is None
+        if asked:
+            session.do(ask_to_stop(cluster, job, now=now), f"ConfigMap {job}-job")
+        if asked and wait and seen.kept:
+            talk(f"asked {job} to stop; waiting until it has (Ctrl-C only ends the waiting)")
+            seen = session.do(until_ended(cluster, job, words))
+    if as_json:
+        json_result({"job": job, "asked": asked, "killed_count": 0})
+        return
+    result(_told(job, asked=asked, waited=seen.outcome is not None, killed=0))
+    if seen.outcome is None and not seen.kept:
+        talk(
+            f"its controller does not run; the wish waits for one: holdfast resume {job} "
+            f"--on kubernetes{words}   (or: holdfast delete --force {job} --on kubernetes{words})"
+        )
 
 
 def _ask(folder: Path, now: bool) -> bool:

@@ -76,11 +76,13 @@ def bill(incident: "Incident") -> str:
     return f"{duration(incident.lost_s)}, {count(incident.steps_lost, 'step')} redone{detail}"
 
 
-def headline(status: "JobStatus") -> str:
-    """Phase, attempt and the state of the controller."""
+def headline(status: "JobStatus", words: str = "") -> str:
+    """Phase, attempt and the state of the controller; `words` say where, in a command."""
     text = f"{status.phase.replace('_', ' ')}, attempt {status.attempt}"
     if status.controller == "away":
-        return f"{text}; its controller is gone: holdfast resume {status.job}"
+        return f"{text}; its controller is gone: holdfast resume {status.job}{words}"
+    if status.controller == "starting":
+        return f"{text}; its controller is being started"
     return text
 
 
@@ -106,11 +108,11 @@ def accounts(status: "JobStatus") -> str:
     )
 
 
-def status_lines(status: "JobStatus") -> list[tuple[str, str]]:
+def status_lines(status: "JobStatus", words: str = "") -> list[tuple[str, str]]:
     """The answer of `holdfast status` as (label, text); an ended job has no nodes any more."""
     lines = [
         ("job", status.job),
-        ("phase", headline(status)),
+        ("phase", headline(status, words)),
         ("why", status.why or ""),
         ("waiting for", status.waiting_for or ""),
         ("training", training(status)),
@@ -122,10 +124,16 @@ def status_lines(status: "JobStatus") -> list[tuple[str, str]]:
     return [(label, text) for label, text in lines if text]
 
 
-def one_line(status: "JobStatus") -> str:
+def one_line(status: "JobStatus", words: str = "") -> str:
     """Everything in one line, for logs."""
-    waiting = f", waiting for {status.waiting_for}" if status.waiting_for else ""
-    return f"{status.job}: {headline(status)}, {training(status)}, ETTR {accounts(status)}{waiting}"
+    waiting = f", {_waits(status.waiting_for)}" if status.waiting_for else ""
+    now = headline(status, words)
+    return f"{status.job}: {now}, {training(status)}, ETTR {accounts(status)}{waiting}"
+
+
+def _waits(what: str) -> str:
+    """What is waited for as a part of a sentence; nodes in a cluster tell a whole one."""
+    return what if " wait for " in what else f"waiting for {what}"
 
 
 def labelled(lines: list[tuple[str, str]]) -> str:

@@ -22,9 +22,9 @@ _LOG = re.compile(r"attempt-(\d+)/rank-(\d+)\.log$")
 
 
 class Line(NamedTuple):
-    """One line of output."""
+    """One line of output; from a pod's log the attempt is not known."""
 
-    attempt: int
+    attempt: int | None
     rank: int
     text: str
 

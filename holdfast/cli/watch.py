@@ -2,33 +2,46 @@
 
 import sys
 import time
-from pathlib import Path
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from holdfast.cli import story
+from holdfast.cli.cluster import Context, Namespace, On, reached
+from holdfast.cli.controller import Where
 from holdfast.cli.incidents import HEADER, incidents_of, row
-from holdfast.cli.locate import job_folder
 from holdfast.cli.output import AsJson, JobName, is_terminal, result, table
-from holdfast.cli.status import status_of
+from holdfast.cli.source import Source, job_source
 
 if TYPE_CHECKING:
     from holdfast.status import JobStatus
 
-REFRESH_S = 0.5
+OVER = ("ended", "away")  # nobody will have news
 LINE_S = 10.0  # where there is no terminal: at least this long between two lines without news
 INCIDENTS_SHOWN = 8
 
 
-def watch(name: JobName = None, as_json: AsJson = False) -> None:
+def watch(
+    name: JobName = None,
+    on: On = Where.LOCAL,
+    context: Context = None,
+    namespace: Namespace = None,
+    as_json: AsJson = False,
+) -> None:
     """Watch a job until it ends."""
-    folder = job_folder(name)
+    with job_source(name, reached(on, context, namespace)) as source:
+        follow(source, as_json=as_json)
+
+
+def follow(
+    source: Source, *, as_json: bool, tick: Callable[["JobStatus"], object] = lambda _: None
+) -> "JobStatus":
+    """Show a job until it ends, the last status; `tick` is called at each look."""
     if is_terminal(sys.stdout) and not as_json:
-        _live(folder)
-    else:
-        _lines(folder, as_json)
+        return _live(source, tick)
+    return _lines(source, as_json, tick)
 
 
-def _live(folder: Path) -> None:
+def _live(source: Source, tick: Callable[["JobStatus"], object]) -> "JobStatus":
     from rich.console import Console
     from rich.live import Live
     from rich.text import Text
@@ -36,36 +49,39 @@ def _live(folder: Path) -> None:
     console = Console()
     with Live(console=console, auto_refresh=False) as live:
         while True:
-            status = status_of(folder)
-            live.update(Text(_page(folder, status)), refresh=True)
-            if status.controller != "alive":
-                return
-            time.sleep(REFRESH_S)
+            status = source.status()
+            live.update(Text(_page(source, status)), refresh=True)
+            tick(status)
+            if status.controller in OVER:
+                return status
+            time.sleep(source.refresh_s)
 
 
-def _page(folder: Path, status: "JobStatus") -> str:
+def _page(source: Source, status: "JobStatus") -> str:
     """Status and the newest incidents."""
-    text = story.labelled(story.status_lines(status))
-    newest = incidents_of(folder)[-INCIDENTS_SHOWN:]
+    text = story.labelled(story.status_lines(status, source.words))
+    newest = incidents_of(source.folder)[-INCIDENTS_SHOWN:]
     return f"{text}\n\n{table(HEADER, map(row, newest))}" if newest else text
 
 
-def _lines(folder: Path, as_json: bool) -> None:
+def _lines(source: Source, as_json: bool, tick: Callable[["JobStatus"], object]) -> "JobStatus":
     told: tuple[object, ...] | None = None
     told_at = 0.0
     while True:
-        status = status_of(folder)
+        status = source.status()
         if _news(status) != told or time.monotonic() - told_at >= LINE_S:
             told, told_at = _news(status), time.monotonic()
-            result(_json(status) if as_json else story.one_line(status))
-        if status.controller != "alive":
-            return
-        time.sleep(REFRESH_S)
+            result(_json(status) if as_json else story.one_line(status, source.words))
+        tick(status)
+        if status.controller in OVER:
+            return status
+        time.sleep(source.refresh_s)
 
 
 def _news(status: "JobStatus") -> tuple[object, ...]:
     nodes = tuple((node.name, node.state, node.rank) for node in status.nodes)
-    return status.phase, status.attempt, status.incidents_count, status.controller, nodes
+    waits = status.waiting_for
+    return status.phase, status.attempt, status.incidents_count, status.controller, waits, nodes
 
 
 def _json(status: "JobStatus") -> str:

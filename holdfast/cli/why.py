@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from holdfast.cli import story
+from holdfast.cli.cluster import Context, Namespace, On, reached
+from holdfast.cli.controller import Where
 from holdfast.cli.incidents import incidents_of
-from holdfast.cli.locate import job_folder
 from holdfast.cli.output import AsJson, JobName, duration, json_result, result, styled, talk
-from holdfast.cli.status import status_of
+from holdfast.cli.source import job_source
 from holdfast.errors import Error
 
 if TYPE_CHECKING:
@@ -24,23 +25,29 @@ def why(
     number: Annotated[
         int | None, typer.Option("--incident", min=1, help="Which incident. Default: the last.")
     ] = None,
+    on: On = Where.LOCAL,
+    context: Context = None,
+    namespace: Namespace = None,
     as_json: AsJson = False,
 ) -> None:
     """Explain the last incident, or what the job is waiting for."""
-    folder = job_folder(name)
-    found = incidents_of(folder)
-    incident = _chosen(found, number, folder.name)
-    status = status_of(folder)
-    tail = _log_tail(folder, incident) if incident else []
-    if as_json:
-        json_result(_fields(status, incident, tail))
-    elif incident is None:
-        result(_quiet(status))
-    else:
-        _print(status, incident, len(found), tail)
+    with job_source(name, reached(on, context, namespace)) as source:
+        status = source.status()
+        source.require_journal()
+        found = incidents_of(source.folder)
+        incident = _chosen(found, number, status.job, source.words)
+        tail = _log_tail(source.folder, incident) if incident else []
+        if as_json:
+            json_result(_fields(status, incident, tail))
+        elif incident is None:
+            result(_quiet(status))
+        else:
+            _print(status, incident, len(found), tail, source.words)
+        for trouble in source.troubles():
+            talk(str(trouble))
 
 
-def _chosen(found: "list[Incident]", number: int | None, job: str) -> "Incident | None":
+def _chosen(found: "list[Incident]", number: int | None, job: str, words: str) -> "Incident | None":
     if number is None:
         return found[-1] if found else None
     for incident in found:
@@ -50,7 +57,7 @@ def _chosen(found: "list[Incident]", number: int | None, job: str) -> "Incident 
         "incident-not-found",
         f"job {job} has no incident {number}",
         why=f"it has had {len(found)}" if found else "it has had none",
-        help=f"holdfast incidents {job}",
+        help=f"holdfast incidents {job}{words}",
     )
 
 
@@ -74,7 +81,7 @@ def _quiet(status: "JobStatus") -> str:
     return "\n".join([*lines, story.training(status)])
 
 
-def _print(status: "JobStatus", incident: "Incident", of: int, tail: list[str]) -> None:
+def _print(status: "JobStatus", incident: "Incident", of: int, tail: list[str], words: str) -> None:
     result(styled(f"incident {incident.id} of {of}: {incident.summary}", "bold"))
     result(f"  cause  {incident.cause}; {story.place(incident)}")
     result(f"  when   {story.clock(incident.started_at)}, {_length(status, incident)}")
@@ -85,8 +92,11 @@ def _print(status: "JobStatus", incident: "Incident", of: int, tail: list[str]) 
         told = story.measure(action.action, action.reason, incident.summary)
         result(f"  done   after {after}: {told or 'stop the attempt'}")
     result(f"  bill   {story.bill(incident)}")
-    result(f"  now    {story.headline(status)}")
-    print_evidence(incident, tail)
+    result(f"  now    {story.headline(status, words)}")
+    if words and incident.rank is not None and not incident.traceback:
+        talk(f"  (what it printed: holdfast logs {status.job}{words} --rank {incident.rank})")
+    else:
+        print_evidence(incident, tail)
 
 
 def print_evidence(incident: "Incident", tail: list[str]) -> None:

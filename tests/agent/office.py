@@ -22,15 +22,21 @@ from websockets.sync.server import Server, ServerConnection, serve
 
 from holdfast.events import NodeReady, Store, WorkerExited
 from holdfast.messages import (
+    MAX_MESSAGE_BYTES,
     PROTOCOL,
     Ack,
     AgentFact,
+    AskStatus,
     Fact,
     Hello,
-    Leave,
+    JournalCopy,
+    Kept,
     Report,
     Start,
+    StatusReply,
     Stop,
+    ToAgent,
+    ToKeeper,
     Welcome,
     WorkersStarted,
     WorkersStopped,
@@ -39,7 +45,8 @@ from holdfast.spec import Job
 
 DEADLINE_S = 60.0
 Found = TypeVar("Found")
-_decoder = msgspec.msgpack.Decoder(Hello | Fact | Report)
+Heard = Hello | Fact | Report | Kept | JournalCopy | AskStatus
+_decoder = msgspec.msgpack.Decoder(Heard)
 
 
 def until(look: Callable[[], Found], what: str, deadline_s: float = DEADLINE_S) -> Found:
@@ -62,6 +69,10 @@ class Office:
         self.deliveries: list[int] = []  # every seq as it came, also those seen before
         self.reports: list[Report] = []
         self.heard: list[AgentFact | Report] = []  # in the order of arrival
+        self.answers: list[Kept | JournalCopy] = []
+        self.outcome: str | None = None  # of the job, for those who ask
+        self.asked_count = 0
+        self.port = 0  # once open, and when it opens again
         self.known = True
         self.acknowledging = True
         self._hellos_before = 0
@@ -70,11 +81,13 @@ class Office:
         self._thread: threading.Thread | None = None
         (folder / "token").write_text(self.token)
 
-    def open(self) -> None:
+    def open(self, *, same_port: bool = False) -> None:
         """Listen, and publish where."""
         self._hellos_before = len(self.hellos)
-        self._server = serve(self._talk, "127.0.0.1", 0)
-        port = self._server.socket.getsockname()[1]
+        self._server = serve(
+            self._talk, "127.0.0.1", self.port if same_port else 0, max_size=MAX_MESSAGE_BYTES
+        )
+        self.port = port = self._server.socket.getsockname()[1]
         fresh = self.folder / "controller.new"
         fresh.write_text(json.dumps({"host": "127.0.0.1", "port": port, "pid": os.getpid()}))
         fresh.replace(self.folder / "controller.json")
@@ -100,7 +113,7 @@ class Office:
             for data in socket:
                 self._hear(_decoder.decode(data))  # type: ignore[arg-type]
 
-    def _hear(self, message: Hello | Fact | Report) -> None:
+    def _hear(self, message: Heard) -> None:
         match message:
             case Hello():
                 self.hellos.append(message)
@@ -115,8 +128,13 @@ class Office:
             case Report():
                 self.reports.append(message)
                 self.heard.append(message)
+            case Kept() | JournalCopy():
+                self.answers.append(message)
+            case AskStatus():
+                self.asked_count += 1
+                self.send(StatusReply(status=json.dumps({"outcome": self.outcome}).encode()))
 
-    def send(self, message: Welcome | Ack | Start | Stop | Leave) -> None:
+    def send(self, message: ToAgent | ToKeeper | StatusReply) -> None:
         """To the agent that is connected."""
         assert self._socket is not None
         self._socket.send(msgspec.msgpack.encode(message))

@@ -41,6 +41,7 @@ class Seen(NamedTuple):
 
     reachable: bool
     there: bool = False  # anything of the job that makes pods, or is one
+    made: bool = False  # everything that makes pods
     admitted: bool = False  # all its nodes have a machine
     controlled: bool = False  # its controller answers
     outcome: str | None = None
@@ -196,6 +197,6 @@ def _orders(state: State, seen: Sequence[Seen]) -> list[Order]:
     for i, (standing, one) in enumerate(zip(state.standings, seen, strict=True)):
         if standing.role is Role.LEAVING and one.reachable:
             found.append(Withdraw(i))
-        if standing.role is Role.OFFERED and one.reachable and not one.there:
+        if standing.role is Role.OFFERED and one.reachable and not one.made:
             found.append(Offer(i, state.term))
     return found

@@ -1,15 +1,15 @@
 """Federates one job: looks at all its clusters, decides, and sees to it, until the job has ended.
 
-What is decided is on disk before it takes effect, so that a federation that was killed goes on where
-it was; while nobody federates, the job runs on where it runs. One folder, one federation: the lock
-in it says so.
+What is decided is on disk before it takes effect, so that a federation that was killed goes on
+where it was; while nobody federates, the job runs on where it runs. One folder, one federation: the
+lock in it says so.
 """
 
 import asyncio
 import fcntl
 import os
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -17,8 +17,9 @@ from typing import NamedTuple
 import msgspec
 
 from holdfast.drivers.kubernetes.cluster import ApiError, Cluster
-from holdfast.drivers.kubernetes.manifests.render import render, requested
+from holdfast.drivers.kubernetes.manifests.render import requested
 from holdfast.drivers.kubernetes.manifests.request import Request
+from holdfast.drivers.kubernetes.submit_withdraw import withdraw
 from holdfast.errors import Error
 from holdfast.operator.federation.decide import (
     Offer,
@@ -32,7 +33,7 @@ from holdfast.operator.federation.decide import (
     decide,
     over,
 )
-from holdfast.operator.federation.place import AWAY, look, offer, withdraw
+from holdfast.operator.federation.place import AWAY, look, offer
 from holdfast.spec import Job
 
 LOOK_EVERY_S = 5.0
@@ -61,7 +62,6 @@ def places_of(job: Job) -> list[Place]:
             why=why,
             help="add `clusters: [{context: east}, {context: west}]`, or use holdfast submit",
         )
-    render(_request(job, "default"))
     return [
         Place(
             f"{c.context}/{c.namespace}" if c.namespace else c.context,
@@ -73,17 +73,14 @@ def places_of(job: Job) -> list[Place]:
     ]
 
 
-def _request(job: Job, namespace: str) -> Request:
-    """The job for one cluster, which need not know of the others."""
-    alone = job.model_copy(update={"clusters": ()})
-    return requested(alone, namespace=namespace)
-
-
 class Federation:
     """One job over its clusters, with its state in a folder."""
 
-    def __init__(self, job: Job, folder: Path, connect: Connect, tell: Tell) -> None:
+    def __init__(
+        self, job: Job, folder: Path, connect: Connect, tell: Tell, *, code: bytes = b""
+    ) -> None:
         self._job = job
+        self._code = code
         self._places = places_of(job)
         self._path = folder / "state.json"
         self._connect = connect
@@ -111,7 +108,7 @@ class Federation:
         self._refused.clear()
         terms = [place.terms for place in self._places]
         state, orders = decide(self.state, seen, terms, now)
-        self._report(self.state, state, seen)
+        self._report(self.state, state)
         if state != self.state:
             write(self._path, state)
         self.state = state
@@ -121,8 +118,13 @@ class Federation:
         cluster = await self._cluster(i)
         if cluster is None:
             return AWAY
-        seen = await look(cluster, _request(self._job, cluster.namespace))
+        seen = await look(cluster, self._request(cluster))
         return seen._replace(refused=self._refused.get(i)) if seen.reachable else seen
+
+    def _request(self, cluster: Cluster) -> Request:
+        """The job for one cluster, which need not know of the others."""
+        alone = self._job.model_copy(update={"clusters": ()})
+        return requested(alone, namespace=cluster.namespace, code=self._code)
 
     async def _cluster(self, i: int) -> Cluster | None:
         """Connected once it answers; a wrong context is silence too, and is told."""
@@ -138,32 +140,29 @@ class Federation:
     async def _act(self, order: Order) -> None:
         name = self._places[order.cluster].name
         cluster = self._clusters[order.cluster]
-        request = _request(self._job, cluster.namespace)
+        request = self._request(cluster)
         try:
             async with asyncio.timeout(ACT_S):
                 match order:
-                    case Offer(cluster=i, term=term):
-                        why = await offer(cluster, request, term)
+                    case Offer(cluster=i):
+                        why = await offer(cluster, request)
                         if why is not None:
                             self._refused[i] = why
                             self._tell(f"{name} refuses the job: {why}")
                     case Withdraw():
-                        await withdraw(cluster, request)
+                        await withdraw(cluster, request.name)
         except (ApiError, TimeoutError) as error:
             self._tell(f"{name}: {error!r}; it is tried again")
 
-    def _report(self, old: State, new: State, seen: Sequence[Seen]) -> None:
+    def _report(self, old: State, new: State) -> None:
         for place, was, is_ in zip(self._places, old.standings, new.standings, strict=True):
             if was.role is not is_.role:
                 self._tell(f"{place.name}: {WORDS[is_.role]}")
         if new.outcome is not None and old.outcome is None:
             self._tell(f"the job has ended: {new.outcome}")
-        if new.outcome is not None and not over(new):
-            left = [p.name for p, s in zip(self._places, new.standings, strict=True)
-                    if s.role in (Role.LOST, Role.LEAVING)]  # fmt: skip
-            if old.outcome is None:
-                self._tell(f"what may be left in {', '.join(left)} is still to be removed")
-        del seen
+            for place, standing in zip(self._places, new.standings, strict=True):
+                if standing.role in (Role.LOST, Role.LEAVING):
+                    self._tell(f"{place.name}: what is left there is still to be removed")
 
 
 WORDS: dict[Role, str] = {

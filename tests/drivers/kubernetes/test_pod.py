@@ -45,6 +45,7 @@ def test_a_managed_pod_finds_its_controller_and_knows_itself() -> None:
     assert container["readinessProbe"]["httpGet"]["path"] == "/ready"
     mounts = {m["name"]: m["mountPath"] for m in container["volumeMounts"]}
     assert (mounts["job"], mounts["token"]) == ("/etc/holdfast/job", "/etc/holdfast/token")
+    assert mounts["holdfast"] == env(container)["HOLDFAST_HOME"] == "/var/run/holdfast"
 
 
 def test_a_plain_pod_knows_nothing_of_holdfast_but_its_data() -> None:

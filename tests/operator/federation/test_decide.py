@@ -23,10 +23,10 @@ from holdfast.operator.federation.decide import (
 TERMS = Terms(max_wait_s=100.0, lost_after_s=50.0)
 AWAY = Seen(reachable=False)
 EMPTY = Seen(reachable=True)
-WAITS = Seen(reachable=True, there=True, controlled=True)
-RUNS = Seen(reachable=True, there=True, admitted=True, controlled=True)
-ENDED = Seen(reachable=True, there=True, outcome="succeeded")
-ORPHAN = Seen(reachable=True, there=True)
+WAITS = Seen(reachable=True, there=True, made=True, controlled=True)
+RUNS = Seen(reachable=True, there=True, made=True, admitted=True, controlled=True)
+ENDED = Seen(reachable=True, there=True, made=True, outcome="succeeded")
+ORPHAN = Seen(reachable=True, there=True, made=True)
 
 
 def after(
@@ -51,6 +51,11 @@ def test_the_first_is_asked_first_and_again_until_it_is_seen_there() -> None:
     assert after(START)[1] == [Offer(0, 1)]
     assert after(START, (1005.0, [EMPTY, EMPTY]))[1] == [Offer(0, 1)]
     assert after(START, (1005.0, [WAITS, EMPTY]))[1] == []
+
+
+def test_a_job_that_is_half_made_is_made_again() -> None:
+    half = Seen(reachable=True, there=True)
+    assert after(START, (1005.0, [half, EMPTY]))[1] == [Offer(0, 1)]
 
 
 def test_the_one_that_admits_it_runs_it() -> None:
@@ -152,7 +157,7 @@ class World:
 
     def seen(self) -> list[Seen]:
         return [
-            Seen(True, job, job and room, job and control) if reach else AWAY
+            Seen(True, job, job, job and room, job and control) if reach else AWAY
             for reach, room, control, job in zip(
                 self.reach, self.room, self.control, self.job, strict=True
             )

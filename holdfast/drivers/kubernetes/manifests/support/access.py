@@ -98,6 +98,8 @@ def submitter_rules(request: Request) -> list[Body]:
         _rule("apps", ["deployments"], ["create"]),
         _rule("apps", ["deployments"], ["get", "watch", "delete"], [name]),
         _rule("", ["pods"], ["get", "list", "watch", "delete"]),
+        _rule("", ["configmaps"], ["get", "patch"], [f"{request.name}-job"]),
+        _rule("", ["configmaps"], ["get", "delete"], [f"{request.name}-record"]),
         *_gang_rules(request),
     ]
 

@@ -1,0 +1,61 @@
+"""`holdfast delete`: take everything of a job out of a cluster."""
+
+from typing import Annotated
+
+import typer
+
+from holdfast.cli.cluster import Context, Namespace, On, Reach, connected
+from holdfast.cli.controller import Where
+from holdfast.cli.output import AsJson, count, json_result, result, talk
+from holdfast.errors import Error
+
+GONE_WITHIN_S = 300.0
+
+
+def delete(
+    name: Annotated[str, typer.Argument(help="Name of the job.", show_default=False)],
+    force: Annotated[bool, typer.Option("--force", help="Also a job that has not ended.")] = False,
+    storage: Annotated[
+        bool, typer.Option("--storage", help="Also the claims that were made for its checkpoints.")
+    ] = False,
+    wait: Annotated[bool, typer.Option(help="Wait until its pods are gone.")] = True,
+    on: On = Where.KUBERNETES,
+    context: Context = None,
+    namespace: Namespace = None,
+    as_json: AsJson = False,
+) -> None:
+    """Delete a job from a cluster: pods, objects and record, but not its checkpoints."""
+    if on is Where.LOCAL:
+        raise Error(
+            "usage",
+            "delete is for a cluster",
+            why="a job on this machine is a folder, and running it again replaces that",
+            help=f"rm -r ~/.holdfast/jobs/{name}   (holdfast stop {name} comes first)",
+        )
+    from holdfast.drivers.kubernetes.remote import look
+    from holdfast.drivers.kubernetes.submit_withdraw import until_gone, withdraw
+
+    with connected(Reach(context, namespace)) as session:
+        cluster, words = session.cluster, session.words
+        seen = session.do(look(cluster, name, words))
+        if not force and seen.outcome is None and any(not pod.ended for pod in seen.pods):
+            raise _runs(name, words)
+        gone = session.do(withdraw(cluster, name, storage=storage), f"job {name}")
+        left = wait and not session.do(until_gone(cluster, name, within_s=GONE_WITHIN_S))
+    if as_json:
+        json_result({"job": name, "deleted": gone.deleted, "kept": gone.kept})
+    else:
+        result(f"{name}: {count(len(gone.deleted), 'object')} deleted")
+    if gone.kept:
+        talk(f"kept: {', '.join(gone.kept)}   (--storage deletes them too, with what is in them)")
+    if left:
+        talk(f"some pods are still there: kubectl get pods -l holdfast.dev/job={name}")
+
+
+def _runs(name: str, words: str) -> Error:
+    return Error(
+        "job-running",
+        f"job {name!r} has not ended",
+        why="deleting it loses what was trained since its last checkpoint",
+        help=f"holdfast stop {name} --on kubernetes{words}   (or add --force)",
+    )

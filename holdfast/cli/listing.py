@@ -1,0 +1,104 @@
+"""`holdfast list`: all jobs of this machine, of a namespace, or of a cluster."""
+
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from holdfast.cli import story
+from holdfast.cli.cluster import Context, Namespace, On, Reach, connected, reached
+from holdfast.cli.controller import Where
+from holdfast.cli.locate import all_jobs
+from holdfast.cli.output import AsJson, duration, json_result, result, table, talk
+
+if TYPE_CHECKING:
+    from holdfast.drivers.kubernetes.listing import Listed
+    from holdfast.status import JobStatus
+
+HEADER = ("JOB", "PHASE", "NODES", "ATTEMPT", "STEP", "ETTR", "AGE", "WAITING FOR")
+WAITING_CHARS = 80
+
+
+def list_jobs(
+    everywhere: Annotated[
+        bool, typer.Option("--all-namespaces", "-A", help="Jobs of all namespaces.")
+    ] = False,
+    on: On = Where.LOCAL,
+    context: Context = None,
+    namespace: Namespace = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the jobs of this machine, or of a cluster, the newest first."""
+    reach = reached(on, context, namespace)
+    if reach is None:
+        _local(as_json)
+    else:
+        remote(reach, everywhere, as_json)
+
+
+def _local(as_json: bool) -> None:
+    from holdfast.drivers.client import status
+
+    found = [status(folder) for folder in all_jobs()]
+    if as_json:
+        json_result([{"namespace": None, **_fields(one.job, one)} for one in found])
+    elif found:
+        now = time.time()
+        result(table(HEADER, (_row(one, str(len(one.nodes)), now) for one in found)))
+    else:
+        talk("no job has been run on this machine")
+
+
+def remote(reach: Reach, everywhere: bool, as_json: bool) -> None:
+    """The jobs of a cluster."""
+    from holdfast.drivers.kubernetes.listing import jobs
+
+    with connected(reach) as session:
+        found = session.do(jobs(session.cluster, "" if everywhere else None), "jobs")
+        where = session.cluster.namespace
+    if as_json:
+        json_result([{"namespace": one.namespace, **_listed_fields(one)} for one in found])
+    elif found:
+        now = time.time()
+        rows = [(one.namespace, *_listed_row(one, now)) for one in found]
+        result(table(("NAMESPACE", *HEADER), rows))
+    else:
+        talk("no jobs in the cluster" if everywhere else f"no jobs in namespace {where}")
+
+
+def _fields(job: str, status: "JobStatus | None") -> dict[str, object]:
+    phase = status.phase if status is not None else None
+    waiting = status.waiting_for if status is not None else None
+    return {"job": job, "phase": phase, "waiting_for": waiting, "status": status}
+
+
+def _listed_fields(one: "Listed") -> dict[str, object]:
+    said = {"phase": one.phase, "waiting_for": one.waiting_for, "managed": one.managed}
+    return {**_fields(one.job, one.status), **said, "submitted_at": one.submitted_at}
+
+
+def _listed_row(one: "Listed", now: float) -> tuple[str, ...]:
+    up = sum(pod.running for pod in one.nodes)
+    nodes = f"{up}/{len(one.nodes)}"
+    if one.status is not None:
+        return _row(one.status, nodes, now)
+    age = duration(max(0.0, now - one.submitted_at)) if one.submitted_at else ""
+    return (one.job, one.phase, nodes, "", "", "", age, _short(one.waiting_for))
+
+
+def _row(status: "JobStatus", nodes: str, now: float) -> tuple[str, ...]:
+    return (
+        status.job,
+        status.phase.replace("_", " "),
+        nodes if status.outcome is None else "",
+        str(status.attempt),
+        "" if status.step is None else str(status.step),
+        story.share(status.ettr),
+        duration(max(0.0, now - status.started_at)),
+        _short(status.waiting_for),
+    )
+
+
+def _short(text: str | None) -> str:
+    line = " ".join((text or "").split())
+    return line if len(line) <= WAITING_CHARS else f"{line[: WAITING_CHARS - 3]}..."

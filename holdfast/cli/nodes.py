@@ -1,0 +1,115 @@
+"""`holdfast nodes`: machines of a cluster that Holdfast keeps jobs off, why, and for how long."""
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from holdfast.cli.cluster import Context, Namespace, On, Reach, Session, connected
+from holdfast.cli.controller import Where
+from holdfast.cli.output import AsJson, duration, json_result, result, table, talk
+from holdfast.errors import Error
+
+if TYPE_CHECKING:
+    from holdfast.drivers.kubernetes.machines import Machine
+
+HEADER = ("MACHINE", "CORDONED BY", "LEFT", "WHY")
+
+
+def nodes(
+    lift: Annotated[
+        list[str] | None, typer.Option("--lift", metavar="MACHINE", help="Take a cordon off.")
+    ] = None,
+    on: On = Where.KUBERNETES,
+    context: Context = None,
+    namespace: Namespace = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the machines that jobs have cordoned, or lift such cordons."""
+    if on is Where.LOCAL:
+        raise Error(
+            "usage",
+            "nodes is for a cluster",
+            why="the nodes of a job on this machine are its own processes; none is cordoned",
+            help="holdfast status   (shows the nodes of a job)",
+        )
+    with connected(Reach(context, namespace)) as session:
+        if lift:
+            _lift(session, lift, as_json)
+        else:
+            _show(session, as_json)
+
+
+def _show(session: Session, as_json: bool) -> None:
+    from holdfast.drivers.kubernetes.machines import cordoned
+
+    found = [_fields(m) for m in session.do(cordoned(session.cluster), "nodes")]
+    if as_json:
+        json_result(found)
+    elif found:
+        result(table(HEADER, map(_row, found)))
+        talk(f"next: holdfast nodes --lift MACHINE{session.words}")
+    else:
+        talk("no machine is cordoned by Holdfast")
+
+
+def _fields(machine: "Machine") -> dict[str, object]:
+    from holdfast.drivers.kubernetes.machines import EXPIRES, OWNER, REASON
+
+    notes = machine.metadata.annotations
+    now = datetime.now(UTC)
+    return {
+        "machine": machine.metadata.name,
+        "owner": notes.get(OWNER),
+        "reason": notes.get(REASON),
+        "expires": notes.get(EXPIRES),
+        "expired": machine.expired(now),
+    }
+
+
+def _row(fields: dict[str, object]) -> tuple[str, ...]:
+    return (
+        str(fields["machine"]),
+        str(fields["owner"] or "?"),
+        _left(fields),
+        str(fields["reason"] or "not said"),
+    )
+
+
+def _left(fields: dict[str, object]) -> str:
+    if fields["expired"]:
+        return "expired"
+    if not isinstance(fields["expires"], str):
+        return "for good"
+    left = datetime.fromisoformat(fields["expires"]) - datetime.now(UTC)
+    return duration(left.total_seconds())
+
+
+def _lift(session: Session, machines: list[str], as_json: bool) -> None:
+    from holdfast.drivers.kubernetes.machines import cordoned, lift
+
+    known = {m.metadata.name for m in session.do(cordoned(session.cluster), "nodes")}
+    for machine in machines:
+        if machine not in known:
+            raise _not_cordoned(machine, known, session.words)
+    lifted = [m for m in machines if session.do(lift(session.cluster, m), f"machine {m}")]
+    if as_json:
+        json_result({"lifted": lifted})
+    elif lifted:
+        result(f"lifted: {', '.join(lifted)}")
+    if len(lifted) < len(machines):
+        raise Error(
+            "rights-missing",
+            f"{', '.join(m for m in machines if m not in lifted)} could not be changed",
+            why="the API server refused it; its words are above",
+            help="kubectl auth can-i patch nodes",
+        )
+
+
+def _not_cordoned(machine: str, known: set[str], words: str) -> Error:
+    return Error(
+        "machine-not-cordoned",
+        f"Holdfast has not cordoned {machine}",
+        why=f"cordoned are: {', '.join(sorted(known))}" if known else "no machine is cordoned",
+        help=f"holdfast nodes{words}",
+    )

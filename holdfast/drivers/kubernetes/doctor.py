@@ -1,0 +1,248 @@
+"""Will a job run in this cluster, and if not, what to do about it: every check, in order.
+
+With a job file the checks are about that job: the rights that submitting it takes, the kinds it
+needs, the storage and names it mentions, room for its nodes. Without one they are about a smallest
+job, and about which engines can be used at all. What may not be seen is said to be unknown and is
+no failure: many people may submit jobs but not list machines.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from holdfast.drivers.kubernetes.cluster import (
+    ACCESS_REVIEWS,
+    ApiError,
+    Cluster,
+    DeniedError,
+    Kind,
+    NotFoundError,
+    kind_of,
+)
+from holdfast.drivers.kubernetes.ending import main_object
+from holdfast.drivers.kubernetes.manifests.request import NEWEST, OLDEST, Request
+from holdfast.drivers.kubernetes.submit import wanted
+from holdfast.drivers.kubernetes.submit_refusals import INSTALL
+from holdfast.spec.cluster import ENGINES
+
+AT_ONCE = 8
+NAMESPACES = Kind("v1", "Namespace", "namespaces", namespaced=False)
+PEOPLE = (  # what people do with a job that runs: group, resource, verbs
+    ("", "pods", ("get", "list", "watch", "delete")),
+    ("", "pods/log", ("get",)),
+    ("", "configmaps", ("get", "list", "patch")),
+    ("", "events", ("list",)),
+    ("apps", "deployments", ("get",)),
+    ("apps", "deployments/scale", ("patch",)),
+)
+
+
+class Check(NamedTuple):
+    """One thing that was looked at."""
+
+    name: str
+    ok: bool
+    found: str
+    remedy: str
+
+
+@dataclass(frozen=True)
+class Patient:
+    """What is examined."""
+
+    cluster: Cluster
+    request: Request  # with the version of the cluster's server
+    given: bool  # whether it is a job of the user's
+    server: str
+    words: str  # to be added to commands
+
+
+class Right(NamedTuple):
+    """To do one thing with one resource; `name` "" for any."""
+
+    group: str
+    resource: str
+    verb: str
+    name: str = ""
+    namespaced: bool = True
+
+    @property
+    def of(self) -> str:
+        """The resource as kubectl writes it."""
+        head, _, part = self.resource.partition("/")
+        whole = f"{head}.{self.group}" if self.group else head
+        return f"{whole}/{part}" if part else whole
+
+
+Examination = Callable[[Patient], Awaitable[list[Check]]]
+
+
+async def server(patient: Patient) -> list[Check]:
+    """The version of the API server."""
+    parts = patient.server.removeprefix("v").split(".")
+    minor = int("".join(c for c in parts[1] if c.isdigit()) or 0) if len(parts) > 1 else 0
+    known = (int(parts[0]), minor) >= OLDEST if parts[0].isdigit() else False
+    newest = f"1.{OLDEST[1]} to 1.{NEWEST[1]} are known to work"
+    return [Check("server", known, f"Kubernetes {patient.server}", newest)]
+
+
+async def namespace(patient: Patient) -> list[Check]:
+    """The namespace."""
+    name = patient.cluster.namespace
+    remedy = f"kubectl create namespace {name}"
+    try:
+        found = await patient.cluster.get(NAMESPACES, name)
+    except DeniedError:
+        return [Check("namespace", True, f"{name} (whether it exists may not be seen)", remedy)]
+    except NotFoundError:
+        return [Check("namespace", False, f"{name} does not exist", remedy)]
+    leaving = "deletionTimestamp" in found["metadata"]
+    return [Check("namespace", not leaving, f"{name}{' is being deleted' * leaving}", remedy)]
+
+
+# ── rights ────────────────────────────────────────────────────────────────────────────────────
+
+
+async def rights(patient: Patient) -> list[Check]:
+    """What submitting the job and working with it takes, asked right by right."""
+    asked = sorted(needed(patient.request))
+    turns = asyncio.Semaphore(AT_ONCE)
+
+    async def allowed(right: Right) -> bool:
+        async with turns:
+            return await _allowed(patient.cluster, right)
+
+    answers = await asyncio.gather(*map(allowed, asked))
+    lacking = [right for right, yes in zip(asked, answers, strict=True) if not yes]
+    if not lacking:
+        return [Check("rights", True, f"all {len(asked)} that are needed", "")]
+    found = "; ".join(f"{of}: {', '.join(verbs)}" for of, verbs in _by_resource(lacking).items())
+    return [Check("rights", False, f"you may not: {found}", _grant(patient, lacking))]
+
+
+def needed(request: Request) -> set[Right]:
+    """Rights on each object, for looking after the job, and those that its roles hand on.
+
+    Nobody may hand on a right without having it.
+    """
+    found: set[Right] = set()
+    for body in wanted(request):
+        kind = kind_of(body)
+        group, name = _group(kind), body["metadata"]["name"]
+        for verb in ("get", "patch", "delete"):
+            found.add(Right(group, kind.plural, verb, name, kind.namespaced))
+        found.add(Right(group, kind.plural, "create", "", kind.namespaced))
+        for rule in body.get("rules", ()):
+            found |= _handed_on(rule, namespaced=kind.namespaced)
+    return found | {Right(group, what, verb) for group, what, verbs in PEOPLE for verb in verbs}
+
+
+def _group(kind: Kind) -> str:
+    return kind.api.rpartition("/")[0]
+
+
+def _handed_on(rule: dict[str, Any], *, namespaced: bool) -> set[Right]:
+    return {
+        Right(group, resource, verb, name, namespaced)
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+        for name in rule.get("resourceNames") or [""]
+    }
+
+
+async def _allowed(cluster: Cluster, right: Right) -> bool:
+    resource, _, part = right.resource.partition("/")
+    attributes = {
+        "group": right.group,
+        "resource": resource,
+        "verb": right.verb,
+        **({"namespace": cluster.namespace} if right.namespaced else {}),
+        **({"subresource": part} if part else {}),
+        **({"name": right.name} if right.name else {}),
+    }
+    body = {
+        "apiVersion": ACCESS_REVIEWS.api,
+        "kind": ACCESS_REVIEWS.kind,
+        "metadata": {},
+        "spec": {"resourceAttributes": attributes},
+    }
+    return bool((await cluster.create(body))["status"]["allowed"])
+
+
+def _by_resource(lacking: Iterable[Right]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for right in lacking:
+        verbs = found.setdefault(right.of, [])
+        if right.verb not in verbs:
+            verbs.append(right.verb)
+    return found
+
+
+def _grant(patient: Patient, lacking: list[Right]) -> str:
+    """Commands for an administrator."""
+    of, verbs = next(iter(_by_resource(lacking).items()))
+    inside = next(right for right in lacking if right.of == of).namespaced
+    kind, where = ("role", f" -n {patient.cluster.namespace}") if inside else ("clusterrole", "")
+    more = "" if len(_by_resource(lacking)) == 1 else ", and the like for the others,"
+    return (
+        f"an administrator can: kubectl create {kind} holdfast-user{where} "
+        f"--verb={','.join(verbs)} --resource={of}{more} and bind it to you "
+        f"(kubectl create {kind}binding)"
+    )
+
+
+# ── kinds ─────────────────────────────────────────────────────────────────────────────────────
+
+
+async def engines(patient: Patient) -> list[Check]:
+    """Which engines can be used, and whether the job's kinds are all served."""
+    served = await _served(patient.cluster)
+    usable = [e for e in ENGINES if _usable(patient.request, e, served)]
+    engine = patient.request.engine
+    others = ", ".join(e for e in ENGINES if e not in usable)
+    found = f"{', '.join(usable)} can be used" + (f"; {others} cannot" if others else "")
+    checks = [Check("engines", engine in usable, found, _install(patient.request))]
+    lacking = {
+        (str(body["apiVersion"]), str(body["kind"]))
+        for body in wanted(patient.request)
+        if (kind := kind_of(body)) and (kind.api, kind.kind) not in served
+    }
+    return [*checks, *(_no_kind(api, kind) for api, kind in sorted(lacking))]
+
+
+def _usable(request: Request, engine: Any, served: set[tuple[str, str]]) -> bool:
+    kind = main_object(Request(request.job, engine, "managed"))
+    return kind is None or (kind.api, kind.kind) in served
+
+
+def _install(request: Request) -> str:
+    kind = main_object(request)
+    group = _group(kind) if kind is not None else ""
+    return f"install {INSTALL.get(group, group)}, or choose another with --engine"
+
+
+def _no_kind(api: str, kind: str) -> Check:
+    group = api.rpartition("/")[0]
+    return Check(
+        "api", False, f"{kind} ({api}) is not served", f"install {INSTALL.get(group, api)}"
+    )
+
+
+async def _served(cluster: Cluster) -> set[tuple[str, str]]:
+    """Group version and kind of everything that the cluster serves."""
+    groups = await cluster.ask("/apis")
+    versions = [v["groupVersion"] for g in groups.get("groups", ()) for v in g["versions"]]
+    paths = {"v1": "/api/v1", **{version: f"/apis/{version}" for version in versions}}
+    turns = asyncio.Semaphore(AT_ONCE)
+
+    async def kinds(version: str, path: str) -> set[tuple[str, str]]:
+        async with turns:
+            try:
+                said = await cluster.ask(path)
+            except ApiError:
+                return set()  # an aggregated API whose server is away
+        return {(version, resource["kind"]) for resource in said.get("resources", ())}
+
+    return set().union(*await asyncio.gather(*(kinds(v, p) for v, p in paths.items())))

@@ -1,0 +1,276 @@
+"""Why a job's pods do not run, as errors with a way out. Pure, but for the fetching of evidence.
+
+What pods say of themselves is not always enough: an engine that may not make pods says so only in
+an event, and why a claim has no volume stands in an event of the claim. Old events outlive their
+cause, so they count only while what they explain is still missing.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from holdfast.drivers.kubernetes.cluster import CLAIMS, EVENTS, ApiError, Cluster
+from holdfast.drivers.kubernetes.pods import CONFIG, PULL, Container, Pod
+from holdfast.drivers.kubernetes.remote import Look
+from holdfast.drivers.kubernetes.submit_refusals import About, spoken
+from holdfast.errors import Error
+from holdfast.spec import Job
+
+REFUSED = "the cluster to accept its pods: "  # how the driver's status says it
+FAILED = ("FailedCreate", "FailedCreatePod", "FailedCreatePodReason")
+CLAIM_REASONS = ("ProvisioningFailed", "FailedBinding", "WaitForPodScheduled")
+SCHEDULER = re.compile(r"0/(\d+) nodes are available: (.*?)(?:\. preemption:|\.?$)", re.DOTALL)
+
+
+class _Object(msgspec.Struct, frozen=True):
+    kind: str = ""
+    name: str = ""
+
+
+class Event(msgspec.Struct, rename="camel", frozen=True):
+    """What happened to an object."""
+
+    involved_object: _Object = _Object()
+    reason: str = ""
+    message: str = ""
+    type: str = ""
+    last_timestamp: str | None = None
+    event_time: str | None = None
+
+    @property
+    def at(self) -> str:
+        """When, so that it can be compared."""
+        return self.last_timestamp or self.event_time or ""
+
+
+class _ClaimStatus(msgspec.Struct, frozen=True):
+    phase: str = ""
+
+
+class _ClaimMeta(msgspec.Struct, frozen=True):
+    name: str
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """A PersistentVolumeClaim."""
+
+    metadata: _ClaimMeta
+    status: _ClaimStatus = _ClaimStatus()
+
+
+class Evidence(NamedTuple):
+    """What else the namespace says."""
+
+    events: Sequence[Event] = ()
+    claims: Sequence[Claim] | None = None  # None: not known
+
+
+async def evidence(cluster: Cluster, seen: Look) -> Evidence:
+    """Events and claims, if anything waits. What may not be read is left out."""
+    if seen.outcome is not None or not waiting(seen):
+        return Evidence()
+    events: list[Event] = []
+    claims: list[Claim] | None = None
+    try:
+        events = (await cluster.listed(EVENTS, Event)).items
+        claims = (await cluster.listed(CLAIMS, Claim)).items
+    except ApiError:
+        pass  # the rest of the answer does not depend on it
+    return Evidence([event for event in events if event.type == "Warning"], claims)
+
+
+def waiting(seen: Look) -> bool:
+    """Whether some pod is missing or does not run."""
+    up = [pod for pod in seen.nodes if pod.running and not pod.leaving]
+    alone = not any(pod.running for pod in seen.controllers)
+    return alone or len(up) < seen.wanted
+
+
+def troubles(seen: Look, found: Evidence, about: About) -> list[Error]:
+    """Everything that keeps the job's pods from running and that somebody can do something about.
+
+    `about` names the job and the words to be added to commands.
+    """
+    if seen.outcome is not None:
+        return []
+    groups = ((f"nodes of {seen.name}", seen.nodes), (f"controller of {seen.name}",
+              seen.controllers))  # fmt: skip
+    per_group = [e for who, pods in groups for e in _of_pods(who, pods, seen.name, about)]
+    return [*_refused(seen, found, about), *_claims(seen, found, about), *per_group]
+
+
+# ── pods that are not even made ───────────────────────────────────────────────────────────────
+
+
+def _refused(seen: Look, found: Evidence, about: About) -> list[Error]:
+    waits = seen.record.status.waiting_for if seen.record is not None else None
+    if waits is not None and waits.startswith(REFUSED):
+        return [_not_made(waits.removeprefix(REFUSED), about)]
+    missing = len([p for p in seen.nodes if not p.ended]) < seen.wanted
+    names = [f"{seen.name}-controller"] if not seen.controllers else []
+    names += [seen.name] if missing else []
+    said = [e for e in found.events if e.reason in FAILED and _concerns(e, names)]
+    newest = max(said, key=lambda event: event.at, default=None)
+    return [_not_made(newest.message, about)] if newest is not None else []
+
+
+def _concerns(event: Event, names: Iterable[str]) -> bool:
+    """Engines make objects in between, whose names begin with that of the job."""
+    who = event.involved_object.name
+    return any(who == name or who.startswith(f"{name}-") for name in names)
+
+
+def _not_made(message: str, about: About) -> Error:
+    known = spoken(message, about)
+    if known is not None:
+        return known
+    return Error(
+        "cluster-refused",
+        f"the pods of {about.what} cannot be made",
+        why=message,
+        help=f"holdfast doctor --on kubernetes{about.words} job.yaml",
+    )
+
+
+# ── volumes ───────────────────────────────────────────────────────────────────────────────────
+
+
+def _claims(seen: Look, found: Evidence, about: About) -> list[Error]:
+    if seen.job is None or found.claims is None or not any(map(_mounts_none_yet, seen.nodes)):
+        return []
+    there = {claim.metadata.name: claim.status.phase for claim in found.claims}
+    named = claims_of(seen.job)
+    missing = [name for name in named if name not in there]
+    prefixes = tuple(f"{pod.metadata.name}-" for pod in seen.nodes)
+    own = [name for name in there if prefixes and name.startswith(prefixes)]
+    pending = [n for n in dict.fromkeys([*named, *own]) if there.get(n) == "Pending"]
+    return [
+        *(_claim(name, "it does not exist", about) for name in missing),
+        *(_claim(name, _why_unbound(name, found.events), about) for name in pending),
+    ]
+
+
+def _mounts_none_yet(pod: Pod) -> bool:
+    """Claims are looked at before a pod has a machine, or while its containers are made."""
+    return not pod.running and not pod.ended
+
+
+def claims_of(job: Job) -> list[str]:
+    """Claims that the job names."""
+    names = [dataset.pvc for dataset in job.datasets if dataset.pvc is not None]
+    shared = job.checkpoints.shared
+    return list(dict.fromkeys([*names, *([shared.pvc] if shared is not None else [])]))
+
+
+def _why_unbound(name: str, events: Iterable[Event]) -> str:
+    said = [
+        e for e in events if (e.involved_object.kind, e.involved_object.name) == (CLAIMS.kind, name)
+    ]
+    newest = max(said, key=lambda event: event.at, default=None)
+    return newest.message if newest is not None else "it has no volume yet (Pending)"
+
+
+def _claim(name: str, why: str, about: About) -> Error:
+    return Error(
+        "claim-pending",
+        f"{about.what} waits for the claim {name}",
+        why=why,
+        help=f"kubectl describe pvc {name} -n {about.namespace}   (kubectl get storageclass "
+        "shows what a claim can ask for)",
+    )
+
+
+# ── pods that do not start ────────────────────────────────────────────────────────────────────
+
+
+def _of_pods(who: str, pods: Sequence[Pod], job: str, about: About) -> list[Error]:
+    alive = [pod for pod in pods if not pod.ended and not pod.leaving]
+    found = []
+    for reason, ours in (("pull", PULL), ("config", CONFIG)):
+        said = [text for pod in alive if (text := _waits(pod, ours, job)) is not None]
+        if said:
+            found.append(_unstarted(reason, who, said, len(alive), about))
+    said = [text for pod in alive if (text := _unscheduled(pod)) is not None]
+    return [*found, _no_machine(who, said, len(alive), about)] if said else found
+
+
+def _waits(pod: Pod, reasons: frozenset[str], job: str) -> str | None:
+    """What a container says that waits for one of these reasons."""
+    for container in [*pod.status.init_container_statuses, *pod.status.container_statuses]:
+        waiting = container.state.waiting
+        if waiting is not None and waiting.reason in reasons and not _soon(container, job):
+            return f"{waiting.reason}: {waiting.message or 'no more is said'}"
+    return None
+
+
+def _soon(container: Container, job: str) -> bool:
+    """The token of a job is made by its controller: it is not there at first."""
+    waiting = container.state.waiting
+    return waiting is not None and f'secret "{job}-token" not found' in waiting.message
+
+
+def _unstarted(reason: str, who: str, said: Sequence[str], of: int, about: About) -> Error:
+    why = Counter(said).most_common(1)[0][0]
+    told = _some(len(said), of, who)
+    if reason == "pull":
+        return Error(
+            "image-unavailable",
+            f"{told} cannot pull the image",
+            why=why,
+            help=f"holdfast delete {about.what.rpartition(' ')[2]} --force --on kubernetes"
+            f"{about.words}   (correct image: in the job file, then submit it again)",
+        )
+    return Error(
+        "pod-unstartable",
+        f"{told} cannot be started",
+        why=why,
+        help=f"make what is missing (kubectl get secrets,configmaps -n {about.namespace}); pods "
+        "go on by themselves",
+    )
+
+
+def _some(count: int, of: int, who: str) -> str:
+    return f"the {who}" if who.startswith("controller") else f"{count} of {of} {who}"
+
+
+def _unscheduled(pod: Pod) -> str | None:
+    for condition in pod.status.conditions:
+        if (condition.type, condition.status) == ("PodScheduled", "False"):
+            volume = "persistentvolumeclaim" in condition.message.lower()
+            gated = condition.reason == "SchedulingGated"
+            return None if volume or gated else condition.message
+    return None
+
+
+def _no_machine(who: str, said: Sequence[str], of: int, about: About) -> Error:
+    why = Counter(said).most_common(1)[0][0]
+    short = lacking(why)
+    lack = f": too little {' and '.join(short)}" if short else ""
+    return Error(
+        "unschedulable",
+        f"{_some(len(said), of, who)} cannot be placed on any machine{lack}",
+        why=in_words(why),
+        help=f"holdfast doctor --on kubernetes{about.words} job.yaml   (counts machines that fit); "
+        "ask for less, or wait: they start when there is room",
+    )
+
+
+def lacking(message: str) -> list[str]:
+    """Resources of which machines have too little, the most frequent first."""
+    counts = {
+        resource.rstrip(".,"): int(count)
+        for count, resource in re.findall(r"(\d+) Insufficient ([^\s,]+)", message)
+    }
+    return sorted(counts, key=lambda resource: -counts[resource])
+
+
+def in_words(message: str) -> str:
+    """The scheduler's sentence, in which "nodes" are what we call machines."""
+    found = SCHEDULER.search(message)
+    if found is None:
+        return message or "the scheduler says no more"
+    told = found[2].replace("node(s)", "machines").replace("Insufficient", "with too little")
+    return f"of {found[1]} machines none can take it: {told}"

@@ -1,0 +1,265 @@
+"""Brings a job into a cluster: everything it needs, in order, all of it or nothing.
+
+Every object goes through server-side apply, so a submission that was cut off is simply made again.
+Nodes of the engine `pods` are left to the controller, which knows how many there are at any time.
+What the job would make must not belong to anybody else; and when the cluster refuses one object,
+those that were made before it are taken back, because half a job would only cause questions.
+
+A job that a CronJob starts finds everything here already but for its controller; the account that
+submits it may do no more than start one.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace as changed
+from typing import NamedTuple, TypeVar
+
+from holdfast.drivers.kubernetes.cluster import (
+    CONFIG_MAPS,
+    DEPLOYMENTS,
+    PODS,
+    ApiError,
+    Cluster,
+    Kind,
+    NotFoundError,
+    kind_of,
+)
+from holdfast.drivers.kubernetes.ending import main_object
+from holdfast.drivers.kubernetes.manifests.engines import pods as own_pods
+from holdfast.drivers.kubernetes.manifests.names import JOB, ROLE
+from holdfast.drivers.kubernetes.manifests.render import render
+from holdfast.drivers.kubernetes.manifests.request import Body, Request
+from holdfast.drivers.kubernetes.manifests.support import controller
+from holdfast.drivers.kubernetes.pods import Pod
+from holdfast.drivers.kubernetes.record import record_name, recorded
+from holdfast.drivers.kubernetes.submit_refusals import About, about, refused
+from holdfast.drivers.kubernetes.submit_withdraw import until_gone, withdraw
+from holdfast.errors import Error
+
+T = TypeVar("T")
+
+GONE_WITHIN_S = 120.0
+STOPPED_WITHIN_S = 300.0
+POLL_S = 1.0
+STOP = "holdfast.dev/stop"  # the driver reads it
+
+
+class Standing(NamedTuple):
+    """What there is of a job in the cluster."""
+
+    exists: bool
+    running: bool
+
+
+class Trial(NamedTuple):
+    """What the server would make of one object: the object before and after, or why not."""
+
+    body: Body
+    before: Body | None
+    after: Body | None
+    error: ApiError | None
+
+
+def wanted(request: Request) -> list[Body]:
+    """The objects that a submission makes, in order. Raises `Error` for a job that cannot be."""
+    made = render(request)
+    if request.managed and request.engine == "pods":
+        return [body for body in made if body["kind"] != "Pod"]
+    return made
+
+
+async def submit(
+    cluster: Cluster, request: Request, *, replace: bool = False, words: str = "",
+    told: Callable[[Body], object] = lambda _body: None,
+) -> list[Body]:  # fmt: skip
+    """Make every object of the job; those that were made.
+
+    `replace` first removes what an ended job of this name has left. `words` are added to commands
+    in messages; `told` hears of each object. Raises `Error`; then nothing new is left.
+    """
+    bodies = wanted(request)
+    found = await _asked(standing(cluster, request), request, words)
+    if found.exists:
+        _may_replace(request.name, found, replace, words)
+        await _cleared(cluster, request, words)
+    await _asked(_none_of_others(cluster, bodies, request.name), request, words)
+    try:
+        await _apply(cluster, bodies, told, words)
+    except Error:
+        if request.engine != "cronjob":
+            await _asked(withdraw(cluster, request.name), request, words)
+        raise
+    return bodies
+
+
+async def _apply(
+    cluster: Cluster, bodies: Sequence[Body], told: Callable[[Body], object], words: str
+) -> None:
+    for body in bodies:
+        try:
+            await cluster.apply(body)
+        except ApiError as error:
+            raise refused(error, about(body, cluster.namespace, words)) from error
+        told(body)
+
+
+async def rehearse(cluster: Cluster, request: Request) -> list[Trial]:
+    """What the server would do with every object; nothing is made."""
+    return [await _trial(cluster, body) for body in wanted(request)]
+
+
+async def _trial(cluster: Cluster, body: Body) -> Trial:
+    before, name = None, body["metadata"]["name"]
+    try:
+        before = await cluster.get(kind_of(body), name)
+    except NotFoundError:
+        pass
+    except ApiError as error:
+        return Trial(body, None, None, error)
+    try:
+        return Trial(body, before, await cluster.apply(body, dry_run=True), None)
+    except ApiError as error:
+        return Trial(body, before, None, error)
+
+
+# ── what is there already ─────────────────────────────────────────────────────────────────────
+
+
+async def standing(cluster: Cluster, request: Request) -> Standing:
+    """Whether a job of this name is in the namespace. A half-made one counts as none."""
+    if request.engine == "cronjob":
+        return Standing(exists=False, running=False)  # its schedule may be changed at any time
+    if not request.managed:
+        return await _plain(cluster, request)
+    found = await recorded(cluster, request.name)
+    if found is not None and found.status.outcome is not None:
+        return Standing(exists=True, running=False)
+    runs = await _there(cluster, DEPLOYMENTS, f"{request.name}-controller")
+    return Standing(exists=runs or found is not None, running=runs)
+
+
+async def _plain(cluster: Cluster, request: Request) -> Standing:
+    pods = (await cluster.listed(PODS, Pod, labels=f"{JOB}={request.name}")).items
+    kind = main_object(request)
+    exists = bool(pods) or (kind is not None and await _there(cluster, kind, request.name))
+    return Standing(exists=exists, running=any(not pod.ended for pod in pods))
+
+
+async def _there(cluster: Cluster, kind: Kind, name: str) -> bool:
+    try:
+        await cluster.get(kind, name)
+    except NotFoundError:
+        return False
+    return True
+
+
+def _may_replace(name: str, found: Standing, replace: bool, words: str) -> None:
+    on = f"--on kubernetes{words}"
+    if found.running:
+        raise Error(
+            "job-running",
+            f"job {name!r} is already running in the cluster",
+            why="its controller is there and the record does not say that it has ended",
+            help=f"holdfast watch {name} {on}   (or: holdfast stop {name} {on})",
+        )
+    if not replace:
+        raise Error(
+            "job-exists",
+            f"an ended job named {name!r} is in the cluster",
+            why="its record and its objects are kept for people to look at",
+            help=f"choose another --name, or remove it with --replace "
+            f"(to look at it first: holdfast why {name} {on})",
+        )
+
+
+async def _cleared(cluster: Cluster, request: Request, words: str) -> None:
+    await _asked(withdraw(cluster, request.name), request, words)
+    gone = _asked(until_gone(cluster, request.name, within_s=GONE_WITHIN_S), request, words)
+    if not await gone:
+        raise Error(
+            "job-exists",
+            f"what is left of {request.name!r} does not go away",
+            why=f"pods or objects of it are there after {GONE_WITHIN_S:.0f} s; a machine that is "
+            "away, or a finalizer, holds them",
+            help=f"kubectl get pods -n {cluster.namespace} -l {JOB}={request.name}",
+        )
+
+
+async def _none_of_others(cluster: Cluster, bodies: Sequence[Body], job: str) -> None:
+    """Server-side apply would take over whatever has the name of an object of ours."""
+    for body in bodies:
+        kind, name = kind_of(body), body["metadata"]["name"]
+        try:
+            labels = (await cluster.get(kind, name))["metadata"].get("labels") or {}
+        except ApiError:
+            continue  # not there; what else may be wrong is told when it is applied
+        if labels.get(JOB) != job:
+            raise _taken(kind, name, job, labels.get(JOB), cluster.namespace)
+
+
+def _taken(kind: Kind, name: str, job: str, owner: str | None, namespace: str) -> Error:
+    whose = f"it belongs to job {owner!r}" if owner else "it does not carry the label of a job"
+    return Error(
+        "name-taken",
+        f"{kind.kind} {name!r} exists already in namespace {namespace}",
+        why=f"job {job!r} would make one of that name, and {whose}",
+        help="choose another --name"
+        + ("; a claim that exists is used if storage_class is left out" if "Claim" in name else ""),
+    )
+
+
+async def _asked(call: Awaitable[T], request: Request, words: str) -> T:
+    """What a call gives, its refusal as an error."""
+    of = About(f"job {request.name}", "v1", request.namespace or "default", words)
+    try:
+        return await call
+    except ApiError as error:
+        raise refused(error, of) from error
+
+
+# ── jobs that a CronJob starts ────────────────────────────────────────────────────────────────
+
+
+def scheduled(request: Request) -> bool:
+    """Whether this is one run of a job that a CronJob starts at its times."""
+    return request.managed and request.engine == "pods" and request.job.schedule is not None
+
+
+async def start_scheduled(cluster: Cluster, request: Request) -> None:
+    """Start a controller for one run; the rest is there since the CronJob was submitted.
+
+    Waits for a former run to stop, and removes what it has left. Raises `Error`.
+    """
+    plain = changed(request, job=request.job.model_copy(update={"schedule": None}))
+    gang = [body for body in own_pods.bodies(plain) if body["kind"] != "Pod"]
+    bodies = [*gang, *controller.deployment(plain)]
+    await _asked(_former_stopped(cluster, request), request, "")
+    await _asked(_former_removed(cluster, request.name, bodies), request, "")
+    for body in bodies:
+        try:
+            await cluster.create(body)
+        except ApiError as error:
+            raise refused(error, about(body, cluster.namespace)) from error
+
+
+async def _former_stopped(cluster: Cluster, request: Request) -> None:
+    """With the overlap `Replace` the former run has just been asked to stop."""
+    deadline = time.monotonic() + STOPPED_WITHIN_S
+    while (await standing(cluster, request)).running:
+        if time.monotonic() > deadline:
+            _may_replace(request.name, Standing(exists=True, running=True), False, "")
+        await asyncio.sleep(POLL_S)
+
+
+async def _former_removed(cluster: Cluster, name: str, bodies: Sequence[Body]) -> None:
+    await cluster.patch(CONFIG_MAPS, f"{name}-job", {"metadata": {"annotations": {STOP: None}}})
+    await cluster.delete(CONFIG_MAPS, record_name(name))
+    for body in reversed(bodies):
+        await cluster.delete(kind_of(body), body["metadata"]["name"], foreground=True)
+    for pod in (await cluster.listed(PODS, Pod, labels=f"{JOB}={name}")).items:
+        if pod.metadata.labels.get(ROLE) != "submit":
+            await cluster.delete(PODS, pod.metadata.name, uid=pod.uid)
+    for body in bodies:
+        while await _there(cluster, kind_of(body), body["metadata"]["name"]):
+            await asyncio.sleep(POLL_S)

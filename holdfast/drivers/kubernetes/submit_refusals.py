@@ -1,0 +1,159 @@
+"""What a cluster's refusal means, as an error with a way out. Pure.
+
+The API server has few status codes and puts the rest into sentences: a 403 may be a missing right,
+a full quota or a policy. The sentences told apart here are those of Kubernetes 1.31 to 1.37; one
+that is not known is shown as it is.
+"""
+
+from dataclasses import dataclass
+
+from holdfast.drivers.kubernetes.cluster import ApiError
+from holdfast.drivers.kubernetes.manifests.request import Body
+from holdfast.errors import Error
+
+INSTALL = {
+    "jobset.x-k8s.io": "JobSet (https://jobset.sigs.k8s.io)",
+    "kubeflow.org": "Kubeflow's training operator, or for MPIJob v2beta1 the MPI operator",
+    "trainer.kubeflow.org": "Kubeflow Trainer 2 (https://trainer.kubeflow.org)",
+    "batch.volcano.sh": "Volcano (https://volcano.sh)",
+    "scheduling.volcano.sh": "Volcano (https://volcano.sh)",
+    "scheduling.x-k8s.io": "the coscheduling plugin of scheduler-plugins",
+    "scheduling.k8s.io": "Kubernetes with the feature gates of gang scheduling",
+    "monitoring.coreos.com": "the Prometheus operator, or leave `monitoring.enabled` out",
+    "snapshot.storage.k8s.io": "the snapshot controller of your storage",
+    "resource.k8s.io": "Kubernetes 1.34 or newer, for resources.claims",
+}
+ADMISSION = (
+    "admission webhook",
+    "failed calling webhook",
+    "violates podsecurity",
+    "validatingadmissionpolicy",
+    "denied request",
+    "denied the request",
+)
+
+
+@dataclass(frozen=True)
+class About:
+    """What was asked of the cluster: the object, and the words that name the cluster."""
+
+    what: str  # as in `JobSet gpt`
+    api: str
+    namespace: str
+    words: str = ""  # " --context c -n ns", to be added to commands
+
+
+def about(body: Body, namespace: str, words: str = "") -> About:
+    """The object of a manifest."""
+    what = f"{body['kind']} {body['metadata']['name']}"
+    return About(what, str(body["apiVersion"]), namespace, words)
+
+
+def refused(error: ApiError, of: About) -> Error:
+    """The refusal of a call as an error for a person."""
+    found = spoken(error.message, of)
+    if found is not None:
+        return found
+    match error.status:
+        case 0 | 429 | 502 | 503 | 504:
+            return _silent(error, of)
+        case 401:
+            return _rights(error.message, of)
+        case 403:
+            return _rights(error.message, of)
+        case 404 if not error.message.endswith('" not found'):
+            return _no_kind(error.message, of)
+        case 400 | 422:
+            return _wrong(error.message, of)
+        case _:
+            return _other(str(error), of)
+
+
+def spoken(message: str, of: About) -> Error | None:
+    """What a sentence of the API server says whatever its status is; None if it is not known."""
+    low = message.lower()
+    if "exceeded quota" in low or "must specify limits" in low or "failed quota" in low:
+        return _quota(message, of)
+    if any(mark in low for mark in ADMISSION):
+        return _admission(message, of)
+    if (low.startswith("namespaces ") and "not found" in low) or "being terminated" in low:
+        return _namespace(message, of)
+    if "maximum" in low and "usage per" in low:  # of a LimitRange
+        return _quota(message, of)
+    return None
+
+
+def _quota(message: str, of: About) -> Error:
+    return Error(
+        "quota-exceeded",
+        f"the quota of namespace {of.namespace} has no room for {of.what}",
+        why=message,
+        help=f"ask for less, end other jobs (holdfast list --on kubernetes{of.words}), or have it "
+        f"raised: kubectl describe quota -n {of.namespace}",
+    )
+
+
+def _admission(message: str, of: About) -> Error:
+    return Error(
+        "admission-refused",
+        f"a rule of the cluster refuses {of.what}",
+        why=message,
+        help="change the job file as it says; `holdfast render job.yaml` shows what is asked for",
+    )
+
+
+def _namespace(message: str, of: About) -> Error:
+    return Error(
+        "namespace-missing",
+        f"namespace {of.namespace} cannot take {of.what}",
+        why=message,
+        help=f"kubectl create namespace {of.namespace}   (or name another one with -n)",
+    )
+
+
+def _rights(message: str, of: About) -> Error:
+    return Error(
+        "rights-missing",
+        f"you have no right to do this with {of.what}",
+        why=message,
+        help=f"holdfast doctor --on kubernetes{of.words} job.yaml   (lists all that is missing)",
+    )
+
+
+def _no_kind(message: str, of: About) -> Error:
+    group = of.api.rpartition("/")[0]
+    return Error(
+        "engine-missing",
+        f"this cluster does not know {of.what} ({of.api})",
+        why=message,
+        help=f"install {INSTALL.get(group, group or of.api)}; or choose another --engine: "
+        f"holdfast doctor --on kubernetes{of.words} says which can be used",
+    )
+
+
+def _wrong(message: str, of: About) -> Error:
+    return Error(
+        "manifest-refused",
+        f"the API server does not accept {of.what}",
+        why=message,
+        help="holdfast render job.yaml   (shows it; an unknown field means another version of "
+        f"{of.api}, an immutable one an older job: --replace)",
+    )
+
+
+def _silent(error: ApiError, of: About) -> Error:
+    return Error(
+        "cluster-unreachable",
+        f"the API server did not answer when it was asked about {of.what}",
+        why=str(error),
+        help="do it again: what has been done already is not done twice",
+    )
+
+
+def _other(message: str, of: About) -> Error:
+    return Error(
+        "cluster-refused",
+        f"the API server failed with {of.what}",
+        why=message,
+        help=f"holdfast doctor --on kubernetes{of.words}",
+    )

@@ -1,0 +1,70 @@
+"""A copy of the journal is never torn, nor a mix of two histories, nor shortened by sending."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.agent.keeper import Keeper
+from holdfast.messages import Keep, Kept
+
+OLD = tuple(b'{"old":%d}\n' % n for n in range(6))
+NEW = tuple(b'{"new":%d}\n' % n for n in range(6))
+
+
+def held(keeper: Keeper) -> bytes:
+    """Everything, put together."""
+    return b"".join(part.data for part in keeper.copy())
+
+
+def full() -> Keeper:
+    """Holds all of the old history, in term 3."""
+    keeper = Keeper()
+    assert keeper.keep(Keep(first=0, lines=OLD, term=3)) == Kept(seq=5, term=3)
+    return keeper
+
+
+def test_an_empty_copy_is_one_empty_part() -> None:
+    (part,) = Keeper().copy()
+    assert (part.data, part.size, Keeper().seq) == (b"", 0, -1)
+
+
+def test_the_same_lines_from_a_newer_controller_change_nothing_and_shorten_nothing() -> None:
+    keeper = full()
+    assert keeper.keep(Keep(first=0, lines=OLD[:2], term=4)) == Kept(seq=1, term=4)
+    assert held(keeper) == b"".join(OLD)
+    assert (keeper.seq, keeper.term) == (5, 3), "its last line is still of term 3"
+
+
+def test_from_the_first_line_that_differs_on_the_newer_history_holds() -> None:
+    keeper = full()
+    assert keeper.keep(Keep(first=2, lines=(OLD[2], NEW[3]), term=4)) == Kept(seq=3, term=4)
+    assert held(keeper) == b"".join((*OLD[:3], NEW[3]))
+    assert (keeper.seq, keeper.term) == (3, 4)
+
+
+def test_a_controller_that_was_replaced_is_told_so_and_changes_nothing() -> None:
+    keeper = full()
+    keeper.keep(Keep(first=6, lines=(b"{}\n",), term=4))
+    before = held(keeper)
+    assert keeper.keep(Keep(first=0, lines=NEW, term=3)) == Kept(seq=6, term=4)
+    assert held(keeper) == before
+
+
+def test_what_is_no_line_is_not_taken() -> None:
+    for bad in (b"", b"{}", b"{}\n{}\n", b"\n{}"):
+        keeper = full()
+        assert keeper.keep(Keep(first=6, lines=(b"{}\n", bad), term=3)) == Kept(seq=5, term=3)
+        assert keeper.keep(Keep(first=-1, lines=OLD, term=3)) == Kept(seq=5, term=3)
+        assert held(keeper) == b"".join(OLD)
+
+
+@given(st.lists(st.tuples(st.integers(0, 7), st.integers(0, 4)), max_size=20))
+def test_any_order_of_parts_leaves_a_beginning_of_the_journal(parts: list[tuple[int, int]]) -> None:
+    keeper = Keeper()
+    for first, count in parts:
+        lines = OLD[first : first + count]
+        before = keeper.seq
+        kept = keeper.keep(Keep(first=first, lines=lines, term=1))
+        gap = first > before + 1
+        assert kept.seq == (before if gap else first + len(lines) - 1)
+        assert keeper.seq == max(before, -1 if gap else kept.seq)
+        assert held(keeper) == b"".join(OLD[: keeper.seq + 1])

@@ -1,0 +1,190 @@
+"""A job in a cluster in this process: real controller, agents and training, seen by the API."""
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from holdfast.drivers import records, report
+from holdfast.drivers.kubernetes.api import Api
+from holdfast.drivers.kubernetes.cluster import CONFIG_MAPS, PODS, ApiError
+from holdfast.drivers.kubernetes.code import bundle
+from holdfast.drivers.kubernetes.driver import STOP
+from holdfast.drivers.kubernetes.ending import main_object
+from holdfast.drivers.kubernetes.manifests.render import requested, unchecked
+from holdfast.drivers.kubernetes.manifests.request import Body, Request
+from holdfast.drivers.kubernetes.record import recorded
+from holdfast.spec import job_from_dict
+from holdfast.spec.cluster import Engine
+from holdfast.status import Goodput, Incident, JobStatus
+from tests.drivers.kubernetes.cluster.fake import FakeCluster, cluster
+from tests.end_to_end.local.jobs import SCRIPTS
+
+PATIENCE_S = 100.0
+LONG = 100_000  # steps: more than any test waits for
+
+
+class Site:
+    """One job called `run` in namespace `default`."""
+
+    def __init__(self, it: FakeCluster, api: Api, request: Request, folder: Path) -> None:
+        self.it, self.api, self.request, self.folder = it, api, request, folder
+
+    # ── what can be seen ──
+
+    async def status(self) -> JobStatus | None:
+        """What the record says; None before there is one."""
+        try:
+            found = await recorded(self.api, "run")
+        except ApiError:
+            return None
+        return found.status if found is not None else None
+
+    async def _folder(self) -> Path:
+        """The record as a job's folder, so that the code of a laptop reads it."""
+        found = await recorded(self.api, "run")
+        assert found is not None and found.journal is not None
+        folder = self.folder / "run"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        (folder / "job.json").write_text(self.request.job.model_dump_json())
+        (folder / "journal.jsonl").write_bytes(found.journal)
+        return folder
+
+    async def incidents(self) -> list[Incident]:
+        """Every incident so far."""
+        folder = await self._folder()
+        state = records.state_of(folder)
+        until = None if state.ended else state.now
+        return report.incidents(state, records.ledger_of(folder, until))
+
+    async def goodput(self) -> Goodput:
+        """The ledger."""
+        folder = await self._folder()
+        return records.goodput(folder, records.state_of(folder).now)
+
+    def pods(self, role: str = "") -> list[Body]:
+        """Pods of the job, those that are being deleted left out."""
+        chosen = {"role": role} if role else {}
+        found = self.it.pods(job="run", **chosen)
+        return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
+
+    async def member(self, rank: int) -> Body:
+        """The pod of a node that trains."""
+        status = await self.status()
+        assert status is not None
+        name = next(node.name for node in status.nodes if node.rank == rank)
+        return next(pod for pod in self.pods() if pod["metadata"]["name"] == name)
+
+    async def main_object(self) -> Body:
+        """The engine's object."""
+        kind = main_object(self.request)
+        assert kind is not None
+        return await self.api.get(kind, "run")
+
+    # ── waiting ──
+
+    async def until(
+        self, condition: Callable[[JobStatus], Any], what: str, patience_s: float = PATIENCE_S
+    ) -> JobStatus:
+        """Wait until something is true of the status."""
+        status = None
+        try:
+            async with asyncio.timeout(patience_s):
+                while True:
+                    status = await self.status()
+                    if status is not None and condition(status):
+                        return status
+                    await asyncio.sleep(0.1)
+        except TimeoutError:
+            told = f"not within {patience_s:g} s: {what}\n{status}\n{self.it.story()}"
+            raise AssertionError(told) from None
+
+    async def trains(self, *, attempt: int = 1, spares: int = 0, after: int = 0) -> JobStatus:
+        """Wait until it trains in this attempt or a later one, with so many spares ready."""
+        return await self.until(
+            lambda s: s.phase == "running" and s.attempt >= attempt and (s.step or 0) > after
+            and sum(node.state == "spare" for node in s.nodes) >= spares,
+            f"attempt {attempt} to train past step {after} with {spares} spares",
+        )  # fmt: skip
+
+    async def ends(self, outcome: str) -> JobStatus:
+        """Wait for the end; then the books balance, and nothing of it runs any more."""
+        status = await self.until(lambda s: s.outcome is not None, f"the job to end ({outcome})")
+        assert status.outcome == outcome, f"{status}\n{self.it.story()}"
+        await self.it.until(lambda: not self._running(), PATIENCE_S)
+        goodput = await self.goodput()
+        assert round(sum(goodput.buckets.values()), 3) == round(goodput.wall_s, 3)
+        for incident in await self.incidents():
+            assert round(sum(incident.bill.values()), 3) == incident.lost_s
+        return status
+
+    def _running(self) -> list[str]:
+        pods = self.it.pods(job="run")
+        return [p["metadata"]["name"] for p in pods if p["status"].get("phase") == "Running"]
+
+    # ── harm and wishes ──
+
+    def kill_worker(self, pod: Body) -> None:
+        """SIGKILL to a worker: the youngest process that runs the script with a rank."""
+        for process in reversed(psutil.Process(self.it.pid(pod)).children(recursive=True)):
+            with contextlib.suppress(psutil.Error):
+                if process.environ().get("RANK") is not None or self._is_worker(process):
+                    os.kill(process.pid, signal.SIGKILL)
+                    return
+        raise AssertionError("no worker there")
+
+    @staticmethod
+    def _is_worker(process: psutil.Process) -> bool:
+        return "rank" in " ".join(process.cmdline())
+
+    async def stop(self, how: str = "gently") -> None:
+        """As `holdfast stop` does."""
+        patch = {"metadata": {"annotations": {STOP: how}}}
+        await self.api.patch(CONFIG_MAPS, "run-job", patch)
+
+    async def delete(self, pod: Body) -> None:
+        """As `kubectl delete pod`."""
+        await self.api.delete(PODS, pod["metadata"]["name"], uid=pod["metadata"]["uid"])
+
+    async def evict(self, pod: Body) -> bool:
+        """By the Eviction API."""
+        return await self.api.evict(pod["metadata"]["name"], uid=pod["metadata"]["uid"])
+
+
+@contextlib.asynccontextmanager
+async def running(
+    engine: Engine, folder: Path, *, steps: int = LONG, args: tuple[str, ...] = (),
+    machines: int = 4, **spec: Any,
+) -> AsyncIterator[Site]:  # fmt: skip
+    """A submitted job of two nodes and a spare, gone with its cluster at the end."""
+    code = folder / "code"
+    code.mkdir()
+    shutil.copy(SCRIPTS / "small.py", code)
+    job = job_from_dict(
+        {
+            "name": "run", "image": "img:1", "code": ".", "script": "small.py",
+            "args": ["--out", ".", "--steps", str(steps), *args],
+            "nodes": {"count": 2, "spares": 1}, "workers_per_node": 1,
+            "env": {"OMP_NUM_THREADS": "1"}, "snapshots": {"every_steps": 1},
+            **spec,
+        },
+        where="test",
+    )  # fmt: skip
+    request = requested(job, engine=engine, namespace="default", code=bundle(code))
+    extra = () if engine in ("pods", "job") else (engine,)
+    async with cluster(machines=machines, engines=extra) as it:
+        api = it.api()
+        try:
+            for body in unchecked(request):
+                if body["kind"] != "Pod":  # those the controller makes
+                    await api.apply(body)
+            yield Site(it, api, request, folder)
+        finally:
+            await api.close()

@@ -1,0 +1,206 @@
+"""What every engine owes a job, and what Holdfast makes of it: the same on all of them.
+
+Each test submits a small training job to a cluster in this process, whose pods are real processes
+with real agents and workers, lets something happen to it, and looks at what people would see.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.drivers.kubernetes.cluster import DEPLOYMENTS, LEASES
+from holdfast.spec.cluster import Engine
+from tests.drivers.kubernetes.cluster.faults import Fault
+from tests.drivers.kubernetes.contract.site import Site, running
+
+ALL: tuple[Engine, ...] = ("pods", "job")
+every_engine = pytest.mark.parametrize("engine", ALL)
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
+
+
+def played(
+    engine: Engine, folder: Path, story: Callable[[Site], Awaitable[None]], **spec: Any
+) -> None:
+    """Submit a job and let the story happen to it."""
+
+    async def play() -> None:
+        async with running(engine, folder, **spec) as site:
+            await story(site)
+
+    asyncio.run(play())
+
+
+@every_engine
+def test_a_job_trains_to_its_end_and_the_engine_knows(engine: Engine, tmp_path: Path) -> None:
+    async def story(site: Site) -> None:
+        status = await site.ends("succeeded")
+        assert status.incidents_count == 0
+        phases = {pod["status"]["phase"] for pod in site.pods("node")}
+        assert phases == {"Succeeded"}
+        deployment = await site.api.get(DEPLOYMENTS, "run-controller")
+        assert deployment["spec"]["replicas"] == 0
+        if engine == "job":
+            await site.it.until(lambda: _conditions(site, "Complete"))
+
+    played(engine, tmp_path, story, steps=40)
+
+
+def _conditions(site: Site, kind: str) -> list[str]:
+    from holdfast.drivers.kubernetes.cluster import JOBS
+
+    body = site.it.store.find(JOBS, "default", "run") or {}
+    found = body.get("status", {}).get("conditions", [])
+    return [c["type"] for c in found if c["type"] == kind and c["status"] == "True"]
+
+
+@every_engine
+def test_a_crashed_worker_is_restarted_in_its_pod(engine: Engine, tmp_path: Path) -> None:
+    async def story(site: Site) -> None:
+        await site.trains(attempt=2)
+        pods = {pod["metadata"]["uid"]: pod for pod in site.pods("node")}
+        status = await site.status()
+        assert status is not None and {n.node for n in status.nodes} == set(pods)
+        (incident,) = await site.incidents()
+        assert (incident.cause, incident.rank) == ("worker-killed", 1)
+        assert incident.steps_lost <= 1
+        await site.stop()
+        await site.ends("stopped")
+
+    die = ("--die", "between-steps", "--die-step", "5")
+    played(engine, tmp_path, story, args=die)
+
+
+@every_engine
+def test_a_deleted_pod_is_replaced_by_the_spare_and_then_for_good(
+    engine: Engine, tmp_path: Path
+) -> None:
+    async def story(site: Site) -> None:
+        before = await site.trains(spares=1)
+        gone = await site.member(1)
+        await site.delete(gone)
+        await site.trains(attempt=2)
+        (incident,) = await site.incidents()
+        assert incident.node == gone["metadata"]["name"]
+        after = await site.trains(attempt=2, spares=1)
+        nodes = {n.node for n in after.nodes}
+        assert gone["metadata"]["uid"] not in nodes and len(nodes) == 3
+        assert len(nodes & {n.node for n in before.nodes}) == 2
+        await site.stop()
+        await site.ends("stopped")
+
+    played(engine, tmp_path, story)
+
+
+@every_engine
+def test_an_evicted_pod_says_goodbye(engine: Engine, tmp_path: Path) -> None:
+    async def story(site: Site) -> None:
+        await site.trains(spares=1)
+        gone = await site.member(0)
+        assert await site.evict(gone)
+        await site.trains(attempt=2)
+        (incident,) = await site.incidents()
+        assert (incident.cause, incident.node) == ("node-lost", gone["metadata"]["name"])
+        assert "left" in incident.summary
+        await site.stop()
+        await site.ends("stopped")
+
+    played(engine, tmp_path, story)
+
+
+@every_engine
+def test_a_dead_machine_is_noticed_by_silence(engine: Engine, tmp_path: Path) -> None:
+    async def story(site: Site) -> None:
+        await site.trains(spares=1)
+        controller = site.pods("controller")[0]["spec"]["nodeName"]
+        ranks = [await site.member(rank) for rank in (0, 1)]
+        gone = next(pod for pod in ranks if pod["spec"]["nodeName"] != controller)
+        site.it.kill_machine(gone["spec"]["nodeName"])
+        await site.trains(attempt=2)
+        incidents = await site.incidents()
+        assert incidents[0].cause == "node-lost"
+        await site.trains(attempt=2, spares=1)
+        await site.stop()
+        await site.ends("stopped")
+
+    apart = {"one_per_machine": True}
+    played(engine, tmp_path, story, machines=5, scheduling=apart)
+
+
+@every_engine
+def test_a_new_controller_goes_on_and_training_never_notices(
+    engine: Engine, tmp_path: Path
+) -> None:
+    async def story(site: Site) -> None:
+        before = await site.trains(spares=1)
+        (old,) = site.pods("controller")
+        await site.delete(old)
+        await site.it.until(lambda: _others(site, old), 60)
+        after = await site.until(
+            lambda s: (s.step or 0) > (before.step or 0) + 100 and s.controller == "alive",
+            "the next controller to see training go on",
+        )
+        assert after.attempt == before.attempt
+        assert await site.incidents() == []
+        assert {n.node for n in after.nodes} == {n.node for n in before.nodes}
+        lease = await site.api.get(LEASES, "run-controller")
+        assert lease["spec"]["leaseTransitions"] >= 2
+        await site.delete(await site.member(1))
+        await site.trains(attempt=before.attempt + 1)
+        await site.stop()
+        await site.ends("stopped")
+
+    def _others(site: Site, old: dict[str, Any]) -> list[str]:
+        uids = [pod["metadata"]["uid"] for pod in site.pods("controller")]
+        return [uid for uid in uids if uid != old["metadata"]["uid"]]
+
+    played(engine, tmp_path, story)
+
+
+@every_engine
+def test_a_stop_leaves_nothing_running_and_the_engine_brings_nothing_back(
+    engine: Engine, tmp_path: Path
+) -> None:
+    async def story(site: Site) -> None:
+        await site.trains()
+        await site.stop()
+        await site.ends("stopped")
+        if engine != "pods":
+            body = await site.main_object()
+            policy = body["spec"].get("runPolicy", body["spec"])
+            assert policy["suspend"] is True
+
+    played(engine, tmp_path, story)
+
+
+@every_engine
+def test_a_bug_in_the_code_ends_the_job_with_its_traceback(engine: Engine, tmp_path: Path) -> None:
+    async def story(site: Site) -> None:
+        await site.ends("failed")
+        incident = (await site.incidents())[-1]
+        assert incident.cause == "worker-exception"
+        assert "sleep length must be non-negative" in (incident.traceback or "")
+
+    played(engine, tmp_path, story, args=("--pause", "-1"))
+
+
+@every_engine
+def test_an_api_server_that_is_away_delays_no_recovery(engine: Engine, tmp_path: Path) -> None:
+    async def story(site: Site) -> None:
+        await site.trains()
+        site.it.faults.add(Fault(code=500, times=1_000_000))
+        await site.it.until(lambda: "attempt 2" in _said(site), 60)
+        site.it.faults.clear()
+        await site.trains(attempt=2)
+        (incident,) = await site.incidents()
+        assert incident.cause == "worker-killed"
+        await site.stop()
+        await site.ends("stopped")
+
+    def _said(site: Site) -> str:
+        return "".join(site.it.output(pod) for pod in site.pods("node"))
+
+    die = ("--die", "between-steps", "--die-step", "100")
+    played(engine, tmp_path, story, args=die)
