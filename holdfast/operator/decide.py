@@ -43,8 +43,7 @@ class Known:
     stop_limit_s: float
     record: JobStatus | None
     outcome: str | None  # from the record, or in plain mode from the engine's object
-    there: int  # of the objects that make pods
-    needed: int
+    there: int  # how many of the objects that make pods exist
     foreign: str | None  # an object of somebody else in the place of one of ours
     retired: bool  # the controller has no pod any more, and should have none
     now: float

@@ -41,6 +41,7 @@ LEASE = "holdfast-operator"
 WORKERS = 4
 RETRY_S = 2.0
 SWEEP_S = 300.0
+FIGURES_S = 10.0  # between two writes of a status in which only step and ETTR are new
 EVERYWHERE = ""
 
 
@@ -75,6 +76,7 @@ class Operator:
         self._listed = asyncio.Event()
         self._leads = False
         self._whole: dict[Key, float] = {}  # when all objects of a job were last looked after
+        self._figures: dict[Key, float] = {}  # when these were last allowed to be written
         self._told = ""
 
     @property
@@ -130,6 +132,7 @@ class Operator:
         if change.type == "DELETED":
             self._jobs.discard(key)
             self._whole.pop(key, None)
+            self._figures.pop(key, None)
             self._queue.forget(key)
             return
         self._jobs.add(key)
@@ -161,9 +164,11 @@ class Operator:
     async def _reconcile(self, key: Key, version: tuple[int, int]) -> float | None:
         now = time.monotonic()
         whole = now - self._whole.get(key, -WATCH_S) >= WATCH_S
-        after_s = await reconcile(self._cluster, key, version, whole=whole)
-        if whole and key in self._jobs:
-            self._whole[key] = now
+        figures = now - self._figures.get(key, -FIGURES_S) >= FIGURES_S
+        after_s = await reconcile(self._cluster, key, version, whole=whole, figures=figures)
+        if key in self._jobs:
+            self._whole |= {key: now} if whole else {}
+            self._figures |= {key: now} if figures else {}
         return after_s
 
     async def _version(self) -> tuple[int, int]:

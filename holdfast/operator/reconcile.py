@@ -53,12 +53,14 @@ async def reconcile(
     version: tuple[int, int],
     *,
     whole: bool = True,
+    figures: bool = True,
     clock: Callable[[], float] = time.time,
 ) -> float | None:
     """Do what there is to do; seconds until the next look, None if only news call for one.
 
-    `whole`: look after every object of the job, not only after those that make pods. Raises
-    `ApiError` where the same may succeed later.
+    `whole`: look after every object of the job, not only after those that make pods. `figures`:
+    news of step and ETTR alone are worth a write. Raises `ApiError` where the same may succeed
+    later.
     """
     namespace, name = key
     try:
@@ -80,7 +82,7 @@ async def reconcile(
         unsure = whole or bool(sight.missing) or sight.known.status.get("phase") == "Blocked"
         body = await _begin(cluster, body, sight.known)
         decision = await _make(cluster, body, asked) if unsure else decision
-    await _tell(cluster, body, decision, sight, asked, clock())
+    await _tell(cluster, body, decision, sight, asked, clock(), figures=figures)
     await _act(cluster, body, decision, asked)
     return decision.after_s
 
@@ -111,6 +113,8 @@ async def _tell(
     sight: Sight | None,
     asked: Wanted | None,
     now: float,
+    *,
+    figures: bool = True,
 ) -> None:
     """Write the status if it says anything new, and what has changed as events."""
     meta, old = body["metadata"], body.get("status") or {}
@@ -124,10 +128,14 @@ async def _tell(
         generation=meta.get("generation", 1),
         now=now,
     )
-    if new == old:
+    if new == old or not (figures or _but_figures(new) != _but_figures(old)):
         return
     made = await _patched(cluster, body, {**dict.fromkeys(old), **new})  # what is gone goes
     await events.post(cluster, made, events.said(old, new), now)
+
+
+def _but_figures(status: Body) -> Body:
+    return {key: value for key, value in status.items() if key not in ("step", "ettr")}
 
 
 async def _act(cluster: Cluster, body: Body, decision: Decision, asked: Wanted) -> None:

@@ -55,7 +55,6 @@ async def look(cluster: Cluster, body: Body, wanted: Wanted, now: float) -> Sigh
         record=record,
         outcome=await _outcome(cluster, wanted, record),
         there=len(there),
-        needed=len(found),
         foreign=_foreign(there, meta["uid"]),
         retired=any(_is_retired(have) for have in there),
         now=now,

@@ -29,7 +29,7 @@ def record(phase: str = "running", outcome: str | None = None, **keys: Any) -> J
 
 FRESH = Known(
     status={}, suspend=False, keep_s=None, digest="d", managed=True, stop_limit_s=100.0,
-    record=None, outcome=None, there=0, needed=3, foreign=None, retired=False, now=NOW,
+    record=None, outcome=None, there=0, foreign=None, retired=False, now=NOW,
 )  # fmt: skip
 RUNS = replace(FRESH, status={"startedSpec": "d"}, record=record(), there=3)
 SUSPENDED = {"conditions": [{"type": "Suspended", "status": "True", "reason": "Suspended"}]}
@@ -88,7 +88,6 @@ knowns = st.builds(
     record=st.sampled_from([None, record(), record("stopped", "stopped")]),
     outcome=st.sampled_from([None, "succeeded", "failed", "gave_up", "stopped"]),
     there=st.integers(0, 3),
-    needed=st.just(3),
     foreign=st.sampled_from([None, None, None, "Job run"]),
     retired=st.booleans(),
     now=st.just(NOW),

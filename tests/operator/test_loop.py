@@ -6,9 +6,14 @@ machines run nothing: what a controller would publish, the tests publish.
 
 import asyncio
 import json
+import os
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -34,7 +39,8 @@ from holdfast.operator.definition import TRAINING_JOBS, definition
 from holdfast.operator.loop import EVERYWHERE, Operator, operate
 from holdfast.operator.rights import role
 from holdfast.status import JobStatus, NodeStatus
-from tests.drivers.kubernetes.cluster.fake import FakeCluster, cluster
+from tests.conftest import until
+from tests.drivers.kubernetes.cluster.fake import FakeCluster, cluster, in_thread
 from tests.drivers.kubernetes.cluster.faults import Fault
 from tests.operator.asking import Body, training_job
 
@@ -42,6 +48,7 @@ ACCOUNT = "holdfast-operator"
 JOB_ENGINE = {"engine": "job"}
 PLAIN = {"engine": "job", "mode": "plain"}
 QUICK_S = 15.0
+STARTED = time.time()
 
 
 class Site:
@@ -111,7 +118,7 @@ class Site:
         said: dict[str, Any] = {
             "job": "run", "phase": phase, "attempt": 1, "step": 41, "ettr": 0.9, "nodes": (node,),
             "incidents_count": 0, "restarts_count": 0, "waiting_for": None, "wall_s": 5.0,
-            "started_at": time.time(), "outcome": outcome,
+            "started_at": STARTED, "outcome": outcome,
         }  # fmt: skip
         text = msgspec.json.encode(JobStatus(**{**said, **keys})).decode()
         body = {
@@ -124,6 +131,10 @@ class Site:
         self.store.change(
             CONFIG_MAPS, "default", "run-record", lambda b: b.update(data=body["data"])
         )
+
+    def looks(self) -> int:
+        """How often the operator has read the TrainingJob."""
+        return self.fake.server.calls.count(("get", "trainingjobs"))
 
     def edit(self, change: Callable[[Body], None]) -> None:
         """Of the TrainingJob's spec, as `kubectl edit`."""
@@ -229,8 +240,8 @@ async def test_what_was_deleted_by_hand_comes_back_until_the_job_has_ended(it: S
     it.publish("succeeded", "succeeded")
     await it.until(lambda: it.marks().get("Complete") == "True")
     it.store.delete(DEPLOYMENTS, "default", "run-controller")
-    it.publish("succeeded", "succeeded", step=42)
-    await it.until(lambda: it.status()["step"] == 42)
+    it.publish("succeeded", "succeeded", restarts_count=3)
+    await it.until(lambda: it.status()["restarts"] == 3)
     assert it.get(DEPLOYMENTS, "run-controller") is None
 
 
@@ -330,6 +341,49 @@ async def test_plain_jobs_are_followed_by_the_engine_s_own_word(it: Site) -> Non
     it.store.change(JOBS, "default", "run", complete)
     it.edit(lambda said: said.update(args=["again"]))  # news; a Job of an engine is not watched
     await it.until(lambda: it.marks().get("Complete") == "True")
+
+
+@on_site
+async def test_steps_are_not_worth_a_write_each(it: Site) -> None:
+    it.start()
+    await it.apply(training_job())
+    await it.until(lambda: it.get(DEPLOYMENTS, "run-controller"))
+    it.publish("running")
+    await it.until(lambda: it.marks().get("Running") == "True")
+    await it.until(lambda: it.status().get("step") == 41)
+    for step in range(100, 103):
+        looks = it.looks()
+        it.publish("running", step=step)
+        await it.until(lambda looks=looks: it.looks() > looks)
+    assert it.status()["step"] == 41
+    it.publish("recovering", step=103)
+    await it.until(lambda: it.status()["step"] == 103)
+
+
+def test_the_command_leads_and_gives_the_lease_back_at_sigterm(tmp_path: Path) -> None:
+    with in_thread(machines=0) as fake:
+        fake.do(lambda it: Site(it).install())
+        config = fake.do(lambda it: it.kubeconfig())
+        environ = {**os.environ, "KUBECONFIG": str(config)}
+        words = [sys.executable, "-m", "holdfast.cli", "operator", "--port", "0"]
+        with (tmp_path / "log").open("w") as log:
+            process = subprocess.Popen(words, env=environ, stderr=log)
+        try:
+            assert until(lambda: holder(fake) not in (None, ""), 20)
+            fake.do(lambda it: it.store.create(TRAINING_JOBS, "default", training_job()))
+            made = ("default", "run-controller")
+            assert until(lambda: bool(fake.do(lambda it: it.store.find(DEPLOYMENTS, *made))), 20)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(20) == 0, (tmp_path / "log").read_text()
+            assert holder(fake) == ""
+        finally:
+            process.kill()
+            process.wait()
+
+
+def holder(fake: FakeCluster) -> str | None:
+    lease = fake.do(lambda it: it.store.find(LEASES, "default", "holdfast-operator"))
+    return None if lease is None else str(lease["spec"]["holderIdentity"])
 
 
 # ── faults ────────────────────────────────────────────────────────────────────────────────────
