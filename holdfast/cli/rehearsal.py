@@ -88,9 +88,16 @@ def _diff(before: "Body", after: "Body") -> str:
 
 
 def _lines(body: "Body") -> list[str]:
-    import yaml
+    from holdfast.drivers.kubernetes.manifests.text import Notes, document
 
-    return list(yaml.safe_dump(body, sort_keys=True).splitlines(keepends=True))
+    return document(_sorted(body), Notes({})).splitlines(keepends=True)
+
+
+def _sorted(value: Any) -> Any:
+    """The server has an order of its own."""
+    if isinstance(value, dict):
+        return {key: _sorted(value[key]) for key in sorted(value)}
+    return [_sorted(item) for item in value] if isinstance(value, list) else value
 
 
 def _plain(body: "Body") -> "Body":

@@ -18,7 +18,6 @@ from holdfast.cli.render import (
 from holdfast.errors import ExitStatus
 
 if TYPE_CHECKING:
-    from holdfast.drivers.kubernetes.lint import Finding
     from holdfast.drivers.kubernetes.manifests.request import Request
     from holdfast.spec import Job
 
@@ -58,6 +57,7 @@ def _here(file: Path, as_json: bool) -> None:
 def _on_cluster(file: Path, request: "Request", as_json: bool) -> None:
     from dataclasses import asdict
 
+    from holdfast.cli.lint import told
     from holdfast.drivers.kubernetes.lint import lint
     from holdfast.drivers.kubernetes.manifests.render import unchecked
 
@@ -65,8 +65,8 @@ def _on_cluster(file: Path, request: "Request", as_json: bool) -> None:
     bodies = unchecked(request)
     findings = lint(bodies, request.version)
     valid = not any(finding.level == "error" for finding in findings)
-    for finding in findings:
-        talk(_told(finding))
+    for text in told(str(file), findings):
+        talk(text)
     if as_json:
         found = [asdict(finding) for finding in findings]
         job = request.job.model_dump(mode="json")
@@ -76,12 +76,6 @@ def _on_cluster(file: Path, request: "Request", as_json: bool) -> None:
         result(f"{file} is valid on {where}: job {request.name}, {size(request.job)}")
     if not valid:
         raise typer.Exit(ExitStatus.USAGE)
-
-
-def _told(finding: "Finding") -> str:
-    where = f"{finding.kind}/{finding.name} {finding.path}"
-    head = f"{finding.level}[{finding.slug}]: {where} {finding.what}"
-    return f"{head}\n  why: {finding.why}\n  help: {finding.help}"
 
 
 def size(job: "Job") -> str:

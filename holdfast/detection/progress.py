@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 from holdfast.events import Milestone, MilestoneReached, Progress, Progressed
 from holdfast.messages import Report, WorkerReport
 
-EVERY_S = 5.0
+EVERY_S = 5.0  # between two tellings of progress, at first
+LAST_EVERY_S = 60.0  # and at last: the journal of a job that trains for months has to stay small
+SLOWER = 1 / 120  # of the attempt's age
 ORDER = {milestone: place for place, milestone in enumerate(Milestone)}
 COMES_WITH_PROGRESS = (Milestone.CAUGHT_UP, Milestone.FINISHED)
 
@@ -74,7 +76,7 @@ class ProgressReducer:
         self._restored: int | None = None  # lowest of all ranks
         self._data_wait_s = self._snapshot_s = 0.0
         self._told: Progressed | None = None
-        self._told_at = now
+        self._told_at = self._began = now
 
     def newest(self) -> Mapping[int, WorkerReport]:
         """The newest report of each rank heard in this attempt."""
@@ -93,7 +95,7 @@ class ProgressReducer:
             if 0 <= worker.rank < self._world_size:
                 complete += self._take_in(worker, now)
         events = [e for m in sorted(complete, key=ORDER.__getitem__) for e in self._tell(m, now)]
-        if now - self._told_at >= EVERY_S:
+        if now - self._told_at >= min(max(EVERY_S, (now - self._began) * SLOWER), LAST_EVERY_S):
             events += self._news(now)
         return events
 

@@ -21,6 +21,7 @@ from holdfast.messages import (
     Done,
     Fact,
     Hello,
+    Leave,
     Report,
     StatusReply,
     StopJob,
@@ -57,6 +58,7 @@ class Switchboard:
         self._status = status
         self._watcher = watcher
         self._expected: set[str] = set()
+        self.farewell: Leave | None = None  # said to everybody once the job is over
         self._stops_asked = 0
 
     # ── for the driver ──
@@ -136,7 +138,7 @@ class Switchboard:
 
     def orders_for(self, node: str) -> list[ToAgent]:
         """What a node that just (re)connected has to know."""
-        return self.bridge.orders_for(node)
+        return self.bridge.orders_for(node) if self.farewell is None else [self.farewell]
 
     def fact(self, node: str, fact: Fact) -> None:
         """A fact not heard before."""

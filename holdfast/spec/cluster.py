@@ -44,7 +44,8 @@ class Lifetime(Section):
     """How long a job may run and how long its remains are kept."""
 
     time_limit_s: LongSeconds | None = None
-    """Longest life of the job from its start."""
+    """Longest life of the job from its start. A plain JobSet has one only without restarts, each of
+    which would begin it anew."""
     keep_s: LongSeconds | None = None
     """Time after its end until Kubernetes removes it."""
     suspend: bool = False

@@ -79,7 +79,7 @@ class Recovery(Section):
     restart_grace_s: Seconds = 2.0
     """Between SIGTERM and SIGKILL when workers are stopped to be restarted."""
     stop_grace_s: Seconds = 15.0
-    """Between SIGTERM and SIGKILL when the job is asked to stop."""
+    """Between SIGTERM and SIGKILL when the job is asked to stop; pods get at least 30 s."""
     node_wait_s: Seconds = 600.0
     """How long to wait for missing nodes before giving up."""
     controller_absence_s: Seconds = 86_400.0

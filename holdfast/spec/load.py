@@ -80,7 +80,9 @@ def located(job: Job, folder: Path) -> Job:
 
 def job_schema() -> dict[str, Any]:
     """JSON schema of the job file, short forms included."""
-    schema = Job.model_json_schema()
+    from holdfast.spec.described import described
+
+    schema = described(Job.model_json_schema())
     keys = schema["properties"]
     nodes = keys["nodes"]
     whole = {"type": "integer", "minimum": 1, "maximum": 100_000}

@@ -21,6 +21,7 @@ Raw = dict[str, Any]  # handed to Kubernetes as it is
 
 
 class Section(BaseModel):
-    """Strict and frozen: unknown keys are errors."""
+    """Strict and frozen: unknown keys are errors. The docstring below a field is its description in
+    the schema, where it is read from the source (`described.py`)."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True)

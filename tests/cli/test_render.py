@@ -114,6 +114,18 @@ def test_validate_for_an_engine_judges_the_manifests_and_no_file_of_this_machine
     assert holdfast("validate", str(file), "--engine", "tfjob", "--mode", "plain").returncode == 2
 
 
+def test_what_many_pods_share_is_told_once(file: Path) -> None:
+    text = file.read_text().replace("{count: 2, spares: 1}", "4")
+    overlay = "{spec: {terminationGracePeriodSeconds: 5}}"
+    file.write_text(f"{text}resources: {{gpus: 8}}\noverlay: {overlay}\n")
+    run = holdfast("validate", str(file), "--engine", "pods", "--mode", "plain")
+    assert run.returncode == 0, run.stderr
+    assert run.stderr.count("warning[grace-too-short]") == 1
+    assert f"{file}: Pod/gpt-0 (and 3 more) spec.terminationGracePeriodSeconds: is 5" in run.stderr
+    found = holdfast("validate", str(file), "--engine", "pods", "--mode", "plain", "--json").stdout
+    assert len(json.loads(found)["findings"]) == 4, "programs get them all"
+
+
 # ── the same file on this machine ─────────────────────────────────────────────────────────────
 
 

@@ -1,5 +1,7 @@
 """Reports of single ranks become facts about all of them, each told once."""
 
+import itertools
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -102,6 +104,16 @@ def test_progress_is_told_every_five_seconds_and_not_more_often() -> None:
         for e in ranks.observe(report(worker(0, tick)), 100.0 + tick / 10)
     ]
     assert [e.progress.step for e in told if isinstance(e, Progressed)] == [50, 100, 150]
+
+
+def test_a_long_attempt_is_told_of_once_a_minute() -> None:
+    ranks, day = reducer(1), range(1, 86_400)
+    told = [e for at in day for e in ranks.observe(report(worker(0, at)), 100.0 + at)]
+    times = [e.progress.step for e in told if isinstance(e, Progressed) and e.progress.step]
+    gaps = [later - sooner for sooner, later in itertools.pairwise(times)]
+    assert gaps[:10] == [5] * 10
+    assert gaps[-10:] == [60] * 10
+    assert len(times) < 2_000
 
 
 def test_flush_tells_what_is_new_and_nothing_twice() -> None:

@@ -164,6 +164,24 @@ def test_a_job_survives_yaml_unchanged(tmp_path: Path) -> None:
     assert job_from_yaml(write(tmp_path, to_yaml(job))) == job
 
 
+def test_the_schema_describes_every_key_by_the_docstring_below_it() -> None:
+    schema = job_schema()
+    parts = {"Job": schema, **schema["$defs"]}
+    bare = [
+        f"{name}.{key}"
+        for name, part in parts.items()
+        for key, field in part["properties"].items()
+        if not field.get("description")
+    ]
+    assert bare == []
+    recovery = schema["$defs"]["Recovery"]["properties"]
+    assert recovery["window_s"]["description"] == (
+        "Length of the sliding window in which restarts are counted."
+    )
+    mode = schema["$defs"]["Warm"]["properties"]["mode"]["description"]
+    assert "ahead; `imports` only loads modules; `auto` picks\n`script`" in mode
+
+
 def test_the_schema_knows_every_key_and_the_short_form() -> None:
     schema = job_schema()
     assert set(schema["properties"]) == set(Job.model_fields)

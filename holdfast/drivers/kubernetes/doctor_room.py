@@ -233,8 +233,8 @@ def room(request: Request, machines: Iterable[Machine], pods: Iterable[Using]) -
         for name in short:
             lacking[name] = lacking.get(name, 0) + 1
         each = [free.get(name, Fraction(0)) // size for name, size in need.items() if size]
-        each += [free.get("pods", Fraction(at_most))]
-        fits += max(0, min(at_most, *(int(count) for count in each)))  # some are overbooked
+        each.append(int(free.get("pods", Fraction(at_most))))
+        fits += max(0, min(at_most, *each))  # some are overbooked
     return Room(fits, len(usable), len(everything), lacking)
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import msgspec
 
 from holdfast import journal
-from holdfast.actions import AnyAction, AskNodes, EndJob, Fence, Outcome
-from holdfast.controller import Controller
+from holdfast.actions import AnyAction, AskNodes, EndJob, Entry, Fence, Outcome
+from holdfast.controller import Controller, State
 from holdfast.drivers import records, report
 from holdfast.drivers.base import Observer, Receipt, drive
 from holdfast.drivers.kubernetes import ending, machines
@@ -33,13 +33,15 @@ from holdfast.drivers.kubernetes.manifests.names import JOB
 from holdfast.drivers.kubernetes.manifests.request import Body, Request
 from holdfast.drivers.kubernetes.metrics import Metrics
 from holdfast.drivers.kubernetes.pods import Pod
-from holdfast.drivers.kubernetes.record import Record
+from holdfast.drivers.kubernetes.record import Record, Recorded
 from holdfast.drivers.kubernetes.roster import Gone, Roster, life
 from holdfast.drivers.kubernetes.watch import follow
 from holdfast.drivers.links import wait_closed
 from holdfast.drivers.switchboard import Switchboard
 from holdfast.events import AnyEvent, ControllerResumed, JobSubmitted
+from holdfast.goodput import Bookkeeper, Ledger, to_goodput
 from holdfast.messages import Leave
+from holdfast.status import JobStatus
 
 REGISTER_S = 60.0  # for an agent to connect once its container runs
 LEAVE_S = 15.0  # for agents to end by themselves when the job is over
@@ -67,9 +69,11 @@ class KubernetesDriver:
         self._board = Switchboard(controller.state, timeout_s, token, self.status, self)
         self._keepers = Keepers(self._board.links, folder / "journal.jsonl", controller.state, term)
         self._metrics = Metrics()
-        self._record = Record(
-            cluster, request.name, folder / "journal.jsonl", self.status, self._metrics.observe
-        )
+        journal_path = folder / "journal.jsonl"
+        self._books = Bookkeeper(journal.read_header(journal_path).created_at)
+        for entry in journal.entries(journal_path):
+            self._books.add(entry)
+        self._record = Record(cluster, request.name, journal_path, self._look)
         self._machines = machines.Machines(cluster, request)
         self._tasks: set[asyncio.Task[None]] = set()
         self._more = asyncio.Event()  # pods may have to be made
@@ -84,6 +88,11 @@ class KubernetesDriver:
         board = self._board
         await board.links.listen(LISTEN, port)
         self._metrics.serve(metrics_port)
+
+        def seen(entry: Entry, state: State) -> None:
+            self._books.add(entry)
+            observe(entry, state)
+
         await self._see_what_exists()
         board.put(self._first(resumed=book.seq > 0))
         duties = [
@@ -92,7 +101,7 @@ class KubernetesDriver:
                          self._record.run())
         ]  # fmt: skip
         try:
-            return await drive(self._controller, book, self, board.queue, board.clock, observe)
+            return await drive(self._controller, book, self, board.queue, board.clock, seen)
         finally:
             await wait_closed(*duties, *self._tasks)
             await self._record.publish()
@@ -195,6 +204,7 @@ class KubernetesDriver:
         leave = Leave(
             reason=order.reason, exit_code=ending.exit_code(self._request.engine, order.outcome)
         )
+        self._board.farewell = leave  # for those whose connection breaks just now
         for node in self._board.links.connected:
             await self._board.links.send(node, leave)
         try:
@@ -205,7 +215,8 @@ class KubernetesDriver:
         await ending.finish(self._cluster, self._request, order.outcome, self._roster.pods.values())
 
     async def _until_all_left(self) -> None:
-        while self._board.links.connected:
+        """Pods that wait for the end ask us for it, so we answer until they have ended too."""
+        while self._board.links.connected or self._roster.running():
             self._all_gone.clear()
             await self._all_gone.wait()
 
@@ -268,6 +279,7 @@ class KubernetesDriver:
             self._gone(self._roster.see(change.object))
             self._expect(change.object)
         self._more.set()
+        self._all_gone.set()
 
     def _gone(self, nodes: list[Gone]) -> None:
         for node, how in nodes:
@@ -300,19 +312,33 @@ class KubernetesDriver:
             await asyncio.sleep(ASKED_S)
 
     def status(self) -> bytes:
-        """`JobStatus` as JSON; while it waits for nodes it says what these wait for."""
-        now = self._board.clock.now()
+        """`JobStatus` as JSON."""
+        return msgspec.json.encode(self._status(self._ledger()))
+
+    def _look(self) -> Recorded:
+        """What people see from outside."""
+        ledger = self._ledger()
+        status = self._status(ledger)
+        self._metrics.observe(status)
+        incidents = tuple(report.incidents(self._state, ledger))
+        return Recorded(status, incidents, to_goodput(self._request.name, ledger))
+
+    def _ledger(self) -> Ledger:
+        return self._books.at(None if self._state.ended else self._board.clock.now())
+
+    def _status(self, ledger: Ledger) -> JobStatus:
+        """While the job waits for nodes it says what these wait for."""
         status = report.job_status(
             self._request.name,
             self._state,
-            records.ledger_of(self._folder, None if self._state.ended else now),
+            ledger,
             controller="ended" if self._state.ended else "alive",
             telemetry=self._board.bridge.progress.newest(),
         )
-        if status.phase == "waiting":
-            waits = self._trouble or self._roster.waiting_for(self._request.nodes)
-            status = msgspec.structs.replace(status, waiting_for=waits or status.waiting_for)
-        return msgspec.json.encode(status)
+        if status.phase != "waiting":
+            return status
+        waits = self._trouble or self._roster.waiting_for(self._request.nodes)
+        return msgspec.structs.replace(status, waiting_for=waits or status.waiting_for)
 
 
 def _annotations(body: Body) -> dict[str, str]:

@@ -1,8 +1,9 @@
 """One controller at a time: a Lease that the holder renews and a successor waits out.
 
 A Deployment may start a second pod while the first still runs on a machine that nobody can reach.
-The holder stops acting before the lease can be taken: it gives up when it could not renew for
-`RENEW_WITHIN_S`, which is less than the time after which others may take it.
+Whoever waits takes the lease after it has seen no renewal for `DURATION_S`; the holder stops as
+soon as it hears that somebody else has it. A holder that hears nothing, because the API is away,
+goes on: nobody can take the lease then either, and a job can least do without a controller then.
 """
 
 import asyncio
@@ -20,7 +21,6 @@ from holdfast.drivers.kubernetes.manifests.request import Body
 
 DURATION_S = 15
 RENEW_S = 4.0
-RENEW_WITHIN_S = 10.0
 POLL_S = 1.0
 
 
@@ -33,37 +33,43 @@ class Lease:
         self._holder = holder
         self._labels = labels
         self.term = 0  # grows with each holder
+        self._seen, self._since = "", 0.0
 
     async def acquire(self) -> None:
         """Wait until it is ours. What counts is how long we saw no renewal, by our own clock."""
-        seen, since = "", time.monotonic()
-        while True:
-            try:
-                found = await self._cluster.get(LEASES, self._name)
-            except NotFoundError:
-                if await self._create():
-                    return
-                continue
-            spec = found.get("spec", {})
-            mark = f"{spec.get('holderIdentity')} {spec.get('renewTime')}"
-            if mark != seen:
-                seen, since = mark, time.monotonic()
-            free = spec.get("holderIdentity") in (None, "", self._holder)
-            if (free or time.monotonic() - since > DURATION_S) and await self._take(found):
-                return
+        while not await self._try():
             await asyncio.sleep(POLL_S)
 
+    async def _try(self) -> bool:
+        try:
+            found = await self._cluster.get(LEASES, self._name)
+            return self._is_free(found) and await self._put(found, self._holder)
+        except NotFoundError:
+            return await self._create()
+        except ApiError as error:
+            if not error.transient:
+                raise
+            return False
+
+    def _is_free(self, found: Body) -> bool:
+        spec = found.get("spec", {})
+        mark = f"{spec.get('holderIdentity')} {spec.get('renewTime')}"
+        if mark != self._seen:
+            self._seen, self._since = mark, time.monotonic()
+        free = spec.get("holderIdentity") in (None, "", self._holder)
+        return free or time.monotonic() - self._since > DURATION_S
+
     async def keep(self) -> None:
-        """Renew for ever; returns when it is lost, after which we must not act any more."""
-        renewed = time.monotonic()
-        while time.monotonic() - renewed < RENEW_WITHIN_S:
+        """Renew for ever; returns when somebody else has it, after which we must not act."""
+        while True:
             await asyncio.sleep(RENEW_S)
             try:
                 found = await self._cluster.get(LEASES, self._name)
                 if found["spec"].get("holderIdentity") != self._holder:
                     return
-                if await self._take(found):
-                    renewed = time.monotonic()
+                await self._put(found, self._holder)
+            except NotFoundError:
+                await self._try()
             except ApiError:
                 continue
 
@@ -93,9 +99,6 @@ class Lease:
             return False
         self.term = 1
         return True
-
-    async def _take(self, found: Body) -> bool:
-        return await self._put(found, self._holder)
 
     async def _put(self, found: Body, holder: str) -> bool:
         """False if somebody was faster: the version makes it a compare-and-swap."""

@@ -8,7 +8,6 @@ own, never looks at a state that is just being changed.
 import time
 from collections.abc import Iterable
 
-import msgspec
 from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
@@ -23,9 +22,8 @@ class Metrics:
         self._status: JobStatus | None = None
         self._stepped_at: float | None = None
 
-    def observe(self, status: bytes, now: float | None = None) -> None:
-        """A `JobStatus` as JSON. `now`: seconds since the epoch."""
-        new = msgspec.json.decode(status, type=JobStatus)
+    def observe(self, new: JobStatus, now: float | None = None) -> None:
+        """The status at `now`, in seconds since the epoch."""
         before = self._status.step if self._status is not None else None
         if new.step is not None and new.step != before:
             self._stepped_at = time.time() if now is None else now

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from holdfast.controller.state import State
 from holdfast.drivers.kubernetes.pods import Pod, ending, summary
 
-SPARE = "spare"
+SPARE, LAUNCHER = "spare", "launcher"
 TRAINS = frozenset(("node", SPARE))
 ROLE = "holdfast.dev/role"
 
@@ -35,15 +35,19 @@ def life(pod: Pod) -> str:
 
 
 class Roster:
-    """Every pod of the job that was seen and has not gone. Only those that can train count."""
+    """Every pod of the job that was seen and has not gone. Only those that can train count as
+    nodes; a launcher is remembered apart."""
 
     def __init__(self, state: State) -> None:
         self._state = state
         self.pods: dict[str, Pod] = {}  # by UID
+        self._launchers: dict[str, Pod] = {}
         self._highest = -1  # number at the end of a pod's name
 
     def see(self, pod: Pod) -> list[Gone]:
         """A pod as it is now; the nodes that have ended with it."""
+        if pod.metadata.labels.get(ROLE, "node") == LAUNCHER:
+            self._launchers[pod.uid] = pod
         if pod.metadata.labels.get(ROLE, "node") not in TRAINS:
             return []
         self._count(pod)
@@ -54,6 +58,7 @@ class Roster:
 
     def lose(self, pod: Pod) -> list[Gone]:
         """A pod that is gone for good."""
+        self._launchers.pop(pod.uid, None)
         if self.pods.pop(pod.uid, None) is None:
             return []
         known = [n for n in self._state.nodes if uid_of(n) == pod.uid] or [life(pod)]
@@ -90,6 +95,10 @@ class Roster:
         """A name that no pod of this job has had, as far as it was seen."""
         self._highest += 1
         return f"{job}-{self._highest}"
+
+    def running(self) -> bool:
+        """Whether a pod that is to end with the job runs still."""
+        return any(pod.running and not pod.ended for pod in self._launchers.values())
 
     def waiting_for(self, wanted: int) -> str | None:
         """What the pods are waiting for, in one line."""

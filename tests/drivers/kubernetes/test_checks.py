@@ -6,6 +6,7 @@ import pytest
 
 from holdfast.drivers.kubernetes.manifests.checks import problems, require
 from holdfast.drivers.kubernetes.manifests.checks.frameworks import PLAIN
+from holdfast.drivers.kubernetes.manifests.checks.naming import longest_name
 from holdfast.drivers.kubernetes.manifests.checks.secrecy import looks_secret
 from holdfast.drivers.kubernetes.manifests.engines import ENGINES as MAKERS
 from holdfast.drivers.kubernetes.manifests.render import render
@@ -227,6 +228,70 @@ def test_trials_are_alone() -> None:
     assert told("job", "plain", sweep=sweep, nodes=2) == [("settings-conflict", "sweep")]
 
 
+# ── settings that fit the engine, but not each other ──────────────────────────────────────────
+
+
+def test_a_set_that_restarts_has_no_time_limit() -> None:
+    limit = {"time_limit_s": 3600}
+    error = only("jobset", "plain", lifetime=limit, recovery={"max_restarts": 4})
+    assert (error.slug, error.what.split()[0]) == ("settings-conflict", "lifetime.time_limit_s")
+    assert "up to 5 times" in error.why
+    assert "recovery.max_restarts: 0" in error.help
+    assert told("jobset", "plain", lifetime=limit, recovery={"max_restarts": 0}) == []
+    assert told("jobset", "managed", lifetime=limit) == []
+    assert told("job", "plain", lifetime=limit) == []
+
+
+@pytest.mark.parametrize("own", [{"spare_priority_class": "low"}, {"spare_priority": "low"}])
+def test_spares_of_a_workload_of_their_own_are_not_admitted_in_part(own: dict[str, str]) -> None:
+    queue = {"queue": "q", "partial": True}
+    by_class = "spare_priority_class" in own
+    scheduling = {"kueue": queue, **own} if by_class else {"kueue": {**queue, **own}}
+    error = only(nodes={"count": 2, "spares": 1}, scheduling=scheduling)
+    assert error.slug == "settings-conflict"
+    assert error.what.startswith("scheduling.kueue.partial contradicts scheduling.")
+    assert error.what.endswith(next(iter(own)))
+
+
+@pytest.mark.parametrize("mode", ["managed", "plain"])
+def test_a_queue_holds_back_mpijobs_of_one_version(mode: Mode) -> None:
+    keys: dict[str, Any] = {"scheduling": {"kueue": {"queue": "q"}}}
+    keys |= {"framework": "mpi"} if mode == "plain" else {}
+    error = only("mpijob", mode, kubernetes={"mpi_version": "v1"}, **keys)
+    assert error.slug == "engine-unfit"
+    assert "--mpi-version v2beta1" in error.help
+    assert "jobset" in error.help
+    assert "volcano" not in error.help, "Kueue does not know it"
+    assert told("mpijob", mode, **keys) == []
+
+
+@pytest.mark.parametrize("engine", ["mpijob", "trainjob", "volcano"])
+def test_variables_without_a_name_do_not_reach_ranks_behind_sshd(engine: Engine) -> None:
+    whole = {"secrets": [{"name": "keys", "all_env": True}]}
+    error = only(engine, "plain", framework="mpi", **whole)
+    assert (error.slug, error.what.split(":")[0]) == ("settings-conflict", "secrets[0].all_env")
+    assert "secrets: [{name: keys, env: {VARIABLE: key}}]" in error.help
+    archive = {"checkpoints": {"archive": {"url": "s3://b/x", "secret": "s3"}}}
+    error = only(engine, "plain", framework="mpi", **archive)
+    assert error.what.startswith("checkpoints.archive.secret: ")
+    named = {"secrets": [{"name": "keys", "env": {"KEY": "key"}}]}
+    assert told(engine, "plain", framework="mpi", **named) == []
+
+
+def test_where_variables_reach_the_ranks_they_need_no_name() -> None:
+    whole: dict[str, Any] = {"secrets": [{"name": "keys", "all_env": True}], "framework": "mpi"}
+    assert told("mpijob", "plain", mpi={"implementation": "MPICH"}, **whole) == []
+    assert told("mpijob", "plain", kubernetes={"mpi_version": "v1"}, **whole) == []
+    assert told("mpijob", "plain", **{**whole, "framework": "command", "command": ["./run"]}) == []
+    assert told("mpijob", "managed", secrets=whole["secrets"]) == []
+
+
+def test_trainer_knows_open_mpi_only() -> None:
+    error = only("trainjob", "plain", framework="mpi", mpi={"implementation": "MPICH"})
+    assert (error.slug, error.what.split(":")[0]) == ("engine-unfit", "mpi.implementation")
+    assert "mpijob, volcano" in error.help
+
+
 # ── sizes ─────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -268,6 +333,8 @@ def test_sizes_that_cannot_be_are_refused(path: str, keys: dict[str, Any]) -> No
         ("job", 50, 10_000, True),
         ("jobset", 46, 10, True),
         ("jobset", 50, 100, False),
+        ("volcano", 50, 100_000, True),
+        ("mpijob", 50, 100_000, True),
         ("trainjob", 50, 100, False),
         ("pytorchjob", 50, 1000, True),
         ("cronjob", 50, 1000, True),
@@ -281,6 +348,41 @@ def test_names_that_engines_make_stay_within_63_characters(
     times = {"schedule": {"cron": "@daily"}} if engine == "cronjob" else {}
     found = told(engine, "plain", name="a" * length, nodes=nodes, framework=framework, **times)
     assert found == ([] if fits else [("name-unfit", "name")])
+
+
+@pytest.mark.parametrize(
+    ("engine", "framework", "nodes", "longest"),
+    [
+        ("volcano", "command", 9, "run-node-8"),
+        ("volcano", "pytorch", 9, "run-worker-8"),
+        ("volcano", "mpi", 9, "run-launcher-0"),
+        ("volcano", "mpi", 9999, "run-worker-9998"),
+        ("mpijob", "mpi", 9, "run-launcher-0"),
+        ("pytorchjob", "pytorch", 11, "run-worker-10"),
+        ("tfjob", "tensorflow", 3, "run-evaluator-0"),
+        ("jobset", "pytorch", 3, "run-node-0-2-abcde"),
+        ("trainjob", "mpi", 3, "run-launcher-0-0-abcde"),
+        ("cronjob", "pytorch", 3, "run-12345678-2"),
+    ],
+)
+def test_the_longest_name_is_one_that_the_engine_makes(
+    engine: Engine, framework: str, nodes: int, longest: str
+) -> None:
+    assert longest_name(asked(engine, "plain", framework=framework, nodes=nodes)) == longest
+
+
+@pytest.mark.parametrize("own", [{"spare_priority_class": "x"}, {"kueue": {"spare_priority": "x"}}])
+def test_spares_apart_have_longer_names(own: dict[str, Any]) -> None:
+    if "kueue" in own:
+        own = {"kueue": {"queue": "q", **own["kueue"]}}
+    spares: dict[str, Any] = {
+        "name": "r" * 20,
+        "nodes": {"count": 2, "spares": 12},
+        "scheduling": own,
+    }
+    assert longest_name(asked("jobset", **spares)).endswith("r-spare-0-11-abcde")
+    del spares["scheduling"]
+    assert longest_name(asked("jobset", **spares)).endswith("r-node-0-13-abcde")
 
 
 def test_names_of_services_and_volumes_are_checked_too() -> None:

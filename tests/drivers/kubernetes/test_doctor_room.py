@@ -35,7 +35,7 @@ JOB: dict[str, Any] = {"nodes": {"count": 2, "spares": 1}, "resources": {"gpus":
 
 def test_a_node_asks_for_what_its_resources_say() -> None:
     found = needs(asked("pods", **JOB))
-    assert (found[GPU], found["cpu"]) == (8, 4)
+    assert (found[GPU], found["cpu"]) == (Fraction(8), Fraction(4))
 
 
 def test_what_others_use_is_not_free() -> None:

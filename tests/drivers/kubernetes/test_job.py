@@ -52,7 +52,8 @@ def test_the_job_has_no_failure_budget_and_replaces_pods_of_dead_machines() -> N
 
 def test_it_is_complete_when_as_many_have_ended_as_train() -> None:
     assert spec(**SPARES)["successPolicy"] == {"rules": [{"succeededCount": 8}]}
-    assert "successPolicy" not in spec(nodes=8)
+    assert spec(nodes=8)["successPolicy"] == {"rules": [{"succeededCount": 8}]}
+    assert "successPolicy" not in spec(nodes=1)
 
 
 def test_a_job_that_may_shrink_is_complete_with_as_few_as_it_may_shrink_to() -> None:

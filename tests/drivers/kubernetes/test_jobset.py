@@ -47,12 +47,11 @@ def test_a_plain_set_restarts_as_a_whole_and_its_processes_do_not() -> None:
     assert "--max-restarts=0" in found["template"]["spec"]["containers"][0]["command"]
 
 
-def test_a_plain_job_whose_time_is_over_is_not_restarted() -> None:
-    found = spec("plain", lifetime={"time_limit_s": 60})
-    [rule] = found["failurePolicy"]["rules"]
-    assert (rule["action"], rule["onJobFailureReasons"]) == ("FailJobSet", ["DeadlineExceeded"])
-    assert inner("plain", lifetime={"time_limit_s": 60})["activeDeadlineSeconds"] == 60
-    assert inner("managed", lifetime={"time_limit_s": 60})["activeDeadlineSeconds"] == 60
+@pytest.mark.parametrize("mode", ["managed", "plain"])
+def test_the_time_limit_is_that_of_a_job_which_is_never_made_anew(mode: Mode) -> None:
+    keys: dict[str, Any] = {"lifetime": {"time_limit_s": 60}, "recovery": {"max_restarts": 0}}
+    assert inner(mode, **keys)["activeDeadlineSeconds"] == 60
+    assert spec(mode, **keys)["failurePolicy"] == {"maxRestarts": 0}
 
 
 def test_the_first_pod_has_the_name_that_a_set_gives_it() -> None:

@@ -11,7 +11,7 @@ from holdfast.status import JobStatus, NodeStatus
 from tests.drivers.kubernetes.asking import asked
 
 
-def status(**more: object) -> bytes:
+def status(**more: object) -> JobStatus:
     """A status of a job that trains."""
     nodes = (
         NodeStatus(name="a", state="member", rank=0, node="u"),
@@ -21,7 +21,7 @@ def status(**more: object) -> bytes:
         job="run", phase="running", attempt=3, step=17, ettr=0.97, nodes=nodes, incidents_count=2,
         restarts_count=2, waiting_for=None, started_at=0.0, wall_s=100.0, loss=1.5,
     )  # fmt: skip
-    return msgspec.json.encode(msgspec.structs.replace(found, **more))
+    return msgspec.structs.replace(found, **more)
 
 
 def scraped(metrics: Metrics) -> dict[str, float]:

@@ -61,5 +61,13 @@ def test_a_comment_is_given_once_and_changes_nothing(mode: Mode) -> None:
     assert all(plain(text).count(note) == 1 for note in said)
 
 
+def test_the_launcher_of_each_mode_has_its_own_reason() -> None:
+    managed = plain(as_text(render(asked("mpijob", nodes=2))))
+    stock = plain(as_text(render(asked("mpijob", "plain", framework="mpi", nodes=2))))
+    assert NOTES["*.launcherCreationPolicy=AtStartup"] in managed
+    assert NOTES["*.launcherCreationPolicy=WaitForWorkersReady"] in stock
+    assert "mpirun" not in managed
+
+
 def test_comments_are_sentences() -> None:
     assert all(note[0].isupper() and note.endswith((".", "?")) for note in NOTES.values())

@@ -61,6 +61,9 @@ def test_a_plain_pod_knows_nothing_of_holdfast_but_its_data() -> None:
     [
         ({"args": ["--lr", "1"]}, ("python", "train.py", "--lr", "1")),
         ({"module": "a.b"}, ("python", "-m", "a.b")),
+        ({"workdir": "sub"}, ("python", "../train.py")),
+        ({"script": "sub/train.py", "workdir": "sub"}, ("python", "train.py")),
+        ({"script": "/abs/train.py", "workdir": "sub"}, ("python", "/abs/train.py")),
         ({"command": ["a", "b"], "args": ["c"]}, ("a", "b", "c")),
         ({"image": {"name": "i", "python": "python3.12"}}, ("python3.12", "train.py")),
     ],
@@ -295,6 +298,35 @@ def test_where_a_pod_may_run() -> None:
     assert spec(part=Part(role="spare"), scheduling=scheduling)["priorityClassName"] == "spare"
 
 
+def apart(part: Part, **scheduling: Any) -> list[dict[str, Any]]:
+    """Selectors of the rules that keep such a pod away from others, or spread it among them."""
+    found = spec("plain", part, scheduling=scheduling)
+    required = "requiredDuringSchedulingIgnoredDuringExecution"
+    terms = found.get("affinity", {}).get("podAntiAffinity", {}).get(required, [])
+    return [t["labelSelector"] for t in (*terms, *found.get("topologySpreadConstraints", ()))]
+
+
+@pytest.mark.parametrize("role", ["node", "spare", "chief"])
+@pytest.mark.parametrize(
+    "rule", [{"separate": "rack"}, {"one_per_machine": True}, {"spread": [{"key": "zone"}]}]
+)
+def test_whatever_trains_is_kept_apart_from_all_that_trains(
+    role: str, rule: dict[str, Any]
+) -> None:
+    (found,) = apart(Part(role=role), **rule)
+    (roles,) = found["matchExpressions"]
+    assert (roles["key"], set(roles["values"])) == ("holdfast.dev/role", {"node", "spare", "chief"})
+
+
+@pytest.mark.parametrize("role", ["launcher", "ps", "evaluator"])
+def test_what_runs_beside_the_nodes_may_share_their_place(role: str) -> None:
+    rules: dict[str, Any] = {"separate": "rack", "one_per_machine": True}
+    assert apart(Part(role=role, small=True), spread=[{"key": "zone"}], **rules) == []
+    mine = {"podAntiAffinity": {"y": 1}}
+    found = spec("plain", Part(role=role, small=True), scheduling={**rules, "affinity": mine})
+    assert found["affinity"] == mine
+
+
 def test_dead_machines_are_left_soon() -> None:
     seconds = {t["key"]: t["tolerationSeconds"] for t in spec()["tolerations"]}
     assert set(seconds.values()) == {20}
@@ -305,6 +337,8 @@ def test_there_is_time_for_a_checkpoint_before_the_end() -> None:
     assert spec(recovery={"stop_grace_s": 100.5})["terminationGracePeriodSeconds"] == 116
     plain = spec("plain", recovery={"stop_grace_s": 100.5})
     assert plain["terminationGracePeriodSeconds"] == 101
+    for mode in ("managed", "plain"):
+        assert spec(mode, recovery={"stop_grace_s": 2})["terminationGracePeriodSeconds"] == 30
 
 
 # ── security ──

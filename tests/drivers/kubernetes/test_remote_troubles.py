@@ -11,7 +11,7 @@ from holdfast.drivers.kubernetes.remote import Look, status
 from holdfast.drivers.kubernetes.remote_troubles import Claim, Event, Evidence, troubles
 from holdfast.drivers.kubernetes.submit_refusals import About
 from holdfast.errors import Error
-from holdfast.status import JobStatus
+from holdfast.status import Goodput, JobStatus
 from tests.drivers.kubernetes.asking import job
 
 ABOUT = About("job run", "v1", "team", " -n team")
@@ -46,7 +46,8 @@ def look(*pods: Pod, waiting_for: str | None = None, **keys: Any) -> Look:
     """A job of three nodes with these pods; with a record if it says what it waits for."""
     record = None
     if waiting_for is not None:
-        record = Recorded(status=a_status(waiting_for), journal=b"")
+        nothing = Goodput(job="run", wall_s=0, ettr=0, ettr_1h=0, buckets={}, observed=False)
+        record = Recorded(a_status(waiting_for), incidents=(), goodput=nothing)
     wanted = job(nodes=3, **keys)
     return Look("run", wanted, time.time(), record, pods, kept=True, at=time.time())
 

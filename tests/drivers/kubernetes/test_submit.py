@@ -13,11 +13,10 @@ from holdfast.drivers.kubernetes.cluster import (
     CONFIG_MAPS,
     DEPLOYMENTS,
     LEASES,
-    PODS,
     SECRETS,
     SERVICES,
 )
-from holdfast.drivers.kubernetes.manifests.names import JOB
+from holdfast.drivers.kubernetes.manifests.names import JOB, MANAGED_BY
 from holdfast.drivers.kubernetes.manifests.render import render, requested
 from holdfast.drivers.kubernetes.manifests.request import Body, Request
 from holdfast.drivers.kubernetes.submit import STOP, rehearse, start_scheduled, submit, wanted
@@ -75,7 +74,8 @@ async def ended(api: Api, outcome: str = "succeeded") -> None:
         restarts_count=0, waiting_for=None, started_at=0.0, wall_s=1.0, controller="ended",
         outcome=outcome,
     )  # fmt: skip
-    meta = {"name": "run-record", "labels": {JOB: "run"}, "namespace": "default"}
+    meta: Body = {"name": "run-record", "labels": {JOB: "run", MANAGED_BY: "holdfast"}}
+    meta["namespace"] = "default"
     data = {"status.json": msgspec.json.encode(status).decode()}
     await api.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": data})
 
@@ -282,7 +282,7 @@ def test_a_job_of_the_same_name_elsewhere_is_left_alone() -> None:
     async def story(it: FakeCluster, api: Api) -> None:
         it.namespace("other")
         there = it.api("other")
-        keys = {"access": {"cordon": True}}
+        keys: dict[str, Any] = {"access": {"cordon": True}}
         await submit(there, requested(job(**keys), namespace="other"))
         await submit(api, asked(**keys))
         before = {b["metadata"]["uid"] for b in _theirs(it)}

@@ -77,9 +77,8 @@ def _managed(request: Request, role: str) -> Body:
     """No podFailurePolicy: it would force the replacement policy `Failed`, and a dead machine would
     then hold its pod, and the replacement, for as long as it is gone."""
     found: Body = {"backoffLimit": NO_BUDGET, "podReplacementPolicy": "TerminatingOrFailed"}
-    enough = _enough(request, role)
-    if enough < groups(request)[role]:
-        found["successPolicy"] = {"rules": [{"succeededCount": enough}]}
+    if groups(request)[role] > 1:
+        found["successPolicy"] = {"rules": [{"succeededCount": _enough(request, role)}]}
     return found
 
 

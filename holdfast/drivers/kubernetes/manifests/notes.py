@@ -68,6 +68,10 @@ NOTES: dict[str, str] = {
     "JobSet.spec.failurePolicy": "A Job that fails for good ends the set; no restart hides it.",
     "*.schedulingPolicy.minAvailable": "The gang is what trains; spares join when there is room.",
     "Job.spec.maxRetry": "Every restart of a pod counts, and the default is 3.",
+    "Job.spec.policies": (
+        "The order counts: the first that fits decides, and an exit with any status is a failure "
+        "too."
+    ),
     "Job.spec.minSuccess": "Done when as many have succeeded as train; the rest is ended.",
     "Job.spec.minAvailable": "The gang is what trains; spares join when there is room.",
     "PodGroup.spec.minMember": "The gang is what trains; spares join when there is room.",
@@ -77,11 +81,21 @@ NOTES: dict[str, str] = {
     "*.Worker.restartPolicy=ExitCode": (
         "From exit status 128 on a pod is replaced at once, below that the job has failed."
     ),
+    "*.Worker.restartPolicy=OnFailure": (
+        "A container that fails starts again in its pod. ExitCode would end the job at the first "
+        "exit below 128, as any error in Python is."
+    ),
+    "MPIJob.spec.mpiReplicaSpecs.Worker.restartPolicy=OnFailure": (
+        "A worker that failed is never made again, so its container starts again where it is."
+    ),
     "*.cleanPodPolicy": "What still runs at the end is removed, finished pods keep their logs.",
     "TrainJob.spec.runtimeRef": (
         "A runtime of its own: failure policies can only be set there, not in the TrainJob."
     ),
     "*.launcherCreationPolicy=WaitForWorkersReady": (
         "An mpirun that starts before its workers gives up."
+    ),
+    "*.launcherCreationPolicy=AtStartup": (
+        "The launcher is an agent that waits for the end; it has no need of the workers."
     ),
 }

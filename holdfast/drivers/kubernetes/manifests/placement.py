@@ -7,6 +7,7 @@ from holdfast.spec import Job
 
 LEAVE_DEAD_S = 20  # instead of 300: a dead machine is left before anybody has made coffee
 HOSTNAME = "kubernetes.io/hostname"
+TRAINS = ("node", "spare", "chief")  # roles of nodes; others run beside them
 
 
 def pod(request: Request, part: Part) -> Body:
@@ -18,23 +19,25 @@ def pod(request: Request, part: Part) -> Body:
         "preemptionPolicy": scheduling.preemption,
         "schedulerName": scheduling.scheduler,
         "nodeSelector": dict(scheduling.node_selector),
-        "affinity": _affinity(request),
+        "affinity": _affinity(request, part),
         "tolerations": _tolerations(request.job, part),
-        "topologySpreadConstraints": _spread(request),
+        "topologySpreadConstraints": _spread(request, part),
     }
     return {key: value for key, value in found.items() if value}
 
 
-def _affinity(request: Request) -> Body:
-    """The user's affinity, with the terms that keep nodes of the job apart."""
+def _affinity(request: Request, part: Part) -> Body:
+    """The user's affinity, with the terms that keep nodes of the job apart. What runs beside them,
+    as a launcher, may share a place with one; where both open a port of the host's network, the
+    scheduler keeps them apart by that."""
     scheduling = request.job.scheduling
     keys = [scheduling.separate] if scheduling.separate else []
     keys += [HOSTNAME] if one_per_machine(request.job) and HOSTNAME not in keys else []
-    if not keys:
+    if not keys or part.role not in TRAINS:
         return dict(scheduling.affinity)
     apart: Body = dict(scheduling.affinity.get("podAntiAffinity", {}))
     required = "requiredDuringSchedulingIgnoredDuringExecution"
-    ours = {"labelSelector": selector(request, "node", "spare")}
+    ours = {"labelSelector": selector(request, *TRAINS)}
     terms = [{**ours, "topologyKey": key} for key in keys]
     apart[required] = [*apart.get(required, []), *terms]
     return {**scheduling.affinity, "podAntiAffinity": apart}
@@ -63,14 +66,16 @@ def _tolerations(job: Job, part: Part) -> list[Body]:
     return [*found, *(dict(toleration) for toleration in job.scheduling.tolerations)]
 
 
-def _spread(request: Request) -> list[Body]:
+def _spread(request: Request, part: Part) -> list[Body]:
+    """Nodes are spread evenly; what runs beside them, as the controller, does not count."""
+    spreads = request.job.scheduling.spread if part.role in TRAINS else ()
     return [
         {
             "maxSkew": spread.max_skew,
             "topologyKey": spread.key,
             "whenUnsatisfiable": "DoNotSchedule" if spread.required else "ScheduleAnyway",
             "nodeTaintsPolicy": "Honor",
-            "labelSelector": selector(request),
+            "labelSelector": selector(request, *TRAINS),
         }
-        for spread in request.job.scheduling.spread
+        for spread in spreads
     ]

@@ -17,6 +17,7 @@ from holdfast.spec.resources import Image
 
 CONTROLLER_PORT = 7071
 LEAVE_S = 15.0  # of an agent, to say goodbye after its workers have stopped
+GRACE_MIN_S = 30  # as Kubernetes gives by itself
 
 
 def template(request: Request, part: Part) -> Body:
@@ -82,8 +83,10 @@ def image(job: Job) -> Image:
 
 
 def grace_s(job: Job, *, managed: bool) -> int:
-    """Seconds from SIGTERM to SIGKILL: time for a checkpoint, and for the agent to say goodbye."""
-    return math.ceil(job.recovery.stop_grace_s + (LEAVE_S if managed else 0.0))
+    """Seconds from SIGTERM to SIGKILL: time for a checkpoint, and for the agent to say goodbye.
+    Never less than without us: what is done sooner ends sooner."""
+    wanted = job.recovery.stop_grace_s + (LEAVE_S if managed else 0.0)
+    return max(GRACE_MIN_S, math.ceil(wanted))
 
 
 def _workdir(job: Job) -> str | None:

@@ -1,5 +1,8 @@
 """What a pod runs: Holdfast's agent, or the user's program as people start it today."""
 
+import posixpath
+from pathlib import PurePosixPath
+
 from holdfast.drivers.kubernetes.manifests.request import Request
 from holdfast.spec import Job
 
@@ -74,4 +77,11 @@ def _count(request: Request) -> str:
 
 
 def _python_target(job: Job) -> tuple[str, ...]:
-    return ("-m", job.module) if job.module is not None else (str(job.script),)
+    """A script and the working folder are both relative to the same place, and programs start in
+    the working folder."""
+    if job.module is not None:
+        return ("-m", job.module)
+    script, workdir = PurePosixPath(str(job.script)), PurePosixPath(job.workdir)
+    if script.is_absolute() or workdir.is_absolute() or workdir == PurePosixPath("."):
+        return (str(script),)
+    return (posixpath.relpath(script, workdir),)

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from holdfast.drivers.kubernetes.cluster import JOBS, PODS, QUOTAS, SERVICE_ACCOUNTS, Kind
 from tests.drivers.kubernetes import schemas
+from tests.drivers.kubernetes.cluster.engines.runtimes import runtime
 from tests.drivers.kubernetes.cluster.kinds import NAMESPACES, PRIORITIES
 from tests.drivers.kubernetes.cluster.quantities import number
 from tests.drivers.kubernetes.cluster.refusal import (
@@ -22,7 +23,7 @@ EVICTING = ("not-ready", "unreachable")
 UNTOLD = ("no schema for", "kubeflow-trainer-api")
 IMMUTABLE = ("completionMode", "selector", "template")  # of a Job that is not suspended
 MUTABLE = ("activeDeadlineSeconds", "tolerations", "schedulingGates", "containers", "nodeName")
-INDEX = "batch.kubernetes.io/job-completion-index"
+JOB_SET = "jobset.sigs.k8s.io/jobset-name"  # its webhook makes a label of the priority
 
 
 def validate(body: Body, *, strict: bool) -> None:
@@ -53,6 +54,8 @@ def admit(store: Store, kind: Kind, namespace: str, body: Body) -> Body:
             pod(store, namespace, made)
         case ("batch/v1", "Job"):
             job(made)
+        case ("trainer.kubeflow.org/v1alpha1", "TrainJob"):
+            runtime(store, {**made, "metadata": {**made["metadata"], "namespace": namespace}})
         case ("apps/v1", "Deployment"):
             made["spec"].setdefault("replicas", 1)
         case ("v1", "Secret"):
@@ -77,6 +80,9 @@ def pod(store: Store, namespace: str, body: Body) -> None:
         raise forbidden("pods", name, f"{why} not found")
     if "priorityClassName" in spec:
         spec["priority"] = _priority(store, spec["priorityClassName"], name)
+    if JOB_SET in body["metadata"].get("labels", {}) and spec["priority"] < 0:
+        why = "a valid label must be an empty string or consist of alphanumeric characters"
+        raise invalid("Pod", name, f"metadata.labels: {spec['priority']}: {why}")
     body["status"] = {"phase": "Pending", "qosClass": "Burstable"}
     _within_quota(store, namespace, body)
 

@@ -23,6 +23,8 @@ class Custom:
             api = f"{spec['group']}/{served['name']}"
             self._kinds.add(Kind(api, names["kind"], names["plural"], namespaced))
             closed = schemas._closed(served["schema"]["openAPIV3Schema"])
+            always = {key: {"type": "string"} for key in ("apiVersion", "kind")}
+            closed["properties"] = {**always, **closed.get("properties", {})}
             self._known[api, names["kind"]] = Draft202012Validator(closed)
 
     def validate(self, body: Body, *, strict: bool) -> bool:

@@ -32,6 +32,11 @@ from tests.drivers.kubernetes.cluster import machines, rbac
 from tests.drivers.kubernetes.cluster.addresses import Network
 from tests.drivers.kubernetes.cluster.engines import deployments
 from tests.drivers.kubernetes.cluster.engines.jobs import Jobs
+from tests.drivers.kubernetes.cluster.engines.jobsets import JobSets
+from tests.drivers.kubernetes.cluster.engines.kubeflow import TrainingOperator
+from tests.drivers.kubernetes.cluster.engines.mpijobs import MpiOperator
+from tests.drivers.kubernetes.cluster.engines.trainjobs import Trainer
+from tests.drivers.kubernetes.cluster.engines.volcano import Volcano
 from tests.drivers.kubernetes.cluster.evictions import evict
 from tests.drivers.kubernetes.cluster.faults import Faults
 from tests.drivers.kubernetes.cluster.garbage import collect
@@ -85,8 +90,15 @@ class FakeCluster:
             self._run(reconciling(self.store, step))
 
     def _steps(self) -> list[Step]:
-        jobs = Jobs(self.store, self.pace)
-        found: list[Step] = [self.lifecycle.step, jobs.step]
+        found: list[Step] = [
+            self.lifecycle.step,
+            Jobs(self.store, self.pace).step,
+            JobSets(self.store, self.pace).step,
+            TrainingOperator(self.store, self.pace).step,
+            MpiOperator(self.store, self.pace).step,
+            Trainer(self.store).step,
+            Volcano(self.store, self.pace).step,
+        ]
         for plain in (schedule, collect, deployments.step, _bind_claims):
             found.append(_of(plain, self.store))
         return found

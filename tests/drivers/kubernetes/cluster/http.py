@@ -63,6 +63,11 @@ class Server:
             task.cancel()
         await asyncio.gather(*self._connections, return_exceptions=True)
 
+    def drop(self) -> None:
+        """Cut every connection there is; new ones are welcome."""
+        for task in self._connections:
+            task.cancel()
+
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None

@@ -20,6 +20,7 @@ from tests.drivers.kubernetes.cluster.probes import live, ready
 from tests.drivers.kubernetes.cluster.refusal import Body
 from tests.drivers.kubernetes.cluster.store import Store, written
 
+KILLED = 137
 MOUNT_S = 0.05  # between two looks at what is missing
 STARTED = {"started": True}
 
@@ -95,7 +96,7 @@ class Kubelet:
             status["phase"] = "Failed"
             for told in status.get("containerStatuses", []):
                 told["state"] = {
-                    "terminated": {"exitCode": 137, "reason": "ContainerStatusUnknown"}
+                    "terminated": {"exitCode": KILLED, "reason": "ContainerStatusUnknown"}
                 }
                 told["ready"] = False
 
@@ -196,7 +197,7 @@ class PodLife:
 
     async def _contain(self, spec: Body, mounts: Mounts) -> int:
         """All lives of a container; the exit status of the last."""
-        restarts, code = 0, 0
+        restarts, code = 0, KILLED  # also if it never was started
         while not self.leaving:
             process = await self._started(spec, mounts, restarts)
             if process is None:
@@ -279,7 +280,8 @@ class PodLife:
 
     async def _pause(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._left.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await self._left.wait()
 
     # ── telling ───────────────────────────────────────────────────────────────────────────────
 

@@ -21,7 +21,8 @@ async def reconciling(store: Store, step: Step) -> None:
         except RefusalError:
             wait_s = RETRY_S
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(store.changed(version), wait_s)
+            async with asyncio.timeout(wait_s):
+                await store.changed(version)
         await asyncio.sleep(LAG_S)
 
 

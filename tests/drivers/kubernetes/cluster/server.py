@@ -54,6 +54,7 @@ class ApiServer:
         self.access = Access(self.store)
         self.custom = Custom(kinds)
         self.calls: list[tuple[str, str]] = []  # verb and kind of every call
+        self.told = 0  # the newest version that a bookmark was sent of
         self._logs = logs
         self._pages: dict[str, tuple[int, list[Body]]] = {}
 
@@ -200,10 +201,12 @@ class ApiServer:
             seen = self.store.version if not events else events[-1].version
             left = min(BOOKMARK_S, max(0.0, until - time.monotonic()))
             try:
-                await asyncio.wait_for(self.store.changed(seen), left)
+                async with asyncio.timeout(left):
+                    await self.store.changed(seen)
             except TimeoutError:
                 if request.query.get("allowWatchBookmarks") == "true":
                     yield _line("BOOKMARK", _bookmark(route.kind, seen))
+                    self.told = seen
 
     async def _log(self, request: Request, route: Route) -> Answer:
         pod = self.store.get(PODS, route.namespace, route.name)

@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 
-from holdfast.drivers import records, report
+from holdfast.drivers import records
 from holdfast.drivers.kubernetes.api import Api
 from holdfast.drivers.kubernetes.cluster import CONFIG_MAPS, PODS, ApiError
 from holdfast.drivers.kubernetes.code import bundle
@@ -46,28 +46,23 @@ class Site:
             return None
         return found.status if found is not None else None
 
-    async def _folder(self) -> Path:
-        """The record as a job's folder, so that the code of a laptop reads it."""
+    async def incidents(self) -> list[Incident]:
+        """Every incident so far."""
+        found = await recorded(self.api, "run")
+        assert found is not None
+        return list(found.incidents)
+
+    async def goodput(self) -> Goodput:
+        """The ledger, which is that of the journal too."""
         found = await recorded(self.api, "run")
         assert found is not None and found.journal is not None
         folder = self.folder / "run"
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir()
+        folder.mkdir(exist_ok=True)
         (folder / "job.json").write_text(self.request.job.model_dump_json())
         (folder / "journal.jsonl").write_bytes(found.journal)
-        return folder
-
-    async def incidents(self) -> list[Incident]:
-        """Every incident so far."""
-        folder = await self._folder()
-        state = records.state_of(folder)
-        until = None if state.ended else state.now
-        return report.incidents(state, records.ledger_of(folder, until))
-
-    async def goodput(self) -> Goodput:
-        """The ledger."""
-        folder = await self._folder()
-        return records.goodput(folder, records.state_of(folder).now)
+        if found.status.outcome is not None:
+            assert records.goodput(folder, 0.0).buckets == found.goodput.buckets
+        return found.goodput
 
     def pods(self, role: str = "") -> list[Body]:
         """Pods of the job, those that are being deleted left out."""
@@ -126,8 +121,7 @@ class Site:
         return status
 
     def _running(self) -> list[str]:
-        pods = self.it.pods(job="run")
-        return [p["metadata"]["name"] for p in pods if p["status"].get("phase") == "Running"]
+        return [p["metadata"]["name"] for p in self.pods() if p["status"]["phase"] == "Running"]
 
     # ── harm and wishes ──
 

@@ -15,12 +15,15 @@ from holdfast.drivers.kubernetes.manifests.checks import (
     paths,
     secrecy,
     sizes,
+    together,
     versions,
 )
 from holdfast.drivers.kubernetes.manifests.request import Request
 from holdfast.errors import Error
 
-FAMILIES = (limits, frameworks, versions, effects, conflicts, paths, sizes, naming, secrecy)
+FAMILIES = (
+    limits, frameworks, versions, effects, conflicts, together, paths, sizes, naming, secrecy
+)  # fmt: skip
 
 
 def problems(request: Request) -> list[Error]:

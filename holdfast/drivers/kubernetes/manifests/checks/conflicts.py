@@ -6,7 +6,7 @@ one. A value of the user's would either be lost or win, and both end in a job th
 
 from collections.abc import Iterator, Mapping
 
-from holdfast.drivers.kubernetes.manifests.groups import fewest
+from holdfast.drivers.kubernetes.manifests.groups import fewest, spares_apart
 from holdfast.drivers.kubernetes.manifests.pod import CONTROLLER_PORT
 from holdfast.drivers.kubernetes.manifests.request import Request
 from holdfast.drivers.kubernetes.manifests.support.services import METRICS_PORT
@@ -168,10 +168,12 @@ def _spares(request: Request) -> Iterator[Error]:
             "Kueue admits fewer pods by changing the size of the Job, and the size of a Job in a "
             "gang of Kubernetes' own is fixed",
         )
-    if kueue is not None and kueue.partial and job.scheduling.spare_priority_class:
+    if kueue is not None and kueue.partial and spares_apart(request):
+        by_class = job.scheduling.spare_priority_class
+        own = "spare_priority_class" if by_class else "kueue.spare_priority"
         yield _clash(
             "scheduling.kueue.partial",
-            "scheduling.spare_priority_class",
+            f"scheduling.{own}",
             "spares with a priority of their own are a workload of their own, which Kueue admits "
             "or not as a whole",
         )

@@ -6,6 +6,8 @@ word, and two nodes then answer to the same name. A Service's name has to begin 
 
 from collections.abc import Iterator
 
+from holdfast.drivers.kubernetes.manifests.engines import mpijob
+from holdfast.drivers.kubernetes.manifests.groups import groups
 from holdfast.drivers.kubernetes.manifests.names import LONGEST
 from holdfast.drivers.kubernetes.manifests.request import Request
 from holdfast.errors import Error
@@ -13,15 +15,6 @@ from holdfast.errors import Error
 CRONJOB_LONGEST = 52  # of a CronJob: its Jobs get 11 characters more
 TIME = "-12345678"  # what a CronJob appends: minutes since 1970
 RANDOM = "-abcde"  # what JobSet reckons with, as Jobs append it to the names of their pods
-ROLES: dict[str, tuple[str, ...]] = {
-    "pytorchjob": ("worker", "master"),
-    "tfjob": ("worker", "chief", "ps", "evaluator"),
-    "jaxjob": ("worker",),
-    "xgboostjob": ("worker", "master"),
-    "paddlejob": ("worker", "master"),
-    "mpijob": ("worker", "launcher"),
-    "volcano": ("node",),
-}
 
 
 def problems(request: Request) -> Iterator[Error]:
@@ -44,27 +37,46 @@ def problems(request: Request) -> Iterator[Error]:
 
 def longest_name(request: Request) -> str:
     """The longest of the host names and labels that come of the job's name."""
-    last = max(request.pods, _trials(request)) - 1
-    found = [f"{request.name}{tail}" for tail in _tails(request, last)]
+    found = [f"{request.name}{tail}" for tail in _tails(request)]
     if request.managed:
         found.append(f"{request.name}-controller")
     return max(found, key=len)
 
 
-def _tails(request: Request, last: int) -> list[str]:
+def _tails(request: Request) -> list[str]:
+    trials = request.job.sweep.trials if request.job.sweep is not None else 1
+    last = max(request.pods, trials) - 1
+    counts = groups(request)
     match request.engine:
-        case "pods" | "job":
-            return [f"-spare-{last}" if request.job.scheduling.spare_priority_class else f"-{last}"]
+        case "pods":
+            return [f"-{last}", *(f"-{role}" for role in counts if role != "node")]  # Kueue's group
+        case "job":
+            beside = [f"-{role}-{count - 1}" for role, count in counts.items() if role != "node"]
+            return [f"-{last}", *beside]
         case "cronjob":
             return [f"-{last}"] if request.managed else [f"{TIME}-{last}"]
         case "jobset" | "trainjob":
-            return [f"-node-0-{last}{RANDOM}"]
+            parts = counts | ({"launcher": 1} if mpijob.through_sshd(request) else {})
+            return [f"-{role}-0-{count - 1}{RANDOM}" for role, count in parts.items()]
         case _:
-            return [f"-{role}-{last}" for role in ROLES[request.engine]]
+            return [f"-{role}-{count - 1}" for role, count in _roles(request).items() if count]
 
 
-def _trials(request: Request) -> int:
-    return request.job.sweep.trials if request.job.sweep is not None else 1
+def _roles(request: Request) -> dict[str, int]:
+    """Most pods by role, where the engine numbers them so."""
+    counts, beside = groups(request), request.job.roles
+    match request.engine:
+        case "tfjob":
+            return {"worker": request.pods, "chief": 1, "ps": beside.ps, "evaluator": 1}
+        case "mpijob":
+            return {"worker": request.pods, "launcher": 1}
+        case "volcano" if not request.managed:
+            first = {"pytorch": "master", "mpi": "launcher"}.get(request.job.trains_with)
+            return {"worker": request.pods, first: 1} if first else {"node": request.pods}
+        case "volcano":
+            return counts
+        case _:
+            return {"worker": request.pods, "master": 1}
 
 
 def _volumes(request: Request) -> Iterator[Error]:

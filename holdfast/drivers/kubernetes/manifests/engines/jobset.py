@@ -4,19 +4,14 @@ Managed: the Job of the engine `job`, so that a JobSet replaces pods just as a J
 itself never restarts anything. Spares with a priority of their own are a second replicated job.
 
 Plain: the Job gives up at its first failure and the set restarts all of it, which is what a
-training whose processes wait for each other needs, and much faster than a Job's own retries.
+training whose processes wait for each other needs, and much faster than a Job's own retries. The
+set has no time limit, and that of the Job begins anew with it: there is one without restarts only.
 """
 
 from holdfast.drivers.kubernetes.manifests import gang, indexed, kueue
 from holdfast.drivers.kubernetes.manifests.groups import groups
 from holdfast.drivers.kubernetes.manifests.names import metadata
 from holdfast.drivers.kubernetes.manifests.request import Body, Request
-
-DEADLINE: Body = {  # otherwise the set would restart a Job whose time is over
-    "name": "deadline",
-    "action": "FailJobSet",
-    "onJobFailureReasons": ["DeadlineExceeded"],
-}
 
 
 def bodies(request: Request) -> list[Body]:
@@ -40,9 +35,6 @@ def first(request: Request) -> str:
 def _spec(request: Request, jobs: list[Body]) -> Body:
     said = request.job.lifetime
     restarts = 0 if request.managed else request.job.recovery.max_restarts
-    failures: Body = {"maxRestarts": restarts}
-    if restarts and said.time_limit_s is not None:
-        failures["rules"] = [DEADLINE]
     found: Body = {
         "suspend": said.suspend or None,
         "ttlSecondsAfterFinished": said.keep_s,
@@ -52,7 +44,7 @@ def _spec(request: Request, jobs: list[Body]) -> Body:
             "publishNotReadyAddresses": True,
         },
         "successPolicy": {"operator": "All"},
-        "failurePolicy": failures,
+        "failurePolicy": {"maxRestarts": restarts},
         "replicatedJobs": jobs,
     }
     return {key: value for key, value in found.items() if value is not None}

@@ -8,7 +8,9 @@ ends the job on a verdict (below 128). No `elasticPolicy` there: the first pod t
 end the job. `backoffLimit` stays unset, as the operator counts against it what is ours to count.
 
 In plain mode a container that fails starts again where it is, all of them in turn, and the limit
-is the job's `max_restarts` of every container.
+is the job's `max_restarts` of every container. `ExitCode` would give up there at the first error,
+since Python ends with 1 and torchrun too. Weak it is all the same, and `holdfast lint` says so: the
+others notice a lost peer only by an error or a timeout of theirs, and each waits longer each time.
 """
 
 from dataclasses import replace

@@ -110,6 +110,13 @@ def slots(request: Request) -> int:
     return said if isinstance(said, int) else request.workers
 
 
+def through_sshd(request: Request) -> bool:
+    """Whether our mpirun reaches the ranks by sshd; in v1 that is `kubectl exec`, which keeps the
+    variables of the container."""
+    v1 = request.engine == "mpijob" and request.job.kubernetes.mpi_version == "v1"
+    return request.job.trains_with == "mpi" and not request.managed and not v1
+
+
 def ssh_folder(request: Request) -> str:
     """Folder of the keys."""
     home = "/home/mpiuser" if security.rootless(request) else "/root"

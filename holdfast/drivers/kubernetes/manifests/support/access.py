@@ -12,7 +12,7 @@ from holdfast.drivers.kubernetes.manifests.request import Body, Request
 from holdfast.spec.cluster import Engine
 
 RBAC = "rbac.authorization.k8s.io"
-OWN_MAPS = ("job", "record")  # the job file, with the wish to stop; what people see of the job
+OWN_MAPS = ("job", "record", "journal")  # the job file, with the wish to stop; the record
 
 OBJECTS: dict[Engine, tuple[str, str]] = {  # API group and resource of the engine's main object
     "job": ("batch", "jobs"),

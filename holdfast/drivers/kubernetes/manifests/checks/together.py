@@ -1,0 +1,73 @@
+"""Settings that an engine honours one by one, but not together.
+
+The table of limits knows single settings. Here stand the pairs: both would be rendered, and the
+engine would do something else than what they say.
+"""
+
+from collections.abc import Iterator
+
+from holdfast.drivers.kubernetes.manifests.checks.limits import LIMITS, told
+from holdfast.drivers.kubernetes.manifests.engines import mpijob
+from holdfast.drivers.kubernetes.manifests.request import Request
+from holdfast.errors import Error
+
+
+def problems(request: Request) -> Iterator[Error]:
+    """One problem for each pair."""
+    yield from _time_limit(request)
+    yield from _queue(request)
+    yield from _variables(request)
+
+
+def _time_limit(request: Request) -> Iterator[Error]:
+    """A JobSet has no limit of its own, and that of the Job inside begins anew with it."""
+    restarts = request.job.recovery.max_restarts
+    limit = request.job.lifetime.time_limit_s
+    if request.engine != "jobset" or request.managed or limit is None or not restarts:
+        return
+    yield Error(
+        "settings-conflict",
+        "lifetime.time_limit_s contradicts recovery.max_restarts",
+        why=f"a JobSet makes its Job anew at every restart, and the {limit} s begin again with it: "
+        f"up to {restarts + 1} times as long in all",
+        help="set recovery.max_restarts: 0, or use --engine job or trainjob, which count the time "
+        "of all restarts; in a queue scheduling.kueue.max_time_s does too",
+    )
+
+
+def _queue(request: Request) -> Iterator[Error]:
+    job = request.job
+    if request.engine != "mpijob" or job.kubernetes.mpi_version != "v1":
+        return
+    if job.scheduling.kueue is not None:
+        others = told(frozenset(p for p in LIMITS["scheduling.kueue"].where if p[0] != "mpijob"))
+        yield Error(
+            "engine-unfit",
+            "scheduling.kueue: Kueue does not know MPIJobs of version v1",
+            why="it holds back those of v2beta1 only; this one would start around the queue",
+            help=f"use --mpi-version v2beta1 where the mpi-operator serves it, or {others}",
+        )
+
+
+def _variables(request: Request) -> Iterator[Error]:
+    """Ranks that are started through sshd have only those variables that mpirun hands on."""
+    if not mpijob.through_sshd(request):
+        return
+    job = request.job
+    if job.mpi.implementation == "OpenMPI":
+        for index, secret in enumerate(job.secrets):
+            if secret.all_env:
+                yield _unnamed(f"secrets[{index}].all_env", secret.name)
+    archive = job.checkpoints.archive
+    if archive is not None and archive.secret is not None:
+        yield _unnamed("checkpoints.archive.secret", archive.secret)
+
+
+def _unnamed(path: str, secret: str) -> Error:
+    return Error(
+        "settings-conflict",
+        f"{path}: its variables would not reach the ranks",
+        why="they are started by sshd, which knows nothing of the container's variables, and "
+        "mpirun hands on only what it is told by name; names in a Secret are known to the cluster",
+        help=f"name them: secrets: [{{name: {secret}, env: {{VARIABLE: key}}}}]",
+    )

@@ -1,0 +1,320 @@
+"""Jobs in a cluster through the command line: real processes there, real HTTP between."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.drivers.kubernetes.cluster import CONFIG_MAPS, DEPLOYMENTS, NODES
+from holdfast.drivers.kubernetes.machines import EXPIRES, OWNER, REASON, TAINT
+from tests.drivers.kubernetes.cluster.fake import FakeCluster, in_thread
+from tests.drivers.kubernetes.cluster.faults import Fault
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
+DEADLINE_S = 90.0
+
+
+class Site:
+    """A cluster and a folder with a job file, and the command line in front of both."""
+
+    def __init__(self, it: FakeCluster, folder: Path, home: Path) -> None:
+        self.it, self.folder = it, folder
+        self.file = folder / "job.yaml"
+        config = str(it.do(lambda it: it.kubeconfig()))
+        self.env = {**os.environ, "KUBECONFIG": config, "HOLDFAST_HOME": str(home)}
+
+    def script(self, body: str, **keys: Any) -> None:
+        """The job `gpt`: a shell script on two nodes."""
+        (self.folder / "tool.sh").write_text(f"#!/bin/sh\n{body}\n")
+        (self.folder / "tool.sh").chmod(0o755)
+        said = {"name": "gpt", "image": "img:1", "command": [str(self.folder / "tool.sh")],
+                "nodes": 2, "workers_per_node": 1, **keys}  # fmt: skip
+        self.file.write_text(json.dumps(said))
+
+    def start(self, *words: str, **variables: str) -> "subprocess.Popen[str]":
+        """`holdfast WORDS --on kubernetes`."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "holdfast.cli", *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**self.env, "HOLDFAST_ON": "kubernetes", **variables},
+        )
+
+    def holdfast(self, *words: str, **variables: str) -> "subprocess.CompletedProcess[str]":
+        """The same, to its end."""
+        process = self.start(*words, **variables)
+        out, err = process.communicate(timeout=DEADLINE_S)
+        return subprocess.CompletedProcess(words, process.returncode, out, err)
+
+    def answer(self, *words: str) -> Any:
+        """What it says as JSON."""
+        run = self.holdfast(*words, "--json")
+        assert run.returncode == 0, run.stderr
+        return json.loads(run.stdout)
+
+    def until(self, true: Callable[[], bool]) -> None:
+        """Wait until something holds."""
+        end = time.monotonic() + DEADLINE_S
+        while not true():
+            assert time.monotonic() < end, self.it.do(lambda it: it.story())
+            time.sleep(0.1)
+
+    def file_of(self, name: str) -> Any:
+        """A ConfigMap, if it is there."""
+        return self.it.do(lambda it: it.store.find(CONFIG_MAPS, "default", name))
+
+
+@pytest.fixture
+def site(tmp_path: Path, home: Path) -> Iterator[Site]:
+    """A cluster in which every image can be pulled."""
+    with in_thread(machines=3) as it:
+        yield Site(it, tmp_path, home)
+
+
+@pytest.fixture
+def barren(tmp_path: Path, home: Path) -> Iterator[Site]:
+    """A cluster in which no image can be pulled: nothing runs, and everything else is quick."""
+    with in_thread(machines=1, images={}) as it:
+        made = Site(it, tmp_path, home)
+        made.script("exit 0")
+        yield made
+
+
+# ── a job, from the laptop ────────────────────────────────────────────────────────────────────
+
+
+def test_a_job_is_run_to_its_end_and_every_verb_tells_of_it(site: Site) -> None:
+    site.script("echo hello $RANK; sleep 1")
+    run = site.holdfast("run", str(site.file))
+    assert run.returncode == 0, run.stderr
+    assert "gpt: succeeded, attempt 1" in run.stdout
+    assert "gpt succeeded after" in run.stderr
+    assert site.answer("status", "gpt")["outcome"] == "succeeded"
+    assert site.answer("incidents") == []
+    ledger = site.answer("goodput", "gpt")
+    assert sum(ledger["buckets"].values()) == pytest.approx(ledger["wall_s"], abs=0.01)
+    assert "gpt has had no incidents: succeeded" in site.holdfast("why").stdout
+    [listed] = site.answer("list")
+    assert (listed["job"], listed["namespace"], listed["phase"]) == ("gpt", "default", "succeeded")
+    again = site.holdfast("run", str(site.file))
+    assert (again.returncode, "error[job-exists]" in again.stderr) == (2, True)
+    assert "objects deleted" in site.holdfast("delete", "gpt").stdout
+    assert site.holdfast("status", "gpt").returncode == 4
+
+
+def test_a_job_that_fails_is_explained_with_the_exit_status_of_a_local_run(site: Site) -> None:
+    site.script('[ "$RANK" = 1 ] && exit 7; sleep 60', recovery={"max_restarts": 1})
+    run = site.holdfast("run", str(site.file))
+    assert run.returncode in (1, 5), run.stdout + run.stderr
+    incidents = site.answer("incidents")
+    assert incidents[0]["exit_code"] == 7
+    assert incidents[0]["rank"] == 1
+    told = site.holdfast("why", "--incident", "1")
+    assert "incident 1 of" in told.stdout
+    assert "holdfast logs gpt --on kubernetes --rank 1" in told.stderr
+    missing = site.holdfast("why", "--incident", "99")
+    assert "holdfast incidents gpt --on kubernetes" in missing.stderr
+
+
+def test_logs_show_what_workers_print_and_follow_to_the_end(site: Site) -> None:
+    site.script("echo hello $RANK; sleep 4; echo bye $RANK")
+    assert site.holdfast("submit", str(site.file)).stdout == "gpt\n"
+    following = site.start("logs", "-f", "gpt")
+    site.until(lambda: "hello 1" in site.holdfast("logs", "gpt").stdout)
+    one = site.holdfast("logs", "gpt", "--rank", "0").stdout
+    assert one.splitlines()[0] == "[0] hello 0"
+    assert "[1]" not in one
+    out, err = following.communicate(timeout=DEADLINE_S)
+    assert following.returncode == 0, err
+    assert {"[0] hello 0", "[1] hello 1", "[0] bye 0", "[1] bye 1"} == set(out.splitlines())
+
+
+def test_ctrl_c_stops_the_job_that_is_followed(site: Site) -> None:
+    site.script("sleep 600")
+    run = site.start("run", str(site.file))
+    site.until(lambda: _phase(site) == "running")
+    run.send_signal(signal.SIGINT)
+    _out, err = run.communicate(timeout=DEADLINE_S)
+    assert run.returncode == 130, err
+    assert "asking gpt to stop" in err
+    assert site.answer("status", "gpt")["outcome"] == "stopped"
+
+
+def test_stop_waits_until_the_job_has_stopped(site: Site) -> None:
+    site.script("sleep 600")
+    site.holdfast("run", str(site.file), "--detach")
+    site.until(lambda: _phase(site) == "running")
+    refused = site.holdfast("delete", "gpt")
+    assert (refused.returncode, "error[job-running]" in refused.stderr) == (2, True)
+    assert site.answer("stop", "gpt", "--now")["asked"] is True
+    assert site.answer("status", "gpt")["outcome"] == "stopped"
+    assert site.answer("stop", "gpt")["asked"] is False
+    ended = site.holdfast("resume", "gpt")
+    assert (ended.returncode, "error[job-ended]" in ended.stderr) == (2, True)
+
+
+def _phase(site: Site) -> str:
+    run = site.holdfast("status", "gpt", "--json")
+    return str(json.loads(run.stdout)["phase"]) if run.returncode == 0 else ""
+
+
+def test_watching_survives_a_server_that_is_away_for_a_while(site: Site) -> None:
+    site.script("sleep 6")
+    site.holdfast("submit", str(site.file))
+    site.until(lambda: _phase(site) == "running")
+    watching = site.start("watch", "gpt")
+    site.it.do(lambda it: it.faults.add(Fault("get", "configmaps", 503, times=8)))
+    out, err = watching.communicate(timeout=DEADLINE_S)
+    assert watching.returncode == 0, err
+    assert "gpt: succeeded" in out
+
+
+# ── nothing runs ──────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_dry_run_prints_manifests_that_render_prints_but_for_pods(barren: Site) -> None:
+    made = barren.answer("submit", str(barren.file), "--dry-run", "client", "-n", "default")
+    kinds = [body["kind"] for body in made]
+    assert kinds[-1] == "Deployment" and "Pod" not in kinds
+    assert barren.answer("list") == []
+
+
+def test_a_dry_run_on_the_server_shows_what_would_change(barren: Site) -> None:
+    new = barren.answer("submit", str(barren.file), "--dry-run", "server")
+    assert {one["change"] for one in new} == {"new"}
+    assert barren.answer("list") == []
+    barren.holdfast("submit", str(barren.file))
+    barren.script("exit 0", nodes=3)
+    told = {f"{one['kind']} {one['name']}": one for one in
+            barren.answer("submit", str(barren.file), "--dry-run", "server")}  # fmt: skip
+    assert told["Role gpt-controller"]["change"] == "same"
+    changed = told["ConfigMap gpt-job"]
+    assert changed["change"] == "changed"
+    assert "-      count: 2\n+      count: 3\n" in changed["diff"]
+
+
+def test_status_says_what_the_job_waits_for_and_the_next_command(barren: Site) -> None:
+    barren.holdfast("submit", str(barren.file))
+    barren.until(lambda: "image" in barren.answer("status")["waiting_for"])
+    run = barren.holdfast("status")
+    assert "controller of gpt cannot pull the image" in run.stdout
+    assert "error[image-unavailable]" in run.stderr
+    assert "holdfast delete gpt --force --on kubernetes" in run.stderr
+    assert "error[image-unavailable]" in barren.holdfast("why").stderr
+
+
+def test_a_suspended_job_is_resumed(barren: Site) -> None:
+    barren.script("exit 0", lifetime={"suspend": True})
+    barren.holdfast("submit", str(barren.file), "--engine", "job")
+    assert barren.answer("resume")["done"] == ["Job gpt is not suspended any more"]
+
+
+def test_a_job_whose_controller_is_scaled_down_tells_how_to_start_it(barren: Site) -> None:
+    barren.holdfast("submit", str(barren.file))
+    barren.it.do(
+        lambda it: it.store.change(
+            DEPLOYMENTS, "default", "gpt-controller", lambda b: b["spec"].update(replicas=0)
+        )
+    )
+    barren.until(lambda: barren.answer("status")["controller"] == "away")
+    assert "holdfast resume gpt --on kubernetes" in barren.holdfast("status").stdout
+    run = barren.holdfast("stop", "gpt")
+    assert "was asked to stop" in run.stdout and "holdfast resume gpt" in run.stderr
+    assert barren.answer("resume")["done"] == ["its controller is started"]
+
+
+def test_cordons_are_shown_and_lifted(barren: Site) -> None:
+    def cordon(it: FakeCluster) -> None:
+        def edit(body: Any) -> None:
+            notes = {OWNER: "default/gpt", REASON: "Xid 79", EXPIRES: "2020-01-01T00:00:00+00:00"}
+            body["metadata"]["annotations"] = notes
+            body["spec"]["taints"] = [{"key": TAINT, "effect": "NoSchedule", "value": "x"}]
+
+        it.store.change(NODES, "", "m-0", edit)
+
+    assert barren.answer("nodes") == []
+    barren.it.do(cordon)
+    [told] = barren.answer("nodes")
+    assert (told["machine"], told["owner"], told["reason"], told["expired"]) == (
+        "m-0", "default/gpt", "Xid 79", True,
+    )  # fmt: skip
+    wrong = barren.holdfast("nodes", "--lift", "m-9")
+    assert (wrong.returncode, "error[machine-not-cordoned]" in wrong.stderr) == (4, True)
+    assert barren.answer("nodes", "--lift", "m-0") == {"lifted": ["m-0"]}
+    assert barren.answer("nodes") == []
+
+
+def test_doctor_says_that_all_is_well_or_what_is_not(barren: Site) -> None:
+    found = barren.answer("doctor", str(barren.file))
+    assert found["ok"] is True
+    barren.script("exit 0", resources={"gpus": 16})
+    run = barren.holdfast("doctor", str(barren.file))
+    assert run.returncode == 3
+    assert "bad  machines: room for 0 of 2 nodes" in run.stdout
+    assert "too little nvidia.com/gpu" in run.stdout
+
+
+# ── wrong input ───────────────────────────────────────────────────────────────────────────────
+
+
+WRONG: list[tuple[str, int, tuple[str, ...], dict[str, str]]] = [
+    ("usage", 2, ("submit", "FILE", "--engine", "jobsets"), {}),
+    ("usage", 2, ("submit", "FILE", "--on", "local"), {}),
+    ("usage", 2, ("run", "train.py"), {}),
+    ("usage", 2, ("status", "gpt", "-n", "x"), {"HOLDFAST_ON": "local"}),
+    ("usage", 2, ("run", "FILE", "--engine", "job"), {"HOLDFAST_ON": "local"}),
+    ("usage", 2, ("logs", "gpt", "--attempt", "1"), {}),
+    ("context-unknown", 2, ("status", "gpt", "--context", "prod"), {}),
+    ("kubeconfig-unusable", 2, ("list",), {"KUBECONFIG": "/no/such/file"}),
+    ("namespace-missing", 2, ("submit", "FILE", "-n", "nowhere"), {}),
+    ("job-not-found", 4, ("status", "rum"), {}),
+    ("job-not-found", 4, ("watch",), {}),
+    ("job-not-found", 4, ("delete", "rum"), {}),
+    ("not-managed", 2, ("submit", "FILE", "--mode", "plain", "--wait"), {}),
+    ("engine-unfit", 2, ("submit", "SPARES", "--mode", "plain"), {}),
+    ("job-file-unreadable", 2, ("submit", "none.yaml"), {}),
+]
+
+
+@pytest.mark.parametrize(("slug", "code", "words", "variables"), WRONG)
+def test_wrong_input_is_one_error_with_a_next_command(
+    barren: Site, slug: str, code: int, words: tuple[str, ...], variables: dict[str, str]
+) -> None:
+    spares = barren.folder / "spares.yaml"
+    spares.write_text(barren.file.read_text().replace('"nodes": 2', '"nodes": {"spares": 1}'))
+    known = {"FILE": str(barren.file), "SPARES": str(spares)}
+    run = barren.holdfast(*(known.get(word, word) for word in words), **variables)
+    assert (run.returncode, run.stdout) == (code, "")
+    assert run.stderr.startswith(f"error[{slug}]: ")
+    assert "\n  help: " in run.stderr
+    assert "Traceback" not in run.stderr
+
+
+def test_a_plain_job_has_logs_and_can_be_deleted_but_has_no_record(barren: Site) -> None:
+    run = barren.holdfast("submit", str(barren.file), "--mode", "plain")
+    assert run.returncode == 0, run.stderr
+    status = barren.holdfast("status", "gpt")
+    assert (status.returncode, "error[not-managed]" in status.stderr) == (2, True)
+    assert barren.answer("list")[0]["managed"] is False
+    assert "objects deleted" in barren.holdfast("delete", "gpt", "--force").stdout
+
+
+def test_without_a_client_the_extra_is_named(tmp_path: Path, home: Path) -> None:
+    """The base package has no Kubernetes client; local verbs do not need one."""
+    (tmp_path / "httpx2.py").write_text("raise ModuleNotFoundError(name='httpx2')")
+    path = os.pathsep.join((str(tmp_path), os.environ.get("PYTHONPATH", os.getcwd())))
+    env = {**os.environ, "HOLDFAST_HOME": str(home), "PYTHONPATH": path}
+    words = [sys.executable, "-m", "holdfast.cli", "list"]
+    assert subprocess.run(words, env=env, capture_output=True).returncode == 0
+    run = subprocess.run([*words, "--on", "kubernetes"], env=env, capture_output=True, text=True)
+    assert run.returncode == 3
+    assert run.stderr.startswith("error[kubernetes-missing]: ")
+    assert "pip install 'holdfast[kubernetes]'" in run.stderr

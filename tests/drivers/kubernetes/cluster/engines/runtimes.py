@@ -1,0 +1,19 @@
+"""The runtime of a TrainJob, which has to be there before it."""
+
+from tests.drivers.kubernetes.cluster.kinds import CLUSTER_RUNTIMES, RUNTIMES
+from tests.drivers.kubernetes.cluster.refusal import Body, RefusalError
+from tests.drivers.kubernetes.cluster.store import Store
+
+
+def runtime(store: Store, job: Body) -> Body:
+    """The runtime that a TrainJob names. Raises `RefusalError`: one is needed from the start."""
+    ref, namespace = job["spec"]["runtimeRef"], job["metadata"]["namespace"]
+    whole = ref.get("kind", "ClusterTrainingRuntime") == "ClusterTrainingRuntime"
+    found = store.find(CLUSTER_RUNTIMES if whole else RUNTIMES, namespace, ref["name"])
+    if found is None:
+        name = job["metadata"].get("name", "")
+        why = f"spec.runtimeRef: Invalid value: {ref['name']}: runtime not found"
+        raise RefusalError(
+            403, f'admission webhook "validator.trainjob.trainer.kubeflow.org" denied {name}: {why}'
+        )
+    return found
