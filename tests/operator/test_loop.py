@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -354,7 +355,7 @@ async def test_steps_are_not_worth_a_write_each(it: Site) -> None:
     for step in range(100, 103):
         looks = it.looks()
         it.publish("running", step=step)
-        await it.until(lambda looks=looks: it.looks() > looks)
+        await it.until(partial(lambda before: it.looks() > before, looks))
     assert it.status()["step"] == 41
     it.publish("recovering", step=103)
     await it.until(lambda: it.status()["step"] == 103)
