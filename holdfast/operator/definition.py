@@ -14,6 +14,7 @@ from holdfast.drivers.kubernetes.cluster import Kind
 from holdfast.operator.rules import ROOT, ruled
 from holdfast.operator.structural import Schema, structural
 from holdfast.spec import Job
+from holdfast.spec.described import described
 
 GROUP, VERSION = "holdfast.dev", "v1alpha1"
 TRAINING_JOBS = Kind(f"{GROUP}/{VERSION}", "TrainingJob", "trainingjobs")
@@ -82,7 +83,7 @@ def definition() -> dict[str, Any]:
 
 def as_yaml() -> str:
     """The definition as a file, as it is in deploy/crd."""
-    head = "# Written by `holdfast schema --crd`. Change the model of the job file, not this.\n"
+    head = "# Written by `make docs`. Change the model of the job file, not this.\n"
     return head + yaml.dump(
         definition(), Dumper=_Plain, sort_keys=False, width=100, allow_unicode=True
     )
@@ -97,7 +98,7 @@ class _Plain(yaml.SafeDumper):
 
 def job_spec() -> Schema:
     """Schema of `spec`."""
-    model = Job.model_json_schema()
+    model = described(Job.model_json_schema())
     keys = model["properties"]
     for name in ("name", "code", "clusters"):
         keys.pop(name, None)

@@ -26,7 +26,7 @@ from holdfast.drivers.kubernetes.driver import STOP
 from holdfast.drivers.kubernetes.manifests.names import JOB
 from holdfast.drivers.kubernetes.manifests.request import Body
 from holdfast.drivers.kubernetes.pods import Pod
-from holdfast.drivers.kubernetes.record import record_name
+from holdfast.drivers.kubernetes.record import journal_name, record_name
 from holdfast.errors import Error
 from holdfast.operator import events
 from holdfast.operator.conditions import status_of
@@ -149,9 +149,8 @@ async def _act(cluster: Cluster, body: Body, decision: Decision, asked: Wanted) 
             await _clear(cluster, asked)
         case Step.RENEW:
             await _clear(cluster, asked)
-            await cluster.delete(
-                CONFIG_MAPS, record_name(asked.request.name), namespace=asked.request.namespace
-            )
+            for one in (journal_name(asked.request.name), record_name(asked.request.name)):
+                await cluster.delete(CONFIG_MAPS, one, namespace=asked.request.namespace)
         case Step.EXPIRE:
             meta = body["metadata"]
             await cluster.delete(
@@ -233,6 +232,7 @@ async def _adopt(cluster: Cluster, body: Body, asked: Wanted) -> None:
     name, namespace = meta["name"], meta["namespace"]
     made: list[tuple[Kind, str]] = [
         (CONFIG_MAPS, record_name(name)),
+        (CONFIG_MAPS, journal_name(name)),
         (SECRETS, f"{name}-token"),
         (LEASES, f"{name}-controller"),
     ]

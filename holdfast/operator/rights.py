@@ -1,8 +1,8 @@
 """The rights of the operator: what it does itself, and what it hands on to controllers.
 
 Kubernetes lets nobody give a right that he does not have, so the operator has every right of the
-controllers it makes; those have them for the objects of their own job only. Printed by
-`python -m holdfast.operator.rights`, kept in deploy/rbac.
+controllers it makes; those have them for the objects of their own job only. `make docs` writes
+them to deploy/rbac.
 """
 
 from collections.abc import Iterator
@@ -117,9 +117,5 @@ def role() -> Body:
 
 def as_yaml() -> str:
     """As a file of deploy/rbac."""
-    head = "# Written by `python -m holdfast.operator.rights`. Change the code, not this.\n"
+    head = "# Written by `make docs`. Change holdfast/operator/rights.py, not this.\n"
     return head + yaml.safe_dump(role(), sort_keys=False, default_flow_style=None, width=100)
-
-
-if __name__ == "__main__":
-    print(as_yaml(), end="")

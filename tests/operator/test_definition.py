@@ -177,7 +177,7 @@ def test_columns_show_what_the_status_has() -> None:
 
 def test_the_file_that_is_deployed_is_current() -> None:
     said = (ROOT / "deploy" / "crd" / "trainingjob.yaml").read_text()
-    assert said == as_yaml(), "holdfast schema --crd > deploy/crd/trainingjob.yaml"
+    assert said == as_yaml(), "run `make docs`"
 
 
 def test_holdfast_schema_prints_it(capsys: pytest.CaptureFixture[str]) -> None:

@@ -191,7 +191,7 @@ async def test_a_job_is_made_owned_followed_and_told_of(it: Site) -> None:
         body = it.get(kind, name)
         assert body is not None, f"{kind.kind} {name}"
         assert body["metadata"]["ownerReferences"][0]["kind"] == "TrainingJob"
-    assert it.marks()["Accepted"] == "True"
+    await it.until(lambda: it.marks().get("Accepted") == "True")
     it.publish("running")
     await it.until(lambda: it.marks().get("Running") == "True")
     assert it.status()["step"] == 41 and it.status()["nodes"] == "1/2"
@@ -199,8 +199,8 @@ async def test_a_job_is_made_owned_followed_and_told_of(it: Site) -> None:
     await it.until(lambda: it.marks().get("Recovering") == "True")
     it.publish("succeeded", "succeeded")
     await it.until(lambda: it.marks().get("Complete") == "True")
-    reasons = {event["reason"] for event in it.store.all(EVENTS, "default")}
-    assert {"Waiting", "Running", "Recovering", "Restarted", "Succeeded"} <= reasons
+    told = {"Waiting", "Running", "Recovering", "Restarted", "Succeeded"}
+    await it.until(lambda: told <= {e["reason"] for e in it.store.all(EVENTS, "default")})
 
 
 @on_site
@@ -267,6 +267,8 @@ async def test_suspend_stops_cleanly_and_resume_starts_anew_with_the_new_spec(it
     await it.apply(training_job(kubernetes=JOB_ENGINE))
     first = (await it.until(lambda: it.get(JOBS, "run")))["metadata"]["uid"]
     it.publish("running")
+    labels = {"holdfast.dev/job": "run"}
+    it.store.create(CONFIG_MAPS, "default", {"metadata": {"name": "run-journal", "labels": labels}})
     await it.until(lambda: it.marks().get("Running") == "True")
     it.edit(suspend(True))
 
@@ -285,7 +287,8 @@ async def test_suspend_stops_cleanly_and_resume_starts_anew_with_the_new_spec(it
     again = await it.until(lambda: it.get(JOBS, "run"))
     assert again["metadata"]["uid"] != first
     assert again["spec"]["completions"] == 3
-    assert it.get(CONFIG_MAPS, "run-record") is None, "the next run is not the last one"
+    for name in ("run-record", "run-journal"):
+        assert it.get(CONFIG_MAPS, name) is None, "the next run is not the last one"
     await it.until(lambda: it.marks()["Suspended"] == "False")
 
 

@@ -87,4 +87,4 @@ def test_every_kind_in_the_tables_is_made_by_some_job() -> None:
 
 def test_the_file_that_is_deployed_is_current() -> None:
     said = (ROOT / "deploy" / "rbac" / "role.yaml").read_text()
-    assert said == as_yaml(), "python -m holdfast.operator.rights > deploy/rbac/role.yaml"
+    assert said == as_yaml(), "run `make docs`"

@@ -18,6 +18,7 @@ from holdfast.drivers.kubernetes.cluster import (
     CONFIG_MAPS,
     DEPLOYMENTS,
     JOBS,
+    NODES,
     PODS,
     Cluster,
 )
@@ -27,6 +28,7 @@ from holdfast.operator.federation.run import Federation, locked, places_of, read
 from holdfast.spec import Job, job_from_dict
 from holdfast.status import JobStatus
 from tests.drivers.kubernetes.cluster.fake import FakeCluster, cluster
+from tests.drivers.kubernetes.cluster.machines import node
 from tests.operator.asking import spec
 
 ARCHIVE = {"archive": {"url": "s3://bucket/runs"}}
@@ -66,7 +68,10 @@ class Sites:
         return any(store.all(kind, "default") for kind in kinds)
 
     def admit(self, name: str) -> None:
-        """Its machines take the pods: one node, and the controller, which runs."""
+        """Its machine takes the pods, a node and the controller, and says that they run."""
+        machine = node("m", {}, {})
+        machine["spec"]["unschedulable"] = True  # nothing but these
+        self.fakes[name].store.create(NODES, "", machine)
         for role in ("node", "controller"):
             labels = {"holdfast.dev/job": "run", "holdfast.dev/role": role}
             body = {
@@ -99,7 +104,9 @@ class Sites:
         return self.roles()
 
     async def gone(self, name: str, now: float) -> None:
-        """Look again until the cluster has removed everything."""
+        """Look again until the cluster has removed everything; pods go with their machine."""
+        if self.fakes[name].store.find(NODES, "", "m") is not None:
+            self.fakes[name].store.delete(NODES, "", "m")
         while self.has(name) or self.roles()[list(self.fakes).index(name)] is not Role.IDLE:
             await self.step(now)
 
