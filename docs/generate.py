@@ -27,6 +27,7 @@ from holdfast.drivers.kubernetes.manifests.checks.frameworks import MANAGED, PLA
 from holdfast.drivers.kubernetes.manifests.checks.limits import LIMITS, MODES  # noqa: E402
 from holdfast.drivers.kubernetes.manifests.gang import NATIVE_SINCE, possible  # noqa: E402
 from holdfast.errors import SLUGS, ExitStatus  # noqa: E402
+from holdfast.operator import definition, rights  # noqa: E402
 from holdfast.simulation.scenario import Mix, Scenario, shipped  # noqa: E402
 from holdfast.spec.cluster import ENGINES, Engine  # noqa: E402
 from holdfast.spec.load import job_schema  # noqa: E402
@@ -462,12 +463,17 @@ PAGES = {
 }
 
 
+DEPLOYED = {"crd/trainingjob.yaml": definition.as_yaml, "rbac/role.yaml": rights.as_yaml}
+
+
 def main() -> None:
-    """Write every page."""
+    """Write every page, and what is installed in a cluster."""
     REFERENCE.mkdir(parents=True, exist_ok=True)
     for name, page in PAGES.items():
         (REFERENCE / name).write_text(NOTICE + page())
     manifests.write()
+    for path, text in DEPLOYED.items():
+        (ROOT / "deploy" / path).write_text(text())
 
 
 if __name__ == "__main__":

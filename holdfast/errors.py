@@ -305,6 +305,11 @@ SLUGS: dict[str, Slug] = {
         "The port on which an agent answers probes is taken or cannot be used: with the host's "
         "network, machines share their ports with everything that runs there.",
     ),
+    "clusters-missing": Slug(
+        ExitStatus.USAGE,
+        "`holdfast federate` runs a managed job in the first of several clusters that admits it. "
+        "The job file names none under `clusters`, or asks for plain mode. Nothing was started.",
+    ),
     "run-unavailable": Slug(
         ExitStatus.USAGE,
         "holdfast.train was asked for something that only works after join(), or join() was "

@@ -11,12 +11,14 @@ from holdfast.cli import (
     delete,
     doctor,
     explain,
+    federate,
     goodput,
     incidents,
     lint,
     listing,
     logs,
     nodes,
+    operator,
     render,
     resume,
     run,
@@ -82,5 +84,7 @@ app.command("simulate")(simulate.simulate)
 app.command("doctor")(doctor.doctor)
 app.command("explain")(explain.explain)
 app.command("version")(version.version)
+app.command("federate")(federate.federate)
+app.command("operator")(operator.operator)
 app.command("controller", hidden=True)(drive)
 app.command("agent", hidden=True)(agent)

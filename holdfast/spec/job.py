@@ -23,6 +23,7 @@ from holdfast.spec.cluster import (
     Schedule,
     Sweep,
 )
+from holdfast.spec.clusters import ClusterChoice
 from holdfast.spec.network import Network
 from holdfast.spec.placement import Scheduling
 from holdfast.spec.resources import Image, Resources, Secret
@@ -169,6 +170,9 @@ class Job(Section):
     """Budget for drains."""
     monitoring: Monitoring = Monitoring()
     """Prometheus."""
+    clusters: tuple[ClusterChoice, ...] = Field(default=(), max_length=16)
+    """Clusters that may run the job, in the order in which `holdfast federate` asks them. More than
+    one takes `checkpoints.archive`, which the job goes on from in another."""
     overlay: Raw = {}
     """Merged strategically into the template of every pod, the controller's too, for what has no
     key of its own. A container called `main` is the one that works, `*` is every container."""
@@ -179,6 +183,17 @@ class Job(Section):
         if len(given) != 1:
             found = " and ".join(given) if given else "none of them"
             raise ValueError(f"give exactly one of script, module and command (found {found})")
+        return self
+
+    @model_validator(mode="after")
+    def _may_move(self) -> Self:
+        places = [(choice.context, choice.namespace) for choice in self.clusters]
+        if len(set(places)) < len(places):
+            raise ValueError("clusters: one is named twice")
+        if len(places) > 1 and self.checkpoints.archive is None:
+            raise ValueError(
+                "clusters: a job that may move needs checkpoints.archive, where it goes on from"
+            )
         return self
 
     @property

@@ -94,7 +94,15 @@ def job_schema() -> dict[str, Any]:
 
 def to_yaml(job: Job) -> str:
     """A job file that gives this job again; what equals the default is left out."""
-    data = job.model_dump(mode="json", exclude_defaults=True)
+    return _yaml(job.model_dump(mode="json", exclude_defaults=True))
+
+
+def as_given(job: Job) -> str:
+    """A job file with what was said and nothing else, be it a default: that may mean something."""
+    return _yaml(job.model_dump(mode="json", exclude_unset=True))
+
+
+def _yaml(data: Mapping[str, Any]) -> str:
     return yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
 
 

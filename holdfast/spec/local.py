@@ -11,7 +11,7 @@ LOCAL = frozenset(("pytorch", "command"))
 CLUSTER = (
     "kubernetes", "image", "secrets", "resources", "network", "datasets", "checkpoints",
     "scheduling", "lifetime", "schedule", "elasticity", "roles", "mpi", "metadata", "access",
-    "disruption", "monitoring", "overlay",
+    "disruption", "monitoring", "clusters", "overlay",
 )  # fmt: skip
 """Sections that a local run has no use for."""
 

@@ -42,6 +42,7 @@ SETTINGS: dict[str, Setting] = {
     "env": Setting({"A": "1"}),
     "workdir": Setting("/work"),
     "code": Setting("."),
+    "clusters": Setting([{"context": "east"}]),
     "nodes.count": Setting(7),
     "nodes.spares": Setting(3),
     "workers_per_node": Setting(3),

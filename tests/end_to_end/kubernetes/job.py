@@ -12,6 +12,7 @@ from holdfast.drivers.kubernetes.pods import Pod
 from tests.end_to_end.kubernetes.cluster import DEADLINE_S, RealCluster, until
 
 ROOT = Path(__file__).resolve().parents[3]
+SMALL = ("--layers", "2", "--width", "64", "--context", "64", "--batch-size", "4")
 IMAGE = "holdfast-e2e"  # what the overlay replaces
 
 
@@ -32,7 +33,8 @@ class ClusterJob:
             "image": {"name": IMAGE, "root": True},  # whoever the image runs as
             "code": name,
             "script": script,
-            "args": [*args, "--steps", str(steps)],
+            "args": [*args, "--steps", str(steps), *SMALL],
+            "env": {"OMP_NUM_THREADS": "1"},
             "nodes": {"count": 2, "spares": 1},
             "workers_per_node": 1,
             "resources": {"cpu": "500m", "memory": "1500Mi", "shm": "256Mi"},

@@ -77,6 +77,7 @@ LIMITS: dict[str, Limit] = {
     "kubernetes.mpi_version": Limit(both("mpijob"), "only MPIJobs have these versions"),
     "access.cordon": AGENTS,
     "monitoring": AGENTS,
+    "clusters": AGENTS,
     "elasticity": ELASTIC,
     "roles": TENSORFLOW,
     "mpi.slots_per_node": MPIRUN,
@@ -118,9 +119,10 @@ LIMITS: dict[str, Limit] = {
 
 FROM_FILE = frozenset(
     ("args", "env", "image.python", "workers_per_node", "warm", "snapshots", "recovery", "logs",
-     "resources.state", "network.ports.stores", "elasticity")
+     "resources.state", "network.ports.stores", "elasticity", "clusters")
 )  # fmt: skip
-"""Settings that agents and controller read from the job file, so that no manifest shows them."""
+"""Settings that agents, controller or federation read from the job file, so that no manifest shows
+them."""
 
 
 def honours(path: str, engine: Engine, mode: Mode) -> bool:

@@ -12,7 +12,7 @@ from holdfast.drivers.kubernetes.manifests.overlay import merged
 from holdfast.drivers.kubernetes.manifests.part import Part
 from holdfast.drivers.kubernetes.manifests.request import Body, Request
 from holdfast.drivers.kubernetes.manifests.support.services import METRICS_PORT
-from holdfast.spec.load import to_yaml
+from holdfast.spec.load import as_given
 
 HOME = "/var/lib/holdfast"
 SMALL = Part(role="controller", small=True)
@@ -28,7 +28,7 @@ def configuration(request: Request) -> list[Body]:
     job = request.job
     if job.code is not None:  # it is the working folder there
         job = job.model_copy(update={"code": "."})
-    data = {"job.yaml": to_yaml(job)}
+    data = {"job.yaml": as_given(job)}
     return [{"apiVersion": "v1", "kind": "ConfigMap", "metadata": made, "data": data}]
 
 

@@ -1,0 +1,74 @@
+"""`holdfast operator`: what the operator's Deployment runs."""
+
+import os
+from typing import Annotated
+
+import typer
+
+from holdfast.cli.output import talk
+from holdfast.errors import Error
+
+PROBES = 8081
+
+
+def operator(
+    namespace: Annotated[
+        str | None,
+        typer.Option(
+            "--namespace", "-n", help="Look after this namespace. Default: that of the context."
+        ),
+    ] = None,
+    all_namespaces: Annotated[
+        bool, typer.Option("--all-namespaces", "-A", help="Look after all of them.")
+    ] = False,
+    context: Annotated[
+        str | None, typer.Option("--context", help="Context of the kubeconfig.")
+    ] = None,
+    port: Annotated[int, typer.Option("--port", help="Port for /live and /ready.")] = PROBES,
+) -> None:
+    """Run the operator for TrainingJobs, until SIGTERM. docs/guides/operate.md installs it."""
+    if namespace is not None and all_namespaces:
+        raise Error(
+            "usage",
+            "--namespace and --all-namespaces exclude each other",
+            why="the operator looks after one namespace or after all",
+            help="holdfast operator --all-namespaces",
+        )
+    import asyncio
+
+    try:
+        asyncio.run(_operate(context, namespace, all_namespaces, port))
+    except asyncio.CancelledError:
+        return
+
+
+async def _operate(context: str | None, namespace: str | None, everywhere: bool, port: int) -> None:
+    from holdfast.drivers.kubernetes.api import opened
+    from holdfast.operator.loop import EVERYWHERE, Operator, operate
+    from holdfast.operator.probe import serve_probes
+
+    _end_at_signals()
+    cluster = await opened(context, namespace or os.environ.get("HOLDFAST_NAMESPACE"))
+    try:
+        made = Operator(cluster, EVERYWHERE if everywhere else cluster.namespace)
+        await serve_probes(port, lambda: made.ready)
+        talk(f"looks after {'all namespaces' if everywhere else cluster.namespace}")
+        await operate(cluster, made, _me())
+        talk("the lease was lost: another copy goes on")
+    finally:
+        await cluster.close()
+
+
+def _me() -> str:
+    return os.environ.get("HOSTNAME") or f"pid-{os.getpid()}"
+
+
+def _end_at_signals() -> None:
+    """SIGTERM gives the lease back, so that the next copy need not wait for its end."""
+    import asyncio
+    import signal
+
+    task = asyncio.current_task()
+    assert task is not None
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)

@@ -1,0 +1,1 @@
+"""The operator for the TrainingJob resource, and the federation of clusters."""

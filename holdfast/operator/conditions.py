@@ -1,0 +1,132 @@
+"""The status of a TrainingJob: what people and other programs read of it.
+
+Made anew each time from what is known; of what it said before only the times at which conditions
+changed and the digest of the spec that runs are kept. Conditions are those that `kubectl wait` and
+queues look for; the phase is one word for people.
+"""
+
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from holdfast.drivers.kubernetes.manifests.request import Body
+from holdfast.operator.decide import Decision
+from holdfast.operator.definition import CONDITIONS
+from holdfast.status import JobStatus
+
+WORDS = {"gave_up": "GaveUp"}
+ENDED = ("succeeded", "failed", "gave_up", "stopped")
+
+
+class Fact(NamedTuple):
+    """What a condition says."""
+
+    holds: bool
+    reason: str
+    message: str = ""
+
+
+def status_of(
+    old: Body,
+    decision: Decision,
+    record: JobStatus | None,
+    *,
+    outcome: str | None,
+    waiting_for: str | None,
+    nodes: int,
+    generation: int,
+    now: float,
+) -> Body:
+    """The new status; `old` is what the object has now."""
+    phase = decision.phase or _phase(record, outcome)
+    facts = _facts(decision, phase, record, outcome)
+    found: Body = {
+        "phase": phase,
+        "observedGeneration": generation,
+        "startedSpec": old.get("startedSpec"),
+        "waitingFor": (record.waiting_for if record and not outcome else None) or waiting_for,
+        "outcome": outcome,
+        "conditions": _conditions(old, facts, generation, now),
+        **_numbers(record, nodes),
+    }
+    if outcome is not None:
+        found["completionTime"] = old.get("completionTime") or stamp(now)
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def _phase(record: JobStatus | None, outcome: str | None) -> str:
+    word = outcome or (record.phase if record is not None else "waiting")
+    return WORDS.get(word, word.capitalize())
+
+
+def _numbers(record: JobStatus | None, nodes: int) -> Body:
+    if record is None:
+        return {"nodes": f"0/{nodes}"}
+    training = sum(node.rank is not None for node in record.nodes)
+    return {
+        "nodes": f"{training}/{nodes}",
+        "step": record.step,
+        "ettr": round(record.ettr, 4),
+        "restarts": record.restarts_count,
+        "incidents": record.incidents_count,
+        "attempt": record.attempt,
+        "why": record.why,
+        "startTime": stamp(record.started_at),
+    }
+
+
+def _facts(
+    decision: Decision, phase: str, record: JobStatus | None, outcome: str | None
+) -> dict[str, Fact]:
+    why = (record.why if record is not None else None) or ""
+    refused = phase in ("Rejected", "Blocked")
+    now = phase.replace(" ", "")
+    ended = outcome is not None
+    return {
+        "Accepted": Fact(not refused, decision.reason or "Accepted", decision.message)
+        if refused or decision.reason == "ChangeWaits"
+        else Fact(True, "Accepted"),
+        "Running": Fact(phase == "Running", now, why),
+        "Recovering": Fact(phase == "Recovering", now, why),
+        "Suspended": Fact(phase == "Suspended", decision.reason or now, decision.message)
+        if phase in ("Suspended", "Suspending")
+        else Fact(False, "NotSuspended"),
+        "Complete": Fact(outcome == "succeeded", now if ended else "NotEnded", why),
+        "Failed": Fact(ended and outcome != "succeeded", now if ended else "NotEnded", why),
+    }
+
+
+def _conditions(old: Body, facts: dict[str, Fact], generation: int, now: float) -> list[Body]:
+    before = {c["type"]: c for c in old.get("conditions") or []}
+    found = []
+    for kind in CONDITIONS:
+        fact, last = facts[kind], before.get(kind, {})
+        told = "True" if fact.holds else "False"
+        kept = last.get("status") == told and _marks(last) == _marks({"reason": fact.reason})
+        found.append(
+            {
+                "type": kind,
+                "status": told,
+                "reason": fact.reason,
+                "message": fact.message[:1024],
+                "observedGeneration": generation,
+                "lastTransitionTime": last["lastTransitionTime"] if kept else stamp(now),
+            }
+        )
+    return found
+
+
+def _marks(condition: Body) -> bool:
+    """Since when a stop is under way has to be known, though the condition is false before too."""
+    return bool(condition.get("reason") == "Stopping")
+
+
+def stamp(at: float) -> str:
+    """A time as Kubernetes writes it."""
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def seconds(text: str | None) -> float | None:
+    """A time that Kubernetes wrote, in seconds since the epoch."""
+    if text is None:
+        return None
+    return datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC).timestamp()

@@ -1,0 +1,136 @@
+"""What to do about one TrainingJob, given everything that is known of it: a pure function.
+
+Level-triggered: it looks at what is, never at what has just changed, so that an operator that was
+away, or heard something twice, ends up at the same place. The only memory is the status of the
+object itself: which spec the job was made from, and that it was suspended.
+
+A job that runs is never changed. What is missing is made again; a new spec waits until the job has
+been suspended and resumed; an operator of a newer version leaves the old objects as they are.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from holdfast.drivers.kubernetes.manifests.request import Body
+from holdfast.status import JobStatus
+
+STOP_LIMIT_S = 120.0  # beyond the job's own grace time, for a controller to stop its job
+SOON_S = 1.0
+WATCH_S = 60.0  # between two looks at whether everything is still there
+BLOCKED_S = 30.0
+
+
+class Step(StrEnum):
+    """What to do now."""
+
+    WATCH = "watch"  # nothing but telling how it stands
+    MAKE = "make"  # everything that is missing
+    ASK_STOP = "ask_stop"
+    CLEAR = "clear"  # what makes pods, and the pods
+    RENEW = "renew"  # the same, and the record of the run that was suspended
+    EXPIRE = "expire"  # the TrainingJob itself
+
+
+@dataclass(frozen=True)
+class Known:
+    """Everything that counts. Times are seconds since the epoch."""
+
+    status: Body  # of the TrainingJob, as it was left
+    suspend: bool
+    keep_s: int | None
+    digest: str
+    managed: bool
+    stop_limit_s: float
+    record: JobStatus | None
+    outcome: str | None  # from the record, or in plain mode from the engine's object
+    there: int  # how many of the objects that make pods exist
+    foreign: str | None  # an object of somebody else in the place of one of ours
+    retired: bool  # the controller has no pod any more, and should have none
+    now: float
+    ended_at: float | None = None
+    stopping_since: float | None = None
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What to do, what to say, and when to look again (None: when something changes)."""
+
+    step: Step
+    phase: str | None = None  # None: as the record says
+    reason: str = ""
+    message: str = ""
+    after_s: float | None = WATCH_S
+
+
+def decide(known: Known) -> Decision:
+    """What to do next."""
+    if known.foreign is not None:
+        return _taken(known.foreign)
+    if known.outcome not in (None, "stopped"):
+        return _ended(known)
+    if known.suspend:
+        return _suspend(known)
+    if _was_suspended(known.status):
+        return _resume(known)
+    if known.outcome is not None:
+        return _ended(known)
+    return _run(known)
+
+
+def _taken(what: str) -> Decision:
+    message = f"{what} is there and is not of this job; delete it, or choose another name"
+    return Decision(Step.WATCH, "Blocked", "NameTaken", message, BLOCKED_S)
+
+
+def _ended(known: Known) -> Decision:
+    if known.keep_s is None or known.ended_at is None:
+        return Decision(Step.WATCH, after_s=None)
+    left = known.ended_at + known.keep_s - known.now
+    return Decision(Step.EXPIRE) if left <= 0 else Decision(Step.WATCH, after_s=left)
+
+
+def _suspend(known: Known) -> Decision:
+    if known.there == 0:
+        return Decision(Step.WATCH, "Suspended", "Suspended", "lifetime.suspend is true", None)
+    stopped = known.outcome is not None or known.record is None or not known.managed
+    since = known.stopping_since
+    late = since is not None and known.now - since > known.stop_limit_s
+    if stopped or late:
+        return Decision(Step.CLEAR, "Suspending", "Stopping", "what is left is removed", SOON_S)
+    told = "the job has been asked to stop"
+    return Decision(Step.ASK_STOP, "Suspending", "Stopping", told, 10.0)
+
+
+def _resume(known: Known) -> Decision:
+    """Anew: nothing of the run that was suspended may be taken for one of the next."""
+    running = known.outcome is None and known.record is not None and known.there > 0
+    if running and _condition(known.status, "Suspended").get("status") != "True":
+        told = "it stops, and starts again then"
+        return Decision(Step.ASK_STOP, "Suspending", "Stopping", told, 10.0)
+    if known.there or known.record is not None:
+        told = "what is left of the run before is removed"
+        return Decision(Step.RENEW, "Suspended", "Resuming", told, SOON_S)
+    return Decision(Step.MAKE)
+
+
+def _run(known: Known) -> Decision:
+    started = known.status.get("startedSpec")
+    if not started and known.record is not None:
+        return _taken("the record of an earlier job of this name")
+    if known.retired:
+        told = "its controller is scaled to 0, by somebody or because the job has ended"
+        return Decision(Step.WATCH, None, "ControllerScaledDown", told)
+    if started and started != known.digest and known.there:
+        told = "the spec has changed under the running job: suspend and resume it to apply that"
+        return Decision(Step.WATCH, None, "ChangeWaits", told)
+    return Decision(Step.MAKE)
+
+
+def _was_suspended(status: Body) -> bool:
+    condition = _condition(status, "Suspended")
+    return condition.get("status") == "True" or condition.get("reason") == "Stopping"
+
+
+def _condition(status: Body, kind: str) -> Body:
+    found: Body = next((c for c in status.get("conditions") or [] if c["type"] == kind), {})
+    return found

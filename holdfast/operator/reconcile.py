@@ -1,0 +1,254 @@
+"""One TrainingJob brought closer to what it asks for: look, decide, say so, act.
+
+The status is written before anything is made or deleted, so that an operator that dies in between
+finds out what it was about to do. Every act may be done twice.
+"""
+
+import time
+from collections.abc import Callable
+from typing import assert_never
+
+import msgspec
+
+from holdfast.drivers.kubernetes.cluster import (
+    CONFIG_MAPS,
+    LEASES,
+    PODS,
+    SECRETS,
+    ApiError,
+    Cluster,
+    DeniedError,
+    InvalidError,
+    Kind,
+    NotFoundError,
+)
+from holdfast.drivers.kubernetes.driver import STOP
+from holdfast.drivers.kubernetes.manifests.names import JOB
+from holdfast.drivers.kubernetes.manifests.request import Body
+from holdfast.drivers.kubernetes.pods import Pod
+from holdfast.drivers.kubernetes.record import journal_name, record_name
+from holdfast.errors import Error
+from holdfast.operator import events
+from holdfast.operator.conditions import status_of
+from holdfast.operator.decide import BLOCKED_S, Decision, Known, Step, decide
+from holdfast.operator.definition import TRAINING_JOBS
+from holdfast.operator.sight import Sight, look
+from holdfast.operator.wanted import Wanted, owner_of, place, wanted
+
+Key = tuple[str, str]  # namespace and name
+
+
+class _Meta(msgspec.Struct, rename="camel"):
+    name: str
+    owner_references: list[Body] = []
+
+
+class _Owned(msgspec.Struct):
+    metadata: _Meta
+
+
+async def reconcile(
+    cluster: Cluster,
+    key: Key,
+    version: tuple[int, int],
+    *,
+    whole: bool = True,
+    figures: bool = True,
+    clock: Callable[[], float] = time.time,
+) -> float | None:
+    """Do what there is to do; seconds until the next look, None if only news call for one.
+
+    `whole`: look after every object of the job, not only after those that make pods. `figures`:
+    news of step and ETTR alone are worth a write. Raises `ApiError` where the same may succeed
+    later.
+    """
+    namespace, name = key
+    try:
+        body = await cluster.get(TRAINING_JOBS, name, namespace=namespace)
+    except NotFoundError:
+        return None
+    if body["metadata"].get("deletionTimestamp"):
+        return None
+    try:
+        asked = wanted(body, version)
+    except Error as error:
+        told = f"{error.what}: {error.why} ({error.slug})"
+        decision = Decision(Step.WATCH, "Rejected", "SpecInvalid", told, None)
+        await _tell(cluster, body, decision, None, None, clock())
+        return None
+    sight = await look(cluster, body, asked, clock())
+    decision = decide(sight.known)
+    if decision.step is Step.MAKE:
+        unsure = whole or bool(sight.missing) or sight.known.status.get("phase") == "Blocked"
+        body = await _begin(cluster, body, sight.known)
+        decision = await _make(cluster, body, asked) if unsure else decision
+    await _tell(cluster, body, decision, sight, asked, clock(), figures=figures)
+    await _act(cluster, body, decision, asked)
+    return decision.after_s
+
+
+async def _begin(cluster: Cluster, body: Body, known: Known) -> Body:
+    """Remember which spec the job is made from, before anything of it is there."""
+    started = known.status.get("startedSpec")
+    if started == known.digest or (started and known.there):
+        return body
+    return await _patched(cluster, body, {"startedSpec": known.digest})
+
+
+async def _patched(cluster: Cluster, body: Body, status: Body) -> Body:
+    meta = body["metadata"]
+    return await cluster.patch(
+        TRAINING_JOBS,
+        meta["name"],
+        {"status": status},
+        part="status",
+        namespace=meta["namespace"],
+    )
+
+
+async def _tell(
+    cluster: Cluster,
+    body: Body,
+    decision: Decision,
+    sight: Sight | None,
+    asked: Wanted | None,
+    now: float,
+    *,
+    figures: bool = True,
+) -> None:
+    """Write the status if it says anything new, and what has changed as events."""
+    meta, old = body["metadata"], body.get("status") or {}
+    new = status_of(
+        old,
+        decision,
+        sight.record if sight else None,
+        outcome=sight.known.outcome if sight else None,
+        waiting_for=sight.waiting_for if sight else None,
+        nodes=asked.request.nodes if asked else 0,
+        generation=meta.get("generation", 1),
+        now=now,
+    )
+    if new == old or not (figures or _but_figures(new) != _but_figures(old)):
+        return
+    made = await _patched(cluster, body, {**dict.fromkeys(old), **new})  # what is gone goes
+    await events.post(cluster, made, events.said(old, new), now)
+
+
+def _but_figures(status: Body) -> Body:
+    return {key: value for key, value in status.items() if key not in ("step", "ettr")}
+
+
+async def _act(cluster: Cluster, body: Body, decision: Decision, asked: Wanted) -> None:
+    """Everything but making."""
+    match decision.step:
+        case Step.WATCH | Step.MAKE:
+            pass
+        case Step.ASK_STOP:
+            await _ask_stop(cluster, asked)
+        case Step.CLEAR:
+            await _clear(cluster, asked)
+        case Step.RENEW:
+            await _clear(cluster, asked)
+            for one in (journal_name(asked.request.name), record_name(asked.request.name)):
+                await cluster.delete(CONFIG_MAPS, one, namespace=asked.request.namespace)
+        case Step.EXPIRE:
+            meta = body["metadata"]
+            await cluster.delete(
+                TRAINING_JOBS, meta["name"], uid=meta["uid"], namespace=meta["namespace"]
+            )
+        case never:
+            assert_never(never)
+
+
+async def _make(cluster: Cluster, body: Body, asked: Wanted) -> Decision:
+    """Make what is missing; what is there is left as it is. A refusal is a decision to wait."""
+    try:
+        for wish in asked.objects:
+            if not await _is_there(cluster, wish):
+                await cluster.apply(wish)
+        await _adopt(cluster, body, asked)
+    except ApiError as error:
+        if error.transient:
+            raise
+        return Decision(Step.WATCH, "Blocked", _reason(error), _told(error), BLOCKED_S)
+    return Decision(Step.MAKE)
+
+
+def _told(error: ApiError) -> str:
+    if isinstance(error, NotFoundError):
+        return f"the cluster does not know a kind that the engine needs: {error.message}"
+    return error.message
+
+
+def _reason(error: ApiError) -> str:
+    match error:
+        case DeniedError() if "exceeded quota" in error.message:
+            return "QuotaExceeded"
+        case DeniedError():
+            return "Forbidden"
+        case NotFoundError():
+            return "KindMissing"
+        case InvalidError():
+            return "Refused"
+        case _:
+            return "Conflict"
+
+
+async def _is_there(cluster: Cluster, body: Body) -> bool:
+    kind, name, namespace = place(body)
+    try:
+        await cluster.get(kind, name, namespace=namespace)
+    except NotFoundError:
+        return False
+    return True
+
+
+async def _ask_stop(cluster: Cluster, asked: Wanted) -> None:
+    """As `holdfast stop` does: the controller reads it, whenever it is there."""
+    name, namespace = f"{asked.request.name}-job", asked.request.namespace
+    patch = {"metadata": {"annotations": {STOP: "gently"}}}
+    try:
+        await cluster.patch(CONFIG_MAPS, name, patch, namespace=namespace)
+    except NotFoundError:
+        return
+
+
+async def _clear(cluster: Cluster, asked: Wanted) -> None:
+    """Remove what makes pods, then the pods: nobody is to make them anew."""
+    for body in reversed(asked.moving):
+        kind, name, namespace = place(body)
+        await cluster.delete(kind, name, namespace=namespace)
+    namespace = asked.request.namespace
+    labels = f"{JOB}={asked.request.name}"
+    for pod in (await cluster.listed(PODS, Pod, labels=labels, namespace=namespace)).items:
+        await cluster.delete(PODS, pod.metadata.name, uid=pod.uid, namespace=namespace)
+
+
+async def _adopt(cluster: Cluster, body: Body, asked: Wanted) -> None:
+    """What the controller has made goes with the TrainingJob too."""
+    if not asked.request.managed:
+        return
+    meta = body["metadata"]
+    name, namespace = meta["name"], meta["namespace"]
+    made: list[tuple[Kind, str]] = [
+        (CONFIG_MAPS, record_name(name)),
+        (CONFIG_MAPS, journal_name(name)),
+        (SECRETS, f"{name}-token"),
+        (LEASES, f"{name}-controller"),
+    ]
+    if asked.request.engine == "pods":
+        labels = f"{JOB}={name}"
+        pods = (await cluster.listed(PODS, _Owned, labels=labels, namespace=namespace)).items
+        made += [(PODS, pod.metadata.name) for pod in pods if not pod.metadata.owner_references]
+    for kind, one in made:
+        await _own(cluster, kind, one, namespace, owner_of(body))
+
+
+async def _own(cluster: Cluster, kind: Kind, name: str, namespace: str, owner: Body) -> None:
+    try:
+        found = await cluster.get(kind, name, namespace=namespace)
+        if not found["metadata"].get("ownerReferences"):
+            patch = {"metadata": {"ownerReferences": [owner]}}
+            await cluster.patch(kind, name, patch, namespace=namespace)
+    except NotFoundError:
+        return

@@ -1,0 +1,106 @@
+"""What no schema can say, in the expression language of the API server (CEL).
+
+They repeat what the model's validators and the checks of manifests refuse, so that `kubectl apply`
+refuses it at once; tests/operator holds each of them against the model. All else that can be wrong
+is told by the operator, as a condition of the job.
+"""
+
+from typing import NamedTuple
+
+from holdfast.operator.structural import Schema
+
+
+class Rule(NamedTuple):
+    """An expression that must be true, and what is said when it is not."""
+
+    rule: str
+    message: str
+
+
+def _exactly_one(*keys: str) -> Rule:
+    tests = ", ".join(f"has(self.{key})" for key in keys)
+    return Rule(
+        f"[{tests}].filter(given, given).size() == 1",
+        f"give exactly one of {', '.join(keys[:-1])} and {keys[-1]}",
+    )
+
+
+_LISTED = "(has(self.download) && self.download.size() > 0)"
+
+ROOT = Rule(
+    "size(self.metadata.name) <= 50 && !self.metadata.name.contains('.')",
+    "metadata.name: at most 50 lower-case letters, digits and dashes, as it names pods",
+)
+
+RULES: dict[str, tuple[Rule, ...]] = {
+    "": (
+        _exactly_one("script", "module", "command"),
+        Rule(
+            "self.kubernetes.mode != 'plain' || self.nodes.spares == 0",
+            "nodes.spares: only agents can wait, and mode plain has none",
+        ),
+        Rule(
+            "(self.kubernetes.engine == 'cronjob') == has(self.schedule)",
+            "schedule: a cronjob has to know when, and nothing else starts at times",
+        ),
+        Rule(
+            "!has(self.sweep) || (self.kubernetes.mode == 'plain' && "
+            "self.kubernetes.engine in ['job', 'cronjob'])",
+            "sweep: trials are the indexes of a Job or CronJob in mode plain",
+        ),
+        Rule(
+            "!has(self.sweep) || (self.nodes.count == 1 && !has(self.elasticity))",
+            "sweep: trials do not know each other, each is one pod alone",
+        ),
+        Rule(
+            "!has(self.elasticity) || self.elasticity.min_nodes <= self.nodes.count",
+            "elasticity.min_nodes is larger than nodes.count",
+        ),
+        Rule(
+            "!has(self.elasticity) || !has(self.elasticity.max_nodes) || "
+            "self.nodes.count <= self.elasticity.max_nodes",
+            "elasticity.max_nodes is smaller than nodes.count",
+        ),
+    ),
+    "sweep": (Rule("self.parallel <= self.trials", "parallel is larger than trials"),),
+    "secrets[]": (
+        Rule(
+            "(has(self.env) && self.env.size() > 0) || self.all_env || has(self.path)",
+            "say what it is for: env, all_env or path",
+        ),
+    ),
+    "resources.claims[]": (_exactly_one("template", "device_class"),),
+    "datasets[]": (
+        Rule(
+            f"!has(self.pvc) || (!has(self.host_path) && !{_LISTED})",
+            "a pvc excludes host_path and download",
+        ),
+        Rule(
+            f"[has(self.pvc), has(self.host_path) || {_LISTED}, has(self.url)]"
+            ".filter(given, given).size() == 1",
+            "give exactly one of pvc, host_path, url and download",
+        ),
+    ),
+    "checkpoints.local": (_exactly_one("host_path", "pvc_class"),),
+}
+"""Rules by the place of the section in the job file; `[]` stands for each item of a list."""
+
+ITEMS_MAX = 256
+"""Items of a list with rules: the API server wants to know what they cost at most."""
+
+
+def ruled(spec: Schema) -> Schema:
+    """The schema of a job with the rules in their places; `spec` itself is changed."""
+    for path, rules in RULES.items():
+        section = _at(spec, path)
+        section["x-kubernetes-validations"] = [rule._asdict() for rule in rules]
+    return spec
+
+
+def _at(schema: Schema, path: str) -> Schema:
+    for step in path.split(".") if path else ():
+        schema = schema["properties"][step.removesuffix("[]")]
+        if step.endswith("[]"):
+            schema["maxItems"] = ITEMS_MAX
+            schema = schema["items"]
+    return schema

@@ -1,0 +1,74 @@
+"""What `kubectl apply -k deploy` installs: whole, strict, and as restricted as our own pods."""
+
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.drivers.kubernetes.schemas import problems
+from tests.tidy.source import ROOT
+
+DEPLOY = ROOT / "deploy"
+OURS = ("crd", "rbac", "operator")
+FOLDERS = [DEPLOY, DEPLOY / "namespaced", DEPLOY / "rbac" / "cordon", *(DEPLOY / n for n in OURS)]
+Body = dict[str, Any]
+
+
+def bodies() -> list[Body]:
+    """The objects in our files."""
+    paths = [path for name in OURS for path in sorted((DEPLOY / name).rglob("*.yaml"))]
+    found: list[Body] = []
+    for path in [DEPLOY / "namespace.yaml", *paths]:
+        if path.name != "kustomization.yaml":
+            found += yaml.safe_load_all(path.read_text())
+    return found
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: path.name)
+def test_a_kustomization_names_what_is_there(folder: Path) -> None:
+    said = yaml.safe_load((folder / "kustomization.yaml").read_text())
+    for name in said["resources"]:
+        assert (folder / name).exists(), name
+
+
+def test_every_object_is_what_a_strict_server_takes() -> None:
+    for body in bodies():
+        if body["kind"] != "CustomResourceDefinition":
+            assert problems(body, "1.37") == [], body["metadata"]["name"]
+
+
+def test_the_operator_s_pods_meet_the_restricted_standard() -> None:
+    deployment = next(b for b in bodies() if b["kind"] == "Deployment")
+    spec = deployment["spec"]["template"]["spec"]
+    container = spec["containers"][0]["securityContext"]
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert container["allowPrivilegeEscalation"] is False
+    assert container["readOnlyRootFilesystem"] is True
+    assert container["capabilities"] == {"drop": ["ALL"]}
+    namespace = next(b for b in bodies() if b["kind"] == "Namespace")
+    label = "pod-security.kubernetes.io/enforce"
+    assert namespace["metadata"]["labels"][label] == "restricted"
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
+@pytest.mark.parametrize(
+    ("folder", "kinds"),
+    [
+        ("deploy", {"Namespace": 1, "CustomResourceDefinition": 1, "ClusterRole": 3,
+                    "ClusterRoleBinding": 1, "ServiceAccount": 1, "Deployment": 1,
+                    "PodDisruptionBudget": 1}),
+        ("deploy/namespaced", {"Role": 1, "RoleBinding": 1, "ServiceAccount": 1, "Deployment": 1,
+                               "PodDisruptionBudget": 1}),
+    ],
+)  # fmt: skip
+def test_kustomize_builds_it(folder: str, kinds: dict[str, int]) -> None:
+    built = subprocess.run(
+        ["kubectl", "kustomize", ROOT / folder], capture_output=True, text=True, check=True
+    ).stdout
+    made = [body["kind"] for body in yaml.safe_load_all(built)]
+    assert {kind: made.count(kind) for kind in made} == kinds
+    assert "image: holdfast\n" not in built, "the image has a place to be named"
