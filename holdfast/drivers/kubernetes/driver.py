@@ -225,7 +225,8 @@ class KubernetesDriver:
         await ending.finish(self._cluster, self._request, order.outcome, self._roster.pods.values())
 
     async def _until_all_left(self) -> None:
-        """Pods that wait for the end ask us for it, so we answer until they have ended too."""
+        """Until their pods have ended too: a launcher asks us for the end, and what is seen to have
+        ended by itself is left for people to read its output."""
         while self._board.links.connected or self._roster.running():
             self._all_gone.clear()
             await self._all_gone.wait()

@@ -97,8 +97,9 @@ class Roster:
         return f"{job}-{self._highest}"
 
     def running(self) -> bool:
-        """Whether a pod that is to end with the job runs still."""
-        return any(pod.running and not pod.ended for pod in self._launchers.values())
+        """Whether a pod that ends by itself with the job runs still."""
+        pods = [*self.pods.values(), *self._launchers.values()]
+        return any(pod.running and not pod.ended and not pod.leaving for pod in pods)
 
     def waiting_for(self, wanted: int) -> str | None:
         """What the pods are waiting for, in one line."""

@@ -114,3 +114,17 @@ def test_whatever_happens_a_node_goes_only_after_it_came(story: list[tuple[str, 
             assert [g.node for g in gone] == ([f"uid-{name}"] if name in there else [])
             there.discard(name)
         assert {p.metadata.name for p in roster.pods.values()} == there
+
+
+def test_at_the_end_pods_are_awaited_that_still_run_and_are_not_on_their_way_out() -> None:
+    roster = Roster(state("uid-a"))
+    assert not roster.running()
+    roster.see(pod("a"))
+    roster.see(pod("l", role="launcher"))
+    assert roster.running()
+    roster.see(ended("a", 0))
+    assert roster.running(), "the launcher does"
+    roster.see(ended("l", 0, role="launcher"))
+    assert not roster.running()
+    roster.see(pod("b", leaving=True))
+    assert not roster.running()
