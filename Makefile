@@ -29,7 +29,7 @@ test: lint
 	$(BIN)/python -m pytest -n 2
 
 bench: setup
-	set -e; for name in restart overhead controller simulation render watch; do \
+	set -e; for name in restart overhead controller simulation render watch agents; do \
 	    $(BIN)/python benchmarks/$$name.py --quick; done
 
 docs: setup

@@ -90,7 +90,8 @@ async def _next_events(controller: Controller, queue: Queue, clock: Clock) -> li
     deadline = controller.next_deadline()
     timeout = None if deadline is None else max(0.0, deadline - clock.now())
     with contextlib.suppress(TimeoutError):
-        events = [await asyncio.wait_for(queue.get(), timeout)]
+        async with asyncio.timeout(timeout):  # not wait_for: in 3.11 it may swallow a cancellation
+            events = [await queue.get()]
         while len(events) < BATCH and not queue.empty():
             events.append(queue.get_nowait())
         return events

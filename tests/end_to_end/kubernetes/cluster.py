@@ -40,14 +40,18 @@ OF_CONTAINERS = frozenset(
 DEADLINE_S = 240.0
 POLL_S = 0.5
 
-ENGINES: dict[str, str] = {  # engine → API group and version that the cluster has to serve
-    "pods": "v1",
-    "job": "batch/v1",
-    "jobset": "jobset.x-k8s.io/v1alpha2",
-    "pytorchjob": "kubeflow.org/v1",
-    "trainjob": "trainer.kubeflow.org/v1alpha1",
-    "volcano": "batch.volcano.sh/v1alpha1",
-    "mpijob": "kubeflow.org/v2beta1",
+ENGINES: dict[str, tuple[str, str]] = {  # engine → API and resource that the cluster has to serve
+    "pods": ("v1", "pods"),
+    "job": ("batch/v1", "jobs"),
+    "jobset": ("jobset.x-k8s.io/v1alpha2", "jobsets"),
+    "pytorchjob": ("kubeflow.org/v1", "pytorchjobs"),
+    "tfjob": ("kubeflow.org/v1", "tfjobs"),
+    "jaxjob": ("kubeflow.org/v1", "jaxjobs"),
+    "xgboostjob": ("kubeflow.org/v1", "xgboostjobs"),
+    "paddlejob": ("kubeflow.org/v1", "paddlejobs"),
+    "mpijob": ("kubeflow.org/v2beta1", "mpijobs"),
+    "trainjob": ("trainer.kubeflow.org/v1alpha1", "trainjobs"),
+    "volcano": ("batch.volcano.sh/v1alpha1", "jobs"),
 }
 
 
@@ -86,13 +90,13 @@ class RealCluster:
 
     def serves(self, engine: str) -> bool:
         """Whether the cluster has what this engine needs."""
-        api = ENGINES[engine]
+        api, plural = ENGINES[engine]
         path = f"/apis/{api}" if "/" in api else f"/api/{api}"
         try:
-            self.call(lambda c: c.ask(path))
+            found = self.call(lambda c: c.ask(path))
         except NotFoundError:
             return False
-        return True
+        return plural in {resource["name"] for resource in found["resources"]}
 
     def pods(self, job: str) -> list[Pod]:
         """Pods of a job that train or wait."""

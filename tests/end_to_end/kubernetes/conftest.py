@@ -31,7 +31,8 @@ def engine(request: pytest.FixtureRequest, cluster: RealCluster) -> str:
     """Every engine that the cluster has; choose one with -k."""
     name: str = request.param
     if not cluster.serves(name):
-        pytest.skip(f"the cluster does not serve {ENGINES[name]}, which engine {name} needs")
+        api, plural = ENGINES[name]
+        pytest.skip(f"the cluster does not serve {plural} of {api}, which engine {name} needs")
     return name
 
 
