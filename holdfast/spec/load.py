@@ -99,7 +99,8 @@ def to_yaml(job: Job) -> str:
 
 def as_given(job: Job) -> str:
     """A job file with what was said and nothing else, be it a default: that may mean something."""
-    return _yaml(job.model_dump(mode="json", exclude_unset=True))
+    said = job.model_dump(mode="json", exclude_unset=True)
+    return _yaml({key: value for key, value in said.items() if value not in (None, [], {})})
 
 
 def _yaml(data: Mapping[str, Any]) -> str:

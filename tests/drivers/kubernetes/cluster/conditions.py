@@ -1,5 +1,7 @@
 """Conditions in the status of an object."""
 
+from datetime import UTC, datetime
+
 from tests.drivers.kubernetes.cluster.refusal import Body
 
 
@@ -10,12 +12,14 @@ def is_true(body: Body, type_: str) -> bool:
 
 
 def set_condition(body: Body, type_: str, status: str, reason: str = "", message: str = "") -> None:
-    """Write a condition; the others stay."""
+    """Write a condition; the others stay. Its time is that of its last change of status."""
     conditions = body.setdefault("status", {}).setdefault("conditions", [])
-    said = {"type": type_, "status": status, "reason": reason, "message": message}
-    said = {key: value for key, value in said.items() if value}
+    said = {"type": type_, "status": status, "reason": reason or type_, "message": message}
+    said["lastTransitionTime"] = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     for index, old in enumerate(conditions):
         if old["type"] == type_:
+            if old["status"] == status and "lastTransitionTime" in old:
+                said["lastTransitionTime"] = old["lastTransitionTime"]
             conditions[index] = said
             return
     conditions.append(said)

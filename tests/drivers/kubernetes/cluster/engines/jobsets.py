@@ -178,7 +178,8 @@ class JobSets:
             mine = [job for job in jobs if _role(job) == replicated["name"]]
             active = sum(j.get("status", {}).get("active", 0) > 0 for j in mine)
             done = {n: sum(is_true(j, t) for j in mine) for n, t in ENDS.items()}
-            told.append({"name": replicated["name"], "active": active, **done})
+            others = {"ready": active, "suspended": 0}
+            told.append({"name": replicated["name"], "active": active, **others, **done})
 
         def edit(new: Body) -> None:
             status = new.setdefault("status", {})
