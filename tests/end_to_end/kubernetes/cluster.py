@@ -181,7 +181,7 @@ class RealCluster:
 
 def overlay_in(path: Path) -> dict[str, Any]:
     """The overlay of a file, however short it is: as in a job file, or only a pod's spec, or only
-    the keys of a container; containers that it does not call as we do stand for all of them."""
+    the keys of a container. Its containers stand for all that a pod has."""
     said: dict[str, Any] = yaml.safe_load(path.read_text()) or {}
     said = said.get("overlay", said)
     if not {"spec", "metadata"} & said.keys():
@@ -192,8 +192,8 @@ def overlay_in(path: Path) -> dict[str, Any]:
         said = {"spec": spec}
     containers = said.get("spec", {}).get("containers", [])
     for container in containers:
-        if container.get("name") not in ("main", "controller", "*"):
-            container["name"] = "*"
+        if container.get("name") != "controller":
+            container["name"] = "*"  # init containers and the controller need the image too
     return said
 
 

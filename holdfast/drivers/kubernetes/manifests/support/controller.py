@@ -105,7 +105,7 @@ def _container(request: Request) -> Body:
             {"name": "home", "mountPath": HOME},
             {"name": "tmp", "mountPath": "/tmp"},
         ],
-        "readinessProbe": {"tcpSocket": {"port": "controller"}, "periodSeconds": 5},
+        "readinessProbe": {"httpGet": {"path": "/metrics", "port": "metrics"}, "periodSeconds": 5},
         "securityContext": security.container(request, frozen=True),
     }
     return {key: value for key, value in found.items() if value}
