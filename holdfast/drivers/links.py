@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import hmac
 import http
-import logging
 from collections.abc import Callable
 from typing import Protocol
 
@@ -36,9 +35,6 @@ from holdfast.messages import (
     ToKeeper,
     Welcome,
 )
-
-logger = logging.getLogger(__name__)
-logger.addFilter(lambda record: record.getMessage() != "opening handshake failed")  # of scanners
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(ToController)
@@ -91,7 +87,6 @@ class Links:
             max_size=MAX_MESSAGE_BYTES,
             compression=None,
             ping_interval=None,  # reports are the heartbeat
-            logger=logger,
             ssl=tls.server_context(),
         )
         found: int = next(iter(self._server.sockets)).getsockname()[1]

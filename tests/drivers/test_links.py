@@ -266,20 +266,3 @@ def test_a_missing_certificate_is_an_error_before_anything_starts(
         with pytest.raises(Error) as raised:
             context()
         assert raised.value.slug == "tls-unusable"
-
-
-def test_a_connection_that_says_nothing_leaves_no_words(caplog: pytest.LogCaptureFixture) -> None:
-    """Load balancers and scanners connect and go; that is no news."""
-
-    async def story() -> None:
-        links = Links(Ear(), TOKEN)
-        port = await links.listen("127.0.0.1")
-        _, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.close()
-        await writer.wait_closed()
-        with pytest.raises(InvalidStatus):
-            await connect(f"ws://127.0.0.1:{port}/")  # later than the first
-        await links.close()
-
-    asyncio.run(story())
-    assert not caplog.records

@@ -16,7 +16,6 @@ from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
 from holdfast import tls
-from holdfast.drivers.links import logger
 from holdfast.messages import MAX_MESSAGE_BYTES, GiveJournal, Hello, JournalCopy, ToController
 
 WITHIN_S = 10.0  # for agents to find us
@@ -41,7 +40,7 @@ class Gathering:
         """The longest copy; empty if nobody has one in time."""
         server = await serve(
             self._serve, host, port, process_request=self._authenticate,
-            max_size=MAX_MESSAGE_BYTES, compression=None, ssl=tls.server_context(), logger=logger,
+            max_size=MAX_MESSAGE_BYTES, compression=None, ssl=tls.server_context(),
         )  # fmt: skip
         try:
             began = time.monotonic()
