@@ -271,6 +271,18 @@ def test_every_tier_is_mounted_and_named() -> None:
     assert claim["resources"]["requests"] == {"storage": "1Ti"}
 
 
+def test_trials_and_nightly_runs_have_checkpoints_of_their_own() -> None:
+    tiers = {"shared": {"pvc": "ckpt"}}
+    place = "HOLDFAST_CHECKPOINT_SHARED"
+    trials = main("plain", checkpoints=tiers, sweep={"trials": 4})
+    assert env(trials)[place] == "/checkpoints/shared/run/$(HOLDFAST_TRIAL)"
+    names = [entry["name"] for entry in trials["env"]]
+    assert names.index("HOLDFAST_TRIAL") < names.index(place), "or it would not be filled in"
+    night = asked("cronjob", "plain", checkpoints=tiers, schedule={"cron": "@daily"})
+    (nightly,) = pod.template(night, Part())["spec"]["containers"]
+    assert env(nightly)[place] == "/checkpoints/shared/run/$(JOB_NAME)"
+
+
 # ── placement ──
 
 

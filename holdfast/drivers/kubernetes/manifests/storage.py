@@ -24,6 +24,7 @@ BUNDLE = "/etc/holdfast/code"  # folder with the archive
 UNPACK = "import sys, tarfile; tarfile.open(sys.argv[1]).extractall(sys.argv[2], filter='data')"
 HOME = "/var/run/holdfast"  # what an agent writes: logs of its workers, and how often it started
 SHM_PER_WORKER = 2 << 30  # bytes: NCCL's buffers and the queues of data loaders
+RUN, TRIAL = "JOB_NAME", "HOLDFAST_TRIAL"  # variables: this start of a CronJob, this trial
 SLOTS = 2  # snapshots that are kept at a time (docs/decisions/0004)
 SECRET_MODE = 0o440  # root and the pod's group
 
@@ -66,7 +67,7 @@ def mounted(request: Request, part: Part) -> Mounted:
     if part.data or not part.small:
         for dataset in job.datasets:
             _add_dataset(found, request, dataset)
-        _add_tiers(found, job)
+        _add_tiers(found, request)
     return found
 
 
@@ -171,22 +172,37 @@ def _fetcher(request: Request, dataset: Dataset, volume: str) -> Body:
 # ── checkpoints ───────────────────────────────────────────────────────────────────────────────
 
 
-def _add_tiers(found: Mounted, job: Job) -> None:
-    tiers = job.checkpoints
+def _add_tiers(found: Mounted, request: Request) -> None:
+    """Places by the name of the job and, where many share it, of the run and the trial: nobody may
+    go on from what somebody else has trained."""
+    job, tiers = request.job, request.job.checkpoints
+    own = job.name
+    if request.engine == "cronjob" and not request.managed:
+        own += f"/$({RUN})"  # which the engine has set
+    if job.sweep is not None:
+        own += f"/$({TRIAL})"
+        found.env.append(_label(TRIAL, "batch.kubernetes.io/job-completion-index"))
     if tiers.local is not None:
         found.add("checkpoints-local", tiers.local.path, _local_source(job))
-        found.variable("HOLDFAST_CHECKPOINT_LOCAL", f"{tiers.local.path}/{job.name}")
+        found.variable("HOLDFAST_CHECKPOINT_LOCAL", f"{tiers.local.path}/{own}")
     if tiers.shared is not None:
         claim = {"persistentVolumeClaim": {"claimName": tiers.shared.pvc}}
         found.add("checkpoints-shared", tiers.shared.path, claim)
-        found.variable("HOLDFAST_CHECKPOINT_SHARED", f"{tiers.shared.path}/{job.name}")
+        found.variable("HOLDFAST_CHECKPOINT_SHARED", f"{tiers.shared.path}/{own}")
     if tiers.archive is not None:
-        place = f"{tiers.archive.url.rstrip('/')}/{job.name}"
+        place = f"{tiers.archive.url.rstrip('/')}/{own}"
         found.variable("HOLDFAST_CHECKPOINT_ARCHIVE", place)
         if tiers.archive.endpoint is not None:
             found.variable("AWS_ENDPOINT_URL", tiers.archive.endpoint)
         if tiers.archive.secret is not None:
             found.env_from.append({"secretRef": {"name": tiers.archive.secret}})
+
+
+def _label(variable: str, label: str) -> Body:
+    return {
+        "name": variable,
+        "valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['{label}']"}},
+    }
 
 
 def _local_source(job: Job) -> Body:

@@ -12,7 +12,7 @@ from holdfast.spec.cluster import Schedule
 
 SUBMIT = ("holdfast", "submit", f"{storage.JOB}/job.yaml")
 OPTIONS = ("--on", "kubernetes", "--engine", "pods", "--wait")
-CHILD = "JOB_NAME"  # variable with the name of the child
+CHILD = storage.RUN  # variable with the name of the child
 CHILD_LABEL = "metadata.labels['batch.kubernetes.io/job-name']"
 RESOURCES = {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "256Mi"}}
 
