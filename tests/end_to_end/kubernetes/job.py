@@ -12,7 +12,7 @@ from holdfast.drivers.kubernetes.pods import Pod
 from tests.end_to_end.kubernetes.cluster import DEADLINE_S, RealCluster, until
 
 ROOT = Path(__file__).resolve().parents[3]
-SMALL = ("--layers", "2", "--width", "64", "--context", "64", "--batch-size", "4")
+SMALL = ("--layers", "2", "--heads", "4", "--width", "64", "--context", "64", "--batch-size", "4")
 IMAGE = "holdfast-e2e"  # what the overlay replaces
 
 
@@ -84,7 +84,9 @@ class ClusterJob:
         def holds() -> bool:
             nonlocal seen
             seen = self.status()
-            return bool(condition(seen))
+            found = bool(condition(seen))
+            assert found or seen["outcome"] is None, f"the job has ended before: {what}"
+            return found
 
         try:
             until(holds, what, deadline_s)
