@@ -24,12 +24,10 @@ from holdfast.agent.environment import without_engine
 from holdfast.agent.notes import note
 from holdfast.errors import Error, ExitStatus
 from holdfast.spec import Job
+from holdfast.spec.cluster import fatal_status
 from holdfast.spec.load import job_as_written, located
 
 REPLACE = 143  # let a new pod take this one's place
-FATAL = 113  # the job is over and did not succeed
-FATAL_EXIT_CODE = 13  # where statuses from 128 on are taken for faults of the machine
-EXIT_CODE_ENGINES = frozenset(("pytorchjob", "tfjob", "jaxjob", "xgboostjob", "paddlejob"))
 JOB_FILE = "/etc/holdfast/job/job.yaml"
 STORE_PORTS = 16  # from `network.ports.stores` on
 ATTEMPTS_KEPT = 20  # of which the pod holds logs; what a pod holds is limited
@@ -62,7 +60,7 @@ class Pod:
     @property
     def fatal(self) -> int:
         """Exit status that tells this engine to give up."""
-        return FATAL_EXIT_CODE if self.engine in EXIT_CODE_ENGINES else FATAL
+        return fatal_status(self.engine)
 
 
 def run(environ: Mapping[str, str], *, wait: bool) -> int:

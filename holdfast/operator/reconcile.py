@@ -22,8 +22,7 @@ from holdfast.drivers.kubernetes.cluster import (
     Kind,
     NotFoundError,
 )
-from holdfast.drivers.kubernetes.driver import STOP
-from holdfast.drivers.kubernetes.manifests.names import JOB
+from holdfast.drivers.kubernetes.manifests.names import JOB, STOP
 from holdfast.drivers.kubernetes.manifests.request import Body
 from holdfast.drivers.kubernetes.pods import Pod
 from holdfast.drivers.kubernetes.record import journal_name, record_name

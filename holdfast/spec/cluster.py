@@ -23,6 +23,15 @@ Engine = Literal[
 ENGINES: tuple[Engine, ...] = get_args(Engine)
 Mode = Literal["managed", "plain"]
 
+FATAL = 113  # exit status of an agent whose job is not to be tried again
+FATAL_BELOW_128 = 13  # the same, for operators that try again after any status from 128 on
+BELOW_128 = frozenset(("pytorchjob", "tfjob", "jaxjob", "xgboostjob", "paddlejob"))
+
+
+def fatal_status(engine: str) -> int:
+    """The exit status by which an agent tells this engine to give up."""
+    return FATAL_BELOW_128 if engine in BELOW_128 else FATAL
+
 
 class Kubernetes(Section):
     """The engine that supplies the nodes; options of the command line come first."""

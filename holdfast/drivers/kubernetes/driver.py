@@ -7,7 +7,6 @@ they are tasks that try until they succeed, while the attempt is already on its 
 
 import asyncio
 import signal
-import sys
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 
@@ -29,12 +28,13 @@ from holdfast.drivers.kubernetes.cluster import (
 )
 from holdfast.drivers.kubernetes.keepers import Keepers
 from holdfast.drivers.kubernetes.manifests.engines import pods as own_pods
-from holdfast.drivers.kubernetes.manifests.names import JOB
+from holdfast.drivers.kubernetes.manifests.names import JOB, STOP
 from holdfast.drivers.kubernetes.manifests.request import Body, Request
 from holdfast.drivers.kubernetes.metrics import Metrics
 from holdfast.drivers.kubernetes.pods import Pod
 from holdfast.drivers.kubernetes.record import Record, Recorded
 from holdfast.drivers.kubernetes.roster import Gone, Roster, life
+from holdfast.drivers.kubernetes.talk import say
 from holdfast.drivers.kubernetes.watch import follow
 from holdfast.drivers.links import wait_closed
 from holdfast.drivers.switchboard import Switchboard
@@ -49,7 +49,6 @@ RETRY_S = 1.0  # after the API refused, doubling
 RETRY_LAST_S = 30.0
 FENCED_S = 5.0  # between two looks whether a machine is known to be dead
 ASKED_S = 2.0  # between two looks at the wish to stop
-STOP = "holdfast.dev/stop"  # annotation on the job's ConfigMap: now, gently
 LISTEN = "0.0.0.0"
 
 
@@ -124,7 +123,7 @@ class KubernetesDriver:
             try:
                 found = await self._cluster.listed(PODS, Pod, labels=self._label)
             except ApiError as error:
-                _say(f"cannot list the pods of {self._request.name}: {error}")
+                say(f"cannot list the pods of {self._request.name}: {error}")
                 await asyncio.sleep(wait_s)
                 wait_s = min(2 * wait_s, RETRY_LAST_S)
             else:
@@ -161,7 +160,7 @@ class KubernetesDriver:
 
     def disk_full(self, full: bool) -> None:
         """Say so; the job trains on, but nothing new is decided."""
-        _say("the disk is full: no decision can be written" if full else "there is room again")
+        say("the disk is full: no decision can be written" if full else "there is room again")
 
     def _fence(self, order: Fence) -> None:
         """Nothing waits for the pod's end: whatever an old attempt still does is ignored, because
@@ -184,7 +183,7 @@ class KubernetesDriver:
                 await self._force(pod)
                 return
             except ApiError as error:
-                _say(f"pod {pod.metadata.name} cannot be removed yet: {error}")
+                say(f"pod {pod.metadata.name} cannot be removed yet: {error}")
                 await asyncio.sleep(wait_s)
                 wait_s = min(2 * wait_s, RETRY_LAST_S)
 
@@ -205,7 +204,7 @@ class KubernetesDriver:
     def _task_done(self, task: "asyncio.Task[None]") -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            _say(f"a task failed: {error!r}")
+            say(f"a task failed: {error!r}")
 
     # ── the end ──
 
@@ -221,7 +220,7 @@ class KubernetesDriver:
             async with asyncio.timeout(LEAVE_S):
                 await self._until_all_left()
         except TimeoutError:
-            _say("some agents have not left in time")
+            say("some agents have not left in time")
         await ending.finish(self._cluster, self._request, order.outcome, self._roster.pods.values())
 
     async def _until_all_left(self) -> None:
@@ -246,7 +245,7 @@ class KubernetesDriver:
                 self._trouble, wait_s = None, RETRY_S
             except ApiError as error:
                 self._trouble = f"the cluster to accept its pods: {error.message}"
-                _say(f"cannot make a pod: {error}")
+                say(f"cannot make a pod: {error}")
                 await asyncio.sleep(wait_s)
                 wait_s = min(2 * wait_s, RETRY_LAST_S)
                 self._more.set()
@@ -354,10 +353,6 @@ class KubernetesDriver:
 
 def _annotations(body: Body) -> dict[str, str]:
     return body.get("metadata", {}).get("annotations") or {}
-
-
-def _say(text: str) -> None:
-    print(f"holdfast: {text}", file=sys.stderr, flush=True)
 
 
 def stop_by_signal(driver: KubernetesDriver, end: Callable[[], object]) -> None:

@@ -6,17 +6,15 @@ at; Volcano terminates its job by the exit status; pods of our own are simply no
 """
 
 import asyncio
-import sys
 from collections.abc import Iterable
 
 from holdfast.actions import Outcome
 from holdfast.drivers.kubernetes.cluster import PODS, ApiError, Cluster, Kind
 from holdfast.drivers.kubernetes.manifests.request import Body, Request
 from holdfast.drivers.kubernetes.pods import Pod
-from holdfast.spec.cluster import Engine
+from holdfast.drivers.kubernetes.talk import say
+from holdfast.spec.cluster import Engine, fatal_status
 
-FATAL = 113  # verdict: nothing will make this work
-FATAL_KUBEFLOW = 13  # the same, below 128: those operators retry what is above
 TRIES = 6
 
 KUBEFLOW: dict[Engine, str] = {
@@ -32,7 +30,7 @@ def exit_code(engine: Engine, outcome: Outcome) -> int:
     """What agents exit with so that the engine draws the right conclusion."""
     if outcome is Outcome.SUCCEEDED:
         return 0
-    return FATAL_KUBEFLOW if engine in KUBEFLOW else FATAL
+    return fatal_status(engine)
 
 
 def main_object(request: Request) -> Kind | None:
@@ -84,10 +82,10 @@ async def _patch(cluster: Cluster, kind: Kind, name: str, patch: Body) -> None:
             return
         except ApiError as error:
             if not error.transient:
-                _say(f"{kind.kind} {name} cannot be suspended: {error}")
+                say(f"{kind.kind} {name} cannot be suspended: {error}")
                 return
             await asyncio.sleep(wait_s)
-    _say(f"{kind.kind} {name} could not be suspended; suspend or delete it")
+    say(f"{kind.kind} {name} could not be suspended; suspend or delete it")
 
 
 async def _delete(cluster: Cluster, pod: Pod) -> None:
@@ -97,14 +95,10 @@ async def _delete(cluster: Cluster, pod: Pod) -> None:
             return
         except ApiError as error:
             if not error.transient:
-                _say(f"pod {pod.metadata.name} cannot be deleted: {error}")
+                say(f"pod {pod.metadata.name} cannot be deleted: {error}")
                 return
             await asyncio.sleep(wait_s)
 
 
 def _waits() -> Iterable[float]:
     return (0.5 * 2**n for n in range(TRIES))
-
-
-def _say(text: str) -> None:
-    print(f"holdfast: {text}", file=sys.stderr, flush=True)

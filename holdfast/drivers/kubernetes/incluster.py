@@ -10,7 +10,6 @@ import asyncio
 import base64
 import os
 import secrets
-import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -42,6 +41,7 @@ from holdfast.drivers.kubernetes.manifests.request import Request
 from holdfast.drivers.kubernetes.manifests.support.services import METRICS_PORT
 from holdfast.drivers.kubernetes.pods import Pod
 from holdfast.drivers.kubernetes.record import recorded
+from holdfast.drivers.kubernetes.talk import say
 from holdfast.errors import Error
 from holdfast.spec import Job
 from holdfast.spec.load import job_as_written
@@ -101,7 +101,7 @@ async def control(cluster: Cluster, place: Place, observe: Observer) -> Outcome 
     try:
         await asyncio.wait({keeping, driving}, return_when=asyncio.FIRST_COMPLETED)
         if not driving.done():
-            _say("the lease was lost: another controller goes on")
+            say("the lease was lost: another controller goes on")
             return None
         return None if driving.cancelled() else driving.result()
     finally:
@@ -155,7 +155,7 @@ async def token_of(cluster: Cluster, job: str) -> str:
         except ApiError as error:
             if not error.transient:
                 raise
-            _say(f"the token cannot be read yet: {error}")
+            say(f"the token cannot be read yet: {error}")
             await asyncio.sleep(1.0)
 
 
@@ -195,7 +195,7 @@ async def _prepare(cluster: Cluster, place: Place, token: str) -> None:
     records.write_private(place.folder / "token", token)
     if copy:
         lines = copy.count(b"\n")
-        _say(f"goes on with a journal of {lines} lines that was kept elsewhere")
+        say(f"goes on with a journal of {lines} lines that was kept elsewhere")
         _replace(place.folder / "journal.jsonl", copy)
 
 
@@ -234,12 +234,8 @@ async def _retire(cluster: Cluster, job: str) -> None:
             DEPLOYMENTS, f"{job}-controller", {"spec": {"replicas": 0}}, part="scale"
         )
     except ApiError as error:
-        _say(f"the controller's Deployment cannot be scaled down: {error}")
+        say(f"the controller's Deployment cannot be scaled down: {error}")
 
 
 def quiet(_entry: object, _state: State) -> None:
     """Nobody looks."""
-
-
-def _say(text: str) -> None:
-    print(f"holdfast: {text}", file=sys.stderr, flush=True)

@@ -6,7 +6,6 @@ bug in a job from emptying a cluster. Without the right, new pods of this job av
 """
 
 import asyncio
-import sys
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
@@ -21,6 +20,7 @@ from holdfast.drivers.kubernetes.cluster import (
     NotFoundError,
 )
 from holdfast.drivers.kubernetes.manifests.request import Body, Request
+from holdfast.drivers.kubernetes.talk import say
 
 TAINT = "holdfast.dev/unhealthy"
 OWNER, REASON = "holdfast.dev/cordoned-by", "holdfast.dev/cordon-reason"
@@ -90,7 +90,7 @@ class Machines:
             return
         refusal = self._over_budget()
         if refusal is not None:
-            _say(f"machine {machine} is not cordoned: {refusal}")
+            say(f"machine {machine} is not cordoned: {refusal}")
             return
         self._cordons.append(time.monotonic())
         owner = f"{self._cluster.namespace}/{self._request.name}"
@@ -181,10 +181,10 @@ async def _change(
             continue
         except ApiError as error:
             if not error.transient:
-                _say(f"machine {machine}: its taint cannot be changed: {error}")
+                say(f"machine {machine}: its taint cannot be changed: {error}")
                 return False
             await asyncio.sleep(0.5 * 2**attempt)
-    _say(f"machine {machine}: its taint could not be changed")
+    say(f"machine {machine}: its taint could not be changed")
     return False
 
 
@@ -192,7 +192,3 @@ async def cordoned(cluster: Cluster) -> list[Machine]:
     """Every machine that carries our taint."""
     found = await cluster.listed(NODES, Machine)
     return [machine for machine in found.items if machine.cordoned]
-
-
-def _say(text: str) -> None:
-    print(f"holdfast: {text}", file=sys.stderr, flush=True)

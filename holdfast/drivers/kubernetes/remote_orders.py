@@ -20,11 +20,11 @@ from holdfast.drivers.kubernetes.cluster import (
 )
 from holdfast.drivers.kubernetes.ending import main_object, suspension
 from holdfast.drivers.kubernetes.manifests.engines.pods import GATE
+from holdfast.drivers.kubernetes.manifests.names import STOP
 from holdfast.drivers.kubernetes.manifests.render import requested
 from holdfast.drivers.kubernetes.manifests.request import Body, Request
 from holdfast.drivers.kubernetes.pods import Pod
 from holdfast.drivers.kubernetes.remote import Look, look
-from holdfast.drivers.kubernetes.submit import STOP
 from holdfast.errors import Error
 
 POLL_S = 1.0

@@ -28,7 +28,7 @@ from holdfast.drivers.kubernetes.cluster import (
 )
 from holdfast.drivers.kubernetes.ending import main_object
 from holdfast.drivers.kubernetes.manifests.engines import pods as own_pods
-from holdfast.drivers.kubernetes.manifests.names import JOB, ROLE
+from holdfast.drivers.kubernetes.manifests.names import JOB, ROLE, STOP
 from holdfast.drivers.kubernetes.manifests.render import render
 from holdfast.drivers.kubernetes.manifests.request import Body, Request
 from holdfast.drivers.kubernetes.manifests.support import controller
@@ -43,7 +43,6 @@ T = TypeVar("T")
 GONE_WITHIN_S = 120.0
 STOPPED_WITHIN_S = 300.0
 POLL_S = 1.0
-STOP = "holdfast.dev/stop"  # the driver reads it
 
 
 class Standing(NamedTuple):

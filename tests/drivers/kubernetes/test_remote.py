@@ -20,12 +20,12 @@ from holdfast.drivers.kubernetes.cluster import (
 )
 from holdfast.drivers.kubernetes.listing import jobs
 from holdfast.drivers.kubernetes.manifests.engines.pods import GATE
-from holdfast.drivers.kubernetes.manifests.names import JOB, ROLE
+from holdfast.drivers.kubernetes.manifests.names import JOB, ROLE, STOP
 from holdfast.drivers.kubernetes.manifests.render import requested
 from holdfast.drivers.kubernetes.remote import controller_state, job_of, look, newest, status
 from holdfast.drivers.kubernetes.remote_logs import Following, Printed, parsed, written
 from holdfast.drivers.kubernetes.remote_orders import ask_to_stop, resume
-from holdfast.drivers.kubernetes.submit import STOP, submit
+from holdfast.drivers.kubernetes.submit import submit
 from holdfast.errors import Error
 from tests.drivers.kubernetes.asking import job
 from tests.drivers.kubernetes.cluster.fake import FakeCluster, cluster

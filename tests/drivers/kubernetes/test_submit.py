@@ -16,10 +16,10 @@ from holdfast.drivers.kubernetes.cluster import (
     SECRETS,
     SERVICES,
 )
-from holdfast.drivers.kubernetes.manifests.names import JOB, MANAGED_BY
+from holdfast.drivers.kubernetes.manifests.names import JOB, MANAGED_BY, STOP
 from holdfast.drivers.kubernetes.manifests.render import render, requested
 from holdfast.drivers.kubernetes.manifests.request import Body, Request
-from holdfast.drivers.kubernetes.submit import STOP, rehearse, start_scheduled, submit, wanted
+from holdfast.drivers.kubernetes.submit import rehearse, start_scheduled, submit, wanted
 from holdfast.drivers.kubernetes.submit_withdraw import withdraw
 from holdfast.errors import Error
 from holdfast.spec.cluster import ENGINES, Engine

@@ -9,6 +9,7 @@ from holdfast.drivers.kubernetes.manifests.request import Body, Request
 DOMAIN = "holdfast.dev"
 JOB = f"{DOMAIN}/job"
 ROLE = f"{DOMAIN}/role"  # node · spare · launcher · controller · chief · ps · evaluator
+STOP = f"{DOMAIN}/stop"  # annotation on the job's ConfigMap, a wish: now, gently
 MANAGED_BY = "app.kubernetes.io/managed-by"
 LONGEST = 63  # characters of a DNS label, and so of a pod's host name
 

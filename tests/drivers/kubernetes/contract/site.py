@@ -15,8 +15,8 @@ from holdfast.drivers import records
 from holdfast.drivers.kubernetes.api import Api
 from holdfast.drivers.kubernetes.cluster import CONFIG_MAPS, PODS, ApiError
 from holdfast.drivers.kubernetes.code import bundle
-from holdfast.drivers.kubernetes.driver import STOP
 from holdfast.drivers.kubernetes.ending import main_object
+from holdfast.drivers.kubernetes.manifests.names import STOP
 from holdfast.drivers.kubernetes.manifests.render import requested, unchecked
 from holdfast.drivers.kubernetes.manifests.request import Body, Request
 from holdfast.drivers.kubernetes.record import recorded

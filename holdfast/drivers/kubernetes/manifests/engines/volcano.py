@@ -16,9 +16,9 @@ from holdfast.drivers.kubernetes.manifests.groups import fewest, groups
 from holdfast.drivers.kubernetes.manifests.names import metadata
 from holdfast.drivers.kubernetes.manifests.part import Part
 from holdfast.drivers.kubernetes.manifests.request import Body, Request
+from holdfast.spec.cluster import FATAL
 
 INT32_MAX = 2**31 - 1
-FATAL = 113  # exit status of an agent whose job is not to be tried again
 MASTER, WORKER, LAUNCHER = "master", "worker", "launcher"
 HOSTS = f"/etc/volcano/{WORKER}.host"  # written by `svc`: one host name in each line
 SSHD_AS_ROOT = ("sh", "-c", "mkdir -p /run/sshd && exec /usr/sbin/sshd -De")
