@@ -77,6 +77,12 @@ def test_each_situation_has_its_step(known: Known, step: Step, phase: str | None
     assert (found.step, found.phase) == (step, phase)
 
 
+def told_by_something(known: Known) -> Known:
+    """An outcome is read from the record or, in plain mode, from the object that makes the pods."""
+    silent = known.record is None and known.there == 0
+    return replace(known, outcome=None) if silent else known
+
+
 knowns = st.builds(
     Known,
     status=st.sampled_from([{}, SUSPENDED, STOPPING, {"startedSpec": "d"}, {"startedSpec": "x"}]),
@@ -93,7 +99,7 @@ knowns = st.builds(
     now=st.just(NOW),
     ended_at=st.sampled_from([None, NOW - 20, NOW]),
     stopping_since=st.sampled_from([None, NOW - 200, NOW]),
-)
+).map(told_by_something)
 
 
 @given(knowns)
