@@ -2,8 +2,9 @@
 
 A payload is the raw bytes of all leaves, each at a fixed, aligned offset, followed by an index: the
 tree around them and what each one is (`codec`). The copy plan, a list of pairs of byte views, is
-made once per layout and cell, so that a snapshot is a loop of memory copies by one thread; the
-checksum is taken block by block right after the copy, while the bytes are still in the cache.
+made once per layout and cell, so that a snapshot is a loop of memory copies by one thread. The
+checksum of a small payload is taken block by block right after the copy, while the bytes are still
+in the cache; a large one is left to the agent's side to seal (`arena`).
 
 One thread, because two are slower on a machine that also trains. Byte views and not `torch.copy_`,
 because that would use the intra-op threads. The plan is keyed by the addresses of the tensors, and
@@ -21,29 +22,13 @@ import xxhash
 
 from holdfast.checkpoint.arena import Arena, Cell, Header, Key, Part
 from holdfast.checkpoint.codec import flatten, unflatten
+from holdfast.checkpoint.index import Index, Leaf
 
 _ALIGN = 64
-_BLOCK_BYTES = 1 << 18  # stays in a second-level cache between copy and checksum
+_BLOCK_BYTES = 1 << 20  # stays in a second-level cache between copy and checksum
+SEALED_BYTES = 16 << 20  # up to this size the worker seals by itself
 _INDEX_SLACK = 4096  # counters in the index grow by a few bytes over a run
 _TENSORS = frozenset({torch.Tensor, torch.nn.Parameter})
-
-
-class Leaf(msgspec.Struct, frozen=True, array_like=True):
-    """What one leaf is. `order` lists the dimensions from outermost to innermost in memory."""
-
-    kind: str  # "t" tensor, "a" array, "n" numpy scalar
-    dtype: str
-    shape: tuple[int, ...]
-    order: tuple[int, ...]
-    offset: int
-    length: int
-
-
-class Index(msgspec.Struct, frozen=True, array_like=True):
-    """The second half of a payload."""
-
-    tree: Any
-    leaves: list[Leaf]
 
 
 class Stamp(NamedTuple):
@@ -53,6 +38,7 @@ class Stamp(NamedTuple):
     rank: int
     world_size: int
     fingerprint: int
+    flags: int = 0
 
 
 class _Block(NamedTuple):
@@ -106,21 +92,22 @@ class Writer:
         cell.reserve(data_bytes + len(self._index) + _INDEX_SLACK)
         plan = self._plan(cell)
         cell.begin()
-        digest = _copy(plan)
+        digest = xxhash.xxh3_64() if data_bytes <= SEALED_BYTES else None
+        _copy(plan, digest)
         cell.payload[data_bytes : data_bytes + len(self._index)] = self._index
-        digest.update(self._index)
-        cell.commit(
-            Header(
-                attempt=stamp.key.attempt,
-                step=stamp.key.step,
-                rank=stamp.rank,
-                world_size=stamp.world_size,
-                fingerprint=stamp.fingerprint,
-                data_bytes=data_bytes,
-                index_bytes=len(self._index),
-                checksum=digest.intdigest(),
-            )
+        if digest is not None:
+            digest.update(self._index)
+        header = Header(
+            attempt=stamp.key.attempt,
+            step=stamp.key.step,
+            rank=stamp.rank,
+            world_size=stamp.world_size,
+            fingerprint=stamp.fingerprint,
+            data_bytes=data_bytes,
+            index_bytes=len(self._index),
+            flags=stamp.flags,
         )
+        cell.commit(header, None if digest is None else digest.intdigest())
         return cell
 
     def _data_bytes(self) -> int:
@@ -224,15 +211,14 @@ def _plan_blocks(
     yield _Block(arrays, tensors, payload[start:])
 
 
-def _copy(plan: Sequence[_Block]) -> Any:
-    digest = xxhash.xxh3_64()
+def _copy(plan: Sequence[_Block], digest: Any) -> None:
     for block in plan:
         for target, source in block.arrays:
             target[...] = source
         for view, tensor in block.tensors:
             view.copy_(tensor)
-        digest.update(block.written)
-    return digest
+        if digest is not None:
+            digest.update(block.written)
 
 
 def _bytes_of(leaf: Any) -> Any:

@@ -17,7 +17,15 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 
-from holdfast.checkpoint.arena import HEADER_BYTES, Arena, Cell, Key, Part, parse_header
+from holdfast.checkpoint.arena import (
+    HEADER_BYTES,
+    Arena,
+    Cell,
+    Key,
+    Part,
+    parse_header,
+    parse_seal,
+)
 from holdfast.checkpoint.choose import Holding, Plan, buddy_of
 from holdfast.checkpoint.tensors import byte_tensor
 from holdfast.train.placement import Placement
@@ -150,7 +158,7 @@ class Exchange:
         cell.begin()
         for chunk in _chunks(cell.payload[: header.payload_bytes]):
             dist.recv(byte_tensor(chunk), giver, group=self._group)
-        cell.commit(header)
+        cell.commit(header, parse_seal(head, header.key))
         return cell
 
     def _send(self, memory: memoryview) -> None:

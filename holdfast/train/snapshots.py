@@ -116,7 +116,7 @@ class Snapshots:
 
     def _send_copy(self, private: Cell) -> None:
         if self._exchange is not None:
-            self._exchange.start(private, self._arena.target(Part.BUDDY, self._kept))
+            self._exchange.start(private, self._arena.target_for(self._exchange.ward, self._kept))
             self._unfenced = True
 
     def _cell(self, part: Part) -> Cell:
