@@ -122,6 +122,17 @@ class Exchange:
         dist.all_gather(table, mine, group=self._group)
         return [Holding(*(_unpack(keys) for keys in row.tolist())) for row in table]
 
+    def gather_bytes(self, mine: bytes) -> list[bytes]:
+        """What every rank has to say, by rank."""
+        length = torch.tensor(len(mine), dtype=torch.int64)
+        lengths = [torch.empty_like(length) for _ in range(self._world_size)]
+        dist.all_gather(lengths, length, group=self._group)
+        longest = max(1, *(int(length) for length in lengths))
+        padded = byte_tensor(memoryview(bytearray(mine.ljust(longest, b"\0"))))
+        table = [torch.empty_like(padded) for _ in lengths]
+        dist.all_gather(table, padded, group=self._group)
+        return [row.numpy()[: int(n)].tobytes() for row, n in zip(table, lengths, strict=True)]
+
     def all_true(self, mine: bool) -> bool:
         """Whether every rank says yes."""
         value = torch.tensor(int(mine), dtype=torch.int64)
@@ -138,7 +149,7 @@ class Exchange:
             if self._rank == giver:
                 self._give(arena, plan.key, source, taker)
             elif self._rank == taker:
-                received.append(self._take(arena, plan.key, target, giver))
+                received.append(self._take(arena, target, giver))
         return received
 
     def _give(self, arena: Arena, key: Key, part: Part, taker: int) -> None:
@@ -148,8 +159,9 @@ class Exchange:
         for chunk in [cell.memory[:HEADER_BYTES], *_chunks(cell.memory[HEADER_BYTES:length])]:
             dist.send(byte_tensor(chunk), taker, group=self._group)
 
-    def _take(self, arena: Arena, key: Key, part: Part, giver: int) -> Cell:
-        cell = arena.target(part, key)
+    def _take(self, arena: Arena, part: Part, giver: int) -> Cell:
+        cell = arena.target(part, ())
+        assert cell is not None, "nothing is kept while nothing is restored"
         head = memoryview(bytearray(HEADER_BYTES))
         dist.recv(byte_tensor(head), giver, group=self._group)
         header = parse_header(head)

@@ -18,6 +18,7 @@ from holdfast.page import Phase
 from holdfast.train.cadence import Cadence
 from holdfast.train.exchange import Exchange
 from holdfast.train.group import join_alone, join_group, pick_device, side_group
+from holdfast.train.layout import Ranks
 from holdfast.train.parallel import data_parallel
 from holdfast.train.placement import Placement, await_rank, descriptor, find_placement
 from holdfast.train.progress import Progress, open_progress
@@ -105,8 +106,10 @@ class Run:
         self._tracked = True
         self._progress.phase(Phase.SETUP)
         everything = objects if loader is None else {**objects, "loader": loader}
-        alone = self.world_size == 1
-        tracked = Tracked(everything, self.device, None if alone else self._parallel)
+        place = self._placement
+        ranks = Ranks(place.rank, place.world_size, place.local_world_size)
+        gather = self._exchange.gather_bytes if self._exchange else None
+        tracked = Tracked(everything, self.device, self._parallel, ranks, gather)
         snapshots = self._snapshots(tracked)
         if snapshots is not None:
             optimizers = [o for o in objects.values() if isinstance(o, torch.optim.Optimizer)]

@@ -36,8 +36,8 @@ class Snapshots:
         self._placement = placement
         self._tracked = tracked
         self.cadence = cadence
-        self._shared = Writer(arena, Part.SHARED)
-        self._private = Writer(arena, Part.PRIVATE)
+        self._shared = Writer(arena, Part.SHARED, tracked.place)
+        self._private = Writer(arena, Part.PRIVATE, tracked.place)
         self._fingerprint = tracked.fingerprint()
         self._kept: Key | None = None
         self._newest: Key | None = None
@@ -85,8 +85,9 @@ class Snapshots:
         waited = self._make_previous_safe(step)
         key = Key(self._placement.attempt, step)
         stamp = Stamp(key, self._placement.rank, self._placement.world_size, self._fingerprint)
-        self._shared.write(stamp, self._kept)
-        private = self._private.write(stamp, self._kept)
+        keep = [] if self._kept is None else [self._kept]
+        self._shared.write(stamp, keep)
+        private = self._private.write(stamp, keep)
         self._newest = key
         self._send_copy(private)
         self.cadence.took(time.monotonic() - began - waited)
