@@ -51,6 +51,7 @@ class Cluster:
     arenas: list[int] = field(default_factory=list)
     boards: list[int] = field(default_factory=list)
     redo_until: int = 0
+    pages: list[Page] = field(default_factory=list)  # of the attempt that runs
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -67,12 +68,12 @@ class Cluster:
         # no rank hosts the store, so it outlives every one of them
         store = TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
         fds = [Page.create() for _ in range(self.world)]
+        pages = self.pages = [Page(fd) for fd in fds]
         workers = [self._spawn(rank, fds[rank], store.port, fault) for rank in range(self.world)]
         try:
             _wait(workers)
         finally:
             _end(workers)
-        pages = [Page(fd) for fd in fds]
         restored = [page._ints[Word.RESTORED_STEP] for page in pages]
         del store
         attempt = Attempt([w.exitcode for w in workers], restored, pages)
