@@ -1,7 +1,8 @@
 """The snapshot arena of one rank: shared memory in which a copy is either whole or not there.
 
 An arena is a memfd with cells: for each kind of content (`Part`) two, so that one can be written
-while the other keeps the newest whole copy, and two for each rank whose copy is kept here. A cell
+while the other keeps the newest whole copy; a third one where copies of it are read for long, by
+those who write to disks or to other nodes; and two for each rank whose copy is kept here. A cell
 is a page of header and a payload. Its state word says EMPTY, WRITING or WHOLE and is stored after
 everything else: payload and header, with the header's own checksum. So a SIGKILL at any instruction
 leaves the other cell untouched and this one visibly unfinished.
@@ -17,6 +18,7 @@ step) then never moves anything: its cell gets more pages and the whole copy bes
 import mmap
 import os
 import struct
+from collections.abc import Collection
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -28,7 +30,8 @@ from holdfast.errors import Error
 MAGIC = 0x3143_5241_4846_4F4C
 HEADER_BYTES = 4096
 STRIDE = 1 << 40
-SLOTS = 2
+SLOTS = 3  # of a rank's own parts; the third is only used (and costs memory) where one is asked for
+COPY_SLOTS = 2
 COPIES_MAX = 3  # ranks whose private part one arena can keep
 _STATE_AT = 8
 _FIELDS_AT = 16
@@ -217,11 +220,11 @@ class Arena:
     """All cells of one rank. The file belongs to the agent; a worker only maps it."""
 
     def __init__(self, fd: int) -> None:
-        buddies = range(len(Part) - 1, len(Part) - 1 + COPIES_MAX)
-        numbers = {Part.SHARED: [0], Part.PRIVATE: [1], Part.BUDDY: list(buddies)}
+        numbers = iter(range(2 * SLOTS + COPY_SLOTS * COPIES_MAX))
+        counts = {Part.SHARED: SLOTS, Part.PRIVATE: SLOTS, Part.BUDDY: COPY_SLOTS * COPIES_MAX}
         self._cells = {
-            part: tuple(Cell(fd, n * SLOTS + slot) for n in groups for slot in range(SLOTS))
-            for part, groups in numbers.items()
+            part: tuple(Cell(fd, next(numbers)) for _ in range(count))
+            for part, count in counts.items()
         }
 
     @staticmethod
@@ -241,25 +244,29 @@ class Arena:
                 return cell
         return None
 
-    def target(self, part: Part, keep: Key | None) -> Cell:
-        """The cell of the SHARED or PRIVATE part to write next: an empty one, else one that does
-        not hold `keep`."""
-        return min(self._cells[part], key=lambda cell: _cost(cell.header(), keep))
+    def target(self, part: Part, keep: Collection[Key], slots: int = 2) -> Cell | None:
+        """The cell of the SHARED or PRIVATE part to write next, one of the first `slots`.
+
+        An empty one, else the oldest of those that hold nothing of `keep`; None if there is none.
+        """
+        found = [(cell, cell.header()) for cell in self._cells[part][:slots]]
+        free = [(cell, header) for cell, header in found if not header or header.key not in keep]
+        return min(free, key=lambda pair: _age(pair[1]), default=(None, None))[0]
 
     def target_for(self, rank: int, keep: Key | None) -> Cell:
-        """Where to write a copy for another rank: an older one of that rank, else an empty cell.
+        """Where to write a copy for another rank: an empty cell or an older copy of that rank.
 
         A rank has at most two cells. Where both hold `keep` (a copy that was sent again), either
         will do. With all cells taken by other ranks, one of those that are kept for nobody any
         more has to give way: the oldest.
         """
-        headers = [(cell, cell.header()) for cell in self._cells[Part.BUDDY]]
-        own = [(cell, header) for cell, header in headers if header and header.rank == rank]
-        empty = [cell for cell, header in headers if header is None]
-        if len(own) < SLOTS and empty:
+        found = [(cell, cell.header()) for cell in self._cells[Part.BUDDY]]
+        own = [(cell, header) for cell, header in found if header and header.rank == rank]
+        empty = [cell for cell, header in found if header is None]
+        if len(own) < COPY_SLOTS and empty:
             return empty[0]
-        choice = own or [(cell, header) for cell, header in headers if header]
-        return min(choice, key=lambda pair: (_cost(pair[1], keep), pair[1].key))[0]
+        choice = own or [(cell, header) for cell, header in found if header]
+        return min(choice, key=lambda pair: (pair[1].key == keep, pair[1].key))[0]
 
 
 def parse_seal(memory: memoryview, key: Key) -> int | None:
@@ -272,8 +279,8 @@ def _seal_of(key: Key, checksum: int) -> int:
     return xxhash.xxh3_64_intdigest(struct.pack("<qqQ", *key, checksum), seed=1)
 
 
-def _cost(header: Header | None, keep: Key | None) -> int:
-    return 0 if header is None else 1 + (header.key == keep)
+def _age(header: Header | None) -> tuple[int, ...]:
+    return () if header is None else header.key
 
 
 def _pages(length: int) -> int:

@@ -5,7 +5,7 @@ aligned 8-byte store, so it is seen whole. Pairs that belong together are writte
 counts (odd while that goes on), and read until both counts agree.
 
     worker  → storage   who it is, where it stands, which ranks keep its copies and where they are
-    storage → worker    what is being read just now, what is safe elsewhere, what saving costs,
+    storage → worker    what may be overwritten, what is safe elsewhere, what saving costs,
                         that the node is about to go
 """
 
@@ -43,16 +43,17 @@ class Flag(IntFlag):
     SHARED = 1 << Tier.SHARED
     ARCHIVE = 1 << Tier.ARCHIVE
     URGENT = 8  # a node is about to go: before anything else, without any limit of bandwidth
+    COPY = 16  # private parts go to the ranks that keep copies, by way of the storage processes
 
 
 class _Word(IntEnum):
     """Index of each 8-byte word. A key takes three: its count, then attempt and step."""
 
     URGENT = 0  # monotonic time until which this node lives; 0: nothing to fear
-    PINNED = 1  # snapshot that is being written to a durable tier
+    RELEASED = 1  # newest snapshot for durable tiers that is not read any more
     COPIED = 4  # newest snapshot that is whole on every rank that keeps copies
     ROSTER_COUNT = 7
-    TIERS = 8  # for each tier: committed step + 1, seconds of the last save, failures in a row
+    TIERS = 8  # for each tier, four words: see `Saved`
 
 
 class Peer(msgspec.Struct, frozen=True):
@@ -80,9 +81,10 @@ class Roster(msgspec.Struct, frozen=True, kw_only=True):
 class Saved(NamedTuple):
     """What is known of one durable tier."""
 
-    step: int  # of the newest committed checkpoint; -1: none yet
-    seconds: float  # that the last save took, start to commit; 0: none yet
-    failures: int  # in a row
+    step: int = -1  # of the newest committed checkpoint; -1: none yet
+    at: float = 0.0  # monotonic, when the snapshot that it holds was taken up; 0: none yet
+    seconds: float = 0.0  # that the last save took, start to commit; 0: none yet
+    failures: int = 0  # in a row
 
 
 class Board:
@@ -102,10 +104,10 @@ class Board:
         fd = os.memfd_create("holdfast-board", os.MFD_CLOEXEC)
         os.ftruncate(fd, BOARD_BYTES)
         board = Board(fd)
-        board.pin(None)
+        board.release(None)
         board.copied(None)
         for tier in Tier:
-            board.saved(tier, Saved(-1, 0.0, 0))
+            board.saved(tier, Saved())
         board.close()
         return fd
 
@@ -152,14 +154,18 @@ class Board:
         """Whether the node is about to go."""
         return self._floats[_Word.URGENT] > time.monotonic()
 
-    def pin(self, key: Key | None) -> None:
-        """This snapshot is being read; the worker leaves its cells alone."""
-        self._put(_Word.PINNED, key)
+    def release(self, key: Key | None) -> None:
+        """Snapshots for durable tiers up to this one are saved or given up: not read any more."""
+        self._put(_Word.RELEASED, key)
 
     @property
-    def pinned(self) -> Key | None:
-        """The snapshot to leave alone."""
-        return self._get(_Word.PINNED)
+    def released(self) -> Key | None:
+        """The newest snapshot for durable tiers that may be overwritten.
+
+        The worker leaves the cells of a newer one alone from the moment it is written, so that it
+        need not be caught in time.
+        """
+        return self._get(_Word.RELEASED)
 
     def copied(self, key: Key | None) -> None:
         """This snapshot of the rank is whole with all its peers."""
@@ -172,15 +178,17 @@ class Board:
 
     def saved(self, tier: Tier, saved: Saved) -> None:
         """How saving to this tier goes."""
-        at = _Word.TIERS + 3 * tier
-        self._floats[at + 1] = saved.seconds
-        self._ints[at + 2] = saved.failures
-        self._ints[at] = saved.step + 1
+        word = _Word.TIERS + len(Saved._fields) * tier
+        self._floats[word + 1] = saved.at
+        self._floats[word + 2] = saved.seconds
+        self._ints[word + 3] = saved.failures
+        self._ints[word] = saved.step
 
     def of_tier(self, tier: Tier) -> Saved:
         """How saving to this tier goes."""
-        at = _Word.TIERS + 3 * tier
-        return Saved(self._ints[at] - 1, self._floats[at + 1], self._ints[at + 2])
+        word = _Word.TIERS + len(Saved._fields) * tier
+        ints, floats = self._ints, self._floats
+        return Saved(ints[word], floats[word + 1], floats[word + 2], ints[word + 3])
 
     def _put(self, word: _Word, key: Key | None) -> None:
         count = self._ints[word] // 2 * 2

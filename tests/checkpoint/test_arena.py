@@ -39,7 +39,8 @@ def header(step: int, payload: bytes) -> Header:
 def write(arena: Arena, step: int, keep: Key | None) -> None:
     """One snapshot, as a worker writes it."""
     payload = pattern(step)
-    cell = arena.target(Part.SHARED, keep)
+    cell = arena.target(Part.SHARED, (keep,) if keep else ())
+    assert cell is not None
     cell.reserve(len(payload))
     cell.begin()
     cell.payload[: len(payload)] = payload
@@ -178,14 +179,18 @@ def test_the_kept_snapshot_is_never_the_target(fd: int) -> None:
     arena = Arena(fd)
     for step in range(1, 20):
         write(arena, step, Key(1, step - 1))
-        held = arena.target(Part.SHARED, Key(1, step)).header()
+        cell = arena.target(Part.SHARED, (Key(1, step),))
+        held = cell.header() if cell else None
         assert held is None or held.step == step - 1
+    assert arena.target(Part.SHARED, (Key(1, 19), Key(1, 18))) is None
+    assert arena.target(Part.SHARED, (Key(1, 19), Key(1, 18)), slots=3) is not None
 
 
 def test_a_snapshot_that_grows_keeps_the_older_one(fd: int) -> None:
     arena = Arena(fd)
     write(arena, 1, None)
-    cell = arena.target(Part.SHARED, Key(1, 1))
+    cell = arena.target(Part.SHARED, (Key(1, 1),))
+    assert cell is not None
     cell.reserve(40 * SIZE)
     cell.begin()
     cell.payload[:] = bytes(len(cell.payload))

@@ -21,8 +21,8 @@ def fd() -> Iterator[int]:
 def test_an_empty_board_promises_nothing(fd: int) -> None:
     board = Board(fd)
     assert board.roster() is None
-    assert (board.pinned, board.newest_copied, board.urgent) == (None, None, False)
-    assert [board.of_tier(tier) for tier in Tier] == [Saved(-1, 0.0, 0)] * 3
+    assert (board.released, board.newest_copied, board.urgent) == (None, None, False)
+    assert [board.of_tier(tier) for tier in Tier] == [Saved()] * 3
 
 
 def test_both_sides_see_the_same(fd: int) -> None:
@@ -33,16 +33,16 @@ def test_both_sides_see_the_same(fd: int) -> None:
     )
     worker.introduce(roster)
     assert (storage.roster(), storage.roster_count) == (roster, 1)
-    storage.pin(Key(2, 50))
+    storage.release(Key(2, 50))
     storage.copied(Key(2, 49))
-    storage.saved(Tier.SHARED, Saved(0, 1.5, 2))
+    storage.saved(Tier.SHARED, Saved(0, 3.5, 1.5, 2))
     storage.warn(time.monotonic() + 60)
-    assert (worker.pinned, worker.newest_copied) == (Key(2, 50), Key(2, 49))
-    assert worker.of_tier(Tier.SHARED) == Saved(0, 1.5, 2)
+    assert (worker.released, worker.newest_copied) == (Key(2, 50), Key(2, 49))
+    assert worker.of_tier(Tier.SHARED) == Saved(0, 3.5, 1.5, 2)
     assert worker.urgent
-    storage.pin(None)
+    storage.release(None)
     storage.warn(0.0)
-    assert worker.pinned is None and not worker.urgent
+    assert worker.released is None and not worker.urgent
 
 
 def test_a_roster_is_never_seen_half_written(fd: int) -> None:
@@ -68,14 +68,14 @@ def test_keys_are_whole_for_a_reader_while_the_writer_is_killed(fd: int) -> None
             number = 0
             while True:
                 number += 1
-                writer.pin(Key(number, number))
+                writer.release(Key(number, number))
         end = time.monotonic() + 0.02
         while time.monotonic() < end:
-            key = board.pinned
+            key = board.released
             assert key is None or key.attempt == key.step
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
-        key = board.pinned
+        key = board.released
         assert key is None or key.attempt == key.step
-        board.pin(None)
-        assert board.pinned is None
+        board.release(None)
+        assert board.released is None
