@@ -125,7 +125,7 @@ def test_each_snapshot_holds_the_values_of_its_moment(arena: Arena) -> None:
     for step in range(1, 6):
         weights.fill_(step)
         writer.encode({"w": weights, "step": step})
-        writer.write(stamp(step), [Key(1, step - 1)])
+        writer.write(stamp(step), (Key(1, step - 1),))
     for step in (4, 5):
         cell = arena.find(Part.SHARED, Key(1, step))
         assert cell is not None and cell.intact()
@@ -138,7 +138,7 @@ def test_a_tensor_that_was_replaced_is_followed(arena: Arena) -> None:
     for step in range(1, 5):
         state["w"] = torch.full((10,), float(step))
         writer.encode(state)
-        cell = writer.write(stamp(step), [Key(1, step - 1)])
+        cell = writer.write(stamp(step), (Key(1, step - 1),))
         assert (read(cell)["w"] == step).all()
 
 
@@ -148,7 +148,7 @@ def test_state_that_appears_later_is_kept_and_the_older_snapshot_stays(arena: Ar
     older = writer.write(stamp(1), ())
     tree["moments"] = torch.ones(3_000_000)
     writer.encode(tree)
-    newer = writer.write(stamp(2), [Key(1, 1)])
+    newer = writer.write(stamp(2), (Key(1, 1),))
     assert older.intact() and set(read(older)) == {"w"}
     assert newer.intact() and (read(newer)["moments"] == 1).all()
 
