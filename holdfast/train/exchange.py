@@ -177,6 +177,18 @@ class Exchange:
         dist.all_gather(table, padded, group=self._group)
         return [row.numpy()[: int(n)].tobytes() for row, n in zip(table, lengths, strict=True)]
 
+    def send_to(self, rank: int, data: torch.Tensor) -> dist.Work:
+        """Send bytes; messages between two ranks stay in order."""
+        work = dist.isend(data, rank, group=self._group)
+        assert work is not None
+        return work
+
+    def receive_from(self, rank: int, data: torch.Tensor) -> dist.Work:
+        """Receive bytes of this length."""
+        work = dist.irecv(data, rank, group=self._group)
+        assert work is not None
+        return work
+
     def all_true(self, mine: bool) -> bool:
         """Whether every rank says yes."""
         value = torch.tensor(int(mine), dtype=torch.int64)

@@ -58,20 +58,21 @@ class Ranks(NamedTuple):
 def entries(name: str, parameters: Iterable[tuple[str, torch.Tensor]], keeper: str) -> list[Entry]:
     """The parameters of a module that was tracked as `name`.
 
-    `keeper` names the group of DDP around it. Without one, plain parameters beside sharded ones
-    are held together by the meshes of these.
+    `keeper` names the group of DDP around it. Without one, all ranks that some parameter of the
+    module is sharded over keep the whole module together: what is sharded over fewer of them is
+    replicated over the others.
     """
     listed = list(parameters)
-    meshes = sorted({_mesh(p) for _, p in listed if is_distributed(p)})
-    beside = keeper or ",".join(meshes)
-    return [_entry(f"{name}.{key}", p, keeper, beside) for key, p in listed]
+    meshes = [p.device_mesh.mesh for _, p in listed if is_distributed(p)]  # type: ignore[attr-defined]
+    together = sorted({rank for mesh in meshes for rank in mesh.flatten().tolist()})
+    held_by = keeper or (f"mesh {_digest(together)}" if together else "")
+    return [_entry(f"{name}.{key}", p, held_by) for key, p in listed]
 
 
-def _entry(name: str, parameter: torch.Tensor, keeper: str, beside: str) -> Entry:
+def _entry(name: str, parameter: torch.Tensor, keeper: str) -> Entry:
     whole, at = position(parameter, name)
     part = local_part(parameter)
-    held_by = keeper or _mesh(parameter) if is_distributed(parameter) else beside
-    return Entry(name, whole, at, part.numel() * part.element_size(), held_by)
+    return Entry(name, whole, at, part.numel() * part.element_size(), keeper)
 
 
 def assign(tables: Sequence[Sequence[Entry]], ranks: Ranks) -> dict[str, Role]:
@@ -90,7 +91,8 @@ def assign(tables: Sequence[Sequence[Entry]], ranks: Ranks) -> dict[str, Role]:
     roles = {}
     for entry in tables[ranks.rank]:
         name, part = entry.name, (entry.name, entry.at)
-        save = flags(everywhere.get(part), on_node.get(part), ranks.rank)
+        # a part without bytes is at no place of its own, and as good as written
+        save = flags(everywhere.get(part), on_node.get(part), ranks.rank) if entry.bytes else BOTH
         first_here = min(r for r in holders[name] if ranks.node(r) == node)
         save_whole = flags(min(holders[name]), first_here, ranks.rank)
         roles[name] = Role(True) if name in own else Role(False, save, save_whole)
@@ -111,7 +113,7 @@ def _spread(tables: Mapping[int, Sequence[Entry]]) -> dict[tuple[str, tuple[int,
     holders: dict[tuple[str, tuple[int, ...]], list[int]] = {}
     sizes: dict[tuple[str, tuple[int, ...]], int] = {}
     for rank, table in tables.items():
-        for entry in table:
+        for entry in (entry for entry in table if entry.bytes):
             holders.setdefault((entry.name, entry.at), []).append(rank)
             sizes[entry.name, entry.at] = entry.bytes
     load = dict.fromkeys(tables, 0)
@@ -162,6 +164,5 @@ def place_of(name: str, leaf: Any, parameter: Any, role: Role) -> Place:
     return Place(tuple(leaf.shape), (0,) * leaf.ndim, role.own, role.save_whole)
 
 
-def _mesh(tensor: Any) -> str:
-    ranks = tensor.device_mesh.mesh.flatten().tolist()
-    return xxhash.xxh3_64_hexdigest(str(sorted(ranks)).encode())
+def _digest(ranks: Sequence[int]) -> str:
+    return xxhash.xxh3_64_hexdigest(str(ranks).encode())

@@ -62,7 +62,7 @@ class Tracked:
         self._ranks = ranks
         self.modules = {n: unwrapped(o) for n, o in objects.items() if _is_module(o)}
         self.optimizers = {n: o for n, o in objects.items() if isinstance(o, Optimizer)}
-        self._others = {n: o for n, o in objects.items() if not _is_module(o)}
+        self.others = {n: o for n, o in objects.items() if not _is_module(o)}
         self._names = {name: Names(module) for name, module in self.modules.items()}
         taken = {id(unwrapped(module)) for module in parallel}
         self._keepers = {
@@ -84,10 +84,10 @@ class Tracked:
         Tensors are those of the objects themselves, not copies.
         """
         split = {name: self._split(name) for name in self.modules}
-        following = {n: self._state_of(o) for n, o in self._others.items() if _follows(o)}
+        following = {n: self._state_of(o) for n, o in self.others.items() if _follows(o)}
         shared = {**{name: parameters for name, (parameters, _) in split.items()}, **following}
-        private = {_buffers(name): buffers for name, (_, buffers) in split.items()}
-        private |= {n: o.state_dict() for n, o in self._others.items() if not _follows(o)}
+        private = {buffers_of(name): buffers for name, (_, buffers) in split.items()}
+        private |= {n: o.state_dict() for n, o in self.others.items() if not _follows(o)}
         private[RANDOM] = random_state.capture(self._device)
         return (shared, private) if self.replicated else ({}, {**shared, **private})
 
@@ -96,8 +96,8 @@ class Tracked:
         if not self.replicated:
             shared = private
         for name in self.modules:
-            self._load_module(name, shared[name], private[_buffers(name)])
-        for name, thing in self._others.items():
+            self._load_module(name, shared[name], private[buffers_of(name)])
+        for name, thing in self.others.items():
             state = cloned(shared[name] if _follows(thing) else private[name])
             if isinstance(thing, Optimizer):
                 optimizers.load(thing, state, self.name_of)
@@ -122,6 +122,25 @@ class Tracked:
             for name, module in self.modules.items()
             for raw, parameter in module.named_parameters(remove_duplicate=False)
         }
+
+    def named_parameters(self, optimizer: str) -> dict[str, torch.Tensor]:
+        """The parameters of an optimizer, by name; those without one are left out."""
+        groups = self.optimizers[optimizer].param_groups
+        listed = [parameter for group in groups for parameter in group["params"]]
+        return {name: p for p in listed if (name := self.name_of(p)) is not None}
+
+    def optimizer_state(self, optimizer: str) -> Tree:
+        """The state of an optimizer now, as in `capture`."""
+        return optimizers.by_name(self.optimizers[optimizer], self.name_of)
+
+    def buffers(self, module: str) -> Tree:
+        """What a module has besides its parameters, as in `capture`."""
+        return self._split(module)[1]
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+        return self._ranks.world_size
 
     def name_of(self, parameter: torch.Tensor) -> str | None:
         """The name of a parameter in its model; None for one of no tracked module."""
@@ -149,7 +168,7 @@ class Tracked:
 
     def _place_of_rest(self, alone: Place, owner: str) -> Place:
         """What is shared but belongs to no parameter is written by the first; else by its rank."""
-        follows = owner in self._others and _follows(self._others[owner])
+        follows = owner in self.others and _follows(self.others[owner])
         if not (self.replicated and follows):
             return alone
         ranks = self._ranks
@@ -202,7 +221,7 @@ class Tracked:
             name: [_shape_of(key, p) for key, p in self._named(name, module)]
             for name, module in self.modules.items()
         }
-        others = {name: type(thing).__qualname__ for name, thing in self._others.items()}
+        others = {name: type(thing).__qualname__ for name, thing in self.others.items()}
         text = json.dumps([modules, others, self.replicated], sort_keys=True)
         return xxhash.xxh3_64_intdigest(text.encode())
 
@@ -240,7 +259,8 @@ class Tracked:
                 local_part(buffers[key]).copy_(value)
 
 
-def _buffers(name: str) -> str:
+def buffers_of(name: str) -> str:
+    """The name under which a module's buffers are kept."""
     return f"{name} (buffers)"
 
 
