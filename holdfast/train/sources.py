@@ -70,7 +70,7 @@ class _Told:
         return self._holders.get((ref.rank, ref.part, ref.number), ())
 
 
-class Memory(_Told):
+class Memory:
     """A snapshot in the arenas of all ranks."""
 
     def __init__(self, world_size: int, cells: Iterable[tuple[Part, Cell]], gather: Gather) -> None:
@@ -87,7 +87,8 @@ class Memory(_Told):
             self._cells[rank, part] = (cell, index)
             packed = msgspec.msgpack.encode(index)
             mine.append(Stock(rank, part, packed, [True] * len(index.leaves)))
-        super().__init__(world_size, _all_stocks(gather, mine))
+        told = _Told(world_size, _all_stocks(gather, mine))
+        self.contents, self.holders = told.contents, told.holders
 
     def read(self, ref: Ref, box: Box | None) -> torch.Tensor:
         """The bytes of a leaf or of a box of it."""
@@ -98,7 +99,7 @@ class Memory(_Told):
         return cut(view(leaf, cell.payload), box)
 
 
-class Disks(_Told):
+class Disks:
     """A checkpoint on the disks of all nodes. Any rank of a node can read what is on its disk."""
 
     def __init__(
@@ -107,7 +108,8 @@ class Disks(_Told):
         """`disk` is what this node has, None for nothing; `local` are the ranks of a node."""
         self._opened = disk[0] if disk else None
         told = _all_stocks(gather, disk[1] if disk else [])
-        super().__init__(world_size, [told[rank // local * local] for rank in range(len(told))])
+        everywhere = _Told(world_size, [told[rank // local * local] for rank in range(len(told))])
+        self.contents, self.holders = everywhere.contents, everywhere.holders
 
     def read(self, ref: Ref, box: Box | None) -> torch.Tensor:
         """The bytes of a leaf or of a box of it. Raises `Error` checkpoint-damaged, storage-*."""
