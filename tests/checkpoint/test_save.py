@@ -105,9 +105,8 @@ def test_each_tier_gets_what_its_readers_cannot_find_elsewhere(
     }
     found = {}
     for tier in (Tier.LOCAL, Tier.SHARED):
-        part = saved(
-            open_store(str(tmp_path / tier.name)), snapshot, Key(1, 1), tier=tier, **leaves
-        )
+        cells = snapshot.take(Key(1, 1), private=leaves)
+        part = save_rank(open_store(str(tmp_path / tier.name)), cells, job="job", tier=tier)
         found[tier] = {x.name for x in part.parts["private"].leaves if x.chunks is not None}
     assert found == {Tier.LOCAL: {"all", "node"}, Tier.SHARED: {"all", "cluster"}}
 
