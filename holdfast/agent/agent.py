@@ -11,6 +11,7 @@ import contextlib
 import itertools
 import os
 import signal
+import socket
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from typing import Any, assert_never
 
 from holdfast.agent import environment
 from holdfast.agent.attempt import Attempt, exited
+from holdfast.agent.child import listen
 from holdfast.agent.console import Console
 from holdfast.agent.keeper import Keeper
 from holdfast.agent.leftovers import end_strays, kill_carriers
@@ -27,9 +29,13 @@ from holdfast.agent.metrics import Metrics
 from holdfast.agent.notes import note
 from holdfast.agent.probes import Health
 from holdfast.agent.processes import Death
+from holdfast.agent.storage import places, words
+from holdfast.agent.storage.handle import StorageHandle
 from holdfast.agent.supply import Listener, Supply
 from holdfast.agent.watch import Watch
-from holdfast.agent.workers import Worker, Workers, new_arena
+from holdfast.agent.workers import Worker, Workers
+from holdfast.checkpoint.arena import Arena
+from holdfast.checkpoint.board import Board
 from holdfast.events import NodeLeft, NodeReady, Progress, Store
 from holdfast.messages import (
     PROTOCOL,
@@ -71,6 +77,7 @@ class Surroundings:
     broken: int = 1  # and after a fault of ours
     console: Console | None = None  # where output of workers is shown besides the files
     store_ports: tuple[int, ...] = ()  # none: any
+    storage_port: int = 0  # 0: any
     attempts_kept: int | None = None  # of which there are logs; None: all
 
 
@@ -95,12 +102,29 @@ class Agent:
         program = environment.program_of(job)
         self._instrumented = environment.is_instrumented(program)
         self._ids = itertools.count(1)
+        workers = self._make_workers()
+        self._places = places.places_of(job, environ)
+        listener = listen(me.address, (around.storage_port, 0))
+        self._address = _address_of(me.address, listener)
+        told = places.variables(job, self._places, self._address)
+        env = environment.node_environment(job, me.node, self._count, environ, told)
+        setup = words.Setup(
+            node=me.node,
+            job=job.name,
+            token_file=str(me.folder / "token"),
+            arenas=tuple(workers.arenas),
+            boards=tuple(workers.boards),
+            listener=listener.detach(),
+            places=self._places,
+        )
+        self._boards = [Board(fd) for fd in workers.boards]
         self._supply = Supply(
-            self._make_workers(),
-            environment.node_environment(job, me.node, self._count, environ),
+            workers,
+            env,
             program,
             environment.preload_of(job),
             self._listener(),
+            StorageHandle(setup, env, self._on_storage_news),
         )
         self._link = Link(me.folder, self._hello, self._on_order)
         self._keeper = Keeper()
@@ -125,7 +149,8 @@ class Agent:
             warm_kind=warm,
             cold_kind=cold,
             new_id=self._ids.__next__,
-            arenas=[new_arena() for _ in range(self._count)],
+            arenas=[Arena.create() for _ in range(self._count)],
+            boards=[Board.create() for _ in range(self._count)],
             console=self._around.console,
         )
 
@@ -212,6 +237,7 @@ class Agent:
     def _tick(self, now: float) -> None:
         self._watch.look(self._shown_run(), now)
         self._supply.bury_lost_orphans()
+        self._start_storage()
         if self._link.absent_s > self._job.recovery.controller_absence_s:
             note("agent: no controller for longer than recovery.controller_absence_s")
             self._ask_end(0.0)
@@ -220,6 +246,12 @@ class Agent:
             self._warm_at = None
             self._supply.warm_up()
             self._supply.open_store()
+
+    def _start_storage(self) -> None:
+        """Once a worker has something to be kept; scripts that track nothing do not pay for it."""
+        storage = self._supply.storage
+        if not storage.started and any(board.roster_count for board in self._boards):
+            storage.open()
 
     def _may_warm(self, now: float) -> bool:
         """Never while an attempt is coming up: recovery comes first."""
@@ -251,6 +283,9 @@ class Agent:
         """The fresh store has died: the controller must not count on it."""
         self._told_store = None
         self._supply.open_store()
+
+    def _on_storage_news(self, news: words.AnyNews) -> None:
+        """What has become of snapshots."""
 
     def _on_broken(self, why: str) -> None:
         note(f"agent: {why}")
@@ -479,6 +514,12 @@ class Agent:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+def _address_of(host: str, listener: socket.socket) -> str:
+    """HOST:PORT."""
+    shown = f"[{host}]" if ":" in host else host
+    return f"{shown}:{listener.getsockname()[1]}"
 
 
 def _how(death: Death) -> str:
