@@ -310,6 +310,17 @@ SLUGS: dict[str, Slug] = {
         "`holdfast federate` runs a managed job in the first of several clusters that admits it. "
         "The job file names none under `clusters`, or asks for plain mode. Nothing was started.",
     ),
+    "no-durable-tier": Slug(
+        ExitStatus.USAGE,
+        "run.checkpoint() was called in a job without any durable tier: name one under "
+        "`checkpoints` in the job file.",
+    ),
+    "ranks-apart": Slug(
+        ExitStatus.USAGE,
+        "Ranks of one attempt were at different steps when they were to agree on a snapshot. "
+        "run.checkpoint() has to be called on every rank in the same step, and steps() with the "
+        "same total.",
+    ),
     "run-unavailable": Slug(
         ExitStatus.USAGE,
         "holdfast.train was asked for something that only works after join(), or join() was "

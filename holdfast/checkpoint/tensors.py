@@ -12,7 +12,7 @@ holds them alive, so a replaced tensor is noticed and an address cannot be reuse
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -70,8 +70,10 @@ class Writer:
         self._index = b""
         self._plans: dict[int, tuple[_Block, ...]] = {}
 
-    def encode(self, tree: object, name: str = "") -> int:
+    def encode(self, tree: object, name: str = "", label: str = "") -> int:
         """Prepare this state for `write`; returns the size of its payload in bytes.
+
+        `name` starts the path in messages, `label` is what the script calls this checkpoint.
 
         Raises `Error` (not-tracked) for values that cannot be kept.
         """
@@ -82,12 +84,16 @@ class Writer:
             self._plans.clear()
             self._identity = identity
             self._leaves = leaves
-        self._index = msgspec.msgpack.encode(Index(plain, self._specs))
+        self._index = msgspec.msgpack.encode(Index(plain, self._specs, label))
         return self._data_bytes() + len(self._index)
 
-    def write(self, stamp: Stamp, keep: Key | None) -> Cell:
-        """Copy what `encode` prepared into the cell that does not hold `keep`; returns it whole."""
-        cell = self._arena.target(self._part, keep)
+    def write(self, stamp: Stamp, keep: Collection[Key], slots: int = 2) -> Cell:
+        """Copy what `encode` prepared into a cell that holds nothing of `keep`; returns it whole.
+
+        There must be such a cell among the first `slots`.
+        """
+        cell = self._arena.target(self._part, keep, slots)
+        assert cell is not None, "whoever writes has seen that there is room"
         data_bytes = self._data_bytes()
         cell.reserve(data_bytes + len(self._index) + _INDEX_SLACK)
         plan = self._plan(cell)
