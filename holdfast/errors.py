@@ -321,6 +321,56 @@ SLUGS: dict[str, Slug] = {
         "run.checkpoint() has to be called on every rank in the same step, and steps() with the "
         "same total.",
     ),
+    "storage-place": Slug(
+        ExitStatus.USAGE,
+        "A place for checkpoints is neither a folder nor a URL that can be used: an unknown kind "
+        "of URL, one whose client is not installed, or a path that cannot be one.",
+    ),
+    "storage-full": Slug(
+        ExitStatus.PLATFORM,
+        "The place for checkpoints has no room left, or a quota is used up. Training goes on, the "
+        "last committed checkpoint stays, and saving is tried again.",
+    ),
+    "storage-denied": Slug(
+        ExitStatus.PLATFORM,
+        "The place for checkpoints refuses access: permissions of a folder, a read-only mount, or "
+        "credentials of an object store that are missing, wrong or expired.",
+    ),
+    "storage-unreachable": Slug(
+        ExitStatus.PLATFORM,
+        "The place for checkpoints does not answer, or answers with errors, also after several "
+        "tries. Training goes on, the last committed checkpoint stays, and saving is tried again.",
+    ),
+    "storage-missing": Slug(
+        ExitStatus.NOT_FOUND,
+        "A file in the place for checkpoints is not there, or ends too early: it was removed, the "
+        "place or the bucket is another one, or it was cut off.",
+    ),
+    "checkpoint-damaged": Slug(
+        ExitStatus.JOB_FAILED,
+        "Something of a checkpoint is not what was written: a checksum does not match, or a file "
+        "belongs to another checkpoint. It is not used; an older one or another tier is.",
+    ),
+    "checkpoint-not-found": Slug(
+        ExitStatus.NOT_FOUND,
+        "There is no committed checkpoint of that step in this place. One that is being written, "
+        "or was given up half-way, does not count.",
+    ),
+    "checkpoint-incomplete": Slug(
+        ExitStatus.PLATFORM,
+        "A checkpoint cannot be committed or copied, because parts of some ranks are missing, "
+        "differ in what they belong to, or leave out something that nobody else has saved.",
+    ),
+    "checkpoint-fenced": Slug(
+        ExitStatus.PLATFORM,
+        "An older attempt wanted to save, but a newer one has begun in this place. What the older "
+        "one has trained is no longer part of the job, so it may not be committed.",
+    ),
+    "snapshot-changed": Slug(
+        ExitStatus.PLATFORM,
+        "A memory snapshot was replaced, or does not match its seal, while it was being saved. "
+        "Nothing of it was committed. Once is a matter of timing, often is bad memory.",
+    ),
     "run-unavailable": Slug(
         ExitStatus.USAGE,
         "holdfast.train was asked for something that only works after join(), or join() was "
