@@ -81,14 +81,8 @@ RULES: dict[str, tuple[Rule, ...]] = {
             "give exactly one of pvc, host_path, url and download",
         ),
     ),
-    "checkpoints.local": (
-        _exactly_one("host_path", "pvc_class"),
-        Rule("!has(self.path) || self.path.startsWith('/')", "path has to be absolute in a pod"),
-    ),
-    "checkpoints.shared": (
-        Rule("has(self.pvc)", "name the claim: pvc"),
-        Rule("!has(self.path) || self.path.startsWith('/')", "path has to be absolute in a pod"),
-    ),
+    "checkpoints.local": (_exactly_one("host_path", "pvc_class"),),
+    "checkpoints.shared": (Rule("has(self.pvc)", "name the claim: pvc"),),
 }
 """Rules by the place of the section in the job file; `[]` stands for each item of a list."""
 

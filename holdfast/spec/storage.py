@@ -4,7 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from holdfast.spec.section import Folder, Label, Object, Quantity, Seconds, Section
+from holdfast.spec.section import Folder, Label, Object, Quantity, Section
 
 
 class Download(Section):
@@ -49,7 +49,7 @@ class Dataset(Section):
 
 
 Place = Annotated[str, Field(min_length=1, pattern=r"^[^:]+$")]  # a folder
-Every = Seconds | Literal["auto"]
+Every = Annotated[int, Field(ge=1, le=604_800)] | Literal["auto"]  # seconds
 Rate = Annotated[int, Field(ge=1 << 20)]  # bytes per second
 
 

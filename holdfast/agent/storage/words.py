@@ -40,6 +40,7 @@ class Setup(Word, frozen=True, kw_only=True):
     boards: tuple[int, ...]
     listener: int
     places: tuple[Place, ...] = ()
+    copies: int = 1  # of private parts on other nodes
 
 
 class Warn(Word, frozen=True, kw_only=True):
@@ -71,6 +72,14 @@ class Safe(Word, frozen=True, kw_only=True):
     where: str
 
 
+class Settled(Word, frozen=True, kw_only=True):
+    """All durable tiers are done with what they were to save up to this snapshot: it is committed,
+    or was given up."""
+
+    attempt: int
+    step: int
+
+
 class Committed(Word, frozen=True, kw_only=True):
     """A checkpoint is whole in a durable tier. Only said by the node of rank 0."""
 
@@ -93,7 +102,7 @@ class Failed(Word, frozen=True, kw_only=True):
 
 
 AnyOrder = Setup | Warn
-AnyNews = Found | Safe | Committed | Failed
+AnyNews = Found | Safe | Settled | Committed | Failed
 
 _orders = msgspec.json.Decoder(AnyOrder)
 _news = msgspec.json.Decoder(AnyNews)
