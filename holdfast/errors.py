@@ -310,17 +310,6 @@ SLUGS: dict[str, Slug] = {
         "`holdfast federate` runs a managed job in the first of several clusters that admits it. "
         "The job file names none under `clusters`, or asks for plain mode. Nothing was started.",
     ),
-    "no-durable-tier": Slug(
-        ExitStatus.USAGE,
-        "run.checkpoint() was called in a job without any durable tier: name one under "
-        "`checkpoints` in the job file.",
-    ),
-    "ranks-apart": Slug(
-        ExitStatus.USAGE,
-        "Ranks of one attempt were at different steps when they were to agree on a snapshot. "
-        "run.checkpoint() has to be called on every rank in the same step, and steps() with the "
-        "same total.",
-    ),
     "storage-place": Slug(
         ExitStatus.USAGE,
         "A place for checkpoints is neither a folder nor a URL that can be used: an unknown kind "
@@ -366,10 +355,26 @@ SLUGS: dict[str, Slug] = {
         "An older attempt wanted to save, but a newer one has begun in this place. What the older "
         "one has trained is no longer part of the job, so it may not be committed.",
     ),
+    "export-unavailable": Slug(
+        ExitStatus.USAGE,
+        "Exporting a checkpoint needs torch, and safetensors for that form; the base package "
+        "brings neither along. They come with the extra `train`, or with the image of the job.",
+    ),
     "snapshot-changed": Slug(
         ExitStatus.PLATFORM,
         "A memory snapshot was replaced, or does not match its seal, while it was being saved. "
         "Nothing of it was committed. Once is a matter of timing, often is bad memory.",
+    ),
+    "no-durable-tier": Slug(
+        ExitStatus.USAGE,
+        "run.checkpoint() was called in a job without any durable tier: name one under "
+        "`checkpoints` in the job file.",
+    ),
+    "ranks-apart": Slug(
+        ExitStatus.USAGE,
+        "Ranks of one attempt were at different steps when they were to agree on a snapshot. "
+        "run.checkpoint() has to be called on every rank in the same step, and steps() with the "
+        "same total.",
     ),
     "run-unavailable": Slug(
         ExitStatus.USAGE,

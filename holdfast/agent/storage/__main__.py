@@ -24,7 +24,7 @@ from holdfast.agent.storage import haste, words
 from holdfast.agent.storage.channel import key_of
 from holdfast.agent.storage.keeping import Keeping
 from holdfast.agent.storage.pushing import Pushing, pool_for
-from holdfast.agent.storage.saving import Saving, passed
+from holdfast.agent.storage.saving import Saving, asked, passed
 from holdfast.agent.storage.sealing import Sealing
 from holdfast.checkpoint.arena import Arena
 from holdfast.checkpoint.board import Board, Roster
@@ -74,6 +74,7 @@ class Storage:
         self._taken: tuple[Key, float] | None = None  # urgent snapshot, when it was first seen
         self._released: Key | None = None
         self._settled: Key | None = None
+        self._asked: dict[Key, int] = {}  # snapshots for durable tiers that are not settled yet
 
     def serve(self) -> None:
         """Until the agent is gone."""
@@ -129,15 +130,23 @@ class Storage:
     def _look_at_tiers(self, rosters: Sequence[Roster]) -> None:
         for saving in self._saving:
             saving.look(self._arenas, rosters)
-        released = passed(self._arenas, self._saving, lambda one: one.read)
+        attempt = rosters[0].attempt
+        present = {key: tiers for key, tiers in self._asked.items() if key.attempt == attempt}
+        self._asked = present | asked(self._arenas, attempt)
+        released = passed(self._asked, {one.tier: one.read for one in self._saving})
         if released is not None and released != self._released:
             self._released = released
             for board in self._boards:
                 board.release(released)
-        settled = passed(self._arenas, self._saving, lambda one: one.settled)
-        if settled is not None and settled != self._settled:
-            self._settled = settled
-            self._tell(words.Settled(attempt=settled.attempt, step=settled.step))
+        settled = passed(self._asked, {one.tier: one.settled for one in self._saving})
+        if settled is not None:
+            self._asked = {key: tiers for key, tiers in self._asked.items() if key > settled}
+            self._settle(settled)
+
+    def _settle(self, key: Key) -> None:
+        if key != self._settled:
+            self._settled = key
+            self._tell(words.Settled(attempt=key.attempt, step=key.step))
 
     def _look_for_safety(self, order: words.Warn, rosters: Sequence[Roster]) -> None:
         key = haste.urgent_key(self._arenas, rosters[0].attempt)

@@ -10,13 +10,13 @@ no other.
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 from holdfast.agent.notes import note
 from holdfast.agent.storage import words
-from holdfast.checkpoint import save, shelf
+from holdfast.checkpoint import save, shelf, upkeep
 from holdfast.checkpoint.arena import Arena, Cell, Part
 from holdfast.checkpoint.board import Board, Flag, Roster, Saved, Tier
 from holdfast.checkpoint.key import Key
@@ -84,18 +84,21 @@ def _for_tier(arena: Arena, attempt: int, tier: Tier) -> frozenset[Key]:
     return frozenset(h.key for h in found if h and h.attempt == attempt and h.flags & wanted)
 
 
-def passed(
-    arenas: Sequence[Arena], tiers: "Sequence[Saving]", reached: "Callable[[Saving], Key | None]"
-) -> Key | None:
-    """The newest snapshot up to which each tier has reached what it was to save; None for none."""
+def asked(arenas: Sequence[Arena], attempt: int) -> dict[Key, int]:
+    """Snapshots of this attempt that are in memory and meant for durable tiers, and for which."""
     found = (cell.header() for arena in arenas for cell in arena.cells(Part.PRIVATE))
-    flags = {header.key: header.flags for header in found if header is not None}
+    ours = (header for header in found if header is not None and header.attempt == attempt)
+    return {header.key: header.flags & ALL_TIERS for header in ours if header.flags & ALL_TIERS}
+
+
+def passed(wanted: Mapping[Key, int], reached: Mapping[Tier, Key | None]) -> Key | None:
+    """The newest of the wanted snapshots up to which each tier has come; None for none."""
     newest = None
-    for key in sorted(flags):
-        wanted = [one for one in tiers if flags[key] & 1 << one.tier]
-        if any((at := reached(one)) is None or at < key for one in wanted):
+    for key in sorted(wanted):
+        behind = (at for tier, at in reached.items() if wanted[key] & 1 << tier)
+        if any(at is None or at < key for at in behind):
             break
-        newest = key if flags[key] & ALL_TIERS else newest
+        newest = key
     return newest
 
 
