@@ -16,7 +16,7 @@ import xxhash
 from holdfast.agent.storage import words
 from holdfast.checkpoint.arena import Arena, Cell, Header, Part
 from holdfast.checkpoint.board import Board, Flag, Peer, Roster
-from holdfast.checkpoint.index import Index
+from holdfast.checkpoint.index import Index, Leaf
 from holdfast.checkpoint.key import Key
 
 TOKEN = "a secret of the job"
@@ -80,10 +80,10 @@ class Site:
 
 
 @contextmanager
-def sites(count: int, ranks: int = 1) -> Iterator[list[Site]]:
+def sites(count: int, ranks: int = 1, **setup: object) -> Iterator[list[Site]]:
     """Nodes that are gone afterwards."""
     with tempfile.TemporaryDirectory() as folder:
-        made = [Site(Path(folder), ranks) for _ in range(count)]
+        made = [Site(Path(folder), ranks, **setup) for _ in range(count)]
         try:
             for site in made:
                 site.start()
@@ -106,7 +106,9 @@ def snapshot(
     """One part of a snapshot, as a worker writes it."""
     cell = arena.target(part, (keep,) if keep else ())
     assert cell is not None
-    index = msgspec.msgpack.encode(Index({}, []))
+    own = part is Part.PRIVATE
+    leaf = Leaf("t", "uint8", (size,), (0,), 0, size, f"{part.name}.x", (size,), (0,), own=own)
+    index = msgspec.msgpack.encode(Index({}, [leaf]))
     data = pattern(key.step, size) + index
     cell.reserve(len(data))
     cell.begin()
@@ -121,7 +123,7 @@ def introduce(site: Site, local_rank: int, roster: Roster) -> None:
     site.boards[local_rank].introduce(roster)
 
 
-def ring(made: list[Site], attempt: int = 1, copies: int = 1) -> None:
+def ring(made: list[Site], attempt: int = 1, copies: int = 1, parent: Key | None = None) -> None:
     """One rank a node, each with the next ones as peers."""
     world = len(made)
     for rank, site in enumerate(made):
@@ -129,6 +131,6 @@ def ring(made: list[Site], attempt: int = 1, copies: int = 1) -> None:
         peers = tuple(Peer(other, made[other].address, 0) for other in others)
         roster = Roster(
             attempt=attempt, rank=rank, world_size=world, local_world_size=1,
-            parent=None, peers=peers,
+            parent=parent, peers=peers,
         )  # fmt: skip
         introduce(site, 0, roster)
