@@ -18,10 +18,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, assert_never
 
+import msgspec
+
 from holdfast.agent import environment
 from holdfast.agent.attempt import Attempt, exited
 from holdfast.agent.child import listen
 from holdfast.agent.console import Console
+from holdfast.agent.farewell import Farewell
 from holdfast.agent.keeper import Keeper
 from holdfast.agent.leftovers import end_strays, kill_carriers
 from holdfast.agent.link import Link, Order, RejectedError
@@ -29,7 +32,7 @@ from holdfast.agent.metrics import Metrics
 from holdfast.agent.notes import note
 from holdfast.agent.probes import Health
 from holdfast.agent.processes import Death
-from holdfast.agent.storage import places, words
+from holdfast.agent.storage import facts, places, words
 from holdfast.agent.storage.handle import StorageHandle
 from holdfast.agent.supply import Listener, Supply
 from holdfast.agent.watch import Watch
@@ -54,6 +57,7 @@ from holdfast.spec import Job
 WARM_AFTER_START_S = 2.0  # for scripts that report no steps
 WARM_AFTER_STOP_S = 1.0  # no new attempt so far: be warm when it comes
 STORE_TIMEOUT_S = 10.0
+FOUND_S = 15.0  # for durable tiers to say which attempts they know
 GOODBYE_S = 1.0
 CLOSE_S = 2.0
 FORCE_AFTER_S = 3.0  # a forkserver that does not carry out SIGKILL in this time is killed itself
@@ -116,15 +120,20 @@ class Agent:
             boards=tuple(workers.boards),
             listener=listener.detach(),
             places=self._places,
+            copies=job.snapshots.copies,
         )
         self._boards = [Board(fd) for fd in workers.boards]
+        storage = StorageHandle(setup, env, self._on_storage_news)
+        arenas = [Arena(fd) for fd in workers.arenas]
+        self._farewell = Farewell(arenas, self._boards, storage)
+        self._attempt_found: int | None = None if self._places else 0
         self._supply = Supply(
             workers,
             env,
             program,
             environment.preload_of(job),
             self._listener(),
-            StorageHandle(setup, env, self._on_storage_news),
+            storage,
         )
         self._link = Link(me.folder, self._hello, self._on_order)
         self._keeper = Keeper()
@@ -134,6 +143,7 @@ class Agent:
         self._run: Attempt | None = None
         self._waiting: Start | None = None  # came while there was no forkserver
         self._told_store: Store | None = None  # the last one the controller was told of
+        self._leaving = False  # a signal has asked for it
         self._store_opened = asyncio.Event()
         self._warm_at: float | None = None  # when to warm up for the next attempt, at the latest
         self._tasks: set[asyncio.Task[None]] = set()
@@ -172,9 +182,12 @@ class Agent:
         loop.set_exception_handler(self._on_exception)
         loop.add_signal_handler(signal.SIGCHLD, self._supply.reap)
         for sig in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(sig, self._ask_end, self._job.recovery.stop_grace_s)
+            loop.add_signal_handler(sig, self._on_signal, self._job.recovery.stop_grace_s)
         ports = self._around.store_ports
         self._supply.open(self._me.address, self._job.uses_torch, self._ids, ports)
+        if self._places:
+            self._supply.storage.open()
+            loop.call_later(FOUND_S, self._on_found, 0)
         self._keep(self._ticks())
         self._keep(self._talk())
         grace_s = await self._end
@@ -221,6 +234,25 @@ class Agent:
     def _ask_end(self, grace_s: float) -> None:
         if not self._end.done():
             self._end.set_result(grace_s)
+
+    def _on_signal(self, grace_s: float) -> None:
+        """Somebody wants this node. What it alone has goes elsewhere first; asked again, at once.
+
+        The rest of the job goes on, so its memory counts as elsewhere.
+        """
+        run, hurried = self._shown_run(), self._leaving
+        self._leaving = True
+        worth = bool(self._places) or (run is not None and run.order.node_count > 1)
+        can = run is not None and run.stop_at is None and self._farewell.can(run.order.attempt)
+        if hurried or not (can and worth) or self._end.done():
+            self._ask_end(grace_s)
+        else:
+            self._keep(self._leave(grace_s))
+
+    async def _leave(self, grace_s: float) -> None:
+        began = time.monotonic()
+        await self._farewell.save(grace_s, node_goes=True, job_ends=False)
+        self._ask_end(max(0.0, grace_s - (time.monotonic() - began)))
 
     async def _talk(self) -> None:
         try:
@@ -273,11 +305,22 @@ class Agent:
 
     def _on_store(self, store: Store) -> None:
         self._store_opened.set()
-        if self._told_store is None:
+        if self._told_store is None and self._attempt_found is not None:
             self._told_store = store
-            self._link.fact(
-                NodeReady(node=self._me.node, store=store, instrumented=self._instrumented)
+            ready = NodeReady(
+                node=self._me.node,
+                store=store,
+                attempt=self._attempt_found,
+                instrumented=self._instrumented,
             )
+            self._link.fact(ready)
+
+    def _on_found(self, attempt: int) -> None:
+        """Durable tiers know attempts up to this one, or do not answer in time."""
+        if self._attempt_found is None:
+            self._attempt_found = attempt
+            if (store := self._supply.fresh_store) is not None:
+                self._on_store(store)
 
     def _on_store_lost(self) -> None:
         """The fresh store has died: the controller must not count on it."""
@@ -286,6 +329,14 @@ class Agent:
 
     def _on_storage_news(self, news: words.AnyNews) -> None:
         """What has become of snapshots."""
+        match news:
+            case words.Found():
+                self._on_found(news.attempt)
+            case words.Safe() | words.Settled():
+                self._farewell.hear(news)
+            case words.Committed() | words.Failed():
+                if (fact := facts.of(news, self._me.node)) is not None:
+                    self._link.fact(fact)
 
     def _on_broken(self, why: str) -> None:
         note(f"agent: {why}")
@@ -315,10 +366,18 @@ class Agent:
             return
         self._watch.last_look(run)
         self._announce_start()
-        if run.is_news(death):
+        if death.exit_code == 0 and self._farewell.unsaved(run.order.attempt):
+            self._keep(self._tell_when_saved(run, worker, death))
+        elif run.is_news(death):
             self._link.fact(exited(self._me.node, worker, death))
         if not run.alive:
             run.gone.set()
+
+    async def _tell_when_saved(self, run: Attempt, worker: Worker, death: Death) -> None:
+        """A worker has finished once its last step is in safety: with the news the job may end."""
+        await self._farewell.until_saved(run.order.attempt)
+        if run.is_news(death):
+            self._link.fact(exited(self._me.node, worker, death))
 
     def _died_before_its_rank(self, worker: Worker, death: Death) -> bool:
         return bool(worker.pid) and death.at < worker.assigned_at
@@ -412,6 +471,9 @@ class Agent:
         if run is None or run.stopped or run.order.attempt > order.attempt:
             self._keep(self._answer_stop(run, order.attempt))
             return
+        if order.save and run.stop_at is None and self._farewell.can(run.order.attempt):
+            self._keep(self._save_and_stop(order))
+            return
         first = run.stop_at is None
         self._begin_stop(run, time.monotonic())
         if order.grace_s > 0:  # a later order may shorten the grace time of an earlier one
@@ -420,6 +482,15 @@ class Agent:
             self._kill(run)
         if first:
             self._keep(self._finish_stop(run, order.attempt))
+
+    async def _save_and_stop(self, order: Stop) -> None:
+        """The whole job ends, but its machines stay."""
+        began = time.monotonic()
+        if self._places:
+            await self._farewell.save(order.grace_s, node_goes=False, job_ends=True)
+        left = max(0.1, order.grace_s - (time.monotonic() - began))
+        if not self._end.done():
+            self._on_stop(msgspec.structs.replace(order, grace_s=left, save=False))
 
     def _drop_fresh_store(self) -> None:
         """An attempt that never started here may have started elsewhere, and left words in it."""

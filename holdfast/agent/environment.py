@@ -35,6 +35,7 @@ WITH_RANK = frozenset(
         *("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"),
         *("TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_USE_AGENT_STORE"),
         *("HOLDFAST_ATTEMPT", "HOLDFAST_REDO_UNTIL", "HOLDFAST_CONTROL_FD"),
+        "HOLDFAST_RESTORE_BELOW",
         *("HOLDFAST_PAGE_FD", "HOLDFAST_ARENA_FD", "HOLDFAST_BOARD_FD"),
     )
 )
@@ -109,6 +110,8 @@ def rank_environment(job: Job, start: Start, local_rank: int) -> dict[str, str]:
         "HOLDFAST_ATTEMPT": start.attempt,
         "HOLDFAST_REDO_UNTIL": start.redo_until,
     }
+    if start.restore_below is not None:
+        values["HOLDFAST_RESTORE_BELOW"] = start.restore_below
     return {name: str(value) for name, value in values.items()}
 
 

@@ -83,11 +83,14 @@ def with_places(job: Job, folder: Path) -> Job:
     """The same job with the folders of its checkpoints absolute, for a job outside Kubernetes;
     relative ones are taken from `folder`."""
     tiers = job.checkpoints
-    changes = {
+    changes: dict[str, Any] = {
         name: tier.model_copy(update={"path": str(folder / (tier.path or ""))})
         for name, tier in (("local", tiers.local), ("shared", tiers.shared))
         if tier is not None and tier.path is not None
     }
+    start = tiers.start_from
+    if start is not None and "://" not in start:
+        changes["start_from"] = str(folder / start)
     return job.model_copy(update={"checkpoints": tiers.model_copy(update=changes)})
 
 

@@ -140,6 +140,9 @@ class Checkpoints(Section):
     """Storage that every node mounts."""
     archive: ArchiveTier | None = None
     """An object store. Outside Kubernetes it is used unless it needs a `secret`."""
+    start_from: str | None = Field(default=None, min_length=1)
+    """Folder or URL with checkpoints of another job: where this one begins, as long as it has none
+    of its own. Also `--from` on the command line."""
 
     def on_laptop(self, name: str) -> dict[str, str]:
         """Where the tiers of the job `name` are outside Kubernetes: tier to folder or URL."""

@@ -53,6 +53,11 @@ def variables(job: Job, places: tuple[Place, ...], address: str) -> dict[str, st
         mttf_s=None if mttf_h is None else mttf_h * 3600,
     )
     where = {PLACES[place.tier]: place.where for place in places}
+    if (start := job.checkpoints.start_from) is not None:
+        where["HOLDFAST_RESTORE_FROM"] = start
+    archive = job.checkpoints.archive
+    if archive is not None and archive.endpoint is not None:
+        where["AWS_ENDPOINT_URL"] = archive.endpoint
     return {**where, ADDRESS: address, VARIABLE: msgspec.json.encode(settings).decode()}
 
 

@@ -207,7 +207,7 @@ class Saving:
         seconds = time.monotonic() - began
         self._previous = {part.rank: part for part in self._parts}
         self.committed, self._failures = task.key, 0
-        self._show(Saved(task.key.step, seconds, 0))
+        self._show(Saved(task.key.step, began, seconds))
         if 0 in task.ranks:
             self._tell(_committed(self.tier, manifest, seconds))
         if self._coordinates(task) and not task.flags & Flag.URGENT:

@@ -96,6 +96,7 @@ SETTINGS: dict[str, Setting] = {
     "network.ports.stores": Setting(30500),
     "network.ports.storage": Setting(7998),
     "datasets": Setting([{"name": "d", "path": "/data", "pvc": "data"}]),
+    "checkpoints.start_from": Setting("s3://bucket/other"),
     "checkpoints.local": Setting({"host_path": "/nvme"}),
     "checkpoints.local.path": Setting("/fast", LOCAL),
     "checkpoints.local.host_path": Setting("/disk", LOCAL),
