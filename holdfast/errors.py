@@ -361,6 +361,11 @@ SLUGS: dict[str, Slug] = {
         "An older attempt wanted to save, but a newer one has begun in this place. What the older "
         "one has trained is no longer part of the job, so it may not be committed.",
     ),
+    "export-unavailable": Slug(
+        ExitStatus.USAGE,
+        "Exporting a checkpoint needs torch, and safetensors for that form; the base package "
+        "brings neither along. They come with the extra `train`, or with the image of the job.",
+    ),
     "snapshot-changed": Slug(
         ExitStatus.PLATFORM,
         "A memory snapshot was replaced, or does not match its seal, while it was being saved. "

@@ -22,6 +22,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from holdfast.checkpoint.tensors import Place, cloned, is_distributed, local_part, place_alone
 from holdfast.errors import Error
 from holdfast.train import layout, optimizers, random_state
+from holdfast.train.expected import coming_bytes
 from holdfast.train.layout import Entry, Ranks, Role
 from holdfast.train.names import Names, unwrapped
 
@@ -103,6 +104,10 @@ class Tracked:
                 optimizers.load(thing, state, self.name_of)
             else:
                 thing.load_state_dict(state)
+
+    def coming_bytes(self) -> int:
+        """Bytes of state that optimizers will add in their first step."""
+        return sum(coming_bytes(optimizer) for optimizer in self.optimizers.values())
 
     def load_random(self, private: Tree) -> None:
         """Put the random number generators back; last, because loading may draw numbers."""
