@@ -70,6 +70,7 @@ def measured(name: str, parameters: int, saves: int) -> list[dict[str, Any]] | s
         command = [sys.executable, str(SCRIPT), name, str(parameters), str(saves), folder]
         # files and not pipes: processes that a contestant leaves behind would keep a pipe open
         output, errors = Path(folder, "output"), Path(folder, "errors")
+        _forget()
         with output.open("w") as out, errors.open("w") as err:
             process = subprocess.Popen(
                 [*command, str(STEP_S)],
@@ -79,6 +80,7 @@ def measured(name: str, parameters: int, saves: int) -> list[dict[str, Any]] | s
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(TIMEOUT_S)
             _end(process)
+            _forget()
         lines = output.read_text().splitlines()
         found = [json.loads(line) for line in lines if line.startswith("{")]
         said = errors.read_text().strip().splitlines()
@@ -90,6 +92,9 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
+
+
+def _forget() -> None:
     for left in DLROVER:
         for path in left.parent.glob(left.name):
             path.unlink(missing_ok=True)
