@@ -162,7 +162,8 @@ def claims_of(job: Job) -> list[str]:
     """Claims that the job names."""
     names = [dataset.pvc for dataset in job.datasets if dataset.pvc is not None]
     shared = job.checkpoints.shared
-    return list(dict.fromkeys([*names, *([shared.pvc] if shared is not None else [])]))
+    own = [shared.pvc] if shared is not None and shared.pvc is not None else []
+    return list(dict.fromkeys([*names, *own]))
 
 
 def _why_unbound(name: str, events: Iterable[Event]) -> str:

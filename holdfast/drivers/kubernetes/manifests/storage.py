@@ -183,12 +183,12 @@ def _add_tiers(found: Mounted, request: Request) -> None:
         own += f"/$({TRIAL})"
         found.env.append(_label(TRIAL, "batch.kubernetes.io/job-completion-index"))
     if tiers.local is not None:
-        found.add("checkpoints-local", tiers.local.path, _local_source(job))
-        found.variable("HOLDFAST_CHECKPOINT_LOCAL", f"{tiers.local.path}/{own}")
+        found.add("checkpoints-local", tiers.local.mount, _local_source(job))
+        found.variable("HOLDFAST_CHECKPOINT_LOCAL", f"{tiers.local.mount}/{own}")
     if tiers.shared is not None:
         claim = {"persistentVolumeClaim": {"claimName": tiers.shared.pvc}}
-        found.add("checkpoints-shared", tiers.shared.path, claim)
-        found.variable("HOLDFAST_CHECKPOINT_SHARED", f"{tiers.shared.path}/{own}")
+        found.add("checkpoints-shared", tiers.shared.mount, claim)
+        found.variable("HOLDFAST_CHECKPOINT_SHARED", f"{tiers.shared.mount}/{own}")
     if tiers.archive is not None:
         place = f"{tiers.archive.url.rstrip('/')}/{own}"
         found.variable("HOLDFAST_CHECKPOINT_ARCHIVE", place)

@@ -16,7 +16,7 @@ def objects(request: Request) -> list[Body]:
 
 def _storage(request: Request) -> list[Body]:
     shared = request.job.checkpoints.shared
-    if shared is None or shared.storage_class is None:
+    if shared is None or shared.pvc is None or shared.storage_class is None:
         return []
     spec = {
         "accessModes": ["ReadWriteMany"],
