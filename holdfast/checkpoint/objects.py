@@ -213,7 +213,7 @@ def _connect(place: str, scheme: str, options: dict[str, Any]) -> tuple[Any, str
     given = {"skip_instance_cache": True, "use_listings_cache": False, **options}
     if scheme in _S3:
         limits = {"connect_timeout": CONNECT_S, "read_timeout": READ_S}
-        retries = {"max_attempts": TRIES, "mode": "standard"}
+        retries = {"total_max_attempts": TRIES, "mode": "standard"}
         given.setdefault("config_kwargs", {**limits, "retries": retries})
     files, path = url_to_fs(place, **given)
     if scheme in _S3:

@@ -22,7 +22,7 @@ QUICK: dict[str, Any] = {
     "config_kwargs": {
         "connect_timeout": 1,
         "read_timeout": 0.2,
-        "retries": {"max_attempts": 2, "mode": "standard"},
+        "retries": {"total_max_attempts": 2, "mode": "standard"},
     }
 }
 
