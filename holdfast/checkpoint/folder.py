@@ -20,6 +20,7 @@ from holdfast.errors import Error
 _FULL = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
 _DENIED = frozenset((errno.EACCES, errno.EPERM, errno.EROFS))
 _MISSING = frozenset((errno.ENOENT, errno.ENOTDIR))
+_NO_FOLDERS = frozenset((errno.EINVAL, errno.ENOTSUP, errno.ENOSYS))  # some in user space
 _UNUSABLE = frozenset((errno.ENAMETOOLONG, errno.ELOOP, errno.EISDIR))
 
 
@@ -165,6 +166,9 @@ def _sync_folder(folder: Path) -> None:
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
+    except OSError as error:
+        if error.errno not in _NO_FOLDERS:
+            raise
     finally:
         os.close(fd)
 
