@@ -15,6 +15,8 @@ from holdfast.checkpoint.key import Key
 from holdfast.checkpoint.save import commit, save_rank
 from holdfast.checkpoint.stores import open_store
 from holdfast.cli import main
+from holdfast.drivers import records
+from holdfast.spec import job_from_dict
 from tests.checkpoint.making import NOW, Held, Snapshot, began, committed_step
 
 
@@ -159,3 +161,19 @@ def test_what_cannot_be_is_said_with_its_status(
     run = checkpoint(*(str(tmp_path) if word == "EMPTY" else word for word in words))
     assert run.returncode == status
     assert run.stderr.startswith(f"error[{slug}]: ")
+
+
+def test_a_job_is_found_with_all_its_tiers(home: Path, tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    tiers = {"local": {"path": str(tmp_path / "nvme")}, "shared": {"path": str(tmp_path / "nfs")}}
+    said = {"name": "gpt", "script": str(tmp_path / "train.py"), "checkpoints": tiers}
+    job = job_from_dict(said, where="the test")
+    records.create(job, home / "jobs" / "gpt", now=NOW)
+    for place, step in (("nvme/gpt/node-0", 30), ("nvme/gpt/node-1", 30), ("nfs/gpt", 20)):
+        committed_step(open_store(str(tmp_path / place)), Key(1, step), x=b"1")
+    told = [(one["tier"], len(one["checkpoints"])) for one in answer("list", "gpt")]
+    assert told == [("local", 1), ("local", 1), ("shared", 1)]
+    assert answer("show")["place"] == str(tmp_path / "nvme/gpt/node-0")
+    assert answer("show", "gpt", "--tier", "shared")["step"] == 20
+    assert checkpoint("list", "gpt", "--tier", "archive").returncode == 2
+    assert checkpoint("verify", "gpt").stdout == "sound: 3 checkpoints\n"
