@@ -16,9 +16,10 @@ import torch
 
 from holdfast.checkpoint.arena import Part
 from holdfast.checkpoint.contents import Ref
+from holdfast.checkpoint.pieces import Box
 from holdfast.errors import Error
 from holdfast.train.exchange import Exchange
-from holdfast.train.sources import Box, Source
+from holdfast.train.sources import Source
 
 logger = logging.getLogger(__name__)
 

@@ -19,6 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from holdfast.checkpoint.contents import RANDOM, buffers_of
 from holdfast.checkpoint.tensors import Place, cloned, is_distributed, local_part, place_alone
 from holdfast.errors import Error
 from holdfast.train import layout, optimizers, random_state
@@ -29,7 +30,6 @@ from holdfast.train.names import Names, unwrapped
 Tree = dict[str, Any]
 Gather = Callable[[bytes], list[bytes]]
 _ALL = "all"
-RANDOM = "(random numbers)"  # not a name that an object can be given
 
 
 @runtime_checkable
@@ -262,11 +262,6 @@ class Tracked:
             buffers = {canonical(raw): buffer for raw, buffer in module.named_buffers()}
             for key, value in private["not_persistent"].items():
                 local_part(buffers[key]).copy_(value)
-
-
-def buffers_of(name: str) -> str:
-    """The name under which a module's buffers are kept."""
-    return f"{name} (buffers)"
 
 
 def is_data_parallel(thing: object) -> bool:

@@ -48,6 +48,7 @@ FORKS.set_forkserver_preload(["torch", "torch._dynamo", "holdfast.train", "tests
 DEADLINE_S = 60.0
 WORLDS = {
     "single": 1,
+    "fsdp1": 1,
     "ddp2": 2,
     "ddp3": 3,
     "fsdp2": 2,
@@ -110,7 +111,7 @@ def build(layout: str, rank: int) -> Built:
     """The model in this layout on this rank, its values arbitrary, Adam without state."""
     torch.manual_seed(rank + len(layout))
     model: Any = Net()
-    match layout.rstrip("234"):
+    match layout.rstrip("1234"):
         case "ddp":
             model = DistributedDataParallel(model)
         case "fsdp":
