@@ -83,6 +83,7 @@ class FolderStore:
         except BaseException:
             with contextlib.suppress(OSError):
                 temporary.unlink(missing_ok=True)
+                path.parent.rmdir()  # if it is empty
             raise
 
     def remove(self, name: str) -> None:

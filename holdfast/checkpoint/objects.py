@@ -10,6 +10,7 @@ credentials are found as every other client finds them (AWS_ENDPOINT_URL, AWS_PR
 of the pod, ...).
 """
 
+import contextlib
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -178,9 +179,14 @@ class PartsUpload:
 
 
 class FileUpload:
-    """One file of another kind of store, as fsspec writes it."""
+    """One file of another kind of store, as fsspec writes it.
+
+    Some kinds show it while it grows. Nothing refers to it before it is whole.
+    """
 
     def __init__(self, files: Any, path: str) -> None:
+        self._files = files
+        self._path = path
         files.makedirs(files._parent(path), exist_ok=True)
         self._file = files.open(path, "wb", block_size=PART_BYTES, autocommit=False)
 
@@ -196,6 +202,8 @@ class FileUpload:
     def give_up(self) -> None:
         """Leave nothing behind."""
         self._file.discard()
+        with contextlib.suppress(FileNotFoundError):
+            self._files.rm_file(self._path)
 
 
 def _connect(place: str, scheme: str, options: dict[str, Any]) -> tuple[Any, str]:

@@ -117,8 +117,7 @@ def save_rank(
         data_bytes=data.written,
         parts=parts,  # type: ignore[arg-type]
     )
-    store.put(files.rank_file(header.key, header.rank), files.encode(part))
-    return part
+    return _put(store, part, files.rank_file(header.key, header.rank))
 
 
 class _Known:
@@ -306,16 +305,21 @@ def commit(store: Store, key: Key, *, ranks: Sequence[int], now: float) -> Manif
     seen = in_parallel(lambda rank: _see(store, key, rank), sorted(ranks))
     made = _assemble(store, key, seen, now)
     require_newest(store, key.attempt)
-    store.put(name, files.encode(made))
-    return made
+    return _put(store, made, name)
 
 
 def put_manifest(store: Store, key: Key, *, ranks: Sequence[int], now: float) -> Manifest:
     """Like `commit`, for a checkpoint that is copied: attempts that have begun do not matter."""
     seen = in_parallel(lambda rank: _see(store, key, rank), sorted(ranks))
     made = _assemble(store, key, seen, now)
-    store.put(files.manifest_file(key), files.encode(made))
-    return made
+    return _put(store, made, files.manifest_file(key))
+
+
+def _put(store: Store, record: files.Record, name: str) -> files.Record:
+    """Write a record; returns it as it will be read."""
+    data = files.encode(record)
+    store.put(name, data)
+    return files.decode(data, type(record), name)
 
 
 def in_parallel(work: Callable[[_Item], _Result], items: Iterable[_Item]) -> list[_Result]:

@@ -34,6 +34,7 @@ from holdfast.train.tracked import Tracked
 logger = logging.getLogger(__name__)
 
 NO_FLAG = Flag(0)
+RESERVE_SLACK = 64 * 1024  # bytes: the index grows with the optimizer's state
 END_PAUSE_S, END_TRIES = 0.1, 600  # counted, because all ranks must stop waiting together
 COPY_PATIENCE_S = 60.0  # a copy that takes longer is not waited for any more
 
@@ -119,6 +120,23 @@ class Snapshots:
         if self._placement.rank == 0 and self._board is not None:
             self._schedule = Schedule(self._settings, self._saved(), time.monotonic(), step)
         self._introduce(())
+        self._reserve()
+
+    def _reserve(self) -> None:
+        """Find all memory now: touching it in a step would cost many times the copy itself.
+
+        Raises `Error` (not-tracked, snapshot-too-large).
+        """
+        shared, own = self._tracked.capture()
+        lengths = {
+            Part.SHARED: self._shared.encode(shared),
+            Part.PRIVATE: self._private.encode(own),
+        }
+        grows = Part.SHARED if self._tracked.replicated else Part.PRIVATE
+        lengths[grows] += self._tracked.coming_bytes()
+        for part, length in lengths.items():
+            for cell in self._arena.cells(part)[: self._slots]:
+                cell.reserve(length + RESERVE_SLACK + length // 256)
 
     def _introduce(self, peers: Iterable[Peer]) -> None:
         if self._board is None:

@@ -19,6 +19,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from holdfast.checkpoint.tensors import cloned
 from holdfast.errors import Error
 from holdfast.train import random_state
+from holdfast.train.expected import coming_bytes
 
 Tree = dict[str, Any]
 _RANDOM = "(random numbers)"  # not a name that an object can be given
@@ -74,6 +75,11 @@ class Tracked:
                 _load_optimizer(thing, state)
             else:
                 thing.load_state_dict(state)
+
+    def coming_bytes(self) -> int:
+        """Bytes of state that optimizers will add in their first step."""
+        optimizers = (o for o in self._others.values() if isinstance(o, Optimizer))
+        return sum(coming_bytes(optimizer) for optimizer in optimizers)
 
     def load_random(self, private: Tree) -> None:
         """Put the random number generators back; last, because loading may draw numbers."""
