@@ -1,5 +1,6 @@
 """Snapshots count on what a container may take, not only on what its machine has."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ def machine(folder: Path, available: int) -> Path:
     return path
 
 
-def group(folder: Path, files: dict[str, object]) -> None:
+def group(folder: Path, files: Mapping[str, object]) -> None:
     """One control group."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, value in files.items():

@@ -30,7 +30,7 @@ def large(home: Path, *, nodes: int, spares: int, args: list[str], **spec: Any) 
 
 def restored(job: RunningJob, attempt: int) -> int:
     """The step after which an attempt has gone on: its first one that was logged, less one."""
-    return min(line["step"] for line in job.metrics() if line["attempt"] == attempt) - 1
+    return min(int(line["step"]) for line in job.metrics() if line["attempt"] == attempt) - 1
 
 
 def test_a_lost_node_with_much_of_its_own_goes_on_from_its_copy(home: Path) -> None:
