@@ -82,7 +82,7 @@ def test_the_same_failure_after_the_same_checkpoint_leads_to_an_older_one() -> N
     failing(world, 505, **CRASH)
     world.train(step=505, restored=500)
     start = only(failing(world, 505, **CRASH), StartAttempt)
-    assert start.restore_below == 500
+    assert start.restore_below == 401
     incident = world.state.incidents[-1]
     assert "RollBack" in [action.action for action in incident.actions]
 
@@ -101,7 +101,7 @@ def test_what_fails_elsewhere_or_otherwise_or_after_another_restore_is_no_poison
 def test_a_user_error_gets_one_older_checkpoint_before_the_job_ends() -> None:
     world = doomed(**BUG)
     start = only(failing(world, 505, **BUG), StartAttempt)
-    assert start.restore_below == 500
+    assert start.restore_below == 401
     world.train(step=505, restored=400)
     end = only(failing(world, 505, **BUG), EndJob)
     assert "same error" in end.reason
@@ -120,7 +120,7 @@ def test_the_way_back_stays_closed_until_training_is_past_the_place() -> None:
     failing(world, 505, **BUG)
     world.train(step=480, restored=400)
     start = only(failing(world, 480, **CRASH), StartAttempt)
-    assert start.restore_below == 500, "another fault on the way"
+    assert start.restore_below == 401, "another fault on the way"
     world.train(step=520, restored=400)
     world.tell(Progressed(attempt=world.state.attempt, progress=Progress(step=520)))
     start = only(failing(world, 521, **CRASH), StartAttempt)

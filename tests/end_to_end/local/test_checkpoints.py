@@ -106,8 +106,9 @@ def test_a_node_that_is_taken_away_loses_no_step_and_a_stopped_job_can_go_on(hom
 @needs_all_tiers
 def test_a_poisoned_checkpoint_is_left_for_an_older_one(home: Path) -> None:
     spec: dict[str, Any] = {"checkpoints": {"shared": {"path": "checkpoints", "every_s": 1}}}
-    args = ["--steps", "50", "--mib", "1", "--pause", "0.1", "--poison", "30", "--fails", "40"]
+    args = ["--steps", "50", "--mib", "1", "--pause", "0.1", "--poison", "39", "--fails", "40"]
     job = large(home, nodes=1, spares=0, args=args, **spec).start()
     job.wait_end()
     told = [action.action for incident in job.incidents() for action in incident.actions]
     assert "RollBack" in told
+    assert restored(job, 2) == 40 and restored(job, 3) < 40
