@@ -145,6 +145,10 @@ class Cell:
             self._store_seal(header.key, checksum)
         _WORD.pack_into(self.memory, _STATE_AT, State.WHOLE)
 
+    def stamp(self) -> bytes:
+        """State, header and seal as they lie there: other bytes whenever the cell has changed."""
+        return bytes(self.memory[: _SEAL_AT + _SEAL.size]) if self._map_header() else b""
+
     def sealed(self) -> int | None:
         """The checksum of the payload; None while nothing whole is here or it is not sealed."""
         header = self.header()

@@ -15,6 +15,8 @@ COMMITTED_MAX = 512  # steps remembered
 def committed(state: State, event: CheckpointCommitted) -> None:
     """A checkpoint counts."""
     tier = state.tiers.setdefault(event.tier, TierRecord())
+    if (tier.attempt, tier.step) == (event.attempt, event.step):
+        return  # told again by a storage process that was started anew
     if tier.step is not None:
         tier.every_s = round(state.now - tier.at, 3)
     tier.attempt, tier.step, tier.at = event.attempt, event.step, state.now

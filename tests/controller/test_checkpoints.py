@@ -56,6 +56,7 @@ def test_the_newest_checkpoint_of_each_tier_is_known_with_its_cost() -> None:
     world = running()
     commit(world, 100)
     commit(world, 200)
+    commit(world, 200)  # told twice
     commit(world, 200, tier="archive")
     tier = world.state.tiers["shared"]
     assert (tier.step, tier.every_s, tier.seconds, tier.commits_count) == (200, 10.0, 2.0, 2)

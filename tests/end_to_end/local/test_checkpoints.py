@@ -111,4 +111,4 @@ def test_a_poisoned_checkpoint_is_left_for_an_older_one(home: Path) -> None:
     job.wait_end()
     told = [action.action for incident in job.incidents() for action in incident.actions]
     assert "RollBack" in told
-    assert restored(job, 2) == 40 and restored(job, 3) < 40
+    assert restored(job, 3) < 40
