@@ -68,27 +68,33 @@ def measured(name: str, parameters: int, saves: int) -> list[dict[str, Any]] | s
     """The saves of one process, or what kept it from saving."""
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder:
         command = [sys.executable, str(SCRIPT), name, str(parameters), str(saves), folder]
-        process = subprocess.Popen(
-            [*command, str(STEP_S)],
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            start_new_session=True,
-            env=os.environ | ALONE | {"PYTHONPATH": str(SCRIPT.parents[2])},
-        )  # fmt: skip
-        try:
-            output, errors = process.communicate(timeout=TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            output, errors = "", f"no end within {TIMEOUT_S:.0f} s"
-        finally:
+        # files and not pipes: processes that a contestant leaves behind would keep a pipe open
+        output, errors = Path(folder, "output"), Path(folder, "errors")
+        _forget()
+        with output.open("w") as out, errors.open("w") as err:
+            process = subprocess.Popen(
+                [*command, str(STEP_S)],
+                stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True,
+                env=os.environ | ALONE | {"PYTHONPATH": str(SCRIPT.parents[2])},
+            )  # fmt: skip
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(TIMEOUT_S)
             _end(process)
-    lines = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
-    return lines if len(lines) == saves else (errors.strip().splitlines() or ["it ended"])[-1]
+            _forget()
+        lines = output.read_text().splitlines()
+        found = [json.loads(line) for line in lines if line.startswith("{")]
+        said = errors.read_text().strip().splitlines()
+    return found if len(found) == saves else (said or ["it ended without a word"])[-1]
 
 
-def _end(process: "subprocess.Popen[str]") -> None:
+def _end(process: "subprocess.Popen[bytes]") -> None:
     """Some contestants leave processes behind."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
+
+
+def _forget() -> None:
     for left in DLROVER:
         for path in left.parent.glob(left.name):
             path.unlink(missing_ok=True)

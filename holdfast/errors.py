@@ -120,6 +120,12 @@ SLUGS: dict[str, Slug] = {
         "Two copies of the tracked state do not fit the memory that this machine has free. The "
         "message shows the arithmetic.",
     ),
+    "layout-unknown": Slug(
+        ExitStatus.JOB_FAILED,
+        "State of another number of ranks was found, but it does not say whether what several of "
+        "its ranks have under one name are copies or parts of one tensor. Models wrapped by DDP, "
+        "fully_shard or parallelize_module say so; plain modules on several ranks do not.",
+    ),
     "snapshot-unreadable": Slug(
         ExitStatus.PLATFORM,
         "Parts of a memory snapshot arrived damaged again and again while ranks handed them to "

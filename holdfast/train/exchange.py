@@ -166,6 +166,29 @@ class Exchange:
         dist.all_gather(table, mine, group=self._group)
         return [Holding(*(_unpack(keys) for keys in row.tolist())) for row in table]
 
+    def gather_bytes(self, mine: bytes) -> list[bytes]:
+        """What every rank has to say, by rank."""
+        length = torch.tensor(len(mine), dtype=torch.int64)
+        lengths = [torch.empty_like(length) for _ in range(self._world_size)]
+        dist.all_gather(lengths, length, group=self._group)
+        longest = max(1, *(int(length) for length in lengths))
+        padded = byte_tensor(memoryview(bytearray(mine.ljust(longest, b"\0"))))
+        table = [torch.empty_like(padded) for _ in lengths]
+        dist.all_gather(table, padded, group=self._group)
+        return [row.numpy()[: int(n)].tobytes() for row, n in zip(table, lengths, strict=True)]
+
+    def send_to(self, rank: int, data: torch.Tensor) -> dist.Work:
+        """Send bytes; messages between two ranks stay in order."""
+        work = dist.isend(data, rank, group=self._group)
+        assert work is not None
+        return work
+
+    def receive_from(self, rank: int, data: torch.Tensor) -> dist.Work:
+        """Receive bytes of this length."""
+        work = dist.irecv(data, rank, group=self._group)
+        assert work is not None
+        return work
+
     def all_true(self, mine: bool) -> bool:
         """Whether every rank says yes."""
         value = torch.tensor(int(mine), dtype=torch.int64)

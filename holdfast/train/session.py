@@ -13,7 +13,6 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from holdfast.checkpoint.arena import Arena
 from holdfast.checkpoint.board import Board
-from holdfast.checkpoint.choose import choose
 from holdfast.checkpoint.settings import settings_in
 from holdfast.errors import Error
 from holdfast.events import Milestone
@@ -21,10 +20,11 @@ from holdfast.page import Phase
 from holdfast.train.cadence import Cadence
 from holdfast.train.exchange import Exchange
 from holdfast.train.group import join_alone, join_group, pick_device, side_group
+from holdfast.train.layout import Ranks
 from holdfast.train.parallel import data_parallel
 from holdfast.train.placement import Placement, await_rank, descriptor, find_placement
 from holdfast.train.progress import Progress, open_progress
-from holdfast.train.restore import inventory
+from holdfast.train.restore import snapshot_waits
 from holdfast.train.snapshots import Snapshots, watch_optimizers
 from holdfast.train.state import State
 from holdfast.train.tracked import Tracked
@@ -39,6 +39,7 @@ class Run:
 
     def __init__(self, placement: Placement, device: torch.device, progress: Progress) -> None:
         self._placement = placement
+        self._ranks = Ranks(placement.rank, placement.world_size, placement.local_world_size)
         self._progress = progress
         self._parallel: list[torch.nn.Module] = []
         self._mesh: DeviceMesh | None = None
@@ -114,8 +115,8 @@ class Run:
         self._tracked = True
         self._progress.phase(Phase.SETUP)
         everything = objects if loader is None else {**objects, "loader": loader}
-        alone = self.world_size == 1
-        tracked = Tracked(everything, self.device, None if alone else self._parallel)
+        gather = self._exchange.gather_bytes if self._exchange else None
+        tracked = Tracked(everything, self.device, self._parallel, self._ranks, gather)
         snapshots = self._kept = self._snapshots(tracked)
         if snapshots is not None:
             optimizers = [o for o in objects.values() if isinstance(o, torch.optim.Optimizer)]
@@ -156,8 +157,7 @@ class Run:
         """Whether all ranks will load the same snapshot, as far as headers tell."""
         if self._arena is None or self._exchange is None or self._tracked:
             return False
-        held = self._exchange.gather(inventory(self._arena, self._placement))
-        return choose(held, self._placement.local_world_size) is not None
+        return snapshot_waits(self._arena, self._exchange, self._ranks)
 
     def _snapshots(self, tracked: Tracked) -> Snapshots | None:
         if self._arena is None:

@@ -23,13 +23,15 @@ from holdfast.checkpoint.board import Board, Flag, Peer, Roster, Saved, Tier
 from holdfast.checkpoint.choose import keepers_of
 from holdfast.checkpoint.schedule import Schedule
 from holdfast.checkpoint.settings import Settings
-from holdfast.checkpoint.tensors import Stamp, Writer, read
+from holdfast.checkpoint.tensors import Stamp, Writer
 from holdfast.errors import Error
 from holdfast.train.cadence import Cadence
+from holdfast.train.candidates import Where
 from holdfast.train.exchange import COPY_LIMIT_BYTES, Agreed, Exchange
+from holdfast.train.layout import Ranks
 from holdfast.train.placement import Placement
 from holdfast.train.restore import bring_in
-from holdfast.train.tracked import Tracked
+from holdfast.train.tracked import Tracked, Tree
 
 logger = logging.getLogger(__name__)
 
@@ -64,10 +66,11 @@ class Snapshots:
         self._tracked = tracked
         self.cadence = cadence
         self._settings = settings
-        self._shared = Writer(arena, Part.SHARED)
-        self._private = Writer(arena, Part.PRIVATE)
+        self._shared = Writer(arena, Part.SHARED, tracked.place)
+        self._private = Writer(arena, Part.PRIVATE, tracked.place)
         self._fingerprint = tracked.fingerprint()
         self._kept: Key | None = None
+        self._restored: Tree | None = None  # until the random numbers are put back
         self._newest: Key | None = None
         self._parent: Key | None = None
         self._copying: Key | None = None
@@ -98,22 +101,25 @@ class Snapshots:
 
         The random numbers are put back by `restore_random`, after everything else is set up.
         """
-        found = bring_in(self._arena, self._exchange, self._placement, self._fingerprint)
+        place = self._placement
+        ranks = Ranks(place.rank, place.world_size, place.local_world_size)
+        found = bring_in(self._arena, self._exchange, ranks, self._tracked)
         if found is not None:
-            self._newest = self._kept = self._parent = found.key
-            shared, private = self._cell(Part.SHARED), self._cell(Part.PRIVATE)
-            self._tracked.load(read(shared), read(private))
-            if found.copies_missing:
+            self._newest = self._kept = found.key
+            self._parent, self._restored = found.parent, found.private
+            self._tracked.load(found.shared, found.private)
+            if found.where is Where.ARENAS and found.copies_missing:
                 # waited for, so that another node may be lost as soon as training goes on
-                self._send_copy(private)
+                self._send_copy(self._cell(Part.PRIVATE))
                 self.finish()
         self._begin(found.key.step if found else 0)
         return self._start
 
     def restore_random(self) -> None:
         """Put the random number generators back, if a snapshot was restored."""
-        if self._newest is not None:
-            self._tracked.load_random(read(self._cell(Part.PRIVATE)))
+        if self._restored is not None:
+            self._tracked.load_random(self._restored)
+            self._restored = None
 
     def _begin(self, step: int) -> None:
         self._start = self._met = self._completed = step

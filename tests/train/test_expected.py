@@ -10,6 +10,7 @@ from holdfast.checkpoint.arena import Arena, Part
 from holdfast.checkpoint.settings import Settings
 from holdfast.train.cadence import Cadence
 from holdfast.train.expected import coming_bytes
+from holdfast.train.layout import Ranks
 from holdfast.train.placement import Placement
 from holdfast.train.snapshots import Snapshots
 from holdfast.train.tracked import Tracked
@@ -55,7 +56,8 @@ def test_an_optimizer_that_cannot_be_tried_is_no_obstacle() -> None:
 def test_cells_do_not_grow_in_the_first_steps_nor_over_a_thousand() -> None:
     net = model()
     optimizer = torch.optim.AdamW(net.parameters())
-    tracked = Tracked({"model": net, "optimizer": optimizer}, torch.device("cpu"), None)
+    objects = {"model": net, "optimizer": optimizer}
+    tracked = Tracked(objects, torch.device("cpu"), [], Ranks(0, 1, 1), None)
     arena = Arena(Arena.create())
     snapshots = Snapshots(arena, None, None, ALONE, tracked, Cadence(1, 0.05), Settings())
     snapshots.restore()
