@@ -206,6 +206,7 @@ def _holdfast(state: State, folder: Path, *, durable: bool) -> Contestant:
     from holdfast.checkpoint.board import Board, Flag, Tier
     from holdfast.checkpoint.settings import Rule, Settings
     from holdfast.train.cadence import Cadence
+    from holdfast.train.layout import Ranks
     from holdfast.train.placement import Placement
     from holdfast.train.snapshots import Snapshots
     from holdfast.train.tracked import Tracked
@@ -217,7 +218,7 @@ def _holdfast(state: State, folder: Path, *, durable: bool) -> Contestant:
     objects = {"model": state.model, "optimizer": state.optimizer}
     snapshots = Snapshots(
         Arena(arena), Board(board), None, alone,
-        Tracked(objects, torch.device("cpu"), None), Cadence(1, 1.0),
+        Tracked(objects, torch.device("cpu"), (), Ranks(0, 1, 1), None), Cadence(1, 1.0),
         Settings(shared=Rule(every_s=1e9)) if durable else Settings(),
     )  # fmt: skip
     snapshots.restore()
