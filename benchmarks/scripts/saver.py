@@ -9,6 +9,7 @@ committed on disk (null for what only goes to memory); `load_s`, reading it back
 tensors (null where the contestant was not asked). A contestant is a function that yields a save.
 """
 
+import importlib
 import json
 import mmap
 import os
@@ -26,10 +27,11 @@ NEXT_STEPS = 5
 
 
 class Contestant(NamedTuple):
-    """`save(step)` returns when training may go on, `settle()` when all is where it belongs."""
+    """`save(step)` returns when training may go on, `settle()` when all is where it belongs; a
+    contestant without it has done everything by then."""
 
     save: Callable[[int], None]
-    settle: Callable[[], None]
+    settle: Callable[[], None] | None
     durable: bool
     load: Callable[[], None] | None = None
 
@@ -88,9 +90,9 @@ def _bytes(tensor: torch.Tensor) -> Any:
 # ── contestants ──
 
 
-def memcpy(state: State, folder: Path) -> Contestant:
+def memcpy(_state: State, _folder: Path) -> Contestant:
     """The floor, measured as a contestant."""
-    return Contestant(lambda _: _MEMCPY[0](), lambda: None, durable=False)
+    return Contestant(lambda _: _MEMCPY[0](), None, durable=False)
 
 
 _MEMCPY: list[Callable[[], None]] = []
@@ -110,7 +112,7 @@ def torch_save(state: State, folder: Path) -> Contestant:
         state.model.load_state_dict(found["model"])
         state.optimizer.load_state_dict(found["optimizer"])
 
-    return Contestant(save, lambda: None, durable=True, load=load)
+    return Contestant(save, None, durable=True, load=load)
 
 
 def dcp_save(state: State, folder: Path) -> Contestant:
@@ -120,9 +122,9 @@ def dcp_save(state: State, folder: Path) -> Contestant:
     def save(step: int) -> None:
         place = folder / str(step % 2)
         shutil.rmtree(place, ignore_errors=True)
-        dcp.save(_named(state), checkpoint_id=place)
+        dcp.save(_named(state), checkpoint_id=place)  # type: ignore[attr-defined]
 
-    return Contestant(save, lambda: None, durable=True)
+    return Contestant(save, None, durable=True)
 
 
 def dcp_async_thread(state: State, folder: Path) -> Contestant:
@@ -144,9 +146,10 @@ def _dcp_async(state: State, folder: Path, kind: str) -> Contestant:
     def save(step: int) -> None:
         place = folder / str(step % 2)
         shutil.rmtree(place, ignore_errors=True)
-        type_ = AsyncCheckpointerType[kind]
-        tree = _named(state)
-        pending.append(dcp.async_save(tree, checkpoint_id=place, async_checkpointer_type=type_))
+        saved = dcp.async_save(  # type: ignore[attr-defined]
+            _named(state), checkpoint_id=place, async_checkpointer_type=AsyncCheckpointerType[kind]
+        )
+        pending.append(saved)
 
     def settle() -> None:
         found = pending.pop()
@@ -164,27 +167,25 @@ def _named(state: State) -> dict[str, Any]:
 
 def dlrover(state: State, folder: Path) -> Contestant:
     """DLRover's flash checkpoint into shared memory, where it is installed."""
-    from dlrover.trainer.torch.flash_checkpoint.ddp import DdpCheckpointer, StorageType
+    flash = importlib.import_module("dlrover.trainer.torch.flash_checkpoint.ddp")
 
-    saver = DdpCheckpointer(str(folder))
+    saver = flash.DdpCheckpointer(str(folder))
 
     def save(step: int) -> None:
         path = str(folder / f"{step}.pt")
-        saver.save_checkpoint(step, state.tree(), path=path, storage_type=StorageType.MEMORY)
+        saver.save_checkpoint(step, state.tree(), path=path, storage_type=flash.StorageType.MEMORY)
 
-    return Contestant(save, lambda: None, durable=False)
+    return Contestant(save, None, durable=False)
 
 
 def nvrx(state: State, folder: Path) -> Contestant:
     """NVIDIA's resiliency extension: torch.save in a forked process, where it is installed."""
-    from nvidia_resiliency_ext.checkpointing.async_ckpt.core import AsyncCallsQueue, AsyncRequest
-
-    torch.cuda.synchronize = lambda *_: None  # it is called without asking for a GPU
-    queue = AsyncCallsQueue(persistent=False)
+    core = importlib.import_module("nvidia_resiliency_ext.checkpointing.async_ckpt.core")
+    queue = core.AsyncCallsQueue(persistent=False)
 
     def save(step: int) -> None:
         path = folder / f"{step % 2}.pt"
-        queue.schedule_async_request(AsyncRequest(torch.save, (state.tree(), path), [], {}))
+        queue.schedule_async_request(core.AsyncRequest(torch.save, (state.tree(), path), [], {}))
 
     return Contestant(save, lambda: queue.maybe_finalize_async_calls(blocking=True), durable=True)
 
@@ -200,7 +201,72 @@ def holdfast_durable(state: State, folder: Path) -> Contestant:
 
 
 def _holdfast(state: State, folder: Path, *, durable: bool) -> Contestant:
-    raise NotImplementedError
+    from holdfast.agent.storage import words
+    from holdfast.checkpoint.arena import Arena
+    from holdfast.checkpoint.board import Board, Flag, Tier
+    from holdfast.checkpoint.settings import Rule, Settings
+    from holdfast.train.cadence import Cadence
+    from holdfast.train.layout import Ranks
+    from holdfast.train.placement import Placement
+    from holdfast.train.snapshots import Snapshots
+    from holdfast.train.tracked import Tracked
+
+    arena, board = Arena.create(), Board.create()
+    places = (words.Place(tier=Tier.SHARED, where=str(folder), keep=2, max_bytes_per_s=None),)
+    sock = _storage(arena, board, folder, places if durable else ())
+    alone = Placement(0, 0, 1, 1, 1, 0, distributed=False)
+    objects = {"model": state.model, "optimizer": state.optimizer}
+    snapshots = Snapshots(
+        Arena(arena), Board(board), None, alone,
+        Tracked(objects, torch.device("cpu"), (), Ranks(0, 1, 1), None), Cadence(1, 1.0),
+        Settings(shared=Rule(every_s=1e9)) if durable else Settings(),
+    )  # fmt: skip
+    snapshots.restore()
+    flags = Flag.SHARED if durable else Flag(0)
+
+    def save(step: int) -> None:
+        assert snapshots.meet(step + 1, sys.maxsize) is not None, "one rank has nobody to wait for"
+        snapshots.take(step + 1, flags)
+
+    def settle() -> None:
+        while True:
+            match _news(sock):
+                case words.Committed():
+                    return
+                case words.Failed(why=why):
+                    raise RuntimeError(why)
+
+    return Contestant(save, settle if durable else None, durable=durable)
+
+
+def _news(sock: Any) -> Any:
+    import msgspec
+
+    from holdfast.agent.storage import words
+
+    return msgspec.json.decode(sock.recv(words.PACKET_BYTES), type=words.AnyNews)
+
+
+def _storage(arena: int, board: int, folder: Path, places: Any) -> Any:
+    """The storage process of a node, as its agent starts it."""
+    import socket
+    import subprocess
+
+    from holdfast.agent.storage import words
+
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listener = socket.create_server(("127.0.0.1", 0))
+    token = folder / "token"
+    token.write_text("benchmark")
+    fds = [theirs.fileno(), listener.fileno(), arena, board]
+    command = [sys.executable, "-m", "holdfast.agent.storage", str(fds[0]), str(os.getpid())]
+    subprocess.Popen(command, pass_fds=fds)
+    setup = words.Setup(
+        node="n", job="benchmark", token_file=str(token), arenas=(arena,), boards=(board,),
+        listener=fds[1], places=places,
+    )  # fmt: skip
+    words.send(ours, setup)
+    return ours
 
 
 # ── rounds ──
@@ -220,8 +286,10 @@ def rounds(make: Callable[[State, Path], Contestant], args: list[str]) -> Iterat
         contestant.save(step)
         stall_s = time.perf_counter() - began
         next_s = sum(_timed(work) for _ in range(NEXT_STEPS))
-        contestant.settle()
-        durable_s = time.perf_counter() - began if contestant.durable else None
+        durable_s = stall_s if contestant.durable else None
+        if contestant.settle is not None:
+            contestant.settle()
+            durable_s = time.perf_counter() - began
         load_s = _timed(contestant.load) if contestant.load is not None else None
         yield {
             "floor_s": floor_s,
@@ -267,7 +335,7 @@ CONTESTANTS = {
 if __name__ == "__main__":
     torch.set_num_threads(1)
     os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
-    store = torch.distributed.HashStore()
+    store = torch.distributed.HashStore()  # type: ignore[attr-defined]
     torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
     for line in rounds(CONTESTANTS[sys.argv[1]], sys.argv[2:]):
         print(json.dumps(line), flush=True)

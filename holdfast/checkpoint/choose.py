@@ -37,13 +37,6 @@ def buddy_of(rank: int, local_world_size: int, world_size: int) -> int | None:
     return buddy if world_size > local_world_size else None
 
 
-def keepers_of(rank: int, local_world_size: int, world_size: int, copies: int) -> tuple[int, ...]:
-    """Who keeps copies of this rank's private part: same place, the next `copies` other nodes."""
-    nodes = world_size // local_world_size
-    offsets = range(1, min(copies, nodes - 1) + 1)
-    return tuple((rank + n * local_world_size) % world_size for n in offsets)
-
-
 def choose(held: Sequence[Holding], local_world_size: int) -> Plan | None:
     """The newest snapshot that every rank can get whole; None where there is none."""
     keys = frozenset[Key]().union(*(h.shared for h in held))

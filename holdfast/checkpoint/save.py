@@ -3,8 +3,9 @@
 `save_rank` reads the cells of the arena once, chunk by chunk through one buffer: what is hashed for
 the seal, hashed for the chunk and written are the same bytes, so that a snapshot which is
 overwritten or was damaged in memory is noticed and never gets its JSON file. Chunks that the rank's
-previous checkpoint holds are referred to instead of written; every `FRESH_EVERY` saves all are
-written anew, so that one damaged file cannot spoil the whole history.
+previous checkpoint holds are referred to instead of written; every `FRESH_EVERY` saves, and in the
+first of an attempt, all are written anew: so a file that went bad cannot spoil the whole history,
+nor what is saved after it was found.
 
 `commit` looks at what all ranks say and writes the manifest. Both first ask whether a newer attempt
 has begun: then they stop. What slips through between question and answer is void by its lineage.
@@ -35,7 +36,7 @@ from holdfast.checkpoint.manifest import (
     SavedLeaf,
     SavedPart,
 )
-from holdfast.checkpoint.stores import Store, Upload
+from holdfast.checkpoint.stores import Store, Upload, unusable
 from holdfast.errors import Error
 
 FRESH_EVERY = 16
@@ -98,9 +99,9 @@ def save_rank(
     if any(one[:5] != header[:5] for one in headers.values()):
         raise _changed(header.key, "its cells hold different snapshots")
     require_newest(store, header.attempt)
-    if (done := _already(store, header)) is not None:
+    if (done := _already(store, header, cells)) is not None:
         return done
-    known = _Known(store, previous)
+    known = _Known(store, previous if previous and previous.attempt == header.attempt else None)
     with store.create(files.data_file(header.key, header.rank)) as upload:
         data = _Data(upload, header, tier, known, limit or Limit(None), cancelled)
         parts = {_NAMES[part]: data.save(cells[part], one) for part, one in headers.items()}
@@ -184,7 +185,8 @@ class _Data:
         if cell.header() != header or cell.sealed() != seal.intdigest():
             raise _changed(header.key, "it does not match its seal")
         chunks = self._chunks(memoryview(encoded), xxhash.xxh3_64())
-        return SavedPart(tuple(leaves[n] for n in range(len(leaves))), chunks)
+        ordered = tuple(leaves[number] for number in range(len(leaves)))
+        return SavedPart(ordered, chunks, seal.hexdigest())
 
     def _leaf(self, leaf: Leaf, memory: memoryview, seal: xxhash.xxh3_64) -> SavedLeaf:
         ours = bool(leaf.save & self._ours)
@@ -251,20 +253,32 @@ def _index(encoded: bytes, header: Header) -> Index:
         raise _changed(header.key, f"its index cannot be read: {error}") from error
 
 
-def _already(store: Store, header: Header) -> RankPart | None:
-    """What the rank has saved of this very snapshot before, if it is whole."""
+def _already(store: Store, header: Header, cells: Mapping[Part, Cell]) -> RankPart | None:
+    """What the rank has saved of this very snapshot before, if it is whole; what else is there
+    under its name is removed."""
     name = files.rank_file(header.key, header.rank)
     if store.size(name) is None:
         return None
+    part = _described(store, name)
+    there = part and store.size(files.data_file(header.key, header.rank)) == part.data_bytes
+    seals = {_NAMES[kind]: f"{cell.sealed() or 0:016x}" for kind, cell in cells.items()}
+    if part and there and seals == {kind: saved.seal for kind, saved in part.parts.items()}:
+        return part
+    if store.size(files.manifest_file(header.key)) is not None:
+        why = f"step {header.step} of attempt {header.attempt} is there, saved by another run"
+        raise unusable(store.where, why)
+    store.remove(name)
+    return None
+
+
+def _described(store: Store, name: str) -> RankPart | None:
+    """What a rank's JSON file says; None if it is damaged."""
     try:
-        part = files.decode(store.read(name), RankPart, name)
+        return files.decode(store.read(name), RankPart, name)
     except Error as error:
         if error.slug != "checkpoint-damaged":
             raise
         return None
-    same = part.world_size == header.world_size and part.fingerprint == f"{header.fingerprint:016x}"
-    there = store.size(files.data_file(header.key, header.rank)) == part.data_bytes
-    return part if same and there else None
 
 
 def _changed(key: Key, why: str) -> Error:

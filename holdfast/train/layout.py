@@ -75,6 +75,21 @@ def _entry(name: str, parameter: torch.Tensor, keeper: str) -> Entry:
     return Entry(name, whole, at, part.numel() * part.element_size(), keeper)
 
 
+def groups_of(parameters: Iterable[torch.Tensor]) -> set[tuple[int, ...]]:
+    """The groups of ranks that parameters are sharded or replicated over, as far as these tell.
+
+    A mesh of several dimensions has one along each of them, through every place of the others.
+    """
+    meshes = {p.device_mesh for p in parameters if is_distributed(p)}  # type: ignore[attr-defined]
+    lines = (
+        line
+        for mesh in meshes
+        for dim in range(mesh.mesh.ndim)
+        for line in mesh.mesh.movedim(dim, -1).reshape(-1, mesh.mesh.shape[dim]).tolist()
+    )
+    return {tuple(line) for line in lines if len(line) > 1}
+
+
 def assign(tables: Sequence[Sequence[Entry]], ranks: Ranks) -> dict[str, Role]:
     """The roles of this rank, by parameter, from what every rank holds."""
     holders: dict[str, set[int]] = {}

@@ -16,11 +16,12 @@ import os
 import time
 from collections.abc import Iterable
 
+import msgspec
 import torch
 
 from holdfast.checkpoint.arena import Arena, Cell, Key, Part
 from holdfast.checkpoint.board import Board, Flag, Peer, Roster, Saved, Tier
-from holdfast.checkpoint.choose import keepers_of
+from holdfast.checkpoint.placement import keepers
 from holdfast.checkpoint.schedule import Schedule
 from holdfast.checkpoint.settings import Settings
 from holdfast.checkpoint.tensors import Stamp, Writer
@@ -28,7 +29,7 @@ from holdfast.errors import Error
 from holdfast.train.cadence import Cadence
 from holdfast.train.candidates import Where
 from holdfast.train.exchange import COPY_LIMIT_BYTES, Agreed, Exchange
-from holdfast.train.layout import Ranks
+from holdfast.train.layout import Ranks, groups_of
 from holdfast.train.placement import Placement
 from holdfast.train.restore import bring_in
 from holdfast.train.tracked import Tracked, Tree
@@ -310,8 +311,17 @@ class Snapshots:
             return
         self._by_agents = True
         local = self._placement.local_world_size
-        keepers = keepers_of(self._placement.rank, local, len(addresses), self._settings.copies)
-        self._introduce(Peer(rank, addresses[rank], rank % local) for rank in keepers)
+        everyone = keepers(len(addresses), local, self._groups(), self._settings.copies)
+        mine = everyone[self._placement.rank]
+        self._introduce(Peer(rank, addresses[rank], rank % local) for rank in mine)
+
+    def _groups(self) -> list[tuple[int, ...]]:
+        """The parallel groups that any rank knows of."""
+        assert self._exchange is not None
+        mine = [*groups_of(self._tracked.parameters().values())]
+        told = self._exchange.gather_bytes(msgspec.msgpack.encode(mine))
+        decoded = (msgspec.msgpack.decode(one, type=list[tuple[int, ...]]) for one in told)
+        return sorted({group for one in decoded for group in one})
 
     def _copy_pending(self) -> bool:
         if self._copying is None or self._board is None:

@@ -176,11 +176,35 @@ def test_a_save_that_is_called_off_leaves_nothing(folder: Store, snapshot: Snaps
 
 def test_the_same_save_again_is_done_already(folder: Store, snapshot: Snapshot) -> None:
     first = saved(folder, snapshot, Key(1, 1), x=SMALL)
+    assert saved(folder, snapshot, Key(1, 1), x=SMALL) == first
     made = commit(folder, Key(1, 1), ranks=[0], now=NOW)
-    again = saved(folder, snapshot, Key(1, 1), x=b"other" * 50)
-    assert again == first
+    assert saved(folder, snapshot, Key(1, 1), x=SMALL) == first
     assert commit(folder, Key(1, 1), ranks=[0], now=NOW + 5) == made
+
+
+def test_another_state_under_the_same_name_is_never_taken_for_it(
+    folder: Store, snapshot: Snapshot
+) -> None:
+    """A job that was begun anew in the place of an older one of its name."""
+    saved(folder, snapshot, Key(1, 1), x=SMALL)
+    saved(folder, snapshot, Key(1, 1), x=b"other" * 200)
+    commit(folder, Key(1, 1), ranks=[0], now=NOW)
     assert verify(folder, Key(1, 1)) == []
+    leaf = open_checkpoint(folder, Key(1, 1)).parts[0].parts["private"].leaves[0]
+    assert b"".join(read_chunk(folder, c) for c in leaf.chunks or ()) == b"other" * 200
+    with pytest.raises(Error, match="no place") as caught:
+        saved(folder, snapshot, Key(1, 1), x=SMALL)
+    assert "another run" in caught.value.why
+    assert verify(folder, Key(1, 1)) == []
+
+
+def test_the_first_save_of_an_attempt_refers_to_nothing_older(
+    folder: Store, snapshot: Snapshot
+) -> None:
+    before = saved(folder, snapshot, Key(1, 1), frozen=LARGE)
+    after = saved(folder, snapshot, Key(2, 2), previous=before, frozen=LARGE)
+    assert after.fresh == 0
+    assert {chunk.file for chunk in after.chunks()} == {files.data_file(Key(2, 2), 0)}
 
 
 # ── committing ────────────────────────────────────────────────────────────────────────────────

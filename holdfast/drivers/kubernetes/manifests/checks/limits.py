@@ -133,7 +133,8 @@ LIMITS: dict[str, Limit] = {
 FROM_FILE = frozenset(
     ("args", "env", "image.python", "workers_per_node", "warm", "snapshots", "recovery", "logs",
      "resources.state", "network.ports.stores", "network.ports.storage", "elasticity", "clusters",
-     "checkpoints.start_from", *(f"checkpoints.{tier}.{key}" for tier in ("local", "shared", "archive")
+     "checkpoints.start_from",
+     *(f"checkpoints.{tier}.{key}" for tier in ("local", "shared", "archive")
        for key in ("every_s", "keep", "max_bytes_per_s")), "checkpoints.archive.golden_every_steps")
 )  # fmt: skip
 """Settings that agents, controller or federation read from the job file, so that no manifest shows
