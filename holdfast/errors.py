@@ -363,8 +363,9 @@ SLUGS: dict[str, Slug] = {
     ),
     "export-unavailable": Slug(
         ExitStatus.USAGE,
-        "Exporting a checkpoint needs torch, and safetensors for that form; the base package "
-        "brings neither along. They come with the extra `train`, or with the image of the job.",
+        "A checkpoint cannot be exported in that form: torch is not installed (it comes with the "
+        "extra `train`, or with the image of the job), safetensors has no such type of tensor, or a "
+        "DCP directory was to be written to a URL.",
     ),
     "snapshot-changed": Slug(
         ExitStatus.PLATFORM,

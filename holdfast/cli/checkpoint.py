@@ -272,7 +272,7 @@ def _unavailable(error: ImportError) -> Error:
         "export-unavailable",
         "a checkpoint cannot be exported here",
         why=f"{error.name or 'a module'} is not installed",
-        help="pip install 'holdfast[train]' safetensors",
+        help="pip install 'holdfast[train]'",
     )
 
 

@@ -17,6 +17,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch._C._distributed_c10d import PrefixStore, TCPStore
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
@@ -30,6 +32,7 @@ from torch.nn.parallel import DistributedDataParallel
 from holdfast.checkpoint import save
 from holdfast.checkpoint.arena import Arena, Part
 from holdfast.checkpoint.board import Tier
+from holdfast.checkpoint.dcp import HoldfastReader
 from holdfast.checkpoint.key import Key
 from holdfast.checkpoint.manifest import Lineage, Origin
 from holdfast.checkpoint.settings import Settings
@@ -268,6 +271,19 @@ class Rank:
         tracked.load(found.shared, found.private)
         tracked.load_random(found.private)
         return differences(built, old_world), found.where.name, found.key.step
+
+    def load_by_dcp(self, layout: str, name: str) -> list[str]:
+        """What of model and optimizer differs after `dcp.load` has read a checkpoint of ours."""
+        built = build(layout, self.rank)
+        parts = get_state_dict(built.model, built.optimizer)
+        state: dict[str, Any] = dict(zip(("model", "optimizer"), parts, strict=True))
+        dcp_load(state, storage_reader=HoldfastReader(str(self.folder / f"{name}-shared")))
+        model, optimizer = state["model"], state["optimizer"]
+        set_state_dict(
+            built.model, built.optimizer, model_state_dict=model, optim_state_dict=optimizer
+        )
+        other = ("schedule", "own state")  # was not asked for
+        return [text for text in differences(built, self.world) if not text.startswith(other)]
 
     def flat(self) -> str:
         """What comes of tracking a model that the first version of FSDP has flattened."""

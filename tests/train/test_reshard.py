@@ -137,6 +137,11 @@ def _written(part: dict[str, Any]) -> Iterator[dict[str, Any]]:
     return (leaf for leaf in part["leaves"] if leaf["chunks"] and not leaf["own"])
 
 
+@pytest.mark.parametrize(("old", "new"), [("fsdp_tp", "fsdp3"), ("ddp2", "fsdp_tp")])
+def test_dcp_reads_into_a_sharded_model_what_we_saved(saved: Fleet, old: str, new: str) -> None:
+    assert saved.world(WORLDS[new], ("load_by_dcp", new, old)) == [[[]] * WORLDS[new]]
+
+
 def test_a_model_whose_parts_are_not_known_is_refused(fleet: Fleet) -> None:
     assert fleet.world(2, ("flat",)) == [["not-tracked", "not-tracked"]]
 
