@@ -364,8 +364,8 @@ SLUGS: dict[str, Slug] = {
     "export-unavailable": Slug(
         ExitStatus.USAGE,
         "A checkpoint cannot be exported in that form: torch is not installed (it comes with the "
-        "extra `train`, or with the image of the job), safetensors has no such type of tensor, or a "
-        "DCP directory was to be written to a URL.",
+        "extra `train`, or with the image of the job), safetensors has no such type of tensor, or "
+        "a DCP directory was to be written to a URL.",
     ),
     "snapshot-changed": Slug(
         ExitStatus.PLATFORM,

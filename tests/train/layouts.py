@@ -237,7 +237,11 @@ class Rank:
         store = TCPStore("127.0.0.1", port, is_master=False)
         prefixed = PrefixStore(str(number), store)
         dist.init_process_group("gloo", store=prefixed, rank=rank, world_size=world)
-        self.rank, self.world = rank, world
+        self.rank, self.world, self.local = rank, world, 1
+
+    def share(self, local: int) -> None:
+        """Be one of so many ranks on each node, in this world."""
+        self.local = local
 
     def part(self) -> None:
         """Leave the world."""
@@ -258,12 +262,14 @@ class Rank:
         exchange = self._exchange()
         tracked = self._tracked(built, exchange)
         places = {
-            key: value.format(node=self.rank, next=(self.rank + 1) % self.world)
+            key: value.format(node=self.rank // self.local, next=(self.rank + 1) % self.world)
             for key, value in env.items()
         }
         held = self.arenas.get(arena) or Arena(Arena.create())
         try:
-            found = bring_in(held, exchange, Ranks(self.rank, self.world, 1), tracked, places)
+            found = bring_in(
+                held, exchange, Ranks(self.rank, self.world, self.local), tracked, places
+            )
         except Error as error:
             return error.slug
         if found is None:
@@ -289,7 +295,7 @@ class Rank:
         """What comes of tracking a model that the first version of FSDP has flattened."""
         model = FullyShardedDataParallel(Net(), device_id=torch.device("cpu"))
         try:
-            ranks = Ranks(self.rank, self.world, 1)
+            ranks = Ranks(self.rank, self.world, self.local)
             Tracked({"model": model}, torch.device("cpu"), [], ranks, None)
         except Error as error:
             return error.slug
@@ -316,7 +322,9 @@ class Rank:
         return Exchange(self._placement(1), group) if self.world > 1 else None
 
     def _placement(self, attempt: int) -> Placement:
-        return Placement(self.rank, 0, self.world, 1, attempt, 0, True)
+        return Placement(
+            self.rank, self.rank % self.local, self.world, self.local, attempt, 0, True
+        )
 
     def _tracked(self, built: Built, exchange: Exchange | None) -> Tracked:
         objects = {
@@ -326,7 +334,7 @@ class Rank:
             "drawn": built.drawn,
         }
         gather = exchange.gather_bytes if exchange else None
-        ranks = Ranks(self.rank, self.world, 1)
+        ranks = Ranks(self.rank, self.world, self.local)
         return Tracked(objects, torch.device("cpu"), [], ranks, gather)
 
     def _snapshot(self, built: Built, name: str, step: int) -> None:
@@ -338,7 +346,7 @@ class Rank:
         snapshots.finish()
 
     def _store(self, name: str, key: Key, tier: str) -> None:
-        node = f"-{self.rank}" if tier == "local" else ""
+        node = f"-{self.rank // self.local}" if tier == "local" else ""
         store = open_store(str(self.folder / f"{name}-{tier}{node}"))
         cells = {p: c for p in (Part.SHARED, Part.PRIVATE) if (c := self.arenas[name].find(p, key))}
         parent = Origin(key.attempt - 1, key.step - 1)
@@ -346,9 +354,10 @@ class Rank:
         where = Tier.LOCAL if tier == "local" else Tier.SHARED
         save.save_rank(store, cells, job="job", tier=where)
         dist.barrier()
-        if tier == "local":
-            save.commit(store, key, ranks=[self.rank], now=1.0)
-        elif self.rank == 0:
+        if tier == "local" and self.rank % self.local == 0:
+            here = range(self.rank, self.rank + self.local)
+            save.commit(store, key, ranks=list(here), now=1.0)
+        if tier == "shared" and self.rank == 0:
             save.commit(store, key, ranks=list(range(self.world)), now=1.0)
         dist.barrier()
 

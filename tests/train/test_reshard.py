@@ -111,6 +111,16 @@ def test_disks_of_nodes_are_read_by_all(saved: Fleet, old: str, new: str) -> Non
     assert load(saved, old, new, local(saved, old)) == {("LOCAL", STEP)}
 
 
+@pytest.mark.parametrize("layout", ["fsdp4", "hsdp"])
+def test_ranks_of_a_node_share_its_disk(fleet: Fleet, layout: str) -> None:
+    name = f"{layout}-by-two"
+    fleet.world(4, ("share", 2), ("save", layout, STEP, name, ["local"]))
+    env = local(fleet, name)
+    _, answers = fleet.world(4, ("share", 2), ("load", "fsdp_tp", env, "", 4))
+    assert answers == [([], "LOCAL", STEP)] * 4
+    assert load(fleet, layout, "fsdp3", env) == {("LOCAL", STEP)}
+
+
 def test_disks_that_came_back_in_other_nodes_do_as_well(saved: Fleet) -> None:
     moved = {LOCAL: str(saved.folder / "fsdp3-local") + "-{next}"}
     assert load(saved, "fsdp3", "fsdp3", moved) == {("LOCAL", STEP)}
