@@ -11,6 +11,7 @@ submits it may do no more than start one.
 
 import asyncio
 import contextlib
+import secrets
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace as changed
@@ -234,7 +235,7 @@ async def start_scheduled(cluster: Cluster, request: Request) -> None:
     """
     plain = changed(request, job=request.job.model_copy(update={"schedule": None}))
     gang = [body for body in own_pods.bodies(plain) if body["kind"] != "Pod"]
-    bodies = [*gang, *controller.deployment(plain)]
+    bodies = [*gang, *controller.deployment(plain, run=secrets.token_hex(8))]
     await _asked(_former_stopped(cluster, request), request, "")
     await _asked(_former_removed(cluster, request.name, bodies), request, "")
     for body in bodies:

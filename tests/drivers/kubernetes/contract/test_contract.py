@@ -6,13 +6,20 @@ with real agents and workers, lets something happen to it, and looks at what peo
 
 import asyncio
 import os
+import signal
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from holdfast.drivers.kubernetes.cluster import DEPLOYMENTS, LEASES, NODES
+from holdfast.drivers.kubernetes.cluster import (
+    CONFIG_MAPS,
+    DEPLOYMENTS,
+    LEASES,
+    NODES,
+    STORAGE_CLASSES,
+)
 from holdfast.drivers.kubernetes.ending import suspension
 from holdfast.spec.cluster import Engine
 from tests.drivers.kubernetes.cluster.faults import Fault
@@ -209,6 +216,37 @@ def test_a_new_controller_goes_on_and_training_never_notices(
     played(engine, tmp_path, story)
 
 
+def test_a_journal_on_a_claim_outlives_controller_and_all_agents(tmp_path: Path) -> None:
+    """With the record gone too, nobody but the claim knows of the first attempt."""
+
+    async def story(site: Site) -> None:
+        site.it.store.create(STORAGE_CLASSES, "", {"metadata": {"name": "fast"}})
+        before = await site.trains()
+        (old,) = site.pods("controller")
+        await site.api.delete(CONFIG_MAPS, "run-journal")
+        for pod in site.pods():
+            os.kill(site.it.pid(pod), signal.SIGKILL)
+        for pod in site.pods():
+            await site.delete(pod)
+        await site.api.delete(CONFIG_MAPS, "run-journal")
+        after = await site.trains(attempt=before.attempt + 1)
+        (new,) = site.pods("controller")
+        assert new["metadata"]["uid"] != old["metadata"]["uid"]
+        assert not {n.node for n in after.nodes} & {n.node for n in before.nodes}
+        assert {i.cause for i in await site.incidents()} == {"node-lost"}
+        (journal,) = site.it.folder.glob("shared/claims/default/journals/run/*/*/journal.jsonl")
+        assert journal.read_text().count('"type":"JobSubmitted"') == 1
+        await site.stop()
+        await site.ends("stopped")
+
+    async def play() -> None:
+        claim = {"pvc": "journals", "storage_class": "fast"}
+        async with running("pods", tmp_path, light=True, kubernetes={"journal": claim}) as site:
+            await story(site)
+
+    asyncio.run(play())
+
+
 @some_engines
 def test_a_stop_leaves_nothing_running_and_the_engine_brings_nothing_back(
     engine: Engine, tmp_path: Path
@@ -248,7 +286,7 @@ def test_an_api_server_that_is_away_delays_no_recovery(engine: Engine, tmp_path:
 
     def _journal(site: Site) -> str:
         """As it lies on the controller's disk."""
-        found = site.it.folder.glob("pods/*/volumes/home/jobs/run/journal.jsonl")
+        found = site.it.folder.glob("pods/*/volumes/home/jobs/run/*/*/journal.jsonl")
         return "".join(path.read_text() for path in found)
 
     die = ("--die", "between-steps", "--die-step", "100")

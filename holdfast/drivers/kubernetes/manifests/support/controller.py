@@ -15,6 +15,7 @@ from holdfast.drivers.kubernetes.manifests.support.services import METRICS_PORT
 from holdfast.spec.load import as_given
 
 HOME = "/var/lib/holdfast"
+JOURNALS = "/var/lib/holdfast-journals"  # where the claim for journals is, if there is one
 SMALL = Part(role="controller", small=True)
 COMMAND = ["holdfast", "controller", "--on", "kubernetes"]
 RESOURCES = {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "256Mi"}}
@@ -42,8 +43,8 @@ def code(request: Request) -> list[Body]:
     return [{**body, "binaryData": data}]
 
 
-def deployment(request: Request) -> list[Body]:
-    """The Deployment; a CronJob has none, because each submission starts its own."""
+def deployment(request: Request, run: str = "") -> list[Body]:
+    """The Deployment; a CronJob has none, because each submission starts its own, called `run`."""
     if not request.managed or request.engine == "cronjob":
         return []
     chosen = {**selector(request)["matchLabels"], ROLE: "controller"}
@@ -52,7 +53,7 @@ def deployment(request: Request) -> list[Body]:
         "strategy": {"type": "Recreate"},
         "selector": {"matchLabels": chosen},
         "template": merged(
-            {"metadata": _metadata(request), "spec": _spec(request)},
+            {"metadata": _metadata(request), "spec": _spec(request, run)},
             request.job.overlay,
             main="controller",
         ),
@@ -67,7 +68,7 @@ def _metadata(request: Request) -> Body:
     return {**found, "annotations": annotations} if annotations else found
 
 
-def _spec(request: Request) -> Body:
+def _spec(request: Request, run: str) -> Body:
     placed = placement.pod(request, SMALL)
     found = {
         "serviceAccountName": f"{request.name}-controller",
@@ -77,17 +78,28 @@ def _spec(request: Request) -> Body:
         "tolerations": placed["tolerations"],
         "securityContext": security.pod(request),
         "imagePullSecrets": [{"name": name} for name in pod.image(request.job).pull_secrets],
-        "containers": [_container(request)],
+        "containers": [_container(request, run)],
         "volumes": [
             {"name": "job", "configMap": {"name": f"{request.name}-job"}},
             {"name": "home", "emptyDir": {}},
             {"name": "tmp", "emptyDir": {}},
+            *_journals(request, {"persistentVolumeClaim": {"claimName": _claim(request)}}),
         ],
     }
     return {key: value for key, value in found.items() if value not in (None, [], {})}
 
 
-def _container(request: Request) -> Body:
+def _claim(request: Request) -> str | None:
+    journal = request.job.kubernetes.journal
+    return None if journal is None else journal.pvc
+
+
+def _journals(request: Request, content: Body) -> list[Body]:
+    """A part of the pod that is there with the claim only."""
+    return [] if _claim(request) is None else [{"name": "journals", **content}]
+
+
+def _container(request: Request, run: str) -> Body:
     image = pod.image(request.job)
     found = {
         "name": "controller",
@@ -98,12 +110,13 @@ def _container(request: Request) -> Body:
             {"name": "controller", "containerPort": pod.CONTROLLER_PORT},
             {"name": "metrics", "containerPort": METRICS_PORT},
         ],
-        "env": _env(request),
+        "env": _env(request, run),
         "resources": RESOURCES,
         "volumeMounts": [
             {"name": "job", "mountPath": storage.JOB, "readOnly": True},
             {"name": "home", "mountPath": HOME},
             {"name": "tmp", "mountPath": "/tmp"},
+            *_journals(request, {"mountPath": JOURNALS}),
         ],
         "readinessProbe": {"httpGet": {"path": "/metrics", "port": "metrics"}, "periodSeconds": 5},
         "securityContext": security.container(request, frozen=True),
@@ -111,7 +124,7 @@ def _container(request: Request) -> Body:
     return {key: value for key, value in found.items() if value}
 
 
-def _env(request: Request) -> list[Body]:
+def _env(request: Request, run: str) -> list[Body]:
     said = {
         "HOLDFAST_JOB": request.name,
         "HOLDFAST_JOB_FILE": f"{storage.JOB}/job.yaml",
@@ -120,6 +133,10 @@ def _env(request: Request) -> list[Body]:
     }
     if request.job.code is not None:
         said["HOLDFAST_CODE"] = storage.code_name(request)
+    if _claim(request) is not None:
+        said["HOLDFAST_JOURNALS"] = JOURNALS
+    if run:
+        said["HOLDFAST_RUN"] = run
     namespace = {"fieldRef": {"fieldPath": "metadata.namespace"}}
     return [
         *({"name": name, "value": value} for name, value in said.items()),
