@@ -18,6 +18,7 @@ from holdfast.drivers.kubernetes.cluster import (
     DEPLOYMENTS,
     LEASES,
     NODES,
+    SECRETS,
     STORAGE_CLASSES,
 )
 from holdfast.drivers.kubernetes.ending import suspension
@@ -216,12 +217,27 @@ def test_a_new_controller_goes_on_and_training_never_notices(
     played(engine, tmp_path, story)
 
 
+async def _strangers(site: Site) -> list[str]:
+    """What the controller has made and that does not belong to the job's ConfigMap."""
+    home = await site.api.get(CONFIG_MAPS, "run-job")
+    names = ((CONFIG_MAPS, "run-record"), (CONFIG_MAPS, "run-journal"), (SECRETS, "run-token"),
+             (LEASES, "run-controller"))  # fmt: skip
+    made = [await site.api.get(kind, name) for kind, name in names]
+    return [
+        body["metadata"]["name"]
+        for body in (*made, *site.pods("node"), *site.pods("spare"))
+        if [ref["uid"] for ref in body["metadata"].get("ownerReferences", [])]
+        != [home["metadata"]["uid"]]
+    ]
+
+
 def test_a_journal_on_a_claim_outlives_controller_and_all_agents(tmp_path: Path) -> None:
     """With the record gone too, nobody but the claim knows of the first attempt."""
 
     async def story(site: Site) -> None:
         site.it.store.create(STORAGE_CLASSES, "", {"metadata": {"name": "fast"}})
         before = await site.trains()
+        assert await _strangers(site) == []
         (old,) = site.pods("controller")
         await site.api.delete(CONFIG_MAPS, "run-journal")
         for pod in site.pods():
