@@ -308,7 +308,14 @@ SLUGS: dict[str, Slug] = {
     "clusters-missing": Slug(
         ExitStatus.USAGE,
         "`holdfast federate` runs a managed job in the first of several clusters that admits it. "
-        "The job file names none under `clusters`, or asks for plain mode. Nothing was started.",
+        "The job file names none under `clusters`, or asks for plain mode or a schedule. Nothing "
+        "was started.",
+    ),
+    "clusters-refuse": Slug(
+        ExitStatus.PLATFORM,
+        "None of the clusters that the job file names takes the job: each cannot be reached, or "
+        "refuses one of its objects. The message has the reason of each. Nothing of the job is "
+        "left in those that answer.",
     ),
     "run-unavailable": Slug(
         ExitStatus.USAGE,

@@ -82,10 +82,7 @@ async def submit(
     in messages; `told` hears of each object. Raises `Error`; then nothing new is left.
     """
     bodies = wanted(request)
-    found = await _asked(standing(cluster, request), request, words)
-    if found.exists:
-        _may_replace(request.name, found, replace, words)
-        await _cleared(cluster, request, words)
+    await make_room(cluster, request, replace=replace, words=words)
     await _asked(_none_of_others(cluster, bodies, request.name), request, words)
     try:
         await _apply(cluster, request, bodies, told, words)
@@ -95,6 +92,15 @@ async def submit(
                 await withdraw(cluster, request.name)
         raise
     return bodies
+
+
+async def make_room(cluster: Cluster, request: Request, *, replace: bool, words: str) -> None:
+    """Remove what an ended job of the name has left, if `replace`. Raises `Error` job-running or
+    job-exists."""
+    found = await _asked(standing(cluster, request), request, words)
+    if found.exists:
+        _may_replace(request.name, found, replace, words)
+        await _cleared(cluster, request, words)
 
 
 async def _apply(
