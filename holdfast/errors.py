@@ -103,7 +103,8 @@ SLUGS: dict[str, Slug] = {
     "code-unusable": Slug(
         ExitStatus.USAGE,
         "The folder that `code` names cannot be shipped to the nodes: it is not there, leads "
-        "outside by a link, or is too large for a ConfigMap. Nothing was submitted.",
+        "outside by a link, or is larger than what ConfigMaps are for (32 MB compressed, 200 MB "
+        "in all). Nothing was submitted.",
     ),
     "platform-unsupported": Slug(
         ExitStatus.PLATFORM,

@@ -43,6 +43,7 @@ from holdfast.spec import Job
 LOOK_EVERY_S = 5.0
 ASK_EVERY_S = 1.0  # the same while no cluster runs the job
 ACT_S = 30.0  # for one order; it is given again
+BYTES_PER_S = 100_000  # of code, on a slow way to a cluster
 
 Connect = Callable[[str, str | None], Awaitable[Cluster]]
 Tell = Callable[[str], None]
@@ -281,7 +282,7 @@ class Federation:
         cluster = self._clusters[order.cluster]
         request = self._request(order.cluster, cluster)
         try:
-            async with asyncio.timeout(ACT_S):
+            async with asyncio.timeout(ACT_S + len(self._code) / BYTES_PER_S):
                 match order:
                     case Offer(cluster=i):
                         why = await offer(cluster, request)

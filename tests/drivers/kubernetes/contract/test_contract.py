@@ -5,8 +5,11 @@ with real agents and workers, lets something happen to it, and looks at what peo
 """
 
 import asyncio
+import hashlib
 import os
+import random
 import signal
+import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -215,6 +218,27 @@ def test_a_new_controller_goes_on_and_training_never_notices(
         return [uid for uid in uids if uid != old["metadata"]["uid"]]
 
     played(engine, tmp_path, story)
+
+
+def test_code_that_no_config_map_holds_alone_arrives_whole(tmp_path: Path) -> None:
+    """5 MB that cannot be compressed, and pods that start while no controller lives."""
+    noise = random.Random(5).randbytes(5_000_000)
+    code = tmp_path / "code"
+    code.mkdir()
+    (code / "noise.bin").write_bytes(noise)
+    check = "import hashlib; found = hashlib.sha256(open('noise.bin', 'rb').read()).hexdigest()"
+    (code / "check.py").write_text(
+        f"{check}\nassert found == '{hashlib.sha256(noise).hexdigest()}'"
+    )
+
+    async def play() -> None:
+        command = [sys.executable, "check.py"]
+        async with running("job", tmp_path, light=True, command=command) as site:
+            await site.ends("succeeded")
+            maps = [b for k, b in site.it.store.everything() if "code-" in b["metadata"]["name"]]
+            assert len(maps) > 5
+
+    asyncio.run(play())
 
 
 async def _strangers(site: Site) -> list[str]:

@@ -34,13 +34,18 @@ def configuration(request: Request) -> list[Body]:
 
 
 def code(request: Request) -> list[Body]:
-    """The ConfigMap with the code that is shipped."""
+    """The ConfigMaps with the code that is shipped."""
     if request.job.code is None:
         return []
-    made = metadata(request, storage.code_name(request))
-    data = {"code.tar.gz": base64.b64encode(request.code).decode()}
-    body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": made, "immutable": True}
-    return [{**body, "binaryData": data}]
+    maps = storage.code_maps(request).items()
+    return [_part(request, name, file, i) for i, (name, file) in enumerate(maps)]
+
+
+def _part(request: Request, name: str, file: str, number: int) -> Body:
+    start = number * storage.PART_BYTES
+    part = request.code[start : start + storage.PART_BYTES]
+    body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata(request, name)}
+    return {**body, "immutable": True, "binaryData": {file: base64.b64encode(part).decode()}}
 
 
 def deployment(request: Request, run: str = "") -> list[Body]:
