@@ -176,8 +176,8 @@ class Job(Section):
     monitoring: Monitoring = Monitoring()
     """Prometheus."""
     clusters: tuple[ClusterChoice, ...] = Field(default=(), max_length=16)
-    """Clusters that may run the job, in the order in which `holdfast federate` asks them. More than
-    one takes `checkpoints.archive`, which the job goes on from in another."""
+    """Clusters that may run the job, in the order in which `holdfast submit` asks them; `holdfast
+    federate` also moves it. More than one takes `checkpoints.archive`, where it goes on from."""
     overlay: Raw = {}
     """Merged strategically into the template of every pod, the controller's too, for what has no
     key of its own. A container called `main` is the one that works, `*` is every container."""

@@ -290,6 +290,9 @@ async def test_suspend_stops_cleanly_and_resume_starts_anew_with_the_new_spec(it
     for name in ("run-record", "run-journal"):
         assert it.get(CONFIG_MAPS, name) is None, "the next run is not the last one"
     await it.until(lambda: it.marks()["Suspended"] == "False")
+    (former,) = it.status()["history"]
+    assert (former["step"], former["ettr"], former["outcome"]) == (41, 0.9, "stopped")
+    assert former["endTime"] > former["startTime"] and "step" not in it.status()
 
 
 @on_site

@@ -5,14 +5,25 @@ with real agents and workers, lets something happen to it, and looks at what peo
 """
 
 import asyncio
+import hashlib
 import os
+import random
+import signal
+import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from holdfast.drivers.kubernetes.cluster import DEPLOYMENTS, LEASES, NODES
+from holdfast.drivers.kubernetes.cluster import (
+    CONFIG_MAPS,
+    DEPLOYMENTS,
+    LEASES,
+    NODES,
+    SECRETS,
+    STORAGE_CLASSES,
+)
 from holdfast.drivers.kubernetes.ending import suspension
 from holdfast.spec.cluster import Engine
 from tests.drivers.kubernetes.cluster.faults import Fault
@@ -209,6 +220,73 @@ def test_a_new_controller_goes_on_and_training_never_notices(
     played(engine, tmp_path, story)
 
 
+def test_code_that_no_config_map_holds_alone_arrives_whole(tmp_path: Path) -> None:
+    """5 MB that cannot be compressed, and pods that start while no controller lives."""
+    noise = random.Random(5).randbytes(5_000_000)
+    code = tmp_path / "code"
+    code.mkdir()
+    (code / "noise.bin").write_bytes(noise)
+    check = "import hashlib; found = hashlib.sha256(open('noise.bin', 'rb').read()).hexdigest()"
+    (code / "check.py").write_text(
+        f"{check}\nassert found == '{hashlib.sha256(noise).hexdigest()}'"
+    )
+
+    async def play() -> None:
+        command = [sys.executable, "check.py"]
+        async with running("job", tmp_path, light=True, command=command) as site:
+            await site.ends("succeeded")
+            maps = [b for k, b in site.it.store.everything() if "code-" in b["metadata"]["name"]]
+            assert len(maps) > 5
+
+    asyncio.run(play())
+
+
+async def _strangers(site: Site) -> list[str]:
+    """What the controller has made and that does not belong to the job's ConfigMap."""
+    home = await site.api.get(CONFIG_MAPS, "run-job")
+    names = ((CONFIG_MAPS, "run-record"), (CONFIG_MAPS, "run-journal"), (SECRETS, "run-token"),
+             (LEASES, "run-controller"))  # fmt: skip
+    made = [await site.api.get(kind, name) for kind, name in names]
+    return [
+        body["metadata"]["name"]
+        for body in (*made, *site.pods("node"), *site.pods("spare"))
+        if [ref["uid"] for ref in body["metadata"].get("ownerReferences", [])]
+        != [home["metadata"]["uid"]]
+    ]
+
+
+def test_a_journal_on_a_claim_outlives_controller_and_all_agents(tmp_path: Path) -> None:
+    """With the record gone too, nobody but the claim knows of the first attempt."""
+
+    async def story(site: Site) -> None:
+        site.it.store.create(STORAGE_CLASSES, "", {"metadata": {"name": "fast"}})
+        before = await site.trains()
+        assert await _strangers(site) == []
+        (old,) = site.pods("controller")
+        await site.api.delete(CONFIG_MAPS, "run-journal")
+        for pod in site.pods():
+            os.kill(site.it.pid(pod), signal.SIGKILL)
+        for pod in site.pods():
+            await site.delete(pod)
+        await site.api.delete(CONFIG_MAPS, "run-journal")
+        after = await site.trains(attempt=before.attempt + 1)
+        (new,) = site.pods("controller")
+        assert new["metadata"]["uid"] != old["metadata"]["uid"]
+        assert not {n.node for n in after.nodes} & {n.node for n in before.nodes}
+        assert {i.cause for i in await site.incidents()} == {"node-lost"}
+        (journal,) = site.it.folder.glob("shared/claims/default/journals/run/*/*/journal.jsonl")
+        assert journal.read_text().count('"type":"JobSubmitted"') == 1
+        await site.stop()
+        await site.ends("stopped")
+
+    async def play() -> None:
+        claim = {"pvc": "journals", "storage_class": "fast"}
+        async with running("pods", tmp_path, light=True, kubernetes={"journal": claim}) as site:
+            await story(site)
+
+    asyncio.run(play())
+
+
 @some_engines
 def test_a_stop_leaves_nothing_running_and_the_engine_brings_nothing_back(
     engine: Engine, tmp_path: Path
@@ -248,7 +326,7 @@ def test_an_api_server_that_is_away_delays_no_recovery(engine: Engine, tmp_path:
 
     def _journal(site: Site) -> str:
         """As it lies on the controller's disk."""
-        found = site.it.folder.glob("pods/*/volumes/home/jobs/run/journal.jsonl")
+        found = site.it.folder.glob("pods/*/volumes/home/jobs/run/*/*/journal.jsonl")
         return "".join(path.read_text() for path in found)
 
     die = ("--die", "between-steps", "--die-step", "100")
