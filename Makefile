@@ -13,7 +13,7 @@ setup: $(STAMP)
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
-	    -c constraints.txt -e '.[train,plot,kubernetes,dev]'
+	    -c constraints.txt -e '.[train,plot,kubernetes,s3,dev]'
 	@touch $@
 
 demo: setup

@@ -82,7 +82,7 @@ def _cell(text: str) -> str:
 def cli() -> str:
     """Every command with its arguments and options."""
     commands: Any = typer.main.get_command(app)
-    told = [(name, command) for name, command in commands.commands.items() if not command.hidden]
+    told = list(_verbs(commands, ""))
     body = "\n\n".join(_command(name, command) for name, command in told)
     return f"""# Command line
 
@@ -97,6 +97,15 @@ below `HOLDFAST_HOME` (default `~/.holdfast`). A command without a job's name me
 
 {body}
 """
+
+
+def _verbs(group: Any, before: str) -> Iterator[tuple[str, Any]]:
+    """Every command, those of a group by both words."""
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from _verbs(command, f"{before}{name} ")
+        elif not command.hidden:
+            yield f"{before}{name}", command
 
 
 def _command(name: str, command: Any) -> str:
@@ -461,6 +470,7 @@ PAGES = {
     "lint.md": lint,
     "json.md": json_shapes,
 }
+BY_HAND = frozenset(("checkpoint-format.md",))  # for those who write another reader
 
 
 DEPLOYED = {"crd/trainingjob.yaml": definition.as_yaml, "rbac/role.yaml": rights.as_yaml}

@@ -48,16 +48,19 @@ class StartAttempt(Action, frozen=True, kw_only=True):
     store: Store
     redo_until: int  # steps up to this one have been done before: redoing them is replay
     restarts: int  # attempts before this one
+    restore_below: int | None = None  # only what was saved before this step may be gone on from
 
 
 class StopAttempt(Action, frozen=True, kw_only=True):
     """Every member ends its workers: SIGTERM, then SIGKILL after `grace_s`.
 
-    Answered by `AttemptStopped` once all have.
+    `save`: one more snapshot goes to a durable tier first, within the grace time. Answered by
+    `AttemptStopped` once all have.
     """
 
     attempt: int
     grace_s: float
+    save: bool = False
 
 
 class Diagnose(Action, frozen=True, kw_only=True):

@@ -121,6 +121,12 @@ SLUGS: dict[str, Slug] = {
         "Two copies of the tracked state do not fit the memory that this machine has free. The "
         "message shows the arithmetic.",
     ),
+    "layout-unknown": Slug(
+        ExitStatus.JOB_FAILED,
+        "State of another number of ranks was found, but it does not say whether what several of "
+        "its ranks have under one name are copies or parts of one tensor. Models wrapped by DDP, "
+        "fully_shard or parallelize_module say so; plain modules on several ranks do not.",
+    ),
     "snapshot-unreadable": Slug(
         ExitStatus.PLATFORM,
         "Parts of a memory snapshot arrived damaged again and again while ranks handed them to "
@@ -317,6 +323,72 @@ SLUGS: dict[str, Slug] = {
         "None of the clusters that the job file names takes the job: each cannot be reached, or "
         "refuses one of its objects. The message has the reason of each. Nothing of the job is "
         "left in those that answer.",
+    ),
+    "storage-place": Slug(
+        ExitStatus.USAGE,
+        "A place for checkpoints is neither a folder nor a URL that can be used: an unknown kind "
+        "of URL, one whose client is not installed, or a path that cannot be one.",
+    ),
+    "storage-full": Slug(
+        ExitStatus.PLATFORM,
+        "The place for checkpoints has no room left, or a quota is used up. Training goes on, the "
+        "last committed checkpoint stays, and saving is tried again.",
+    ),
+    "storage-denied": Slug(
+        ExitStatus.PLATFORM,
+        "The place for checkpoints refuses access: permissions of a folder, a read-only mount, or "
+        "credentials of an object store that are missing, wrong or expired.",
+    ),
+    "storage-unreachable": Slug(
+        ExitStatus.PLATFORM,
+        "The place for checkpoints does not answer, or answers with errors, also after several "
+        "tries. Training goes on, the last committed checkpoint stays, and saving is tried again.",
+    ),
+    "storage-missing": Slug(
+        ExitStatus.NOT_FOUND,
+        "A file in the place for checkpoints is not there, or ends too early: it was removed, the "
+        "place or the bucket is another one, or it was cut off.",
+    ),
+    "checkpoint-damaged": Slug(
+        ExitStatus.JOB_FAILED,
+        "Something of a checkpoint is not what was written: a checksum does not match, or a file "
+        "belongs to another checkpoint. It is not used; an older one or another tier is.",
+    ),
+    "checkpoint-not-found": Slug(
+        ExitStatus.NOT_FOUND,
+        "There is no committed checkpoint of that step in this place. One that is being written, "
+        "or was given up half-way, does not count.",
+    ),
+    "checkpoint-incomplete": Slug(
+        ExitStatus.PLATFORM,
+        "A checkpoint cannot be committed or copied, because parts of some ranks are missing, "
+        "differ in what they belong to, or leave out something that nobody else has saved.",
+    ),
+    "checkpoint-fenced": Slug(
+        ExitStatus.PLATFORM,
+        "An older attempt wanted to save, but a newer one has begun in this place. What the older "
+        "one has trained is no longer part of the job, so it may not be committed.",
+    ),
+    "export-unavailable": Slug(
+        ExitStatus.USAGE,
+        "Exporting a checkpoint needs torch, and safetensors for that form; the base package "
+        "brings neither along. They come with the extra `train`, or with the image of the job.",
+    ),
+    "snapshot-changed": Slug(
+        ExitStatus.PLATFORM,
+        "A memory snapshot was replaced, or does not match its seal, while it was being saved. "
+        "Nothing of it was committed. Once is a matter of timing, often is bad memory.",
+    ),
+    "no-durable-tier": Slug(
+        ExitStatus.USAGE,
+        "run.checkpoint() was called in a job without any durable tier: name one under "
+        "`checkpoints` in the job file.",
+    ),
+    "ranks-apart": Slug(
+        ExitStatus.USAGE,
+        "Ranks of one attempt were at different steps when they were to agree on a snapshot. "
+        "run.checkpoint() has to be called on every rank in the same step, and steps() with the "
+        "same total.",
     ),
     "run-unavailable": Slug(
         ExitStatus.USAGE,

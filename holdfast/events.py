@@ -94,10 +94,15 @@ class NodeJoined(Event, frozen=True, kw_only=True):
 
 
 class NodeReady(Event, frozen=True, kw_only=True):
-    """The node can start workers at once; `store` is the fresh store it offers."""
+    """The node can start workers at once; `store` is the fresh store it offers.
+
+    `attempt` is the newest one that the job's durable checkpoints know, 0 for none: a job that
+    begins a new journal goes on counting there, or what it saves would not count.
+    """
 
     node: str
     store: Store
+    attempt: int = 0
     instrumented: bool = False  # the script uses holdfast.train, so progress will be reported
 
 
@@ -157,6 +162,31 @@ class Progressed(Event, frozen=True, kw_only=True):
     progress: Progress
 
 
+class CheckpointCommitted(Event, frozen=True, kw_only=True):
+    """A checkpoint is whole in a durable tier and can be gone on from. Told by the node of rank 0;
+    for the tier on the disks of nodes it stands for all of them."""
+
+    node: str
+    tier: str  # local, shared, archive
+    attempt: int  # that took it
+    step: int
+    seconds: float  # that saving took
+    bytes: int  # that were new
+    name: str = ""
+
+
+class CheckpointFailed(Event, frozen=True, kw_only=True):
+    """A node could not save its part; training goes on, and it is tried again. Told of one node for
+    each snapshot, and more and more rarely while that goes on."""
+
+    node: str
+    tier: str
+    attempt: int
+    step: int
+    why: str
+    failures: int = 1  # in a row
+
+
 class Diagnosed(Event, frozen=True, kw_only=True):
     """What the evidence of an attempt's failure says. The answer to `Diagnose`."""
 
@@ -192,6 +222,8 @@ AnyEvent = (
     | AttemptStopped
     | MilestoneReached
     | Progressed
+    | CheckpointCommitted
+    | CheckpointFailed
     | Diagnosed
     | StopRequested
     | DeadlinePassed

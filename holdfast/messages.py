@@ -10,9 +10,18 @@ memory. Lines are numbered as in the file: 0 is the header, `n` the entry with `
 
 import msgspec
 
-from holdfast.events import Milestone, NodeLeft, NodeReady, Progress, Store, WorkerExited
+from holdfast.events import (
+    CheckpointCommitted,
+    CheckpointFailed,
+    Milestone,
+    NodeLeft,
+    NodeReady,
+    Progress,
+    Store,
+    WorkerExited,
+)
 
-PROTOCOL = 2
+PROTOCOL = 3
 MAX_MESSAGE_BYTES = 4 * 1024 * 1024  # of any message, both ways
 
 
@@ -57,7 +66,15 @@ class WorkersStopped(Message, frozen=True, kw_only=True):
     progress: Progress = Progress()  # the furthest of its workers
 
 
-AgentFact = NodeReady | NodeLeft | WorkerExited | WorkersStarted | WorkersStopped
+AgentFact = (
+    NodeReady
+    | NodeLeft
+    | WorkerExited
+    | WorkersStarted
+    | WorkersStopped
+    | CheckpointCommitted
+    | CheckpointFailed
+)
 
 
 class Fact(Message, frozen=True, kw_only=True):
@@ -142,13 +159,18 @@ class Start(Message, frozen=True, kw_only=True):
     store: Store
     redo_until: int
     restarts: int
+    restore_below: int | None = None  # only what was saved before this step may be gone on from
 
 
 class Stop(Message, frozen=True, kw_only=True):
-    """End the workers of this attempt and all before it."""
+    """End the workers of this attempt and all before it.
+
+    `save`: within the grace time, bring one more snapshot to a durable tier first.
+    """
 
     attempt: int
     grace_s: float
+    save: bool = False
 
 
 class Leave(Message, frozen=True, kw_only=True):

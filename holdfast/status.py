@@ -16,6 +16,31 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     pids: tuple[int, ...] = ()  # its workers by local rank, on that node
 
 
+class TierStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """One durable tier that has been saved to, or could not be."""
+
+    tier: str  # local, shared, archive
+    step: int | None  # of the newest committed checkpoint
+    attempt: int
+    age_s: float | None  # since it was committed
+    every_s: float | None  # between the last two
+    seconds: float  # that the last save took
+    bytes: int  # that were new in it
+    commits_count: int
+    failures: int  # in a row
+    failures_count: int
+    why: str | None = None  # the last save failed
+    name: str | None = None
+
+
+class Copies(msgspec.Struct, frozen=True, kw_only=True):
+    """Which losses of nodes memory alone survives: state of a single rank is on `holders` nodes."""
+
+    holders: int
+    survives: int  # nodes lost at once, whichever they are
+    next_loss: float | None = None  # probability to survive one more than that, at least
+
+
 class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The answer of `holdfast status`."""
 
@@ -37,6 +62,8 @@ class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
     controller: str = "alive"  # or "starting", "away" (died, job may go on), "ended"
     outcome: str | None = None
     why: str | None = None  # one sentence: why it is in this phase
+    checkpoints: tuple[TierStatus, ...] = ()
+    copies: Copies | None = None  # None: a single node, or none are kept
 
 
 class ActionTaken(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,15 +11,20 @@ import contextlib
 import itertools
 import os
 import signal
+import socket
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, assert_never
 
+import msgspec
+
 from holdfast.agent import environment
 from holdfast.agent.attempt import Attempt, exited
+from holdfast.agent.child import listen
 from holdfast.agent.console import Console
+from holdfast.agent.farewell import Farewell
 from holdfast.agent.keeper import Keeper
 from holdfast.agent.leftovers import end_strays, kill_carriers
 from holdfast.agent.link import Link, Order, RejectedError
@@ -27,9 +32,13 @@ from holdfast.agent.metrics import Metrics
 from holdfast.agent.notes import note
 from holdfast.agent.probes import Health
 from holdfast.agent.processes import Death
+from holdfast.agent.storage import facts, places, words
+from holdfast.agent.storage.handle import StorageHandle
 from holdfast.agent.supply import Listener, Supply
 from holdfast.agent.watch import Watch
-from holdfast.agent.workers import Worker, Workers, new_arena
+from holdfast.agent.workers import Worker, Workers
+from holdfast.checkpoint.arena import Arena
+from holdfast.checkpoint.board import Board
 from holdfast.events import NodeLeft, NodeReady, Progress, Store
 from holdfast.messages import (
     PROTOCOL,
@@ -48,6 +57,7 @@ from holdfast.spec import Job
 WARM_AFTER_START_S = 2.0  # for scripts that report no steps
 WARM_AFTER_STOP_S = 1.0  # no new attempt so far: be warm when it comes
 STORE_TIMEOUT_S = 10.0
+FOUND_S = 15.0  # for durable tiers to say which attempts they know
 GOODBYE_S = 1.0
 CLOSE_S = 2.0
 FORCE_AFTER_S = 3.0  # a forkserver that does not carry out SIGKILL in this time is killed itself
@@ -71,6 +81,7 @@ class Surroundings:
     broken: int = 1  # and after a fault of ours
     console: Console | None = None  # where output of workers is shown besides the files
     store_ports: tuple[int, ...] = ()  # none: any
+    storage_port: int = 0  # 0: any
     attempts_kept: int | None = None  # of which there are logs; None: all
 
 
@@ -95,12 +106,34 @@ class Agent:
         program = environment.program_of(job)
         self._instrumented = environment.is_instrumented(program)
         self._ids = itertools.count(1)
+        workers = self._make_workers()
+        self._places = places.places_of(job, environ)
+        listener = listen(me.address, (around.storage_port, 0))
+        self._address = _address_of(me.address, listener)
+        told = places.variables(job, self._places, self._address)
+        env = environment.node_environment(job, me.node, self._count, environ, told)
+        setup = words.Setup(
+            node=me.node,
+            job=job.name,
+            token_file=str(me.folder / "token"),
+            arenas=tuple(workers.arenas),
+            boards=tuple(workers.boards),
+            listener=listener.detach(),
+            places=self._places,
+            copies=job.snapshots.copies,
+        )
+        self._boards = [Board(fd) for fd in workers.boards]
+        storage = StorageHandle(setup, env, self._on_storage_news)
+        arenas = [Arena(fd) for fd in workers.arenas]
+        self._farewell = Farewell(arenas, self._boards, storage)
+        self._attempt_found: int | None = None if self._places else 0
         self._supply = Supply(
-            self._make_workers(),
-            environment.node_environment(job, me.node, self._count, environ),
+            workers,
+            env,
             program,
             environment.preload_of(job),
             self._listener(),
+            storage,
         )
         self._link = Link(me.folder, self._hello, self._on_order)
         self._keeper = Keeper()
@@ -110,6 +143,7 @@ class Agent:
         self._run: Attempt | None = None
         self._waiting: Start | None = None  # came while there was no forkserver
         self._told_store: Store | None = None  # the last one the controller was told of
+        self._leaving = False  # a signal has asked for it
         self._store_opened = asyncio.Event()
         self._warm_at: float | None = None  # when to warm up for the next attempt, at the latest
         self._tasks: set[asyncio.Task[None]] = set()
@@ -125,7 +159,8 @@ class Agent:
             warm_kind=warm,
             cold_kind=cold,
             new_id=self._ids.__next__,
-            arenas=[new_arena() for _ in range(self._count)],
+            arenas=[Arena.create() for _ in range(self._count)],
+            boards=[Board.create() for _ in range(self._count)],
             console=self._around.console,
         )
 
@@ -147,9 +182,12 @@ class Agent:
         loop.set_exception_handler(self._on_exception)
         loop.add_signal_handler(signal.SIGCHLD, self._supply.reap)
         for sig in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(sig, self._ask_end, self._job.recovery.stop_grace_s)
+            loop.add_signal_handler(sig, self._on_signal, self._job.recovery.stop_grace_s)
         ports = self._around.store_ports
         self._supply.open(self._me.address, self._job.uses_torch, self._ids, ports)
+        if self._places:
+            self._supply.storage.open()
+            loop.call_later(FOUND_S, self._on_found, 0)
         self._keep(self._ticks())
         self._keep(self._talk())
         grace_s = await self._end
@@ -197,6 +235,25 @@ class Agent:
         if not self._end.done():
             self._end.set_result(grace_s)
 
+    def _on_signal(self, grace_s: float) -> None:
+        """Somebody wants this node. What it alone has goes elsewhere first; asked again, at once.
+
+        The rest of the job goes on, so its memory counts as elsewhere.
+        """
+        run, hurried = self._shown_run(), self._leaving
+        self._leaving = True
+        worth = bool(self._places) or (run is not None and run.order.node_count > 1)
+        can = run is not None and run.stop_at is None and self._farewell.can(run.order.attempt)
+        if hurried or not (can and worth) or self._end.done():
+            self._ask_end(grace_s)
+        else:
+            self._keep(self._leave(grace_s))
+
+    async def _leave(self, grace_s: float) -> None:
+        began = time.monotonic()
+        await self._farewell.save(grace_s, node_goes=True, job_ends=False)
+        self._ask_end(max(0.0, grace_s - (time.monotonic() - began)))
+
     async def _talk(self) -> None:
         try:
             await self._link.run()
@@ -212,6 +269,7 @@ class Agent:
     def _tick(self, now: float) -> None:
         self._watch.look(self._shown_run(), now)
         self._supply.bury_lost_orphans()
+        self._start_storage()
         if self._link.absent_s > self._job.recovery.controller_absence_s:
             note("agent: no controller for longer than recovery.controller_absence_s")
             self._ask_end(0.0)
@@ -220,6 +278,12 @@ class Agent:
             self._warm_at = None
             self._supply.warm_up()
             self._supply.open_store()
+
+    def _start_storage(self) -> None:
+        """Once a worker has something to be kept; scripts that track nothing do not pay for it."""
+        storage = self._supply.storage
+        if not storage.started and any(board.roster_count for board in self._boards):
+            storage.open()
 
     def _may_warm(self, now: float) -> bool:
         """Never while an attempt is coming up: recovery comes first."""
@@ -241,16 +305,38 @@ class Agent:
 
     def _on_store(self, store: Store) -> None:
         self._store_opened.set()
-        if self._told_store is None:
+        if self._told_store is None and self._attempt_found is not None:
             self._told_store = store
-            self._link.fact(
-                NodeReady(node=self._me.node, store=store, instrumented=self._instrumented)
+            ready = NodeReady(
+                node=self._me.node,
+                store=store,
+                attempt=self._attempt_found,
+                instrumented=self._instrumented,
             )
+            self._link.fact(ready)
+
+    def _on_found(self, attempt: int) -> None:
+        """Durable tiers know attempts up to this one, or do not answer in time."""
+        if self._attempt_found is None:
+            self._attempt_found = attempt
+            if (store := self._supply.fresh_store) is not None:
+                self._on_store(store)
 
     def _on_store_lost(self) -> None:
         """The fresh store has died: the controller must not count on it."""
         self._told_store = None
         self._supply.open_store()
+
+    def _on_storage_news(self, news: words.AnyNews) -> None:
+        """What has become of snapshots."""
+        match news:
+            case words.Found():
+                self._on_found(news.attempt)
+            case words.Safe() | words.Settled():
+                self._farewell.hear(news)
+            case words.Committed() | words.Failed():
+                if (fact := facts.of(news, self._me.node)) is not None:
+                    self._link.fact(fact)
 
     def _on_broken(self, why: str) -> None:
         note(f"agent: {why}")
@@ -280,10 +366,18 @@ class Agent:
             return
         self._watch.last_look(run)
         self._announce_start()
-        if run.is_news(death):
+        if death.exit_code == 0 and self._farewell.unsaved(run.order.attempt):
+            self._keep(self._tell_when_saved(run, worker, death))
+        elif run.is_news(death):
             self._link.fact(exited(self._me.node, worker, death))
         if not run.alive:
             run.gone.set()
+
+    async def _tell_when_saved(self, run: Attempt, worker: Worker, death: Death) -> None:
+        """A worker has finished once its last step is in safety: with the news the job may end."""
+        await self._farewell.until_saved(run.order.attempt)
+        if run.is_news(death):
+            self._link.fact(exited(self._me.node, worker, death))
 
     def _died_before_its_rank(self, worker: Worker, death: Death) -> bool:
         return bool(worker.pid) and death.at < worker.assigned_at
@@ -377,6 +471,9 @@ class Agent:
         if run is None or run.stopped or run.order.attempt > order.attempt:
             self._keep(self._answer_stop(run, order.attempt))
             return
+        if order.save and run.stop_at is None and self._farewell.can(run.order.attempt):
+            self._keep(self._save_and_stop(order))
+            return
         first = run.stop_at is None
         self._begin_stop(run, time.monotonic())
         if order.grace_s > 0:  # a later order may shorten the grace time of an earlier one
@@ -385,6 +482,15 @@ class Agent:
             self._kill(run)
         if first:
             self._keep(self._finish_stop(run, order.attempt))
+
+    async def _save_and_stop(self, order: Stop) -> None:
+        """The whole job ends, but its machines stay."""
+        began = time.monotonic()
+        if self._places:
+            await self._farewell.save(order.grace_s, node_goes=False, job_ends=True)
+        left = max(0.1, order.grace_s - (time.monotonic() - began))
+        if not self._end.done():
+            self._on_stop(msgspec.structs.replace(order, grace_s=left, save=False))
 
     def _drop_fresh_store(self) -> None:
         """An attempt that never started here may have started elsewhere, and left words in it."""
@@ -479,6 +585,12 @@ class Agent:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+def _address_of(host: str, listener: socket.socket) -> str:
+    """HOST:PORT."""
+    shown = f"[{host}]" if ":" in host else host
+    return f"{shown}:{listener.getsockname()[1]}"
 
 
 def _how(death: Death) -> str:

@@ -34,8 +34,9 @@ WITH_RANK = frozenset(
         *("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE"),
         *("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"),
         *("TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_USE_AGENT_STORE"),
-        *("HOLDFAST_ATTEMPT", "HOLDFAST_REDO_UNTIL"),
-        *("HOLDFAST_PAGE_FD", "HOLDFAST_ARENA_FD", "HOLDFAST_CONTROL_FD"),
+        *("HOLDFAST_ATTEMPT", "HOLDFAST_REDO_UNTIL", "HOLDFAST_CONTROL_FD"),
+        "HOLDFAST_RESTORE_BELOW",
+        *("HOLDFAST_PAGE_FD", "HOLDFAST_ARENA_FD", "HOLDFAST_BOARD_FD"),
     )
 )
 
@@ -69,9 +70,11 @@ def gpu_count(environ: Mapping[str, str], devices: Path = Path("/dev")) -> int:
 
 
 def node_environment(
-    job: Job, node: str, workers: int, environ: Mapping[str, str]
+    job: Job, node: str, workers: int, environ: Mapping[str, str], storage: Mapping[str, str]
 ) -> dict[str, str]:
-    """What all workers of the node share. Variables that come with a rank are taken out."""
+    """What all workers of the node share; `storage` is what they are told of checkpoints.
+
+    Variables that come with a rank are taken out."""
     env = {k: v for k, v in environ.items() if k not in WITH_RANK}
     if workers > 1:
         env.setdefault("OMP_NUM_THREADS", "1")
@@ -81,7 +84,7 @@ def node_environment(
         "HOLDFAST_SNAPSHOT_EVERY": str(job.snapshots.every_steps),
         "HOLDFAST_SNAPSHOT_MAX_OVERHEAD": str(job.snapshots.max_overhead),
     }
-    return env | job.env | ours
+    return env | job.env | ours | dict(storage)
 
 
 def rank_environment(job: Job, start: Start, local_rank: int) -> dict[str, str]:
@@ -107,6 +110,8 @@ def rank_environment(job: Job, start: Start, local_rank: int) -> dict[str, str]:
         "HOLDFAST_ATTEMPT": start.attempt,
         "HOLDFAST_REDO_UNTIL": start.redo_until,
     }
+    if start.restore_below is not None:
+        values["HOLDFAST_RESTORE_BELOW"] = start.restore_below
     return {name: str(value) for name, value in values.items()}
 
 

@@ -96,6 +96,7 @@ async def _live(pod: Pod, job: Job, environ: Mapping[str, str]) -> None:
         broken=REPLACE,
         console=Console(1),
         store_ports=tuple(range(first, first + STORE_PORTS)),
+        storage_port=job.network.ports.storage,
         attempts_kept=ATTEMPTS_KEPT,
     )
     me = Identity(next_life(pod), pod.name, pod.address, pod.folder)

@@ -15,6 +15,7 @@ from holdfast.agent import processes, wire
 from holdfast.agent.forking import Forking
 from holdfast.agent.notes import note
 from holdfast.agent.processes import Death
+from holdfast.agent.storage.handle import StorageHandle
 from holdfast.agent.stores import Stores
 from holdfast.agent.workers import Worker, Workers
 from holdfast.events import Store
@@ -50,7 +51,9 @@ class Supply:
         program: wire.Program,
         preload: tuple[str, ...],
         listener: Listener,
+        storage: StorageHandle,
     ) -> None:
+        self.storage = storage
         self.workers = workers
         self._environment = environment
         self._program = program
@@ -121,11 +124,13 @@ class Supply:
     def spared(self) -> frozenset[int]:
         """Our children that are no leftovers of a worker."""
         living = {self.forking.pid} if self.forking is not None else set()
+        living.add(self.storage.pid)
         return frozenset(living | self._orphans.keys())
 
     def close(self) -> None:
         """End the forkserver and everything below it."""
         self._closed = True
+        self.storage.close()
         if self.forking is not None:
             self.forking.close()
 
@@ -137,7 +142,8 @@ class Supply:
     @property
     def closed(self) -> bool:
         """Whether `close` is complete."""
-        return self._closed and (self.forking is None or not self.forking.running)
+        running = self.forking is not None and self.forking.running
+        return self._closed and not running and not self.storage.pid
 
     # ── hearing ──
 
@@ -204,12 +210,14 @@ class Supply:
             self._bury(worker, Death(worker.pid, None, signal.SIGKILL, time.monotonic()))
 
     def reap(self) -> None:
-        """A child of the agent itself has ended: a forkserver, or an orphan."""
+        """A child of the agent itself has ended: a forkserver, an orphan, the storage process."""
         for death in processes.reap(self._orphans.__contains__):
             if worker := self._orphans.get(death.pid):
                 self._bury(worker, death)
             elif self.forking is not None and death.pid == self.forking.pid:
                 self.forking.reaped(death)
+            elif death.pid == self.storage.pid:
+                self.storage.reaped(death)
 
     def bury_lost_orphans(self) -> None:
         """Declare those orphans dead that somebody else has reaped."""

@@ -1,7 +1,8 @@
 """The workers of one node: those of the attempt, and the warm ones that wait for the next.
 
 A worker is born cold (with its rank) or warm (with a control pipe on which the rank arrives). Each
-has its own progress page; the snapshot arena belongs to the local rank and outlives them all.
+has its own progress page; the snapshot arena and the board belong to the local rank and outlive
+them all.
 """
 
 import contextlib
@@ -69,6 +70,7 @@ class Workers:
     cold_kind: wire.Kind
     new_id: Callable[[], int]
     arenas: list[int]
+    boards: list[int]
     console: Console | None = None  # where output is shown besides the files
     table: dict[int, Worker] = field(default_factory=dict)
     warm: dict[int, Worker] = field(default_factory=dict)
@@ -101,14 +103,14 @@ class Workers:
     ) -> Worker:
         page_fd = Page.create()
         read_end, write_end = os.pipe2(os.O_CLOEXEC)
-        fds = {"output": write_end, "page": page_fd, "arena": self.arenas[local_rank]}
+        kept = {"arena": self.arenas[local_rank], "board": self.boards[local_rank]}
+        fds = {"output": write_end, "page": page_fd}
         worker = Worker(self.new_id(), local_rank, Page(page_fd), Output(read_end))
         if not env:
             fds["control"], worker.control = os.pipe2(os.O_CLOEXEC)
         self.table[worker.id] = worker
-        order = wire.Fork(id=worker.id, kind=kind, env=env, fds=tuple(fds))
-        forking.fork(order, list(fds.values()))
-        del fds["arena"]
+        order = wire.Fork(id=worker.id, kind=kind, env=env, fds=(*fds, *kept))
+        forking.fork(order, [*fds.values(), *kept.values()])
         for fd in fds.values():
             os.close(fd)
         return worker
@@ -141,8 +143,3 @@ def _tell(worker: Worker, assignment: Assignment) -> None:
     with contextlib.suppress(BrokenPipeError):  # it has just died: the news is on its way
         os.write(worker.control, line)
     worker.hang_up()
-
-
-def new_arena() -> int:
-    """Shared memory for the snapshots of one local rank; empty, it is grown by the worker."""
-    return os.memfd_create("holdfast-arena", os.MFD_CLOEXEC)

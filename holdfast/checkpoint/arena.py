@@ -1,10 +1,15 @@
 """The snapshot arena of one rank: shared memory in which a copy is either whole or not there.
 
-An arena is a memfd with six cells: for each kind of content (`Part`) two, so that one can be
-written while the other keeps the newest whole copy. A cell is a page of header and a payload. Its
-state word says EMPTY, WRITING or WHOLE and is stored after everything else: payload, its checksum
-and the header's own. So a SIGKILL at any instruction leaves the other cell untouched and this one
-visibly unfinished. Whoever reads trusts a cell only after both checksums match.
+An arena is a memfd with cells: for each kind of content (`Part`) two, so that one can be written
+while the other keeps the newest whole copy; a third one where copies of it are read for long, by
+those who write to disks or to other nodes; and two for each rank whose copy is kept here. A cell
+is a page of header and a payload. Its state word says EMPTY, WRITING or WHOLE and is stored after
+everything else: payload and header, with the header's own checksum. So a SIGKILL at any instruction
+leaves the other cell untouched and this one visibly unfinished.
+
+The payload's checksum is the seal. Small payloads are sealed by the worker while it copies; large
+ones by the agent's side right after, because a checksum would make training wait for half as long
+again as the copy. Whoever reads a sealed cell trusts it only after the seal has matched.
 
 Cells lie a tebibyte apart in a sparse file. A copy that grows (Adam makes its state in the first
 step) then never moves anything: its cell gets more pages and the whole copy beside it stays valid.
@@ -13,24 +18,30 @@ step) then never moves anything: its cell gets more pages and the whole copy bes
 import mmap
 import os
 import struct
+from collections.abc import Collection
 from enum import IntEnum
 from typing import NamedTuple
 
 import xxhash
 
 from holdfast.checkpoint.key import Key as Key
+from holdfast.checkpoint.room import room
 from holdfast.errors import Error
 
 MAGIC = 0x3143_5241_4846_4F4C
 HEADER_BYTES = 4096
 STRIDE = 1 << 40
-SLOTS = 2
+SLOTS = 3  # of a rank's own parts; the third is only used (and costs memory) where one is asked for
+COPY_SLOTS = 2
+COPIES_MAX = 3  # ranks whose private part one arena can keep
 _STATE_AT = 8
 _FIELDS_AT = 16
-_FIELDS = struct.Struct("<qqqqQqqQ")
+_FIELDS = struct.Struct("<qqqqQqqq")
 _WORD = struct.Struct("<q")
 _DIGEST = struct.Struct("<Q")
 _DIGEST_AT = _FIELDS_AT + _FIELDS.size
+_SEAL_AT = _DIGEST_AT + _DIGEST.size
+_SEAL = struct.Struct("<QQ")  # checksum of the payload, checksum of that and the snapshot's key
 _POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, Linux 5.14
 
 
@@ -39,7 +50,7 @@ class Part(IntEnum):
 
     SHARED = 0  # state that is the same on every rank
     PRIVATE = 1  # state of this rank alone
-    BUDDY = 2  # the PRIVATE part of a rank on another node
+    BUDDY = 2  # the PRIVATE parts of ranks on other nodes
 
 
 class State(IntEnum):
@@ -60,7 +71,7 @@ class Header(NamedTuple):
     fingerprint: int  # of the names and shapes that were tracked
     data_bytes: int
     index_bytes: int
-    checksum: int  # xxh3_64 of data and index
+    flags: int = 0  # what is to become of it: see `board.Flag`
 
     @property
     def key(self) -> Key:
@@ -87,9 +98,9 @@ def parse_header(memory: memoryview) -> Header | None:
 class Cell:
     """One cell, mapped as far as it has been reserved."""
 
-    def __init__(self, fd: int, slot: int, part: Part) -> None:
+    def __init__(self, fd: int, number: int) -> None:
         self._fd = fd
-        self._offset = (slot * len(Part) + part) * STRIDE
+        self._offset = number * STRIDE
         self._room = -1
         self.memory = memoryview(b"")
 
@@ -120,13 +131,47 @@ class Cell:
         """From here until `commit` the cell counts as unfinished."""
         _WORD.pack_into(self.memory, 0, MAGIC)
         _WORD.pack_into(self.memory, _STATE_AT, State.WRITING)
+        _SEAL.pack_into(self.memory, _SEAL_AT, 0, 0)
 
-    def commit(self, header: Header) -> None:
-        """The payload is complete. The state is stored last, as one aligned word."""
+    def commit(self, header: Header, checksum: int | None = None) -> None:
+        """The payload is complete. The state is stored last, as one aligned word.
+
+        `checksum` is the xxh3_64 of the payload, None to have it sealed by somebody else.
+        """
         _FIELDS.pack_into(self.memory, _FIELDS_AT, *header)
         fields = self.memory[_FIELDS_AT:_DIGEST_AT]
         _DIGEST.pack_into(self.memory, _DIGEST_AT, xxhash.xxh3_64_intdigest(fields))
+        if checksum is not None:
+            self._store_seal(header.key, checksum)
         _WORD.pack_into(self.memory, _STATE_AT, State.WHOLE)
+
+    def stamp(self) -> bytes:
+        """State, header and seal as they lie there: other bytes whenever the cell has changed."""
+        return bytes(self.memory[: _SEAL_AT + _SEAL.size]) if self._map_header() else b""
+
+    def sealed(self) -> int | None:
+        """The checksum of the payload; None while nothing whole is here or it is not sealed."""
+        header = self.header()
+        return None if header is None else parse_seal(self.memory, header.key)
+
+    def seal(self) -> bool:
+        """Seal what is whole and not sealed yet; whether a seal was set.
+
+        The cell may be overwritten meanwhile: then the seal names a snapshot that is not here any
+        more, which counts as none.
+        """
+        header = self.header()
+        if header is None or parse_seal(self.memory, header.key) is not None:
+            return False
+        self.reserve(header.payload_bytes, touch=False)
+        self._store_seal(header.key, self._digest(header))
+        return True
+
+    def _store_seal(self, key: Key, checksum: int) -> None:
+        _SEAL.pack_into(self.memory, _SEAL_AT, checksum, _seal_of(key, checksum))
+
+    def _digest(self, header: Header) -> int:
+        return xxhash.xxh3_64_intdigest(self.payload[: header.payload_bytes])
 
     def discard(self) -> None:
         """Forget what the cell holds."""
@@ -144,13 +189,18 @@ class Cell:
         return header if header is not None and self._fits(header) else None
 
     def intact(self) -> bool:
-        """Whether the payload is, byte for byte, the one that was committed."""
+        """Whether the payload is, byte for byte, the one that was sealed.
+
+        One that the agent had no time to seal is taken as it is, and sealed now.
+        """
         header = self.header()
         if header is None:
             return False
         self.reserve(header.payload_bytes, touch=False)
-        found = xxhash.xxh3_64_intdigest(self.payload[: header.payload_bytes])
-        return found == header.checksum
+        found, sealed = self._digest(header), parse_seal(self.memory, header.key)
+        if sealed is None:
+            self._store_seal(header.key, found)
+        return sealed in (None, found)
 
     def _present_bytes(self) -> int:
         """Memory the cell has from an earlier worker: it need not be found again."""
@@ -172,10 +222,15 @@ class Cell:
 
 
 class Arena:
-    """The six cells of one rank. The file belongs to the agent; a worker only maps it."""
+    """All cells of one rank. The file belongs to the agent; a worker only maps it."""
 
     def __init__(self, fd: int) -> None:
-        self._cells = {p: tuple(Cell(fd, s, p) for s in range(SLOTS)) for p in Part}
+        numbers = iter(range(2 * SLOTS + COPY_SLOTS * COPIES_MAX))
+        counts = {Part.SHARED: SLOTS, Part.PRIVATE: SLOTS, Part.BUDDY: COPY_SLOTS * COPIES_MAX}
+        self._cells = {
+            part: tuple(Cell(fd, next(numbers)) for _ in range(count))
+            for part, count in counts.items()
+        }
 
     @staticmethod
     def create() -> int:
@@ -186,25 +241,51 @@ class Arena:
         """Both cells of a part."""
         return self._cells[part]
 
-    def find(self, part: Part, key: Key) -> Cell | None:
-        """The cell that holds this snapshot, if one does."""
+    def find(self, part: Part, key: Key, rank: int | None = None) -> Cell | None:
+        """The cell that holds this snapshot, if one does; of this rank, if one is named."""
         for cell in self._cells[part]:
             header = cell.header()
-            if header is not None and header.key == key:
+            if header is not None and header.key == key and rank in (None, header.rank):
                 return cell
         return None
 
-    def target(self, part: Part, keep: Key | None) -> Cell:
-        """The cell to write next: an empty one, else one that does not hold `keep`.
+    def target(self, part: Part, keep: Collection[Key], slots: int = 2) -> Cell | None:
+        """The cell of the SHARED or PRIVATE part to write next, one of the first `slots`.
 
-        Where both hold it (a buddy's copy that was sent again), either will do.
+        An empty one, else the oldest of those that hold nothing of `keep`; None if there is none.
         """
+        found = [(cell, cell.header()) for cell in self._cells[part][:slots]]
+        free = [(cell, header) for cell, header in found if not header or header.key not in keep]
+        return min(free, key=lambda pair: _age(pair[1]), default=(None, None))[0]
 
-        def cost(cell: Cell) -> int:
-            header = cell.header()
-            return 0 if header is None else 1 + (header.key == keep)
+    def target_for(self, rank: int, keep: Key | None) -> Cell:
+        """Where to write a copy for another rank: an empty cell or an older copy of that rank.
 
-        return min(self._cells[part], key=cost)
+        A rank has at most two cells. Where both hold `keep` (a copy that was sent again), either
+        will do. With all cells taken by other ranks, one of those that are kept for nobody any
+        more has to give way: the oldest.
+        """
+        found = [(cell, cell.header()) for cell in self._cells[Part.BUDDY]]
+        own = [(cell, header) for cell, header in found if header and header.rank == rank]
+        empty = [cell for cell, header in found if header is None]
+        if len(own) < COPY_SLOTS and empty:
+            return empty[0]
+        choice = own or [(cell, header) for cell, header in found if header]
+        return min(choice, key=lambda pair: (pair[1].key == keep, pair[1].key))[0]
+
+
+def parse_seal(memory: memoryview, key: Key) -> int | None:
+    """The checksum in the seal at the start of this memory, None unless it is for this snapshot."""
+    checksum, own = _SEAL.unpack_from(memory, _SEAL_AT)
+    return int(checksum) if own == _seal_of(key, checksum) else None
+
+
+def _seal_of(key: Key, checksum: int) -> int:
+    return xxhash.xxh3_64_intdigest(struct.pack("<qqQ", *key, checksum), seed=1)
+
+
+def _age(header: Header | None) -> tuple[int, ...]:
+    return () if header is None else header.key
 
 
 def _pages(length: int) -> int:
@@ -212,21 +293,19 @@ def _pages(length: int) -> int:
 
 
 def _require(more_bytes: int) -> None:
-    free = _available_bytes()
-    if more_bytes > free:
+    if more_bytes <= 0:
+        return
+    found = room()
+    if more_bytes > found.free_bytes:
         mib = 1 << 20
         raise Error(
             "snapshot-too-large",
-            f"a snapshot needs {more_bytes / mib:.0f} MiB more, {free / mib:.0f} MiB are free",
-            why="two copies of the tracked state are kept in memory beside the training itself",
-            help="track less, use fewer workers per node, or a machine with more memory",
+            f"a snapshot needs {more_bytes / mib:.0f} MiB more, "
+            f"{found.free_bytes / mib:.0f} MiB of {found.of} are free",
+            why="each worker's state is kept twice, three times where durable tiers or large "
+            "copies read it, and that of ranks on other nodes twice for each copy kept here",
+            help="track less, use fewer workers per node or snapshots.copies, or more memory",
         )
-
-
-def _available_bytes() -> int:
-    with open("/proc/meminfo") as file:
-        fields = dict(line.split(":", 1) for line in file)
-    return int(fields["MemAvailable"].split()[0]) * 1024
 
 
 def _touch(mapped: mmap.mmap, length: int) -> None:

@@ -41,13 +41,14 @@ def choose(held: Sequence[Holding], local_world_size: int) -> Plan | None:
     """The newest snapshot that every rank can get whole; None where there is none."""
     keys = frozenset[Key]().union(*(h.shared for h in held))
     for key in sorted(keys, key=lambda k: (k.step, k.attempt), reverse=True):
-        plan = _plan(key, held, local_world_size)
+        plan = plan_for(key, held, local_world_size)
         if plan is not None:
             return plan
     return None
 
 
-def _plan(key: Key, held: Sequence[Holding], local_world_size: int) -> Plan | None:
+def plan_for(key: Key, held: Sequence[Holding], local_world_size: int) -> Plan | None:
+    """How every rank gets this snapshot whole; None where some rank cannot."""
     givers = [rank for rank, h in enumerate(held) if key in h.shared]
     shared = tuple(r if key in h.shared else givers[r % len(givers)] for r, h in enumerate(held))
     private = [_private_from(key, rank, held, local_world_size) for rank in range(len(held))]

@@ -9,7 +9,7 @@ cannot run code.
 
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from holdfast.errors import Error
 
@@ -33,12 +33,21 @@ _DEQUE = "q"
 _INT64 = range(-(1 << 63), 1 << 63)
 
 
-def flatten(tree: object, is_leaf: Callable[[object], bool], name: str) -> tuple[Any, list[Any]]:
-    """The tree as primitives, and its leaves in order. `name` starts the path in messages.
+class Flat(NamedTuple):
+    """A tree taken apart: its primitives, its leaves in order and the path of each leaf."""
+
+    plain: Any
+    leaves: list[Any]
+    names: list[str]
+
+
+def flatten(tree: object, is_leaf: Callable[[object], bool], name: str) -> Flat:
+    """The tree as primitives, and its leaves in order. `name` starts every path.
 
     Raises `Error` (not-tracked) that names the path of a value that cannot be kept.
     """
     leaves: list[Any] = []
+    names: list[str] = []
 
     def walk(value: Any, path: str) -> Any:
         kind = type(value)
@@ -48,6 +57,7 @@ def flatten(tree: object, is_leaf: Callable[[object], bool], name: str) -> tuple
             return value if value in _INT64 else [_INTEGER, str(value)]
         if is_leaf(value):
             leaves.append(value)
+            names.append(path)
             return [_LEAF, len(leaves) - 1]
         if (tag := _MAPPINGS.get(kind)) is not None:
             return [tag, *(item for pair in _walk_pairs(walk, value, path) for item in pair)]
@@ -58,7 +68,7 @@ def flatten(tree: object, is_leaf: Callable[[object], bool], name: str) -> tuple
             return [_DEQUE, value.maxlen, *items]
         raise _refused(value, path)
 
-    return walk(tree, name), leaves
+    return Flat(walk(tree, name), leaves, names)
 
 
 def unflatten(plain: Any, leaves: Sequence[Any]) -> Any:

@@ -2,16 +2,18 @@
 
 A payload is the raw bytes of all leaves, each at a fixed, aligned offset, followed by an index: the
 tree around them and what each one is (`codec`). The copy plan, a list of pairs of byte views, is
-made once per layout and cell, so that a snapshot is a loop of memory copies by one thread; the
-checksum is taken block by block right after the copy, while the bytes are still in the cache.
+made once per layout and cell, so that a snapshot is a loop of memory copies by one thread. Of a
+tensor that is sharded over ranks (DTensor) the part that lies here is copied. The checksum of a
+small payload is taken block by block right after the copy, while the bytes are still in the cache;
+a large one is left to the agent's side to seal (`arena`).
 
 One thread, because two are slower on a machine that also trains. Byte views and not `torch.copy_`,
-because that would use the intra-op threads. The plan is keyed by the addresses of the tensors, and
+because that would use the intra-op threads. The plan remembers the addresses of the tensors, and
 holds them alive, so a replaced tensor is noticed and an address cannot be reused unseen.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -21,29 +23,13 @@ import xxhash
 
 from holdfast.checkpoint.arena import Arena, Cell, Header, Key, Part
 from holdfast.checkpoint.codec import flatten, unflatten
+from holdfast.checkpoint.index import EVERYWHERE, ON_NODE, Index, Leaf, read_index
 
 _ALIGN = 64
-_BLOCK_BYTES = 1 << 18  # stays in a second-level cache between copy and checksum
+_BLOCK_BYTES = 1 << 20  # stays in a second-level cache between copy and checksum
+SEALED_BYTES = 16 << 20  # up to this size the worker seals by itself
 _INDEX_SLACK = 4096  # counters in the index grow by a few bytes over a run
 _TENSORS = frozenset({torch.Tensor, torch.nn.Parameter})
-
-
-class Leaf(msgspec.Struct, frozen=True, array_like=True):
-    """What one leaf is. `order` lists the dimensions from outermost to innermost in memory."""
-
-    kind: str  # "t" tensor, "a" array, "n" numpy scalar
-    dtype: str
-    shape: tuple[int, ...]
-    order: tuple[int, ...]
-    offset: int
-    length: int
-
-
-class Index(msgspec.Struct, frozen=True, array_like=True):
-    """The second half of a payload."""
-
-    tree: Any
-    leaves: list[Leaf]
 
 
 class Stamp(NamedTuple):
@@ -53,74 +39,126 @@ class Stamp(NamedTuple):
     rank: int
     world_size: int
     fingerprint: int
+    flags: int = 0
+
+
+class Place(NamedTuple):
+    """What a leaf is part of and who writes it: the fields of the same names of `Leaf`."""
+
+    whole: tuple[int, ...]
+    at: tuple[int, ...]
+    own: bool = True
+    save: int = EVERYWHERE | ON_NODE
 
 
 class _Block(NamedTuple):
-    """Some copies and the contiguous bytes they complete."""
+    """Some copies and the contiguous bytes they complete. Sources are numbers of leaves."""
 
-    arrays: list[tuple[Any, Any]]  # byte views: destination, source
-    tensors: list[tuple[torch.Tensor, torch.Tensor]]  # not plain memory: another device, strided
+    sources: list[Any]  # of the writer: replaced there when a tensor is replaced
+    arrays: list[tuple[Any, int, int, int]]  # byte view to fill, source, from, to
+    tensors: list[tuple[torch.Tensor, int]]  # not plain memory: another device, strided
     written: memoryview
+
+
+def local_part(leaf: Any) -> Any:
+    """What of this leaf lies here: of a DTensor its shard, of anything else all."""
+    return leaf._local_tensor if is_distributed(leaf) else leaf
+
+
+def is_distributed(value: object) -> bool:
+    """Whether this is a DTensor, without importing what defines it: that takes half a second."""
+    return type(value).__name__ == "DTensor" and hasattr(value, "_local_tensor")
 
 
 def is_leaf(value: object) -> bool:
     """Tensors with ordinary memory, arrays and scalars of numpy that hold no Python objects."""
-    if type(value) in _TENSORS:
-        tensor: torch.Tensor = value  # type: ignore[assignment]
+    if type(value) in _TENSORS or is_distributed(value):
+        tensor: torch.Tensor = local_part(value)
         plain = tensor.layout is torch.strided and not tensor.is_quantized
         return plain and tensor.device.type != "meta"
     return isinstance(value, np.ndarray | np.generic) and not value.dtype.hasobject
 
 
+def place_alone(_: str, leaf: Any) -> Place:
+    """The place of a leaf that belongs to its rank."""
+    return Place(tuple(leaf.shape), (0,) * leaf.ndim)
+
+
 class Writer:
     """Writes one part of the state into its cells, with the copy plan kept between snapshots."""
 
-    def __init__(self, arena: Arena, part: Part) -> None:
+    def __init__(
+        self, arena: Arena, part: Part, place: Callable[[str, Any], Place] = place_alone
+    ) -> None:
+        """`place` is asked once per layout for each leaf, by its path."""
         self._arena = arena
         self._part = part
-        self._identity: tuple[Any, ...] | None = None
+        self._place = place
+        self._layout: list[Any] | None = None
         self._specs: list[Leaf] = []
-        self._leaves: list[Any] = []
+        self._leaves: list[Any] = []  # as they were last seen: held alive
+        self._identities: list[Any] = []
+        self._sources: list[Any] = []
         self._index = b""
         self._plans: dict[int, tuple[_Block, ...]] = {}
 
-    def encode(self, tree: object, name: str = "") -> int:
+    def encode(self, tree: object, name: str = "", label: str = "") -> int:
         """Prepare this state for `write`; returns the size of its payload in bytes.
+
+        `name` starts the path in messages, `label` is what the script calls this checkpoint.
 
         Raises `Error` (not-tracked) for values that cannot be kept.
         """
-        plain, leaves = flatten(tree, is_leaf, name)
-        identity = tuple(_identity(leaf) for leaf in leaves)
-        if identity != self._identity:
-            self._specs = list(_lay_out(leaves))
+        plain, leaves, names = flatten(tree, is_leaf, name)
+        layout = [names, *(_shape(leaf) for leaf in leaves)]
+        if layout != self._layout:
+            places = [self._place(name, leaf) for name, leaf in zip(names, leaves, strict=True)]
+            self._specs = list(_lay_out([local_part(leaf) for leaf in leaves], names, places))
             self._plans.clear()
-            self._identity = identity
-            self._leaves = leaves
-        self._index = msgspec.msgpack.encode(Index(plain, self._specs))
+            self._sources = [None] * len(leaves)
+            self._identities = [None] * len(leaves)
+            self._layout = layout
+        self._follow(leaves)
+        self._index = msgspec.msgpack.encode(Index(plain, self._specs, label))
         return self._data_bytes() + len(self._index)
 
-    def write(self, stamp: Stamp, keep: Key | None) -> Cell:
-        """Copy what `encode` prepared into the cell that does not hold `keep`; returns it whole."""
-        cell = self._arena.target(self._part, keep)
+    def _follow(self, leaves: list[Any]) -> None:
+        """Note where the leaves are now."""
+        for number, leaf in enumerate(leaves):
+            part = local_part(leaf)
+            identity = _identity(part)
+            if identity != self._identities[number]:
+                self._identities[number] = identity
+                self._sources[number] = _source(part)
+        self._leaves = leaves
+
+    def write(self, stamp: Stamp, keep: Collection[Key], slots: int = 2) -> Cell:
+        """Copy what `encode` prepared into a cell that holds nothing of `keep`; returns it whole.
+
+        There must be such a cell among the first `slots`.
+        """
+        cell = self._arena.target(self._part, keep, slots)
+        assert cell is not None, "whoever writes has seen that there is room"
         data_bytes = self._data_bytes()
         cell.reserve(data_bytes + len(self._index) + _INDEX_SLACK)
         plan = self._plan(cell)
         cell.begin()
-        digest = _copy(plan)
+        digest = xxhash.xxh3_64() if data_bytes <= SEALED_BYTES else None
+        _copy(plan, digest)
         cell.payload[data_bytes : data_bytes + len(self._index)] = self._index
-        digest.update(self._index)
-        cell.commit(
-            Header(
-                attempt=stamp.key.attempt,
-                step=stamp.key.step,
-                rank=stamp.rank,
-                world_size=stamp.world_size,
-                fingerprint=stamp.fingerprint,
-                data_bytes=data_bytes,
-                index_bytes=len(self._index),
-                checksum=digest.intdigest(),
-            )
+        if digest is not None:
+            digest.update(self._index)
+        header = Header(
+            attempt=stamp.key.attempt,
+            step=stamp.key.step,
+            rank=stamp.rank,
+            world_size=stamp.world_size,
+            fingerprint=stamp.fingerprint,
+            data_bytes=data_bytes,
+            index_bytes=len(self._index),
+            flags=stamp.flags,
         )
+        cell.commit(header, None if digest is None else digest.intdigest())
         return cell
 
     def _data_bytes(self) -> int:
@@ -130,26 +168,29 @@ class Writer:
         plan = self._plans.get(id(cell))
         if plan is None:
             payload = cell.payload[: self._data_bytes()]
-            plan = tuple(_plan_blocks(self._leaves, self._specs, payload))
+            plan = tuple(_plan_blocks(self._sources, self._specs, payload))
             self._plans[id(cell)] = plan
         return plan
 
 
 def read(cell: Cell) -> Any:
     """The tree a whole cell holds. Its tensors are views, valid until the cell is rewritten."""
+    index = index_of(cell)
+    return unflatten(index.tree, [view(leaf, cell.payload) for leaf in index.leaves])
+
+
+def index_of(cell: Cell) -> Index:
+    """What a whole cell says about its payload. Raises `ValueError` for one that is not whole."""
     header = cell.header()
     if header is None:
         raise ValueError("the cell holds nothing whole")
     cell.reserve(header.payload_bytes, touch=False)
-    payload = cell.payload
-    encoded = payload[header.data_bytes : header.payload_bytes]
-    index = msgspec.msgpack.decode(encoded, type=Index)
-    return unflatten(index.tree, [_view(leaf, payload) for leaf in index.leaves])
+    return read_index(cell.payload[header.data_bytes : header.payload_bytes])
 
 
 def cloned(tree: Any) -> Any:
     """The same tree with tensors and arrays of its own."""
-    plain, leaves = flatten(tree, is_leaf, "")
+    plain, leaves, _ = flatten(tree, is_leaf, "")
     return unflatten(plain, [_clone(leaf) for leaf in leaves])
 
 
@@ -162,32 +203,42 @@ def _clone(leaf: Any) -> Any:
     return leaf.clone() if isinstance(leaf, torch.Tensor) else leaf.copy()
 
 
-def _identity(leaf: Any) -> tuple[Any, ...]:
-    if isinstance(leaf, torch.Tensor):
-        return (leaf.data_ptr(), leaf.shape, leaf.stride(), leaf.dtype)
-    # arrays come from state_dict() as fresh copies: never the same
-    return (id(leaf), object())
+def _shape(leaf: Any) -> tuple[Any, ...]:
+    """What the layout depends on."""
+    if not isinstance(leaf, torch.Tensor):
+        return (type(leaf), leaf.dtype, leaf.shape)
+    part = local_part(leaf)
+    own = (part.dtype, part.shape, part.stride())
+    return own if part is leaf else (*own, leaf.shape, leaf.placements)  # type: ignore[attr-defined]
+
+
+def _identity(leaf: Any) -> Any:
+    """Where the bytes are. Arrays come from state_dict() as fresh copies: never the same."""
+    return leaf.data_ptr() if isinstance(leaf, torch.Tensor) else object()
 
 
 def _aligned(offset: int) -> int:
     return -(-offset // _ALIGN) * _ALIGN
 
 
-def _lay_out(leaves: Sequence[Any]) -> Iterator[Leaf]:
+def _lay_out(
+    leaves: Sequence[Any], names: Sequence[str], places: Sequence[Place]
+) -> Iterator[Leaf]:
     offset = 0
-    for leaf in leaves:
-        spec = _describe(leaf, offset)
-        yield spec
-        offset = _aligned(offset + spec.length)
+    for leaf, name, place in zip(leaves, names, places, strict=True):
+        kind, dtype, order, length = _describe(leaf)
+        shape = tuple(leaf.shape)
+        yield Leaf(kind, dtype, shape, order, offset, length, name, *place)
+        offset = _aligned(offset + length)
 
 
-def _describe(leaf: Any, offset: int) -> Leaf:
+def _describe(leaf: Any) -> tuple[str, str, tuple[int, ...], int]:
+    """Kind, type, order of the dimensions and bytes."""
     if isinstance(leaf, torch.Tensor):
         dtype = str(leaf.dtype).removeprefix("torch.")
-        return Leaf("t", dtype, tuple(leaf.shape), _order(leaf), offset, _tensor_bytes(leaf))
+        return "t", dtype, _order(leaf), _tensor_bytes(leaf)
     kind = "a" if isinstance(leaf, np.ndarray) else "n"
-    order = tuple(range(leaf.ndim))
-    return Leaf(kind, leaf.dtype.str, tuple(leaf.shape), order, offset, leaf.nbytes)
+    return kind, leaf.dtype.str, tuple(range(leaf.ndim)), leaf.nbytes
 
 
 def _tensor_bytes(tensor: torch.Tensor) -> int:
@@ -204,35 +255,42 @@ def _order(tensor: torch.Tensor) -> tuple[int, ...]:
 
 
 def _plan_blocks(
-    leaves: Sequence[Any], specs: Sequence[Leaf], payload: memoryview
+    sources: list[Any], specs: Sequence[Leaf], payload: memoryview
 ) -> Iterator[_Block]:
-    arrays: list[tuple[Any, Any]] = []
-    tensors: list[tuple[torch.Tensor, torch.Tensor]] = []
+    arrays: list[tuple[Any, int, int, int]] = []
+    tensors: list[tuple[torch.Tensor, int]] = []
     start = 0
-    for leaf, spec in zip(leaves, specs, strict=True):
-        source = _bytes_of(leaf)
-        if source is None:
-            tensors.append((_view(spec, payload), leaf))
+    for number, spec in enumerate(specs):
+        strided = isinstance(sources[number], torch.Tensor)
+        if strided:
+            tensors.append((view(spec, payload), number))
         for at in range(0, spec.length, _BLOCK_BYTES):
-            end = spec.offset + min(at + _BLOCK_BYTES, spec.length)
-            if source is not None:
+            to = min(at + _BLOCK_BYTES, spec.length)
+            end = spec.offset + to
+            if not strided:
                 target = np.frombuffer(payload[spec.offset + at : end], dtype=np.uint8)
-                arrays.append((target, source[at : at + _BLOCK_BYTES]))
+                arrays.append((target, number, at, to))
             if end - start >= _BLOCK_BYTES:
-                yield _Block(arrays, tensors, payload[start:end])
+                yield _Block(sources, arrays, tensors, payload[start:end])
                 arrays, tensors, start = [], [], end
-    yield _Block(arrays, tensors, payload[start:])
+    yield _Block(sources, arrays, tensors, payload[start:])
 
 
-def _copy(plan: Sequence[_Block]) -> Any:
-    digest = xxhash.xxh3_64()
+def _copy(plan: Sequence[_Block], digest: Any) -> None:
     for block in plan:
-        for target, source in block.arrays:
-            target[...] = source
-        for view, tensor in block.tensors:
-            view.copy_(tensor)
-        digest.update(block.written)
-    return digest
+        sources = block.sources
+        for target, number, at, to in block.arrays:
+            target[...] = sources[number][at:to]
+        for target, number in block.tensors:
+            target.copy_(sources[number])
+        if digest is not None:
+            digest.update(block.written)
+
+
+def _source(leaf: Any) -> Any:
+    """The leaf's memory as a flat byte array; the leaf itself where it is not plain memory."""
+    found = _bytes_of(leaf)
+    return leaf.detach() if found is None else found
 
 
 def _bytes_of(leaf: Any) -> Any:
@@ -246,7 +304,8 @@ def _bytes_of(leaf: Any) -> Any:
     return ordered.reshape(-1).view(torch.uint8).numpy()
 
 
-def _view(leaf: Leaf, payload: memoryview) -> Any:
+def view(leaf: Leaf, payload: memoryview) -> Any:
+    """This leaf of a payload, as a view into it."""
     memory = payload[leaf.offset : leaf.offset + leaf.length]
     if leaf.kind != "t":
         array = np.frombuffer(memory, dtype=np.dtype(leaf.dtype)).reshape(leaf.shape)

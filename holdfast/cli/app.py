@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from holdfast.cli import (
+    checkpoint,
     delete,
     doctor,
     explain,
@@ -75,6 +76,7 @@ app.command("goodput")(goodput.goodput)
 app.command("stop")(stop.stop)
 app.command("resume")(resume.resume)
 app.command("delete")(delete.delete)
+app.add_typer(checkpoint.checkpoint, name="checkpoint")
 app.command("nodes")(nodes.nodes)
 app.command("validate")(validate.validate)
 app.command("render")(render.render)

@@ -31,6 +31,7 @@ class Flags(NamedTuple):
     env: tuple[str, ...] = ()
     workdir: str | None = None
     terminal: str | None = None
+    start_from: str | None = None
 
 
 def is_job_file(word: str) -> bool:
@@ -98,6 +99,21 @@ def _program(words: list[str], flags: Flags) -> dict[str, Any]:
     return {kind: first, "args": args, **_default_workers()}
 
 
+def place_given(word: str) -> str:
+    """A place with checkpoints on this machine, absolute; a URL as it is.
+
+    Raises `Error` storage-missing for a folder that is not there.
+    """
+    from holdfast.checkpoint import stores
+
+    if "://" in word:
+        return word
+    folder = Path(word).absolute()
+    if not folder.is_dir():
+        raise stores.missing(str(folder.parent), folder.name, "there is no such folder")
+    return str(folder)
+
+
 def _default_workers() -> dict[str, Any]:
     """torchrun starts one worker per node unless told otherwise."""
     return {"workers_per_node": 1}
@@ -115,6 +131,7 @@ def _changes(flags: Flags) -> dict[str, Any]:
         "recovery": _given(max_restarts=flags.max_restarts, stop_grace_s=flags.stop_grace_s),
         "env": dict(map(_variable, flags.env)),
         "logs": _given(terminal=flags.terminal),
+        "checkpoints": _given(start_from=flags.start_from),
     }
     return {key: value for key, value in changes.items() if value not in (None, {})}
 

@@ -21,6 +21,7 @@ from holdfast.cli.program import (
     job_for_cluster,
     job_from_file,
     job_from_words,
+    place_given,
     unused_name,
 )
 from holdfast.cli.render import EngineName
@@ -77,6 +78,10 @@ Env = Annotated[
 ]
 Workdir = Annotated[str | None, typer.Option("--workdir", help="Folder the workers start in.")]
 Shown = Annotated[Terminal | None, typer.Option("--terminal", help="Whose output to show here.")]
+From = Annotated[
+    str | None,
+    typer.Option("--from", metavar="PLACE", help="Begin with a checkpoint of another job."),
+]
 Detach = Annotated[bool, typer.Option("--detach", "-d", help="Leave it running, return at once.")]
 Replace = Annotated[bool, typer.Option("--replace", help="Drop the record of an earlier job.")]
 
@@ -98,6 +103,7 @@ def run(
     terminal: Shown = None,
     detach: Detach = False,
     replace: Replace = False,
+    start_from: From = None,
     engine: EngineName = None,
     dry_run: Dry = None,
     on: On = Where.LOCAL,
@@ -125,6 +131,7 @@ def run(
         env=tuple(env or ()),
         workdir=workdir,
         terminal=terminal.value if terminal else None,
+        start_from=start_from and place_given(start_from),
     )
     reach = reached(on, context_name, namespace)
     if reach is None and (engine is not None or dry_run is not None):

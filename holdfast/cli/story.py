@@ -10,7 +10,7 @@ from holdfast.cli.output import count, duration
 
 if TYPE_CHECKING:
     from holdfast.controller import IncidentRecord
-    from holdfast.status import Goodput, Incident, JobStatus
+    from holdfast.status import Goodput, Incident, JobStatus, TierStatus
 
 
 def clock(at: float) -> str:
@@ -108,6 +108,30 @@ def accounts(status: "JobStatus") -> str:
     )
 
 
+def checkpoint(tier: "TierStatus") -> str:
+    """One durable tier: what is there, how old, how often and at what cost; and what fails."""
+    parts = [f"{tier.tier}: nothing committed yet"]
+    if tier.step is not None and tier.age_s is not None:
+        every = f", every {duration(tier.every_s)}" if tier.every_s is not None else ""
+        size = f"{tier.bytes / (1 << 20):.1f} MiB"
+        cost = f"{duration(tier.seconds)} and {size} each"
+        parts = [f"{tier.tier}: step {tier.step}, {duration(tier.age_s)} old{every}, {cost}"]
+    if tier.failures:
+        parts.append(f"{count(tier.failures, 'save')} in a row failed: {tier.why}")
+    return "; ".join(parts)
+
+
+def copies(status: "JobStatus") -> str:
+    """Which losses memory alone survives."""
+    found = status.copies
+    if found is None or status.outcome is not None:
+        return ""
+    text = f"any {count(found.survives, 'node')} may be lost without a checkpoint"
+    if found.next_loss is None:
+        return text
+    return f"{text}; {found.survives + 1} at once with probability {found.next_loss:.3f} or better"
+
+
 def status_lines(status: "JobStatus", words: str = "") -> list[tuple[str, str]]:
     """The answer of `holdfast status` as (label, text); an ended job has no nodes any more."""
     lines = [
@@ -118,6 +142,8 @@ def status_lines(status: "JobStatus", words: str = "") -> list[tuple[str, str]]:
         ("training", training(status)),
         ("ETTR", accounts(status)),
     ]
+    lines += [("checkpoint", checkpoint(tier)) for tier in status.checkpoints]
+    lines.append(("copies", copies(status)))
     for node in status.nodes if status.outcome is None else ():
         rank = f", node rank {node.rank}" if node.rank is not None else ""
         lines.append(("node", f"{node.name}: {node.state}{rank}"))

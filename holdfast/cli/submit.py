@@ -47,6 +47,10 @@ def submit(
     name: Annotated[str | None, typer.Option("--name", help="Name of the job.")] = None,
     dry_run: Dry = None,
     replace: Replace = False,
+    start_from: Annotated[
+        str | None,
+        typer.Option("--from", metavar="PLACE", help="Begin with a checkpoint of another job."),
+    ] = None,
     wait: Annotated[
         bool, typer.Option("--wait", help="Until the job has ended; stopping this stops the job.")
     ] = False,
@@ -63,7 +67,7 @@ def submit(
             why="a job on this machine is run by the process that starts it, or by one it leaves",
             help=f"holdfast run {file} --detach",
         )
-    job = job_for_cluster(file, Flags(name=name))
+    job = job_for_cluster(file, Flags(name=name, start_from=start_from))
     order = Order(dry=dry_run, replace=replace, follow=wait, as_json=as_json)
     hand_over(job, file, Reach(context, namespace), order, engine=engine, mode=mode and mode.value)
 

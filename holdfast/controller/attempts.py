@@ -1,7 +1,7 @@
 """The life of an attempt: start it, stop it, decide what comes after."""
 
 from holdfast.actions import AnyAction, Diagnose, EndJob, Fence, Outcome, StartAttempt, StopAttempt
-from holdfast.controller import incidents, nodes
+from holdfast.controller import checkpoints, incidents, nodes
 from holdfast.controller.phases import FINAL, Phase
 from holdfast.controller.policies import replace, restart
 from holdfast.controller.state import Failure, Node, State
@@ -38,7 +38,8 @@ def _wait_for_nodes(state: State) -> list[AnyAction]:
 
 def _start(state: State, store: Store) -> StartAttempt:
     state.attempt += 1
-    why = "first attempt" if state.attempt == 1 else f"restart after: {_last_cause(state)}"
+    first = state.start is None
+    why = "first attempt" if first else f"restart after: {_last_cause(state)}"
     state.move(Phase.STARTING, why)
     state.start = StartAttempt(
         attempt=state.attempt,
@@ -46,13 +47,15 @@ def _start(state: State, store: Store) -> StartAttempt:
         workers_per_node=state.workers_per_node,
         store=store,
         redo_until=state.max_step or 0,
-        restarts=state.attempt - 1,
+        restarts=state.attempt - 1 - state.earlier_attempts,
+        restore_below=state.restore_below,
         reason=why,
     )
     state.nodes[state.ranks[0]].store = None  # a store serves one attempt only
     state.attempt_started_at, state.progress_mark = state.now, state.max_step
     state.start_deadline = None
     state.milestones, state.finished, state.deaths = [], set(), []
+    state.restored = state.reached = None
     state.stopped = False
     incidents.note(state, "StartAttempt", why)
     return state.start
@@ -62,12 +65,14 @@ def _last_cause(state: State) -> str:
     return state.incidents[-1].summary if state.incidents else "nodes were lost before the start"
 
 
-def stop(state: State, phase: Phase, why: str, grace_s: float) -> list[AnyAction]:
+def stop(
+    state: State, phase: Phase, why: str, grace_s: float, *, save: bool = False
+) -> list[AnyAction]:
     """Order every member to end this attempt's workers, and wait until that is known."""
     state.move(phase, why)
     state.stopped = False
     incidents.note(state, "StopAttempt", why)
-    return [StopAttempt(attempt=state.attempt, grace_s=grace_s, reason=why)]
+    return [StopAttempt(attempt=state.attempt, grace_s=grace_s, save=save, reason=why)]
 
 
 def when_stopped(state: State) -> list[AnyAction]:
@@ -85,7 +90,9 @@ def after_verdict(state: State, verdict: Diagnosed) -> list[AnyAction]:
     user_error = verdict.user_error and not machine
     signature = verdict.signature if user_error else None
     progress = _made_progress(state)
-    if restart.same_failure(state.last_failure, signature, state.max_step):
+    if _goes_back(state, verdict, signature):
+        pass
+    elif restart.same_failure(state.last_failure, signature, state.max_step):
         why = f"the same error came back at the same place without progress: {verdict.summary}"
         return end(state, Outcome.FAILED, why)
     state.restarts = restart.recent(state.restarts, state.now, state.limits.window_s)
@@ -96,6 +103,17 @@ def after_verdict(state: State, verdict: Diagnosed) -> list[AnyAction]:
         state.last_failure = Failure(signature, state.max_step)
     state.fruitless = 0 if progress else state.fruitless + 1
     return [*_replace(state, verdict), *_restart(state)]
+
+
+def _goes_back(state: State, verdict: Diagnosed, signature: str | None) -> bool:
+    """Whether what was restored is to be blamed, so that an older checkpoint comes next."""
+    if state.incidents[-1].cause == "node-lost":
+        return False
+    now = checkpoints.trial(state, verdict)
+    last_chance = restart.same_failure(state.last_failure, signature, state.max_step)
+    back = checkpoints.roll_back(state, now, last_chance=last_chance)
+    state.last_trial = now
+    return back
 
 
 def _replace(state: State, verdict: Diagnosed) -> list[AnyAction]:

@@ -8,12 +8,14 @@ or a node that was given up are ignored; "asked to stop" and "known to be stoppe
 from typing import assert_never
 
 from holdfast.actions import AnyAction, Dismiss, EndJob, Fence, Outcome, StopAttempt
-from holdfast.controller import attempts, incidents, nodes
+from holdfast.controller import attempts, checkpoints, incidents, nodes
 from holdfast.controller.phases import Phase
 from holdfast.controller.state import Death, Limits, Node, State
 from holdfast.events import (
     AnyEvent,
     AttemptStopped,
+    CheckpointCommitted,
+    CheckpointFailed,
     ControllerResumed,
     DeadlinePassed,
     Diagnosed,
@@ -78,6 +80,8 @@ def _dispatch(state: State, event: AnyEvent) -> list[AnyAction]:
             return _node_gone(state, event.node, "it left", 0.0)
         case Diagnosed():
             return _diagnosed(state, event)
+        case CheckpointCommitted() | CheckpointFailed():
+            return _checkpoint(state, event)
         case DeadlinePassed():
             return _deadline_passed(state)
         case StopRequested():
@@ -112,6 +116,8 @@ def _node_ready(state: State, event: NodeReady) -> list[AnyAction]:
     if state.start is None or event.store != state.start.store:  # old news, told again
         node.store = event.store
     state.instrumented = state.instrumented or event.instrumented
+    if state.start is None:
+        state.attempt = state.earlier_attempts = max(state.earlier_attempts, event.attempt)
     nodes.ready(state, node)
     return attempts.try_start(state)
 
@@ -230,6 +236,8 @@ def _attempt_stopped(state: State, event: AttemptStopped) -> list[AnyAction]:
 def _note_step(state: State, progress: Progress) -> None:
     if progress.step is not None:
         state.max_step = max(state.max_step or 0, progress.step)
+        state.reached = max(state.reached or 0, progress.step)
+        checkpoints.passed(state)
 
 
 def _progressed(state: State, event: Progressed) -> list[AnyAction]:
@@ -250,6 +258,7 @@ def _milestone_reached(state: State, event: MilestoneReached) -> list[AnyAction]
         case Milestone.ARRIVED:
             state.instrumented = True
         case Milestone.RESTORED if event.step is not None:
+            state.restored = event.step
             incidents.resumed_after(state, event.step)
         case Milestone.FIRST_STEP:
             _training(state, event.ago_s)
@@ -258,6 +267,15 @@ def _milestone_reached(state: State, event: MilestoneReached) -> list[AnyAction]
             incidents.close(state, event.ago_s)
         case _:
             pass
+    return []
+
+
+def _checkpoint(state: State, event: CheckpointCommitted | CheckpointFailed) -> list[AnyAction]:
+    """Those of a past attempt count as well: what is committed can be gone on from."""
+    if isinstance(event, CheckpointCommitted):
+        checkpoints.committed(state, event)
+    else:
+        checkpoints.failed(state, event)
     return []
 
 
@@ -282,7 +300,8 @@ def _stop_requested(state: State, event: StopRequested) -> list[AnyAction]:
         case Phase.CLOSING:
             return []
         case _:
-            return attempts.stop(state, Phase.CLOSING, why, grace_s)
+            save = state.phase is Phase.RUNNING and not event.now
+            return attempts.stop(state, Phase.CLOSING, why, grace_s, save=save)
 
 
 def _deadline_passed(state: State) -> list[AnyAction]:

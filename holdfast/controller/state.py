@@ -29,6 +29,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     stop_grace_s: float = 15.0
     node_wait_s: float = 600.0
     replace_after: int = REPLACE_AFTER  # device faults of one node; 0: never for that
+    copies: int = 0  # of private state on other nodes
 
     @staticmethod
     def of(job: Job) -> "Limits":
@@ -42,6 +43,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
             restart_grace_s=recovery.restart_grace_s,
             stop_grace_s=recovery.stop_grace_s,
             node_wait_s=recovery.node_wait_s,
+            copies=job.snapshots.copies,
         )
 
 
@@ -101,6 +103,30 @@ class Failure(msgspec.Struct, frozen=True):
     step: int | None
 
 
+class Trial(msgspec.Struct, frozen=True):
+    """How an attempt ended: what it had restored, how it failed, how far it had come."""
+
+    restored: int
+    failure: str  # signature of the exception, else the cause
+    step: int | None
+
+
+class TierRecord(msgspec.Struct, kw_only=True):
+    """What is known of one durable tier."""
+
+    attempt: int = 0
+    step: int | None = None  # of the newest committed checkpoint
+    at: float = 0.0  # when it was
+    every_s: float | None = None  # since the one before
+    seconds: float = 0.0
+    bytes: int = 0
+    name: str = ""
+    commits_count: int = 0
+    failures: int = 0  # in a row
+    failures_count: int = 0
+    why: str = ""  # the last one failed
+
+
 class State(msgspec.Struct, kw_only=True):
     """The controller's memory."""
 
@@ -137,6 +163,15 @@ class State(msgspec.Struct, kw_only=True):
     fruitless: int = 0  # attempts in a row that made no progress
     progress_mark: int | None = None  # max_step when the attempt began
     last_failure: Failure | None = None
+    restored: int | None = None  # step that this attempt went on after
+    reached: int | None = None  # furthest step of this attempt
+    last_trial: Trial | None = None
+    restore_below: int | None = None  # nothing saved from this step on may be gone on from
+    poison_step: int | None = None  # training has to pass it for that to be over
+    rolled_back: str | None = None  # failure for which an older checkpoint was tried last
+    tiers: dict[str, TierRecord] = {}  # durable tiers that have been heard of
+    committed: list[int] = []  # steps of committed checkpoints, in the order of their commits
+    earlier_attempts: int = 0  # that earlier journals of this job have counted
     incidents: list[IncidentRecord] = []
 
     start_deadline: float | None = None  # back-off: not before

@@ -13,6 +13,7 @@ from holdfast.detection.stopping import MARGIN_S, StopTally
 from holdfast.diagnosis.verdict import weigh
 from holdfast.events import (
     AnyEvent,
+    CheckpointFailed,
     Diagnosed,
     NodeJoined,
     NodeLost,
@@ -45,6 +46,7 @@ class Bridge:
         self._expected: dict[str, float] = {}  # nodes that are to say hello, and until when
         self._tally = StopTally()
         self._grace_s = 0.0  # of the newest order to stop
+        self._failed_saves: dict[str, tuple[int, int, int]] = {}  # newest told, by tier
         self.progress = ProgressReducer()
         self.progress.begin(state.attempt, state.world_size, now)
 
@@ -77,8 +79,17 @@ class Bridge:
                 return []
             case WorkerExited():
                 return [*self._flushed(now), fact]
+            case CheckpointFailed():
+                return [fact] if self._is_first(fact) else []
             case _:
                 return [fact]
+
+    def _is_first(self, fact: CheckpointFailed) -> bool:
+        """Storage that is away fails on every node at once: one of them is enough."""
+        which = (fact.attempt, fact.step, fact.failures)
+        newest = self._failed_saves.get(fact.tier, (0, 0, 0))
+        self._failed_saves[fact.tier] = max(which, newest)
+        return which > newest
 
     def report(self, report: Report, now: float) -> list[AnyEvent]:
         """Telemetry: a sign of life, and now and then a fact."""
@@ -157,7 +168,7 @@ class Bridge:
         ranks, deadline = self._state.ranks, now + order.grace_s + MARGIN_S
         self._grace_s = order.grace_s
         told = self._tally.begin(order.attempt, ranks.values(), ranks.get(0), deadline)
-        message = Stop(attempt=order.attempt, grace_s=order.grace_s)
+        message = Stop(attempt=order.attempt, grace_s=order.grace_s, save=order.save)
         return [(node, message) for node in sorted(self._tally.pending)], _some(told)
 
     def _flushed(self, now: float) -> list[AnyEvent]:
@@ -185,6 +196,7 @@ def _start(order: StartAttempt, node_rank: int) -> Start:
         store=order.store,
         redo_until=order.redo_until,
         restarts=order.restarts,
+        restore_below=order.restore_below,
     )
 
 

@@ -10,6 +10,7 @@ import contextlib
 import os
 import signal
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -49,7 +50,7 @@ def run_job(job: Job, folder: Path, *, on_event: Observer) -> Outcome:
 
 
 def resume_job(folder: Path, *, on_event: Observer) -> Outcome:
-    """Go on with a job whose controller died.
+    """Go on with a job whose controller died, or that was stopped and has durable checkpoints.
 
     Raises `Error` job-running if it lives, job-ended if there is nothing to go on with.
     """
@@ -59,7 +60,10 @@ def resume_job(folder: Path, *, on_event: Observer) -> Outcome:
         living = tuple(node.node for node in known_nodes(folder) if alive(node))
         if controller.state.ended and not living:
             book.close()
-            raise _ended(folder.name, controller.state)
+            if not records.may_begin_again(job, controller.state):
+                raise _ended(folder.name, controller.state)
+            records.begin_again(job, folder, time.time())
+            controller, book = journal.replay(folder / "journal.jsonl", Limits.of(job))
         event = ControllerResumed(existing=living) if book.seq else JobSubmitted()
         return _run(job, folder, controller, book, event, on_event)
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast import __version__, journal
+from holdfast.actions import Outcome
 from holdfast.controller import Limits, State
 from holdfast.drivers import report
 from holdfast.errors import Error
@@ -52,9 +53,27 @@ def create(job: Job, folder: Path, *, replace: bool = False, now: float) -> None
         raise _unwritable(folder, error) from error
 
 
+def may_begin_again(job: Job, state: State) -> bool:
+    """Whether a job that has ended can go on: it was only stopped, and its state is on a disk."""
+    stopped = state.outcome is Outcome.STOPPED
+    return stopped and bool(job.checkpoints.on_laptop(job.name))
+
+
+def begin_again(job: Job, folder: Path, now: float) -> None:
+    """Set the journal aside as `journal-N.jsonl` and begin a new one: a new life of the job."""
+    number = 1 + len(list(folder.glob("journal-*.jsonl")))
+    for path in sorted(folder.glob("journal.*")):
+        path.rename(path.with_name(f"journal-{number}{path.suffix}"))
+    _begin_journal(job, folder, now)
+
+
 def _fill(job: Job, folder: Path, now: float) -> None:
     write_private(folder / "job.json", job.model_dump_json(indent=2))
     write_private(folder / "token", secrets.token_urlsafe(32))
+    _begin_journal(job, folder, now)
+
+
+def _begin_journal(job: Job, folder: Path, now: float) -> None:
     header = journal.Header(
         journal=journal.VERSION,
         holdfast=__version__,

@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping
 
+from holdfast.checkpoint.board import Tier
+from holdfast.checkpoint.placement import survival
 from holdfast.controller import IncidentRecord, State
-from holdfast.controller.state import Node
+from holdfast.controller.state import Node, TierRecord
 from holdfast.goodput.ledger import Ledger
 from holdfast.messages import WorkerReport
-from holdfast.status import Incident, JobStatus, NodeStatus
+from holdfast.status import Copies, Incident, JobStatus, NodeStatus, TierStatus
 
 
 def job_status(
@@ -49,7 +51,42 @@ def job_status(
         controller=controller,
         outcome=str(state.outcome) if state.outcome else None,
         why=state.why,
+        checkpoints=tuple(_tier(name, record, state) for name, record in _tiers(state)),
+        copies=_copies(state),
     )
+
+
+def _tiers(state: State) -> list[tuple[str, TierRecord]]:
+    """The quickest first."""
+    order = {tier.name.lower(): number for number, tier in enumerate(Tier)}
+    return sorted(state.tiers.items(), key=lambda item: order.get(item[0], len(order)))
+
+
+def _tier(name: str, record: TierRecord, state: State) -> TierStatus:
+    return TierStatus(
+        tier=name,
+        step=record.step,
+        attempt=record.attempt,
+        age_s=None if record.step is None else round(max(0.0, state.now - record.at), 3),
+        every_s=record.every_s,
+        seconds=record.seconds,
+        bytes=record.bytes,
+        commits_count=record.commits_count,
+        failures=record.failures,
+        failures_count=record.failures_count,
+        why=record.why or None,
+        name=record.name or None,
+    )
+
+
+def _copies(state: State) -> Copies | None:
+    """By what the job asks for; a script without snapshots has none."""
+    nodes = state.limits.node_count
+    kept = min(state.limits.copies, nodes - 1)
+    if kept <= 0 or not state.instrumented:
+        return None
+    more = survival(nodes, kept, kept + 1) if nodes > kept + 1 else None
+    return Copies(holders=kept + 1, survives=kept, next_loss=more)
 
 
 def _pids(node: Node, state: State, workers: Mapping[int, WorkerReport]) -> tuple[int, ...]:

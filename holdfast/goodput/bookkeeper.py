@@ -26,6 +26,8 @@ from holdfast.actions import (
 from holdfast.events import (
     AnyEvent,
     AttemptStopped,
+    CheckpointCommitted,
+    CheckpointFailed,
     ControllerResumed,
     DeadlinePassed,
     Diagnosed,
@@ -111,7 +113,7 @@ class Bookkeeper:
                     self._attempt.closing = at
             case JobSubmitted() | ControllerResumed() | NodeJoined() | Diagnosed():
                 pass
-            case DeadlinePassed():
+            case DeadlinePassed() | CheckpointCommitted() | CheckpointFailed():
                 pass
             case _:
                 assert_never(event)

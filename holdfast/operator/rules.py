@@ -82,6 +82,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
         ),
     ),
     "checkpoints.local": (_exactly_one("host_path", "pvc_class"),),
+    "checkpoints.shared": (Rule("has(self.pvc)", "name the claim: pvc"),),
 }
 """Rules by the place of the section in the job file; `[]` stands for each item of a list."""
 

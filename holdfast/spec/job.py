@@ -65,6 +65,8 @@ class Snapshots(Section):
     else as many steps apart as it takes."""
     max_overhead: float = Field(default=0.05, gt=0, le=1)
     """Share of the step time that `auto` may spend on snapshots."""
+    copies: int = Field(default=1, ge=0, le=3)
+    """Nodes that keep a copy of what only one rank has, besides its own; that many may be lost."""
 
 
 class Recovery(Section):
@@ -84,6 +86,9 @@ class Recovery(Section):
     """How long to wait for missing nodes before giving up."""
     controller_absence_s: Seconds = 86_400.0
     """How long agents keep going without a controller before they end themselves."""
+    mttf_h: float | None = Field(default=None, gt=0, le=1_000_000, allow_inf_nan=False)
+    """Mean time between failures of the whole job in hours, for `every_s: auto` of checkpoints.
+    Without it one a day is assumed."""
 
 
 class Logs(Section):

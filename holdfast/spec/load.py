@@ -39,12 +39,13 @@ class NotAMappingError(Exception):
 
 
 def job_from_yaml(path: Path) -> Job:
-    """The job that the file describes; `script` and `workdir` become absolute paths.
+    """The job that the file describes, for this machine: its paths become absolute.
 
-    Both are relative to the folder of the file. Raises `Error` with slug `job-file-unreadable` or
+    They are relative to the folder of the file. Raises `Error` with slug `job-file-unreadable` or
     `job-invalid`.
     """
-    return located(job_as_written(path), path.resolve().parent)
+    folder = path.resolve().parent
+    return with_places(located(job_as_written(path), folder), folder)
 
 
 def job_as_written(path: Path) -> Job:
@@ -76,6 +77,21 @@ def located(job: Job, folder: Path) -> Job:
     if job.script is not None:
         changes["script"] = str(folder / job.script)
     return job.model_copy(update=changes)
+
+
+def with_places(job: Job, folder: Path) -> Job:
+    """The same job with the folders of its checkpoints absolute, for a job outside Kubernetes;
+    relative ones are taken from `folder`."""
+    tiers = job.checkpoints
+    changes: dict[str, Any] = {
+        name: tier.model_copy(update={"path": str(folder / (tier.path or ""))})
+        for name, tier in (("local", tiers.local), ("shared", tiers.shared))
+        if tier is not None and tier.path is not None
+    }
+    start = tiers.start_from
+    if start is not None and "://" not in start:
+        changes["start_from"] = str(folder / start)
+    return job.model_copy(update={"checkpoints": tiers.model_copy(update=changes)})
 
 
 def job_schema() -> dict[str, Any]:

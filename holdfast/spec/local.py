@@ -31,7 +31,9 @@ def require_local(job: Job) -> None:
 def unused_sections(job: Job) -> list[str]:
     """Sections of the job that a local run leaves alone."""
     given = (name for name in CLUSTER if name in job.model_fields_set)
-    return [name for name in given if getattr(job, name) != Job.model_fields[name].default]
+    unused = (name for name in given if getattr(job, name) != Job.model_fields[name].default)
+    used = ["checkpoints"] if job.checkpoints.on_laptop(job.name) else []
+    return [name for name in unused if name not in used]
 
 
 def _only(what: str, why: str) -> Error:

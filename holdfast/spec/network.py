@@ -16,6 +16,8 @@ class Ports(Section):
     """Health and metrics of an agent."""
     stores: int = Field(default=29500, ge=1024, le=65000)
     """First of the ports for the rendezvous stores of attempts."""
+    storage: int = Field(default=7073, ge=1024, le=65535)
+    """Copies of snapshots between nodes."""
 
 
 class Network(Section):

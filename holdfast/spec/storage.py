@@ -1,6 +1,6 @@
 """Where data comes from and checkpoints go on a cluster."""
 
-from typing import Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -48,38 +48,67 @@ class Dataset(Section):
         return self
 
 
-class LocalTier(Section):
-    """Checkpoints on a disk of each node (NVMe). Exactly one of `host_path` and `pvc_class`."""
+Place = Annotated[str, Field(min_length=1, pattern=r"^[^:]+$")]  # a folder
+Every = Annotated[int, Field(ge=1, le=604_800)] | Literal["auto"]  # seconds
+Rate = Annotated[int, Field(ge=1 << 20)]  # bytes per second
 
-    path: Folder = "/checkpoints/local"
-    """Where the workers find it."""
+
+class LocalTier(Section):
+    """Checkpoints on a disk of each node (NVMe)."""
+
+    path: Place | None = None
+    """Folder in which the workers find it: /checkpoints/local where nothing is said. On a laptop
+    relative to the job file; there the tier is used only if this is said."""
     host_path: Folder | None = None
-    """Folder of the machine."""
+    """Folder of the machine. On Kubernetes exactly one of `host_path` and `pvc_class` is given."""
     pvc_class: Object | None = None
     """Storage class of a volume that is made for each pod and goes with it, as for local PVs."""
     size: Quantity = "500Gi"
     """Size of that volume."""
+    every_s: Every = "auto"
+    """Time between two checkpoints. `auto`: by what they cost and how often nodes fail."""
+    keep: int = Field(default=2, ge=1, le=1000)
+    """Newest checkpoints that are kept; of older ones fewer and fewer."""
+    max_bytes_per_s: Rate | None = None
+    """Most bandwidth of each node that saving may take."""
 
     @model_validator(mode="after")
     def _one_origin(self) -> Self:
-        if (self.host_path is None) == (self.pvc_class is None):
+        if self.host_path is not None and self.pvc_class is not None:
             raise ValueError("give exactly one of host_path and pvc_class")
         return self
+
+    @property
+    def mount(self) -> str:
+        """The folder in a pod."""
+        return self.path or "/checkpoints/local"
 
 
 class SharedTier(Section):
     """Checkpoints on storage that every node mounts."""
 
-    path: Folder = "/checkpoints/shared"
-    """Where the workers find it."""
-    pvc: Object
-    """Name of the PersistentVolumeClaim, access mode ReadWriteMany."""
+    path: Place | None = None
+    """Folder in which the workers find it: /checkpoints/shared where nothing is said. On a laptop
+    relative to the job file; there the tier is used only if this is said."""
+    pvc: Object | None = None
+    """Name of the PersistentVolumeClaim, access mode ReadWriteMany; needed on Kubernetes."""
     storage_class: Object | None = None
     """With it the claim is part of the manifests (FSx, EFS, CephFS, JuiceFS, NFS classes)."""
     size: Quantity = "1Ti"
     """Size of a claim that is part of the manifests."""
     volume_snapshot_class: Object | None = None
     """Class of the VolumeSnapshot that is taken when asked for; part of the manifests, once."""
+    every_s: Every = "auto"
+    """Time between two checkpoints. `auto`: by what they cost and how often nodes fail."""
+    keep: int = Field(default=3, ge=1, le=1000)
+    """Newest checkpoints that are kept; of older ones fewer and fewer."""
+    max_bytes_per_s: Rate | None = None
+    """Most bandwidth of each node that saving may take."""
+
+    @property
+    def mount(self) -> str:
+        """The folder in a pod."""
+        return self.path or "/checkpoints/shared"
 
 
 class ArchiveTier(Section):
@@ -91,6 +120,14 @@ class ArchiveTier(Section):
     """Secret whose keys are the client's variables; without it the service account is used."""
     endpoint: str | None = Field(default=None, pattern=r"^https?://\S+$")
     """Address of the store, for MinIO and others."""
+    every_s: Every = "auto"
+    """Time between two checkpoints. `auto`: by what they cost and how often nodes fail."""
+    golden_every_steps: int | None = Field(default=None, ge=1)
+    """Besides, a checkpoint at each multiple of this many steps."""
+    keep: int = Field(default=3, ge=1, le=1000)
+    """Newest checkpoints that are kept; of older ones fewer and fewer."""
+    max_bytes_per_s: Rate | None = None
+    """Most bandwidth of each node that saving may take."""
 
 
 class Checkpoints(Section):
@@ -102,4 +139,15 @@ class Checkpoints(Section):
     shared: SharedTier | None = None
     """Storage that every node mounts."""
     archive: ArchiveTier | None = None
-    """An object store."""
+    """An object store. Outside Kubernetes it is used unless it needs a `secret`."""
+    start_from: str | None = Field(default=None, min_length=1)
+    """Folder or URL with checkpoints of another job: where this one begins, as long as it has none
+    of its own. Also `--from` on the command line."""
+
+    def on_laptop(self, name: str) -> dict[str, str]:
+        """Where the tiers of the job `name` are outside Kubernetes: tier to folder or URL."""
+        mounted = {"local": self.local, "shared": self.shared}
+        said = {key: tier.path for key, tier in mounted.items() if tier and tier.path}
+        if self.archive is not None and self.archive.secret is None:
+            said["archive"] = self.archive.url
+        return {tier: f"{place.rstrip('/')}/{name}" for tier, place in said.items()}

@@ -3,7 +3,8 @@
 Fixed by the job, or `auto`: as close as the allowed share of the step time permits. All ranks must
 snapshot the same steps, so the decision uses only numbers they have agreed on, and is taken at the
 same steps of an attempt everywhere: early, because a script's steps soon look alike, and then
-rarely.
+rarely. Where snapshots are far apart ranks meet in between, about once a second (`meet_every`), so
+that a request of one rank reaches the others.
 """
 
 import math
@@ -11,7 +12,9 @@ import os
 from collections import deque
 from statistics import median
 
-_WARM_UP = 2  # the first two snapshots of an attempt touch the memory of both cells
+_WARM_UP = 3  # the first snapshots of an attempt touch the memory of all cells
+_MEET_US = 1_000_000
+_MEET_MAX = 1000  # steps; they may become slower
 _EARLY_MARKS = (4, 10, 30)
 _MARK_EVERY = 100
 
@@ -23,6 +26,7 @@ class Cadence:
         """`every` is None for auto."""
         self._auto = every is None
         self.every = every or 1
+        self.meet_every = 1
         self._max_overhead = max_overhead
         self._costs: deque[float] = deque(maxlen=8)
         self._steps: deque[float] = deque(maxlen=32)
@@ -66,12 +70,12 @@ class Cadence:
 
         `steps_done` counts from the start of the attempt and is the same on all ranks.
         """
-        if not self._auto or steps_done < self._mark:
-            return
-        if cost_us == 0 or step_us == 0:
+        if steps_done < self._mark or cost_us == 0 or step_us == 0:
             return
         self._mark = _next_mark(steps_done)
-        self.every = max(1, math.ceil(cost_us / (self._max_overhead * step_us)))
+        self.meet_every = max(1, min(_MEET_US // step_us, _MEET_MAX))
+        if self._auto:
+            self.every = max(1, math.ceil(cost_us / (self._max_overhead * step_us)))
 
 
 def _next_mark(steps_done: int) -> int:

@@ -1,62 +1,96 @@
 """What ranks tell each other about snapshots, over a gloo group of its own.
 
-After each snapshot every rank sends its private part to its buddy on the next node, in the
-background: started at one snapshot, waited for a whole step later. Then a tiny all-reduce, the
-fence, tells every rank that all of them have the whole snapshot, their own part and the copy they
-keep. Only then may the older snapshot be overwritten; so at every moment there is one that all
-ranks can get. The fence also carries the numbers from which all ranks derive the same cadence.
+Ranks meet at steps that all of them know (`snapshots`): a small all-reduce, the fence, after which
+each knows that all have the newest snapshot whole, what is to become of the next one, and the
+numbers from which all derive the same cadence. Only after a fence may an older snapshot be
+overwritten; so at every moment there is one that all ranks can get.
 
-A message is the private cell as it lies in memory, header first, and lands in the receiver's buddy
-cell without being looked at. Its checksums decide at restore whether it arrived. The first message
-has a length all ranks know; what does not fit follows in a second.
+Small private parts are sent to the buddy on the next node in the background: started at one
+snapshot, waited for before the fence that follows it. A message is the private cell as it lies in
+memory, header first, and lands in the receiver's buddy cell without being looked at. Its checksums
+decide at restore whether it arrived. The first message has a length all ranks know; what does not
+fit follows in a second. Parts above a limit are not sent at all: their size becomes known in the
+fence, and from then on the agents' side copies them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 
-from holdfast.checkpoint.arena import HEADER_BYTES, Arena, Cell, Key, Part, parse_header
+from holdfast.checkpoint.arena import (
+    HEADER_BYTES,
+    SLOTS,
+    Arena,
+    Cell,
+    Key,
+    Part,
+    parse_header,
+    parse_seal,
+)
 from holdfast.checkpoint.choose import Holding, Plan, buddy_of
-from holdfast.checkpoint.tensors import byte_tensor
+from holdfast.checkpoint.tensors import SEALED_BYTES, byte_tensor
 from holdfast.train.placement import Placement
 
-BUDDY_LIMIT_BYTES = 64 << 20
+COPY_LIMIT_BYTES = SEALED_BYTES  # of a private part that is sent by the workers themselves
+TEXT_BYTES = 128
 _FIRST_CAPACITY = 64 << 10
 _CHUNK_BYTES = 64 << 20
+_LONGEST = HEADER_BYTES + COPY_LIMIT_BYTES
 _NO_KEY = Key(-1, -1)
 
 
 class Agreed(NamedTuple):
-    """The largest value of any rank, known to all of them after a fence."""
+    """The largest value of any rank, known to all of them after a fence. Flags are 0 and 1."""
 
+    step: int = 0
+    minus_step: int = 0  # shows when ranks meet at different steps
     private_bytes: int = 0
     cost_us: int = 0
     step_us: int = 0
+    pending: int = 0  # the last snapshot to be copied by agents is not whole with all peers yet
+    blocked: int = 0  # some rank has no cell that it may write to
+    stuck: int = 0  # some rank has none as long as something is pending
+    urgent: int = 0  # some node is about to go
+    local: int = 0  # the next snapshot is for these tiers
+    shared: int = 0
+    archive: int = 0
+
+    @property
+    def together(self) -> bool:
+        """Whether all ranks are at the same step."""
+        return self.step == -self.minus_step
 
 
 class Exchange:
     """Traffic about snapshots of one rank. At most one exchange and one fence are under way."""
 
-    def __init__(self, placement: Placement, group: dist.ProcessGroup) -> None:
+    def __init__(self, placement: Placement, group: dist.ProcessGroup, *, copies: int = 1) -> None:
+        """`copies` is how many nodes are to keep each private part besides its own."""
         self._group = group
         self._rank = placement.rank
         self._world_size = placement.world_size
         buddy = buddy_of(placement.rank, placement.local_world_size, placement.world_size)
-        self.buddy = buddy
+        self._buddy = buddy if copies == 1 else None  # several copies are made by the agents' side
         self.ward = (placement.rank - placement.local_world_size) % placement.world_size
+        self.nodes = placement.world_size // placement.local_world_size
         self._capacity = _FIRST_CAPACITY
         self._sent: list[dist.Work] = []
         self._received: dist.Work | None = None
         self._inbox: Cell | None = None
         self._fence: tuple[dist.Work, torch.Tensor] | None = None
 
+    @property
+    def sends_copies(self) -> bool:
+        """Whether private parts are sent to a buddy, as long as they are small enough."""
+        return self._buddy is not None
+
     # ── after a snapshot ──
 
     def start(self, outbox: Cell, inbox: Cell) -> None:
         """Send the private part in `outbox` to the buddy, receive the ward's into `inbox`."""
-        if self.buddy is None:
+        if self._buddy is None:
             return
         outbox.reserve(self._capacity)
         inbox.reserve(self._capacity)
@@ -66,7 +100,7 @@ class Exchange:
         self._send(outbox.memory[:first])
         self._received = self._receive(inbox.memory[:first])
         length = _message_bytes(outbox)
-        if length > first:
+        if first < length <= _LONGEST:
             self._send(outbox.memory[first:length])
 
     def settle(self) -> None:
@@ -76,7 +110,9 @@ class Exchange:
         self._received.wait()
         first = HEADER_BYTES + self._capacity
         length = _message_bytes(self._inbox)
-        if length > first:
+        if length > _LONGEST:  # only its beginning was sent
+            self._inbox.discard()
+        elif length > first:
             self._inbox.reserve(length - HEADER_BYTES)
             self._receive(self._inbox.memory[first:length]).wait()
         for work in self._sent:
@@ -100,12 +136,28 @@ class Exchange:
         work.wait()
         self._fence = None
         agreed = Agreed(*(int(value) for value in values.tolist()))
-        self._capacity = max(self._capacity, _rounded(agreed.private_bytes))
-        if agreed.private_bytes > BUDDY_LIMIT_BYTES:
-            self.buddy = None
+        if agreed.private_bytes > COPY_LIMIT_BYTES:
+            self._buddy = None
+        else:
+            self._capacity = max(self._capacity, _rounded(agreed.private_bytes))
         return agreed
 
+    @property
+    def fence_open(self) -> bool:
+        """Whether a fence is under way."""
+        return self._fence is not None
+
     # ── at restore ──
+
+    def gather_texts(self, text: str) -> list[str]:
+        """A short text of every rank, by rank. Raises `ValueError` for a long one."""
+        encoded = text.encode()
+        if len(encoded) > TEXT_BYTES:
+            raise ValueError(f"{len(encoded)} bytes are too long: {text}")
+        mine = torch.frombuffer(bytearray(encoded.ljust(TEXT_BYTES, b"\0")), dtype=torch.uint8)
+        table = [torch.empty_like(mine) for _ in range(self._world_size)]
+        dist.all_gather(table, mine, group=self._group)
+        return [bytes(row.numpy()).rstrip(b"\0").decode() for row in table]
 
     def gather(self, held: Holding) -> list[Holding]:
         """What every rank has whole, by rank."""
@@ -113,6 +165,29 @@ class Exchange:
         table = [torch.empty_like(mine) for _ in range(self._world_size)]
         dist.all_gather(table, mine, group=self._group)
         return [Holding(*(_unpack(keys) for keys in row.tolist())) for row in table]
+
+    def gather_bytes(self, mine: bytes) -> list[bytes]:
+        """What every rank has to say, by rank."""
+        length = torch.tensor(len(mine), dtype=torch.int64)
+        lengths = [torch.empty_like(length) for _ in range(self._world_size)]
+        dist.all_gather(lengths, length, group=self._group)
+        longest = max(1, *(int(length) for length in lengths))
+        padded = byte_tensor(memoryview(bytearray(mine.ljust(longest, b"\0"))))
+        table = [torch.empty_like(padded) for _ in lengths]
+        dist.all_gather(table, padded, group=self._group)
+        return [row.numpy()[: int(n)].tobytes() for row, n in zip(table, lengths, strict=True)]
+
+    def send_to(self, rank: int, data: torch.Tensor) -> dist.Work:
+        """Send bytes; messages between two ranks stay in order."""
+        work = dist.isend(data, rank, group=self._group)
+        assert work is not None
+        return work
+
+    def receive_from(self, rank: int, data: torch.Tensor) -> dist.Work:
+        """Receive bytes of this length."""
+        work = dist.irecv(data, rank, group=self._group)
+        assert work is not None
+        return work
 
     def all_true(self, mine: bool) -> bool:
         """Whether every rank says yes."""
@@ -130,7 +205,7 @@ class Exchange:
             if self._rank == giver:
                 self._give(arena, plan.key, source, taker)
             elif self._rank == taker:
-                received.append(self._take(arena, plan.key, target, giver))
+                received.append(self._take(arena, target, giver))
         return received
 
     def _give(self, arena: Arena, key: Key, part: Part, taker: int) -> None:
@@ -140,8 +215,9 @@ class Exchange:
         for chunk in [cell.memory[:HEADER_BYTES], *_chunks(cell.memory[HEADER_BYTES:length])]:
             dist.send(byte_tensor(chunk), taker, group=self._group)
 
-    def _take(self, arena: Arena, key: Key, part: Part, giver: int) -> Cell:
-        cell = arena.target(part, key)
+    def _take(self, arena: Arena, part: Part, giver: int) -> Cell:
+        cell = arena.target(part, ())
+        assert cell is not None, "nothing is kept while nothing is restored"
         head = memoryview(bytearray(HEADER_BYTES))
         dist.recv(byte_tensor(head), giver, group=self._group)
         header = parse_header(head)
@@ -150,11 +226,11 @@ class Exchange:
         cell.begin()
         for chunk in _chunks(cell.payload[: header.payload_bytes]):
             dist.recv(byte_tensor(chunk), giver, group=self._group)
-        cell.commit(header)
+        cell.commit(header, parse_seal(head, header.key))
         return cell
 
     def _send(self, memory: memoryview) -> None:
-        work = dist.isend(byte_tensor(memory), self.buddy, group=self._group)
+        work = dist.isend(byte_tensor(memory), self._buddy, group=self._group)
         assert work is not None
         self._sent.append(work)
 
@@ -183,12 +259,12 @@ def _rounded(length: int) -> int:
     return -(-length // _FIRST_CAPACITY) * _FIRST_CAPACITY
 
 
-def _pack(keys: Sequence[Key] | frozenset[Key]) -> list[int]:
-    """Two keys as four numbers: a part has two cells."""
-    padded = [*sorted(keys), _NO_KEY, _NO_KEY][:2]
+def _pack(keys: Iterable[Key]) -> list[int]:
+    """The keys of one part as a list of numbers that is as long on every rank."""
+    padded = [*sorted(keys), *[_NO_KEY] * SLOTS][:SLOTS]
     return [number for key in padded for number in key]
 
 
 def _unpack(numbers: list[int]) -> frozenset[Key]:
-    keys = (Key(*numbers[:2]), Key(*numbers[2:]))
-    return frozenset(key for key in keys if key != _NO_KEY)
+    pairs = zip(numbers[::2], numbers[1::2], strict=True)
+    return frozenset(Key(*pair) for pair in pairs) - {_NO_KEY}

@@ -1,99 +1,319 @@
-"""Bringing every rank to the same snapshot: agree, verify, hand out, until it holds.
+"""Bringing every rank to the same snapshot or checkpoint: agree, verify, fetch, until one holds.
 
-Ranks gather what each has whole, compute the same choice (`checkpoint.choose`), verify the
-checksums of what will be used, and pass on what somebody lacks. A part found damaged is thrown
-away by its holder and the choice is repeated with what remains, so damage costs steps, not the job.
-Afterwards every rank holds its own parts of the chosen snapshot in its own arena.
+All ranks try the same list (`candidates`) in the same order, the newest first, and vote after each
+stage. What turns out to be damaged on any rank is given up by all and named; damaged memory is
+thrown away and the list is made anew, because another copy may do. So damage costs steps, not the
+job. A snapshot in memory that was taken in this very layout is used as it lies there; everything
+else goes through one mechanism (`sources`, `reshard`, `fetch`), from whichever layout it comes.
 """
 
 import logging
-from collections.abc import Iterator
-from typing import NamedTuple
+import os
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
-from holdfast.checkpoint.arena import Arena, Cell, Header, Key, Part
-from holdfast.checkpoint.choose import Holding, Plan, choose
+import msgspec
+
+from holdfast.checkpoint import shelf
+from holdfast.checkpoint.arena import Arena, Cell, Key, Part
+from holdfast.checkpoint.choose import Plan, plan_for
+from holdfast.checkpoint.shelf import Opened
+from holdfast.checkpoint.stores import open_store
+from holdfast.checkpoint.tensors import read
 from holdfast.errors import Error
+from holdfast.train import candidates
+from holdfast.train.candidates import Candidate, InMemory, Offer, Where
 from holdfast.train.exchange import Exchange
-from holdfast.train.placement import Placement
+from holdfast.train.fetch import fetch, read_bytes
+from holdfast.train.layout import Ranks
+from holdfast.train.reshard import Assembly, MisfitError
+from holdfast.train.sources import Disks, Files, Memory, Source, Stock, stock_of
+from holdfast.train.tracked import Tracked, Tree
 
 logger = logging.getLogger(__name__)
 
-_ROUNDS = 16  # six cells a rank: more rounds mean that memory changes under our hands
+_ROUNDS = 64  # damaged cells and checkpoints: more means that memory changes under our hands
+_DAMAGED, _MISFIT, _UNCLEAR = "damaged", "misfit", "unclear"
 
 
 class Found(NamedTuple):
-    """The snapshot that every rank now has, and whether a buddy's copy of some rank is missing."""
+    """What every rank now has: two trees as `Tracked.capture` gives them."""
 
     key: Key
-    copies_missing: bool
+    where: Where
+    shared: Tree
+    private: Tree
+    copies_missing: bool  # a buddy's copy of some rank is missing, and everybody has its own
+
+    @property
+    def parent(self) -> Key | None:
+        """What of this job training goes on from; None for a checkpoint of another job."""
+        return None if self.where is Where.ELSEWHERE else self.key
 
 
 def bring_in(
-    arena: Arena, exchange: Exchange | None, placement: Placement, fingerprint: int
+    arena: Arena,
+    exchange: Exchange | None,
+    ranks: Ranks,
+    tracked: Tracked,
+    environ: Mapping[str, str] = os.environ,
 ) -> Found | None:
-    """Fetch the newest snapshot all ranks can get; None where there is none.
+    """Fetch the newest state that all ranks can get; None where there is none.
 
-    Raises `Error` (snapshot-unreadable) when parts keep arriving damaged.
+    Raises `Error`: snapshot-unreadable when parts keep arriving damaged, layout-unknown when there
+    is one that cannot be given to this layout, storage-unreachable when there is none as far as
+    can be seen but a tier could not be looked at, checkpoint-not-found when the one that was asked
+    for cannot be used.
     """
-    for round_number in range(_ROUNDS):
-        mine = inventory(arena, placement, fingerprint)
-        held = exchange.gather(mine) if exchange else [mine]
-        plan = choose(held, placement.local_world_size)
-        if plan is None:
-            if placement.rank == 0:
-                _say_what_was_lost(held, damaged=round_number > 0)
+    restoring = _Restoring(arena, exchange, ranks, tracked, environ)
+    began = time.monotonic()
+    found = restoring.run()
+    if found is not None:
+        _discard_newer(arena, found)
+        if ranks.rank == 0:
+            seconds, size = time.monotonic() - began, restoring.bytes / (1 << 20)
+            logger.info(
+                "restored step %d of attempt %d from %s: %.0f MiB on rank 0 in %.2f s",
+                *(found.key.step, found.key.attempt, found.where.words, size, seconds),
+            )
+    return found
+
+
+class _Restoring:
+    """One restore. `_dropped` is the same on all ranks."""
+
+    def __init__(
+        self,
+        arena: Arena,
+        exchange: Exchange | None,
+        ranks: Ranks,
+        tracked: Tracked,
+        environ: Mapping[str, str],
+    ) -> None:
+        self._arena = arena
+        self._exchange = exchange
+        self._ranks = ranks
+        self._tracked = tracked
+        self._environ = environ
+        self._fingerprint = tracked.fingerprint()
+        self._dropped: dict[Candidate, str] = {}
+        self._offers: list[Offer] = []
+        self.bytes = 0
+
+    def run(self) -> Found | None:
+        shelves = candidates.on_shelves(self._ranks, self._environ)
+        for _ in range(_ROUNDS):
+            mine = msgspec.structs.replace(shelves, cells=candidates.in_memory(self._arena))
+            packed = self._gather(msgspec.msgpack.encode(mine))
+            self._offers = [msgspec.msgpack.decode(one, type=Offer) for one in packed]
+            listed = candidates.candidates(
+                self._offers, self._ranks, self._fingerprint, self._environ
+            )
+            candidate = next((one for one in listed if one not in self._dropped), None)
+            if candidate is None:
+                self._say_nothing_is_there()
+                return None
+            found = self._try(candidate)
+            if found is not None:
+                return found
+        raise Error(
+            "snapshot-unreadable",
+            "snapshots keep arriving damaged",
+            why=f"checksums did not match after {_ROUNDS} rounds of handing parts around",
+            help="check the memory and the network of these nodes",
+        )
+
+    # ── talking ──
+
+    def _gather(self, mine: bytes) -> list[bytes]:
+        return [mine] if self._exchange is None else self._exchange.gather_bytes(mine)
+
+    def _agree(self, trouble: tuple[str, str] | None) -> tuple[str, str] | None:
+        """What is wrong on any rank: the kind, and a text; None if nothing is. Misfits count
+        before damage, because they are the same on all ranks that see them."""
+        said = [
+            msgspec.msgpack.decode(one) for one in self._gather(msgspec.msgpack.encode(trouble))
+        ]
+        troubles = [(kind, f"rank {rank}: {text}") for rank, (kind, text) in _some(said)]
+        order = [_UNCLEAR, _MISFIT, _DAMAGED]
+        return min(troubles, key=lambda one: order.index(one[0])) if troubles else None
+
+    # ── one candidate ──
+
+    def _try(self, one: Candidate) -> Found | None:
+        if one.where is Where.ARENAS:
+            return self._as_it_lies(one)
+        trouble, source = self._open(one)
+        if trouble is None and source is not None:
+            return self._load(one, source)
+        self._drop(one, trouble)
+        return None
+
+    def _load(self, one: Candidate, source: Source) -> Found | None:
+        assembly = None
+        wrong: tuple[str, str] | None = None
+        try:
+            assembly = Assembly(self._tracked, source, self._ranks.rank)
+        except MisfitError as error:
+            wrong = (_UNCLEAR if error.unclear else _MISFIT, str(error))
+        trouble = self._agree(wrong)
+        if trouble is None and assembly is not None:
+            text = fetch(source, assembly.reads, self._exchange, self._ranks.rank)
+            trouble = self._agree((_DAMAGED, text) if text else None)
+        if trouble is not None or assembly is None:
+            self._drop(one, trouble)
             return None
-        if _deliver(plan, arena, exchange, placement.rank):
-            return Found(plan.key, any(plan.key not in h.buddy for h in held))
-    raise Error(
-        "snapshot-unreadable",
-        "snapshots keep arriving damaged",
-        why=f"checksums did not match after {_ROUNDS} rounds of handing parts around",
-        help="check the memory and the network of these nodes",
+        self.bytes = sum(read_bytes(read) for read in assembly.reads)
+        if one.world_size != self._ranks.world_size and self._ranks.rank == 0:
+            logger.warning(
+                "state of %d ranks is given to %d: what belongs to a rank alone comes from the "
+                "rank with the same number modulo %d",
+                *(one.world_size, self._ranks.world_size, one.world_size),
+            )
+        return Found(one.key, one.where, *assembly.trees(), copies_missing=False)
+
+    def _drop(self, one: Candidate, trouble: tuple[str, str] | None) -> None:
+        """Give this candidate up, unless another copy of damaged memory may do."""
+        kind, text = trouble or (_DAMAGED, "")
+        if kind == _UNCLEAR:
+            raise Error(
+                "layout-unknown",
+                f"step {one.key.step} in {one.where.words} cannot be given to other ranks",
+                why=text,
+                help="go on with as many ranks as before, or wrap the model by "
+                "run.parallelize(), fully_shard or parallelize_module",
+            )
+        if not (one.where is Where.MEMORY and kind == _DAMAGED):
+            self._dropped[one] = text
+        if self._ranks.rank == 0:
+            words = "is of a different model" if kind == _MISFIT else "is damaged"
+            logger.warning(
+                "step %d in %s is left aside, it %s: %s",
+                *(one.key.step, one.where.words, words, text),
+            )
+
+    def _open(self, one: Candidate) -> tuple[tuple[str, str] | None, Source | None]:
+        """Verify what lies here and tell each other what there is."""
+        cells: list[tuple[Part, Cell]] = []
+        disk: tuple[Opened, list[Stock]] | None = None
+        files: Files | None = None
+        wrong = None
+        try:
+            if one.where is Where.MEMORY:
+                cells = self._cells(one)
+                wrong = None if verify([cell for _, cell in cells]) else (_DAMAGED, "in memory")
+            elif one.where is Where.LOCAL:
+                disk = self._disk(one)
+            else:
+                place = candidates.place_of(one.where, self._environ)
+                assert place, "rank 0 has looked there"
+                opened = shelf.open_checkpoint(open_store(place), one.key)
+                files = Files(opened, self._ranks.world_size)
+        except Error as error:
+            wrong = (_DAMAGED, f"{error.what}: {error.why}")
+        trouble = self._agree(wrong)
+        if trouble is not None:
+            return trouble, None
+        if one.where is Where.MEMORY:
+            return None, Memory(one.world_size, cells, self._gather)
+        local = self._ranks.local_world_size
+        return None, files or Disks(one.world_size, disk, self._gather, local)
+
+    def _cells(self, one: Candidate) -> list[tuple[Part, Cell]]:
+        found = [(part, cell, cell.header()) for part in Part for cell in self._arena.cells(part)]
+        return [
+            (part, cell)
+            for part, cell, h in found
+            if h and (h.key, h.world_size, h.fingerprint) == (one.key, *one[2:])
+        ]
+
+    def _disk(self, one: Candidate) -> tuple[Opened, list[Stock]] | None:
+        """What the disk of this node has of a checkpoint."""
+        first = self._ranks.node(self._ranks.rank) * self._ranks.local_world_size
+        place = candidates.place_of(Where.LOCAL, self._environ)
+        here = [s for s in self._offers[first].shelves if s.where == one.where]
+        if place is None or one.key not in [s.key for s in here]:
+            return None
+        opened = shelf.open_checkpoint(open_store(place), one.key)
+        return opened, stock_of(opened) if self._ranks.rank == first else []
+
+    # ── memory of this very layout ──
+
+    def _as_it_lies(self, one: Candidate) -> Found | None:
+        held = candidates.holdings(self._offers, self._ranks, self._fingerprint)
+        plan = plan_for(one.key, held, self._ranks.local_world_size)
+        assert plan is not None, "it is on the list"
+        if not self._deliver(plan):
+            return None
+        shared, private = (self._arena.find(p, one.key) for p in (Part.SHARED, Part.PRIVATE))
+        assert shared and private, "every rank has its parts now"
+        self.bytes = sum(h.payload_bytes for cell in (shared, private) if (h := cell.header()))
+        missing = any(one.key not in h.buddy for h in held)
+        return Found(one.key, one.where, read(shared), read(private), missing)
+
+    def _deliver(self, plan: Plan) -> bool:
+        good = verify(list(_used(plan, self._arena, self._ranks.rank)))
+        if self._exchange is None:
+            return good
+        if not self._exchange.all_true(good):
+            return False
+        return self._exchange.all_true(verify(self._exchange.hand_out(plan, self._arena)))
+
+    # ── none ──
+
+    def _say_nothing_is_there(self) -> None:
+        """Raises `Error` where beginning anew would not be right; else says what was lost."""
+        troubles = [text for offer in self._offers for text in offer.troubles]
+        if troubles:
+            raise Error(
+                "storage-unreachable",
+                "whether there is a checkpoint to go on from cannot be seen",
+                why="; ".join(sorted(set(troubles))),
+                help="see that the storage is up; the job goes on from it then",
+            )
+        if asked := self._environ.get(candidates.FROM):
+            why = [text for one, text in self._dropped.items() if one.where is Where.ELSEWHERE]
+            raise Error(
+                "checkpoint-not-found",
+                f"{asked} is no checkpoint that this job can begin from",
+                why=why[0] if why else "there is none that is committed",
+                help=f"holdfast checkpoint list --at {asked}",
+            )
+        if self._ranks.rank == 0:
+            self._say_what_was_lost()
+
+    def _say_what_was_lost(self) -> None:
+        steps = [cell.step for offer in self._offers for cell in offer.cells]
+        steps += [one.step for offer in self._offers for one in offer.shelves]
+        if steps or self._dropped:
+            newest = f" (the newest of some rank is of step {max(steps)})" if steps else ""
+            logger.warning("no snapshot that every rank can get%s: starting from step 0", newest)
+
+
+def snapshot_waits(arena: Arena, exchange: Exchange, ranks: Ranks) -> bool:
+    """Whether all ranks will load the same snapshot from memory, as far as headers tell."""
+    told = exchange.gather_bytes(msgspec.msgpack.encode(candidates.in_memory(arena)))
+    offers = [Offer(msgspec.msgpack.decode(one, type=list[InMemory]), [], [], []) for one in told]
+    prints = {cell.fingerprint for offer in offers for cell in offer.cells}
+    return any(
+        one.where is Where.ARENAS
+        for fingerprint in prints
+        for one in candidates.candidates(offers, ranks, fingerprint)
     )
 
 
-def inventory(arena: Arena, placement: Placement, fingerprint: int | None = None) -> Holding:
-    """What this rank has that belongs to it, by the headers alone. None fits any model."""
-    ward = (placement.rank - placement.local_world_size) % placement.world_size
-    owner = {Part.SHARED: None, Part.PRIVATE: placement.rank, Part.BUDDY: ward}
-    keys: dict[Part, frozenset[Key]] = {}
-    for part, rank in owner.items():
-        headers = [cell.header() for cell in arena.cells(part)]
-        ours = (h for h in headers if h and _fits(h, rank, placement, fingerprint))
-        keys[part] = frozenset(h.key for h in ours)
-    return Holding(keys[Part.SHARED], keys[Part.PRIVATE], keys[Part.BUDDY])
-
-
-def _fits(header: Header, rank: int | None, placement: Placement, model: int | None) -> bool:
-    same_world = header.world_size == placement.world_size
-    if same_world and model in (None, header.fingerprint) and rank in (None, header.rank):
-        return True
-    logger.warning(
-        "a snapshot of step %d is left aside: it is of rank %d of %d or of a different model",
-        header.step,
-        header.rank,
-        header.world_size,
-    )
-    return False
-
-
-def _deliver(plan: Plan, arena: Arena, exchange: Exchange | None, rank: int) -> bool:
-    good = _verify(list(_used(plan, arena, rank)))
-    if exchange is None:
-        return good
-    if not exchange.all_true(good):
-        return False
-    return exchange.all_true(_verify(exchange.hand_out(plan, arena)))
+def _some(said: list[Any]) -> Iterator[tuple[int, tuple[str, str]]]:
+    return ((rank, trouble) for rank, trouble in enumerate(said) if trouble is not None)
 
 
 def _used(plan: Plan, arena: Arena, rank: int) -> Iterator[Cell]:
     """The cells of this rank that somebody will read."""
-    wards = (r for r, giver in enumerate(plan.private_from) if giver == rank and r != rank)
+    wards = [r for r, giver in enumerate(plan.private_from) if giver == rank and r != rank]
     wanted = {
         Part.SHARED: rank in plan.shared_from,
         Part.PRIVATE: plan.private_from[rank] == rank,
-        Part.BUDDY: any(True for _ in wards),
+        Part.BUDDY: bool(wards),
     }
     for part in (part for part, needed in wanted.items() if needed):
         cell = arena.find(part, plan.key)
@@ -101,16 +321,22 @@ def _used(plan: Plan, arena: Arena, rank: int) -> Iterator[Cell]:
         yield cell
 
 
-def _verify(cells: list[Cell]) -> bool:
+def verify(cells: list[Cell]) -> bool:
+    """Whether all of these are as they were sealed; those that are not are thrown away."""
     damaged = [cell for cell in cells if not cell.intact()]
     for cell in damaged:
-        logger.warning("a damaged part of a snapshot was found and dropped")
+        header = cell.header()
+        logger.warning(
+            "a damaged part of a snapshot was found and dropped: step %d of rank %d",
+            *((header.step, header.rank) if header else (-1, -1)),
+        )
         cell.discard()
     return not damaged
 
 
-def _say_what_was_lost(held: list[Holding], *, damaged: bool) -> None:
-    steps = [key.step for h in held for key in h.shared | h.private]
-    if steps or damaged:
-        newest = f" (the newest of some rank is of step {max(steps)})" if steps else ""
-        logger.warning("no snapshot that every rank can get%s: starting from step 0", newest)
+def _discard_newer(arena: Arena, found: Found) -> None:
+    """What lies beyond the step that training goes on from belongs to a branch that is left."""
+    for cell in (cell for part in Part for cell in arena.cells(part)):
+        header = cell.header()
+        if header is not None and header.step > found.key.step:
+            cell.discard()

@@ -5,26 +5,31 @@ it makes the process group and returns a `Run`, through which the script reaches
 call works under torchrun (rank from the environment, nothing to restore) and in a plain process.
 """
 
+import re
 from typing import Any
 
 import torch
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from holdfast.checkpoint.arena import Arena
-from holdfast.checkpoint.choose import choose
+from holdfast.checkpoint.board import Board
+from holdfast.checkpoint.settings import settings_in
 from holdfast.errors import Error
 from holdfast.events import Milestone
 from holdfast.page import Phase
 from holdfast.train.cadence import Cadence
 from holdfast.train.exchange import Exchange
 from holdfast.train.group import join_alone, join_group, pick_device, side_group
+from holdfast.train.layout import Ranks
 from holdfast.train.parallel import data_parallel
 from holdfast.train.placement import Placement, await_rank, descriptor, find_placement
 from holdfast.train.progress import Progress, open_progress
-from holdfast.train.restore import inventory
+from holdfast.train.restore import snapshot_waits
 from holdfast.train.snapshots import Snapshots, watch_optimizers
 from holdfast.train.state import State
 from holdfast.train.tracked import Tracked
+
+NAME_PATTERN = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"  # of a checkpoint
 
 _joined = False
 
@@ -34,16 +39,21 @@ class Run:
 
     def __init__(self, placement: Placement, device: torch.device, progress: Progress) -> None:
         self._placement = placement
+        self._ranks = Ranks(placement.rank, placement.world_size, placement.local_world_size)
         self._progress = progress
         self._parallel: list[torch.nn.Module] = []
         self._mesh: DeviceMesh | None = None
         self._tracked = False
         self._settled = False  # rank 0's parameters were not sent: a snapshot is expected
         self.device = device
-        fd = descriptor("HOLDFAST_ARENA_FD")
+        fd, board = descriptor("HOLDFAST_ARENA_FD"), descriptor("HOLDFAST_BOARD_FD")
         self._arena = None if fd is None else Arena(fd)
+        self._board = None if board is None else Board(board)
+        self._settings = settings_in()
+        self._kept: Snapshots | None = None
         many = self._arena is not None and placement.world_size > 1
-        self._exchange = Exchange(placement, side_group()) if many else None
+        copies = self._settings.copies
+        self._exchange = Exchange(placement, side_group(), copies=copies) if many else None
 
     @property
     def rank(self) -> int:
@@ -105,9 +115,9 @@ class Run:
         self._tracked = True
         self._progress.phase(Phase.SETUP)
         everything = objects if loader is None else {**objects, "loader": loader}
-        alone = self.world_size == 1
-        tracked = Tracked(everything, self.device, None if alone else self._parallel)
-        snapshots = self._snapshots(tracked)
+        gather = self._exchange.gather_bytes if self._exchange else None
+        tracked = Tracked(everything, self.device, self._parallel, self._ranks, gather)
+        snapshots = self._kept = self._snapshots(tracked)
         if snapshots is not None:
             optimizers = [o for o in objects.values() if isinstance(o, torch.optim.Optimizer)]
             watch_optimizers(snapshots, optimizers)
@@ -121,18 +131,47 @@ class Run:
         """
         self._progress.log(loss, grad_norm, tokens)
 
+    def checkpoint(self, name: str) -> None:
+        """End this step with a snapshot that is saved to the tier which survives most.
+
+        Called on every rank in the same step of the loop. `name` (letters, digits, `._-`) keeps
+        the checkpoint from being thinned out. Saving goes on in the background.
+
+        Raises `Error` (no-durable-tier, run-unavailable).
+        """
+        if re.fullmatch(NAME_PATTERN, name) is None:
+            raise ValueError(f"a checkpoint cannot be called {name!r}: letters, digits and ._-")
+        if self._kept is not None and self._settings.tiers:
+            self._kept.request(name)
+            return
+        raise Error(
+            "no-durable-tier",
+            f"the checkpoint {name} has no place to go",
+            why="run.track() has to come first"
+            if self._kept is None and self._arena is not None
+            else "the job names no tier under `checkpoints`, or does not run under Holdfast",
+            help="set checkpoints.shared.path in the job file, and `holdfast run` it",
+        )
+
     def _snapshot_waits(self) -> bool:
         """Whether all ranks will load the same snapshot, as far as headers tell."""
         if self._arena is None or self._exchange is None or self._tracked:
             return False
-        held = self._exchange.gather(inventory(self._arena, self._placement))
-        return choose(held, self._placement.local_world_size) is not None
+        return snapshot_waits(self._arena, self._exchange, self._ranks)
 
     def _snapshots(self, tracked: Tracked) -> Snapshots | None:
         if self._arena is None:
             return None
         cadence = Cadence.from_environment()
-        return Snapshots(self._arena, self._exchange, self._placement, tracked, cadence)
+        return Snapshots(
+            self._arena,
+            self._board,
+            self._exchange,
+            self._placement,
+            tracked,
+            cadence,
+            self._settings,
+        )
 
 
 def join() -> Run:

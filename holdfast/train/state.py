@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from holdfast.checkpoint.board import Flag
 from holdfast.errors import Error
 from holdfast.events import Milestone
 from holdfast.page import Phase
@@ -83,22 +84,25 @@ class State:
         self._progress.step_done(self.completed, took)
         if self._snapshots is None:
             return
-        cadence = self._snapshots.cadence
-        cadence.stepped(took)
-        if cadence.due(self.completed, self._snapshots.step, total):
-            self._snapshot(self._snapshots)
+        self._snapshots.cadence.stepped(took)
+        flags = self._snapshots.meet(self.completed, total)
+        if flags is not None:
+            self._snapshot(self._snapshots, flags)
 
-    def _snapshot(self, snapshots: Snapshots) -> None:
+    def _snapshot(self, snapshots: Snapshots, flags: Flag) -> None:
         self._progress.phase(Phase.SNAPSHOT)
         self._progress.publish(wait=True)  # copying the state waits for the GPU anyway
         began = time.monotonic()
-        snapshots.take(self.completed)
+        snapshots.take(self.completed, flags)
         seconds = time.monotonic() - began
         self._progress.snapshot_taken(self.completed, snapshots.cadence.every, seconds)
 
     def _finish(self) -> None:
         self._progress.publish(wait=True)
         if self._snapshots is not None:
+            flags = self._snapshots.end(self.completed)
+            if flags is not None:
+                self._snapshot(self._snapshots, flags)
             self._snapshots.finish()
         self._progress.phase(Phase.FINISHED)
         self._progress.reach(Milestone.FINISHED)

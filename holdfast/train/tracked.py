@@ -1,27 +1,35 @@
 """The objects a run keeps: which part of their state is the same everywhere, which is a rank's own.
 
 Under data-parallel training parameters, optimizers and schedulers are bitwise the same on all
-ranks, so any rank's copy serves a rank that lost its own. Buffers, the loader's position, random
-numbers and everything else belong to one rank. Models that are not data-parallel make everything
-private.
+ranks, so any rank's copy serves a rank that lost its own: the shared part. Buffers, the loader's
+position, random numbers and everything else belong to one rank: the private part. Where parameters
+are sharded everything is in the private part, and each leaf says of what it is a piece (`layout`).
+
+Parameters go by their names in the model, without those of wrappers; so does the optimizer state.
 """
 
 import json
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any, Protocol, runtime_checkable
 
+import msgspec
 import torch
 import xxhash
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from holdfast.checkpoint.tensors import cloned
+from holdfast.checkpoint.contents import RANDOM, buffers_of
+from holdfast.checkpoint.tensors import Place, cloned, is_distributed, local_part, place_alone
 from holdfast.errors import Error
-from holdfast.train import random_state
+from holdfast.train import layout, optimizers, random_state
+from holdfast.train.expected import coming_bytes
+from holdfast.train.layout import Entry, Ranks, Role
+from holdfast.train.names import Names, unwrapped
 
 Tree = dict[str, Any]
-_RANDOM = "(random numbers)"  # not a name that an object can be given
+Gather = Callable[[bytes], list[bytes]]
+_ALL = "all"
 
 
 @runtime_checkable
@@ -37,61 +45,223 @@ class Tracked:
     """What was given to `run.track()`, by name."""
 
     def __init__(
-        self, objects: dict[str, Any], device: torch.device, parallel: Collection[Any] | None
+        self,
+        objects: dict[str, Any],
+        device: torch.device,
+        parallel: Collection[Any],
+        ranks: Ranks,
+        gather: Gather | None,
     ) -> None:
-        """`parallel` holds the modules that `run.parallelize()` took; None for a run of one."""
+        """`parallel` holds the modules that `run.parallelize()` took.
+
+        `gather` brings every rank's bytes to all of them; None where there are no others, or no
+        snapshots.
+        """
         for name, thing in objects.items():
             _require_stateful(name, thing)
         self._device = device
-        self._modules = {n: _unwrapped(o) for n, o in objects.items() if _is_module(o)}
-        self._others = {n: o for n, o in objects.items() if not _is_module(o)}
-        wrapped = [o for o in objects.values() if is_data_parallel(o)]
-        known = {id(module) for module in [*(parallel or ()), *map(_unwrapped, wrapped)]}
-        self.replicated = parallel is None or all(id(m) in known for m in self._modules.values())
+        self._ranks = ranks
+        self.modules = {n: unwrapped(o) for n, o in objects.items() if _is_module(o)}
+        self.optimizers = {n: o for n, o in objects.items() if isinstance(o, Optimizer)}
+        self.others = {n: o for n, o in objects.items() if not _is_module(o)}
+        self._names = {name: Names(module) for name, module in self.modules.items()}
+        taken = {id(unwrapped(module)) for module in parallel}
+        self._keepers = {
+            name: _keeper(objects[name], id(module) in taken)
+            for name, module in self.modules.items()
+        }
+        self.replicated = ranks.world_size == 1 or self._all_replicated()
+        self._paths: dict[int, str] = {}
+        self._full_paths: dict[str, str] = {}
+        self._known = self.parameters()
+        self._roles: dict[str, Role] = {}
+        self._fingerprint = self._meet(gather)
+
+    # ── the state, out and in ──
 
     def capture(self) -> tuple[Tree, Tree]:
         """The state now: what is the same on every rank, and what is this rank's alone.
 
         Tensors are those of the objects themselves, not copies.
         """
-        split = {name: _split(module) for name, module in self._modules.items()}
-        following = {n: o.state_dict() for n, o in self._others.items() if _follows(o)}
+        split = {name: self._split(name) for name in self.modules}
+        following = {n: self._state_of(o) for n, o in self.others.items() if _follows(o)}
         shared = {**{name: parameters for name, (parameters, _) in split.items()}, **following}
-        private = {_buffers(name): buffers for name, (_, buffers) in split.items()}
-        private |= {n: o.state_dict() for n, o in self._others.items() if not _follows(o)}
-        private[_RANDOM] = random_state.capture(self._device)
+        private = {buffers_of(name): buffers for name, (_, buffers) in split.items()}
+        private |= {n: o.state_dict() for n, o in self.others.items() if not _follows(o)}
+        private[RANDOM] = random_state.capture(self._device)
         return (shared, private) if self.replicated else ({}, {**shared, **private})
 
     def load(self, shared: Tree, private: Tree) -> None:
-        """Put everything but the random numbers back."""
+        """Put everything but the random numbers back. Tensors are the parts that lie here."""
         if not self.replicated:
             shared = private
-        for name, module in self._modules.items():
-            _load_module(module, shared[name], private[_buffers(name)])
-        for name, thing in self._others.items():
+        for name in self.modules:
+            self._load_module(name, shared[name], private[buffers_of(name)])
+        for name, thing in self.others.items():
             state = cloned(shared[name] if _follows(thing) else private[name])
             if isinstance(thing, Optimizer):
-                _load_optimizer(thing, state)
+                optimizers.load(thing, state, self.name_of)
             else:
                 thing.load_state_dict(state)
 
+    def coming_bytes(self) -> int:
+        """Bytes of state that optimizers will add in their first step."""
+        return sum(coming_bytes(optimizer) for optimizer in self.optimizers.values())
+
     def load_random(self, private: Tree) -> None:
         """Put the random number generators back; last, because loading may draw numbers."""
-        random_state.restore(cloned(private[_RANDOM]), self._device)
+        random_state.restore(cloned(private[RANDOM]), self._device)
+
+    # ── what it consists of ──
 
     def fingerprint(self) -> int:
-        """Changes when names, shapes or types do: a snapshot of something else is not ours."""
-        modules = {
-            name: [(k, tuple(p.shape), str(p.dtype)) for k, p in module.named_parameters()]
-            for name, module in self._modules.items()
+        """Changes when names, shapes, types or the layout do, on any rank: a snapshot with this
+        fingerprint fits here as it is."""
+        return self._fingerprint
+
+    def parameters(self) -> dict[str, torch.Tensor]:
+        """All parameters by path, as in `capture`."""
+        return {
+            f"{name}.{self._names[name](raw)}": parameter
+            for name, module in self.modules.items()
+            for raw, parameter in module.named_parameters(remove_duplicate=False)
         }
-        others = {name: type(thing).__qualname__ for name, thing in self._others.items()}
+
+    def named_parameters(self, optimizer: str) -> dict[str, torch.Tensor]:
+        """The parameters of an optimizer, by name; those without one are left out."""
+        groups = self.optimizers[optimizer].param_groups
+        listed = [parameter for group in groups for parameter in group["params"]]
+        return {name: p for p in listed if (name := self.name_of(p)) is not None}
+
+    def optimizer_state(self, optimizer: str) -> Tree:
+        """The state of an optimizer now, as in `capture`."""
+        return optimizers.by_name(self.optimizers[optimizer], self.name_of)
+
+    def buffers(self, module: str) -> Tree:
+        """What a module has besides its parameters, as in `capture`."""
+        return self._split(module)[1]
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+        return self._ranks.world_size
+
+    def name_of(self, parameter: torch.Tensor) -> str | None:
+        """The name of a parameter in its model; None for one of no tracked module."""
+        found = self._paths.get(id(parameter))
+        if found is None:
+            self._paths = self._find_names()
+            found = self._paths.get(id(parameter))
+        return found
+
+    def place(self, path: str, leaf: Any) -> Place:
+        """Of which tensor this leaf is a part, and whether this rank writes it to storage."""
+        owner, _, rest = path.partition(".")
+        full = path if path in self._roles else None
+        if owner in self.optimizers:
+            full = self._parameter_of_state(rest.removeprefix("state."))
+        if full is not None:
+            return layout.place_of(path, leaf, self._known[full], self._roles[full])
+        return self._place_of_rest(place_alone(path, leaf), owner)
+
+    def _parameter_of_state(self, name: str) -> str | None:
+        while name := name.rpartition(".")[0]:
+            if name in self._full_paths:
+                return self._full_paths[name]
+        return None
+
+    def _place_of_rest(self, alone: Place, owner: str) -> Place:
+        """What is shared but belongs to no parameter is written by the first; else by its rank."""
+        follows = owner in self.others and _follows(self.others[owner])
+        if not (self.replicated and follows):
+            return alone
+        ranks = self._ranks
+        first_here = ranks.node(ranks.rank) * ranks.local_world_size
+        save = layout.flags(0, first_here, ranks.rank)
+        return Place(alone.whole, alone.at, False, save)
+
+    def _find_names(self) -> dict[int, str]:
+        """By name without that of the module, unless two parameters under training share it."""
+        groups = [group for o in self.optimizers.values() for group in o.param_groups]
+        trained = {id(p) for group in groups for p in group["params"]}
+        named = [
+            (name, self._names[name](raw), id(parameter))
+            for name, module in self.modules.items()
+            for raw, parameter in module.named_parameters()
+            if id(parameter) in trained
+        ]
+        unique = len({key for _, key, _ in named}) == len(named)
+        found = {number: key if unique else f"{name}.{key}" for name, key, number in named}
+        self._full_paths = {found[number]: f"{name}.{key}" for name, key, number in named}
+        return found
+
+    def _all_replicated(self) -> bool:
+        plain = not any(is_distributed(p) for m in self.modules.values() for p in m.parameters())
+        return plain and all(keeper == _ALL for keeper in self._keepers.values())
+
+    def _meet(self, gather: Gather | None) -> int:
+        """Work out roles and fingerprint, with the other ranks if they may differ."""
+        mine = [
+            entry
+            for name, module in self.modules.items()
+            for entry in layout.entries(name, self._named(name, module), self._keepers[name])
+        ]
+        alike = self.replicated or gather is None
+        tables = [mine] * self._ranks.world_size
+        prints = [self._local_fingerprint()]
+        if not alike and gather is not None:
+            packed = gather(msgspec.msgpack.encode((prints[0], mine)))
+            said = [msgspec.msgpack.decode(p, type=tuple[int, list[Entry]]) for p in packed]
+            tables, prints = [table for _, table in said], [p for p, _ in said]
+        self._roles = layout.assign(tables, self._ranks)
+        return prints[0] if alike else xxhash.xxh3_64_intdigest(str(prints).encode()) >> 1
+
+    def _named(self, name: str, module: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
+        names = self._names[name]
+        return [(names(raw), p) for raw, p in module.named_parameters(remove_duplicate=False)]
+
+    def _local_fingerprint(self) -> int:
+        modules = {
+            name: [_shape_of(key, p) for key, p in self._named(name, module)]
+            for name, module in self.modules.items()
+        }
+        others = {name: type(thing).__qualname__ for name, thing in self.others.items()}
         text = json.dumps([modules, others, self.replicated], sort_keys=True)
         return xxhash.xxh3_64_intdigest(text.encode())
 
+    def _state_of(self, thing: Any) -> Any:
+        if isinstance(thing, Optimizer):
+            return optimizers.by_name(thing, self.name_of)
+        return thing.state_dict()
 
-def _buffers(name: str) -> str:
-    return f"{name} (buffers)"
+    def _split(self, name: str) -> tuple[Tree, Tree]:
+        """A module's parameters, and everything else of it: buffers, also those it would not
+        save."""
+        module, canonical = self.modules[name], self._names[name]
+        names = {raw for raw, _ in module.named_parameters(remove_duplicate=False)}
+        state = module.state_dict(keep_vars=True)  # detaching a DTensor costs as much as a copy
+        kept = {key: value for key, value in state.items() if key not in names}
+        loose = {key: buffer for key, buffer in module.named_buffers() if key not in kept}
+        parameters = {canonical(key): value for key, value in state.items() if key in names}
+        buffers = {
+            part: {canonical(key): value for key, value in tree.items()}
+            for part, tree in (("state", kept), ("not_persistent", loose))
+        }
+        return parameters, buffers
+
+    def _load_module(self, name: str, parameters: Tree, private: Tree) -> None:
+        module, canonical = self.modules[name], self._names[name]
+        now = module.state_dict(keep_vars=True)
+        given = {**parameters, **private["state"]}
+        whole = {raw: given[canonical(raw)] for raw in now if not is_distributed(now[raw])}
+        with torch.no_grad():
+            for raw in now.keys() - whole.keys():
+                now[raw]._local_tensor.copy_(given[canonical(raw)])
+            module.load_state_dict(whole, strict=len(whole) == len(now))
+            buffers = {canonical(raw): buffer for raw, buffer in module.named_buffers()}
+            for key, value in private["not_persistent"].items():
+                local_part(buffers[key]).copy_(value)
 
 
 def is_data_parallel(thing: object) -> bool:
@@ -108,42 +278,24 @@ def _follows(thing: object) -> bool:
     return isinstance(thing, Optimizer | LRScheduler)
 
 
-def _unwrapped(module: Any) -> torch.nn.Module:
-    inner: torch.nn.Module = module.module if is_data_parallel(module) else module
-    return inner
+def _keeper(module: Any, taken: bool) -> str:
+    """What keeps the parameters equal between ranks: `all`, a group of DDP, or (empty) nothing."""
+    if taken:
+        return _ALL
+    while hasattr(module, "_orig_mod"):
+        module = module._orig_mod
+    if not is_data_parallel(module):
+        return ""
+    ranks = torch.distributed.get_process_group_ranks(module.process_group)
+    return _ALL if len(ranks) == torch.distributed.get_world_size() else f"ddp {sorted(ranks)}"
 
 
-def _split(module: torch.nn.Module) -> tuple[Tree, Tree]:
-    """A module's parameters, and everything else of it: buffers, also those it would not save."""
-    names = {name for name, _ in module.named_parameters(remove_duplicate=False)}
-    state = module.state_dict()
-    kept = {key: value for key, value in state.items() if key not in names}
-    loose = {key: buffer for key, buffer in module.named_buffers() if key not in kept}
-    parameters = {key: value for key, value in state.items() if key in names}
-    return parameters, {"state": kept, "not_persistent": loose}
-
-
-def _load_module(module: torch.nn.Module, parameters: Tree, private: Tree) -> None:
-    module.load_state_dict({**parameters, **private["state"]})
-    buffers = dict(module.named_buffers())
-    with torch.no_grad():
-        for name, value in private["not_persistent"].items():
-            buffers[name].copy_(value)
-
-
-def _load_optimizer(optimizer: Optimizer, state: Tree) -> None:
-    optimizer.load_state_dict(state)
-    numbers = [number for group in state["param_groups"] for number in group["params"]]
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    for number, parameter in zip(numbers, parameters, strict=True):
-        _restore_types(optimizer.state[parameter], state["state"].get(number, {}))
-
-
-def _restore_types(loaded: Tree, saved: Tree) -> None:
-    """load_state_dict casts to the parameter's type; a wider state would lose its last bits."""
-    for name, value in saved.items():
-        if isinstance(value, torch.Tensor) and loaded[name].dtype != value.dtype:
-            loaded[name] = value.to(loaded[name].device)
+def _shape_of(name: str, parameter: Any) -> tuple[Any, ...]:
+    sharding = ""
+    if is_distributed(parameter):
+        mesh = parameter.device_mesh
+        sharding = f"{parameter.placements} {mesh.mesh.tolist()}"
+    return name, tuple(parameter.shape), str(parameter.dtype), sharding
 
 
 def _require_stateful(name: str, thing: object) -> None:
@@ -153,4 +305,16 @@ def _require_stateful(name: str, thing: object) -> None:
             f"{name} ({type(thing).__qualname__}) cannot be snapshotted",
             why="it lacks state_dict() or load_state_dict()",
             help="use holdfast.train.loader(...) for data; for other objects add the two methods",
+        )
+    if isinstance(thing, torch.nn.Module):
+        _require_known_sharding(name, thing)
+
+
+def _require_known_sharding(name: str, module: torch.nn.Module) -> None:
+    if any(type(part).__name__ == "FullyShardedDataParallel" for part in module.modules()):
+        raise Error(
+            "not-tracked",
+            f"{name} is sharded by FullyShardedDataParallel",
+            why="its flat parameters do not say which part of which tensor they are",
+            help="shard it with torch.distributed.fsdp.fully_shard",
         )

@@ -227,8 +227,16 @@ class AgentProcess:
         return [pid for pid in _pids() if needle in _read(pid, "environ") and is_alive(pid)]
 
     def forkserver(self) -> int:
-        """The pid of the forkserver: the agent's only child."""
-        (found,) = (pid for pid in self.family() if parent_of(pid) == self.process.pid)
+        """The pid of the forkserver."""
+        return self._child(b"holdfast.agent.forkserver")
+
+    def storage(self) -> int:
+        """The pid of the storage process."""
+        return self._child(b"holdfast.agent.storage")
+
+    def _child(self, module: bytes) -> int:
+        children = (pid for pid in self.family() if parent_of(pid) == self.process.pid)
+        (found,) = (pid for pid in children if module in _read(pid, "cmdline"))
         return found
 
     def ended(self) -> int:

@@ -81,7 +81,9 @@ def test_auto_is_one_worker_per_gpu_and_at_least_one(tmp_path: Path) -> None:
 
 def test_variables_of_an_outer_launcher_do_not_reach_warm_workers() -> None:
     job = Job(name="a", script="a.py", env={"MINE": "1"})
-    env = environment.node_environment(job, "n", 1, {"RANK": "5", "WORLD_SIZE": "8", "PATH": "p"})
+    env = environment.node_environment(
+        job, "n", 1, {"RANK": "5", "WORLD_SIZE": "8", "PATH": "p"}, {}
+    )
     assert "RANK" not in env and "WORLD_SIZE" not in env
     assert (env["MINE"], env["PATH"], env["HOLDFAST_NODE"]) == ("1", "p", "n")
     assert "OMP_NUM_THREADS" not in env

@@ -14,6 +14,7 @@ import pytest
 import xxhash
 
 from holdfast.checkpoint.arena import HEADER_BYTES, STRIDE, Arena, Cell, Header, Key, Part
+from holdfast.checkpoint.room import Room
 from holdfast.errors import Error
 
 SIZE = 200_000
@@ -33,18 +34,18 @@ def pattern(step: int) -> bytes:
 
 
 def header(step: int, payload: bytes) -> Header:
-    checksum = xxhash.xxh3_64_intdigest(payload)
-    return Header(1, step, 0, 1, 7, len(payload), 0, checksum)
+    return Header(1, step, 0, 1, 7, len(payload), 0)
 
 
 def write(arena: Arena, step: int, keep: Key | None) -> None:
     """One snapshot, as a worker writes it."""
     payload = pattern(step)
-    cell = arena.target(Part.SHARED, keep)
+    cell = arena.target(Part.SHARED, (keep,) if keep else ())
+    assert cell is not None
     cell.reserve(len(payload))
     cell.begin()
     cell.payload[: len(payload)] = payload
-    cell.commit(header(step, payload))
+    cell.commit(header(step, payload), xxhash.xxh3_64_intdigest(payload))
 
 
 def newest(arena: Arena) -> int:
@@ -168,7 +169,7 @@ def test_garbage_is_an_empty_arena(fd: int, seed: int) -> None:
 
 
 def test_a_header_that_claims_more_than_the_file_holds_is_not_believed(fd: int) -> None:
-    cell = Cell(fd, 0, Part.SHARED)
+    cell = Cell(fd, 0)
     cell.reserve(100)
     cell.begin()
     cell.commit(header(1, b"")._replace(data_bytes=STRIDE - 1))
@@ -179,14 +180,18 @@ def test_the_kept_snapshot_is_never_the_target(fd: int) -> None:
     arena = Arena(fd)
     for step in range(1, 20):
         write(arena, step, Key(1, step - 1))
-        held = arena.target(Part.SHARED, Key(1, step)).header()
+        cell = arena.target(Part.SHARED, (Key(1, step),))
+        held = cell.header() if cell else None
         assert held is None or held.step == step - 1
+    assert arena.target(Part.SHARED, (Key(1, 19), Key(1, 18))) is None
+    assert arena.target(Part.SHARED, (Key(1, 19), Key(1, 18)), slots=3) is not None
 
 
 def test_a_snapshot_that_grows_keeps_the_older_one(fd: int) -> None:
     arena = Arena(fd)
     write(arena, 1, None)
-    cell = arena.target(Part.SHARED, Key(1, 1))
+    cell = arena.target(Part.SHARED, (Key(1, 1),))
+    assert cell is not None
     cell.reserve(40 * SIZE)
     cell.begin()
     cell.payload[:] = bytes(len(cell.payload))
@@ -196,16 +201,57 @@ def test_a_snapshot_that_grows_keeps_the_older_one(fd: int) -> None:
 
 
 def test_what_does_not_fit_into_memory_is_refused_with_the_arithmetic(fd: int) -> None:
-    with pytest.raises(Error, match=r"needs \d+ MiB more, \d+ MiB are free") as caught:
-        Cell(fd, 0, Part.SHARED).reserve(STRIDE // 2)
+    with pytest.raises(Error, match=r"needs \d+ MiB more, \d+ MiB of .* are free") as caught:
+        Cell(fd, 0).reserve(STRIDE // 2)
     assert caught.value.slug == "snapshot-too-large"
 
 
 def test_memory_of_an_earlier_worker_is_not_asked_for_again(
     fd: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Cell(fd, 0, Part.SHARED).reserve(SIZE)
-    monkeypatch.setattr("holdfast.checkpoint.arena._available_bytes", lambda: 0)
-    Cell(fd, 0, Part.SHARED).reserve(SIZE)
+    Cell(fd, 0).reserve(SIZE)
+    monkeypatch.setattr("holdfast.checkpoint.arena.room", lambda: Room(0, "this test"))
+    Cell(fd, 0).reserve(SIZE)
     with pytest.raises(Error):
-        Cell(fd, 1, Part.SHARED).reserve(SIZE)
+        Cell(fd, 2).reserve(SIZE)
+
+
+def test_what_is_sealed_later_is_checked_as_well(fd: int) -> None:
+    cell = Cell(fd, 0)
+    cell.reserve(SIZE)
+    cell.begin()
+    cell.commit(header(1, pattern(1)))
+    assert cell.sealed() is None and cell.seal() and not cell.seal()
+    assert cell.intact()
+    cell.payload[SIZE // 2] ^= 1
+    assert not cell.intact()
+
+
+def test_a_seal_that_comes_too_late_counts_for_nothing(fd: int) -> None:
+    """The agent's side began to seal step 1 when the worker wrote step 2 over it."""
+    late, cell = Cell(fd, 0), Cell(fd, 0)
+    write(Arena(fd), 1, None)
+    stale = late.sealed()
+    assert stale is not None
+    cell.reserve(SIZE)
+    cell.begin()
+    cell.commit(header(2, pattern(2)))
+    late._store_seal(Key(1, 1), stale)
+    assert cell.sealed() is None
+    assert cell.seal() and cell.intact()
+
+
+def test_copies_for_several_ranks_do_not_drive_each_other_out(fd: int) -> None:
+    arena = Arena(fd)
+    for step in range(1, 6):
+        for rank in (4, 5, 6):
+            cell = arena.target_for(rank, Key(1, step - 1))
+            cell.reserve(8)
+            cell.begin()
+            cell.commit(Header(1, step, rank, 8, 7, 8, 0))
+        for rank in (4, 5, 6):
+            assert arena.find(Part.BUDDY, Key(1, step), rank)
+            assert step == 1 or arena.find(Part.BUDDY, Key(1, step - 1), rank)
+    cell = arena.target_for(7, None)
+    found = cell.header()
+    assert found is not None and found.key == Key(1, 4), "the oldest gives way to another rank"

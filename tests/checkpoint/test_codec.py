@@ -62,9 +62,16 @@ def same(a: Any, b: Any) -> bool:
 @patient
 @given(trees)
 def test_what_goes_in_comes_out(tree: Any) -> None:
-    flat, leaves = flatten(tree, is_leaf, "")
+    flat, leaves, names = flatten(tree, is_leaf, "")
     sent = msgspec.msgpack.decode(msgspec.msgpack.encode(flat))
     assert same(unflatten(sent, leaves), tree)
+    assert len(names) == len(leaves)
+
+
+def test_every_leaf_is_named_by_its_path() -> None:
+    tree = {"net": {"a.weight": Leaf(), 3: [Leaf(), {"x": Leaf()}]}}
+    names = flatten(tree, is_leaf, "").names
+    assert names == ["net.a.weight", "net[3][0]", "net[3][1].x"]
 
 
 @pytest.mark.parametrize(

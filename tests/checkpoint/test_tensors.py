@@ -29,7 +29,7 @@ def through(arena: Arena, tree: Any) -> Any:
     """Write the tree and read it back."""
     writer = Writer(arena, Part.SHARED)
     writer.encode(tree)
-    cell = writer.write(stamp(1), None)
+    cell = writer.write(stamp(1), ())
     assert cell.intact()
     return read(cell)
 
@@ -125,7 +125,7 @@ def test_each_snapshot_holds_the_values_of_its_moment(arena: Arena) -> None:
     for step in range(1, 6):
         weights.fill_(step)
         writer.encode({"w": weights, "step": step})
-        writer.write(stamp(step), Key(1, step - 1))
+        writer.write(stamp(step), (Key(1, step - 1),))
     for step in (4, 5):
         cell = arena.find(Part.SHARED, Key(1, step))
         assert cell is not None and cell.intact()
@@ -138,17 +138,17 @@ def test_a_tensor_that_was_replaced_is_followed(arena: Arena) -> None:
     for step in range(1, 5):
         state["w"] = torch.full((10,), float(step))
         writer.encode(state)
-        cell = writer.write(stamp(step), Key(1, step - 1))
+        cell = writer.write(stamp(step), (Key(1, step - 1),))
         assert (read(cell)["w"] == step).all()
 
 
 def test_state_that_appears_later_is_kept_and_the_older_snapshot_stays(arena: Arena) -> None:
     writer, tree = Writer(arena, Part.SHARED), {"w": torch.ones(10)}
     writer.encode(tree)
-    older = writer.write(stamp(1), None)
+    older = writer.write(stamp(1), ())
     tree["moments"] = torch.ones(3_000_000)
     writer.encode(tree)
-    newer = writer.write(stamp(2), Key(1, 1))
+    newer = writer.write(stamp(2), (Key(1, 1),))
     assert older.intact() and set(read(older)) == {"w"}
     assert newer.intact() and (read(newer)["moments"] == 1).all()
 
@@ -156,7 +156,7 @@ def test_state_that_appears_later_is_kept_and_the_older_snapshot_stays(arena: Ar
 def test_a_clone_does_not_change_when_the_cell_does(arena: Arena) -> None:
     writer, weights = Writer(arena, Part.SHARED), torch.ones(4)
     writer.encode({"w": weights})
-    cell = writer.write(stamp(1), None)
+    cell = writer.write(stamp(1), ())
     kept = cloned(read(cell))
     cell.payload[:16] = bytes(16)
     assert (kept["w"] == 1).all()

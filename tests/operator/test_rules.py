@@ -35,6 +35,7 @@ WRONG: list[tuple[str, int, Body]] = [
     ("datasets[]", 1, spec(datasets=[{"name": "d", "path": "/d"}])),
     ("datasets[]", 1, spec(datasets=[{"name": "d", "path": "/d", "pvc": "p", "url": "s3://b"}])),
     ("checkpoints.local", 0, spec(checkpoints={"local": {}})),
+    ("checkpoints.shared", 0, spec(checkpoints={"shared": {}})),
 ]
 RIGHT: dict[str, Body] = {
     "bare": spec(),

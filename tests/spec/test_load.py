@@ -81,7 +81,10 @@ def test_every_problem_is_told_at_once_with_path_and_line(tmp_path: Path) -> Non
         ("secrets: [{name: a}]", "say what it is for: env, all_env or path"),
         ("resources: {cpu: many}", "resources.cpu (line 3)"),
         ("datasets: [{name: a, path: /a, pvc: a, host_path: /b}]", "a pvc excludes host_path"),
-        ("checkpoints: {local: {path: /a}}", "exactly one of host_path and pvc_class"),
+        (
+            "checkpoints: {local: {host_path: /a, pvc_class: b}}",
+            "exactly one of host_path and pvc_class",
+        ),
         ("sweep: {trials: 2, parallel: 3}", "parallel is larger than trials"),
         ("schedule: {cron: daily}", "schedule.cron (line 3)"),
     ],

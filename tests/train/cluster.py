@@ -21,6 +21,7 @@ from typing import Any
 from torch._C._distributed_c10d import TCPStore
 
 from holdfast.checkpoint.arena import Arena
+from holdfast.checkpoint.board import Board
 from holdfast.page import Page, Word
 from tests.train import workload
 
@@ -48,11 +49,14 @@ class Cluster:
     env: dict[str, str] = field(default_factory=dict)
     attempts: list[Attempt] = field(default_factory=list)
     arenas: list[int] = field(default_factory=list)
+    boards: list[int] = field(default_factory=list)
     redo_until: int = 0
+    pages: list[Page] = field(default_factory=list)  # of the attempt that runs
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.arenas = [Arena.create() for _ in range(self.world)]
+        self.boards = [Board.create() for _ in range(self.world)]
 
     @property
     def world(self) -> int:
@@ -64,12 +68,12 @@ class Cluster:
         # no rank hosts the store, so it outlives every one of them
         store = TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
         fds = [Page.create() for _ in range(self.world)]
+        pages = self.pages = [Page(fd) for fd in fds]
         workers = [self._spawn(rank, fds[rank], store.port, fault) for rank in range(self.world)]
         try:
             _wait(workers)
         finally:
             _end(workers)
-        pages = [Page(fd) for fd in fds]
         restored = [page._ints[Word.RESTORED_STEP] for page in pages]
         del store
         attempt = Attempt([w.exitcode for w in workers], restored, pages)
@@ -90,10 +94,12 @@ class Cluster:
         for rank in ranks:
             os.close(self.arenas[rank])
             self.arenas[rank] = Arena.create()
+            os.close(self.boards[rank])
+            self.boards[rank] = Board.create()
 
     def close(self) -> None:
-        """Let go of the arenas."""
-        for fd in self.arenas:
+        """Let go of arenas and boards."""
+        for fd in [*self.arenas, *self.boards]:
             os.close(fd)
 
     def losses(self, rank: int = 0) -> list[str]:
@@ -130,7 +136,7 @@ class Cluster:
     def _spawn(self, rank: int, page: int, port: int, fault: str) -> BaseProcess:
         env = self._environment(rank, port, fault)
         log = self.folder / f"attempt-{env['HOLDFAST_ATTEMPT']}-rank-{rank}.log"
-        handles = (page, self.arenas[rank])
+        handles = (page, self.arenas[rank], self.boards[rank])
         worker = FORKS.Process(target=_work, args=(env, str(log), *map(_Shared, handles)))
         worker.start()
         return worker
@@ -169,9 +175,10 @@ def _received(handle: Any) -> int:
     return fd
 
 
-def _work(env: dict[str, str], log: str, page: int, arena: int) -> None:
+def _work(env: dict[str, str], log: str, page: int, arena: int, board: int) -> None:
     os.environ.update(env)
     os.environ["HOLDFAST_PAGE_FD"], os.environ["HOLDFAST_ARENA_FD"] = str(page), str(arena)
+    os.environ["HOLDFAST_BOARD_FD"] = str(board)
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(output, 1)
     os.dup2(output, 2)

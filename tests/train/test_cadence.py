@@ -53,8 +53,18 @@ def test_unknown_prices_change_nothing() -> None:
     assert cadence.every == 1
 
 
-def test_the_first_two_snapshots_of_an_attempt_do_not_count_as_typical() -> None:
+def test_ranks_meet_about_once_a_second_where_snapshots_are_far_apart() -> None:
+    cadence = Cadence(1000, 0.05)
+    assert cadence.meet_every == 1
+    cadence.decide(4, 10, 20_000)
+    assert (cadence.every, cadence.meet_every) == (1000, 50)
+    slow = Cadence(None, 0.05)
+    slow.decide(4, 10, 7_000_000)
+    assert slow.meet_every == 1
+
+
+def test_the_first_snapshots_of_an_attempt_do_not_count_as_typical() -> None:
     cadence = Cadence(None, 0.05)
-    for cost in (5.0, 5.0, 0.001, 0.001, 0.003):
+    for cost in (5.0, 5.0, 5.0, 0.001, 0.001, 0.003):
         cadence.took(cost)
     assert cadence.cost_us == 1000

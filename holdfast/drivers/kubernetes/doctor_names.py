@@ -68,7 +68,7 @@ def _claims(job: Job) -> dict[str, bool]:
     many = job.nodes.count + job.nodes.spares > 1
     found = {dataset.pvc: many for dataset in job.datasets if dataset.pvc is not None}
     shared = job.checkpoints.shared
-    if shared is not None and shared.storage_class is None:
+    if shared is not None and shared.pvc is not None and shared.storage_class is None:
         found[shared.pvc] = many
     journal = job.kubernetes.journal
     if journal is not None and journal.storage_class is None:

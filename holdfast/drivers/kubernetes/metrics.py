@@ -15,6 +15,23 @@ from holdfast.controller.phases import Phase
 from holdfast.status import JobStatus
 
 
+def _of_tiers(status: JobStatus) -> Iterable[Metric]:
+    """Durable checkpoints, by tier: a handful of label values."""
+    if not status.checkpoints:
+        return
+    saves = CounterMetricFamily("holdfast_checkpoints", "Committed", labels=["tier"])
+    failures = CounterMetricFamily("holdfast_checkpoint_failures", "Failed", labels=["tier"])
+    age = GaugeMetricFamily("holdfast_checkpoint_age_seconds", "Of the newest", labels=["tier"])
+    cost = GaugeMetricFamily("holdfast_checkpoint_seconds", "The last took", labels=["tier"])
+    for tier in status.checkpoints:
+        saves.add_metric([tier.tier], tier.commits_count)
+        failures.add_metric([tier.tier], tier.failures_count)
+        if tier.age_s is not None:
+            age.add_metric([tier.tier], tier.age_s)
+            cost.add_metric([tier.tier], tier.seconds)
+    yield from (saves, failures, age, cost)
+
+
 class Metrics:
     """The newest status, as series. `observe` in one thread, `collect` in another."""
 
@@ -46,6 +63,7 @@ class Metrics:
         yield GaugeMetricFamily("holdfast_ettr", "Effective training time ratio", value=status.ettr)
         yield CounterMetricFamily("holdfast_restarts", "Restarts", value=status.restarts_count)
         yield CounterMetricFamily("holdfast_incidents", "Incidents", value=status.incidents_count)
+        yield from _of_tiers(status)
         if status.step is not None:
             yield GaugeMetricFamily("holdfast_step", "Step that all ranks have", value=status.step)
         if status.loss is not None:

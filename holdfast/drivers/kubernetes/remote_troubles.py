@@ -163,7 +163,8 @@ def claims_of(job: Job) -> list[str]:
     """Claims that the job names."""
     names = [dataset.pvc for dataset in job.datasets if dataset.pvc is not None]
     named = (job.checkpoints.shared, job.kubernetes.journal)
-    return list(dict.fromkeys([*names, *(claim.pvc for claim in named if claim is not None)]))
+    own = (claim.pvc for claim in named if claim is not None)
+    return list(dict.fromkeys([*names, *(pvc for pvc in own if pvc is not None)]))
 
 
 def _why_unbound(name: str, events: Iterable[Event]) -> str:

@@ -34,6 +34,7 @@ HOME = "/var/run/holdfast"  # what an agent writes: logs of its workers, and how
 SHM_PER_WORKER = 2 << 30  # bytes: NCCL's buffers and the queues of data loaders
 RUN, TRIAL = "JOB_NAME", "HOLDFAST_TRIAL"  # variables: this start of a CronJob, this trial
 SLOTS = 2  # snapshots that are kept at a time (docs/decisions/0004)
+READ_SLOTS = 3  # where durable tiers or several nodes read them besides
 SECRET_MODE = 0o440  # root and the pod's group
 
 
@@ -141,12 +142,15 @@ def shm_size(request: Request) -> str:
 
 
 def snapshot_bytes(request: Request) -> Fraction:
-    """Most memory that snapshots take on a node: two slots of each worker's own state, and as much
-    again for that of a buddy, where the state is sharded. 0 if the state's size is not given."""
+    """Most memory that snapshots take on a node: slots of each worker's own state, and two more for
+    each copy of others' that it keeps, where the state is sharded. 0 if the state's size is not
+    given."""
     state = request.job.resources.state
     if state is None or not request.managed:
         return Fraction(0)
-    return amount(state) * request.workers * SLOTS * 2
+    tiers, copies = request.job.checkpoints, request.job.snapshots.copies
+    read = tiers.local or tiers.shared or tiers.archive or copies > 1
+    return amount(state) * request.workers * ((READ_SLOTS if read else SLOTS) + SLOTS * copies)
 
 
 # ── data ──────────────────────────────────────────────────────────────────────────────────────
@@ -208,12 +212,12 @@ def _add_tiers(found: Mounted, request: Request) -> None:
         own += f"/$({TRIAL})"
         found.env.append(_label(TRIAL, "batch.kubernetes.io/job-completion-index"))
     if tiers.local is not None:
-        found.add("checkpoints-local", tiers.local.path, _local_source(job))
-        found.variable("HOLDFAST_CHECKPOINT_LOCAL", f"{tiers.local.path}/{own}")
+        found.add("checkpoints-local", tiers.local.mount, _local_source(job))
+        found.variable("HOLDFAST_CHECKPOINT_LOCAL", f"{tiers.local.mount}/{own}")
     if tiers.shared is not None:
         claim = {"persistentVolumeClaim": {"claimName": tiers.shared.pvc}}
-        found.add("checkpoints-shared", tiers.shared.path, claim)
-        found.variable("HOLDFAST_CHECKPOINT_SHARED", f"{tiers.shared.path}/{own}")
+        found.add("checkpoints-shared", tiers.shared.mount, claim)
+        found.variable("HOLDFAST_CHECKPOINT_SHARED", f"{tiers.shared.mount}/{own}")
     if tiers.archive is not None:
         place = f"{tiers.archive.url.rstrip('/')}/{own}"
         found.variable("HOLDFAST_CHECKPOINT_ARCHIVE", place)

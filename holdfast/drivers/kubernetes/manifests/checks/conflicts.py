@@ -148,8 +148,15 @@ def _ports(request: Request) -> Iterator[Error]:
             "network.ports.stores",
             f"port {ports.agent} is one of the {STORES} from {ports.stores} on, which stores use",
         )
+    if ports.storage in (ports.agent, *stores):
+        other = "agent" if ports.storage == ports.agent else "stores"
+        yield _clash(
+            "network.ports.storage",
+            f"network.ports.{other}",
+            f"port {ports.storage} is taken by that: one port has one listener",
+        )
     for taken in (CONTROLLER_PORT, METRICS_PORT):
-        if request.job.network.host and taken in (ports.agent, *stores):
+        if request.job.network.host and taken in (ports.agent, ports.storage, *stores):
             yield Error(
                 "settings-conflict",
                 f"network.ports: {taken} is the controller's",

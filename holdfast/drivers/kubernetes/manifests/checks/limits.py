@@ -69,6 +69,19 @@ LIMITS: dict[str, Limit] = {
     "resources.state": AGENTS,
     "network.ports.agent": AGENTS,
     "network.ports.stores": AGENTS,
+    "network.ports.storage": AGENTS,
+    "recovery.mttf_h": AGENTS,
+    "checkpoints.start_from": AGENTS,
+    "checkpoints.local.every_s": AGENTS,
+    "checkpoints.local.keep": AGENTS,
+    "checkpoints.local.max_bytes_per_s": AGENTS,
+    "checkpoints.shared.every_s": AGENTS,
+    "checkpoints.shared.keep": AGENTS,
+    "checkpoints.shared.max_bytes_per_s": AGENTS,
+    "checkpoints.archive.every_s": AGENTS,
+    "checkpoints.archive.golden_every_steps": AGENTS,
+    "checkpoints.archive.keep": AGENTS,
+    "checkpoints.archive.max_bytes_per_s": AGENTS,
     "network.ports.rendezvous": Limit(
         EVERYWHERE - managed() - plain("mpijob", "trainjob"),
         "agents, mpirun and Trainer each have a port of their own for it",
@@ -120,7 +133,10 @@ LIMITS: dict[str, Limit] = {
 
 FROM_FILE = frozenset(
     ("args", "env", "image.python", "workers_per_node", "warm", "snapshots", "recovery", "logs",
-     "resources.state", "network.ports.stores", "elasticity", "clusters")
+     "resources.state", "network.ports.stores", "network.ports.storage", "elasticity", "clusters",
+     "checkpoints.start_from",
+     *(f"checkpoints.{tier}.{key}" for tier in ("local", "shared", "archive")
+       for key in ("every_s", "keep", "max_bytes_per_s")), "checkpoints.archive.golden_every_steps")
 )  # fmt: skip
 """Settings that agents, controller or federation read from the job file, so that no manifest shows
 them."""

@@ -17,10 +17,37 @@ def problems(request: Request) -> Iterator[Error]:
     for folder, paths in places.items():
         if len(paths) > 1 or folder in OURS:
             yield _taken(folder, [*paths, *(["Holdfast's own"] if folder in OURS else [])])
+    yield from _tiers(request.job)
     for path, names in _named(request.job).items():
         for name, count in Counter(names).items():
             if count > 1:
                 yield _twice(path, name)
+
+
+def _tiers(job: Job) -> Iterator[Error]:
+    """What a laptop needs not to say, and a cluster does."""
+    local, shared = job.checkpoints.local, job.checkpoints.shared
+    if local is not None and local.host_path is None and local.pvc_class is None:
+        yield _nowhere("checkpoints.local", "host_path or pvc_class")
+    if shared is not None and shared.pvc is None:
+        yield _nowhere("checkpoints.shared", "pvc")
+    for path, tier in (("checkpoints.local.path", local), ("checkpoints.shared.path", shared)):
+        if tier is not None and not tier.mount.startswith("/"):
+            yield Error(
+                "settings-conflict",
+                f"{path}: {tier.mount} is not absolute",
+                why="in a pod there is no folder of the job file to start from",
+                help=f"give {path} an absolute folder, or leave it out in the file for the cluster",
+            )
+
+
+def _nowhere(path: str, keys: str) -> Error:
+    return Error(
+        "settings-conflict",
+        f"{path}: nothing says what is mounted there",
+        why="on a cluster a folder is on a volume",
+        help=f"add {keys} to {path}",
+    )
 
 
 def mounts(job: Job) -> dict[str, list[str]]:
@@ -28,8 +55,8 @@ def mounts(job: Job) -> dict[str, list[str]]:
     wanted = [(f"secrets[{i}].path", s.path) for i, s in enumerate(job.secrets)]
     wanted += [(f"datasets[{i}].path", d.path) for i, d in enumerate(job.datasets) if not d.url]
     tiers = job.checkpoints
-    wanted += [("checkpoints.local.path", tiers.local.path)] if tiers.local else []
-    wanted += [("checkpoints.shared.path", tiers.shared.path)] if tiers.shared else []
+    wanted += [("checkpoints.local.path", tiers.local.mount)] if tiers.local else []
+    wanted += [("checkpoints.shared.path", tiers.shared.mount)] if tiers.shared else []
     found: dict[str, list[str]] = {}
     for path, folder in wanted:
         if folder is not None:

@@ -20,7 +20,7 @@ def _storage(request: Request) -> list[Body]:
     shared = request.job.checkpoints.shared
     journal = request.job.kubernetes.journal
     found = []
-    if shared is not None and shared.storage_class is not None:
+    if shared is not None and shared.storage_class is not None and shared.pvc is not None:
         found.append(_claim(request, shared, "ReadWriteMany"))
     if request.managed and journal is not None and journal.storage_class is not None:
         found.append(_claim(request, journal, journal.access_mode))
@@ -28,6 +28,7 @@ def _storage(request: Request) -> list[Body]:
 
 
 def _claim(request: Request, said: SharedTier | JournalClaim, mode: str) -> Body:
+    assert said.pvc is not None, "checked before anything is rendered"
     spec = {
         "accessModes": [mode],
         "storageClassName": said.storage_class,

@@ -1,0 +1,193 @@
+"""The storage process: `python -m holdfast.agent.storage FD PARENT`, started by the agent.
+
+One loop looks at all boards and cells many times a second, which costs next to nothing while
+nothing changes, and leaves the work to threads: checksums, the network and disks do not hold the
+interpreter's lock. It is of low priority, dies with its agent, and ends loudly when anything of it
+fails: the agent then starts another, which finds everything again.
+"""
+
+import contextlib
+import ctypes
+import os
+import platform
+import select
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from holdfast.agent import processes
+from holdfast.agent.storage import haste, words
+from holdfast.agent.storage.channel import key_of
+from holdfast.agent.storage.keeping import Keeping
+from holdfast.agent.storage.pushing import Pushing, pool_for
+from holdfast.agent.storage.saving import Saving, asked, passed
+from holdfast.agent.storage.sealing import Sealing
+from holdfast.checkpoint.arena import Arena, Part
+from holdfast.checkpoint.board import Board, Roster
+from holdfast.checkpoint.key import Key
+
+LOOK_S = 0.02
+LOOK_ANYWAY_S = 0.1  # what was begun may be over, or due again
+NICE = 5
+_IOPRIO_SET = {"x86_64": 251, "aarch64": 30}  # numbers of the system call
+_BEST_EFFORT_LAST = 2 << 13 | 7
+
+
+def main() -> None:
+    """Serve until the agent is gone."""
+    processes.die_with_parent(int(sys.argv[2]), signal.SIGKILL)
+    for sig in (signal.SIGTERM, signal.SIGINT):  # the agent says when; it may need us to the end
+        signal.signal(sig, signal.SIG_IGN)
+    threading.excepthook = _die_loudly
+    _step_back()
+    sock = socket.socket(fileno=int(sys.argv[1]))
+    setup = words.receive_order(sock)
+    if not isinstance(setup, words.Setup):
+        sys.exit("the agent was gone before it said what to do")
+    Storage(setup, sock).serve()
+
+
+class Storage:
+    """Everything this process looks after."""
+
+    def __init__(self, setup: words.Setup, sock: socket.socket) -> None:
+        self._sock = sock
+        self._setup = setup
+        self._boards = [Board(fd) for fd in setup.boards]
+        self._arenas = [Arena(fd) for fd in setup.arenas]
+        key = key_of(Path(setup.token_file).read_text().strip())
+        self._sealing = Sealing([Arena(fd) for fd in setup.arenas])
+        keeping = Keeping([Arena(fd) for fd in setup.arenas], self._boards, key)
+        listener = socket.socket(fileno=setup.listener)
+        self._server = threading.Thread(target=keeping.serve, args=(listener,), daemon=True)
+        pool = pool_for(setup.arenas)
+        pairs = zip((Arena(fd) for fd in setup.arenas), self._boards, strict=True)
+        self._pushing = [Pushing(arena, board, key, pool) for arena, board in pairs]
+        self._saving = [
+            Saving(place, setup.job, self._boards, self._tell) for place in setup.places
+        ]
+        self._rosters: list[tuple[int, Roster | None]] = [(0, None)] * len(setup.arenas)
+        own = (Part.SHARED, Part.PRIVATE)
+        self._watched = [c for arena in self._arenas for part in own for c in arena.cells(part)]
+        self._stamps: list[bytes] = []
+        self._look_at = 0.0
+        self._warning: words.Warn | None = None
+        self._taken: tuple[Key, float] | None = None  # urgent snapshot, when it was first seen
+        self._released: Key | None = None
+        self._settled: Key | None = None
+        self._asked: dict[Key, int] = {}  # snapshots for durable tiers that are not settled yet
+
+    def serve(self) -> None:
+        """Until the agent is gone."""
+        self._server.start()
+        if self._saving:
+            threading.Thread(target=self._tell_attempt, daemon=True).start()
+        while True:
+            readable, _, _ = select.select([self._sock], [], [], LOOK_S)
+            if readable and not self._obey():
+                os._exit(0)
+            if self._changed() or time.monotonic() >= self._look_at:
+                self._look_at = time.monotonic() + LOOK_ANYWAY_S
+                self._look()
+
+    def _changed(self) -> bool:
+        """Whether a worker has done anything since the last look."""
+        before = self._stamps
+        self._stamps = [cell.stamp() for cell in self._watched]
+        return self._stamps != before
+
+    def _tell(self, news: words.AnyNews) -> None:
+        with contextlib.suppress(OSError):  # the agent is gone, and so are we at once
+            words.send(self._sock, news)
+
+    def _tell_attempt(self) -> None:
+        """The disk of a node says nothing about others, but is better than nothing."""
+        self._tell(words.Found(attempt=max(one.newest_attempt() for one in self._saving)))
+
+    def _obey(self) -> bool:
+        order = words.receive_order(self._sock)
+        if isinstance(order, words.Warn):
+            self._warning = order if order.within_s > 0 else None
+            self._taken = None
+        return order is not None
+
+    # ── looking ──
+
+    def _look(self) -> None:
+        rosters = [self._roster(rank) for rank in range(len(self._boards))]
+        self._sealing.look()
+        for pushing, roster in zip(self._pushing, rosters, strict=True):
+            if roster is not None:
+                pushing.look(roster)
+        known = [roster for roster in rosters if roster is not None]
+        if len(known) < len(rosters):
+            return
+        if self._saving:
+            self._look_at_tiers(known)
+        if self._warning is not None:
+            self._look_for_safety(self._warning, known)
+
+    def _roster(self, rank: int) -> Roster | None:
+        """What the worker said about itself; read again only when it has said something new."""
+        board, (seen, roster) = self._boards[rank], self._rosters[rank]
+        count = board.roster_count
+        if count != seen or (count and roster is None):
+            roster = board.roster()
+            self._rosters[rank] = (count, roster)
+        return roster
+
+    def _look_at_tiers(self, rosters: Sequence[Roster]) -> None:
+        for saving in self._saving:
+            saving.look(self._arenas, rosters)
+        attempt = rosters[0].attempt
+        present = {key: tiers for key, tiers in self._asked.items() if key.attempt == attempt}
+        self._asked = present | asked(self._arenas, attempt)
+        released = passed(self._asked, {one.tier: one.read for one in self._saving})
+        if released is not None and released != self._released:
+            self._released = released
+            for board in self._boards:
+                board.release(released)
+        settled = passed(self._asked, {one.tier: one.settled for one in self._saving})
+        if settled is not None:
+            self._asked = {key: tiers for key, tiers in self._asked.items() if key > settled}
+            self._settle(settled)
+
+    def _settle(self, key: Key) -> None:
+        if key != self._settled:
+            self._settled = key
+            self._tell(words.Settled(attempt=key.attempt, step=key.step))
+
+    def _look_for_safety(self, order: words.Warn, rosters: Sequence[Roster]) -> None:
+        key = haste.urgent_key(self._arenas, rosters[0].attempt)
+        if key is None:
+            return
+        if self._taken is None or self._taken[0] != key:
+            self._taken = (key, time.monotonic())
+        where = haste.in_tiers(key, order, {one.tier: one.committed for one in self._saving})
+        if where is None and not order.job_ends and self._setup.copies:
+            taken_s = time.monotonic() - self._taken[1]
+            where = haste.in_memory(key, self._arenas, self._boards, rosters, taken_s)
+        if where is not None:
+            self._warning = None
+            self._tell(words.Safe(attempt=key.attempt, step=key.step, where=where))
+
+
+def _step_back() -> None:
+    """Training comes first, on the processor and on disks."""
+    os.nice(NICE)
+    number = _IOPRIO_SET.get(platform.machine())
+    if number is not None:
+        ctypes.CDLL(None).syscall(number, 1, 0, _BEST_EFFORT_LAST)
+
+
+def _die_loudly(args: threading.ExceptHookArgs) -> None:
+    threading.__excepthook__(args)
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,125 @@
+"""The agent's end of its storage process: start it, tell it, hear from it, start it again.
+
+The listening socket, arenas and boards are the agent's, so a storage process may die at any moment
+without anybody but the log noticing: the next one finds everything where it was.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+
+from holdfast.agent import processes
+from holdfast.agent.notes import note
+from holdfast.agent.storage import words
+
+FIRST_DELAY_S = 0.1
+LAST_DELAY_S = 10.0
+STEADY_S = 30.0  # one that lived for this long died of something new
+
+
+class StorageHandle:
+    """One storage process at a time, from `open` to `close`."""
+
+    def __init__(
+        self,
+        setup: words.Setup,
+        environment: Mapping[str, str],
+        on_news: Callable[[words.AnyNews], None],
+    ) -> None:
+        self._setup = setup
+        self._environment = environment
+        self._on_news = on_news
+        self._sock: socket.socket | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._closed = False
+        self._delay = FIRST_DELAY_S
+        self._started_at = 0.0
+        self._warning: words.Warn | None = None
+
+    def open(self) -> None:
+        """Start it."""
+        if self._closed:
+            return
+        self._started_at = asyncio.get_running_loop().time()
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        fds = [theirs.fileno(), self._setup.listener, *self._setup.arenas, *self._setup.boards]
+        command = [sys.executable, "-m", "holdfast.agent.storage"]
+        self._process = subprocess.Popen(
+            [*command, str(theirs.fileno()), str(os.getpid())],
+            env=dict(self._environment),
+            pass_fds=fds,
+            stdin=subprocess.DEVNULL,
+            process_group=0,
+        )
+        theirs.close()
+        self._sock = ours
+        asyncio.get_running_loop().add_reader(ours, self._readable)
+        self._tell(self._setup)
+        if self._warning is not None:
+            self._tell(self._warning)
+
+    @property
+    def started(self) -> bool:
+        """Whether it was ever started."""
+        return self._process is not None
+
+    @property
+    def pid(self) -> int:
+        """Its process id; 0 while there is none."""
+        running = self._process is not None and self._process.returncode is None
+        return self._process.pid if self._process is not None and running else 0
+
+    def warn(self, warning: words.Warn) -> None:
+        """Pass a warning on; to the next one, too, should this one die."""
+        self._warning = warning
+        self._tell(warning)
+
+    def reaped(self, death: processes.Death) -> None:
+        """It has ended and was waited for: start another, later and later if that goes on."""
+        assert self._process is not None
+        self._process.returncode = death.exit_code if death.signal is None else -death.signal
+        self._hang_up()
+        if self._closed:
+            return
+        loop = asyncio.get_running_loop()
+        if loop.time() - self._started_at > STEADY_S:
+            self._delay = FIRST_DELAY_S
+        note(f"agent: the storage process has died; another starts in {self._delay:g} s")
+        loop.call_later(self._delay, self.open)
+        self._delay = min(2 * self._delay, LAST_DELAY_S)
+
+    def close(self) -> None:
+        """End it; nothing it does is worth waiting for."""
+        self._closed = True
+        self._hang_up()
+        if self.pid:
+            processes.signal_one(self.pid, signal.SIGKILL)
+
+    def _tell(self, word: words.AnyOrder) -> None:
+        if self._sock is not None:
+            with contextlib.suppress(OSError):  # it has just died; `reaped` follows
+                words.send(self._sock, word)
+
+    def _readable(self) -> None:
+        while self._sock is not None:
+            try:
+                news = words.receive_news(self._sock)
+            except BlockingIOError:
+                return
+            except ConnectionResetError:
+                news = None
+            if news is None:
+                self._hang_up()
+                return
+            self._on_news(news)
+
+    def _hang_up(self) -> None:
+        if self._sock is not None:
+            asyncio.get_running_loop().remove_reader(self._sock)
+            self._sock.close()
+            self._sock = None

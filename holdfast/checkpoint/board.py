@@ -1,0 +1,208 @@
+"""What a worker and the storage process of its node tell each other: one page of shared memory.
+
+The board of a local rank outlives its workers, like the arena. Each word has one writer and is an
+aligned 8-byte store, so it is seen whole. Pairs that belong together are written between two
+counts (odd while that goes on), and read until both counts agree.
+
+    worker  → storage   who it is, where it stands, which ranks keep its copies and where they are
+    storage → worker    what may be overwritten, what is safe elsewhere, what saving costs,
+                        that the node is about to go
+"""
+
+import mmap
+import os
+import struct
+import time
+from enum import IntEnum, IntFlag
+from typing import NamedTuple
+
+import msgspec
+import xxhash
+
+from holdfast.checkpoint.key import Key
+
+BOARD_BYTES = 64 * 1024
+_TEXT_AT = 1024
+_TEXT_HEAD = struct.Struct("<QQ")  # length, checksum
+_PAIR = struct.Struct("<qq")
+_NO_KEY = Key(-1, -1)
+
+
+class Tier(IntEnum):
+    """Where durable copies are kept, the quickest first."""
+
+    LOCAL = 0
+    SHARED = 1
+    ARCHIVE = 2
+
+
+class Flag(IntFlag):
+    """What is to become of a snapshot; the same on all ranks. Stored in the header of its cells."""
+
+    LOCAL = 1 << Tier.LOCAL
+    SHARED = 1 << Tier.SHARED
+    ARCHIVE = 1 << Tier.ARCHIVE
+    URGENT = 8  # a node is about to go: before anything else, without any limit of bandwidth
+    COPY = 16  # private parts go to the ranks that keep copies, by way of the storage processes
+
+
+class _Word(IntEnum):
+    """Index of each 8-byte word. A key takes three: its count, then attempt and step."""
+
+    URGENT = 0  # monotonic time until which this node lives; 0: nothing to fear
+    RELEASED = 1  # newest snapshot for durable tiers that is not read any more
+    COPIED = 4  # newest snapshot that is whole on every rank that keeps copies
+    ROSTER_COUNT = 7
+    TIERS = 8  # for each tier, four words: see `Saved`
+
+
+class Peer(msgspec.Struct, frozen=True):
+    """A rank that keeps a copy: where its agent listens, and which of its arenas takes it."""
+
+    rank: int
+    address: str  # HOST:PORT
+    local_rank: int
+
+
+class Roster(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker says about itself once it has a rank and knows what it continues from.
+
+    `parent` is what it restored (attempt, step), None when it began from nothing.
+    """
+
+    attempt: int
+    rank: int
+    world_size: int
+    local_world_size: int
+    parent: Key | None
+    peers: tuple[Peer, ...] = ()  # who keeps copies of this rank; empty: nobody, or gloo does it
+
+
+class Saved(NamedTuple):
+    """What is known of one durable tier."""
+
+    step: int = -1  # of the newest committed checkpoint; -1: none yet
+    at: float = 0.0  # monotonic, when the snapshot that it holds was taken up; 0: none yet
+    seconds: float = 0.0  # that the last save took, start to commit; 0: none yet
+    failures: int = 0  # in a row
+
+
+class Board:
+    """One mapped board; the same class for both sides."""
+
+    def __init__(self, fd: int) -> None:
+        if os.fstat(fd).st_size < BOARD_BYTES:
+            os.ftruncate(fd, BOARD_BYTES)
+        self._map = mmap.mmap(fd, BOARD_BYTES)
+        view = memoryview(self._map)
+        self._ints = view.cast("q")
+        self._floats = view.cast("d")
+
+    @staticmethod
+    def create() -> int:
+        """A new, empty board as a memfd; it vanishes with its last holder."""
+        fd = os.memfd_create("holdfast-board", os.MFD_CLOEXEC)
+        os.ftruncate(fd, BOARD_BYTES)
+        board = Board(fd)
+        board.release(None)
+        board.copied(None)
+        for tier in Tier:
+            board.saved(tier, Saved())
+        board.close()
+        return fd
+
+    def close(self) -> None:
+        """Unmap; the memory stays while another process maps it."""
+        self._ints.release()
+        self._floats.release()
+        self._map.close()
+
+    # ── written by the worker ──
+
+    def introduce(self, roster: Roster) -> None:
+        """Say who this worker is. Raises `ValueError` for a roster that does not fit."""
+        text = msgspec.json.encode(roster)
+        if len(text) > BOARD_BYTES - _TEXT_AT - _TEXT_HEAD.size:
+            raise ValueError(f"a roster of {len(text)} bytes")
+        start = _TEXT_AT + _TEXT_HEAD.size
+        self._map[start : start + len(text)] = text
+        _TEXT_HEAD.pack_into(self._map, _TEXT_AT, len(text), xxhash.xxh3_64_intdigest(text))
+        self._ints[_Word.ROSTER_COUNT] += 1
+
+    @property
+    def roster_count(self) -> int:
+        """Grows with every new roster: cheap to look at."""
+        return self._ints[_Word.ROSTER_COUNT]
+
+    def roster(self) -> Roster | None:
+        """The last roster; None while there is none or it is just being written."""
+        length, checksum = _TEXT_HEAD.unpack_from(self._map, _TEXT_AT)
+        start = _TEXT_AT + _TEXT_HEAD.size
+        text = self._map[start : start + min(length, BOARD_BYTES - start)]
+        if length == 0 or xxhash.xxh3_64_intdigest(text) != checksum:
+            return None
+        return msgspec.json.decode(text, type=Roster)
+
+    # ── written by the storage process ──
+
+    def warn(self, deadline: float) -> None:
+        """The node lives until this monotonic time, or (0) for good."""
+        self._floats[_Word.URGENT] = deadline
+
+    @property
+    def urgent(self) -> bool:
+        """Whether the node is about to go."""
+        return self._floats[_Word.URGENT] > time.monotonic()
+
+    def release(self, key: Key | None) -> None:
+        """Snapshots for durable tiers up to this one are saved or given up: not read any more."""
+        self._put(_Word.RELEASED, key)
+
+    @property
+    def released(self) -> Key | None:
+        """The newest snapshot for durable tiers that may be overwritten.
+
+        The worker leaves the cells of a newer one alone from the moment it is written, so that it
+        need not be caught in time.
+        """
+        return self._get(_Word.RELEASED)
+
+    def copied(self, key: Key | None) -> None:
+        """This snapshot of the rank is whole with all its peers."""
+        self._put(_Word.COPIED, key)
+
+    @property
+    def newest_copied(self) -> Key | None:
+        """The newest snapshot that all peers have."""
+        return self._get(_Word.COPIED)
+
+    def saved(self, tier: Tier, saved: Saved) -> None:
+        """How saving to this tier goes."""
+        word = _Word.TIERS + len(Saved._fields) * tier
+        self._floats[word + 1] = saved.at
+        self._floats[word + 2] = saved.seconds
+        self._ints[word + 3] = saved.failures
+        self._ints[word] = saved.step
+
+    def of_tier(self, tier: Tier) -> Saved:
+        """How saving to this tier goes."""
+        word = _Word.TIERS + len(Saved._fields) * tier
+        ints, floats = self._ints, self._floats
+        return Saved(ints[word], floats[word + 1], floats[word + 2], ints[word + 3])
+
+    def _put(self, word: _Word, key: Key | None) -> None:
+        count = self._ints[word] // 2 * 2
+        self._ints[word] = count + 1
+        _PAIR.pack_into(self._map, 8 * (word + 1), *(key or _NO_KEY))
+        self._ints[word] = count + 2
+
+    def _get(self, word: _Word) -> Key | None:
+        while True:
+            before = self._ints[word]
+            key = Key(*_PAIR.unpack_from(self._map, 8 * (word + 1)))
+            if before % 2 == 0 and self._ints[word] == before:
+                return None if key == _NO_KEY else key
+            if before % 2 == 1:  # the writer died in between, or is about to finish
+                time.sleep(0.001)
+                if self._ints[word] == before:
+                    return None

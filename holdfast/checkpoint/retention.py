@@ -1,0 +1,40 @@
+"""Which checkpoints are kept: the newest few, then fewer and fewer, and what has a name.
+
+The newest `newest` are kept for a quick return. Before these the ages, in steps, are cut into spans
+that double in length, and of each span the oldest checkpoint stays: a history of a few dozen
+however long the job runs, in which there is always one from before a fault that shows late. Keeping
+the oldest and not the newest of a span is what makes this hold when it is applied after every save:
+it is the next to move into the following span.
+
+Never to go: one with a name, the last two, and the newest that lies before `below`, which is where
+the job returns to when what came after turned out to be poison.
+"""
+
+from collections.abc import Collection, Iterable
+
+from holdfast.checkpoint.key import Key
+from holdfast.checkpoint.lineage import newest_first
+
+LEAST = 2  # an older one may be referred to by a save that is just under way
+
+
+def kept(
+    keys: Iterable[Key], *, newest: int, named: Collection[Key] = (), below: int | None = None
+) -> frozenset[Key]:
+    """Those of `keys`, all of them good, that stay."""
+    ordered = newest_first(keys)
+    first = max(newest, LEAST)
+    stay = {*ordered[:first], *(key for key in ordered if key in named)}
+    if below is not None:
+        stay.update([key for key in ordered if key.step < below][:1])
+    stay.update(_thinned(ordered, first))
+    return frozenset(stay)
+
+
+def _thinned(ordered: list[Key], first: int) -> Iterable[Key]:
+    if len(ordered) <= first:
+        return []
+    last = ordered[0].step
+    unit = max(1, last - ordered[first - 1].step)
+    spans = {((last - key.step) // unit).bit_length(): key for key in ordered[first:]}
+    return spans.values()  # the oldest of each, because it comes last

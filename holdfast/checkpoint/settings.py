@@ -1,0 +1,52 @@
+"""What a job says about its checkpoints, as the agent passes it on in HOLDFAST_CHECKPOINTS."""
+
+import os
+from collections.abc import Mapping
+
+import msgspec
+
+from holdfast.checkpoint.board import Tier
+
+VARIABLE = "HOLDFAST_CHECKPOINTS"
+PLACES = {
+    Tier.LOCAL: "HOLDFAST_CHECKPOINT_LOCAL",
+    Tier.SHARED: "HOLDFAST_CHECKPOINT_SHARED",
+    Tier.ARCHIVE: "HOLDFAST_CHECKPOINT_ARCHIVE",
+}
+
+
+class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How often one tier gets a checkpoint. Nothing given: by measured cost and failure rate."""
+
+    every_s: float | None = None
+    every_steps: int | None = None  # besides: at each multiple of this
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What concerns the workers. A tier without a rule is not used."""
+
+    local: Rule | None = None
+    shared: Rule | None = None
+    archive: Rule | None = None
+    copies: int = 1  # nodes that keep a copy of a rank's private part, besides its own
+    mttf_s: float | None = None  # mean time between failures of the job; None: not known
+
+    def rule(self, tier: Tier) -> Rule | None:
+        """The rule of this tier."""
+        return (self.local, self.shared, self.archive)[tier]
+
+    @property
+    def tiers(self) -> tuple[Tier, ...]:
+        """Those in use, the quickest first."""
+        return tuple(tier for tier in Tier if self.rule(tier) is not None)
+
+
+def settings_in(environ: Mapping[str, str] = os.environ) -> Settings:
+    """The settings of this worker; of no durable tier where nothing is said."""
+    text = environ.get(VARIABLE)
+    return Settings() if text is None else msgspec.json.decode(text, type=Settings)
+
+
+def place_in(tier: Tier, environ: Mapping[str, str] = os.environ) -> str | None:
+    """Where this tier keeps the job's checkpoints: a folder or a URL."""
+    return environ.get(PLACES[tier])

@@ -1,0 +1,127 @@
+"""Where durable checkpoints are kept: a folder, or an object store behind a URL.
+
+Both are one small protocol, so that everything above knows neither. `open_store` takes a path,
+`file://` or any URL that fsspec knows; only then its client is imported.
+
+Every failure becomes an `Error` with one of five slugs, because those are the answers a person can
+give: make room, give rights, mend the network, correct the place, look for the file.
+"""
+
+import re
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+from holdfast.errors import Error
+
+UNFINISHED = ".part"  # suffix of a file that is being written
+_SEGMENT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
+
+
+class Upload(Protocol):
+    """A file that is being written."""
+
+    def write(self, data: bytes | memoryview) -> None:
+        """The next bytes; taken over before this returns."""
+
+
+class Store(Protocol):
+    """One place. Names are paths from there with `/`. All methods may be called by any thread.
+
+    Raise `Error`: storage-full, storage-denied, storage-unreachable, storage-missing.
+    """
+
+    where: str  # for people
+
+    def list(self, folder: str) -> list[str]:
+        """Names of what is in a folder, `""` for the place itself, sorted; [] if there is none."""
+
+    def size(self, name: str) -> int | None:
+        """Bytes of a file; None if there is none."""
+
+    def read(self, name: str, at: int = 0, length: int | None = None) -> bytes:
+        """The bytes of a file from `at` on, to its end or exactly `length`."""
+
+    def read_into(self, name: str, at: int, target: memoryview) -> None:
+        """Fill `target` with the bytes of a file from `at` on."""
+
+    def put(self, name: str, data: bytes) -> None:
+        """Write a file at once: when this returns it is durable; never a part of it is seen."""
+
+    def create(self, name: str) -> AbstractContextManager[Upload]:
+        """Write a large file. Left without an exception it is durable; with one, as if never
+        begun."""
+
+    def remove(self, name: str) -> None:
+        """Remove a file, and its folder with the last one. Fine if it is not there."""
+
+
+def open_store(place: str, *, options: dict[str, Any] | None = None) -> Store:
+    """The store at a path or URL; `options` are those of fsspec's filesystem for the URL.
+
+    Raises `Error` storage-place for what is no place. Nothing is read or made there yet.
+    """
+    scheme, separator, rest = place.partition("://")
+    if not separator or scheme == "file":
+        from holdfast.checkpoint.folder import FolderStore
+
+        return FolderStore(rest if separator else place)
+    from holdfast.checkpoint.objects import ObjectStore
+
+    return ObjectStore(place, options or {})
+
+
+def require_name(name: str) -> str:
+    """The name itself, if it cannot lead out of its place. Raises ValueError."""
+    if not all(_SEGMENT.fullmatch(segment) for segment in name.split("/")):
+        raise ValueError(f"{name!r} is no name of a file in a store")
+    return name
+
+
+def full(where: str, name: str, why: str) -> Error:
+    """No room, or a quota is used up."""
+    return Error(
+        "storage-full",
+        f"{where}: no room for {name}",
+        why=why,
+        help="holdfast checkpoint prune   (or fewer in `keep`, or more room)",
+    )
+
+
+def denied(where: str, name: str, why: str) -> Error:
+    """Somebody has to give rights."""
+    return Error(
+        "storage-denied",
+        f"{where}: {name} is refused",
+        why=why,
+        help="see that the job's account or user may list, read, write and remove there",
+    )
+
+
+def unreachable(where: str, name: str, why: str) -> Error:
+    """It does not answer, or answers with errors."""
+    return Error(
+        "storage-unreachable",
+        f"{where}: {name} cannot be reached",
+        why=why,
+        help="see that the storage is up; saving is tried again by itself",
+    )
+
+
+def missing(where: str, name: str, why: str) -> Error:
+    """Not there, or not all of it."""
+    return Error(
+        "storage-missing",
+        f"{where}: {name} is not there",
+        why=why,
+        help=f"holdfast checkpoint list --at {where}",
+    )
+
+
+def unusable(place: str, why: str) -> Error:
+    """Not a place at all."""
+    return Error(
+        "storage-place",
+        f"{place} is no place for checkpoints",
+        why=why,
+        help="give a folder, or a URL such as s3://bucket/prefix",
+    )

@@ -1,0 +1,65 @@
+"""What the controller knows of durable checkpoints, and what follows when one of them is poison.
+
+Only books are kept here: saving needs no orders. The exception is a job that fails twice in the
+same way after going on from the same place: then it has to go on from an older one.
+"""
+
+from holdfast.controller import incidents
+from holdfast.controller.policies import poison
+from holdfast.controller.state import State, TierRecord, Trial
+from holdfast.events import CheckpointCommitted, CheckpointFailed, Diagnosed
+
+COMMITTED_MAX = 512  # steps remembered
+
+
+def committed(state: State, event: CheckpointCommitted) -> None:
+    """A checkpoint counts."""
+    tier = state.tiers.setdefault(event.tier, TierRecord())
+    if (tier.attempt, tier.step) == (event.attempt, event.step):
+        return  # told again by a storage process that was started anew
+    if tier.step is not None:
+        tier.every_s = round(state.now - tier.at, 3)
+    tier.attempt, tier.step, tier.at = event.attempt, event.step, state.now
+    tier.seconds, tier.bytes, tier.name = event.seconds, event.bytes, event.name
+    tier.commits_count += 1
+    tier.failures, tier.why = 0, ""
+    state.committed.append(event.step)
+    del state.committed[:-COMMITTED_MAX]
+
+
+def failed(state: State, event: CheckpointFailed) -> None:
+    """A save did not come to its end. What was committed before stays."""
+    tier = state.tiers.setdefault(event.tier, TierRecord())
+    tier.failures_count += max(1, event.failures - tier.failures)
+    tier.failures, tier.why = event.failures, event.why
+    incidents.note(state, "CheckpointFailed", f"{event.tier}: {event.why}")
+
+
+def trial(state: State, verdict: Diagnosed) -> Trial:
+    """How the attempt that has just been stopped ended."""
+    failure = verdict.signature or verdict.cause
+    return Trial(state.restored or 0, failure, state.reached)
+
+
+def roll_back(state: State, now: Trial, *, last_chance: bool) -> bool:
+    """Whether the next attempt goes on from an older checkpoint: the newest that is known, and not
+    from a snapshot in memory, which may be only a step older and no better.
+
+    `last_chance`: the job would end otherwise; it gets this chance once for each failure.
+    """
+    suspected = poison.suspected(state.last_trial, now)
+    spent = state.rolled_back == now.failure
+    older = poison.way_back(state.committed, now.restored)
+    if older is None or not (suspected or last_chance) or (last_chance and spent):
+        return False
+    state.restore_below, state.rolled_back = older + 1, now.failure
+    state.poison_step = max(now.restored, now.step or 0)
+    why = f"step {now.restored} was gone on from and failed in the same way again: {now.failure}"
+    incidents.note(state, "RollBack", f"{why}; step {older} or an older one is next")
+    return True
+
+
+def passed(state: State) -> None:
+    """Once training is past the place, what it saves may be used whatever its step."""
+    if state.poison_step is not None and (state.reached or 0) > state.poison_step:
+        state.restore_below = state.poison_step = None

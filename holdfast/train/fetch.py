@@ -1,0 +1,139 @@
+"""Getting what each rank wants to read to it, from whichever ranks can read it.
+
+Every rank says what it wants and from whom; then all walk the same list in the same order, so much
+of it at a time that the memory for it stays small, and each sends what it is asked for. A reader
+that comes upon damage sends what it has all the same and tells everybody afterwards: a walk that is
+left early would leave the others waiting.
+"""
+
+import logging
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+import torch
+
+from holdfast.checkpoint.arena import Part
+from holdfast.checkpoint.contents import Ref
+from holdfast.checkpoint.pieces import Box
+from holdfast.errors import Error
+from holdfast.train.exchange import Exchange
+from holdfast.train.sources import Source
+
+logger = logging.getLogger(__name__)
+
+ROUND_BYTES = 256 << 20
+
+
+class Read(NamedTuple):
+    """One leaf, or a box of it, and what to do with its bytes."""
+
+    ref: Ref
+    box: Box | None
+    put: Callable[[torch.Tensor], Any]
+
+
+class _Asked(msgspec.Struct, frozen=True, array_like=True):
+    """What one rank asks of another."""
+
+    giver: int
+    rank: int
+    part: int
+    number: int
+    box: Box | None
+    length: int
+
+
+def fetch(source: Source, reads: Sequence[Read], exchange: Exchange | None, rank: int) -> str:
+    """Do all these reads, and those of the other ranks; what was wrong here, empty if nothing.
+
+    All ranks call this at the same time.
+    """
+    here: list[Read] = []
+    away: list[Read] = []
+    for read in reads:
+        holders = source.holders(read.ref)
+        (here if rank in holders else away).append(read)
+    trouble = [_read_here(source, read) for read in here]
+    if exchange is not None:
+        asked = [_ask(read, source.holders(read.ref), rank) for read in away]
+        trouble += _Walk(source, exchange, rank).go(away, asked)
+    return "; ".join(sorted({text for text in trouble if text}))
+
+
+def _ask(read: Read, holders: Sequence[int], rank: int) -> _Asked:
+    ref = read.ref
+    giver = holders[(rank + ref.number) % len(holders)]
+    return _Asked(giver, ref.rank, ref.part, ref.number, read.box, read_bytes(read))
+
+
+def read_bytes(read: Read) -> int:
+    """How many bytes a read gives."""
+    leaf = read.ref.leaf
+    if read.box is None:
+        return leaf.length
+    return leaf.length // math.prod(leaf.shape) * math.prod(read.box[1])
+
+
+def _read_here(source: Source, read: Read) -> str:
+    try:
+        read.put(source.read(read.ref, read.box))
+    except Error as error:
+        return f"{error.what}: {error.why}"
+    return ""
+
+
+class _Walk:
+    """One walk over everything that has to travel."""
+
+    def __init__(self, source: Source, exchange: Exchange, rank: int) -> None:
+        self._source = source
+        self._exchange = exchange
+        self._rank = rank
+        self._trouble: list[str] = []
+
+    def go(self, reads: Sequence[Read], asked: list[_Asked]) -> list[str]:
+        packed = self._exchange.gather_bytes(msgspec.msgpack.encode(asked))
+        table = [msgspec.msgpack.decode(one, type=list[_Asked]) for one in packed]
+        mine = iter(reads)
+        for some in _rounds((taker, one) for taker, listed in enumerate(table) for one in listed):
+            self._round(some, mine)
+        return self._trouble
+
+    def _round(self, some: Sequence[tuple[int, _Asked]], mine: Iterator[Read]) -> None:
+        arriving, works = [], []
+        for taker, one in some:
+            if taker == self._rank:
+                buffer = torch.empty(one.length, dtype=torch.uint8)
+                arriving.append((next(mine), buffer))
+                works.append(self._exchange.receive_from(one.giver, buffer))
+            elif one.giver == self._rank:
+                works.append(self._exchange.send_to(taker, self._give(one)))
+        for work in works:
+            work.wait()
+        for read, buffer in arriving:
+            read.put(buffer)
+
+    def _give(self, one: _Asked) -> torch.Tensor:
+        leaf = self._source.contents.leaf(one.rank, Part(one.part), one.number)
+        try:
+            return self._source.read(Ref(one.rank, Part(one.part), one.number, leaf), one.box)
+        except Error as error:
+            self._trouble.append(f"{error.what}: {error.why}")
+            return torch.zeros(one.length, dtype=torch.uint8)
+
+
+def _rounds(
+    walk: Iterable[tuple[int, _Asked]],
+) -> Iterator[list[tuple[int, _Asked]]]:
+    some: list[tuple[int, _Asked]] = []
+    total = 0
+    for taker, one in walk:
+        if some and total + one.length > ROUND_BYTES:
+            yield some
+            some, total = [], 0
+        some.append((taker, one))
+        total += one.length
+    if some:
+        yield some

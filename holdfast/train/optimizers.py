@@ -1,0 +1,97 @@
+"""An optimizer's state by the names of its parameters instead of their numbers.
+
+Numbers depend on how the parameters were listed; names mean the same for any number of ranks. The
+optimizer's own `state_dict()` and `load_state_dict()` do the work, so its hooks run as ever.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from holdfast.checkpoint.tensors import is_distributed, local_part
+
+Tree = dict[str, Any]
+Name = Callable[[torch.Tensor], str | None]
+
+
+def by_name(optimizer: Optimizer, name: Name) -> Tree:
+    """Its state now; a parameter without a name keeps its number."""
+    state = optimizer.state_dict()
+    names = _names(state, optimizer, name)
+    groups = [
+        {**group, "params": [names[n] for n in group["params"]]} for group in state["param_groups"]
+    ]
+    kept = {names.get(number, number): values for number, values in state["state"].items()}
+    return {**state, "state": kept, "param_groups": groups}
+
+
+def load(optimizer: Optimizer, state: Tree, name: Name) -> None:
+    """Put a state of `by_name` back. Its tensors are the parts that lie here, and are taken over.
+
+    Raises `ValueError` where the groups are not those of this optimizer.
+    """
+    now = optimizer.state_dict()
+    names = _names(now, optimizer, name)
+    numbers = {given: number for number, given in names.items()}
+    parameters = _parameters(now, optimizer)
+    groups = [
+        {**group, "params": [numbers[n] for n in group["params"]]}
+        for group in state["param_groups"]
+    ]
+    by_number = {
+        numbers.get(given, given): _shaped(values, parameters.get(numbers.get(given, given)))
+        for given, values in state["state"].items()
+    }
+    optimizer.load_state_dict({**state, "state": by_number, "param_groups": groups})
+    for number, parameter in parameters.items():
+        _restore_types(optimizer.state[parameter], by_number.get(number, {}))
+
+
+def _names(state: Tree, optimizer: Optimizer, name: Name) -> dict[Any, Any]:
+    return {n: name(p) or n for n, p in _parameters(state, optimizer).items()}
+
+
+def _parameters(state: Tree, optimizer: Optimizer) -> dict[Any, torch.Tensor]:
+    pairs = zip(state["param_groups"], optimizer.param_groups, strict=True)
+    return {
+        number: parameter
+        for packed, group in pairs
+        for number, parameter in zip(packed["params"], group["params"], strict=True)
+    }
+
+
+def _shaped(values: Any, parameter: Any) -> Any:
+    """The values of one parameter, sharded like it where they have its form."""
+    if not isinstance(values, dict) or not is_distributed(parameter):
+        return values
+    return {key: _like(value, parameter) for key, value in values.items()}
+
+
+def _like(value: Any, parameter: Any) -> Any:
+    here = local_part(parameter)
+    if not isinstance(value, torch.Tensor) or value.shape != here.shape or here.ndim == 0:
+        return value
+    return distributed_like(value.to(here.device), parameter)
+
+
+def distributed_like(local: torch.Tensor, parameter: Any) -> Any:
+    """This part as a DTensor that is sharded like `parameter`."""
+    from torch.distributed.tensor import DTensor
+
+    return DTensor.from_local(
+        local,
+        parameter.device_mesh,
+        parameter.placements,
+        run_check=False,
+        shape=parameter.shape,
+        stride=parameter.stride(),
+    )
+
+
+def _restore_types(loaded: Tree, saved: Tree) -> None:
+    """load_state_dict casts to the parameter's type; a wider state would lose its last bits."""
+    for name, value in saved.items():
+        if isinstance(value, torch.Tensor) and loaded[name].dtype != value.dtype:
+            loaded[name] = value.to(loaded[name].device)

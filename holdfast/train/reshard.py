@@ -1,0 +1,289 @@
+"""Turning a snapshot or checkpoint of any layout into the state of this rank in this layout.
+
+What is wanted is what `Tracked.capture` would give here: two trees, with the local part of every
+tensor. PyTorch's DefaultLoadPlanner, given the pieces of each tensor as its Metadata, says which
+box of which piece goes where. What belongs to a rank alone comes from the rank with the same
+number, or, where there were fewer, from that number modulo theirs. `Assembly` makes the trees with
+empty places and the list of reads that fill them; nothing of the objects themselves is touched, so
+that a source which turns out to be damaged leaves no trace.
+"""
+
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+
+from holdfast.checkpoint.codec import flatten, unflatten
+from holdfast.checkpoint.contents import RANDOM, Contents, Ref, buffers_of
+from holdfast.checkpoint.pieces import at_start
+from holdfast.checkpoint.tensors import is_leaf, local_part, view
+from holdfast.train.fetch import Read
+from holdfast.train.sources import Source
+from holdfast.train.tracked import Tracked, Tree
+
+_IGNORED = frozenset({"params", "initial_lr"})  # the second one is a scheduler's
+
+
+class MisfitError(Exception):
+    """It cannot be loaded here. `unclear`: because it does not say what is a part of what."""
+
+    def __init__(self, why: str, *, unclear: bool = False) -> None:
+        super().__init__(why)
+        self.unclear = unclear
+
+
+class _Later:
+    """A leaf whose bytes are still to be read."""
+
+    def __init__(self, ref: Ref) -> None:
+        self._leaf = at_start(ref.leaf)
+        self._memory = bytearray(ref.leaf.length)
+
+    def put(self, data: torch.Tensor) -> None:
+        if data.numel():
+            self._memory[:] = data.numpy().tobytes()
+
+    @property
+    def value(self) -> Any:
+        return view(self._leaf, memoryview(self._memory))
+
+
+class _Want(NamedTuple):
+    """A tensor of which a part is wanted: `like` says by its sharding which, `into` takes it."""
+
+    like: torch.Tensor
+    into: torch.Tensor
+
+
+class Assembly:
+    """The state of this rank, made from what a source has."""
+
+    def __init__(self, tracked: Tracked, source: Source, rank: int) -> None:
+        """Raises `MisfitError`."""
+        self._tracked = tracked
+        self._source = source
+        self._contents: Contents = source.contents
+        self._rank = rank
+        self._order = self._contents.order_for(rank)
+        self._wants: dict[str, _Want] = {}
+        self._reads: list[Read] = []
+        if not self._contents.complete:
+            raise MisfitError("parts of some ranks are missing")
+        self._parameters = tracked.parameters()
+        self._tree: Tree = {name: self._module(name) for name in tracked.modules}
+        self._tree |= {name: self._optimizer(name) for name in tracked.optimizers}
+        self._tree |= {buffers_of(name): self._buffers(name) for name in tracked.modules}
+        rest = [name for name in tracked.others if name not in tracked.optimizers]
+        self._tree |= {name: self._read_tree(self._find(name)) for name in [*rest, RANDOM]}
+        self.reads = [*self._reads, *self._planned()]
+
+    def trees(self) -> tuple[Tree, Tree]:
+        """Both trees, once everything has been read."""
+        known = lambda value: isinstance(value, _Later) or is_leaf(value)  # noqa: E731
+        plain, leaves, _ = flatten(self._tree, known, "")
+        values = [leaf.value if isinstance(leaf, _Later) else leaf for leaf in leaves]
+        tree: Tree = unflatten(plain, values)
+        return tree, tree
+
+    # ── modules ──
+
+    def _module(self, name: str) -> Tree:
+        prefix = f"{name}."
+        return {
+            path.removeprefix(prefix): self._parameter(path, parameter)
+            for path, parameter in self._parameters.items()
+            if path.startswith(prefix)
+        }
+
+    def _parameter(self, path: str, parameter: torch.Tensor) -> Any:
+        if path in self._contents.pieces:
+            return self._want(path, parameter)
+        owner, _, key = path.partition(".")
+        found = self._contents.trees[self._order[0]].get(owner, {}).get(key)
+        return self._own_part(path, found, local_part(parameter))
+
+    def _own_part(self, path: str, found: Any, here: Any) -> _Later:
+        """A part that means something on the same rank of the same layout only."""
+        if not isinstance(found, Ref):
+            raise MisfitError(f"it has no {path}")
+        if self._contents.world_size != self._tracked.world_size:
+            raise MisfitError(
+                f"it has {path} once for each of {self._contents.world_size} ranks, with nothing "
+                "that says whether these are copies or parts of one tensor",
+                unclear=True,
+            )
+        if found.leaf.shape != tuple(here.shape):
+            raise MisfitError(f"its {path} has the shape {found.leaf.shape}")
+        return self._later(found)
+
+    def _want(self, name: str, like: torch.Tensor) -> torch.Tensor:
+        """Ask for the part of a tensor that lies here if it is sharded like this one."""
+        leaf = next(iter(self._contents.pieces[name].values()))[0].leaf
+        part = local_part(like)
+        if (leaf.whole, leaf.dtype) != (tuple(like.shape), _type_of(part)):
+            raise MisfitError(f"its {name} has the shape {leaf.whole} and type {leaf.dtype}")
+        into = torch.empty(part.shape, dtype=part.dtype)
+        if part.numel():
+            self._wants[name] = _Want(like, into)
+        return into
+
+    def _buffers(self, name: str) -> Tree:
+        """Of each buffer the copy of the best rank that has it."""
+        now = self._tracked.buffers(name)
+        return {
+            kind: {key: self._buffer(name, kind, key, value) for key, value in tree.items()}
+            for kind, tree in now.items()
+        }
+
+    def _buffer(self, name: str, kind: str, key: str, now: Any) -> Any:
+        for rank in self._order:
+            tree = self._contents.trees[rank].get(buffers_of(name), {}).get(kind, {})
+            if key in tree:
+                return self._read_tree(_fitting(tree[key], now, f"{name}.{key}"))
+        raise MisfitError(f"it has no buffer {name}.{key}")
+
+    # ── optimizers ──
+
+    def _optimizer(self, name: str) -> Tree:
+        trees = self._distinct(name)
+        state: Tree = {}
+        for tree in trees:
+            for key, values in tree["state"].items():
+                state.setdefault(key, values)
+        by_name = self._tracked.named_parameters(name)
+        now = self._tracked.optimizer_state(name)
+        kept = {
+            key: self._moments(f"{name}.state.{key}", state[key], parameter)
+            for key, parameter in by_name.items()
+            if key in state
+        }
+        groups = [self._group(n, group, trees) for n, group in enumerate(now["param_groups"])]
+        rest = {key: value for key, value in trees[0].items() if key not in now}
+        return {**self._read_tree(rest), "state": kept, "param_groups": groups}
+
+    def _distinct(self, name: str) -> list[Tree]:
+        """The trees of one optimizer on all ranks, without repetition, our own first."""
+        found = [self._contents.trees[rank].get(name) for rank in self._order]
+        distinct = list({id(tree): tree for tree in found if tree is not None}.values())
+        if not distinct or not all("param_groups" in tree for tree in distinct):
+            raise MisfitError(f"it has no optimizer {name}")
+        return distinct
+
+    def _moments(self, path: str, values: Tree, parameter: Any) -> Tree:
+        return {
+            key: self._moment(f"{path}.{key}", value, parameter) for key, value in values.items()
+        }
+
+    def _moment(self, path: str, value: Any, parameter: Any) -> Any:
+        if not isinstance(value, Ref):
+            return self._read_tree(value)
+        leaf = value.leaf
+        if leaf.own:
+            here = local_part(parameter) if len(leaf.shape) else torch.empty(leaf.shape)
+            return self._own_part(path, value, here)
+        if leaf.kind == "t" and len(leaf.whole) and leaf.whole == tuple(parameter.shape):
+            return self._want_moment(leaf.name, leaf.dtype, parameter)
+        return self._read_tree(value)
+
+    def _want_moment(self, name: str, dtype: str, parameter: Any) -> torch.Tensor:
+        into = torch.empty(local_part(parameter).shape, dtype=getattr(torch, dtype))
+        if into.numel():
+            self._wants[name] = _Want(parameter, into)
+        return into
+
+    def _group(self, number: int, group: Tree, trees: list[Tree]) -> Tree:
+        """The settings of a group of parameters, from a group that has the first of them."""
+        names = group["params"]
+        for tree in trees:
+            for position, found in enumerate(tree["param_groups"]):
+                if (names and names[0] in found["params"]) or (not names and position == number):
+                    if found.keys() - _IGNORED != group.keys() - _IGNORED:
+                        raise MisfitError("it is of another kind of optimizer")
+                    return {**self._read_tree({**found, "params": []}), "params": names}
+        raise MisfitError(f"its optimizer does not have {names[:1]}")
+
+    # ── everything else ──
+
+    def _find(self, name: str) -> Any:
+        for rank in self._order:
+            if name in self._contents.trees[rank]:
+                return self._contents.trees[rank][name]
+        raise MisfitError(f"it has no {name}")
+
+    def _read_tree(self, tree: Any) -> Any:
+        """The tree with all its leaves read."""
+        plain, refs, _ = flatten(tree, lambda value: isinstance(value, Ref), "")
+        return unflatten(plain, [self._later(self._readable(ref)) for ref in refs])
+
+    def _readable(self, ref: Ref) -> Ref:
+        """This leaf, or the same one as another rank has it."""
+        if ref.leaf.own or self._source.holders(ref):
+            return ref
+        same = self._contents.pieces.get(ref.leaf.name, {}).get(tuple(ref.leaf.at))
+        if not same:
+            raise MisfitError(f"the bytes of {ref.leaf.name} are missing")
+        return same[0]
+
+    def _later(self, ref: Ref) -> _Later:
+        later = _Later(ref)
+        if ref.leaf.length:
+            if not self._source.holders(ref):
+                raise MisfitError(f"the bytes of {ref.leaf.name} are missing")
+            self._reads.append(Read(ref, None, later.put))
+        return later
+
+    def _planned(self) -> Iterator[Read]:
+        """The reads for all parts of tensors."""
+        from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
+
+        from holdfast.checkpoint.dcp import metadata_of
+
+        planner = DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
+        pieces = {name: self._contents.pieces[name] for name in self._wants}
+        likes: Tree = {name: want.like for name, want in self._wants.items()}
+        planner.set_up_planner(likes, metadata_of(pieces), False)
+        missing = {name: want.into.numel() for name, want in self._wants.items()}
+        for item in planner.create_local_plan().items:
+            name, at = item.storage_index.fqn, tuple(item.storage_index.offset or ())
+            missing[name] -= math.prod(item.lengths)
+            box = tuple(item.storage_offsets), tuple(item.lengths)
+            into = self._wants[name].into
+            for dimension, (offset, length) in enumerate(
+                zip(item.dest_offsets, item.lengths, strict=True)
+            ):
+                into = into.narrow(dimension, offset, length)
+            yield Read(self._nearest(pieces[name][at]), box, _Filler(into))
+        if lost := [name for name, count in missing.items() if count]:
+            raise MisfitError(f"parts of {lost[0]} are missing")
+
+    def _nearest(self, refs: list[Ref]) -> Ref:
+        """Of the ranks that have a piece alike, one whose copy can be read here."""
+        here = [ref for ref in refs if self._rank in self._source.holders(ref)]
+        return (here or refs)[0]
+
+
+class _Filler:
+    """Takes the bytes of a box to where they belong."""
+
+    def __init__(self, into: torch.Tensor) -> None:
+        self._into = into
+
+    def __call__(self, data: torch.Tensor) -> None:
+        into = self._into
+        into.copy_(data.view(into.dtype).view(into.shape))
+
+
+def _fitting(found: Any, now: Any, path: str) -> Any:
+    """What was found, if it has the form of what is there now."""
+    if isinstance(now, torch.Tensor) != (isinstance(found, Ref) and found.leaf.kind == "t"):
+        raise MisfitError(f"its {path} is something else")
+    if isinstance(now, torch.Tensor):
+        part = local_part(now)
+        if (found.leaf.shape, found.leaf.dtype) != (tuple(part.shape), _type_of(part)):
+            raise MisfitError(f"its {path} has the shape {found.leaf.shape}")
+    return found
+
+
+def _type_of(tensor: torch.Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")

@@ -1,0 +1,136 @@
+"""Storage processes as an agent starts them, with arenas that the test writes like a worker."""
+
+import os
+import select
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+import xxhash
+
+from holdfast.agent.storage import words
+from holdfast.checkpoint.arena import Arena, Cell, Header, Part
+from holdfast.checkpoint.board import Board, Flag, Peer, Roster
+from holdfast.checkpoint.index import Index, Leaf
+from holdfast.checkpoint.key import Key
+
+TOKEN = "a secret of the job"
+
+
+class Site:
+    """One node: memory that stays, and a storage process that may be killed and started again."""
+
+    def __init__(self, folder: Path, ranks: int = 1, **setup: object) -> None:
+        self.arena_fds = [Arena.create() for _ in range(ranks)]
+        self.board_fds = [Board.create() for _ in range(ranks)]
+        self.arenas = [Arena(fd) for fd in self.arena_fds]
+        self.boards = [Board(fd) for fd in self.board_fds]
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self.listener.getsockname()[1]}"
+        self._token = folder / "token"
+        self._token.write_text(TOKEN)
+        self._setup = setup
+        self.process: subprocess.Popen[bytes] | None = None
+        self.sock: socket.socket | None = None
+
+    def start(self) -> None:
+        """As the agent does."""
+        self.sock, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        fds = (theirs.fileno(), self.listener.fileno(), *self.arena_fds, *self.board_fds)
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "holdfast.agent.storage", str(fds[0]), str(os.getpid())],
+            pass_fds=fds,
+        )
+        theirs.close()
+        setup = words.Setup(
+            node="n", job="job", token_file=str(self._token), arenas=tuple(self.arena_fds),
+            boards=tuple(self.board_fds), listener=self.listener.fileno(),
+            places=(),
+        )  # fmt: skip
+        words.send(self.sock, msgspec.structs.replace(setup, **self._setup))
+
+    def news(self, within_s: float = 20.0) -> words.AnyNews:
+        """The next thing it says."""
+        assert self.sock is not None
+        readable, _, _ = select.select([self.sock], [], [], within_s)
+        assert readable, "it says nothing"
+        said = words.receive_news(self.sock)
+        assert said is not None, "it is gone"
+        return said
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        if self.process is not None and self.sock is not None:
+            self.process.kill()
+            self.process.wait()
+            self.sock.close()
+            self.process = None
+
+    def close(self) -> None:
+        """Everything of it."""
+        self.kill()
+        self.listener.close()
+        for fd in (*self.arena_fds, *self.board_fds):
+            os.close(fd)
+
+
+@contextmanager
+def sites(count: int, ranks: int = 1, **setup: object) -> Iterator[list[Site]]:
+    """Nodes that are gone afterwards."""
+    with tempfile.TemporaryDirectory() as folder:
+        made = [Site(Path(folder), ranks, **setup) for _ in range(count)]
+        try:
+            for site in made:
+                site.start()
+            yield made
+        finally:
+            for site in made:
+                site.close()
+
+
+def pattern(step: int, size: int) -> bytes:
+    """Contents that tell steps apart, block by block."""
+    block = step.to_bytes(8, "little") * 512
+    return (block * (size // len(block) + 1))[:size]
+
+
+def snapshot(
+    arena: Arena, key: Key, rank: int, world_size: int, size: int, *, keep: Key | None = None,
+    flags: int = Flag.COPY, part: Part = Part.PRIVATE, sealed: bool = False,
+) -> Cell:  # fmt: skip
+    """One part of a snapshot, as a worker writes it."""
+    cell = arena.target(part, (keep,) if keep else ())
+    assert cell is not None
+    own = part is Part.PRIVATE
+    leaf = Leaf("t", "uint8", (size,), (0,), 0, size, f"{part.name}.x", (size,), (0,), own=own)
+    index = msgspec.msgpack.encode(Index({}, [leaf]))
+    data = pattern(key.step, size) + index
+    cell.reserve(len(data))
+    cell.begin()
+    cell.payload[: len(data)] = data
+    header = Header(key.attempt, key.step, rank, world_size, 7, size, len(index), flags)
+    cell.commit(header, xxhash.xxh3_64_intdigest(data) if sealed else None)
+    return cell
+
+
+def introduce(site: Site, local_rank: int, roster: Roster) -> None:
+    """The worker of this local rank says who it is."""
+    site.boards[local_rank].introduce(roster)
+
+
+def ring(made: list[Site], attempt: int = 1, copies: int = 1, parent: Key | None = None) -> None:
+    """One rank a node, each with the next ones as peers."""
+    world = len(made)
+    for rank, site in enumerate(made):
+        others = [(rank + step) % world for step in range(1, copies + 1)]
+        peers = tuple(Peer(other, made[other].address, 0) for other in others)
+        roster = Roster(
+            attempt=attempt, rank=rank, world_size=world, local_world_size=1,
+            parent=parent, peers=peers,
+        )  # fmt: skip
+        introduce(site, 0, roster)

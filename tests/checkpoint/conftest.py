@@ -1,0 +1,73 @@
+"""Places to save in: a folder, a server that speaks S3, and fsspec's memory."""
+
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from moto.server import ThreadedMotoServer
+
+from holdfast.checkpoint.stores import Store, open_store
+from tests.checkpoint.making import Snapshot
+
+CREDENTIALS = {
+    "AWS_ACCESS_KEY_ID": "key",
+    "AWS_SECRET_ACCESS_KEY": "secret",
+    "AWS_DEFAULT_REGION": "us-east-1",
+    "AWS_EC2_METADATA_DISABLED": "true",
+}
+
+
+@pytest.fixture(scope="session")
+def s3_endpoint() -> Iterator[str]:
+    """The address of a server with the S3 protocol."""
+    import logging
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+@pytest.fixture
+def s3_place(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A new bucket; the client finds it as any other does, by the environment."""
+    import s3fs  # type: ignore[import-untyped]
+
+    for name, value in {**CREDENTIALS, "AWS_ENDPOINT_URL": s3_endpoint}.items():
+        monkeypatch.setenv(name, value)
+    bucket = f"bucket-{secrets.token_hex(6)}"
+    s3fs.S3FileSystem(skip_instance_cache=True).mkdir(bucket)
+    return f"s3://{bucket}/some/job"
+
+
+@pytest.fixture(params=["folder", "s3", "memory"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """One of each kind of place."""
+    if request.param == "s3":
+        return str(request.getfixturevalue("s3_place"))
+    if request.param == "memory":
+        return f"memory://{secrets.token_hex(6)}/job"
+    return str(tmp_path / "some" / "job")
+
+
+@pytest.fixture
+def store(place: str) -> Store:
+    """A store at that place."""
+    return open_store(place)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Store:
+    """A store in a folder."""
+    return open_store(str(tmp_path / "shelf"))
+
+
+@pytest.fixture
+def snapshot() -> Iterator[Snapshot]:
+    """The arena of a single rank."""
+    made = Snapshot()
+    yield made
+    made.close()

@@ -1,0 +1,170 @@
+"""Pruning never takes what is needed, copying gives something whole."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from holdfast.checkpoint import manifest as files
+from holdfast.checkpoint.board import Tier
+from holdfast.checkpoint.key import Key
+from holdfast.checkpoint.save import commit, save_rank
+from holdfast.checkpoint.shelf import committed, previous_part, survey, verify
+from holdfast.checkpoint.stores import Store, open_store
+from holdfast.checkpoint.upkeep import copy, prune
+from holdfast.errors import Error
+from tests.checkpoint.making import NOW, Snapshot, began, committed_step, saved
+
+FROZEN = b"f" * 5000
+
+
+def train(store: Store, attempt: int, steps: range) -> None:
+    """Checkpoints with leaves that change never, once, and each time."""
+    snapshot = Snapshot()
+    for step in steps:
+        previous = previous_part(store, 0)
+        leaves = {"frozen": FROZEN, "once": bytes([step > 1]) * 9, "moving": str(step).encode()}
+        cells = snapshot.take(Key(attempt, step), private=leaves)
+        save_rank(store, cells, job="job", tier=Tier.SHARED, previous=previous)
+        commit(store, Key(attempt, step), ranks=[0], now=NOW)
+    snapshot.close()
+
+
+def test_pruning_leaves_whole_checkpoints_on_every_kind_of_place(store: Store) -> None:
+    train(store, 1, range(1, 9))
+    pruned = prune(store, newest=2)
+    left = committed(store)
+    assert [one.step for one in left] == [8, 7, 5, 1]
+    assert {key.step for key in pruned.checkpoints} == {2, 3, 4, 6}
+    assert all(verify(store, one.key) == [] for one in left)
+    assert store.list(files.folder_of(Key(1, 2))) == ["rank-00000.data"]  # the others need it
+    assert store.list(files.folder_of(Key(1, 3))) == []
+    assert prune(store, newest=2).files == ()
+
+
+def test_what_nobody_refers_to_any_more_goes(folder: Store) -> None:
+    train(folder, 1, range(1, 40))
+    prune(folder, newest=2)
+    folders = [name for name in folder.list("") if files.key_of(name)]
+    needed = {name for one in committed(folder) for name in one.files}
+    assert needed <= {f"{name}/rank-00000.data" for name in folders}
+    assert len(folders) <= len(committed(folder)) + 3
+    assert all(verify(folder, one.key) == [] for one in committed(folder))
+
+
+def test_a_dry_run_removes_nothing(folder: Store) -> None:
+    train(folder, 1, range(1, 9))
+    told = prune(folder, newest=2, dry_run=True)
+    assert len(committed(folder)) == 8
+    assert prune(folder, newest=2) == told
+    assert len(committed(folder)) == 4
+
+
+def test_named_ones_and_the_one_to_return_to_stay(folder: Store) -> None:
+    committed_step(folder, Key(1, 1), name="golden", x=b"1")
+    train(folder, 1, range(2, 12))
+    prune(folder, newest=1, below=6)
+    assert {1, 5, 10, 11} <= {one.step for one in committed(folder)}
+
+
+def test_leftovers_go_and_a_save_that_is_under_way_stays(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    snapshot = Snapshot()
+    train(store, 1, range(1, 4))
+    old = saved(store, Snapshot(1, 2), Key(1, 0), x=b"1")  # given up
+    began(store, 2, Key(1, 3))
+    previous = previous_part(store, 0)
+    under_way = saved(store, snapshot, Key(2, 9), previous=previous, frozen=FROZEN, moving=b"9")
+    (tmp_path / files.folder_of(Key(1, 3)) / "rank-00000.json.ab.part").write_bytes(b"half")
+    prune(store, newest=1)
+    assert store.list(files.folder_of(old.key)) == []
+    assert "rank-00000.json.ab.part" not in store.list(files.folder_of(Key(1, 3)))
+    commit(store, under_way.key, ranks=[0], now=NOW)
+    assert verify(store, under_way.key) == []
+    snapshot.close()
+
+
+def test_branches_that_were_given_up_go(folder: Store) -> None:
+    train(folder, 1, range(1, 6))
+    began(folder, 2, Key(1, 3))
+    train(folder, 2, range(4, 5))
+    assert {one.key for one in survey(folder).void} == {Key(1, 4), Key(1, 5)}
+    prune(folder, newest=5)
+    assert survey(folder).void == ()
+    assert [one.key for one in committed(folder)] == [Key(2, 4), Key(1, 3), Key(1, 2), Key(1, 1)]
+    assert all(verify(folder, one.key) == [] for one in committed(folder))
+
+
+def test_where_nothing_is_committed_nothing_is_removed(folder: Store, snapshot: Snapshot) -> None:
+    saved(folder, snapshot, Key(1, 1), x=b"1")
+    assert prune(folder, newest=1).files == ()
+
+
+@settings(deadline=None, max_examples=15, suppress_health_check=list(HealthCheck))
+@given(plan=st.lists(st.sampled_from(("save", "prune", "restart", "half")), max_size=25))
+def test_whatever_happens_what_counts_is_whole_and_the_last_good_one_is_there(
+    tmp_path_factory: pytest.TempPathFactory, plan: list[str]
+) -> None:
+    store = open_store(str(tmp_path_factory.mktemp("shelf")))
+    began(store, 1)
+    attempt, step, last, newest = 1, 0, Key(1, 0), None
+    for what in plan:
+        step += 1
+        match what:
+            case "save":
+                train(store, attempt, range(step, step + 1))
+                newest = last = Key(attempt, step)
+            case "half":
+                half = Snapshot()
+                saved(store, half, Key(attempt, step), previous=previous_part(store, 0), x=FROZEN)
+                half.close()
+            case "restart" if newest is not None:
+                attempt, step = attempt + 1, last.step
+                began(store, attempt, last)
+            case _:
+                prune(store, newest=1)
+        found = committed(store)
+        assert newest is None or found[0].key == newest
+        assert all(verify(store, one.key) == [] for one in found)
+
+
+def test_a_copy_is_whole_in_itself_and_keeps_its_name(folder: Store, place: str) -> None:
+    target = open_store(place)
+    began(folder, 1)
+    train(folder, 1, range(1, 4))
+    made = copy(folder, Key(1, 3), target, now=NOW, name="golden")
+    assert (made.files, made.name) == ((), "golden")
+    for one in committed(folder):
+        for name in folder.list(files.folder_of(one.key)):
+            folder.remove(f"{files.folder_of(one.key)}/{name}")
+    assert verify(target, Key(1, 3)) == []
+    assert [one.key for one in committed(target)] == [Key(1, 3)]
+
+
+def test_a_copy_of_something_damaged_does_not_count(tmp_path: Path) -> None:
+    store, target = open_store(str(tmp_path / "a")), open_store(str(tmp_path / "b"))
+    train(store, 1, range(1, 2))
+    path = tmp_path / "a" / files.data_file(Key(1, 1), 0)
+    path.write_bytes(b"x" + path.read_bytes()[1:])
+    with pytest.raises(Error, match="is damaged"):
+        copy(store, Key(1, 1), target, now=NOW)
+    assert survey(target).committed == ()
+
+
+def test_only_whole_checkpoints_are_copied_and_not_onto_those_of_others(tmp_path: Path) -> None:
+    store, target = open_store(str(tmp_path / "a")), open_store(str(tmp_path / "b"))
+    part = Snapshot(1, 2)
+    saved(store, part, Key(1, 1), x=b"1")
+    commit(store, Key(1, 1), ranks=[1], now=NOW)
+    with pytest.raises(Error, match="is not whole"):
+        copy(store, Key(1, 1), target, now=NOW)
+    train(store, 1, range(2, 3))
+    copy(store, Key(1, 2), target, now=NOW)
+    with pytest.raises(Error, match="is no place"):
+        copy(store, Key(1, 2), target, now=NOW)
+    began(target, 5)
+    train(store, 1, range(3, 4))
+    with pytest.raises(Error, match="is no place"):
+        copy(store, Key(1, 3), target, now=NOW)
+    part.close()

@@ -1,0 +1,142 @@
+"""What ranks agree on when they meet: what is to become of a snapshot, and what it must not cost.
+
+The storage process is played by the test, which reads the same shared memory.
+"""
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from holdfast.checkpoint.arena import Arena, Header, Key, Part
+from holdfast.checkpoint.board import Board, Flag, Saved, Tier
+from holdfast.checkpoint.index import read_index
+from holdfast.checkpoint.settings import VARIABLE, Rule, Settings
+from tests.train.cluster import Cluster
+
+LARGE = str(3 << 20)  # numbers of 4 bytes that the private part grows by in each step
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Iterator[Cluster]:
+    """Two nodes of one worker."""
+    cluster = Cluster(tmp_path, nodes=2, local=1)
+    yield cluster
+    cluster.close()
+
+
+def told(cluster: Cluster, settings: Settings) -> None:
+    """Give the workers these settings."""
+    cluster.env[VARIABLE] = msgspec.json.encode(settings).decode()
+
+
+def headers(cluster: Cluster, rank: int, part: Part = Part.SHARED) -> dict[int, Header]:
+    """What the cells of a rank hold, by step."""
+    found = (cell.header() for cell in Arena(cluster.arenas[rank]).cells(part))
+    return {header.step: header for header in found if header}
+
+
+def test_a_snapshot_for_a_durable_tier_stays_until_it_is_released(two: Cluster) -> None:
+    told(two, Settings(shared=Rule(every_s=1e9, every_steps=3)))
+    two.finish()
+    for rank in (0, 1):
+        kept = headers(two, rank)
+        assert kept[3].flags == Flag.SHARED, "the first multiple of three"
+        assert kept[8].flags == Flag.SHARED, "the end of training"
+        assert kept.keys() == {3, 7, 8}, "step 6 was not added to what is still being saved"
+
+
+def test_what_is_released_gives_its_room_back(two: Cluster) -> None:
+    told(two, Settings(shared=Rule(every_s=1e9, every_steps=3)))
+    for board in two.boards:
+        Board(board).release(Key(9, 0))
+    two.finish()
+    assert headers(two, 0).keys() == {6, 7, 8}
+    assert headers(two, 1)[6].flags == Flag.SHARED
+
+
+def test_only_the_first_rank_decides_and_what_its_node_has_saved_counts(two: Cluster) -> None:
+    told(two, Settings(shared=Rule(every_s=50.0)))
+    now = time.monotonic()
+    Board(two.boards[0]).saved(Tier.SHARED, Saved(1, now - 60.0, 1.0, 0))
+    two.finish()
+    assert Flag.SHARED in Flag(headers(two, 0)[1].flags)
+    assert headers(two, 1)[1].flags == headers(two, 0)[1].flags
+
+
+def test_a_named_checkpoint_is_of_the_step_it_was_asked_in(two: Cluster) -> None:
+    told(two, Settings(local=Rule(every_s=1e9), shared=Rule(every_s=1e9)))
+    two.env |= {"GOLDEN": "4", "HOLDFAST_SNAPSHOT_EVERY": "100"}
+    two.finish()
+    for rank in (0, 1):
+        found = headers(two, rank)
+        assert found[5].flags == Flag.SHARED and found.keys() == {1, 5, 8}
+        cell = Arena(two.arenas[rank]).find(Part.PRIVATE, found[5].key)
+        assert cell is not None and cell.intact()
+        header = cell.header()
+        assert header is not None
+        at = header.data_bytes
+        assert read_index(cell.payload[at : header.payload_bytes]).name == "golden"
+
+
+def test_a_named_checkpoint_without_a_place_is_an_error(two: Cluster) -> None:
+    two.env["GOLDEN"] = "4"
+    assert two.run().exit_codes != [0, 0]
+    assert "the checkpoint golden has no place to go" in two.story()
+
+
+def test_one_node_that_is_about_to_go_makes_all_ranks_hurry_once(two: Cluster) -> None:
+    told(two, Settings(shared=Rule(every_s=1e9)))
+    two.env["HOLDFAST_SNAPSHOT_EVERY"] = "100"
+    Board(two.boards[1]).warn(time.monotonic() + 60.0)
+    two.finish()
+    for rank in (0, 1):
+        found = headers(two, rank)
+        hurried = [step for step, header in found.items() if Flag.URGENT & header.flags]
+        assert hurried == [1] and found[1].flags == Flag.URGENT | Flag.SHARED
+
+
+def test_large_private_parts_are_left_to_the_agents_and_kept_until_they_are_copied(
+    two: Cluster,
+) -> None:
+    told(two, Settings())
+    two.env |= {"BALLAST": LARGE, "HOLDFAST_STORAGE_ADDRESS": "127.0.0.1:9", "STEPS": "8"}
+    two.finish()
+    for rank in (0, 1):
+        roster = Board(two.boards[rank]).roster()
+        assert roster is not None
+        assert [peer.rank for peer in roster.peers] == [1 - rank]
+        found = headers(two, rank, Part.PRIVATE)
+        assert [h.step for h in found.values() if h.flags == Flag.COPY] == [3], "waits to be copied"
+        assert 8 in found, "which keeps no later snapshot from being taken"
+
+
+def test_the_last_step_waits_for_room(two: Cluster) -> None:
+    """Three cells: one for the newest, two that are still being saved when training ends."""
+    told(two, Settings(shared=Rule(every_s=1e9, every_steps=6)))
+    two.env |= {"GOLDEN": "6", "STEPS": "8"}
+
+    def release_later() -> None:
+        while not two.pages or two.pages[0].progress(0.0).step != 8:
+            time.sleep(0.01)
+        for board in two.boards:
+            Board(board).release(Key(9, 0))
+
+    thread = threading.Thread(target=release_later)
+    thread.start()
+    two.finish()
+    thread.join()
+    assert headers(two, 0)[8].flags == headers(two, 1)[8].flags == Flag.SHARED
+
+
+def test_copies_that_arrive_let_the_next_snapshot_be_copied(two: Cluster) -> None:
+    told(two, Settings())
+    two.env |= {"BALLAST": LARGE, "HOLDFAST_STORAGE_ADDRESS": "127.0.0.1:9"}
+    for board in two.boards:
+        Board(board).copied(Key(9, 0))
+    two.finish()
+    flags = [header.flags for header in headers(two, 1, Part.PRIVATE).values()]
+    assert flags == [Flag.COPY] * 3

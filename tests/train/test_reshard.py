@@ -1,0 +1,165 @@
+"""State of any layout loads into any other, from memory, local disks and shared storage, bit for
+bit; and what is damaged is left aside by all ranks."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.train.layouts import SHARDABLE, WORLDS, Fleet
+
+STEP = 7
+SHARED, LOCAL = "HOLDFAST_CHECKPOINT_SHARED", "HOLDFAST_CHECKPOINT_LOCAL"
+BELOW, FROM = "HOLDFAST_RESTORE_BELOW", "HOLDFAST_RESTORE_FROM"
+ALL = "HOLDFAST_ALL_LAYOUTS" in os.environ  # every pair; else each layout into four others
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    """Four processes for all tests here."""
+    fleet = Fleet(tmp_path_factory.mktemp("layouts"))
+    yield fleet
+    fleet.close()
+
+
+@pytest.fixture(scope="module")
+def saved(fleet: Fleet) -> Fleet:
+    """The truth, saved in every layout."""
+    for layout, world in WORLDS.items():
+        fleet.world(world, ("save", layout, STEP, layout, ["shared", "local"]))
+    return fleet
+
+
+@pytest.fixture
+def fresh(fleet: Fleet, request: pytest.FixtureRequest) -> str:
+    """A name of its own for what a test saves: sharded over three ranks, steps 6 and 7."""
+    name = request.node.name.replace("[", "-").replace("]", "")
+    for step in (6, 7):
+        fleet.world(3, ("save", "fsdp3", step, name, ["shared", "local"]))
+    return str(name)
+
+
+def load(
+    fleet: Fleet, old: str, new: str, env: dict[str, str], arena: str = ""
+) -> set[tuple[str, int]]:
+    """Load with everything equal to the truth; where it came from."""
+    (answers,) = fleet.world(WORLDS[new], ("load", new, env, arena, WORLDS[old]))
+    assert None not in answers, f"{old} into {new}: nothing found"
+    assert [wrong for wrong, _, _ in answers] == [[]] * WORLDS[new], f"{old} into {new}"
+    return {(where, step) for _, where, step in answers}
+
+
+def shared(fleet: Fleet, name: str) -> dict[str, str]:
+    return {SHARED: str(fleet.folder / f"{name}-shared")}
+
+
+def local(fleet: Fleet, name: str) -> dict[str, str]:
+    return {LOCAL: str(fleet.folder / f"{name}-local") + "-{node}"}
+
+
+def flip(folder: Path, step: int) -> None:
+    """Flip a byte of what rank 1 wrote."""
+    (data,) = folder.glob(f"step-{step:012}*/rank-00001.data")
+    content = bytearray(data.read_bytes())
+    content[len(content) // 2] ^= 1
+    data.write_bytes(content)
+
+
+def some(old: str) -> list[str]:
+    at = SHARDABLE.index(old)
+    return SHARDABLE if ALL else [(SHARDABLE * 2)[at + n] for n in (0, 2, 5, 9)]
+
+
+@pytest.mark.parametrize("old", SHARDABLE)
+def test_a_layout_loads_into_others_from_shared_storage(saved: Fleet, old: str) -> None:
+    for new in some(old):
+        assert load(saved, old, new, shared(saved, old)) == {("SHARED", STEP)}
+
+
+@pytest.mark.parametrize("layout", WORLDS)
+def test_the_same_layout_is_loaded_from_memory_as_it_lies(saved: Fleet, layout: str) -> None:
+    assert load(saved, layout, layout, {}, layout) == {("ARENAS", STEP)}
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("single", "fsdp3"),
+        ("ddp2", "single"),
+        ("ddp3", "fsdp_tp"),
+        ("fsdp4", "fsdp3"),
+        ("hsdp", "ddp3"),
+        ("fsdp2", "pp_fsdp"),
+        ("pp2", "single"),
+        ("tp2", "fsdp4"),
+        ("fsdp3", "hsdp"),
+    ],
+)
+def test_memory_of_another_layout_is_enough(saved: Fleet, old: str, new: str) -> None:
+    """The private part of a rank that is not there any more comes from its buddy."""
+    assert load(saved, old, new, {}, old) == {("MEMORY", STEP)}
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("fsdp2", "fsdp3"), ("hsdp", "fsdp_tp"), ("tp2", "hsdp"), ("pp2", "tp2"), ("ddp2", "fsdp4")],
+)
+def test_disks_of_nodes_are_read_by_all(saved: Fleet, old: str, new: str) -> None:
+    assert load(saved, old, new, local(saved, old)) == {("LOCAL", STEP)}
+
+
+def test_a_layout_that_says_nothing_stays_as_it_is(saved: Fleet) -> None:
+    """From storage too, as long as the ranks are as many."""
+    assert load(saved, "plain2", "plain2", shared(saved, "plain2")) == {("SHARED", STEP)}
+
+
+def test_a_layout_that_says_nothing_is_not_given_to_others(saved: Fleet) -> None:
+    """Neither from memory, where rank 0 keeps the copy of rank 1, nor from storage."""
+    for env, arena in (({}, "plain2"), (shared(saved, "plain2"), "")):
+        assert saved.world(1, ("load", "single", env, arena, 2)) == [["layout-unknown"]]
+
+
+def test_damage_in_the_newest_makes_all_ranks_use_the_one_before(fleet: Fleet, fresh: str) -> None:
+    flip(fleet.folder / f"{fresh}-shared", 7)
+    assert load(fleet, "fsdp3", "fsdp2", shared(fleet, fresh)) == {("SHARED", 6)}
+    flip(fleet.folder / f"{fresh}-local-1", 7)
+    assert load(fleet, "fsdp3", "fsdp4", local(fleet, fresh)) == {("LOCAL", 6)}
+
+
+def test_damage_on_a_disk_is_made_good_from_shared_storage(fleet: Fleet, fresh: str) -> None:
+    flip(fleet.folder / f"{fresh}-local-1", 7)
+    env = {**shared(fleet, fresh), **local(fleet, fresh)}
+    assert load(fleet, "fsdp3", "fsdp3", env) == {("SHARED", 7)}
+
+
+def test_damaged_memory_is_made_good_by_a_copy_and_then_by_a_disk(fleet: Fleet, fresh: str) -> None:
+    fleet.world(3, ("damage", fresh, "PRIVATE", 1))
+    env = local(fleet, fresh)
+    assert load(fleet, "fsdp3", "fsdp4", env, fresh) == {("MEMORY", 7)}
+    fleet.world(3, ("damage", fresh, "BUDDY", 2))
+    assert load(fleet, "fsdp3", "fsdp4", env, fresh) == {("LOCAL", 7)}
+
+
+def test_nothing_at_or_beyond_a_poisoned_step_is_used(fleet: Fleet, fresh: str) -> None:
+    env = {**shared(fleet, fresh), BELOW: "7"}
+    assert load(fleet, "fsdp3", "ddp2", env) == {("SHARED", 6)}
+    assert load(fleet, "fsdp3", "fsdp3", env, fresh) == {("ARENAS", 6)}
+
+
+def test_memory_that_a_later_attempt_has_left_behind_is_not_used(fleet: Fleet, fresh: str) -> None:
+    name = f"{fresh}-later"
+    fleet.world(3, ("save", "fsdp3", 5, name, ["shared"]))
+    fleet.world(3, ("begin", name, 8, 5))
+    assert load(fleet, "fsdp3", "fsdp3", shared(fleet, name), fresh) == {("SHARED", 5)}
+
+
+def test_another_jobs_checkpoint_is_used_where_there_is_none_of_its_own(
+    fleet: Fleet, fresh: str
+) -> None:
+    place = fleet.folder / f"{fresh}-shared"
+    (older,) = place.glob("step-000000000006*")
+    env = {SHARED: str(fleet.folder / "empty"), FROM: str(older)}
+    assert load(fleet, "fsdp3", "tp2", env) == {("ELSEWHERE", 6)}
+    assert load(fleet, "fsdp3", "tp2", {**env, FROM: str(place)}) == {("ELSEWHERE", 7)}
+    assert load(fleet, "fsdp3", "tp2", {**env, **shared(fleet, fresh)}) == {("SHARED", 7)}
