@@ -230,10 +230,15 @@ class KubernetesDriver:
 
     async def _until_all_left(self) -> None:
         """Until their pods have ended too: a launcher asks us for the end, and what is seen to have
-        ended by itself is left for people to read its output."""
-        while self._board.links.connected or self._roster.running():
+        ended by itself is left for people to read its output. Some engines start what has ended
+        again at once; nobody waits for those, which would go on until the engine is suspended."""
+        waited = self._there()
+        while waited & self._there():
             self._all_gone.clear()
             await self._all_gone.wait()
+
+    def _there(self) -> set[str]:
+        return {*self._board.links.connected, *self._roster.running()}
 
     # ── supply of pods ──
 
