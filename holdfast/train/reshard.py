@@ -151,7 +151,7 @@ class Assembly:
         for tree in trees:
             for key, values in tree["state"].items():
                 state.setdefault(key, values)
-        by_name = self._tracked.named_parameters(name)
+        by_name = self._tracked.parameters_of(name)
         now = self._tracked.optimizer_state(name)
         kept = {
             key: self._moments(f"{name}.state.{key}", state[key], parameter)

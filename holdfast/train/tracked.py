@@ -128,11 +128,9 @@ class Tracked:
             for raw, parameter in module.named_parameters(remove_duplicate=False)
         }
 
-    def named_parameters(self, optimizer: str) -> dict[str, torch.Tensor]:
-        """The parameters of an optimizer, by name; those without one are left out."""
-        groups = self.optimizers[optimizer].param_groups
-        listed = [parameter for group in groups for parameter in group["params"]]
-        return {name: p for p in listed if (name := self.name_of(p)) is not None}
+    def parameters_of(self, optimizer: str) -> dict[Any, torch.Tensor]:
+        """The parameters of an optimizer, by name; those of no tracked module by number."""
+        return optimizers.parameters(self.optimizers[optimizer], self.name_of)
 
     def optimizer_state(self, optimizer: str) -> Tree:
         """The state of an optimizer now, as in `capture`."""

@@ -145,8 +145,25 @@ def report(run: Run, entry: dict[str, Any]) -> None:
 
 def digest(model: torch.nn.Module) -> str:
     """All parameters and buffers as one number."""
-    parts = [t.detach().numpy().tobytes() for t in [*model.parameters(), *model.buffers()]]
+    parts = [
+        tensors.local_part(t.detach()).numpy().tobytes()
+        for t in [*model.parameters(), *model.buffers()]
+    ]
     return hashlib.sha256(b"".join(parts)).hexdigest()
+
+
+def split(run: Run, net: Net) -> torch.nn.Module:
+    """The model over all ranks, as the test wants it."""
+    match os.environ.get("SPLIT"):
+        case "private":
+            return net
+        case "sharded":
+            from torch.distributed.fsdp import fully_shard
+
+            fully_shard(net, mesh=run.mesh)
+            return net
+        case _:
+            return run.parallelize(net)
 
 
 def main() -> None:
@@ -161,7 +178,7 @@ def main() -> None:
     fault.at("before_join")
     run = join()
     fault.at("joined")
-    model = run.parallelize(net) if os.environ.get("SPLIT") != "private" else net
+    model = split(run, net)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
     data = loader(dataset(), 4, seed=5)
