@@ -25,6 +25,7 @@ from typing import NamedTuple
 import xxhash
 
 from holdfast.checkpoint.key import Key as Key
+from holdfast.checkpoint.room import room
 from holdfast.errors import Error
 
 MAGIC = 0x3143_5241_4846_4F4C
@@ -143,6 +144,10 @@ class Cell:
         if checksum is not None:
             self._store_seal(header.key, checksum)
         _WORD.pack_into(self.memory, _STATE_AT, State.WHOLE)
+
+    def stamp(self) -> bytes:
+        """State, header and seal as they lie there: other bytes whenever the cell has changed."""
+        return bytes(self.memory[: _SEAL_AT + _SEAL.size]) if self._map_header() else b""
 
     def sealed(self) -> int | None:
         """The checksum of the payload; None while nothing whole is here or it is not sealed."""
@@ -288,21 +293,19 @@ def _pages(length: int) -> int:
 
 
 def _require(more_bytes: int) -> None:
-    free = _available_bytes()
-    if more_bytes > free:
+    if more_bytes <= 0:
+        return
+    found = room()
+    if more_bytes > found.free_bytes:
         mib = 1 << 20
         raise Error(
             "snapshot-too-large",
-            f"a snapshot needs {more_bytes / mib:.0f} MiB more, {free / mib:.0f} MiB are free",
-            why="two copies of the tracked state are kept in memory beside the training itself",
-            help="track less, use fewer workers per node, or a machine with more memory",
+            f"a snapshot needs {more_bytes / mib:.0f} MiB more, "
+            f"{found.free_bytes / mib:.0f} MiB of {found.of} are free",
+            why="each worker's state is kept twice, three times where durable tiers or large "
+            "copies read it, and that of ranks on other nodes twice for each copy kept here",
+            help="track less, use fewer workers per node or snapshots.copies, or more memory",
         )
-
-
-def _available_bytes() -> int:
-    with open("/proc/meminfo") as file:
-        fields = dict(line.split(":", 1) for line in file)
-    return int(fields["MemAvailable"].split()[0]) * 1024
 
 
 def _touch(mapped: mmap.mmap, length: int) -> None:

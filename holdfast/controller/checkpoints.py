@@ -15,6 +15,8 @@ COMMITTED_MAX = 512  # steps remembered
 def committed(state: State, event: CheckpointCommitted) -> None:
     """A checkpoint counts."""
     tier = state.tiers.setdefault(event.tier, TierRecord())
+    if (tier.attempt, tier.step) == (event.attempt, event.step):
+        return  # told again by a storage process that was started anew
     if tier.step is not None:
         tier.every_s = round(state.now - tier.at, 3)
     tier.attempt, tier.step, tier.at = event.attempt, event.step, state.now
@@ -40,7 +42,8 @@ def trial(state: State, verdict: Diagnosed) -> Trial:
 
 
 def roll_back(state: State, now: Trial, *, last_chance: bool) -> bool:
-    """Whether the next attempt goes on from an older checkpoint.
+    """Whether the next attempt goes on from an older checkpoint: the newest that is known, and not
+    from a snapshot in memory, which may be only a step older and no better.
 
     `last_chance`: the job would end otherwise; it gets this chance once for each failure.
     """
@@ -49,7 +52,7 @@ def roll_back(state: State, now: Trial, *, last_chance: bool) -> bool:
     older = poison.way_back(state.committed, now.restored)
     if older is None or not (suspected or last_chance) or (last_chance and spent):
         return False
-    state.restore_below, state.rolled_back = now.restored, now.failure
+    state.restore_below, state.rolled_back = older + 1, now.failure
     state.poison_step = max(now.restored, now.step or 0)
     why = f"step {now.restored} was gone on from and failed in the same way again: {now.failure}"
     incidents.note(state, "RollBack", f"{why}; step {older} or an older one is next")

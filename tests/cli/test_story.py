@@ -5,7 +5,15 @@ import pytest
 
 from holdfast.cli import story
 from holdfast.controller import IncidentRecord
-from holdfast.status import ActionTaken, Goodput, Incident, JobStatus, NodeStatus
+from holdfast.status import (
+    ActionTaken,
+    Copies,
+    Goodput,
+    Incident,
+    JobStatus,
+    NodeStatus,
+    TierStatus,
+)
 
 SUMMARY = "Rank 1 failed with ValueError: bad (train.py:4)"
 STATUS = JobStatus(
@@ -137,3 +145,29 @@ def test_the_rows_of_the_ledger_end_with_the_wall_time() -> None:
         ("detect", "0.500", "5.0 %"),
         ("wall time", "10.000", "100.0 %"),
     ]
+
+
+def tier(**changes: object) -> TierStatus:
+    """A tier that works."""
+    good = TierStatus(
+        tier="shared", step=400, attempt=2, age_s=90.0, every_s=600.0, seconds=12.0,
+        bytes=3 << 30, commits_count=5, failures=0, failures_count=0,
+    )  # fmt: skip
+    return msgspec.structs.replace(good, **changes)
+
+
+def test_a_checkpoint_is_told_with_its_age_cadence_and_cost_and_what_fails() -> None:
+    told = story.checkpoint(tier())
+    assert told == "shared: step 400, 1 min 30 s old, every 10 min 0 s, 12.0 s and 3072.0 MiB each"
+    broken = story.checkpoint(tier(failures=3, why="no room"))
+    assert broken.endswith("; 3 saves in a row failed: no room")
+    assert story.checkpoint(tier(step=None, age_s=None)) == "shared: nothing committed yet"
+
+
+def test_the_status_says_which_losses_memory_survives() -> None:
+    status = msgspec.structs.replace(STATUS, copies=Copies(holders=2, survives=1, next_loss=0.875))
+    told = dict(story.status_lines(status))["copies"]
+    assert told == (
+        "any 1 node may be lost without a checkpoint; 2 at once with probability 0.875 or better"
+    )
+    assert "copies" not in dict(story.status_lines(STATUS))

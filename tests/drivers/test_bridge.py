@@ -3,7 +3,15 @@
 from holdfast.actions import StopAttempt
 from holdfast.controller import Controller, Limits
 from holdfast.drivers.bridge import Bridge
-from holdfast.events import AnyEvent, JobSubmitted, NodeJoined, NodeReady, Store, WorkerExited
+from holdfast.events import (
+    AnyEvent,
+    CheckpointFailed,
+    JobSubmitted,
+    NodeJoined,
+    NodeReady,
+    Store,
+    WorkerExited,
+)
 from holdfast.messages import Hello, Stop
 
 
@@ -38,3 +46,16 @@ def test_a_controller_that_was_stopped_for_a_while_still_waits_for_answers() -> 
     bridge.forgive(50.0, 45.0)
     assert bridge.tick(50.0) == []
     assert [event.node for event in bridge.tick(57.0) if hasattr(event, "node")] == ["a", "b"]
+
+
+def test_storage_that_fails_on_every_node_is_told_once_for_each_try() -> None:
+    bridge = Bridge(two_nodes_recovering().state, 5.0, 1.0)
+
+    def failed(node: str, failures: int = 1, step: int = 40) -> CheckpointFailed:
+        return CheckpointFailed(
+            node=node, tier="shared", attempt=1, step=step, why="away", failures=failures
+        )
+
+    heard = [failed("a"), failed("b"), failed("b", 2), failed("a", 2), failed("a", step=50)]
+    told = [event for fact in heard for event in bridge.fact("a", fact, 1.0)]
+    assert told == [failed("a"), failed("b", 2), failed("a", step=50)]

@@ -26,11 +26,12 @@ from holdfast.agent.storage.keeping import Keeping
 from holdfast.agent.storage.pushing import Pushing, pool_for
 from holdfast.agent.storage.saving import Saving, asked, passed
 from holdfast.agent.storage.sealing import Sealing
-from holdfast.checkpoint.arena import Arena
+from holdfast.checkpoint.arena import Arena, Part
 from holdfast.checkpoint.board import Board, Roster
 from holdfast.checkpoint.key import Key
 
 LOOK_S = 0.02
+LOOK_ANYWAY_S = 0.1  # what was begun may be over, or due again
 NICE = 5
 _IOPRIO_SET = {"x86_64": 251, "aarch64": 30}  # numbers of the system call
 _BEST_EFFORT_LAST = 2 << 13 | 7
@@ -70,6 +71,10 @@ class Storage:
             Saving(place, setup.job, self._boards, self._tell) for place in setup.places
         ]
         self._rosters: list[tuple[int, Roster | None]] = [(0, None)] * len(setup.arenas)
+        own = (Part.SHARED, Part.PRIVATE)
+        self._watched = [c for arena in self._arenas for part in own for c in arena.cells(part)]
+        self._stamps: list[bytes] = []
+        self._look_at = 0.0
         self._warning: words.Warn | None = None
         self._taken: tuple[Key, float] | None = None  # urgent snapshot, when it was first seen
         self._released: Key | None = None
@@ -85,7 +90,15 @@ class Storage:
             readable, _, _ = select.select([self._sock], [], [], LOOK_S)
             if readable and not self._obey():
                 os._exit(0)
-            self._look()
+            if self._changed() or time.monotonic() >= self._look_at:
+                self._look_at = time.monotonic() + LOOK_ANYWAY_S
+                self._look()
+
+    def _changed(self) -> bool:
+        """Whether a worker has done anything since the last look."""
+        before = self._stamps
+        self._stamps = [cell.stamp() for cell in self._watched]
+        return self._stamps != before
 
     def _tell(self, news: words.AnyNews) -> None:
         with contextlib.suppress(OSError):  # the agent is gone, and so are we at once

@@ -126,6 +126,7 @@ class Saving:
         self._previous: dict[int, RankPart] = {}  # of the last committed checkpoint, by rank
         self._attempt = 0  # of the newest rosters: what older ones save does not count
         self._failures = 0
+        self._urgent: Key | None = None  # newest snapshot that comes before all others
         self.read: Key | None = None  # newest snapshot that this tier does not read any more
         self.settled: Key | None = None  # newest one that is committed, or given up
         self.committed: Key | None = None
@@ -138,9 +139,11 @@ class Saving:
     def look(self, arenas: Sequence[Arena], rosters: Sequence[Roster | None]) -> None:
         """Begin to save what is to be saved."""
         self._attempt = max((r.attempt for r in rosters if r is not None), default=0)
+        task = find_task(arenas, rosters, self.tier)
+        if task is not None and task.flags & Flag.URGENT:
+            self._urgent = task.key
         if self.busy:
             return
-        task = find_task(arenas, rosters, self.tier)
         if task is not None and (self.settled is None or task.key > self.settled):
             self._thread = threading.Thread(target=self._save, args=(task,), daemon=True)
             self._thread.start()
@@ -193,7 +196,9 @@ class Saving:
         return not self._unwanted(task) and (self.read == task.key or task.intact())
 
     def _unwanted(self, task: Task) -> bool:
-        return self._attempt > task.key.attempt
+        """A newer attempt has begun, or a newer snapshot is in a hurry."""
+        hurried = self._urgent is not None and self._urgent > task.key
+        return hurried or self._attempt > task.key.attempt
 
     def _save_once(self, task: Task, began: float) -> None:
         store = self._opened()

@@ -58,7 +58,7 @@ def test_a_snapshot_for_a_tier_is_committed_by_all_nodes_together(tmp_path: Path
         assert committed.bytes > 3 * SIZE - 4096  # the shared part is written by each rank here
         for site in made:
             until(lambda s=site: saved(s).step == 40, "its board says so")  # type: ignore[misc]
-            assert site.boards[0].released == Key(1, 40)
+            until(lambda s=site: s.boards[0].released == Key(1, 40), "free again")  # type: ignore[misc]
             settled = said(site, words.Settled)
             assert settled == words.Settled(attempt=1, step=40)
         assert [one.key for one in shelf.committed(store)] == [Key(1, 40)]
@@ -181,3 +181,13 @@ def test_with_copies_on_other_nodes_nothing_has_to_be_written(tmp_path: Path) ->
         take(made, Key(1, 7), Flag.COPY | Flag.URGENT, size=1 << 20)
         safe = said(made[0], words.Safe)
         assert safe == words.Safe(attempt=1, step=7, where="the memory of other nodes")
+
+
+def test_an_urgent_snapshot_does_not_wait_for_one_that_is_saved_slowly(tmp_path: Path) -> None:
+    with saving(tmp_path, count=1, max_bytes_per_s=1 << 20) as ((site,), store):
+        ring([site])
+        take([site], Key(1, 1), Flag.SHARED)
+        until(lambda: any("step-" in name for name in store.list("")), "the slow one has begun")
+        take([site], Key(1, 2), Flag.SHARED | Flag.URGENT, Key(1, 1))
+        until(lambda: saved(site).step == 2, "the urgent one is saved", 15.0)
+        until(lambda: site.boards[0].released == Key(1, 2), "its cells are free again")

@@ -7,7 +7,7 @@ import msgspec
 
 from holdfast.drivers.kubernetes.manifests.support.monitors import alerts
 from holdfast.drivers.kubernetes.metrics import Metrics
-from holdfast.status import JobStatus, NodeStatus
+from holdfast.status import JobStatus, NodeStatus, TierStatus
 from tests.drivers.kubernetes.asking import asked
 
 
@@ -45,6 +45,19 @@ def test_a_scrape_tells_how_the_job_stands() -> None:
     assert series["holdfast_restarts_total"] == 2
     assert series["holdfast_last_step_timestamp_seconds"] == 50.0, "it stood still since"
     assert series["holdfast_loss"] == 1.4
+
+
+def test_a_scrape_tells_of_durable_checkpoints() -> None:
+    tier = TierStatus(
+        tier="shared", step=9, attempt=1, age_s=5.0, every_s=None, seconds=2.0, bytes=1,
+        commits_count=4, failures=1, failures_count=3,
+    )  # fmt: skip
+    metrics = Metrics()
+    metrics.observe(status(checkpoints=(tier,)))
+    series = scraped(metrics)
+    assert series['holdfast_checkpoints_total{tier="shared"}'] == 4
+    assert series['holdfast_checkpoint_failures_total{tier="shared"}'] == 3
+    assert series['holdfast_checkpoint_age_seconds{tier="shared"}'] == 5
 
 
 def test_before_anything_is_known_there_is_nothing() -> None:

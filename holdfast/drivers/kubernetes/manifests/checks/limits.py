@@ -87,6 +87,7 @@ LIMITS: dict[str, Limit] = {
         "agents, mpirun and Trainer each have a port of their own for it",
     ),
     "kubernetes.controller_image": AGENTS,
+    "kubernetes.journal": AGENTS,
     "kubernetes.mpi_version": Limit(both("mpijob"), "only MPIJobs have these versions"),
     "access.cordon": AGENTS,
     "monitoring": AGENTS,
@@ -133,9 +134,9 @@ LIMITS: dict[str, Limit] = {
 FROM_FILE = frozenset(
     ("args", "env", "image.python", "workers_per_node", "warm", "snapshots", "recovery", "logs",
      "resources.state", "network.ports.stores", "network.ports.storage", "elasticity", "clusters",
-     "checkpoints.start_from", "checkpoints.archive.golden_every_steps",
+     "checkpoints.start_from",
      *(f"checkpoints.{tier}.{key}" for tier in ("local", "shared", "archive")
-       for key in ("every_s", "keep", "max_bytes_per_s")))
+       for key in ("every_s", "keep", "max_bytes_per_s")), "checkpoints.archive.golden_every_steps")
 )  # fmt: skip
 """Settings that agents, controller or federation read from the job file, so that no manifest shows
 them."""

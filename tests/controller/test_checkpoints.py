@@ -1,0 +1,155 @@
+"""Durable checkpoints in the controller: books, the count of attempts, the way out of poison."""
+
+import msgspec
+
+from holdfast.actions import AnyAction, EndJob, StartAttempt, StopAttempt
+from holdfast.controller import Phase
+from holdfast.controller.policies.poison import suspected, way_back
+from holdfast.controller.state import Trial
+from holdfast.events import (
+    CheckpointCommitted,
+    CheckpointFailed,
+    DeadlinePassed,
+    NodeJoined,
+    NodeReady,
+    Progress,
+    Progressed,
+    StopRequested,
+    Store,
+)
+from tests.controller.test_controller import World, only, running
+
+BUG = {"cause": "worker-exception", "user_error": True, "signature": "ValueError train.py:3"}
+CRASH = {"cause": "worker-killed", "user_error": False, "signature": None}
+
+
+def commit(world: World, step: int, tier: str = "shared") -> None:
+    """A checkpoint of this attempt."""
+    attempt = world.state.attempt
+    world.tell(
+        CheckpointCommitted(
+            node="a", tier=tier, attempt=attempt, step=step, seconds=2.0, bytes=1 << 20
+        ),
+        after_s=10.0,
+    )
+
+
+def failing(world: World, step: int, **what: object) -> list[AnyAction]:
+    """A worker fails at this step; what the controller does about it, a back-off included."""
+    world.tell(world.exited("b", 1, progress=Progress(step=step)))
+    actions = world.recover(**what)
+    waits = world.state.phase is Phase.WAITING
+    return actions + (world.tell(DeadlinePassed(), after_s=60.0) if waits else [])
+
+
+def doomed(**what: object) -> World:
+    """Checkpoints of steps 100 to 500; two attempts that go on from 500 fail alike at 505."""
+    world = running(max_restarts=20)
+    for step in (100, 200, 300, 400, 500):
+        commit(world, step)
+    failing(world, 505, **what)
+    world.train(step=505, restored=500)
+    return world
+
+
+def test_the_newest_checkpoint_of_each_tier_is_known_with_its_cost() -> None:
+    world = running()
+    commit(world, 100)
+    commit(world, 200)
+    commit(world, 200)  # told twice
+    commit(world, 200, tier="archive")
+    tier = world.state.tiers["shared"]
+    assert (tier.step, tier.every_s, tier.seconds, tier.commits_count) == (200, 10.0, 2.0, 2)
+    assert world.state.tiers["archive"].every_s is None
+
+
+def test_failures_are_counted_until_a_save_succeeds() -> None:
+    world = running()
+    for failures in (1, 2, 4):
+        world.tell(
+            CheckpointFailed(
+                node="a", tier="shared", attempt=1, step=9, why="full", failures=failures
+            )
+        )
+    tier = world.state.tiers["shared"]
+    assert (tier.failures, tier.failures_count, tier.why) == (4, 4, "full")
+    commit(world, 10)
+    assert (tier.failures, tier.failures_count, tier.why) == (0, 4, "")
+
+
+def test_the_same_failure_after_the_same_checkpoint_leads_to_an_older_one() -> None:
+    world = doomed(**CRASH)
+    assert world.state.restore_below is None
+    failing(world, 505, **CRASH)
+    world.train(step=505, restored=500)
+    start = only(failing(world, 505, **CRASH), StartAttempt)
+    assert start.restore_below == 401
+    incident = world.state.incidents[-1]
+    assert "RollBack" in [action.action for action in incident.actions]
+
+
+def test_what_fails_elsewhere_or_otherwise_or_after_another_restore_is_no_poison() -> None:
+    trial = Trial(500, "x", 505)
+    assert suspected(trial, trial)
+    for changes in ({"step": 506}, {"failure": "y"}, {"restored": 400}):
+        assert not suspected(trial, msgspec.structs.replace(trial, **changes))
+    assert not suspected(Trial(0, "x", 5), Trial(0, "x", 5)), "began from nothing"
+    assert not suspected(None, trial)
+    assert way_back([100, 400, 500], 500) == 400
+    assert way_back([500], 500) is None
+
+
+def test_a_user_error_gets_one_older_checkpoint_before_the_job_ends() -> None:
+    world = doomed(**BUG)
+    start = only(failing(world, 505, **BUG), StartAttempt)
+    assert start.restore_below == 401
+    world.train(step=505, restored=400)
+    end = only(failing(world, 505, **BUG), EndJob)
+    assert "same error" in end.reason
+
+
+def test_without_an_older_checkpoint_a_user_error_ends_the_job_as_ever() -> None:
+    world = running()
+    commit(world, 500)
+    failing(world, 505, **BUG)
+    world.train(step=505, restored=500)
+    assert only(failing(world, 505, **BUG), EndJob)
+
+
+def test_the_way_back_stays_closed_until_training_is_past_the_place() -> None:
+    world = doomed(**BUG)
+    failing(world, 505, **BUG)
+    world.train(step=480, restored=400)
+    start = only(failing(world, 480, **CRASH), StartAttempt)
+    assert start.restore_below == 401, "another fault on the way"
+    world.train(step=520, restored=400)
+    world.tell(Progressed(attempt=world.state.attempt, progress=Progress(step=520)))
+    start = only(failing(world, 521, **CRASH), StartAttempt)
+    assert start.restore_below is None
+
+
+def test_a_lost_node_is_never_taken_for_poison() -> None:
+    world = doomed(**CRASH)
+    world.kill("b", 1, step=505)
+    world.all_stopped()
+    world.verdict(cause="node-lost", summary="lost")
+    assert world.state.restore_below is None
+
+
+def test_a_new_journal_goes_on_counting_where_durable_tiers_stand() -> None:
+    world = World(node_count=1, spare_count=0)
+    world.tell(NodeJoined(node="a", name="a", address="h", workers=1))
+    (start,) = [
+        action
+        for action in world.tell(NodeReady(node="a", store=Store("h", 1, True), attempt=7))
+        if isinstance(action, StartAttempt)
+    ]
+    assert (start.attempt, start.restarts, start.reason) == (8, 0, "first attempt")
+    world.tell(NodeReady(node="a", store=Store("h", 2, True), attempt=8))
+    assert world.state.attempt == 8
+
+
+def test_a_stop_saves_first_unless_it_is_to_be_at_once() -> None:
+    for now in (False, True):
+        stop = only(running().tell(StopRequested(by="x", now=now)), StopAttempt)
+        assert stop.save is not now

@@ -1,0 +1,105 @@
+"""Nothing is lost with nodes, at a stop, or by a poisoned checkpoint: real jobs, real signals."""
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from holdfast.checkpoint import shelf
+from holdfast.checkpoint.folder import FolderStore
+from tests.end_to_end.local.jobs import SCRIPTS, RunningJob
+
+more = pytest.mark.skipif("HOLDFAST_TEST_MORE" not in os.environ, reason="HOLDFAST_TEST_MORE=1")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
+
+
+def large(home: Path, *, nodes: int, spares: int, args: list[str], **spec: Any) -> RunningJob:
+    """A job that runs `scripts/large.py`."""
+    out = home.parent / "out"
+    return RunningJob(
+        home,
+        script=str(SCRIPTS / "large.py"),
+        args=["--out", str(out), *args],
+        nodes={"count": nodes, "spares": spares},
+        **spec,
+    )
+
+
+def restored(job: RunningJob, attempt: int) -> int:
+    """The step after which an attempt has gone on: its first one that was logged, less one."""
+    return min(int(line["step"]) for line in job.metrics() if line["attempt"] == attempt) - 1
+
+
+def kill_storage(job: RunningJob) -> None:
+    """SIGKILL of the storage process of every node."""
+    for path in (job.folder / "nodes").glob("*/agent.json"):
+        pid: int = json.loads(path.read_text())["pid"]
+        for process in psutil.Process(pid).children() if psutil.pid_exists(pid) else []:
+            if "holdfast.agent.storage" in process.cmdline():
+                process.kill()
+
+
+def test_lost_storage_processes_are_not_noticed_and_with_two_copies_two_nodes_may_be_lost(
+    home: Path,
+) -> None:
+    """Each rank has more than workers send to each other: it all goes by the storage processes."""
+    spec: dict[str, Any] = {"snapshots": {"copies": 2}}
+    args = ["--steps", "40", "--pause", "0.1"]
+    job = large(home, nodes=3, spares=2, args=args, **spec).start()
+    for step in (6, 12):
+        job.wait_step(step)
+        kill_storage(job)
+    before = job.wait_step(24).step or 0
+    status = job.status()
+    assert status.copies is not None and status.copies.survives == 2
+    assert status.attempt == 1 and not job.incidents()
+    lost = [job.member(1), job.member(2)]
+    for name in lost:
+        job.kill_node(name)
+    job.wait_step(before, attempt=2)
+    later = {line["attempt"] for line in job.metrics()} - {1}
+    assert min(restored(job, attempt) for attempt in later) > 0, "no copy of the lost ones"
+    job.wait_end()
+    assert {incident.cause for incident in job.incidents()} == {"node-lost"}
+    words = (job.folder / "nodes" / lost[0] / "agent.log").read_text()
+    assert "the storage process has died" in words
+
+
+def test_a_node_that_is_taken_away_loses_no_step_and_a_stopped_job_can_go_on(home: Path) -> None:
+    place = FolderStore(str(home.parent / "checkpoints" / "job"))
+    spec: dict[str, Any] = {"checkpoints": {"shared": {"path": "checkpoints", "every_s": 3600}}}
+    job = large(home, nodes=2, spares=1, args=["--steps", "50", "--mib", "2"], **spec).start()
+    at = job.wait_step(12).step or 0
+    victim = job.member(1)
+    os.kill(job.agent(victim), signal.SIGTERM)
+    job.wait_step(at + 5, attempt=2)
+    assert restored(job, 2) >= at
+    words = (job.folder / "nodes" / victim / "agent.log").read_text()
+    assert " is safe in " in words
+    at = job.status().step or 0
+    assert job.process is not None
+    job.process.send_signal(signal.SIGINT)
+    job.process.wait(60)
+    assert job.status().outcome == "stopped"
+    newest = shelf.committed(place)[0]
+    assert newest.step >= at
+    job.resume()
+    job.wait_end()
+    assert {line["attempt"] for line in job.metrics()} == {1, 2, 3}, "it goes on counting"
+    assert shelf.committed(place)[0].step == 50, "the last step is saved before the job ends"
+    assert restored(job, 3) == newest.step
+
+
+@more
+def test_a_poisoned_checkpoint_is_left_for_an_older_one(home: Path) -> None:
+    spec: dict[str, Any] = {"checkpoints": {"shared": {"path": "checkpoints", "every_s": 1}}}
+    args = ["--steps", "50", "--mib", "1", "--pause", "0.1", "--poison", "39", "--fails", "40"]
+    job = large(home, nodes=1, spares=0, args=args, **spec).start()
+    job.wait_end()
+    told = [action.action for incident in job.incidents() for action in incident.actions]
+    assert "RollBack" in told
+    assert restored(job, 3) < 40
