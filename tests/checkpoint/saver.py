@@ -18,7 +18,7 @@ from holdfast.checkpoint.upkeep import prune
 from tests.checkpoint.making import Snapshot
 
 RANKS = 2
-FROZEN = os.urandom(40_000)
+FROZEN = os.urandom(400_000)
 PIECES = 12
 
 

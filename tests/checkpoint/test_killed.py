@@ -91,7 +91,7 @@ def test_whatever_the_moment_of_a_kill_what_counts_is_whole(
         place = str(request.getfixturevalue("s3_place"))
         assert os.environ["AWS_ACCESS_KEY_ID"] == CREDENTIALS["AWS_ACCESS_KEY_ID"]
     moments = random.Random(6)
-    newest, stages, spread_s = 0, set(), SPREAD_S[kind]
+    newest, stages, referred, spread_s = 0, set(), 0, SPREAD_S[kind]
     store = open_store(place)
     with saver(place) as process:
         for _ in range(KILLS[kind] * MORE):
@@ -109,8 +109,10 @@ def test_whatever_the_moment_of_a_kill_what_counts_is_whole(
             for manifest in found.committed[: None if kind == "folder" else 1]:
                 assert len(manifest.ranks) == RANKS
                 require_whole(store, manifest)
+                referred += bool(manifest.files)
             stages |= {len(store.list(files.folder_of(key))) for key in found.unfinished}
     for manifest in survey(store).committed:
         require_whole(store, manifest)
     assert newest > KILLS[kind] / 4
+    assert referred, "no checkpoint needed a file of an older one"
     assert len(stages) > 1, "the kills fell into too few stages of a save to prove anything"

@@ -14,8 +14,8 @@ from holdfast.checkpoint.index import EVERYWHERE, ON_NODE
 from holdfast.checkpoint.key import Key
 from holdfast.checkpoint.limit import Limit
 from holdfast.checkpoint.manifest import CHUNK_BYTES, RankPart
+from holdfast.checkpoint.reuse import FRESH_EVERY
 from holdfast.checkpoint.save import (
-    FRESH_EVERY,
     SaveCancelledError,
     commit,
     lacking,
@@ -77,6 +77,14 @@ def test_one_changed_byte_costs_one_chunk(folder: Store, snapshot: Snapshot) -> 
     changed[-1] ^= 1
     part = saved(folder, snapshot, Key(1, 2), previous=first, big=bytes(changed))
     assert part.data_bytes == 5
+
+
+def test_a_little_that_stays_does_not_keep_a_large_file(folder: Store, snapshot: Snapshot) -> None:
+    """Else every checkpoint that is thinned out would leave most of its bytes behind."""
+    first = saved(folder, snapshot, Key(1, 1), few=SMALL, moving=b"1" * 5000)
+    second = saved(folder, snapshot, Key(1, 2), previous=first, few=SMALL, moving=b"2" * 5000)
+    assert {chunk.file for chunk in second.chunks()} == {files.data_file(Key(1, 2), 0)}
+    assert second.fresh == 0
 
 
 def test_now_and_then_all_is_written_anew(folder: Store, snapshot: Snapshot) -> None:

@@ -24,7 +24,7 @@ def train(store: Store, attempt: int, steps: range) -> None:
     snapshot = Snapshot()
     for step in steps:
         previous = previous_part(store, 0)
-        leaves = {"frozen": FROZEN, "once": bytes([step > 1]) * 9, "moving": str(step).encode()}
+        leaves = {"frozen": FROZEN, "once": bytes([step > 1]) * 3000, "moving": str(step).encode()}
         cells = snapshot.take(Key(attempt, step), private=leaves)
         save_rank(store, cells, job="job", tier=Tier.SHARED, previous=previous)
         commit(store, Key(attempt, step), ranks=[0], now=NOW)

@@ -218,6 +218,21 @@ def test_a_restart_after_the_end_has_nothing_to_do(make: Make) -> None:
     assert Milestone.FINISHED in milestones and Milestone.FIRST_STEP not in milestones
 
 
+@pytest.mark.parametrize("place", ["step:4", "after_backward:5", f"step:{LAST}"])
+@pytest.mark.parametrize(("nodes", "local"), [(1, 1), (2, 1)])
+def test_copies_beside_training_hold_the_state_they_are_named_after(
+    make: Make, undisturbed: Undisturbed, nodes: int, local: int, place: str
+) -> None:
+    """At their slowest: what they copy is overwritten right after the guard has let it go."""
+    cluster = make(nodes, local)
+    cluster.env["LAZY"] = "1"
+    first = cluster.run(f"{nodes * local - 1}:1:{place}")
+    assert first.exit_codes[-1] == -9, cluster.story()
+    second = cluster.finish()
+    assert second.restored[0] >= completed(first) - 2
+    assert cluster.outcome() == undisturbed(nodes, local)
+
+
 @pytest.mark.parametrize("place", ["after_backward:4", "snapshot:9"])
 def test_a_sharded_model_goes_on_bit_by_bit_also_without_a_node(make: Make, place: str) -> None:
     quiet, faulty = make(2, 1, SPLIT="sharded"), make(2, 1, SPLIT="sharded")

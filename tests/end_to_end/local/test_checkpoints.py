@@ -1,6 +1,5 @@
 """Nothing is lost with nodes, at a stop, or by a poisoned checkpoint: real jobs, real signals."""
 
-import importlib.util
 import json
 import os
 import signal
@@ -14,8 +13,7 @@ from holdfast.checkpoint import shelf
 from holdfast.checkpoint.folder import FolderStore
 from tests.end_to_end.local.jobs import SCRIPTS, RunningJob
 
-ALL_TIERS = importlib.util.find_spec("holdfast.train.sources") is not None
-needs_all_tiers = pytest.mark.skipif(not ALL_TIERS, reason="restores from buddies only")
+more = pytest.mark.skipif("HOLDFAST_TEST_MORE" not in os.environ, reason="HOLDFAST_TEST_MORE=1")
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
 
 
@@ -45,42 +43,36 @@ def kill_storage(job: RunningJob) -> None:
                 process.kill()
 
 
-def test_lost_storage_processes_are_not_noticed_and_a_lost_node_goes_on_from_its_copy(
+def test_lost_storage_processes_are_not_noticed_and_with_two_copies_two_nodes_may_be_lost(
     home: Path,
 ) -> None:
-    job = large(home, nodes=2, spares=1, args=["--steps", "70"]).start()
-    for step in (8, 14):
+    """Each rank has more than workers send to each other: it all goes by the storage processes."""
+    spec: dict[str, Any] = {"snapshots": {"copies": 2}}
+    args = ["--steps", "40", "--pause", "0.1"]
+    job = large(home, nodes=3, spares=2, args=args, **spec).start()
+    for step in (6, 12):
         job.wait_step(step)
         kill_storage(job)
-    before = job.wait_step(25).step or 0
-    assert job.status().attempt == 1 and not job.incidents()
-    job.kill_node(job.member(1))
-    job.wait_step(before, attempt=2)
-    assert restored(job, 2) > 14
-    job.wait_end()
-    assert [i.cause for i in job.incidents()] == ["node-lost"]
-    words = (job.folder / "nodes" / "node-0" / "agent.log").read_text()
-    assert "the storage process has died" in words
-
-
-@needs_all_tiers
-def test_with_two_copies_two_nodes_may_be_lost_at_once(home: Path) -> None:
-    spec: dict[str, Any] = {"snapshots": {"copies": 2}}
-    job = large(home, nodes=3, spares=2, args=["--steps", "80", "--mib", "2"], **spec).start()
-    before = job.wait_step(20).step or 0
-    found = job.status().copies
-    assert found is not None and found.survives == 2
-    for name in (job.member(1), job.member(2)):
+    before = job.wait_step(24).step or 0
+    status = job.status()
+    assert status.copies is not None and status.copies.survives == 2
+    assert status.attempt == 1 and not job.incidents()
+    lost = [job.member(1), job.member(2)]
+    for name in lost:
         job.kill_node(name)
     job.wait_step(before, attempt=2)
-    assert min(restored(job, n) for n in {line["attempt"] for line in job.metrics()} - {1}) > 5
+    later = {line["attempt"] for line in job.metrics()} - {1}
+    assert min(restored(job, attempt) for attempt in later) > 0, "no copy of the lost ones"
     job.wait_end()
+    assert {incident.cause for incident in job.incidents()} == {"node-lost"}
+    words = (job.folder / "nodes" / lost[0] / "agent.log").read_text()
+    assert "the storage process has died" in words
 
 
 def test_a_node_that_is_taken_away_loses_no_step_and_a_stopped_job_can_go_on(home: Path) -> None:
     place = FolderStore(str(home.parent / "checkpoints" / "job"))
     spec: dict[str, Any] = {"checkpoints": {"shared": {"path": "checkpoints", "every_s": 3600}}}
-    job = large(home, nodes=2, spares=1, args=["--steps", "90", "--mib", "2"], **spec).start()
+    job = large(home, nodes=2, spares=1, args=["--steps", "50", "--mib", "2"], **spec).start()
     at = job.wait_step(12).step or 0
     victim = job.member(1)
     os.kill(job.agent(victim), signal.SIGTERM)
@@ -98,12 +90,11 @@ def test_a_node_that_is_taken_away_loses_no_step_and_a_stopped_job_can_go_on(hom
     job.resume()
     job.wait_end()
     assert {line["attempt"] for line in job.metrics()} == {1, 2, 3}, "it goes on counting"
-    assert shelf.committed(place)[0].step == 90, "the last step is saved before the job ends"
-    if ALL_TIERS:
-        assert restored(job, 3) == newest.step
+    assert shelf.committed(place)[0].step == 50, "the last step is saved before the job ends"
+    assert restored(job, 3) == newest.step
 
 
-@needs_all_tiers
+@more
 def test_a_poisoned_checkpoint_is_left_for_an_older_one(home: Path) -> None:
     spec: dict[str, Any] = {"checkpoints": {"shared": {"path": "checkpoints", "every_s": 1}}}
     args = ["--steps", "50", "--mib", "1", "--pause", "0.1", "--poison", "39", "--fails", "40"]
