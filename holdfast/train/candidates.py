@@ -144,7 +144,7 @@ def _look(where: Where, place: str, environ: Mapping[str, str], offer: Offer) ->
     try:
         found, attempts = _survey(open_store(place))
     except Error as error:
-        logger.warning("%s are not looked at: %s: %s", where.words, error.what, error.why)
+        logger.warning("nothing is found in %s: %s: %s", where.words, error.what, error.why)
         offer.troubles.append(f"{error.what}: {error.why}")
         return
     offer.shelves.extend(

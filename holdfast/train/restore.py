@@ -57,16 +57,19 @@ def bring_in(
     exchange: Exchange | None,
     ranks: Ranks,
     tracked: Tracked,
+    attempt: int,
     environ: Mapping[str, str] = os.environ,
 ) -> Found | None:
     """Fetch the newest state that all ranks can get; None where there is none.
+
+    `attempt` is the number of the one that begins.
 
     Raises `Error`: snapshot-unreadable when parts keep arriving damaged, layout-unknown when there
     is one that cannot be given to this layout, storage-unreachable when there is none as far as
     can be seen but a tier could not be looked at, checkpoint-not-found when the one that was asked
     for cannot be used.
     """
-    restoring = _Restoring(arena, exchange, ranks, tracked, environ)
+    restoring = _Restoring(arena, exchange, ranks, tracked, attempt, environ)
     began = time.monotonic()
     found = restoring.run()
     if found is not None:
@@ -91,12 +94,14 @@ class _Restoring:
         exchange: Exchange | None,
         ranks: Ranks,
         tracked: Tracked,
+        attempt: int,
         environ: Mapping[str, str],
     ) -> None:
         self._arena = arena
         self._exchange = exchange
         self._ranks = ranks
         self._tracked = tracked
+        self._attempt = attempt
         self._environ = environ
         self._fingerprint = tracked.fingerprint()
         self._dropped: dict[Candidate, str] = {}
@@ -104,26 +109,44 @@ class _Restoring:
         self.bytes = 0
 
     def run(self) -> Found | None:
-        shelves = candidates.on_shelves(self._ranks, self._environ)
+        shelves: Offer | None = None
         for _ in range(_ROUNDS):
-            mine = msgspec.structs.replace(shelves, cells=candidates.in_memory(self._arena))
-            packed = self._gather(msgspec.msgpack.encode(mine))
-            self._offers = [msgspec.msgpack.decode(one, type=Offer) for one in packed]
-            listed = candidates.candidates(
-                self._offers, self._ranks, self._fingerprint, self._environ
-            )
-            candidate = next((one for one in listed if one not in self._dropped), None)
+            known = shelves or Offer([], [], [], [])
+            candidate = self._best(known)
+            if shelves is None and not self._surely_newest(candidate):
+                shelves = candidates.on_shelves(self._ranks, self._environ)
+                continue
             if candidate is None:
                 self._say_nothing_is_there()
                 return None
             found = self._try(candidate)
             if found is not None:
                 return found
+            shelves = shelves or candidates.on_shelves(self._ranks, self._environ)
         raise Error(
             "snapshot-unreadable",
             "snapshots keep arriving damaged",
             why=f"checksums did not match after {_ROUNDS} rounds of handing parts around",
             help="check the memory and the network of these nodes",
+        )
+
+    def _best(self, known: Offer) -> Candidate | None:
+        """What to try next, from what all ranks have now."""
+        mine = msgspec.structs.replace(known, cells=candidates.in_memory(self._arena))
+        packed = self._gather(msgspec.msgpack.encode(mine))
+        self._offers = [msgspec.msgpack.decode(one, type=Offer) for one in packed]
+        listed = candidates.candidates(self._offers, self._ranks, self._fingerprint, self._environ)
+        return next((one for one in listed if one not in self._dropped), None)
+
+    def _surely_newest(self, one: Candidate | None) -> bool:
+        """Whether no tier has to be looked at, which takes its time: the attempt before this one
+        has left it in memory, nobody has anything newer, and nothing in between can have left it
+        behind."""
+        steps = [cell.step for offer in self._offers for cell in offer.cells]
+        return (
+            one is not None
+            and one.where is Where.ARENAS
+            and one.key == Key(self._attempt - 1, max(steps))
         )
 
     # ── talking ──

@@ -114,7 +114,7 @@ class Snapshots:
         """
         place = self._placement
         ranks = Ranks(place.rank, place.world_size, place.local_world_size)
-        found = bring_in(self._arena, self._exchange, ranks, self._tracked)
+        found = bring_in(self._arena, self._exchange, ranks, self._tracked, place.attempt)
         if found is not None:
             self._newest = self._kept = found.key
             self._parent, self._restored = found.parent, found.private

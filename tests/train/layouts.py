@@ -5,6 +5,8 @@ PyTorch's own `distribute_tensor` says what of it belongs on a rank, so nothing 
 """
 
 import hashlib
+import io
+import logging
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -230,6 +232,8 @@ class Rank:
     def __init__(self, folder: str) -> None:
         self.folder = Path(folder)
         self.arenas: dict[str, Arena] = {}
+        self._words = io.StringIO()
+        logging.getLogger("holdfast").addHandler(logging.StreamHandler(self._words))
 
     def meet(self, rank: int, world: int, number: int, port: int) -> None:
         """Be this rank of a world from now on."""
@@ -242,6 +246,12 @@ class Rank:
     def share(self, local: int) -> None:
         """Be one of so many ranks on each node, in this world."""
         self.local = local
+
+    def words(self) -> str:
+        """What has been logged since this was last asked."""
+        said = self._words.getvalue()
+        self._words.truncate(0)
+        return said
 
     def part(self) -> None:
         """Leave the world."""
@@ -256,7 +266,9 @@ class Rank:
         for tier in tiers:
             self._store(name, Key(step, step), tier)
 
-    def load(self, layout: str, env: dict[str, str], arena: str, old_world: int) -> Any:
+    def load(
+        self, layout: str, env: dict[str, str], arena: str, old_world: int, attempt: int = 1000
+    ) -> Any:
         """What differs from the truth after a restore, and where it came from; or why not."""
         built = build(layout, self.rank)
         exchange = self._exchange()
@@ -267,9 +279,8 @@ class Rank:
         }
         held = self.arenas.get(arena) or Arena(Arena.create())
         try:
-            found = bring_in(
-                held, exchange, Ranks(self.rank, self.world, self.local), tracked, places
-            )
+            ranks = Ranks(self.rank, self.world, self.local)
+            found = bring_in(held, exchange, ranks, tracked, attempt, places)
         except Error as error:
             return error.slug
         if found is None:

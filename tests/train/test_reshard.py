@@ -84,6 +84,17 @@ def test_the_same_layout_is_loaded_from_memory_as_it_lies(saved: Fleet, layout: 
     assert load(saved, layout, layout, {}, layout) == {("ARENAS", STEP)}
 
 
+@pytest.mark.parametrize(("attempt", "looked"), [(STEP + 1, False), (STEP + 2, True)])
+def test_no_tier_is_looked_at_for_what_the_attempt_before_left_in_memory(
+    saved: Fleet, attempt: int, looked: bool
+) -> None:
+    """Older memory may have been left behind by an attempt in between."""
+    step = ("load", "fsdp3", {SHARED: "nowhere://"}, "fsdp3", 3, attempt)
+    _, answers, (words, *_) = saved.world(3, ("words",), step, ("words",))
+    assert answers == [([], "ARENAS", STEP)] * 3
+    assert ("nothing is found in the shared tier" in words) == looked
+
+
 @pytest.mark.parametrize(
     ("old", "new"),
     [
