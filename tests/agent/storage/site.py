@@ -20,6 +20,7 @@ from holdfast.checkpoint.index import Index, Leaf
 from holdfast.checkpoint.key import Key
 
 TOKEN = "a secret of the job"
+ROUNDS = 30 if "HOLDFAST_TEST_MORE" in os.environ else 3  # kills at random moments
 
 
 class Site:
