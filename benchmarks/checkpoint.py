@@ -7,10 +7,10 @@ Contestants take turns, each in a process of its own that can be ended when it h
 measured beside a memcpy of the same bytes into touched shared memory, just before, in the same
 process, and every figure is the median over saves of the ratio to it, the first ones left out.
 `stall` is the wait of the training thread, `durable` the time until everything is committed on
-disk, both in copies; `stall_s` and `durable_s` in seconds; `next_five` is the excess of the next
-five steps (50 ms each) over the five before the save. DLRover and NVRx take part where they are
-installed; `why` says what kept a contestant from it. On a machine without a GPU all of them copy
-from memory to memory.
+disk, `load` the time to read it back into the same tensors, all in copies; `stall_s` and
+`durable_s` in seconds; `next_five` is the excess of the next five steps (50 ms each) over the five
+before the save. DLRover and NVRx take part where they are installed; `why` says what kept a
+contestant from it. On a machine without a GPU all of them copy from memory to memory.
 """
 
 import argparse
@@ -32,6 +32,7 @@ CONTESTANTS = (
     *("memcpy", "torch_save", "dcp_save", "dcp_async_thread", "dcp_async_process"),
     *("dlrover", "nvrx", "holdfast", "holdfast_durable"),
 )
+PATH = f"{SCRIPT.parents[2]}:{SCRIPT.parents[1]}"
 STEP_S = 0.05
 ALONE = {"OMP_NUM_THREADS": "1", "ELASTIC_JOB_NAME": f"benchmark-{os.getpid()}"} | {
     name: value
@@ -75,7 +76,7 @@ def measured(name: str, parameters: int, saves: int) -> list[dict[str, Any]] | s
             process = subprocess.Popen(
                 [*command, str(STEP_S)],
                 stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True,
-                env=os.environ | ALONE | {"PYTHONPATH": str(SCRIPT.parents[2])},
+                env=os.environ | ALONE | {"PYTHONPATH": PATH},
             )  # fmt: skip
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(TIMEOUT_S)
@@ -113,6 +114,7 @@ def row(processes: list[list[dict[str, Any]] | str]) -> Row:
         "stall_s": _median(saves, "stall_s"),
         "durable_s": _median(saves, "durable_s"),
         "floor_s": _median(saves, "floor_s"),
+        "load": _ratio(saves, "load_s", "floor_s"),
         "next_five": _excess(saves),
         "why": None if why is None else why[:60],
     }

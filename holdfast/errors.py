@@ -103,7 +103,8 @@ SLUGS: dict[str, Slug] = {
     "code-unusable": Slug(
         ExitStatus.USAGE,
         "The folder that `code` names cannot be shipped to the nodes: it is not there, leads "
-        "outside by a link, or is too large for a ConfigMap. Nothing was submitted.",
+        "outside by a link, or is larger than what ConfigMaps are for (32 MB compressed, 200 MB "
+        "in all). Nothing was submitted.",
     ),
     "platform-unsupported": Slug(
         ExitStatus.PLATFORM,
@@ -314,7 +315,14 @@ SLUGS: dict[str, Slug] = {
     "clusters-missing": Slug(
         ExitStatus.USAGE,
         "`holdfast federate` runs a managed job in the first of several clusters that admits it. "
-        "The job file names none under `clusters`, or asks for plain mode. Nothing was started.",
+        "The job file names none under `clusters`, or asks for plain mode or a schedule. Nothing "
+        "was started.",
+    ),
+    "clusters-refuse": Slug(
+        ExitStatus.PLATFORM,
+        "None of the clusters that the job file names takes the job: each cannot be reached, or "
+        "refuses one of its objects. The message has the reason of each. Nothing of the job is "
+        "left in those that answer.",
     ),
     "storage-place": Slug(
         ExitStatus.USAGE,

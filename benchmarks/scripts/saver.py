@@ -202,71 +202,40 @@ def holdfast_durable(state: State, folder: Path) -> Contestant:
 
 def _holdfast(state: State, folder: Path, *, durable: bool) -> Contestant:
     from holdfast.agent.storage import words
-    from holdfast.checkpoint.arena import Arena
-    from holdfast.checkpoint.board import Board, Flag, Tier
+    from holdfast.checkpoint.board import Flag, Tier
     from holdfast.checkpoint.settings import Rule, Settings
     from holdfast.train.cadence import Cadence
     from holdfast.train.layout import Ranks
     from holdfast.train.placement import Placement
     from holdfast.train.snapshots import Snapshots
     from holdfast.train.tracked import Tracked
+    from node import Node
 
-    arena, board = Arena.create(), Board.create()
-    places = (words.Place(tier=Tier.SHARED, where=str(folder), keep=2, max_bytes_per_s=None),)
-    sock = _storage(arena, board, folder, places if durable else ())
-    alone = Placement(0, 0, 1, 1, 1, 0, distributed=False)
+    place = words.Place(tier=Tier.SHARED, where=str(folder), keep=2, max_bytes_per_s=None)
+    node = Node(folder, (place,) if durable else ())
+    settings = Settings(shared=Rule(every_s=1e9)) if durable else Settings()
     objects = {"model": state.model, "optimizer": state.optimizer}
-    snapshots = Snapshots(
-        Arena(arena), Board(board), None, alone,
-        Tracked(objects, torch.device("cpu"), (), Ranks(0, 1, 1), None), Cadence(1, 1.0),
-        Settings(shared=Rule(every_s=1e9)) if durable else Settings(),
-    )  # fmt: skip
+
+    def make() -> Snapshots:
+        tracked = Tracked(objects, torch.device("cpu"), (), Ranks(0, 1, 1), None)
+        alone = Placement(0, 0, 1, 1, 1, 0, distributed=False)
+        return Snapshots(node.arena, node.board, None, alone, tracked, Cadence(1, 1.0), settings)
+
+    snapshots = make()
     snapshots.restore()
-    flags = Flag.SHARED if durable else Flag(0)
 
     def save(step: int) -> None:
-        assert snapshots.meet(step + 1, sys.maxsize) is not None, "one rank has nobody to wait for"
-        snapshots.take(step + 1, flags)
+        flags = snapshots.meet(step + 1, sys.maxsize)
+        assert flags is not None, "one rank has nobody to wait for"
+        snapshots.take(step + 1, Flag.SHARED if durable else flags)
 
     def settle() -> None:
-        while True:
-            match _news(sock):
-                case words.Committed():
-                    return
-                case words.Failed(why=why):
-                    raise RuntimeError(why)
+        node.committed()
 
-    return Contestant(save, settle if durable else None, durable=durable)
+    def load() -> None:
+        make().restore()
 
-
-def _news(sock: Any) -> Any:
-    import msgspec
-
-    from holdfast.agent.storage import words
-
-    return msgspec.json.decode(sock.recv(words.PACKET_BYTES), type=words.AnyNews)
-
-
-def _storage(arena: int, board: int, folder: Path, places: Any) -> Any:
-    """The storage process of a node, as its agent starts it."""
-    import socket
-    import subprocess
-
-    from holdfast.agent.storage import words
-
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    listener = socket.create_server(("127.0.0.1", 0))
-    token = folder / "token"
-    token.write_text("benchmark")
-    fds = [theirs.fileno(), listener.fileno(), arena, board]
-    command = [sys.executable, "-m", "holdfast.agent.storage", str(fds[0]), str(os.getpid())]
-    subprocess.Popen(command, pass_fds=fds)
-    setup = words.Setup(
-        node="n", job="benchmark", token_file=str(token), arenas=(arena,), boards=(board,),
-        listener=fds[1], places=places,
-    )  # fmt: skip
-    words.send(ours, setup)
-    return ours
+    return Contestant(save, settle if durable else None, durable, None if durable else load)
 
 
 # ── rounds ──

@@ -12,6 +12,8 @@ from holdfast.checkpoint.arena import Part
 from holdfast.checkpoint.codec import unflatten
 from holdfast.checkpoint.index import Index, Leaf
 
+RANDOM = "(random numbers)"  # not a name that an object can be given
+
 
 class Ref(NamedTuple):
     """One leaf: which of the part of which rank."""
@@ -20,6 +22,11 @@ class Ref(NamedTuple):
     part: Part
     number: int
     leaf: Leaf
+
+
+def buffers_of(module: str) -> str:
+    """The name under which a module's buffers are kept."""
+    return f"{module} (buffers)"
 
 
 Pieces = dict[tuple[int, ...], list[Ref]]  # by where they begin; each from all who have it alike

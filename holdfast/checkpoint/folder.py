@@ -4,6 +4,9 @@ A file is written under another name in the same folder, flushed to the disk, re
 folder flushed too: in this order nothing of it is ever seen in part, even after a power cut, on any
 file system that keeps what POSIX says about rename and fsync. NFS does, between its clients after
 they open a file anew, which every read here does.
+
+A large file is flushed as it grows, behind what is being written: left to itself the system would
+begin only when a good part of the memory waits to be written, and then all at once.
 """
 
 import contextlib
@@ -11,15 +14,18 @@ import errno
 import os
 import secrets
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
 from holdfast.checkpoint import stores
 from holdfast.errors import Error
 
+FLUSH_BYTES = 64 << 20
 _FULL = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
 _DENIED = frozenset((errno.EACCES, errno.EPERM, errno.EROFS))
 _MISSING = frozenset((errno.ENOENT, errno.ENOTDIR))
+_NO_FOLDERS = frozenset((errno.EINVAL, errno.ENOTSUP, errno.ENOSYS))  # some in user space
 _UNUSABLE = frozenset((errno.ENAMETOOLONG, errno.ELOOP, errno.EISDIR))
 
 
@@ -73,11 +79,12 @@ class FolderStore:
             fd = _open_new(temporary, self._root)
         try:
             with self._translated(name):
+                upload = FolderUpload(fd)
                 try:
-                    yield FolderUpload(fd)
-                    os.fsync(fd)
+                    yield upload
+                    upload.finish()
                 finally:
-                    os.close(fd)
+                    upload.close()
                 temporary.rename(path)
                 _sync_folder(path.parent)
         except BaseException:
@@ -134,12 +141,38 @@ class FolderUpload:
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
+        self._unflushed = 0
+        self._flusher: ThreadPoolExecutor | None = None
+        self._flush: Future[None] | None = None
 
     def write(self, data: bytes | memoryview) -> None:
         """The next bytes."""
         rest = memoryview(data)
+        self._unflushed += len(rest)
         while rest:
             rest = rest[os.write(self._fd, rest) :]
+        if self._unflushed >= FLUSH_BYTES:
+            self._flush_behind()
+
+    def finish(self) -> None:
+        """All bytes are on the disk. An error is told to one flush only, so each is asked."""
+        if self._flush is not None:
+            self._flush.result()
+        os.fsync(self._fd)
+
+    def close(self) -> None:
+        """No more bytes come."""
+        if self._flusher is not None:
+            self._flusher.shutdown()
+        os.close(self._fd)
+
+    def _flush_behind(self) -> None:
+        if self._flusher is None:
+            self._flusher = ThreadPoolExecutor(1, thread_name_prefix="holdfast-flush")
+        if self._flush is not None:
+            self._flush.result()  # raises what went wrong
+        self._flush = self._flusher.submit(os.fdatasync, self._fd)
+        self._unflushed = 0
 
 
 def _open_new(path: Path, root: Path) -> int:
@@ -165,6 +198,9 @@ def _sync_folder(folder: Path) -> None:
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
+    except OSError as error:
+        if error.errno not in _NO_FOLDERS:
+            raise
     finally:
         os.close(fd)
 

@@ -35,6 +35,7 @@ _NO_DIGEST = "0" * 32
 
 Count = Annotated[int, Meta(ge=0, lt=1 << 60)]
 Digest = Annotated[str, Meta(pattern=r"^[0-9a-f]{32}\Z")]
+Word = Annotated[str, Meta(pattern=r"^[0-9a-f]{16}\Z")]
 DataFile = Annotated[str, Meta(pattern=_DATA)]
 Record = TypeVar("Record", bound="RankPart | Manifest | Lineage")
 
@@ -68,10 +69,14 @@ class SavedLeaf(msgspec.Struct, frozen=True):
 
 
 class SavedPart(msgspec.Struct, frozen=True):
-    """One cell of the arena: its leaves in the order of its index, and the chunks of the index."""
+    """One cell of the arena: its leaves in the order of its index, and the chunks of the index.
+
+    The seal is that of the snapshot in memory, by which it is known again.
+    """
 
     leaves: tuple[SavedLeaf, ...]
     index: tuple[Chunk, ...]
+    seal: Word
 
 
 class RankPart(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,7 +88,7 @@ class RankPart(msgspec.Struct, frozen=True, kw_only=True):
     step: Count
     rank: Count
     world_size: Annotated[int, Meta(gt=0)]
-    fingerprint: Annotated[str, Meta(pattern=r"^[0-9a-f]{16}\Z")]
+    fingerprint: Word
     name: str
     fresh: Count  # saves ago that this rank wrote all its bytes
     data_bytes: Count  # size of its file of bytes

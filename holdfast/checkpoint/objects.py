@@ -21,9 +21,10 @@ from holdfast.errors import Error
 
 PART_BYTES = 32 << 20  # of at most 10,000, which makes 312 GiB for each rank
 AT_ONCE = 3  # parts of one object that are under way
-TRIES = 3
+TRIES = 3  # of each request by the client
+AGAIN = 2  # times for what breaks off while it is read, which the client does not see
 CONNECT_S = 5
-READ_S = 30
+READ_S = 20
 _S3 = frozenset(("s3", "s3a"))
 _DENIED = frozenset(("NoCredentialsError", "PartialCredentialsError", "TokenRetrievalError"))
 _EXTRAS = {"s3": "holdfast[s3]", "gs": "gcsfs", "az": "adlfs", "abfs": "adlfs"}
@@ -212,11 +213,11 @@ def _connect(place: str, scheme: str, options: dict[str, Any]) -> tuple[Any, str
     given = {"skip_instance_cache": True, "use_listings_cache": False, **options}
     if scheme in _S3:
         limits = {"connect_timeout": CONNECT_S, "read_timeout": READ_S}
-        retries = {"max_attempts": TRIES, "mode": "standard"}
+        retries = {"total_max_attempts": TRIES, "mode": "standard"}
         given.setdefault("config_kwargs", {**limits, "retries": retries})
     files, path = url_to_fs(place, **given)
     if scheme in _S3:
-        files.retries = TRIES  # of answers that break off, which the client below does not see
+        files.retries = AGAIN
     return files, path
 
 

@@ -3,15 +3,14 @@
 `save_rank` reads the cells of the arena once, chunk by chunk through one buffer: what is hashed for
 the seal, hashed for the chunk and written are the same bytes, so that a snapshot which is
 overwritten or was damaged in memory is noticed and never gets its JSON file. Chunks that the rank's
-previous checkpoint holds are referred to instead of written; every `FRESH_EVERY` saves all are
-written anew, so that one damaged file cannot spoil the whole history.
+previous checkpoint holds may be referred to instead of written (`reuse`).
 
 `commit` looks at what all ranks say and writes the manifest. Both first ask whether a newer attempt
 has begun: then they stop. What slips through between question and answer is void by its lineage.
 """
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, TypeVar
 
@@ -35,10 +34,10 @@ from holdfast.checkpoint.manifest import (
     SavedLeaf,
     SavedPart,
 )
-from holdfast.checkpoint.stores import Store, Upload
+from holdfast.checkpoint.reuse import Known
+from holdfast.checkpoint.stores import Store, Upload, unusable
 from holdfast.errors import Error
 
-FRESH_EVERY = 16
 AT_ONCE = 8  # small files that are read at the same time
 _BLOCK_BYTES = 1 << 20  # stays in a second-level cache between copy and checksums
 _NAMES = {Part.SHARED: "shared", Part.PRIVATE: "private"}
@@ -98,12 +97,15 @@ def save_rank(
     if any(one[:5] != header[:5] for one in headers.values()):
         raise _changed(header.key, "its cells hold different snapshots")
     require_newest(store, header.attempt)
-    if (done := _already(store, header)) is not None:
+    if (done := _already(store, header, cells)) is not None:
         return done
-    known = _Known(store, previous)
+    ours = ON_NODE if tier is Tier.LOCAL else EVERYWHERE
+    payloads = {part: _payload(cells[part], one) for part, one in headers.items()}
+    known = Known(store, previous, header.attempt)
+    known.judge([piece for payload in payloads.values() for piece in payload.chunks(ours)])
     with store.create(files.data_file(header.key, header.rank)) as upload:
-        data = _Data(upload, header, tier, known, limit or Limit(None), cancelled)
-        parts = {_NAMES[part]: data.save(cells[part], one) for part, one in headers.items()}
+        data = _Data(upload, header, ours, known, limit or Limit(None), cancelled)
+        parts = {_NAMES[part]: data.save(payload) for part, payload in payloads.items()}
     require_newest(store, header.attempt)
     part = RankPart(
         job=job,
@@ -113,32 +115,27 @@ def save_rank(
         world_size=header.world_size,
         fingerprint=f"{header.fingerprint:016x}",
         name=data.name,
-        fresh=known.age,
+        fresh=known.fresh,
         data_bytes=data.written,
         parts=parts,  # type: ignore[arg-type]
     )
     return _put(store, part, files.rank_file(header.key, header.rank))
 
 
-class _Known:
-    """Chunks of the previous checkpoint, by content."""
+class _Payload(NamedTuple):
+    """What a cell holds."""
 
-    def __init__(self, store: Store, previous: RankPart | None) -> None:
-        self._store = store
-        usable = previous is not None and previous.fresh + 1 < FRESH_EVERY
-        self.age = previous.fresh + 1 if previous is not None and usable else 0
-        chunks = previous.chunks() if previous is not None and usable else ()
-        self._chunks = {(chunk.xxh3_128, chunk.length): chunk for chunk in chunks}
-        self._sizes: dict[str, int] = {}
+    cell: Cell
+    header: Header
+    memory: memoryview
+    encoded: bytes
+    contents: Index
 
-    def find(self, digest: str, length: int) -> Chunk | None:
-        """A chunk with this content, in a file that is there."""
-        chunk = self._chunks.get((digest, length))
-        if chunk is None:
-            return None
-        if chunk.file not in self._sizes:
-            self._sizes[chunk.file] = self._store.size(chunk.file) or 0
-        return chunk if chunk.at + length <= self._sizes[chunk.file] else None
+    def chunks(self, ours: int) -> Iterator[memoryview]:
+        """The pieces of the leaves that are ours to write."""
+        for leaf in self.contents.leaves:
+            if leaf.save & ours:
+                yield from _pieces(self.memory[leaf.offset : leaf.offset + leaf.length])
 
 
 class _Data:
@@ -148,14 +145,14 @@ class _Data:
         self,
         upload: Upload,
         header: Header,
-        tier: Tier,
-        known: _Known,
+        ours: int,
+        known: Known,
         limit: Limit,
         cancelled: Callable[[], bool],
     ) -> None:
         self._upload = upload
         self._file = files.data_file(header.key, header.rank)
-        self._ours = ON_NODE if tier is Tier.LOCAL else EVERYWHERE
+        self._ours = ours
         self._known = known
         self._limit = limit
         self._cancelled = cancelled
@@ -163,28 +160,28 @@ class _Data:
         self.written = 0
         self.name = ""
 
-    def save(self, cell: Cell, header: Header) -> SavedPart:
+    def save(self, source: _Payload) -> SavedPart:
         """Write one cell. Raises `Error` snapshot-changed where it does not match its seal."""
-        cell.reserve(header.payload_bytes, touch=False)
-        payload = cell.payload[: header.payload_bytes].toreadonly()
-        encoded = bytes(payload[header.data_bytes :])
-        index = _index(encoded, header)
-        self.name = self.name or index.name
+        header, payload = source.header, source.memory
+        self.name = self.name or source.contents.name
         seal = xxhash.xxh3_64()
         leaves: dict[int, SavedLeaf] = {}
         position = 0
-        for number, leaf in sorted(enumerate(index.leaves), key=lambda pair: pair[1].offset):
+        for number, leaf in sorted(
+            enumerate(source.contents.leaves), key=lambda pair: pair[1].offset
+        ):
             if not position <= leaf.offset <= leaf.offset + leaf.length <= header.data_bytes:
                 raise _changed(header.key, f"its index puts {leaf.name!r} outside of it")
             seal.update(payload[position : leaf.offset])
             position = leaf.offset + leaf.length
             leaves[number] = self._leaf(leaf, payload[leaf.offset : position], seal)
         seal.update(payload[position : header.data_bytes])
-        seal.update(encoded)
-        if cell.header() != header or cell.sealed() != seal.intdigest():
+        seal.update(source.encoded)
+        if source.cell.header() != header or source.cell.sealed() != seal.intdigest():
             raise _changed(header.key, "it does not match its seal")
-        chunks = self._chunks(memoryview(encoded), xxhash.xxh3_64())
-        return SavedPart(tuple(leaves[n] for n in range(len(leaves))), chunks)
+        chunks = self._chunks(memoryview(source.encoded), xxhash.xxh3_64())
+        ordered = tuple(leaves[number] for number in range(len(leaves)))
+        return SavedPart(ordered, chunks, seal.hexdigest())
 
     def _leaf(self, leaf: Leaf, memory: memoryview, seal: xxhash.xxh3_64) -> SavedLeaf:
         ours = bool(leaf.save & self._ours)
@@ -205,13 +202,12 @@ class _Data:
         )
 
     def _digest(self, memory: memoryview, seal: xxhash.xxh3_64) -> None:
-        for at in range(0, len(memory), CHUNK_BYTES):
+        for piece in _pieces(memory):
             self._require_wanted()
-            seal.update(memory[at : at + CHUNK_BYTES])
+            seal.update(piece)
 
     def _chunks(self, memory: memoryview, seal: xxhash.xxh3_64) -> tuple[Chunk, ...]:
-        starts = range(0, len(memory), CHUNK_BYTES)
-        return tuple(self._chunk(memory[at : at + CHUNK_BYTES], seal) for at in starts)
+        return tuple(self._chunk(piece, seal) for piece in _pieces(memory))
 
     def _chunk(self, memory: memoryview, seal: xxhash.xxh3_64) -> Chunk:
         self._require_wanted()
@@ -244,27 +240,46 @@ def _header(cell: Cell) -> Header:
     return header
 
 
-def _index(encoded: bytes, header: Header) -> Index:
+def _payload(cell: Cell, header: Header) -> _Payload:
+    cell.reserve(header.payload_bytes, touch=False)
+    memory = cell.payload[: header.payload_bytes].toreadonly()
+    encoded = bytes(memory[header.data_bytes :])
     try:
-        return read_index(encoded)
+        return _Payload(cell, header, memory, encoded, read_index(encoded))
     except msgspec.MsgspecError as error:
         raise _changed(header.key, f"its index cannot be read: {error}") from error
 
 
-def _already(store: Store, header: Header) -> RankPart | None:
-    """What the rank has saved of this very snapshot before, if it is whole."""
+def _pieces(memory: memoryview) -> Iterator[memoryview]:
+    return (memory[at : at + CHUNK_BYTES] for at in range(0, len(memory), CHUNK_BYTES))
+
+
+def _already(store: Store, header: Header, cells: Mapping[Part, Cell]) -> RankPart | None:
+    """What the rank has saved of this very snapshot before, if it is whole; what else is there
+    under its name is removed."""
     name = files.rank_file(header.key, header.rank)
     if store.size(name) is None:
         return None
+    part = _described(store, name)
+    there = part and store.size(files.data_file(header.key, header.rank)) == part.data_bytes
+    seals = {_NAMES[kind]: f"{cell.sealed() or 0:016x}" for kind, cell in cells.items()}
+    if part and there and seals == {kind: saved.seal for kind, saved in part.parts.items()}:
+        return part
+    if store.size(files.manifest_file(header.key)) is not None:
+        why = f"step {header.step} of attempt {header.attempt} is there, saved by another run"
+        raise unusable(store.where, why)
+    store.remove(name)
+    return None
+
+
+def _described(store: Store, name: str) -> RankPart | None:
+    """What a rank's JSON file says; None if it is damaged."""
     try:
-        part = files.decode(store.read(name), RankPart, name)
+        return files.decode(store.read(name), RankPart, name)
     except Error as error:
         if error.slug != "checkpoint-damaged":
             raise
         return None
-    same = part.world_size == header.world_size and part.fingerprint == f"{header.fingerprint:016x}"
-    there = store.size(files.data_file(header.key, header.rank)) == part.data_bytes
-    return part if same and there else None
 
 
 def _changed(key: Key, why: str) -> Error:

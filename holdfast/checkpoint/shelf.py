@@ -155,7 +155,7 @@ def index_of(store: Store, part: SavedPart) -> Index:
     data = b"".join(read_chunk(store, chunk) for chunk in part.index)
     try:
         return read_index(data)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         file = part.index[0].file if part.index else "an index"
         raise files.damaged(file, f"its index: {error}") from error
 

@@ -24,6 +24,7 @@ import xxhash
 from holdfast.checkpoint.arena import Arena, Cell, Header, Key, Part
 from holdfast.checkpoint.codec import flatten, unflatten
 from holdfast.checkpoint.index import EVERYWHERE, ON_NODE, Index, Leaf, read_index
+from holdfast.checkpoint.streams import Later
 
 _ALIGN = 64
 _BLOCK_BYTES = 1 << 20  # stays in a second-level cache between copy and checksum
@@ -132,8 +133,11 @@ class Writer:
                 self._sources[number] = _source(part)
         self._leaves = leaves
 
-    def write(self, stamp: Stamp, keep: Collection[Key], slots: int = 2) -> Cell:
-        """Copy what `encode` prepared into a cell that holds nothing of `keep`; returns it whole.
+    def write(
+        self, stamp: Stamp, keep: Collection[Key], slots: int = 2, later: Later | None = None
+    ) -> Cell:
+        """Copy what `encode` prepared into a cell that holds nothing of `keep`; returns it whole,
+        or, with `later`, as it will be once that has settled.
 
         There must be such a cell among the first `slots`.
         """
@@ -143,12 +147,23 @@ class Writer:
         cell.reserve(data_bytes + len(self._index) + _INDEX_SLACK)
         plan = self._plan(cell)
         cell.begin()
-        digest = xxhash.xxh3_64() if data_bytes <= SEALED_BYTES else None
-        _copy(plan, digest)
         cell.payload[data_bytes : data_bytes + len(self._index)] = self._index
+        header = self._header(stamp, data_bytes)
+        small = data_bytes <= SEALED_BYTES
+        if later is not None:
+            later.begin(cell.memory)
+            _copy_later(plan, self._specs, later)
+            later.then(lambda: _commit(cell, header, sealed=small))
+            return cell
+        digest = xxhash.xxh3_64() if small else None
+        _copy(plan, digest)
         if digest is not None:
             digest.update(self._index)
-        header = Header(
+        cell.commit(header, None if digest is None else digest.intdigest())
+        return cell
+
+    def _header(self, stamp: Stamp, data_bytes: int) -> Header:
+        return Header(
             attempt=stamp.key.attempt,
             step=stamp.key.step,
             rank=stamp.rank,
@@ -158,8 +173,6 @@ class Writer:
             index_bytes=len(self._index),
             flags=stamp.flags,
         )
-        cell.commit(header, None if digest is None else digest.intdigest())
-        return cell
 
     def _data_bytes(self) -> int:
         return _aligned(self._specs[-1].offset + self._specs[-1].length) if self._specs else 0
@@ -209,7 +222,8 @@ def _shape(leaf: Any) -> tuple[Any, ...]:
         return (type(leaf), leaf.dtype, leaf.shape)
     part = local_part(leaf)
     own = (part.dtype, part.shape, part.stride())
-    return own if part is leaf else (*own, leaf.shape, leaf.placements)  # type: ignore[attr-defined]
+    # of a DTensor its own shape and placements are slow to ask for; its spec has both
+    return own if part is leaf else (*own, leaf._spec)  # type: ignore[attr-defined]
 
 
 def _identity(leaf: Any) -> Any:
@@ -285,6 +299,21 @@ def _copy(plan: Sequence[_Block], digest: Any) -> None:
             target.copy_(sources[number])
         if digest is not None:
             digest.update(block.written)
+
+
+def _copy_later(plan: Sequence[_Block], specs: Sequence[Leaf], later: Later) -> None:
+    for block in plan:
+        for target, number, at, to in block.arrays:
+            source = torch.from_numpy(block.sources[number][at:to])
+            later.copy(torch.from_numpy(target), source, stable=not specs[number].own)
+        for target, number in block.tensors:
+            later.copy(target, block.sources[number], stable=not specs[number].own)
+
+
+def _commit(cell: Cell, header: Header, *, sealed: bool) -> None:
+    cell.commit(header)
+    if sealed:
+        cell.seal()
 
 
 def _source(leaf: Any) -> Any:

@@ -191,7 +191,7 @@ class _Copier:
             else msgspec.structs.replace(leaf, chunks=self._chunks(leaf.chunks))
             for leaf in saved.leaves
         ]
-        return SavedPart(tuple(leaves), self._chunks(saved.index))
+        return SavedPart(tuple(leaves), self._chunks(saved.index), saved.seal)
 
     def _chunks(self, chunks: tuple[Chunk, ...]) -> tuple[Chunk, ...]:
         return tuple(self._chunk(chunk) for chunk in chunks)

@@ -380,8 +380,8 @@ def _damage_line(damage: "Damage") -> str:
     where = damage.file
     if damage.at is not None and damage.length is not None:
         where += f", bytes {damage.at} to {damage.at + damage.length}"
-    if damage.leaf is not None:
-        where += f", {_plain(damage.leaf)} of rank {damage.rank}"
+        what = "the index" if damage.leaf is None else _plain(damage.leaf)
+        where += f", {what} of rank {damage.rank}"
     return f"damaged: {where}: {damage.why}"
 
 

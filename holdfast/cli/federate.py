@@ -11,6 +11,7 @@ from holdfast.errors import ExitStatus
 if TYPE_CHECKING:
     from holdfast.drivers.kubernetes.cluster import Cluster
     from holdfast.operator.federation.decide import State
+    from holdfast.spec import Job
 
 STATUSES = {
     "succeeded": ExitStatus.OK,
@@ -44,22 +45,24 @@ def federate(
     require(requested(job, namespace="any"))
     folder = jobs_home().parent / "federations" / job.name
     with locked(folder):
-        made = Federation(job, folder, _connect, talk, code=code_of(file, job.code))
+        made = Federation(job, folder, connect, talk, code=code_of(file, job.code))
         state = asyncio.run(made.run(placed_only=place))
     if as_json:
-        json_result(_told(state, [choice.context for choice in job.clusters]))
+        json_result(told(state, job))
     raise typer.Exit(STATUSES.get(state.outcome or "succeeded", ExitStatus.INTERRUPTED))
 
 
-async def _connect(context: str, namespace: str | None) -> "Cluster":
+async def connect(context: str, namespace: str | None) -> "Cluster":
+    """A client for one of the clusters. Raises `Error`."""
     from holdfast.drivers.kubernetes.api import opened
 
     return await opened(context, namespace)
 
 
-def _told(state: "State", contexts: list[str]) -> dict[str, object]:
+def told(state: "State", job: "Job") -> dict[str, object]:
+    """How the job stands in each cluster, as JSON."""
     clusters = [
-        {"context": context, "role": standing.role, "since": standing.since}
-        for context, standing in zip(contexts, state.standings, strict=True)
+        {"context": choice.context, "role": standing.role, "since": standing.since}
+        for choice, standing in zip(job.clusters, state.standings, strict=True)
     ]
     return {"outcome": state.outcome, "term": state.term, "clusters": clusters}

@@ -21,8 +21,7 @@ def tier_places(folder: Path) -> list[TierPlace]:
     from holdfast.drivers.records import load_job
 
     job = load_job(folder)
-    on_laptop = getattr(job.checkpoints, "on_laptop", None)
-    tiers: dict[str, str] = on_laptop(job.name) if on_laptop is not None else {}
+    tiers = job.checkpoints.on_laptop(job.name)
     found = []
     for tier, where in tiers.items():
         archive = job.checkpoints.archive

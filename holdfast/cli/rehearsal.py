@@ -42,7 +42,10 @@ def on_server(session: Session, request: "Request", as_json: bool) -> None:
             result(f"{one['change']:<8} {one['kind']} {one['name']}{_note(one)}")
             if one["diff"]:
                 result(one["diff"].rstrip("\n"))
-    refuse(_errors(session, trials))
+    found = refusals(trials, session.cluster.namespace, session.words)
+    if found:
+        talk(f"{len(found)} of {len(trials)} objects would be refused")
+    refuse(found)
 
 
 def _note(one: dict[str, Any]) -> str:
@@ -106,15 +109,12 @@ def _plain(body: "Body") -> "Body":
     return {**{k: v for k, v in body.items() if k != "status"}, "metadata": meta}
 
 
-def _errors(session: Session, trials: "Sequence[Trial]") -> "list[Error]":
+def refusals(trials: "Sequence[Trial]", namespace: str, words: str) -> "list[Error]":
+    """What the server would refuse for good."""
     from holdfast.drivers.kubernetes.submit_refusals import about, refused
 
-    namespace = session.cluster.namespace
-    found = [
-        refused(trial.error, about(trial.body, namespace, session.words))
+    return [
+        refused(trial.error, about(trial.body, namespace, words))
         for trial in trials
         if trial.error is not None and not _waits_for_others(trial, trials)
     ]
-    if found:
-        talk(f"{len(found)} of {len(trials)} objects would be refused")
-    return found

@@ -13,6 +13,7 @@ import typer
 from holdfast.cli.cluster import Context, Namespace, On, reached
 from holdfast.cli.controller import Where
 from holdfast.cli.foreground import run_shown
+from holdfast.cli.order import Order
 from holdfast.cli.output import AsJson, talk
 from holdfast.cli.program import (
     Flags,
@@ -24,7 +25,7 @@ from holdfast.cli.program import (
     unused_name,
 )
 from holdfast.cli.render import EngineName
-from holdfast.cli.submit import Dry, Order, hand_over
+from holdfast.cli.submit import Dry, hand_over
 from holdfast.cli.torchrun import environment_notes, notes, takes_torchrun_flags
 from holdfast.cli.validate import size
 from holdfast.errors import Error

@@ -9,15 +9,15 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace as changed
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from holdfast.cli import rehearsal, story
+from holdfast.cli import placing, rehearsal, story
 from holdfast.cli.cluster import Context, Namespace, On, Reach, Session, connected
 from holdfast.cli.controller import Where, status_of_outcome
+from holdfast.cli.order import DryRun, Order
 from holdfast.cli.output import AsJson, count, json_result, result, styled, talk, want_json
 from holdfast.cli.program import Flags, job_for_cluster
 from holdfast.cli.render import EngineName, Mode, code_of, engine_named, require_sound
@@ -29,13 +29,6 @@ if TYPE_CHECKING:
     from holdfast.spec import Job
 
 
-class DryRun(StrEnum):
-    """Who plays the submission through."""
-
-    CLIENT = "client"
-    SERVER = "server"
-
-
 Dry = Annotated[
     DryRun | None,
     typer.Option(
@@ -45,15 +38,6 @@ Dry = Annotated[
     ),
 ]
 Replace = Annotated[bool, typer.Option("--replace", help="Remove what an ended job has left.")]
-
-
-class Order(NamedTuple):
-    """What to do with a job beside submitting it."""
-
-    dry: DryRun | None
-    replace: bool
-    follow: bool
-    as_json: bool
 
 
 def submit(
@@ -99,6 +83,9 @@ def hand_over(
     request = _request(job, file, where, engine, mode)
     if not scheduled(request):
         require_sound(request)
+        if job.clusters and reach.context is None:
+            placing.hand_over(request, file, order)
+            return
     if order.dry is DryRun.CLIENT:
         rehearsal.print_manifests(request, order.as_json)
         return

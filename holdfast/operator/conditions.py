@@ -1,16 +1,16 @@
 """The status of a TrainingJob: what people and other programs read of it.
 
 Made anew each time from what is known; of what it said before only the times at which conditions
-changed and the digest of the spec that runs are kept. Conditions are those that `kubectl wait` and
-queues look for; the phase is one word for people.
+changed, the digest of the spec that runs and the runs before this one are kept. Conditions are
+those that `kubectl wait` and queues look for; the phase is one word for people.
 """
 
 from datetime import UTC, datetime
 from typing import NamedTuple
 
 from holdfast.drivers.kubernetes.manifests.request import Body
-from holdfast.operator.decide import Decision
-from holdfast.operator.definition import CONDITIONS
+from holdfast.operator.decide import Decision, Step
+from holdfast.operator.definition import CONDITIONS, HISTORY
 from holdfast.status import JobStatus
 
 WORDS = {"gave_up": "GaveUp"}
@@ -46,6 +46,7 @@ def status_of(
         "waitingFor": (record.waiting_for if record and not outcome else None) or waiting_for,
         "outcome": outcome,
         "conditions": _conditions(old, facts, generation, now),
+        "history": _history(old, decision, record),
         **_numbers(record, nodes),
     }
     if outcome is not None:
@@ -72,6 +73,31 @@ def _numbers(record: JobStatus | None, nodes: int) -> Body:
         "why": record.why,
         "startTime": stamp(record.started_at),
     }
+
+
+def _history(old: Body, decision: Decision, record: JobStatus | None) -> list[Body] | None:
+    """Runs before this one, the newest last. A record is about to be removed when the next begins:
+    then it becomes an entry, once however often that is tried."""
+    runs: list[Body] = old.get("history") or []
+    if decision.step is Step.RENEW and record is not None:
+        entry = _run(record)
+        others = [run for run in runs if run["startTime"] != entry["startTime"]]
+        runs = [*others, entry][-HISTORY:]
+    return runs or None
+
+
+def _run(record: JobStatus) -> Body:
+    said = {
+        "startTime": stamp(record.started_at),
+        "endTime": stamp(record.started_at + record.wall_s),
+        "outcome": record.outcome,
+        "step": record.step,
+        "ettr": round(record.ettr, 4),
+        "restarts": record.restarts_count,
+        "incidents": record.incidents_count,
+        "why": record.why,
+    }
+    return {key: value for key, value in said.items() if value is not None}
 
 
 def _facts(

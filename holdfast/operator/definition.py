@@ -20,6 +20,8 @@ GROUP, VERSION = "holdfast.dev", "v1alpha1"
 TRAINING_JOBS = Kind(f"{GROUP}/{VERSION}", "TrainingJob", "trainingjobs")
 CONDITIONS = ("Accepted", "Running", "Recovering", "Suspended", "Complete", "Failed")
 
+HISTORY = 10  # runs that are remembered
+
 COLUMNS: tuple[tuple[str, str, str, int], ...] = (
     ("Phase", "string", ".status.phase", 0),
     ("Nodes", "string", ".status.nodes", 0),
@@ -133,7 +135,24 @@ def _status() -> Schema:
         "x-kubernetes-list-map-keys": ["type"],
         "items": _condition(),
     }
-    return {"type": "object", "properties": {**keys, "conditions": listed}}
+    return {"type": "object", "properties": {**keys, "conditions": listed, "history": _history()}}
+
+
+def _history() -> Schema:
+    """Of each run what its status said at the end."""
+    names = ("startTime", "outcome", "step", "ettr", "restarts", "incidents", "why")
+    keys = {name: STATUS[name][0] for name in names}
+    return {
+        "type": "array",
+        "description": "Runs before this one, that were suspended, the newest last.",
+        "x-kubernetes-list-type": "atomic",
+        "maxItems": HISTORY,
+        "items": {
+            "type": "object",
+            "required": ["startTime"],
+            "properties": {**keys, "endTime": STATUS["startTime"][0]},
+        },
+    }
 
 
 def _condition() -> Schema:

@@ -15,13 +15,13 @@ from holdfast.drivers.kubernetes.manifests.names import DOMAIN
 from holdfast.drivers.kubernetes.manifests.render import render, requested
 from holdfast.drivers.kubernetes.manifests.request import Body, Request
 from holdfast.drivers.kubernetes.manifests.support import controller
+from holdfast.drivers.kubernetes.submit import HOLDS_DATA
 from holdfast.operator.definition import TRAINING_JOBS
 from holdfast.spec import Job, job_from_dict
 from holdfast.spec.cluster import Lifetime
 from holdfast.spec.load import to_yaml
 
 HOME = f"{DOMAIN}/namespace"  # label of what belongs to no namespace: that of its job
-DATA = ("PersistentVolumeClaim", "VolumeSnapshot")
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def owned(body: Body, owner: Body, namespace: str) -> Body:
     if "namespace" not in meta:
         labels = {**meta.get("labels", {}), HOME: namespace}
         return {**body, "metadata": {**meta, "labels": labels}}
-    if body["kind"] in DATA:
+    if body["kind"] in HOLDS_DATA:
         return body
     return {**body, "metadata": {**meta, "ownerReferences": [owner]}}
 

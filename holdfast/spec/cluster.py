@@ -33,6 +33,21 @@ def fatal_status(engine: str) -> int:
     return FATAL_BELOW_128 if engine in BELOW_128 else FATAL
 
 
+class JournalClaim(Section):
+    """A volume for the controller's journal. With it a job goes on even if its controller and all
+    of its agents are lost at once; a former job's journal stays there, in a folder of its own."""
+
+    pvc: Object
+    """Name of the PersistentVolumeClaim; several jobs may share one."""
+    storage_class: Object | None = None
+    """With it the claim is part of the manifests."""
+    size: Quantity = "1Gi"
+    """Size of a claim that is part of the manifests."""
+    access_mode: Literal["ReadWriteOnce", "ReadWriteMany", "ReadWriteOncePod"] = "ReadWriteOnce"
+    """Access mode of a claim that is part of the manifests. ReadWriteMany lets the next controller
+    start at once where the machine of the last one is dead."""
+
+
 class Kubernetes(Section):
     """The engine that supplies the nodes; options of the command line come first."""
 
@@ -45,6 +60,9 @@ class Kubernetes(Section):
     """Namespace; without it, the one that is applied to."""
     controller_image: Annotated[str, Field(min_length=1, pattern=r"^\S+$")] | None = None
     """Image of the controller; default: that of the nodes. The one without torch is smaller."""
+    journal: JournalClaim | None = None
+    """Where the controller writes its journal; default: a disk that goes with its pod, and copies
+    in the memory of agents."""
     mpi_version: Literal["v2beta1", "v1"] = "v2beta1"
     """Which MPIJob the cluster serves: the mpi-operator's or the training-operator's."""
 

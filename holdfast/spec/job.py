@@ -63,7 +63,7 @@ class Snapshots(Section):
     every_steps: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
     """Steps between two snapshots. `auto`: every step while that costs less than `max_overhead`,
     else as many steps apart as it takes."""
-    max_overhead: float = Field(default=0.05, gt=0, le=1)
+    max_overhead: float = Field(default=0.01, gt=0, le=1)
     """Share of the step time that `auto` may spend on snapshots."""
     copies: int = Field(default=1, ge=0, le=3)
     """Nodes that keep a copy of what only one rank has, besides its own; that many may be lost."""
@@ -176,8 +176,8 @@ class Job(Section):
     monitoring: Monitoring = Monitoring()
     """Prometheus."""
     clusters: tuple[ClusterChoice, ...] = Field(default=(), max_length=16)
-    """Clusters that may run the job, in the order in which `holdfast federate` asks them. More than
-    one takes `checkpoints.archive`, which the job goes on from in another."""
+    """Clusters that may run the job, in the order in which `holdfast submit` asks them; `holdfast
+    federate` also moves it. More than one takes `checkpoints.archive`, where it goes on from."""
     overlay: Raw = {}
     """Merged strategically into the template of every pod, the controller's too, for what has no
     key of its own. A container called `main` is the one that works, `*` is every container."""

@@ -37,7 +37,7 @@ class Cadence:
     def from_environment(cls) -> "Cadence":
         """As the job says."""
         every = os.environ.get("HOLDFAST_SNAPSHOT_EVERY", "auto")
-        share = float(os.environ.get("HOLDFAST_SNAPSHOT_MAX_OVERHEAD", "0.05"))
+        share = float(os.environ.get("HOLDFAST_SNAPSHOT_MAX_OVERHEAD", "0.01"))
         return cls(None if every == "auto" else int(every), share)
 
     def due(self, completed: int, last: int, total: int) -> bool:

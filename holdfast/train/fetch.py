@@ -6,7 +6,6 @@ that comes upon damage sends what it has all the same and tells everybody afterw
 left early would leave the others waiting.
 """
 
-import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -16,11 +15,11 @@ import torch
 
 from holdfast.checkpoint.arena import Part
 from holdfast.checkpoint.contents import Ref
+from holdfast.checkpoint.pieces import Box
+from holdfast.checkpoint.save import in_parallel
 from holdfast.errors import Error
 from holdfast.train.exchange import Exchange
-from holdfast.train.sources import Box, Source
-
-logger = logging.getLogger(__name__)
+from holdfast.train.sources import Source
 
 ROUND_BYTES = 256 << 20
 
@@ -54,7 +53,7 @@ def fetch(source: Source, reads: Sequence[Read], exchange: Exchange | None, rank
     for read in reads:
         holders = source.holders(read.ref)
         (here if rank in holders else away).append(read)
-    trouble = [_read_here(source, read) for read in here]
+    trouble = in_parallel(lambda read: _read_here(source, read), here)
     if exchange is not None:
         asked = [_ask(read, source.holders(read.ref), rank) for read in away]
         trouble += _Walk(source, exchange, rank).go(away, asked)

@@ -27,6 +27,12 @@ def by_name(optimizer: Optimizer, name: Name) -> Tree:
     return {**state, "state": kept, "param_groups": groups}
 
 
+def parameters(optimizer: Optimizer, name: Name) -> dict[Any, torch.Tensor]:
+    """Its parameters by the keys of `by_name`."""
+    listed = _parameters(optimizer.state_dict(), optimizer)
+    return {name(parameter) or number: parameter for number, parameter in listed.items()}
+
+
 def load(optimizer: Optimizer, state: Tree, name: Name) -> None:
     """Put a state of `by_name` back. Its tensors are the parts that lie here, and are taken over.
 

@@ -15,11 +15,12 @@ from typing import Any, NamedTuple
 import torch
 
 from holdfast.checkpoint.codec import flatten, unflatten
-from holdfast.checkpoint.contents import Contents, Ref
+from holdfast.checkpoint.contents import RANDOM, Contents, Ref, buffers_of
+from holdfast.checkpoint.pieces import at_start
 from holdfast.checkpoint.tensors import is_leaf, local_part, view
 from holdfast.train.fetch import Read
-from holdfast.train.sources import Source, at_start
-from holdfast.train.tracked import RANDOM, Tracked, Tree, buffers_of
+from holdfast.train.sources import Source
+from holdfast.train.tracked import Tracked, Tree
 
 _IGNORED = frozenset({"params", "initial_lr"})  # the second one is a scheduler's
 
@@ -150,7 +151,7 @@ class Assembly:
         for tree in trees:
             for key, values in tree["state"].items():
                 state.setdefault(key, values)
-        by_name = self._tracked.named_parameters(name)
+        by_name = self._tracked.parameters_of(name)
         now = self._tracked.optimizer_state(name)
         kept = {
             key: self._moments(f"{name}.state.{key}", state[key], parameter)
@@ -236,7 +237,7 @@ class Assembly:
         """The reads for all parts of tensors."""
         from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 
-        from holdfast.train.dcp import metadata_of
+        from holdfast.checkpoint.dcp import metadata_of
 
         planner = DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
         pieces = {name: self._contents.pieces[name] for name in self._wants}

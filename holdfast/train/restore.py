@@ -73,7 +73,9 @@ def bring_in(
         _discard_newer(arena, found)
         if ranks.rank == 0:
             seconds, size = time.monotonic() - began, restoring.bytes / (1 << 20)
-            logger.info(
+            level = logging.INFO if found.where is Where.ARENAS else logging.WARNING
+            logger.log(
+                level,
                 "restored step %d of attempt %d from %s: %.0f MiB on rank 0 in %.2f s",
                 *(found.key.step, found.key.attempt, found.where.words, size, seconds),
             )

@@ -14,6 +14,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from holdfast.checkpoint.arena import Arena
 from holdfast.checkpoint.board import Board
 from holdfast.checkpoint.settings import settings_in
+from holdfast.checkpoint.streams import later_for
 from holdfast.errors import Error
 from holdfast.events import Milestone
 from holdfast.page import Phase
@@ -171,6 +172,7 @@ class Run:
             tracked,
             cadence,
             self._settings,
+            later_for(self.device) if tracked.optimizers else None,
         )
 
 

@@ -24,6 +24,7 @@ from holdfast.checkpoint.board import Board, Flag, Peer, Roster, Saved, Tier
 from holdfast.checkpoint.placement import keepers
 from holdfast.checkpoint.schedule import Schedule
 from holdfast.checkpoint.settings import Settings
+from holdfast.checkpoint.streams import Later
 from holdfast.checkpoint.tensors import Stamp, Writer
 from holdfast.errors import Error
 from holdfast.train.cadence import Cadence
@@ -59,8 +60,12 @@ class Snapshots:
         tracked: Tracked,
         cadence: Cadence,
         settings: Settings,
+        later: Later | None = None,
     ) -> None:
+        """`later` carries out copies beside training; None: `take` does."""
         self._arena = arena
+        self._later = later
+        self._unsettled: Cell | None = None  # the private cell, until `later` has settled
         self._board = board
         self._exchange = exchange
         self._placement = placement
@@ -89,6 +94,11 @@ class Snapshots:
         self._named: str | None = None
         self._hurried = False
         self._schedule: Schedule | None = None
+
+    @property
+    def beside(self) -> bool:
+        """Whether copies go on beside training."""
+        return self._later is not None
 
     @property
     def step(self) -> int:
@@ -172,6 +182,7 @@ class Snapshots:
         """Agree on what follows step number `completed`; a snapshot with these flags, or (None) no
         snapshot."""
         self._completed, self._total = completed, total
+        self._settle()
         if not self._meets(completed):
             return None
         self._open(completed)
@@ -185,9 +196,12 @@ class Snapshots:
             return None
         return self._flags(agreed)
 
-    def open_meeting(self, *_: object) -> None:
-        """Let the meeting of this step run beside the optimizer."""
-        if self._exchange is not None and self._meets(self._completed + 1):
+    def before_optimizer(self, *_: object) -> None:
+        """What is copied beside training comes before the next change; let the meeting of this
+        step run beside the optimizer, unless a copy is still under way."""
+        if self._later is not None and self._unsettled is not None:
+            self._later.guard()
+        elif self._exchange is not None and self._meets(self._completed + 1):
             self._open(self._completed + 1)
 
     def end(self, total: int) -> Flag | None:
@@ -206,6 +220,7 @@ class Snapshots:
 
     def finish(self) -> None:
         """Return when the newest snapshot is whole on all ranks."""
+        self._settle()
         if self._exchange is not None and self._unmet:
             self._open(self.step)
             self._learn(self._exchange.pass_fence())
@@ -216,6 +231,7 @@ class Snapshots:
         return due or self._named is not None or completed - self._met >= self.cadence.meet_every
 
     def _open(self, completed: int) -> None:
+        self._settle()
         if self._exchange is None or not self._exchange.fence_open:
             self._mine = self._say(completed)
         if self._exchange is not None:
@@ -346,12 +362,22 @@ class Snapshots:
         place = self._placement
         stamp = Stamp(key, place.rank, place.world_size, self._fingerprint, flags)
         needed = self._needed(self._kept, self._copying)
-        self._shared.write(stamp, needed, self._slots)
-        private = self._private.write(stamp, needed, self._slots)
+        self._shared.write(stamp, needed, self._slots, self._later)
+        self._unsettled = self._private.write(stamp, needed, self._slots, self._later)
         self._newest = key
         self._note(key, flags)
-        self._send_copy(private)
+        if self._later is None:
+            self._settle()
         self.cadence.took(time.monotonic() - began)
+
+    def _settle(self) -> None:
+        """The newest snapshot is whole here, and its private part on its way to the buddy."""
+        private, self._unsettled = self._unsettled, None
+        if private is None:
+            return
+        if self._later is not None:
+            self._later.settle()
+        self._send_copy(private)
 
     def _note(self, key: Key, flags: Flag) -> None:
         """Remember who reads this snapshot from now on."""
@@ -402,6 +428,6 @@ class Snapshots:
 
 
 def watch_optimizers(snapshots: Snapshots, optimizers: list[torch.optim.Optimizer]) -> None:
-    """Open the meeting of a step when its optimizer begins."""
-    for optimizer in optimizers[:1]:
-        optimizer.register_step_pre_hook(snapshots.open_meeting)
+    """Open the meeting of a step when its first optimizer begins, and guard what is copied."""
+    for optimizer in optimizers:
+        optimizer.register_step_pre_hook(snapshots.before_optimizer)

@@ -4,7 +4,6 @@ A source knows its contents and, for each leaf, which ranks can read it. What a 
 itself it gets from one that can (`fetch`). Everything is checked before or while it is read.
 """
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
@@ -14,14 +13,12 @@ import torch
 from holdfast.checkpoint import shelf
 from holdfast.checkpoint.arena import Cell, Part
 from holdfast.checkpoint.contents import Contents, Ref
-from holdfast.checkpoint.index import Index, Leaf, read_index
-from holdfast.checkpoint.manifest import Chunk, SavedPart
-from holdfast.checkpoint.save import in_parallel
+from holdfast.checkpoint.index import Index, read_index
+from holdfast.checkpoint.manifest import SavedPart
+from holdfast.checkpoint.pieces import Box, Checkpoint, cut, present, read_leaf, saved_parts
 from holdfast.checkpoint.shelf import Opened
 from holdfast.checkpoint.tensors import byte_tensor, index_of, view
 
-Box = tuple[tuple[int, ...], tuple[int, ...]]  # offsets in the leaf, lengths
-_PARTS = {"shared": Part.SHARED, "private": Part.PRIVATE}
 Gather = Callable[[bytes], list[bytes]]
 
 
@@ -59,8 +56,8 @@ class _Told:
         for reader, listed in enumerate(stocks):
             for stock in listed:
                 indexes.setdefault((stock.rank, Part(stock.part)), read_index(stock.index))
-                for number, present in enumerate(stock.present):
-                    if present:
+                for number, there in enumerate(stock.present):
+                    if there:
                         key = (stock.rank, stock.part, number)
                         self._holders.setdefault(key, []).append(reader)
         self.contents = Contents(world_size, indexes, lambda ref: bool(self.holders(ref)))
@@ -114,7 +111,7 @@ class Disks:
     def read(self, ref: Ref, box: Box | None) -> torch.Tensor:
         """The bytes of a leaf or of a box of it. Raises `Error` checkpoint-damaged, storage-*."""
         assert self._opened is not None, "only what is here is asked for"
-        return _read_file(self._opened, ref, box)
+        return read_leaf(self._opened, ref, box)
 
 
 class Files:
@@ -122,87 +119,26 @@ class Files:
 
     def __init__(self, opened: Opened, world_size: int) -> None:
         """`world_size` is that of the readers. Raises `Error` checkpoint-damaged, storage-*."""
-        self._opened = opened
+        self._checkpoint = Checkpoint(opened)
         self._everybody = range(world_size)
-        saved = {(rank, part): saved for rank, part, saved in _saved_parts(opened)}
-        self._present = {which: _present(one) for which, one in saved.items()}
-        read = in_parallel(lambda one: shelf.index_of(opened.store, one), saved.values())
-        indexes = dict(zip(saved, read, strict=True))
-        self.contents = Contents(
-            opened.manifest.world_size, indexes, lambda ref: bool(self.holders(ref))
-        )
+        self.contents = self._checkpoint.contents
+        self.read = self._checkpoint.read
 
     def holders(self, ref: Ref) -> Sequence[int]:
         """All ranks, or none."""
-        return self._everybody if self._present[ref.rank, ref.part][ref.number] else ()
-
-    def read(self, ref: Ref, box: Box | None) -> torch.Tensor:
-        """The bytes of a leaf or of a box of it. Raises `Error` checkpoint-damaged, storage-*."""
-        return _read_file(self._opened, ref, box)
-
-
-def cut(tensor: torch.Tensor, box: Box) -> torch.Tensor:
-    """The bytes of a box of a tensor, in the order of its indices."""
-    for dimension, (offset, length) in enumerate(zip(*box, strict=True)):
-        tensor = tensor.narrow(dimension, offset, length)
-    return tensor.contiguous().reshape(-1).view(torch.uint8)
-
-
-def _read_file(opened: Opened, ref: Ref, box: Box | None) -> torch.Tensor:
-    parts = opened.parts[ref.rank].parts
-    saved = parts["shared" if ref.part is Part.SHARED else "private"].leaves[ref.number]
-    assert saved.chunks is not None, "only what is here is asked for"
-    data = torch.empty(ref.leaf.length, dtype=torch.uint8)
-    first, last = (0, ref.leaf.length) if box is None else span(ref.leaf, box)
-    memory = memoryview(data.numpy())  # type: ignore[arg-type]
-    for at, chunk in _placed(saved.chunks):
-        if at < last and at + chunk.length > first:
-            shelf.read_chunk_into(opened.store, chunk, memory[at : at + chunk.length])
-    return data if box is None else cut(view(at_start(ref.leaf), memory), box)
-
-
-def span(leaf: Leaf, box: Box) -> tuple[int, int]:
-    """From where to where the bytes of a box lie in the memory of its leaf."""
-    stored = [leaf.shape[d] for d in leaf.order]
-    strides = [math.prod(stored[i + 1 :]) for i in range(len(stored))]
-    item = leaf.length // max(1, math.prod(leaf.shape))
-    first = sum(box[0][d] * stride for d, stride in zip(leaf.order, strides, strict=True))
-    more = sum((box[1][d] - 1) * stride for d, stride in zip(leaf.order, strides, strict=True))
-    return first * item, (first + more + 1) * item
-
-
-def at_start(leaf: Leaf) -> Leaf:
-    """The leaf in a payload of its own."""
-    return msgspec.structs.replace(leaf, offset=0)
-
-
-def _placed(chunks: Iterable[Chunk]) -> Iterable[tuple[int, Chunk]]:
-    at = 0
-    for chunk in chunks:
-        yield at, chunk
-        at += chunk.length
-
-
-def _saved_parts(opened: Opened) -> Iterable[tuple[int, Part, SavedPart]]:
-    for rank, part in opened.parts.items():
-        for name, saved in part.parts.items():
-            yield rank, _PARTS[name], saved
+        return self._everybody if self._checkpoint.has(ref) else ()
 
 
 def stock_of(opened: Opened) -> list[Stock]:
     """What a checkpoint on the disk of a node has. Raises `Error` checkpoint-damaged, storage-*."""
     return [
-        Stock(rank, part, _packed_index(opened, saved), _present(saved))
-        for rank, part, saved in _saved_parts(opened)
+        Stock(rank, part, _packed_index(opened, saved), present(saved))
+        for rank, part, saved in saved_parts(opened)
     ]
 
 
 def _packed_index(opened: Opened, saved: SavedPart) -> bytes:
     return msgspec.msgpack.encode(shelf.index_of(opened.store, saved))
-
-
-def _present(saved: SavedPart) -> list[bool]:
-    return [leaf.chunks is not None for leaf in saved.leaves]
 
 
 def _all_stocks(gather: Gather, mine: list[Stock]) -> list[list[Stock]]:

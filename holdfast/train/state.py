@@ -91,7 +91,7 @@ class State:
 
     def _snapshot(self, snapshots: Snapshots, flags: Flag) -> None:
         self._progress.phase(Phase.SNAPSHOT)
-        self._progress.publish(wait=True)  # copying the state waits for the GPU anyway
+        self._progress.publish(wait=not snapshots.beside)
         began = time.monotonic()
         snapshots.take(self.completed, flags)
         seconds = time.monotonic() - began

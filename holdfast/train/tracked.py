@@ -19,6 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from holdfast.checkpoint.contents import RANDOM, buffers_of
 from holdfast.checkpoint.tensors import Place, cloned, is_distributed, local_part, place_alone
 from holdfast.errors import Error
 from holdfast.train import layout, optimizers, random_state
@@ -29,7 +30,6 @@ from holdfast.train.names import Names, unwrapped
 Tree = dict[str, Any]
 Gather = Callable[[bytes], list[bytes]]
 _ALL = "all"
-RANDOM = "(random numbers)"  # not a name that an object can be given
 
 
 @runtime_checkable
@@ -128,11 +128,9 @@ class Tracked:
             for raw, parameter in module.named_parameters(remove_duplicate=False)
         }
 
-    def named_parameters(self, optimizer: str) -> dict[str, torch.Tensor]:
-        """The parameters of an optimizer, by name; those without one are left out."""
-        groups = self.optimizers[optimizer].param_groups
-        listed = [parameter for group in groups for parameter in group["params"]]
-        return {name: p for p in listed if (name := self.name_of(p)) is not None}
+    def parameters_of(self, optimizer: str) -> dict[Any, torch.Tensor]:
+        """The parameters of an optimizer, by name; those of no tracked module by number."""
+        return optimizers.parameters(self.optimizers[optimizer], self.name_of)
 
     def optimizer_state(self, optimizer: str) -> Tree:
         """The state of an optimizer now, as in `capture`."""
@@ -262,11 +260,6 @@ class Tracked:
             buffers = {canonical(raw): buffer for raw, buffer in module.named_buffers()}
             for key, value in private["not_persistent"].items():
                 local_part(buffers[key]).copy_(value)
-
-
-def buffers_of(name: str) -> str:
-    """The name under which a module's buffers are kept."""
-    return f"{name} (buffers)"
 
 
 def is_data_parallel(thing: object) -> bool:

@@ -21,6 +21,7 @@ from holdfast.errors import Error
 
 KEY = Key(3, 480)
 DIGEST = "0123456789abcdef" * 2
+SEAL = "0123456789abcdef"
 CHUNK = Chunk("step-000000000470.attempt-000003/rank-00001.data", 10, 4, DIGEST)
 LEAF = SavedLeaf("w", "t", "float32", (1,), (0,), (4,), (2,), False, 0, 4, (CHUNK,))
 PART = RankPart(
@@ -33,7 +34,7 @@ PART = RankPart(
     name="",
     fresh=0,
     data_bytes=14,
-    parts={"shared": SavedPart((LEAF,), (CHUNK,)), "private": SavedPart((), (CHUNK,))},
+    parts={"shared": SavedPart((LEAF,), (CHUNK,), SEAL), "private": SavedPart((), (CHUNK,), SEAL)},
 )
 MANIFEST = Manifest(
     job="job",
@@ -111,7 +112,7 @@ def test_any_flipped_bit_cut_or_growth_is_found(data: st.DataObject) -> None:
 def test_a_file_outside_is_refused_though_the_checksum_is_right(file: str) -> None:
     chunk = msgspec.structs.replace(CHUNK, file=file)
     leaf = msgspec.structs.replace(LEAF, chunks=(chunk,))
-    part = msgspec.structs.replace(PART, parts={"shared": SavedPart((leaf,), ())})
+    part = msgspec.structs.replace(PART, parts={"shared": SavedPart((leaf,), (), SEAL)})
     with pytest.raises(Error, match="is damaged"):
         files.decode(files.encode(part), RankPart, files.rank_file(KEY, 1))
     manifest = msgspec.structs.replace(MANIFEST, files=(file,))
@@ -129,7 +130,7 @@ def test_a_file_outside_is_refused_though_the_checksum_is_right(file: str) -> No
         {"format": 2},
         {"data_bytes": -1},
         {"fingerprint": "x"},
-        {"parts": {"shared": SavedPart((msgspec.structs.replace(LEAF, length=5),), ())}},
+        {"parts": {"shared": SavedPart((msgspec.structs.replace(LEAF, length=5),), (), SEAL)}},
     ],
 )
 def test_a_part_that_cannot_be_is_refused(changes: dict[str, object]) -> None:

@@ -14,8 +14,8 @@ from holdfast.checkpoint.index import EVERYWHERE, ON_NODE
 from holdfast.checkpoint.key import Key
 from holdfast.checkpoint.limit import Limit
 from holdfast.checkpoint.manifest import CHUNK_BYTES, RankPart
+from holdfast.checkpoint.reuse import FRESH_EVERY
 from holdfast.checkpoint.save import (
-    FRESH_EVERY,
     SaveCancelledError,
     commit,
     lacking,
@@ -77,6 +77,14 @@ def test_one_changed_byte_costs_one_chunk(folder: Store, snapshot: Snapshot) -> 
     changed[-1] ^= 1
     part = saved(folder, snapshot, Key(1, 2), previous=first, big=bytes(changed))
     assert part.data_bytes == 5
+
+
+def test_a_little_that_stays_does_not_keep_a_large_file(folder: Store, snapshot: Snapshot) -> None:
+    """Else every checkpoint that is thinned out would leave most of its bytes behind."""
+    first = saved(folder, snapshot, Key(1, 1), few=SMALL, moving=b"1" * 5000)
+    second = saved(folder, snapshot, Key(1, 2), previous=first, few=SMALL, moving=b"2" * 5000)
+    assert {chunk.file for chunk in second.chunks()} == {files.data_file(Key(1, 2), 0)}
+    assert second.fresh == 0
 
 
 def test_now_and_then_all_is_written_anew(folder: Store, snapshot: Snapshot) -> None:
@@ -176,11 +184,35 @@ def test_a_save_that_is_called_off_leaves_nothing(folder: Store, snapshot: Snaps
 
 def test_the_same_save_again_is_done_already(folder: Store, snapshot: Snapshot) -> None:
     first = saved(folder, snapshot, Key(1, 1), x=SMALL)
+    assert saved(folder, snapshot, Key(1, 1), x=SMALL) == first
     made = commit(folder, Key(1, 1), ranks=[0], now=NOW)
-    again = saved(folder, snapshot, Key(1, 1), x=b"other" * 50)
-    assert again == first
+    assert saved(folder, snapshot, Key(1, 1), x=SMALL) == first
     assert commit(folder, Key(1, 1), ranks=[0], now=NOW + 5) == made
+
+
+def test_another_state_under_the_same_name_is_never_taken_for_it(
+    folder: Store, snapshot: Snapshot
+) -> None:
+    """A job that was begun anew in the place of an older one of its name."""
+    saved(folder, snapshot, Key(1, 1), x=SMALL)
+    saved(folder, snapshot, Key(1, 1), x=b"other" * 200)
+    commit(folder, Key(1, 1), ranks=[0], now=NOW)
     assert verify(folder, Key(1, 1)) == []
+    leaf = open_checkpoint(folder, Key(1, 1)).parts[0].parts["private"].leaves[0]
+    assert b"".join(read_chunk(folder, c) for c in leaf.chunks or ()) == b"other" * 200
+    with pytest.raises(Error, match="no place") as caught:
+        saved(folder, snapshot, Key(1, 1), x=SMALL)
+    assert "another run" in caught.value.why
+    assert verify(folder, Key(1, 1)) == []
+
+
+def test_the_first_save_of_an_attempt_refers_to_nothing_older(
+    folder: Store, snapshot: Snapshot
+) -> None:
+    before = saved(folder, snapshot, Key(1, 1), frozen=LARGE)
+    after = saved(folder, snapshot, Key(2, 2), previous=before, frozen=LARGE)
+    assert after.fresh == 0
+    assert {chunk.file for chunk in after.chunks()} == {files.data_file(Key(2, 2), 0)}
 
 
 # ── committing ────────────────────────────────────────────────────────────────────────────────

@@ -1,6 +1,7 @@
 """Every kind of damage is found, named, and does not hide what is sound."""
 
 import os
+import random
 import shutil
 from pathlib import Path
 
@@ -97,6 +98,22 @@ def test_a_flipped_bit_of_data_is_named_by_file_rank_leaf_and_place(
     assert verify(store, OLD) == []
     assert not usable(store, NEW)
     assert usable(store, OLD)
+
+
+def test_no_flipped_bit_anywhere_goes_unseen(shelf: Path) -> None:
+    dice = random.Random(6)
+    store = open_store(str(shelf))
+    names = [f"{files.folder_of(NEW)}/{name}" for name in store.list(files.folder_of(NEW))]
+    assert len(names) == 5
+    for name in names:
+        path = place(shelf, name)
+        sound = path.read_bytes()
+        for at in {0, len(sound) - 1, *dice.sample(range(len(sound)), 12)}:
+            flip(path, at)
+            assert name in {damage.file for damage in verify(store, NEW)}, (name, at)
+            assert not usable(store, NEW)
+            path.write_bytes(sound)
+    assert verify(store, NEW) == []
 
 
 def test_damage_of_a_file_that_both_need_is_found_in_both(shelf: Path) -> None:

@@ -1,11 +1,13 @@
 """Every kind of place keeps the same promises."""
 
 import contextlib
+import errno
 import os
 from pathlib import Path
 
 import pytest
 
+from holdfast.checkpoint import folder as folder_store
 from holdfast.checkpoint.stores import Store, open_store
 from holdfast.errors import Error
 
@@ -69,10 +71,32 @@ def test_no_name_leads_out_of_the_place(store: Store) -> None:
             store.put(name, b"")
 
 
+def test_an_error_of_a_flush_on_the_way_is_not_lost(
+    folder: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system tells it once, to whoever flushes first."""
+
+    def fails(_: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(folder_store, "FLUSH_BYTES", 1000)
+    monkeypatch.setattr(os, "fdatasync", fails)
+    with pytest.raises(Error, match="cannot be reached"), folder.create("a/b") as upload:
+        upload.write(b"x" * 1000)
+    assert folder.list("") == []
+
+
 @pytest.mark.parametrize("place", ["nope://x/y", "s4:///"])
 def test_a_place_of_an_unknown_kind_is_refused(place: str) -> None:
     with pytest.raises(Error, match="no place for checkpoints"):
         open_store(place)
+
+
+def test_a_client_that_is_not_installed_is_named() -> None:
+    with pytest.raises(Error) as caught:
+        open_store("gs://bucket/job")
+    assert caught.value.slug == "storage-place"
+    assert "pip install gcsfs" in caught.value.why
 
 
 def test_a_file_url_is_a_folder(tmp_path: Path) -> None:

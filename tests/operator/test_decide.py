@@ -123,7 +123,7 @@ def test_a_status_is_always_whole_and_steady(known: Known) -> None:
     new = told(known)
     assert [c["type"] for c in new["conditions"]] == list(CONDITIONS)
     assert all(c["reason"] and c["reason"].isalnum() for c in new["conditions"])
-    assert set(new) <= {*STATUS, "conditions"}
+    assert set(new) <= {*STATUS, "conditions", "history"}
     again = told(replace(known, status=new), at=NOW + 60, decision=decision)
     assert {**again} == {**new}, "the same news, told later, changes nothing"
     assert not list(said(new, again))

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import pytest
@@ -68,8 +69,14 @@ def unstructural(path: str, schema: Schema) -> list[str]:
 
 def problems(value: Any) -> list[str]:
     """What a schema of this dialect, which is draft 4's, says against a spec."""
-    schema = closed(job_spec())
+    schema = strict()
     return [str(e.message) for e in Draft4Validator(schema).iter_errors(defaulted(value, schema))]
+
+
+@cache
+def strict() -> Schema:
+    """The schema of specs, without room for unknown keys."""
+    return closed(job_spec())
 
 
 def closed(schema: Schema) -> Schema:

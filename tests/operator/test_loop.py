@@ -13,7 +13,8 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from functools import partial
+from copy import deepcopy
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ import msgspec
 import pytest
 import yaml
 
+from holdfast.drivers.kubernetes import api, lease
 from holdfast.drivers.kubernetes.cluster import (
     CLUSTER_BINDINGS,
     CLUSTER_ROLES,
@@ -36,6 +38,7 @@ from holdfast.drivers.kubernetes.cluster import (
     SERVICES,
     Kind,
 )
+from holdfast.operator import decide, loop, queue
 from holdfast.operator.definition import TRAINING_JOBS, definition
 from holdfast.operator.loop import EVERYWHERE, Operator, operate
 from holdfast.operator.rights import role
@@ -50,6 +53,21 @@ JOB_ENGINE = {"engine": "job"}
 PLAIN = {"engine": "job", "mode": "plain"}
 QUICK_S = 15.0
 STARTED = time.time()
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pauses between two looks are no promise; those between two writes are left as they are."""
+    for module, name, pause_s in (
+        (api, "PAUSE_S", 0.01), (decide, "SOON_S", 0.1), (lease, "POLL_S", 0.1),
+        (loop, "RETRY_S", 0.2), (queue, "FIRST_S", 0.05), (queue, "PACE_S", 0.1),
+    ):  # fmt: skip
+        monkeypatch.setattr(module, name, pause_s)
+
+
+@cache
+def defined() -> Body:
+    return definition()
 
 
 class Site:
@@ -74,7 +92,7 @@ class Site:
             self.define()
 
     def define(self) -> None:
-        made = self.store.create(DEFINITIONS, "", definition())
+        made = self.store.create(DEFINITIONS, "", deepcopy(defined()))
         self.fake.server.custom.add(made)
 
     def start(self, me: str = "one", namespace: str = EVERYWHERE) -> asyncio.Task[None]:
@@ -290,6 +308,9 @@ async def test_suspend_stops_cleanly_and_resume_starts_anew_with_the_new_spec(it
     for name in ("run-record", "run-journal"):
         assert it.get(CONFIG_MAPS, name) is None, "the next run is not the last one"
     await it.until(lambda: it.marks()["Suspended"] == "False")
+    (former,) = it.status()["history"]
+    assert (former["step"], former["ettr"], former["outcome"]) == (41, 0.9, "stopped")
+    assert former["endTime"] > former["startTime"] and "step" not in it.status()
 
 
 @on_site

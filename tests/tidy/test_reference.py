@@ -1,8 +1,10 @@
 """The reference is what the code says; `make docs` writes it anew."""
 
+import msgspec
 import pytest
 
-from docs.generate import NOTICE, PAGES, REFERENCE
+from docs.generate import BY_HAND, NOTICE, PAGES, REFERENCE
+from holdfast.checkpoint import manifest
 from holdfast.errors import SLUGS, ExitStatus
 from holdfast.spec.load import job_schema
 
@@ -17,7 +19,7 @@ def test_a_page_is_up_to_date(page: str) -> None:
 
 
 def test_there_is_no_page_that_nobody_writes() -> None:
-    assert {path.name for path in REFERENCE.iterdir()} == set(PAGES)
+    assert {path.name for path in REFERENCE.iterdir()} == set(PAGES) | BY_HAND
 
 
 @pytest.mark.parametrize("slug", SLUGS)
@@ -37,3 +39,22 @@ def test_every_setting_is_documented() -> None:
         inner = schema["$defs"][section.capitalize()]["properties"]
         keys |= {f"{section}.{key}" for key in inner}
     assert not {key for key in keys if f"| `{key}` |" not in text("job.md")}
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        manifest.Lineage,
+        manifest.Manifest,
+        manifest.PartFile,
+        manifest.RankPart,
+        manifest.SavedPart,
+        manifest.SavedLeaf,
+        manifest.Chunk,
+    ],
+)
+def test_every_key_of_a_checkpoint_is_documented(record: type[msgspec.Struct]) -> None:
+    page = text("checkpoint-format.md")
+    assert not [key for key in record.__struct_fields__ if f"`{key}`" not in page]
+    assert str(manifest.FORMAT) in page
+    assert f"{manifest.CHUNK_BYTES:,} bytes" in page

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import nn
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
@@ -48,6 +48,7 @@ FORKS.set_forkserver_preload(["torch", "torch._dynamo", "holdfast.train", "tests
 DEADLINE_S = 60.0
 WORLDS = {
     "single": 1,
+    "fsdp1": 1,
     "ddp2": 2,
     "ddp3": 3,
     "fsdp2": 2,
@@ -110,7 +111,7 @@ def build(layout: str, rank: int) -> Built:
     """The model in this layout on this rank, its values arbitrary, Adam without state."""
     torch.manual_seed(rank + len(layout))
     model: Any = Net()
-    match layout.rstrip("234"):
+    match layout.rstrip("1234"):
         case "ddp":
             model = DistributedDataParallel(model)
         case "fsdp":
@@ -253,7 +254,10 @@ class Rank:
         built = build(layout, self.rank)
         exchange = self._exchange()
         tracked = self._tracked(built, exchange)
-        places = {key: value.format(node=self.rank) for key, value in env.items()}
+        places = {
+            key: value.format(node=self.rank, next=(self.rank + 1) % self.world)
+            for key, value in env.items()
+        }
         held = self.arenas.get(arena) or Arena(Arena.create())
         try:
             found = bring_in(held, exchange, Ranks(self.rank, self.world, 1), tracked, places)
@@ -264,6 +268,16 @@ class Rank:
         tracked.load(found.shared, found.private)
         tracked.load_random(found.private)
         return differences(built, old_world), found.where.name, found.key.step
+
+    def flat(self) -> str:
+        """What comes of tracking a model that the first version of FSDP has flattened."""
+        model = FullyShardedDataParallel(Net(), device_id=torch.device("cpu"))
+        try:
+            ranks = Ranks(self.rank, self.world, 1)
+            Tracked({"model": model}, torch.device("cpu"), [], ranks, None)
+        except Error as error:
+            return error.slug
+        return ""
 
     def begin(self, name: str, attempt: int, parent: int) -> None:
         """Say that an attempt went on from this step."""

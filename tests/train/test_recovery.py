@@ -4,6 +4,7 @@ Real processes, real SIGKILLs. The rest of the attempt is killed too, as the con
 what counts is what the arenas hold.
 """
 
+import os
 import random
 
 import pytest
@@ -215,3 +216,45 @@ def test_a_restart_after_the_end_has_nothing_to_do(make: Make) -> None:
     assert second.restored == [LAST + 1] * 2
     milestones = second.pages[0].report(0, 1, 0.0).milestones
     assert Milestone.FINISHED in milestones and Milestone.FIRST_STEP not in milestones
+
+
+@pytest.mark.parametrize("place", ["step:4", "after_backward:5", f"step:{LAST}"])
+@pytest.mark.parametrize(("nodes", "local"), [(1, 1), (2, 1)])
+def test_copies_beside_training_hold_the_state_they_are_named_after(
+    make: Make, undisturbed: Undisturbed, nodes: int, local: int, place: str
+) -> None:
+    """At their slowest: what they copy is overwritten right after the guard has let it go."""
+    cluster = make(nodes, local)
+    cluster.env["LAZY"] = "1"
+    first = cluster.run(f"{nodes * local - 1}:1:{place}")
+    assert first.exit_codes[-1] == -9, cluster.story()
+    second = cluster.finish()
+    assert second.restored[0] >= completed(first) - 2
+    assert cluster.outcome() == undisturbed(nodes, local)
+
+
+@pytest.mark.parametrize("place", ["after_backward:4", "snapshot:9"])
+def test_a_sharded_model_goes_on_bit_by_bit_also_without_a_node(make: Make, place: str) -> None:
+    quiet, faulty = make(2, 1, SPLIT="sharded"), make(2, 1, SPLIT="sharded")
+    quiet.finish()
+    first = faulty.run(f"0:1:{place}")
+    faulty.lose(0)
+    second = faulty.finish()
+    assert completed(first) - second.restored[0] <= 2
+    assert faulty.outcome() == quiet.outcome()
+
+
+@pytest.mark.parametrize(("split", "ranks"), [("", 1), ("", 3), ("sharded", 3)])
+def test_training_goes_on_with_another_number_of_nodes(make: Make, split: str, ranks: int) -> None:
+    """From memory alone: of two nodes one or three are left; then a fault in the new layout."""
+    old, new = make(2, 1, SPLIT=split), make(ranks, 1, SPLIT=split)
+    first = old.run("1:1:after_backward:4")
+    for rank in range(min(2, ranks)):
+        os.close(new.arenas[rank])
+        new.arenas[rank] = os.dup(old.arenas[rank])
+    new.attempts += old.attempts
+    second = new.run("0:2:after_backward:6")
+    third = new.finish()
+    restored = second.restored[0]
+    assert completed(first) - restored <= 2 and set(second.restored) == {restored}
+    assert third.restored[0] > restored, new.story()

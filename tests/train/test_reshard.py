@@ -1,13 +1,15 @@
 """State of any layout loads into any other, from memory, local disks and shared storage, bit for
 bit; and what is damaged is left aside by all ranks."""
 
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.train.layouts import SHARDABLE, WORLDS, Fleet
+from tests.train.layouts import SHARDABLE, WORLDS, Fleet, Net
 
 STEP = 7
 SHARED, LOCAL = "HOLDFAST_CHECKPOINT_SHARED", "HOLDFAST_CHECKPOINT_LOCAL"
@@ -107,6 +109,36 @@ def test_memory_of_another_layout_is_enough(saved: Fleet, old: str, new: str) ->
 )
 def test_disks_of_nodes_are_read_by_all(saved: Fleet, old: str, new: str) -> None:
     assert load(saved, old, new, local(saved, old)) == {("LOCAL", STEP)}
+
+
+def test_disks_that_came_back_in_other_nodes_do_as_well(saved: Fleet) -> None:
+    moved = {LOCAL: str(saved.folder / "fsdp3-local") + "-{next}"}
+    assert load(saved, "fsdp3", "fsdp3", moved) == {("LOCAL", STEP)}
+
+
+@pytest.mark.parametrize("layout", ["ddp3", "hsdp", "fsdp_tp"])
+def test_what_ranks_have_alike_is_written_once_and_by_all_in_turn(
+    saved: Fleet, layout: str
+) -> None:
+    """The rest is small and each rank's own: buffers, random numbers, the index."""
+    (folder,) = (saved.folder / f"{layout}-shared").glob("step-*")
+    parts = [json.loads(path.read_text()) for path in sorted(folder.glob("rank-*.json"))]
+    written = [
+        sum(leaf["length"] for part in one["parts"].values() for leaf in _written(part))
+        for one in parts
+    ]
+    elements = sum(p.numel() for p in Net().parameters())
+    counters = len(list(Net().parameters()))
+    assert sum(written) == 4 * (3 * elements + counters)
+    assert min(written) > sum(written) / len(written) / 2
+
+
+def _written(part: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    return (leaf for leaf in part["leaves"] if leaf["chunks"] and not leaf["own"])
+
+
+def test_a_model_whose_parts_are_not_known_is_refused(fleet: Fleet) -> None:
+    assert fleet.world(2, ("flat",)) == [["not-tracked", "not-tracked"]]
 
 
 def test_a_layout_that_says_nothing_stays_as_it_is(saved: Fleet) -> None:

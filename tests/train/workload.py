@@ -9,12 +9,13 @@ import hashlib
 import json
 import os
 import signal
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from holdfast.checkpoint import tensors
-from holdfast.train import Run, join, loader
+from holdfast.train import Run, join, loader, session
 
 STEPS = int(os.environ.get("STEPS", "8"))
 SAMPLES = 96
@@ -98,6 +99,44 @@ def die_in_snapshots(fault: Fault) -> None:
     tensors._copy = copy_or_die
 
 
+class Lazy:
+    """Copies beside training at their slowest: nothing is copied before it has to be.
+
+    Whatever changed a source too early would be in the copy.
+    """
+
+    def __init__(self) -> None:
+        self._copies: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._then: list[Callable[[], None]] = []
+
+    def begin(self, memory: memoryview) -> None:
+        """Nothing to prepare."""
+
+    def copy(self, target: torch.Tensor, source: torch.Tensor, *, stable: bool) -> None:
+        """Not before `guard`, unless it has to be."""
+        if stable:
+            self._copies.append((target, source))
+        else:
+            target.copy_(source)
+
+    def then(self, work: Callable[[], None]) -> None:
+        """Not before `settle`."""
+        self._then.append(work)
+
+    def guard(self) -> None:
+        """The last moment."""
+        for target, source in self._copies:
+            target.copy_(source)
+        self._copies.clear()
+
+    def settle(self) -> None:
+        """All of it."""
+        self.guard()
+        for work in self._then:
+            work()
+        self._then.clear()
+
+
 def report(run: Run, entry: dict[str, Any]) -> None:
     """Append one line to this rank's file."""
     with open(f"{os.environ['RESULTS']}/rank-{run.rank}.jsonl", "a") as file:
@@ -106,8 +145,25 @@ def report(run: Run, entry: dict[str, Any]) -> None:
 
 def digest(model: torch.nn.Module) -> str:
     """All parameters and buffers as one number."""
-    parts = [t.detach().numpy().tobytes() for t in [*model.parameters(), *model.buffers()]]
+    parts = [
+        tensors.local_part(t.detach()).numpy().tobytes()
+        for t in [*model.parameters(), *model.buffers()]
+    ]
     return hashlib.sha256(b"".join(parts)).hexdigest()
+
+
+def split(run: Run, net: Net) -> torch.nn.Module:
+    """The model over all ranks, as the test wants it."""
+    match os.environ.get("SPLIT"):
+        case "private":
+            return net
+        case "sharded":
+            from torch.distributed.fsdp import fully_shard
+
+            fully_shard(net, mesh=run.mesh)
+            return net
+        case _:
+            return run.parallelize(net)
 
 
 def main() -> None:
@@ -116,11 +172,13 @@ def main() -> None:
     torch.manual_seed(11)
     fault = Fault()
     die_in_snapshots(fault)
+    if os.environ.get("LAZY"):
+        setattr(session, "later_for", lambda _: Lazy())  # noqa: B010 - not meant to be replaced
     net = Net()
     fault.at("before_join")
     run = join()
     fault.at("joined")
-    model = run.parallelize(net) if os.environ.get("SPLIT") != "private" else net
+    model = split(run, net)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
     data = loader(dataset(), 4, seed=5)

@@ -292,10 +292,11 @@ async def opened(context: str | None = None, namespace: str | None = None) -> Ap
 
 
 def _away(connection: config.Connection, exc: ApiError) -> Error:
+    through = f" through the proxy {connection.proxy}" if connection.proxy else ""
     return Error(
         "cluster-unreachable",
         f"the API server of context {connection.name} does not answer",
-        why=f"{connection.client.base_url}: {exc.message}",
+        why=f"{connection.client.base_url}{through}: {exc.message}",
         help="kubectl cluster-info",
     )
 

@@ -1,19 +1,20 @@
 """The user's code as one archive: the same files always give the same bytes, so its hash names it.
 
-It travels in a ConfigMap, which every cluster has and which easily holds a script with modules.
-What does not belong to a program (version control, caches, virtual environments, hidden files)
-stays behind; what is too large for a ConfigMap belongs into the image.
+It travels in ConfigMaps, which every cluster has, as many as it takes: a pod gets its code from
+them whether a controller lives or not. What does not belong to a program (version control, caches,
+virtual environments, hidden files) stays behind; what is very large belongs into the image.
 """
 
 import gzip
 import io
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from holdfast.errors import Error
 
-LARGEST_BYTES = 700_000  # compressed; base64 makes a third more of it, and a ConfigMap has 1 MiB
+FOLDER_BYTES = 200_000_000
+MOST_BYTES = 32_000_000  # compressed; etcd, which keeps it, has 2 GiB for a whole cluster
 LEFT_OUT = frozenset(("__pycache__", "node_modules", "venv", "env", "wandb"))
 SUFFIXES_LEFT_OUT = frozenset((".pyc", ".pyo", ".pt", ".safetensors"))
 
@@ -22,20 +23,39 @@ def bundle(folder: Path) -> bytes:
     """The folder as tar.gz. Raises `Error` code-unusable."""
     if not folder.is_dir():
         raise _unusable(folder, "it is not a folder", "correct `code` in the job file")
+    paths = list(_files(folder))
+    sizes = {path: path.stat().st_size for path in paths}
+    if sum(sizes.values()) > FOLDER_BYTES:
+        raise _too_large(folder, f"its files have {_mb(sum(sizes.values()))}", FOLDER_BYTES, sizes)
+    data = _packed(folder, paths)
+    if len(data) > MOST_BYTES:
+        raise _too_large(folder, f"compressed it has {_mb(len(data))}", MOST_BYTES, sizes)
+    return data
+
+
+def _packed(folder: Path, paths: Iterable[Path]) -> bytes:
     found = io.BytesIO()
     with (
         gzip.GzipFile(fileobj=found, mode="wb", mtime=0) as packed,
         tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
     ):
-        for path in _files(folder):
+        for path in paths:
             archive.addfile(_entry(path, folder), io.BytesIO(path.read_bytes()))
-            if found.tell() > 4 * LARGEST_BYTES:
-                break
-    data = found.getvalue()
-    if len(data) > LARGEST_BYTES:
-        why = f"compressed it has more than {LARGEST_BYTES} bytes; a ConfigMap holds no more"
-        raise _unusable(folder, why, "name a smaller folder, or put the code into the image")
-    return data
+    return found.getvalue()
+
+
+def _too_large(folder: Path, what: str, limit: int, sizes: Mapping[Path, int]) -> Error:
+    largest = sorted(sizes, key=lambda path: -sizes[path])[:3]
+    named = ", ".join(f"{p.relative_to(folder)} ({_mb(sizes[p])})" for p in largest)
+    return _unusable(
+        folder,
+        f"{what}, and {_mb(limit)} is the limit; the largest are {named}",
+        "name a smaller folder, put the code into the image, or large files into `datasets`",
+    )
+
+
+def _mb(size: int) -> str:
+    return f"{size / 1e6:.1f} MB"
 
 
 def _files(folder: Path) -> Iterator[Path]:

@@ -1,16 +1,17 @@
 """Which cluster, and who we are there: a context of a kubeconfig, or the pod we run in.
 
-lightkube brings tokens, client certificates and credential plugins. Two things it lacks are made up
-for before it sees the configuration: `KUBECONFIG` may name several files, of which the first that
-says something wins, as with kubectl; and plugins that speak `v1` are those of `v1beta1` plus a
-variable that tells them so.
+lightkube brings tokens, client certificates and credential plugins. What it lacks is made up for
+here: `KUBECONFIG` may name several files, of which the first that says something wins, as with
+kubectl; plugins that speak `v1` are those of `v1beta1` plus a variable that tells them so; and a
+proxy, another name of the server or of ourselves is never passed over in silence.
 """
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 import httpx2
 import yaml
@@ -41,6 +42,18 @@ class Connection(NamedTuple):
     client: httpx2.AsyncClient
     namespace: str
     name: str  # of the context
+    proxy: str = ""  # without what it is told of us
+
+
+class Way(NamedTuple):
+    """What a kubeconfig says of the way to a cluster, beside its address."""
+
+    proxy: str | None = None
+    server_name: str | None = None  # in its certificate, and told to it
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+STRAIGHT = Way()
 
 
 def connect(context: str | None = None) -> Connection:
@@ -50,7 +63,7 @@ def connect(context: str | None = None) -> Connection:
     """
     if context is None and "KUBECONFIG" not in os.environ and _in_cluster():
         return _opened(_account())
-    return _opened(_chosen(_read(_files()), context))
+    return _opened(*_chosen(_read(_files()), context))
 
 
 def _in_cluster() -> bool:
@@ -66,12 +79,27 @@ def _account() -> SingleConfig:
     return found
 
 
-def _opened(config: SingleConfig) -> Connection:
+def _opened(config: SingleConfig, way: Way = STRAIGHT) -> Connection:
     try:
-        client = AsyncClient(config, ConnectionParams(timeout=TIMEOUT))
-    except (*TROUBLES, httpx2.InvalidURL, AssertionError) as exc:
+        client = AsyncClient(config, ConnectionParams(timeout=TIMEOUT, proxy=way.proxy))
+    except (*TROUBLES, httpx2.InvalidURL, AssertionError, ImportError) as exc:
         raise unusable(f"context {config.context_name}", exc) from exc
-    return Connection(client, config.namespace, config.context_name)
+    client.headers = httpx2.Headers([*client.headers.multi_items(), *way.headers])
+    if way.server_name is not None:
+        client.event_hooks = {"request": [_asking_for(way.server_name)]}
+    return Connection(client, config.namespace, config.context_name, _shown(way.proxy))
+
+
+def _shown(proxy: str | None) -> str:
+    scheme, _, rest = (proxy or "").partition("://")
+    return f"{scheme}://{rest.rpartition('@')[2]}" if proxy else ""
+
+
+def _asking_for(name: str) -> Callable[[httpx2.Request], Awaitable[None]]:
+    async def ask(request: httpx2.Request) -> None:
+        request.extensions = {**request.extensions, "sni_hostname": name}
+
+    return ask
 
 
 def unusable(where: str, exc: Exception) -> Error:
@@ -140,7 +168,7 @@ def _plugin(said: Body) -> Body:
     return {**said, "env": env, "apiVersion": spoken}
 
 
-def _chosen(said: Body, context: str | None) -> SingleConfig:
+def _chosen(said: Body, context: str | None) -> tuple[SingleConfig, Way]:
     name = context or said["current-context"]
     if name is None:
         raise unusable("the kubeconfig", ValueError("it has no current context; name one"))
@@ -152,7 +180,30 @@ def _chosen(said: Body, context: str | None) -> SingleConfig:
     except TROUBLES as exc:
         raise unusable(f"context {name}", exc) from exc
     assert found is not None, "it was named"
-    return found._replace(user=found.user or User())  # a proxy may know us without one
+    known = found._replace(user=found.user or User())  # a proxy may know us without one
+    return known, _way(said, said["contexts"][name]["context"])
+
+
+def _way(said: Body, context: Body) -> Way:
+    cluster = said["clusters"][context["cluster"]]["cluster"]
+    user = (said["users"].get(context.get("user")) or {}).get("user") or {}
+    return Way(
+        proxy=cluster.get("proxy-url") or None,
+        server_name=cluster.get("tls-server-name") or None,
+        headers=tuple(_impersonated(user)),
+    )
+
+
+def _impersonated(user: Body) -> Iterator[tuple[str, str]]:
+    """Who we act as. Somebody who is to have fewer rights must not keep those he has himself."""
+    for key, header in (("as", "Impersonate-User"), ("as-uid", "Impersonate-Uid")):
+        if user.get(key):
+            yield header, str(user[key])
+    for group in user.get("as-groups") or ():
+        yield "Impersonate-Group", str(group)
+    for key, values in (user.get("as-user-extra") or {}).items():
+        for value in values:
+            yield f"Impersonate-Extra-{quote(key, safe='')}", str(value)
 
 
 def _unknown(name: str, contexts: dict[str, Any]) -> Error:

@@ -53,7 +53,9 @@ def _secrets(job: Job) -> list[tuple[Kind, str]]:
 def _classes(job: Job) -> list[tuple[Kind, str]]:
     local, shared = job.checkpoints.local, job.checkpoints.shared
     priorities = (job.scheduling.priority_class, job.scheduling.spare_priority_class)
-    stores = (local and local.pvc_class, shared and shared.storage_class)
+    journal = job.kubernetes.journal
+    made = (shared, journal)
+    stores = (local and local.pvc_class, *(claim and claim.storage_class for claim in made))
     return [
         *((PRIORITIES, name) for name in priorities if name),
         *((STORAGE_CLASSES, name) for name in stores if name),
@@ -68,6 +70,9 @@ def _claims(job: Job) -> dict[str, bool]:
     shared = job.checkpoints.shared
     if shared is not None and shared.pvc is not None and shared.storage_class is None:
         found[shared.pvc] = many
+    journal = job.kubernetes.journal
+    if journal is not None and journal.storage_class is None:
+        found.setdefault(journal.pvc, False)  # the controller alone
     return found
 
 

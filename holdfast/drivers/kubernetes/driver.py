@@ -15,7 +15,7 @@ import msgspec
 from holdfast import journal
 from holdfast.actions import AnyAction, AskNodes, EndJob, Entry, Fence, Outcome
 from holdfast.controller import Controller, State
-from holdfast.drivers import records, report
+from holdfast.drivers import report
 from holdfast.drivers.base import Observer, Receipt, drive
 from holdfast.drivers.kubernetes import ending, machines
 from holdfast.drivers.kubernetes.cluster import (
@@ -31,6 +31,7 @@ from holdfast.drivers.kubernetes.manifests.engines import pods as own_pods
 from holdfast.drivers.kubernetes.manifests.names import JOB, STOP
 from holdfast.drivers.kubernetes.manifests.request import Body, Request
 from holdfast.drivers.kubernetes.metrics import Metrics
+from holdfast.drivers.kubernetes.origin import Origin, origin, owned
 from holdfast.drivers.kubernetes.pods import Pod
 from holdfast.drivers.kubernetes.record import Record, Recorded
 from holdfast.drivers.kubernetes.roster import Gone, Roster, life
@@ -56,24 +57,28 @@ class KubernetesDriver:
     """One job in one namespace. `run` drives it to its end."""
 
     def __init__(
-        self, request: Request, folder: Path, controller: Controller, cluster: Cluster, term: int
+        self,
+        request: Request,
+        journal_path: Path,
+        controller: Controller,
+        cluster: Cluster,
+        token: str,
+        belongs: Origin,
+        term: int,
     ) -> None:
         self._request = request
-        self._folder = folder
         self._controller = controller
         self._state = controller.state
         self._cluster = cluster
         self._roster = Roster(controller.state)
         timeout_s = request.job.recovery.heartbeat_timeout_s
-        token = records.read_secret(folder)
         self._board = Switchboard(controller.state, timeout_s, token, self.status, self)
-        self._keepers = Keepers(self._board.links, folder / "journal.jsonl", controller.state, term)
+        self._keepers = Keepers(self._board.links, journal_path, controller.state, term)
         self._metrics = Metrics()
-        journal_path = folder / "journal.jsonl"
         self._books = Bookkeeper(journal.read_header(journal_path).created_at)
         for entry in journal.entries(journal_path):
             self._books.add(entry)
-        self._record = Record(cluster, request.name, journal_path, self._look)
+        self._record = Record(cluster, request.name, journal_path, self._look, belongs.owner)
         self._machines = machines.Machines(cluster, request)
         self._tasks: set[asyncio.Task[None]] = set()
         self._more = asyncio.Event()  # pods may have to be made
@@ -225,10 +230,15 @@ class KubernetesDriver:
 
     async def _until_all_left(self) -> None:
         """Until their pods have ended too: a launcher asks us for the end, and what is seen to have
-        ended by itself is left for people to read its output."""
-        while self._board.links.connected or self._roster.running():
+        ended by itself is left for people to read its output. Some engines start what has ended
+        again at once; nobody waits for those, which would go on until the engine is suspended."""
+        waited = self._there()
+        while waited & self._there():
             self._all_gone.clear()
             await self._all_gone.wait()
+
+    def _there(self) -> set[str]:
+        return {*self._board.links.connected, *self._roster.running()}
 
     # ── supply of pods ──
 
@@ -251,12 +261,17 @@ class KubernetesDriver:
                 self._more.set()
 
     async def _make_missing(self) -> None:
+        """None are made for a job whose ConfigMap is gone: they would be collected at once."""
+        if self._state.ended or self._roster.missing() <= len(self._unseen()):
+            return
+        owner = (await origin(self._cluster, self._request.name)).of_pods
         while not self._state.ended and self._roster.missing() > len(self._unseen()):
             spare = self._request.spares and self._roster.lacks_spares(self._request.nodes)
             name = self._roster.next_name(self._request.name)
             body = own_pods.named(
                 own_pods.template(self._request, "spare" if spare else "node"), name
             )
+            body = owned(body, owner)
             try:
                 made = await self._cluster.create(self._machines.avoided(body))
             except ConflictError:

@@ -8,7 +8,6 @@ everything that people may want to read and runs nothing any more.
 
 import asyncio
 import base64
-import os
 import secrets
 import time
 from collections.abc import Mapping
@@ -19,9 +18,9 @@ import msgspec
 
 from holdfast import journal
 from holdfast.actions import Outcome
-from holdfast.controller import Controller, Limits, State
-from holdfast.drivers import records
+from holdfast.controller import Limits, State
 from holdfast.drivers.base import Observer
+from holdfast.drivers.kubernetes import shelf
 from holdfast.drivers.kubernetes.cluster import (
     DEPLOYMENTS,
     PODS,
@@ -37,8 +36,9 @@ from holdfast.drivers.kubernetes.lease import Lease
 from holdfast.drivers.kubernetes.manifests.names import JOB, MANAGED_BY
 from holdfast.drivers.kubernetes.manifests.pod import CONTROLLER_PORT
 from holdfast.drivers.kubernetes.manifests.render import requested
-from holdfast.drivers.kubernetes.manifests.request import Request
+from holdfast.drivers.kubernetes.manifests.request import Body, Request
 from holdfast.drivers.kubernetes.manifests.support.services import METRICS_PORT
+from holdfast.drivers.kubernetes.origin import Origin, first_origin
 from holdfast.drivers.kubernetes.pods import Pod
 from holdfast.drivers.kubernetes.record import recorded
 from holdfast.drivers.kubernetes.talk import say
@@ -56,7 +56,8 @@ class Place:
 
     job: Job
     request: Request
-    folder: Path
+    journals: Path
+    start: str  # of a job that a CronJob starts: which time it is
     me: str  # holder of the lease: the pod
     port: int
     metrics_port: int
@@ -84,7 +85,8 @@ def place_of(environ: Mapping[str, str], namespace: str) -> Place:
     return Place(
         job=job,
         request=request,
-        folder=Path(environ["HOLDFAST_HOME"]) / "jobs" / job.name,
+        journals=Path(environ.get("HOLDFAST_JOURNALS") or f"{environ['HOLDFAST_HOME']}/jobs"),
+        start=environ.get("HOLDFAST_RUN", ""),
         me=environ.get("HOSTNAME") or secrets.token_hex(4),
         port=int(environ.get("HOLDFAST_PORT", CONTROLLER_PORT)),
         metrics_port=int(environ.get("HOLDFAST_METRICS_PORT", METRICS_PORT)),
@@ -94,10 +96,11 @@ def place_of(environ: Mapping[str, str], namespace: str) -> Place:
 async def control(cluster: Cluster, place: Place, observe: Observer) -> Outcome | None:
     """Be the controller of this job, until it ends; None: another one took over, or SIGTERM."""
     labels = {JOB: place.job.name, MANAGED_BY: "holdfast"}
-    lease = Lease(cluster, f"{place.job.name}-controller", place.me, labels)
+    origin = await first_origin(cluster, place.job.name)
+    lease = Lease(cluster, f"{place.job.name}-controller", place.me, labels, origin.owner)
     await lease.acquire()
     keeping = asyncio.create_task(lease.keep())
-    driving = asyncio.create_task(_drive(cluster, place, lease, observe))
+    driving = asyncio.create_task(_drive(cluster, place, lease, origin, observe))
     try:
         await asyncio.wait({keeping, driving}, return_when=asyncio.FIRST_COMPLETED)
         if not driving.done():
@@ -111,27 +114,22 @@ async def control(cluster: Cluster, place: Place, observe: Observer) -> Outcome 
         await lease.release()
 
 
-async def _drive(cluster: Cluster, place: Place, lease: Lease, observe: Observer) -> Outcome:
-    token = await token_of(cluster, place.job.name)
-    await _prepare(cluster, place, token)
-    controller, book = journal.replay(place.folder / "journal.jsonl", limits_of(place.job))
+async def _drive(
+    cluster: Cluster, place: Place, lease: Lease, origin: Origin, observe: Observer
+) -> Outcome:
+    token = await token_of(cluster, place.job.name, origin.owner)
+    path = await _prepare(cluster, place, origin.run, lease.term, token)
+    controller, book = journal.replay(path, limits_of(place.job))
+    driver = KubernetesDriver(place.request, path, controller, cluster, token, origin, lease.term)
+    task = asyncio.current_task()
+    assert task is not None
+    stop_by_signal(driver, task.cancel)
     try:
-        outcome = await _outcome(cluster, place, controller, book, lease.term, observe)
+        outcome = await driver.run(book, observe, port=place.port, metrics_port=place.metrics_port)
     finally:
         book.close()
     await _retire(cluster, place.job.name)
     return outcome
-
-
-async def _outcome(
-    cluster: Cluster, place: Place, controller: Controller, book: journal.Journal, term: int,
-    observe: Observer,
-) -> Outcome:  # fmt: skip
-    driver = KubernetesDriver(place.request, place.folder, controller, cluster, term)
-    task = asyncio.current_task()
-    assert task is not None
-    stop_by_signal(driver, task.cancel)
-    return await driver.run(book, observe, port=place.port, metrics_port=place.metrics_port)
 
 
 def limits_of(job: Job) -> Limits:
@@ -145,13 +143,13 @@ def limits_of(job: Job) -> Limits:
 # ── the token ─────────────────────────────────────────────────────────────────────────────────
 
 
-async def token_of(cluster: Cluster, job: str) -> str:
+async def token_of(cluster: Cluster, job: str, owner: Body) -> str:
     """The job's token: made by the first controller, read by all that follow."""
     while True:
         try:
             return await _read_token(cluster, job)
         except NotFoundError:
-            await _make_token(cluster, job)
+            await _make_token(cluster, job, owner)
         except ApiError as error:
             if not error.transient:
                 raise
@@ -164,7 +162,7 @@ async def _read_token(cluster: Cluster, job: str) -> str:
     return base64.b64decode(body["data"]["token"]).decode()
 
 
-async def _make_token(cluster: Cluster, job: str) -> None:
+async def _make_token(cluster: Cluster, job: str, owner: Body) -> None:
     body = {
         "apiVersion": SECRETS.api,
         "kind": SECRETS.kind,
@@ -172,6 +170,7 @@ async def _make_token(cluster: Cluster, job: str) -> None:
             "name": f"{job}-token",
             "namespace": cluster.namespace,
             "labels": {JOB: job, MANAGED_BY: "holdfast"},
+            "ownerReferences": [owner],
         },
         "type": "Opaque",
         "immutable": True,
@@ -186,17 +185,22 @@ async def _make_token(cluster: Cluster, job: str) -> None:
 # ── the journal ───────────────────────────────────────────────────────────────────────────────
 
 
-async def _prepare(cluster: Cluster, place: Place, token: str) -> None:
-    """A folder with a journal: the one that lies there, else the longest copy, else a new one."""
-    if (place.folder / "journal.jsonl").exists():
-        return
-    copy = await _longest_copy(cluster, place, token)
-    records.create(place.job, place.folder, now=time.time())
-    records.write_private(place.folder / "token", token)
+async def _prepare(cluster: Cluster, place: Place, run: str, term: int, token: str) -> Path:
+    """The journal: the one that lies there, else the longest copy, else a new one.
+
+    On a claim every line was there before anybody else had it, so nobody else is asked."""
+    folder = shelf.place(place.journals, place.job.name, f"{run}{place.start}", term, place.me)
+    if (folder / shelf.FILE).exists():
+        return folder / shelf.FILE
+    copy = shelf.left_behind(folder)
+    where = "that lies here" if copy else "that was kept elsewhere"
+    copy = copy or await _longest_copy(cluster, place, token)
     if copy:
         lines = copy.count(b"\n")
-        say(f"goes on with a journal of {lines} lines that was kept elsewhere")
-        _replace(place.folder / "journal.jsonl", copy)
+        say(f"goes on with a journal of {lines} lines {where}")
+    path = shelf.begin(place.job, folder, copy, now=time.time())
+    shelf.forget_others(folder)
+    return path
 
 
 async def _longest_copy(cluster: Cluster, place: Place, token: str) -> bytes:
@@ -211,17 +215,6 @@ async def _longest_copy(cluster: Cluster, place: Place, token: str) -> bytes:
         return b""
     kept = await Gathering(token, running).gather(LISTEN, place.port) if running else b""
     return max(kept, published, key=len)
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """The journal with this content, on the disk."""
-    fresh = path.with_suffix(".new")
-    fd = os.open(fresh, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)
-    with os.fdopen(fd, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(fd)
-    fresh.replace(path)
 
 
 # ── the end ───────────────────────────────────────────────────────────────────────────────────

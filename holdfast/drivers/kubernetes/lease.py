@@ -27,11 +27,19 @@ POLL_S = 1.0
 class Lease:
     """The right to be the controller of a job."""
 
-    def __init__(self, cluster: Cluster, name: str, holder: str, labels: dict[str, str]) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        name: str,
+        holder: str,
+        labels: dict[str, str],
+        owner: Body | None = None,
+    ) -> None:
         self._cluster = cluster
         self._name = name
         self._holder = holder
         self._labels = labels
+        self._owners = [owner] if owner is not None else []
         self.term = 0  # grows with each holder
         self._seen, self._since = "", 0.0
 
@@ -90,6 +98,7 @@ class Lease:
                 "name": self._name,
                 "namespace": self._cluster.namespace,
                 "labels": self._labels,
+                "ownerReferences": self._owners,
             },
             "spec": self._spec(self._holder, 1),
         }

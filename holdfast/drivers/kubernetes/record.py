@@ -51,12 +51,18 @@ class Record:
     """Publishes what `look` says: soon after something has happened, else now and then."""
 
     def __init__(
-        self, cluster: Cluster, job: str, journal: Path, look: Callable[[], Recorded]
+        self,
+        cluster: Cluster,
+        job: str,
+        journal: Path,
+        look: Callable[[], Recorded],
+        owner: Body,
     ) -> None:
         self._cluster = cluster
         self._job = job
         self._journal = journal
         self._look = look
+        self._owner = owner
         self._told: Recorded | None = None
         self._told_at = self._packed_at = float("-inf")
         self._broken = ""
@@ -101,6 +107,7 @@ class Record:
             "name": name,
             "namespace": self._cluster.namespace,
             "labels": {JOB: self._job, MANAGED_BY: "holdfast"},
+            "ownerReferences": [self._owner],
         }
         body = {"apiVersion": CONFIG_MAPS.api, "kind": CONFIG_MAPS.kind, "metadata": metadata}
         try:

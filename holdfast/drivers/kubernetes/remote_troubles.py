@@ -139,7 +139,8 @@ def _not_made(message: str, about: About) -> Error:
 
 
 def _claims(seen: Look, found: Evidence, about: About) -> list[Error]:
-    if seen.job is None or found.claims is None or not any(map(_mounts_none_yet, seen.nodes)):
+    pods = (*seen.nodes, *seen.controllers)
+    if seen.job is None or found.claims is None or not any(map(_mounts_none_yet, pods)):
         return []
     there = {claim.metadata.name: claim.status.phase for claim in found.claims}
     named = claims_of(seen.job)
@@ -161,9 +162,9 @@ def _mounts_none_yet(pod: Pod) -> bool:
 def claims_of(job: Job) -> list[str]:
     """Claims that the job names."""
     names = [dataset.pvc for dataset in job.datasets if dataset.pvc is not None]
-    shared = job.checkpoints.shared
-    own = [shared.pvc] if shared is not None and shared.pvc is not None else []
-    return list(dict.fromkeys([*names, *own]))
+    named = (job.checkpoints.shared, job.kubernetes.journal)
+    own = (claim.pvc for claim in named if claim is not None)
+    return list(dict.fromkeys([*names, *(pvc for pvc in own if pvc is not None)]))
 
 
 def _why_unbound(name: str, events: Iterable[Event]) -> str:

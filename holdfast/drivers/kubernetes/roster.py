@@ -96,10 +96,10 @@ class Roster:
         self._highest += 1
         return f"{job}-{self._highest}"
 
-    def running(self) -> bool:
-        """Whether a pod that ends by itself with the job runs still."""
+    def running(self) -> set[str]:
+        """What runs now and ends by itself with the job: nodes, and launchers."""
         pods = [*self.pods.values(), *self._launchers.values()]
-        return any(pod.running and not pod.ended and not pod.leaving for pod in pods)
+        return {life(pod) for pod in pods if pod.running and not pod.ended and not pod.leaving}
 
     def waiting_for(self, wanted: int) -> str | None:
         """What the pods are waiting for, in one line."""

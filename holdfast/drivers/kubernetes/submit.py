@@ -11,6 +11,7 @@ submits it may do no more than start one.
 
 import asyncio
 import contextlib
+import secrets
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace as changed
@@ -32,6 +33,7 @@ from holdfast.drivers.kubernetes.manifests.names import JOB, ROLE, STOP
 from holdfast.drivers.kubernetes.manifests.render import render
 from holdfast.drivers.kubernetes.manifests.request import Body, Request
 from holdfast.drivers.kubernetes.manifests.support import controller
+from holdfast.drivers.kubernetes.origin import origin, owned
 from holdfast.drivers.kubernetes.pods import Pod
 from holdfast.drivers.kubernetes.record import journal_name, record_name, recorded
 from holdfast.drivers.kubernetes.submit_refusals import About, about, refused
@@ -43,6 +45,7 @@ T = TypeVar("T")
 GONE_WITHIN_S = 120.0
 STOPPED_WITHIN_S = 300.0
 POLL_S = 1.0
+HOLDS_DATA = ("PersistentVolumeClaim", "VolumeSnapshot")
 
 
 class Standing(NamedTuple):
@@ -79,13 +82,10 @@ async def submit(
     in messages; `told` hears of each object. Raises `Error`; then nothing new is left.
     """
     bodies = wanted(request)
-    found = await _asked(standing(cluster, request), request, words)
-    if found.exists:
-        _may_replace(request.name, found, replace, words)
-        await _cleared(cluster, request, words)
+    await make_room(cluster, request, replace=replace, words=words)
     await _asked(_none_of_others(cluster, bodies, request.name), request, words)
     try:
-        await _apply(cluster, bodies, told, words)
+        await _apply(cluster, request, bodies, told, words)
     except Error:
         if request.engine != "cronjob":
             with contextlib.suppress(ApiError):  # what is told is why it was refused
@@ -94,15 +94,38 @@ async def submit(
     return bodies
 
 
+async def make_room(cluster: Cluster, request: Request, *, replace: bool, words: str) -> None:
+    """Remove what an ended job of the name has left, if `replace`. Raises `Error` job-running or
+    job-exists."""
+    found = await _asked(standing(cluster, request), request, words)
+    if found.exists:
+        _may_replace(request.name, found, replace, words)
+        await _cleared(cluster, request, words)
+
+
 async def _apply(
-    cluster: Cluster, bodies: Sequence[Body], told: Callable[[Body], object], words: str
+    cluster: Cluster,
+    request: Request,
+    bodies: Sequence[Body],
+    told: Callable[[Body], object],
+    words: str,
 ) -> None:
-    for body in bodies:
+    """The job's ConfigMap first: all others belong to it, and go with it whoever deletes it."""
+    owner: Body | None = None
+    home = f"{request.name}-job" if request.managed else None
+    for body in sorted(bodies, key=lambda body: body["metadata"]["name"] != home):
         try:
-            await cluster.apply(body)
+            await cluster.apply(body if owner is None or _stays(body) else owned(body, owner))
+            if body["metadata"]["name"] == home:
+                owner = (await origin(cluster, request.name)).owner
         except ApiError as error:
             raise refused(error, about(body, cluster.namespace, words)) from error
         told(body)
+
+
+def _stays(body: Body) -> bool:
+    """What holds data, and what belongs to no namespace, cannot belong to a job."""
+    return body["kind"] in HOLDS_DATA or "namespace" not in body["metadata"]
 
 
 async def rehearse(cluster: Cluster, request: Request) -> list[Trial]:
@@ -234,12 +257,13 @@ async def start_scheduled(cluster: Cluster, request: Request) -> None:
     """
     plain = changed(request, job=request.job.model_copy(update={"schedule": None}))
     gang = [body for body in own_pods.bodies(plain) if body["kind"] != "Pod"]
-    bodies = [*gang, *controller.deployment(plain)]
+    bodies = [*gang, *controller.deployment(plain, run=secrets.token_hex(8))]
     await _asked(_former_stopped(cluster, request), request, "")
     await _asked(_former_removed(cluster, request.name, bodies), request, "")
+    owner = (await _asked(origin(cluster, request.name), request, "")).owner
     for body in bodies:
         try:
-            await cluster.create(body)
+            await cluster.create(owned(body, owner))
         except ApiError as error:
             raise refused(error, about(body, cluster.namespace)) from error
 

@@ -6,19 +6,23 @@ lock in it says so.
 """
 
 import asyncio
+import contextlib
 import fcntl
 import os
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
-from holdfast.drivers.kubernetes.cluster import ApiError, Cluster
+from holdfast.drivers.kubernetes.cluster import CONFIG_MAPS, ApiError, Cluster
+from holdfast.drivers.kubernetes.doctor_visit import nearest, server_version
+from holdfast.drivers.kubernetes.manifests.names import STOP
 from holdfast.drivers.kubernetes.manifests.render import requested
 from holdfast.drivers.kubernetes.manifests.request import Request
+from holdfast.drivers.kubernetes.submit import make_room
 from holdfast.drivers.kubernetes.submit_withdraw import withdraw
 from holdfast.errors import Error
 from holdfast.operator.federation.decide import (
@@ -37,7 +41,9 @@ from holdfast.operator.federation.place import AWAY, look, offer
 from holdfast.spec import Job
 
 LOOK_EVERY_S = 5.0
+ASK_EVERY_S = 1.0  # the same while no cluster runs the job
 ACT_S = 30.0  # for one order; it is given again
+BYTES_PER_S = 100_000  # of code, on a slow way to a cluster
 
 Connect = Callable[[str, str | None], Awaitable[Cluster]]
 Tell = Callable[[str], None]
@@ -54,13 +60,13 @@ class Place(NamedTuple):
 
 def places_of(job: Job) -> list[Place]:
     """The clusters of a job. Raises `Error` clusters-missing, or what is wrong with the job."""
-    if not job.clusters or job.kubernetes.mode != "managed":
-        why = "kubernetes.mode is plain" if job.clusters else "the job file names no clusters"
+    if (why := _cannot(job)) is not None:
         raise Error(
             "clusters-missing",
             f"job {job.name} cannot be federated",
             why=why,
-            help="add `clusters: [{context: east}, {context: west}]`, or use holdfast submit",
+            help="write `clusters: [{context: east}, {context: west}]` and mode managed into the "
+            "job file, or use holdfast submit with --context",
         )
     return [
         Place(
@@ -73,11 +79,31 @@ def places_of(job: Job) -> list[Place]:
     ]
 
 
+def _cannot(job: Job) -> str | None:
+    if not job.clusters:
+        return "the job file names no clusters"
+    if job.kubernetes.mode != "managed":
+        return "kubernetes.mode is plain"
+    if job.kubernetes.engine == "cronjob":
+        return "a schedule has no nodes that a cluster could find machines for"
+    return None
+
+
 class Federation:
-    """One job over its clusters, with its state in a folder."""
+    """One job over its clusters, with its state in a folder.
+
+    `strict`: what no cluster takes is an error, where otherwise they are asked again and again.
+    """
 
     def __init__(
-        self, job: Job, folder: Path, connect: Connect, tell: Tell, *, code: bytes = b""
+        self,
+        job: Job,
+        folder: Path,
+        connect: Connect,
+        tell: Tell,
+        *,
+        code: bytes = b"",
+        strict: bool = False,
     ) -> None:
         self._job = job
         self._code = code
@@ -86,7 +112,13 @@ class Federation:
         self._connect = connect
         self._tell = tell
         self._clusters: dict[int, Cluster] = {}
+        self._versions: dict[int, tuple[int, int]] = {}
         self._refused: dict[int, str] = {}
+        self._strict = strict
+        self._against: dict[int, str] = {}  # why a cluster did not take the job when it was asked
+        self._quiet: dict[int, str] = {}  # why a cluster could not be asked
+        self._wishes = 0
+        self._wished = asyncio.Event()
         self.state = read(self._path, len(self._places))
 
     async def run(self, *, placed_only: bool = False) -> State:
@@ -96,11 +128,24 @@ class Federation:
                 await self.step(time.time())
                 if placed_only and any(s.role is Role.RUNS for s in self.state.standings):
                     break
-                await asyncio.sleep(LOOK_EVERY_S)
+                if self._wishes > 2:
+                    break
+                await self._pause()
         finally:
-            for cluster in self._clusters.values():
-                await cluster.close()
+            await self.close()
         return self.state
+
+    async def close(self) -> None:
+        """Hang up everywhere."""
+        while self._clusters:
+            await self._clusters.popitem()[1].close()
+
+    async def _pause(self) -> None:
+        self._wished.clear()
+        runs = any(standing.role is Role.RUNS for standing in self.state.standings)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LOOK_EVERY_S if runs else ASK_EVERY_S):
+                await self._wished.wait()
 
     async def step(self, now: float) -> None:
         """Look, decide, write down, act."""
@@ -108,46 +153,141 @@ class Federation:
         self._refused.clear()
         terms = [place.terms for place in self._places]
         state, orders = decide(self.state, seen, terms, now)
+        self._hopeless(seen, orders)
         self._report(self.state, state)
         if state != self.state:
             write(self._path, state)
         self.state = state
         await asyncio.gather(*(self._act(order) for order in orders))
+        await self._pass_on()
+
+    def _hopeless(self, seen: Sequence[Seen], orders: Sequence[Order]) -> None:
+        """Asked a second time would be one that has refused, and there is no other."""
+        roles = [standing.role for standing in self.state.standings]
+        self._strict = self._strict and Role.RUNS not in roles
+        silent = {
+            i: self._quiet.get(i, "it does not answer")
+            for i, one in enumerate(seen)
+            if not one.reachable
+        }
+        against = {**silent, **self._against}
+        asked = [order.cluster for order in orders if isinstance(order, Offer)]
+        nowhere = len(silent) == len(seen) and Role.OFFERED not in roles
+        over_again = any(i in self._against for i in asked)
+        if self._strict and len(against) == len(seen) and (nowhere or over_again):
+            whys = "; ".join(f"{place.name}: {against[i]}" for i, place in enumerate(self._places))
+            raise Error(
+                "clusters-refuse",
+                f"no cluster takes job {self._job.name}",
+                why=whys,
+                help="holdfast doctor job.yaml --on kubernetes --context "
+                f"{self._places[0].context}   (looks at one of them)",
+            )
+
+    # ── a wish of people ──
+
+    def ask_to_stop(self) -> None:
+        """The job ends where it runs: gently, the second time at once; the third ends us."""
+        self._wishes += 1
+        self._wished.set()
+
+    async def _pass_on(self) -> None:
+        """To every cluster that has the job; again and again, for it may be on its way."""
+        if not self._wishes:
+            return
+        wish = {"metadata": {"annotations": {STOP: "gently" if self._wishes == 1 else "now"}}}
+        for i, standing in enumerate(self.state.standings):
+            if standing.role in (Role.RUNS, Role.OFFERED) and i in self._clusters:
+                with contextlib.suppress(ApiError):
+                    await self._clusters[i].patch(CONFIG_MAPS, f"{self._job.name}-job", wish)
+
+    # ── the beginning ──
+
+    async def begin(self, *, replace: bool) -> None:
+        """Go on with what was begun, or make room for a new job.
+
+        Raises `Error` job-running or job-exists, as a submission to one of the clusters would.
+        """
+        seen = await asyncio.gather(*(self._look(i) for i in range(len(self._places))))
+        both = list(zip(self.state.standings, seen, strict=True))
+        if self.state.outcome is None:
+            if any(was.role is Role.OFFERED and not one.outcome for was, one in both):
+                self._tell("goes on with what was begun before")
+                return
+            self._none_unseen(both)
+        kept = []
+        for i, (was, one) in enumerate(both):
+            leaving = was.role in (Role.LEAVING, Role.LOST)
+            if one.there and not leaving:
+                await self._make_room(i, replace=replace)
+            kept.append(was if leaving else Standing())
+        self.state = State(tuple(kept))
+        write(self._path, self.state)
+
+    def _none_unseen(self, both: Sequence[tuple[Standing, Seen]]) -> None:
+        for place, (was, one) in zip(self._places, both, strict=True):
+            if was.role is Role.RUNS and not one.reachable:
+                raise Error(
+                    "job-running",
+                    f"job {self._job.name!r} is already running, as far as is known",
+                    why=f"{place.name}, where it was placed, does not answer",
+                    help="holdfast federate job.yaml   (goes on with it, and moves it if need be)",
+                )
+
+    async def _make_room(self, i: int, *, replace: bool) -> None:
+        cluster, place = self._clusters[i], self._places[i]
+        words = f" --context {place.context} -n {cluster.namespace}"
+        await make_room(cluster, self._request(i, cluster), replace=replace, words=words)
 
     async def _look(self, i: int) -> Seen:
         cluster = await self._cluster(i)
         if cluster is None:
             return AWAY
-        seen = await look(cluster, self._request(cluster))
+        seen = await look(cluster, self._request(i, cluster))
         return seen._replace(refused=self._refused.get(i)) if seen.reachable else seen
 
-    def _request(self, cluster: Cluster) -> Request:
+    def _request(self, i: int, cluster: Cluster) -> Request:
         """The job for one cluster, which need not know of the others."""
         alone = self._job.model_copy(update={"clusters": ()})
-        return requested(alone, namespace=cluster.namespace, code=self._code)
+        return requested(
+            alone, namespace=cluster.namespace, version=self._versions[i], code=self._code
+        )
 
     async def _cluster(self, i: int) -> Cluster | None:
         """Connected once it answers; a wrong context is silence too, and is told."""
         if i not in self._clusters:
             place = self._places[i]
             try:
-                self._clusters[i] = await self._connect(place.context, place.namespace)
+                cluster = await self._connect(place.context, place.namespace)
             except Error as error:
-                self._tell(f"{place.name}: {error.what}: {error.why}")
+                self._silent(i, f"{error.what}: {error.why}")
                 return None
+            try:
+                self._versions[i] = nearest(await server_version(cluster))
+            except ApiError as error:
+                self._silent(i, str(error))
+                await cluster.close()
+                return None
+            self._clusters[i] = cluster
         return self._clusters[i]
+
+    def _silent(self, i: int, why: str) -> None:
+        """Told once for each reason."""
+        if self._quiet.get(i) != why:
+            self._quiet[i] = why
+            self._tell(f"{self._places[i].name}: {why}")
 
     async def _act(self, order: Order) -> None:
         name = self._places[order.cluster].name
         cluster = self._clusters[order.cluster]
-        request = self._request(cluster)
+        request = self._request(order.cluster, cluster)
         try:
-            async with asyncio.timeout(ACT_S):
+            async with asyncio.timeout(ACT_S + len(self._code) / BYTES_PER_S):
                 match order:
                     case Offer(cluster=i):
                         why = await offer(cluster, request)
                         if why is not None:
-                            self._refused[i] = why
+                            self._refused[i] = self._against[i] = why
                             self._tell(f"{name} refuses the job: {why}")
                     case Withdraw():
                         await withdraw(cluster, request.name)

@@ -30,6 +30,10 @@ LOCAL: dict[str, Any] = {"checkpoints": {"local": {"host_path": "/nvme"}}}
 LOCAL_CLASS: dict[str, Any] = {"checkpoints": {"local": {"pvc_class": "nvme"}}}
 ARCHIVE: dict[str, Any] = {"checkpoints": {"archive": {"url": "s3://bucket/runs"}}}
 MADE: dict[str, Any] = {"checkpoints": {"shared": {"pvc": "ckpt", "storage_class": "rwx"}}}
+JOURNAL: dict[str, Any] = {"kubernetes": {"journal": {"pvc": "journals"}}}
+JOURNAL_MADE: dict[str, Any] = {
+    "kubernetes": {"journal": {"pvc": "journals", "storage_class": "rwx"}}
+}
 MONITORED: dict[str, Any] = {"monitoring": {"enabled": True}}
 TIMES: dict[str, Any] = {"schedule": {"cron": "0 3 * * *"}}
 SWEEP: dict[str, Any] = {"sweep": {"trials": 20, "parallel": 4}, "nodes": 1}
@@ -63,6 +67,10 @@ SETTINGS: dict[str, Setting] = {
     "logs.max_bytes": Setting(1 << 20),
     "kubernetes.mpi_version": Setting("v1"),
     "kubernetes.controller_image": Setting("ctl:1"),
+    "kubernetes.journal.pvc": Setting("journals"),
+    "kubernetes.journal.storage_class": Setting("rwx", JOURNAL),
+    "kubernetes.journal.size": Setting("2Gi", JOURNAL_MADE),
+    "kubernetes.journal.access_mode": Setting("ReadWriteMany", JOURNAL_MADE),
     "image.pull": Setting("Always"),
     "image.pull_secrets": Setting(["registry"]),
     "image.workdir": Setting("/app"),

@@ -1,16 +1,22 @@
 """Code that is shipped: the same files give the same archive, and it runs where it is unpacked."""
 
+import base64
+import json
 import os
+import random
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from holdfast.drivers.kubernetes.code import LARGEST_BYTES, bundle
+from holdfast.drivers.kubernetes import code
+from holdfast.drivers.kubernetes.code import FOLDER_BYTES, bundle
 from holdfast.drivers.kubernetes.manifests import pod, storage
 from holdfast.drivers.kubernetes.manifests.part import Part
 from holdfast.drivers.kubernetes.manifests.render import render, requested
+from holdfast.drivers.kubernetes.manifests.storage import PART_BYTES
+from holdfast.drivers.kubernetes.manifests.support import controller
 from holdfast.errors import Error
 from tests.drivers.kubernetes.asking import job
 
@@ -71,11 +77,41 @@ def test_pods_work_in_the_folder_of_the_code() -> None:
     assert main["workingDir"] == f"{storage.CODE}/sub"
 
 
-def test_what_does_not_fit_is_refused(project: Path) -> None:
-    (project / "large.bin").write_bytes(os.urandom(2 * LARGEST_BYTES))
+def test_what_is_absurdly_large_is_refused_by_name(project: Path) -> None:
+    with (project / "large.bin").open("wb") as file:
+        file.truncate(FOLDER_BYTES)  # takes no room here
     with pytest.raises(Error, match="cannot be shipped") as caught:
         bundle(project)
-    assert caught.value.slug == "code-unusable"
+    assert caught.value.slug == "code-unusable" and "large.bin (200.0 MB)" in caught.value.why
+
+
+def test_what_is_too_large_when_compressed_is_refused(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(code, "MOST_BYTES", 1000)
+    (project / "noise.bin").write_bytes(random.Random(1).randbytes(2000))
+    with pytest.raises(Error, match="cannot be shipped") as caught:
+        bundle(project)
+    assert "compressed" in caught.value.why and "noise.bin" in caught.value.why
+
+
+@pytest.mark.parametrize("size", [PART_BYTES - 1, PART_BYTES, PART_BYTES + 1, 5 * PART_BYTES])
+def test_larger_code_takes_several_config_maps_that_are_joined_again(size: int) -> None:
+    request = requested(job(code="."), engine="job", code=random.Random(size).randbytes(size))
+    bodies = controller.code(request)
+    parts = [value for body in bodies for value in body["binaryData"].values()]
+    assert b"".join(map(base64.b64decode, parts)) == request.code
+    assert max(len(json.dumps(body)) for body in bodies) < 1 << 20
+    named = requested(job(code="."), engine="job", code_name=storage.code_name(request))
+    assert pod.template(named, Part())["spec"] == pod.template(request, Part())["spec"]
+    (volume,) = [
+        v for v in pod.template(named, Part())["spec"]["volumes"] if v["name"] == "code-bundle"
+    ]
+    sources = volume.get("projected", {}).get("sources") or [volume]
+    used = [source["configMap"]["name"] for source in sources]
+    assert used == [body["metadata"]["name"] for body in bodies]
+    files = [file for body in bodies for file in body["binaryData"]]
+    assert files == sorted(files), "the order in which they are joined"
 
 
 def test_links_that_lead_outside_are_refused(project: Path, tmp_path: Path) -> None:

@@ -121,7 +121,7 @@ def test_at_the_end_pods_are_awaited_that_still_run_and_are_not_on_their_way_out
     assert not roster.running()
     roster.see(pod("a"))
     roster.see(pod("l", role="launcher"))
-    assert roster.running()
+    assert roster.running() == {"uid-a", "uid-l"}
     roster.see(ended("a", 0))
     assert roster.running(), "the launcher does"
     roster.see(ended("l", 0, role="launcher"))

@@ -118,6 +118,19 @@ def test_a_submission_that_was_cut_off_is_made_again_and_is_whole() -> None:
     play(story, machines=0)
 
 
+@pytest.mark.parametrize("engine", ["pods", "jobset", "cronjob"])
+def test_all_of_it_goes_with_its_config_map_but_for_storage(engine: Engine) -> None:
+    shared = {"pvc": "ckpt", "storage_class": "rwx"}
+    request = asked(engine, checkpoints={"shared": shared}, **SPECIAL.get(engine, {}))
+
+    async def story(it: FakeCluster, api: Api) -> None:
+        await submit(api, request)
+        await api.delete(CONFIG_MAPS, "run-job")
+        await it.until(lambda: ours(it) == {"PersistentVolumeClaim ckpt"})
+
+    play(story, machines=0)
+
+
 @pytest.mark.parametrize("plural", ["deployments", "services", "configmaps", "roles"])
 @pytest.mark.parametrize("code", [403, 409, 422, 500])
 def test_a_refusal_in_the_middle_leaves_nothing_behind(plural: str, code: int) -> None:

@@ -6,6 +6,7 @@ of checkpoint tiers carry the name of the job, because the storage behind them i
 
 import hashlib
 import json
+import re
 from dataclasses import dataclass, field
 from fractions import Fraction
 from importlib.resources import files
@@ -21,7 +22,14 @@ JOB = "/etc/holdfast/job"  # folder with job.yaml
 TOKEN = "/etc/holdfast/token"  # folder with token
 CODE = "/code"  # folder with the code that was shipped
 BUNDLE = "/etc/holdfast/code"  # folder with the archive
-UNPACK = "import sys, tarfile; tarfile.open(sys.argv[1]).extractall(sys.argv[2], filter='data')"
+PART_BYTES = 700_000  # base64 makes a third more of it, and a ConfigMap has 1 MiB
+PARTS = re.compile(r"-[0-9a-f]{12}x(\d+)$")  # end of a name that stands for several ConfigMaps
+UNPACK = """\
+import glob, io, sys, tarfile
+parts = sorted(glob.glob(sys.argv[1] + "*"))
+code = io.BytesIO(b"".join(open(part, "rb").read() for part in parts))
+tarfile.open(fileobj=code).extractall(sys.argv[2], filter="data")
+"""
 HOME = "/var/run/holdfast"  # what an agent writes: logs of its workers, and how often it started
 SHM_PER_WORKER = 2 << 30  # bytes: NCCL's buffers and the queues of data loaders
 RUN, TRIAL = "JOB_NAME", "HOLDFAST_TRIAL"  # variables: this start of a CronJob, this trial
@@ -82,16 +90,33 @@ def _add_job(found: Mounted, request: Request) -> None:
 
 
 def code_name(request: Request) -> str:
-    """Name of the ConfigMap with the code: it says what is in it."""
+    """Name of the code: it says what is in it, and in how many ConfigMaps if in more than one."""
     if request.code_name:
         return request.code_name
-    return f"{request.name}-code-{hashlib.sha256(request.code).hexdigest()[:12]}"
+    count = -(-len(request.code) // PART_BYTES)
+    name = f"{request.name}-code-{hashlib.sha256(request.code).hexdigest()[:12]}"
+    return f"{name}x{count}" if count > 1 else name
+
+
+def code_maps(request: Request) -> dict[str, str]:
+    """Names of the ConfigMaps with the code, in order, and of the one file in each."""
+    name = code_name(request)
+    several = PARTS.search(name)
+    if several is None:
+        return {name: "code.tar.gz"}
+    return {f"{name}-{i}": f"code.tar.gz.{i:03}" for i in range(int(several[1]))}
+
+
+def _code_source(request: Request) -> Body:
+    maps = list(code_maps(request))
+    if len(maps) == 1:
+        return {"configMap": {"name": maps[0]}}
+    return {"projected": {"sources": [{"configMap": {"name": name}} for name in maps]}}
 
 
 def _add_code(found: Mounted, request: Request) -> None:
     """Unpacked by the image's own Python, so that it works without Holdfast too."""
-    bundle: Body = {"name": "code-bundle", "configMap": {"name": code_name(request)}}
-    found.volumes.append(bundle)
+    found.volumes.append({"name": "code-bundle", **_code_source(request)})
     found.add("code", CODE, {"emptyDir": {}})
     image = request.job.image
     assert image is not None, "checked before"

@@ -67,6 +67,9 @@ class Mounts:
         match volume:
             case {"configMap": {"name": name}}:
                 self._write(own, self._data(CONFIG_MAPS, name), volume["configMap"])
+            case {"projected": {"sources": sources}}:
+                for source in (source["configMap"] for source in sources):
+                    self._write(own, self._data(CONFIG_MAPS, source["name"]), source)
             case {"secret": {"secretName": name}}:
                 self._write(own, self._data(SECRETS, name), volume["secret"])
             case {"hostPath": {"path": path}}:

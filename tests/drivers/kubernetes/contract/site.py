@@ -164,7 +164,7 @@ async def running(
     A light one runs a program that only waits, and starts in a tenth of the time.
     """
     code = folder / "code"
-    code.mkdir()
+    code.mkdir(exist_ok=True)
     shutil.copy(SCRIPTS / "small.py", code)
     program: dict[str, Any] = {
         "script": "small.py", "args": ["--out", ".", "--steps", str(steps), *args],

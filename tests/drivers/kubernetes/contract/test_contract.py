@@ -5,14 +5,25 @@ with real agents and workers, lets something happen to it, and looks at what peo
 """
 
 import asyncio
+import hashlib
 import os
+import random
+import signal
+import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from holdfast.drivers.kubernetes.cluster import DEPLOYMENTS, LEASES, NODES
+from holdfast.drivers.kubernetes.cluster import (
+    CONFIG_MAPS,
+    DEPLOYMENTS,
+    LEASES,
+    NODES,
+    SECRETS,
+    STORAGE_CLASSES,
+)
 from holdfast.drivers.kubernetes.ending import suspension
 from holdfast.spec.cluster import Engine
 from tests.drivers.kubernetes.cluster.faults import Fault
@@ -23,26 +34,37 @@ ALL: tuple[Engine, ...] = (
     "xgboostjob", "paddlejob",
 )  # fmt: skip
 FIRST_STEP = '"attempt":2,"milestone":"first_step"'
-# Training itself is the same on all engines, so it takes torch on one of them only, and what an
-# engine does not see is tried on some; HOLDFAST_ALL_ENGINES=1 tries everything on all.
+# Training itself is the same on all engines, so it takes torch on one of them only, and there where
+# steps are looked at. What an engine does not see is tried on some, and of kinds with one operator
+# one stands for those that it replaces alike; HOLDFAST_ALL_ENGINES=1 tries everything on all.
 FULL: tuple[Engine, ...] = ALL if os.environ.get("HOLDFAST_ALL_ENGINES") else ("pods",)
 every_engine = pytest.mark.parametrize("engine", ALL)
 REFILL = ("pods", "job", "jobset", "trainjob")  # others wait for the dead machine's pod to go
 SOME: tuple[Engine, ...] = ALL if os.environ.get("HOLDFAST_ALL_ENGINES") else (
     "pods", "job", "jobset",
 )  # fmt: skip
+ALIKE = ("tfjob", "jaxjob", "xgboostjob", "paddlejob")  # and pytorchjob
+replacing_engine = pytest.mark.parametrize(
+    "engine", [engine for engine in ALL if FULL == ALL or engine not in ALIKE]
+)
 some_engines = pytest.mark.parametrize("engine", SOME)
 torch_engine = pytest.mark.parametrize("engine", FULL)
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
 
 
 def played(
-    engine: Engine, folder: Path, story: Callable[[Site], Awaitable[None]], **spec: Any
+    engine: Engine,
+    folder: Path,
+    story: Callable[[Site], Awaitable[None]],
+    *,
+    trains: bool = False,
+    **spec: Any,
 ) -> None:
-    """Submit a job and let the story happen to it."""
+    """Submit a job and let the story happen to it; one that `trains` does so in steps."""
+    light = FULL != ALL and not (trains and engine in FULL)
 
     async def play() -> None:
-        async with running(engine, folder, light=engine not in FULL, **spec) as site:
+        async with running(engine, folder, light=light, **spec) as site:
             await story(site)
 
     asyncio.run(play())
@@ -60,7 +82,7 @@ def test_a_job_trains_to_its_end_and_the_engine_knows(engine: Engine, tmp_path: 
         if engine == "job":
             await site.it.until(lambda: _conditions(site, "Complete"))
 
-    played(engine, tmp_path, story, steps=40)
+    played(engine, tmp_path, story, trains=True, steps=20)
 
 
 async def _keeps_quiet(site: Site) -> None:
@@ -93,10 +115,10 @@ def test_a_crashed_worker_is_restarted_in_its_pod(engine: Engine, tmp_path: Path
         await site.ends("stopped")
 
     die = ("--die", "between-steps", "--die-step", "5")
-    played(engine, tmp_path, story, args=die)
+    played(engine, tmp_path, story, trains=True, args=die)
 
 
-@every_engine
+@replacing_engine
 def test_a_deleted_pod_is_replaced_by_the_spare_and_then_for_good(
     engine: Engine, tmp_path: Path
 ) -> None:
@@ -206,7 +228,74 @@ def test_a_new_controller_goes_on_and_training_never_notices(
         uids = [pod["metadata"]["uid"] for pod in site.pods("controller")]
         return [uid for uid in uids if uid != old["metadata"]["uid"]]
 
-    played(engine, tmp_path, story)
+    played(engine, tmp_path, story, trains=True)
+
+
+def test_code_that_no_config_map_holds_alone_arrives_whole(tmp_path: Path) -> None:
+    """5 MB that cannot be compressed, and pods that start while no controller lives."""
+    noise = random.Random(5).randbytes(5_000_000)
+    code = tmp_path / "code"
+    code.mkdir()
+    (code / "noise.bin").write_bytes(noise)
+    check = "import hashlib; found = hashlib.sha256(open('noise.bin', 'rb').read()).hexdigest()"
+    (code / "check.py").write_text(
+        f"{check}\nassert found == '{hashlib.sha256(noise).hexdigest()}'"
+    )
+
+    async def play() -> None:
+        command = [sys.executable, "check.py"]
+        async with running("job", tmp_path, light=True, command=command) as site:
+            await site.ends("succeeded")
+            maps = [b for k, b in site.it.store.everything() if "code-" in b["metadata"]["name"]]
+            assert len(maps) > 5
+
+    asyncio.run(play())
+
+
+async def _strangers(site: Site) -> list[str]:
+    """What the controller has made and that does not belong to the job's ConfigMap."""
+    home = await site.api.get(CONFIG_MAPS, "run-job")
+    names = ((CONFIG_MAPS, "run-record"), (CONFIG_MAPS, "run-journal"), (SECRETS, "run-token"),
+             (LEASES, "run-controller"))  # fmt: skip
+    made = [await site.api.get(kind, name) for kind, name in names]
+    return [
+        body["metadata"]["name"]
+        for body in (*made, *site.pods("node"), *site.pods("spare"))
+        if [ref["uid"] for ref in body["metadata"].get("ownerReferences", [])]
+        != [home["metadata"]["uid"]]
+    ]
+
+
+def test_a_journal_on_a_claim_outlives_controller_and_all_agents(tmp_path: Path) -> None:
+    """With the record gone too, nobody but the claim knows of the first attempt."""
+
+    async def story(site: Site) -> None:
+        site.it.store.create(STORAGE_CLASSES, "", {"metadata": {"name": "fast"}})
+        before = await site.trains()
+        assert await _strangers(site) == []
+        (old,) = site.pods("controller")
+        await site.api.delete(CONFIG_MAPS, "run-journal")
+        for pod in site.pods():
+            os.kill(site.it.pid(pod), signal.SIGKILL)
+        for pod in site.pods():
+            await site.delete(pod)
+        await site.api.delete(CONFIG_MAPS, "run-journal")
+        after = await site.trains(attempt=before.attempt + 1)
+        (new,) = site.pods("controller")
+        assert new["metadata"]["uid"] != old["metadata"]["uid"]
+        assert not {n.node for n in after.nodes} & {n.node for n in before.nodes}
+        assert {i.cause for i in await site.incidents()} == {"node-lost"}
+        (journal,) = site.it.folder.glob("shared/claims/default/journals/run/*/*/journal.jsonl")
+        assert journal.read_text().count('"type":"JobSubmitted"') == 1
+        await site.stop()
+        await site.ends("stopped")
+
+    async def play() -> None:
+        claim = {"pvc": "journals", "storage_class": "fast"}
+        async with running("pods", tmp_path, light=True, kubernetes={"journal": claim}) as site:
+            await story(site)
+
+    asyncio.run(play())
 
 
 @some_engines
@@ -230,7 +319,7 @@ def test_a_bug_in_the_code_ends_the_job_with_its_traceback(engine: Engine, tmp_p
         assert incident.cause == "worker-exception"
         assert "sleep length must be non-negative" in (incident.traceback or "")
 
-    played(engine, tmp_path, story, args=("--pause", "-1"))
+    played(engine, tmp_path, story, trains=True, args=("--pause", "-1"))
 
 
 @torch_engine
@@ -248,8 +337,8 @@ def test_an_api_server_that_is_away_delays_no_recovery(engine: Engine, tmp_path:
 
     def _journal(site: Site) -> str:
         """As it lies on the controller's disk."""
-        found = site.it.folder.glob("pods/*/volumes/home/jobs/run/journal.jsonl")
+        found = site.it.folder.glob("pods/*/volumes/home/jobs/run/*/*/journal.jsonl")
         return "".join(path.read_text() for path in found)
 
     die = ("--die", "between-steps", "--die-step", "100")
-    played(engine, tmp_path, story, args=die)
+    played(engine, tmp_path, story, trains=True, args=die)

@@ -37,6 +37,14 @@ NEEDS: dict[str, Need] = {
         "checkpoints.shared.storage_class",
         lambda j: j.checkpoints.shared and j.checkpoints.shared.storage_class,
     ),
+    "kubernetes.journal.size": (
+        "kubernetes.journal.storage_class",
+        lambda j: j.kubernetes.journal and j.kubernetes.journal.storage_class,
+    ),
+    "kubernetes.journal.access_mode": (
+        "kubernetes.journal.storage_class",
+        lambda j: j.kubernetes.journal and j.kubernetes.journal.storage_class,
+    ),
     "checkpoints.local.size": (
         "checkpoints.local.pvc_class",
         lambda j: j.checkpoints.local and j.checkpoints.local.pvc_class,

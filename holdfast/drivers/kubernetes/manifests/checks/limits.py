@@ -87,6 +87,7 @@ LIMITS: dict[str, Limit] = {
         "agents, mpirun and Trainer each have a port of their own for it",
     ),
     "kubernetes.controller_image": AGENTS,
+    "kubernetes.journal": AGENTS,
     "kubernetes.mpi_version": Limit(both("mpijob"), "only MPIJobs have these versions"),
     "access.cordon": AGENTS,
     "monitoring": AGENTS,

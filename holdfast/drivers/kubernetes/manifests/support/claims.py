@@ -1,4 +1,4 @@
-"""Claims that are part of a job's manifests: storage for checkpoints, devices, a snapshot.
+"""Claims that are part of a job's manifests: for checkpoints and the journal, devices, a snapshot.
 
 A claim is made only where the job says of which class. All other storage exists already and is
 only named, because what a class can do differs from cluster to cluster.
@@ -6,7 +6,9 @@ only named, because what a class can do differs from cluster to cluster.
 
 from holdfast.drivers.kubernetes.manifests.names import metadata
 from holdfast.drivers.kubernetes.manifests.request import Body, Request
+from holdfast.spec.cluster import JournalClaim
 from holdfast.spec.resources import Claim
+from holdfast.spec.storage import SharedTier
 
 
 def objects(request: Request) -> list[Body]:
@@ -16,14 +18,23 @@ def objects(request: Request) -> list[Body]:
 
 def _storage(request: Request) -> list[Body]:
     shared = request.job.checkpoints.shared
-    if shared is None or shared.pvc is None or shared.storage_class is None:
-        return []
+    journal = request.job.kubernetes.journal
+    found = []
+    if shared is not None and shared.storage_class is not None and shared.pvc is not None:
+        found.append(_claim(request, shared, "ReadWriteMany"))
+    if request.managed and journal is not None and journal.storage_class is not None:
+        found.append(_claim(request, journal, journal.access_mode))
+    return found
+
+
+def _claim(request: Request, said: SharedTier | JournalClaim, mode: str) -> Body:
+    assert said.pvc is not None, "checked before anything is rendered"
     spec = {
-        "accessModes": ["ReadWriteMany"],
-        "storageClassName": shared.storage_class,
-        "resources": {"requests": {"storage": shared.size}},
+        "accessModes": [mode],
+        "storageClassName": said.storage_class,
+        "resources": {"requests": {"storage": said.size}},
     }
-    return [_object(request, "v1", "PersistentVolumeClaim", shared.pvc, spec)]
+    return _object(request, "v1", "PersistentVolumeClaim", said.pvc, spec)
 
 
 def _snapshot(request: Request) -> list[Body]:

@@ -15,6 +15,7 @@ from holdfast.drivers.kubernetes.manifests.support.services import METRICS_PORT
 from holdfast.spec.load import as_given
 
 HOME = "/var/lib/holdfast"
+JOURNALS = "/var/lib/holdfast-journals"  # where the claim for journals is, if there is one
 SMALL = Part(role="controller", small=True)
 COMMAND = ["holdfast", "controller", "--on", "kubernetes"]
 RESOURCES = {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "256Mi"}}
@@ -33,17 +34,22 @@ def configuration(request: Request) -> list[Body]:
 
 
 def code(request: Request) -> list[Body]:
-    """The ConfigMap with the code that is shipped."""
+    """The ConfigMaps with the code that is shipped."""
     if request.job.code is None:
         return []
-    made = metadata(request, storage.code_name(request))
-    data = {"code.tar.gz": base64.b64encode(request.code).decode()}
-    body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": made, "immutable": True}
-    return [{**body, "binaryData": data}]
+    maps = storage.code_maps(request).items()
+    return [_part(request, name, file, i) for i, (name, file) in enumerate(maps)]
 
 
-def deployment(request: Request) -> list[Body]:
-    """The Deployment; a CronJob has none, because each submission starts its own."""
+def _part(request: Request, name: str, file: str, number: int) -> Body:
+    start = number * storage.PART_BYTES
+    part = request.code[start : start + storage.PART_BYTES]
+    body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata(request, name)}
+    return {**body, "immutable": True, "binaryData": {file: base64.b64encode(part).decode()}}
+
+
+def deployment(request: Request, run: str = "") -> list[Body]:
+    """The Deployment; a CronJob has none, because each submission starts its own, called `run`."""
     if not request.managed or request.engine == "cronjob":
         return []
     chosen = {**selector(request)["matchLabels"], ROLE: "controller"}
@@ -52,7 +58,7 @@ def deployment(request: Request) -> list[Body]:
         "strategy": {"type": "Recreate"},
         "selector": {"matchLabels": chosen},
         "template": merged(
-            {"metadata": _metadata(request), "spec": _spec(request)},
+            {"metadata": _metadata(request), "spec": _spec(request, run)},
             request.job.overlay,
             main="controller",
         ),
@@ -67,7 +73,7 @@ def _metadata(request: Request) -> Body:
     return {**found, "annotations": annotations} if annotations else found
 
 
-def _spec(request: Request) -> Body:
+def _spec(request: Request, run: str) -> Body:
     placed = placement.pod(request, SMALL)
     found = {
         "serviceAccountName": f"{request.name}-controller",
@@ -77,17 +83,28 @@ def _spec(request: Request) -> Body:
         "tolerations": placed["tolerations"],
         "securityContext": security.pod(request),
         "imagePullSecrets": [{"name": name} for name in pod.image(request.job).pull_secrets],
-        "containers": [_container(request)],
+        "containers": [_container(request, run)],
         "volumes": [
             {"name": "job", "configMap": {"name": f"{request.name}-job"}},
             {"name": "home", "emptyDir": {}},
             {"name": "tmp", "emptyDir": {}},
+            *_journals(request, {"persistentVolumeClaim": {"claimName": _claim(request)}}),
         ],
     }
     return {key: value for key, value in found.items() if value not in (None, [], {})}
 
 
-def _container(request: Request) -> Body:
+def _claim(request: Request) -> str | None:
+    journal = request.job.kubernetes.journal
+    return None if journal is None else journal.pvc
+
+
+def _journals(request: Request, content: Body) -> list[Body]:
+    """A part of the pod that is there with the claim only."""
+    return [] if _claim(request) is None else [{"name": "journals", **content}]
+
+
+def _container(request: Request, run: str) -> Body:
     image = pod.image(request.job)
     found = {
         "name": "controller",
@@ -98,12 +115,13 @@ def _container(request: Request) -> Body:
             {"name": "controller", "containerPort": pod.CONTROLLER_PORT},
             {"name": "metrics", "containerPort": METRICS_PORT},
         ],
-        "env": _env(request),
+        "env": _env(request, run),
         "resources": RESOURCES,
         "volumeMounts": [
             {"name": "job", "mountPath": storage.JOB, "readOnly": True},
             {"name": "home", "mountPath": HOME},
             {"name": "tmp", "mountPath": "/tmp"},
+            *_journals(request, {"mountPath": JOURNALS}),
         ],
         "readinessProbe": {"httpGet": {"path": "/metrics", "port": "metrics"}, "periodSeconds": 5},
         "securityContext": security.container(request, frozen=True),
@@ -111,7 +129,7 @@ def _container(request: Request) -> Body:
     return {key: value for key, value in found.items() if value}
 
 
-def _env(request: Request) -> list[Body]:
+def _env(request: Request, run: str) -> list[Body]:
     said = {
         "HOLDFAST_JOB": request.name,
         "HOLDFAST_JOB_FILE": f"{storage.JOB}/job.yaml",
@@ -120,6 +138,10 @@ def _env(request: Request) -> list[Body]:
     }
     if request.job.code is not None:
         said["HOLDFAST_CODE"] = storage.code_name(request)
+    if _claim(request) is not None:
+        said["HOLDFAST_JOURNALS"] = JOURNALS
+    if run:
+        said["HOLDFAST_RUN"] = run
     namespace = {"fieldRef": {"fieldPath": "metadata.namespace"}}
     return [
         *({"name": name, "value": value} for name, value in said.items()),

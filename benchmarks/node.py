@@ -1,0 +1,52 @@
+"""A node without an agent: arena and board of one rank, and the storage process beside them."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+
+from holdfast.agent.storage import words
+from holdfast.checkpoint.arena import Arena
+from holdfast.checkpoint.board import Board
+
+
+class Node:
+    """From its start to `end`. The storage process also ends when this process does."""
+
+    def __init__(self, folder: Path, places: tuple[words.Place, ...] = ()) -> None:
+        """`places` are its durable tiers. A token is written into `folder`."""
+        arena, board = Arena.create(), Board.create()
+        self.arena, self.board = Arena(arena), Board(board)
+        listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{listener.getsockname()[1]}"
+        token = folder / "token"
+        token.write_text("benchmark")
+        self._sock, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        fds = (theirs.fileno(), listener.fileno(), arena, board)
+        command = [sys.executable, "-m", "holdfast.agent.storage", str(fds[0]), str(os.getpid())]
+        self._process = subprocess.Popen(command, pass_fds=fds)
+        theirs.close()
+        setup = words.Setup(
+            node="n", job="benchmark", token_file=str(token), arenas=(arena,), boards=(board,),
+            listener=listener.fileno(), places=places,
+        )  # fmt: skip
+        words.send(self._sock, setup)
+        listener.close()
+
+    def committed(self) -> words.Committed:
+        """Wait for the next checkpoint. Raises `RuntimeError` if it fails."""
+        while True:
+            news = msgspec.json.decode(self._sock.recv(words.PACKET_BYTES), type=words.AnyNews)
+            match news:
+                case words.Committed():
+                    return news
+                case words.Failed(why=why):
+                    raise RuntimeError(why)
+
+    def end(self) -> None:
+        """Stop the storage process."""
+        self._process.kill()
+        self._process.wait()

@@ -1,0 +1,83 @@
+"""A process that saves two ranks, commits and prunes over and over, to be killed at any moment.
+
+It is given a place and reads lines: for each it forks a child that goes on from the newest
+checkpoint there, so that a kill costs no start of an interpreter. The child's number is printed,
+then `ready STEP` when it begins, `saved STEP` after each commit, and `gone` once the child is dead.
+"""
+
+import os
+import sys
+import time
+
+from holdfast.checkpoint.board import Tier
+from holdfast.checkpoint.key import Key
+from holdfast.checkpoint.save import commit, save_rank
+from holdfast.checkpoint.shelf import committed, previous_part
+from holdfast.checkpoint.stores import open_store
+from holdfast.checkpoint.upkeep import prune
+from tests.checkpoint.making import Snapshot
+
+RANKS = 2
+FROZEN = os.urandom(400_000)
+PIECES = 12
+
+
+def leaves(rank: int, step: int) -> dict[str, bytes]:
+    """State of a step: some of it never changes, the rest says which step and rank it is of."""
+    moving = {f"w{n}": f"{rank} {step} {n} ".encode() * 2000 for n in range(PIECES)}
+    return {"frozen": FROZEN, **moving}
+
+
+def save_for_ever(place: str) -> None:
+    """Until killed."""
+    store = open_store(place)
+    found = committed(store)
+    step = found[0].step if found else 0
+    snapshots = [Snapshot(rank, RANKS) for rank in range(RANKS)]
+    before = [previous_part(store, rank) for rank in range(RANKS)]
+    tell(f"ready {step}")
+    while True:
+        step += 1
+        parts = []
+        for rank, snapshot in enumerate(snapshots):
+            cells = snapshot.take(Key(1, step), private=leaves(rank, step))
+            part = save_rank(store, cells, job="job", tier=Tier.SHARED, previous=before[rank])
+            parts.append(part)
+        commit(store, Key(1, step), ranks=range(RANKS), now=time.time())
+        before = [*parts]
+        tell(f"saved {step}")
+        prune(store, newest=2)
+
+
+def warm_up() -> None:
+    """Import what talks to S3, once for all children."""
+    import s3fs  # type: ignore[import-untyped] # noqa: F401
+    from botocore.session import get_session  # type: ignore[import-untyped]
+
+    get_session().create_client("s3")
+
+
+def tell(line: str) -> None:
+    """One line, at once."""
+    os.write(1, f"{line}\n".encode())
+
+
+def main() -> None:
+    """A child for every line."""
+    place = sys.argv[1]
+    if place.startswith("s3:"):
+        warm_up()
+    for _ in sys.stdin:
+        child = os.fork()
+        if child == 0:
+            try:
+                save_for_ever(place)
+            finally:
+                os._exit(70)
+        tell(f"child {child}")
+        _, status = os.waitpid(child, 0)
+        tell(f"gone {os.waitstatus_to_exitcode(status)}")
+
+
+if __name__ == "__main__":
+    main()
