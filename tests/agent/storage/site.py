@@ -20,6 +20,7 @@ from holdfast.checkpoint.key import Key
 from holdfast.checkpoint.seal import seal_of
 
 TOKEN = "a secret of the job"
+ROUNDS = 30 if "HOLDFAST_TEST_MORE" in os.environ else 3  # kills at random moments
 
 
 class Site:
