@@ -26,6 +26,7 @@ import xxhash
 
 from holdfast.checkpoint.key import Key as Key
 from holdfast.checkpoint.room import room
+from holdfast.checkpoint.seal import seal_of
 from holdfast.errors import Error
 
 MAGIC = 0x3143_5241_4846_4F4C
@@ -136,7 +137,7 @@ class Cell:
     def commit(self, header: Header, checksum: int | None = None) -> None:
         """The payload is complete. The state is stored last, as one aligned word.
 
-        `checksum` is the xxh3_64 of the payload, None to have it sealed by somebody else.
+        `checksum` is that of the payload (`seal`), None to have it sealed by somebody else.
         """
         _FIELDS.pack_into(self.memory, _FIELDS_AT, *header)
         fields = self.memory[_FIELDS_AT:_DIGEST_AT]
@@ -171,7 +172,7 @@ class Cell:
         _SEAL.pack_into(self.memory, _SEAL_AT, checksum, _seal_of(key, checksum))
 
     def _digest(self, header: Header) -> int:
-        return xxhash.xxh3_64_intdigest(self.payload[: header.payload_bytes])
+        return seal_of(self.payload[: header.payload_bytes])
 
     def discard(self) -> None:
         """Forget what the cell holds."""

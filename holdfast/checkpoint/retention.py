@@ -6,8 +6,9 @@ however long the job runs, in which there is always one from before a fault that
 the oldest and not the newest of a span is what makes this hold when it is applied after every save:
 it is the next to move into the following span.
 
-Never to go: one with a name, the last two, and the newest that lies before `below`, which is where
-the job returns to when what came after turned out to be poison.
+Never to go: one with a name, the one from which the job went on last, because it is known to be
+good, the last two, and the newest that lies before `below`, which is where the job returns to when
+what came after turned out to be poison.
 """
 
 from collections.abc import Collection, Iterable
@@ -19,12 +20,12 @@ LEAST = 2  # an older one may be referred to by a save that is just under way
 
 
 def kept(
-    keys: Iterable[Key], *, newest: int, named: Collection[Key] = (), below: int | None = None
+    keys: Iterable[Key], *, newest: int, firm: Collection[Key] = (), below: int | None = None
 ) -> frozenset[Key]:
-    """Those of `keys`, all of them good, that stay."""
+    """Those of `keys` that stay; `firm` ones do in any case."""
     ordered = newest_first(keys)
     first = max(newest, LEAST)
-    stay = {*ordered[:first], *(key for key in ordered if key in named)}
+    stay = {*ordered[:first], *(key for key in ordered if key in firm)}
     if below is not None:
         stay.update([key for key in ordered if key.step < below][:1])
     stay.update(_thinned(ordered, first))

@@ -35,6 +35,7 @@ from holdfast.checkpoint.manifest import (
     SavedPart,
 )
 from holdfast.checkpoint.reuse import Known
+from holdfast.checkpoint.seal import Seal
 from holdfast.checkpoint.stores import Store, Upload, unusable
 from holdfast.errors import Error
 
@@ -164,7 +165,7 @@ class _Data:
         """Write one cell. Raises `Error` snapshot-changed where it does not match its seal."""
         header, payload = source.header, source.memory
         self.name = self.name or source.contents.name
-        seal = xxhash.xxh3_64()
+        seal = Seal()
         leaves: dict[int, SavedLeaf] = {}
         position = 0
         for number, leaf in sorted(
@@ -179,11 +180,11 @@ class _Data:
         seal.update(source.encoded)
         if source.cell.header() != header or source.cell.sealed() != seal.intdigest():
             raise _changed(header.key, "it does not match its seal")
-        chunks = self._chunks(memoryview(source.encoded), xxhash.xxh3_64())
+        chunks = self._chunks(memoryview(source.encoded), Seal())
         ordered = tuple(leaves[number] for number in range(len(leaves)))
-        return SavedPart(ordered, chunks, seal.hexdigest())
+        return SavedPart(ordered, chunks, f"{seal.intdigest():016x}")
 
-    def _leaf(self, leaf: Leaf, memory: memoryview, seal: xxhash.xxh3_64) -> SavedLeaf:
+    def _leaf(self, leaf: Leaf, memory: memoryview, seal: Seal) -> SavedLeaf:
         ours = bool(leaf.save & self._ours)
         if not ours:
             self._digest(memory, seal)
@@ -201,15 +202,15 @@ class _Data:
             chunks=self._chunks(memory, seal) if ours else None,
         )
 
-    def _digest(self, memory: memoryview, seal: xxhash.xxh3_64) -> None:
+    def _digest(self, memory: memoryview, seal: Seal) -> None:
         for piece in _pieces(memory):
             self._require_wanted()
             seal.update(piece)
 
-    def _chunks(self, memory: memoryview, seal: xxhash.xxh3_64) -> tuple[Chunk, ...]:
+    def _chunks(self, memory: memoryview, seal: Seal) -> tuple[Chunk, ...]:
         return tuple(self._chunk(piece, seal) for piece in _pieces(memory))
 
-    def _chunk(self, memory: memoryview, seal: xxhash.xxh3_64) -> Chunk:
+    def _chunk(self, memory: memoryview, seal: Seal) -> Chunk:
         self._require_wanted()
         digest = xxhash.xxh3_128()
         for at in range(0, len(memory), _BLOCK_BYTES):

@@ -40,6 +40,7 @@ class Survey(NamedTuple):
     void: tuple[Manifest, ...]  # committed, but later attempts went on from before
     unfinished: tuple[Key, ...]  # no manifest: being written, given up, or thinned out
     damaged: tuple[Damage, ...]  # manifests and lineages
+    attempts: tuple[Lineage, ...]
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,7 @@ def survey(store: Store) -> Survey:
         void=tuple(one for one in sound if not valid(one.key, attempts)),
         unfinished=tuple(key for key, one in zip(folders, found, strict=True) if one is None),
         damaged=(*damaged, *(one for one in found if isinstance(one, Damage))),
+        attempts=tuple(attempts),
     )
 
 

@@ -47,8 +47,9 @@ def prune(store: Store, *, newest: int, below: int | None = None, dry_run: bool 
     found = survey(store)
     if not found.committed:
         return Pruned((), ())
-    named = [one.key for one in found.committed if one.name]
-    stay = kept([one.key for one in found.committed], newest=newest, named=named, below=below)
+    firm = [one.key for one in found.committed if one.name]
+    firm += _proven(found)
+    stay = kept([one.key for one in found.committed], newest=newest, firm=firm, below=below)
     gone = tuple(one.key for one in found.committed if one.key not in stay)
     gone += tuple(one.key for one in found.void if not one.name)
     removed = tuple(_surplus(store, found, gone))
@@ -56,6 +57,12 @@ def prune(store: Store, *, newest: int, below: int | None = None, dry_run: bool 
         for name in removed:
             store.remove(name)
     return Pruned(gone, removed)
+
+
+def _proven(found: Survey) -> list[Key]:
+    """What the newest attempt went on from: it has been read, every byte of it, and was sound."""
+    newest = max(found.attempts, key=lambda one: one.attempt, default=None)
+    return [newest.parent.key] if newest is not None and newest.parent is not None else []
 
 
 def _surplus(store: Store, found: Survey, gone: Collection[Key]) -> Iterator[str]:

@@ -10,9 +10,10 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-from holdfast.checkpoint.tensors import is_distributed, local_part
+from holdfast.checkpoint.tensors import cloned, is_distributed, local_part
 
 Tree = dict[str, Any]
+_OURS = ("state", "param_groups")
 Name = Callable[[torch.Tensor], str | None]
 
 
@@ -34,7 +35,9 @@ def parameters(optimizer: Optimizer, name: Name) -> dict[Any, torch.Tensor]:
 
 
 def load(optimizer: Optimizer, state: Tree, name: Name) -> None:
-    """Put a state of `by_name` back. Its tensors are the parts that lie here, and are taken over.
+    """Put a state of `by_name` back. Its tensors are the parts that lie here, and stay untouched.
+
+    Memory that the optimizer has for it already is used: finding new costs more than the copy.
 
     Raises `ValueError` where the groups are not those of this optimizer.
     """
@@ -44,13 +47,14 @@ def load(optimizer: Optimizer, state: Tree, name: Name) -> None:
     parameters = _parameters(now, optimizer)
     groups = [
         {**group, "params": [numbers[n] for n in group["params"]]}
-        for group in state["param_groups"]
+        for group in cloned(state["param_groups"])
     ]
-    by_number = {
-        numbers.get(given, given): _shaped(values, parameters.get(numbers.get(given, given)))
-        for given, values in state["state"].items()
-    }
-    optimizer.load_state_dict({**state, "state": by_number, "param_groups": groups})
+    by_number = {}
+    for given, values in state["state"].items():
+        parameter = parameters.get(numbers.get(given, given))
+        by_number[numbers.get(given, given)] = _taken(values, parameter, optimizer.state)
+    rest = {key: cloned(value) for key, value in state.items() if key not in _OURS}
+    optimizer.load_state_dict({**rest, "state": by_number, "param_groups": groups})
     for number, parameter in parameters.items():
         _restore_types(optimizer.state[parameter], by_number.get(number, {}))
 
@@ -68,11 +72,23 @@ def _parameters(state: Tree, optimizer: Optimizer) -> dict[Any, torch.Tensor]:
     }
 
 
-def _shaped(values: Any, parameter: Any) -> Any:
-    """The values of one parameter, sharded like it where they have its form."""
-    if not isinstance(values, dict) or not is_distributed(parameter):
-        return values
-    return {key: _like(value, parameter) for key, value in values.items()}
+def _taken(values: Any, parameter: Any, states: Any) -> Any:
+    """The values of one parameter as the optimizer's own, sharded like it where they have its
+    form."""
+    if not isinstance(values, dict) or parameter is None:
+        return cloned(values)
+    has = states.get(parameter, {})
+    return {key: _copied(value, has.get(key), parameter) for key, value in values.items()}
+
+
+def _copied(value: Any, has: Any, parameter: Any) -> Any:
+    here = local_part(has)
+    both = isinstance(value, torch.Tensor) and isinstance(here, torch.Tensor)
+    if both and (here.shape, here.dtype) == (value.shape, value.dtype):
+        here.copy_(value)
+        return has
+    own = cloned(value)
+    return _like(own, parameter) if is_distributed(parameter) else own
 
 
 def _like(value: Any, parameter: Any) -> Any:

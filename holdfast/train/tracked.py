@@ -99,11 +99,11 @@ class Tracked:
         for name in self.modules:
             self._load_module(name, shared[name], private[buffers_of(name)])
         for name, thing in self.others.items():
-            state = cloned(shared[name] if _follows(thing) else private[name])
+            state = shared[name] if _follows(thing) else private[name]
             if isinstance(thing, Optimizer):
                 optimizers.load(thing, state, self.name_of)
             else:
-                thing.load_state_dict(state)
+                thing.load_state_dict(cloned(state))
 
     def coming_bytes(self) -> int:
         """Bytes of state that optimizers will add in their first step."""

@@ -18,8 +18,8 @@ from holdfast.checkpoint.upkeep import prune
 from tests.checkpoint.making import Snapshot
 
 RANKS = 2
-FROZEN = os.urandom(400_000)
-PIECES = 12
+FROZEN = os.urandom(150_000)
+PIECES = 6
 
 
 def leaves(rank: int, step: int) -> dict[str, bytes]:

@@ -11,10 +11,10 @@ from types import FrameType
 from typing import Any
 
 import pytest
-import xxhash
 
 from holdfast.checkpoint.arena import HEADER_BYTES, STRIDE, Arena, Cell, Header, Key, Part
 from holdfast.checkpoint.room import Room
+from holdfast.checkpoint.seal import seal_of
 from holdfast.errors import Error
 
 SIZE = 200_000
@@ -45,7 +45,7 @@ def write(arena: Arena, step: int, keep: Key | None) -> None:
     cell.reserve(len(payload))
     cell.begin()
     cell.payload[: len(payload)] = payload
-    cell.commit(header(step, payload), xxhash.xxh3_64_intdigest(payload))
+    cell.commit(header(step, payload), seal_of(payload))
 
 
 def newest(arena: Arena) -> int:

@@ -17,7 +17,7 @@ def test_the_newest_the_named_and_the_one_to_return_to_stay(
 ) -> None:
     named = data.draw(st.sets(st.sampled_from(sorted(keys)))) if keys else set()
     below = data.draw(st.none() | st.integers(0, 10_001))
-    stay = kept(keys, newest=newest, named=named, below=below)
+    stay = kept(keys, newest=newest, firm=named, below=below)
     ordered = newest_first(keys)
     assert stay <= keys
     assert set(ordered[: max(newest, LEAST)]) <= stay

@@ -68,6 +68,17 @@ def test_named_ones_and_the_one_to_return_to_stay(folder: Store) -> None:
     assert {1, 5, 10, 11} <= {one.step for one in committed(folder)}
 
 
+def test_the_one_that_is_known_to_be_good_stays(folder: Store) -> None:
+    """Nobody has read those after it; the job has gone on from this one."""
+    train(folder, 1, range(1, 4))
+    for attempt, parent in ((2, Key(1, 2)), (3, Key(2, 21))):
+        began(folder, attempt, parent)
+        for step in range(parent.step + 1, parent.step + 20):
+            train(folder, attempt, range(step, step + 1))
+            prune(folder, newest=1)
+            assert parent in {one.key for one in committed(folder)}
+
+
 def test_leftovers_go_and_a_save_that_is_under_way_stays(tmp_path: Path) -> None:
     store = open_store(str(tmp_path))
     snapshot = Snapshot()

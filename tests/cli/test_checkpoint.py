@@ -163,6 +163,15 @@ def test_what_cannot_be_is_said_with_its_status(
     assert run.stderr.startswith(f"error[{slug}]: ")
 
 
+def test_an_export_is_a_file_that_torch_reads(shelf: str, tmp_path: Path) -> None:
+    words = ("--at", shelf, "--to", str(tmp_path / "out"), "--step", "20", "--form", "torch")
+    run = checkpoint("export", *words)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout == f"step 20 of attempt 1 is in {tmp_path / 'out'} as torch\n"
+    (written,) = (tmp_path / "out").iterdir()
+    assert b"20" * 100 in written.read_bytes()
+
+
 def test_a_job_is_found_with_all_its_tiers(home: Path, tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
     tiers = {"local": {"path": str(tmp_path / "nvme")}, "shared": {"path": str(tmp_path / "nfs")}}

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli.program import Flags, job_from_file, job_from_words, unused_name
+from holdfast.cli.program import Flags, job_from_file, job_from_words, place_given, unused_name
 from holdfast.errors import Error
 
 
@@ -105,3 +105,12 @@ def test_flags_change_a_job_file(folder: Path) -> None:
 def test_a_job_file_already_says_what_to_run(folder: Path, flags: Flags) -> None:
     with pytest.raises(Error, match="does not fit here"):
         job_from_file(folder / "job.yaml", flags)
+
+
+def test_a_job_begins_with_a_checkpoint_of_another(tmp_path: Path) -> None:
+    flags = Flags(start_from=place_given(str(tmp_path)))
+    assert job_from_words(["train.py"], flags).checkpoints.start_from == str(tmp_path)
+    assert place_given("s3://bucket/gpt") == "s3://bucket/gpt"
+    with pytest.raises(Error) as caught:
+        place_given(str(tmp_path / "none"))
+    assert caught.value.slug == "storage-missing"

@@ -11,13 +11,13 @@ import threading
 from collections.abc import Sequence
 
 import msgspec
-import xxhash
 
 from holdfast.agent.notes import note
 from holdfast.agent.storage.channel import BLOCK_BYTES, SILENCE_S, Channel, StrangerError, admit
 from holdfast.checkpoint.arena import STRIDE, Arena, Cell, Header, Part
 from holdfast.checkpoint.board import Board
 from holdfast.checkpoint.key import Key
+from holdfast.checkpoint.seal import Seal
 from holdfast.errors import Error
 
 STRANGERS_MAX = 32  # connections at a time that have not shown yet who they are
@@ -125,7 +125,7 @@ class Keeping:
 
 def _receive(channel: Channel, cell: Cell, header: Header) -> int:
     """Fill the cell; the checksum of what came, taken while each block is still in the cache."""
-    payload, digest = cell.payload[: header.payload_bytes], xxhash.xxh3_64()
+    payload, digest = cell.payload[: header.payload_bytes], Seal()
     for at in range(0, len(payload), BLOCK_BYTES):
         block = payload[at : at + BLOCK_BYTES]
         channel.receive(block)

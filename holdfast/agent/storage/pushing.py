@@ -72,7 +72,7 @@ class Pushing:
         if found is None:
             return
         with self._lock:
-            self._begin(roster.attempt)
+            self._begin(roster)
             lacking = [peer for peer in roster.peers if self._has.get(peer) != found.key]
             if not lacking and self._board.newest_copied != found.key:
                 self._board.copied(found.key)
@@ -82,22 +82,26 @@ class Pushing:
         for peer in ready:
             self._pool.submit(self._push, peer, roster, found)
 
-    def _begin(self, attempt: int) -> None:
+    def _begin(self, roster: Roster) -> None:
         """Peers may have changed with the attempt, be it behind the same address."""
-        if attempt != self._attempt:
-            self._attempt = attempt
-            self._has.clear()
-            self._pause.clear()
+        if roster.attempt == self._attempt:
+            return
+        self._attempt = roster.attempt
+        self._has.clear()
+        self._pause.clear()
+        for peer in self._channels.keys() - self._busy - set(roster.peers):
+            self._hang_up(peer)
 
     def _due(self, peer: Peer, now: float) -> bool:
         return now >= self._pause.get(peer, (0.0, 0.0))[0]
 
     def _push(self, peer: Peer, roster: Roster, found: Candidate) -> None:
+        known = peer in self._channels
         try:
             kept, why = self._offer(peer, roster, found)
         except (OSError, StrangerError) as error:
-            kept, why = False, str(error)
             self._hang_up(peer)
+            kept, why = False, "" if known else str(error)  # it may only have been idle too long
         with self._lock:
             self._busy.discard(peer)
             if kept:

@@ -112,25 +112,39 @@ async def _apply(
 ) -> None:
     """The job's ConfigMap first: all others belong to it, and go with it whoever deletes it."""
     owner: Body | None = None
-    home = f"{request.name}-job" if request.managed else None
-    for body in sorted(bodies, key=lambda body: body["metadata"]["name"] != home):
+    for body in sorted(bodies, key=lambda body: not _is_home(body, request)):
         try:
-            await cluster.apply(body if owner is None or _stays(body) else owned(body, owner))
-            if body["metadata"]["name"] == home:
+            await cluster.apply(_belonging(body, request, owner))
+            if _is_home(body, request):
                 owner = (await origin(cluster, request.name)).owner
         except ApiError as error:
             raise refused(error, about(body, cluster.namespace, words)) from error
         told(body)
 
 
-def _stays(body: Body) -> bool:
-    """What holds data, and what belongs to no namespace, cannot belong to a job."""
-    return body["kind"] in HOLDS_DATA or "namespace" not in body["metadata"]
+def _is_home(body: Body, request: Request) -> bool:
+    named: str = body["metadata"]["name"]
+    return request.managed and named == f"{request.name}-job"
+
+
+def _belonging(body: Body, request: Request, owner: Body | None) -> Body:
+    """With its owner; what holds data, and what is in no namespace, cannot belong to a job."""
+    stays = body["kind"] in HOLDS_DATA or "namespace" not in body["metadata"]
+    return body if owner is None or stays or _is_home(body, request) else owned(body, owner)
 
 
 async def rehearse(cluster: Cluster, request: Request) -> list[Trial]:
     """What the server would do with every object; nothing is made."""
-    return [await _trial(cluster, body) for body in wanted(request)]
+    owner = await _owner_there(cluster, request)
+    return [await _trial(cluster, _belonging(body, request, owner)) for body in wanted(request)]
+
+
+async def _owner_there(cluster: Cluster, request: Request) -> Body | None:
+    """A new job has no ConfigMap yet that anything could belong to."""
+    try:
+        return (await origin(cluster, request.name)).owner if request.managed else None
+    except ApiError:
+        return None
 
 
 async def _trial(cluster: Cluster, body: Body) -> Trial:

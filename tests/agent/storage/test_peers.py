@@ -8,7 +8,7 @@ from holdfast.checkpoint.arena import Part
 from holdfast.checkpoint.board import Flag
 from holdfast.checkpoint.key import Key
 from tests.agent.office import until
-from tests.agent.storage.site import Site, pattern, ring, sites, snapshot
+from tests.agent.storage.site import ROUNDS, Site, pattern, ring, sites, snapshot
 
 SIZE = 24 << 20
 
@@ -82,7 +82,7 @@ def test_killed_at_any_moment_of_a_push_the_older_copy_is_whole(victim: str) -> 
         killed = made[0 if victim == "owner" else 1]
         snapshot(made[0].arenas[0], Key(1, 1), 0, 2, SIZE)
         copied(made[0], Key(1, 1))
-        for step in range(2, 8):
+        for step in range(2, 2 + ROUNDS):
             snapshot(made[0].arenas[0], Key(1, step), 0, 2, SIZE, keep=Key(1, step - 1))
             moment = 0.04 * chance.random()
             with pytest.raises(AssertionError, match="not within"):

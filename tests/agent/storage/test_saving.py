@@ -14,7 +14,7 @@ from holdfast.checkpoint.board import Flag, Saved, Tier
 from holdfast.checkpoint.folder import FolderStore
 from holdfast.checkpoint.key import Key
 from tests.agent.office import until
-from tests.agent.storage.site import Site, ring, sites, snapshot
+from tests.agent.storage.site import ROUNDS, Site, ring, sites, snapshot
 
 SIZE = 20 << 20
 
@@ -148,7 +148,7 @@ def test_killed_at_any_moment_of_a_save_the_next_process_finishes_it(
     chance = random.Random(victim)
     with saving(tmp_path) as (made, store):
         ring(made)
-        for step in range(1, 7):
+        for step in range(1, 1 + ROUNDS):
             take(made, Key(1, step), Flag.SHARED, Key(1, step - 1))
             with pytest.raises(AssertionError, match="not within"):
                 until(lambda: False, "a random moment", 0.15 * chance.random())

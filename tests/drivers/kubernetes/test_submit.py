@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from holdfast.drivers.kubernetes import api as client
 from holdfast.drivers.kubernetes.api import Api
 from holdfast.drivers.kubernetes.cluster import (
     CLAIMS,
@@ -31,6 +32,12 @@ from tests.drivers.kubernetes.cluster.kinds import ENGINES as KINDS
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 NIGHTLY = {"cron": "0 3 * * *"}
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How long a client pauses before it asks again is tested with the client."""
+    monkeypatch.setattr(client, "PAUSE_S", 0.01)
 
 
 def asked(engine: Engine = "pods", mode: Any = "managed", **keys: Any) -> Request:

@@ -12,6 +12,7 @@ import httpx2
 import msgspec
 import pytest
 
+from holdfast.drivers.kubernetes import api as client
 from holdfast.drivers.kubernetes.api import Api
 from holdfast.drivers.kubernetes.cluster import (
     CLAIMS,
@@ -33,6 +34,12 @@ from tests.operator.asking import spec
 
 ARCHIVE = {"archive": {"url": "s3://bucket/runs"}}
 CHOICES = [{"context": name, "max_wait_s": 100, "lost_after_s": 50} for name in ("east", "west")]
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How long a client pauses before it asks again is tested with the client."""
+    monkeypatch.setattr(client, "PAUSE_S", 0.01)
 
 
 def job(**keys: Any) -> Job:
