@@ -84,13 +84,16 @@ class Schedule:
         return interval_s(tier, saved.seconds, stall_s, self._settings.mttf_s)
 
     def _is_due(self, tier: Tier, now: float, step: int, saved: Saved, stall_s: float) -> bool:
-        asked_at, asked_step = self._last[tier]
+        asked_at, _ = self._last[tier]
         wait_s = self.every_s(tier, saved, stall_s)
         if asked_at is None:
             wait_s = min(wait_s, FIRST_S)
         if saved.failures:
             wait_s = min(wait_s, RETRY_S * 2 ** min(saved.failures - 1, DOUBLINGS_MAX))
+        return self.passed(tier, step) or now - (asked_at or self._began) >= wait_s
+
+    def passed(self, tier: Tier, step: int) -> bool:
+        """Whether a milestone lies between the last checkpoint of this tier and this step."""
         rule = self._settings.rule(tier)
         steps = rule.every_steps if rule is not None else None
-        passed = steps is not None and step // steps > asked_step // steps
-        return passed or now - (asked_at or self._began) >= wait_s
+        return steps is not None and step // steps > self._last[tier][1] // steps

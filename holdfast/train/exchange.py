@@ -56,6 +56,7 @@ class Agreed(NamedTuple):
     local: int = 0  # the next snapshot is for these tiers
     shared: int = 0
     archive: int = 0
+    milestone: int = 0  # and at a step that is to be kept for good
 
     @property
     def together(self) -> bool:

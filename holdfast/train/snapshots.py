@@ -253,6 +253,7 @@ class Snapshots:
             local=int(Tier.LOCAL in tiers),
             shared=int(Tier.SHARED in tiers),
             archive=int(Tier.ARCHIVE in tiers),
+            milestone=int(any(self._is_milestone(tier, completed) for tier in tiers)),
         )
 
     def _learn(self, agreed: Agreed) -> None:
@@ -279,6 +280,9 @@ class Snapshots:
         stall_s = self.cadence.cost_us / 1e6
         return self._schedule.due(time.monotonic(), completed, self._saved(), stall_s)
 
+    def _is_milestone(self, tier: Tier, completed: int) -> bool:
+        return self._schedule is not None and self._schedule.passed(tier, completed)
+
     def _saved(self) -> dict[Tier, Saved]:
         assert self._board is not None
         return {tier: self._board.of_tier(tier) for tier in Tier}
@@ -293,7 +297,9 @@ class Snapshots:
         """What is to become of the snapshot that is taken now."""
         asked = {Tier.LOCAL: agreed.local, Tier.SHARED: agreed.shared, Tier.ARCHIVE: agreed.archive}
         tiers = {tier for tier, wanted in asked.items() if wanted}
-        if self._named is not None:
+        if agreed.milestone:
+            self._named = self._named or f"step-{self._completed}"
+        elif self._named is not None:
             tiers |= self._first_of(Tier.ARCHIVE, Tier.SHARED, Tier.LOCAL)
         if agreed.urgent:
             tiers |= self._first_of(Tier.SHARED, Tier.ARCHIVE, Tier.LOCAL)

@@ -39,12 +39,22 @@ def headers(cluster: Cluster, rank: int, part: Part = Part.SHARED) -> dict[int, 
     return {header.step: header for header in found if header}
 
 
+def label(cluster: Cluster, rank: int, step: int) -> str:
+    """What a snapshot is called."""
+    cell = Arena(cluster.arenas[rank]).find(Part.PRIVATE, headers(cluster, rank)[step].key)
+    assert cell is not None and cell.intact()
+    header = cell.header()
+    assert header is not None
+    return read_index(cell.payload[header.data_bytes : header.payload_bytes]).name
+
+
 def test_a_snapshot_for_a_durable_tier_stays_until_it_is_released(two: Cluster) -> None:
     told(two, Settings(shared=Rule(every_s=1e9, every_steps=3)))
     two.finish()
     for rank in (0, 1):
         kept = headers(two, rank)
         assert kept[3].flags == Flag.SHARED, "the first multiple of three"
+        assert label(two, rank, 3) == "step-3", "a milestone is kept for good"
         assert kept[8].flags == Flag.SHARED, "the end of training"
         assert kept.keys() == {3, 7, 8}, "step 6 was not added to what is still being saved"
 
@@ -74,12 +84,7 @@ def test_a_named_checkpoint_is_of_the_step_it_was_asked_in(two: Cluster) -> None
     for rank in (0, 1):
         found = headers(two, rank)
         assert found[5].flags == Flag.SHARED and found.keys() == {1, 5, 8}
-        cell = Arena(two.arenas[rank]).find(Part.PRIVATE, found[5].key)
-        assert cell is not None and cell.intact()
-        header = cell.header()
-        assert header is not None
-        at = header.data_bytes
-        assert read_index(cell.payload[at : header.payload_bytes]).name == "golden"
+        assert label(two, rank, 5) == "golden"
 
 
 def test_a_named_checkpoint_without_a_place_is_an_error(two: Cluster) -> None:
