@@ -14,7 +14,7 @@ from tests.train.layouts import SHARDABLE, WORLDS, Fleet, Net
 STEP = 7
 SHARED, LOCAL = "HOLDFAST_CHECKPOINT_SHARED", "HOLDFAST_CHECKPOINT_LOCAL"
 BELOW, FROM = "HOLDFAST_RESTORE_BELOW", "HOLDFAST_RESTORE_FROM"
-ALL = "HOLDFAST_ALL_LAYOUTS" in os.environ  # every pair; else each layout into four others
+ALL = "HOLDFAST_TEST_MORE" in os.environ  # every pair; else each layout into four others
 
 
 @pytest.fixture(scope="module")
