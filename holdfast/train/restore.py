@@ -80,9 +80,13 @@ def bring_in(
             logger.log(
                 level,
                 "restored step %d of attempt %d from %s: %.0f MiB on rank 0 in %.2f s",
-                *(found.key.step, found.key.attempt, found.where.words, size, seconds),
+                *(found.key.step, found.key.attempt, _named(found.where, environ), size, seconds),
             )
     return found
+
+
+def _named(where: Where, environ: Mapping[str, str]) -> str:
+    return environ[candidates.FROM] if where is Where.ELSEWHERE else where.words
 
 
 class _Restoring:
