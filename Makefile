@@ -26,7 +26,7 @@ lint: setup
 	$(BIN)/lint-imports
 
 test: lint
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 3
 
 bench: setup
 	set -e; for name in restart overhead controller simulation render watch agents; do \
