@@ -102,6 +102,7 @@ class WorkerReport(msgspec.Struct, frozen=True, kw_only=True):
     tokens: int = 0
     snapshot_step: int = 0
     snapshot_every: int = 0
+    tier_every_s: tuple[float, ...] = ()  # planned now, by tier; 0: not used. Told by rank 0
 
 
 class Report(Message, frozen=True, kw_only=True):

@@ -13,6 +13,7 @@ import math
 import mmap
 import os
 import time
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -62,9 +63,11 @@ class Word(IntEnum):
     RECORD_NEXT = 13  # records written so far; the next goes to this number modulo RECORD_COUNT
     ERROR_LENGTH = 14  # written last
     MILESTONES = 16  # one word per Milestone, in order; 0.0 = not yet
+    INTERVALS = 24  # one word per durable tier, the quickest first: seconds; 0.0 = not used
 
 
 MILESTONES = tuple(Milestone)
+TIER_COUNT = 3
 
 
 class StepRecord(NamedTuple):
@@ -130,6 +133,11 @@ class Page:
         """The newest snapshot is of `step`; one is taken each `every` steps."""
         self._ints[Word.SNAPSHOT_STEP] = step
         self._ints[Word.SNAPSHOT_EVERY] = every
+
+    def intervals(self, seconds: Sequence[float]) -> None:
+        """How often each durable tier gets a checkpoint now; told by rank 0."""
+        for number, value in enumerate(seconds[:TIER_COUNT]):
+            self._floats[Word.INTERVALS + number] = value
 
     def step_done(self, step: int, step_time_s: float, record: StepRecord | None) -> None:
         """Step number `step` (counting from 1) is complete.
@@ -220,7 +228,14 @@ class Page:
             tokens=self._ints[Word.TOKENS],
             snapshot_step=self._ints[Word.SNAPSHOT_STEP],
             snapshot_every=self._ints[Word.SNAPSHOT_EVERY],
+            tier_every_s=self._intervals(),
         )
+
+    def _intervals(self) -> tuple[float, ...]:
+        """Nothing on most ranks, and then nothing is sent."""
+        words = range(Word.INTERVALS, Word.INTERVALS + TIER_COUNT)
+        found = tuple(self._floats[word] for word in words)
+        return found if any(found) else ()
 
     def records(self, after: int) -> tuple[list[StepRecord], int]:
         """Records written since the first `after` ones, and how many there are now.

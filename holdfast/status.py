@@ -23,7 +23,7 @@ class TierStatus(msgspec.Struct, frozen=True, kw_only=True):
     step: int | None  # of the newest committed checkpoint
     attempt: int
     age_s: float | None  # since it was committed
-    every_s: float | None  # between the last two
+    every_s: float | None  # as planned now, else (nothing runs) between the last two
     seconds: float  # that the last save took
     bytes: int  # that were new in it
     commits_count: int

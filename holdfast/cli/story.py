@@ -96,8 +96,13 @@ def training(status: "JobStatus") -> str:
     if status.step_time_s is not None:
         parts.append(f"{duration(status.step_time_s)} a step")
     if status.snapshot_step is not None:
-        parts.append(f"snapshot of step {status.snapshot_step}")
+        parts.append(f"snapshot of step {status.snapshot_step}{_spacing(status)}")
     return ", ".join(parts)
+
+
+def _spacing(status: "JobStatus") -> str:
+    every = status.snapshot_every or 0
+    return f", one each {count(every, 'step')}" if every > 1 else ""
 
 
 def accounts(status: "JobStatus") -> str:
@@ -110,9 +115,9 @@ def accounts(status: "JobStatus") -> str:
 
 def checkpoint(tier: "TierStatus") -> str:
     """One durable tier: what is there, how old, how often and at what cost; and what fails."""
-    parts = [f"{tier.tier}: nothing committed yet"]
+    every = f", every {duration(tier.every_s)}" if tier.every_s is not None else ""
+    parts = [f"{tier.tier}: nothing committed yet{every}"]
     if tier.step is not None and tier.age_s is not None:
-        every = f", every {duration(tier.every_s)}" if tier.every_s is not None else ""
         size = f"{tier.bytes / (1 << 20):.1f} MiB"
         cost = f"{duration(tier.seconds)} and {size} each"
         parts = [f"{tier.tier}: step {tier.step}, {duration(tier.age_s)} old{every}, {cost}"]

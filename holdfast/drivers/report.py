@@ -1,6 +1,6 @@
 """The controller's state and the ledger, put into the shapes people get. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from holdfast.checkpoint.board import Tier
 from holdfast.checkpoint.placement import survival
@@ -51,24 +51,29 @@ def job_status(
         controller=controller,
         outcome=str(state.outcome) if state.outcome else None,
         why=state.why,
-        checkpoints=tuple(_tier(name, record, state) for name, record in _tiers(state)),
+        checkpoints=_checkpoints(state, first.tier_every_s if first else ()),
         copies=_copies(state),
     )
 
 
-def _tiers(state: State) -> list[tuple[str, TierRecord]]:
-    """The quickest first."""
-    order = {tier.name.lower(): number for number, tier in enumerate(Tier)}
-    return sorted(state.tiers.items(), key=lambda item: order.get(item[0], len(order)))
+def _checkpoints(state: State, planned: Sequence[float]) -> tuple[TierStatus, ...]:
+    """The tiers in use or ever used, the quickest first."""
+    names = [tier.name.lower() for tier in Tier]
+    every = {name: seconds for name, seconds in zip(names, planned, strict=False) if seconds}
+    known = [*names, *sorted(state.tiers.keys() - set(names))]
+    used = [name for name in known if name in state.tiers or name in every]
+    return tuple(
+        _tier(name, state.tiers.get(name, TierRecord()), state, every.get(name)) for name in used
+    )
 
 
-def _tier(name: str, record: TierRecord, state: State) -> TierStatus:
+def _tier(name: str, record: TierRecord, state: State, planned: float | None) -> TierStatus:
     return TierStatus(
         tier=name,
         step=record.step,
         attempt=record.attempt,
         age_s=None if record.step is None else round(max(0.0, state.now - record.at), 3),
-        every_s=record.every_s,
+        every_s=record.every_s if planned is None else round(planned, 3),
         seconds=record.seconds,
         bytes=record.bytes,
         commits_count=record.commits_count,

@@ -10,6 +10,7 @@ import math
 import os
 import time
 from collections import deque
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -99,6 +100,11 @@ class Progress:
         if self._page is not None:
             self._page.snapshot(step, every)
         self._say_stalls()
+
+    def planned(self, intervals: Sequence[float]) -> None:
+        """How often each durable tier gets a checkpoint now, in seconds; nothing for none."""
+        if self._page is not None:
+            self._page.intervals(intervals)
 
     def _say_stalls(self) -> None:
         if self._page is not None:

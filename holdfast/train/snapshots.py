@@ -280,6 +280,16 @@ class Snapshots:
         stall_s = self.cadence.cost_us / 1e6
         return self._schedule.due(time.monotonic(), completed, self._saved(), stall_s)
 
+    def intervals(self) -> list[float]:
+        """Seconds between two checkpoints of each tier, as planned now; 0 for one that is not used.
+        Empty on ranks that do not decide."""
+        if self._schedule is None:
+            return []
+        stall_s, saved = self.cadence.cost_us / 1e6, self._saved()
+        used = self._settings.tiers
+        every = self._schedule.every_s
+        return [every(tier, saved[tier], stall_s) if tier in used else 0.0 for tier in Tier]
+
     def _is_milestone(self, tier: Tier, completed: int) -> bool:
         return self._schedule is not None and self._schedule.passed(tier, completed)
 

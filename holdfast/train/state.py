@@ -95,6 +95,7 @@ class State:
         began = time.monotonic()
         snapshots.take(self.completed, flags)
         seconds = time.monotonic() - began
+        self._progress.planned(snapshots.intervals())
         self._progress.snapshot_taken(self.completed, snapshots.cadence.every, seconds)
 
     def _finish(self) -> None:

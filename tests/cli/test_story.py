@@ -161,7 +161,8 @@ def test_a_checkpoint_is_told_with_its_age_cadence_and_cost_and_what_fails() -> 
     assert told == "shared: step 400, 1 min 30 s old, every 10 min 0 s, 12.0 s and 3072.0 MiB each"
     broken = story.checkpoint(tier(failures=3, why="no room"))
     assert broken.endswith("; 3 saves in a row failed: no room")
-    assert story.checkpoint(tier(step=None, age_s=None)) == "shared: nothing committed yet"
+    nothing = tier(step=None, age_s=None)
+    assert story.checkpoint(nothing) == "shared: nothing committed yet, every 10 min 0 s"
 
 
 def test_the_status_says_which_losses_memory_survives() -> None:

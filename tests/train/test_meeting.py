@@ -73,6 +73,8 @@ def test_only_the_first_rank_decides_and_what_its_node_has_saved_counts(two: Clu
     now = time.monotonic()
     Board(two.boards[0]).saved(Tier.SHARED, Saved(1, now - 60.0, 1.0, 0))
     two.finish()
+    assert two.attempts[0].pages[0].report(0, 1, 0.0).tier_every_s == (0.0, 50.0, 0.0)
+    assert two.attempts[0].pages[1].report(1, 1, 0.0).tier_every_s == (), "told by rank 0 alone"
     assert Flag.SHARED in Flag(headers(two, 0)[1].flags)
     assert headers(two, 1)[1].flags == headers(two, 0)[1].flags
 
