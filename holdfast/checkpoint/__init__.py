@@ -1,6 +1,14 @@
-"""Snapshots: copies of training state in memory that outlive the worker.
+"""Snapshots in memory and checkpoints in durable tiers.
 
-`arena` is the memory, `codec` turns state into plain data and leaves, `tensors` copies the leaves,
-`choose` decides which snapshot all ranks continue from. Only `tensors` imports torch, so that an
-agent can look into an arena without paying for it.
+In memory: `arena` holds copies and `seal` their checksums, `codec` and `index` say what a copy
+consists of, `board` is what a worker and the storage process of its node tell each other, `room`
+what fits, `placement` who keeps copies for whom, `choose` what all ranks continue from.
+
+On storage: `manifest` is the format, `stores` (`folder`, `objects`) the places, `save` writes and
+commits, `shelf` finds, reads and verifies, `upkeep` and `retention` thin out and copy, `lineage`
+says what counts, `schedule` when a tier is due.
+
+With torch: `tensors` copies leaves into an arena, `streams` does so beside training on a GPU,
+`pieces`, `export` and `dcp` give a checkpoint to others. Nothing else here imports torch, so that
+an agent or the command line can look into all of it without paying for that.
 """
