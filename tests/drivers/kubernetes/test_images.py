@@ -32,6 +32,7 @@ def test_there_is_one_without_torch_and_one_with() -> None:
     assert "torch==" not in controller
     assert "[train]" not in controller
     assert "grep '^torch==' constraints.txt" in training
+    assert "[train,s3]" in training, "the archive tier needs its client on the nodes"
 
 
 @pytest.mark.parametrize("path", IMAGES, ids=lambda path: path.name)
