@@ -26,10 +26,10 @@ lint: setup
 	$(BIN)/lint-imports
 
 test: lint
-	$(BIN)/python -m pytest -n 3
+	$(BIN)/python -m pytest -n 3 --dist worksteal
 
 bench: setup
-	set -e; for name in restart overhead controller simulation render watch agents; do \
+	set -e; for name in restart overhead controller simulation render watch agents checkpoint peers; do \
 	    $(BIN)/python benchmarks/$$name.py --quick; done
 
 docs: setup
