@@ -164,14 +164,14 @@ class RunningJob:
 def small(
     home: Path, *, nodes: int = 2, spares: int = 0, args: list[str], **spec: Any
 ) -> RunningJob:
-    """A job that runs `scripts/small.py`."""
+    """A job that runs `scripts/small.py`, with a snapshot after each step."""
     out = home.parent / "out"
     return RunningJob(
         home,
         script=str(SCRIPTS / "small.py"),
         args=["--out", str(out), *args],
         nodes={"count": nodes, "spares": spares},
-        **spec,
+        **{"snapshots": {"every_steps": 1}, **spec},
     )
 
 
