@@ -54,6 +54,9 @@ class Part(IntEnum):
     BUDDY = 2  # the PRIVATE parts of ranks on other nodes
 
 
+OWN = (Part.SHARED, Part.PRIVATE)  # what a rank writes of itself
+
+
 class State(IntEnum):
     """How far the writing of a cell is."""
 

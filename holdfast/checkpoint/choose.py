@@ -12,7 +12,7 @@ snapshot, so its number alone says nothing. Parts of different attempts are neve
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from holdfast.checkpoint.key import Key
+from holdfast.checkpoint.key import Key, newest_first
 
 
 class Holding(NamedTuple):
@@ -40,7 +40,7 @@ def buddy_of(rank: int, local_world_size: int, world_size: int) -> int | None:
 def choose(held: Sequence[Holding], local_world_size: int) -> Plan | None:
     """The newest snapshot that every rank can get whole; None where there is none."""
     keys = frozenset[Key]().union(*(h.shared for h in held))
-    for key in sorted(keys, key=lambda k: (k.step, k.attempt), reverse=True):
+    for key in newest_first(keys):
         plan = plan_for(key, held, local_world_size)
         if plan is not None:
             return plan

@@ -1,5 +1,6 @@
 """The name of a snapshot; apart from the memory that holds it, so that choosing needs no memory."""
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 
@@ -11,3 +12,13 @@ class Key(NamedTuple):
 
     attempt: int
     step: int
+
+
+def progress(key: Key) -> tuple[int, int]:
+    """What makes one snapshot better than another: the further step, then the newer attempt."""
+    return key.step, key.attempt
+
+
+def newest_first(keys: Iterable[Key]) -> list[Key]:
+    """The furthest step first; of the same step the newest attempt."""
+    return sorted(keys, key=progress, reverse=True)

@@ -27,8 +27,3 @@ def superseded(attempt: int, attempts: Iterable[int]) -> int | None:
     newest."""
     later = [number for number in attempts if number > attempt]
     return max(later) if later else None
-
-
-def newest_first(keys: Iterable[Key]) -> list[Key]:
-    """The furthest step first; of the same step the newest attempt."""
-    return sorted(keys, key=lambda key: (key.step, key.attempt), reverse=True)

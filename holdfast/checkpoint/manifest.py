@@ -33,6 +33,7 @@ _DATA = r"^step-[0-9]{12,18}\.attempt-[0-9]{6,18}/rank-[0-9]{5,9}\.data\Z"
 _TAIL_BYTES = 34  # checksum, quote, brace
 _NO_DIGEST = "0" * 32
 
+PartName = Literal["shared", "private"]
 Count = Annotated[int, Meta(ge=0, lt=1 << 60)]
 Digest = Annotated[str, Meta(pattern=r"^[0-9a-f]{32}\Z")]
 Word = Annotated[str, Meta(pattern=r"^[0-9a-f]{16}\Z")]
@@ -92,7 +93,7 @@ class RankPart(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     fresh: Count  # saves ago that this rank wrote all its bytes
     data_bytes: Count  # size of its file of bytes
-    parts: dict[Literal["shared", "private"], SavedPart]
+    parts: dict[PartName, SavedPart]
     xxh3_128: str = _NO_DIGEST
 
     @property

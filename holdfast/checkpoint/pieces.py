@@ -16,13 +16,13 @@ from holdfast.checkpoint.arena import Part
 from holdfast.checkpoint.contents import Contents, Pieces, Ref
 from holdfast.checkpoint.index import Leaf
 from holdfast.checkpoint.manifest import Chunk, SavedPart
-from holdfast.checkpoint.save import in_parallel
+from holdfast.checkpoint.save import NAMES, in_parallel
 from holdfast.checkpoint.shelf import Opened
 from holdfast.checkpoint.tensors import view
 from holdfast.errors import Error
 
 Box = tuple[tuple[int, ...], tuple[int, ...]]  # offsets in the leaf, lengths
-_PARTS = {"shared": Part.SHARED, "private": Part.PRIVATE}
+_PARTS = {name: part for part, name in NAMES.items()}
 
 
 class Checkpoint:
@@ -82,7 +82,7 @@ def require_all(leaf: Leaf, pieces: Pieces) -> None:
 def read_leaf(opened: Opened, ref: Ref, box: Box | None) -> torch.Tensor:
     """The bytes of a leaf that its rank has written, or of a box of it."""
     parts = opened.parts[ref.rank].parts
-    saved = parts["shared" if ref.part is Part.SHARED else "private"].leaves[ref.number]
+    saved = parts[NAMES[ref.part]].leaves[ref.number]
     assert saved.chunks is not None, "only what is there is asked for"
     data = torch.empty(ref.leaf.length, dtype=torch.uint8)
     first, last = (0, ref.leaf.length) if box is None else span(ref.leaf, box)

@@ -13,8 +13,7 @@ what came after turned out to be poison.
 
 from collections.abc import Collection, Iterable
 
-from holdfast.checkpoint.key import Key
-from holdfast.checkpoint.lineage import newest_first
+from holdfast.checkpoint.key import Key, newest_first
 
 LEAST = 2  # an older one may be referred to by a save that is just under way
 

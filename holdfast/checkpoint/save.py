@@ -30,6 +30,7 @@ from holdfast.checkpoint.manifest import (
     Lineage,
     Manifest,
     PartFile,
+    PartName,
     RankPart,
     SavedLeaf,
     SavedPart,
@@ -41,7 +42,7 @@ from holdfast.errors import Error
 
 AT_ONCE = 8  # small files that are read at the same time
 _BLOCK_BYTES = 1 << 20  # stays in a second-level cache between copy and checksums
-_NAMES = {Part.SHARED: "shared", Part.PRIVATE: "private"}
+NAMES: dict[Part, PartName] = {Part.SHARED: "shared", Part.PRIVATE: "private"}
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
@@ -87,7 +88,7 @@ def save_rank(
     limit: Limit | None = None,
     cancelled: Callable[[], bool] = lambda: False,
 ) -> RankPart:
-    """Write one rank's part of the snapshot that its SHARED and PRIVATE cells hold, both pinned.
+    """Write one rank's part of the snapshot that its SHARED and PRIVATE cells hold.
 
     `previous` is the rank's part of its last committed checkpoint here. What the rank has written
     already is not written again. Raises `SaveCancelledError`, or `Error` snapshot-changed,
@@ -106,7 +107,7 @@ def save_rank(
     known.judge([piece for payload in payloads.values() for piece in payload.chunks(ours)])
     with store.create(files.data_file(header.key, header.rank)) as upload:
         data = _Data(upload, header, ours, known, limit or Limit(None), cancelled)
-        parts = {_NAMES[part]: data.save(payload) for part, payload in payloads.items()}
+        parts = {NAMES[part]: data.save(payload) for part, payload in payloads.items()}
     require_newest(store, header.attempt)
     part = RankPart(
         job=job,
@@ -118,7 +119,7 @@ def save_rank(
         name=data.name,
         fresh=known.fresh,
         data_bytes=data.written,
-        parts=parts,  # type: ignore[arg-type]
+        parts=parts,
     )
     return _put(store, part, files.rank_file(header.key, header.rank))
 
@@ -263,7 +264,7 @@ def _already(store: Store, header: Header, cells: Mapping[Part, Cell]) -> RankPa
         return None
     part = _described(store, name)
     there = part and store.size(files.data_file(header.key, header.rank)) == part.data_bytes
-    seals = {_NAMES[kind]: f"{cell.sealed() or 0:016x}" for kind, cell in cells.items()}
+    seals = {NAMES[kind]: f"{cell.sealed() or 0:016x}" for kind, cell in cells.items()}
     if part and there and seals == {kind: saved.seal for kind, saved in part.parts.items()}:
         return part
     if store.size(files.manifest_file(header.key)) is not None:
@@ -318,16 +319,14 @@ def commit(store: Store, key: Key, *, ranks: Sequence[int], now: float) -> Manif
     require_newest(store, key.attempt)
     if missing := lacking(store, key, ranks):
         raise incomplete(store, key, f"ranks {sorted(missing)[:8]} have not saved their part")
-    seen = in_parallel(lambda rank: _see(store, key, rank), sorted(ranks))
-    made = _assemble(store, key, seen, now)
+    made = _assemble(store, key, ranks, now)
     require_newest(store, key.attempt)
     return _put(store, made, name)
 
 
 def put_manifest(store: Store, key: Key, *, ranks: Sequence[int], now: float) -> Manifest:
     """Like `commit`, for a checkpoint that is copied: attempts that have begun do not matter."""
-    seen = in_parallel(lambda rank: _see(store, key, rank), sorted(ranks))
-    made = _assemble(store, key, seen, now)
+    made = _assemble(store, key, ranks, now)
     return _put(store, made, files.manifest_file(key))
 
 
@@ -361,7 +360,8 @@ def _see(store: Store, key: Key, rank: int) -> _Seen:
     return _Seen(part, PartFile(rank, name, len(data), files.digest(data)))
 
 
-def _assemble(store: Store, key: Key, seen: Sequence[_Seen], now: float) -> Manifest:
+def _assemble(store: Store, key: Key, ranks: Iterable[int], now: float) -> Manifest:
+    seen = in_parallel(lambda rank: _see(store, key, rank), sorted(ranks))
     parts = [one.part for one in seen]
     first = parts[0]
     for part in parts:

@@ -14,8 +14,8 @@ import msgspec
 
 from holdfast.checkpoint import manifest as files
 from holdfast.checkpoint.index import Index, read_index
-from holdfast.checkpoint.key import Key
-from holdfast.checkpoint.lineage import newest_first, valid
+from holdfast.checkpoint.key import Key, newest_first
+from holdfast.checkpoint.lineage import valid
 from holdfast.checkpoint.manifest import Chunk, Lineage, Manifest, RankPart, SavedPart
 from holdfast.checkpoint.save import in_parallel
 from holdfast.checkpoint.stores import Store

@@ -237,7 +237,7 @@ def _one(
     name: str | None, at: str | None, tier: TierName | None, step: int | None, attempt: int | None
 ) -> "tuple[Store, Key]":
     """The checkpoint that is meant: the newest that fits, from the quickest tier that has it."""
-    from holdfast.checkpoint.lineage import newest_first
+    from holdfast.checkpoint.key import newest_first
     from holdfast.checkpoint.shelf import survey
 
     stores = [store for _, store in _stores(name, at, tier)]

@@ -19,7 +19,7 @@ from holdfast.checkpoint import shelf
 from holdfast.checkpoint.arena import Arena, Header, Part
 from holdfast.checkpoint.board import Tier
 from holdfast.checkpoint.choose import Holding, plan_for
-from holdfast.checkpoint.key import Key
+from holdfast.checkpoint.key import Key, progress
 from holdfast.checkpoint.lineage import valid
 from holdfast.checkpoint.manifest import Lineage, Manifest, Origin, key_of
 from holdfast.checkpoint.settings import place_in
@@ -183,12 +183,11 @@ def candidates(
         if (limit is None or one.key.step < limit)
         and (one.where is Where.ELSEWHERE or _counts(one.key, attempts))
     ]
-    return sorted(usable, key=_order)
+    return sorted(usable, key=_worth, reverse=True)
 
 
-def _order(one: Candidate) -> tuple[bool, int, int, int]:
-    elsewhere = one.where is Where.ELSEWHERE
-    return (elsewhere, -one.key.step, -one.key.attempt, one.where)
+def _worth(one: Candidate) -> tuple[bool, tuple[int, int], int]:
+    return one.where is not Where.ELSEWHERE, progress(one.key), -one.where
 
 
 def _counts(key: Key, attempts: Mapping[int, int | None]) -> bool:

@@ -13,7 +13,6 @@ fit follows in a second. Parts above a limit are not sent at all: their size bec
 fence, and from then on the agents' side copies them.
 """
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
@@ -21,7 +20,6 @@ import torch.distributed as dist
 
 from holdfast.checkpoint.arena import (
     HEADER_BYTES,
-    SLOTS,
     Arena,
     Cell,
     Key,
@@ -29,16 +27,14 @@ from holdfast.checkpoint.arena import (
     parse_header,
     parse_seal,
 )
-from holdfast.checkpoint.choose import Holding, Plan, buddy_of
+from holdfast.checkpoint.choose import Plan, buddy_of
 from holdfast.checkpoint.tensors import SEALED_BYTES, byte_tensor
 from holdfast.train.placement import Placement
 
 COPY_LIMIT_BYTES = SEALED_BYTES  # of a private part that is sent by the workers themselves
-TEXT_BYTES = 128
 _FIRST_CAPACITY = 64 << 10
 _CHUNK_BYTES = 64 << 20
 _LONGEST = HEADER_BYTES + COPY_LIMIT_BYTES
-_NO_KEY = Key(-1, -1)
 
 
 class Agreed(NamedTuple):
@@ -98,11 +94,11 @@ class Exchange:
         inbox.begin()
         self._inbox = inbox
         first = HEADER_BYTES + self._capacity
-        self._send(outbox.memory[:first])
-        self._received = self._receive(inbox.memory[:first])
+        self._sent.append(self.send_to(self._buddy, byte_tensor(outbox.memory[:first])))
+        self._received = self.receive_from(self.ward, byte_tensor(inbox.memory[:first]))
         length = _message_bytes(outbox)
         if first < length <= _LONGEST:
-            self._send(outbox.memory[first:length])
+            self._sent.append(self.send_to(self._buddy, byte_tensor(outbox.memory[first:length])))
 
     def settle(self) -> None:
         """Wait until the exchange is over. Everything of it has then left and arrived."""
@@ -115,7 +111,8 @@ class Exchange:
             self._inbox.discard()
         elif length > first:
             self._inbox.reserve(length - HEADER_BYTES)
-            self._receive(self._inbox.memory[first:length]).wait()
+            rest = byte_tensor(self._inbox.memory[first:length])
+            self.receive_from(self.ward, rest).wait()
         for work in self._sent:
             work.wait()
         self._sent, self._received, self._inbox = [], None, None
@@ -149,23 +146,6 @@ class Exchange:
         return self._fence is not None
 
     # ── at restore ──
-
-    def gather_texts(self, text: str) -> list[str]:
-        """A short text of every rank, by rank. Raises `ValueError` for a long one."""
-        encoded = text.encode()
-        if len(encoded) > TEXT_BYTES:
-            raise ValueError(f"{len(encoded)} bytes are too long: {text}")
-        mine = torch.frombuffer(bytearray(encoded.ljust(TEXT_BYTES, b"\0")), dtype=torch.uint8)
-        table = [torch.empty_like(mine) for _ in range(self._world_size)]
-        dist.all_gather(table, mine, group=self._group)
-        return [bytes(row.numpy()).rstrip(b"\0").decode() for row in table]
-
-    def gather(self, held: Holding) -> list[Holding]:
-        """What every rank has whole, by rank."""
-        mine = torch.tensor([_pack(keys) for keys in held], dtype=torch.int64)
-        table = [torch.empty_like(mine) for _ in range(self._world_size)]
-        dist.all_gather(table, mine, group=self._group)
-        return [Holding(*(_unpack(keys) for keys in row.tolist())) for row in table]
 
     def gather_bytes(self, mine: bytes) -> list[bytes]:
         """What every rank has to say, by rank."""
@@ -230,16 +210,6 @@ class Exchange:
         cell.commit(header, parse_seal(head, header.key))
         return cell
 
-    def _send(self, memory: memoryview) -> None:
-        work = dist.isend(byte_tensor(memory), self._buddy, group=self._group)
-        assert work is not None
-        self._sent.append(work)
-
-    def _receive(self, memory: memoryview) -> dist.Work:
-        work = dist.irecv(byte_tensor(memory), self.ward, group=self._group)
-        assert work is not None
-        return work
-
 
 def _transfers(plan: Plan) -> list[tuple[int, int, Part, Part]]:
     shared = [(g, r, Part.SHARED, Part.SHARED) for r, g in enumerate(plan.shared_from) if g != r]
@@ -258,14 +228,3 @@ def _chunks(memory: memoryview) -> list[memoryview]:
 
 def _rounded(length: int) -> int:
     return -(-length // _FIRST_CAPACITY) * _FIRST_CAPACITY
-
-
-def _pack(keys: Iterable[Key]) -> list[int]:
-    """The keys of one part as a list of numbers that is as long on every rank."""
-    padded = [*sorted(keys), *[_NO_KEY] * SLOTS][:SLOTS]
-    return [number for key in padded for number in key]
-
-
-def _unpack(numbers: list[int]) -> frozenset[Key]:
-    pairs = zip(numbers[::2], numbers[1::2], strict=True)
-    return frozenset(Key(*pair) for pair in pairs) - {_NO_KEY}

@@ -19,7 +19,7 @@ from collections.abc import Iterable
 import msgspec
 import torch
 
-from holdfast.checkpoint.arena import Arena, Cell, Key, Part
+from holdfast.checkpoint.arena import OWN, Arena, Cell, Key, Part
 from holdfast.checkpoint.board import Board, Flag, Peer, Roster, Saved, Tier
 from holdfast.checkpoint.placement import keepers
 from holdfast.checkpoint.schedule import Schedule
@@ -336,7 +336,8 @@ class Snapshots:
     def _hand_over(self) -> None:
         """Tell the agents' side who keeps the copies of this rank. All ranks do so together."""
         assert self._exchange is not None
-        addresses = self._exchange.gather_texts(os.environ.get("HOLDFAST_STORAGE_ADDRESS", ""))
+        address = os.environ.get("HOLDFAST_STORAGE_ADDRESS", "")
+        addresses = [one.decode() for one in self._exchange.gather_bytes(address.encode())]
         if not all(addresses):
             self._refused = True
             logger.warning("no copies on other nodes: %d of them take none", addresses.count(""))
@@ -434,8 +435,7 @@ class Snapshots:
             needed = self._needed(self._kept, self._copying)
         else:
             needed = self._needed(self._copying or self._kept)
-        parts = (Part.SHARED, Part.PRIVATE)
-        return all(self._arena.target(part, needed, self._slots) for part in parts)
+        return all(self._arena.target(part, needed, self._slots) for part in OWN)
 
     def _cell(self, part: Part) -> Cell:
         cell = self._newest and self._arena.find(part, self._newest)

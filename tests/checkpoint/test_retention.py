@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.checkpoint.key import Key
-from holdfast.checkpoint.lineage import newest_first, superseded, valid
+from holdfast.checkpoint.key import Key, newest_first
+from holdfast.checkpoint.lineage import superseded, valid
 from holdfast.checkpoint.manifest import Lineage, Origin
 from holdfast.checkpoint.retention import LEAST, kept
 

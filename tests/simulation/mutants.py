@@ -140,8 +140,8 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "the oldest snapshot is taken": Mutant(
         CHOOSE,
-        "for key in sorted(keys, key=lambda k: (k.step, k.attempt), reverse=True):",
-        "for key in sorted(keys, key=lambda k: (k.step, k.attempt)):",
+        "for key in newest_first(keys):",
+        "for key in newest_first(keys)[::-1]:",
         SNAPSHOT,
     ),
     "a copy is supposed to be at the buddy": Mutant(

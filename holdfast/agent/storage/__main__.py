@@ -26,7 +26,7 @@ from holdfast.agent.storage.keeping import Keeping
 from holdfast.agent.storage.pushing import Pushing, pool_for
 from holdfast.agent.storage.saving import Saving, asked, passed
 from holdfast.agent.storage.sealing import Sealing
-from holdfast.checkpoint.arena import Arena, Part
+from holdfast.checkpoint.arena import OWN, Arena
 from holdfast.checkpoint.board import Board, Roster
 from holdfast.checkpoint.key import Key
 
@@ -71,8 +71,7 @@ class Storage:
             Saving(place, setup.job, self._boards, self._tell) for place in setup.places
         ]
         self._rosters: list[tuple[int, Roster | None]] = [(0, None)] * len(setup.arenas)
-        own = (Part.SHARED, Part.PRIVATE)
-        self._watched = [c for arena in self._arenas for part in own for c in arena.cells(part)]
+        self._watched = [c for arena in self._arenas for part in OWN for c in arena.cells(part)]
         self._stamps: list[bytes] = []
         self._look_at = 0.0
         self._warning: words.Warn | None = None

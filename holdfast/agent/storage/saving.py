@@ -17,7 +17,7 @@ from typing import NamedTuple
 from holdfast.agent.notes import note
 from holdfast.agent.storage import words
 from holdfast.checkpoint import save, shelf, upkeep
-from holdfast.checkpoint.arena import Arena, Cell, Part
+from holdfast.checkpoint.arena import OWN, Arena, Cell, Part
 from holdfast.checkpoint.board import Board, Flag, Roster, Saved, Tier
 from holdfast.checkpoint.key import Key
 from holdfast.checkpoint.limit import Limit
@@ -40,7 +40,6 @@ OTHERS_S = 900.0  # that the slowest rank may take longer than those of this nod
 POLL_S, POLL_MAX_S = 0.05, 2.0
 AT_ONCE = 4  # ranks of a node that save at the same time
 ALL_TIERS = sum(1 << tier for tier in Tier)
-OWN = (Part.SHARED, Part.PRIVATE)
 
 
 class Task(NamedTuple):

@@ -8,9 +8,8 @@ next cell not for this one.
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from holdfast.checkpoint.arena import Arena, Cell, Part
+from holdfast.checkpoint.arena import OWN, Arena, Cell
 
-OWN = (Part.SHARED, Part.PRIVATE)
 THREADS = 2
 
 
