@@ -74,7 +74,7 @@ class Journal:
             file.write(line)
             file.flush()
             os.fsync(fd)
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
         return Journal(path, seq=0, offset=len(line))
 
     def append(self, entry: Entry) -> None:
@@ -153,8 +153,9 @@ def _reserve_path(path: Path) -> Path:
     return path.with_suffix(".reserve")
 
 
-def _sync_folder(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable: a file that was made or renamed there."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
     finally:

@@ -54,7 +54,7 @@ def begin(job: Job, folder: Path, content: bytes, *, now: float) -> Path:
         )
         journal.Journal.create(fresh / FILE, header).close()
     fresh.rename(folder)
-    _sync(folder.parent)
+    journal.sync_folder(folder.parent)
     return folder / FILE
 
 
@@ -71,12 +71,4 @@ def _write(path: Path, content: bytes) -> None:
         file.write(content)
         file.flush()
         os.fsync(fd)
-    _sync(path.parent)
-
-
-def _sync(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+    journal.sync_folder(path.parent)
