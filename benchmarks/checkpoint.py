@@ -7,10 +7,12 @@ Contestants take turns, each in a process of its own that can be ended when it h
 measured beside a memcpy of the same bytes into touched shared memory, just before, in the same
 process, and every figure is the median over saves of the ratio to it, the first ones left out.
 `stall` is the wait of the training thread, `durable` the time until everything is committed on
-disk, `load` the time to read it back into the same tensors, all in copies; `stall_s` and
-`durable_s` in seconds; `next_five` is the excess of the next five steps (50 ms each) over the five
-before the save. DLRover and NVRx take part where they are installed; `why` says what kept a
-contestant from it. On a machine without a GPU all of them copy from memory to memory.
+disk, `load` the time to read it back into the same tensors (`load_ahead`: without the checksums,
+which a worker takes while its script builds the model), all in copies; `stall_s` and `durable_s` in
+seconds; `next_five` is the excess of the next five steps of training over the five
+before the save; `cost` is what the save took from training altogether: the stall and that excess,
+in copies. DLRover and NVRx take part where they are installed; `why` says what kept a contestant
+from it. On a machine without a GPU all of them copy from memory to memory.
 """
 
 import argparse
@@ -30,10 +32,10 @@ from table import Row, report
 SCRIPT = Path(__file__).parent / "scripts" / "saver.py"
 CONTESTANTS = (
     *("memcpy", "torch_save", "dcp_save", "dcp_async_thread", "dcp_async_process"),
-    *("dlrover", "nvrx", "holdfast", "holdfast_durable"),
+    *("dlrover", "nvrx", "holdfast", "holdfast_at_once", "holdfast_durable"),
 )
 PATH = f"{SCRIPT.parents[2]}:{SCRIPT.parents[1]}"
-STEP_S = 0.05
+BATCH = 32  # samples of a step: as few as leave its forward and backward pass most of the time
 ALONE = {"OMP_NUM_THREADS": "1", "ELASTIC_JOB_NAME": f"benchmark-{os.getpid()}"} | {
     name: value
     for value, names in {
@@ -74,7 +76,7 @@ def measured(name: str, parameters: int, saves: int) -> list[dict[str, Any]] | s
         _forget()
         with output.open("w") as out, errors.open("w") as err:
             process = subprocess.Popen(
-                [*command, str(STEP_S)],
+                [*command, str(BATCH)],
                 stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True,
                 env=os.environ | ALONE | {"PYTHONPATH": PATH},
             )  # fmt: skip
@@ -115,7 +117,9 @@ def row(processes: list[list[dict[str, Any]] | str]) -> Row:
         "durable_s": _median(saves, "durable_s"),
         "floor_s": _median(saves, "floor_s"),
         "load": _ratio(saves, "load_s", "floor_s"),
+        "load_ahead": _ratio(saves, "load_ahead_s", "floor_s"),
         "next_five": _excess(saves),
+        "cost": _cost(saves),
         "why": None if why is None else why[:60],
     }
 
@@ -133,6 +137,11 @@ def _median(saves: list[dict[str, Any]], name: str) -> float | None:
 def _excess(saves: list[dict[str, Any]]) -> float | None:
     known = [one["next_s"] / one["before_s"] - 1 for one in saves]
     return round(median(known), 4) if known else None
+
+
+def _cost(saves: list[dict[str, Any]]) -> float | None:
+    known = [(one["stall_s"] + one["next_s"] - one["before_s"]) / one["floor_s"] for one in saves]
+    return round(median(known), 3) if known else None
 
 
 def _arguments() -> argparse.Namespace:

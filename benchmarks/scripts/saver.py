@@ -1,12 +1,14 @@
 """One contestant of benchmarks/checkpoint.py: the state of a model with Adam, saved over and over.
 
-    python saver.py CONTESTANT PARAMETERS ROUNDS FOLDER STEP_S
+    python saver.py CONTESTANT PARAMETERS ROUNDS FOLDER BATCH
 
 Prints one JSON line per round: `floor_s`, a memcpy of all bytes into touched shared memory just
-before; `stall_s`, what the save kept this thread waiting; `next_s`, the next five steps of work,
-and `before_s`, five such steps before the save; `durable_s`, from the call until all bytes are
-committed on disk (null for what only goes to memory); `load_s`, reading it back into the same
-tensors (null where the contestant was not asked). A contestant is a function that yields a save.
+before; `stall_s`, what the save kept this thread waiting; `next_s`, the next five steps of training
+with this many samples, and `before_s`, five such steps before the save; `durable_s`, from the call
+until all bytes are committed on disk (null for what only goes to memory); `load_s`, reading it back
+into the same tensors (null where the contestant was not asked), `load_ahead_s` the same where
+checksums were taken before, as a worker does while its script builds the model. A contestant is a
+function that yields a save.
 """
 
 import importlib
@@ -15,6 +17,7 @@ import mmap
 import os
 import shutil
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,13 +30,14 @@ NEXT_STEPS = 5
 
 
 class Contestant(NamedTuple):
-    """`save(step)` returns when training may go on, `settle()` when all is where it belongs; a
-    contestant without it has done everything by then."""
+    """`save(step)` returns when training may go on. `settle()` waits until all is where it belongs
+    and returns when that was (monotonic); a contestant without it has done everything by then."""
 
     save: Callable[[int], None]
-    settle: Callable[[], None] | None
+    settle: Callable[[], float] | None
     durable: bool
     load: Callable[[], None] | None = None
+    look_ahead: Callable[[], None] | None = None
 
 
 class State(NamedTuple):
@@ -56,7 +60,7 @@ def make_state(parameters: int) -> State:
     """A stack of linear layers with about this many parameters, and Adam's state for them."""
     layers = max(1, parameters // (WIDTH * WIDTH))
     model = torch.nn.Sequential(*(torch.nn.Linear(WIDTH, WIDTH) for _ in range(layers)))
-    optimizer = torch.optim.Adam(model.parameters())
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-6)
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)
     optimizer.step()
@@ -99,16 +103,19 @@ _MEMCPY: list[Callable[[], None]] = []
 
 
 def torch_save(state: State, folder: Path) -> Contestant:
-    """torch.save, flushed to the disk."""
+    """torch.save, flushed to the disk. Like all others it keeps two and writes new files: what is
+    overwritten has its memory in the page cache, which no history of checkpoints has."""
 
     def save(step: int) -> None:
-        with (folder / f"{step % 2}.pt").open("wb") as file:
+        with (folder / f"{step}.pt").open("wb") as file:
             torch.save(state.tree(), file)
             file.flush()
             os.fsync(file.fileno())
+        (folder / f"{step - 2}.pt").unlink(missing_ok=True)
 
     def load() -> None:
-        found = torch.load(folder / "0.pt", weights_only=True)
+        newest = max(folder.glob("*.pt"), key=lambda path: int(path.stem))
+        found = torch.load(newest, weights_only=True)
         state.model.load_state_dict(found["model"])
         state.optimizer.load_state_dict(found["optimizer"])
 
@@ -142,6 +149,7 @@ def _dcp_async(state: State, folder: Path, kind: str) -> Contestant:
     from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
 
     pending: list[Any] = []
+    ended: list[float] = []
 
     def save(step: int) -> None:
         place = folder / str(step % 2)
@@ -149,11 +157,15 @@ def _dcp_async(state: State, folder: Path, kind: str) -> Contestant:
         saved = dcp.async_save(  # type: ignore[attr-defined]
             _named(state), checkpoint_id=place, async_checkpointer_type=AsyncCheckpointerType[kind]
         )
-        pending.append(saved)
+        future: Any = getattr(saved, "upload_completion", saved)
+        future.add_done_callback(lambda _: ended.append(time.monotonic()))
+        pending.append(future)
 
-    def settle() -> None:
-        found = pending.pop()
-        getattr(found, "upload_completion", found).result()
+    def settle() -> float:
+        pending.pop().result()
+        while not ended:  # the callback may come after the result
+            time.sleep(0.001)
+        return ended.pop()
 
     return Contestant(save, settle, durable=True)
 
@@ -187,27 +199,38 @@ def nvrx(state: State, folder: Path) -> Contestant:
         path = folder / f"{step % 2}.pt"
         queue.schedule_async_request(core.AsyncRequest(torch.save, (state.tree(), path), [], {}))
 
-    return Contestant(save, lambda: queue.maybe_finalize_async_calls(blocking=True), durable=True)
+    def settle() -> float:
+        queue.maybe_finalize_async_calls(blocking=True)
+        return time.monotonic()
+
+    return Contestant(save, settle, durable=True)
 
 
 def holdfast(state: State, folder: Path) -> Contestant:
-    """A memory snapshot, sealed by the storage process beside it."""
-    return _holdfast(state, folder, durable=False)
+    """A memory snapshot as it is by default: copied beside training, sealed by the storage process
+    beside it."""
+    return _holdfast(state, folder, beside=True, durable=False)
+
+
+def holdfast_at_once(state: State, folder: Path) -> Contestant:
+    """A memory snapshot for which training waits."""
+    return _holdfast(state, folder, beside=False, durable=False)
 
 
 def holdfast_durable(state: State, folder: Path) -> Contestant:
     """A memory snapshot that the storage process saves to a folder."""
-    return _holdfast(state, folder, durable=True)
+    return _holdfast(state, folder, beside=True, durable=True)
 
 
-def _holdfast(state: State, folder: Path, *, durable: bool) -> Contestant:
+def _holdfast(state: State, folder: Path, *, beside: bool, durable: bool) -> Contestant:
     from holdfast.agent.storage import words
     from holdfast.checkpoint.board import Flag, Tier
     from holdfast.checkpoint.settings import Rule, Settings
+    from holdfast.checkpoint.streams import later_for
     from holdfast.train.cadence import Cadence
     from holdfast.train.layout import Ranks
     from holdfast.train.placement import Placement
-    from holdfast.train.snapshots import Snapshots
+    from holdfast.train.snapshots import Snapshots, watch_optimizers
     from holdfast.train.tracked import Tracked
     from node import Node
 
@@ -217,25 +240,39 @@ def _holdfast(state: State, folder: Path, *, durable: bool) -> Contestant:
     objects = {"model": state.model, "optimizer": state.optimizer}
 
     def make() -> Snapshots:
-        tracked = Tracked(objects, torch.device("cpu"), (), Ranks(0, 1, 1), None)
+        cpu = torch.device("cpu")
+        tracked = Tracked(objects, cpu, (), Ranks(0, 1, 1), None)
         alone = Placement(0, 0, 1, 1, 1, 0, distributed=False)
-        return Snapshots(node.arena, node.board, None, alone, tracked, Cadence(1, 1.0), settings)
+        later = later_for(cpu, 1) if beside else None
+        return Snapshots(
+            node.arena, node.board, None, alone, tracked, Cadence(1, 1.0), settings, later
+        )
 
     snapshots = make()
     snapshots.restore()
+    watch_optimizers(snapshots, [state.optimizer])
 
     def save(step: int) -> None:
         flags = snapshots.meet(step + 1, sys.maxsize)
         assert flags is not None, "one rank has nobody to wait for"
         snapshots.take(step + 1, Flag.SHARED if durable else flags)
 
-    def settle() -> None:
+    def settle() -> float:
         node.committed()
+        saved = node.board.of_tier(Tier.SHARED)
+        return saved.at + saved.seconds
 
     def load() -> None:
         make().restore()
 
-    return Contestant(save, settle if durable else None, durable, None if durable else load)
+    def look_ahead() -> None:
+        node.arena.look_ahead(cores=len(os.sched_getaffinity(0)))
+        while any(thread.name.startswith("verify") for thread in threading.enumerate()):
+            time.sleep(0.01)
+
+    if durable:
+        return Contestant(save, settle, durable)
+    return Contestant(save, None, durable, load, look_ahead)
 
 
 # ── rounds ──
@@ -243,23 +280,27 @@ def _holdfast(state: State, folder: Path, *, durable: bool) -> Contestant:
 
 def rounds(make: Callable[[State, Path], Contestant], args: list[str]) -> Iterator[dict[str, Any]]:
     """Measure one contestant."""
-    parameters, count, folder, step_s = int(args[0]), int(args[1]), Path(args[2]), float(args[3])
+    parameters, count, folder, batch = int(args[0]), int(args[1]), Path(args[2]), int(args[3])
     state = make_state(parameters)
     _MEMCPY.append(floor(state))
     contestant = make(state, folder)
-    work = _work(step_s)
+    work = _training(state, batch)
     for step in range(count):
         before_s = sum(_timed(work) for _ in range(NEXT_STEPS))
         floor_s = _timed(_MEMCPY[0])
-        began = time.perf_counter()
+        began = time.monotonic()
         contestant.save(step)
-        stall_s = time.perf_counter() - began
+        stall_s = time.monotonic() - began
         next_s = sum(_timed(work) for _ in range(NEXT_STEPS))
         durable_s = stall_s if contestant.durable else None
         if contestant.settle is not None:
-            contestant.settle()
-            durable_s = time.perf_counter() - began
-        load_s = _timed(contestant.load) if contestant.load is not None else None
+            durable_s = contestant.settle() - began
+        load_s = load_ahead_s = None
+        if contestant.load is not None:
+            load_s = _timed(contestant.load)
+            if contestant.look_ahead is not None:
+                contestant.look_ahead()
+                load_ahead_s = _timed(contestant.load)
         yield {
             "floor_s": floor_s,
             "stall_s": stall_s,
@@ -267,23 +308,20 @@ def rounds(make: Callable[[State, Path], Contestant], args: list[str]) -> Iterat
             "next_s": next_s,
             "durable_s": durable_s,
             "load_s": load_s,
+            "load_ahead_s": load_ahead_s,
         }
 
 
-def _work(step_s: float) -> Callable[[], object]:
-    """A step's worth of arithmetic that lives in the caches, so that only time counts."""
-    small = torch.randn(256, 256)
-    began = time.perf_counter()
-    for _ in range(50):
-        small @ small
-    each = (time.perf_counter() - began) / 50
-    repeats = max(1, round(step_s / each))
+def _training(state: State, batch: int) -> Callable[[], object]:
+    """A step of training."""
+    samples = torch.randn(batch, WIDTH)
 
-    def work() -> None:
-        for _ in range(repeats):
-            small @ small
+    def step() -> None:
+        state.optimizer.zero_grad(set_to_none=False)
+        state.model(samples).square().mean().backward()
+        state.optimizer.step()
 
-    return work
+    return step
 
 
 def _timed(work: Callable[[], object]) -> float:
@@ -296,7 +334,7 @@ CONTESTANTS = {
     made.__name__: made
     for made in (
         *(memcpy, torch_save, dcp_save, dcp_async_thread, dcp_async_process),
-        *(dlrover, nvrx, holdfast, holdfast_durable),
+        *(dlrover, nvrx, holdfast, holdfast_at_once, holdfast_durable),
     )
 }
 

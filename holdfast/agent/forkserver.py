@@ -57,7 +57,7 @@ class Forkserver:
         self._program = first[0].program
         prepare(first[0])
         self._listen_to_signals()
-        wire.send(self._sock, wire.Ready())
+        self._tell(wire.Ready())
         while not self._asked_to_end:
             readable, _, _ = select.select([self._sock, self._wake], [], [])
             if self._wake in readable:

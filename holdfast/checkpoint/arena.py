@@ -19,6 +19,7 @@ import mmap
 import os
 import struct
 from collections.abc import Collection
+from concurrent.futures import Future, ThreadPoolExecutor
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -26,7 +27,7 @@ import xxhash
 
 from holdfast.checkpoint.key import Key as Key
 from holdfast.checkpoint.room import room
-from holdfast.checkpoint.seal import seal_of
+from holdfast.checkpoint.seal import BLOCK_BYTES, seal_of
 from holdfast.errors import Error
 
 MAGIC = 0x3143_5241_4846_4F4C
@@ -106,6 +107,7 @@ class Cell:
         self._fd = fd
         self._offset = number * STRIDE
         self._room = -1
+        self._ahead: tuple[Header, Future[int]] | None = None
         self.memory = memoryview(b"")
 
     def reserve(self, payload_bytes: int, *, touch: bool = True) -> None:
@@ -133,6 +135,7 @@ class Cell:
 
     def begin(self) -> None:
         """From here until `commit` the cell counts as unfinished."""
+        self._ahead = None
         _WORD.pack_into(self.memory, 0, MAGIC)
         _WORD.pack_into(self.memory, _STATE_AT, State.WRITING)
         _SEAL.pack_into(self.memory, _SEAL_AT, 0, 0)
@@ -192,6 +195,14 @@ class Cell:
         header = parse_header(self.memory)
         return header if header is not None and self._fits(header) else None
 
+    def look_ahead(self, pool: ThreadPoolExecutor, cores: int) -> None:
+        """Begin to take the checksum of what is here, for the next `intact`."""
+        header = self.header()
+        if header is not None and header.payload_bytes > BLOCK_BYTES:
+            self.reserve(header.payload_bytes, touch=False)
+            payload = self.payload[: header.payload_bytes]
+            self._ahead = header, pool.submit(seal_of, payload, cores)
+
     def intact(self) -> bool:
         """Whether the payload is, byte for byte, the one that was sealed.
 
@@ -201,7 +212,9 @@ class Cell:
         if header is None:
             return False
         self.reserve(header.payload_bytes, touch=False)
-        found, sealed = self._digest(header), parse_seal(self.memory, header.key)
+        (known, ahead), self._ahead = self._ahead or (None, None), None
+        found = ahead.result() if ahead and known == header else self._digest(header)
+        sealed = parse_seal(self.memory, header.key)
         if sealed is None:
             self._store_seal(header.key, found)
         return sealed in (None, found)
@@ -244,6 +257,19 @@ class Arena:
     def cells(self, part: Part) -> tuple[Cell, ...]:
         """Both cells of a part."""
         return self._cells[part]
+
+    def look_ahead(self, cores: int) -> None:
+        """Begin to verify this rank's own parts of its newest snapshot, on so many cores.
+
+        A worker has other things to do before it restores. Nothing may write here meanwhile.
+        """
+        headers = (cell.header() for part in OWN for cell in self._cells[part])
+        newest = max((header.key for header in headers if header), default=None)
+        cells = [newest and self.find(part, newest) for part in OWN]
+        pool = ThreadPoolExecutor(1, thread_name_prefix="verify")  # one after the other
+        for cell in filter(None, cells):
+            cell.look_ahead(pool, cores)
+        pool.shutdown(wait=False)
 
     def find(self, part: Part, key: Key, rank: int | None = None) -> Cell | None:
         """The cell that holds this snapshot, if one does; of this rank, if one is named."""

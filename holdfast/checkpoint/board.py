@@ -4,7 +4,8 @@ The board of a local rank outlives its workers, like the arena. Each word has on
 aligned 8-byte store, so it is seen whole. Pairs that belong together are written between two
 counts (odd while that goes on), and read until both counts agree.
 
-    worker  → storage   who it is, where it stands, which ranks keep its copies and where they are
+    worker  → storage   who it is, where it stands, which ranks keep its copies and where they are,
+                        which snapshot will never be whole
     storage → worker    what may be overwritten, what is safe elsewhere, what saving costs,
                         that the node is about to go
 """
@@ -20,6 +21,7 @@ import msgspec
 import xxhash
 
 from holdfast.checkpoint.key import Key
+from holdfast.decoding import known
 
 BOARD_BYTES = 64 * 1024
 _TEXT_AT = 1024
@@ -54,6 +56,7 @@ class _Word(IntEnum):
     COPIED = 4  # newest snapshot that is whole on every rank that keeps copies
     ROSTER_COUNT = 7
     TIERS = 8  # for each tier, four words: see `Saved`
+    VOID = 20  # newest snapshot that all ranks have given up
 
 
 class Peer(msgspec.Struct, frozen=True):
@@ -106,6 +109,7 @@ class Board:
         board = Board(fd)
         board.release(None)
         board.copied(None)
+        board.void(None)
         for tier in Tier:
             board.saved(tier, Saved())
         board.close()
@@ -141,7 +145,16 @@ class Board:
         text = self._map[start : start + min(length, BOARD_BYTES - start)]
         if length == 0 or xxhash.xxh3_64_intdigest(text) != checksum:
             return None
-        return msgspec.json.decode(text, type=Roster)
+        return msgspec.json.decode(text, type=known(Roster))
+
+    def void(self, key: Key | None) -> None:
+        """All ranks have given this snapshot up: some part of it is not what it should be."""
+        self._put(_Word.VOID, key)
+
+    @property
+    def voided(self) -> Key | None:
+        """The newest snapshot that was given up."""
+        return self._get(_Word.VOID)
 
     # ── written by the storage process ──
 

@@ -5,12 +5,16 @@ folder flushed too: in this order nothing of it is ever seen in part, even after
 file system that keeps what POSIX says about rename and fsync. NFS does, between its clients after
 they open a file anew, which every read here does.
 
-A large file is flushed as it grows, behind what is being written: left to itself the system would
-begin only when a good part of the memory waits to be written, and then all at once.
+A large file goes past the system's page cache (O_DIRECT), block by block, in a thread: nobody
+reads it soon, and for a cache of it pages have to be found, which training needs. Where a file
+system does not take that, it is flushed as it grows: left to itself the system would begin only
+when a good part of the memory waits to be written, and then all at once.
 """
 
 import contextlib
 import errno
+import fcntl
+import mmap
 import os
 import secrets
 from collections.abc import Iterator
@@ -21,7 +25,9 @@ from pathlib import Path
 from holdfast.checkpoint import stores
 from holdfast.errors import Error
 
+BLOCK_BYTES = 4 << 20  # of one request to the disk
 FLUSH_BYTES = 64 << 20
+_ALIGNED = 4096  # what O_DIRECT asks of addresses and lengths, at most, where it is known at all
 _FULL = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
 _DENIED = frozenset((errno.EACCES, errno.EPERM, errno.EROFS))
 _MISSING = frozenset((errno.ENOENT, errno.ENOTDIR))
@@ -94,19 +100,22 @@ class FolderStore:
             raise
 
     def remove(self, name: str) -> None:
-        """Remove a file, and its folder with the last one."""
+        """Remove a file, and its folder with the last one. It does not come back after a power
+        failure: what is removed next may be what it refers to."""
         path = self._path(name)
         with self._translated(name):
             path.unlink(missing_ok=True)
             if path.parent == self._root or not path.parent.is_dir():
                 return
+            changed = path.parent.parent
             try:
                 path.parent.rmdir()
             except OSError as error:
                 if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT):
                     raise
-                with contextlib.suppress(FileNotFoundError):
-                    _sync_folder(path.parent)
+                changed = path.parent
+            with contextlib.suppress(FileNotFoundError):  # somebody else removed the last one
+                _sync_folder(changed)
 
     def _path(self, name: str) -> Path:
         return self._root / stores.require_name(name)
@@ -137,42 +146,83 @@ class FolderStore:
 
 
 class FolderUpload:
-    """A file under its temporary name."""
+    """A file under its temporary name. One block is being filled while another is written."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
+        self._block = memoryview(mmap.mmap(-1, BLOCK_BYTES))
+        self._spare: memoryview | None = None
+        self._filled = 0
+        self._direct = False
         self._unflushed = 0
-        self._flusher: ThreadPoolExecutor | None = None
-        self._flush: Future[None] | None = None
+        self._writer: ThreadPoolExecutor | None = None
+        self._under_way: Future[None] | None = None
 
     def write(self, data: bytes | memoryview) -> None:
         """The next bytes."""
-        rest = memoryview(data)
-        self._unflushed += len(rest)
+        rest = memoryview(data).cast("B")
         while rest:
-            rest = rest[os.write(self._fd, rest) :]
-        if self._unflushed >= FLUSH_BYTES:
-            self._flush_behind()
+            piece = rest[: BLOCK_BYTES - self._filled]
+            self._block[self._filled : self._filled + len(piece)] = piece
+            self._filled += len(piece)
+            rest = rest[len(piece) :]
+            if self._filled == BLOCK_BYTES:
+                self._send()
 
     def finish(self) -> None:
         """All bytes are on the disk. An error is told to one flush only, so each is asked."""
-        if self._flush is not None:
-            self._flush.result()
+        self._wait()
+        self._set_direct(False)  # the end has any length
+        self._write_out(self._block[: self._filled])
         os.fsync(self._fd)
 
     def close(self) -> None:
         """No more bytes come."""
-        if self._flusher is not None:
-            self._flusher.shutdown()
+        if self._writer is not None:
+            self._writer.shutdown()
         os.close(self._fd)
 
-    def _flush_behind(self) -> None:
-        if self._flusher is None:
-            self._flusher = ThreadPoolExecutor(1, thread_name_prefix="holdfast-flush")
-        if self._flush is not None:
-            self._flush.result()  # raises what went wrong
-        self._flush = self._flusher.submit(os.fdatasync, self._fd)
-        self._unflushed = 0
+    def _send(self) -> None:
+        """Have the block written."""
+        if self._writer is None:
+            self._writer = ThreadPoolExecutor(1, thread_name_prefix="holdfast-write")
+            self._set_direct(True)
+        self._wait()
+        full, free = self._block, self._spare or memoryview(mmap.mmap(-1, BLOCK_BYTES))
+        self._block, self._spare, self._filled = free, full, 0
+        self._under_way = self._writer.submit(self._write_out, full)
+
+    def _wait(self) -> None:
+        """Raises what went wrong."""
+        if self._under_way is not None:
+            self._under_way.result()
+
+    def _write_out(self, data: memoryview) -> None:
+        while data:
+            try:
+                count = os.write(self._fd, data)
+            except OSError as error:
+                if error.errno != errno.EINVAL or not self._direct:
+                    raise
+                self._set_direct(False)
+                continue
+            data = data[count:]
+            self._unflushed += count
+            if data and count % _ALIGNED:
+                self._set_direct(False)
+        if self._unflushed >= FLUSH_BYTES and not self._direct:
+            os.fdatasync(self._fd)
+            self._unflushed = 0
+
+    def _set_direct(self, wanted: bool) -> None:
+        """Where the file system refuses, everything goes through the page cache."""
+        flags = fcntl.fcntl(self._fd, fcntl.F_GETFL) & ~os.O_DIRECT
+        try:
+            fcntl.fcntl(self._fd, fcntl.F_SETFL, flags | (os.O_DIRECT if wanted else 0))
+            self._direct = wanted
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
 
 
 def _open_new(path: Path, root: Path) -> int:

@@ -9,6 +9,8 @@ from typing import Any
 
 import msgspec
 
+from holdfast.decoding import known
+
 EVERYWHERE = 1  # `Leaf.save`: this rank writes it to storage that all nodes see
 ON_NODE = 2  # and to the disk of its node
 
@@ -44,4 +46,4 @@ class Index(msgspec.Struct, frozen=True, array_like=True):
 
 def read_index(encoded: bytes | memoryview) -> Index:
     """The index of a payload. Raises `msgspec.MsgspecError` for anything else."""
-    return msgspec.msgpack.decode(encoded, type=Index)
+    return msgspec.msgpack.decode(encoded, type=known(Index))

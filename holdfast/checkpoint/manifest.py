@@ -20,6 +20,7 @@ import xxhash
 from msgspec import Meta
 
 from holdfast.checkpoint.key import Key
+from holdfast.decoding import known
 from holdfast.errors import Error
 
 FORMAT = 1
@@ -232,7 +233,7 @@ def decode(data: bytes, kind: type[Record], file: str) -> Record:
     ):
         raise damaged(file, "its checksum does not match")
     try:
-        record = msgspec.json.decode(data, type=kind)
+        record = msgspec.json.decode(data, type=known(kind))
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise damaged(file, str(error)) from error
     if trouble := _trouble(record, file):

@@ -27,6 +27,7 @@ CONNECT_S = 5
 READ_S = 20
 _S3 = frozenset(("s3", "s3a"))
 _DENIED = frozenset(("NoCredentialsError", "PartialCredentialsError", "TokenRetrievalError"))
+_CLIENTS = ("botocore", "aiobotocore", "aiohttp", "fsspec", "gcsfs", "azure")
 _EXTRAS = {"s3": "holdfast[s3]", "gs": "gcsfs", "az": "adlfs", "abfs": "adlfs"}
 
 
@@ -59,19 +60,20 @@ class ObjectStore:
 
     def size(self, name: str) -> int | None:
         """Bytes of a file; None if there is none."""
+        path = self._path(name)
         with self._translated(name):
             self._files.invalidate_cache()
             try:
-                found = self._files.info(self._path(name))
+                found = self._files.info(path)
             except FileNotFoundError:
                 return None
         return int(found["size"]) if found["type"] == "file" else None
 
     def read(self, name: str, at: int = 0, length: int | None = None) -> bytes:
         """The bytes of a file from `at` on, to its end or exactly `length`."""
+        path, end = self._path(name), None if length is None else at + length
         with self._translated(name):
-            end = None if length is None else at + length
-            data = bytes(self._files.cat_file(self._path(name), start=at or None, end=end))
+            data = bytes(self._files.cat_file(path, start=at or None, end=end))
         if length is not None and len(data) < length:
             raise stores.missing(self.where, name, f"it ends at byte {at + len(data)}")
         return data
@@ -82,8 +84,9 @@ class ObjectStore:
 
     def put(self, name: str, data: bytes) -> None:
         """Write a file at once."""
+        path = self._path(name)
         with self._translated(name):
-            self._files.pipe_file(self._path(name), data)
+            self._files.pipe_file(path, data)
 
     @contextmanager
     def create(self, name: str) -> "Iterator[PartsUpload | FileUpload]":
@@ -100,9 +103,10 @@ class ObjectStore:
 
     def remove(self, name: str) -> None:
         """Remove a file; folders are only names here."""
+        path = self._path(name)
         with self._translated(name):
             try:
-                self._files.rm_file(self._path(name))
+                self._files.rm_file(path)
             except FileNotFoundError:
                 return
 
@@ -113,7 +117,7 @@ class ObjectStore:
     def _translated(self, name: str) -> Iterator[None]:
         try:
             yield
-        except (Error, ValueError):
+        except Error:
             raise
         except Exception as error:
             translated = _error(self.where, name, error)
@@ -202,7 +206,11 @@ class FileUpload:
 
     def give_up(self) -> None:
         """Leave nothing behind."""
+        from fsspec.spec import AbstractBufferedFile  # type: ignore[import-untyped]
+
         self._file.discard()
+        if isinstance(self._file, AbstractBufferedFile):
+            self._file.closed = True  # or some kinds go on writing it when it is collected
         with contextlib.suppress(FileNotFoundError):
             self._files.rm_file(self._path)
 
@@ -227,14 +235,16 @@ def _error(where: str, name: str, error: Exception) -> Error | None:
     code = _code(error)
     if "StorageFull" in code or "Quota" in code:
         return stores.full(where, name, why)
-    if isinstance(error, PermissionError) or type(error).__name__ in _DENIED:
+    status = getattr(error, "status_code", None)  # of Azure
+    denied = isinstance(error, PermissionError) or type(error).__name__ in _DENIED
+    if denied or status in (401, 403) or why.startswith("Forbidden"):  # as gcsfs says it
         return stores.denied(where, name, why)
-    if isinstance(error, FileNotFoundError) or code == "InvalidRange":
+    if isinstance(error, FileNotFoundError) or code == "InvalidRange" or status == 416:
         return stores.missing(where, name, why)
-    talks = isinstance(error, OSError | TimeoutError) or type(error).__module__.startswith(
-        ("botocore", "aiobotocore", "aiohttp", "fsspec", "gcsfs", "azure")
-    )
-    return stores.unreachable(where, name, why) if talks else None
+    # gcsfs raises ValueError for an answer that it does not understand
+    talks = isinstance(error, OSError | TimeoutError | ValueError)
+    known = type(error).__module__.startswith(_CLIENTS)
+    return stores.unreachable(where, name, why) if talks or known else None
 
 
 def _code(error: BaseException) -> str:

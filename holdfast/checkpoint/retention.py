@@ -7,8 +7,7 @@ the oldest and not the newest of a span is what makes this hold when it is appli
 it is the next to move into the following span.
 
 Never to go: one with a name, the one from which the job went on last, because it is known to be
-good, the last two, and the newest that lies before `below`, which is where the job returns to when
-what came after turned out to be poison.
+good, and the last two.
 """
 
 from collections.abc import Collection, Iterable
@@ -18,15 +17,11 @@ from holdfast.checkpoint.key import Key, newest_first
 LEAST = 2  # an older one may be referred to by a save that is just under way
 
 
-def kept(
-    keys: Iterable[Key], *, newest: int, firm: Collection[Key] = (), below: int | None = None
-) -> frozenset[Key]:
+def kept(keys: Iterable[Key], *, newest: int, firm: Collection[Key] = ()) -> frozenset[Key]:
     """Those of `keys` that stay; `firm` ones do in any case."""
     ordered = newest_first(keys)
     first = max(newest, LEAST)
     stay = {*ordered[:first], *(key for key in ordered if key in firm)}
-    if below is not None:
-        stay.update([key for key in ordered if key.step < below][:1])
     stay.update(_thinned(ordered, first))
     return frozenset(stay)
 

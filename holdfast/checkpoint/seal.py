@@ -42,12 +42,12 @@ class Seal:
         return int(whole.intdigest())
 
 
-def seal_of(memory: bytes | memoryview) -> int:
-    """The checksum of memory, by several threads where it is large."""
+def seal_of(memory: bytes | memoryview, cores: int | None = None) -> int:
+    """The checksum of memory, by several threads where it is large; `cores` are all by default."""
     view = memoryview(memory).cast("B")
     starts = range(0, max(len(view), 1), BLOCK_BYTES)
     blocks = (view[at : at + BLOCK_BYTES] for at in starts)
-    threads = min(len(starts), len(os.sched_getaffinity(0)), THREADS_MAX)
+    threads = min(len(starts), cores or len(os.sched_getaffinity(0)), THREADS_MAX)
     if threads == 1:
         digests = [xxhash.xxh3_64_digest(block) for block in blocks]
     else:

@@ -29,6 +29,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     shared: Rule | None = None
     archive: Rule | None = None
     copies: int = 1  # nodes that keep a copy of a rank's private part, besides its own
+    beside: bool = True  # copy what only an optimizer changes while training goes on
     mttf_s: float | None = None  # mean time between failures of the job; None: not known
 
     def rule(self, tier: Tier) -> Rule | None:

@@ -1,83 +1,114 @@
-"""Copies that go on while training does: from a GPU, over a stream of their own, to pinned memory.
+"""Copies that go on while training does: by a stream of the GPU's own, or by a thread.
 
-What only an optimizer changes (parameters, its own state) is copied beside the next forward and
-backward pass; the optimizer's next step is queued behind these copies, so nobody waits but the GPU,
-and only if they are not over by then. What a forward pass may change (buffers, random numbers) is
-copied in the order of the training stream, before that pass. The arena's memory is registered with
-the driver once, because a copy to pageable memory is no asynchronous one.
+What only an optimizer changes (parameters under training, its own state) is copied beside the next
+forward and backward pass; the optimizer's next step comes after these copies. On a GPU it is queued
+behind them, so nobody waits but the GPU, and only if they are not over by then. On a CPU the
+training thread takes its share of what is left by then. What a forward pass may change (buffers,
+random numbers) is copied before that pass. The arena's memory is registered with the driver of a
+GPU once, because a copy to pageable memory is no asynchronous one.
 """
 
 import logging
-from collections.abc import Callable
-from typing import Protocol
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 
 logger = logging.getLogger(__name__)
 
+_PAUSE_S = 0.02  # a change that is being made shows when it is made
+_WORTH_BYTES = 64 << 10  # smaller pieces are copied in less time than it takes to hand them over
+
+
+class Copy(NamedTuple):
+    """Bytes to be copied; both are tensors or both are arrays.
+
+    A `stable` source does not change before `Later.guard` is called.
+    """
+
+    target: Any
+    source: Any
+    stable: bool
+
+    def make(self) -> None:
+        """Copy them now."""
+        if isinstance(self.target, torch.Tensor):
+            self.target.copy_(self.source, non_blocking=True)
+        else:
+            self.target[...] = self.source
+
 
 class Later(Protocol):
     """Who carries out copies that need not be over when they are asked for."""
 
-    def begin(self, memory: memoryview) -> None:
-        """Copies into this memory follow; the sources are as all work queued so far leaves them."""
+    least_bytes: int
+    """Payloads below this are better copied at once."""
+    blind: bool
+    """Whether a change that `guard` did not announce cannot be seen in what was copied."""
 
-    def copy(self, target: torch.Tensor, source: torch.Tensor, *, stable: bool) -> None:
-        """Copy these bytes. A `stable` source does not change before `guard` is called."""
+    def start(self, memory: memoryview, copies: Iterable[Copy]) -> None:
+        """Copy into this memory; the sources are as all work queued so far leaves them."""
 
     def then(self, work: Callable[[], None]) -> None:
-        """Do this once everything asked for so far is copied."""
+        """Do this, in any thread, once all that was asked for so far is copied; not after `guard`,
+        nor if nobody is there to notice."""
 
-    def guard(self) -> None:
-        """From here on sources may change: what has not been copied comes first."""
+    def guard(self) -> bool:
+        """From here on sources may change: what has not been copied comes first. Returns whether
+        that is over already, so that `settle` would not wait."""
 
     def settle(self) -> None:
-        """Return when everything is copied and what was to be done then is done."""
+        """Return when everything is copied."""
+
+    @property
+    def taken_s(self) -> float:
+        """Seconds of this machine's cores that all copies have taken from training so far, besides
+        the time that this thread was kept."""
 
 
 class SideStream:
     """`Later` on a GPU."""
+
+    least_bytes = 0
+    blind = True
+    taken_s = 0.0
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._early = torch.cuda.Event()  # type: ignore[no-untyped-call]
         self._pinned: dict[tuple[int, int], memoryview] = {}  # held, or it would be unmapped
-        self._then: list[Callable[[], None]] = []
 
-    def begin(self, memory: memoryview) -> None:
+    def start(self, memory: memoryview, copies: Iterable[Copy]) -> None:
         """See `Later`."""
         self._pin(memory)
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
-
-    def copy(self, target: torch.Tensor, source: torch.Tensor, *, stable: bool) -> None:
-        """See `Later`."""
-        if not stable or not source.is_cuda:
-            target.copy_(source, non_blocking=True)
-            return
-        with torch.cuda.stream(self._stream):
-            target.copy_(source, non_blocking=True)
-        source.record_stream(self._stream)  # its memory is not given away before
+        for copy in copies:
+            if copy.stable and isinstance(copy.source, torch.Tensor) and copy.source.is_cuda:
+                with torch.cuda.stream(self._stream):
+                    copy.make()
+                copy.source.record_stream(self._stream)  # its memory is not given away before
+            else:
+                copy.make()
+        self._early.record(torch.cuda.current_stream(self._device))
 
     def then(self, work: Callable[[], None]) -> None:
-        """See `Later`."""
-        self._early.record(torch.cuda.current_stream(self._device))
-        self._then.append(work)
+        """See `Later`. Nobody waits for the GPU."""
 
-    def guard(self) -> None:
+    def guard(self) -> bool:
         """See `Later`."""
         torch.cuda.current_stream(self._device).wait_stream(self._stream)
+        return False
 
     def settle(self) -> None:
         """See `Later`."""
-        if not self._then:
-            return
         self._early.synchronize()
         self._stream.synchronize()
-        done, self._then = self._then, []
-        for work in done:
-            work()
 
     def _pin(self, memory: memoryview) -> None:
         at = np.frombuffer(memory, dtype=np.uint8).ctypes.data
@@ -92,6 +123,93 @@ class SideStream:
             )
 
 
-def later_for(device: torch.device) -> Later | None:
-    """A side stream for a GPU; None on the CPU, where a copy is one from memory to memory."""
-    return SideStream(device) if device.type == "cuda" else None
+class SideThread:
+    """`Later` on a CPU. Arrays only: a tensor that is not plain memory is copied at once."""
+
+    least_bytes = 16 << 20
+    blind = False
+
+    def __init__(self, idle_cores: int) -> None:
+        """With no idle cores the time of the thread is time that training does not get."""
+        self._alone = idle_cores < 1
+        self._queue: deque[Copy] = deque()
+        self._work = threading.Semaphore(0)
+        self._copying = threading.Lock()  # held by the thread while it works
+        self._then: Callable[[], None] | None = None
+        self._thread: threading.Thread | None = None
+        self._failed: Exception | None = None
+        self._spent_s = 0.0
+
+    def start(self, memory: memoryview, copies: Iterable[Copy]) -> None:  # noqa: ARG002
+        """See `Later`."""
+        for copy in copies:
+            if copy.stable and isinstance(copy.target, np.ndarray) and _is_worth(copy.target):
+                self._queue.append(copy)
+            else:
+                copy.make()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="snapshot", daemon=True)
+            self._thread.start()
+        self._work.release()
+
+    def then(self, work: Callable[[], None]) -> None:
+        """See `Later`."""
+        self._then = work
+        self._work.release()
+
+    def guard(self) -> bool:
+        """See `Later`."""
+        self._make_all()
+        with self._copying:
+            self._then = None
+            if self._failed is not None:
+                raise self._failed
+            return True
+
+    def settle(self) -> None:
+        """See `Later`."""
+        self.guard()
+
+    @property
+    def taken_s(self) -> float:
+        """See `Later`."""
+        return self._spent_s if self._alone else 0.0
+
+    def _run(self) -> None:
+        while self._work.acquire():
+            with self._copying:
+                began = time.thread_time()
+                try:
+                    self._make_all()
+                except Exception as error:  # raised where training waits for the copy
+                    self._failed = error
+                self._spent_s += time.thread_time() - began
+            if self._then is not None:
+                time.sleep(_PAUSE_S)
+                self._finish()
+
+    def _finish(self) -> None:
+        with self._copying:
+            if self._then is not None and self._failed is None and not self._queue:
+                work, self._then = self._then, None
+                work()
+
+    def _make_all(self) -> None:
+        while self._queue:
+            try:
+                copy = self._queue.popleft()
+            except IndexError:  # the other thread was quicker
+                return
+            copy.make()
+
+
+def _is_worth(array: Any) -> bool:
+    return bool(array.nbytes >= _WORTH_BYTES)
+
+
+def later_for(device: torch.device, local_world_size: int) -> Later:
+    """A side stream for a GPU, a thread on the CPU of a node with this many workers."""
+    if device.type == "cuda":
+        return SideStream(device)
+    busy = torch.get_num_threads() * local_world_size
+    return SideThread(idle_cores=len(os.sched_getaffinity(0)) - busy)

@@ -10,6 +10,10 @@ a large one is left to the agent's side to seal (`arena`).
 One thread, because two are slower on a machine that also trains. Byte views and not `torch.copy_`,
 because that would use the intra-op threads. The plan remembers the addresses of the tensors, and
 holds them alive, so a replaced tensor is noticed and an address cannot be reused unseen.
+
+What is copied beside training (`streams`) must not change before it has been copied. Whether it did
+is looked at afterwards: torch counts the changes of each tensor, and of each piece in plain memory
+a few bytes are compared, because what goes through `.data` is not counted.
 """
 
 import math
@@ -24,10 +28,12 @@ from holdfast.checkpoint.arena import Arena, Cell, Header, Key, Part
 from holdfast.checkpoint.codec import flatten, unflatten
 from holdfast.checkpoint.index import EVERYWHERE, ON_NODE, Index, Leaf, read_index
 from holdfast.checkpoint.seal import Seal
-from holdfast.checkpoint.streams import Later
+from holdfast.checkpoint.streams import Copy, Later
 
 _ALIGN = 64
 _BLOCK_BYTES = 1 << 20  # stays in a second-level cache between copy and checksum
+_BESIDE_BYTES = 16 << 20  # the pieces of copies beside training: what a guard may have to wait for
+_SAMPLE_BYTES = 16  # compared of each such piece
 SEALED_BYTES = 16 << 20  # up to this size the worker seals by itself
 _INDEX_SLACK = 4096  # counters in the index grow by a few bytes over a run
 _TENSORS = frozenset({torch.Tensor, torch.nn.Parameter})
@@ -44,12 +50,16 @@ class Stamp(NamedTuple):
 
 
 class Place(NamedTuple):
-    """What a leaf is part of and who writes it: the fields of the same names of `Leaf`."""
+    """What a leaf is part of and who writes it: the fields of the same names of `Leaf`.
+
+    `stable`: nothing but an optimizer changes it.
+    """
 
     whole: tuple[int, ...]
     at: tuple[int, ...]
     own: bool = True
     save: int = EVERYWHERE | ON_NODE
+    stable: bool = False
 
 
 class _Block(NamedTuple):
@@ -59,6 +69,15 @@ class _Block(NamedTuple):
     arrays: list[tuple[Any, int, int, int]]  # byte view to fill, source, from, to
     tensors: list[tuple[torch.Tensor, int]]  # not plain memory: another device, strided
     written: memoryview
+
+
+class _Beside(NamedTuple):
+    """A payload that is being copied beside training."""
+
+    cell: Cell
+    header: Header
+    watched: list[tuple[str, Any, int]]  # name, tensor and how often it had changed
+    samples: list[tuple[str, Any, bytes]]  # name, target and what it has to become
 
 
 def local_part(leaf: Any) -> Any:
@@ -101,7 +120,9 @@ class Writer:
         self._identities: list[Any] = []
         self._sources: list[Any] = []
         self._index = b""
-        self._plans: dict[int, tuple[_Block, ...]] = {}
+        self._stable: list[bool] = []
+        self._plans: dict[tuple[int, bool], tuple[_Block, ...]] = {}
+        self._beside: _Beside | None = None
 
     def encode(self, tree: object, name: str = "", label: str = "") -> int:
         """Prepare this state for `write`; returns the size of its payload in bytes.
@@ -115,6 +136,7 @@ class Writer:
         if layout != self._layout:
             places = [self._place(name, leaf) for name, leaf in zip(names, leaves, strict=True)]
             self._specs = list(_lay_out([local_part(leaf) for leaf in leaves], names, places))
+            self._stable = [place.stable for place in places]
             self._plans.clear()
             self._sources = [None] * len(leaves)
             self._identities = [None] * len(leaves)
@@ -137,7 +159,8 @@ class Writer:
         self, stamp: Stamp, keep: Collection[Key], slots: int = 2, later: Later | None = None
     ) -> Cell:
         """Copy what `encode` prepared into a cell that holds nothing of `keep`; returns it whole,
-        or, with `later`, as it will be once that has settled.
+        or, where `later` has taken it over (`beside`), as it will be after `complete`. What was
+        taken over is whole or given up, and let go, before the next one is written.
 
         There must be such a cell among the first `slots`.
         """
@@ -145,22 +168,74 @@ class Writer:
         assert cell is not None, "whoever writes has seen that there is room"
         data_bytes = self._data_bytes()
         cell.reserve(data_bytes + len(self._index) + _INDEX_SLACK)
-        plan = self._plan(cell)
         cell.begin()
         cell.payload[data_bytes : data_bytes + len(self._index)] = self._index
         header = self._header(stamp, data_bytes)
-        small = data_bytes <= SEALED_BYTES
-        if later is not None:
-            later.begin(cell.memory)
-            _copy_later(plan, self._specs, later)
-            later.then(lambda: _commit(cell, header, sealed=small))
+        if later is not None and data_bytes > later.least_bytes:
+            copies = list(self._copies(self._plan(cell, beside=True)))
+            self._beside = _Beside(cell, header, self._watched(), list(self._samples(copies)))
+            later.start(cell.memory, (copy for _, copy in copies))
             return cell
-        digest = Seal() if small else None
-        _copy(plan, digest)
+        digest = Seal() if data_bytes <= SEALED_BYTES else None
+        _copy(self._plan(cell, beside=False), digest)
         if digest is not None:
             digest.update(self._index)
         cell.commit(header, None if digest is None else digest.intdigest())
         return cell
+
+    @property
+    def beside(self) -> bool:
+        """Whether what was written last is being copied beside training."""
+        return self._beside is not None
+
+    def changed(self) -> str | None:
+        """The name of something that has changed before it was copied beside training, for all
+        that can be seen of it. To be asked before the sources may change."""
+        if self._beside is None:
+            return None
+        watched = (
+            name for name, tensor, version in self._beside.watched if tensor._version != version
+        )
+        sampled = (name for name, array, was in self._beside.samples if _sample(array) != was)
+        return next(watched, None) or next(sampled, None)
+
+    def complete(self) -> None:
+        """Everything is copied: the cell is whole. It may still be given up."""
+        if self._beside is not None and self._beside.cell.header() is None:
+            self._beside.cell.commit(self._beside.header)
+            if self._beside.header.data_bytes <= SEALED_BYTES:
+                self._beside.cell.seal()
+
+    def give_up(self) -> None:
+        """What was being copied is not what it should be."""
+        if self._beside is not None:
+            self._beside.cell.discard()
+
+    def let_go(self) -> None:
+        """Nothing is being copied beside training any more."""
+        self._beside = None
+
+    def _copies(self, plan: Sequence[_Block]) -> Iterator[tuple[int, Copy]]:
+        """What to copy, with the numbers of the leaves."""
+        for block in plan:
+            for target, number, at, to in block.arrays:
+                source = block.sources[number][at:to]
+                yield number, Copy(target, source, self._stable[number])
+            for tensor, number in block.tensors:
+                yield number, Copy(tensor, block.sources[number], self._stable[number])
+
+    def _watched(self) -> list[tuple[str, Any, int]]:
+        tensors = (
+            (spec.name, local_part(leaf))
+            for spec, leaf, stable in zip(self._specs, self._leaves, self._stable, strict=True)
+            if stable and isinstance(leaf, torch.Tensor)
+        )
+        return [(name, tensor, tensor._version) for name, tensor in tensors]
+
+    def _samples(self, copies: Sequence[tuple[int, Copy]]) -> Iterator[tuple[str, Any, bytes]]:
+        for number, copy in copies:
+            if copy.stable and isinstance(copy.source, np.ndarray):
+                yield self._specs[number].name, copy.target, _sample(copy.source)
 
     def _header(self, stamp: Stamp, data_bytes: int) -> Header:
         return Header(
@@ -177,12 +252,13 @@ class Writer:
     def _data_bytes(self) -> int:
         return _aligned(self._specs[-1].offset + self._specs[-1].length) if self._specs else 0
 
-    def _plan(self, cell: Cell) -> tuple[_Block, ...]:
-        plan = self._plans.get(id(cell))
+    def _plan(self, cell: Cell, *, beside: bool) -> tuple[_Block, ...]:
+        plan = self._plans.get((id(cell), beside))
         if plan is None:
             payload = cell.payload[: self._data_bytes()]
-            plan = tuple(_plan_blocks(self._sources, self._specs, payload))
-            self._plans[id(cell)] = plan
+            size = _BESIDE_BYTES if beside else _BLOCK_BYTES
+            plan = tuple(_plan_blocks(self._sources, self._specs, payload, size))
+            self._plans[id(cell), beside] = plan
         return plan
 
 
@@ -242,7 +318,8 @@ def _lay_out(
     for leaf, name, place in zip(leaves, names, places, strict=True):
         kind, dtype, order, length = _describe(leaf)
         shape = tuple(leaf.shape)
-        yield Leaf(kind, dtype, shape, order, offset, length, name, *place)
+        whole, at, own, save, _ = place
+        yield Leaf(kind, dtype, shape, order, offset, length, name, whole, at, own, save)
         offset = _aligned(offset + length)
 
 
@@ -269,7 +346,7 @@ def _order(tensor: torch.Tensor) -> tuple[int, ...]:
 
 
 def _plan_blocks(
-    sources: list[Any], specs: Sequence[Leaf], payload: memoryview
+    sources: list[Any], specs: Sequence[Leaf], payload: memoryview, size: int
 ) -> Iterator[_Block]:
     arrays: list[tuple[Any, int, int, int]] = []
     tensors: list[tuple[torch.Tensor, int]] = []
@@ -278,13 +355,13 @@ def _plan_blocks(
         strided = isinstance(sources[number], torch.Tensor)
         if strided:
             tensors.append((view(spec, payload), number))
-        for at in range(0, spec.length, _BLOCK_BYTES):
-            to = min(at + _BLOCK_BYTES, spec.length)
+        for at in range(0, spec.length, size):
+            to = min(at + size, spec.length)
             end = spec.offset + to
             if not strided:
                 target = np.frombuffer(payload[spec.offset + at : end], dtype=np.uint8)
                 arrays.append((target, number, at, to))
-            if end - start >= _BLOCK_BYTES:
+            if end - start >= size:
                 yield _Block(sources, arrays, tensors, payload[start:end])
                 arrays, tensors, start = [], [], end
     yield _Block(sources, arrays, tensors, payload[start:])
@@ -301,19 +378,10 @@ def _copy(plan: Sequence[_Block], digest: Any) -> None:
             digest.update(block.written)
 
 
-def _copy_later(plan: Sequence[_Block], specs: Sequence[Leaf], later: Later) -> None:
-    for block in plan:
-        for target, number, at, to in block.arrays:
-            source = torch.from_numpy(block.sources[number][at:to])
-            later.copy(torch.from_numpy(target), source, stable=not specs[number].own)
-        for target, number in block.tensors:
-            later.copy(target, block.sources[number], stable=not specs[number].own)
-
-
-def _commit(cell: Cell, header: Header, *, sealed: bool) -> None:
-    cell.commit(header)
-    if sealed:
-        cell.seal()
+def _sample(piece: Any) -> bytes:
+    """A few bytes out of the middle."""
+    at = piece.size // 2
+    return bytes(piece[at : at + _SAMPLE_BYTES])
 
 
 def _source(leaf: Any) -> Any:
@@ -326,11 +394,14 @@ def _bytes_of(leaf: Any) -> Any:
     """The leaf's memory as a flat byte array in stored order; None where it is not plain memory."""
     if not isinstance(leaf, torch.Tensor):
         return np.ascontiguousarray(leaf).reshape(-1).view(np.uint8)
-    ordered = leaf.detach().permute(_order(leaf))
-    special = leaf.is_conj() or leaf.is_neg()
-    if leaf.device.type != "cpu" or special or not ordered.is_contiguous():
+    if leaf.device.type != "cpu" or leaf.is_conj() or leaf.is_neg():
         return None
-    return ordered.reshape(-1).view(torch.uint8).numpy()
+    ordered = leaf.detach()
+    if not leaf.is_contiguous():
+        ordered = ordered.permute(_order(leaf))
+        if not ordered.is_contiguous():
+            return None
+    return ordered.view(-1).view(torch.uint8).numpy()
 
 
 def view(leaf: Leaf, payload: memoryview) -> Any:
@@ -347,6 +418,7 @@ def _tensor_view(leaf: Leaf, memory: memoryview) -> torch.Tensor:
     stored = [leaf.shape[d] for d in leaf.order]
     if math.prod(stored) == 0:
         return torch.empty(leaf.shape, dtype=dtype)
-    flat = torch.frombuffer(memory, dtype=torch.uint8).view(dtype)
-    inverse = sorted(range(len(leaf.order)), key=lambda d: leaf.order[d])
-    return flat.view(stored).permute(inverse)
+    found = torch.frombuffer(memory, dtype=dtype).view(stored)
+    if stored == list(leaf.shape) and leaf.order == tuple(range(len(stored))):
+        return found
+    return found.permute(sorted(range(len(leaf.order)), key=lambda d: leaf.order[d]))

@@ -39,7 +39,7 @@ class Pruned(NamedTuple):
     files: tuple[str, ...]
 
 
-def prune(store: Store, *, newest: int, below: int | None = None, dry_run: bool = False) -> Pruned:
+def prune(store: Store, *, newest: int, dry_run: bool = False) -> Pruned:
     """Thin out the checkpoints of a place as `retention` says. Only one process of a job does it.
 
     Raises `Error` storage-*; what was removed until then is gone, and what counts is sound.
@@ -49,7 +49,7 @@ def prune(store: Store, *, newest: int, below: int | None = None, dry_run: bool 
         return Pruned((), ())
     firm = [one.key for one in found.committed if one.name]
     firm += _proven(found)
-    stay = kept([one.key for one in found.committed], newest=newest, firm=firm, below=below)
+    stay = kept([one.key for one in found.committed], newest=newest, firm=firm)
     gone = tuple(one.key for one in found.committed if one.key not in stay)
     gone += tuple(one.key for one in found.void if not one.name)
     removed = tuple(_surplus(store, found, gone))

@@ -67,6 +67,9 @@ class Snapshots(Section):
     """Share of the step time that `auto` may spend on snapshots."""
     copies: int = Field(default=1, ge=0, le=3)
     """Nodes that keep a copy of what only one rank has, besides its own; that many may be lost."""
+    beside: bool = True
+    """Copy what only the optimizer changes during the next forward and backward pass, so that
+    training need not wait. A change that does not come from a tracked optimizer is found out."""
 
 
 class Recovery(Section):

@@ -111,11 +111,18 @@ class SharedTier(Section):
         return self.path or "/checkpoints/shared"
 
 
+_NO_STORES = {
+    **dict.fromkeys(("file", "local"), "a folder goes under checkpoints.shared or .local, as path"),
+    "memory": "memory of one process outlives nothing",
+    **dict.fromkeys(("http", "https"), "it can only be read; for S3 it is s3:// with an endpoint"),
+}
+
+
 class ArchiveTier(Section):
     """Checkpoints in an object store."""
 
-    url: str = Field(pattern=r"^(s3|gs|az|abfs)://\S+$")
-    """Bucket and prefix."""
+    url: str = Field(pattern=r"^[a-z][a-z0-9+.-]*://\S+$")
+    """Bucket and prefix: `s3://`, `gs://`, `az://`, `abfs://` or another that fsspec can write."""
     secret: Object | None = None
     """Secret whose keys are the client's variables; without it the service account is used."""
     endpoint: str | None = Field(default=None, pattern=r"^https?://\S+$")
@@ -128,6 +135,13 @@ class ArchiveTier(Section):
     """Newest checkpoints that are kept; of older ones fewer and fewer."""
     max_bytes_per_s: Rate | None = None
     """Most bandwidth of each node that saving may take."""
+
+    @model_validator(mode="after")
+    def _is_a_store(self) -> Self:
+        scheme = self.url.partition("://")[0]
+        if scheme in _NO_STORES:
+            raise ValueError(f"url: {_NO_STORES[scheme]}")
+        return self
 
 
 class Checkpoints(Section):

@@ -53,6 +53,7 @@ class Agreed(NamedTuple):
     shared: int = 0
     archive: int = 0
     milestone: int = 0  # and at a step that is to be kept for good
+    torn: int = 0  # some rank's part of the newest snapshot is not what it should be
 
     @property
     def together(self) -> bool:

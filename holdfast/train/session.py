@@ -5,6 +5,7 @@ it makes the process group and returns a `Run`, through which the script reaches
 call works under torchrun (rank from the environment, nothing to restore) and in a plain process.
 """
 
+import os
 import re
 from typing import Any
 
@@ -49,6 +50,9 @@ class Run:
         self.device = device
         fd, board = descriptor("HOLDFAST_ARENA_FD"), descriptor("HOLDFAST_BOARD_FD")
         self._arena = None if fd is None else Arena(fd)
+        if self._arena is not None:
+            cores = len(os.sched_getaffinity(0)) // placement.local_world_size
+            self._arena.look_ahead(max(1, cores))
         self._board = None if board is None else Board(board)
         self._settings = settings_in()
         self._kept: Snapshots | None = None
@@ -164,6 +168,8 @@ class Run:
         if self._arena is None:
             return None
         cadence = Cadence.from_environment()
+        beside = self._settings.beside and tracked.optimizers
+        local = self._placement.local_world_size
         return Snapshots(
             self._arena,
             self._board,
@@ -172,7 +178,7 @@ class Run:
             tracked,
             cadence,
             self._settings,
-            later_for(self.device) if tracked.optimizers else None,
+            later_for(self.device, local) if beside else None,
         )
 
 

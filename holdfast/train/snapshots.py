@@ -9,12 +9,15 @@ A snapshot writes the shared and the private part into cells that hold nothing w
 needed: the newest snapshot that every rank can get even if a node is lost, one that agents are
 copying to other nodes, those that are being saved to durable tiers. Where no such cell is free on
 some rank, all ranks wait with the snapshot, never with training.
+
+Copies may go on beside training (`copies`). Where one was spoiled, all ranks give that snapshot up
+and take another one at once.
 """
 
 import logging
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import msgspec
 import torch
@@ -25,10 +28,11 @@ from holdfast.checkpoint.placement import keepers
 from holdfast.checkpoint.schedule import Schedule
 from holdfast.checkpoint.settings import Settings
 from holdfast.checkpoint.streams import Later
-from holdfast.checkpoint.tensors import Stamp, Writer
+from holdfast.checkpoint.tensors import Stamp
 from holdfast.errors import Error
 from holdfast.train.cadence import Cadence
 from holdfast.train.candidates import Where
+from holdfast.train.copies import Copies
 from holdfast.train.exchange import COPY_LIMIT_BYTES, Agreed, Exchange
 from holdfast.train.layout import Ranks, groups_of
 from holdfast.train.placement import Placement
@@ -63,17 +67,21 @@ class Snapshots:
         later: Later | None = None,
     ) -> None:
         """`later` carries out copies beside training; None: `take` does."""
+        self.whole: Callable[[int, float], None] = lambda _step, _seconds: None
+        """Called when the snapshot of a step is whole here, with what training waited for it."""
         self._arena = arena
-        self._later = later
-        self._unsettled: Cell | None = None  # the private cell, until `later` has settled
+        self._copies = Copies(arena, tracked.place, later)
+        self._unsettled: Cell | None = None  # the private cell, until copies have settled
+        self._again = NO_FLAG  # what was to become of a snapshot that was given up
+        self._flagged = NO_FLAG  # the same of the newest one, and its name
+        self._labelled: str | None = None
+        self._taking_s = 0.0  # what training waited in `take`
         self._board = board
         self._exchange = exchange
         self._placement = placement
         self._tracked = tracked
         self.cadence = cadence
         self._settings = settings
-        self._shared = Writer(arena, Part.SHARED, tracked.place)
-        self._private = Writer(arena, Part.PRIVATE, tracked.place)
         self._fingerprint = tracked.fingerprint()
         self._kept: Key | None = None
         self._restored: Tree | None = None  # until the random numbers are put back
@@ -98,7 +106,7 @@ class Snapshots:
     @property
     def beside(self) -> bool:
         """Whether copies go on beside training."""
-        return self._later is not None
+        return self._copies.beside
 
     @property
     def step(self) -> int:
@@ -144,11 +152,7 @@ class Snapshots:
 
         Raises `Error` (not-tracked, snapshot-too-large).
         """
-        shared, own = self._tracked.capture()
-        lengths = {
-            Part.SHARED: self._shared.encode(shared),
-            Part.PRIVATE: self._private.encode(own),
-        }
+        lengths = self._copies.encode(*self._tracked.capture())
         grows = Part.SHARED if self._tracked.replicated else Part.PRIVATE
         lengths[grows] += self._tracked.coming_bytes()
         for part, length in lengths.items():
@@ -182,6 +186,7 @@ class Snapshots:
         """Agree on what follows step number `completed`; a snapshot with these flags, or (None) no
         snapshot."""
         self._completed, self._total = completed, total
+        self._copies.require_guarded()
         self._settle()
         if not self._meets(completed):
             return None
@@ -189,7 +194,7 @@ class Snapshots:
         agreed = self._exchange.pass_fence() if self._exchange is not None else self._mine
         self._met = completed
         self._learn(agreed)
-        due = self.cadence.due(completed, self.step, total)
+        due = self.cadence.due(completed, self.step, total) or agreed.torn or self._again
         tiers = agreed.local or agreed.shared or agreed.archive
         full = agreed.blocked or (agreed.pending and agreed.stuck)
         if full or not (due or tiers or agreed.urgent or self._named is not None):
@@ -199,9 +204,10 @@ class Snapshots:
     def before_optimizer(self, *_: object) -> None:
         """What is copied beside training comes before the next change; let the meeting of this
         step run beside the optimizer, unless a copy is still under way."""
-        if self._later is not None and self._unsettled is not None:
-            self._later.guard()
-        elif self._exchange is not None and self._meets(self._completed + 1):
+        if self._unsettled is not None and not self._copies.guard():
+            return
+        self._settle()
+        if self._exchange is not None and self._meets(self._completed + 1):
             self._open(self._completed + 1)
 
     def end(self, total: int) -> Flag | None:
@@ -228,7 +234,8 @@ class Snapshots:
     def _meets(self, completed: int) -> bool:
         """Whether all ranks meet at the end of this step: they all compute the same."""
         due = self.cadence.due(completed, self.step, self._total)
-        return due or self._named is not None or completed - self._met >= self.cadence.meet_every
+        asked = self._named is not None or bool(self._again)
+        return due or asked or completed - self._met >= self.cadence.meet_every
 
     def _open(self, completed: int) -> None:
         self._settle()
@@ -254,6 +261,7 @@ class Snapshots:
             shared=int(Tier.SHARED in tiers),
             archive=int(Tier.ARCHIVE in tiers),
             milestone=int(any(self._is_milestone(tier, completed) for tier in tiers)),
+            torn=int(self._unmet and self._copies.torn),
         )
 
     def _learn(self, agreed: Agreed) -> None:
@@ -266,6 +274,8 @@ class Snapshots:
                 help="call run.checkpoint() on every rank, and give steps() the same total",
             )
         self._unmet = False
+        if agreed.torn:
+            self._give_up()
         if self._too_large(agreed):
             self._hand_over()
         if not self._by_agents:
@@ -306,7 +316,7 @@ class Snapshots:
     def _flags(self, agreed: Agreed) -> Flag:
         """What is to become of the snapshot that is taken now."""
         asked = {Tier.LOCAL: agreed.local, Tier.SHARED: agreed.shared, Tier.ARCHIVE: agreed.archive}
-        tiers = {tier for tier, wanted in asked.items() if wanted}
+        tiers = {tier for tier, wanted in asked.items() if wanted or self._again & (1 << tier)}
         if agreed.milestone:
             self._named = self._named or f"step-{self._completed}"
         elif self._named is not None:
@@ -317,7 +327,7 @@ class Snapshots:
             distant = {Tier.SHARED, Tier.ARCHIVE}.intersection(self._settings.tiers)
             tiers |= distant or set(self._settings.tiers)
         flags = Flag(sum(1 << tier for tier in tiers))
-        flags |= Flag.URGENT if agreed.urgent else NO_FLAG
+        flags |= Flag.URGENT if agreed.urgent else self._again & Flag.URGENT
         return flags | (Flag.COPY if self._by_agents and self._copying is None else NO_FLAG)
 
     def _first_of(self, *tiers: Tier) -> set[Tier]:
@@ -371,30 +381,46 @@ class Snapshots:
         Raises `Error` (not-tracked, snapshot-too-large).
         """
         began = time.monotonic()
-        shared, own = self._tracked.capture()
-        name = self._named or ""
-        self._shared.encode(shared, label=name)
-        self._private_bytes = self._private.encode(own, label=name)
+        lengths = self._copies.encode(*self._tracked.capture(), label=self._named or "")
+        self._private_bytes = lengths[Part.PRIVATE]
         key = Key(self._placement.attempt, step)
         place = self._placement
         stamp = Stamp(key, place.rank, place.world_size, self._fingerprint, flags)
         needed = self._needed(self._kept, self._copying)
-        self._shared.write(stamp, needed, self._slots, self._later)
-        self._unsettled = self._private.write(stamp, needed, self._slots, self._later)
+        hurry = bool(flags & Flag.URGENT)
+        self._unsettled = self._copies.write(stamp, needed, self._slots, hurry=hurry)
         self._newest = key
         self._note(key, flags)
-        if self._later is None:
+        self._taking_s = time.monotonic() - began
+        if not self._copies.under_way:
             self._settle()
-        self.cadence.took(time.monotonic() - began)
 
     def _settle(self) -> None:
         """The newest snapshot is whole here, and its private part on its way to the buddy."""
         private, self._unsettled = self._unsettled, None
         if private is None:
             return
-        if self._later is not None:
-            self._later.settle()
+        self._copies.settle()
+        waited_s = self._taking_s + self._copies.waited_s
+        self.cadence.took(waited_s)
+        if not self._copies.torn:
+            self.whole(self.step, waited_s)
         self._send_copy(private)
+
+    def _give_up(self) -> None:
+        """The newest snapshot counts as not taken, on all ranks; another one follows at once."""
+        void = self._newest
+        assert void is not None, "only a snapshot can be torn"
+        for part in OWN:
+            cell = self._arena.find(part, void)
+            if cell is not None:
+                cell.discard()
+        if self._board is not None:
+            self._board.void(void)
+        self._saving = [key for key in self._saving if key != void]
+        self._copying = None if self._copying == void else self._copying
+        self._newest = self._kept
+        self._again, self._named = self._flagged, self._named or self._labelled
 
     def _note(self, key: Key, flags: Flag) -> None:
         """Remember who reads this snapshot from now on."""
@@ -407,7 +433,8 @@ class Snapshots:
             self._schedule.asked(tiers, time.monotonic(), key.step)
         if flags & Flag.URGENT:
             self._hurried = True
-        self._named = None
+        self._flagged, self._labelled = flags, self._named
+        self._again, self._named = NO_FLAG, None
 
     def _send_copy(self, private: Cell) -> None:
         self._unmet = True

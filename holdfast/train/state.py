@@ -41,6 +41,8 @@ class State:
         self._apart = apart
         self._batches: Iterator[Any] | None = None
         self.completed = 0
+        if snapshots is not None:
+            snapshots.whole = self._whole
 
     def steps(self, total: int) -> Iterator[tuple[int, Any]]:
         """Yield `(step, batch)` until `total` steps are done, counting from 0.
@@ -92,11 +94,12 @@ class State:
     def _snapshot(self, snapshots: Snapshots, flags: Flag) -> None:
         self._progress.phase(Phase.SNAPSHOT)
         self._progress.publish(wait=not snapshots.beside)
-        began = time.monotonic()
         snapshots.take(self.completed, flags)
-        seconds = time.monotonic() - began
         self._progress.planned(snapshots.intervals())
-        self._progress.snapshot_taken(self.completed, snapshots.cadence.every, seconds)
+
+    def _whole(self, step: int, seconds: float) -> None:
+        assert self._snapshots is not None
+        self._progress.snapshot_taken(step, self._snapshots.cadence.every, seconds)
 
     def _finish(self) -> None:
         self._progress.publish(wait=True)

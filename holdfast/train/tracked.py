@@ -154,13 +154,16 @@ class Tracked:
         return found
 
     def place(self, path: str, leaf: Any) -> Place:
-        """Of which tensor this leaf is a part, and whether this rank writes it to storage."""
+        """Of which tensor this leaf is a part, whether this rank writes it to storage, and whether
+        only an optimizer changes it."""
         owner, _, rest = path.partition(".")
         full = path if path in self._roles else None
         if owner in self.optimizers:
             full = self._parameter_of_state(rest.removeprefix("state."))
         if full is not None:
-            return layout.place_of(path, leaf, self._known[full], self._roles[full])
+            parameter = self._known[full]
+            place = layout.place_of(path, leaf, parameter, self._roles[full])
+            return place._replace(stable=id(parameter) in self._paths)
         return self._place_of_rest(place_alone(path, leaf), owner)
 
     def _parameter_of_state(self, name: str) -> str | None:

@@ -2,13 +2,16 @@
 
 import os
 import signal
+import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from holdfast.agent import processes
+from holdfast.agent import processes, wire
 from holdfast.events import NodeReady, WorkerExited
 from holdfast.messages import Stop, WorkersStarted
 from tests.agent.conftest import Node
@@ -355,6 +358,19 @@ def test_a_preload_that_kills_the_forkserver_is_given_up(node: Node, home: Path)
     office.ready()
     office.start()
     assert office.exited().exit_code == 0
+
+
+def test_a_forkserver_that_is_not_wanted_any_more_before_it_is_ready_just_ends() -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    command = [sys.executable, "-m", "holdfast.agent.forkserver", str(theirs.fileno())]
+    with subprocess.Popen(
+        [*command, str(os.getpid())], pass_fds=[theirs.fileno()], stderr=subprocess.PIPE, text=True
+    ) as process:
+        theirs.close()
+        wire.send(ours, wire.Prepare(program=wire.Program(command=("true",)), preload=()))
+        ours.close()
+        assert "Traceback" not in process.communicate(timeout=60)[1]
+    assert process.returncode == 0
 
 
 def test_a_preload_that_cannot_be_imported_is_noted(node: Node) -> None:

@@ -1,5 +1,8 @@
-"""Places to save in: a folder, a server that speaks S3, and fsspec's memory."""
+"""Places to save in: a folder, a server that speaks S3, fsspec's memory, and those listed in
+HOLDFAST_TEST_PLACES, with blanks between them: buckets or emulators (`gs://...`, `az://...`).
+"""
 
+import os
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,13 +46,18 @@ def s3_place(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> str:
     return f"s3://{bucket}/some/job"
 
 
-@pytest.fixture(params=["folder", "s3", "memory"])
+ELSEWHERE = os.environ.get("HOLDFAST_TEST_PLACES", "").split()
+
+
+@pytest.fixture(params=["folder", "s3", "memory", *ELSEWHERE])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """One of each kind of place."""
     if request.param == "s3":
         return str(request.getfixturevalue("s3_place"))
     if request.param == "memory":
         return f"memory://{secrets.token_hex(6)}/job"
+    if request.param in ELSEWHERE:
+        return f"{request.param}/{secrets.token_hex(6)}"
     return str(tmp_path / "some" / "job")
 
 

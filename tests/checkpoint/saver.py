@@ -5,9 +5,11 @@ checkpoint there, so that a kill costs no start of an interpreter. The child's n
 then `ready STEP` when it begins, `saved STEP` after each commit, and `gone` once the child is dead.
 """
 
+import faulthandler
 import os
 import sys
 import time
+import traceback
 
 from holdfast.checkpoint.board import Tier
 from holdfast.checkpoint.key import Key
@@ -64,6 +66,7 @@ def tell(line: str) -> None:
 
 def main() -> None:
     """A child for every line."""
+    faulthandler.enable()
     place = sys.argv[1]
     if place.startswith("s3:"):
         warm_up()
@@ -72,8 +75,9 @@ def main() -> None:
         if child == 0:
             try:
                 save_for_ever(place)
-            finally:
-                os._exit(70)
+            except BaseException:
+                traceback.print_exc()
+            os._exit(70)
         tell(f"child {child}")
         _, status = os.waitpid(child, 0)
         tell(f"gone {os.waitstatus_to_exitcode(status)}")

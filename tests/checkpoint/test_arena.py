@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 
-from holdfast.checkpoint.arena import HEADER_BYTES, STRIDE, Arena, Cell, Header, Key, Part
+from holdfast.checkpoint.arena import HEADER_BYTES, OWN, STRIDE, Arena, Cell, Header, Key, Part
 from holdfast.checkpoint.room import Room
 from holdfast.checkpoint.seal import seal_of
 from holdfast.errors import Error
 
 SIZE = 200_000
+LARGE = 20 << 20  # of what is looked at ahead
 
 
 @pytest.fixture
@@ -225,6 +226,75 @@ def test_what_is_sealed_later_is_checked_as_well(fd: int) -> None:
     assert cell.intact()
     cell.payload[SIZE // 2] ^= 1
     assert not cell.intact()
+
+
+def _large(step: int) -> Header:
+    return Header(1, step, 0, 1, 7, LARGE, 0)
+
+
+def ahead(fd: int, step: int) -> Arena:
+    """A large snapshot of this step, of which the checksums are being taken."""
+    arena = Arena(fd)
+    for part in OWN:
+        cell = arena.cells(part)[0]
+        cell.reserve(LARGE)
+        cell.begin()
+        cell.payload[:LARGE] = bytes(LARGE)
+        cell.commit(_large(step))
+        cell.seal()
+    again = Arena(fd)
+    again.look_ahead(cores=2)
+    return again
+
+
+def test_checksums_that_were_taken_ahead_are_used_once(fd: int) -> None:
+    arena = ahead(fd, 1)
+    cells = [arena.find(part, Key(1, 1)) for part in OWN]
+    assert all(cell is not None and cell._ahead is not None and cell.intact() for cell in cells)
+    assert all(cell is not None and cell._ahead is None and cell.intact() for cell in cells)
+    for cell in filter(None, cells):
+        cell.payload[LARGE // 2] ^= 1
+        assert not cell.intact(), "looked at anew"
+
+
+def test_damage_is_found_ahead(fd: int) -> None:
+    ahead(fd, 1)
+    damaged = Arena(fd).cells(Part.PRIVATE)[0]
+    damaged.reserve(LARGE)
+    damaged.payload[LARGE - 1] ^= 1
+    arena = Arena(fd)
+    arena.look_ahead(cores=1)
+    private, shared = (arena.find(part, Key(1, 1)) for part in (Part.PRIVATE, Part.SHARED))
+    assert private and not private.intact()
+    assert shared and shared.intact()
+
+
+def test_what_was_written_anew_meanwhile_is_looked_at_anew(fd: int) -> None:
+    """By us and by somebody else; the header may even be the same."""
+    arena = ahead(fd, 1)
+    own = arena.find(Part.SHARED, Key(1, 1))
+    assert own is not None and own._ahead is not None
+    own._ahead[1].result()
+    own.begin()
+    own.payload[0] ^= 1
+    own.commit(_large(1))
+    assert own.seal() and own.intact()
+    foreign = arena.find(Part.PRIVATE, Key(1, 1))
+    other = Arena(fd).cells(Part.PRIVATE)[0]
+    other.reserve(LARGE)
+    other.begin()
+    other.payload[0] ^= 1
+    other.commit(_large(2))
+    assert foreign is not None and other.seal() and foreign.intact()
+
+
+def test_small_payloads_and_empty_arenas_are_not_looked_at_ahead(fd: int) -> None:
+    arena = Arena(fd)
+    arena.look_ahead(cores=1)
+    write(arena, 1, None)
+    arena.look_ahead(cores=1)
+    cells = [cell for part in OWN for cell in arena.cells(part)]
+    assert any(cell.header() for cell in cells) and not any(cell._ahead for cell in cells)
 
 
 def test_a_seal_that_comes_too_late_counts_for_nothing(fd: int) -> None:

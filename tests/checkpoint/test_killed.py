@@ -41,8 +41,8 @@ class Saver:
         self._commands.write("go\n")
         self._commands.flush()
         child, number = self._answers.readline().split()
-        ready, _ = self._answers.readline().split()
-        assert (child, ready) == ("child", "ready")
+        ready = self._answers.readline()
+        assert child == "child" and ready.startswith("ready"), ready
         return int(number)
 
     def ended(self) -> list[int]:

@@ -12,19 +12,14 @@ KEYS = st.sets(st.builds(Key, st.integers(1, 4), st.integers(0, 10_000)), max_si
 
 
 @given(KEYS, st.integers(1, 6), st.data())
-def test_the_newest_the_named_and_the_one_to_return_to_stay(
-    keys: set[Key], newest: int, data: st.DataObject
-) -> None:
+def test_the_newest_and_the_named_stay(keys: set[Key], newest: int, data: st.DataObject) -> None:
     named = data.draw(st.sets(st.sampled_from(sorted(keys)))) if keys else set()
-    below = data.draw(st.none() | st.integers(0, 10_001))
-    stay = kept(keys, newest=newest, firm=named, below=below)
+    stay = kept(keys, newest=newest, firm=named)
     ordered = newest_first(keys)
     assert stay <= keys
     assert set(ordered[: max(newest, LEAST)]) <= stay
     assert named <= stay
     assert bool(stay) == bool(keys)
-    before = [key for key in ordered if below is not None and key.step < below]
-    assert set(before[:1]) <= stay
 
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=300), st.integers(1, 5))

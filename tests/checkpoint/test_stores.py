@@ -1,10 +1,16 @@
 """Every kind of place keeps the same promises."""
 
 import contextlib
+import ctypes
 import errno
+import fcntl
+import mmap
 import os
+import random
+import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from holdfast.checkpoint import folder as folder_store
@@ -71,8 +77,75 @@ def test_no_name_leads_out_of_the_place(store: Store) -> None:
             store.put(name, b"")
 
 
+LENGTHS = [0, 1, 4095, folder_store.BLOCK_BYTES - 1, folder_store.BLOCK_BYTES]
+LENGTHS += [folder_store.BLOCK_BYTES + 4097, 3 * folder_store.BLOCK_BYTES + 5]
+
+
+@pytest.fixture(params=["direct", "refused", "refused late", "short"])
+def taken(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """How the file system takes writes past the page cache."""
+    set_flags, write = fcntl.fcntl, os.write
+
+    def refusing(fd: int, command: int, flags: int = 0) -> int:
+        if command == fcntl.F_SETFL and flags & os.O_DIRECT:
+            raise OSError(errno.EINVAL, "Invalid argument")
+        return set_flags(fd, command, flags)
+
+    def refusing_late(fd: int, data: memoryview) -> int:
+        if set_flags(fd, fcntl.F_GETFL) & os.O_DIRECT:
+            raise OSError(errno.EINVAL, "Invalid argument")
+        return write(fd, data)
+
+    match request.param:
+        case "refused":
+            monkeypatch.setattr(fcntl, "fcntl", refusing)
+        case "refused late":
+            monkeypatch.setattr(os, "write", refusing_late)
+        case "short":
+            monkeypatch.setattr(os, "write", lambda fd, data: write(fd, data[: 1 << 20]))
+    return str(request.param)
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+def test_what_is_written_in_pieces_arrives_whole(folder: Store, taken: str, length: int) -> None:
+    data = random.Random(length).randbytes(length)
+    with folder.create("a/b") as upload:
+        for at in range(0, length, 1_500_007):
+            upload.write(memoryview(data)[at : at + 1_500_007])
+    assert folder.size("a/b") == length and folder.read("a/b") == data, taken
+
+
+def test_large_files_do_not_go_through_the_page_cache(folder: Store) -> None:
+    """Or for one block only, of which this is the test."""
+    size = 8 * folder_store.BLOCK_BYTES
+    with folder.create("a/b") as upload:
+        for _ in range(8):
+            upload.write(bytes(folder_store.BLOCK_BYTES))
+    path = Path(folder.where, "a", "b")
+    if not direct(path.with_name("probe")):
+        pytest.skip("the file system of the temporary folder does not take O_DIRECT")
+    with path.open("rb") as file, mmap.mmap(file.fileno(), size, prot=mmap.PROT_READ) as mapped:
+        present = (ctypes.c_ubyte * (size // mmap.PAGESIZE))()
+        at = np.frombuffer(mapped, np.uint8).ctypes.data
+        result = ctypes.CDLL(None).mincore(ctypes.c_void_p(at), ctypes.c_size_t(size), present)
+        assert result == 0
+        assert sum(page & 1 for page in present) * mmap.PAGESIZE <= folder_store.BLOCK_BYTES
+
+
+def direct(path: Path) -> bool:
+    """Whether writes past the page cache work here."""
+    try:
+        fd = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_DIRECT)
+        os.write(fd, mmap.mmap(-1, 4096))
+    except OSError:
+        return False
+    os.close(fd)
+    return "tmpfs" not in subprocess.check_output(["stat", "-f", "-c", "%T", path], text=True)
+
+
+@pytest.mark.parametrize("taken", ["refused"], indirect=True)
 def test_an_error_of_a_flush_on_the_way_is_not_lost(
-    folder: Store, monkeypatch: pytest.MonkeyPatch
+    folder: Store, taken: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The system tells it once, to whoever flushes first."""
 
@@ -82,7 +155,18 @@ def test_an_error_of_a_flush_on_the_way_is_not_lost(
     monkeypatch.setattr(folder_store, "FLUSH_BYTES", 1000)
     monkeypatch.setattr(os, "fdatasync", fails)
     with pytest.raises(Error, match="cannot be reached"), folder.create("a/b") as upload:
-        upload.write(b"x" * 1000)
+        upload.write(b"x" * folder_store.BLOCK_BYTES)
+    assert folder.list("") == [], taken
+
+
+def test_an_error_of_a_block_is_not_lost(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(_fd: int, _data: memoryview) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "write", fails)
+    with pytest.raises(Error) as caught, folder.create("a/b") as upload:
+        upload.write(b"x" * 2 * folder_store.BLOCK_BYTES)
+    assert caught.value.slug == "storage-full"
     assert folder.list("") == []
 
 

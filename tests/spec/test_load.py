@@ -86,6 +86,10 @@ def test_every_problem_is_told_at_once_with_path_and_line(tmp_path: Path) -> Non
             "exactly one of host_path and pvc_class",
         ),
         ("sweep: {trials: 2, parallel: 3}", "parallel is larger than trials"),
+        ("checkpoints: {archive: {url: bucket/runs}}", "should match pattern"),
+        ("checkpoints: {archive: {url: 'file:///mnt/runs'}}", "a folder goes under"),
+        ("checkpoints: {archive: {url: 'memory://runs'}}", "outlives nothing"),
+        ("checkpoints: {archive: {url: 'https://host/runs'}}", "can only be read"),
         ("schedule: {cron: daily}", "schedule.cron (line 3)"),
     ],
 )

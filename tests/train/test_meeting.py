@@ -89,6 +89,20 @@ def test_a_named_checkpoint_is_of_the_step_it_was_asked_in(two: Cluster) -> None
         assert label(two, rank, 5) == "golden"
 
 
+def test_a_checkpoint_that_was_spoiled_while_it_was_copied_is_taken_again_by_all_ranks(
+    two: Cluster,
+) -> None:
+    told(two, Settings(local=Rule(every_s=1e9), shared=Rule(every_s=1e9)))
+    two.env |= {"GOLDEN": "4", "MEDDLE": "plain:5", "LAZY": "thread"}
+    two.env["HOLDFAST_SNAPSHOT_EVERY"] = "100"
+    two.finish()
+    for rank in (0, 1):
+        found = headers(two, rank)
+        assert found[6].flags == Flag.SHARED and found.keys() == {1, 6, 8}
+        assert label(two, rank, 6) == "golden"
+        assert Board(two.boards[rank]).voided == Key(1, 5), "nobody goes on saving it"
+
+
 def test_a_named_checkpoint_without_a_place_is_an_error(two: Cluster) -> None:
     two.env["GOLDEN"] = "4"
     assert two.run().exit_codes != [0, 0]
@@ -104,6 +118,15 @@ def test_one_node_that_is_about_to_go_makes_all_ranks_hurry_once(two: Cluster) -
         found = headers(two, rank)
         hurried = [step for step, header in found.items() if Flag.URGENT & header.flags]
         assert hurried == [1] and found[1].flags == Flag.URGENT | Flag.SHARED
+
+
+def test_a_snapshot_in_a_hurry_is_whole_before_the_next_step_begins(two: Cluster) -> None:
+    """Nothing is copied beside training: that step may never come to its optimizer."""
+    told(two, Settings(shared=Rule(every_s=1e9)))
+    two.env |= {"HOLDFAST_SNAPSHOT_EVERY": "100", "LAZY": "thread"}
+    Board(two.boards[1]).warn(time.monotonic() + 60.0)
+    two.run("1:1:after_backward:1")
+    assert headers(two, 1)[1].flags == Flag.URGENT | Flag.SHARED
 
 
 def test_large_private_parts_are_left_to_the_agents_and_kept_until_they_are_copied(

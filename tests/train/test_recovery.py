@@ -219,13 +219,16 @@ def test_a_restart_after_the_end_has_nothing_to_do(make: Make) -> None:
 
 
 @pytest.mark.parametrize("place", ["step:4", "after_backward:5", f"step:{LAST}"])
-@pytest.mark.parametrize(("nodes", "local"), [(1, 1), (2, 1)])
+@pytest.mark.parametrize(
+    ("nodes", "local", "lazy"),
+    [(1, 1, "stream"), (2, 1, "stream"), (2, 1, "thread"), (1, 1, "real"), (2, 1, "real")],
+)
 def test_copies_beside_training_hold_the_state_they_are_named_after(
-    make: Make, undisturbed: Undisturbed, nodes: int, local: int, place: str
+    make: Make, undisturbed: Undisturbed, nodes: int, local: int, lazy: str, place: str
 ) -> None:
     """At their slowest: what they copy is overwritten right after the guard has let it go."""
     cluster = make(nodes, local)
-    cluster.env["LAZY"] = "1"
+    cluster.env["LAZY"] = lazy
     first = cluster.run(f"{nodes * local - 1}:1:{place}")
     assert first.exit_codes[-1] == -9, cluster.story()
     second = cluster.finish()
@@ -233,9 +236,75 @@ def test_copies_beside_training_hold_the_state_they_are_named_after(
     assert cluster.outcome() == undisturbed(nodes, local)
 
 
-@pytest.mark.parametrize("place", ["after_backward:4", "snapshot:9"])
-def test_a_sharded_model_goes_on_bit_by_bit_also_without_a_node(make: Make, place: str) -> None:
-    quiet, faulty = make(2, 1, SPLIT="sharded"), make(2, 1, SPLIT="sharded")
+def test_what_has_been_copied_beside_training_is_not_lost_with_the_step(
+    make: Make, undisturbed: Undisturbed
+) -> None:
+    """The worker dies in its forward pass: long after the copy, long before the optimizer."""
+    cluster = make(1, 1, LAZY="real")
+    assert cluster.run("0:1:copied:5").exit_codes == [-9], cluster.story()
+    assert cluster.finish().restored == [5]
+    assert cluster.outcome() == undisturbed(1, 1)
+
+
+@pytest.mark.parametrize("how", ["plain", "data", "moment"])
+@pytest.mark.parametrize("lazy", ["stream", "thread", "real"])
+def test_what_a_script_changes_while_it_is_being_copied_is_in_no_snapshot(
+    make: Make, lazy: str, how: str
+) -> None:
+    """Snapshots of steps 1 and 4; the change comes while the latter is being copied. Ranks learn
+    of that when they meet at the end of the step, and take another one."""
+    sparse = {"MEDDLE": f"{how}:4", "HOLDFAST_SNAPSHOT_EVERY": "3"}
+    quiet, faulty = make(2, 1, **sparse), make(2, 1, **sparse, LAZY=lazy)
+    quiet.finish()
+    faulty.run("1:1:after_backward:5")
+    second = faulty.finish()
+    # the thread may be quicker than the script, and slower than the fault after it
+    in_time = (how, lazy) == ("data", "real")
+    assert second.restored in ([[1, 1], [4, 4], [5, 5]] if in_time else [[5, 5]])
+    assert faulty.outcome() == quiet.outcome(), "the snapshot that counts is right"
+    if not in_time:
+        name = "optimizer" if how == "moment" else "model"
+        assert f"the snapshot of step 4 is given up: {name}." in faulty.story()
+
+
+@pytest.mark.parametrize("how", ["plain", "data", "moment"])
+def test_a_spoiled_snapshot_is_not_whole_before_ranks_have_met_either(make: Make, how: str) -> None:
+    """Both ranks know that step 4 is spoiled, and one dies before they can say so."""
+    sparse = {"MEDDLE": f"{how}:4", "HOLDFAST_SNAPSHOT_EVERY": "3"}
+    quiet, faulty = make(2, 1, **sparse), make(2, 1, **sparse, LAZY="thread")
+    quiet.finish()
+    faulty.run("1:1:stepped:4")
+    assert faulty.finish().restored == [1, 1], faulty.story()
+    assert faulty.outcome() == quiet.outcome()
+
+
+@pytest.mark.parametrize("how", ["skip", "unhooked"])
+def test_a_step_without_the_optimizers_hook_leaves_no_copy_that_nobody_has_looked_at(
+    make: Make, how: str
+) -> None:
+    """As with a whole step that is replayed as a graph, on a device whose copies are not seen."""
+    sparse = {"MEDDLE": f"{how}:4", "HOLDFAST_SNAPSHOT_EVERY": "3"}
+    quiet, faulty = make(2, 1, **sparse), make(2, 1, **sparse, LAZY="stream")
+    quiet.finish()
+    faulty.run("1:1:after_backward:5")
+    assert faulty.finish().restored == [5, 5], faulty.story()
+    assert faulty.outcome() == quiet.outcome()
+    assert "the snapshot of step 4 is given up: no tracked optimizer took a step" in faulty.story()
+
+
+@pytest.mark.parametrize(
+    ("place", "lazy"),
+    [
+        ("after_backward:4", ""),
+        ("snapshot:9", ""),
+        ("after_backward:5", "thread"),
+        ("step:6", "real"),
+    ],
+)
+def test_a_sharded_model_goes_on_bit_by_bit_also_without_a_node(
+    make: Make, place: str, lazy: str
+) -> None:
+    quiet, faulty = make(2, 1, SPLIT="sharded"), make(2, 1, SPLIT="sharded", LAZY=lazy)
     quiet.finish()
     first = faulty.run(f"0:1:{place}")
     faulty.lose(0)

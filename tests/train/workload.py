@@ -9,12 +9,15 @@ import hashlib
 import json
 import os
 import signal
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 
-from holdfast.checkpoint import tensors
+from holdfast.checkpoint import streams, tensors
+from holdfast.checkpoint.arena import Arena, Header, Part
+from holdfast.checkpoint.streams import Copy
 from holdfast.train import Run, join, loader, session
 
 STEPS = int(os.environ.get("STEPS", "8"))
@@ -105,36 +108,79 @@ class Lazy:
     Whatever changed a source too early would be in the copy.
     """
 
+    least_bytes = 0
+    taken_s = 0.0
+
     def __init__(self) -> None:
-        self._copies: list[tuple[torch.Tensor, torch.Tensor]] = []
-        self._then: list[Callable[[], None]] = []
+        self.blind = os.environ["LAZY"] == "stream"
+        self._copies: list[Copy] = []
 
-    def begin(self, memory: memoryview) -> None:
-        """Nothing to prepare."""
-
-    def copy(self, target: torch.Tensor, source: torch.Tensor, *, stable: bool) -> None:
+    def start(self, memory: memoryview, copies: Iterable[Copy]) -> None:  # noqa: ARG002
         """Not before `guard`, unless it has to be."""
-        if stable:
-            self._copies.append((target, source))
-        else:
-            target.copy_(source)
+        for copy in copies:
+            if copy.stable:
+                self._copies.append(copy)
+            else:
+                copy.make()
 
     def then(self, work: Callable[[], None]) -> None:
-        """Not before `settle`."""
-        self._then.append(work)
+        """Nobody notices."""
 
-    def guard(self) -> None:
+    def guard(self) -> bool:
         """The last moment."""
-        for target, source in self._copies:
-            target.copy_(source)
+        for copy in self._copies:
+            copy.make()
         self._copies.clear()
+        return os.environ["LAZY"] == "thread"
 
     def settle(self) -> None:
         """All of it."""
         self.guard()
-        for work in self._then:
-            work()
-        self._then.clear()
+
+
+def beside() -> None:
+    """How copies go on beside training: as late as may be, or by the thread however small."""
+    match os.environ.get("LAZY"):
+        case "thread" | "stream":
+            setattr(session, "later_for", lambda *_: Lazy())  # noqa: B010 - not meant to be replaced
+        case "real":
+            streams.SideThread.least_bytes = 0
+            streams._WORTH_BYTES = 0
+
+
+def meddle(model: torch.nn.Module, optimizer: torch.optim.Optimizer, step: int) -> None:
+    """Change what only the optimizer may change, before it does, as `MEDDLE=how:step` says."""
+    how, _, when = os.environ.get("MEDDLE", "").partition(":")
+    if str(step) != when:
+        return
+    first = next(model.parameters())
+    with torch.no_grad():
+        match how:
+            case "plain":
+                first.add_(0.25)
+            case "data":
+                first.data.add_(0.25)
+            case "moment":
+                optimizer.state[first]["exp_avg"].mul_(0.5)
+
+
+def stepping(optimizer: torch.optim.Optimizer, step: int) -> None:
+    """The optimizer's step; as `MEDDLE=how:step` says one is left out, or runs no hooks."""
+    match os.environ.get("MEDDLE", "").partition(":"):
+        case ("skip", _, when) if when == str(step):
+            return
+        case ("unhooked", _, when) if when == str(step):
+            type(optimizer).step.__wrapped__(optimizer)  # type: ignore[attr-defined]
+        case _:
+            optimizer.step()
+
+
+def await_copy(arena: Arena, step: int) -> None:
+    """Until the snapshot of so many steps is whole here."""
+    headers: list[Header | None] = []
+    while step not in [header.step for header in headers if header]:
+        time.sleep(0.001)
+        headers = [cell.header() for cell in arena.cells(Part.PRIVATE)]
 
 
 def report(run: Run, entry: dict[str, Any]) -> None:
@@ -171,9 +217,9 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(11)
     fault = Fault()
+    arena = Arena(int(os.environ["HOLDFAST_ARENA_FD"])) if fault.place == "copied" else None
     die_in_snapshots(fault)
-    if os.environ.get("LAZY"):
-        setattr(session, "later_for", lambda _: Lazy())  # noqa: B010 - not meant to be replaced
+    beside()
     net = Net()
     fault.at("before_join")
     run = join()
@@ -186,13 +232,18 @@ def main() -> None:
     state = run.track(model=model, optimizer=optimizer, loader=data, scheduler=schedule, more=more)
     for step, batch in state.steps(total=STEPS):
         fault.at("step", step)
+        if arena is not None and fault.number == step:
+            await_copy(arena, step)
+            fault.at("copied", step)
         if os.environ.get("GOLDEN") == str(step):
             run.checkpoint("golden")
+        meddle(model, optimizer, step)
         loss = model(batch).square().mean()
         optimizer.zero_grad()
         loss.backward()
         fault.at("after_backward", step)
-        optimizer.step()
+        stepping(optimizer, step)
+        fault.at("stepped", step)
         schedule.step()
         more.grow(int(os.environ.get("BALLAST", "1")))
         run.log(loss=loss, tokens=batch.numel())

@@ -17,6 +17,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from holdfast.decoding import known
+
 HANDSHAKE_S = 3.0
 SILENCE_S = 15.0  # without a byte in the middle of something: the other side is gone
 FRAME_BYTES = 64 << 10
@@ -63,7 +65,7 @@ class Channel:
             raise ConnectionError(f"a frame of {length} bytes")
         data = self._exactly(length)
         try:
-            return msgspec.msgpack.decode(data, type=kind)
+            return msgspec.msgpack.decode(data, type=known(kind))
         except msgspec.MsgspecError as error:
             raise ConnectionError(f"an unreadable frame: {error}") from None
 

@@ -50,6 +50,7 @@ def variables(job: Job, places: tuple[Place, ...], address: str) -> dict[str, st
     settings = Settings(
         **rules,
         copies=job.snapshots.copies,
+        beside=job.snapshots.beside,
         mttf_s=None if mttf_h is None else mttf_h * 3600,
     )
     where = {PLACES[place.tier]: place.where for place in places}

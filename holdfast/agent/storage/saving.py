@@ -195,9 +195,10 @@ class Saving:
         return not self._unwanted(task) and (self.read == task.key or task.intact())
 
     def _unwanted(self, task: Task) -> bool:
-        """A newer attempt has begun, or a newer snapshot is in a hurry."""
+        """A newer attempt has begun, a newer snapshot is in a hurry, or this one was given up."""
         hurried = self._urgent is not None and self._urgent > task.key
-        return hurried or self._attempt > task.key.attempt
+        void = self._boards[0].voided == task.key
+        return hurried or void or self._attempt > task.key.attempt
 
     def _save_once(self, task: Task, began: float) -> None:
         store = self._opened()

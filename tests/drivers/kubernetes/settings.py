@@ -55,6 +55,7 @@ SETTINGS: dict[str, Setting] = {
     "snapshots.every_steps": Setting(7),
     "snapshots.max_overhead": Setting(0.5),
     "snapshots.copies": Setting(2),
+    "snapshots.beside": Setting(False),
     "recovery.max_restarts": Setting(3),
     "recovery.window_s": Setting(60),
     "recovery.heartbeat_timeout_s": Setting(9),

@@ -8,7 +8,6 @@
 """
 
 import asyncio
-import shutil
 import tempfile
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
@@ -296,16 +295,16 @@ async def cluster(
     `engines` are those whose kinds are installed; `images` maps the names of images that can be
     pulled to the folder that their programs start in; without it every image can be.
     """
-    folder = Path(tempfile.mkdtemp(prefix="holdfast-"))
-    made = FakeCluster(folder, tuple(engines), pace, None if images is None else dict(images))
-    try:
-        await made.start()
-        for number in range(machines):
-            made.machine(f"m-{number}")
-        yield made
-    finally:
-        await made.stop()
-        shutil.rmtree(folder, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix="holdfast-", ignore_cleanup_errors=True) as folder:
+        known = None if images is None else dict(images)
+        made = FakeCluster(Path(folder), tuple(engines), pace, known)
+        try:
+            await made.start()
+            for number in range(machines):
+                made.machine(f"m-{number}")
+            yield made
+        finally:
+            await made.stop()
 
 
 @contextmanager

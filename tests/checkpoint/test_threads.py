@@ -1,0 +1,45 @@
+"""Several threads read the first checkpoint, frame or board there is, all at once."""
+
+import subprocess
+import sys
+
+import pytest
+
+READERS = {
+    "manifest": "lambda: manifest.decode(sealed, manifest.Manifest, 'x')",
+    "rank": "lambda: manifest.decode(sealed, manifest.RankPart, 'x')",
+    "index": "lambda: index.read_index(bytes([0x93, 0x80, 0x90, 0xA0]))",
+    "frame": "lambda: msgspec.msgpack.decode(bytes([0x80]), type=known(words.Setup))",
+    "roster": "lambda: msgspec.json.decode(b'{}', type=known(board.Roster))",
+}
+THREADS = """
+import msgspec, sys, threading
+sys.setswitchinterval(1e-6)
+from holdfast.decoding import known
+from holdfast.agent.storage import words
+from holdfast.checkpoint import board, index, manifest
+body = b'{"parts":[],"xxh3_128":"'
+sealed = body + manifest.digest(body).encode() + b'"}'
+barrier, heard = threading.Barrier(8), []
+def go():
+    barrier.wait()
+    try:
+        heard.append((READER)())
+    except Exception as error:
+        heard.append(error)
+threads = [threading.Thread(target=go) for _ in range(8)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+assert len(heard) == 8, heard
+"""
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_the_first_to_read_something_may_be_several(reader: str) -> None:
+    """Each time in a new interpreter: what was read before is known."""
+    for _ in range(6):
+        code = THREADS.replace("READER", READERS[reader])
+        ended = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=False
+        )
+        assert ended.returncode == 0, ended.stderr
