@@ -2,7 +2,8 @@
 
 It is given a place and reads lines: for each it forks a child that goes on from the newest
 checkpoint there, so that a kill costs no start of an interpreter. The child's number is printed,
-then `ready STEP` when it begins, `saved STEP` after each commit, and `gone` once the child is dead.
+then `ready STEP` when it begins, `change` before each file that is made or removed, `saved STEP`
+after each commit, and `gone STATUS` once the child is dead.
 """
 
 import faulthandler
@@ -10,18 +11,45 @@ import os
 import sys
 import time
 import traceback
+from contextlib import AbstractContextManager
 
 from holdfast.checkpoint.board import Tier
 from holdfast.checkpoint.key import Key
 from holdfast.checkpoint.save import commit, save_rank
 from holdfast.checkpoint.shelf import committed, previous_part
-from holdfast.checkpoint.stores import open_store
+from holdfast.checkpoint.stores import Store, Upload, open_store
 from holdfast.checkpoint.upkeep import prune
 from tests.checkpoint.making import Snapshot
 
 RANKS = 2
 FROZEN = os.urandom(150_000)
 PIECES = 6
+
+
+class Telling:
+    """A store that says before each change of it that it begins: kills fall between them, and in
+    them, however fast the machine is."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.where = store.where
+        self.list, self.size = store.list, store.size
+        self.read, self.read_into = store.read, store.read_into
+
+    def put(self, name: str, data: bytes) -> None:
+        """A file at once."""
+        tell("change")
+        self._store.put(name, data)
+
+    def create(self, name: str) -> AbstractContextManager[Upload]:
+        """A file bit by bit."""
+        tell("change")
+        return self._store.create(name)
+
+    def remove(self, name: str) -> None:
+        """One file less."""
+        tell("change")
+        self._store.remove(name)
 
 
 def leaves(rank: int, step: int) -> dict[str, bytes]:
@@ -32,7 +60,7 @@ def leaves(rank: int, step: int) -> dict[str, bytes]:
 
 def save_for_ever(place: str) -> None:
     """Until killed."""
-    store = open_store(place)
+    store = Telling(open_store(place))
     found = committed(store)
     step = found[0].step if found else 0
     snapshots = [Snapshot(rank, RANKS) for rank in range(RANKS)]

@@ -1,7 +1,8 @@
 """SIGKILL at any moment of a save: what counts is whole and of one step, and nothing else counts.
 
-The moments are spread over several saves: while bytes, descriptions and the manifest are written,
-between them, and while older checkpoints are thinned out.
+The moments are spread over two saves: while bytes, descriptions and the manifest are written,
+between them, and while older checkpoints are thinned out. A saver says when it begins to change
+something; a kill comes a random time after the change whose turn it is.
 """
 
 import os
@@ -25,7 +26,8 @@ from tests.checkpoint.saver import PIECES, RANKS
 
 KILLS = {"folder": 190, "s3": 12}
 MORE = int(os.environ.get("HOLDFAST_TEST_KILLS", "1"))  # so many times as many
-SPREAD_S = {"folder": 0.05, "s3": 0.6}  # about two saves, on the machine it was written on
+CHANGES = 12  # of a save that also thins out: two files a rank, the manifest, as many removed
+PAUSE_S = {"folder": 0.01, "s3": 0.1}  # about two changes, on the machine it was written on
 
 
 class Saver:
@@ -45,15 +47,28 @@ class Saver:
         assert child == "child" and ready.startswith("ready"), ready
         return int(number)
 
+    def wait_for_changes(self, count: int) -> list[int]:
+        """Until it began so many changes; the steps that it said to be committed before."""
+        said: list[int] = []
+        while count:
+            line = self._answers.readline().split()
+            assert line[0] in ("change", "saved"), line
+            if line[0] == "change":
+                count -= 1
+            else:
+                said.append(int(line[1]))
+        return said
+
     def ended(self) -> list[int]:
         """The steps it said to be committed, once it is dead by our hand."""
         said: list[int] = []
         while True:
-            word, number = self._answers.readline().split()
-            if word == "gone":
-                assert int(number) == -signal.SIGKILL
+            line = self._answers.readline().split()
+            if line[0] == "gone":
+                assert int(line[1]) == -signal.SIGKILL
                 return said
-            said.append(int(number))
+            if line[0] == "saved":
+                said.append(int(line[1]))
 
 
 @contextmanager
@@ -91,17 +106,17 @@ def test_whatever_the_moment_of_a_kill_what_counts_is_whole(
         place = str(request.getfixturevalue("s3_place"))
         assert os.environ["AWS_ACCESS_KEY_ID"] == CREDENTIALS["AWS_ACCESS_KEY_ID"]
     moments = random.Random(6)
-    newest, stages, referred, spread_s = 0, set(), 0, SPREAD_S[kind]
+    newest, stages, referred = 0, set(), 0
     store = open_store(place)
     with saver(place) as process:
-        for _ in range(KILLS[kind] * MORE):
+        for turn in range(KILLS[kind] * MORE):
             child = process.start()
-            end = time.monotonic() + moments.uniform(0, spread_s)
+            said = process.wait_for_changes(turn % (2 * CHANGES))
+            end = time.monotonic() + moments.uniform(0, PAUSE_S[kind])
             while time.monotonic() < end:
                 time.sleep(0.0005)
             os.kill(child, signal.SIGKILL)
-            said = process.ended()
-            spread_s *= 1.2 if not said else 0.9 if len(said) > 1 else 1.0
+            said += process.ended()
             newest = max([newest, *said])
             found = survey(store)
             assert found.damaged == ()
@@ -115,4 +130,4 @@ def test_whatever_the_moment_of_a_kill_what_counts_is_whole(
         require_whole(store, manifest)
     assert newest > KILLS[kind] / 4
     assert referred, "no checkpoint needed a file of an older one"
-    assert len(stages) > 1, "the kills fell into too few stages of a save to prove anything"
+    assert len(stages) > 2, "the kills fell into too few stages of a save to prove anything"
