@@ -1,9 +1,9 @@
 """A process that saves two ranks, commits and prunes over and over, to be killed at any moment.
 
 It is given a place and reads lines: for each it forks a child that goes on from the newest
-checkpoint there, so that a kill costs no start of an interpreter. The child's number is printed,
-then `ready STEP` when it begins, `change` before each file that is made or removed, `saved STEP`
-after each commit, and `gone STATUS` once the child is dead.
+checkpoint there, so that a kill costs no start of an interpreter. It prints `child PID`, then
+`ready STEP` when that begins, `create`, `put` or `remove` with the FILE before each change of the
+place, `saved STEP` after each commit, and `gone STATUS` once the child is dead.
 """
 
 import faulthandler
@@ -38,17 +38,17 @@ class Telling:
 
     def put(self, name: str, data: bytes) -> None:
         """A file at once."""
-        tell("change")
+        tell(f"put {name}")
         self._store.put(name, data)
 
     def create(self, name: str) -> AbstractContextManager[Upload]:
         """A file bit by bit."""
-        tell("change")
+        tell(f"create {name}")
         return self._store.create(name)
 
     def remove(self, name: str) -> None:
         """One file less."""
-        tell("change")
+        tell(f"remove {name}")
         self._store.remove(name)
 
 

@@ -1,8 +1,8 @@
 """SIGKILL at any moment of a save: what counts is whole and of one step, and nothing else counts.
 
 The moments are spread over two saves: while bytes, descriptions and the manifest are written,
-between them, and while older checkpoints are thinned out. A saver says when it begins to change
-something; a kill comes a random time after the change whose turn it is.
+between them, and while older checkpoints are thinned out. A saver says what it begins to change;
+a kill comes with the change whose turn it is, and every other time some random moment later.
 """
 
 import os
@@ -26,8 +26,14 @@ from tests.checkpoint.saver import PIECES, RANKS
 
 KILLS = {"folder": 190, "s3": 12}
 MORE = int(os.environ.get("HOLDFAST_TEST_KILLS", "1"))  # so many times as many
-CHANGES = 12  # of a save that also thins out: two files a rank, the manifest, as many removed
 PAUSE_S = {"folder": 0.01, "s3": 0.1}  # about two changes, on the machine it was written on
+CHANGES = ("create", "put", "remove")
+WRITTEN = {
+    *(f"create rank-{rank:05}.data" for rank in range(RANKS)),
+    *(f"put rank-{rank:05}.json" for rank in range(RANKS)),
+    f"put {files.MANIFEST}",
+}
+CYCLE = 2 * len(WRITTEN)  # changes of a save that also thins out
 
 
 class Saver:
@@ -37,38 +43,44 @@ class Saver:
         assert process.stdin is not None
         assert process.stdout is not None
         self._commands, self._answers = process.stdin, process.stdout
+        self.committed = 0  # the newest step said to be
+        self.change = "nothing"  # what it said last to begin
 
     def start(self) -> int:
-        """A new saver that begins to save; its process number."""
+        """A new saver; its process number."""
         self._commands.write("go\n")
         self._commands.flush()
-        child, number = self._answers.readline().split()
-        ready = self._answers.readline()
-        assert child == "child" and ready.startswith("ready"), ready
-        return int(number)
+        self.change = "nothing"
+        return int(self._expect("child"))
 
-    def wait_for_changes(self, count: int) -> list[int]:
-        """Until it began so many changes; the steps that it said to be committed before."""
-        said: list[int] = []
+    def wait_for_changes(self, count: int) -> None:
+        """Until it is about to save, or has begun so many changes since."""
+        self._expect("ready")
         while count:
-            line = self._answers.readline().split()
-            assert line[0] in ("change", "saved"), line
-            if line[0] == "change":
-                count -= 1
-            else:
-                said.append(int(line[1]))
-        return said
+            word, rest = self._next()
+            assert word != "gone", f"it ended by itself with {rest}"
+            count -= word in CHANGES
 
-    def ended(self) -> list[int]:
-        """The steps it said to be committed, once it is dead by our hand."""
-        said: list[int] = []
+    def ended(self) -> int:
+        """Its exit status, once it has ended."""
         while True:
-            line = self._answers.readline().split()
-            if line[0] == "gone":
-                assert int(line[1]) == -signal.SIGKILL
-                return said
-            if line[0] == "saved":
-                said.append(int(line[1]))
+            word, rest = self._next()
+            if word == "gone":
+                return int(rest)
+
+    def _expect(self, wanted: str) -> str:
+        word, rest = self._next()
+        assert word == wanted, f"{word} {rest}"
+        return rest
+
+    def _next(self) -> tuple[str, str]:
+        """A word of what it says, and the rest."""
+        word, rest = self._answers.readline().split()
+        if word in CHANGES:
+            self.change = f"{word} {rest.rpartition('/')[2]}"
+        elif word == "saved":
+            self.committed = max(self.committed, int(rest))
+        return word, rest
 
 
 @contextmanager
@@ -106,28 +118,29 @@ def test_whatever_the_moment_of_a_kill_what_counts_is_whole(
         place = str(request.getfixturevalue("s3_place"))
         assert os.environ["AWS_ACCESS_KEY_ID"] == CREDENTIALS["AWS_ACCESS_KEY_ID"]
     moments = random.Random(6)
-    newest, stages, referred = 0, set(), 0
+    changes, unfinished, referred = set(), 0, 0
     store = open_store(place)
     with saver(place) as process:
         for turn in range(KILLS[kind] * MORE):
             child = process.start()
-            said = process.wait_for_changes(turn % (2 * CHANGES))
-            end = time.monotonic() + moments.uniform(0, PAUSE_S[kind])
-            while time.monotonic() < end:
-                time.sleep(0.0005)
+            process.wait_for_changes(turn % (2 * CYCLE))
+            if moments.random() < 0.5:
+                time.sleep(moments.uniform(0, PAUSE_S[kind]))
             os.kill(child, signal.SIGKILL)
-            said += process.ended()
-            newest = max([newest, *said])
+            assert process.ended() == -signal.SIGKILL
+            changes.add(process.change)
             found = survey(store)
             assert found.damaged == ()
-            assert newest <= (found.committed[0].step if found.committed else 0)
+            assert process.committed <= (found.committed[0].step if found.committed else 0)
             for manifest in found.committed[: None if kind == "folder" else 1]:
                 assert len(manifest.ranks) == RANKS
                 require_whole(store, manifest)
                 referred += bool(manifest.files)
-            stages |= {len(store.list(files.folder_of(key))) for key in found.unfinished}
+            unfinished += len(found.unfinished)
     for manifest in survey(store).committed:
         require_whole(store, manifest)
-    assert newest > KILLS[kind] / 4
+    assert process.committed > KILLS[kind] / 4
     assert referred, "no checkpoint needed a file of an older one"
-    assert len(stages) > 2, "the kills fell into too few stages of a save to prove anything"
+    assert unfinished, "no kill left anything unfinished"
+    missed = (WRITTEN if kind == "folder" else set()) - changes
+    assert not missed and len(changes) > 3, f"the kills fell into {changes} only"
