@@ -68,9 +68,12 @@ class Cadence:
     def decide(self, steps_done: int, cost_us: int, step_us: int) -> None:
         """Set the distance from the largest cost and step time of all ranks.
 
-        `steps_done` counts from the start of the attempt and is the same on all ranks.
+        `steps_done` counts from the start of the attempt and is the same on all ranks. A cost is
+        not known (0) before a few snapshots have been taken, and where the distance is fixed that
+        may be never.
         """
-        if steps_done < self._mark or cost_us == 0 or step_us == 0:
+        unknown = step_us == 0 or (self._auto and cost_us == 0)
+        if steps_done < self._mark or unknown:
             return
         self._mark = _next_mark(steps_done)
         self.meet_every = max(1, min(_MEET_US // step_us, _MEET_MAX))

@@ -78,7 +78,7 @@ class Copies:
         began = time.monotonic()
         over = self._later.guard()
         self._guarded = True
-        changed = self._changed()
+        changed = None if self.torn else self._changed()  # said once
         self.waited_s += time.monotonic() - began
         if changed is not None:
             self.torn = self._meddled = True

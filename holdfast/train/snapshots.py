@@ -232,10 +232,12 @@ class Snapshots:
             self._learn(self._exchange.pass_fence())
 
     def _meets(self, completed: int) -> bool:
-        """Whether all ranks meet at the end of this step: they all compute the same."""
+        """Whether all ranks meet at the end of this step: they all compute the same. They do so a
+        step after a snapshot, to learn whether it is whole everywhere."""
         due = self.cadence.due(completed, self.step, self._total)
         asked = self._named is not None or bool(self._again)
-        return due or asked or completed - self._met >= self.cadence.meet_every
+        taken = self._met == self.step
+        return due or asked or taken or completed - self._met >= self.cadence.meet_every
 
     def _open(self, completed: int) -> None:
         self._settle()

@@ -124,8 +124,9 @@ def test_whatever_the_moment_of_a_kill_what_counts_is_whole(
         for turn in range(KILLS[kind] * MORE):
             child = process.start()
             process.wait_for_changes(turn % (2 * CYCLE))
-            if moments.random() < 0.5:
-                time.sleep(moments.uniform(0, PAUSE_S[kind]))
+            end = time.monotonic() + moments.randrange(2) * moments.uniform(0, PAUSE_S[kind])
+            while time.monotonic() < end:
+                time.sleep(0.0005)
             os.kill(child, signal.SIGKILL)
             assert process.ended() == -signal.SIGKILL
             changes.add(process.change)

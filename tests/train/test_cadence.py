@@ -58,6 +58,9 @@ def test_ranks_meet_about_once_a_second_where_snapshots_are_far_apart() -> None:
     assert cadence.meet_every == 1
     cadence.decide(4, 10, 20_000)
     assert (cadence.every, cadence.meet_every) == (1000, 50)
+    unpriced = Cadence(1000, 0.05)
+    unpriced.decide(4, 0, 20_000)
+    assert (unpriced.every, unpriced.meet_every) == (1000, 50)
     slow = Cadence(None, 0.05)
     slow.decide(4, 10, 7_000_000)
     assert slow.meet_every == 1

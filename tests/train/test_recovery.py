@@ -290,6 +290,7 @@ def test_a_step_without_the_optimizers_hook_leaves_no_copy_that_nobody_has_looke
     assert faulty.finish().restored == [5, 5], faulty.story()
     assert faulty.outcome() == quiet.outcome()
     assert "the snapshot of step 4 is given up: no tracked optimizer took a step" in faulty.story()
+    assert faulty.story().count("the snapshot of step 4 is given up") == 2, "once on each rank"
 
 
 @pytest.mark.parametrize(
