@@ -64,7 +64,8 @@ class Snapshots(Section):
     """Steps between two snapshots. `auto`: every step while that costs less than `max_overhead`,
     else as many steps apart as it takes."""
     max_overhead: float = Field(default=0.01, gt=0, le=1)
-    """Share of the step time that `auto` may spend on snapshots."""
+    """Share of the step time that `auto` may spend on snapshots: training waits, or is slower while
+    one is copied beside it."""
     copies: int = Field(default=1, ge=0, le=3)
     """Nodes that keep a copy of what only one rank has, besides its own; that many may be lost."""
     beside: bool = True

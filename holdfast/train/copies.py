@@ -31,11 +31,13 @@ class Copies:
         self._guarded = False  # what is being copied may change: it was looked at before
         self._at_once = False  # the next one is not copied beside training
         self._meddled = False  # nor any other: the script changes what it should not
-        self._taken_s = 0.0  # of `later`, before the newest snapshot
+        self._taken_before_s = 0.0  # of `later`, before the newest snapshot
         self.torn = False
         """Whether the newest snapshot is not what it should be."""
         self.waited_s = 0.0
-        """What training has lost to the newest snapshot since `write`."""
+        """How long training has waited for the newest snapshot since `write`."""
+        self.taken_s = 0.0
+        """What copying it has taken of the cores that training uses, once it has settled."""
 
     @property
     def beside(self) -> bool:
@@ -58,8 +60,8 @@ class Copies:
         waits = self._at_once or self._meddled or hurry
         later = None if waits else self._later
         self._step, self._guarded, self._at_once, self.torn = stamp.key.step, False, False, False
-        self._taken_s = later.taken_s if later is not None else 0.0
-        self.waited_s = 0.0
+        self._taken_before_s = later.taken_s if later is not None else 0.0
+        self.waited_s = self.taken_s = 0.0
         self._shared.write(stamp, keep, slots, later)
         cell = self._private.write(stamp, keep, slots, later)
         if later is not None and self.under_way:
@@ -110,7 +112,8 @@ class Copies:
         self.guard()
         began = time.monotonic()
         self._later.settle()
-        self.waited_s += time.monotonic() - began + self._later.taken_s - self._taken_s
+        self.waited_s += time.monotonic() - began
+        self.taken_s = self._later.taken_s - self._taken_before_s
         for writer in (self._shared, self._private):
             writer.give_up() if self.torn else writer.complete()
             writer.let_go()

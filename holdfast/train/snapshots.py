@@ -76,6 +76,7 @@ class Snapshots:
         self._flagged = NO_FLAG  # the same of the newest one, and its name
         self._labelled: str | None = None
         self._taking_s = 0.0  # what training waited in `take`
+        self._beside = False  # the step under way is the one that the newest is copied beside
         self._board = board
         self._exchange = exchange
         self._placement = placement
@@ -181,6 +182,12 @@ class Snapshots:
         Called by all ranks in the same step.
         """
         self._named = name
+
+    def stepped(self, step_s: float) -> None:
+        """The step under way took this long."""
+        waited_s = self._copies.waited_s if self._beside else 0.0
+        self.cadence.stepped(step_s - waited_s, beside=self._beside)
+        self._beside = False
 
     def meet(self, completed: int, total: int) -> Flag | None:
         """Agree on what follows step number `completed`; a snapshot with these flags, or (None) no
@@ -394,6 +401,7 @@ class Snapshots:
         self._newest = key
         self._note(key, flags)
         self._taking_s = time.monotonic() - began
+        self._beside = self._copies.under_way
         if not self._copies.under_way:
             self._settle()
 
@@ -403,10 +411,10 @@ class Snapshots:
         if private is None:
             return
         self._copies.settle()
-        waited_s = self._taking_s + self._copies.waited_s
-        self.cadence.took(waited_s)
+        waited_s, taken_s = self._taking_s + self._copies.waited_s, self._copies.taken_s
+        self.cadence.took(waited_s, taken_s)
         if not self._copies.torn:
-            self.whole(self.step, waited_s)
+            self.whole(self.step, waited_s + taken_s)
         self._send_copy(private)
 
     def _give_up(self) -> None:

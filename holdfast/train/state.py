@@ -86,7 +86,7 @@ class State:
         self._progress.step_done(self.completed, took)
         if self._snapshots is None:
             return
-        self._snapshots.cadence.stepped(took)
+        self._snapshots.stepped(took)
         flags = self._snapshots.meet(self.completed, total)
         if flags is not None:
             self._snapshot(self._snapshots, flags)
