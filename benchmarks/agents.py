@@ -67,27 +67,29 @@ def measure(agents: int, seconds: float) -> Row:
     """Memory and processor of a controller once every agent has its rank."""
     spawn = multiprocessing.get_context("spawn")
     ours, theirs = spawn.Pipe()
-    controller = spawn.Process(target=control, args=(theirs, agents, seconds), daemon=True)
-    controller.start()
-    port = ours.recv()
-    crowd = spawn.Process(target=be_agents, args=(port, agents), daemon=True)
-    crowd.start()
-    try:
-        found: dict[str, float] = ours.recv()
-    finally:
-        crowd.kill()
-        controller.kill()
+    with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder:
+        journal = Path(folder) / "journal.jsonl"
+        words = (theirs, agents, seconds, journal)
+        controller = spawn.Process(target=control, args=words, daemon=True)
+        controller.start()
+        crowd = spawn.Process(target=be_agents, args=(ours.recv(), agents), daemon=True)
+        crowd.start()
+        try:
+            found: dict[str, float] = ours.recv()
+        finally:
+            for process in (crowd, controller):
+                process.kill()
+                process.join()
     return {"n": agents, **found}
 
 
 # ── the controller's side ─────────────────────────────────────────────────────────────────────
 
 
-def control(told: Connection, agents: int, seconds: float) -> None:
+def control(told: Connection, agents: int, seconds: float, journal: Path) -> None:
     """Drive a job of so many nodes and say what it took."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (4 * agents + 100,) * 2)
-    with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder:
-        asyncio.run(_control(told, agents, seconds, Path(folder) / "journal.jsonl"))
+    asyncio.run(_control(told, agents, seconds, journal))
 
 
 async def _control(told: Connection, agents: int, seconds: float, path: Path) -> None:
