@@ -172,6 +172,7 @@ def _running(
             "BENCHMARK_CHECKPOINT": str(folder / "checkpoint"),
             "BENCHMARK_TOTAL": "1000000",
             "HOLDFAST_HOME": str(folder / "home"),
+            "TMPDIR": str(folder),  # torchrun leaves its logs there
             "OMP_NUM_THREADS": "1",
         }
     )

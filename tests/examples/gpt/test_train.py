@@ -37,7 +37,8 @@ def test_runs_alone_and_is_the_same_each_time(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("nothing_left")
 def test_gives_under_holdfast_what_it_gives_under_torchrun(tmp_path: Path) -> None:
-    torchrun = [str(BIN / "torchrun"), "--standalone", "--nproc-per-node", "2"]
+    logs = ("--log-dir", str(tmp_path / "logs"))
+    torchrun = [str(BIN / "torchrun"), "--standalone", "--nproc-per-node", "2", *logs]
     losses, parameters = trained(torchrun, tmp_path / "torchrun.pt")
     holdfast = [str(BIN / "holdfast"), "run", "--nproc-per-node", "2"]
     _, ours = trained(holdfast, tmp_path / "holdfast.pt")
