@@ -24,8 +24,8 @@ _MEET_MAX = 1000  # steps; they may become slower
 _EARLY_MARKS = (4, 10, 20, 30)
 _MARK_EVERY = 50
 _COMPARED = 8  # steps with a copy beside them, before their slowdown is known
-_ERRORS = 2.0  # standard errors of a median that chance hardly exceeds
-_TO_MEDIAN = 1.4826 * 1.2533  # from the median deviation to the error of one value's median, normal
+_ERRORS = 2.0  # standard errors that chance hardly exceeds
+_PER_MAD = 1.4826 * 1.2533  # of normal values: deviation per MAD, error of the median per deviation
 
 
 class Cadence:
@@ -43,7 +43,7 @@ class Cadence:
         self._alone: deque[float] = deque(maxlen=8)  # steps without a copy beside them
         self._slower: deque[float] = deque(maxlen=64)  # by how much those with one took longer
         self._any_beside = self._after_alone = False
-        self._taken = 0
+        self._count = 0  # of snapshots
         self._mark = _EARLY_MARKS[0]
 
     @classmethod
@@ -62,7 +62,7 @@ class Cadence:
         """One step took this long, without its snapshot and waiting for the one `beside` it."""
         self._steps.append(step_s)
         self._any_beside |= beside
-        if self._after_alone and beside and self._taken >= _WARM_UP:
+        if self._after_alone and beside and self._count >= _WARM_UP:
             self._slower.append(step_s - median(self._alone))
         if not beside:
             self._alone.append(step_s)
@@ -71,8 +71,8 @@ class Cadence:
     def took(self, waited_s: float, taken_s: float = 0.0) -> None:
         """Training waited this long for one snapshot, though not for other ranks, and copying took
         this much of the cores that training uses."""
-        self._taken += 1
-        if self._taken > _WARM_UP:
+        self._count += 1
+        if self._count > _WARM_UP:
             self._costs.append(waited_s)
             self._taken_s.append(taken_s)
 
@@ -113,10 +113,11 @@ def _next_mark(steps_done: int) -> int:
 
 
 def _beyond_chance(differences: Collection[float]) -> float:
-    """Their median, or 0 where it may well be none: less than so many standard errors of it."""
+    """Their median, or 0 where it may well be none: less than `_ERRORS` of its standard errors,
+    each 1.2533 deviations over the root of their number."""
     if len(differences) < _COMPARED:
         return 0.0
     middle = median(differences)
     spread = median(abs(value - middle) for value in differences)
-    error = _TO_MEDIAN * spread / math.sqrt(len(differences))
+    error = _PER_MAD * spread / math.sqrt(len(differences))
     return middle if middle > _ERRORS * error else 0.0

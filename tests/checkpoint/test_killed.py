@@ -2,7 +2,7 @@
 
 The moments are spread over two saves: while bytes, descriptions and the manifest are written,
 between them, and while older checkpoints are thinned out. A saver says what it begins to change;
-a kill comes with the change whose turn it is, and every other time some random moment later.
+half of the kills come with the change whose turn it is, half some random moment later.
 """
 
 import os
