@@ -1,7 +1,7 @@
 """Planted bugs: one line of the code under test each, and the promise it breaks.
 
-Applied to a copy of the source at test time. A line that is no longer there, or is there twice,
-fails the test: then the mutant has to move with the code.
+Applied to the source as it is loaded (`planting`). A line that is no longer there, or is there
+twice, fails the test: then the mutant has to move with the code.
 """
 
 from typing import NamedTuple

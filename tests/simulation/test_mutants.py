@@ -1,59 +1,44 @@
-"""Do the referees see anything? Bugs are planted in copies of the package, and each is to be found.
+"""Do the referees see anything? Bugs are planted in the package, and each is to be found.
 
-A copy runs in a process of its own, world after world from seed 0, until the promise that the bug
-breaks is seen broken. The same worlds are clean without a bug, or finding one would mean nothing.
+A process of its own loads the package with the bug in it, for the bug is planted where the source
+is read, and runs world after world from seed 0 until the promise that the bug breaks is seen
+broken. The same worlds are clean without a bug, or finding one would mean nothing.
 """
 
-import os
-import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-import holdfast
 from holdfast.simulation.nature import Promise
 from holdfast.simulation.swarm import run
+from tests.simulation import planting
 from tests.simulation.mutants import MUTANTS, Mutant
 
 SEEDS = 500
 HOURS, NODES = 6.0, 6
 SEARCH = f"""
-import sys
-import holdfast
 from holdfast.simulation.swarm import run
-assert holdfast.__file__.startswith(sys.argv[1]), "this is not the copy"
 for seed in range({SEEDS}):
     foul = run(seed, hours={HOURS}, nodes={NODES})[0].foul
-    if foul.startswith(sys.argv[2] + " at "):
+    if foul.startswith(sys.argv[3] + " at "):
         print(f"seed {{seed}}: {{foul}}")
         break
 """
 
 
 @pytest.mark.parametrize("mutant", MUTANTS.values(), ids=MUTANTS.keys())
-def test_a_planted_bug_is_found_by_the_referee_it_concerns(mutant: Mutant, tmp_path: Path) -> None:
-    _copy_with(mutant, tmp_path)
+def test_a_planted_bug_is_found_by_the_referee_it_concerns(mutant: Mutant) -> None:
     searched = subprocess.run(
-        [sys.executable, "-P", "-c", SEARCH, str(tmp_path), mutant.breaks],
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
-        cwd=tmp_path,
+        [sys.executable, "-P", "-c", planting.PLANT + SEARCH, *planting.words(mutant),
+         mutant.breaks],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
-    )
+    )  # fmt: skip
     assert searched.returncode == 0, searched.stderr
     assert mutant.breaks in searched.stdout, f"not found in {SEEDS} worlds"
-
-
-def _copy_with(mutant: Mutant, folder: Path) -> None:
-    source = Path(holdfast.__file__).parent
-    copy = folder / "holdfast"
-    shutil.copytree(source, copy, ignore=shutil.ignore_patterns("__pycache__"))
-    file = copy / mutant.file
-    file.write_text(mutant.planted(file.read_text()))
 
 
 def test_the_same_worlds_are_clean_without_a_bug() -> None:
