@@ -30,7 +30,8 @@ from holdfast.errors import SLUGS, ExitStatus  # noqa: E402
 from holdfast.operator import definition, rights  # noqa: E402
 from holdfast.simulation.scenario import Mix, Scenario, shipped  # noqa: E402
 from holdfast.spec.cluster import ENGINES, Engine  # noqa: E402
-from holdfast.spec.load import job_schema  # noqa: E402
+from holdfast.spec.load import TEXT_BYTES_MAX, job_schema  # noqa: E402
+from holdfast.spec.reading import DEPTH_MAX, FILE_BYTES_MAX, VALUES_MAX  # noqa: E402
 
 REFERENCE = ROOT / "docs" / "reference"
 NOTICE = "<!-- Written by docs/generate.py (`make docs`). Change the code, not this page. -->\n"
@@ -150,6 +151,28 @@ recovery:
   max_restarts: 20
 ```
 
+## YAML as it is read here
+
+| what | how it is read |
+| --- | --- |
+| `true`, `false`, `null`, `~`, whole and decimal numbers, `0x1F` | as YAML 1.1 and 1.2 agree |
+| `010`, `0o17`, `0b11`, `1:30`, `1_000`, `yes`, `no`, `on`, `off` | an error, as the two versions \
+differ: quote it if it is text |
+| `1e-4` | text in `args` and other text, a number where one is expected |
+| `2024-01-01`, `=` | text |
+| keys | always text; twice the same is an error, on one line too |
+| `&anchor`, `*alias`, `<<` | accepted; an alias of what it is a part of is an error |
+| tags | `!!str` only |
+| counts | whole numbers: neither `true`, nor `3.0`, nor `"3"` |
+
+The text is UTF-8 without control characters. A file has at most {FILE_BYTES_MAX >> 20} MiB, \
+{VALUES_MAX:,} values with all
+aliases written out, and {DEPTH_MAX} levels. A text has at most {TEXT_BYTES_MAX:,} bytes, because \
+Linux takes
+no more in one argument or variable, and no NUL. Names of variables are printable ASCII without `=`.
+
+## Keys
+
 {table(("key", "type", "default", "meaning"), rows)}
 """
 
@@ -230,7 +253,7 @@ The YAML that `holdfast simulate SCENARIO.yaml` reads. How to use it:
 [capacity.md](../guides/capacity.md). Shipped are {", ".join(f"`{name}`" for name in shipped())}.
 Every number can be overridden by its key, as in `--set times.detection_s=2`, and varied, as in
 `--sweep spares=0..16`. Unknown keys are errors. Durations end in `_s` (seconds) or `_h` (hours).
-Numbers marked as assumed have no source: set yours.
+Numbers marked as assumed have no source: set yours. What YAML is accepted: [job.md](job.md).
 
 {table(header, [*rows, *losses])}
 

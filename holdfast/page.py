@@ -167,13 +167,16 @@ class Page:
 
     def fail(self, error: WorkerError) -> None:
         """Leave the uncaught exception behind for the agent; long texts are cut to fit."""
-        encoded = msgspec.json.encode(error)
-        while len(encoded) > ERROR_BYTES:
+        error = _as_text(error)
+        while len(encoded := msgspec.json.encode(error)) > ERROR_BYTES:
             keep = len(error.traceback) // 2
             error = msgspec.structs.replace(
-                error, traceback="...\n" + error.traceback[-keep:], message=error.message[:2000]
+                error,
+                type=error.type[:200],
+                message=error.message[:2000],
+                file=error.file[-2000:],
+                traceback="...\n" + error.traceback[len(error.traceback) - keep :],
             )
-            encoded = msgspec.json.encode(error)
         self._map[ERROR_OFFSET : ERROR_OFFSET + len(encoded)] = encoded
         self._ints[Word.ERROR_LENGTH] = len(encoded)
 
@@ -258,3 +261,10 @@ def _phase_name(value: int) -> str:
 
 def _number(value: float) -> float | None:
     return None if math.isnan(value) else value
+
+
+def _as_text(error: WorkerError) -> WorkerError:
+    """The same without halves of surrogate pairs, as file names that are not UTF-8 have them."""
+    texts = {name: getattr(error, name) for name in ("type", "message", "file", "traceback")}
+    whole = {key: text.encode(errors="backslashreplace").decode() for key, text in texts.items()}
+    return msgspec.structs.replace(error, **whole)

@@ -18,6 +18,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command (default: of this process) and return its exit status."""
     given = list(sys.argv[1:] if argv is None else argv)
     try:
+        _prepare_streams()
+        _require_text(given)
         return _run(given)
     except Error as error:
         return _failed(error)
@@ -52,6 +54,47 @@ def _run(given: list[str]) -> int:
             raise
         raise error from None
     return int(status or 0)
+
+
+def _prepare_streams() -> None:
+    """A stream that was closed (`>&-`) swallows what is written; one of another encoding than UTF-8
+    gets escapes for what it cannot hold."""
+    import os
+
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
+        elif stream.errors == "strict" and hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _require_text(given: list[str]) -> None:
+    """Raise unless every argument, and the name of our folder, is UTF-8: they end up in JSON."""
+    import os
+
+    words = {f"argument {i}": word for i, word in enumerate(given, 1)}
+    words["HOLDFAST_HOME"] = os.environ.get("HOLDFAST_HOME", "")
+    for name, word in words.items():
+        if word.isascii():
+            continue
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            raise _no_text(given, name, word) from None
+
+
+def _no_text(given: list[str], name: str, word: str) -> Error:
+    from holdfast.cli.usage import heed_json
+    from holdfast.errors import shown
+
+    heed_json(given)
+    return Error(
+        "usage",
+        f"{name} is not UTF-8 text: {shown(word)}",
+        why="jobs and their records are kept as UTF-8, which cannot hold these bytes",
+        help="give it in UTF-8; for a path, rename the file or name it by a link",
+    )
 
 
 def _version() -> int:

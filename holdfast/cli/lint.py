@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Iterable
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
@@ -65,18 +64,14 @@ def _looked_at(file: str, version: "Version | None") -> Found:
 
 def _text(file: str, name: str) -> str:
     from holdfast.drivers.kubernetes.lint.read import unreadable
+    from holdfast.spec import reading
 
     try:
-        with nullcontext(sys.stdin.buffer) if file == "-" else Path(file).open("rb") as stream:
-            raw = stream.read(FILE_BYTES_MAX + 1)
-    except OSError as exc:
-        raise unreadable(name, exc.strerror or str(exc)) from None
-    if len(raw) > FILE_BYTES_MAX:
-        raise unreadable(name, f"it is larger than {FILE_BYTES_MAX} bytes")
-    try:
-        return raw.decode("utf-8-sig")
-    except UnicodeDecodeError as exc:
-        raise unreadable(name, f"it is not UTF-8 text (byte {exc.start})") from None
+        if file == "-":
+            return reading.decoded(sys.stdin.buffer.read(FILE_BYTES_MAX + 1), FILE_BYTES_MAX)
+        return reading.file_text(Path(file), FILE_BYTES_MAX)
+    except reading.UnreadableError as exc:
+        raise unreadable(name, str(exc)) from None
 
 
 def _counted(found: list[Found], level: str) -> int:

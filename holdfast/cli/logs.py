@@ -10,7 +10,7 @@ import typer
 from holdfast.cli.cluster import Context, Namespace, On, Reach, connected, reached
 from holdfast.cli.controller import Where
 from holdfast.cli.locate import job_folder
-from holdfast.cli.output import AsJson, JobName, result, talk
+from holdfast.cli.output import AsJson, JobName, talk, verbatim
 from holdfast.cli.tail import TICK_S, Line, Tail, logs_below, prefixed
 from holdfast.errors import Error
 
@@ -80,7 +80,7 @@ def _follow(folder: Path, tail: Tail, as_json: bool) -> int:
 def _print(lines: Iterable[Line], as_json: bool) -> int:
     printed = 0
     for line in lines:
-        result(_object(line) if as_json else prefixed([line]).rstrip("\n"))
+        verbatim(_object(line) if as_json else prefixed([line]).rstrip("\n"))
         printed += 1
     return printed
 

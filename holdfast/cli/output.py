@@ -2,19 +2,22 @@
 
 A result is text or, with `--json`, one JSON object; the shapes are those of `holdfast.status`.
 Colour only on a terminal and never with NO_COLOR. Talk never raises: a closed terminal must not
-end a job.
+end a job. What is printed may quote anything, so characters that a terminal obeys are made visible;
+only `verbatim`, for what workers wrote and for JSON, hands on every character as it is.
 """
 
 import os
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, TextIO
 
 import typer
 
-from holdfast.errors import Error
+from holdfast.errors import Error, visible
 
 STYLES = {"bold": "1", "red": "31", "green": "32", "yellow": "33", "dim": "2"}
+_OURS = re.compile(f"(\x1b\\[(?:0|{'|'.join(STYLES.values())})m)")
 
 _json_wanted = False
 
@@ -43,14 +46,27 @@ JobName = Annotated[
 def talk(text: str = "") -> None:
     """Say something to the person in front of the terminal."""
     try:
-        print(text, file=sys.stderr, flush=True)
+        print(printable(text, sys.stderr), file=sys.stderr, flush=True)
     except OSError:
         return
 
 
 def result(text: str) -> None:
     """Print (part of) the answer."""
+    verbatim(printable(text, sys.stdout))
+
+
+def verbatim(text: str) -> None:
+    """Print (part of) the answer as it is: the output of workers, or JSON."""
     print(text, flush=True)
+
+
+def printable(text: str, stream: TextIO) -> str:
+    """`text` with visible escapes for what a terminal obeys, but for the styles of `styled`."""
+    if not _coloured(stream):
+        return visible(text)
+    parts = _OURS.split(text)
+    return "".join(part if i % 2 else visible(part) for i, part in enumerate(parts))
 
 
 def json_result(value: Any) -> None:
@@ -87,10 +103,13 @@ def is_terminal(stream: TextIO) -> bool:
     return stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
+def _coloured(stream: TextIO) -> bool:
+    return not os.environ.get("NO_COLOR") and is_terminal(stream)
+
+
 def styled(text: str, style: str, stream: TextIO | None = None) -> str:
     """`text` in a style where `stream` (default: standard output) shows it."""
-    target = sys.stdout if stream is None else stream
-    if os.environ.get("NO_COLOR") or not is_terminal(target):
+    if not _coloured(sys.stdout if stream is None else stream):
         return text
     return f"\x1b[{STYLES[style]}m{text}\x1b[0m"
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli.output import AsJson, result
+from holdfast.cli.output import AsJson, verbatim
 
 
 def schema(
@@ -20,10 +20,10 @@ def schema(
         return
     from holdfast.spec.load import job_schema
 
-    result(json.dumps(job_schema(), indent=2))
+    verbatim(json.dumps(job_schema(), indent=2))
 
 
 def _definition(as_json: bool) -> None:
     from holdfast.operator.definition import as_yaml, definition
 
-    result(json.dumps(definition(), indent=2) if as_json else as_yaml().rstrip())
+    verbatim(json.dumps(definition(), indent=2) if as_json else as_yaml().rstrip())

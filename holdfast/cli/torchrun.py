@@ -188,7 +188,7 @@ def _refusal(flag: Flag, value: str | bool) -> Error:
 def node_count(text: str) -> int:
     """`N` or `N:N`. Raises `Error` usage."""
     least, _, most = text.partition(":")
-    if not (least.isdecimal() and (most or least).isdecimal() and int(least) > 0):
+    if not (_is_count(least) and (not most or _is_count(most))):
         raise _bad_value("--nnodes", text, "a number of nodes is expected, such as 2")
     if most and int(most) != int(least):
         why = "jobs that change their size are not supported yet"
@@ -198,7 +198,7 @@ def node_count(text: str) -> int:
 
 def workers_per_node(text: str) -> int | str:
     """`N`, `gpu`, `cpu` or `auto`, with torchrun's meaning. Raises `Error` usage."""
-    if text.isdecimal() and int(text) > 0:
+    if _is_count(text):
         return int(text)
     match text:
         case "cpu":
@@ -212,6 +212,11 @@ def workers_per_node(text: str) -> int | str:
         case _:
             why = "a number, auto, gpu or cpu is expected"
             raise _bad_value("--nproc-per-node", text, why)
+
+
+def _is_count(text: str) -> bool:
+    """Whether it is a whole number from 1 on, in ASCII digits; the job file bounds it further."""
+    return re.fullmatch(r"0*[1-9][0-9]{0,17}", text, re.ASCII) is not None
 
 
 def gpu_count() -> int:

@@ -12,8 +12,7 @@ def usage_error(exc: Exception, given: list[str]) -> Error | None:
     """The `Error` that stands for a parser's exception, None if it is something else."""
     if isinstance(exc, Error) or not callable(getattr(exc, "format_message", None)):
         return None
-    if _json_asked(given):
-        output.want_json()
+    heed_json(given)
     message = str(exc.format_message()).strip()  # type: ignore[attr-defined]
     what, _, rest = message.partition("\n")
     return Error(
@@ -22,6 +21,12 @@ def usage_error(exc: Exception, given: list[str]) -> Error | None:
         why=rest.strip() or "the command line does not fit",
         help=f"{_command_path(exc)} --help",
     )
+
+
+def heed_json(given: list[str]) -> None:
+    """Have errors come as JSON too if that is asked for among our own arguments."""
+    if _json_asked(given):
+        output.want_json()
 
 
 def _lowered(text: str) -> str:

@@ -9,7 +9,7 @@ from holdfast.cli import story
 from holdfast.cli.cluster import Context, Namespace, On, reached
 from holdfast.cli.controller import Where
 from holdfast.cli.incidents import HEADER, row
-from holdfast.cli.output import AsJson, JobName, is_terminal, result, table
+from holdfast.cli.output import AsJson, JobName, is_terminal, printable, result, table, verbatim
 from holdfast.cli.source import Source, job_source
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def _live(source: Source, tick: Callable[["JobStatus"], object]) -> "JobStatus":
     with Live(console=console, auto_refresh=False) as live:
         while True:
             status = source.status()
-            live.update(Text(_page(source, status)), refresh=True)
+            live.update(Text(printable(_page(source, status), sys.stdout)), refresh=True)
             tick(status)
             if status.controller in OVER:
                 return status
@@ -71,7 +71,7 @@ def _lines(source: Source, as_json: bool, tick: Callable[["JobStatus"], object])
         status = source.status()
         if _news(status) != told or time.monotonic() - told_at >= LINE_S:
             told, told_at = _news(status), time.monotonic()
-            result(_json(status) if as_json else story.one_line(status, source.words))
+            verbatim(_json(status)) if as_json else result(story.one_line(status, source.words))
         tick(status)
         if status.controller in OVER:
             return status

@@ -6,27 +6,31 @@ random: a scenario and a seed together make a world.
 """
 
 import difflib
+import os
 import re
 from collections.abc import Iterable, Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
 from holdfast.controller.policies.replace import REPLACE_AFTER
-from holdfast.errors import Error
+from holdfast.errors import Error, clipped, shown
+from holdfast.spec import reading
+from holdfast.spec.load import dotted, unfit
+from holdfast.spec.section import Numeric, Whole
 
-FILE_BYTES_MAX = 1 << 20
+PROBLEMS_MAX = 20  # that are told; the others are counted
+LINE_MAX = 240
 BRANCH = re.compile(r"float|int|constrained-(int|float)|literal.*|.*\[.*\].*")  # pydantic's words
 DATA = resources.files("holdfast.simulation") / "data"
 
-Seconds = Annotated[float, Field(ge=0, le=31_536_000, allow_inf_nan=False)]
-Interval = Annotated[float, Field(gt=0, le=31_536_000, allow_inf_nan=False)]
-Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
-Rate = Annotated[float, Field(ge=0, le=1_000_000, allow_inf_nan=False)]
+Seconds = Annotated[float, Field(ge=0, le=31_536_000, allow_inf_nan=False), Numeric]
+Interval = Annotated[float, Field(gt=0, le=31_536_000, allow_inf_nan=False), Numeric]
+Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False), Numeric]
+Rate = Annotated[float, Field(ge=0, le=1_000_000, allow_inf_nan=False), Numeric]
 
 
 class Section(BaseModel):
@@ -38,7 +42,7 @@ class Section(BaseModel):
 class Cause(Section):
     """One kind of fault in a mix."""
 
-    weight: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    weight: Annotated[float, Field(gt=0, allow_inf_nan=False), Numeric]
     """Its share of all faults, relative to the others."""
     shows: Literal["worker", "device", "node", "hang"]
     """A worker dies; it dies of its device; the node is gone; or nothing moves any more."""
@@ -79,11 +83,11 @@ class Mix(Section):
 class Cluster(Section):
     """Where the nodes stand."""
 
-    gpus_per_node: int = Field(default=8, ge=1, le=1024)
+    gpus_per_node: Whole = Field(default=8, ge=1, le=1024)
     """Workers of a node."""
-    nodes_per_rack: int = Field(default=4, ge=1, le=10_000)
+    nodes_per_rack: Whole = Field(default=4, ge=1, le=10_000)
     """Nodes that lose power together. Assumed: four 8-GPU machines fill a rack's power."""
-    racks_per_switch: int = Field(default=16, ge=1, le=10_000)
+    racks_per_switch: Whole = Field(default=16, ge=1, le=10_000)
     """Racks that lose the network together. Assumed."""
     rack_losses_per_1000_days: Rate = 0.05
     """Losses of a whole rack per 1,000 rack-days. Assumed: one in 55 rack-years."""
@@ -91,7 +95,7 @@ class Cluster(Section):
     """Losses of all racks of a switch per 1,000 switch-days. Assumed."""
     group_detection_s: Seconds = 60.0
     """Detection of both. Source: ByteRobust, switch."""
-    free_nodes: int | None = Field(default=None, ge=0, le=1_000_000)
+    free_nodes: Whole | None = Field(default=None, ge=0, le=1_000_000)
     """Healthy nodes beside the job that the engine can give. Default: 2 %, at least 8."""
     repair_s: Interval = 86_400.0
     """Mean time until a broken node is free again. Assumed: a day."""
@@ -148,7 +152,7 @@ class Checkpoint(Section):
     """Putting back from the node's own memory. Assumed."""
     restore_peer_s: Seconds = 10.0
     """Putting back when a node's share comes from its peer. Assumed."""
-    peer_distance: int | None = Field(default=None, ge=1, le=100_000)
+    peer_distance: Whole | None = Field(default=None, ge=1, le=100_000)
     """The peer of node rank r is r + this. Default: nodes_per_rack, so in another rack."""
 
 
@@ -168,9 +172,9 @@ class Remote(Section):
 class Policy(Section):
     """Settings of the controller."""
 
-    replace_after: int = Field(default=REPLACE_AFTER, ge=0, le=100)
+    replace_after: Whole = Field(default=REPLACE_AFTER, ge=0, le=100)
     """Device faults after which a node is replaced; 0 is never."""
-    max_restarts: int = Field(default=20, ge=0, le=1_000_000)
+    max_restarts: Whole = Field(default=20, ge=0, le=1_000_000)
     """Restarts allowed within `window_s`. The default of a job."""
     window_s: Interval = 3600.0
     """The window of `max_restarts`."""
@@ -205,9 +209,9 @@ class Stock(Section):
 class Loss(Section):
     """Nodes that are lost at a set time, for drills."""
 
-    at_h: float = Field(ge=0, allow_inf_nan=False)
+    at_h: Annotated[float, Field(ge=0, allow_inf_nan=False), Numeric]
     """Hours after the start."""
-    nodes: int = Field(ge=1)
+    nodes: Whole = Field(ge=1)
     """How many are lost at once, the lowest node ranks first."""
 
 
@@ -218,14 +222,14 @@ class Scenario(Section):
     """What results are headed with."""
     about: str = ""
     """One sentence, with the source of the job's numbers."""
-    nodes: int = Field(ge=1, le=100_000)
+    nodes: Whole = Field(ge=1, le=100_000)
     """Nodes that train."""
-    spares: Annotated[int, Field(ge=0, le=10_000)] | Literal["auto"] = "auto"
+    spares: Annotated[Whole, Field(ge=0, le=10_000)] | Literal["auto"] = "auto"
     """Nodes that are warm and wait. `auto`: by policies/spares.py, for the time until the engine
     gives a new node or, as far as free nodes do not suffice, until one is repaired."""
-    days: float = Field(default=30.0, gt=0, le=3650, allow_inf_nan=False)
+    days: Annotated[float, Field(gt=0, le=3650, allow_inf_nan=False), Numeric] = 30.0
     """Length of one world."""
-    seeds: int = Field(default=10, ge=1, le=100_000)
+    seeds: Whole = Field(default=10, ge=1, le=100_000)
     """Worlds to run."""
     step_s: Interval = 10.0
     """Length of a training step."""
@@ -279,7 +283,7 @@ def read(name: str) -> tuple[dict[str, Any], Path | None]:
     if name in shipped():
         return _mapping((DATA / "scenarios" / f"{name}.yaml").read_text(), name), None
     path = Path(name)
-    if not path.exists() and path.suffix not in (".yaml", ".yml", ".json"):
+    if not os.path.exists(path) and path.suffix not in (".yaml", ".yml", ".json"):
         raise Error(
             "scenario-not-found",
             f"there is no scenario {name}",
@@ -303,17 +307,24 @@ def overridden(raw: Mapping[str, Any], settings: Iterable[str]) -> dict[str, Any
             if not isinstance(inner, dict):
                 raise _bad_setting(setting)
             place = inner
-        try:
-            place[last] = yaml.safe_load(text)
-        except yaml.YAMLError:
-            raise _bad_setting(setting) from None
+        place[last] = _setting(setting, text)
     return data
 
 
+def _setting(setting: str, text: str) -> Any:
+    try:
+        read = next(reading.documents(text), None)
+    except reading.UnreadableError as exc:
+        raise _bad_setting(setting, str(exc)) from None
+    if read is not None and read.problems:
+        raise _bad_setting(setting, read.problems[0].what)
+    return read and read.data
+
+
 def _mix(name: str, folder: Path | None) -> Mix:
-    shipped_mix = DATA / "mixes" / f"{name}.yaml"
-    if "/" not in name and shipped_mix.is_file():
-        text = shipped_mix.read_text()
+    mixes = {mix.name: mix for mix in (DATA / "mixes").iterdir()}
+    if f"{name}.yaml" in mixes:
+        text = mixes[f"{name}.yaml"].read_text()
     else:
         text = _text((folder or Path()) / name)
     return _validated(Mix, _mapping(text, name), f"failure mix {name}")
@@ -321,23 +332,22 @@ def _mix(name: str, folder: Path | None) -> Mix:
 
 def _text(path: Path) -> str:
     try:
-        if path.stat().st_size > FILE_BYTES_MAX:
-            raise _unreadable(path, f"it is larger than {FILE_BYTES_MAX} bytes")
-        return path.read_text()
-    except OSError as exc:
-        raise _unreadable(path, exc.strerror or str(exc)) from None
-    except UnicodeDecodeError:
-        raise _unreadable(path, "it is not UTF-8 text") from None
+        return reading.file_text(path)
+    except reading.UnreadableError as exc:
+        raise _unreadable(path, str(exc)) from None
 
 
 def _mapping(text: str, where: str) -> dict[str, Any]:
     try:
-        data = yaml.safe_load(text)
-    except (yaml.YAMLError, RecursionError, ValueError) as exc:
-        raise _unreadable(where, " ".join(str(exc).split())) from None
-    if not isinstance(data, dict):
-        raise _unreadable(where, "`key: value` lines are expected at the top")
-    return {str(key): value for key, value in data.items()}
+        data, lines, problems = reading.mapping(text)
+    except reading.UnreadableError as exc:
+        raise _unreadable(where, str(exc)) from None
+    problems = [*problems, *unfit(data)]
+    if problems:
+        told = [f"{dotted(p.place)} (line {lines.get(p.place, 1)}): {p.what}" for p in problems]
+        raise _invalid(where, told)
+    found: dict[str, Any] = data
+    return found
 
 
 # ── problems in plain words ───────────────────────────────────────────────────────────────────
@@ -347,13 +357,22 @@ def _validated(model: type[Model], data: dict[str, Any], where: str) -> Model:
     try:
         return model.model_validate(data)
     except ValidationError as exc:
-        told = _merged(_problem(found, model) for found in exc.errors(include_url=False))
-        raise Error(
-            "scenario-invalid",
-            f"{where}: {len(told)} problem{'s' if len(told) > 1 else ''}",
-            why="\n    ".join(told if len(told) == 1 else ["", *told]),
-            help="docs/reference/scenario.md lists every key of a scenario; nothing was run",
-        ) from None
+        errors = exc.errors(include_url=False)
+        told = _merged(_problem(found, model) for found in errors[:PROBLEMS_MAX])
+        raise _invalid(where, told, len(errors) - len(errors[:PROBLEMS_MAX])) from None
+
+
+def _invalid(where: str, told: list[str], more: int = 0) -> Error:
+    count = len(told) + more
+    shown_here = [clipped(line, LINE_MAX) for line in told[:PROBLEMS_MAX]]
+    if count > len(shown_here):
+        shown_here.append(f"and {count - len(shown_here):,} more")
+    return Error(
+        "scenario-invalid",
+        f"{where}: {count:,} problem{'s' if count > 1 else ''}",
+        why="\n    ".join(shown_here if count == 1 else ["", *shown_here]),
+        help="docs/reference/scenario.md lists every key of a scenario; nothing was run",
+    )
 
 
 def _merged(problems: Iterable[tuple[str, str, str]]) -> list[str]:
@@ -373,12 +392,12 @@ def _problem(found: ErrorDetails, model: type[BaseModel]) -> tuple[str, str, str
     path = ".".join(place) or "scenario"
     if found["type"] == "extra_forbidden":
         keys = keys_of(model, place[:-1])
-        hint = _meant(place[-1], keys) or "known here: " + ", ".join(keys)
+        hint = _meant(place[-1][:LINE_MAX], keys) or "known here: " + ", ".join(keys)
         return path, f"unknown key; {hint}", ""
     if found["type"] == "missing":
         return path, "is required", ""
     said = found["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
-    return path, said, f", not {found['input']!r}" if place else ""
+    return path, said, f", not {shown(found['input'])}" if place else ""
 
 
 def keys_of(model: type[BaseModel], place: list[str]) -> list[str]:
@@ -406,10 +425,12 @@ def _unreadable(where: Path | str, why: str) -> Error:
     )
 
 
-def _bad_setting(setting: str) -> Error:
+def _bad_setting(
+    setting: str, why: str = "a setting is the path of one number and its value"
+) -> Error:
     return Error(
         "usage",
-        f"{setting!r} sets nothing",
-        why="a setting is the path of one number and its value",
+        f"{shown(setting)} sets nothing",
+        why=why,
         help="for example --set times.detection_s=2",
     )

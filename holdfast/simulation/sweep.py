@@ -16,10 +16,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from holdfast.errors import Error
+from holdfast.errors import Error, shown
 from holdfast.simulation import capacity, scenario, stock
 from holdfast.simulation.plan import Plan, work_out
 from holdfast.simulation.result import Result, Summary, summarize
+from holdfast.spec.section import NUMBER
 
 POINTS_MAX = 1000
 Done = Callable[[int, int], None]  # worlds done, worlds in all
@@ -151,7 +152,7 @@ def axis(text: str) -> Axis:
     if not equals or not key or not found:
         raise Error(
             "usage",
-            f"{text!r} varies nothing",
+            f"{shown(text)} varies nothing",
             why="a sweep is the path of one number and its values",
             help="for example --sweep spares=0..16 or --sweep checkpoint.interval_s=10,30,60",
         )
@@ -159,7 +160,7 @@ def axis(text: str) -> Axis:
 
 
 def _span(text: str) -> tuple[int, ...]:
-    low, high = map(int, text.split(".."))
+    low, high = (int(end) for end in text.split("..") if end.isascii() and end.isdigit())
     return tuple(range(low, high + 1)) if high - low < POINTS_MAX else ()
 
 
@@ -167,7 +168,7 @@ def _value(text: str) -> float | int | str:
     text = text.strip()
     if not text:
         raise ValueError
-    for kind in (int, float):
+    for kind in (int, float) if NUMBER.fullmatch(text) else ():
         try:
             return kind(text)
         except ValueError:

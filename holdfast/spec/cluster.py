@@ -4,7 +4,7 @@ from typing import Annotated, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
-from holdfast.spec.section import Folder, LongSeconds, Object, Quantity, Section
+from holdfast.spec.section import Folder, LongSeconds, Object, Quantity, Section, Whole
 
 Engine = Literal[
     "pods",
@@ -90,18 +90,18 @@ class Schedule(Section):
     """What happens when the one before still runs."""
     late_s: LongSeconds = 3600
     """A start that is later than this is left out."""
-    keep_succeeded: int = Field(default=3, ge=0, le=100)
+    keep_succeeded: Whole = Field(default=3, ge=0, le=100)
     """Ended jobs that are kept."""
-    keep_failed: int = Field(default=3, ge=0, le=100)
+    keep_failed: Whole = Field(default=3, ge=0, le=100)
     """Failed jobs that are kept."""
 
 
 class Elasticity(Section):
     """Fewer or more nodes than `nodes.count`, where the engine allows for it."""
 
-    min_nodes: int = Field(ge=1, le=100_000)
+    min_nodes: Whole = Field(ge=1, le=100_000)
     """Fewest nodes that train."""
-    max_nodes: int | None = Field(default=None, ge=1, le=100_000)
+    max_nodes: Whole | None = Field(default=None, ge=1, le=100_000)
     """Most nodes that train; default: `nodes.count`."""
 
 
@@ -110,7 +110,7 @@ class Roles(Section):
 
     chief: bool = False
     """One node of `nodes.count` is the chief (TensorFlow) instead of worker 0."""
-    ps: int = Field(default=0, ge=0, le=1000)
+    ps: Whole = Field(default=0, ge=0, le=1000)
     """Parameter servers (TensorFlow)."""
     evaluator: bool = False
     """An evaluator beside the training (TensorFlow)."""
@@ -123,7 +123,7 @@ class Roles(Section):
 class Mpi(Section):
     """Settings of an MPIJob."""
 
-    slots_per_node: Annotated[int, Field(ge=1, le=1024)] | Literal["auto"] = "auto"
+    slots_per_node: Annotated[Whole, Field(ge=1, le=1024)] | Literal["auto"] = "auto"
     """Ranks on each node. `auto`: `workers_per_node`, or one per GPU."""
     implementation: Literal["OpenMPI", "Intel", "MPICH"] = "OpenMPI"
     """Kind of MPI in the image."""
@@ -141,13 +141,13 @@ class Mpi(Section):
 class Sweep(Section):
     """Many independent trials of one script; each finds its number in JOB_COMPLETION_INDEX."""
 
-    trials: int = Field(ge=1, le=100_000)
+    trials: Whole = Field(ge=1, le=100_000)
     """Trials in all."""
-    parallel: int = Field(default=1, ge=1, le=10_000)
+    parallel: Whole = Field(default=1, ge=1, le=10_000)
     """Trials at a time."""
-    retries: int = Field(default=2, ge=0, le=1000)
+    retries: Whole = Field(default=2, ge=0, le=1000)
     """Retries of one trial."""
-    max_failed: int | None = Field(default=None, ge=0)
+    max_failed: Whole | None = Field(default=None, ge=0)
     """Failed trials that are put up with; one more ends the sweep. Default: it goes on."""
 
     @model_validator(mode="after")
@@ -182,7 +182,7 @@ class Disruption(Section):
 
     budget: bool = True
     """A PodDisruptionBudget."""
-    max_unavailable: int | None = Field(default=None, ge=0)
+    max_unavailable: Whole | None = Field(default=None, ge=0)
     """Pods; default: the number of spares, at least 1."""
 
 
@@ -193,5 +193,5 @@ class Monitoring(Section):
     """A PodMonitor for the nodes, a ServiceMonitor for the controller, a PrometheusRule."""
     labels: dict[str, str] = {}
     """Labels by which this Prometheus finds them, as in `release: prometheus`."""
-    interval_s: int = Field(default=15, ge=1, le=3600)
+    interval_s: Whole = Field(default=15, ge=1, le=3600)
     """Time between two scrapes."""

@@ -5,6 +5,8 @@ Asked before anything starts: a typing mistake should cost a second, not a start
 
 import os
 import shutil
+import stat
+from collections.abc import Callable
 from pathlib import Path
 
 from holdfast.errors import Error
@@ -16,14 +18,25 @@ def require_files(job: Job) -> None:
 
     A module cannot be looked up without running code of its packages, so it is not.
     """
-    if not Path(job.workdir).is_dir():
-        raise _missing(job, f"the working folder {job.workdir}", "no such folder")
-    if job.script is not None and not Path(job.script).is_file():
-        folder = Path(job.script).is_dir()
-        why = "it is a folder" if folder else "no such file"
+    if why := _not_there(job.workdir, stat.S_ISDIR, "no such folder"):
+        raise _missing(job, f"the working folder {job.workdir}", why)
+    if job.script is not None and (why := _not_there(job.script, stat.S_ISREG, "no such file")):
         raise _missing(job, f"the script {job.script}", why)
     if job.command is not None and _program(job) is None:
         raise _missing(job, f"the program {job.command[0]}", "not found, or not executable")
+
+
+def _not_there(path: str, is_right: Callable[[int], bool], missing: str) -> str | None:
+    """Why `path` is not what it should be, None if it is."""
+    try:
+        mode = os.stat(path).st_mode
+    except FileNotFoundError:
+        return missing
+    except OSError as exc:  # a loop of links, a name that is too long, a folder that is closed
+        return exc.strerror or str(exc)
+    if is_right(mode):
+        return None
+    return "it is a folder" if stat.S_ISDIR(mode) else "it is not a regular file or folder"
 
 
 def _program(job: Job) -> str | None:

@@ -27,7 +27,16 @@ from holdfast.spec.clusters import ClusterChoice
 from holdfast.spec.network import Network
 from holdfast.spec.placement import Scheduling
 from holdfast.spec.resources import Image, Resources, Secret
-from holdfast.spec.section import NAME_PATTERN, Raw, Script, Seconds, Section
+from holdfast.spec.section import (
+    NAME_PATTERN,
+    Environment,
+    Numeric,
+    Raw,
+    Script,
+    Seconds,
+    Section,
+    Whole,
+)
 from holdfast.spec.storage import Checkpoints, Dataset
 
 Framework = Literal["pytorch", "tensorflow", "jax", "xgboost", "paddle", "mpi", "command"]
@@ -36,9 +45,9 @@ Framework = Literal["pytorch", "tensorflow", "jax", "xgboost", "paddle", "mpi", 
 class Nodes(Section):
     """How many nodes train and how many wait. A plain number is short for `count`."""
 
-    count: int = Field(default=1, ge=1, le=100_000)
+    count: Whole = Field(default=1, ge=1, le=100_000)
     """Nodes that train."""
-    spares: int = Field(default=0, ge=0, le=10_000)
+    spares: Whole = Field(default=0, ge=0, le=10_000)
     """Nodes that are warm and wait to replace a lost one."""
 
     @model_validator(mode="before")
@@ -60,13 +69,13 @@ class Warm(Section):
 class Snapshots(Section):
     """Copies of the training state in shared memory, which outlive the worker."""
 
-    every_steps: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
+    every_steps: Annotated[Whole, Field(ge=1)] | Literal["auto"] = "auto"
     """Steps between two snapshots. `auto`: every step while that costs less than `max_overhead`,
     else as many steps apart as it takes."""
-    max_overhead: float = Field(default=0.01, gt=0, le=1)
+    max_overhead: Annotated[float, Field(gt=0, le=1), Numeric] = 0.01
     """Share of the step time that `auto` may spend on snapshots: training waits, or is slower while
     one is copied beside it."""
-    copies: int = Field(default=1, ge=0, le=3)
+    copies: Whole = Field(default=1, ge=0, le=3)
     """Nodes that keep a copy of what only one rank has, besides its own; that many may be lost."""
     beside: bool = True
     """Copy what only the optimizer changes during the next forward and backward pass, so that
@@ -76,7 +85,7 @@ class Snapshots(Section):
 class Recovery(Section):
     """When to restart, how long to wait, when to give up."""
 
-    max_restarts: int = Field(default=20, ge=0, le=1_000_000)
+    max_restarts: Whole = Field(default=20, ge=0, le=1_000_000)
     """Restarts allowed within `window_s`; one more and the job gives up."""
     window_s: Seconds = 3600.0
     """Length of the sliding window in which restarts are counted."""
@@ -90,7 +99,7 @@ class Recovery(Section):
     """How long to wait for missing nodes before giving up."""
     controller_absence_s: Seconds = 86_400.0
     """How long agents keep going without a controller before they end themselves."""
-    mttf_h: float | None = Field(default=None, gt=0, le=1_000_000, allow_inf_nan=False)
+    mttf_h: Annotated[float, Field(gt=0, le=1_000_000, allow_inf_nan=False), Numeric] | None = None
     """Mean time between failures of the whole job in hours, for `every_s: auto` of checkpoints.
     Without it one a day is assumed."""
 
@@ -100,7 +109,7 @@ class Logs(Section):
 
     terminal: Literal["all", "rank0", "none"] = "all"
     """Which ranks are shown, each line with its rank, by a `run` in the foreground."""
-    max_bytes: int = Field(default=64 * 1024 * 1024, ge=64 * 1024)
+    max_bytes: Whole = Field(default=64 * 1024 * 1024, ge=64 * 1024)
     """Size at which a worker's log file is rotated; one older part is kept."""
 
 
@@ -117,7 +126,7 @@ class Job(Section):
     """Any program and its first arguments."""
     args: tuple[str, ...] = ()
     """Arguments for the script, module or command."""
-    env: dict[str, str] = {}
+    env: Environment = {}
     """Environment variables for the workers."""
     workdir: str = "."
     """Folder the workers start in; relative to the folder of the job file."""
@@ -130,7 +139,7 @@ class Job(Section):
     `module`, `command` for `command`."""
     nodes: Nodes = Nodes()
     """Number of nodes and spares."""
-    workers_per_node: Annotated[int, Field(ge=1, le=1024)] | Literal["auto"] = "auto"
+    workers_per_node: Annotated[Whole, Field(ge=1, le=1024)] | Literal["auto"] = "auto"
     """Worker processes per node. `auto`: one per GPU, or one where there is none."""
     warm: Warm = Warm()
     """Processes kept ready for the next attempt."""

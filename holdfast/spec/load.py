@@ -1,41 +1,36 @@
 """From YAML or a dict to a `Job`, and back; every problem is told at once, in plain words.
 
-The YAML text is first composed into nodes, which knows duplicate keys and line numbers, then built
-and handed to pydantic. What pydantic finds is sorted by path and rewritten: the path as one would
-write it (`recovery.window_s`), the line in the file, what is wrong, and for an unknown key the one
-that was probably meant.
+The YAML text is read strictly (`reading.py`), which knows duplicate keys and line numbers, then
+handed to pydantic. What pydantic finds is sorted by path and rewritten: the path as one would write
+it (`recovery.window_s`), the line in the file, what is wrong, and for an unknown key the one that
+was probably meant. What fits no process and no JSON (NUL, half a surrogate pair, a text longer than
+an argument may be) is found here too, whatever the key, and whoever the data is from.
 
 A loader that stops at the first mistake costs one round trip per mistake; a loader that lets a
 duplicate key win silently costs a night.
 """
 
 import difflib
+import math
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, get_args
 
 import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from holdfast.errors import Error
+from holdfast.errors import Error, clipped, visible
+from holdfast.spec import reading
 from holdfast.spec.job import Job
+from holdfast.spec.reading import Place, Problem
 
 PROGRAMS = ("script", "module", "command")
-FILE_BYTES_MAX = 4 * 1024 * 1024
-
-Place = tuple[str | int, ...]
-
-
-class Problem(NamedTuple):
-    """One thing that is wrong, and where."""
-
-    place: Place
-    what: str
-
-
-class NotAMappingError(Exception):
-    """The text is not YAML, or not one mapping; the message says where."""
+TEXT_BYTES_MAX = 130_000  # with its name below the 128 KiB that Linux takes for one variable
+WHOLE_MAX = 2**63 - 1
+PROBLEMS_MAX = 20  # that are told; the others are counted
+PLACE_MAX = 120
 
 
 def job_from_yaml(path: Path) -> Job:
@@ -44,8 +39,9 @@ def job_from_yaml(path: Path) -> Job:
     They are relative to the folder of the file. Raises `Error` with slug `job-file-unreadable` or
     `job-invalid`.
     """
+    job = job_as_written(path)
     folder = path.resolve().parent
-    return with_places(located(job_as_written(path), folder), folder)
+    return with_places(located(job, folder), folder)
 
 
 def job_as_written(path: Path) -> Job:
@@ -53,12 +49,21 @@ def job_as_written(path: Path) -> Job:
 
     Raises `Error` with slug `job-file-unreadable` or `job-invalid`.
     """
-    text = _read(path)
     try:
-        data, lines, duplicates = _parse(text)
-    except NotAMappingError as exc:
-        raise _unreadable(path, f"it is not a YAML mapping: {exc}") from None
-    return _build(data, where=str(path), lines=lines, known=duplicates)
+        text = reading.file_text(path)
+    except reading.UnreadableError as exc:
+        raise _unreadable(str(path), str(exc)) from None
+    return job_from_text(text, where=str(path))
+
+
+def job_from_text(text: str, *, where: str) -> Job:
+    """The job that YAML describes; paths stay as they are. Raises `Error` with slug
+    `job-file-unreadable` or `job-invalid`."""
+    try:
+        data, lines, problems = reading.mapping(text)
+    except reading.UnreadableError as exc:
+        raise _unreadable(where, str(exc)) from None
+    return _build(data, where=where, lines=lines, known=problems)
 
 
 def job_from_dict(data: Mapping[str, Any], *, where: str) -> Job:
@@ -119,100 +124,101 @@ def as_given(job: Job) -> str:
     return _yaml({key: value for key, value in said.items() if value not in (None, [], {})})
 
 
+class _Dumper(yaml.SafeDumper):
+    """Quotes what our reader would not take for the same text, beside what YAML 1.1 makes quote."""
+
+
+def _quoted_if_unsure(dumper: _Dumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=_style(text))
+
+
+def _style(text: str) -> str | None:
+    if visible(text) != text:
+        return '"'  # with escapes: other quotes would make a space of a NEL
+    try:
+        return None if reading.plain_value(text) == text else "'"
+    except reading.UnsureError:
+        return "'"
+
+
+_Dumper.add_representer(str, _quoted_if_unsure)
+
+
 def _yaml(data: Mapping[str, Any]) -> str:
-    return yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
-
-
-# ── reading ───────────────────────────────────────────────────────────────────────────────────
-
-
-def _read(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            raw = file.read(FILE_BYTES_MAX + 1)
-    except OSError as exc:
-        raise _unreadable(path, exc.strerror or str(exc)) from None
-    if len(raw) > FILE_BYTES_MAX:
-        raise _unreadable(path, f"it is larger than {FILE_BYTES_MAX} bytes")
-    try:
-        return raw.decode("utf-8-sig")
-    except UnicodeDecodeError as exc:
-        raise _unreadable(path, f"it is not UTF-8 text (byte {exc.start})") from None
-
-
-def _unreadable(path: Path, why: str) -> Error:
-    return Error(
-        "job-file-unreadable",
-        f"cannot read the job file {path}",
-        why=why,
-        help="`holdfast schema` shows what a job file may hold",
-    )
-
-
-def _parse(text: str) -> tuple[Mapping[str, Any], dict[Place, int], list[Problem]]:
-    """The data, the line of every place, and the duplicate keys."""
-    loader = yaml.SafeLoader(text)
-    try:
-        node = loader.get_single_node()
-        if not isinstance(node, yaml.MappingNode):
-            raise NotAMappingError("`key: value` lines are expected at the top")
-        places = list(_walk(node, (), set()))
-        return loader.construct_document(node), dict(places), _duplicates(places)
-    except yaml.MarkedYAMLError as exc:
-        mark = exc.problem_mark
-        place = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
-        raise NotAMappingError(f"{exc.problem}{place}") from None
-    except (yaml.YAMLError, ValueError) as exc:
-        raise NotAMappingError(str(exc)) from None
-    except RecursionError:
-        raise NotAMappingError("it is nested too deeply") from None
-    finally:
-        loader.dispose()
-
-
-def _walk(node: yaml.Node, place: Place, seen: set[int]) -> Iterator[tuple[Place, int]]:
-    """Every key and item below `node` with its line; what an alias repeats is walked once."""
-    if id(node) in seen:
-        return
-    seen.add(id(node))
-    for step, at, value in _children(node):
-        yield (*place, step), at.start_mark.line + 1
-        yield from _walk(value, (*place, step), seen)
-
-
-def _children(node: yaml.Node) -> list[tuple[str | int, yaml.Node, yaml.Node]]:
-    if isinstance(node, yaml.MappingNode):
-        return [(str(key.value), key, value) for key, value in node.value]
-    if isinstance(node, yaml.SequenceNode):
-        return [(index, value, value) for index, value in enumerate(node.value)]
-    return []
-
-
-def _duplicates(places: list[tuple[Place, int]]) -> list[Problem]:
-    first: dict[Place, int] = {}
-    found = []
-    for place, line in places:
-        earlier = first.setdefault(place, line)
-        if earlier != line:
-            found.append(Problem(place, f"given twice, first in line {earlier}; keep one"))
-    return found
+    return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
 
 
 # ── checking ──────────────────────────────────────────────────────────────────────────────────
 
 
+def _unreadable(where: str, why: str) -> Error:
+    return Error(
+        "job-file-unreadable",
+        f"cannot read the job file {where}",
+        why=why,
+        help="`holdfast schema` shows what a job file may hold",
+    )
+
+
 def _build(
     data: Mapping[str, Any], *, where: str, lines: Mapping[Place, int], known: list[Problem]
 ) -> Job:
-    problems = list(known)
+    problems = [*known, *unfit(data)]
+    if any(len(problem.place) > reading.DEPTH_MAX for problem in problems):
+        raise _invalid(problems, where, lines)  # no data for a recursive validator
     try:
         job = Job.model_validate(data)
     except ValidationError as exc:
-        problems += _merged(_problem(found, data) for found in exc.errors(include_url=False))
+        told = {problem.place for problem in problems}
+        found = _merged(exc.errors(include_url=False), data, lines)
+        problems += [problem for problem in found if problem.place not in told]
         problems += _program(problems, data)
     if problems:
-        raise _invalid(sorted(problems, key=lambda p: lines.get(p.place, 0)), where, lines)
+        raise _invalid(problems, where, lines)
     return job
+
+
+def unfit(value: object, place: Place = ()) -> Iterator[Problem]:
+    """What no program can be given and no JSON can hold, wherever it stands."""
+    match value:
+        case _ if len(place) > reading.DEPTH_MAX:
+            yield Problem(place, f"is nested deeper than {reading.DEPTH_MAX} levels")
+        case str():
+            yield from (Problem(place, what) for what in _unfit_text(value))
+        case bool() | None:
+            pass
+        case int():
+            if not -WHOLE_MAX <= value <= WHOLE_MAX:
+                yield Problem(place, "is too large a number")
+        case float():
+            if not math.isfinite(value):
+                yield Problem(place, "must be a finite number")
+        case Mapping():
+            for key, inner in value.items():
+                yield from (Problem((*place, str(key)), f"its name {w}") for w in _unfit_key(key))
+                yield from unfit(inner, (*place, str(key)))
+        case list() | tuple():
+            for index, inner in enumerate(value):
+                yield from unfit(inner, (*place, index))
+        case _:
+            yield Problem(place, f"must be plain data, not {type(value).__name__}")
+
+
+def _unfit_key(key: object) -> list[str]:
+    return _unfit_text(key) if isinstance(key, str) else ["must be text"]
+
+
+def _unfit_text(text: str) -> list[str]:
+    if "\0" in text:
+        return ["holds a NUL character, which ends every text of the operating system"]
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        return ["is not valid Unicode: it holds half of a surrogate pair, or bytes that are not "
+                "UTF-8"]  # fmt: skip
+    if size > TEXT_BYTES_MAX:
+        return [f"has {size:,} bytes; Linux takes at most {TEXT_BYTES_MAX:,} as one argument"]
+    return []
 
 
 def _program(problems: list[Problem], data: Mapping[str, Any]) -> list[Problem]:
@@ -224,8 +230,11 @@ def _program(problems: list[Problem], data: Mapping[str, Any]) -> list[Problem]:
 
 
 def _invalid(problems: list[Problem], where: str, lines: Mapping[Place, int]) -> Error:
-    count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
-    told = [_told(p, lines) for p in problems]
+    count = "1 problem" if len(problems) == 1 else f"{len(problems):,} problems"
+    in_order = sorted(problems, key=lambda problem: lines.get(problem.place, 0))
+    told = [_told(problem, lines) for problem in in_order[:PROBLEMS_MAX]]
+    if len(problems) > PROBLEMS_MAX:
+        told.append(f"and {len(problems) - PROBLEMS_MAX:,} more")
     return Error(
         "job-invalid",
         f"{where}: {count} in the job description",
@@ -237,7 +246,8 @@ def _invalid(problems: list[Problem], where: str, lines: Mapping[Place, int]) ->
 def _told(problem: Problem, lines: Mapping[Place, int]) -> str:
     line = lines.get(problem.place)
     at = f" (line {line})" if line else ""
-    return f"{dotted(problem.place)}{at}: {problem.what}"
+    place = dotted(problem.place).replace("\n", "\\n")
+    return f"{clipped(place, PLACE_MAX)}{at}: {problem.what}"
 
 
 def dotted(place: Place) -> str:
@@ -246,24 +256,26 @@ def dotted(place: Place) -> str:
     return text.removeprefix(".") or "job"
 
 
-def _merged(problems: Iterable[Problem]) -> list[Problem]:
-    """One problem per place: the branches of a choice are joined by "or"."""
-    by_place: dict[Place, list[str]] = {}
-    for problem in problems:
-        found = by_place.setdefault(problem.place, [])
-        if problem.what not in found:
-            found.append(problem.what)
-    return [Problem(place, _either(whats)) for place, whats in by_place.items()]
+def _merged(
+    errors: Iterable[ErrorDetails], data: Mapping[str, Any], lines: Mapping[Place, int]
+) -> list[Problem]:
+    """One problem per place, in order: the branches of a choice are joined by "or". Of more than
+    can be told only the places are known."""
+    by_place: dict[Place, list[ErrorDetails]] = {}
+    for error in errors:
+        place = _real_place(error["loc"], data, ends_outside=error["type"] == "missing")
+        by_place.setdefault(place, []).append(error)
+    places = sorted(by_place, key=lambda place: lines.get(place, 0))
+    told = [
+        Problem(place, _either(list(dict.fromkeys(_in_words(e, place) for e in by_place[place]))))
+        for place in places[:PROBLEMS_MAX]
+    ]
+    return told + [Problem(place, "") for place in places[PROBLEMS_MAX:]]
 
 
 def _either(whats: list[str]) -> str:
     first, *others = whats
     return " or ".join([first, *(w.removeprefix("must be ") for w in others)])
-
-
-def _problem(found: ErrorDetails, data: Mapping[str, Any]) -> Problem:
-    place = _real_place(found["loc"], data, ends_outside=found["type"] == "missing")
-    return Problem(place, _in_words(found, place))
 
 
 def _real_place(loc: Place, data: object, *, ends_outside: bool) -> Place:
@@ -287,6 +299,8 @@ def _in_words(found: ErrorDetails, place: Place) -> str:
             return _unknown_key(place)
         case "missing":
             return "is required"
+        case "string_pattern_mismatch" if place[:1] == ("env",):
+            return "a variable's name is printable ASCII without `=`, 255 characters at most"
         case "string_type":
             return f"must be text; write it in quotes: {_quoted(found['input'])}"
         case "string_pattern_mismatch" if place == ("name",):
@@ -301,7 +315,7 @@ def _in_words(found: ErrorDetails, place: Place) -> str:
             return "must be a list"
         case _:
             message = found["msg"].removeprefix("Value error, ")
-            return message.replace("Input should be", "must be")
+            return re.sub("^(Input|String|Value) should", "must", message)
 
 
 def _quoted(value: object) -> str:
@@ -310,7 +324,7 @@ def _quoted(value: object) -> str:
 
 
 def _unknown_key(place: Place) -> str:
-    key, siblings = str(place[-1]), _keys_beside(place)
+    key, siblings = str(place[-1])[:PLACE_MAX], _keys_beside(place)
     close = difflib.get_close_matches(key, siblings, n=1)
     hint = f"did you mean {close[0]}?" if close else f"known here: {', '.join(siblings)}"
     return f"unknown key; {hint}"

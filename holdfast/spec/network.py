@@ -4,19 +4,19 @@ from typing import Literal
 
 from pydantic import Field
 
-from holdfast.spec.section import Section, Variable
+from holdfast.spec.section import Section, Variable, Whole
 
 
 class Ports(Section):
     """Ports that workers and agents listen on; they matter where pods share the host's network."""
 
-    rendezvous: int = Field(default=29400, ge=1024, le=65535)
+    rendezvous: Whole = Field(default=29400, ge=1024, le=65535)
     """Rendezvous of torchrun, or the coordinator of another framework, in plain mode."""
-    agent: int = Field(default=7070, ge=1024, le=65535)
+    agent: Whole = Field(default=7070, ge=1024, le=65535)
     """Health and metrics of an agent."""
-    stores: int = Field(default=29500, ge=1024, le=65000)
+    stores: Whole = Field(default=29500, ge=1024, le=65000)
     """First of the ports for the rendezvous stores of attempts."""
-    storage: int = Field(default=7073, ge=1024, le=65535)
+    storage: Whole = Field(default=7073, ge=1024, le=65535)
     """Copies of snapshots between nodes."""
 
 
@@ -33,9 +33,9 @@ class Network(Section):
     """Variables that override or add to those of the profile."""
     rdma_resource: str | None = Field(default=None, pattern=r"^[a-z0-9.-]+/[A-Za-z0-9._-]+$")
     """Counted resource of the RDMA device plugin, as in `rdma/hca_shared_devices_a`."""
-    rdma_count: int = Field(default=1, ge=1, le=64)
+    rdma_count: Whole = Field(default=1, ge=1, le=64)
     """How many of them."""
-    efa_count: int = Field(default=0, ge=0, le=64)
+    efa_count: Whole = Field(default=0, ge=0, le=64)
     """EFA interfaces (`vpc.amazonaws.com/efa`) of a node; needed with profile `efa`."""
     tcpx_image: str | None = Field(default=None, min_length=1)
     """Image of the receive-data-path manager that profile `gke-tcpx` runs beside the workers."""

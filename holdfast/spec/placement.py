@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from holdfast.spec.section import LongSeconds, Object, Raw, Section
+from holdfast.spec.section import LongSeconds, Object, Raw, Section, Whole
 
 
 class Spread(Section):
@@ -12,7 +12,7 @@ class Spread(Section):
 
     key: str = Field(min_length=1)
     """Label of the machines, as in `topology.kubernetes.io/zone`."""
-    max_skew: int = Field(default=1, ge=1)
+    max_skew: Whole = Field(default=1, ge=1)
     """Largest difference between two values."""
     required: bool = False
     """Rather wait than break it."""

@@ -4,7 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from holdfast.spec.section import Folder, Label, Object, Quantity, Section, Variable
+from holdfast.spec.section import Folder, Label, Object, Quantity, Section, Variable, Whole
 
 
 class Image(Section):
@@ -58,7 +58,7 @@ class Claim(Section):
     """A ResourceClaimTemplate that exists. Otherwise one is made from the next two keys."""
     device_class: Object | None = None
     """DeviceClass, as in `gpu.nvidia.com`."""
-    count: int = Field(default=1, ge=1, le=1024)
+    count: Whole = Field(default=1, ge=1, le=1024)
     """Devices of that class for each node."""
 
     @model_validator(mode="after")
@@ -71,7 +71,7 @@ class Claim(Section):
 class Resources(Section):
     """What each node asks for. A node is one pod; several small nodes may share a machine."""
 
-    gpus: int = Field(default=0, ge=0, le=1024)
+    gpus: Whole = Field(default=0, ge=0, le=1024)
     """GPUs of a node."""
     gpu_resource: str = Field(default="nvidia.com/gpu", pattern=r"^[a-z0-9.-]+/[A-Za-z0-9._-]+$")
     """Name under which they are counted: `nvidia.com/mig-3g.40gb`, `nvidia.com/gpu.shared`,

@@ -4,7 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from holdfast.spec.section import Folder, Label, Object, Quantity, Section
+from holdfast.spec.section import Folder, Label, Object, Quantity, Section, Whole
 
 
 class Download(Section):
@@ -49,8 +49,8 @@ class Dataset(Section):
 
 
 Place = Annotated[str, Field(min_length=1, pattern=r"^[^:]+$")]  # a folder
-Every = Annotated[int, Field(ge=1, le=604_800)] | Literal["auto"]  # seconds
-Rate = Annotated[int, Field(ge=1 << 20)]  # bytes per second
+Every = Annotated[Whole, Field(ge=1, le=604_800)] | Literal["auto"]  # seconds
+Rate = Annotated[Whole, Field(ge=1 << 20)]  # bytes per second
 
 
 class LocalTier(Section):
@@ -67,7 +67,7 @@ class LocalTier(Section):
     """Size of that volume."""
     every_s: Every = "auto"
     """Time between two checkpoints. `auto`: by what they cost and how often nodes fail."""
-    keep: int = Field(default=2, ge=1, le=1000)
+    keep: Whole = Field(default=2, ge=1, le=1000)
     """Newest checkpoints that are kept; of older ones fewer and fewer."""
     max_bytes_per_s: Rate | None = None
     """Most bandwidth of each node that saving may take."""
@@ -100,7 +100,7 @@ class SharedTier(Section):
     """Class of the VolumeSnapshot that is taken when asked for; part of the manifests, once."""
     every_s: Every = "auto"
     """Time between two checkpoints. `auto`: by what they cost and how often nodes fail."""
-    keep: int = Field(default=3, ge=1, le=1000)
+    keep: Whole = Field(default=3, ge=1, le=1000)
     """Newest checkpoints that are kept; of older ones fewer and fewer."""
     max_bytes_per_s: Rate | None = None
     """Most bandwidth of each node that saving may take."""
@@ -129,9 +129,9 @@ class ArchiveTier(Section):
     """Address of the store, for MinIO and others."""
     every_s: Every = "auto"
     """Time between two checkpoints. `auto`: by what they cost and how often nodes fail."""
-    golden_every_steps: int | None = Field(default=None, ge=1)
+    golden_every_steps: Whole | None = Field(default=None, ge=1)
     """Besides, a checkpoint at each multiple of this many steps."""
-    keep: int = Field(default=3, ge=1, le=1000)
+    keep: Whole = Field(default=3, ge=1, le=1000)
     """Newest checkpoints that are kept; of older ones fewer and fewer."""
     max_bytes_per_s: Rate | None = None
     """Most bandwidth of each node that saving may take."""

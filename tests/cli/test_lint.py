@@ -88,8 +88,8 @@ def test_a_list_is_its_items() -> None:
         ("", "it holds no objects"),
         ("# nothing\n---\n", "it holds no objects"),
         ("just words", "is not a mapping"),
-        ("kind: Pod\nkind: Job\n", "the key 'kind' is given twice (line 2, column 1)"),
-        ("a: !!python/object:os.system {}", "could not determine a constructor"),
+        ("kind: Pod\nkind: Job\n", "the key 'kind' (line 2): given twice, first in line 1"),
+        ("a: !!python/object:os.system {}", "python/object:os.system' is not supported"),
         ("\x00", "it is not YAML"),
     ],
 )

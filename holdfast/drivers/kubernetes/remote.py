@@ -8,10 +8,8 @@ first record they are all there is to tell.
 import time
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 import msgspec
-import yaml
 
 from holdfast.drivers.kubernetes.cluster import (
     CONFIG_MAPS,
@@ -28,7 +26,8 @@ from holdfast.drivers.kubernetes.record import Recorded, recorded
 from holdfast.drivers.kubernetes.roster import TRAINS
 from holdfast.drivers.kubernetes.submit_refusals import About, refused
 from holdfast.errors import Error
-from holdfast.spec import Job, job_from_dict
+from holdfast.spec import Job
+from holdfast.spec.load import job_from_text
 from holdfast.status import JobStatus
 
 OURS = f"{MANAGED_BY}=holdfast,{JOB}"
@@ -110,8 +109,7 @@ async def _kept(cluster: Cluster, name: str) -> bool:
 
 def job_of(file: Body) -> Job:
     """The job in its ConfigMap."""
-    data: Any = yaml.safe_load(file["data"]["job.yaml"])
-    return job_from_dict(data, where=f"ConfigMap {file['metadata']['name']}")
+    return job_from_text(file["data"]["job.yaml"], where=f"ConfigMap {file['metadata']['name']}")
 
 
 def _created(body: Body) -> float:

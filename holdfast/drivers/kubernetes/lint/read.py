@@ -10,24 +10,12 @@ from typing import Any
 import yaml
 
 from holdfast.drivers.kubernetes.manifests.request import Body
-from holdfast.errors import Error
+from holdfast.errors import Error, shown
+from holdfast.spec import reading
 
-_Fast: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, where it is built
-
-
-class _Loader(_Fast):  # type: ignore[misc]
-    """The safe loader, which also refuses keys given twice."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[str] = set()
-        for key, _ in node.value:
-            if key.tag != "tag:yaml.org,2002:merge" and key.value in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {key.value!r} is given twice", key.start_mark
-                )
-            seen.add(str(key.value))
-        found: dict[Any, Any] = super().construct_mapping(node, deep)
-        return found
+VALUES_MAX = 2_000_000
+_OLD = yaml.SafeLoader("")  # YAML 1.1, as kubectl reads it: `0400` is octal, `yes` is true
+_TEXT = frozenset(f"tag:yaml.org,2002:{kind}" for kind in ("timestamp", "value", "merge"))
 
 
 def manifests(text: str, where: str) -> list[Body]:
@@ -36,17 +24,31 @@ def manifests(text: str, where: str) -> list[Body]:
     Raises `Error` with slug `manifest-unreadable`.
     """
     try:
-        documents = list(yaml.load_all(text, Loader=_Loader))
-    except yaml.MarkedYAMLError as exc:
-        mark = exc.problem_mark
-        place = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
-        raise unreadable(where, f"it is not YAML: {exc.problem}{place}") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as exc:
+        documents = [_sound(read) for read in reading.documents(text, _plain, VALUES_MAX)]
+    except reading.UnreadableError as exc:
         raise unreadable(where, f"it is not YAML: {exc}") from None
     found = [body for document in documents for body in _objects(document, where)]
     if not found:
         raise unreadable(where, "it holds no objects")
     return found
+
+
+def _sound(read: reading.Read) -> Any:
+    for place, what in read.problems:
+        at = f" (line {read.lines[place]})" if place in read.lines else ""
+        raise reading.UnreadableError(f"the key {shown(place[-1])}{at}: {what}")
+    return read.data
+
+
+def _plain(text: str) -> Any:
+    """What an unquoted word is to kubectl, which knows no numbers in base 60 and no dates."""
+    tag = _OLD.resolve(yaml.ScalarNode, text, (True, False))  # type: ignore[no-untyped-call]
+    if tag in _TEXT or ":" in text:
+        return text
+    try:
+        return yaml.SafeLoader.yaml_constructors[tag](_OLD, yaml.ScalarNode(tag, text))
+    except ValueError as exc:  # a number of thousands of digits
+        raise reading.UnsureError(str(exc)) from None
 
 
 def _objects(document: object, where: str) -> Iterator[Body]:

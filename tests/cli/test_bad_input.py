@@ -1,0 +1,219 @@
+"""Whatever is given to a command: an answer or a clear error, a documented exit status, and nothing
+left behind. Never a traceback, a wait without end, or characters that a terminal obeys."""
+
+import contextlib
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from holdfast.cli import main, output
+from holdfast.errors import UNSEEN, Error, ExitStatus, clipped, shown, visible
+
+JOB = "name: a\nscript: train.py\n"
+
+
+class Said(NamedTuple):
+    """What a command answered."""
+
+    status: int
+    out: str
+    err: str
+
+
+@pytest.fixture(autouse=True, scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with some files that are no good; home is in it."""
+    folder = tmp_path_factory.mktemp("bad")
+    (folder / "train.py").write_text("")
+    (folder / "good.yaml").write_text(JOB)
+    (folder / "cycle.yaml").write_text(f"{JOB}overlay: &a [*a]\n")
+    (folder / "bytes.yaml").write_bytes(b"\xff\x00\x1b")
+    (folder / "escape.yaml").write_text(f'{JOB}"\\e[31mx": 1\n')
+    (folder / "loop.yaml").symlink_to("loop.yaml")
+    (folder / "loop.py").symlink_to("loop.py")
+    os.mkfifo(folder / "pipe.yaml")
+    os.mkfifo(folder / "pipe.py")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOLDFAST_HOME", str(folder / "home"))
+        patch.chdir(folder)
+        yield folder
+
+
+def holdfast(*words: str) -> Said:
+    output._json_wanted = False
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        status = main(words)
+    output._json_wanted = False
+    return Said(status, out.getvalue(), err.getvalue())
+
+
+def refused(*words: str) -> str:
+    said = holdfast(*words)
+    assert said.status == ExitStatus.USAGE, said
+    assert said.err.startswith("error[")
+    assert not Path("home").exists()
+    return said.err
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("run", "train.py", "\udcff"), "argument 3 is not UTF-8 text: '\\udcff'"),
+        (("run", "--env", "A=\udcff", "train.py"), "argument 3 is not UTF-8 text"),
+        (("run", "--env", "A\nB=1", "train.py"), "env.A\\nB: a variable's name is printable"),
+        (("run", "--env", "A=" + "x" * 140_000, "train.py"), "Linux takes at most"),
+        (("run", "train.py", "x" * 140_000), "args[0]: has 140,000 bytes"),
+        (("run", "--nnodes", "３", "train.py"), "--nnodes ３ is not possible"),
+        (("run", "--nnodes", "1" * 5000, "train.py"), "is not possible"),
+        (("run", "--nproc-per-node", "1" * 5000, "train.py"), "is not possible"),
+        (("run", "--nnodes", "1" * 18, "train.py"), "nodes.count: must be less than or equal"),
+        (("run", "--spares", "-1", "train.py"), "nodes.spares: must be greater than or equal to 0"),
+        (("run", "--shutdown-timeout", "nan", "train.py"), "must be a finite number"),
+        (("run", ""), "script: must have at least 1 character"),
+        (("run", "."), "it is a folder"),
+        (("run", "/dev/zero"), "it is not a regular file"),
+        (("run", "pipe.py"), "it is not a regular file"),
+        (("run", "loop.py"), "Too many levels of symbolic links"),
+        (("run", "x" * 5000 + ".py"), "File name too long"),
+        (("run", "--workdir", "x" * 5000, "train.py"), "File name too long"),
+        (("run", "cycle.yaml"), "repeats what it is a part of"),
+        (("validate", "loop.yaml"), "Too many levels of symbolic links"),
+        (("validate", "pipe.yaml"), "lines are expected"),
+        (("validate", "/dev/zero"), "it is larger than"),
+        (("validate", "escape.yaml"), "\\x1b[31mx (line 3): unknown key"),
+        (("validate", "x" * 5000), "characters ..."),
+        (("validate", "a\0b"), "embedded null byte"),
+        (("lint", "pipe.yaml"), "it holds no objects"),
+        (("lint", "cycle.yaml"), "repeats what it is a part of"),
+        (("lint", "bytes.yaml"), "not UTF-8"),
+        (("simulate", "cycle.yaml"), "repeats what it is a part of"),
+        (("simulate", "loop.yaml"), "Too many levels of symbolic links"),
+        (("simulate", "x" * 5000), "there is no scenario"),
+        (("simulate", "spot-256", "--set", "days=&a [*a]"), "repeats what it is a part of"),
+        (("simulate", "spot-256", "--set", "nodes=!!bool maybe"), "is not supported"),
+        (("simulate", "spot-256", "--set", "nodes=010"), "YAML 1.1 and 1.2 differ"),
+        (("simulate", "spot-256", "--set", "nodes=true"), "nodes: must be a valid integer"),
+        (("simulate", "spot-256", "--set", 'failures.mix="a\\0"'), "embedded null byte"),
+        (("simulate", "spot-256", "--set", f"failures.mix={'x' * 5000}"), "File name too long"),
+        (("simulate", "spot-256", "--sweep", "spares=５..６"), "varies nothing"),
+        (("\x1b[31mfoo",), "no such command '\\x1b[31mfoo'"),
+        (("status", "--\x1b[31m"), "no such option: --\\x1b[31m"),
+        (("status", "--" + "x" * 100_000), "characters ..."),
+    ],
+)
+def test_bad_input_is_a_usage_error_that_shows_it_safely(words: Sequence[str], told: str) -> None:
+    said = refused(*words)
+    assert told in said
+    assert not UNSEEN.search(said)
+    assert len(said) < 8000
+
+
+def test_a_usage_error_comes_as_json_too_where_that_is_asked_for() -> None:
+    for words in (["status", "--json", "--x"], ["validate", "--json", "\udcff"]):
+        error = json.loads(holdfast(*words).out)["error"]
+        assert (error["slug"], error["exit_status"]) == ("usage", 2)
+
+
+def test_bytes_that_are_no_text_and_closed_streams_end_no_command_in_a_traceback(
+    folder: Path,
+) -> None:
+    """As a process: what Python makes of raw arguments, and of `>&-`."""
+    script = f"""
+        h() {{ {sys.executable} -m holdfast.cli "$@"; echo "status $?" >&3; }}
+        h run train.py $'\\xff' 3>&1 2>&1
+        HOLDFAST_HOME=$'/tmp/\\xff' h list 3>&1 2>&1
+        h list --json 3>&2 2>&1 >&-
+        h explain no-such-slug 3>&1 >/dev/null 2>&-
+    """
+    run = subprocess.run(
+        ["bash", "-c", script], cwd=folder, capture_output=True, text=True, timeout=120
+    )
+    said = run.stdout + run.stderr
+    assert "Traceback" not in said
+    assert "argument 3 is not UTF-8 text: '\\udcff'" in said
+    assert "HOLDFAST_HOME is not UTF-8 text: '/tmp/\\udcff'" in said
+    assert [line for line in said.split("\n") if line.startswith("status")] == [
+        "status 2", "status 2", "status 4", "status 0",
+    ]  # fmt: skip
+
+
+# ── what is printed ───────────────────────────────────────────────────────────────────────────
+
+
+class Terminal(io.StringIO):
+    """A stream that claims to be a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_what_a_terminal_obeys_is_shown_and_not_obeyed(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert visible("a\x1b]0;x\x07\r\x9b\u202e\udcff\tb\nc\u00e9") == (
+        "a\\x1b]0;x\\x07\\r\\x9b\\u202e\\udcff\tb\nc\u00e9"
+    )
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    for stream in (Terminal(), io.StringIO()):
+        monkeypatch.setattr(sys, "stdout", stream)
+        output.result(f"{output.styled('ours', 'red')} \x1b[2Jtheirs")
+        styled = "\x1b[31mours\x1b[0m" if stream.isatty() else "ours"
+        assert stream.getvalue() == f"{styled} \\x1b[2Jtheirs\n"
+
+
+def test_an_error_is_kept_to_a_length_however_long_what_it_quotes() -> None:
+    error = Error("usage", "x" * 10**6 + "\n", why="y" * 10**6, help="z" * 10**6)
+    assert len(str(error)) < 8000
+    assert "1,000,002 characters" in error.what
+    again = Error("usage", error.what, why=error.why, help=error.help)
+    assert str(again) == str(error)
+    assert clipped("short", 10) == "short"
+    assert shown("\x1b" * 100).startswith("'\\x1b")
+    assert len(shown("x" * 1000)) == 80
+
+
+# ── fuzz ──────────────────────────────────────────────────────────────────────────────────────
+
+VERBS = (
+    "run", "list", "status", "logs", "why", "incidents", "goodput", "stop", "resume", "nodes",
+    "validate", "render", "lint", "explain", "schema", "version", "",
+)  # fmt: skip
+WORDS = st.sampled_from(
+    (
+        "none.py", "good.yaml", "cycle.yaml", "bytes.yaml", "escape.yaml", "loop.yaml", "pipe.yaml",
+        "none.yaml", ".", "/dev/null", "/dev/zero", "--json", "--engine", "pods", "--mode", "plain",
+        "--nnodes", "1:2", "0", "-1", "３", "1e9", "nan", "9" * 400, "--spares", "--env", "A=B",
+        "=", "--name", "--", "-", "--rank", "--attempt", "--incident", "--help", "--workdir",
+        "--max-restarts", "--kubernetes-version", "1.2.3", "--namespace", "\x1b[2J", "\udcff",
+        "x" * 5000, "-m", "--no-python", "--from", "--terminal", "--rdzv-endpoint", "usage",
+    )
+) | st.text(max_size=6)  # fmt: skip
+
+
+@settings(
+    derandomize=True,
+    database=None,
+    deadline=None,
+    max_examples=60,
+    suppress_health_check=list(HealthCheck),
+)
+@given(st.sampled_from(VERBS), st.lists(WORDS, max_size=5))
+def test_any_command_line_is_answered(verb: str, words: list[str]) -> None:
+    if verb == "run":
+        words = [*words, "--name", "A B", "none.py"]  # whatever else, nothing may start
+    said = holdfast(verb, *words)
+    assert said.status in list(ExitStatus)
+    assert not UNSEEN.search(said.err)
+    assert len(said.err) < 20_000
+    if said.status != ExitStatus.OK:
+        assert "error[" in said.err
+    assert not Path("home").exists()
