@@ -30,6 +30,7 @@ VERSION = 2
 UNSEALED = 1  # the format before it, whose lines have no checksums: it is still read
 STATE_EVERY = 2_000  # entries between two snapshots of the state
 RESERVE_BYTES = 1 << 20
+HEADER_MAX_BYTES = 4 << 20
 LINE_MAX_BYTES = 64 << 20  # several times what the largest job needs
 STATE_MAX_BYTES = 512 << 20
 
@@ -272,7 +273,7 @@ def _checksum(line: bytes, before: Mark, *, sealed: bool) -> int | None:
 
 
 def _first(file: BinaryIO, path: Path) -> tuple[Header, Mark]:
-    line = file.readline(LINE_MAX_BYTES)
+    line = file.readline(HEADER_MAX_BYTES)
     try:
         fields = msgspec.json.decode(line)
         version = fields["journal"]
@@ -319,7 +320,7 @@ def _damaged(path: Path, before: Mark, line: bytes, *, last: bool) -> Error:
 
 
 def _corrupt(path: Path, seq: int, at: int, why: str) -> Error:
-    sound = f"; the {seq} lines before it are sound" if seq else ""
+    sound = "; all before it is sound" if seq else ""
     return Error(
         "journal-corrupt",
         f"{path}, line {seq + 1}, at byte {at}",
