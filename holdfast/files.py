@@ -14,6 +14,10 @@ from typing import BinaryIO
 from holdfast.errors import Error
 
 SMALL_BYTES = 16 << 20  # what is one document is never larger
+_PATHS = {
+    errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ENOENT, errno.EEXIST,
+    errno.ENOTEMPTY, errno.EINVAL, errno.EFBIG, errno.ENXIO,
+}  # fmt: skip
 
 
 def open_plain(path: Path) -> BinaryIO:
@@ -64,35 +68,28 @@ def _kind(mode: int) -> str:
 
 # ── the system's errors ───────────────────────────────────────────────────────────────────────
 
-_FULL = "df -h PATH; df -i PATH   (HOLDFAST_HOME can be a folder on another disk)"
-_DENIED = "ls -ld PATH   (HOLDFAST_HOME can be a folder of your own)"
-_PATH = "ls -l PATH   (HOLDFAST_HOME can be another folder)"
-_OPEN = "ulimit -n   (and raise it: ulimit -n 65536)"
-_DISK = "dmesg | tail   (the disk, or the server behind it, has a fault)"
-_OTHER = "holdfast doctor"
-
-_STORIES: dict[int, tuple[str, str]] = {
-    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), ("disk-full", _FULL)),
-    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), ("home-unwritable", _DENIED)),
-    **dict.fromkeys(
-        (errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ENOENT, errno.EEXIST,
-         errno.ENOTEMPTY, errno.EINVAL, errno.EFBIG, errno.ENXIO), ("path-unusable", _PATH),
-    ),
-    **dict.fromkeys((errno.EMFILE, errno.ENFILE), ("too-many-open-files", _OPEN)),
-    **dict.fromkeys((errno.EIO, errno.ESTALE, errno.EUCLEAN), ("disk-failing", _DISK)),
-}  # fmt: skip
-
 
 def unusable(error: OSError, what: str = "") -> Error:
     """The error to show for one of the operating system: its own words, and what helps."""
-    slug, help_ = _STORIES.get(error.errno or 0, ("system-error", _OTHER))
     path = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else ""
     why = error.strerror or str(error) or type(error).__name__
-    if path and what:
-        why = f"{why}: {path}"
-    return Error(
-        slug,
-        what or (f"cannot use {path}" if path else "the operating system refused"),
-        why=why,
-        help=help_.replace("PATH", shlex.quote(path) if path else '"$HOLDFAST_HOME"'),
-    )
+    why = f"{why}: {path}" if path and what else why
+    what = what or (f"cannot use {path}" if path else "the operating system refused")
+    there = shlex.quote(path) if path else '"${HOLDFAST_HOME:-$HOME/.holdfast}"'
+    home = "HOLDFAST_HOME can be a folder"
+    match error.errno:
+        case errno.ENOSPC | errno.EDQUOT:
+            room = f"df -h {there}; df -i {there}   ({home} on another disk)"
+            return Error("disk-full", what, why=why, help=room)
+        case errno.EACCES | errno.EPERM | errno.EROFS:
+            mode = f"ls -ld {there}   ({home} of your own)"
+            return Error("home-unwritable", what, why=why, help=mode)
+        case errno.EMFILE | errno.ENFILE:
+            return Error("too-many-open-files", what, why=why, help="ulimit -n 65536")
+        case errno.EIO | errno.ESTALE | errno.EUCLEAN:
+            return Error("disk-failing", what, why=why, help="dmesg | tail")
+        case number if number in _PATHS:
+            kind = f"ls -ld {there}   ({home} elsewhere)"
+            return Error("path-unusable", what, why=why, help=kind)
+        case _:
+            return Error("system-error", what, why=why, help="holdfast doctor")

@@ -98,11 +98,13 @@ def replayed(folder: Path, content: bytes, saved: bytes | None) -> bytes | None:
     try:
         controller, book = replay(path, LIMITS, lambda _: None)
     except Error as error:
-        assert error.slug in ("journal-corrupt", "journal-version")
-        assert path.read_bytes() == content, "what is refused is left as it is"
-        return None
-    book.close()
-    return _state(controller)
+        refused = error.slug
+    else:
+        book.close()
+        return _state(controller)
+    assert refused in ("journal-corrupt", "journal-version")
+    assert path.read_bytes() == content, "what is refused is left as it is"
+    return None
 
 
 def flipped(content: bytes, bit: int) -> bytes:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+
 from holdfast import journal
 from holdfast.actions import AnyAction, Entry
 from holdfast.controller import Controller, Limits

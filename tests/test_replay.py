@@ -115,7 +115,7 @@ def test_a_journal_of_another_attempt_than_would_be_ordered_is_not_driven_on(
     path = tmp_path / "journal.jsonl"
     write(path, EVENTS)
     content = path.read_bytes()
-    with pytest.raises(Error, match="entry 1 .* AskNodes 2, where AskNodes 1") as raised:
+    with pytest.raises(Error, match=r"entry 1 .* AskNodes 2, where AskNodes 1") as raised:
         replay(path, Limits(node_count=2))
     assert raised.value.slug == "journal-diverges"
     assert path.read_bytes() == content

@@ -1,4 +1,4 @@
-"""Whatever a file of a job's folder has become, every verb ends: with a clear error, or the rest."""
+"""Whatever a file in a job's folder has become, every verb ends: with an error, or the rest."""
 
 import fcntl
 import functools
@@ -24,14 +24,12 @@ from holdfast.events import (
     Progress,
     StopRequested,
     Store,
-    WorkerError,
     WorkerExited,
 )
 from holdfast.replay import replay
 from holdfast.spec import job_from_dict
 
 LOG = "logs/attempt-1/rank-0.log"
-FAILED = WorkerError(type="ValueError", message="bad", traceback="ValueError: bad", file="t", line=1)
 EVENTS = (
     JobSubmitted(),
     NodeJoined(node="node-0-a", name="node-0", address="127.0.0.1", workers=1),
