@@ -16,6 +16,7 @@ from holdfast.actions import Entry
 from holdfast.controller import Limits
 from holdfast.drivers import records
 from holdfast.events import (
+    AnyEvent,
     AttemptStopped,
     Diagnosed,
     JobSubmitted,
@@ -30,7 +31,7 @@ from holdfast.replay import replay
 from holdfast.spec import job_from_dict
 
 LOG = "logs/attempt-1/rank-0.log"
-EVENTS = (
+EVENTS: tuple[AnyEvent, ...] = (
     JobSubmitted(),
     NodeJoined(node="node-0-a", name="node-0", address="127.0.0.1", workers=1),
     NodeReady(node="node-0-a", store=Store("127.0.0.1", 1, True)),
