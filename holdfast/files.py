@@ -49,7 +49,7 @@ def sync_folder(folder: Path) -> None:
         os.close(fd)
 
 
-def write_durable(path: Path, content: bytes) -> None:
+def write_durable(path: Path, content: bytes | bytearray) -> None:
     """Make a new file that only its owner may read, on disk when this returns.
 
     Raises `FileExistsError` if there is one."""

@@ -86,6 +86,7 @@ class Journal:
         self._path = path
         self._offset = end.offset  # bytes that are durable
         self._checksum = end.checksum  # of the last line
+        self._line = bytearray()  # a buffer, used again for each
         self._pending = bytearray()
         self._saved_seq = end.seq
         self._fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
@@ -96,7 +97,8 @@ class Journal:
     @staticmethod
     def create(path: Path, header: Header) -> "Journal":
         """Start a new journal, readable only by its owner; raises `FileExistsError`."""
-        line, checksum = lines.seal(_encoder.encode(header), BEGIN.checksum)
+        line = bytearray(_encoder.encode(header))
+        checksum = lines.seal(line, BEGIN.checksum)
         write_durable(path, line)
         return Journal(path, Mark(0, len(line), checksum))
 
@@ -104,8 +106,9 @@ class Journal:
         """Add an entry; it must carry the next number."""
         assert entry.seq == self.seq + 1, f"entry {entry.seq} after {self.seq}"
         self.seq = entry.seq
-        line, self._checksum = lines.seal(_encoder.encode(entry), self._checksum)
-        self._pending += line
+        _encoder.encode_into(entry, self._line)
+        self._checksum = lines.seal(self._line, self._checksum)
+        self._pending += self._line
 
     def sync(self) -> None:
         """Make everything appended durable. Raises `JournalFullError`, and may then be retried."""
@@ -124,13 +127,15 @@ class Journal:
             return
         self._saved_seq = self.seq
         saved = Saved(
-            journal=VERSION, seq=self.seq, offset=self._offset, follows=f"{self._checksum:016x}",
+            journal=VERSION, seq=self.seq, offset=self._offset, follows=f"{self._checksum:x}",
             state=state,
         )  # fmt: skip
         target = state_path(self._path)
         temporary = target.with_suffix(".tmp")
         with contextlib.suppress(OSError):
-            temporary.write_bytes(lines.seal(_encoder.encode(saved), 0)[0])
+            _encoder.encode_into(saved, self._line)
+            lines.seal(self._line, 0)
+            temporary.write_bytes(self._line)
             temporary.replace(target)
 
     def close(self) -> None:

@@ -176,7 +176,8 @@ def _seal(path: Path) -> Path:
     content = bytearray()
     checksum = journal.BEGIN.checksum
     for document in (header, *journal.entries(path)):
-        line, checksum = lines.seal(_encoder.encode(document), checksum)
+        line = bytearray(_encoder.encode(document))
+        checksum = lines.seal(line, checksum)
         content += line
     fresh, kept = path.with_suffix(".sealed"), path.with_suffix(".v1")
     for there, data in ((kept, path.read_bytes()), (fresh, bytes(content))):

@@ -37,7 +37,8 @@ def rewritten(path: Path, change: Any) -> None:
         document = json.loads(line)
         del document["xxh"]
         change(document)
-        sealed, checksum = lines.seal(msgspec.json.encode(document), checksum)
+        sealed = bytearray(msgspec.json.encode(document))
+        checksum = lines.seal(sealed, checksum)
         content += sealed
     path.write_bytes(content)
 

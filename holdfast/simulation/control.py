@@ -43,8 +43,8 @@ class Book:
         header = journal.Header(
             journal=journal.VERSION, holdfast="simulation", job={"seed": seed}, created_at=EPOCH
         )
-        line, self._checksum = lines.seal(_encoder.encode(header), journal.BEGIN.checksum)
-        self.lines = bytearray(line)
+        self.lines = bytearray(_encoder.encode(header))
+        self._checksum = lines.seal(self.lines, journal.BEGIN.checksum)
         self.books = Bookkeeper(EPOCH)
         self.seq = 0
         self._limits = limits
@@ -60,7 +60,8 @@ class Book:
     def sync(self) -> None:
         """Make everything appended durable."""
         for entry in self._pending:
-            line, self._checksum = lines.seal(_encoder.encode(entry), self._checksum)
+            line = bytearray(_encoder.encode(entry))
+            self._checksum = lines.seal(line, self._checksum)
             self.lines += line
             self.seq = entry.seq
             self.books.add(entry)
@@ -79,7 +80,8 @@ class Book:
         del self._pending[whole:]
         self.sync()
         if lost:
-            line, _ = lines.seal(_encoder.encode(lost[0]), self._checksum)
+            line = bytearray(_encoder.encode(lost[0]))
+            lines.seal(line, self._checksum)
             self.lines += line[: int(len(line) * torn)]
 
     def whole(self) -> Controller:

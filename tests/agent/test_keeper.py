@@ -14,8 +14,9 @@ def sealed(*documents: bytes, after: tuple[bytes, ...] = ()) -> tuple[bytes, ...
     checksum = lines.stated(after[-1]) if after else 0
     for document in documents:
         assert checksum is not None
-        line, checksum = lines.seal(document, checksum)
-        found.append(line)
+        line = bytearray(document)
+        checksum = lines.seal(line, checksum)
+        found.append(bytes(line))
     return tuple(found)
 
 

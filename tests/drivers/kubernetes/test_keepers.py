@@ -102,8 +102,9 @@ class Site:
         """Lines that go on where the journal ends."""
         found = []
         for word in words:
-            line, self._checksum = lines.seal(b'{"word":"%b"}' % word.encode(), self._checksum)
-            found.append(line)
+            line = bytearray(b'{"word":"%b"}' % word.encode())
+            self._checksum = lines.seal(line, self._checksum)
+            found.append(bytes(line))
         return found
 
     async def there(self, count: int) -> None:
