@@ -87,7 +87,7 @@ def remote(reach: Reach, everywhere: bool, as_json: bool) -> None:
 
 
 def _fields(job: str, status: "JobStatus | None") -> dict[str, object]:
-    phase = status.phase if status is not None else None
+    phase = status.phase if status is not None else UNREADABLE
     waiting = status.waiting_for if status is not None else None
     return {"job": job, "phase": phase, "waiting_for": waiting, "status": status}
 
