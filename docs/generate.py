@@ -52,8 +52,12 @@ FINDING = ("file", "slug", "level", "kind", "name", "path", "what", "why", "help
 
 FILES = (
     ("job.json", "`run`", "The validated job, paths made absolute."),
-    ("journal.jsonl", "controller", "Every fact and decision, one JSON line each."),
+    ("journal.jsonl", "controller", "Every fact and decision, one JSON line each, with checksums."),
     ("journal.state", "controller", "State of the controller at some line, so replay is short."),
+    ("journal.v1", "`resume`", "The journal as it was before it got checksums."),
+    ("journal-N.jsonl", "`resume`", "The journal of a life of the job that was ended by a stop."),
+    ("journal-N.state", "`resume`", "The state beside it."),
+    ("journal-N.v1", "`resume`", "What it was before it got checksums."),
     ("lock", "controller", "Held (`flock`) while a controller lives."),
     ("token", "`run`", "Secret between controller, agents and command line; mode 0600."),
     ("controller.json", "controller", "Where it listens: `host`, `port`, `pid`; mode 0600."),
@@ -327,6 +331,10 @@ def files() -> str:
 Below `$HOLDFAST_HOME/jobs/NAME/` (default `~/.holdfast/jobs/NAME/`), a folder of mode 0700.
 Removing the folder of an ended job removes all there is of it.
 
+The last field of a line of the journal, `xxh`, is the XXH3-64 of the line without it, with that of
+the line before as seed: damage is found, and told with line and byte (`error[journal-corrupt]`).
+`jq` reads it line by line: `jq -c '[.seq, .event.type]' journal.jsonl`.
+
 {table(("path", "written by", "what"), rows)}
 """
 
@@ -378,7 +386,7 @@ end in `_s`.
 | command | object |
 | --- | --- |
 | `status`, `watch` (one object a line) | `JobStatus` |
-| `status --all` | list of `JobStatus` |
+| `status --all` | list of `JobStatus`, less those that cannot be read |
 | `run`, `resume`, once the job has ended | `JobStatus` |
 | `incidents` | list of `Incident` |
 | `goodput` | `Goodput` |

@@ -71,17 +71,60 @@ SLUGS: dict[str, Slug] = {
     ),
     "journal-corrupt": Slug(
         ExitStatus.PLATFORM,
-        "A line in the middle of the journal cannot be read, or its sequence has a gap. A torn "
-        "last line is normal after a crash and is dropped; damage further up is refused, because "
-        "decisions replayed from it would not be those that were taken.",
+        "A line of the journal is not what was written: its checksum is wrong, or lines are "
+        "missing or in another order. A last line without an end is normal after a crash and is "
+        "dropped. Anything else is refused by `resume`, because decisions replayed from it would "
+        "not be those that were taken; commands that only read show what precedes the damage.",
+    ),
+    "journal-diverges": Slug(
+        ExitStatus.PLATFORM,
+        "Replayed by this version of Holdfast, the journal does not lead to what was ordered: to "
+        "another attempt, or another end of the job. To go on would give one attempt's number to "
+        "two. The version that wrote the journal can go on with it.",
     ),
     "journal-version": Slug(
         ExitStatus.PLATFORM,
         "The journal was written by a version of Holdfast whose format this one does not read.",
     ),
+    "record-damaged": Slug(
+        ExitStatus.PLATFORM,
+        "A file in the folder of a job is not what Holdfast has written there. The message names "
+        "it, and what it can be made from again. Nothing was started.",
+    ),
+    "controller-silent": Slug(
+        ExitStatus.PLATFORM,
+        "A controller holds the job's lock, but cannot be asked: it has only just begun, is "
+        "stopped or stuck, or its `controller.json` or `token` is damaged. Nothing was ended.",
+    ),
     "home-unwritable": Slug(
         ExitStatus.PLATFORM,
-        "HOLDFAST_HOME cannot be written: permissions, a read-only mount or a full disk.",
+        "A file or folder below HOLDFAST_HOME must not be used: its permissions, or a mount that "
+        "is read-only, do not allow it.",
+    ),
+    "disk-full": Slug(
+        ExitStatus.PLATFORM,
+        "The disk with the files of the job is full, has no inodes left, or a quota is used up.",
+    ),
+    "disk-failing": Slug(
+        ExitStatus.PLATFORM,
+        "The disk with the files of the job, or the server behind it, answers with an error of "
+        "input or output. The kernel's log says more.",
+    ),
+    "path-unusable": Slug(
+        ExitStatus.PLATFORM,
+        "A path is not what it should be: a file where a folder should be or the other way round, "
+        "a pipe, symbolic links in a circle, a name that is too long, a file that is far too "
+        "large.",
+    ),
+    "too-many-open-files": Slug(
+        ExitStatus.PLATFORM,
+        "This process, or the whole machine, may not open more files. `ulimit -n` shows how many "
+        "a process may.",
+    ),
+    "system-error": Slug(
+        ExitStatus.PLATFORM,
+        "The operating system refused something, for a reason that is none of the usual ones. Its "
+        "own words are in the message.",
     ),
     "controller-start-failed": Slug(
         ExitStatus.PLATFORM,

@@ -28,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return ExitStatus.INTERRUPTED
     except OSError as exc:
-        return _failed(_home_error(exc))
+        return _failed(_of_the_system(exc))
 
 
 def _run(given: list[str]) -> int:
@@ -119,13 +119,10 @@ def _reader_gone() -> int:
     return ExitStatus.OK
 
 
-def _home_error(exc: OSError) -> Error:
-    """What is left of operating system errors concerns the files of a job."""
-    if exc.filename is None and exc.errno is None:
+def _of_the_system(exc: OSError) -> Error:
+    """An error of the operating system in our form; without its number it is a mistake of ours."""
+    from holdfast.files import unusable
+
+    if exc.errno is None:
         raise exc
-    return Error(
-        "home-unwritable",
-        f"cannot use {exc.filename or 'the files of the job'}",
-        why=exc.strerror or str(exc),
-        help="holdfast doctor",
-    )
+    return unusable(exc)

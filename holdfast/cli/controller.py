@@ -90,7 +90,8 @@ def detach(folder: Path, *, resume: bool, as_json: bool) -> None:
 
 def _start(folder: Path, resume: bool) -> "subprocess.Popen[bytes]":
     words = [sys.executable, "-m", "holdfast.cli", "controller", str(folder)]
-    log = os.open(folder / "controller.log", os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
+    flags = os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK  # it may be a pipe by now
+    log = os.open(folder / "controller.log", flags, 0o600)
     try:
         return subprocess.Popen(
             [*words, "--resume"] if resume else words,

@@ -4,7 +4,7 @@ from holdfast.cli import story
 from holdfast.cli.cluster import Context, Namespace, On, reached
 from holdfast.cli.controller import Where
 from holdfast.cli.output import AsJson, JobName, json_result, result, table, talk
-from holdfast.cli.source import job_source
+from holdfast.cli.source import job_source, tell_troubles
 
 
 def goodput(
@@ -17,6 +17,7 @@ def goodput(
     """Show the ledger of a job; its parts add up to the wall time."""
     with job_source(name, reached(on, context, namespace)) as source:
         found = source.goodput()
+        tell_troubles(source)
     if as_json:
         json_result(found)
         return

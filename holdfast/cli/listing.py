@@ -1,6 +1,7 @@
 """`holdfast list`: all jobs of this machine, of a namespace, or of a cluster."""
 
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,6 +11,7 @@ from holdfast.cli.cluster import Context, Namespace, On, Reach, connected, reach
 from holdfast.cli.controller import Where
 from holdfast.cli.locate import all_jobs
 from holdfast.cli.output import AsJson, duration, json_result, result, table, talk
+from holdfast.errors import Error
 
 if TYPE_CHECKING:
     from holdfast.drivers.kubernetes.listing import Listed
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 
 HEADER = ("JOB", "PHASE", "NODES", "ATTEMPT", "STEP", "ETTR", "AGE", "WAITING FOR")
 WAITING_CHARS = 80
+UNREADABLE = "unreadable"
 
 
 def list_jobs(
@@ -37,16 +40,33 @@ def list_jobs(
 
 
 def _local(as_json: bool) -> None:
-    from holdfast.drivers.client import status
-
-    found = [status(folder) for folder in all_jobs()]
+    found = [(folder.name, looked_at(folder)) for folder in all_jobs()]
     if as_json:
-        json_result([{"namespace": None, **_fields(one.job, one)} for one in found])
+        json_result([{"namespace": None, **_fields(job, one)} for job, one in found])
     elif found:
         now = time.time()
-        result(table(HEADER, (_row(one, str(len(one.nodes)), now) for one in found)))
+        result(table(HEADER, (_local_row(job, one, now) for job, one in found)))
     else:
         talk("no job has been run on this machine")
+
+
+def looked_at(folder: Path) -> "JobStatus | None":
+    """How a job stands; None if that cannot be found out, which is told and hinders no other."""
+    from holdfast.drivers.client import status
+    from holdfast.files import unusable
+
+    try:
+        return status(folder)
+    except (Error, OSError) as error:
+        told = error if isinstance(error, Error) else unusable(error)
+        talk(f"{folder.name} cannot be read: {told}")
+        return None
+
+
+def _local_row(job: str, status: "JobStatus | None", now: float) -> tuple[str, ...]:
+    if status is None:
+        return (job, UNREADABLE, *[""] * (len(HEADER) - 2))
+    return _row(status, str(len(status.nodes)), now)
 
 
 def remote(reach: Reach, everywhere: bool, as_json: bool) -> None:
@@ -67,7 +87,7 @@ def remote(reach: Reach, everywhere: bool, as_json: bool) -> None:
 
 
 def _fields(job: str, status: "JobStatus | None") -> dict[str, object]:
-    phase = status.phase if status is not None else None
+    phase = status.phase if status is not None else UNREADABLE
     waiting = status.waiting_for if status is not None else None
     return {"job": job, "phase": phase, "waiting_for": waiting, "status": status}
 

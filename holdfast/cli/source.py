@@ -43,7 +43,7 @@ class Source(Protocol):
         """Where the time went; in a cluster as of the last status."""
 
     def troubles(self) -> list[Error]:
-        """What keeps its nodes from starting, as of the last status."""
+        """What keeps its nodes from starting, or makes what is told of it incomplete."""
 
 
 def incidents_of(folder: Path) -> "list[Incident]":
@@ -51,6 +51,12 @@ def incidents_of(folder: Path) -> "list[Incident]":
     from holdfast.drivers.records import incidents
 
     return incidents(folder, time.time())
+
+
+def tell_troubles(source: Source) -> None:
+    """What makes the answer incomplete, or keeps the job from starting."""
+    for trouble in source.troubles():
+        talk(str(trouble))
 
 
 class LocalSource:
@@ -81,8 +87,10 @@ class LocalSource:
         return goodput(self._folder, time.time())
 
     def troubles(self) -> list[Error]:
-        """None: its nodes are processes."""
-        return []
+        """What is damaged in its folder, so that not all of it can be told."""
+        from holdfast.drivers.records import troubles
+
+        return troubles(self._folder)
 
 
 class RemoteSource:

@@ -9,8 +9,8 @@ from holdfast.cli import listing, story
 from holdfast.cli.cluster import Context, Namespace, On, reached
 from holdfast.cli.controller import Where
 from holdfast.cli.locate import all_jobs
-from holdfast.cli.output import AsJson, JobName, json_result, result, table, talk
-from holdfast.cli.source import job_source
+from holdfast.cli.output import AsJson, JobName, json_result, result, table
+from holdfast.cli.source import job_source, tell_troubles
 
 if TYPE_CHECKING:
     from holdfast.status import JobStatus
@@ -35,8 +35,7 @@ def status(
             json_result(found)
         else:
             result(story.labelled(story.status_lines(found, source.words)))
-            for trouble in source.troubles():
-                talk(str(trouble))
+        tell_troubles(source)
 
 
 def status_of(folder: Path) -> "JobStatus":
@@ -47,12 +46,14 @@ def status_of(folder: Path) -> "JobStatus":
 
 
 def _all(as_json: bool) -> None:
-    found = [status_of(folder) for folder in all_jobs()]
+    found = [(folder.name, listing.looked_at(folder)) for folder in all_jobs()]
     if as_json:
-        json_result(found)
+        json_result([status for _, status in found if status is not None])
         return
     rows = [
         (s.job, s.phase, str(s.attempt), "" if s.step is None else str(s.step), story.accounts(s))
-        for s in found
+        if s is not None
+        else (job, listing.UNREADABLE, "", "", "")
+        for job, s in found
     ]
     result(table(("JOB", "PHASE", "ATTEMPT", "STEP", "ETTR"), rows))

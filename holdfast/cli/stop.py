@@ -29,10 +29,12 @@ def stop(
         _remote(reach, name, now, wait, as_json)
         return
     from holdfast.drivers.client import kill_leftovers
-    from holdfast.drivers.records import controller_alive
+    from holdfast.drivers.records import controller_alive, controller_silent
 
     folder = job_folder(name)
     asked = controller_alive(folder) and _ask(folder, now)
+    if not asked and controller_alive(folder):
+        raise controller_silent(folder.name)  # its nodes are not for us to end
     if asked and wait:
         _wait(folder)
     killed = 0 if asked else kill_leftovers(folder)

@@ -14,6 +14,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from holdfast.files import open_plain
+
 TICK_S = 0.1
 FILE_BYTES = 64 * 1024
 TICK_BYTES = 1024 * 1024
@@ -35,7 +37,7 @@ class Log:
     def __init__(self, path: Path, attempt: int, rank: int, *, at_end: bool) -> None:
         self.path, self.attempt, self.rank = path, attempt, rank
         self._rest = b""
-        self._file = path.open("rb") if at_end else _oldest_part(path).open("rb")
+        self._file = open_plain(path if at_end else _oldest_part(path))
         if at_end:
             self._file.seek(0, os.SEEK_END)
 
@@ -88,8 +90,8 @@ class Log:
 
     def _reopen(self) -> None:
         try:
-            fresh = self.path.open("rb")
-        except FileNotFoundError:
+            fresh = open_plain(self.path)
+        except OSError:
             return
         self._file.close()
         self._file = fresh
@@ -111,6 +113,7 @@ class Tail:
         self._open: dict[tuple[int, int], Log] = {}
         self._closed: set[tuple[int, int]] = set()
         self._read_bytes = 0
+        self._unread: list[Line] = []  # what is to be said of logs that cannot be opened
 
     def seek_end(self) -> None:
         """Leave out what has been written so far."""
@@ -120,7 +123,7 @@ class Tail:
         """New lines; bounded work, so that endless output starves nobody."""
         self._find(at_end=False)
         budget = TICK_BYTES
-        lines: list[Line] = []
+        lines, self._unread = self._unread, []
         for log in self._in_turn():
             found, size = log.read(min(FILE_BYTES, max(budget, 1)), self._skip_bytes)
             lines += found
@@ -139,6 +142,7 @@ class Tail:
             yield from self.tick()
             if self._read_bytes == before:
                 break
+        yield from self._unread
         for log in self._open.values():
             yield from log.unfinished()
 
@@ -160,9 +164,16 @@ class Tail:
         newest = max((a for a, _ in found), default=0)
         for key, path in sorted(found.items()):
             if key not in self._open and key not in self._closed:
-                self._open[key] = Log(path, *key, at_end=at_end)
+                self._begin(key, path, at_end)
         for key in [key for key in self._open if key[0] < newest - 1]:
             self._retire(key)
+
+    def _begin(self, key: tuple[int, int], path: Path, at_end: bool) -> None:
+        try:
+            self._open[key] = Log(path, *key, at_end=at_end)
+        except OSError as error:
+            self._closed.add(key)
+            self._unread.append(Line(*key, f"... {path} cannot be read: {error.strerror}"))
 
     def _retire(self, key: tuple[int, int]) -> None:
         """Nobody writes to the log of an old attempt: close it once it has been read."""

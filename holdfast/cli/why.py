@@ -9,7 +9,7 @@ from holdfast.cli import story
 from holdfast.cli.cluster import Context, Namespace, On, reached
 from holdfast.cli.controller import Where
 from holdfast.cli.output import AsJson, JobName, duration, json_result, result, styled, talk
-from holdfast.cli.source import job_source
+from holdfast.cli.source import job_source, tell_troubles
 from holdfast.errors import Error
 
 if TYPE_CHECKING:
@@ -41,8 +41,7 @@ def why(
             result(_quiet(status))
         else:
             _print(status, incident, len(found), tail, source.words)
-        for trouble in source.troubles():
-            talk(str(trouble))
+        tell_troubles(source)
 
 
 def _chosen(found: "list[Incident]", number: int | None, job: str, words: str) -> "Incident | None":
@@ -117,8 +116,10 @@ def _log_tail(folder: Path, incident: "Incident") -> list[str]:
     """The last lines of the log of the rank that failed first; none if it is gone."""
     if not incident.log:
         return []
+    from holdfast.files import open_plain
+
     try:
-        with (folder / incident.log).open("rb") as file:
+        with open_plain(folder / incident.log) as file:
             file.seek(max(0, file.seek(0, 2) - TAIL_BYTES))
             text = file.read().decode(errors="replace")
     except OSError:

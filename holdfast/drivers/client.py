@@ -35,7 +35,7 @@ def request(folder: Path, message: StopJob | AskStatus) -> StatusReply | Done:
         ) as connection:
             connection.send(msgspec.msgpack.encode(message))
             reply = connection.recv(timeout=TIMEOUT_S)
-    except (OSError, WebSocketException) as error:
+    except (OSError, WebSocketException, ValueError) as error:  # ValueError: no name of a host
         raise ConnectionError(f"the controller of {folder.name} does not answer") from error
     found: StatusReply | Done = _decoder.decode(
         reply if isinstance(reply, bytes) else reply.encode()

@@ -34,6 +34,7 @@ from holdfast.drivers.switchboard import Switchboard
 from holdfast.errors import Error
 from holdfast.events import AnyEvent, ControllerResumed, JobSubmitted
 from holdfast.messages import Leave
+from holdfast.replay import replay
 from holdfast.spec import Job
 
 HOST = "127.0.0.1"
@@ -45,7 +46,7 @@ LEAVE_S = 10.0  # for agents to end by themselves when the job is over
 def run_job(job: Job, folder: Path, *, on_event: Observer) -> Outcome:
     """Run a job whose folder `records.create` has made, to its end, in the foreground."""
     with records.locked(folder):
-        controller, book = journal.replay(folder / "journal.jsonl", Limits.of(job))
+        controller, book = replay(folder / "journal.jsonl", Limits.of(job))
         return _run(job, folder, controller, book, JobSubmitted(), on_event)
 
 
@@ -56,14 +57,15 @@ def resume_job(folder: Path, *, on_event: Observer) -> Outcome:
     """
     job = records.load_job(folder)
     with records.locked(folder):
-        controller, book = journal.replay(folder / "journal.jsonl", Limits.of(job))
+        records.require_same_job(folder, job)
+        controller, book = replay(folder / "journal.jsonl", Limits.of(job))
         living = tuple(node.node for node in known_nodes(folder) if alive(node))
         if controller.state.ended and not living:
             book.close()
             if not records.may_begin_again(job, controller.state):
                 raise _ended(folder.name, controller.state)
             records.begin_again(job, folder, time.time())
-            controller, book = journal.replay(folder / "journal.jsonl", Limits.of(job))
+            controller, book = replay(folder / "journal.jsonl", Limits.of(job))
         event = ControllerResumed(existing=living) if book.seq else JobSubmitted()
         return _run(job, folder, controller, book, event, on_event)
 

@@ -18,6 +18,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.agent.processes import pids
+from holdfast.files import read_plain
 
 NODE_VARIABLE = "HOLDFAST_NODE"
 KILL_TIMEOUT_S = 10.0
@@ -36,8 +37,8 @@ def known_nodes(folder: Path) -> list[KnownNode]:
     found = []
     for path in (folder / "nodes").glob("node-*/agent.json"):
         try:
-            found.append(msgspec.json.decode(path.read_bytes(), type=KnownNode))
-        except (OSError, msgspec.MsgspecError):
+            found.append(msgspec.json.decode(read_plain(path), type=KnownNode))
+        except (OSError, ValueError):
             continue
     return sorted(found, key=lambda node: number_of(node.name))
 

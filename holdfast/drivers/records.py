@@ -5,12 +5,16 @@ answer also when the controller is gone; while it lives it adds what is in no jo
 """
 
 import contextlib
+import errno
 import fcntl
 import os
+import re
 import secrets
+import shlex
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
@@ -19,10 +23,16 @@ from holdfast.actions import Outcome
 from holdfast.controller import Limits, State
 from holdfast.drivers import report
 from holdfast.errors import Error
+from holdfast.files import read_plain, unusable
 from holdfast.goodput import ledger, to_goodput
 from holdfast.goodput.ledger import Ledger
+from holdfast.replay import read_state, until_damage
+from holdfast.replay import troubles as journal_troubles
 from holdfast.spec import Job
 from holdfast.status import Goodput, Incident, JobStatus
+
+JOURNAL = "journal.jsonl"
+TOKEN = re.compile(r"[A-Za-z0-9_-]{16,}")
 
 
 def jobs_home() -> Path:
@@ -39,18 +49,33 @@ def job_dir(name: str) -> Path:
 def create(job: Job, folder: Path, *, replace: bool = False, now: float) -> None:
     """Make the folder of a new job with its description, token and empty journal.
 
-    Raises `Error` job-exists, job-running or home-unwritable; then nothing has changed.
+    Raises `Error` job-exists, job-running, or what the system says; then nothing has changed. With
+    `replace` the former record of the name goes, once the new one is complete.
     """
-    if folder.exists():
-        _make_room(job.name, folder, replace=replace)
     temporary = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
+    former = temporary.with_name(f"{temporary.name}.old")
     try:
+        if os.path.lexists(folder):
+            _may_go(job.name, folder, replace=replace)
         temporary.mkdir(mode=0o700, parents=True)
         _fill(job, temporary, now)
+        if os.path.lexists(folder):
+            folder.rename(former)
         temporary.rename(folder)
     except OSError as error:
+        if error.errno == errno.ENOTEMPTY:  # somebody was quicker
+            raise _exists(job.name, folder) from error
+        raise unusable(error, f"cannot create {folder}") from error
+    finally:
+        _restore(former, folder)
         shutil.rmtree(temporary, ignore_errors=True)
-        raise _unwritable(folder, error) from error
+        shutil.rmtree(former, ignore_errors=True)
+
+
+def _restore(former: Path, folder: Path) -> None:
+    """Give a record its name back whose place nobody has taken."""
+    if os.path.lexists(former) and not os.path.lexists(folder):
+        former.rename(folder)
 
 
 def may_begin_again(job: Job, state: State) -> bool:
@@ -80,21 +105,25 @@ def _begin_journal(job: Job, folder: Path, now: float) -> None:
         job=job.model_dump(mode="json"),
         created_at=now,
     )
-    journal.Journal.create(folder / "journal.jsonl", header).close()
+    journal.Journal.create(folder / JOURNAL, header).close()
 
 
-def _make_room(name: str, folder: Path, *, replace: bool) -> None:
+def _may_go(name: str, folder: Path, *, replace: bool) -> None:
+    """Whether a former record of this name may be replaced. Raises `Error` if not."""
     if controller_alive(folder):
         raise already_running(name)
     if not replace:
-        raise Error(
-            "job-exists",
-            f"there is a record of a job named {name!r}",
-            why=f"{folder} holds its journal and logs",
-            help=f"choose another --name, or drop the record with --replace "
-            f"(to look at it first: holdfast why {name})",
-        )
-    shutil.rmtree(folder)
+        raise _exists(name, folder)
+
+
+def _exists(name: str, folder: Path) -> Error:
+    return Error(
+        "job-exists",
+        f"there is a record of a job named {name!r}",
+        why=f"{folder} holds its journal and logs",
+        help=f"choose another --name, or drop the record with --replace "
+        f"(to look at it first: holdfast why {name})",
+    )
 
 
 def already_running(name: str) -> Error:
@@ -107,39 +136,68 @@ def already_running(name: str) -> Error:
     )
 
 
-def _unwritable(folder: Path, error: OSError) -> Error:
-    return Error(
-        "home-unwritable",
-        f"cannot create {folder}",
-        why=error.strerror or str(error),
-        help="holdfast doctor   (or set HOLDFAST_HOME to a folder with room)",
-    )
-
-
 def write_private(path: Path, text: str) -> None:
     """Write a file that only its owner may read, whole or not at all."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     fd = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
     try:
-        with os.fdopen(fd, "w") as file:
+        with os.fdopen(fd, "w", encoding="utf-8") as file:
             file.write(text)
         temporary.replace(path)
-    except OSError:
+    finally:
         temporary.unlink(missing_ok=True)
-        raise
 
 
 def load_job(folder: Path) -> Job:
-    """The job description that was submitted. Raises `Error` job-not-found."""
-    try:
-        return Job.model_validate_json((folder / "job.json").read_bytes())
-    except FileNotFoundError:
+    """The job description that was submitted. Raises `Error` job-not-found or record-damaged."""
+    if not os.path.lexists(folder):
         raise Error(
             "job-not-found",
             f"there is no job {folder.name!r}",
             why=f"{folder} does not exist",
             help="holdfast status --all   (lists the jobs below HOLDFAST_HOME)",
-        ) from None
+        )
+    try:
+        return Job.model_validate_json(read_plain(folder / "job.json"))
+    except OSError as error:
+        raise _damaged(folder, "job.json", error.strerror or str(error)) from error
+    except ValueError as error:
+        raise _damaged(folder, "job.json", _in_short(error)) from error
+
+
+def require_same_job(folder: Path, job: Job) -> None:
+    """The journal's first line has the description too, and a checksum. Raises `Error`
+    record-damaged if it is another one."""
+    if recorded_job(folder) != job:
+        raise _damaged(folder, "job.json", "the journal was begun with another description")
+
+
+def recorded_job(folder: Path) -> Job:
+    """The description with which the journal was begun. Raises `Error`."""
+    path = folder / JOURNAL
+    try:
+        return Job.model_validate(journal.read_header(path).job)
+    except ValueError as error:
+        raise Error(
+            "journal-version",
+            f"{path}, line 1: the description of the job is not one that this version knows",
+            why=_in_short(error),
+            help="use the version of Holdfast named in the journal's first line",
+        ) from error
+
+
+def _in_short(error: ValueError) -> str:
+    """What is wrong, in a line, however many lines a library makes of it."""
+    return "; ".join(line.strip() for line in str(error).splitlines()[:3])
+
+
+def _damaged(folder: Path, name: str, why: str) -> Error:
+    path, source = shlex.quote(str(folder / name)), shlex.quote(str(folder / JOURNAL))
+    remedies = {
+        "job.json": f"the journal has it too: head -n 1 {source} | jq .job > {path}",
+        "token": f"end what runs: holdfast stop {folder.name}; then run the job anew",
+    }
+    return Error("record-damaged", f"{folder / name} cannot be used", why=why, help=remedies[name])
 
 
 @contextlib.contextmanager
@@ -174,14 +232,37 @@ def controller_alive(folder: Path) -> bool:
 
 def state_of(folder: Path) -> State:
     """The controller's state as the journal has it."""
-    return journal.read_state(folder / "journal.jsonl", Limits.of(load_job(folder)))
+    return read_state(folder / JOURNAL, Limits.of(recorded_job(folder)))
+
+
+def troubles(folder: Path) -> list[Error]:
+    """What is wrong with the record of a job, and so with what is told of it."""
+    found = journal_troubles(folder / JOURNAL, Limits.of(recorded_job(folder)))
+    try:
+        require_same_job(folder, load_job(folder))
+        if controller_alive(folder) and read_address(folder) is None:
+            found.append(controller_silent(folder.name))
+    except Error as error:
+        found.append(error)
+    return found
+
+
+def controller_silent(name: str) -> Error:
+    """The error for a controller that lives and cannot be asked."""
+    return Error(
+        "controller-silent",
+        f"the controller of {name} does not answer",
+        why="it holds the job's lock, but cannot be reached as `controller.json` and `token` say",
+        help=f"try again; if it stays so: fuser -k -TERM {shlex.quote(str(job_dir(name) / 'lock'))}"
+        "   (a stopped job can be resumed)",
+    )
 
 
 def ledger_of(folder: Path, now: float | None) -> Ledger:
     """Where the time went, up to `now` (seconds since the epoch) or the job's end."""
-    path = folder / "journal.jsonl"
+    path = folder / JOURNAL
     started_at = journal.read_header(path).created_at
-    return ledger(started_at, journal.entries(path), now)
+    return ledger(started_at, until_damage(path), now)
 
 
 def status(folder: Path, now: float) -> JobStatus:
@@ -217,20 +298,23 @@ def _until(folder: Path, state: State, now: float) -> float:
 
 def read_secret(folder: Path) -> str:
     """The token that agents and the command line show to the controller."""
-    return (folder / "token").read_text().strip()
+    token = read_plain(folder / "token").decode("ascii", "replace").strip()
+    if not TOKEN.fullmatch(token):
+        raise _damaged(folder, "token", "it is not what `holdfast run` writes there")
+    return token
 
 
 class Address(msgspec.Struct, frozen=True):
     """Where a controller listens: the content of `controller.json`."""
 
     host: str
-    port: int
+    port: Annotated[int, msgspec.Meta(ge=1, le=65535)]
     pid: int
 
 
 def read_address(folder: Path) -> Address | None:
-    """The address of the newest controller, which may be gone."""
+    """The address of the newest controller, which may be gone; None if there is no sound one."""
     try:
-        return msgspec.json.decode((folder / "controller.json").read_bytes(), type=Address)
-    except (FileNotFoundError, msgspec.MsgspecError):
+        return msgspec.json.decode(read_plain(folder / "controller.json"), type=Address)
+    except (OSError, ValueError):
         return None

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import msgspec
 
-from holdfast import journal
+from holdfast import journal, lines
 from holdfast.actions import AnyAction, AskNodes, EndJob, Entry, Fence, StopAttempt
 from holdfast.controller import Controller, Limits, State
 from holdfast.controller.invariants import check
@@ -43,7 +43,8 @@ class Book:
         header = journal.Header(
             journal=journal.VERSION, holdfast="simulation", job={"seed": seed}, created_at=EPOCH
         )
-        self.lines = bytearray(_encoder.encode(header) + b"\n")
+        self.lines = bytearray(_encoder.encode(header))
+        self._checksum = lines.seal(self.lines, journal.BEGIN.checksum)
         self.books = Bookkeeper(EPOCH)
         self.seq = 0
         self._limits = limits
@@ -59,8 +60,9 @@ class Book:
     def sync(self) -> None:
         """Make everything appended durable."""
         for entry in self._pending:
-            _encoder.encode_into(entry, self.lines, -1)
-            self.lines += b"\n"
+            line = bytearray(_encoder.encode(entry))
+            self._checksum = lines.seal(line, self._checksum)
+            self.lines += line
             self.seq = entry.seq
             self.books.add(entry)
             self._referees.journaled(entry)
@@ -78,13 +80,13 @@ class Book:
         del self._pending[whole:]
         self.sync()
         if lost:
-            line = _encoder.encode(lost[0]) + b"\n"
+            line = bytearray(_encoder.encode(lost[0]))
+            lines.seal(line, self._checksum)
             self.lines += line[: int(len(line) * torn)]
 
     def whole(self) -> Controller:
         """A controller that has replayed the journal from its first line."""
-        lines = self.lines[self._header_bytes :]
-        return replay(lines, self._limits, None, 0, self._referees)
+        return replay(self.lines[self._header_bytes :], self._limits, None, 0, self._referees)
 
     def replay(self) -> Controller:
         """What a new controller process does: cut off a torn line, repeat the rest."""
@@ -95,12 +97,12 @@ class Book:
 
 
 def replay(
-    lines: bytes | bytearray, limits: Limits, state: bytes | None, seq: int, referees: Referees
+    content: bytes | bytearray, limits: Limits, state: bytes | None, seq: int, referees: Referees
 ) -> Controller:
-    """A controller that has heard the facts of these lines, as `journal.replay` makes it."""
+    """A controller that has heard the facts of these lines, as `replay.replay` makes it."""
     known = msgspec.json.decode(state, type=State) if state is not None else None
     controller = Controller(limits, known)
-    for line in lines.splitlines():
+    for line in content.splitlines():
         entry = _decoder.decode(line)
         seq += 1
         referees.replayed(entry, seq, controller.handle(entry.event, entry.at))

@@ -3,11 +3,27 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast import lines
 from holdfast.agent.keeper import Keeper
 from holdfast.messages import Keep, Kept
 
-OLD = tuple(b'{"old":%d}\n' % n for n in range(6))
-NEW = tuple(b'{"new":%d}\n' % n for n in range(6))
+
+def sealed(*documents: bytes, after: tuple[bytes, ...] = ()) -> tuple[bytes, ...]:
+    """Lines with their checksums, which follow others."""
+    found: list[bytes] = []
+    checksum = lines.stated(after[-1]) if after else 0
+    for document in documents:
+        assert checksum is not None
+        line = bytearray(document)
+        checksum = lines.seal(line, checksum)
+        found.append(bytes(line))
+    return tuple(found)
+
+
+OLD = sealed(*(b'{"old":%d}' % n for n in range(6)))
+OTHER = sealed(b'{"other":3}', after=OLD[:3])
+NEW = sealed(*(b'{"new":%d}' % n for n in range(6)))
+MORE = sealed(b'{"more":6}', after=OLD)
 
 
 def held(keeper: Keeper) -> bytes:
@@ -36,25 +52,37 @@ def test_the_same_lines_from_a_newer_controller_change_nothing_and_shorten_nothi
 
 def test_from_the_first_line_that_differs_on_the_newer_history_holds() -> None:
     keeper = full()
-    assert keeper.keep(Keep(first=2, lines=(OLD[2], NEW[3]), term=4)) == Kept(seq=3, term=4)
-    assert held(keeper) == b"".join((*OLD[:3], NEW[3]))
+    assert keeper.keep(Keep(first=2, lines=(OLD[2], *OTHER), term=4)) == Kept(seq=3, term=4)
+    assert held(keeper) == b"".join((*OLD[:3], *OTHER))
     assert (keeper.seq, keeper.term) == (3, 4)
 
 
 def test_a_controller_that_was_replaced_is_told_so_and_changes_nothing() -> None:
     keeper = full()
-    keeper.keep(Keep(first=6, lines=(b"{}\n",), term=4))
+    keeper.keep(Keep(first=6, lines=MORE, term=4))
     before = held(keeper)
     assert keeper.keep(Keep(first=0, lines=NEW, term=3)) == Kept(seq=6, term=4)
     assert held(keeper) == before
 
 
 def test_what_is_no_line_is_not_taken() -> None:
-    for bad in (b"", b"{}", b"{}\n{}\n", b"\n{}"):
+    damaged = MORE[0].replace(b"more", b"mose")
+    for bad in (b"", b"{}", b"{}\n", b"{}\n{}\n", b"\n{}", OLD[5], *MORE, *OTHER, damaged):
         keeper = full()
-        assert keeper.keep(Keep(first=6, lines=(b"{}\n", bad), term=3)) == Kept(seq=5, term=3)
+        assert keeper.keep(Keep(first=6, lines=(*MORE, bad), term=3)) == Kept(seq=5, term=3)
+        assert keeper.keep(Keep(first=6, lines=(damaged,), term=3)) == Kept(seq=5, term=3)
         assert keeper.keep(Keep(first=-1, lines=OLD, term=3)) == Kept(seq=5, term=3)
         assert held(keeper) == b"".join(OLD)
+
+
+def test_lines_without_checksums_are_kept_of_a_journal_that_has_none() -> None:
+    """The controller may be of the version before, and later be replaced by a newer one."""
+    keeper = Keeper()
+    header, entry = b'{"journal":1,"holdfast":"0"}\n', b'{"seq":1}\n'
+    assert keeper.keep(Keep(first=0, lines=(header,), term=1)) == Kept(seq=0, term=1)
+    assert keeper.keep(Keep(first=1, lines=(entry,), term=1)) == Kept(seq=1, term=1)
+    assert keeper.keep(Keep(first=0, lines=OLD, term=2)) == Kept(seq=5, term=2)
+    assert held(keeper) == b"".join(OLD)
 
 
 @given(st.lists(st.tuples(st.integers(0, 7), st.integers(0, 4)), max_size=20))

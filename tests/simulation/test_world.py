@@ -13,6 +13,7 @@ from holdfast import journal
 from holdfast.actions import Entry
 from holdfast.controller import Phase
 from holdfast.goodput import ledger
+from holdfast.replay import replay
 from holdfast.simulation.hardship import RATES, SHARES, Hardship, draw
 from holdfast.simulation.nature import AT_ONCE_MAX, Foul, Nature
 from holdfast.simulation.swarm import run
@@ -75,7 +76,7 @@ def test_the_journal_of_a_world_is_one_that_production_replays(
     path = tmp_path / "journal.jsonl"
     path.write_bytes(world.book.lines)
     limits = world.hardship.limits
-    controller, book = journal.replay(path, limits)
+    controller, book = replay(path, limits)
     book.close()
     assert book.seq == world.referees.entries
     assert controller.state == world.book.whole().state

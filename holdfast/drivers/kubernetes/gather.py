@@ -15,7 +15,8 @@ from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
-from holdfast import tls
+from holdfast import lines, tls
+from holdfast.drivers.kubernetes.talk import say
 from holdfast.messages import MAX_MESSAGE_BYTES, GiveJournal, Hello, JournalCopy, ToController
 
 WITHIN_S = 10.0  # for agents to find us
@@ -68,14 +69,14 @@ class Gathering:
             hello = _decoder.decode(await connection.recv(decode=False))
             if isinstance(hello, Hello):
                 if hello.kept >= 0 and (hello.term, hello.kept) > self._rank:
-                    await self._fetch(connection, (hello.term, hello.kept))
+                    await self._fetch(connection, hello.node, (hello.term, hello.kept))
                 self._heard.add(hello.node)
                 self._first_at = self._first_at or time.monotonic()
         except (ConnectionClosed, msgspec.MsgspecError):
             return
 
-    async def _fetch(self, connection: ServerConnection, rank: tuple[int, int]) -> None:
-        """A whole copy, or nothing. What a newer controller had kept counts more."""
+    async def _fetch(self, connection: ServerConnection, node: str, rank: tuple[int, int]) -> None:
+        """A whole and sound copy, or nothing. What a newer controller had kept counts more."""
         await connection.send(_encoder.encode(GiveJournal()))
         data, size = b"", 1
         while len(data) < size:
@@ -83,5 +84,7 @@ class Gathering:
             if not isinstance(part, JournalCopy) or part.offset != len(data):
                 return
             data, size = data + part.data, part.size
-        if rank > self._rank:
+        if not lines.sound(data):
+            say(f"the copy of {node} is passed over: its lines are not what was written")
+        elif rank > self._rank:
             self.best, self._rank = data, rank

@@ -16,7 +16,6 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast import journal
 from holdfast.actions import Outcome
 from holdfast.controller import Limits, State
 from holdfast.drivers.base import Observer
@@ -43,6 +42,7 @@ from holdfast.drivers.kubernetes.pods import Pod
 from holdfast.drivers.kubernetes.record import recorded
 from holdfast.drivers.kubernetes.talk import say
 from holdfast.errors import Error
+from holdfast.replay import replay
 from holdfast.spec import Job
 from holdfast.spec.load import job_as_written
 
@@ -119,7 +119,7 @@ async def _drive(
 ) -> Outcome:
     token = await token_of(cluster, place.job.name, origin.owner)
     path = await _prepare(cluster, place, origin.run, lease.term, token)
-    controller, book = journal.replay(path, limits_of(place.job))
+    controller, book = replay(path, limits_of(place.job))
     driver = KubernetesDriver(place.request, path, controller, cluster, token, origin, lease.term)
     task = asyncio.current_task()
     assert task is not None

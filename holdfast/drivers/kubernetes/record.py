@@ -12,14 +12,17 @@ import base64
 import gzip
 import sys
 import time
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
+from holdfast import lines
 from holdfast.drivers.kubernetes.cluster import CONFIG_MAPS, ApiError, Cluster, NotFoundError
 from holdfast.drivers.kubernetes.manifests.names import JOB, MANAGED_BY
 from holdfast.drivers.kubernetes.manifests.request import Body
+from holdfast.drivers.kubernetes.talk import say
 from holdfast.status import Goodput, Incident, JobStatus
 
 LOOK_S = 1.0
@@ -159,4 +162,13 @@ async def _journal(cluster: Cluster, job: str) -> bytes | None:
         body = await cluster.get(CONFIG_MAPS, journal_name(job))
     except NotFoundError:
         return None
-    return gzip.decompress(base64.b64decode(body["binaryData"]["journal.gz"]))
+    try:
+        found = gzip.decompress(base64.b64decode(body["binaryData"]["journal.gz"]))
+    except (KeyError, ValueError, OSError, EOFError, zlib.error) as error:
+        say(f"ConfigMap {journal_name(job)} is passed over: {type(error).__name__}: {error}")
+        return None
+    whole = found[: found.rfind(b"\n") + 1]  # it may have been read while a line was written
+    if not lines.sound(whole):
+        say(f"ConfigMap {journal_name(job)} is passed over: its lines are not what was written")
+        return None
+    return whole

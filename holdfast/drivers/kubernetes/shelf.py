@@ -6,7 +6,6 @@ a folder of its own, which it fills with what the one before has written: where 
 on a machine that nobody can reach, both may write to one volume and never to one file.
 """
 
-import os
 import shutil
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from holdfast import __version__, journal
 from holdfast.drivers.kubernetes.talk import say
 from holdfast.drivers.records import write_private
 from holdfast.errors import Error
+from holdfast.files import sync_folder, write_durable
 from holdfast.spec import Job
 
 FILE = "journal.jsonl"
@@ -28,8 +28,7 @@ def left_behind(folder: Path) -> bytes:
     """The journal of the newest controller of this run; empty if there is none that is whole."""
     for path in sorted(folder.parent.glob(f"*/{FILE}"), reverse=True):
         try:
-            for _ in journal.read(path):
-                pass
+            journal.end_of(path)
         except (Error, OSError) as error:
             say(f"{path} is passed over: {error}")
         else:
@@ -44,7 +43,7 @@ def begin(job: Job, folder: Path, content: bytes, *, now: float) -> Path:
     fresh.mkdir(mode=0o700, parents=True)
     write_private(fresh / "job.json", job.model_dump_json(indent=2))
     if content:
-        _write(fresh / FILE, content)
+        write_durable(fresh / FILE, content)
     else:
         header = journal.Header(
             journal=journal.VERSION,
@@ -54,7 +53,7 @@ def begin(job: Job, folder: Path, content: bytes, *, now: float) -> Path:
         )
         journal.Journal.create(fresh / FILE, header).close()
     fresh.rename(folder)
-    journal.sync_folder(folder.parent)
+    sync_folder(folder.parent)
     return folder / FILE
 
 
@@ -63,12 +62,3 @@ def forget_others(folder: Path) -> None:
     for other in folder.parent.iterdir():
         if other != folder:
             shutil.rmtree(other, ignore_errors=True)
-
-
-def _write(path: Path, content: bytes) -> None:
-    fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
-    with os.fdopen(fd, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(fd)
-    journal.sync_folder(path.parent)

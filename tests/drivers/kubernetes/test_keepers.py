@@ -10,6 +10,7 @@ import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
+from holdfast import lines
 from holdfast.agent.keeper import Keeper
 from holdfast.controller import Limits
 from holdfast.controller.state import Node, State
@@ -81,6 +82,7 @@ class Site:
         self.journal = folder / "journal.jsonl"
         if not self.journal.exists():
             self.journal.write_bytes(b"")
+        self._checksum = 0
         self.links = Links(Ear(), TOKEN)
         known = {n: Node(node=n, name=n, address="", workers=1) for n in nodes}
         state = State(limits=Limits(node_count=len(nodes)), nodes=known)
@@ -91,10 +93,19 @@ class Site:
         """Start."""
         return await self.links.listen("127.0.0.1")
 
-    def write(self, *lines: str) -> None:
+    def write(self, *words: str) -> None:
         """More of the journal."""
-        with self.journal.open("a") as file:
-            file.writelines(line + "\n" for line in lines)
+        with self.journal.open("ab") as file:
+            file.writelines(self.sealed(*words))
+
+    def sealed(self, *words: str) -> list[bytes]:
+        """Lines that go on where the journal ends."""
+        found = []
+        for word in words:
+            line = bytearray(b'{"word":"%b"}' % word.encode())
+            self._checksum = lines.seal(line, self._checksum)
+            found.append(bytes(line))
+        return found
 
     async def there(self, count: int) -> None:
         """Until so many agents are connected."""
@@ -111,7 +122,7 @@ def test_what_was_written_is_kept_before_copy_returns(tmp_path: Path) -> None:
             await site.there(1)
             site.write("header", "one")
             await site.keepers.copy()
-            assert agent.held == b"header\none\n"
+            assert agent.held == site.journal.read_bytes() != b""
             site.write("two")
             await site.keepers.copy()
             assert agent.held == site.journal.read_bytes()
@@ -140,7 +151,7 @@ def test_a_few_keep_and_a_new_one_takes_the_place_of_one_that_went(tmp_path: Pat
             site.keepers.gone("n0")
             site.write("one")
             await site.keepers.copy()
-            await _until(lambda: all(a.held == b"header\none\n" for a in agents[1:]))
+            await _until(lambda: all(a.held == site.journal.read_bytes() for a in agents[1:]))
         await site.links.close()
 
     asyncio.run(story())
@@ -186,9 +197,10 @@ def test_a_torn_line_is_not_sent(tmp_path: Path) -> None:
         port = await site.listen()
         async with agent.connected(port):
             await site.there(1)
-            site.journal.write_bytes(b"header\nhalf of a li")
+            whole, torn = site.sealed("header", "torn")
+            site.journal.write_bytes(whole + torn[:-5])
             await site.keepers.copy()
-            assert agent.held == b"header\n"
+            assert agent.held == whole
         await site.links.close()
 
     asyncio.run(story())
@@ -218,9 +230,10 @@ def test_a_successor_gathers_the_whole_journal(tmp_path: Path, size: int) -> Non
 def test_what_a_newer_controller_had_kept_counts_more_than_what_is_longer(tmp_path: Path) -> None:
     async def story() -> None:
         old, new = Agent("old"), Agent("new")
-        lines = tuple(f"{n}\n".encode() for n in range(5))
-        old.keeper.keep(Keep(first=0, lines=lines, term=1))
-        new.keeper.keep(Keep(first=0, lines=(*lines[:2], b"other\n"), term=2))
+        longer = tuple(Site(tmp_path).sealed(*"01234"))
+        newer = tuple(Site(tmp_path).sealed(*"01", "other"))
+        old.keeper.keep(Keep(first=0, lines=longer, term=1))
+        new.keeper.keep(Keep(first=0, lines=newer, term=2))
         site = Site(tmp_path)
         port = await site.listen()  # only to find a free port
         await site.links.close()
@@ -231,6 +244,30 @@ def test_what_a_newer_controller_had_kept_counts_more_than_what_is_longer(tmp_pa
                 with contextlib.suppress(OSError, ConnectionClosed):
                     async with agent.connected(port):
                         await asyncio.sleep(0.1)
-        assert waiting.result() == b"0\n1\nother\n"
+        assert waiting.result() == b"".join(newer)
 
     asyncio.run(story())
+
+
+def test_a_copy_in_whose_memory_a_bit_has_flipped_is_passed_over(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def story() -> None:
+        damaged, sound = Agent("damaged"), Agent("sound")
+        journal = tuple(Site(tmp_path).sealed(*"012"))
+        damaged.keeper.keep(Keep(first=0, lines=journal, term=1))
+        damaged.keeper._lines[1] = journal[1].replace(b"1", b"3", 1)
+        sound.keeper.keep(Keep(first=0, lines=journal[:2], term=1))
+        site = Site(tmp_path)
+        port = await site.listen()  # only to find a free port
+        await site.links.close()
+        waiting = asyncio.create_task(Gathering(TOKEN, 2).gather("127.0.0.1", port))
+        while not waiting.done():
+            for agent in (damaged, sound):
+                with contextlib.suppress(OSError, ConnectionClosed):
+                    async with agent.connected(port):
+                        await asyncio.sleep(0.1)
+        assert waiting.result() == b"".join(journal[:2])
+
+    asyncio.run(story())
+    assert "the copy of damaged is passed over" in capsys.readouterr().err

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import journal
 from holdfast.controller import Limits
 from holdfast.drivers.kubernetes import shelf
+from holdfast.replay import replay
 from holdfast.spec import Job, job_from_dict
 
 JOB: Job = job_from_dict({"name": "run", "command": ["true"]}, where="test")
@@ -25,7 +25,7 @@ def test_the_next_controller_goes_on_with_the_journal_of_the_one_before(tmp_path
     assert begun(second, content) == content
     shelf.forget_others(second)
     assert list(second.parent.iterdir()) == [second]
-    controller, book = journal.replay(second / shelf.FILE, Limits())
+    controller, book = replay(second / shelf.FILE, Limits())
     book.close()
     assert not controller.state.ended and book.seq == 0
 

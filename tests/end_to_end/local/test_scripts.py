@@ -172,5 +172,5 @@ def test_a_home_that_cannot_be_written_is_an_error(home: Path) -> None:
     job = program(home, "pass").start()
     assert job.process is not None
     assert job.process.wait(60) == 3
-    assert "error[home-unwritable]" in job.said()
+    assert "error[path-unusable]" in job.said()
     assert os.listdir(home) == ["jobs"]

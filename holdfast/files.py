@@ -1,0 +1,95 @@
+"""Files of a job, read without ever waiting, and the system's errors about them in plain words.
+
+What lies in a job's folder may be anything by the time it is read: a pipe that nobody writes to, a
+folder, a file of a gigabyte. Opening it must not hang and reading it must not fill the memory.
+"""
+
+import errno
+import os
+import shlex
+import stat
+from pathlib import Path
+from typing import BinaryIO
+
+from holdfast.errors import Error
+
+SMALL_BYTES = 16 << 20  # what is one document is never larger
+_PATHS = {
+    errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ENOENT, errno.EEXIST,
+    errno.ENOTEMPTY, errno.EINVAL, errno.EFBIG, errno.ENXIO,
+}  # fmt: skip
+
+
+def open_plain(path: Path) -> BinaryIO:
+    """Open a regular file for reading. Raises `OSError`, also for whatever is no regular file."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    mode = os.fstat(fd).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(fd)
+        number = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
+        raise OSError(number, f"it is {_kind(mode)}, not a file", str(path))
+    return os.fdopen(fd, "rb")
+
+
+def read_plain(path: Path, limit: int = SMALL_BYTES) -> bytes:
+    """All of a file of at most `limit` bytes. Raises `OSError`."""
+    with open_plain(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > limit:
+            raise OSError(errno.EFBIG, f"it has {size} bytes, more than {limit}", str(path))
+        return file.read(limit)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable: a file that was made or renamed there."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def write_durable(path: Path, content: bytes | bytearray) -> None:
+    """Make a new file that only its owner may read, on disk when this returns.
+
+    Raises `FileExistsError` if there is one."""
+    fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    with os.fdopen(fd, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(fd)
+    sync_folder(path.parent)
+
+
+def _kind(mode: int) -> str:
+    names = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
+    return names.get(stat.S_IFMT(mode), "a device")
+
+
+# ── the system's errors ───────────────────────────────────────────────────────────────────────
+
+
+def unusable(error: OSError, what: str = "") -> Error:
+    """The error to show for one of the operating system: its own words, and what helps."""
+    path = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else ""
+    why = error.strerror or str(error) or type(error).__name__
+    why = f"{why}: {path}" if path and what else why
+    what = what or (f"cannot use {path}" if path else "the operating system refused")
+    there = shlex.quote(path) if path else '"${HOLDFAST_HOME:-$HOME/.holdfast}"'
+    home = "HOLDFAST_HOME can be a folder"
+    match error.errno:
+        case errno.ENOSPC | errno.EDQUOT:
+            room = f"df -h {there}; df -i {there}   ({home} on another disk)"
+            return Error("disk-full", what, why=why, help=room)
+        case errno.EACCES | errno.EPERM | errno.EROFS:
+            mode = f"ls -ld {there}   ({home} of your own)"
+            return Error("home-unwritable", what, why=why, help=mode)
+        case errno.EMFILE | errno.ENFILE:
+            return Error("too-many-open-files", what, why=why, help="ulimit -n 65536")
+        case errno.EIO | errno.ESTALE | errno.EUCLEAN:
+            return Error("disk-failing", what, why=why, help="dmesg | tail")
+        case number if number in _PATHS:
+            kind = f"ls -ld {there}   ({home} elsewhere)"
+            return Error("path-unusable", what, why=why, help=kind)
+        case _:
+            return Error("system-error", what, why=why, help="holdfast doctor")

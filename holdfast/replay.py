@@ -1,0 +1,237 @@
+"""From a journal to its controller: the facts are heard again, the decisions compared.
+
+What was ordered took effect, so a version of Holdfast that decides otherwise about the same facts
+has another picture of the job than the world has. Nodes and workers do not suffer from it: the
+driver reports what exists, and the controller corrects. The number of the attempt and the end of
+the job are in the journal alone; where these differ, nothing is driven on.
+
+Whoever only reads is shown what precedes damage, and `troubles` for the rest of the story.
+"""
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from holdfast import journal, lines
+from holdfast.actions import AnyAction, EndJob, Entry, Outcome, StartAttempt
+from holdfast.controller import Controller, Limits, State
+from holdfast.errors import Error
+from holdfast.files import sync_folder, write_durable
+from holdfast.journal import Journal, Mark, Saved
+
+_encoder = msgspec.json.Encoder()
+
+
+class Divergence(NamedTuple):
+    """The first entry about which this version decides otherwise."""
+
+    seq: int
+    recorded: tuple[AnyAction, ...]
+    decided: tuple[AnyAction, ...]
+
+    def __str__(self) -> str:
+        return (
+            f"about entry {self.seq} this version would decide {_orders(self.decided)}, "
+            f"where {_orders(self.recorded)} was decided"
+        )
+
+
+class _Fate(NamedTuple):
+    """What no fact will correct: the newest attempt that was ordered, and the job's end."""
+
+    attempt: int | None = None
+    outcome: Outcome | None = None
+
+    def after(self, actions: Iterable[AnyAction]) -> "_Fate":
+        attempt, outcome = self
+        for action in actions:
+            if isinstance(action, StartAttempt):
+                attempt = action.attempt
+            elif isinstance(action, EndJob):
+                outcome = action.outcome
+        return _Fate(attempt, outcome)
+
+
+class _Course:
+    """A controller that hears a journal's facts, and what came of them then and now."""
+
+    def __init__(self, limits: Limits, saved: Saved | None) -> None:
+        self.controller = Controller(limits, saved.state if saved is not None else None)
+        self.divergence: Divergence | None = None
+        self._recorded = self._decided = _Fate()
+
+    def hear(self, path: Path, after: Mark | None) -> None:
+        """All entries from there on. Raises `Error`; what came before the trouble was heard."""
+        for entry, _ in journal.read(path, after):
+            self._hear(path, entry)
+
+    def same_fate(self) -> bool:
+        """Whether the attempt and the end are those that were ordered."""
+        return self._recorded == self._decided
+
+    def _hear(self, path: Path, entry: Entry) -> None:
+        try:
+            decided = tuple(self.controller.handle(entry.event, entry.at))
+        except Exception as error:  # whatever a controller does that hears what cannot be
+            why = f"{type(error).__name__}: {error}"
+            raise _diverges(path, f"this version cannot follow entry {entry.seq}: {why}") from error
+        self._recorded = self._recorded.after(entry.actions)
+        self._decided = self._decided.after(decided)
+        if self.divergence is None and not _alike(decided, entry.actions):
+            self.divergence = Divergence(entry.seq, entry.actions, decided)
+
+
+def _say(text: str) -> None:
+    print(f"holdfast: {text}", file=sys.stderr, flush=True)
+
+
+def replay(
+    path: Path, limits: Limits, say: Callable[[str], None] = _say
+) -> tuple[Controller, Journal]:
+    """Rebuild the controller from the journal and open it for more.
+
+    Raises `Error` journal-corrupt, journal-version or journal-diverges; then nothing has changed.
+    What is not as it should be, but does no harm, is told with `say`.
+    """
+    if journal.read_header(path).journal == journal.UNSEALED:
+        kept = _seal(path)
+        say(f"{path} had no checksums: it was written anew with them, the old one is {kept.name}")
+    end = journal.end_of(path)
+    saved = _saved(path, lambda error: say(f"{error.what}: {error.why}; {error.help}"))
+    if saved is not None and saved.offset > end.offset:
+        raise _shortened(path, saved, end)
+    course = _Course(limits, saved)
+    course.hear(path, saved.mark if saved is not None else None)
+    if course.divergence is not None:
+        if not course.same_fate():
+            raise _diverges(path, str(course.divergence))
+        say(f"{path}: {course.divergence}; the job goes on, from what its nodes report")
+    torn = path.stat().st_size - end.offset
+    if torn:
+        say(f"{path}: the last line has no end, {torn} bytes were cut off: nothing came of them")
+    return course.controller, Journal(path, end)
+
+
+def read_state(path: Path, limits: Limits) -> State:
+    """The controller's state as of the last entry that can be read, without changing anything.
+
+    Raises `Error` if not even the header can be read.
+    """
+    journal.read_header(path)
+    saved = _saved(path, lambda _: None)
+    course = _Course(limits, saved)
+    with contextlib.suppress(Error):  # `troubles` tells
+        course.hear(path, saved.mark if saved is not None else None)
+    return course.controller.state
+
+
+def until_damage(path: Path) -> Iterable[Entry]:
+    """The entries that can be read; `troubles` tells why not all. Raises `Error` for a header."""
+    journal.read_header(path)
+    with contextlib.suppress(Error):
+        yield from journal.entries(path)
+
+
+def compare(path: Path, limits: Limits) -> Divergence | None:
+    """Where this version decides otherwise than the journal says; None if nowhere.
+
+    Looked at is what a new controller would replay. Raises `Error` for damage on the way.
+    """
+    saved = _saved(path, lambda _: None)
+    course = _Course(limits, saved)
+    course.hear(path, saved.mark if saved is not None else None)
+    return course.divergence
+
+
+def troubles(path: Path, limits: Limits) -> list[Error]:
+    """What is wrong with a journal whose header can be read: damage, loss, other decisions."""
+    found: list[Error] = []
+    saved = _saved(path, found.append)
+    try:
+        end = journal.end_of(path)
+        if saved is not None and saved.offset > end.offset:
+            raise _shortened(path, saved, end)
+        if divergence := compare(path, limits):
+            raise _diverges(path, str(divergence))
+    except Error as error:
+        found.append(error)
+    return found
+
+
+def _saved(path: Path, tell: Callable[[Error], object]) -> Saved | None:
+    try:
+        return journal.read_saved(path)
+    except Error as error:
+        tell(error)
+        return None
+
+
+def _seal(path: Path) -> Path:
+    """Give each line of an old journal its checksum; all of them, or none. Returns what it was."""
+    header = msgspec.structs.replace(journal.read_header(path), journal=journal.VERSION)
+    content = bytearray()
+    checksum = journal.BEGIN.checksum
+    for document in (header, *journal.entries(path)):
+        line = bytearray(_encoder.encode(document))
+        checksum = lines.seal(line, checksum)
+        content += line
+    fresh, kept = path.with_suffix(".sealed"), path.with_suffix(".v1")
+    for there, data in ((kept, path.read_bytes()), (fresh, bytes(content))):
+        there.unlink(missing_ok=True)
+        write_durable(there, data)
+    fresh.replace(path)
+    sync_folder(path.parent)
+    return kept
+
+
+# ── orders, compared and told ─────────────────────────────────────────────────────────────────
+
+
+def _alike(some: tuple[AnyAction, ...], others: tuple[AnyAction, ...]) -> bool:
+    """Whether these are the same orders; their reasons are words, which may change."""
+    return some == others or list(map(_bare, some)) == list(map(_bare, others))
+
+
+def _bare(action: AnyAction) -> AnyAction:
+    return msgspec.structs.replace(action, reason="")
+
+
+def _orders(actions: tuple[AnyAction, ...]) -> str:
+    return "; ".join(map(_order, actions)) or "nothing"
+
+
+def _order(action: AnyAction) -> str:
+    match action:
+        case StartAttempt():
+            return f"StartAttempt {action.attempt}"
+        case EndJob():
+            return f"EndJob {action.outcome}"
+        case _:
+            fields = msgspec.structs.asdict(action)
+            told = (str(fields[name]) for name in ("node", "attempt", "count") if name in fields)
+            return " ".join((type(action).__name__, *told))
+
+
+def _diverges(path: Path, why: str) -> Error:
+    return Error(
+        "journal-diverges",
+        f"{path} tells of other decisions than this version would take",
+        why=why,
+        help=f"go on with the version that wrote it (it was begun by Holdfast "
+        f"{journal.read_header(path).holdfast}), or begin anew from a checkpoint: "
+        "holdfast run --from",
+    )
+
+
+def _shortened(path: Path, saved: Saved, end: Mark) -> Error:
+    return Error(
+        "journal-corrupt",
+        f"{path} ends after entry {end.seq}",
+        why=f"{journal.state_path(path).name} was written after entry {saved.seq}: lines are lost",
+        help=f"restore the file from a copy; if it is one, and older than what it is to replace, "
+        f"remove {journal.state_path(path)}",
+    )

@@ -1,0 +1,93 @@
+"""The folder of a job is made whole or not at all, and replaced only by a whole one."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from holdfast.drivers import records
+from holdfast.errors import Error
+from holdfast.spec import Job, job_from_dict
+
+JOB: Job = job_from_dict({"name": "run", "command": ["true"]}, where="test")
+
+
+def failing(error: BaseException) -> object:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    return fail
+
+
+FAILURES = [
+    OSError(errno.ENOSPC, "No space left on device"),
+    UnicodeEncodeError("utf-8", "\ud800", 0, 1, "surrogates not allowed"),
+    KeyboardInterrupt(),
+]
+
+
+@pytest.mark.parametrize("replace", [False, True])
+@pytest.mark.parametrize(
+    "step", ["write_private", "journal.Journal.create", "secrets.token_urlsafe"]
+)
+@pytest.mark.parametrize("error", FAILURES, ids=lambda error: type(error).__name__)
+def test_where_making_a_folder_fails_everything_is_as_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException, step: str, replace: bool
+) -> None:
+    folder = tmp_path / "run"
+    if replace:
+        records.create(JOB, folder, now=1.0)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    monkeypatch.setattr(f"holdfast.drivers.records.{step}", failing(error))
+    with pytest.raises(Error if isinstance(error, OSError) else type(error)) as raised:
+        records.create(JOB, folder, replace=replace, now=2.0)
+    if isinstance(raised.value, Error):
+        assert (raised.value.slug, raised.value.why) == ("disk-full", "No space left on device")
+    after = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    assert after == before
+    assert os.listdir(tmp_path) == (["run"] if replace else [])
+
+
+def test_a_record_that_cannot_be_put_in_place_gives_the_former_one_its_name_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "run"
+    records.create(JOB, folder, now=1.0)
+    token = records.read_secret(folder)
+    rename = Path.rename
+
+    def refused(path: Path, target: Path) -> Path:
+        if target == folder and not path.name.endswith(".old"):
+            raise OSError(errno.EIO, "Input/output error", str(path))
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", refused)
+    with pytest.raises(Error) as raised:
+        records.create(JOB, folder, replace=True, now=2.0)
+    assert raised.value.slug == "disk-failing"
+    assert os.listdir(tmp_path) == ["run"]
+    assert records.read_secret(folder) == token
+
+
+def test_of_two_that_make_the_same_folder_the_second_hears_that_it_exists(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "run"
+    records.create(JOB, folder, now=1.0)
+    token = records.read_secret(folder)
+    monkeypatch.setattr("os.path.lexists", lambda _: False)  # as it was when the second one looked
+    with pytest.raises(Error) as raised:
+        records.create(JOB, folder, now=2.0)
+    assert raised.value.slug == "job-exists"
+    assert os.listdir(tmp_path) == ["run"]
+    assert records.read_secret(folder) == token
+
+
+def test_a_replaced_record_is_gone_and_nothing_else_is(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    records.create(JOB, folder, now=1.0)
+    token = records.read_secret(folder)
+    records.create(JOB, folder, replace=True, now=2.0)
+    assert os.listdir(tmp_path) == ["run"]
+    assert records.read_secret(folder) != token

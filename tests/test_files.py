@@ -1,0 +1,54 @@
+"""Files that are no files never hang a command, and each error of the system has its own story."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from holdfast.files import open_plain, read_plain, unusable, write_durable
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_what_is_no_file_is_not_read(tmp_path: Path, make: object) -> None:
+    assert callable(make)
+    make(tmp_path / "x")
+    with pytest.raises(OSError, match=r"it is a (pipe|folder), not a file"):
+        open_plain(tmp_path / "x")
+
+
+def test_a_device_is_not_read() -> None:
+    with pytest.raises(OSError, match="it is a device, not a file"):
+        open_plain(Path("/dev/zero"))
+
+
+def test_a_file_is_read_whole_or_not_at_all(tmp_path: Path) -> None:
+    write_durable(tmp_path / "x", b"12345")
+    assert read_plain(tmp_path / "x", 5) == b"12345"
+    with pytest.raises(OSError, match="it has 5 bytes, more than 4"):
+        read_plain(tmp_path / "x", 4)
+
+
+@pytest.mark.parametrize(
+    ("number", "slug"),
+    [
+        (errno.ENOSPC, "disk-full"),
+        (errno.EDQUOT, "disk-full"),
+        (errno.EACCES, "home-unwritable"),
+        (errno.EROFS, "home-unwritable"),
+        (errno.EMFILE, "too-many-open-files"),
+        (errno.EIO, "disk-failing"),
+        (errno.ELOOP, "path-unusable"),
+        (errno.ENOTDIR, "path-unusable"),
+        (errno.ENAMETOOLONG, "path-unusable"),
+        (errno.ENOMEM, "system-error"),
+        (errno.ECONNREFUSED, "system-error"),
+    ],
+)
+def test_an_error_of_the_system_has_its_own_story(number: int, slug: str) -> None:
+    found = unusable(OSError(number, os.strerror(number), "/a b/c"))
+    assert (found.slug, found.what) == (slug, "cannot use /a b/c")
+    assert found.why == os.strerror(number)
+    assert "/a b/c" not in found.help or "'/a b/c'" in found.help
+    without = unusable(OSError(number, os.strerror(number)), "cannot create it")
+    assert (without.slug, without.what) == (slug, "cannot create it")
