@@ -63,6 +63,13 @@ SLUGS: dict[str, Slug] = {
         "A controller holds this job's lock: one job has one controller. `holdfast watch NAME` "
         "shows it, `holdfast stop NAME` ends it.",
     ),
+    "process-stuck": Slug(
+        ExitStatus.PLATFORM,
+        "A process of the job cannot be killed: the kernel does not let go of it, usually because "
+        "of a file system or a device that does not answer. Until it is gone nothing of the job is "
+        "removed. The message names the process and where it waits; a hung mount has to come back "
+        "or be unmounted, a hung device needs a reset or the machine a reboot.",
+    ),
     "job-ended": Slug(
         ExitStatus.USAGE,
         "The job has already ended, so there is nothing to resume: its nodes are gone and memory "

@@ -144,6 +144,7 @@ class Agent:
         self._waiting: Start | None = None  # came while there was no forkserver
         self._told_store: Store | None = None  # the last one the controller was told of
         self._leaving = False  # a signal has asked for it
+        self._dismissed = False  # the controller has
         self._store_opened = asyncio.Event()
         self._warm_at: float | None = None  # when to warm up for the next attempt, at the latest
         self._tasks: set[asyncio.Task[None]] = set()
@@ -424,6 +425,7 @@ class Agent:
     def _on_leave(self, order: Leave) -> None:
         """The job's end decides the exit status, even if something else ends the node already."""
         note(f"agent: dismissed: {order.reason}")
+        self._dismissed = True
         if order.exit_code is not None:
             self._status = order.exit_code
         self._ask_end(0.0)
@@ -578,7 +580,9 @@ class Agent:
 
     async def _say_goodbye(self) -> None:
         self._link.fact(NodeLeft(node=self._me.node))
-        if self._link.connected:
+        if self._dismissed:  # whoever said so may not listen any more, and knows already
+            await self._until(lambda: self._link.all_sent or not self._link.connected, GOODBYE_S)
+        elif self._link.connected:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(GOODBYE_S):
                     await self._link.flush()

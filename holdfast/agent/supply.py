@@ -133,6 +133,8 @@ class Supply:
         self.storage.close()
         if self.forking is not None:
             self.forking.close()
+            if not self.forking.ready:  # it has forked nothing, and hears us only once it has loaded
+                self.forking.kill()
 
     def kill(self) -> None:
         """End the forkserver by force."""

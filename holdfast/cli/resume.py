@@ -40,7 +40,7 @@ def resume(
     if controller_alive(folder):
         raise already_running(job.name)
     if detach:
-        controller.detach(folder, resume=True, as_json=as_json)
+        controller.detach(folder, lock=None, as_json=as_json)
         return
     if status_of(folder).outcome is None:
         talk(f"{job.name}: a new controller takes over; record in {folder}")

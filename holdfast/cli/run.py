@@ -217,13 +217,13 @@ def start(job: "Job", *, detach: bool, replace: bool, as_json: bool) -> None:
     if unused:
         talk(f"note: a run on this machine has no use for {', '.join(unused)}")
     folder = job_dir(job.name)
-    create(job, folder, replace=replace, now=time.time())
+    lock = create(job, folder, replace=replace, now=time.time())
     if detach:
-        controller.detach(folder, resume=False, as_json=as_json)
+        controller.detach(folder, lock=lock, as_json=as_json)
         return
     talk(f"{job.name}: {size(job)}; record in {folder}")
     status = run_shown(
-        job, folder, lambda hear: run_job(job, folder, on_event=hear), as_json=as_json
+        job, folder, lambda hear: run_job(job, folder, lock, on_event=hear), as_json=as_json
     )
     raise typer.Exit(status)
 

@@ -5,10 +5,13 @@ answer also when the controller is gone; while it lives it adds what is in no jo
 """
 
 import contextlib
+import errno
 import fcntl
 import os
 import secrets
 import shutil
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,11 +21,15 @@ from holdfast import __version__, journal
 from holdfast.actions import Outcome
 from holdfast.controller import Limits, State
 from holdfast.drivers import report
+from holdfast.drivers.fencing import fence_job, require_gone
 from holdfast.errors import Error
 from holdfast.goodput import ledger, to_goodput
 from holdfast.goodput.ledger import Ledger
 from holdfast.spec import Job
 from holdfast.status import Goodput, Incident, JobStatus
+
+LOCK_TRIES = 10
+LOCK_PAUSE_S = 0.01
 
 
 def jobs_home() -> Path:
@@ -36,21 +43,64 @@ def job_dir(name: str) -> Path:
     return jobs_home() / name
 
 
-def create(job: Job, folder: Path, *, replace: bool = False, now: float) -> None:
+def create(job: Job, folder: Path, *, replace: bool = False, now: float) -> int:
     """Make the folder of a new job with its description, token and empty journal.
 
-    Raises `Error` job-exists, job-running or home-unwritable; then nothing has changed.
+    Returns the job's lock, held, as a descriptor for `locked`: from its first moment nobody else
+    can run or replace it. Raises `Error` job-exists, job-running, process-stuck or home-unwritable;
+    then nothing has changed.
     """
     if folder.exists():
-        _make_room(job.name, folder, replace=replace)
-    temporary = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
+        _require_free(job.name, folder, replace=replace)
+    temporary = _beside(folder)
+    lock = -1
     try:
         temporary.mkdir(mode=0o700, parents=True)
+        lock = _open_lock(temporary)
+        fcntl.flock(lock, fcntl.LOCK_EX)
         _fill(job, temporary, now)
+        old = _moved_away(folder) if replace and folder.exists() else None
+        _take_place(job.name, temporary, folder, old)
+    except (OSError, Error) as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        if lock >= 0:
+            os.close(lock)
+        raise (error if isinstance(error, Error) else _unwritable(folder, error)) from error
+    if old is not None:
+        _discard(old)
+    return lock
+
+
+def _beside(folder: Path) -> Path:
+    """A name that nobody has, on the same file system."""
+    return folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
+
+
+def _moved_away(folder: Path) -> Path:
+    """The record of a job under another name, once nothing of the job runs any more."""
+    with locked(folder):
+        remedy = f"wait until it is gone, or run under another --name (holdfast stop {folder.name})"
+        require_gone(fence_job(folder), f"job {folder.name!r} cannot be replaced", remedy)
+        return folder.rename(_beside(folder))
+
+
+def _take_place(name: str, temporary: Path, folder: Path, old: Path | None) -> None:
+    try:
         temporary.rename(folder)
     except OSError as error:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise _unwritable(folder, error) from error
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST):  # somebody else was faster
+            raise _exists(name, folder) from error
+        if old is not None:
+            old.rename(folder)
+        raise
+
+
+def _discard(old: Path) -> None:
+    try:
+        shutil.rmtree(old)
+    except OSError as error:
+        left = f"what is left of the record that was replaced is in {old}: {error}"
+        print(f"holdfast: {left}", file=sys.stderr, flush=True)
 
 
 def may_begin_again(job: Job, state: State) -> bool:
@@ -83,18 +133,21 @@ def _begin_journal(job: Job, folder: Path, now: float) -> None:
     journal.Journal.create(folder / "journal.jsonl", header).close()
 
 
-def _make_room(name: str, folder: Path, *, replace: bool) -> None:
+def _require_free(name: str, folder: Path, *, replace: bool) -> None:
     if controller_alive(folder):
         raise already_running(name)
     if not replace:
-        raise Error(
-            "job-exists",
-            f"there is a record of a job named {name!r}",
-            why=f"{folder} holds its journal and logs",
-            help=f"choose another --name, or drop the record with --replace "
-            f"(to look at it first: holdfast why {name})",
-        )
-    shutil.rmtree(folder)
+        raise _exists(name, folder)
+
+
+def _exists(name: str, folder: Path) -> Error:
+    return Error(
+        "job-exists",
+        f"there is a record of a job named {name!r}",
+        why=f"{folder} holds its journal and logs",
+        help=f"choose another --name, or drop the record with --replace "
+        f"(to look at it first: holdfast why {name})",
+    )
 
 
 def already_running(name: str) -> Error:
@@ -143,18 +196,34 @@ def load_job(folder: Path) -> Job:
 
 
 @contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Hold the job's lock. Raises `Error` job-running if another controller has it."""
-    fd = os.open(folder / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(fd)
-        raise already_running(folder.name) from None
+def locked(folder: Path, held: int | None = None) -> Iterator[None]:
+    """Hold the job's lock, which may be `held` already, until the end of the block.
+
+    Raises `Error` job-running if another controller has it.
+    """
+    fd = _take_lock(folder) if held is None else held
     try:
         yield
     finally:
         os.close(fd)
+
+
+def _take_lock(folder: Path) -> int:
+    """Whoever only looks whether there is a controller holds the lock for a moment, too."""
+    fd = _open_lock(folder)
+    for left in reversed(range(LOCK_TRIES)):
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(LOCK_PAUSE_S if left else 0.0)
+        else:
+            return fd
+    os.close(fd)
+    raise already_running(folder.name)
+
+
+def _open_lock(folder: Path) -> int:
+    return os.open(folder / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
 
 
 def controller_alive(folder: Path) -> bool:
