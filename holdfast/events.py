@@ -134,16 +134,19 @@ class WorkerExited(Event, frozen=True, kw_only=True):
     progress: Progress = Progress()
     error: WorkerError | None = None
     log: str = ""  # path of the worker's log, relative to the job's folder
+    forkserver: str = ""  # how its node's forkserver had died just before, if it had
 
 
 class AttemptStopped(Event, frozen=True, kw_only=True):
     """No process of the attempt is left on any member that still lives. Answers `StopAttempt`.
 
-    `store` is the next fresh store of the node with rank 0, None while it has none.
+    `store` is the next fresh store of the node with rank 0, None while it has none. `unready` are
+    members that cannot start workers yet, because their forkserver has died; `NodeReady` follows.
     """
 
     attempt: int
     store: Store | None
+    unready: tuple[str, ...] = ()
     progress: Progress = Progress()  # the furthest of its workers
 
 

@@ -326,6 +326,7 @@ class Agent:
     def _on_store_lost(self) -> None:
         """The fresh store has died: the controller must not count on it."""
         self._told_store = None
+        self._store_opened.set()  # whoever waits for it need not wait any longer
         self._supply.open_store()
 
     def _on_storage_news(self, news: words.AnyNews) -> None:
@@ -537,10 +538,11 @@ class Agent:
         )
 
     async def _fresh_store(self) -> Store | None:
-        """The next store; None if there is none in time, `NodeReady` will bring it later."""
+        """The next store; None if there is none in time, or no forkserver yet: `NodeReady` will
+        bring it later, and nobody waits for it who does not need it."""
         self._store_opened.clear()
         self._supply.open_store()
-        if self._supply.fresh_store is None:
+        if self._supply.fresh_store is None and self._supply.ready:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(STORE_TIMEOUT_S):
                     await self._store_opened.wait()

@@ -87,6 +87,14 @@ class Forking:
         self._process.returncode = death.exit_code if death.signal is None else -death.signal
 
     @property
+    def ending(self) -> str:
+        """How it ended; empty while that is not known. It is reaped before its orphans are."""
+        code = self._process.returncode
+        if code is None:
+            return ""
+        return f"signal {-code}" if code < 0 else f"exit status {code}"
+
+    @property
     def running(self) -> bool:
         """Whether its process has not been reaped yet."""
         return self._process.returncode is None

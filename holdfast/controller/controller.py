@@ -237,6 +237,7 @@ def _attempt_stopped(state: State, event: AttemptStopped) -> list[AnyAction]:
     first = state.nodes.get(state.ranks.get(0, ""))
     if first is not None:
         first.store = event.store or first.store
+    nodes.step_back(state, event.unready)
     return attempts.when_stopped(state)
 
 

@@ -38,6 +38,9 @@ CAUSES: dict[str, Cause] = {
     "worker-killed": Cause(
         Weight.CAUSE, False, "Something outside the worker killed it by a signal."
     ),
+    "forkserver-died": Cause(
+        Weight.CAUSE, False, "The process died that had forked the worker, and took it along."
+    ),
     "worker-crashed": Cause(
         Weight.CAUSE, False, "The worker crashed in native code: a segmentation fault or the like."
     ),
@@ -124,6 +127,8 @@ def weigh(exits: Sequence[WorkerExited]) -> Verdict:
 
 def _cause(exited: WorkerExited) -> str:
     number = _signal(exited)
+    if exited.forkserver and number == signal.SIGKILL:
+        return "forkserver-died"
     aborted_after = number == signal.SIGABRT and exited.error is not None
     if number is not None and not aborted_after:
         return _cause_of_signal(number)
@@ -222,6 +227,10 @@ def _summary(cause: str, exited: WorkerExited) -> str:
             return f"{who} exited with status 0 while others still needed it."
         case "worker-exit":
             return f"{who} {_ending(exited)}{_place(exited.error)}."
+        case "forkserver-died":
+            return (
+                f"The forkserver above {who.lower()} died ({exited.forkserver}) and took it along."
+            )
         case "peer-lost":
             return f"{who} lost its connection to a peer that was gone or stuck."
         case _ if exited.error is not None:

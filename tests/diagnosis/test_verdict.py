@@ -29,6 +29,7 @@ def exited(
     step: int | None = 5,
     finished: bool = False,
     ago_s: float = 0.0,
+    forkserver: str = "",
 ) -> WorkerExited:
     return WorkerExited(
         node=f"n{rank}",
@@ -39,6 +40,7 @@ def exited(
         ago_s=ago_s,
         progress=Progress(step=step, finished=finished),
         error=error,
+        forkserver=forkserver,
     )
 
 
@@ -186,3 +188,10 @@ def test_without_exits_no_worker_is_blamed() -> None:
 def test_an_exit_by_choice_says_status_and_place() -> None:
     verdict = weigh([exited(code=3, error=raised("SystemExit", "3"))])
     assert verdict.summary == "Rank 0 exited with status 3 (/home/me/train.py:7)."
+
+
+def test_a_worker_that_its_forkserver_took_along_was_not_killed_for_memory() -> None:
+    fell = weigh([exited(3, number=9, forkserver="signal 9", ago_s=1.0), exited(0, number=9)])
+    assert (fell.cause, fell.user_error) == ("forkserver-died", False)
+    assert fell.summary == "The forkserver above rank 3 died (signal 9) and took it along."
+    assert weigh([exited(3, number=11, forkserver="signal 9")]).cause == "worker-crashed"
