@@ -132,7 +132,7 @@ class Link:
         while True:
             try:
                 await self._one_connection()
-            except (OSError, WebSocketException, msgspec.MsgspecError, TimeoutError) as error:
+            except (OSError, WebSocketException, msgspec.MsgspecError, UnicodeDecodeError) as error:
                 why = f"{type(error).__name__}: {error}"
             else:
                 why = "it closed the connection"

@@ -80,6 +80,8 @@ CASES = [
     ("worker-killed", exited(number=signal.SIGTERM)),
     ("worker-killed", exited(code=137)),
     ("worker-killed", exited(error=raised("KeyboardInterrupt"))),
+    ("forkserver-died", exited(number=signal.SIGKILL, forkserver="signal 9")),
+    ("worker-crashed", exited(number=signal.SIGSEGV, forkserver="signal 9")),
     ("worker-crashed", exited(number=signal.SIGSEGV)),
     ("worker-crashed", exited(number=signal.SIGBUS)),
     ("worker-crashed", exited(code=139)),
@@ -190,8 +192,6 @@ def test_an_exit_by_choice_says_status_and_place() -> None:
     assert verdict.summary == "Rank 0 exited with status 3 (/home/me/train.py:7)."
 
 
-def test_a_worker_that_its_forkserver_took_along_was_not_killed_for_memory() -> None:
+def test_a_forkserver_that_died_is_not_told_as_a_lack_of_memory() -> None:
     fell = weigh([exited(3, number=9, forkserver="signal 9", ago_s=1.0), exited(0, number=9)])
-    assert (fell.cause, fell.user_error) == ("forkserver-died", False)
     assert fell.summary == "The forkserver above rank 3 died (signal 9) and took it along."
-    assert weigh([exited(3, number=11, forkserver="signal 9")]).cause == "worker-crashed"

@@ -17,6 +17,7 @@ from holdfast.drivers.client import kill_leftovers
 from holdfast.drivers.fencing import fence_job, fence_nodes, living
 from holdfast.drivers.records import controller_alive, create, locked
 from holdfast.errors import Error, ExitStatus
+from holdfast.journal import read_header
 from holdfast.spec import Job
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -177,7 +178,7 @@ def test_of_two_jobs_of_one_name_that_are_made_at_once_one_is(
     with pytest.raises(Error) as raised:
         create(JOB, folder, now=2.0)
     assert (raised.value.slug, raised.value.status) == ("job-exists", ExitStatus.USAGE)
-    assert records.journal.read_header(folder / "journal.jsonl").created_at == 1.0
+    assert read_header(folder / "journal.jsonl").created_at == 1.0
     assert [path.name for path in folder.parent.iterdir()] == ["job"]
     os.close(first[0])
 
