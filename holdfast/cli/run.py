@@ -205,6 +205,7 @@ def _job(
 def start(job: "Job", *, detach: bool, replace: bool, as_json: bool) -> None:
     """Run a job from its creation; in the foreground this ends the command."""
     from holdfast.cli import controller
+    from holdfast.drivers.limits import require_limits
     from holdfast.drivers.local import run_job
     from holdfast.drivers.records import create, job_dir
     from holdfast.spec.files import require_files
@@ -212,6 +213,7 @@ def start(job: "Job", *, detach: bool, replace: bool, as_json: bool) -> None:
 
     _require_linux()
     require_local(job)
+    require_limits(job)
     require_files(job)
     unused = unused_sections(job)
     if unused:

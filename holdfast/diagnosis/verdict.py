@@ -61,6 +61,12 @@ CAUSES: dict[str, Cause] = {
     "out-of-memory": Cause(Weight.CAUSE, True, "An allocation failed for lack of memory."),
     "device-error": Cause(Weight.CAUSE, False, "The accelerator or its driver reported an error."),
     "disk-full": Cause(Weight.CAUSE, False, "A file could not be written: the disk is full."),
+    "limit-reached": Cause(
+        Weight.CAUSE,
+        True,
+        "A limit for each process was reached: open files (`ulimit -n`), or the size of a file "
+        "(`ulimit -f`).",
+    ),
     "port-taken": Cause(Weight.CAUSE, False, "The port of the rendezvous store was in use."),
     "peer-lost": Cause(
         Weight.CONSEQUENCE, False, "A worker lost its connection to a peer that was gone or stuck."
@@ -85,6 +91,7 @@ SHELL_SIGNALS = range(129, 160)  # exit status of a shell whose command a signal
 MEMORY = re.compile(
     r"out of memory|can't allocate memory|Cannot allocate memory|HIP out of memory", re.IGNORECASE
 )
+LIMIT = re.compile(r"\[Errno (?:24|27)\]|Too many open files|File too large")
 DEVICE = re.compile(r"(?:CUDA|HIP|cuDNN|cuBLAS|CUBLAS)(?:_STATUS| error| driver)|unhandled cuda")
 
 
@@ -187,6 +194,8 @@ def _cause_of_message(error: WorkerError) -> str:
         return "port-taken"
     if "No space left on device" in error.message:
         return "disk-full"
+    if LIMIT.search(error.message):
+        return "limit-reached"
     return "device-error" if DEVICE.search(error.message) else "worker-exception"
 
 
@@ -233,6 +242,9 @@ def _summary(cause: str, exited: WorkerExited) -> str:
             )
         case "peer-lost":
             return f"{who} lost its connection to a peer that was gone or stuck."
+        case "limit-reached" if exited.error is not None:
+            which = "-f" if "File too large" in exited.error.message else "-n"
+            return f"{who} reached the limit of ulimit {which}: {_said(exited.error)}"
         case _ if exited.error is not None:
             return f"{who} failed with {_said(exited.error)}"
         case _:

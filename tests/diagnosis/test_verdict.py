@@ -81,6 +81,8 @@ CASES = [
     ("worker-killed", exited(code=137)),
     ("worker-killed", exited(error=raised("KeyboardInterrupt"))),
     ("forkserver-died", exited(number=signal.SIGKILL, forkserver="signal 9")),
+    ("limit-reached", exited(error=raised("OSError", "[Errno 24] Too many open files: 'x'"))),
+    ("limit-reached", exited(error=raised("OSError", "[Errno 27] File too large"))),
     ("worker-crashed", exited(number=signal.SIGSEGV, forkserver="signal 9")),
     ("worker-crashed", exited(number=signal.SIGSEGV)),
     ("worker-crashed", exited(number=signal.SIGBUS)),
@@ -195,3 +197,9 @@ def test_an_exit_by_choice_says_status_and_place() -> None:
 def test_a_forkserver_that_died_is_not_told_as_a_lack_of_memory() -> None:
     fell = weigh([exited(3, number=9, forkserver="signal 9", ago_s=1.0), exited(0, number=9)])
     assert fell.summary == "The forkserver above rank 3 died (signal 9) and took it along."
+
+
+def test_a_limit_of_the_shell_is_named() -> None:
+    summary = weigh([exited(error=raised("OSError", "[Errno 24] Too many open files"))]).summary
+    assert summary.startswith("Rank 0 reached the limit of ulimit -n: OSError: [Errno 24] Too many")
+    assert "ulimit -f" in weigh([exited(error=raised("OSError", "File too large"))]).summary
