@@ -53,7 +53,7 @@ FILES = (
     ("job.json", "`run`", "The validated job, paths made absolute."),
     ("journal.jsonl", "controller", "Every fact and decision, one JSON line each."),
     ("journal.state", "controller", "State of the controller at some line, so replay is short."),
-    ("lock", "controller", "Held (`flock`) while a controller lives."),
+    ("lock", "`run`, controller", "Held (`flock`) while a controller lives."),
     ("token", "`run`", "Secret between controller, agents and command line; mode 0600."),
     ("controller.json", "controller", "Where it listens: `host`, `port`, `pid`; mode 0600."),
     ("controller.log", "`run --detach`", "What a controller without a terminal says."),

@@ -358,7 +358,7 @@ class Agent:
     def _on_death(self, worker: Worker, death: Death) -> None:
         if worker.assignment is None:
             if not self._end.done():
-                note(f"agent: warm worker {worker.local_rank} ended without a rank: {_how(death)}")
+                note(f"agent: warm worker {worker.local_rank} ended without a rank: {death.words}")
             return
         run = self._run
         if run is None or run.workers.get(worker.local_rank) is not worker:
@@ -582,7 +582,7 @@ class Agent:
 
     async def _say_goodbye(self) -> None:
         self._link.fact(NodeLeft(node=self._me.node))
-        if self._dismissed:  # whoever said so may not listen any more, and knows already
+        if self._dismissed:  # who said so knows already, and may not listen any more
             await self._until(lambda: self._link.all_sent or not self._link.connected, GOODBYE_S)
         elif self._link.connected:
             with contextlib.suppress(TimeoutError):
@@ -597,7 +597,3 @@ def _address_of(host: str, listener: socket.socket) -> str:
     """HOST:PORT."""
     shown = f"[{host}]" if ":" in host else host
     return f"{shown}:{listener.getsockname()[1]}"
-
-
-def _how(death: Death) -> str:
-    return f"signal {death.signal}" if death.signal is not None else f"exit {death.exit_code}"

@@ -237,9 +237,7 @@ def _summary(cause: str, exited: WorkerExited) -> str:
         case "worker-exit":
             return f"{who} {_ending(exited)}{_place(exited.error)}."
         case "forkserver-died":
-            return (
-                f"The forkserver above {who.lower()} died ({exited.forkserver}) and took it along."
-            )
+            return f"{who} was taken along by its forkserver, which died ({exited.forkserver})."
         case "peer-lost":
             return f"{who} lost its connection to a peer that was gone or stuck."
         case "limit-reached" if exited.error is not None:

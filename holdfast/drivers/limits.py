@@ -37,7 +37,9 @@ def _require(kind: int, needed: int, what: str, flag: str, unit: int) -> None:
         "limit-too-small",
         f"the limit on {what} (ulimit {flag}) is {soft}, and the job needs {needed}",
         why="every process of the job inherits it from this shell",
-        help=remedy if enough else f"{remedy}   (root has to raise the hard limit first)",
+        help=remedy
+        if enough
+        else f"{remedy}   (in another shell: the hard limit of this one is lower)",
     )
 
 

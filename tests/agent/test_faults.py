@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.agent import processes, wire
+from holdfast.agent import child, processes, wire
 from holdfast.agent.agent import STORE_TIMEOUT_S
 from holdfast.events import NodeReady, WorkerExited
 from holdfast.messages import Stop, WorkersStarted
@@ -409,3 +409,11 @@ def test_a_process_of_ours_is_found_by_its_environment(node: Node) -> None:
 
 def _children(log: str) -> list[int]:
     return [int(line.split()[1]) for line in log.splitlines() if line.startswith("child")]
+
+
+def test_a_store_that_nobody_waits_for_any_more_says_nothing() -> None:
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    child._tell_port(write_end, 29400)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.close(write_end)

@@ -196,7 +196,7 @@ def test_an_exit_by_choice_says_status_and_place() -> None:
 
 def test_a_forkserver_that_died_is_not_told_as_a_lack_of_memory() -> None:
     fell = weigh([exited(3, number=9, forkserver="signal 9", ago_s=1.0), exited(0, number=9)])
-    assert fell.summary == "The forkserver above rank 3 died (signal 9) and took it along."
+    assert fell.summary == "Rank 3 was taken along by its forkserver, which died (signal 9)."
 
 
 def test_a_limit_of_the_shell_is_named() -> None:

@@ -1,5 +1,6 @@
 """Whatever is killed is of this job, all of it is, and what cannot be killed is told."""
 
+import asyncio
 import contextlib
 import errno
 import json
@@ -7,16 +8,22 @@ import os
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from holdfast.actions import EndJob, Fence, Outcome
+from holdfast.controller import Controller, Limits
 from holdfast.drivers import fencing, records
 from holdfast.drivers.client import kill_leftovers
 from holdfast.drivers.fencing import fence_job, fence_nodes, living
+from holdfast.drivers.local import LEAVE_S, LocalDriver
+from holdfast.drivers.nodes import AgentProcess
 from holdfast.drivers.records import controller_alive, create, locked
 from holdfast.errors import Error, ExitStatus
+from holdfast.events import NodeLost, NodeLostReason
 from holdfast.journal import read_header
 from holdfast.spec import Job
 
@@ -152,7 +159,11 @@ def test_what_cannot_be_killed_is_named_and_nothing_is_removed(
     process = node(folder)
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     unkillable(process.pid)
-    for act in (lambda: create(JOB, folder, replace=True, now=2.0), lambda: kill_leftovers(folder)):
+    acts: list[Callable[[], int]] = [
+        lambda: create(JOB, folder, replace=True, now=2.0),
+        lambda: kill_leftovers(folder),
+    ]
+    for act in acts:
         with pytest.raises(Error) as raised:
             act()
         assert raised.value.slug == "process-stuck" and raised.value.status == ExitStatus.PLATFORM
@@ -161,6 +172,45 @@ def test_what_cannot_be_killed_is_named_and_nothing_is_removed(
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
     assert [path.name for path in folder.parent.iterdir()] == ["job"]
     assert not controller_alive(folder)
+
+
+def test_a_node_is_given_up_for_good_whatever_cannot_be_killed_of_it(
+    home: Path,
+    node: Node,
+    unkillable: Callable[[int], None],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder = made(home)
+    process = node(folder)
+    unkillable(process.pid)
+
+    async def fenced() -> list[object]:
+        driver = LocalDriver(JOB, folder, Controller(Limits()))
+        await driver.perform(Fence(node="node-0-00000000", reason="it is late"))
+        queue = driver._board.queue
+        return [queue.get_nowait()[0] for _ in range(queue.qsize())]
+
+    (told,) = asyncio.run(fenced())
+    assert isinstance(told, NodeLost) and told.reason is NodeLostReason.STUCK
+    assert f"process {process.pid} " in told.detail
+    assert told.detail in capsys.readouterr().err
+
+
+def test_the_end_of_a_job_does_not_wait_for_an_agent_that_has_not_said_hello(
+    home: Path, node: Node
+) -> None:
+    folder = made(home)
+    process = node(folder)
+
+    async def end() -> None:
+        driver = LocalDriver(JOB, folder, Controller(Limits()))
+        driver._add(AgentProcess("node-0-00000000", "node-0", process.pid, process), 60.0)
+        began = time.monotonic()
+        await driver.perform(EndJob(outcome=Outcome.STOPPED, reason="Ctrl-C"))
+        assert time.monotonic() - began < LEAVE_S, "waited for it"
+
+    asyncio.run(end())
+    assert ended(process)
 
 
 def test_of_two_jobs_of_one_name_that_are_made_at_once_one_is(
