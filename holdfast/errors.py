@@ -64,6 +64,19 @@ SLUGS: dict[str, Slug] = {
         "A controller holds this job's lock: one job has one controller. `holdfast watch NAME` "
         "shows it, `holdfast stop NAME` ends it.",
     ),
+    "limit-too-small": Slug(
+        ExitStatus.PLATFORM,
+        "A limit that this shell sets for each process (`ulimit -a`) is too small for the job: the "
+        "number of open files, or the size of a file, which also bounds the memory that snapshots "
+        "are kept in. Nothing was started.",
+    ),
+    "process-stuck": Slug(
+        ExitStatus.PLATFORM,
+        "A process of the job cannot be killed: the kernel does not let go of it, usually because "
+        "of a file system or a device that does not answer. Until it is gone nothing of the job is "
+        "removed. The message names the process and where it waits; a hung mount has to come back "
+        "or be unmounted, a hung device needs a reset or the machine a reboot.",
+    ),
     "job-ended": Slug(
         ExitStatus.USAGE,
         "The job has already ended, so there is nothing to resume: its nodes are gone and memory "

@@ -64,6 +64,7 @@ class NodeLostReason(StrEnum):
 
     SILENT = "silent"  # no heartbeat within recovery.heartbeat_timeout_s
     PROCESS = "process"  # the engine says it is dead: agent process or pod gone
+    STUCK = "stuck"  # given up before, and a process of it cannot be killed
     REJECTED = "rejected"  # it cannot work with the others (version, number of workers)
 
 
@@ -133,16 +134,19 @@ class WorkerExited(Event, frozen=True, kw_only=True):
     progress: Progress = Progress()
     error: WorkerError | None = None
     log: str = ""  # path of the worker's log, relative to the job's folder
+    forkserver: str = ""  # how its node's forkserver had died just before, if it had
 
 
 class AttemptStopped(Event, frozen=True, kw_only=True):
     """No process of the attempt is left on any member that still lives. Answers `StopAttempt`.
 
-    `store` is the next fresh store of the node with rank 0, None while it has none.
+    `store` is the next fresh store of the node with rank 0, None while it has none. `unready` are
+    members that cannot start workers yet, because their forkserver has died; `NodeReady` follows.
     """
 
     attempt: int
     store: Store | None
+    unready: tuple[str, ...] = ()
     progress: Progress = Progress()  # the furthest of its workers
 
 

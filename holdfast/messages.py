@@ -57,7 +57,8 @@ class WorkersStarted(Message, frozen=True, kw_only=True):
 
 
 class WorkersStopped(Message, frozen=True, kw_only=True):
-    """No process of this attempt is left on the node. `store` is its next fresh store."""
+    """No process of this attempt is left on the node. `store` is its next fresh store; None: it
+    cannot start workers yet, and `NodeReady` follows."""
 
     node: str
     attempt: int

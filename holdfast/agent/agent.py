@@ -144,6 +144,7 @@ class Agent:
         self._waiting: Start | None = None  # came while there was no forkserver
         self._told_store: Store | None = None  # the last one the controller was told of
         self._leaving = False  # a signal has asked for it
+        self._dismissed = False  # the controller has
         self._store_opened = asyncio.Event()
         self._warm_at: float | None = None  # when to warm up for the next attempt, at the latest
         self._tasks: set[asyncio.Task[None]] = set()
@@ -325,6 +326,7 @@ class Agent:
     def _on_store_lost(self) -> None:
         """The fresh store has died: the controller must not count on it."""
         self._told_store = None
+        self._store_opened.set()  # whoever waits for it need not wait any longer
         self._supply.open_store()
 
     def _on_storage_news(self, news: words.AnyNews) -> None:
@@ -356,7 +358,7 @@ class Agent:
     def _on_death(self, worker: Worker, death: Death) -> None:
         if worker.assignment is None:
             if not self._end.done():
-                note(f"agent: warm worker {worker.local_rank} ended without a rank: {_how(death)}")
+                note(f"agent: warm worker {worker.local_rank} ended without a rank: {death.words}")
             return
         run = self._run
         if run is None or run.workers.get(worker.local_rank) is not worker:
@@ -424,6 +426,7 @@ class Agent:
     def _on_leave(self, order: Leave) -> None:
         """The job's end decides the exit status, even if something else ends the node already."""
         note(f"agent: dismissed: {order.reason}")
+        self._dismissed = True
         if order.exit_code is not None:
             self._status = order.exit_code
         self._ask_end(0.0)
@@ -535,10 +538,11 @@ class Agent:
         )
 
     async def _fresh_store(self) -> Store | None:
-        """The next store; None if there is none in time, `NodeReady` will bring it later."""
+        """The next store; None if there is none in time, or no forkserver yet: `NodeReady` will
+        bring it later, and nobody waits for it who does not need it."""
         self._store_opened.clear()
         self._supply.open_store()
-        if self._supply.fresh_store is None:
+        if self._supply.fresh_store is None and self._supply.ready:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(STORE_TIMEOUT_S):
                     await self._store_opened.wait()
@@ -578,7 +582,9 @@ class Agent:
 
     async def _say_goodbye(self) -> None:
         self._link.fact(NodeLeft(node=self._me.node))
-        if self._link.connected:
+        if self._dismissed:  # who said so knows already, and may not listen any more
+            await self._until(lambda: self._link.all_sent or not self._link.connected, GOODBYE_S)
+        elif self._link.connected:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(GOODBYE_S):
                     await self._link.flush()
@@ -591,7 +597,3 @@ def _address_of(host: str, listener: socket.socket) -> str:
     """HOST:PORT."""
     shown = f"[{host}]" if ":" in host else host
     return f"{shown}:{listener.getsockname()[1]}"
-
-
-def _how(death: Death) -> str:
-    return f"signal {death.signal}" if death.signal is not None else f"exit {death.exit_code}"

@@ -69,6 +69,7 @@ def exited(node: str, worker: Worker, death: Death) -> WorkerExited:
         progress=worker.page.progress(now),
         error=_error_of(worker, death),
         log=worker.log,
+        forkserver=worker.forkserver,
     )
 
 

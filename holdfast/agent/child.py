@@ -132,11 +132,17 @@ def _serve_store(order: wire.Fork, report: int) -> NoReturn:
         wait_for_workers=False,
         master_listen_fd=listener.detach(),
     )
-    os.write(report, b"%d\n" % port)
-    os.close(report)
+    _tell_port(report, port)
     while store is not None:
         signal.pause()
     raise AssertionError("the store was given up")
+
+
+def _tell_port(report: int, port: int) -> None:
+    """Say where the store listens. An agent that is ending may have stopped to listen itself."""
+    with contextlib.suppress(BrokenPipeError):
+        os.write(report, b"%d\n" % port)
+    os.close(report)
 
 
 def listen(address: str, ports: tuple[int, ...]) -> socket.socket:

@@ -40,6 +40,7 @@ class Forking:
             process_group=0,
         )
         theirs.close()
+        self._death: processes.Death | None = None
         self.ready = False
         asyncio.get_running_loop().add_reader(self._sock, self._readable)
 
@@ -84,7 +85,13 @@ class Forking:
 
     def reaped(self, death: processes.Death) -> None:
         """Its process has ended and was waited for."""
+        self._death = death
         self._process.returncode = death.exit_code if death.signal is None else -death.signal
+
+    @property
+    def ending(self) -> str:
+        """How it ended; empty while that is not known. It is reaped before its orphans are."""
+        return "" if self._death is None else self._death.words
 
     @property
     def running(self) -> bool:

@@ -115,6 +115,11 @@ class Link:
         """How long there has been no controller."""
         return 0.0 if self.connected else time.monotonic() - self._heard_at
 
+    @property
+    def all_sent(self) -> bool:
+        """Whether every fact has gone out on this connection."""
+        return not self._kept or self._kept[-1].seq <= self._sent
+
     async def flush(self) -> None:
         """Wait until the controller has every fact on its disk."""
         if self._kept:
@@ -127,7 +132,7 @@ class Link:
         while True:
             try:
                 await self._one_connection()
-            except (OSError, WebSocketException, msgspec.MsgspecError, TimeoutError) as error:
+            except (OSError, WebSocketException, msgspec.MsgspecError, UnicodeDecodeError) as error:
                 why = f"{type(error).__name__}: {error}"
             else:
                 why = "it closed the connection"

@@ -25,6 +25,12 @@ class Death(NamedTuple):
     signal: int | None
     at: float
 
+    @property
+    def words(self) -> str:
+        """For people."""
+        by_signal = self.signal is not None
+        return f"signal {self.signal}" if by_signal else f"exit status {self.exit_code}"
+
 
 def die_with_parent(parent: int, sig: int) -> None:
     """Have the kernel send us `sig` when our parent dies; exit at once if it is dead already."""

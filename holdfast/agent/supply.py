@@ -62,6 +62,7 @@ class Supply:
         self._failed_starts = 0
         self._orphans: dict[int, Worker] = {}
         self._closed = False
+        self._fallen: Forking | None = None  # the last one that died
         self.forking: Forking | None = None
         self.stores: Stores | None = None
 
@@ -133,6 +134,8 @@ class Supply:
         self.storage.close()
         if self.forking is not None:
             self.forking.close()
+            if not self.forking.ready:  # it hears us only once it has loaded, and has no children
+                self.forking.kill()
 
     def kill(self) -> None:
         """End the forkserver by force."""
@@ -179,13 +182,15 @@ class Supply:
             self._tell.on_store_lost()
 
     def _bury(self, worker: Worker, death: Death) -> None:
-        self._orphans.pop(worker.pid, None)
+        if self._orphans.pop(worker.pid, None) is not None and self._fallen is not None:
+            worker.forkserver = self._fallen.ending
         self.workers.bury(worker, death)
         self._tell.on_death(worker, death)
 
     def _on_gone(self) -> None:
         """The forkserver has died; the kernel kills what it forked, and we are their parent now."""
         old, self.forking = self.forking, None
+        self._fallen = old
         if self.stores is not None:
             self.stores.forget()
         if self._closed or old is None:
@@ -216,6 +221,8 @@ class Supply:
                 self._bury(worker, death)
             elif self.forking is not None and death.pid == self.forking.pid:
                 self.forking.reaped(death)
+            elif self._fallen is not None and death.pid == self._fallen.pid:
+                self._fallen.reaped(death)
             elif death.pid == self.storage.pid:
                 self.storage.reaped(death)
 

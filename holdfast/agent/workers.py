@@ -35,9 +35,9 @@ class Worker:
     output: Output
     control: int = -1  # our end of the control pipe; -1 once it has a rank
     pid: int = 0  # 0 until the forkserver has answered
-    orphaned: bool = False  # its forkserver is gone, so we are its parent
     assignment: Assignment | None = None
     assigned_at: float = 0.0
+    forkserver: str = ""  # how that had died when the worker did, if it had
     log: str = ""  # relative to the job's folder
     death: Death | None = None
     milestones: bytes = b""  # as of the last look

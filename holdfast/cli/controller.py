@@ -36,6 +36,7 @@ START_TIMEOUT_S = 60.0
 def drive(
     folder: Annotated[Path | None, typer.Argument()] = None,
     resume: Annotated[bool, typer.Option("--resume")] = False,
+    lock: Annotated[int | None, typer.Option("--lock")] = None,
     on: Annotated[Where, typer.Option("--on")] = Where.LOCAL,
 ) -> None:
     """Be the controller of a job that has been created, until it ends."""
@@ -47,12 +48,25 @@ def drive(
     from holdfast.drivers.local import resume_job, run_job
     from holdfast.drivers.records import load_job
 
-    assert folder is not None, "`holdfast run` names it"
+    if folder is None:
+        raise _not_for_people()
+    if lock is not None:
+        os.set_inheritable(lock, False)
     if resume:
         outcome = resume_job(folder, on_event=_quiet)
     else:
-        outcome = run_job(load_job(folder), folder, on_event=_quiet)
+        outcome = run_job(load_job(folder), folder, lock, on_event=_quiet)
     raise typer.Exit(status_of_outcome(outcome))
+
+
+def _not_for_people() -> Error:
+    return Error(
+        "usage",
+        "no job is named",
+        why="this command is what `holdfast run --detach` starts, with the folder of a job; "
+        "with --on kubernetes it runs in the pod of a controller",
+        help="holdfast run job.yaml --detach   (or, if the controller is gone: holdfast resume)",
+    )
 
 
 def _quiet(_entry: "Entry", _state: "State") -> None:
@@ -72,12 +86,15 @@ def status_of_outcome(outcome: "Outcome") -> ExitStatus:
             return ExitStatus.INTERRUPTED
 
 
-def detach(folder: Path, *, resume: bool, as_json: bool) -> None:
+def detach(folder: Path, *, lock: int | None, as_json: bool) -> None:
     """Start the controller in the background and say how to reach it.
 
-    Raises `Error` controller-start-failed if it ends before it answers.
+    `lock` is that of a new job, held, which it inherits; without one it resumes. Raises `Error`
+    controller-start-failed if it ends before it answers.
     """
-    process = _start(folder, resume)
+    process = _start(folder, lock)
+    if lock is not None:
+        os.close(lock)
     _await(folder, process)
     name = folder.name
     if as_json:
@@ -88,13 +105,14 @@ def detach(folder: Path, *, resume: bool, as_json: bool) -> None:
         talk(f"next: holdfast watch {name}   holdfast logs -f {name}   holdfast stop {name}")
 
 
-def _start(folder: Path, resume: bool) -> "subprocess.Popen[bytes]":
+def _start(folder: Path, lock: int | None) -> "subprocess.Popen[bytes]":
     words = [sys.executable, "-m", "holdfast.cli", "controller", str(folder)]
     flags = os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK  # it may be a pipe by now
     log = os.open(folder / "controller.log", flags, 0o600)
     try:
         return subprocess.Popen(
-            [*words, "--resume"] if resume else words,
+            [*words, "--resume"] if lock is None else [*words, "--lock", str(lock)],
+            pass_fds=() if lock is None else (lock,),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

@@ -32,6 +32,7 @@ def resume(
     if reach is not None:
         _remote(reach, name, as_json)
         return
+    from holdfast.drivers.limits import require_limits
     from holdfast.drivers.local import resume_job
     from holdfast.drivers.records import already_running, controller_alive, load_job
 
@@ -39,8 +40,9 @@ def resume(
     job = load_job(folder)
     if controller_alive(folder):
         raise already_running(job.name)
+    require_limits(job)
     if detach:
-        controller.detach(folder, resume=True, as_json=as_json)
+        controller.detach(folder, lock=None, as_json=as_json)
         return
     if status_of(folder).outcome is None:
         talk(f"{job.name}: a new controller takes over; record in {folder}")

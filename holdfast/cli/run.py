@@ -205,6 +205,7 @@ def _job(
 def start(job: "Job", *, detach: bool, replace: bool, as_json: bool) -> None:
     """Run a job from its creation; in the foreground this ends the command."""
     from holdfast.cli import controller
+    from holdfast.drivers.limits import require_limits
     from holdfast.drivers.local import run_job
     from holdfast.drivers.records import create, job_dir
     from holdfast.spec.files import require_files
@@ -212,18 +213,19 @@ def start(job: "Job", *, detach: bool, replace: bool, as_json: bool) -> None:
 
     _require_linux()
     require_local(job)
+    require_limits(job)
     require_files(job)
     unused = unused_sections(job)
     if unused:
         talk(f"note: a run on this machine has no use for {', '.join(unused)}")
     folder = job_dir(job.name)
-    create(job, folder, replace=replace, now=time.time())
+    lock = create(job, folder, replace=replace, now=time.time())
     if detach:
-        controller.detach(folder, resume=False, as_json=as_json)
+        controller.detach(folder, lock=lock, as_json=as_json)
         return
     talk(f"{job.name}: {size(job)}; record in {folder}")
     status = run_shown(
-        job, folder, lambda hear: run_job(job, folder, on_event=hear), as_json=as_json
+        job, folder, lambda hear: run_job(job, folder, lock, on_event=hear), as_json=as_json
     )
     raise typer.Exit(status)
 

@@ -25,6 +25,7 @@ from holdfast.events import (
     NodeJoined,
     NodeLeft,
     NodeLost,
+    NodeLostReason,
     NodeReady,
     Progress,
     Progressed,
@@ -74,8 +75,7 @@ def _dispatch(state: State, event: AnyEvent) -> list[AnyAction]:
         case NodeJoined():
             return _node_joined(state, event)
         case NodeLost():
-            why = event.detail or str(event.reason)
-            return _node_gone(state, event.node, why, event.ago_s)
+            return _node_lost(state, event)
         case NodeLeft():
             return _node_gone(state, event.node, "it left", 0.0)
         case Diagnosed():
@@ -120,6 +120,13 @@ def _node_ready(state: State, event: NodeReady) -> list[AnyAction]:
         state.attempt = state.earlier_attempts = max(state.earlier_attempts, event.attempt)
     nodes.ready(state, node)
     return attempts.try_start(state)
+
+
+def _node_lost(state: State, event: NodeLost) -> list[AnyAction]:
+    if event.reason is NodeLostReason.STUCK:  # it was given up before: only for the account
+        incidents.note(state, "Fence", event.detail)
+        return []
+    return _node_gone(state, event.node, event.detail or str(event.reason), event.ago_s)
 
 
 def _node_gone(state: State, node_id: str, why: str, ago_s: float) -> list[AnyAction]:
@@ -230,6 +237,7 @@ def _attempt_stopped(state: State, event: AttemptStopped) -> list[AnyAction]:
     first = state.nodes.get(state.ranks.get(0, ""))
     if first is not None:
         first.store = event.store or first.store
+    nodes.step_back(state, event.unready)
     return attempts.when_stopped(state)
 
 

@@ -5,6 +5,7 @@ many nodes the job has.
 """
 
 from bisect import insort
+from collections.abc import Sequence
 
 from holdfast.actions import AnyAction, AskNodes, AssignRank, Dismiss
 from holdfast.controller.state import Node, NodeState, State
@@ -71,13 +72,34 @@ def remove(state: State, node_id: str, why: str) -> Node | None:
     if node is None:
         return None
     if node.node_rank is not None:
-        del state.ranks[node.node_rank]
-        assert state.vacant is not None, "a rank was given out, so vacant ranks are counted"
-        insort(state.vacant, node.node_rank)
+        _vacate(state, node)
     elif node.state is NodeState.SPARE:
         state.spares.remove(node_id)
     state.tell(f"{node.name} removed: {why}")
     return node
+
+
+def _vacate(state: State, node: Node) -> None:
+    assert node.node_rank is not None, "a member has a rank"
+    assert state.vacant is not None, "a rank was given out, so vacant ranks are counted"
+    del state.ranks[node.node_rank]
+    insort(state.vacant, node.node_rank)
+
+
+def step_back(state: State, unready: Sequence[str]) -> None:
+    """Members that cannot start workers yet give their ranks to spares that can.
+
+    Their snapshots stay behind, so only as many as copies make up for; else it is better to wait.
+    """
+    slow = [n for n in map(state.nodes.get, unready) if n and n.state is NodeState.MEMBER]
+    limits, count = state.limits, len(slow)
+    replaceable = not state.instrumented or (limits.node_count > 1 and count <= limits.copies)
+    if count > len(state.spares) or not replaceable:
+        return
+    for node in slow:
+        _vacate(state, node)
+        node.state, node.node_rank, node.store = NodeState.JOINING, None, None
+        state.tell(f"{node.name} steps back: its forkserver is being started anew")
 
 
 def missing(state: State) -> int:

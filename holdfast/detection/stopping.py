@@ -23,6 +23,7 @@ class StopTally:
         self._pending: set[str] = set()
         self._deadline = math.inf
         self._store: Store | None = None
+        self._unready: set[str] = set()  # members that answered and cannot start workers yet
         self._progress = Progress()
 
     @property
@@ -39,6 +40,7 @@ class StopTally:
         else:
             self._attempt, self._first, self._deadline = attempt, first, deadline
             self._pending, self._store, self._progress = set(members), None, Progress()
+            self._unready = set()
         return self._told()
 
     def stopped(self, answer: WorkersStopped) -> AttemptStopped | None:
@@ -46,17 +48,24 @@ class StopTally:
         if answer.attempt != self._attempt or answer.node not in self._pending:
             return None
         self._pending.discard(answer.node)
+        if answer.store is None:
+            self._unready.add(answer.node)
         if answer.node == self._first:
             self._store = answer.store
         if (answer.progress.step or 0) >= (self._progress.step or 0):
             self._progress = answer.progress
         return self._told()
 
+    def ready(self, node: str) -> None:
+        """A member can start workers (again)."""
+        self._unready.discard(node)
+
     def lost(self, node: str) -> AttemptStopped | None:
         """A member is gone and cannot answer any more."""
         if node not in self._pending:
             return None
         self._pending.discard(node)
+        self._unready.discard(node)
         return self._told()
 
     def forgive(self, late_s: float) -> None:
@@ -73,4 +82,9 @@ class StopTally:
     def _told(self) -> AttemptStopped | None:
         if self._pending:
             return None
-        return AttemptStopped(attempt=self._attempt, store=self._store, progress=self._progress)
+        return AttemptStopped(
+            attempt=self._attempt,
+            store=self._store,
+            unready=tuple(sorted(self._unready)),
+            progress=self._progress,
+        )

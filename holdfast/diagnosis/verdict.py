@@ -38,6 +38,9 @@ CAUSES: dict[str, Cause] = {
     "worker-killed": Cause(
         Weight.CAUSE, False, "Something outside the worker killed it by a signal."
     ),
+    "forkserver-died": Cause(
+        Weight.CAUSE, False, "The process died that had forked the worker, and took it along."
+    ),
     "worker-crashed": Cause(
         Weight.CAUSE, False, "The worker crashed in native code: a segmentation fault or the like."
     ),
@@ -58,6 +61,12 @@ CAUSES: dict[str, Cause] = {
     "out-of-memory": Cause(Weight.CAUSE, True, "An allocation failed for lack of memory."),
     "device-error": Cause(Weight.CAUSE, False, "The accelerator or its driver reported an error."),
     "disk-full": Cause(Weight.CAUSE, False, "A file could not be written: the disk is full."),
+    "limit-reached": Cause(
+        Weight.CAUSE,
+        True,
+        "A limit for each process was reached: open files (`ulimit -n`), or the size of a file "
+        "(`ulimit -f`).",
+    ),
     "port-taken": Cause(Weight.CAUSE, False, "The port of the rendezvous store was in use."),
     "peer-lost": Cause(
         Weight.CONSEQUENCE, False, "A worker lost its connection to a peer that was gone or stuck."
@@ -82,6 +91,7 @@ SHELL_SIGNALS = range(129, 160)  # exit status of a shell whose command a signal
 MEMORY = re.compile(
     r"out of memory|can't allocate memory|Cannot allocate memory|HIP out of memory", re.IGNORECASE
 )
+LIMIT = re.compile(r"\[Errno (?:24|27)\]|Too many open files|File too large")
 DEVICE = re.compile(r"(?:CUDA|HIP|cuDNN|cuBLAS|CUBLAS)(?:_STATUS| error| driver)|unhandled cuda")
 
 
@@ -124,6 +134,8 @@ def weigh(exits: Sequence[WorkerExited]) -> Verdict:
 
 def _cause(exited: WorkerExited) -> str:
     number = _signal(exited)
+    if exited.forkserver and number == signal.SIGKILL:
+        return "forkserver-died"
     aborted_after = number == signal.SIGABRT and exited.error is not None
     if number is not None and not aborted_after:
         return _cause_of_signal(number)
@@ -182,6 +194,8 @@ def _cause_of_message(error: WorkerError) -> str:
         return "port-taken"
     if "No space left on device" in error.message:
         return "disk-full"
+    if LIMIT.search(error.message):
+        return "limit-reached"
     return "device-error" if DEVICE.search(error.message) else "worker-exception"
 
 
@@ -222,8 +236,13 @@ def _summary(cause: str, exited: WorkerExited) -> str:
             return f"{who} exited with status 0 while others still needed it."
         case "worker-exit":
             return f"{who} {_ending(exited)}{_place(exited.error)}."
+        case "forkserver-died":
+            return f"{who} was taken along by its forkserver, which died ({exited.forkserver})."
         case "peer-lost":
             return f"{who} lost its connection to a peer that was gone or stuck."
+        case "limit-reached" if exited.error is not None:
+            which = "-f" if "File too large" in exited.error.message else "-n"
+            return f"{who} reached the limit of ulimit {which}: {_said(exited.error)}"
         case _ if exited.error is not None:
             return f"{who} failed with {_said(exited.error)}"
         case _:

@@ -18,6 +18,7 @@ from holdfast.events import (
     NodeJoined,
     NodeLost,
     NodeLostReason,
+    NodeReady,
     WorkerExited,
 )
 from holdfast.messages import (
@@ -77,6 +78,9 @@ class Bridge:
                 return _some(self._tally.stopped(fact))
             case WorkersStarted():
                 return []
+            case NodeReady():
+                self._tally.ready(node)
+                return [fact]
             case WorkerExited():
                 return [*self._flushed(now), fact]
             case CheckpointFailed():

@@ -9,7 +9,7 @@ from websockets.sync.client import connect
 
 from holdfast import tls
 from holdfast.drivers import records
-from holdfast.drivers.nodes import kill_nodes, known_nodes
+from holdfast.drivers.fencing import fence_job, require_gone
 from holdfast.messages import AskStatus, Done, StatusReply, StopJob, ToClient
 from holdfast.status import JobStatus
 
@@ -54,5 +54,11 @@ def status(folder: Path) -> JobStatus:
 
 
 def kill_leftovers(folder: Path) -> int:
-    """Kill every process of the job's nodes; for when its controller is gone. Returns how many."""
-    return kill_nodes({node.node for node in known_nodes(folder)})
+    """Kill every process of the job's nodes; for when its controller is gone. Returns how many.
+
+    Raises `Error` process-stuck if some of them cannot be killed.
+    """
+    fenced = fence_job(folder)
+    remedy = f"holdfast stop {folder.name}   (once the kernel has let go of it)"
+    require_gone(fenced, f"not everything of job {folder.name!r} has ended", remedy)
+    return fenced.killed

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import hmac
 import http
+import logging
 from collections.abc import Callable
 from typing import Protocol
 
@@ -35,6 +36,10 @@ from holdfast.messages import (
     ToKeeper,
     Welcome,
 )
+
+logger = logging.getLogger(__name__)
+
+NOT_UNDERSTOOD = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)  # by the decoder
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(ToController)
@@ -116,8 +121,8 @@ class Links:
         await self.send(node, Ack(seq=seq))
 
     def _authenticate(self, connection: ServerConnection, request: Request) -> Response | None:
-        given = request.headers.get("Authorization", "")
-        if hmac.compare_digest(given.encode(), self._expected.encode()):
+        given = request.headers.get_all("Authorization")  # `get` raises where there are two
+        if len(given) == 1 and hmac.compare_digest(_bytes(given[0]), _bytes(self._expected)):
             return None
         return connection.respond(http.HTTPStatus.UNAUTHORIZED, "bearer token missing or wrong\n")
 
@@ -141,7 +146,8 @@ class Links:
                         await connection.send(_encoder.encode(self._listener.client(message)))
         except ConnectionClosed:
             pass
-        except msgspec.MsgspecError as error:
+        except NOT_UNDERSTOOD as error:
+            logger.warning("a message of %s was not understood: %s", node or "a stranger", error)
             await connection.close(1007, str(error)[:100])
         finally:
             if self._agents.get(node) is connection:
@@ -169,6 +175,10 @@ class Links:
             return
         self._heard[node] = fact.seq
         self._listener.fact(node, fact)
+
+
+def _bytes(header: str) -> bytes:
+    return header.encode(errors="surrogateescape")
 
 
 async def wait_closed(*tasks: "asyncio.Task[object]") -> None:

@@ -21,18 +21,12 @@ from holdfast.actions import AnyAction, AskNodes, EndJob, Fence, Outcome
 from holdfast.controller import Controller, Limits, State
 from holdfast.drivers import records, report
 from holdfast.drivers.base import Observer, Receipt, drive
+from holdfast.drivers.fencing import Fenced, fence_job, fence_nodes, living, say_stuck
 from holdfast.drivers.links import wait_closed
-from holdfast.drivers.nodes import (
-    AgentProcess,
-    alive,
-    kill_nodes,
-    known_nodes,
-    number_of,
-    start_agent,
-)
+from holdfast.drivers.nodes import AgentProcess, known_nodes, number_of, start_agent
 from holdfast.drivers.switchboard import Switchboard
 from holdfast.errors import Error
-from holdfast.events import AnyEvent, ControllerResumed, JobSubmitted
+from holdfast.events import AnyEvent, ControllerResumed, JobSubmitted, NodeLost, NodeLostReason
 from holdfast.messages import Leave
 from holdfast.replay import replay
 from holdfast.spec import Job
@@ -43,9 +37,13 @@ RECONNECT_S = 10.0  # for an agent to find a controller that came back
 LEAVE_S = 10.0  # for agents to end by themselves when the job is over
 
 
-def run_job(job: Job, folder: Path, *, on_event: Observer) -> Outcome:
-    """Run a job whose folder `records.create` has made, to its end, in the foreground."""
-    with records.locked(folder):
+def run_job(job: Job, folder: Path, lock: int | None = None, *, on_event: Observer) -> Outcome:
+    """Run a job whose folder `records.create` has made, to its end, in the foreground.
+
+    `lock` is the job's, held. What still runs of a job whose folder lay here before is ended first.
+    """
+    with records.locked(folder, lock):
+        say_stuck(fence_job(folder))
         controller, book = replay(folder / "journal.jsonl", Limits.of(job))
         return _run(job, folder, controller, book, JobSubmitted(), on_event)
 
@@ -59,14 +57,16 @@ def resume_job(folder: Path, *, on_event: Observer) -> Outcome:
     with records.locked(folder):
         records.require_same_job(folder, job)
         controller, book = replay(folder / "journal.jsonl", Limits.of(job))
-        living = tuple(node.node for node in known_nodes(folder) if alive(node))
-        if controller.state.ended and not living:
+        known = frozenset(node.node for node in known_nodes(folder))
+        say_stuck(fence_job(folder, spared=known))  # its agent.json is lost: nobody could adopt it
+        existing = tuple(node.node for node in living(folder))
+        if controller.state.ended and not existing:
             book.close()
             if not records.may_begin_again(job, controller.state):
                 raise _ended(folder.name, controller.state)
             records.begin_again(job, folder, time.time())
             controller, book = replay(folder / "journal.jsonl", Limits.of(job))
-        event = ControllerResumed(existing=living) if book.seq else JobSubmitted()
+        event = ControllerResumed(existing=existing) if book.seq else JobSubmitted()
         return _run(job, folder, controller, book, event, on_event)
 
 
@@ -92,6 +92,13 @@ def _run(
         return asyncio.run(driver.run(book, first, on_event))
     finally:
         book.close()
+
+
+def _account(node: str, fenced: Fenced) -> list[AnyEvent]:
+    """What SIGKILL does not end runs no more code of its own, so the job goes on without it."""
+    if not fenced.stuck:
+        return []
+    return [NodeLost(node=node, reason=NodeLostReason.STUCK, detail=fenced.words)]
 
 
 class LocalDriver:
@@ -130,9 +137,8 @@ class LocalDriver:
 
     def _adopt(self) -> None:
         """Take over the agents that a former controller of this job started."""
-        for node in known_nodes(self._folder):
-            if alive(node):
-                self._add(AgentProcess(node.node, node.name, node.pid, None), RECONNECT_S)
+        for node in living(self._folder):
+            self._add(AgentProcess(node.node, node.name, node.pid, None), RECONNECT_S)
 
     def _add(self, agent: AgentProcess, connects_within_s: float) -> None:
         self._agents[agent.node] = agent
@@ -149,12 +155,14 @@ class LocalDriver:
                 self._start_agents(action.count)
             case Fence():
                 self._agents.pop(action.node, None)
-                await asyncio.to_thread(kill_nodes, {action.node})
+                fenced = await asyncio.to_thread(fence_nodes, self._folder, {action.node})
+                say_stuck(fenced)
+                events = [*_account(action.node, fenced), *events]
             case EndJob():
                 await self._end(action.reason)
             case _:
                 pass
-        self._board.put(*events)  # of a fence only now that nothing of the node runs
+        self._board.put(*events)  # of a fence only now that nothing of the node acts any more
 
     async def settled(self, receipts: Sequence[Receipt]) -> None:
         """Tell agents which of their facts are safe."""
@@ -179,10 +187,19 @@ class LocalDriver:
     async def _end(self, reason: str) -> None:
         for node in self._agents:
             await self._board.links.send(node, Leave(reason=reason))
+        await self._end_unborn()
         endings = [agent.ended.wait() for agent in self._agents.values()]
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(asyncio.gather(*endings), LEAVE_S)
-        await asyncio.to_thread(kill_nodes, set(self._agents) | set(self._state.lost))
+        nodes = set(self._agents) | set(self._state.lost)
+        say_stuck(await asyncio.to_thread(fence_nodes, self._folder, nodes))
+
+    async def _end_unborn(self) -> None:
+        """Agents that have not said hello yet run no worker, and cannot be told to leave."""
+        known = self._state.nodes.keys() | self._board.links.connected
+        unborn = {a.node for a in self._agents.values() if a.ours} - known
+        if unborn:
+            await asyncio.to_thread(fence_nodes, self._folder, unborn)
 
     # ── facts ──
 

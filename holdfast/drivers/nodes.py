@@ -5,23 +5,20 @@ process started it.
 """
 
 import asyncio
-import contextlib
 import os
 import secrets
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
-from holdfast.agent.processes import pids
 from holdfast.files import read_plain
 
 NODE_VARIABLE = "HOLDFAST_NODE"
-KILL_TIMEOUT_S = 10.0
+FOLDER_VARIABLE = "HOLDFAST_JOB_DIR"
 
 
 class KnownNode(msgspec.Struct, frozen=True):
@@ -49,39 +46,6 @@ def number_of(name: str) -> int:
     return int(tail) if tail.isdigit() else -1
 
 
-def alive(node: KnownNode) -> bool:
-    """Whether that very agent still runs (a pid alone may have been given to another process)."""
-    return _node_of(node.pid) == node.node
-
-
-def kill_nodes(nodes: set[str]) -> int:
-    """Kill every process that belongs to these nodes, until none is left. Returns how many.
-
-    Raises `TimeoutError` if one cannot be killed (it is stuck in the kernel).
-    """
-    killed: set[int] = set()
-    deadline = time.monotonic() + KILL_TIMEOUT_S
-    while found := {pid for pid in pids() if _node_of(pid) in nodes}:
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"processes {sorted(found)} do not die")
-        for pid in found:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        killed |= found
-        time.sleep(0.005)
-    return len(killed)
-
-
-def _node_of(pid: int) -> str | None:
-    """The node a live process belongs to, by its environment; zombies have none."""
-    try:
-        environment = Path(f"/proc/{pid}/environ").read_bytes()
-    except OSError:
-        return None
-    _, found, rest = (b"\0" + environment).partition(f"\0{NODE_VARIABLE}=".encode())
-    return rest.partition(b"\0")[0].decode(errors="replace") if found else None
-
-
 class AgentProcess:
     """One agent on this machine, watched until it ends."""
 
@@ -91,6 +55,11 @@ class AgentProcess:
         self.pid = pid
         self.ended = asyncio.Event()
         self._child = child
+
+    @property
+    def ours(self) -> bool:
+        """Whether this very process has started it."""
+        return self._child is not None
 
     def watch(self, on_end: Callable[["AgentProcess", str], None]) -> None:
         """Call `on_end` with how it ended, as soon as it does."""
@@ -134,6 +103,6 @@ def start_agent(folder: Path, name: str) -> AgentProcess:
             stdout=log,
             stderr=log,
             start_new_session=True,
-            env={**os.environ, NODE_VARIABLE: node},
+            env={**os.environ, NODE_VARIABLE: node, FOLDER_VARIABLE: str(folder.absolute())},
         )
     return AgentProcess(node, name, child.pid, child)

@@ -12,6 +12,8 @@ import re
 import secrets
 import shlex
 import shutil
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
@@ -22,6 +24,7 @@ from holdfast import __version__, journal
 from holdfast.actions import Outcome
 from holdfast.controller import Limits, State
 from holdfast.drivers import report
+from holdfast.drivers.fencing import fence_job, require_gone
 from holdfast.errors import Error
 from holdfast.files import read_plain, unusable
 from holdfast.goodput import ledger, to_goodput
@@ -33,6 +36,8 @@ from holdfast.status import Goodput, Incident, JobStatus
 
 JOURNAL = "journal.jsonl"
 TOKEN = re.compile(r"[A-Za-z0-9_-]{16,}")
+LOCK_TRIES = 10
+LOCK_PAUSE_S = 0.01
 
 
 def jobs_home() -> Path:
@@ -46,36 +51,69 @@ def job_dir(name: str) -> Path:
     return jobs_home() / name
 
 
-def create(job: Job, folder: Path, *, replace: bool = False, now: float) -> None:
+def create(job: Job, folder: Path, *, replace: bool = False, now: float) -> int:
     """Make the folder of a new job with its description, token and empty journal.
 
-    Raises `Error` job-exists, job-running, or what the system says; then nothing has changed. With
-    `replace` the former record of the name goes, once the new one is complete.
+    Returns the job's lock, held, as a descriptor for `locked`: from its first moment nobody else
+    can run or replace it. With `replace` the former record of the name goes, once the new one is
+    complete and nothing of the former job runs any more. Raises `Error` job-exists, job-running,
+    process-stuck, or what the system says; then nothing has changed.
     """
-    temporary = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
-    former = temporary.with_name(f"{temporary.name}.old")
+    temporary = _beside(folder)
+    lock = -1
     try:
         if os.path.lexists(folder):
             _may_go(job.name, folder, replace=replace)
         temporary.mkdir(mode=0o700, parents=True)
+        lock = _open_lock(temporary)
+        fcntl.flock(lock, fcntl.LOCK_EX)
         _fill(job, temporary, now)
-        if os.path.lexists(folder):
-            folder.rename(former)
+        old = _moved_away(folder) if replace and os.path.lexists(folder) else None
+        _take_place(job.name, temporary, folder, old)
+    except BaseException as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        if lock >= 0:
+            os.close(lock)
+        if isinstance(error, OSError):
+            raise unusable(error, f"cannot create {folder}") from error
+        raise
+    if old is not None:
+        _discard(old)
+    return lock
+
+
+def _beside(folder: Path) -> Path:
+    """A name that nobody has, on the same file system."""
+    return folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
+
+
+def _moved_away(folder: Path) -> Path:
+    """The record of a job under another name, once nothing of the job runs any more."""
+    with locked(folder):
+        remedy = f"wait until it is gone, or run under another --name (holdfast stop {folder.name})"
+        require_gone(fence_job(folder), f"job {folder.name!r} cannot be replaced", remedy)
+        return folder.rename(_beside(folder))
+
+
+def _take_place(name: str, temporary: Path, folder: Path, old: Path | None) -> None:
+    try:
         temporary.rename(folder)
     except OSError as error:
-        if error.errno == errno.ENOTEMPTY:  # somebody was quicker
-            raise _exists(job.name, folder) from error
-        raise unusable(error, f"cannot create {folder}") from error
-    finally:
-        _restore(former, folder)
-        shutil.rmtree(temporary, ignore_errors=True)
-        shutil.rmtree(former, ignore_errors=True)
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST):  # somebody else was faster
+            if old is not None:  # its name is another job's now; it was to go anyhow
+                _discard(old)
+            raise _exists(name, folder) from error
+        if old is not None:
+            old.rename(folder)
+        raise
 
 
-def _restore(former: Path, folder: Path) -> None:
-    """Give a record its name back whose place nobody has taken."""
-    if os.path.lexists(former) and not os.path.lexists(folder):
-        former.rename(folder)
+def _discard(old: Path) -> None:
+    try:
+        shutil.rmtree(old)
+    except OSError as error:
+        left = f"what is left of the record that was replaced is in {old}: {error}"
+        print(f"holdfast: {left}", file=sys.stderr, flush=True)
 
 
 def may_begin_again(job: Job, state: State) -> bool:
@@ -201,18 +239,34 @@ def _damaged(folder: Path, name: str, why: str) -> Error:
 
 
 @contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Hold the job's lock. Raises `Error` job-running if another controller has it."""
-    fd = os.open(folder / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(fd)
-        raise already_running(folder.name) from None
+def locked(folder: Path, held: int | None = None) -> Iterator[None]:
+    """Hold the job's lock, which may be `held` already, until the end of the block.
+
+    Raises `Error` job-running if another controller has it.
+    """
+    fd = _take_lock(folder) if held is None else held
     try:
         yield
     finally:
         os.close(fd)
+
+
+def _take_lock(folder: Path) -> int:
+    """Whoever only looks whether there is a controller holds the lock for a moment, too."""
+    fd = _open_lock(folder)
+    for left in reversed(range(LOCK_TRIES)):
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(LOCK_PAUSE_S if left else 0.0)
+        else:
+            return fd
+    os.close(fd)
+    raise already_running(folder.name)
+
+
+def _open_lock(folder: Path) -> int:
+    return os.open(folder / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
 
 
 def controller_alive(folder: Path) -> bool:

@@ -28,10 +28,11 @@ from holdfast.messages import (
     WorkersStarted,
     WorkersStopped,
 )
-from holdfast.simulation.floor import Death, Floor, Run
+from holdfast.simulation.floor import ORPHANED, Death, Floor, Run
 from holdfast.simulation.nature import Nature
 
 GOODBYE_S = 1.0
+FORKSERVER_S = 8.0  # until a new forkserver has loaded, mean
 KILL_S = 0.05  # from SIGKILL until a process is gone, mean
 OVERDUE_S = 60.0  # how much longer a stuck stop takes than it may, at most
 FOR_EVER_S = 1e9  # unless it never ends: a process that hangs in the kernel
@@ -96,6 +97,8 @@ class Agent:
         self._stopping: Stop | None = None
         self._stopped = True  # the newest attempt is known to be over
         self._ending = False
+        self._forks = True  # it has a forkserver that can fork
+        self._waiting: Start | None = None  # came while there was none
         self._store: Store | None = None
         self._told_store: Store | None = None
 
@@ -285,7 +288,7 @@ class Agent:
             self._open_store()
 
     def _open_store(self) -> None:
-        if not self.alive:
+        if not self.alive or not self._forks:
             return
         if self._store is None:
             self._store = self._network.new_store()
@@ -300,6 +303,29 @@ class Agent:
             self._store = self._told_store = None
             self._nature.after(self._nature.about(1.0), self._open_store)
 
+    def lose_forkserver(self) -> None:
+        """It dies, and with it every worker and store; another one takes a while to load."""
+        if not self._forks:
+            return
+        self._forks = False
+        self._store = self._told_store = None
+        self._nature.after(self._nature.about(FORKSERVER_S), self._forks_again)
+        if self.run is not None:
+            for rank in list(self.run.alive):
+                self._floor.kill(self.run, rank, ORPHANED)
+
+    def _forks_again(self) -> None:
+        if not self.alive or self._ending:
+            return
+        if self.frozen:
+            self._nature.after(1.0, self._forks_again)
+            return
+        self._forks = True
+        self._open_store()
+        if self._waiting is not None:
+            order, self._waiting = self._waiting, None
+            self._launch(order)
+
     def holds_store(self, port: int) -> bool:
         """Whether the store on this port is the fresh one."""
         return self._store is not None and self._store.port == port
@@ -307,7 +333,14 @@ class Agent:
     def _on_start(self, order: Start) -> None:
         if order.attempt <= max(self._newest, self._fenced):
             return
-        self._newest = self._ran = order.attempt
+        self._newest = order.attempt
+        if self._forks:
+            self._launch(order)
+        else:
+            self._waiting = order
+
+    def _launch(self, order: Start) -> None:
+        self._ran = order.attempt
         if self.run is not None and self.run.alive:
             self._floor.clear(self.run)
         self._stopped, self._stopping = False, None
@@ -332,6 +365,7 @@ class Agent:
             signal=death.signal,
             progress=self._floor.progress(run, rank),
             error=death.error,
+            forkserver=death.forkserver,
         )
         self._fact(exited, report=True)
 
@@ -339,6 +373,8 @@ class Agent:
         if order.attempt > max(self._newest, self._fenced):
             self._store = None  # an attempt that never started here may have used it
         self._fenced = max(self._fenced, order.attempt)
+        if self._waiting is not None and self._waiting.attempt <= self._fenced:
+            self._waiting = None
         run = self.run
         if run is None or self._stopped or run.group.attempt > order.attempt:
             self._nature.after(0.01, self._answer, order.attempt)
@@ -378,7 +414,10 @@ class Agent:
         """Nothing of the attempt is left here; with the next store, if there is one in time."""
         if not self.alive or self._ending:
             return
-        if self._store is None and self._nature.chance(self._nature.hardship.share("lost_stores")):
+        lost = self._nature.hardship.share("lost_stores")
+        if not self._forks:
+            self._store = None
+        elif self._store is None and self._nature.chance(lost):
             self._told_store = None
             self._nature.after(self._nature.about(5.0), self._open_store)
         elif self._store is None:

@@ -33,9 +33,11 @@ class Death:
     exit_code: int | None
     signal: int | None = None
     error: WorkerError | None = None
+    forkserver: str = ""  # how its forkserver had died before
 
 
 KILLED = Death(None, 9)
+ORPHANED = Death(None, 9, forkserver="signal 9")
 CRASHED = Death(None, 11)
 DONE = Death(0)
 BROKEN_LINK = Death(1, None, SYMPTOM)

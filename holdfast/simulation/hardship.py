@@ -48,6 +48,7 @@ SHARES: dict[str, tuple[float, float]] = {
     "stuck_survivors": (0.1, 0.9),  # of survivors of a broken attempt: hang instead of failing
     "torn_copies": (0.05, 0.5),  # of ranks: the newest snapshot is not whole when training breaks
     "damaged_copies": (0.02, 0.2),  # of ranks: its own newest copy cannot be read later
+    "forkserver_deaths": (0.1, 0.8),  # of kills of workers: it is the forkserver that dies
 }
 """Probabilities, lowest and highest, where it is on at all."""
 
@@ -125,6 +126,7 @@ def _limits(dice: Random, nodes: int, spares: int) -> Limits:
         restart_grace_s=dice.choice((0.0, 2.0, 2.0, 10.0)),
         stop_grace_s=15.0,
         node_wait_s=dice.choice((120.0, 600.0)),
+        copies=1,  # each node's snapshots are at its buddy, too
     )
 
 

@@ -273,6 +273,10 @@ class World:
     def _kill_worker(self) -> None:
         agent = self._some_agent()
         if agent is not None and agent.run is not None and agent.run.alive:
+            share = self.hardship.share("forkserver_deaths")
+            if share and self.nature.chance(share):
+                agent.lose_forkserver()
+                return
             rank = self.nature.dice.choice(agent.run.alive)
             self.floor.kill(agent.run, rank, self.nature.dice.choice((KILLED, CRASHED)))
 

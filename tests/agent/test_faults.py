@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.agent import processes, wire
+from holdfast.agent import child, processes, wire
+from holdfast.agent.agent import STORE_TIMEOUT_S
 from holdfast.events import NodeReady, WorkerExited
 from holdfast.messages import Stop, WorkersStarted
 from tests.agent.conftest import Node
@@ -161,17 +162,25 @@ def test_nothing_survives_when_the_whole_group_of_the_agent_is_killed(node: Node
     until(lambda: not agent.family(), "everything dies with the agent")
 
 
-def test_a_killed_forkserver_costs_one_attempt(node: Node) -> None:
-    office, agent = node(SLEEP, workers_per_node=2)
+def test_a_killed_forkserver_costs_one_attempt(node: Node, home: Path) -> None:
+    may_load = home / "may-load"
+    may_load.touch()
+    (home / "slow.py").write_text(f"import os\nwhile not os.path.exists({str(may_load)!r}): pass\n")
+    office, agent = node(SLEEP, workers_per_node=2, warm={"preload": ["slow"]})
     office.ready()
     office.start()
     pids = office.started()
+    may_load.unlink()
     os.kill(agent.forkserver(), signal.SIGKILL)
     for rank in (0, 1):
-        assert office.exited(rank=rank).signal == signal.SIGKILL
+        exited = office.exited(rank=rank)
+        assert (exited.signal, exited.forkserver) == (signal.SIGKILL, "signal 9")
     assert not any(map(is_alive, pids))
+    asked = time.monotonic()
+    assert office.stop().store is None
+    assert time.monotonic() - asked < STORE_TIMEOUT_S, "waited for a forkserver"
+    may_load.touch()
     store = office.wait_for(NodeReady, count=2).store
-    office.stop()
     office.start(attempt=2, store=store)
     assert len(office.started(attempt=2)) == 2
 
@@ -193,9 +202,9 @@ def test_a_hanging_forkserver_does_not_keep_workers_alive(node: Node) -> None:
     office.start()
     (pid,) = office.started()
     os.kill(agent.forkserver(), signal.SIGSTOP)
-    stopped = office.stop(grace_s=0.1)
+    office.stop(grace_s=0.1)
     assert not is_alive(pid)
-    assert stopped.store is not None
+    office.wait_for(NodeReady, count=2)
 
 
 def test_a_worker_that_ignores_sigterm_is_killed_after_the_grace_time(node: Node) -> None:
@@ -400,3 +409,11 @@ def test_a_process_of_ours_is_found_by_its_environment(node: Node) -> None:
 
 def _children(log: str) -> list[int]:
     return [int(line.split()[1]) for line in log.splitlines() if line.startswith("child")]
+
+
+def test_a_store_that_nobody_waits_for_any_more_says_nothing() -> None:
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    child._tell_port(write_end, 29400)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.close(write_end)

@@ -177,7 +177,7 @@ def test_a_job_is_found_with_all_its_tiers(home: Path, tmp_path: Path) -> None:
     tiers = {"local": {"path": str(tmp_path / "nvme")}, "shared": {"path": str(tmp_path / "nfs")}}
     said = {"name": "gpt", "script": str(tmp_path / "train.py"), "checkpoints": tiers}
     job = job_from_dict(said, where="the test")
-    records.create(job, home / "jobs" / "gpt", now=NOW)
+    os.close(records.create(job, home / "jobs" / "gpt", now=NOW))
     for place, step in (("nvme/gpt/node-0", 30), ("nvme/gpt/node-1", 30), ("nfs/gpt", 20)):
         committed_step(open_store(str(tmp_path / place)), Key(1, step), x=b"1")
     told = [(one["tier"], len(one["checkpoints"])) for one in answer("list", "gpt")]

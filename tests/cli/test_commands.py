@@ -53,6 +53,7 @@ def test_help_lists_every_verb_and_nothing_hidden() -> None:
         ("logs", "--rank", "-1"),
         ("validate",),
         ("version", "surplus"),
+        ("controller",),
     ],
 )
 def test_a_wrong_command_line_is_an_error_in_our_form_with_status_2(words: tuple[str, ...]) -> None:

@@ -305,6 +305,64 @@ def test_without_a_store_for_rank_0_the_start_waits_for_one() -> None:
     assert only(world.tell(NodeReady(node="a", store=world.store())), StartAttempt).attempt == 2
 
 
+def without_forkserver(world: World, *nodes: str) -> list[AnyAction]:
+    """The attempt is stopped; on these members no worker can be started yet."""
+    store = None if world.state.ranks[0] in nodes else world.store()
+    world.kill("b", 1)
+    world.tell(AttemptStopped(attempt=1, store=store, unready=nodes))
+    return world.verdict(cause="forkserver-died")
+
+
+@pytest.mark.parametrize(("node", "rank"), [("a", 0), ("b", 1)])
+def test_a_spare_takes_the_rank_of_a_member_whose_forkserver_died(node: str, rank: int) -> None:
+    world = running(copies=1)
+    offered = world.state.nodes["c"].store
+    actions = without_forkserver(world, node)
+    assert kinds(actions) == ["AssignRank", "StartAttempt"]
+    assert (only(actions, AssignRank).node, only(actions, AssignRank).node_rank) == ("c", rank)
+    if rank == 0:
+        assert only(actions, StartAttempt).store == offered
+    assert world.tell(NodeReady(node=node, store=world.store())) == []
+    assert world.state.spares == [node] and not world.state.lost
+
+
+@pytest.mark.parametrize(
+    ("limits", "instrumented", "unready"),
+    [
+        ({"copies": 0}, True, "b"),  # its snapshots are nowhere else
+        ({"copies": 1, "spare_count": 2}, True, "ab"),  # each may have the other's copy
+        ({"copies": 1, "node_count": 1, "spare_count": 2}, True, "a"),
+        ({"copies": 3, "spare_count": 1}, False, "ab"),  # spares for one of them only
+    ],
+)
+def test_a_member_is_waited_for_where_a_spare_cannot_go_on_for_it(
+    limits: dict[str, float], instrumented: bool, unready: str
+) -> None:
+    world = World(**limits)
+    world.submit(instrumented)
+    if world.state.limits.spare_count == 2:
+        world.add("d", instrumented)
+    ranks = dict(world.state.ranks)
+    world.kill(ranks[0], 0)
+    store = None if "a" in unready else world.store()
+    world.tell(AttemptStopped(attempt=1, store=store, unready=tuple(unready)))
+    actions = world.verdict(rank=0)
+    assert world.state.ranks == ranks
+    if "a" in unready:
+        actions = world.tell(NodeReady(node="a", store=world.store()))
+    assert only(actions, StartAttempt).attempt == 2
+
+
+def test_what_cannot_be_killed_of_a_lost_node_is_in_the_account_and_holds_up_nobody() -> None:
+    world = running()
+    world.tell(NodeLost(node="b", reason=NodeLostReason.SILENT))
+    stuck = NodeLost(node="b", reason=NodeLostReason.STUCK, detail="process 7 is in state D")
+    assert world.tell(stuck) == []
+    assert only(world.recover(), StartAttempt).attempt == 2
+    (incident,) = world.state.incidents
+    assert ("Fence", "process 7 is in state D") in [(a.action, a.reason) for a in incident.actions]
+
+
 def test_every_worker_finished_ends_the_job_well() -> None:
     world = running()
     done = Progress(step=20, finished=True)

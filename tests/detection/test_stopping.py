@@ -42,6 +42,17 @@ def test_a_lost_member_is_not_waited_for_and_takes_its_store_along() -> None:
     assert tally.lost("a") is None
 
 
+def test_members_without_a_store_cannot_start_workers_until_they_say_that_they_are_ready() -> None:
+    tally = begun("a", "b", "c", "d")
+    for node in "bcd":
+        tally.stopped(WorkersStopped(node=node, attempt=1, store=None))
+    tally.ready("c")
+    told = tally.stopped(answer("a"))
+    assert told == AttemptStopped(attempt=1, store=store("a"), unready=("b", "d"))
+    assert tally.begin(2, ("a",), "a", 10.0) is None
+    assert tally.stopped(answer("a", attempt=2)) == AttemptStopped(attempt=2, store=store("a"))
+
+
 def test_an_order_to_nobody_is_done_at_once() -> None:
     assert StopTally().begin(1, (), None, 10.0) == AttemptStopped(attempt=1, store=None)
 

@@ -29,6 +29,7 @@ def exited(
     step: int | None = 5,
     finished: bool = False,
     ago_s: float = 0.0,
+    forkserver: str = "",
 ) -> WorkerExited:
     return WorkerExited(
         node=f"n{rank}",
@@ -39,6 +40,7 @@ def exited(
         ago_s=ago_s,
         progress=Progress(step=step, finished=finished),
         error=error,
+        forkserver=forkserver,
     )
 
 
@@ -78,6 +80,10 @@ CASES = [
     ("worker-killed", exited(number=signal.SIGTERM)),
     ("worker-killed", exited(code=137)),
     ("worker-killed", exited(error=raised("KeyboardInterrupt"))),
+    ("forkserver-died", exited(number=signal.SIGKILL, forkserver="signal 9")),
+    ("limit-reached", exited(error=raised("OSError", "[Errno 24] Too many open files: 'x'"))),
+    ("limit-reached", exited(error=raised("OSError", "[Errno 27] File too large"))),
+    ("worker-crashed", exited(number=signal.SIGSEGV, forkserver="signal 9")),
     ("worker-crashed", exited(number=signal.SIGSEGV)),
     ("worker-crashed", exited(number=signal.SIGBUS)),
     ("worker-crashed", exited(code=139)),
@@ -186,3 +192,14 @@ def test_without_exits_no_worker_is_blamed() -> None:
 def test_an_exit_by_choice_says_status_and_place() -> None:
     verdict = weigh([exited(code=3, error=raised("SystemExit", "3"))])
     assert verdict.summary == "Rank 0 exited with status 3 (/home/me/train.py:7)."
+
+
+def test_a_forkserver_that_died_is_not_told_as_a_lack_of_memory() -> None:
+    fell = weigh([exited(3, number=9, forkserver="signal 9", ago_s=1.0), exited(0, number=9)])
+    assert fell.summary == "Rank 3 was taken along by its forkserver, which died (signal 9)."
+
+
+def test_a_limit_of_the_shell_is_named() -> None:
+    summary = weigh([exited(error=raised("OSError", "[Errno 24] Too many open files"))]).summary
+    assert summary.startswith("Rank 0 reached the limit of ulimit -n: OSError: [Errno 24] Too many")
+    assert "ulimit -f" in weigh([exited(error=raised("OSError", "File too large"))]).summary

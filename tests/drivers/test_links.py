@@ -1,13 +1,17 @@
 """The controller's end of the wire: nobody unknown, nothing twice, garbage harmless."""
 
 import asyncio
+import contextlib
+import logging
 import shutil
 import subprocess
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidMessage, InvalidStatus
 
@@ -168,7 +172,72 @@ def test_a_fact_sent_twice_over_two_connections_is_heard_once() -> None:
     with_links(test)
 
 
-@pytest.mark.parametrize("garbage", [b"", b"\xff" * 50, "text", b"\x81\xa4type\xa5Hello"])
+GET = "GET / HTTP/1.1\r\nHost: x\r\n"
+UPGRADE = GET + "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+KEY = "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+GIVEN = f"Authorization: Bearer {TOKEN}\r\n"
+REQUESTS = {
+    "": b"",
+    "two tokens": UPGRADE + KEY + GIVEN * 2,
+    "two wrong tokens": UPGRADE + KEY + "Authorization: a\r\nAuthorization: b\r\n",
+    "a token that is no text": UPGRADE + KEY + "Authorization: Bearer \xff\xfe\r\n",
+    "no path": "GET\r\n",
+    "a path that is no text": "GET \xff\xff HTTP/1.1\r\n" + GIVEN,
+    "another method": "POST / HTTP/1.1\r\n" + GIVEN,
+    "another protocol": "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n",
+    "no upgrade": GET + GIVEN,
+    "no key": UPGRADE + GIVEN,
+    "two keys": UPGRADE + KEY * 2 + GIVEN,
+    "a key that is none": UPGRADE + "Sec-WebSocket-Key: x\r\n" + GIVEN,
+    "another version": UPGRADE.replace("13", "99") + KEY + GIVEN,
+    "an odd subprotocol": UPGRADE + KEY + GIVEN + "Sec-WebSocket-Protocol: ,;\r\n",
+    "a body": UPGRADE + KEY + GIVEN + "Content-Length: 5\r\n",
+    "a body in parts": UPGRADE + KEY + GIVEN + "Transfer-Encoding: chunked\r\n",
+    "many headers": UPGRADE + KEY + "".join(f"X-{n}: y\r\n" for n in range(500)) + GIVEN,
+    "a huge header": UPGRADE + KEY + f"X: {'y' * 100_000}\r\n" + GIVEN,
+}
+
+
+@pytest.mark.parametrize("request_", REQUESTS.values(), ids=REQUESTS)
+@pytest.mark.parametrize("end", ["\r\n", ""])
+def test_a_request_that_is_none_is_refused_without_a_word_in_the_log(
+    request_: str | bytes, end: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    sent = request_ if isinstance(request_, bytes) else (request_ + end).encode("latin-1")
+
+    async def test(_links: Links, ear: Ear, port: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(sent)
+        writer.write_eof()
+        answer = b""
+        with contextlib.suppress(ConnectionError):
+            answer = await asyncio.wait_for(reader.read(), 30)
+        assert answer[:12] in (b"", *(b"HTTP/1.1 %d" % status for status in (400, 401, 426, 431)))
+        writer.close()
+        async with dial(port) as agent:
+            await send(agent, hello("m"))
+            assert isinstance(await receive(agent), Welcome)
+        assert (ear.stops, ear.reports, ear.facts) == ([], [], [])
+
+    with_links(test)
+    assert [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING] == []
+
+
+def test_two_tokens_are_none() -> None:
+    async def test(_links: Links, _ear: Ear, port: int) -> None:
+        twice = [("Authorization", f"Bearer {TOKEN}")] * 2
+        with pytest.raises(InvalidStatus) as raised:
+            async with connect(f"ws://127.0.0.1:{port}/", additional_headers=twice, proxy=None):
+                pass
+        assert raised.value.response.status_code == 401
+
+    with_links(test)
+
+
+NESTED = b"\x82\xa4type\xa9AskStatus\xa1x" + b"\x91" * 100_000
+
+
+@pytest.mark.parametrize("garbage", [b"", b"\xff" * 50, "text", b"\x81\xa4type\xa5Hello", NESTED])
 def test_garbage_closes_that_connection_and_no_other(garbage: bytes | str) -> None:
     async def test(_links: Links, ear: Ear, port: int) -> None:
         async with dial(port) as good, dial(port) as bad:
@@ -183,6 +252,43 @@ def test_garbage_closes_that_connection_and_no_other(garbage: bytes | str) -> No
         assert ear.facts == [("m", 1)]
 
     with_links(test)
+
+
+WHOLE = msgspec.msgpack.encode(Fact(seq=1, event=STOPPED))
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_a_damaged_message_is_understood_or_refused_and_said_so(data: st.DataObject) -> None:
+    """Cut off, or with bytes that are others: never anything but `Links` saying why."""
+    damaged = bytearray(WHOLE[: data.draw(st.integers(0, len(WHOLE)))])
+    for at in data.draw(st.lists(st.integers(0, len(WHOLE) - 1), max_size=4)):
+        damaged[at : at + 1] = data.draw(st.binary(max_size=3))
+
+    async def test(links: Links, ear: Ear, _port: int) -> None:
+        wire = Wire([msgspec.msgpack.encode(hello("m")), bytes(damaged)])
+        await links._serve(wire)  # type: ignore[arg-type]
+        assert ear.broken == ["m"]
+        assert wire.closed in ([], [1007]) and (wire.closed or ear.facts or len(wire.sent) > 1)
+
+    with_links(test)
+
+
+class Wire:
+    """A connection on which these messages come, and then its end."""
+
+    def __init__(self, coming: list[bytes]) -> None:
+        self.coming, self.sent, self.closed = coming, list[bytes](), list[int]()
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for message in self.coming:
+            yield message
+
+    async def send(self, data: bytes) -> None:
+        self.sent.append(data)
+
+    async def close(self, code: int, _reason: str) -> None:
+        self.closed.append(code)
 
 
 def test_a_fact_before_hello_is_not_taken() -> None:

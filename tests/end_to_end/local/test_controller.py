@@ -102,11 +102,14 @@ def test_a_second_signal_does_not_wait_for_the_grace_time(home: Path) -> None:
     assert time.monotonic() - asked < 14, "waited for the whole grace time"
 
 
-def test_a_stop_without_a_controller_leaves_nothing(home: Path) -> None:
+def test_a_replaced_job_whose_controller_was_killed_leaves_nothing(home: Path) -> None:
     job = small(home, args=["--steps", "1000"]).start()
     job.wait_step(5)
     job.kill_controller()
-    _stop(job.name)
+    (job.folder / "nodes" / "node-0" / "agent.json").unlink()
+    (job.folder / "nodes" / "node-1" / "agent.json").write_text("{")
+    words = ["run", "--replace", "--name", job.name, "--no-python", "true"]
+    subprocess.run([sys.executable, "-m", "holdfast.cli", *words], check=True)
 
 
 def test_a_closed_terminal_does_not_stop_the_job(home: Path) -> None:

@@ -1,0 +1,189 @@
+"""Ending every process of local nodes, for certain, and nobody else's.
+
+A process belongs to a node if it carries the node's id in its environment, and to a job if it also
+carries the job's folder there. That folder is compared as a file, seen with the eyes of the process
+itself: a job of the same name below another HOLDFAST_HOME, or in a container in which the same path
+is another folder, is not this job. So agents are found whose `agent.json` is damaged or missing.
+"""
+
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from holdfast.agent.processes import pids
+from holdfast.drivers.nodes import FOLDER_VARIABLE, NODE_VARIABLE, KnownNode, known_nodes
+from holdfast.errors import Error
+
+KILL_TIMEOUT_S = 10.0
+PAUSE_S = 0.005
+SLEEPS = {"D": "uninterruptible sleep (state D)", "T": "a stop (state T)"}
+
+
+class Stuck(NamedTuple):
+    """A process that SIGKILL has not ended: the kernel does not let go of it.
+
+    It runs no more code of its own, but it may hold memory, devices and ports.
+    """
+
+    pid: int
+    node: str
+    state: str  # as in /proc/PID/stat, of the thread that holds it up
+    where: str  # kernel function it waits in, empty if the kernel does not say
+
+    @property
+    def words(self) -> str:
+        """For people."""
+        inside = f" in {self.where}" if self.where else ""
+        doing = SLEEPS.get(self.state, f"state {self.state}")
+        return (
+            f"process {self.pid} of {self.node} is in {doing}{inside} and SIGKILL does not end it"
+        )
+
+
+class Fenced(NamedTuple):
+    """What became of an order to kill: how many processes there were, and which are still there."""
+
+    killed: int
+    stuck: tuple[Stuck, ...]
+
+    @property
+    def words(self) -> str:
+        """Those that are still there, for people."""
+        return "; ".join(one.words for one in self.stuck[:3])
+
+
+def living(folder: Path) -> list[KnownNode]:
+    """Nodes of this job whose agent runs (a pid alone may have been given to another process)."""
+    nodes = known_nodes(folder)
+    found = Search(folder, {node.node for node in nodes}).processes()
+    return [node for node in nodes if found.get(node.pid) == node.node]
+
+
+def fence_nodes(folder: Path, nodes: Iterable[str]) -> Fenced:
+    """Kill every process of these nodes of a job, until none is left or time is up."""
+    wanted = set(nodes)
+    search = Search(folder, wanted)
+    return _kill(lambda: {p: n for p, n in search.processes().items() if n in wanted})
+
+
+def fence_job(folder: Path, *, spared: frozenset[str] = frozenset()) -> Fenced:
+    """Likewise of all nodes of a job, known or not, but those that are `spared`."""
+    search = Search(folder, {node.node for node in known_nodes(folder)})
+    return _kill(lambda: {p: n for p, n in search.processes().items() if n not in spared})
+
+
+class Search:
+    """Looks for the processes of one job, again and again.
+
+    A node counts as the job's once one of its processes names the folder. One whose folder is not
+    to be found (moved, removed) does if its id is among those `known`.
+    """
+
+    def __init__(self, folder: Path, known: set[str]) -> None:
+        self._folder = folder
+        self._known = known
+        self._ours: set[str] = set()
+
+    def processes(self) -> dict[int, str]:
+        """Every live process of the job other than this one, with its node."""
+        found = {pid: (node, self._is_ours(pid, said)) for pid, node, said in _carriers()}
+        self._ours |= {node for node, ours in found.values() if ours}
+        return {
+            pid: node
+            for pid, (node, ours) in found.items()
+            if node in self._ours or (ours is None and node in self._known)
+        }
+
+    def _is_ours(self, pid: int, said: str) -> bool | None:
+        """Whether what a process calls its job's folder is ours; None: there is no such folder."""
+        try:
+            return os.path.samefile(f"/proc/{pid}/root{said}", self._folder) if said else None
+        except OSError:
+            return None
+
+
+def require_gone(fenced: Fenced, what: str, remedy: str) -> None:
+    """Raise `Error` process-stuck if something is still there."""
+    if fenced.stuck:
+        raise Error("process-stuck", what, why=fenced.words, help=remedy)
+
+
+def say_stuck(fenced: Fenced) -> None:
+    """Tell the person at the terminal what could not be ended."""
+    if fenced.stuck:
+        print(f"holdfast: {fenced.words}", file=sys.stderr, flush=True)
+
+
+def _kill(find: Callable[[], dict[int, str]]) -> Fenced:
+    killed: dict[int, str] = {}
+    deadline = time.monotonic() + KILL_TIMEOUT_S
+    while left := {**find(), **{p: n for p, n in killed.items() if _lingers(p)}}:
+        if time.monotonic() > deadline:
+            return Fenced(len(killed), tuple(_stuck(p, n) for p, n in sorted(left.items())))
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        killed |= left
+        time.sleep(PAUSE_S)
+    return Fenced(len(killed), ())
+
+
+def _carriers() -> Iterator[tuple[int, str, str]]:
+    """Live processes that belong to a node: pid, the node's id, what they call the job's folder."""
+    for pid in pids():
+        environment = _environment(pid)
+        node = _value(environment, NODE_VARIABLE)
+        if node and pid != os.getpid():
+            yield pid, node, _value(environment, FOLDER_VARIABLE)
+
+
+def _environment(pid: int) -> bytes:
+    """As it was when the process started; empty for zombies and those of other users."""
+    try:
+        return b"\0" + Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return b""
+
+
+def _value(environment: bytes, name: str) -> str:
+    _, _, rest = environment.partition(f"\0{name}=".encode())
+    return os.fsdecode(rest.partition(b"\0")[0])
+
+
+def _lingers(pid: int) -> bool:
+    """Whether a process that has lost its memory still has threads, which hold on to something."""
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return False
+    return len(threads) > 1 and _state(f"{pid}") in "ZX"
+
+
+def _stuck(pid: int, node: str) -> Stuck:
+    """The thread that holds it up, if there is one, speaks for the process."""
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            if _state(f"{pid}/task/{thread}") == "D":
+                return Stuck(pid, node, "D", _wchan(f"{pid}/task/{thread}"))
+    return Stuck(pid, node, _state(f"{pid}") or "?", _wchan(f"{pid}"))
+
+
+def _state(path: str) -> str:
+    try:
+        text = Path("/proc", path, "stat").read_text(errors="replace")
+    except OSError:
+        return ""
+    return text.rpartition(")")[2].split()[0]
+
+
+def _wchan(path: str) -> str:
+    try:
+        name = Path("/proc", path, "wchan").read_text()
+    except OSError:
+        return ""
+    return "" if name == "0" else name

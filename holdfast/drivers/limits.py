@@ -1,0 +1,47 @@
+"""Limits of the shell (`ulimit`) that are too small for a job, told before anything starts.
+
+Later they would show as odd errors in odd places: a forkserver that cannot open a pipe, a journal
+that seems to be on a full disk, a snapshot that does not fit into memory.
+"""
+
+import os
+import resource
+
+from holdfast.agent.environment import gpu_count, worker_count
+from holdfast.errors import Error
+from holdfast.spec import Job
+
+FILES_MIN = 64  # that Python, torch and our own sockets have open at once
+FILES_PER_NODE = 4  # in the controller: its connection, and a descriptor that tells of its end
+FILES_PER_WORKER = 16  # in the agent: pipes and memory of a worker, of the warm one, while it forks
+FILE_BYTES_MIN = 64 * 1024 * 1024  # journal, logs, and memory of snapshots, which counts as a file
+
+
+def require_limits(job: Job) -> None:
+    """Raise `Error` limit-too-small if this job cannot run below the limits of this shell."""
+    nodes = job.nodes.count + job.nodes.spares
+    workers = worker_count(job, gpu_count({**os.environ, **job.env}))
+    files = max(FILES_MIN, FILES_MIN // 2 + max(FILES_PER_NODE * nodes, FILES_PER_WORKER * workers))
+    _require(resource.RLIMIT_NOFILE, files, "open files", "-n", 1)
+    _require(resource.RLIMIT_FSIZE, FILE_BYTES_MIN, "the size of a file, in KiB", "-f", 1024)
+
+
+def _require(kind: int, needed: int, what: str, flag: str, unit: int) -> None:
+    soft, hard = resource.getrlimit(kind)
+    enough = _allows(hard, needed)
+    if _allows(soft, needed):
+        return
+    soft, needed = soft // unit, needed // unit
+    remedy = f"ulimit -S {flag} {needed}"
+    raise Error(
+        "limit-too-small",
+        f"the limit on {what} (ulimit {flag}) is {soft}, and the job needs {needed}",
+        why="every process of the job inherits it from this shell",
+        help=remedy
+        if enough
+        else f"{remedy}   (in another shell: the hard limit of this one is lower)",
+    )
+
+
+def _allows(limit: int, needed: int) -> bool:
+    return limit == resource.RLIM_INFINITY or limit >= needed

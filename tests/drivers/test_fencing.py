@@ -1,0 +1,265 @@
+"""Whatever is killed is of this job, all of it is, and what cannot be killed is told."""
+
+import asyncio
+import contextlib
+import errno
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.actions import EndJob, Fence, Outcome
+from holdfast.controller import Controller, Limits
+from holdfast.drivers import fencing, records
+from holdfast.drivers.client import kill_leftovers
+from holdfast.drivers.fencing import fence_job, fence_nodes, living
+from holdfast.drivers.local import LEAVE_S, LocalDriver
+from holdfast.drivers.nodes import AgentProcess
+from holdfast.drivers.records import controller_alive, create, locked
+from holdfast.errors import Error, ExitStatus
+from holdfast.events import NodeLost, NodeLostReason
+from holdfast.journal import read_header
+from holdfast.spec import Job
+
+pytestmark = pytest.mark.usefixtures("nothing_left")
+FREEZER = Path("/sys/fs/cgroup/freezer")
+Node = Callable[..., "subprocess.Popen[bytes]"]
+JOB = Job(name="job", command=("true",))
+
+
+@pytest.fixture
+def node(home: Path) -> Iterator[Node]:  # noqa: ARG001
+    """Start a process that carries the marks of a node of the job in `folder`."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(
+        folder: Path, number: int = 0, *, card: bytes | None = None
+    ) -> "subprocess.Popen[bytes]":
+        node, path = f"node-{number}-{number:08x}", folder / "nodes" / f"node-{number}"
+        path.mkdir(parents=True, exist_ok=True)
+        marks = {"HOLDFAST_NODE": node, "HOLDFAST_JOB": "job", "HOLDFAST_JOB_DIR": str(folder)}
+        started.append(subprocess.Popen(["sleep", "600"], env={**os.environ, **marks}))
+        told = {"node": node, "name": f"node-{number}", "pid": started[-1].pid, "started": 1.0}
+        if card != b"":
+            (path / "agent.json").write_bytes(card or json.dumps(told).encode())
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture
+def unkillable(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:
+    """Freeze a process, which is then in uninterruptible sleep until the test is over."""
+    group = FREEZER / f"holdfast-test-{os.getpid()}"
+    try:
+        group.mkdir()
+    except OSError as why:
+        pytest.skip(f"no process can be frozen here: {why}")
+    monkeypatch.setattr(fencing, "KILL_TIMEOUT_S", 0.1)
+
+    def freeze(pid: int) -> None:
+        (group / "cgroup.procs").write_text(str(pid))
+        (group / "freezer.state").write_text("FROZEN")
+
+    yield freeze
+    (group / "freezer.state").write_text("THAWED")
+    for pid in (group / "cgroup.procs").read_text().split():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int(pid), signal.SIGKILL)
+            while _read_state(int(pid)) not in ("Z", ""):
+                pass
+    while (group / "cgroup.procs").read_text():
+        pass
+    group.rmdir()
+
+
+def _read_state(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
+
+
+def made(home: Path) -> Path:
+    folder = home / "jobs" / "job"
+    os.close(create(JOB, folder, now=1.0))
+    return folder
+
+
+def ended(process: "subprocess.Popen[bytes]") -> bool:
+    return process.poll() == -signal.SIGKILL
+
+
+def test_before_a_record_goes_every_process_of_its_job_is_dead_whatever_its_card_says(
+    home: Path, node: Node
+) -> None:
+    folder = made(home)
+    known, damaged, missing = (
+        node(folder, 0),
+        node(folder, 1, card=b'{"node": "no'),
+        node(folder, 2, card=b""),
+    )
+    token = records.read_secret(folder)
+    os.close(create(JOB, folder, replace=True, now=2.0))
+    assert ended(known) and ended(damaged) and ended(missing)
+    assert records.read_secret(folder) != token
+    assert [path.name for path in folder.parent.iterdir()] == ["job"]
+
+
+def test_a_job_of_the_same_name_below_another_home_is_never_touched(
+    home: Path, node: Node, tmp_path: Path
+) -> None:
+    folder = made(home)
+    theirs = tmp_path / "other" / "jobs" / "job"
+    process = node(theirs)
+    shutil.copytree(theirs / "nodes", folder / "nodes")  # even its very own cards are here
+    assert living(folder) == [] and [n.name for n in living(theirs)] == ["node-0"]
+    assert fence_nodes(folder, ["node-0-00000000"]).killed == 0
+    os.close(create(JOB, folder, replace=True, now=2.0))
+    assert kill_leftovers(folder) == 0
+    assert process.poll() is None
+
+
+def test_a_home_that_is_named_by_a_link_or_was_moved_is_the_same(
+    home: Path, node: Node, tmp_path: Path
+) -> None:
+    folder = made(home)
+    link, moved = tmp_path / "link", tmp_path / "moved"
+    link.symlink_to(home)
+    through_link = node(link / "jobs" / "job", 0, card=b"")
+    assert fence_job(folder).killed == 1 and ended(through_link)
+    before = node(folder, 1)
+    home.rename(moved)
+    assert fence_job(moved / "jobs" / "job").killed == 1 and ended(before)
+
+
+def test_spared_nodes_stay_and_so_does_whoever_asks(
+    home: Path, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = made(home)
+    kept, stray = node(folder, 0), node(folder, 1, card=b"")
+    monkeypatch.setenv("HOLDFAST_NODE", "node-1-00000001")
+    assert fence_job(folder, spared=frozenset({"node-0-00000000"})).killed == 1
+    assert kept.poll() is None and ended(stray)
+
+
+def test_what_cannot_be_killed_is_named_and_nothing_is_removed(
+    home: Path, node: Node, unkillable: Callable[[int], None]
+) -> None:
+    folder = made(home)
+    process = node(folder)
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    unkillable(process.pid)
+    acts: list[Callable[[], int]] = [
+        lambda: create(JOB, folder, replace=True, now=2.0),
+        lambda: kill_leftovers(folder),
+    ]
+    for act in acts:
+        with pytest.raises(Error) as raised:
+            act()
+        assert raised.value.slug == "process-stuck" and raised.value.status == ExitStatus.PLATFORM
+        assert f"process {process.pid} of node-0-00000000" in raised.value.why
+        assert "uninterruptible sleep (state D)" in raised.value.why
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+    assert [path.name for path in folder.parent.iterdir()] == ["job"]
+    assert not controller_alive(folder)
+
+
+def test_a_node_is_given_up_for_good_whatever_cannot_be_killed_of_it(
+    home: Path,
+    node: Node,
+    unkillable: Callable[[int], None],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder = made(home)
+    process = node(folder)
+    unkillable(process.pid)
+
+    async def fenced() -> list[object]:
+        driver = LocalDriver(JOB, folder, Controller(Limits()))
+        await driver.perform(Fence(node="node-0-00000000", reason="it is late"))
+        queue = driver._board.queue
+        return [queue.get_nowait()[0] for _ in range(queue.qsize())]
+
+    (told,) = asyncio.run(fenced())
+    assert isinstance(told, NodeLost) and told.reason is NodeLostReason.STUCK
+    assert f"process {process.pid} " in told.detail
+    assert told.detail in capsys.readouterr().err
+
+
+def test_the_end_of_a_job_does_not_wait_for_an_agent_that_has_not_said_hello(
+    home: Path, node: Node
+) -> None:
+    folder = made(home)
+    process = node(folder)
+
+    async def end() -> None:
+        driver = LocalDriver(JOB, folder, Controller(Limits()))
+        driver._add(AgentProcess("node-0-00000000", "node-0", process.pid, process), 60.0)
+        began = time.monotonic()
+        await driver.perform(EndJob(outcome=Outcome.STOPPED, reason="Ctrl-C"))
+        assert time.monotonic() - began < LEAVE_S, "waited for it"
+
+    asyncio.run(end())
+    assert ended(process)
+
+
+def test_of_two_jobs_of_one_name_that_are_made_at_once_one_is(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = home / "jobs" / "job"
+    fill, first = records._fill, []
+
+    def slow_fill(job: Job, temporary: Path, now: float) -> None:
+        monkeypatch.setattr(records, "_fill", fill)
+        first.append(create(JOB, folder, now=1.0))  # somebody else, between look and rename
+        fill(job, temporary, now)
+
+    monkeypatch.setattr(records, "_fill", slow_fill)
+    with pytest.raises(Error) as raised:
+        create(JOB, folder, now=2.0)
+    assert (raised.value.slug, raised.value.status) == ("job-exists", ExitStatus.USAGE)
+    assert read_header(folder / "journal.jsonl").created_at == 1.0
+    assert [path.name for path in folder.parent.iterdir()] == ["job"]
+    os.close(first[0])
+
+
+def test_a_job_is_locked_from_its_first_moment(home: Path) -> None:
+    folder = home / "jobs" / "job"
+    lock = create(JOB, folder, now=1.0)
+    for replace in (False, True):
+        with pytest.raises(Error) as raised:
+            create(JOB, folder, replace=replace, now=2.0)
+        assert raised.value.slug == "job-running"
+    with locked(folder, lock):
+        assert controller_alive(folder)
+    assert not controller_alive(folder)
+
+
+def test_a_record_that_cannot_be_replaced_stays(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = made(home)
+    rename = Path.rename
+
+    def full(self: Path, target: Path) -> Path:
+        if target == folder and len(os.listdir(folder.parent)) == 2 and not folder.exists():
+            monkeypatch.setattr(Path, "rename", rename)
+            raise OSError(errno.EIO, "Input/output error")
+        return rename(self, target)
+
+    token = records.read_secret(folder)
+    monkeypatch.setattr(Path, "rename", full)
+    with pytest.raises(Error, match="Input/output error"):
+        create(JOB, folder, replace=True, now=2.0)
+    assert records.read_secret(folder) == token
+    assert [path.name for path in folder.parent.iterdir()] == ["job"]

@@ -1,0 +1,51 @@
+"""Limits of the shell that are too small are named before anything starts."""
+
+import resource
+
+import pytest
+
+from holdfast.drivers.limits import FILE_BYTES_MIN, require_limits
+from holdfast.errors import Error, ExitStatus
+from holdfast.spec import Job
+
+SMALL = Job(name="job", command=("true",), workers_per_node=1)
+UNLIMITED = resource.RLIM_INFINITY
+
+
+def limited(monkeypatch: pytest.MonkeyPatch, kind: int, soft: int, hard: int = UNLIMITED) -> None:
+    """As if the shell had set this limit, and no other."""
+    monkeypatch.setattr(
+        resource, "getrlimit", lambda asked: (soft, hard) if asked == kind else (UNLIMITED,) * 2
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "soft", "said"),
+    [
+        (resource.RLIMIT_NOFILE, 40, "open files (ulimit -n) is 40, and the job needs 64"),
+        (resource.RLIMIT_FSIZE, 1024, "in KiB (ulimit -f) is 1, and the job needs 65536"),
+    ],
+)
+def test_a_limit_that_is_too_small_is_named_with_what_is_needed(
+    monkeypatch: pytest.MonkeyPatch, kind: int, soft: int, said: str
+) -> None:
+    limited(monkeypatch, kind, soft)
+    with pytest.raises(Error) as raised:
+        require_limits(SMALL)
+    assert said in raised.value.what and raised.value.status == ExitStatus.PLATFORM
+    assert raised.value.help.startswith("ulimit -S ") and "another" not in raised.value.help
+    limited(monkeypatch, kind, soft, hard=soft)
+    with pytest.raises(Error, match="in another shell"):
+        require_limits(SMALL)
+
+
+def test_enough_is_enough_and_more_nodes_or_workers_need_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    limited(monkeypatch, resource.RLIMIT_FSIZE, FILE_BYTES_MIN)
+    require_limits(SMALL)
+    limited(monkeypatch, resource.RLIMIT_NOFILE, 64)
+    require_limits(SMALL)
+    for more in ({"nodes": {"count": 90, "spares": 9}}, {"workers_per_node": 8}):
+        with pytest.raises(Error, match="open files"):
+            require_limits(Job.model_validate(SMALL.model_dump() | more))
