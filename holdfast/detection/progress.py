@@ -1,12 +1,12 @@
 """Reports of single workers reduced to facts about the whole attempt.
 
-A milestone is reached when every rank has reached it; an attempt is as far as its slowest rank.
+A milestone is reached when every rank has reached it (OUTPUT: when one has); an attempt is as far as its slowest rank.
 Counters hold how many ranks are where, so that a report costs what it contains and not what the
 job is large. The controller hears a few facts a minute, however often its nodes report.
 """
 
 import heapq
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 
 from holdfast.events import Milestone, MilestoneReached, Progress, Progressed
@@ -16,6 +16,8 @@ EVERY_S = 5.0  # between two tellings of progress, at first
 LAST_EVERY_S = 60.0  # and at last: the journal of a job that trains for months has to stay small
 SLOWER = 1 / 120  # of the attempt's age
 ORDER = {milestone: place for place, milestone in enumerate(Milestone)}
+BY_ONE = (Milestone.OUTPUT,)  # one rank is enough for these
+LEFT = "finished"  # what a worker says it does once it has left its loop
 COMES_WITH_PROGRESS = (Milestone.CAUGHT_UP, Milestone.FINISHED)
 
 Told = MilestoneReached | Progressed
@@ -82,6 +84,14 @@ class ProgressReducer:
         """The newest report of each rank heard in this attempt."""
         return self._newest
 
+    def training(self, gone: Container[int]) -> int:
+        """How many ranks are in their steps, of those that are not `gone`."""
+        pages = (page for rank, page in self._newest.items() if rank not in gone)
+        return sum(
+            page.progress.step is not None and not page.progress.finished and page.phase != LEFT
+            for page in pages
+        )
+
     def observe(self, report: Report, now: float) -> list[Told]:
         """Take in one node's report; returns the facts it completes, oldest first.
 
@@ -135,7 +145,7 @@ class ProgressReducer:
         crowd = self._reached[milestone]
         crowd.count += 1
         crowd.latest = at if crowd.count == 1 else max(crowd.latest, at)
-        return crowd.count == self._world_size
+        return crowd.count == (1 if milestone in BY_ONE else self._world_size)
 
     def _tell(self, milestone: Milestone, now: float) -> list[Told]:
         """A milestone; ahead of some the progress, so that what came before can be told apart."""
