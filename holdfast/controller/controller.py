@@ -332,6 +332,7 @@ def _resumed(state: State, event: ControllerResumed) -> list[AnyAction]:
     """Repeat the orders that may not have been carried out, and strike off who is gone."""
     alive = set(event.existing)
     state.wait_deadline = None  # nobody waited while there was no controller
+    state.trouble_since = None  # and nobody tried
     state.asked = len(alive - state.nodes.keys() - state.lost.keys())
     actions: list[AnyAction] = [
         Fence(node=node, reason=state.lost[node]) for node in sorted(alive & state.lost.keys())

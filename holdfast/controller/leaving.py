@@ -48,7 +48,9 @@ def surveyed(state: State, event: Surveyed) -> list[AnyAction]:
         state.leave_deadline = state.now + LEAVE_S
         return []
     incidents.open_for_exit(state, first)
-    why = f"{_told(first)} and {event.training_count} ranks train on"
+    count = event.training_count
+    others = "1 other rank trains" if count == 1 else f"{count} other ranks train"
+    why = f"{_told(first)} and {others} on"
     return attempts.stop(state, Phase.RECOVERING, why, state.limits.restart_grace_s)
 
 

@@ -18,6 +18,7 @@ SLOWER = 1 / 120  # of the attempt's age
 ORDER = {milestone: place for place, milestone in enumerate(Milestone)}
 BY_ONE = (Milestone.OUTPUT,)  # one rank is enough for these
 LEFT = "finished"  # what a worker says it does once it has left its loop
+FRESH_S = 5.0  # for what a rank says that it does
 COMES_WITH_PROGRESS = (Milestone.CAUGHT_UP, Milestone.FINISHED)
 
 Told = MilestoneReached | Progressed
@@ -71,6 +72,7 @@ class ProgressReducer:
         self._attempt = attempt
         self._world_size = world_size
         self._newest: dict[int, WorkerReport] = {}
+        self._heard: dict[int, float] = {}  # when that was
         self._steps = Steps()
         self._reporting = 0  # ranks that report steps
         self._seen = bytearray(world_size)  # a bit for each milestone a rank has reached
@@ -84,9 +86,10 @@ class ProgressReducer:
         """The newest report of each rank heard in this attempt."""
         return self._newest
 
-    def training(self, gone: Container[int]) -> int:
-        """How many ranks are in their steps, of those that are not `gone`."""
-        pages = (page for rank, page in self._newest.items() if rank not in gone)
+    def training(self, gone: Container[int], now: float) -> int:
+        """How many ranks say that they are in their steps, of those that are not `gone`."""
+        fresh = {rank for rank, at in self._heard.items() if at >= now - FRESH_S}
+        pages = [self._newest[rank] for rank in fresh if rank not in gone]
         return sum(
             page.progress.step is not None and not page.progress.finished and page.phase != LEFT
             for page in pages
@@ -119,7 +122,7 @@ class ProgressReducer:
         old = self._newest.get(worker.rank)
         if old is not None and _is_older(worker.progress, old.progress):
             return []
-        self._newest[worker.rank] = worker
+        self._newest[worker.rank], self._heard[worker.rank] = worker, now
         self._move(old.progress.step if old else None, worker.progress, now)
         self._data_wait_s = max(self._data_wait_s, worker.progress.data_wait_s)
         self._snapshot_s = max(self._snapshot_s, worker.progress.snapshot_s)

@@ -149,7 +149,7 @@ class Bridge:
             case Diagnose():
                 return [], [_diagnose(action, self.progress.newest())]
             case Survey():
-                training = self.progress.training(self._state.finished)
+                training = self.progress.training(self._state.finished, now)
                 return [], [Surveyed(attempt=action.attempt, training_count=training)]
             case Fence():
                 self._liveness.forget(action.node)

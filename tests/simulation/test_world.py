@@ -95,7 +95,7 @@ def test_the_ledger_of_a_world_can_be_drawn_up_from_its_journal(world: World) ->
 def quiet(**changes: object) -> Hardship:
     """A world of two nodes and a spare in which nothing goes wrong unless asked for."""
     hard = draw(0, hours=2.0, nodes=3)
-    limits = msgspec.structs.replace(hard.limits, node_count=2, spare_count=1, max_restarts=20)
+    limits = msgspec.structs.replace(hard.limits, node_count=2, spare_count=1, max_restarts=20, exact=False)
     calm = msgspec.structs.replace(
         hard,
         limits=limits,
@@ -105,6 +105,8 @@ def quiet(**changes: object) -> Hardship:
         instrumented=True,
         total_steps=1000,
         user_error_step=0,
+        quiet_error=False,
+        early_end_step=0,
         stop_after_h=0.0,
         clock_step_s=0.0,
         rates={},
