@@ -86,6 +86,7 @@ class Group:
     first_at: float | None = None  # end of the first step
     broken_at: float | None = None
     dies_of: Death = BROKEN_LINK  # once it is broken
+    waits: bool = False  # once it is broken nobody fails by itself: they wait for who left
     last_step: int = 0  # it leaves its loop after this one; 0: not yet known
 
     @property
@@ -215,6 +216,7 @@ class Floor:
             self._referees.bugged()
             run = group.runs[0]
             quiet = self._hard.quiet_error and self._hard.instrumented
+            group.waits = quiet
             self.kill(run, run.ranks[0], DONE if quiet else BUGGY)
 
     def _end_early(self, group: Group) -> None:
@@ -335,7 +337,7 @@ class Floor:
     def _fail_later(self, run: Run, *, surely: bool = False) -> None:
         """A survivor of a broken attempt fails by itself, or hangs until it is stopped."""
         stuck = self._nature.chance(self._hard.share("stuck_survivors"))
-        if run.arrived_at is None or (stuck and not surely):
+        if run.arrived_at is None or ((stuck or run.group.waits) and not surely):
             return
         for rank in run.alive:
             self._nature.after(self._nature.about(0.3), self._leave, run, rank, run.group.dies_of)

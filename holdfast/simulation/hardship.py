@@ -127,7 +127,7 @@ def _limits(dice: Random, nodes: int, spares: int) -> Limits:
         node_count=nodes,
         spare_count=spares,
         max_restarts=max_restarts,
-        exact=max_restarts < 20,
+        exact=max_restarts < 20 and dice.random() < 0.5,
         window_s=dice.choice((600.0, 3600.0)),
         restart_grace_s=dice.choice((0.0, 2.0, 2.0, 10.0)),
         stop_grace_s=15.0,

@@ -261,7 +261,10 @@ MUTANTS: dict[str, Mutant] = {
         HEALTHY,
     ),
     "nobody asks whether the others train on": Mutant(
-        LEAVING, "state.leave_deadline = state.now + LEAVE_S", "pass", CALM
+        LEAVING,
+        'return [Survey(attempt=state.attempt, reason=f"{_told(first)}: do the others train on?")]',
+        "return []",
+        CALM,
     ),
     "one useless node ends the job": Mutant(
         CONTROLLER,

@@ -19,6 +19,7 @@ DOUBLINGS_MAX = 16  # long past the last; after a thousand, two to that power is
 RAN_S = 5.0  # an attempt that reports no steps but ran this long is worth no back-off
 FRUITFUL_S = 60.0  # and after this long it counts as progress: the next error is a new one
 FIRST_PATIENCE_S = 5.0
+LAST_PATIENCE_S = 600.0
 PATIENT_SHARE = 2.0  # of the restarts allowed: with waits of this share of the window the cap lasts
 
 
@@ -36,11 +37,13 @@ def backoff_s(fruitless: int) -> float:
 def patience_s(fruitless: int, max_restarts: int, window_s: float) -> float:
     """Seconds to wait before the next attempt where the environment failed `fruitless` times.
 
-    They double up to twice the window divided by the cap: 5 s to 6 minutes for 20 in an hour.
+    They double up to twice the window divided by the cap (5 s to 6 minutes for 20 in an hour), and
+    never last for more than ten minutes.
     """
     if fruitless < 1:
         return 0.0
     last_s = max(LAST_BACKOFF_S, PATIENT_SHARE * window_s / max(1, max_restarts))
+    last_s = min(last_s, LAST_PATIENCE_S)
     return float(min(FIRST_PATIENCE_S * 2 ** min(fruitless - 1, DOUBLINGS_MAX), last_s))
 
 
