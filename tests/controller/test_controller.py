@@ -324,9 +324,7 @@ def test_a_job_that_every_rank_leaves_early_with_status_0_has_succeeded() -> Non
     assert early(world, "b", 1) == []
     end = only(early(world, "a", 0), EndJob)
     assert (end.outcome, world.state.incidents) == (Outcome.SUCCEEDED, [])
-    assert end.reason == (
-        "every worker exited with status 0; the job ended early, after step 12"
-    )
+    assert end.reason == ("every worker exited with status 0; the job ended early, after step 12")
 
 
 def test_a_rank_that_leaves_early_is_told_apart_by_what_the_others_do() -> None:

@@ -9,7 +9,9 @@ from collections.abc import Sequence
 
 from holdfast.controller.state import Trial
 
-INNOCENT = frozenset(("node-lost", "exited-early", "exited-silently", "hang", "checkpoint-unusable"))
+INNOCENT = frozenset(
+    ("node-lost", "exited-early", "exited-silently", "hang", "checkpoint-unusable")
+)
 """Causes that no older checkpoint would change."""
 
 

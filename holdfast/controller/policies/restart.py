@@ -20,7 +20,7 @@ RAN_S = 5.0  # an attempt that reports no steps but ran this long is worth no ba
 FRUITFUL_S = 60.0  # and after this long it counts as progress: the next error is a new one
 FIRST_PATIENCE_S = 5.0
 LAST_PATIENCE_S = 600.0
-PATIENT_SHARE = 2.0  # of the restarts allowed: with waits of this share of the window the cap lasts
+PATIENT_SHARE = 2.0  # times the window over the cap: with such waits 20 restarts last for longer
 
 
 def backoff_s(fruitless: int) -> float:
