@@ -1,6 +1,7 @@
 """Reports of single workers reduced to facts about the whole attempt.
 
-A milestone is reached when every rank has reached it (OUTPUT: when one has); an attempt is as far as its slowest rank.
+A milestone is reached when every rank has reached it (OUTPUT: when one has); an attempt is as far
+as its slowest rank.
 Counters hold how many ranks are where, so that a report costs what it contains and not what the
 job is large. The controller hears a few facts a minute, however often its nodes report.
 """
