@@ -21,6 +21,8 @@ import typer.main  # noqa: E402 - after the path
 from docs import manifests  # noqa: E402
 from holdfast.cli.app import app  # noqa: E402
 from holdfast.cli.torchrun import FLAGS  # noqa: E402
+from holdfast.diagnosis import CAUSES  # noqa: E402
+from holdfast.diagnosis.verdict import Cause, Origin  # noqa: E402
 from holdfast.drivers.kubernetes.lint import CHECKS  # noqa: E402
 from holdfast.drivers.kubernetes.manifests.checks.effects import NEEDS  # noqa: E402
 from holdfast.drivers.kubernetes.manifests.checks.frameworks import MANAGED, PLAIN  # noqa: E402
@@ -285,6 +287,44 @@ prints the text below.
 """
 
 
+def causes() -> str:
+    """What an incident can name as its cause, and what follows from it."""
+    rows = [(f"`{name}`", cause.meaning, _then(cause)) for name, cause in CAUSES.items()]
+    return f"""# Causes of incidents
+
+`holdfast incidents` and `holdfast why` name one of these. The rank that failed first is blamed, and
+not because a peer was gone: what cannot be a consequence outweighs what may be one.
+
+- **tried again**: the workers restart, after a second attempt without progress later and later.
+- **waited for**: the same, with longer waits (5 s, doubled up to 6 minutes), whatever the step and
+  however often it comes. Restarts never exceed the cap; a job that has used it up waits. What ends
+  the job is `recovery.window_s` (an hour) of such errors without any progress.
+- **tried once more**: the same error at the same place without progress ends the job. The number
+  in `recovery.max_restarts` or `--max-restarts`, where one is given, is kept to the letter instead:
+  that many restarts, for this and for what is waited for, and then the end.
+
+{table(("cause", "meaning", "then"), rows)}
+
+Errors of the environment are known by the exception, or one that it was raised from: broken and
+refused connections, names that do not resolve, time-outs (also of a DataLoader), HTTP 408, 429 and
+5xx, throttling of object stores, EIO, ESTALE and the like, and Holdfast's own `storage-*`. A 403 or
+404, `FileNotFoundError`, a certificate that is not valid and whatever else a script does wrong with
+a connection are the script's.
+"""
+
+
+def _then(cause: Cause) -> str:
+    if cause.final:
+        return "the job ends"
+    match cause.origin:
+        case Origin.CODE:
+            return "tried once more"
+        case Origin.ENVIRONMENT:
+            return "waited for"
+        case Origin.ELSEWHERE:
+            return "tried again"
+
+
 def exit_status() -> str:
     """What the exit statuses mean."""
     rows = [(str(int(s)), f"`{s.name}`", EXIT_MEANINGS[s]) for s in ExitStatus]
@@ -494,6 +534,7 @@ PAGES = {
     "job.md": job,
     "scenario.md": scenario,
     "errors.md": errors,
+    "causes.md": causes,
     "exit-status.md": exit_status,
     "torchrun-flags.md": torchrun_flags,
     "files.md": files,

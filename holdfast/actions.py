@@ -70,6 +70,12 @@ class Diagnose(Action, frozen=True, kw_only=True):
     exits: tuple[WorkerExited, ...]
 
 
+class Survey(Action, frozen=True, kw_only=True):
+    """Look which ranks are in their steps. Answered by `Surveyed`."""
+
+    attempt: int
+
+
 class Fence(Action, frozen=True, kw_only=True):
     """Make sure that nothing of this lost node runs any more, by every means the driver has.
 
@@ -92,7 +98,17 @@ class EndJob(Action, frozen=True, kw_only=True):
     outcome: Outcome
 
 
-AnyAction = AskNodes | AssignRank | StartAttempt | StopAttempt | Diagnose | Fence | Dismiss | EndJob
+AnyAction = (
+    AskNodes
+    | AssignRank
+    | StartAttempt
+    | StopAttempt
+    | Diagnose
+    | Survey
+    | Fence
+    | Dismiss
+    | EndJob
+)
 
 
 class Entry(msgspec.Struct, frozen=True):

@@ -48,9 +48,13 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Milestone(StrEnum):
-    """What every rank of an attempt has done, in this order. Reported once each per attempt."""
+    """What every rank of an attempt has done, in this order. Reported once each per attempt.
+
+    OUTPUT is the exception: one rank is enough, because many scripts print on rank 0 only.
+    """
 
     STARTED = "started"  # worker process runs with its rank
+    OUTPUT = "output"  # one rank has printed something; only of scripts that report no steps
     ARRIVED = "arrived"  # called join()
     JOINED = "joined"  # process group ready
     RESTORED = "restored"  # state in place, or nothing to restore
@@ -198,8 +202,10 @@ class Diagnosed(Event, frozen=True, kw_only=True):
     cause: str  # slug, see holdfast.diagnosis
     summary: str  # one sentence for a person
     confidence: float
-    rank: int | None = None  # of the worker that failed first and not because of a peer
-    user_error: bool = False
+    rank: int | None = None  # that failed first and not because of a peer, or stood still
+    user_error: bool = False  # the script's
+    environment: bool = False  # of something the script depends on: later it may be well again
+    final: bool = False  # not even a second attempt could change anything
     signature: str | None = None  # exception type and place: equal for the same bug
     also_failed: int = 0  # workers that failed after it, as a consequence
 
@@ -209,6 +215,16 @@ class StopRequested(Event, frozen=True, kw_only=True):
 
     by: str
     now: bool = False
+
+
+class Surveyed(Event, frozen=True, kw_only=True):
+    """How many ranks are in their steps at this moment, by what they report. Answers `Survey`.
+
+    A rank that has left its loop, or the process, is not; nor is one that was not heard yet.
+    """
+
+    attempt: int
+    training_count: int
 
 
 class DeadlinePassed(Event, frozen=True, kw_only=True):
@@ -230,5 +246,6 @@ AnyEvent = (
     | CheckpointFailed
     | Diagnosed
     | StopRequested
+    | Surveyed
     | DeadlinePassed
 )

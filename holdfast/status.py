@@ -96,6 +96,7 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     error_type: str | None = None
     traceback: str | None = None
     log: str | None = None  # path of the log of the rank that failed first
+    nodes: tuple[str, ...] = ()  # names of all nodes that it was about, `node` first
 
 
 class Goodput(msgspec.Struct, frozen=True, kw_only=True):

@@ -162,6 +162,7 @@ class Agent:
             new_id=self._ids.__next__,
             arenas=[Arena.create() for _ in range(self._count)],
             boards=[Board.create() for _ in range(self._count)],
+            tell_output=not self._instrumented,
             console=self._around.console,
         )
 

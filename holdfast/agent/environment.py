@@ -105,7 +105,7 @@ def rank_environment(job: Job, start: Start, local_rank: int) -> dict[str, str]:
         "MASTER_PORT": start.store.port,
         "TORCHELASTIC_RUN_ID": job.name,
         "TORCHELASTIC_RESTART_COUNT": start.restarts,
-        "TORCHELASTIC_MAX_RESTARTS": job.recovery.max_restarts,
+        "TORCHELASTIC_MAX_RESTARTS": job.recovery.restarts,
         "TORCHELASTIC_USE_AGENT_STORE": start.store.hosted,
         "HOLDFAST_ATTEMPT": start.attempt,
         "HOLDFAST_REDO_UNTIL": start.redo_until,

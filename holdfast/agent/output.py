@@ -9,6 +9,7 @@ worker has a rank its newest output waits in memory.
 import asyncio
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -112,6 +113,7 @@ class Output:
         self._fd = fd
         self._sinks: tuple[Sink, ...] = ()
         self._held = bytearray()
+        self.on_first: Callable[[], None] | None = None  # output that goes somewhere
         self.tail = b""
         asyncio.get_running_loop().add_reader(fd, self._readable)
 
@@ -161,6 +163,9 @@ class Output:
         self.tail = (self.tail + data)[-TAIL_BYTES:]
         for sink in self._sinks:
             sink.write(data)
+        if data and self._sinks and self.on_first is not None:
+            told, self.on_first = self.on_first, None
+            told()
         if not self._sinks:
             self._held += data
             del self._held[:-HELD_BYTES]

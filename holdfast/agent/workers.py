@@ -11,6 +11,7 @@ import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -71,6 +72,7 @@ class Workers:
     new_id: Callable[[], int]
     arenas: list[int]
     boards: list[int]
+    tell_output: bool = False  # that a worker prints is news: nothing else tells that it works
     console: Console | None = None  # where output is shown besides the files
     table: dict[int, Worker] = field(default_factory=dict)
     warm: dict[int, Worker] = field(default_factory=dict)
@@ -88,6 +90,8 @@ class Workers:
         file = LogFile(self.folder / log, self.log_bytes)
         echo = (Echo(self.console, assignment.rank),) if self.console is not None else ()
         worker.output.send_to(file, *echo)
+        if self.tell_output:
+            worker.output.on_first = partial(worker.page.reach, Milestone.OUTPUT)
         return worker
 
     def warm_up(self, forking: Forking) -> None:

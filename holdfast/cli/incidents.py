@@ -36,13 +36,19 @@ def _show(found: "list[Incident]", job: str, as_json: bool) -> None:
         talk(f"{job} has had no incidents")
 
 
+def nodes(incident: "Incident") -> str:
+    """The node, and how many others; `holdfast why` names them all."""
+    others = len(set(incident.nodes) - {incident.node})
+    return f"{incident.node} +{others}" if others else incident.node
+
+
 def row(incident: "Incident") -> tuple[str, ...]:
     """One incident as the cells of a table."""
     return (
         str(incident.id),
         story.clock(incident.started_at),
         incident.cause,
-        incident.node,
+        nodes(incident),
         "" if incident.rank is None else str(incident.rank),
         "" if incident.step is None else str(incident.step),
         duration(incident.lost_s) if incident.ended_at else "open",

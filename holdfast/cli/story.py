@@ -27,7 +27,8 @@ def place(incident: "Incident | IncidentRecord") -> str:
     """Where it happened."""
     rank = f"rank {incident.rank} on " if incident.rank is not None else ""
     step = f", step {incident.step}" if incident.step is not None else ""
-    return f"{rank}{incident.node}, attempt {incident.attempt}{step}"
+    where = ", ".join(dict.fromkeys((incident.node, *incident.nodes)))
+    return f"{rank}{where}, attempt {incident.attempt}{step}"
 
 
 def opened(incident: "IncidentRecord") -> str:

@@ -73,7 +73,8 @@ FLAGS = (
     ),
     _used(
         *_both("max-restarts"),
-        text="Restarts allowed within an hour (torchrun: in all). Default 20 (torchrun: 0).",
+        text="Restarts allowed within an hour (torchrun: in all), kept to the letter. Default 20 "
+        "(torchrun: 0), and then the same error of the script at the same place ends the job.",
     ),
     _used("-m", "--module", value=False, text="Run a module, as with `python -m`."),
     _used(*_both("no-python"), value=False, text="Run any program."),

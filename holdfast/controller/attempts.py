@@ -1,11 +1,15 @@
 """The life of an attempt: start it, stop it, decide what comes after."""
 
+import msgspec
+
 from holdfast.actions import AnyAction, Diagnose, EndJob, Fence, Outcome, StartAttempt, StopAttempt
 from holdfast.controller import checkpoints, incidents, nodes
 from holdfast.controller.phases import FINAL, Phase
-from holdfast.controller.policies import replace, restart
+from holdfast.controller.policies import poison, replace, restart
 from holdfast.controller.state import Failure, Node, State
 from holdfast.events import Diagnosed, Store
+
+ROUNDING_S = 0.001  # of sums of seconds since the epoch
 
 
 def try_start(state: State) -> list[AnyAction]:
@@ -53,7 +57,7 @@ def _start(state: State, store: Store) -> StartAttempt:
     )
     state.nodes[state.ranks[0]].store = None  # a store serves one attempt only
     state.attempt_started_at, state.progress_mark = state.now, state.max_step
-    state.start_deadline = None
+    state.start_deadline = state.leave_deadline = state.quiet_deadline = None
     state.milestones, state.finished, state.deaths = [], set(), []
     state.restored = state.reached = None
     state.stopped = False
@@ -71,6 +75,7 @@ def stop(
     """Order every member to end this attempt's workers, and wait until that is known."""
     state.move(phase, why)
     state.stopped = False
+    state.leave_deadline = state.quiet_deadline = None
     incidents.note(state, "StopAttempt", why)
     return [StopAttempt(attempt=state.attempt, grace_s=grace_s, save=save, reason=why)]
 
@@ -84,33 +89,97 @@ def when_stopped(state: State) -> list[AnyAction]:
 
 
 def after_verdict(state: State, verdict: Diagnosed) -> list[AnyAction]:
-    """The ladder: give up on a repeated user error or a crash loop, else start again."""
+    """The ladder: give up on what cannot change, on a repeated error of the script, on trouble that
+    lasts too long or a crash loop; else start again."""
     incidents.apply_verdict(state, verdict)
-    machine = state.incidents[-1].cause == "node-lost"
-    user_error = verdict.user_error and not machine
-    signature = verdict.signature if user_error else None
-    progress = _made_progress(state)
-    if _goes_back(state, verdict, signature):
-        pass
-    elif restart.same_failure(state.last_failure, signature, state.max_step):
-        why = f"the same error came back at the same place without progress: {verdict.summary}"
-        return end(state, Outcome.FAILED, why)
+    if state.incidents[-1].cause == "node-lost":  # it explains whatever the workers said
+        verdict = msgspec.structs.replace(
+            verdict, cause="node-lost", user_error=False, environment=False, final=False
+        )
+    _count(state, verdict)
     state.restarts = restart.recent(state.restarts, state.now, state.limits.window_s)
-    if len(state.restarts) >= state.limits.max_restarts:
-        outcome = Outcome.FAILED if user_error else Outcome.GAVE_UP
-        return end(state, outcome, _cap_reached(state))
-    if signature is not None:
-        state.last_failure = Failure(signature, state.max_step)
+    ends = _ends(state, verdict)
+    if ends is not None:
+        return end(state, *ends)
+    if verdict.user_error and verdict.signature is not None:
+        state.last_failure = Failure(verdict.signature, state.max_step)
+    delay_s = _delay_s(state, verdict)
+    return [*_replace(state, verdict), *_restart(state, delay_s)]
+
+
+def _count(state: State, verdict: Diagnosed) -> None:
+    """Whether this attempt came further than those before it, and for how long none has."""
+    progress = _made_progress(state, verdict)
     state.fruitless = 0 if progress else state.fruitless + 1
-    return [*_replace(state, verdict), *_restart(state)]
+    if progress:
+        state.barren, state.trouble_since = 0, None
+    if verdict.environment and state.trouble_since is None:
+        state.trouble_since = state.now
 
 
-def _goes_back(state: State, verdict: Diagnosed, signature: str | None) -> bool:
+def _ends(state: State, verdict: Diagnosed) -> tuple[Outcome, str] | None:
+    """Whether the job ends with this failure, how, and why."""
+    limits = state.limits
+    if verdict.final:
+        return Outcome.FAILED, verdict.summary
+    again = _same_error(state, verdict)
+    if again and not _may_repeat(state):
+        why = f"the same error came back at the same place without progress: {verdict.summary}"
+        if not _goes_back(state, verdict, last_chance=True):
+            return Outcome.FAILED, why
+    elif not _goes_back(state, verdict, last_chance=False) and again:
+        times = f"restart {state.barren + 1} of {limits.max_restarts} for it"
+        incidents.note(state, "Repeat", f"the same error again, without progress: {times}")
+    if verdict.environment and _lasts_too_long(state):
+        return Outcome.GAVE_UP, _trouble(state)
+    if len(state.restarts) < limits.max_restarts or _may_wait(state, verdict):
+        return None
+    return Outcome.FAILED if verdict.user_error else Outcome.GAVE_UP, _cap_reached(state)
+
+
+def _same_error(state: State, verdict: Diagnosed) -> bool:
+    """An error of the script that is the last one again."""
+    signature = verdict.signature if verdict.user_error else None
+    return signature is not None and restart.same_failure(
+        state.last_failure, signature, state.max_step
+    )
+
+
+def _may_repeat(state: State) -> bool:
+    """Who asks for a number of restarts gets it for errors of the script too."""
+    return state.limits.exact and state.barren < state.limits.max_restarts
+
+
+def _lasts_too_long(state: State) -> bool:
+    """Whether the environment has kept the job from any progress for longer than it may."""
+    limits = state.limits
+    if limits.exact:
+        return state.barren >= limits.max_restarts
+    since = state.trouble_since
+    return since is not None and state.now - since >= limits.window_s
+
+
+def _may_wait(state: State, verdict: Diagnosed) -> bool:
+    """Whether the cap is waited for: nobody set it for this, and the script did nothing wrong."""
+    return verdict.environment and not state.limits.exact and bool(state.restarts)
+
+
+def _delay_s(state: State, verdict: Diagnosed) -> float:
+    """How long to wait before the next attempt."""
+    limits, restarts = state.limits, state.restarts
+    if not verdict.environment:
+        return restart.backoff_s(state.fruitless)
+    delay_s = restart.patience_s(state.fruitless, limits.max_restarts, limits.window_s)
+    if len(restarts) >= limits.max_restarts:  # until the first of them does not count any more
+        delay_s = max(delay_s, restarts[0] + limits.window_s - state.now + ROUNDING_S)
+    return delay_s
+
+
+def _goes_back(state: State, verdict: Diagnosed, *, last_chance: bool) -> bool:
     """Whether what was restored is to be blamed, so that an older checkpoint comes next."""
-    if state.incidents[-1].cause == "node-lost":
+    if verdict.environment or verdict.cause in poison.INNOCENT:
         return False
     now = checkpoints.trial(state, verdict)
-    last_chance = restart.same_failure(state.last_failure, signature, state.max_step)
     back = checkpoints.roll_back(state, now, last_chance=last_chance)
     state.last_trial = now
     return back
@@ -118,8 +187,7 @@ def _goes_back(state: State, verdict: Diagnosed, signature: str | None) -> bool:
 
 def _replace(state: State, verdict: Diagnosed) -> list[AnyAction]:
     """Give up the node that the verdict blames if its device has failed too often."""
-    blames = replace.blames_machine(verdict.cause) and state.incidents[-1].cause == verdict.cause
-    if not blames or verdict.rank is None:
+    if not replace.blames_machine(verdict.cause) or verdict.rank is None:
         return []
     node_id = state.ranks.get(verdict.rank // state.workers_per_node)
     if node_id is None:
@@ -141,22 +209,34 @@ def _cap_reached(state: State) -> str:
     return f"{cap} and all are used; last: {_last_cause(state)}"
 
 
-def _made_progress(state: State) -> bool:
+def _trouble(state: State) -> str:
+    restarts = f"{state.barren} restart{'s' if state.barren != 1 else ''}"
+    lasted_s = state.now - (state.trouble_since or state.now)
+    kept = f"errors of the environment kept the job from any progress for {lasted_s:.0f} s"
+    return f"{kept}, through {restarts}; last: {_last_cause(state)}"
+
+
+def _made_progress(state: State, verdict: Diagnosed) -> bool:
     """Steps done in this attempt or, where none are reported, some life of it."""
     ran_s = 0.0 if state.instrumented else state.now - state.attempt_started_at
     if ran_s >= restart.FRUITFUL_S:
         state.last_failure = None
-    return ran_s >= restart.RAN_S or state.max_step != state.progress_mark
+    worth_s = restart.FRUITFUL_S if verdict.environment else restart.RAN_S
+    return ran_s >= worth_s or state.max_step != state.progress_mark
 
 
-def _restart(state: State) -> list[AnyAction]:
-    state.restarts.append(state.now)
+def _restart(state: State, delay_s: float) -> list[AnyAction]:
+    """Restarts count from when they begin, so a wait can let the first ones leave the window."""
+    begins = state.now + delay_s
+    state.restarts = [*restart.recent(state.restarts, begins, state.limits.window_s), begins]
     state.restarts_count += 1
+    state.barren += 1
     state.move(Phase.WAITING, f"restart after: {_last_cause(state)}")
-    delay = restart.backoff_s(state.fruitless)
-    if delay:
-        state.start_deadline = state.now + delay
-        state.why = f"{state.fruitless} attempts in a row without progress: next in {delay:g} s"
+    if delay_s:
+        state.start_deadline = begins
+        row = f"{state.fruitless} attempts in a row without progress"
+        used = f"{state.limits.max_restarts} restarts in {state.limits.window_s:g} s are used up"
+        state.why = f"{row if state.fruitless else used}: next in {delay_s:.3g} s"
         incidents.note(state, "Wait", state.why)
     return try_start(state)
 
@@ -166,6 +246,7 @@ def end(state: State, outcome: Outcome, why: str) -> list[AnyAction]:
     state.move(FINAL[outcome], why)
     state.outcome, state.ended_at = outcome, state.now
     state.start_deadline = state.wait_deadline = None
+    state.leave_deadline = state.quiet_deadline = None
     if outcome is Outcome.SUCCEEDED:
         incidents.close(state)
     incidents.note(state, "EndJob", why)

@@ -8,8 +8,8 @@ or a node that was given up are ignored; "asked to stop" and "known to be stoppe
 from typing import assert_never
 
 from holdfast.actions import AnyAction, Dismiss, EndJob, Fence, Outcome, StopAttempt
-from holdfast.controller import attempts, checkpoints, incidents, nodes
-from holdfast.controller.phases import Phase
+from holdfast.controller import attempts, checkpoints, incidents, leaving, nodes
+from holdfast.controller.phases import TRAINING, Phase
 from holdfast.controller.state import Death, Limits, Node, State
 from holdfast.events import (
     AnyEvent,
@@ -30,12 +30,13 @@ from holdfast.events import (
     Progress,
     Progressed,
     StopRequested,
+    Surveyed,
     WorkerExited,
 )
 
 MAX_STILLBORN = 3  # new nodes in a row that are of no use: asking again will not help
 MAX_DEATHS = 64  # exits kept per attempt
-TRAINING = (Phase.STARTING, Phase.RUNNING)
+QUIET_S = 60.0  # a script that prints nothing for longer after its start is taken to train
 
 
 class Controller:
@@ -54,10 +55,7 @@ class Controller:
 
     def next_deadline(self) -> float | None:
         """When `DeadlinePassed` is due, or None."""
-        start, wait = self.state.start_deadline, self.state.wait_deadline
-        if start is None or wait is None:
-            return wait if start is None else start
-        return min(start, wait)
+        return min(self.state.deadlines, default=None)
 
 
 def _dispatch(state: State, event: AnyEvent) -> list[AnyAction]:
@@ -82,6 +80,8 @@ def _dispatch(state: State, event: AnyEvent) -> list[AnyAction]:
             return _diagnosed(state, event)
         case CheckpointCommitted() | CheckpointFailed():
             return _checkpoint(state, event)
+        case Surveyed():
+            return leaving.surveyed(state, event)
         case DeadlinePassed():
             return _deadline_passed(state)
         case StopRequested():
@@ -155,6 +155,9 @@ def _member_gone(state: State, node: Node, why: str, ago_s: float) -> list[AnyAc
         case Phase.RECOVERING:
             incidents.node_lost_meanwhile(state, node, why)
             return []
+        case Phase.WAITING:
+            incidents.node_lost_meanwhile(state, node, why)
+            return []
         case _:
             return []
 
@@ -185,11 +188,16 @@ def _in_vain(state: State, why: str) -> list[AnyAction]:
 # ── workers ───────────────────────────────────────────────────────────────────────────────────
 
 
-def _training(state: State, ago_s: float) -> None:
+def _training(state: State) -> None:
     if state.phase is Phase.STARTING:
         state.move(Phase.RUNNING, f"attempt {state.attempt} trains")
-    if not state.instrumented:
-        incidents.close(state, ago_s)
+
+
+def _speaks(state: State, ago_s: float = 0.0) -> None:
+    """A script that reports no steps has said something, or has been at work for long enough."""
+    state.quiet_deadline = None
+    _training(state)
+    incidents.close(state, ago_s)
 
 
 def _worker_exited(state: State, event: WorkerExited) -> list[AnyAction]:
@@ -202,12 +210,12 @@ def _worker_exited(state: State, event: WorkerExited) -> list[AnyAction]:
         return []
     if state.phase not in TRAINING:
         return []
-    if event.exit_code == 0 and (event.progress.finished or event.progress.step is None):
+    if event.exit_code == 0:
         return _worker_finished(state, event)
     if event.rank in state.finished:
         return []
     _note_death(state, event)
-    incidents.open_for_exit(state, event, node)
+    incidents.open_for_exit(state, event)
     why = state.incidents[-1].summary
     return attempts.stop(state, Phase.RECOVERING, why, state.limits.restart_grace_s)
 
@@ -221,11 +229,9 @@ def _note_death(state: State, event: WorkerExited) -> None:
 
 def _worker_finished(state: State, event: WorkerExited) -> list[AnyAction]:
     state.finished.add(event.rank)
-    if not event.progress.finished:  # no steps are reported: others may still have needed it
+    if not event.progress.finished:  # others may still have needed it
         _note_death(state, event)
-    if len(state.finished) < state.world_size:
-        return []
-    return attempts.end(state, Outcome.SUCCEEDED, "every worker finished")
+    return leaving.left(state, event)
 
 
 def _attempt_stopped(state: State, event: AttemptStopped) -> list[AnyAction]:
@@ -262,14 +268,18 @@ def _milestone_reached(state: State, event: MilestoneReached) -> list[AnyAction]
     state.milestones.append(event.milestone)
     match event.milestone:
         case Milestone.STARTED if not state.instrumented:
-            _training(state, event.ago_s)
+            _training(state)
+            if state.open_incident is not None:
+                state.quiet_deadline = state.now + QUIET_S
+        case Milestone.OUTPUT if not state.instrumented:
+            _speaks(state, event.ago_s)
         case Milestone.ARRIVED:
             state.instrumented = True
         case Milestone.RESTORED if event.step is not None:
             state.restored = event.step
             incidents.resumed_after(state, event.step)
         case Milestone.FIRST_STEP:
-            _training(state, event.ago_s)
+            _training(state)
         case Milestone.CAUGHT_UP | Milestone.FINISHED:
             _note_step(state, Progress(step=event.step))
             incidents.close(state, event.ago_s)
@@ -319,6 +329,10 @@ def _deadline_passed(state: State) -> list[AnyAction]:
     if state.start_deadline is not None and state.now >= state.start_deadline:
         state.start_deadline = None
         return attempts.try_start(state)
+    if state.quiet_deadline is not None and state.now >= state.quiet_deadline:
+        _speaks(state)
+    if state.leave_deadline is not None and state.now >= state.leave_deadline:
+        return leaving.look(state)
     return []
 
 
@@ -326,6 +340,7 @@ def _resumed(state: State, event: ControllerResumed) -> list[AnyAction]:
     """Repeat the orders that may not have been carried out, and strike off who is gone."""
     alive = set(event.existing)
     state.wait_deadline = None  # nobody waited while there was no controller
+    state.trouble_since = None  # and nobody tried
     state.asked = len(alive - state.nodes.keys() - state.lost.keys())
     actions: list[AnyAction] = [
         Fence(node=node, reason=state.lost[node]) for node in sorted(alive & state.lost.keys())

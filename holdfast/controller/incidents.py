@@ -1,20 +1,26 @@
 """Incidents: opened by the first evidence of a fault, closed when training is productive again."""
 
+from collections.abc import Sequence
+
+from holdfast.controller.phases import Phase
 from holdfast.controller.state import IncidentRecord, Node, State
 from holdfast.events import Diagnosed, WorkerExited
 from holdfast.status import ActionTaken
 
+LISTED_MAX = 8  # nodes that a summary names; the incident has all of them
 
-def open_for_exit(state: State, exited: WorkerExited, node: Node) -> None:
+
+def open_for_exit(state: State, exited: WorkerExited) -> None:
     """A worker failed. Its cause is a first guess until the verdict comes."""
+    node = _name_of(state, exited.node)
     how = f"signal {exited.signal}" if exited.signal else f"exit status {exited.exit_code}"
     _open(
         state,
         IncidentRecord(
             id=len(state.incidents) + 1,
             cause="worker-failed",
-            summary=f"rank {exited.rank} on {node.name} ended with {how}",
-            node=node.name,
+            summary=f"rank {exited.rank} on {node} ended with {how}",
+            node=node,
             rank=exited.rank,
             attempt=state.attempt,
             step=state.max_step,
@@ -34,6 +40,7 @@ def open_for_node(state: State, node: Node, why: str, ago_s: float) -> None:
             cause="node-lost",
             summary=f"{node.name} was lost: {why}",
             node=node.name,
+            nodes=[node.name],
             rank=None,
             attempt=state.attempt,
             step=state.max_step,
@@ -44,12 +51,22 @@ def open_for_node(state: State, node: Node, why: str, ago_s: float) -> None:
 
 
 def node_lost_meanwhile(state: State, node: Node, why: str) -> None:
-    """A member was lost while its attempt was being stopped: it explains the failed workers."""
+    """A member was lost while its attempt was being stopped, or before the next one.
+
+    It explains workers that had failed, unless their verdict is known already, and is named beside
+    those lost before it.
+    """
     incident = state.open_incident
     if incident is None or incident.attempt != state.attempt:
         return
-    incident.cause, incident.node, incident.rank = "node-lost", node.name, None
-    incident.summary = f"{node.name} was lost: {why}"
+    incident.nodes.append(node.name)
+    if state.phase is Phase.WAITING and incident.cause != "node-lost":
+        return
+    if len(incident.nodes) == 1:
+        incident.node, incident.summary = node.name, f"{node.name} was lost: {why}"
+    else:
+        incident.summary = f"{len(incident.nodes)} nodes were lost: {_listed(incident.nodes)}"
+    incident.cause, incident.rank = "node-lost", None
     incident.exit_code = incident.signal = incident.error = incident.log = None
 
 
@@ -63,11 +80,15 @@ def apply_verdict(state: State, verdict: Diagnosed) -> None:
         incident.also_failed = sum(e.exit_code != 0 for e in state.exits)
         return
     incident.cause, incident.summary = verdict.cause, verdict.summary
-    blamed = [e for e in state.exits if e.rank == verdict.rank]
-    if blamed:
-        _blame(incident, blamed[0])
-        node = state.nodes.get(blamed[0].node)
-        incident.node = node.name if node else incident.node
+    if verdict.rank is None:
+        return
+    blamed = next((e for e in state.exits if e.rank == verdict.rank), None)
+    if blamed is not None:
+        _blame(incident, blamed)
+        incident.started_at = min(incident.started_at, state.now - blamed.ago_s)
+        incident.node = _name_of(state, blamed.node)
+    else:
+        _blame_for_standing_still(state, incident, verdict.rank)
 
 
 def note(state: State, action: str, reason: str) -> None:
@@ -97,6 +118,25 @@ def _open(state: State, incident: IncidentRecord) -> None:
     close(state)
     state.incidents.append(incident)
     state.tell(f"incident {incident.id}: {incident.summary}")
+
+
+def _blame_for_standing_still(state: State, incident: IncidentRecord, rank: int) -> None:
+    """It did not exit, so what is known of an exit is another's."""
+    node = state.ranks.get(rank // state.workers_per_node)
+    incident.rank = rank
+    incident.node = _name_of(state, node) if node is not None else incident.node
+    incident.log = f"logs/attempt-{state.attempt}/rank-{rank}.log"
+    incident.exit_code = incident.signal = incident.error = None
+
+
+def _name_of(state: State, node_id: str) -> str:
+    node = state.nodes.get(node_id)
+    return node.name if node is not None else node_id
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = len(names) - LISTED_MAX
+    return ", ".join(names[:LISTED_MAX]) + (f" and {more} more" if more > 0 else "")
 
 
 def _blame(incident: IncidentRecord, exited: WorkerExited) -> None:

@@ -5,10 +5,9 @@ incident are checked by `check` each time, and by `Watch` once in as many events
 so that watching a large job costs as little per event as watching a small one.
 """
 
-from holdfast.controller.phases import ENDED, Phase
+from holdfast.controller.phases import ENDED, TRAINING, Phase
 from holdfast.controller.state import IllegalMoveError, NodeState, State
 
-TRAINING = (Phase.STARTING, Phase.RUNNING)
 OFTEN = 1000  # events between two complete checks, at least
 
 Rule = tuple[bool, str]

@@ -41,6 +41,7 @@ FINAL: dict[Outcome, Phase] = {
     Outcome.STOPPED: Phase.STOPPED,
 }
 ENDED = frozenset(FINAL.values())
+TRAINING = (Phase.STARTING, Phase.RUNNING)
 
 
 def may_move(source: Phase, target: Phase) -> bool:

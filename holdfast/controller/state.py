@@ -24,6 +24,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     node_count: int = 1
     spare_count: int = 0
     max_restarts: int = 20
+    exact: bool = False  # that number was asked for: as many restarts as that, and no more
     window_s: float = 3600.0
     restart_grace_s: float = 2.0
     stop_grace_s: float = 15.0
@@ -38,7 +39,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         return Limits(
             node_count=job.nodes.count,
             spare_count=job.nodes.spares,
-            max_restarts=recovery.max_restarts,
+            max_restarts=recovery.restarts,
+            exact=recovery.max_restarts is not None,
             window_s=recovery.window_s,
             restart_grace_s=recovery.restart_grace_s,
             stop_grace_s=recovery.stop_grace_s,
@@ -74,6 +76,7 @@ class IncidentRecord(msgspec.Struct, kw_only=True):
     cause: str
     summary: str
     node: str  # name
+    nodes: list[str] = []  # names of all that were lost, in that order
     rank: int | None
     attempt: int
     step: int | None
@@ -161,6 +164,8 @@ class State(msgspec.Struct, kw_only=True):
     restarts: list[float] = []  # times, within the window
     restarts_count: int = 0
     fruitless: int = 0  # attempts in a row that made no progress
+    barren: int = 0  # restarts since the last progress
+    trouble_since: float | None = None  # errors of the environment have kept it from any progress
     progress_mark: int | None = None  # max_step when the attempt began
     last_failure: Failure | None = None
     restored: int | None = None  # step that this attempt went on after
@@ -176,6 +181,8 @@ class State(msgspec.Struct, kw_only=True):
 
     start_deadline: float | None = None  # back-off: not before
     wait_deadline: float | None = None
+    leave_deadline: float | None = None  # a rank has left early: the others are looked at
+    quiet_deadline: float | None = None  # a script that reports no steps has said nothing yet
     story: list[str] = []
 
     @property
@@ -190,6 +197,14 @@ class State(msgspec.Struct, kw_only=True):
             msgspec.structs.replace(death.exited, ago_s=self.now - death.at)
             for death in self.deaths
         )
+
+    @property
+    def deadlines(self) -> list[float]:
+        """When something is due if nothing happens before."""
+        known = (
+            self.start_deadline, self.wait_deadline, self.leave_deadline, self.quiet_deadline
+        )  # fmt: skip
+        return [at for at in known if at is not None]
 
     @property
     def ended(self) -> bool:

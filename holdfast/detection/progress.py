@@ -1,12 +1,13 @@
 """Reports of single workers reduced to facts about the whole attempt.
 
-A milestone is reached when every rank has reached it; an attempt is as far as its slowest rank.
+A milestone is reached when every rank has reached it (OUTPUT: when one has); an attempt is as far
+as its slowest rank.
 Counters hold how many ranks are where, so that a report costs what it contains and not what the
 job is large. The controller hears a few facts a minute, however often its nodes report.
 """
 
 import heapq
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 
 from holdfast.events import Milestone, MilestoneReached, Progress, Progressed
@@ -16,6 +17,9 @@ EVERY_S = 5.0  # between two tellings of progress, at first
 LAST_EVERY_S = 60.0  # and at last: the journal of a job that trains for months has to stay small
 SLOWER = 1 / 120  # of the attempt's age
 ORDER = {milestone: place for place, milestone in enumerate(Milestone)}
+BY_ONE = (Milestone.OUTPUT,)  # one rank is enough for these
+LEFT = "finished"  # what a worker says it does once it has left its loop
+FRESH_S = 5.0  # for what a rank says that it does
 COMES_WITH_PROGRESS = (Milestone.CAUGHT_UP, Milestone.FINISHED)
 
 Told = MilestoneReached | Progressed
@@ -69,6 +73,7 @@ class ProgressReducer:
         self._attempt = attempt
         self._world_size = world_size
         self._newest: dict[int, WorkerReport] = {}
+        self._heard: dict[int, float] = {}  # when that was
         self._steps = Steps()
         self._reporting = 0  # ranks that report steps
         self._seen = bytearray(world_size)  # a bit for each milestone a rank has reached
@@ -81,6 +86,15 @@ class ProgressReducer:
     def newest(self) -> Mapping[int, WorkerReport]:
         """The newest report of each rank heard in this attempt."""
         return self._newest
+
+    def training(self, gone: Container[int], now: float) -> int:
+        """How many ranks say that they are in their steps, of those that are not `gone`."""
+        fresh = {rank for rank, at in self._heard.items() if at >= now - FRESH_S}
+        pages = [self._newest[rank] for rank in fresh if rank not in gone]
+        return sum(
+            page.progress.step is not None and not page.progress.finished and page.phase != LEFT
+            for page in pages
+        )
 
     def observe(self, report: Report, now: float) -> list[Told]:
         """Take in one node's report; returns the facts it completes, oldest first.
@@ -109,7 +123,7 @@ class ProgressReducer:
         old = self._newest.get(worker.rank)
         if old is not None and _is_older(worker.progress, old.progress):
             return []
-        self._newest[worker.rank] = worker
+        self._newest[worker.rank], self._heard[worker.rank] = worker, now
         self._move(old.progress.step if old else None, worker.progress, now)
         self._data_wait_s = max(self._data_wait_s, worker.progress.data_wait_s)
         self._snapshot_s = max(self._snapshot_s, worker.progress.snapshot_s)
@@ -135,7 +149,7 @@ class ProgressReducer:
         crowd = self._reached[milestone]
         crowd.count += 1
         crowd.latest = at if crowd.count == 1 else max(crowd.latest, at)
-        return crowd.count == self._world_size
+        return crowd.count == (1 if milestone in BY_ONE else self._world_size)
 
     def _tell(self, milestone: Milestone, now: float) -> list[Told]:
         """A milestone; ahead of some the progress, so that what came before can be told apart."""

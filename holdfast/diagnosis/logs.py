@@ -30,10 +30,8 @@ LIBRARY = re.compile(
 NOT_FATAL = "Exception ignored in"
 IN_THREAD = ("Exception in thread", "Process ")
 OTHER = re.compile(r"^\[[WEIF]\d{4} |^terminate called|^\S+\.py:\d+: \w*Warning: ")  # not Python's
-CHAINS = (
-    "The above exception was the direct cause of the following exception:",
-    "During handling of the above exception, another exception occurred:",
-)
+HANDLING = "During handling of the above exception, another exception occurred:"
+CHAINS = ("The above exception was the direct cause of the following exception:", HANDLING)
 SYNTAX = ("SyntaxError", "IndentationError", "TabError")
 MESSAGE_LINES = 20
 
@@ -63,6 +61,7 @@ class Raised(NamedTuple):
     first: int
     last: int
     chained: bool  # to the one before it
+    handling: bool  # that one: it was not raised on purpose from it
     thread: bool
 
 
@@ -86,9 +85,9 @@ def parse_traceback(text: str) -> WorkerError | None:
     )
 
 
-def exceptions_in(text: str) -> list[tuple[str, str]]:
-    """Type and message of every exception of the last traceback, in the order they were raised."""
-    return [(raised.type, raised.message) for raised in _last_chain(text)[1]]
+def raised_in(text: str) -> list[Raised]:
+    """Every exception of the last traceback, in the order Python prints them."""
+    return _last_chain(text)[1]
 
 
 def is_library(file: str) -> bool:
@@ -97,7 +96,7 @@ def is_library(file: str) -> bool:
 
 
 def _last_chain(text: str) -> tuple[list[str], list[Raised]]:
-    lines = _of_one_rank(text.splitlines())
+    lines = _of_one_rank(text.replace("\0", "").splitlines())  # torch prints one after a SIGBUS
     found = list(_tracebacks(lines)) or list(_bare_syntax_error(lines))
     fatal = [r for r in found if not r.thread] or found
     start = max((i for i, r in enumerate(fatal) if _starts(r)), default=0)
@@ -165,6 +164,7 @@ def _raised(lines: Sequence[str], first: int, before: int, kind: Kind) -> Raised
         return None
     last = _end_of_message(lines, at + 1, margin)
     more = [line[margin:] for line in lines[at + 1 : last]]
+    links = [chain for chain in CHAINS if any(chain in line for line in lines[before:first])]
     return Raised(
         kind=kind,
         type=found.group(1),
@@ -172,7 +172,8 @@ def _raised(lines: Sequence[str], first: int, before: int, kind: Kind) -> Raised
         frames=tuple(frames),
         first=first,
         last=last,
-        chained=any(sentence in line for line in lines[before:first] for sentence in CHAINS),
+        chained=bool(links),
+        handling=HANDLING in links,
         thread=first > 0 and lines[first - 1].startswith(IN_THREAD),
     )
 
@@ -211,7 +212,15 @@ def _bare_syntax_error(lines: Sequence[str]) -> Iterator[Raised]:
                 place = Frame(frame.group(1), int(frame.group(2)))
                 message = found.group(2) or ""
                 yield Raised(
-                    Kind.PLAIN, found.group(1), message, (place,), first, at + 1, False, False
+                    Kind.PLAIN,
+                    found.group(1),
+                    message,
+                    (place,),
+                    first,
+                    at + 1,
+                    False,
+                    False,
+                    False,
                 )
                 return
 

@@ -4,11 +4,14 @@ Those are never the cause: with thousands of ranks, all but one say this. The ph
 from real processes (tests/diagnosis/record.py); those of NCCL, which needs GPUs, are the ones that
 users report (NVIDIA/nccl issues 934, 1514, 2076; zai-org/GLM-130B 132). An ordinary exception is
 a symptom only with such a phrase, so that a user's own RuntimeError about a connection is not.
+
+A time-out among them says more: the peer was there and did not answer. Then somebody stood still.
 """
 
 import re
+from collections.abc import Iterator
 
-from holdfast.diagnosis.logs import exceptions_in
+from holdfast.diagnosis.logs import raised_in
 from holdfast.events import WorkerError
 
 DISTRIBUTED = ("DistError", "DistNetworkError", "DistStoreError", "DistBackendError")
@@ -34,11 +37,17 @@ NCCL = re.compile(
     r"|Socket Timeout|wait timeout"
 )
 
+WAITED = re.compile(
+    r"Timed out waiting \d+ms|Application timeout caused pair closure|wait timeout after"
+    r"|failed to pass monitoredBarrier|Watchdog caught collective operation timeout"
+    r"|Socket Timeout"
+)
+MISSED = re.compile(r"Ranks? ([\d, ]+) failed to pass monitoredBarrier")
+
 
 def is_symptom(error: WorkerError) -> bool:
     """Whether an exception, or one it was raised from, says only that a peer is gone."""
-    chain = exceptions_in(error.traceback)
-    return any(_is_symptom(kind, text) for kind, text in [*chain, (error.type, error.message)])
+    return any(_is_symptom(kind, text) for kind, text in _chain(error))
 
 
 def _is_symptom(kind: str, message: str) -> bool:
@@ -51,3 +60,21 @@ def _is_symptom(kind: str, message: str) -> bool:
             return bool(NCCL.search(message) or GLOO.search(message))
         case _:
             return False
+
+
+def waited(error: WorkerError) -> bool:
+    """Whether a symptom is that a peer did not answer in time, not that it was gone."""
+    return any(WAITED.search(message) for _, message in _chain(error))
+
+
+def missed_by(error: WorkerError) -> tuple[int, ...]:
+    """The ranks that a symptom says did not come to the barrier."""
+    found = [MISSED.search(message) for _, message in _chain(error)]
+    named = [match.group(1) for match in found if match]
+    return tuple(int(rank) for rank in re.findall(r"\d+", " ".join(named[-1:])))
+
+
+def _chain(error: WorkerError) -> Iterator[tuple[str, str]]:
+    """Type and message of the exception and of those it was raised from."""
+    yield from ((raised.type, raised.message) for raised in raised_in(error.traceback))
+    yield error.type, error.message

@@ -3,17 +3,21 @@
 Each exit is given a cause from its signal, status and exception. Causes have a weight: what cannot
 be a consequence of another rank's death outweighs what may be, and that outweighs what certainly
 is. Among equals the earliest death decides. Time alone would not do: a survivor often reports its
-broken connection before anybody has reaped the rank that broke it.
+broken connection before anybody has reaped the rank that broke it. Where everybody only waited, the
+one they waited for is looked for in the progress pages (`stuck.py`).
 """
 
 import re
 import signal
-from collections.abc import Sequence
-from enum import IntEnum
+from collections.abc import Mapping, Sequence
+from enum import IntEnum, StrEnum
 from typing import NamedTuple
 
-from holdfast.diagnosis.symptoms import is_symptom
+from holdfast.diagnosis.environment import is_environment, slug_of
+from holdfast.diagnosis.stuck import Still, stood_still
+from holdfast.diagnosis.symptoms import is_symptom, waited
 from holdfast.events import WorkerError, WorkerExited
+from holdfast.messages import WorkerReport
 
 
 class Weight(IntEnum):
@@ -26,53 +30,87 @@ class Weight(IntEnum):
     CAUSE = 4
 
 
+class Origin(StrEnum):
+    """Where a cause lies, which decides what trying again can do about it."""
+
+    CODE = "code"  # the script or its set-up: the same error at the same place comes again
+    ENVIRONMENT = "environment"  # what the script depends on: later it may be well again
+    ELSEWHERE = "elsewhere"  # processes, devices, nodes: the next attempt may not meet it
+
+
 class Cause(NamedTuple):
-    """One kind of failure. `user`: the user's code or set-up, so trying again changes nothing."""
+    """One kind of failure. `final`: not even a second attempt could change anything."""
 
     weight: Weight
-    user: bool
+    origin: Origin
     meaning: str
+    final: bool = False
 
+
+CODE, ENVIRONMENT, ELSEWHERE = Origin
 
 CAUSES: dict[str, Cause] = {
     "worker-killed": Cause(
-        Weight.CAUSE, False, "Something outside the worker killed it by a signal."
+        Weight.CAUSE,
+        ELSEWHERE,
+        "Something outside the worker killed it, or a process of its data loader, by a signal.",
     ),
     "forkserver-died": Cause(
-        Weight.CAUSE, False, "The process died that had forked the worker, and took it along."
+        Weight.CAUSE, ELSEWHERE, "The process died that had forked the worker, and took it along."
     ),
     "worker-crashed": Cause(
-        Weight.CAUSE, False, "The worker crashed in native code: a segmentation fault or the like."
+        Weight.CAUSE,
+        ELSEWHERE,
+        "The worker crashed in native code: a segmentation fault or the like.",
     ),
     "worker-aborted": Cause(
-        Weight.MAYBE, False, "Native code aborted the worker, in reaction to an error it found."
+        Weight.MAYBE, ELSEWHERE, "Native code aborted the worker, in reaction to an error it found."
     ),
-    "worker-exception": Cause(Weight.CAUSE, True, "The script raised an exception."),
-    "import-error": Cause(Weight.CAUSE, True, "The script could not import a module."),
-    "syntax-error": Cause(Weight.CAUSE, True, "A Python file could not be compiled."),
-    "not-startable": Cause(Weight.CAUSE, True, "The script or program could not be started."),
-    "worker-exit": Cause(Weight.MAYBE, True, "The script ended itself with an exit status."),
+    "worker-exception": Cause(Weight.CAUSE, CODE, "The script raised an exception."),
+    "environment": Cause(
+        Weight.MAYBE,
+        ENVIRONMENT,
+        "Something the worker depends on failed: the network, DNS, a service (time-outs, HTTP 5xx, "
+        "broken connections) or a file system (EIO, ESTALE).",
+    ),
+    "import-error": Cause(Weight.CAUSE, CODE, "The script could not import a module."),
+    "syntax-error": Cause(Weight.CAUSE, CODE, "A Python file could not be compiled."),
+    "not-startable": Cause(Weight.CAUSE, CODE, "The script or program could not be started."),
+    "checkpoint-unusable": Cause(
+        Weight.CAUSE,
+        CODE,
+        "There are checkpoints, and none of them can be gone on from.",
+        final=True,
+    ),
+    "worker-exit": Cause(Weight.MAYBE, CODE, "The script ended itself with an exit status."),
     "exited-early": Cause(
-        Weight.CAUSE, True, "A worker exited with status 0 although it had steps left to do."
+        Weight.MAYBE,
+        CODE,
+        "A worker exited with status 0 before its last step while others trained on.",
     ),
     "exited-silently": Cause(
-        Weight.ODD, True, "A worker exited with status 0 while others still needed it."
+        Weight.ODD, CODE, "A worker exited with status 0 while others still needed it."
     ),
-    "out-of-memory": Cause(Weight.CAUSE, True, "An allocation failed for lack of memory."),
-    "device-error": Cause(Weight.CAUSE, False, "The accelerator or its driver reported an error."),
-    "disk-full": Cause(Weight.CAUSE, False, "A file could not be written: the disk is full."),
+    "out-of-memory": Cause(Weight.CAUSE, CODE, "An allocation failed for lack of memory."),
+    "device-error": Cause(
+        Weight.CAUSE, ELSEWHERE, "The accelerator or its driver reported an error."
+    ),
+    "disk-full": Cause(Weight.CAUSE, ENVIRONMENT, "A file could not be written: the disk is full."),
     "limit-reached": Cause(
         Weight.CAUSE,
-        True,
+        CODE,
         "A limit for each process was reached: open files (`ulimit -n`), or the size of a file "
         "(`ulimit -f`).",
     ),
-    "port-taken": Cause(Weight.CAUSE, False, "The port of the rendezvous store was in use."),
+    "port-taken": Cause(Weight.CAUSE, ENVIRONMENT, "The port of the rendezvous store was in use."),
     "peer-lost": Cause(
-        Weight.CONSEQUENCE, False, "A worker lost its connection to a peer that was gone or stuck."
+        Weight.CONSEQUENCE,
+        ELSEWHERE,
+        "A worker lost its connection to a peer that was gone or stuck.",
     ),
-    "node-lost": Cause(Weight.CAUSE, False, "A node was gone, with all its workers."),
-    "finished": Cause(Weight.NONE, False, "The worker had done all its steps."),
+    "hang": Cause(Weight.CAUSE, ELSEWHERE, "A worker stood still while the others waited for it."),
+    "node-lost": Cause(Weight.CAUSE, ELSEWHERE, "A node was gone, with all its workers."),
+    "finished": Cause(Weight.NONE, ELSEWHERE, "The worker had done all its steps."),
 }
 """Every cause a verdict or an incident can name, with the sentence the documentation prints."""
 
@@ -95,40 +133,84 @@ LIMIT = re.compile(r"\[Errno (?:24|27)\]|Too many open files|File too large")
 DEVICE = re.compile(r"(?:CUDA|HIP|cuDNN|cuBLAS|CUBLAS)(?:_STATUS| error| driver)|unhandled cuda")
 
 
+# What torch's DataLoader says when a process of its own has died (torch/csrc/DataLoader.cpp).
+LOADER_KILLED = re.compile(
+    r"DataLoader worker \(pid(?:\(s\))? [\d, ]+\)"
+    r"(?: is killed by signal: (?P<signal>[^.]+)\.| exited unexpectedly(?! with exit code))"
+)
+LOADER_SHM = "out of shared memory"
+
+
+Pages = Mapping[int, WorkerReport]
+
+
 class Verdict(NamedTuple):
     """Why an attempt failed."""
 
     cause: str  # a key of CAUSES
-    chosen: WorkerExited | None  # the exit that explains the others; None without exits
+    rank: int | None  # that failed first; None: no worker is to blame
+    chosen: WorkerExited | None  # its exit; None if it did not exit by itself
     confidence: float  # 0 to 1
-    user_error: bool
     signature: str | None  # type and place of the exception: equal for the same bug
     summary: str  # one sentence for a person
     also_failed: int  # workers that failed besides
 
+    @property
+    def origin(self) -> Origin:
+        """Where the cause lies."""
+        return CAUSES[self.cause].origin
 
-def weigh(exits: Sequence[WorkerExited]) -> Verdict:
+
+def weigh(
+    exits: Sequence[WorkerExited], pages: Mapping[int, WorkerReport] | None = None
+) -> Verdict:
     """Which worker failed first, and of what.
 
     The ages of the exits have to be counted to one common moment: the larger, the earlier it died.
-    Without exits no worker is to blame: the node was lost.
+    Without exits no worker is to blame: the node was lost. `pages` is the newest look at each rank.
     """
     if not exits:
-        return Verdict(
-            "node-lost", None, 0.5, False, None, "No worker failed by itself; a node was lost.", 0
-        )
+        summary = "No worker failed by itself; a node was lost."
+        return Verdict("node-lost", None, None, 0.5, None, summary, 0)
     causes = [_cause(e) for e in exits]
     order = [(-CAUSES[c].weight, -e.ago_s, e.rank) for c, e in zip(causes, exits, strict=True)]
     first = min(range(len(exits)), key=order.__getitem__)
     cause, chosen = causes[first], exits[first]
+    failed = sum(c != "finished" for c in causes)
+    if cause == "peer-lost" and (still := _waited_for(exits, pages or {})) is not None:
+        return _hang(still, chosen, failed)
     return Verdict(
         cause=cause,
+        rank=chosen.rank,
         chosen=chosen,
         confidence=_confidence(first, causes, exits),
-        user_error=CAUSES[cause].user,
         signature=_signature(cause, chosen),
         summary=_summary(cause, chosen),
-        also_failed=sum(c != "finished" for i, c in enumerate(causes) if i != first),
+        also_failed=failed - (cause != "finished"),
+    )
+
+
+def _waited_for(exits: Sequence[WorkerExited], pages: Pages) -> Still | None:
+    """Who stood still, if a failed worker says that it waited until the time was up."""
+    if not any(e.error is not None and waited(e.error) for e in exits):
+        return None
+    return stood_still(exits, pages)
+
+
+def _hang(still: Still, waiting: WorkerExited, failed: int) -> Verdict:
+    ranks = ", ".join(map(str, still.ranks))
+    who = f"Rank{'s' if len(still.ranks) > 1 else ''} {ranks} stood still"
+    where = f" after step {still.step}" if still.step is not None else ""
+    doing = f" ({still.doing})" if still.doing else ""
+    said = f"; rank {waiting.rank} waited until {_said(waiting.error)}" if waiting.error else ""
+    return Verdict(
+        cause="hang",
+        rank=still.ranks[0],
+        chosen=next((w for w in (waiting,) if w.rank == still.ranks[0]), None),
+        confidence=CONFIDENCE[Weight.MAYBE],
+        signature=None,
+        summary=f"{who}{where}{doing}{said}.",
+        also_failed=failed,
     )
 
 
@@ -170,11 +252,15 @@ def _cause_of_success(exited: WorkerExited) -> str:
 def _cause_of_exception(error: WorkerError) -> str:
     if is_symptom(error):
         return "peer-lost"
+    if slug_of(error) == "checkpoint-unusable":
+        return "checkpoint-unusable"
     match error.type.rpartition(".")[2]:
-        case "SystemExit":
-            return "worker-exit"
         case "KeyboardInterrupt":
             return "worker-killed"
+        case _ if is_environment(error):
+            return "environment"
+        case "SystemExit":
+            return "worker-exit"
         case "ImportError" | "ModuleNotFoundError":
             return "import-error"
         case "SyntaxError" | "IndentationError" | "TabError":
@@ -188,6 +274,8 @@ def _cause_of_exception(error: WorkerError) -> str:
 
 
 def _cause_of_message(error: WorkerError) -> str:
+    if error.type == "RuntimeError" and LOADER_KILLED.search(error.message):
+        return "worker-killed"
     if MEMORY.search(error.message):
         return "out-of-memory"
     if "EADDRINUSE" in error.message:
@@ -215,7 +303,10 @@ def _signature(cause: str, exited: WorkerExited) -> str | None:
     error = exited.error
     if error is not None:
         return f"{error.type}@{error.file}:{error.line}"
-    return f"exit status {exited.exit_code}" if cause == "worker-exit" else None
+    if cause == "worker-exit":
+        return f"exit status {exited.exit_code}"
+    left = cause in ("exited-early", "exited-silently")
+    return f"exit status 0 of rank {exited.rank}" if left else None
 
 
 def _signal_name(number: int) -> str:
@@ -231,7 +322,8 @@ def _summary(cause: str, exited: WorkerExited) -> str:
         case "finished":
             return f"{who} had done all its steps."
         case "exited-early":
-            return f"{who} exited with status 0 after step {exited.progress.step}, before the end."
+            step = exited.progress.step
+            return f"{who} exited with status 0 after step {step} while the others trained on."
         case "exited-silently":
             return f"{who} exited with status 0 while others still needed it."
         case "worker-exit":
@@ -243,10 +335,24 @@ def _summary(cause: str, exited: WorkerExited) -> str:
         case "limit-reached" if exited.error is not None:
             which = "-f" if "File too large" in exited.error.message else "-n"
             return f"{who} reached the limit of ulimit {which}: {_said(exited.error)}"
+        case "worker-killed" if exited.error is not None and exited.error.type == "RuntimeError":
+            return f"{who} failed with {_said(exited.error)}{_loader_hint(exited.error)}"
         case _ if exited.error is not None:
             return f"{who} failed with {_said(exited.error)}"
         case _:
             return f"{who} {_ending(exited)}."
+
+
+def _loader_hint(error: WorkerError) -> str:
+    """What kills a process of a data loader, by its signal."""
+    said = [match.group("signal") for match in LOADER_KILLED.finditer(error.traceback)]
+    found = LOADER_KILLED.search(error.message)
+    name = next(filter(None, [*said, found.group("signal") if found else None]), None)
+    if LOADER_SHM in error.message or name == "Bus error":
+        return "; /dev/shm of the node is too small for num_workers (resources.shm, --shm-size)"
+    if name == "Killed":
+        return "; possibly by the kernel's out-of-memory killer"
+    return ""
 
 
 def _said(error: WorkerError) -> str:

@@ -5,12 +5,20 @@ orders into a message for each node concerned. Every driver and the simulation s
 what is tested in one holds in all. The time is an argument; membership is read from the state.
 """
 
-from holdfast.actions import AnyAction, Diagnose, Dismiss, Fence, StartAttempt, StopAttempt
+from holdfast.actions import (
+    AnyAction,
+    Diagnose,
+    Dismiss,
+    Fence,
+    StartAttempt,
+    StopAttempt,
+    Survey,
+)
 from holdfast.controller import NodeState, Phase, State
 from holdfast.detection.liveness import Liveness
 from holdfast.detection.progress import ProgressReducer
 from holdfast.detection.stopping import MARGIN_S, StopTally
-from holdfast.diagnosis.verdict import weigh
+from holdfast.diagnosis.verdict import CAUSES, Origin, Pages, weigh
 from holdfast.events import (
     AnyEvent,
     CheckpointFailed,
@@ -19,6 +27,7 @@ from holdfast.events import (
     NodeLost,
     NodeLostReason,
     NodeReady,
+    Surveyed,
     WorkerExited,
 )
 from holdfast.messages import (
@@ -142,7 +151,10 @@ class Bridge:
             case StopAttempt():
                 return self._stop(action, now)
             case Diagnose():
-                return [], [_diagnose(action)]
+                return [], [_diagnose(action, self.progress.newest())]
+            case Survey():
+                training = self.progress.training(self._state.finished, now)
+                return [], [Surveyed(attempt=action.attempt, training_count=training)]
             case Fence():
                 self._liveness.forget(action.node)
                 self._expected.pop(action.node, None)
@@ -204,16 +216,18 @@ def _start(order: StartAttempt, node_rank: int) -> Start:
     )
 
 
-def _diagnose(order: Diagnose) -> Diagnosed:
+def _diagnose(order: Diagnose, pages: Pages) -> Diagnosed:
     """Weigh the exits; without any (a node was lost) there is nothing to blame on a worker."""
-    verdict = weigh(order.exits)
+    verdict = weigh(order.exits, pages)
     return Diagnosed(
         attempt=order.attempt,
         cause=verdict.cause,
         summary=verdict.summary,
         confidence=verdict.confidence,
-        rank=verdict.chosen.rank if verdict.chosen else None,
-        user_error=verdict.user_error,
+        rank=verdict.rank,
+        user_error=verdict.origin is Origin.CODE,
+        environment=verdict.origin is Origin.ENVIRONMENT,
+        final=CAUSES[verdict.cause].final,
         signature=verdict.signature,
         also_failed=verdict.also_failed,
     )

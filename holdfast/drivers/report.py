@@ -149,4 +149,5 @@ def _incident(record: IncidentRecord, ledger: Ledger) -> Incident:
         error_type=error.type if error else None,
         traceback=error.traceback if error else None,
         log=record.log,
+        nodes=tuple(dict.fromkeys((record.node, *record.nodes))),
     )

@@ -22,6 +22,8 @@ AFTER: dict[Milestone, Bucket] = {
     Milestone.FINISHED: Bucket.OTHER,
 }
 """What an attempt does once it has reached a milestone, until the next one."""
+WITHOUT_STEPS = (Milestone.STARTED, Milestone.OUTPUT)  # of scripts that report no steps
+QUIET_S = 60.0  # who says nothing for longer after the start is taken to train all the same
 
 
 class Mark(NamedTuple):
@@ -134,12 +136,25 @@ def _training(attempt: Attempt, instrumented: bool) -> list[Mark]:
         at = attempt.reached.get(milestone)
         if at is None:
             continue
-        bucket = AFTER[milestone]
-        if milestone is Milestone.STARTED and not instrumented:
-            bucket = Bucket.PRODUCTIVE
+        bucket = AFTER.get(milestone) if instrumented else _blind(attempt, milestone)
+        if bucket is None:
+            continue
         trains = bucket in (Bucket.PRODUCTIVE, Bucket.OTHER)
         marks.append(Mark(max(at, marks[-1].at), bucket, None if trains else marks[-1].incident))
     return marks
+
+
+def _blind(attempt: Attempt, milestone: Milestone) -> Bucket | None:
+    """Without steps: it starts until it says something, unless that takes too long to tell."""
+    started, spoke = (attempt.reached.get(m) for m in WITHOUT_STEPS)
+    quick = started is not None and spoke is not None and spoke - started <= QUIET_S * 1000
+    match milestone:
+        case Milestone.STARTED:
+            return Bucket.START if quick else Bucket.PRODUCTIVE
+        case Milestone.OUTPUT:
+            return Bucket.PRODUCTIVE
+        case _:
+            return AFTER[milestone]
 
 
 def _unfinished_step(attempt: Attempt, last: Mark, end: int) -> list[Mark]:

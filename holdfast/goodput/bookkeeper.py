@@ -22,6 +22,7 @@ from holdfast.actions import (
     Fence,
     StartAttempt,
     StopAttempt,
+    Survey,
 )
 from holdfast.events import (
     AnyEvent,
@@ -40,9 +41,10 @@ from holdfast.events import (
     NodeReady,
     Progressed,
     StopRequested,
+    Surveyed,
     WorkerExited,
 )
-from holdfast.goodput.attempt import Attempt, Mark, earliest, timeline
+from holdfast.goodput.attempt import WITHOUT_STEPS, Attempt, Mark, earliest, timeline
 from holdfast.goodput.books import NO_STALLS, Books, milliseconds
 from holdfast.goodput.buckets import Bucket
 from holdfast.goodput.ledger import Ledger, close_books
@@ -113,7 +115,7 @@ class Bookkeeper:
                     self._attempt.closing = at
             case JobSubmitted() | ControllerResumed() | NodeJoined() | Diagnosed():
                 pass
-            case DeadlinePassed() | CheckpointCommitted() | CheckpointFailed():
+            case DeadlinePassed() | CheckpointCommitted() | CheckpointFailed() | Surveyed():
                 pass
             case _:
                 assert_never(event)
@@ -140,7 +142,7 @@ class Bookkeeper:
             self._post_progress(at)
             return
         self._launched = True
-        self._instrumented = self._instrumented or event.milestone is not Milestone.STARTED
+        self._instrumented = self._instrumented or event.milestone not in WITHOUT_STEPS
         attempt.reach(event.milestone, at - milliseconds(event.ago_s))
 
     def _suspect(self, node: str, when: int) -> None:
@@ -164,7 +166,7 @@ class Bookkeeper:
             case EndJob():
                 self._close(at)
                 self._ended = True
-            case AskNodes() | Diagnose() | Dismiss() | Fence():
+            case AskNodes() | Diagnose() | Survey() | Dismiss() | Fence():
                 pass
             case _:
                 assert_never(action)

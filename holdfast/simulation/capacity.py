@@ -29,6 +29,7 @@ from holdfast.actions import (
     Fence,
     StartAttempt,
     StopAttempt,
+    Survey,
 )
 from holdfast.controller import Controller, Phase
 from holdfast.controller.invariants import Watch
@@ -184,7 +185,7 @@ class World:
             case Fence() | Dismiss():
                 if self._machines.runs(action.node):
                     self._bury(action.node, self._plan.scenario.cluster.repair_s)
-            case EndJob():
+            case EndJob() | Survey():  # nobody leaves early here
                 pass
             case _:
                 assert_never(action)

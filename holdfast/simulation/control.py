@@ -13,7 +13,7 @@ from typing import Protocol
 import msgspec
 
 from holdfast import journal, lines
-from holdfast.actions import AnyAction, AskNodes, EndJob, Entry, Fence, StopAttempt
+from holdfast.actions import AnyAction, AskNodes, EndJob, Entry, Fence, StopAttempt, Survey
 from holdfast.controller import Controller, Limits, State
 from holdfast.controller.invariants import check
 from holdfast.detection.stopping import MARGIN_S
@@ -268,11 +268,14 @@ class Control:
         """Everybody's newest reports are looked at."""
         if not self.alive or self.stalled:
             return
+        self._hear_all()
+        self._work()
+
+    def _hear_all(self) -> None:
         for agent in self._engine.living():
             if self._hears(agent):
                 events = self.bridge.report(agent.look(), self.clock)
                 self._queue.extend((event, None) for event in events)
-        self._work()
 
     def _hears(self, agent: Agent) -> bool:
         return agent.flows and self.connections.get(agent.node) == agent.connection
@@ -370,6 +373,8 @@ class Control:
                 return False
             self._doom -= 1
             action = self._orders.popleft()
+            if isinstance(action, Survey):  # reports come all the time
+                self._hear_all()
             messages, events = self.bridge.carry_out(action, self.clock)
             for node, message in messages:
                 self._send(node, [message])

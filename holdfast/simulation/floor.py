@@ -15,7 +15,7 @@ from holdfast.checkpoint.key import Key
 from holdfast.events import Milestone, Progress, WorkerError
 from holdfast.messages import Start, WorkerReport
 from holdfast.simulation.nature import Nature
-from holdfast.simulation.referees import Referees
+from holdfast.simulation.referees import AWAY, Referees
 
 NOTHING = Holding(frozenset(), frozenset(), frozenset())
 SYMPTOM = WorkerError(
@@ -24,6 +24,7 @@ SYMPTOM = WorkerError(
 BUG = WorkerError(type="ValueError", message="a bad sample", file="train.py", line=41)
 ARRIVE_S = 0.3  # from the order to join(), mean
 SLOW_FIRST_STEP_S = 120.0
+EXPORT_S = (1.0, 300.0)  # what rank 0 does after the last step, where a script ends early
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,7 @@ CRASHED = Death(None, 11)
 DONE = Death(0)
 BROKEN_LINK = Death(1, None, SYMPTOM)
 BUGGY = Death(1, None, BUG)
+STARVED = Death(1, None, AWAY)
 
 
 class Host(Protocol):
@@ -85,6 +87,9 @@ class Group:
     restored_at: float | None = None
     first_at: float | None = None  # end of the first step
     broken_at: float | None = None
+    dies_of: Death = BROKEN_LINK  # once it is broken
+    waits: bool = False  # once it is broken nobody fails by itself: they wait for who left
+    last_step: int = 0  # it leaves its loop after this one; 0: not yet known
 
     @property
     def lives(self) -> bool:
@@ -106,6 +111,7 @@ class Floor:
         self._referees = referees
         self.groups: dict[int, Group] = {}  # that have workers
         self.crashing = False  # a crash loop: every attempt crashes early
+        self.storage_away = False  # nobody can read data
         self._furthest = 0  # step that any attempt that is over has completed
 
     # ── life of an attempt ──
@@ -140,6 +146,8 @@ class Floor:
         run.arrived_at = self._nature.now
         run.host.news()
         group = run.group
+        if self.storage_away and group.broken_at is None:
+            self._starve(group)
         if group.broken_at is not None:
             self._fail_later(run)
         elif self._complete(group):
@@ -154,6 +162,7 @@ class Floor:
         """A script that reports nothing trains all the same."""
         if group.broken_at is None:
             group.first_at = self._nature.now
+            self._tell(group)
             self._plan_last_step(group)
 
     def _restore(self, group: Group) -> None:
@@ -196,6 +205,9 @@ class Floor:
             self._at_step(group, self._hard.user_error_step, self._bug)
         if self._hard.total_steps:
             self._at_step(group, self._hard.total_steps, self._finish)
+        if self._hard.early_end_step and self._hard.instrumented:
+            step = max(self._hard.early_end_step, group.inherited_step + 1)
+            self._at_step(group, step, self._end_early)
 
     def _at_step(self, group: Group, step: int, what: Callable[[Group], None]) -> None:
         wait_s = self._end_of(group, step) - self._nature.now
@@ -205,7 +217,21 @@ class Floor:
         if group.broken_at is None:
             self._referees.bugged()
             run = group.runs[0]
-            self.kill(run, run.ranks[0], BUGGY)
+            quiet = self._hard.quiet_error and self._hard.instrumented
+            group.waits = quiet
+            self.kill(run, run.ranks[0], DONE if quiet else BUGGY)
+
+    def _end_early(self, group: Group) -> None:
+        """Everybody leaves the loop and exits with status 0; rank 0 has something to export."""
+        if group.broken_at is not None or self._over(group):
+            return
+        group.last_step = self.step(group)
+        self._furthest = max(self._furthest, group.last_step)
+        self._tell(group)
+        for run in group.runs.values():
+            for rank in run.ranks:
+                wait_s = self._nature.between(*EXPORT_S) if rank == 0 else self._nature.about(0.5)
+                self._nature.after(wait_s, self._leave, run, rank, DONE)
 
     def _finish(self, group: Group) -> None:
         if group.broken_at is not None:
@@ -232,13 +258,13 @@ class Floor:
 
     def kill(self, run: Run, rank: int, death: Death) -> None:
         """One worker dies of something that is not an order."""
-        if rank in run.alive and not self.finished(run.group):
+        if rank in run.alive and not self._over(run.group):
             self.break_up(run.group, f"rank {rank} died")
             self._leave(run, rank, death)
 
     def vanish(self, run: Run, why: str) -> None:
         """All workers of a node are gone, and nobody is there to tell."""
-        if run.alive and not self.finished(run.group):
+        if run.alive and not self._over(run.group):
             self.break_up(run.group, why)
         run.alive.clear()
 
@@ -246,6 +272,17 @@ class Floor:
         """The workers of a node were ended by order."""
         self.break_up(run.group, "")
         run.alive.clear()
+
+    def lose_storage(self) -> None:
+        """From now on until it is back nobody can read data."""
+        self.storage_away = True
+        for group in self.groups.values():
+            if group.lives and group.broken_at is None and not self._over(group):
+                self._starve(group)
+
+    def _starve(self, group: Group) -> None:
+        group.dies_of = STARVED
+        self.break_up(group, "the storage is away", all_fail=True)
 
     def break_up(self, group: Group, fault: str, *, all_fail: bool = False) -> None:
         """Training stops here: no step is completed any more. `fault`: empty if by order."""
@@ -302,10 +339,10 @@ class Floor:
     def _fail_later(self, run: Run, *, surely: bool = False) -> None:
         """A survivor of a broken attempt fails by itself, or hangs until it is stopped."""
         stuck = self._nature.chance(self._hard.share("stuck_survivors"))
-        if run.arrived_at is None or (stuck and not surely):
+        if run.arrived_at is None or ((stuck or run.group.waits) and not surely):
             return
         for rank in run.alive:
-            self._nature.after(self._nature.about(0.3), self._leave, run, rank, BROKEN_LINK)
+            self._nature.after(self._nature.about(0.3), self._leave, run, rank, run.group.dies_of)
 
     # ── what can be seen ──
 
@@ -315,7 +352,7 @@ class Floor:
             return group.inherited_step
         now = self._nature.now if group.broken_at is None else group.broken_at
         done = group.inherited_step + 1 + int((now - group.first_at) / self._hard.step_s + 1e-6)
-        return min(done, self._hard.total_steps or done)
+        return min(done, self._hard.total_steps or done, group.last_step or done)
 
     def _end_of(self, group: Group, step: int) -> float:
         """When the attempt completes a step."""
@@ -326,6 +363,10 @@ class Floor:
         """Whether all steps of the job are done."""
         done = bool(self._hard.total_steps) and group.first_at is not None
         return done and self.step(group) >= self._hard.total_steps
+
+    def _over(self, group: Group) -> bool:
+        """Whether it has left its loop."""
+        return bool(group.last_step) or self.finished(group)
 
     def training(self) -> list[Group]:
         """The attempts that make steps at this moment."""
@@ -353,6 +394,7 @@ class Floor:
                 progress=self.progress(run, rank),
                 milestones=milestones,
                 restored_step=restored,
+                phase="finished" if self._over(run.group) else "step",
             )
             for rank in run.ranks
         )
@@ -362,6 +404,8 @@ class Floor:
         group, now = run.group, self._nature.now
         found = {Milestone.STARTED: now - run.started_at}
         if not self._hard.instrumented:
+            if group.first_at is not None:
+                found[Milestone.OUTPUT] = now - group.first_at
             return found
         for milestone, at in (
             (Milestone.ARRIVED, run.arrived_at),

@@ -29,6 +29,7 @@ RATES: dict[str, tuple[float, float]] = {
     "controller_stalls": (1, 60),  # the controller is stopped and goes on later
     "store_losses": (1, 20),  # the fresh store of a node dies
     "crash_loops": (0.2, 4),  # for some time every attempt crashes early
+    "storage_outages": (0.5, 20),  # for some time every rank fails to read its data
 }
 """Times a day, lowest and highest, where it is on at all."""
 
@@ -66,6 +67,8 @@ class Hardship(msgspec.Struct, frozen=True, kw_only=True):
     instrumented: bool
     total_steps: int  # 0: more than there is time for
     user_error_step: int  # 0: none
+    quiet_error: bool  # that one is an exit with status 0
+    early_end_step: int  # the script leaves its loop there; 0: never
     stop_after_h: float  # 0: nobody asks
     heartbeat_timeout_s: float
     delay_s: float  # of a message, mean
@@ -114,14 +117,18 @@ def draw(seed: int, *, hours: float = 24.0, nodes: int = 16) -> Hardship:
         clock_step_s=_sometimes(dice, 0.3, _between(dice, 1, 7200)),
         rates=_some(dice, RATES),
         shares=_some(dice, SHARES),
+        quiet_error=dice.random() < 0.3,
+        early_end_step=int(_sometimes(dice, 0.15, 1 + steps * dice.random())),
     )
 
 
 def _limits(dice: Random, nodes: int, spares: int) -> Limits:
+    max_restarts = dice.choice((2, 5, 20, 100, 1000, 1000, 1000))
     return Limits(
         node_count=nodes,
         spare_count=spares,
-        max_restarts=dice.choice((2, 5, 20, 100, 1000, 1000, 1000)),
+        max_restarts=max_restarts,
+        exact=max_restarts < 20 and dice.random() < 0.5,
         window_s=dice.choice((600.0, 3600.0)),
         restart_grace_s=dice.choice((0.0, 2.0, 2.0, 10.0)),
         stop_grace_s=15.0,

@@ -27,7 +27,9 @@ from holdfast.events import (
     Diagnosed,
     NodeLeft,
     NodeLost,
+    Progressed,
     StopRequested,
+    WorkerError,
     WorkerExited,
 )
 from holdfast.goodput import Bucket, Ledger
@@ -36,6 +38,10 @@ from holdfast.simulation.hardship import Hardship
 from holdfast.simulation.nature import Foul, Nature, Promise
 
 REASONS = (NodeLost, NodeLeft, StopRequested, ControllerResumed)  # to stop what is not broken
+AWAY = WorkerError(  # what a worker says whose storage is away
+    type="botocore.exceptions.EndpointConnectionError",
+    message='Could not connect to the endpoint URL: "https://data.example/shard-1"',
+)
 SLACK_S = 1.0  # by which the ledger may differ from the truth, because messages take time
 
 
@@ -159,6 +165,10 @@ class Persistence:
         self._attempt = 0
         self._hit = False  # this attempt ran into the bug, and nothing else happened
         self._hits = 0  # in a row
+        self._step = -1  # furthest that the controller can know of
+        self._fruitless = 0  # starts since it grew
+        self._away = False  # this attempt failed because its storage was away, and of nothing else
+        self._away_since: float | None = None  # and the job has come no further since then
         self.bugs = 0
 
     def bugged(self) -> None:
@@ -169,25 +179,53 @@ class Persistence:
     def journaled(self, entry: Entry) -> str:
         """Count starts and judge them."""
         if isinstance(entry.event, NodeLost | NodeLeft):
-            self._hit = False
+            self._hit = self._away = False
+        elif isinstance(entry.event, WorkerExited | AttemptStopped | Progressed):
+            self._hear(entry.event, entry.at)
         for action in entry.actions:
             if isinstance(action, StartAttempt) and action.attempt > self._attempt:
                 self._attempt = action.attempt
                 return self._started(entry.at)
         return ""
 
+    def _hear(self, event: WorkerExited | AttemptStopped | Progressed, at: float) -> None:
+        step = event.progress.step
+        if step is not None and step > self._step:
+            self._step, self._fruitless, self._away_since = step, 0, None
+        if isinstance(event, WorkerExited) and event.attempt == self._attempt:
+            if event.error == AWAY and self._away_since is None:
+                self._away_since = at
+            self._away = event.error == AWAY or (self._away and event.signal is None)
+
     def _started(self, at: float) -> str:
         self._starts = [t for t in self._starts if t > at - self._limits.window_s] + [at]
         self._hits = self._hits + 1 if self._hit else 0  # else it came past the bug
-        self._hit = False
+        self._hit = self._away = False
+        self._fruitless += 1
         if len(self._starts) > self._limits.max_restarts + 2:
             return f"{len(self._starts)} starts within {self._limits.window_s:g} s"
-        return f"the same bug is tried a {self._hits + 1}th time" if self._hits > 2 else ""
+        tries = max(2, self._limits.max_restarts) if self._limits.exact else 2
+        return f"the same bug is tried a {self._hits + 1}th time" if self._hits > tries else ""
 
     def used_up(self, at: float) -> bool:
         """Whether there were as many restarts as are allowed."""
         recent = [t for t in self._starts if t > at - self._limits.window_s]
         return len(recent) >= self._limits.max_restarts
+
+    def may_give_up(self, at: float) -> bool:
+        """Whether patience is at its end. Storage that is away is waited for, whatever the cap: for
+        the window, or as often as was asked for."""
+        if not self._away:
+            return self.used_up(at)
+        if self._limits.exact:
+            return self.used_up(at) or self._fruitless > self._limits.max_restarts
+        since = self._away_since
+        lasts = since is not None and at - since >= self._limits.window_s - SLACK_S
+        return lasts or not self._instrumented
+
+    def waits(self) -> bool:
+        """Whether the next attempt has to wait until a restart does not count any more."""
+        return bool(self._starts) and self.used_up(self._starts[-1])
 
 
 class Replay:
@@ -323,7 +361,7 @@ class Referees:
     def _may_give_up(self, at: float) -> bool:
         waited_s = self._nature.now - self._waits_since
         in_vain = waited_s >= self._hard.limits.node_wait_s - 1.0
-        return self._persistence.used_up(at) or in_vain or self.stillborn >= 3
+        return self._persistence.may_give_up(at) or in_vain or self.stillborn >= 3
 
     def calm(self, trains: bool, what: str, at_work: Sequence[str], nodes: int) -> None:
         """Nothing has gone wrong for long; the job has so many nodes."""
@@ -331,6 +369,7 @@ class Referees:
         if self.stop_asked:
             self._judge(Promise.END, f"the job goes on: {what}")
             return  # neither training nor spares are due
+        trains = trains or self._persistence.waits()
         how = "" if trains else f"nothing goes wrong any more and the job does not train: {what}"
         self._judge(Promise.LIVENESS, how)
         wanted = self._hard.limits.node_count + self._hard.limits.spare_count

@@ -69,7 +69,8 @@ class World:
 
     def _calm_down(self) -> None:
         nature = self.nature
-        nature.calm, self.floor.crashing = True, False
+        nature.calm = True
+        self.floor.crashing = self.floor.storage_away = False
         for agent in self.living():
             agent.wake()
             agent.heal()
@@ -262,6 +263,7 @@ class World:
             "controller_stalls": self._stall,
             "store_losses": self._lose_store,
             "crash_loops": self._loop,
+            "storage_outages": self._lose_storage,
         }
         strikes[kind]()
         self._plan(kind)
@@ -360,6 +362,13 @@ class World:
 
     def _loop_ends(self) -> None:
         self.floor.crashing = False
+
+    def _lose_storage(self) -> None:
+        self.floor.lose_storage()
+        self.nature.after(self.nature.between(5.0, 2000.0), self._storage_is_back)
+
+    def _storage_is_back(self) -> None:
+        self.floor.storage_away = False
 
     def _crash(self) -> None:
         if self.control is not None:

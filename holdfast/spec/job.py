@@ -82,11 +82,17 @@ class Snapshots(Section):
     training need not wait. A change that does not come from a tracked optimizer is found out."""
 
 
+RESTARTS = 20  # where the job names no number
+
+
 class Recovery(Section):
     """When to restart, how long to wait, when to give up."""
 
-    max_restarts: Whole = Field(default=20, ge=0, le=1_000_000)
-    """Restarts allowed within `window_s`; one more and the job gives up."""
+    max_restarts: Annotated[Whole, Field(ge=0, le=1_000_000)] | None = None
+    """Restarts allowed within `window_s`; one more and the job gives up. A number is kept to the
+    letter: that many restarts, for errors of the script too. Without one 20 are allowed, the same
+    error of the script at the same place ends the job the second time, and errors of the
+    environment (network, storage) are waited for until they have lasted for `window_s`."""
     window_s: Seconds = 3600.0
     """Length of the sliding window in which restarts are counted."""
     heartbeat_timeout_s: Seconds = 5.0
@@ -102,6 +108,11 @@ class Recovery(Section):
     mttf_h: Annotated[float, Field(gt=0, le=1_000_000, allow_inf_nan=False), Numeric] | None = None
     """Mean time between failures of the whole job in hours, for `every_s: auto` of checkpoints.
     Without it one a day is assumed."""
+
+    @property
+    def restarts(self) -> int:
+        """Restarts allowed within `window_s`."""
+        return RESTARTS if self.max_restarts is None else self.max_restarts
 
 
 class Logs(Section):

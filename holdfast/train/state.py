@@ -58,7 +58,11 @@ class State:
             began = time.monotonic()
             batch = self._next_batch(began)
             self._progress.phase(Phase.STEP)
-            yield self.completed, batch
+            try:
+                yield self.completed, batch
+            except GeneratorExit:  # left by `break`: what follows is no step, however long it takes
+                self._progress.phase(Phase.FINISHED)
+                raise
             self._complete_step(began, total)
         self._finish()
 

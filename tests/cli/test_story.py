@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from holdfast.cli import story
+from holdfast.cli.incidents import row
 from holdfast.controller import IncidentRecord
 from holdfast.status import (
     ActionTaken,
@@ -112,6 +113,13 @@ def incident(**changes: object) -> Incident:
         actions=(),
     )
     return msgspec.structs.replace(one, **changes)
+
+
+def test_every_node_of_an_incident_is_named() -> None:
+    lost = incident(rank=None, node="b", nodes=("b", "c", "a"))
+    assert story.place(lost) == "b, c, a, attempt 1"
+    assert row(lost)[3] == "b +2"
+    assert row(incident())[3] == "node-1"
 
 
 def test_a_status_is_readable_at_a_glance() -> None:

@@ -372,12 +372,6 @@ def test_every_worker_finished_ends_the_job_well() -> None:
     assert world.state.phase is Phase.SUCCEEDED
 
 
-def test_leaving_early_with_status_0_is_a_fault_where_steps_are_reported() -> None:
-    world = running()
-    left = world.exited("a", 0, exit_code=0, progress=Progress(step=12))
-    assert only(world.tell(left), StopAttempt)
-
-
 def test_leaving_with_status_0_is_fine_where_no_steps_are_reported() -> None:
     world = World()
     world.submit(instrumented=False)

@@ -2,6 +2,7 @@
 
 import itertools
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -52,6 +53,24 @@ def test_a_milestone_is_told_when_the_last_rank_reaches_it_and_only_once() -> No
         )
         == []
     )
+
+
+def test_the_first_output_is_told_when_one_rank_has_it() -> None:
+    four = reducer(4)
+    told = four.observe(report(worker(2, None, reached={"output": 0.5})), 10.0)
+    assert [e.milestone for e in told if isinstance(e, MilestoneReached)] == [Milestone.OUTPUT]
+    assert four.observe(report(worker(0, None, reached={"output": 0.1})), 10.5) == []
+
+
+def test_a_rank_trains_if_it_says_so_now_and_has_not_left_its_loop() -> None:
+    four = reducer(4)
+    left = msgspec.structs.replace(worker(1, 7), phase="finished")
+    four.observe(report(worker(0, 7), left, worker(2, 7), worker(3, None)), 10.0)
+    assert four.training(frozenset(), 11.0) == 2
+    assert four.training({2}, 11.0) == 1
+    assert four.training(frozenset(), 30.0) == 0
+    four.observe(report(worker(0, 7)), 30.0)
+    assert four.training(frozenset(), 31.0) == 1
 
 
 def test_the_age_of_a_milestone_is_that_of_the_rank_that_was_last_not_of_the_last_report() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.diagnosis import parse_traceback
-from holdfast.diagnosis.logs import exceptions_in
+from holdfast.diagnosis.logs import raised_in
 from holdfast.events import WorkerError
 
 RECORDED = Path(__file__).parent / "recorded"
@@ -59,7 +59,7 @@ def test_of_a_chain_the_exception_that_was_not_caught_counts(tmp_path: Path) -> 
         assert (error.type, error.message) == ("ValueError", "bad")
         assert place(error) == ("train.py", 4)
         assert error.traceback == text
-        assert [kind for kind, _ in exceptions_in(text)] == ["ZeroDivisionError", "ValueError"]
+        assert [raised.type for raised in raised_in(text)] == ["ZeroDivisionError", "ValueError"]
 
 
 def test_a_handled_traceback_before_the_fatal_one_is_not_part_of_it(tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_a_handled_traceback_before_the_fatal_one_is_not_part_of_it(tmp_path: Pa
         "raise OSError('fatal')\n"
     )
     text = printed(tmp_path, source)
-    assert exceptions_in(text) == [("OSError", "fatal")]
+    assert [(r.type, r.message) for r in raised_in(text)] == [("OSError", "fatal")]
     assert found(text).traceback.count("Traceback") == 1
 
 
@@ -85,7 +85,7 @@ def test_a_group_is_placed_where_its_first_member_was_raised(tmp_path: Path) -> 
     assert error.type == "ExceptionGroup"
     assert error.message == "both (2 sub-exceptions)"
     assert place(error) == ("train.py", 2)
-    assert [kind for kind, _ in exceptions_in(text)] == [
+    assert [raised.type for raised in raised_in(text)] == [
         "ExceptionGroup",
         "ValueError",
         "ValueError",

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from holdfast.diagnosis import CAUSES, parse_traceback, weigh
-from holdfast.diagnosis.verdict import CONFIDENCE, Weight
+from holdfast.diagnosis.verdict import CONFIDENCE, Origin, Weight
 from holdfast.events import Progress, WorkerError, WorkerExited
+from holdfast.messages import WorkerReport
 
 RECORDED = Path(__file__).parent / "recorded"
 
@@ -48,10 +49,11 @@ def raised(kind: str, message: str = "", file: str = "/home/me/train.py") -> Wor
     return WorkerError(type=kind, message=message, file=file, line=7, traceback="")
 
 
+BARRIER = "monitored_barrier_peer_stopped"  # names who stood still
 SYMPTOMS = sorted(
     p.stem
     for p in RECORDED.glob("*.txt")
-    if p.stem not in ("out_of_memory_cpu", "port_taken", "loader_worker_raised")
+    if p.stem not in ("out_of_memory_cpu", "port_taken", "loader_worker_raised", BARRIER)
 )
 BACKEND = "torch.distributed.DistBackendError"
 NCCL_PEER_LOST = (  # as users report them
@@ -91,8 +93,12 @@ CASES = [
     ("peer-lost", exited(number=signal.SIGABRT, error=recorded("all_reduce_peer_killed"))),
     ("worker-exception", exited(error=raised("ValueError", "bad"))),
     ("worker-exception", exited(error=recorded("loader_worker_raised"))),
-    ("worker-exception", exited(error=raised("RuntimeError", "DataLoader timed out after 60 s"))),
-    ("worker-exception", exited(error=raised("ConnectionResetError", "[Errno 104] Connection"))),
+    ("worker-exception", exited(error=raised("RuntimeError", "my barrier timed out"))),
+    ("environment", exited(error=raised("ConnectionResetError", "[Errno 104] Connection"))),
+    (
+        "checkpoint-unusable",
+        exited(error=raised("holdfast.errors.Error", "error[checkpoint-unusable]: none fits")),
+    ),
     (
         "worker-exception",
         exited(
@@ -126,7 +132,7 @@ CASES = [
 def test_one_exit_has_the_cause_it_shows(cause: str, one: WorkerExited) -> None:
     verdict = weigh([one])
     assert verdict.cause == cause
-    assert verdict.user_error == CAUSES[cause].user
+    assert verdict.origin == CAUSES[cause].origin
     assert verdict.confidence == CONFIDENCE[CAUSES[cause].weight]
     assert verdict.chosen is one
     assert verdict.also_failed == 0
@@ -134,7 +140,7 @@ def test_one_exit_has_the_cause_it_shows(cause: str, one: WorkerExited) -> None:
 
 
 def test_every_cause_of_an_exit_is_in_the_table_above() -> None:
-    assert {cause for cause, _ in CASES} | {"node-lost"} == set(CAUSES)
+    assert {cause for cause, _ in CASES} | {"node-lost", "hang"} == set(CAUSES)
 
 
 def test_a_failed_rank_outweighs_the_symptoms_of_the_others_whenever_they_came() -> None:
@@ -186,7 +192,7 @@ def test_a_sigkill_names_the_memory_killer_only_as_a_possibility() -> None:
 
 def test_without_exits_no_worker_is_blamed() -> None:
     verdict = weigh([])
-    assert (verdict.cause, verdict.chosen, verdict.user_error) == ("node-lost", None, False)
+    assert (verdict.cause, verdict.rank, verdict.origin) == ("node-lost", None, Origin.ELSEWHERE)
 
 
 def test_an_exit_by_choice_says_status_and_place() -> None:
@@ -203,3 +209,62 @@ def test_a_limit_of_the_shell_is_named() -> None:
     summary = weigh([exited(error=raised("OSError", "[Errno 24] Too many open files"))]).summary
     assert summary.startswith("Rank 0 reached the limit of ulimit -n: OSError: [Errno 24] Too many")
     assert "ulimit -f" in weigh([exited(error=raised("OSError", "File too large"))]).summary
+
+
+def page(rank: int, step: int | None = 17, phase: str = "step") -> WorkerReport:
+    return WorkerReport(rank=rank, pid=1, progress=Progress(step=step), milestones={}, phase=phase)
+
+
+TIMEOUT = recorded("peer_stopped_timeout")
+
+
+def test_the_rank_that_stood_still_is_blamed_and_not_the_one_that_waited() -> None:
+    """By its step, else by what it was doing; the ranks that wait are all at one place."""
+    waiting = [exited(rank, error=TIMEOUT, step=17) for rank in (0, 1)]
+    others = {rank: page(rank) for rank in range(8)}
+    behind = weigh(waiting, {**others, 3: page(3, step=16)})
+    assert (behind.cause, behind.rank, behind.chosen) == ("hang", 3, None)
+    assert behind.also_failed == 2
+    loading = weigh(waiting, {**others, 5: page(5, phase="data")})
+    assert (loading.cause, loading.rank) == ("hang", 5)
+    assert loading.summary.startswith("Rank 5 stood still after step 17 (it was loading data)")
+    assert "Timed out waiting 4000ms for recv operation" in loading.summary
+
+
+def test_a_barrier_that_names_the_rank_is_believed() -> None:
+    error = recorded(BARRIER)
+    verdict = weigh([exited(0, error=error)], {rank: page(rank) for rank in range(4)})
+    assert (verdict.cause, verdict.rank) == ("hang", 1)
+
+
+def test_without_steps_the_rank_that_did_not_report_a_failure_is_blamed() -> None:
+    silent = {rank: page(rank, step=None, phase="starting") for rank in range(4)}
+    waiting = [exited(rank, error=TIMEOUT, step=None) for rank in (0, 1, 3)]
+    assert weigh(waiting, silent).rank == 2
+
+
+@pytest.mark.parametrize("name", ["all_reduce_peer_killed", "store_refused"])
+def test_who_only_lost_a_connection_did_not_wait_for_anybody(name: str) -> None:
+    pages = {0: page(0), 1: page(1, step=3)}
+    assert weigh([exited(0, error=recorded(name))], pages).cause == "peer-lost"
+
+
+def test_nobody_is_blamed_for_standing_still_where_most_look_like_it() -> None:
+    pages = {rank: page(rank, step=17 if rank == 0 else 16) for rank in range(8)}
+    assert weigh([exited(0, error=TIMEOUT)], pages).cause == "peer-lost"
+    assert weigh([exited(0, error=TIMEOUT)]).cause == "peer-lost"
+
+
+def test_a_rank_that_left_with_status_0_outweighs_those_that_lost_it() -> None:
+    left = exited(3, 0, step=17, ago_s=1.0)
+    verdict = weigh([exited(0, error=TIMEOUT), left, exited(1, 1, ago_s=0.5)])
+    assert (verdict.cause, verdict.rank) == ("exited-early", 3)
+    assert verdict.signature == "exit status 0 of rank 3"
+    assert "exited with status 0 after step 17 while the others trained on" in verdict.summary
+
+
+def test_a_storage_that_fails_everywhere_does_not_hide_a_bug() -> None:
+    storage = [exited(r, error=raised("ConnectionError"), ago_s=5.0) for r in range(3)]
+    bug = exited(3, error=raised("ValueError"))
+    assert weigh(storage).cause == "environment"
+    assert weigh([*storage, bug]).rank == 3

@@ -1,18 +1,22 @@
 """Between controller and nodes: regressions that the simulation found."""
 
-from holdfast.actions import StopAttempt
+from holdfast.actions import Diagnose, StopAttempt, Survey
 from holdfast.controller import Controller, Limits
 from holdfast.drivers.bridge import Bridge
 from holdfast.events import (
     AnyEvent,
     CheckpointFailed,
+    Diagnosed,
     JobSubmitted,
     NodeJoined,
     NodeReady,
+    Progress,
     Store,
+    Surveyed,
+    WorkerError,
     WorkerExited,
 )
-from holdfast.messages import Hello, Stop
+from holdfast.messages import Hello, Report, Stop, WorkerReport
 
 
 def two_nodes_recovering() -> Controller:
@@ -38,6 +42,39 @@ def test_a_node_that_reconnects_gets_the_grace_time_of_the_order_not_a_longer_on
     bridge.carry_out(StopAttempt(attempt=1, grace_s=0.0, reason="again"), 1.0)
     bridge.hello(hello("a"), 1.5)
     assert bridge.orders_for("a") == [Stop(attempt=1, grace_s=0.0)]
+
+
+def page(rank: int, phase: str = "step") -> WorkerReport:
+    return WorkerReport(rank=rank, pid=1, progress=Progress(step=9), milestones={}, phase=phase)
+
+
+def test_who_trains_is_what_the_ranks_said_last_without_those_that_have_left() -> None:
+    controller = two_nodes_recovering()
+    bridge = Bridge(controller.state, 5.0, 1.0)
+    order = Survey(attempt=1, reason="rank 0 left")
+    assert bridge.carry_out(order, 2.0) == ([], [Surveyed(attempt=1, training_count=0)])
+    for node, rank in (("a", 0), ("b", 1)):
+        bridge.report(Report(node=node, attempt=1, workers=(page(rank),)), 2.0)
+    controller.state.finished.add(0)
+    assert bridge.carry_out(order, 2.0) == ([], [Surveyed(attempt=1, training_count=1)])
+    left = Report(node="b", attempt=1, workers=(page(1, "finished"),))
+    bridge.report(left, 2.1)
+    assert bridge.carry_out(order, 2.2) == ([], [Surveyed(attempt=1, training_count=0)])
+
+
+def test_the_verdict_knows_what_the_pages_of_all_ranks_say() -> None:
+    """Rank 0 waited until the time was up; rank 1 was loading data and said nothing."""
+    controller = two_nodes_recovering()
+    bridge = Bridge(controller.state, 5.0, 1.0)
+    for node, rank, phase in (("a", 0, "step"), ("b", 1, "data")):
+        bridge.report(Report(node=node, attempt=1, workers=(page(rank, phase),)), 2.0)
+    waited = WorkerError(
+        type="RuntimeError", message="Timed out waiting 4000ms for recv operation to complete"
+    )
+    exits = (WorkerExited(node="a", attempt=1, rank=0, exit_code=1, error=waited),)
+    _, (verdict,) = bridge.carry_out(Diagnose(attempt=1, exits=exits, reason="stopped"), 3.0)
+    assert isinstance(verdict, Diagnosed)
+    assert (verdict.cause, verdict.rank) == ("hang", 1)
 
 
 def test_a_controller_that_was_stopped_for_a_while_still_waits_for_answers() -> None:

@@ -249,6 +249,28 @@ def test_a_script_without_the_library_is_productive_while_it_runs() -> None:
     assert ledger(START, entries[:2], START + 5).buckets[Bucket.PRODUCTIVE] == 2500
 
 
+@pytest.mark.parametrize("spoke", [12.0, None, 90.0])
+def test_a_script_without_the_library_starts_until_it_says_something(spoke: float | None) -> None:
+    """And the incident pays for that, unless it says nothing for longer than a start takes."""
+    said = [heard(spoke, reached(2, Milestone.OUTPUT))] if spoke is not None else []
+    entries = journal(
+        heard(1, JobSubmitted(), *assign("n0"), start(1, 1)),
+        heard(2, reached(1, Milestone.STARTED)),
+        heard(2.5, reached(1, Milestone.OUTPUT)),
+        heard(8, exited(0, 1, code=3), stop(1)),
+        heard(9, stopped(1), start(2, 1)),
+        heard(10, reached(2, Milestone.STARTED)),
+        *said,
+        heard(100, exited(0, 2, code=0), end()),
+    )
+    books = ledger(START, entries, None)
+    check(books)
+    assert not books.observed
+    start_s = 3.0 if spoke == 12.0 else 1.0
+    assert books.bill(1) == {"teardown": 1.0, "start": start_s}
+    assert books.buckets[Bucket.PRODUCTIVE] == 5500 + 91_000 - 1000 * start_s
+
+
 def test_a_requested_stop_is_no_incident() -> None:
     books = ledger(
         START,

@@ -34,6 +34,7 @@ SPARES, ENDS = Promise.SPARES, Promise.END
 
 CONTROLLER, ATTEMPTS, NODES = (f"controller/{n}.py" for n in ("controller", "attempts", "nodes"))
 RESTART, REPLACE = "controller/policies/restart.py", "controller/policies/replace.py"
+LEAVING, VERDICT = "controller/leaving.py", "diagnosis/verdict.py"
 BRIDGE, STOPPING = "drivers/bridge.py", "detection/stopping.py"
 CHOOSE, LEDGER = "checkpoint/choose.py", "goodput/books.py"
 
@@ -65,7 +66,12 @@ MUTANTS: dict[str, Mutant] = {
         "pass",
         LIMIT,
     ),
-    "restarts are not counted": Mutant(ATTEMPTS, "state.restarts.append(state.now)", "pass", LIMIT),
+    "restarts are not counted": Mutant(
+        ATTEMPTS,
+        "state.restarts = [*restart.recent(state.restarts, begins, state.limits.window_s), begins]",
+        "pass",
+        LIMIT,
+    ),
     "the same bug is not recognised": Mutant(
         RESTART,
         "return last is not None and last.signature == signature and last.step == step",
@@ -73,7 +79,7 @@ MUTANTS: dict[str, Mutant] = {
         LIMIT,
     ),
     "one finished worker is enough": Mutant(
-        CONTROLLER, "if len(state.finished) < state.world_size:", "if False:", LIMIT
+        LEAVING, "if len(state.finished) >= state.world_size:", "if True:", LIMIT
     ),
     "an old exit stops a new attempt": Mutant(
         CONTROLLER,
@@ -216,10 +222,49 @@ MUTANTS: dict[str, Mutant] = {
         LIMIT,
     ),
     "a survivor is to blame": Mutant(
-        "diagnosis/verdict.py",
+        VERDICT,
         "if is_symptom(error):",
         "if False:",
         LIMIT,
+    ),
+    "errors of the environment are the script's": Mutant(
+        VERDICT, "case _ if is_environment(error):", "case _ if False:", LIMIT
+    ),
+    "storage that is away uses up the restarts": Mutant(
+        ATTEMPTS,
+        "return verdict.environment and not state.limits.exact and bool(state.restarts)",
+        "return False",
+        LIMIT,
+    ),
+    "trouble that is over still counts": Mutant(
+        ATTEMPTS,
+        "state.barren, state.trouble_since = 0, None",
+        "state.barren = 0",
+        LIMIT,
+    ),
+    "trouble is given a minute": Mutant(
+        ATTEMPTS,
+        "return since is not None and state.now - since >= limits.window_s",
+        "return since is not None and state.now - since >= 60.0",
+        LIMIT,
+    ),
+    "a rank that leaves early is a fault at once": Mutant(
+        CONTROLLER,
+        "if event.exit_code == 0:",
+        "if event.exit_code == 0 and event.progress.finished:",
+        HEALTHY,
+    ),
+    "who has left its loop is taken to train": Mutant(
+        "detection/progress.py",
+        'LEFT = "finished"  # what a worker says it does once it has left its loop',
+        'LEFT = "gone"',
+        HEALTHY,
+    ),
+    "nobody asks whether the others train on": Mutant(
+        LEAVING,
+        'return [Survey(attempt=state.attempt, reason=f"{_told(first)}: do the others train on?")]',
+        "return []",
+        CALM,
     ),
     "one useless node ends the job": Mutant(
         CONTROLLER,

@@ -28,6 +28,7 @@ from holdfast.events import (
     NodeLeft,
     NodeLost,
     NodeLostReason,
+    Progress,
     StopRequested,
     Store,
     WorkerExited,
@@ -40,6 +41,7 @@ from holdfast.simulation import referees
 from holdfast.simulation.hardship import Hardship, draw
 from holdfast.simulation.nature import Foul, Nature, Promise
 from holdfast.simulation.referees import (
+    AWAY,
     Efficiency,
     GivenUp,
     OneAttempt,
@@ -427,6 +429,45 @@ def test_giving_up_is_right_once_the_restarts_are_used_up_and_not_long_after() -
     early.journaled(end(Outcome.GAVE_UP, at=102.0))
     with pytest.raises(Foul, match="the job gave_up for no reason"):
         late.journaled(end(Outcome.GAVE_UP, at=1000.0))
+
+
+def away(at: float, attempt: int = 1, step: int = 5) -> Entry:
+    """A rank says that it cannot read its data."""
+    progress = Progress(step=step)
+    failed = WorkerExited(
+        node="n0", attempt=attempt, rank=0, exit_code=1, error=AWAY, progress=progress
+    )
+    return entry(failed, at=at)
+
+
+def given_up_at(some: Referees, at: float) -> str:
+    try:
+        some.journaled(end(Outcome.GAVE_UP, at=at))
+    except Foul as foul:
+        return foul.how
+    return ""
+
+
+def test_storage_that_is_away_is_no_reason_before_the_window_is_over_whatever_the_cap() -> None:
+    for at, reason in ((300.0, "the job gave_up for no reason"), (701.0, "")):
+        some = all_of_them()
+        for number in (1, 2, 3):
+            some.journaled(entry(diagnosed(), order(number), at=100.0 + number))
+            some.journaled(away(100.5 + number, number))
+        assert given_up_at(some, at) == reason
+
+
+def test_progress_and_other_faults_begin_the_account_anew() -> None:
+    further, other = all_of_them(), all_of_them()
+    for some in (further, other):
+        some.journaled(entry(diagnosed(), order(1), at=100.0))
+        some.journaled(away(101.0))
+        some.journaled(entry(diagnosed(), order(2), at=102.0))
+    further.journaled(away(600.0, attempt=2, step=6))
+    assert given_up_at(further, 750.0) == "the job gave_up for no reason"
+    other.journaled(away(103.0, attempt=2))
+    other.journaled(entry(lost("n0"), at=104.0))
+    assert given_up_at(other, 105.0) == ""  # then it is the cap that counts
 
 
 def waited(for_s: float) -> Referees:

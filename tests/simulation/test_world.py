@@ -96,7 +96,9 @@ def test_the_ledger_of_a_world_can_be_drawn_up_from_its_journal(world: World) ->
 def quiet(**changes: object) -> Hardship:
     """A world of two nodes and a spare in which nothing goes wrong unless asked for."""
     hard = draw(0, hours=2.0, nodes=3)
-    limits = msgspec.structs.replace(hard.limits, node_count=2, spare_count=1, max_restarts=20)
+    limits = msgspec.structs.replace(
+        hard.limits, node_count=2, spare_count=1, max_restarts=20, exact=False
+    )
     calm = msgspec.structs.replace(
         hard,
         limits=limits,
@@ -106,6 +108,8 @@ def quiet(**changes: object) -> Hardship:
         instrumented=True,
         total_steps=1000,
         user_error_step=0,
+        quiet_error=False,
+        early_end_step=0,
         stop_after_h=0.0,
         clock_step_s=0.0,
         rates={},
@@ -130,6 +134,40 @@ def test_where_nothing_goes_wrong_the_job_succeeds_at_its_first_attempt() -> Non
 def test_a_bug_of_the_users_code_fails_the_job_after_one_more_try() -> None:
     world = lived(quiet(user_error_step=500, snapshot_every=3))
     assert (world.referees.outcome, world.referees.attempts) == ("failed", 2)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_storage_that_is_away_for_minutes_does_not_end_a_sound_job(seed: int) -> None:
+    """Every rank fails at the same step, again and again; with a number that was asked for, that
+    may be the end."""
+    outages = {"storage_outages": 200.0}
+    hard = quiet(rates=outages, total_steps=5000, seed=seed)
+    world = lived(hard)
+    assert world.referees.outcome == "succeeded"
+    assert world.control is not None
+    causes = [incident.cause for incident in world.control.state.incidents]
+    assert causes.count("environment") == len(causes) > 4, causes
+    exact = msgspec.structs.replace(hard.limits, max_restarts=2, exact=True)
+    ended = lived(msgspec.structs.replace(hard, limits=exact))
+    assert ended.referees.outcome in ("gave_up", "succeeded")
+
+
+def test_a_script_that_leaves_its_loop_early_on_all_ranks_has_succeeded() -> None:
+    world = lived(quiet(early_end_step=300))
+    assert (world.referees.outcome, world.referees.attempts) == ("succeeded", 1)
+    assert world.control is not None
+    assert world.control.state.max_step == 300
+    assert world.control.state.incidents == []
+
+
+def test_a_rank_that_exits_with_status_0_fails_the_job_after_one_more_try() -> None:
+    """The others wait for it, and nobody fails by himself."""
+    world = lived(quiet(user_error_step=500, quiet_error=True, snapshot_every=3))
+    assert (world.referees.outcome, world.referees.attempts) == ("failed", 2)
+    assert world.control is not None
+    incidents = world.control.state.incidents
+    assert [(i.cause, i.rank) for i in incidents] == [("exited-early", 0)] * 2
+    assert "exited with status 0 after step" in world.control.state.why
 
 
 def test_a_request_to_stop_is_obeyed() -> None:

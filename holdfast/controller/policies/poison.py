@@ -9,6 +9,11 @@ from collections.abc import Sequence
 
 from holdfast.controller.state import Trial
 
+INNOCENT = frozenset(
+    ("node-lost", "exited-early", "exited-silently", "hang", "checkpoint-unusable")
+)
+"""Causes that no older checkpoint would change."""
+
 
 def suspected(last: Trial | None, now: Trial) -> bool:
     """Whether two attempts in a row say so. What began from nothing has nothing to suspect."""

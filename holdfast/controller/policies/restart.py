@@ -3,6 +3,10 @@
 The cap counts restarts in a sliding window, so that a crash loop ends while a long job on many
 nodes, which fails often and recovers well, does not. Back-off grows only over attempts that made no
 progress, so that a healthy job restarts at once.
+
+Errors of the environment (a storage that is away) come again until it is well, whoever asks. Then
+the waits grow until the cap alone would last for longer than the window, and are longer still where
+other restarts have used it up. What ends such a job is a whole window without any progress.
 """
 
 from collections.abc import Sequence
@@ -14,6 +18,9 @@ LAST_BACKOFF_S = 30.0
 DOUBLINGS_MAX = 16  # long past the last; after a thousand, two to that power is no float any more
 RAN_S = 5.0  # an attempt that reports no steps but ran this long is worth no back-off
 FRUITFUL_S = 60.0  # and after this long it counts as progress: the next error is a new one
+FIRST_PATIENCE_S = 5.0
+LAST_PATIENCE_S = 600.0
+PATIENT_SHARE = 2.0  # times the window over the cap: with such waits 20 restarts last for longer
 
 
 def backoff_s(fruitless: int) -> float:
@@ -25,6 +32,19 @@ def backoff_s(fruitless: int) -> float:
         return 0.0
     doublings = min(fruitless - 2, DOUBLINGS_MAX)
     return float(min(FIRST_BACKOFF_S * 2**doublings, LAST_BACKOFF_S))
+
+
+def patience_s(fruitless: int, max_restarts: int, window_s: float) -> float:
+    """Seconds to wait before the next attempt where the environment failed `fruitless` times.
+
+    They double up to twice the window divided by the cap (5 s to 6 minutes for 20 in an hour), and
+    never last for more than ten minutes.
+    """
+    if fruitless < 1:
+        return 0.0
+    last_s = max(LAST_BACKOFF_S, PATIENT_SHARE * window_s / max(1, max_restarts))
+    last_s = min(last_s, LAST_PATIENCE_S)
+    return float(min(FIRST_PATIENCE_S * 2 ** min(fruitless - 1, DOUBLINGS_MAX), last_s))
 
 
 def recent(restarts: Sequence[float], now: float, window_s: float) -> list[float]:

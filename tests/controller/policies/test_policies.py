@@ -50,6 +50,26 @@ def test_the_interval_is_that_of_the_formula_and_never_below_a_step() -> None:
     assert interval.interval_s(0.02, 3600.0, step_s=15.0) == 15.0
 
 
+def test_patience_grows_to_the_window_over_half_the_cap_and_never_beyond_ten_minutes() -> None:
+    waits = [restart.patience_s(k, 20, 3600.0) for k in range(10)]
+    assert waits == [0.0, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 360.0, 360.0]
+    assert restart.patience_s(5000, 1000, 3600.0) == restart.LAST_BACKOFF_S
+    assert restart.patience_s(5000, 0, 3600.0) == restart.LAST_PATIENCE_S
+
+
+@given(st.integers(20, 1000), st.floats(600.0, 86_400.0))
+def test_an_outage_alone_does_not_use_up_the_cap_within_the_window(
+    cap: int, window_s: float
+) -> None:
+    """Unless the wait would be longer than ten minutes."""
+    if restart.PATIENT_SHARE * window_s / cap > restart.LAST_PATIENCE_S:
+        return
+    at = 0.0
+    for fruitless in range(cap):
+        at += restart.patience_s(fruitless, cap, window_s)
+    assert at >= window_s
+
+
 def test_the_first_device_fault_is_forgiven_and_the_second_within_a_day_is_not() -> None:
     assert not replace.wanted(1, replace.REPLACE_AFTER, spares=1, fruitless=0)
     assert replace.wanted(2, replace.REPLACE_AFTER, spares=1, fruitless=0)

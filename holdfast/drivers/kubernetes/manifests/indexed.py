@@ -92,7 +92,7 @@ def _enough(request: Request, role: str) -> int:
 def _plain(request: Request) -> Body:
     """Failures are counted for each index: the loss of the first node takes all others with it, and
     the delay between two tries does not grow with the failures of the others."""
-    said = request.job.recovery.max_restarts
+    said = request.job.recovery.restarts
     often = said if request.job.command else min(said, REPLACED)
     return {"backoffLimitPerIndex": often, "maxFailedIndexes": 0}
 

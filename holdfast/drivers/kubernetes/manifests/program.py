@@ -58,7 +58,7 @@ def rendezvous(request: Request, host: str, *, in_place: bool = True) -> tuple[s
     """
     count = f"--nnodes={_count(request)}"
     port = request.job.network.ports.rendezvous
-    restarts = request.job.recovery.max_restarts if in_place else 0
+    restarts = request.job.recovery.restarts if in_place else 0
     return (
         count,
         "--rdzv-backend=c10d",

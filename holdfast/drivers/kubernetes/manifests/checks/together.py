@@ -21,7 +21,7 @@ def problems(request: Request) -> Iterator[Error]:
 
 def _time_limit(request: Request) -> Iterator[Error]:
     """A JobSet has no limit of its own, and that of the Job inside begins anew with it."""
-    restarts = request.job.recovery.max_restarts
+    restarts = request.job.recovery.restarts
     limit = request.job.lifetime.time_limit_s
     if request.engine != "jobset" or request.managed or limit is None or not restarts:
         return

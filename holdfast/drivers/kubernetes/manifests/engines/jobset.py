@@ -34,7 +34,7 @@ def first(request: Request) -> str:
 
 def _spec(request: Request, jobs: list[Body]) -> Body:
     said = request.job.lifetime
-    restarts = 0 if request.managed else request.job.recovery.max_restarts
+    restarts = 0 if request.managed else request.job.recovery.restarts
     found: Body = {
         "suspend": said.suspend or None,
         "ttlSecondsAfterFinished": said.keep_s,

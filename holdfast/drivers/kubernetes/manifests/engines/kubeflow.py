@@ -111,7 +111,7 @@ def _gang(request: Request, least: int) -> Body:
 
 def restart_limit(request: Request, containers: int) -> int | None:
     """`max_restarts` of so many containers, as the operator counts: the job fails at the limit."""
-    restarts = request.job.recovery.max_restarts
+    restarts = request.job.recovery.restarts
     if request.managed or not restarts:
         return None
     return min(restarts * containers + 1, INT32_MAX)
@@ -140,7 +140,7 @@ def _elastic(request: Request) -> Body:
     policy: Body = {
         "minReplicas": elastic.min_nodes,
         "maxReplicas": elastic.max_nodes or request.nodes,
-        "maxRestarts": request.job.recovery.max_restarts,
+        "maxRestarts": request.job.recovery.restarts,
     }
     if request.engine == "pytorchjob":
         policy = {"rdzvBackend": "c10d", "rdzvId": request.name, **policy}
@@ -240,4 +240,4 @@ def restart(request: Request) -> str:
     """Restart policy of a role."""
     if request.managed:
         return "ExitCode"
-    return "OnFailure" if request.job.recovery.max_restarts else "Never"
+    return "OnFailure" if request.job.recovery.restarts else "Never"

@@ -47,7 +47,7 @@ def _v2beta1(request: Request) -> Body:
     command = sshd(request) if security.rootless(request) else ()  # the operator's own is for root
     worker = worker_template(request, "worker", *command)
     launcher = launcher_template(request, "launcher", worker)
-    restarts = INT32_MAX if request.managed else request.job.recovery.max_restarts
+    restarts = INT32_MAX if request.managed else request.job.recovery.restarts
     return {
         **_plain_v2beta1(request),
         "launcherCreationPolicy": "AtStartup" if request.managed else "WaitForWorkersReady",
@@ -73,7 +73,7 @@ def _plain_v2beta1(request: Request) -> Body:
 def _v1(request: Request) -> Body:
     worker = worker_template(request, V1_CONTAINER)
     launcher = _beside_kubectl(request, launcher_template(request, V1_CONTAINER, worker))
-    again = request.job.recovery.max_restarts and not request.managed
+    again = request.job.recovery.restarts and not request.managed
     return {
         **({} if request.managed else {"slotsPerWorker": slots(request)}),
         "mainContainer": V1_CONTAINER,

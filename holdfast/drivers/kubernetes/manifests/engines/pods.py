@@ -47,7 +47,7 @@ def named(template: Body, name: str) -> Body:
 def _restart(request: Request) -> Restart:
     """Nobody else restarts a plain command."""
     again = not request.managed and request.job.command is not None
-    return "OnFailure" if again and request.job.recovery.max_restarts else "Never"
+    return "OnFailure" if again and request.job.recovery.restarts else "Never"
 
 
 def _lifetime(request: Request) -> Body:

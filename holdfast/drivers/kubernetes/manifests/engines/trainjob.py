@@ -63,7 +63,7 @@ def _processes(request: Request) -> Body:
 def _runtime(request: Request, node: Body) -> Body:
     by_launcher = _policy(request) == "mpi"
     ends = LAUNCHER if by_launcher else NODE
-    restarts = 0 if request.managed else request.job.recovery.max_restarts
+    restarts = 0 if request.managed else request.job.recovery.restarts
     template = {
         "spec": {
             "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},

@@ -56,7 +56,7 @@ def _end(request: Request) -> Body:
     """When the job is over, well or badly. It fails at `maxRetry` restarts, not above."""
     if request.managed:
         return {"minSuccess": fewest(request), "maxRetry": INT32_MAX}
-    return {"maxRetry": request.job.recovery.max_restarts + 1}
+    return {"maxRetry": request.job.recovery.restarts + 1}
 
 
 def _policies(request: Request) -> list[Body]:

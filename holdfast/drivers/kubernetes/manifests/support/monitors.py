@@ -41,7 +41,7 @@ def alerts(request: Request) -> list[Body]:
     of_job = f'{{holdfast_dev_job="{request.name}"}}'
     step = f"time() - max(holdfast_last_step_timestamp_seconds{of_job}) > {STALLED_S}"
     window_s = int(request.job.recovery.window_s)
-    limit = max(1, request.job.recovery.max_restarts // 2)
+    limit = max(1, request.job.recovery.restarts // 2)
     restarts = f"increase(holdfast_restarts_total{of_job}[{window_s}s]) > {limit}"
     name = request.name
     found = [

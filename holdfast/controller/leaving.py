@@ -1,0 +1,70 @@
+"""Workers that exit with status 0 before their last step.
+
+Ending early is no fault when everybody does: a `break` out of the loop, an early stop. So such an
+exit is only noted. If nobody is left, the job has succeeded. If others fail meanwhile, or are still
+in their steps when the time for leaving is over, the rank that left is what went wrong. Ranks that
+have left their loop as well, and save or export something, are given the time that takes.
+"""
+
+from holdfast.actions import AnyAction, Outcome, Survey
+from holdfast.controller import attempts, incidents
+from holdfast.controller.phases import TRAINING, Phase
+from holdfast.controller.state import State
+from holdfast.events import Surveyed, WorkerExited
+
+LEAVE_S = 30.0  # between the first rank that leaves and a look at the others, and between two looks
+
+
+def is_early(exited: WorkerExited) -> bool:
+    """Whether a worker that reports steps exited with status 0 before its last one."""
+    progress = exited.progress
+    return exited.exit_code == 0 and progress.step is not None and not progress.finished
+
+
+def left(state: State, exited: WorkerExited) -> list[AnyAction]:
+    """A rank has exited with status 0 and been noted: the job is over, or others are to follow."""
+    if len(state.finished) >= state.world_size:
+        return attempts.end(state, Outcome.SUCCEEDED, _how_it_ended(state))
+    if is_early(exited) and state.leave_deadline is None:
+        state.leave_deadline = state.now + LEAVE_S
+    return []
+
+
+def look(state: State) -> list[AnyAction]:
+    """The time for the others to leave is over."""
+    state.leave_deadline = None
+    first = _first(state)
+    if state.phase not in TRAINING or first is None:
+        return []
+    return [Survey(attempt=state.attempt, reason=f"{_told(first)}: do the others train on?")]
+
+
+def surveyed(state: State, event: Surveyed) -> list[AnyAction]:
+    """It is known how many ranks train on without those that left."""
+    first = _first(state)
+    if event.attempt != state.attempt or state.phase not in TRAINING or first is None:
+        return []
+    if event.training_count == 0:
+        state.leave_deadline = state.now + LEAVE_S
+        return []
+    incidents.open_for_exit(state, first)
+    count = event.training_count
+    others = "1 other rank trains" if count == 1 else f"{count} other ranks train"
+    why = f"{_told(first)} and {others} on"
+    return attempts.stop(state, Phase.RECOVERING, why, state.limits.restart_grace_s)
+
+
+def _first(state: State) -> WorkerExited | None:
+    early = [exited for exited in state.exits if is_early(exited)]
+    return max(early, key=lambda exited: exited.ago_s, default=None)
+
+
+def _told(exited: WorkerExited) -> str:
+    return f"rank {exited.rank} exited with status 0 after step {exited.progress.step}"
+
+
+def _how_it_ended(state: State) -> str:
+    first = _first(state)
+    if first is None:
+        return "every worker finished"
+    return f"every worker exited with status 0; the job ended early, after step {state.max_step}"
