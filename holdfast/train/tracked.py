@@ -98,11 +98,11 @@ class Tracked:
             shared = private
         for name in self.modules:
             self._load_module(name, shared[name], private[buffers_of(name)])
+        for name, optimizer in self.optimizers.items():
+            optimizers.load(optimizer, shared[name], self.meant_by(name))
         for name, thing in self.others.items():
-            state = shared[name] if _follows(thing) else private[name]
-            if isinstance(thing, Optimizer):
-                optimizers.load(thing, state, self.name_of)
-            else:
+            if name not in self.optimizers:
+                state = shared[name] if _follows(thing) else private[name]
                 thing.load_state_dict(cloned(state))
 
     def coming_bytes(self) -> int:
@@ -131,6 +131,24 @@ class Tracked:
     def parameters_of(self, optimizer: str) -> dict[Any, torch.Tensor]:
         """The parameters of an optimizer, by name; those of no tracked module by number."""
         return optimizers.parameters(self.optimizers[optimizer], self.name_of)
+
+    def meant_by(self, optimizer: str) -> optimizers.Meant:
+        """Tells the parameter which a key of a saved state means here, also one that this
+        optimizer does not have yet; None for one that is in no tracked module on this rank."""
+        held = self.parameters_of(optimizer)
+        short: dict[str, dict[int, torch.Tensor]] = {}
+        for path, parameter in self._known.items():
+            short.setdefault(path.partition(".")[2], {})[id(parameter)] = parameter
+
+        def meant(key: Any) -> torch.Tensor | None:
+            if key in held or not isinstance(key, str):
+                return held.get(key)
+            if key in self._known:
+                return self._known[key]
+            alike = short.get(key, {})
+            return next(iter(alike.values())) if len(alike) == 1 else None
+
+        return meant
 
     def optimizer_state(self, optimizer: str) -> Tree:
         """The state of an optimizer now, as in `capture`."""
