@@ -178,7 +178,7 @@ class Assembly:
         saved = {id(parameter) for parameter in here.values()}
         held = self._tracked.parameters_of(name).items()
         if lacking := [key for key, parameter in held if id(parameter) not in saved]:
-            raise MisfitError(f"its optimizer {name} has no {_told(list(map(str, lacking)))}")
+            raise MisfitError(f"its optimizer {name} has no {_told(lacking)}")
         kept = {
             key: self._moments(f"{name}.state.{key}", state[key], parameter)
             for key, parameter in here.items()
@@ -224,9 +224,13 @@ class Assembly:
             raise MisfitError(f"its {name} is of another kind of optimizer")
         names = dict.fromkeys(key for group in found for key in group["params"])
         here = [key for key in names if meant(key) is not None]
-        if nameless := [key for key in names if key not in here and not isinstance(key, str)]:
+        # under pipeline parallelism others are on other ranks
+        lost = [key for key in names if key not in here]
+        if not self._tracked.replicated:
+            lost = [key for key in lost if not isinstance(key, str)]
+        if lost:
             raise MisfitError(
-                f"its optimizer {name} has {len(nameless)} more parameters of no tracked module"
+                f"its optimizer {name} has parameters of no tracked module: {_told(lost)}"
             )
         return {**self._read_tree({**settings, "params": []}), "params": here}
 
@@ -320,10 +324,10 @@ def _by_position(trees: list[Tree]) -> Iterator[list[Tree]]:
         yield [t["param_groups"][number] for t in trees if number < len(t["param_groups"])]
 
 
-def _told(differences: list[str]) -> str:
+def _told(differences: list[Any]) -> str:
     """The first few."""
     rest = len(differences) - TOLD
-    return "; ".join(differences[:TOLD]) + (f"; and {rest} more" if rest > 0 else "")
+    return "; ".join(map(str, differences[:TOLD])) + (f"; and {rest} more" if rest > 0 else "")
 
 
 def _type_of(tensor: torch.Tensor) -> str:

@@ -136,6 +136,7 @@ class Tracked:
         """Tells the parameter which a key of a saved state means here, also one that this
         optimizer does not have yet; None for one that is in no tracked module on this rank."""
         held = self.parameters_of(optimizer)
+        trained = {id(parameter) for parameter in held.values()}
         short: dict[str, dict[int, torch.Tensor]] = {}
         for path, parameter in self._known.items():
             short.setdefault(path.partition(".")[2], {})[id(parameter)] = parameter
@@ -145,8 +146,9 @@ class Tracked:
                 return held.get(key)
             if key in self._known:
                 return self._known[key]
-            alike = short.get(key, {})
-            return next(iter(alike.values())) if len(alike) == 1 else None
+            alike = list(short.get(key, {}).values())
+            ours = [one for one in alike if id(one) in trained] if len(alike) > 1 else alike
+            return ours[0] if len(ours) == 1 else None
 
         return meant
 
@@ -201,18 +203,19 @@ class Tracked:
         return Place(alone.whole, alone.at, False, save)
 
     def _find_names(self) -> dict[int, str]:
-        """By name without that of the module, unless two parameters under training share it."""
+        """By name without that of the module, unless two parameters share it: whether they are
+        trained does not matter, because that may change."""
         groups = [group for o in self.optimizers.values() for group in o.param_groups]
         trained = {id(p) for group in groups for p in group["params"]}
         named = [
             (name, self._names[name](raw), id(parameter))
             for name, module in self.modules.items()
             for raw, parameter in module.named_parameters()
-            if id(parameter) in trained
         ]
         unique = len({key for _, key, _ in named}) == len(named)
-        found = {number: key if unique else f"{name}.{key}" for name, key, number in named}
-        self._full_paths = {found[number]: f"{name}.{key}" for name, key, number in named}
+        paths = {number: (f"{name}.{key}", key) for name, key, number in named if number in trained}
+        found = {number: key if unique else path for number, (path, key) in paths.items()}
+        self._full_paths = {found[number]: path for number, (path, _) in paths.items()}
         return found
 
     def _all_replicated(self) -> bool:

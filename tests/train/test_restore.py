@@ -373,7 +373,8 @@ def test_one_unreadable_file_does_not_block_a_slower_tier_with_something_newer(
     upkeep.copy(training.store, Key(1, 700), open_store(str(tmp_path / "archive")), now=1.0)
     training.saved(1, 800)
     training.forget()
-    faults.refuses = lambda path: str(training.place / files.folder_of(Key(1, 800))) in path
-    upkeep.copy(training.store, Key(1, 600), open_store(str(tmp_path / "archive")), now=1.0)
+    training.store.remove(files.manifest_file(Key(1, 700)))
+    faults.refuses = lambda path: files.folder_of(Key(1, 800)) in path
     env = {SHARED: str(training.place), ARCHIVE: str(tmp_path / "archive")}
     assert training.began_from(2, **env) == Key(1, 700)
+    assert faults.waited_s
