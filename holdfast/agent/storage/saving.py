@@ -148,12 +148,18 @@ class Saving:
             self._thread.start()
 
     def newest_attempt(self) -> int:
-        """The newest attempt that has begun there; 0 for none or if it cannot be told."""
-        try:
-            return shelf.newest_attempt(self._opened())
-        except Error as error:
-            note(f"storage: {self._named}: {error.what}: {error.why}")
-            return 0
+        """The newest attempt that has begun there; 0 for none. Waits for storage that does not
+        answer: with a number that is taken nothing could be saved."""
+        pause = RETRY_S
+        while True:
+            try:
+                return shelf.newest_attempt(self._opened())
+            except Error as error:
+                note(f"storage: {self._named}: {error.what}: {error.why}")
+                if error.slug in FINAL:
+                    return 0
+            time.sleep(pause)
+            pause = min(2 * pause, RETRY_MAX_S)
 
     @property
     def _named(self) -> str:
