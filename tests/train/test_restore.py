@@ -79,15 +79,19 @@ class Training:
         self._fd = Arena.create()
         self.arena = Arena(self._fd)
 
-    def restore(self, attempt: int, *, hidden: int = 4, **environ: str) -> Found | None:
+    def restore(
+        self, attempt: int, environ: dict[str, str] | None = None, *, hidden: int = 4
+    ) -> Found | None:
         """What an attempt goes on from."""
         environ = environ or {SHARED: str(self.place)}
         tracked = self.tracked(hidden)
         return bring_in(self.arena, None, ALONE, tracked, attempt, environ)
 
-    def began_from(self, attempt: int, *, hidden: int = 4, **environ: str) -> Key | None:
+    def began_from(
+        self, attempt: int, environ: dict[str, str] | None = None, *, hidden: int = 4
+    ) -> Key | None:
         """The checkpoint."""
-        found = self.restore(attempt, hidden=hidden, **environ)
+        found = self.restore(attempt, environ, hidden=hidden)
         return found and found.key
 
     def sound(self) -> list[int]:
@@ -229,7 +233,7 @@ def test_another_copy_of_the_same_checkpoint_is_as_good(
     upkeep.copy(training.store, Key(1, 700), open_store(str(tmp_path / "archive")), now=1.0)
     faults.refuses = lambda path: "shared" in path and "rank-00000.data" in path
     env = {SHARED: str(training.place), ARCHIVE: str(tmp_path / "archive")}
-    found = training.restore(2, **env)
+    found = training.restore(2, env)
     assert found is not None and (found.key, found.where.name) == (Key(1, 700), "ARCHIVE")
     assert faults.waited_s == []
 
@@ -243,7 +247,7 @@ def test_a_slower_tier_is_not_taken_for_a_quicker_one_that_is_away(
     faults.refuses = lambda path: "shared" in path and what in path
     env = {SHARED: str(training.place), ARCHIVE: str(tmp_path / "archive")}
     with pytest.raises(Error, match="newer than step 300"):
-        training.restore(2, **env)
+        training.restore(2, env)
 
 
 def test_a_quicker_tier_does_without_a_slower_one_that_is_away(
@@ -251,7 +255,7 @@ def test_a_quicker_tier_does_without_a_slower_one_that_is_away(
 ) -> None:
     faults.refuses = lambda path: "archive" in path
     env = {SHARED: str(training.place), ARCHIVE: str(tmp_path / "archive")}
-    assert training.began_from(2, **env) == Key(1, 700)
+    assert training.began_from(2, env) == Key(1, 700)
     assert faults.waited_s == []
 
 
@@ -260,7 +264,7 @@ def test_a_broken_disk_of_a_node_is_like_a_lost_node(
 ) -> None:
     faults.refuses = lambda path: "nvme" in path
     env = {SHARED: str(training.place), LOCAL: str(tmp_path / "nvme")}
-    assert training.began_from(2, **env) == Key(1, 700)
+    assert training.began_from(2, env) == Key(1, 700)
     assert faults.waited_s, "it may be back in a moment"
 
 
@@ -284,12 +288,12 @@ def test_memory_of_another_model_does_not_matter_where_a_checkpoint_fits(
     training.snapshot(2, 710)
     assert training.began_from(3) == Key(2, 710)
     with pytest.raises(Error, match="step 710 of attempt 2 in memory") as told:
-        training.restore(3, hidden=5, **{SHARED: str(training.place) + "-empty"})
+        training.restore(3, {SHARED: str(training.place) + "-empty"}, hidden=5)
     assert told.value.slug == "checkpoint-unusable"
     other = Training(training.place.parent / "other")
     other.tracked = lambda hidden=5: Training.tracked(other, hidden)  # type: ignore[method-assign]
     other.saved(1, 700)
-    assert training.began_from(3, hidden=5, **{SHARED: str(other.place)}) == Key(1, 700)
+    assert training.began_from(3, {SHARED: str(other.place)}, hidden=5) == Key(1, 700)
     other.close()
 
 
@@ -323,15 +327,15 @@ def test_damaged_memory_alone_is_as_if_it_were_lost(training: Training) -> None:
         cell = training.arena.find(part, Key(2, 710))
         assert cell is not None
         cell.payload[0] ^= 1
-    assert training.began_from(3, **{SHARED: str(training.place) + "-empty"}) is None
+    assert training.began_from(3, {SHARED: str(training.place) + "-empty"}) is None
 
 
 def test_before_the_first_poisoned_step_there_has_to_be_something(training: Training) -> None:
     env = {SHARED: str(training.place), "HOLDFAST_RESTORE_BELOW": "100"}
     with pytest.raises(Error, match="no checkpoint of a step before 100") as told:
-        training.restore(2, **env)
+        training.restore(2, env)
     assert told.value.slug == "checkpoint-unusable"
-    assert training.began_from(2, **{**env, "HOLDFAST_RESTORE_BELOW": "101"}) == Key(1, 100)
+    assert training.began_from(2, {**env, "HOLDFAST_RESTORE_BELOW": "101"}) == Key(1, 100)
 
 
 # ── beginning anew ──
@@ -343,7 +347,7 @@ def test_a_job_that_begins_anew_uses_what_it_has_saved_itself_and_removes_nothin
     """Also when its controller has forgotten everything, and when a lineage cannot be read."""
     env = {SHARED: str(training.place), FRESH: "second try"}
     first = {"HOLDFAST_ATTEMPT": "2", "TORCHELASTIC_RESTART_COUNT": "0"}
-    assert training.began_from(2, hidden=5, **env, **first) is None
+    assert training.began_from(2, {**env, **first}, hidden=5) is None
     assert training.began_from(2) == Key(1, 700), "without the word it goes on"
     training.saved(2, 10, fresh="second try")
     upkeep.prune(training.store, newest=3)
@@ -352,9 +356,9 @@ def test_a_job_that_begins_anew_uses_what_it_has_saved_itself_and_removes_nothin
     forgotten = {**again, "TORCHELASTIC_RESTART_COUNT": "0"}
     training.forget()
     for told in (again, forgotten):
-        assert training.began_from(3, **env, **told) == Key(2, 10)
+        assert training.began_from(3, {**env, **told}) == Key(2, 10)
     (training.place / files.lineage_file(2)).write_bytes(b"damaged")
-    assert training.began_from(3, **env, **again) == Key(2, 10)
+    assert training.began_from(3, {**env, **again}) == Key(2, 10)
 
 
 def test_one_that_was_left_can_be_gone_back_to_on_purpose(training: Training) -> None:
@@ -362,7 +366,7 @@ def test_one_that_was_left_can_be_gone_back_to_on_purpose(training: Training) ->
     training.forget()
     left = training.place / files.folder_of(Key(1, 700))
     env = {SHARED: str(training.place), FRESH: "back to 700", FROM: str(left)}
-    found = training.restore(3, **env)
+    found = training.restore(3, env)
     assert found is not None
     assert (found.key, found.where.name, found.parent) == (Key(1, 700), "ELSEWHERE", None)
 
@@ -376,5 +380,5 @@ def test_one_unreadable_file_does_not_block_a_slower_tier_with_something_newer(
     training.store.remove(files.manifest_file(Key(1, 700)))
     faults.refuses = lambda path: files.folder_of(Key(1, 800)) in path
     env = {SHARED: str(training.place), ARCHIVE: str(tmp_path / "archive")}
-    assert training.began_from(2, **env) == Key(1, 700)
+    assert training.began_from(2, env) == Key(1, 700)
     assert faults.waited_s

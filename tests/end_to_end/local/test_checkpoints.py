@@ -101,7 +101,7 @@ def test_a_job_whose_model_has_changed_stops_and_loses_nothing_until_it_begins_a
     spec: dict[str, Any] = {"checkpoints": {"shared": {"path": "checkpoints", "every_s": 1}}}
 
     def job(width: int, *flags: str) -> RunningJob:
-        args = ["--steps", "40", "--mib", "1", "--width", str(width)]
+        args = ["--steps", "8", "--mib", "1", "--pause", "0", "--width", str(width)]
         made = large(home, nodes=1, spares=0, args=args, **spec).start(*flags)
         assert made.process is not None
         made.process.wait(DEADLINE_S)
@@ -112,7 +112,7 @@ def test_a_job_whose_model_has_changed_stops_and_loses_nothing_until_it_begins_a
     ended = job(9, "--replace")
     assert ended.status().outcome == "failed"
     why = (ended.folder / "logs" / "attempt-2" / "rank-0.log").read_text()
-    assert "error[checkpoint-unusable]: step 40 of attempt 1" in why
+    assert "error[checkpoint-unusable]: step 8 of attempt 1" in why
     assert "model.weight is (8, 8) float32 there and (9, 8) float32 here" in why
     assert [one.key for one in shelf.committed(place)] == before
     anew = job(9, "--replace", "--fresh")
