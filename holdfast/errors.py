@@ -411,6 +411,12 @@ SLUGS: dict[str, Slug] = {
         "Something of a checkpoint is not what was written: a checksum does not match, or a file "
         "belongs to another checkpoint. It is not used; an older one or another tier is.",
     ),
+    "checkpoint-unusable": Slug(
+        ExitStatus.JOB_FAILED,
+        "There are checkpoints to go on from, and none can be used: the newest is of another "
+        "model, all are damaged, or the groups of an optimizer cannot be made again. The job ends "
+        "and nothing is removed. `--fresh` begins anew on purpose and removes nothing either.",
+    ),
     "checkpoint-not-found": Slug(
         ExitStatus.NOT_FOUND,
         "There is no committed checkpoint of that step in this place. One that is being written, "

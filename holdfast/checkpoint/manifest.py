@@ -165,6 +165,7 @@ class Lineage(msgspec.Struct, frozen=True, kw_only=True):
     format: Literal[1] = 1
     attempt: Count
     parent: Origin | None
+    fresh: str = ""  # under which word the job began anew; "" if it went on from what was there
     xxh3_128: str = _NO_DIGEST
 
 

@@ -5,6 +5,7 @@ no later attempt has made void. There is no file that names the latest one, so n
 Every byte that is read is checked on the way.
 """
 
+import contextlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ import msgspec
 from holdfast.checkpoint import manifest as files
 from holdfast.checkpoint.index import Index, read_index
 from holdfast.checkpoint.key import Key, newest_first
-from holdfast.checkpoint.lineage import valid
+from holdfast.checkpoint.lineage import implied, valid
 from holdfast.checkpoint.manifest import Chunk, Lineage, Manifest, RankPart, SavedPart
 from holdfast.checkpoint.save import in_parallel
 from holdfast.checkpoint.stores import Store
@@ -32,6 +33,11 @@ class Damage(msgspec.Struct, frozen=True):
     at: int | None = None
     length: int | None = None
 
+    @property
+    def key(self) -> Key | None:
+        """The checkpoint to which the file belongs; None for a lineage."""
+        return files.key_of(self.file.partition("/")[0])
+
 
 class Survey(NamedTuple):
     """All that lies in a place."""
@@ -40,6 +46,7 @@ class Survey(NamedTuple):
     void: tuple[Manifest, ...]  # committed, but later attempts went on from before
     unfinished: tuple[Key, ...]  # no manifest: being written, given up, or thinned out
     damaged: tuple[Damage, ...]  # manifests and lineages
+    unreadable: tuple[Damage, ...]  # manifests and lineages that the storage does not give now
     attempts: tuple[Lineage, ...]
 
 
@@ -57,16 +64,20 @@ class Opened:
 
 
 def survey(store: Store) -> Survey:
-    """Everything in a place. Raises `Error` storage-*."""
-    attempts, damaged = lineages(store)
+    """Everything in a place. A file that cannot be read hides no other. Raises `Error` storage-*
+    where not even the names are told."""
+    attempts, unclear = _lineages(store)
     folders = newest_first(key for name in store.list("") if (key := files.key_of(name)))
     found = in_parallel(lambda key: _manifest(store, key), folders)
     sound = [one for one in found if isinstance(one, Manifest)]
+    wrong = [*unclear, *(one for one in found if isinstance(one, _Wrong))]
+    known = [*attempts, *implied((one.key for one in sound), attempts)]
     return Survey(
-        committed=tuple(one for one in sound if valid(one.key, attempts)),
-        void=tuple(one for one in sound if not valid(one.key, attempts)),
+        committed=tuple(one for one in sound if valid(one.key, known)),
+        void=tuple(one for one in sound if not valid(one.key, known)),
         unfinished=tuple(key for key, one in zip(folders, found, strict=True) if one is None),
-        damaged=(*damaged, *(one for one in found if isinstance(one, Damage))),
+        damaged=tuple(one.file for one in wrong if one.damaged),
+        unreadable=tuple(one.file for one in wrong if not one.damaged),
         attempts=tuple(attempts),
     )
 
@@ -76,15 +87,30 @@ def committed(store: Store) -> list[Manifest]:
     return list(survey(store).committed)
 
 
-def lineages(store: Store) -> tuple[list[Lineage], list[Damage]]:
-    """What the attempts went on from, and which of these files are damaged.
+def newest_attempt(store: Store) -> int:
+    """The newest attempt that has begun here, 0 for none: names tell, whatever is in the files.
+    Raises `Error` storage-*."""
+    found = (files.attempt_of(name) for name in store.list(files.ATTEMPTS))
+    return max((number for number in found if number is not None), default=0)
 
-    A damaged one makes nothing void: an older branch may come back, but the job is not stuck.
-    """
+
+class _Wrong(NamedTuple):
+    """A file that says nothing: it is damaged, or the storage does not give it now."""
+
+    file: Damage
+    error: Error
+
+    @property
+    def damaged(self) -> bool:
+        return self.error.slug == "checkpoint-damaged"
+
+
+def _lineages(store: Store) -> tuple[list[Lineage], list[_Wrong]]:
+    """What the attempts went on from, and which of these files say nothing."""
     names = [n for n in store.list(files.ATTEMPTS) if files.attempt_of(n) is not None]
     found = in_parallel(lambda name: _lineage(store, f"{files.ATTEMPTS}/{name}"), names)
     sound = [one for one in found if isinstance(one, Lineage)]
-    return sound, [one for one in found if isinstance(one, Damage)]
+    return sound, [one for one in found if isinstance(one, _Wrong)]
 
 
 def open_checkpoint(store: Store, key: Key) -> Opened:
@@ -125,14 +151,12 @@ def read_part(store: Store, manifest: Manifest, rank: int) -> RankPart:
 
 def previous_part(store: Store, rank: int) -> RankPart | None:
     """The rank's part of the newest checkpoint that counts, for an incremental save; None where
-    there is none or it is damaged. Raises `Error` storage-*."""
+    there is none or it cannot be read: then all is saved. Raises `Error` storage-* where not even
+    names are told."""
     for manifest in committed(store)[:1]:
         if rank in manifest.ranks:
-            try:
+            with contextlib.suppress(Error):
                 return read_part(store, manifest, rank)
-            except Error as error:
-                if error.slug != "checkpoint-damaged":
-                    raise
     return None
 
 
@@ -168,8 +192,8 @@ def verify(store: Store, key: Key) -> list[Damage]:
     manifest = _manifest(store, key)
     if manifest is None:
         raise not_found(store, key)
-    if isinstance(manifest, Damage):
-        return [manifest]
+    if isinstance(manifest, _Wrong):
+        return [_damage(manifest.error, manifest.file.file)]
     damages: list[Damage] = []
     for rank in manifest.ranks:
         try:
@@ -197,19 +221,24 @@ def _check(store: Store, chunk: Chunk, rank: int, leaf: str | None) -> Damage | 
     return None
 
 
-def _manifest(store: Store, key: Key) -> Manifest | Damage | None:
+def _manifest(store: Store, key: Key) -> Manifest | _Wrong | None:
     name = files.manifest_file(key)
     try:
         return files.decode(store.read(name), Manifest, name)
     except Error as error:
-        return None if error.slug == "storage-missing" else _damage(error, name)
+        return None if error.slug == "storage-missing" else _wrong(error, name)
 
 
-def _lineage(store: Store, name: str) -> Lineage | Damage:
+def _lineage(store: Store, name: str) -> Lineage | _Wrong | None:
+    """None if it is gone."""
     try:
         return files.decode(store.read(name), Lineage, name)
     except Error as error:
-        return _damage(error, name)
+        return None if error.slug == "storage-missing" else _wrong(error, name)
+
+
+def _wrong(error: Error, name: str) -> _Wrong:
+    return _Wrong(Damage(name, error.why), error)
 
 
 def _damage(error: Error, file: str, rank: int | None = None) -> Damage:

@@ -1,8 +1,10 @@
 """Upkeep of a place: thin out the history, copy a checkpoint to another place.
 
-Pruning takes the manifest away first, so that a checkpoint which is half removed does not count. A
-file of bytes stays as long as a checkpoint that stays, or one that is just being written, refers to
-it. Folders without a manifest go once a newer checkpoint has been committed after them: nobody can
+What goes, and why, is for `retention` to say. Pruning takes the manifest away first, so that a
+checkpoint which is half removed does not count. A file of bytes stays as long as a checkpoint that
+stays, or one that is just being written, refers to it. What one refers to whose manifest cannot be
+read is found in the files of its ranks; where these cannot be read either nothing is removed.
+Folders without a manifest go once a newer checkpoint has been committed after them: nobody can
 commit them any more.
 
 A copy is whole in itself: it has all its bytes in its own folder, and each was checked on the way.
@@ -14,16 +16,15 @@ from typing import NamedTuple
 import msgspec
 
 from holdfast.checkpoint import manifest as files
-from holdfast.checkpoint.key import Key
+from holdfast.checkpoint.key import Key, newest_first
 from holdfast.checkpoint.limit import Limit
 from holdfast.checkpoint.lineage import valid
 from holdfast.checkpoint.manifest import Chunk, Lineage, Manifest, RankPart, SavedPart
-from holdfast.checkpoint.retention import kept
+from holdfast.checkpoint.retention import surplus
 from holdfast.checkpoint.save import SaveCancelledError, in_parallel, incomplete, put_manifest
 from holdfast.checkpoint.shelf import (
     Opened,
     Survey,
-    lineages,
     open_checkpoint,
     read_chunk,
     survey,
@@ -32,46 +33,63 @@ from holdfast.checkpoint.stores import UNFINISHED, Store, Upload, unusable
 from holdfast.errors import Error
 
 
+class Removal(NamedTuple):
+    """A checkpoint that goes."""
+
+    key: Key
+    why: str
+
+
 class Pruned(NamedTuple):
     """What was removed, or would be."""
 
-    checkpoints: tuple[Key, ...]
+    checkpoints: tuple[Removal, ...]
     files: tuple[str, ...]
 
+    @property
+    def words(self) -> list[str]:
+        """For people: a line for each reason, with the steps."""
+        reasons = dict.fromkeys(one.why for one in self.checkpoints)
+        steps = {
+            why: ", ".join(str(one.key.step) for one in self.checkpoints if one.why == why)
+            for why in reasons
+        }
+        return [f"{told} ({why})" for why, told in steps.items()]
 
-def prune(store: Store, *, newest: int, dry_run: bool = False) -> Pruned:
+
+def prune(store: Store, *, newest: int, void: bool = False, dry_run: bool = False) -> Pruned:
     """Thin out the checkpoints of a place as `retention` says. Only one process of a job does it.
+
+    `void`: everything without a name that later attempts have left behind goes, too; nothing but a
+    person asks for that.
 
     Raises `Error` storage-*; what was removed until then is gone, and what counts is sound.
     """
     found = survey(store)
     if not found.committed:
         return Pruned((), ())
-    firm = [one.key for one in found.committed if one.name]
-    firm += _proven(found)
-    stay = kept([one.key for one in found.committed], newest=newest, firm=firm)
-    gone = tuple(one.key for one in found.committed if one.key not in stay)
-    gone += tuple(one.key for one in found.void if not one.name)
+    everything = (*found.committed, *found.void)
+    named = [one.key for one in everything if one.name]
+    gone = surplus([one.key for one in everything], found.attempts, newest=newest, named=named)
+    if void:
+        why = "left behind by later attempts"
+        gone |= {one.key: why for one in found.void if not one.name}
+    removals = tuple(Removal(key, gone[key]) for key in newest_first(gone))
     removed = tuple(_surplus(store, found, gone))
     if not dry_run:
         for name in removed:
             store.remove(name)
-    return Pruned(gone, removed)
-
-
-def _proven(found: Survey) -> list[Key]:
-    """What the newest attempt went on from: it has been read, every byte of it, and was sound."""
-    newest = max(found.attempts, key=lambda one: one.attempt, default=None)
-    return [newest.parent.key] if newest is not None and newest.parent is not None else []
+    return Pruned(removals, removed)
 
 
 def _surplus(store: Store, found: Survey, gone: Collection[Key]) -> Iterator[str]:
     """Files to remove, in this order."""
     stay = [one for one in (*found.committed, *found.void) if one.key not in gone]
     dead = [key for key in found.unfinished if _given_up(key, found.committed)]
-    under_way = [key for key in found.unfinished if key not in dead]
+    unclear = {one.key for one in (*found.unreadable, *found.damaged) if one.key is not None}
+    unclear |= {key for key in found.unfinished if key not in dead}
     needed = {name for one in stay for name in one.files}
-    needed |= {name for key in under_way for name in _referred_to(store, key)}
+    needed |= {name for key in unclear for name in _referred_to(store, key)}
     yield from (files.manifest_file(key) for key in gone)
     for key in (*gone, *dead):
         names = {f"{files.folder_of(key)}/{name}" for name in store.list(files.folder_of(key))}
@@ -143,7 +161,7 @@ def _require_room_for(manifest: Manifest, target: Store) -> None:
         raise unusable(target.where, f"checkpoints of job {min(others)} are there")
     if any(one.key == manifest.key for one in there.committed):
         raise unusable(target.where, f"step {manifest.step} of attempt {manifest.attempt} is there")
-    if not valid(manifest.key, lineages(target)[0]):
+    if not valid(manifest.key, there.attempts):
         raise unusable(target.where, f"a later attempt there went on before step {manifest.step}")
 
 

@@ -112,23 +112,24 @@ def verify(
     from holdfast.checkpoint.shelf import verify as verified
 
     damages: list[Damage] = []
+    unreadable: list[Damage] = []
     checked = 0
     for which, store in _stores(name, at, tier):
         seen = survey(store)
         damages += seen.damaged if step is None else ()
+        unreadable += seen.unreadable if step is None else ()
         for manifest in (one for one in seen.committed if step in (None, one.step)):
             found = verified(store, manifest.key)
             damages += found
             checked += 1
             _tell(which, manifest, found)
-    _require_some(checked or len(damages), step)
+    _require_some(checked or len(damages) + len(unreadable), step)
+    lines = [*map(_damage_line, damages), *map(_unreadable_line, unreadable)]
     if as_json:
-        json_result({"checked": checked, "damaged": damages})
-    elif not damages:
-        result(f"sound: {count(checked, 'checkpoint')}")
-    for damage in damages if not as_json else ():
-        result(_damage_line(damage))
-    if damages:
+        json_result({"checked": checked, "damaged": damages, "unreadable": unreadable})
+    else:
+        result("\n".join(lines) or f"sound: {count(checked, 'checkpoint')}")
+    if lines:
         raise typer.Exit(ExitStatus.JOB_FAILED)
 
 
@@ -136,6 +137,9 @@ def verify(
 def prune(
     name: JobName = None,
     keep: Annotated[int, typer.Option("--keep", min=1, help="So many of the newest stay.")] = 3,
+    void: Annotated[
+        bool, typer.Option("--void", help="Also all that later attempts have left behind.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
     at: At = None,
     tier: Tier = None,
@@ -146,13 +150,13 @@ def prune(
 
     told = []
     for which, store in _stores(name, at, tier):
-        gone = pruned(store, newest=keep, dry_run=dry_run)
-        keys = [{"step": key.step, "attempt": key.attempt} for key in gone.checkpoints]
+        gone = pruned(store, newest=keep, void=void, dry_run=dry_run)
+        keys = [{**one.key._asdict(), "why": one.why} for one in gone.checkpoints]
         told.append({"tier": which, "place": store.where, "removed": keys, "files": gone.files})
         if not as_json:
-            steps = ", ".join(str(key.step) for key in gone.checkpoints) or "nothing"
             done = "would remove" if dry_run else "removed"
-            result(f"{which} {store.where}: {done} {steps}".strip())
+            for told in gone.words or ["nothing"]:
+                result(f"{which} {store.where}: {done} {told}".strip())
     if as_json:
         json_result(told)
 
@@ -289,6 +293,8 @@ def _show_survey(which: str, store: "Store", seen: "Survey") -> None:
         talk(f"{title}: no checkpoint has been committed")
     for damage in seen.damaged:
         result(_damage_line(damage))
+    for one in seen.unreadable:
+        result(_unreadable_line(one))
 
 
 def _row(one: "Manifest", state: str) -> tuple[str, ...]:
@@ -313,6 +319,7 @@ def _survey_fields(which: str, store: "Store", seen: "Survey") -> dict[str, obje
         "place": store.where,
         "checkpoints": listed,
         "damaged": seen.damaged,
+        "unreadable": seen.unreadable,
     }
 
 
@@ -383,6 +390,10 @@ def _damage_line(damage: "Damage") -> str:
         what = "the index" if damage.leaf is None else _plain(damage.leaf)
         where += f", {what} of rank {damage.rank}"
     return f"damaged: {where}: {damage.why}"
+
+
+def _unreadable_line(one: "Damage") -> str:
+    return f"unreadable: {one.file}: {one.why}"
 
 
 def _plain(text: str) -> str:

@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -32,6 +33,7 @@ class Flags(NamedTuple):
     workdir: str | None = None
     terminal: str | None = None
     start_from: str | None = None
+    fresh: str | None = None
 
 
 def is_job_file(word: str) -> bool:
@@ -114,6 +116,11 @@ def place_given(word: str) -> str:
     return str(folder)
 
 
+def fresh_word(wanted: bool) -> str | None:
+    """The word under which a job begins anew, if that is wanted: no other one has it."""
+    return datetime.now(UTC).isoformat(timespec="microseconds") if wanted else None
+
+
 def _default_workers() -> dict[str, Any]:
     """torchrun starts one worker per node unless told otherwise."""
     return {"workers_per_node": 1}
@@ -131,7 +138,7 @@ def _changes(flags: Flags) -> dict[str, Any]:
         "recovery": _given(max_restarts=flags.max_restarts, stop_grace_s=flags.stop_grace_s),
         "env": dict(map(_variable, flags.env)),
         "logs": _given(terminal=flags.terminal),
-        "checkpoints": _given(start_from=flags.start_from),
+        "checkpoints": _given(start_from=flags.start_from, fresh=flags.fresh),
     }
     return {key: value for key, value in changes.items() if value not in (None, {})}
 

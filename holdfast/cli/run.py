@@ -17,6 +17,7 @@ from holdfast.cli.order import Order
 from holdfast.cli.output import AsJson, talk
 from holdfast.cli.program import (
     Flags,
+    fresh_word,
     is_job_file,
     job_for_cluster,
     job_from_file,
@@ -82,6 +83,9 @@ From = Annotated[
     str | None,
     typer.Option("--from", metavar="PLACE", help="Begin with a checkpoint of another job."),
 ]
+Fresh = Annotated[
+    bool, typer.Option("--fresh", help="Begin anew: earlier checkpoints stay, but are not used.")
+]
 Detach = Annotated[bool, typer.Option("--detach", "-d", help="Leave it running, return at once.")]
 Replace = Annotated[bool, typer.Option("--replace", help="Drop the record of an earlier job.")]
 
@@ -104,6 +108,7 @@ def run(
     detach: Detach = False,
     replace: Replace = False,
     start_from: From = None,
+    fresh: Fresh = False,
     engine: EngineName = None,
     dry_run: Dry = None,
     on: On = Where.LOCAL,
@@ -132,6 +137,7 @@ def run(
         workdir=workdir,
         terminal=terminal.value if terminal else None,
         start_from=start_from and place_given(start_from),
+        fresh=fresh_word(fresh),
     )
     reach = reached(on, context_name, namespace)
     if reach is None and (engine is not None or dry_run is not None):

@@ -19,7 +19,7 @@ from holdfast.cli.cluster import Context, Namespace, On, Reach, Session, connect
 from holdfast.cli.controller import Where, status_of_outcome
 from holdfast.cli.order import DryRun, Order
 from holdfast.cli.output import AsJson, count, json_result, result, styled, talk, want_json
-from holdfast.cli.program import Flags, job_for_cluster
+from holdfast.cli.program import Flags, fresh_word, job_for_cluster
 from holdfast.cli.render import EngineName, Mode, code_of, engine_named, require_sound
 from holdfast.errors import Error, ExitStatus
 
@@ -51,6 +51,10 @@ def submit(
         str | None,
         typer.Option("--from", metavar="PLACE", help="Begin with a checkpoint of another job."),
     ] = None,
+    fresh: Annotated[
+        bool,
+        typer.Option("--fresh", help="Begin anew: earlier checkpoints stay, but are not used."),
+    ] = False,
     wait: Annotated[
         bool, typer.Option("--wait", help="Until the job has ended; stopping this stops the job.")
     ] = False,
@@ -67,7 +71,7 @@ def submit(
             why="a job on this machine is run by the process that starts it, or by one it leaves",
             help=f"holdfast run {file} --detach",
         )
-    job = job_for_cluster(file, Flags(name=name, start_from=start_from))
+    job = job_for_cluster(file, Flags(name=name, start_from=start_from, fresh=fresh_word(fresh)))
     order = Order(dry=dry_run, replace=replace, follow=wait, as_json=as_json)
     hand_over(job, file, Reach(context, namespace), order, engine=engine, mode=mode and mode.value)
 

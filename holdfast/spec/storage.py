@@ -157,6 +157,10 @@ class Checkpoints(Section):
     start_from: str | None = Field(default=None, min_length=1)
     """Folder or URL with checkpoints of another job: where this one begins, as long as it has none
     of its own. Also `--from` on the command line."""
+    fresh: str | None = Field(default=None, min_length=1, max_length=100)
+    """Begin anew: what was saved before under another word, or none, is not gone on from. It is not
+    removed either. With the same word the job goes on as ever. Also `--fresh` on the command line,
+    which takes the time for the word."""
 
     def on_laptop(self, name: str) -> dict[str, str]:
         """Where the tiers of the job `name` are outside Kubernetes: tier to folder or URL."""

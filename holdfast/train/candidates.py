@@ -1,15 +1,16 @@
 """What there is to go on from, on all ranks and in all tiers, the best first.
 
 Every rank says which snapshots its memory has, the first of each node also what is on the node's
-disk, and rank 0 what is in the tiers that all share. From this table all ranks compute the same
-list: the furthest step first, of the same step the newest attempt, of the same snapshot the
-cheapest place. What a later attempt has left behind (`checkpoint.lineage`) is not on it, nor what
-lies at or beyond a step that was found to lead into a failure.
+disk, and rank 0 what is in the tiers that all share; also what of it cannot be read. From this
+table all ranks compute the same list: the furthest step first, of the same step the newest attempt,
+of the same snapshot the cheapest place. What a later attempt has left behind (`checkpoint.lineage`)
+is not on it, nor what lies at or beyond a step that was found to lead into a failure, nor, in a job
+that begins anew, what was there before.
 """
 
 import logging
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -20,10 +21,11 @@ from holdfast.checkpoint.arena import Arena, Header, Part
 from holdfast.checkpoint.board import Tier
 from holdfast.checkpoint.choose import Holding, plan_for
 from holdfast.checkpoint.key import Key, progress
-from holdfast.checkpoint.lineage import valid
-from holdfast.checkpoint.manifest import Lineage, Manifest, Origin, key_of
+from holdfast.checkpoint.lineage import implied, valid
+from holdfast.checkpoint.manifest import Lineage, attempt_of, key_of
 from holdfast.checkpoint.settings import place_in
-from holdfast.checkpoint.stores import Store, open_store
+from holdfast.checkpoint.shelf import Damage
+from holdfast.checkpoint.stores import open_store
 from holdfast.errors import Error
 from holdfast.train.layout import Ranks
 
@@ -31,6 +33,7 @@ logger = logging.getLogger(__name__)
 
 BELOW = "HOLDFAST_RESTORE_BELOW"
 FROM = "HOLDFAST_RESTORE_FROM"
+FRESH = "HOLDFAST_RESTORE_FRESH"
 
 
 class Where(IntEnum):
@@ -89,13 +92,31 @@ class OnShelf(msgspec.Struct, frozen=True, array_like=True):
         return Key(self.attempt, self.step)
 
 
+class Away(msgspec.Struct, frozen=True, array_like=True):
+    """A place that could not be looked at."""
+
+    where: int
+    text: str
+
+
+class Unread(msgspec.Struct, frozen=True, array_like=True):
+    """A manifest or a lineage that cannot be used: damaged, or not given by the storage now."""
+
+    where: int
+    attempt: int
+    step: int | None  # of a manifest
+    damaged: bool
+    text: str
+
+
 class Offer(msgspec.Struct, frozen=True, array_like=True):
     """What one rank has to say."""
 
     cells: list[InMemory]
-    shelves: list[OnShelf]
-    attempts: list[tuple[int, int | None]]  # with the step that each went on from
-    troubles: list[str]
+    shelves: list[OnShelf] = []
+    attempts: list[Lineage] = []
+    away: list[Away] = []
+    unread: list[Unread] = []
 
 
 def place_of(where: Where, environ: Mapping[str, str] = os.environ) -> str | None:
@@ -128,7 +149,7 @@ def _cell(part: Part, h: Header) -> InMemory:
 
 def on_shelves(ranks: Ranks, environ: Mapping[str, str] = os.environ) -> Offer:
     """What this rank has to say about durable tiers."""
-    offer = Offer([], [], [], [])
+    offer = Offer([], [], [], [], [])
     first = ranks.rank % ranks.local_world_size == 0
     mine = [Where.LOCAL] if first else []
     if ranks.rank == 0:
@@ -142,28 +163,38 @@ def on_shelves(ranks: Ranks, environ: Mapping[str, str] = os.environ) -> Offer:
 def _look(where: Where, place: str, environ: Mapping[str, str], offer: Offer) -> None:
     only = split(environ[FROM])[1] if where is Where.ELSEWHERE else None
     try:
-        found, attempts = _survey(open_store(place))
+        found = shelf.survey(open_store(place))
     except Error as error:
         logger.warning("nothing is found in %s: %s: %s", where.words, error.what, error.why)
-        offer.troubles.append(f"{error.what}: {error.why}")
+        offer.away.append(Away(where, f"{error.what}: {error.why}"))
         return
+    named = found.committed if only is None else (*found.committed, *found.void)
     offer.shelves.extend(
         OnShelf(where, one.attempt, one.step, one.world_size, list(one.ranks))
-        for one in found
+        for one in named
         if only in (None, one.key)
     )
-    if where is not Where.ELSEWHERE:
-        offer.attempts.extend((a.attempt, a.parent.step if a.parent else None) for a in attempts)
+    unread = [_unread(where, place, one, True) for one in found.damaged]
+    unread += [_unread(where, place, one, False) for one in found.unreadable]
+    for one in unread:
+        logger.warning("%s is left aside: %s", where.words, one.text)
+    if where is Where.ELSEWHERE:
+        unread = [one for one in unread if only in (None, Key(one.attempt, one.step or 0))]
+    else:
+        offer.attempts.extend(found.attempts)
+    offer.unread.extend(unread)
 
 
-def _survey(store: Store) -> tuple[Iterable[Manifest], Iterable[Lineage]]:
-    found = shelf.survey(store)
-    for damage in found.damaged:
-        logger.warning("%s: %s: %s", store.where, damage.file, damage.why)
-    return found.committed, shelf.lineages(store)[0]
+def _unread(where: Where, place: str, wrong: Damage, damaged: bool) -> Unread:
+    key, text = wrong.key, f"{place}/{wrong.file}: {wrong.why}"
+    attempt = key.attempt if key else attempt_of(wrong.file.rpartition("/")[2])
+    return Unread(where, attempt or 0, key.step if key else None, damaged, text)
 
 
 # ── what all have together ──
+
+
+Counts = Callable[[Key, Where], bool]
 
 
 def candidates(
@@ -173,29 +204,44 @@ def candidates(
     environ: Mapping[str, str] = os.environ,
 ) -> list[Candidate]:
     """Everything that is whole, the best first."""
-    below = environ.get(BELOW)
-    limit = None if below is None else int(below)
-    attempts = {attempt: begun for offer in offers for attempt, begun in offer.attempts}
+    counts = counting(offers, environ)
     found = [*_arenas(offers, ranks, fingerprint), *_memory(offers), *_shelves(offers)]
-    usable = [
-        one
-        for one in found
-        if (limit is None or one.key.step < limit)
-        and (one.where is Where.ELSEWHERE or _counts(one.key, attempts))
-    ]
-    return sorted(usable, key=_worth, reverse=True)
+    usable = [one for one in found if counts(one.key, one.where)]
+    return sorted(usable, key=lambda one: (worth(one.key, one.where), -one.where), reverse=True)
 
 
-def _worth(one: Candidate) -> tuple[bool, tuple[int, int], int]:
-    return one.where is not Where.ELSEWHERE, progress(one.key), -one.where
+def worth(key: Key, where: Where) -> tuple[bool, tuple[int, int]]:
+    """What makes one better than another, wherever it lies in this job."""
+    return where is not Where.ELSEWHERE, progress(key)
 
 
-def _counts(key: Key, attempts: Mapping[int, int | None]) -> bool:
-    return valid(key, (_lineage(attempt, begun) for attempt, begun in attempts.items()))
+def counting(offers: Sequence[Offer], environ: Mapping[str, str]) -> Counts:
+    """Tells whether a snapshot or checkpoint may be gone on from."""
+    below = int(environ[BELOW]) if BELOW in environ else None
+    known = {one.attempt: one for offer in offers for one in offer.attempts}
+    saved = [one for offer in offers for one in offer.shelves if one.where != Where.ELSEWHERE]
+    attempts = [*known.values(), *implied((one.key for one in saved), known.values())]
+    word, before = environ.get(FRESH), _before(environ)
+
+    def ours(attempt: int) -> bool:
+        if word is None:
+            return True
+        return known[attempt].fresh == word if attempt in known else attempt > before
+
+    def counts(key: Key, where: Where) -> bool:
+        if below is not None and key.step >= below:
+            return False
+        if where is Where.ELSEWHERE:
+            return True
+        return valid(key, attempts) and (where <= Where.MEMORY or ours(key.attempt))
+
+    return counts
 
 
-def _lineage(attempt: int, begun: int | None) -> Lineage:
-    return Lineage(attempt=attempt, parent=None if begun is None else Origin(0, begun))
+def _before(environ: Mapping[str, str]) -> int:
+    """The newest attempt from before this job began, as far as its controller knows."""
+    restarts = int(environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    return int(environ.get("HOLDFAST_ATTEMPT", "0")) - 1 - restarts
 
 
 def holdings(offers: Sequence[Offer], ranks: Ranks, fingerprint: int) -> list[Holding]:

@@ -20,6 +20,7 @@ from holdfast.checkpoint.save import in_parallel
 from holdfast.errors import Error
 from holdfast.train.exchange import Exchange
 from holdfast.train.sources import Source
+from holdfast.train.trouble import Trouble, trouble_of, worst
 
 ROUND_BYTES = 256 << 20
 
@@ -43,8 +44,10 @@ class _Asked(msgspec.Struct, frozen=True, array_like=True):
     length: int
 
 
-def fetch(source: Source, reads: Sequence[Read], exchange: Exchange | None, rank: int) -> str:
-    """Do all these reads, and those of the other ranks; what was wrong here, empty if nothing.
+def fetch(
+    source: Source, reads: Sequence[Read], exchange: Exchange | None, rank: int
+) -> Trouble | None:
+    """Do all these reads, and those of the other ranks; what was wrong here, None if nothing.
 
     All ranks call this at the same time.
     """
@@ -53,11 +56,11 @@ def fetch(source: Source, reads: Sequence[Read], exchange: Exchange | None, rank
     for read in reads:
         holders = source.holders(read.ref)
         (here if rank in holders else away).append(read)
-    trouble = in_parallel(lambda read: _read_here(source, read), here)
+    trouble = [one for one in in_parallel(lambda read: _read_here(source, read), here) if one]
     if exchange is not None:
         asked = [_ask(read, source.holders(read.ref), rank) for read in away]
         trouble += _Walk(source, exchange, rank).go(away, asked)
-    return "; ".join(sorted({text for text in trouble if text}))
+    return worst(trouble)
 
 
 def _ask(read: Read, holders: Sequence[int], rank: int) -> _Asked:
@@ -74,12 +77,12 @@ def read_bytes(read: Read) -> int:
     return leaf.length // math.prod(leaf.shape) * math.prod(read.box[1])
 
 
-def _read_here(source: Source, read: Read) -> str:
+def _read_here(source: Source, read: Read) -> Trouble | None:
     try:
         read.put(source.read(read.ref, read.box))
     except Error as error:
-        return f"{error.what}: {error.why}"
-    return ""
+        return trouble_of(error)
+    return None
 
 
 class _Walk:
@@ -89,9 +92,9 @@ class _Walk:
         self._source = source
         self._exchange = exchange
         self._rank = rank
-        self._trouble: list[str] = []
+        self._trouble: list[Trouble] = []
 
-    def go(self, reads: Sequence[Read], asked: list[_Asked]) -> list[str]:
+    def go(self, reads: Sequence[Read], asked: list[_Asked]) -> list[Trouble]:
         packed = self._exchange.gather_bytes(msgspec.msgpack.encode(asked))
         table = [msgspec.msgpack.decode(one, type=list[_Asked]) for one in packed]
         mine = iter(reads)
@@ -118,7 +121,7 @@ class _Walk:
         try:
             return self._source.read(Ref(one.rank, Part(one.part), one.number, leaf), one.box)
         except Error as error:
-            self._trouble.append(f"{error.what}: {error.why}")
+            self._trouble.append(trouble_of(error))
             return torch.zeros(one.length, dtype=torch.uint8)
 
 

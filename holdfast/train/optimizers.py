@@ -2,6 +2,9 @@
 
 Numbers depend on how the parameters were listed; names mean the same for any number of ranks. The
 optimizer's own `state_dict()` and `load_state_dict()` do the work, so its hooks run as ever.
+
+An optimizer gets back the groups that it had, too: `add_param_group` during training is not run
+again by a script that goes on after it.
 """
 
 from collections.abc import Callable
@@ -11,10 +14,12 @@ import torch
 from torch.optim import Optimizer
 
 from holdfast.checkpoint.tensors import cloned, is_distributed, local_part
+from holdfast.errors import Error
 
 Tree = dict[str, Any]
 _OURS = ("state", "param_groups")
 Name = Callable[[torch.Tensor], str | None]
+Meant = Callable[[Any], torch.Tensor | None]  # by a key of `by_name`
 
 
 def by_name(optimizer: Optimizer, name: Name) -> Tree:
@@ -34,29 +39,73 @@ def parameters(optimizer: Optimizer, name: Name) -> dict[Any, torch.Tensor]:
     return {name(parameter) or number: parameter for number, parameter in listed.items()}
 
 
-def load(optimizer: Optimizer, state: Tree, name: Name) -> None:
+def load(optimizer: Optimizer, state: Tree, meant: Meant) -> None:
     """Put a state of `by_name` back. Its tensors are the parts that lie here, and stay untouched.
 
     Memory that the optimizer has for it already is used: finding new costs more than the copy.
 
-    Raises `ValueError` where the groups are not those of this optimizer.
+    Raises `Error` checkpoint-unusable where it has parameters that its state knows nothing of, or
+    lacks some that are nowhere to be found.
     """
-    now = optimizer.state_dict()
-    names = _names(now, optimizer, name)
-    numbers = {given: number for number, given in names.items()}
-    parameters = _parameters(now, optimizer)
+    _regroup(optimizer, state["param_groups"], meant)
+    parameters = _parameters(optimizer.state_dict(), optimizer)
+    numbers = {id(parameter): number for number, parameter in parameters.items()}
     groups = [
-        {**group, "params": [numbers[n] for n in group["params"]]}
+        {**group, "params": [numbers[id(meant(given))] for given in group["params"]]}
         for group in cloned(state["param_groups"])
     ]
     by_number = {}
     for given, values in state["state"].items():
-        parameter = parameters.get(numbers.get(given, given))
-        by_number[numbers.get(given, given)] = _taken(values, parameter, optimizer.state)
+        parameter = meant(given)
+        number = given if parameter is None else numbers[id(parameter)]
+        by_number[number] = _taken(values, parameter, optimizer.state)
     rest = {key: cloned(value) for key, value in state.items() if key not in _OURS}
     optimizer.load_state_dict({**rest, "state": by_number, "param_groups": groups})
     for number, parameter in parameters.items():
         _restore_types(optimizer.state[parameter], by_number.get(number, {}))
+
+
+def _regroup(optimizer: Optimizer, groups: list[Tree], meant: Meant) -> None:
+    """Give the optimizer the groups of its state."""
+    wanted = [[_required(given, meant) for given in group["params"]] for group in groups]
+    have = [group["params"] for group in optimizer.param_groups]
+    if _identities(have) == _identities(wanted):
+        return
+    before = {number for group in _identities(have) for number in group}
+    after = {number for group in _identities(wanted) for number in group}
+    if count := len(before - after):
+        raise _unusable(
+            f"{count} of its parameters are in no group of the state that was saved",
+        )
+    for parameter in (one for group in wanted for one in group):
+        if id(parameter) not in before:
+            parameter.requires_grad_()  # it was given to the optimizer to be trained
+    for group, parameters in zip(optimizer.param_groups, wanted, strict=False):
+        group["params"] = parameters
+    del optimizer.param_groups[len(wanted) :]
+    for group, parameters in [*zip(groups, wanted, strict=True)][len(optimizer.param_groups) :]:
+        optimizer.add_param_group({**cloned(group), "params": parameters})
+
+
+def _required(given: Any, meant: Meant) -> torch.Tensor:
+    parameter = meant(given)
+    if parameter is None:
+        which = given if isinstance(given, str) else f"number {given}"
+        raise _unusable(f"it had parameter {which}, which is in no tracked module")
+    return parameter
+
+
+def _identities(groups: list[list[torch.Tensor]]) -> list[list[int]]:
+    return [[id(parameter) for parameter in group] for group in groups]
+
+
+def _unusable(why: str) -> Error:
+    return Error(
+        "checkpoint-unusable",
+        "the groups of an optimizer cannot be restored",
+        why=why,
+        help="give all modules whose parameters are trained to run.track()",
+    )
 
 
 def _names(state: Tree, optimizer: Optimizer, name: Name) -> dict[Any, Any]:

@@ -9,7 +9,7 @@ that a source which turns out to be damaged leaves no trace.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -19,18 +19,21 @@ from holdfast.checkpoint.contents import RANDOM, Contents, Ref, buffers_of
 from holdfast.checkpoint.pieces import at_start
 from holdfast.checkpoint.tensors import is_leaf, local_part, view
 from holdfast.train.fetch import Read
+from holdfast.train.optimizers import Meant
 from holdfast.train.sources import Source
 from holdfast.train.tracked import Tracked, Tree
+from holdfast.train.trouble import Kind
 
+TOLD = 3  # differences, of those that a model has from what was saved
 _IGNORED = frozenset({"params", "initial_lr"})  # the second one is a scheduler's
 
 
 class MisfitError(Exception):
-    """It cannot be loaded here. `unclear`: because it does not say what is a part of what."""
+    """It cannot be loaded here; of which kind of trouble that is."""
 
-    def __init__(self, why: str, *, unclear: bool = False) -> None:
+    def __init__(self, why: str, kind: Kind = Kind.MISFIT) -> None:
         super().__init__(why)
-        self.unclear = unclear
+        self.kind = kind
 
 
 class _Later:
@@ -69,11 +72,14 @@ class Assembly:
         self._wants: dict[str, _Want] = {}
         self._reads: list[Read] = []
         if not self._contents.complete:
-            raise MisfitError("parts of some ranks are missing")
+            raise MisfitError("parts of some ranks are missing", Kind.DAMAGED)
         self._parameters = tracked.parameters()
+        self._differences: list[str] = []
         self._tree: Tree = {name: self._module(name) for name in tracked.modules}
-        self._tree |= {name: self._optimizer(name) for name in tracked.optimizers}
         self._tree |= {buffers_of(name): self._buffers(name) for name in tracked.modules}
+        if self._differences:
+            raise MisfitError(_told(self._differences))
+        self._tree |= {name: self._optimizer(name) for name in tracked.optimizers}
         rest = [name for name in tracked.others if name not in tracked.optimizers]
         self._tree |= {name: self._read_tree(self._find(name)) for name in [*rest, RANDOM]}
         self.reads = [*self._reads, *self._planned()]
@@ -91,10 +97,20 @@ class Assembly:
     def _module(self, name: str) -> Tree:
         prefix = f"{name}."
         return {
-            path.removeprefix(prefix): self._parameter(path, parameter)
+            path.removeprefix(prefix): self._noted(self._parameter, path, parameter)
             for path, parameter in self._parameters.items()
             if path.startswith(prefix)
         }
+
+    def _noted(self, found: Callable[..., Any], *about: Any) -> Any:
+        """What was found; a misfit is noted, so that it can be told with the others."""
+        try:
+            return found(*about)
+        except MisfitError as error:
+            if error.kind is not Kind.MISFIT:
+                raise
+            self._differences.append(str(error))
+            return None
 
     def _parameter(self, path: str, parameter: torch.Tensor) -> Any:
         if path in self._contents.pieces:
@@ -111,10 +127,10 @@ class Assembly:
             raise MisfitError(
                 f"it has {path} once for each of {self._contents.world_size} ranks, with nothing "
                 "that says whether these are copies or parts of one tensor",
-                unclear=True,
+                Kind.UNCLEAR,
             )
         if found.leaf.shape != tuple(here.shape):
-            raise MisfitError(f"its {path} has the shape {found.leaf.shape}")
+            raise MisfitError(f"{path} is {found.leaf.shape} there and {tuple(here.shape)} here")
         return self._later(found)
 
     def _want(self, name: str, like: torch.Tensor) -> torch.Tensor:
@@ -122,7 +138,8 @@ class Assembly:
         leaf = next(iter(self._contents.pieces[name].values()))[0].leaf
         part = local_part(like)
         if (leaf.whole, leaf.dtype) != (tuple(like.shape), _type_of(part)):
-            raise MisfitError(f"its {name} has the shape {leaf.whole} and type {leaf.dtype}")
+            here = f"{tuple(like.shape)} {_type_of(part)}"
+            raise MisfitError(f"{name} is {leaf.whole} {leaf.dtype} there and {here} here")
         into = torch.empty(part.shape, dtype=part.dtype)
         if part.numel():
             self._wants[name] = _Want(like, into)
@@ -132,7 +149,10 @@ class Assembly:
         """Of each buffer the copy of the best rank that has it."""
         now = self._tracked.buffers(name)
         return {
-            kind: {key: self._buffer(name, kind, key, value) for key, value in tree.items()}
+            kind: {
+                key: self._noted(self._buffer, name, kind, key, value)
+                for key, value in tree.items()
+            }
             for kind, tree in now.items()
         }
 
@@ -151,14 +171,19 @@ class Assembly:
         for tree in trees:
             for key, values in tree["state"].items():
                 state.setdefault(key, values)
-        by_name = self._tracked.parameters_of(name)
         now = self._tracked.optimizer_state(name)
+        meant = self._tracked.meant_by(name)
+        groups = [self._group(name, found, now, meant) for found in _by_position(trees)]
+        here = {key: meant(key) for group in groups for key in group["params"]}
+        saved = {id(parameter) for parameter in here.values()}
+        held = self._tracked.parameters_of(name).items()
+        if lacking := [key for key, parameter in held if id(parameter) not in saved]:
+            raise MisfitError(f"its optimizer {name} has no {_told(lacking)}")
         kept = {
             key: self._moments(f"{name}.state.{key}", state[key], parameter)
-            for key, parameter in by_name.items()
+            for key, parameter in here.items()
             if key in state
         }
-        groups = [self._group(n, group, trees) for n, group in enumerate(now["param_groups"])]
         rest = {key: value for key, value in trees[0].items() if key not in now}
         return {**self._read_tree(rest), "state": kept, "param_groups": groups}
 
@@ -192,16 +217,22 @@ class Assembly:
             self._wants[name] = _Want(parameter, into)
         return into
 
-    def _group(self, number: int, group: Tree, trees: list[Tree]) -> Tree:
-        """The settings of a group of parameters, from a group that has the first of them."""
-        names = group["params"]
-        for tree in trees:
-            for position, found in enumerate(tree["param_groups"]):
-                if (names and names[0] in found["params"]) or (not names and position == number):
-                    if found.keys() - _IGNORED != group.keys() - _IGNORED:
-                        raise MisfitError("it is of another kind of optimizer")
-                    return {**self._read_tree({**found, "params": []}), "params": names}
-        raise MisfitError(f"its optimizer does not have {names[:1]}")
+    def _group(self, name: str, found: list[Tree], now: Tree, meant: Meant) -> Tree:
+        """A group of parameters as the ranks had it, with those that are on this rank."""
+        settings = found[0]
+        if settings.keys() - _IGNORED != now["param_groups"][0].keys() - _IGNORED:
+            raise MisfitError(f"its {name} is of another kind of optimizer")
+        names = dict.fromkeys(key for group in found for key in group["params"])
+        here = [key for key in names if meant(key) is not None]
+        # under pipeline parallelism others are on other ranks
+        lost = [key for key in names if key not in here]
+        if not self._tracked.replicated:
+            lost = [key for key in lost if not isinstance(key, str)]
+        if lost:
+            raise MisfitError(
+                f"its optimizer {name} has parameters of no tracked module: {_told(lost)}"
+            )
+        return {**self._read_tree({**settings, "params": []}), "params": here}
 
     # ── everything else ──
 
@@ -222,14 +253,14 @@ class Assembly:
             return ref
         same = self._contents.pieces.get(ref.leaf.name, {}).get(tuple(ref.leaf.at))
         if not same:
-            raise MisfitError(f"the bytes of {ref.leaf.name} are missing")
+            raise MisfitError(f"the bytes of {ref.leaf.name} are missing", Kind.DAMAGED)
         return same[0]
 
     def _later(self, ref: Ref) -> _Later:
         later = _Later(ref)
         if ref.leaf.length:
             if not self._source.holders(ref):
-                raise MisfitError(f"the bytes of {ref.leaf.name} are missing")
+                raise MisfitError(f"the bytes of {ref.leaf.name} are missing", Kind.DAMAGED)
             self._reads.append(Read(ref, None, later.put))
         return later
 
@@ -255,7 +286,7 @@ class Assembly:
                 into = into.narrow(dimension, offset, length)
             yield Read(self._nearest(pieces[name][at]), box, _Filler(into))
         if lost := [name for name, count in missing.items() if count]:
-            raise MisfitError(f"parts of {lost[0]} are missing")
+            raise MisfitError(f"parts of {lost[0]} are missing", Kind.DAMAGED)
 
     def _nearest(self, refs: list[Ref]) -> Ref:
         """Of the ranks that have a piece alike, one whose copy can be read here."""
@@ -281,8 +312,22 @@ def _fitting(found: Any, now: Any, path: str) -> Any:
     if isinstance(now, torch.Tensor):
         part = local_part(now)
         if (found.leaf.shape, found.leaf.dtype) != (tuple(part.shape), _type_of(part)):
-            raise MisfitError(f"its {path} has the shape {found.leaf.shape}")
+            here = f"{tuple(part.shape)} {_type_of(part)}"
+            there = f"{found.leaf.shape} {found.leaf.dtype}"
+            raise MisfitError(f"{path} is {there} there and {here} here")
     return found
+
+
+def _by_position(trees: list[Tree]) -> Iterator[list[Tree]]:
+    """The groups of an optimizer, each as all ranks that have one there had it, our own first."""
+    for number in range(max(len(tree["param_groups"]) for tree in trees)):
+        yield [t["param_groups"][number] for t in trees if number < len(t["param_groups"])]
+
+
+def _told(differences: list[Any]) -> str:
+    """The first few."""
+    rest = len(differences) - TOLD
+    return "; ".join(map(str, differences[:TOLD])) + (f"; and {rest} more" if rest > 0 else "")
 
 
 def _type_of(tensor: torch.Tensor) -> str:

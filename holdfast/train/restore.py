@@ -1,17 +1,21 @@
 """Bringing every rank to the same snapshot or checkpoint: agree, verify, fetch, until one holds.
 
 All ranks try the same list (`candidates`) in the same order, the newest first, and vote after each
-stage. What turns out to be damaged on any rank is given up by all and named; damaged memory is
-thrown away and the list is made anew, because another copy may do. So damage costs steps, not the
-job. A snapshot in memory that was taken in this very layout is used as it lies there; everything
+stage. A snapshot in memory that was taken in this very layout is used as it lies there; everything
 else goes through one mechanism (`sources`, `reshard`, `fetch`), from whichever layout it comes.
+
+What cannot be loaded is one of three things (`trouble`). What turns out to be damaged on any rank
+is given up by all and named; damaged memory is thrown away and the list is made anew, because
+another copy may do. So damage costs steps, not the job. What storage does not give is waited for,
+and then not gone past lightly (`doubts`). And a checkpoint of another model ends the job with an
+explanation: who begins anew does so on purpose, never because nothing could be used.
 """
 
 import logging
 import os
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -22,19 +26,26 @@ from holdfast.checkpoint.shelf import Opened
 from holdfast.checkpoint.stores import open_store
 from holdfast.checkpoint.tensors import read
 from holdfast.errors import Error
-from holdfast.train import candidates
+from holdfast.train import candidates, refusals
 from holdfast.train.candidates import Candidate, InMemory, Offer, Where
+from holdfast.train.doubts import doubts
 from holdfast.train.exchange import Exchange
 from holdfast.train.fetch import fetch, read_bytes
 from holdfast.train.layout import Ranks
 from holdfast.train.reshard import Assembly, MisfitError
 from holdfast.train.sources import Disks, Files, Memory, Source, Stock, stock_of
 from holdfast.train.tracked import Tracked, Tree
+from holdfast.train.trouble import Kind, Trouble, trouble_of, worst
 
 logger = logging.getLogger(__name__)
 
 _ROUNDS = 64  # damaged cells and checkpoints: more means that memory changes under our hands
-_DAMAGED, _MISFIT, _UNCLEAR = "damaged", "misfit", "unclear"
+_WORDS = {
+    Kind.MISFIT: "is of a different model",
+    Kind.DAMAGED: "is damaged",
+    Kind.STORAGE: "cannot be read now",
+}
+PAUSES_S = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)  # between looks at storage that does not answer
 
 
 class Found(NamedTuple):
@@ -65,9 +76,9 @@ def bring_in(
     `attempt` is the number of the one that begins.
 
     Raises `Error`: snapshot-unreadable when parts keep arriving damaged, layout-unknown when there
-    is one that cannot be given to this layout, storage-unreachable when there is none as far as
-    can be seen but a tier could not be looked at, checkpoint-not-found when the one that was asked
-    for cannot be used.
+    is one that cannot be given to this layout, checkpoint-unusable when the newest one is of
+    another model or none is sound, storage-unreachable when there may be a newer one that storage
+    does not give now, checkpoint-not-found when there is none where the job is to begin from.
     """
     restoring = _Restoring(arena, exchange, ranks, tracked, attempt, environ)
     began = time.monotonic()
@@ -108,16 +119,21 @@ class _Restoring:
         self._attempt = attempt
         self._environ = environ
         self._fingerprint = tracked.fingerprint()
-        self._dropped: dict[Candidate, str] = {}
+        self._dropped: dict[Candidate, Trouble] = {}
+        self._unread: dict[Candidate, str] = {}  # storage did not give it, since we last waited
+        self._pauses = list(PAUSES_S)
         self._offers: list[Offer] = []
+        self._listed: list[Candidate] = []
         self.bytes = 0
 
     def run(self) -> Found | None:
         shelves: Offer | None = None
         for _ in range(_ROUNDS):
-            known = shelves or Offer([], [], [], [])
-            candidate = self._best(known)
+            candidate = self._best(shelves or Offer([]))
             if shelves is None and not self._surely_newest(candidate):
+                shelves = candidates.on_shelves(self._ranks, self._environ)
+                continue
+            if self._waits(candidate):
                 shelves = candidates.on_shelves(self._ranks, self._environ)
                 continue
             if candidate is None:
@@ -134,13 +150,36 @@ class _Restoring:
             help="check the memory and the network of these nodes",
         )
 
+    def _waits(self, one: Candidate | None) -> bool:
+        """Whether it was waited for something newer than this, and is to be looked again.
+
+        All ranks know the same and do the same. Raises `Error` storage-unreachable.
+        """
+        counts = candidates.counting(self._offers, self._environ)
+        found = doubts(one, self._listed, self._offers, self._unread, counts)
+        if not found:
+            return False
+        why = "; ".join(dict.fromkeys(doubt.text for doubt in found))
+        if self._pauses:
+            time.sleep(self._pauses.pop(0))
+            self._unread.clear()
+            return True
+        if one is None or any(doubt.firm for doubt in found):
+            raise refusals.unreachable(one, why)
+        if self._ranks.rank == 0:
+            logger.warning(
+                "step %d is gone on from past what cannot be read: %s", one.key.step, why
+            )
+        return False
+
     def _best(self, known: Offer) -> Candidate | None:
         """What to try next, from what all ranks have now."""
         mine = msgspec.structs.replace(known, cells=candidates.in_memory(self._arena))
         packed = self._gather(msgspec.msgpack.encode(mine))
         self._offers = [msgspec.msgpack.decode(one, type=Offer) for one in packed]
         listed = candidates.candidates(self._offers, self._ranks, self._fingerprint, self._environ)
-        return next((one for one in listed if one not in self._dropped), None)
+        self._listed = [one for one in listed if one not in self._dropped]
+        return next((one for one in self._listed if one not in self._unread), None)
 
     def _surely_newest(self, one: Candidate | None) -> bool:
         """Whether no tier has to be looked at, which takes its time: the attempt before this one
@@ -158,15 +197,12 @@ class _Restoring:
     def _gather(self, mine: bytes) -> list[bytes]:
         return [mine] if self._exchange is None else self._exchange.gather_bytes(mine)
 
-    def _agree(self, trouble: tuple[str, str] | None) -> tuple[str, str] | None:
-        """What is wrong on any rank: the kind, and a text; None if nothing is. Misfits count
-        before damage, because they are the same on all ranks that see them."""
-        said = [
-            msgspec.msgpack.decode(one) for one in self._gather(msgspec.msgpack.encode(trouble))
-        ]
-        troubles = [(kind, f"rank {rank}: {text}") for rank, (kind, text) in _some(said)]
-        order = [_UNCLEAR, _MISFIT, _DAMAGED]
-        return min(troubles, key=lambda one: order.index(one[0])) if troubles else None
+    def _agree(self, trouble: Trouble | None) -> Trouble | None:
+        """What is wrong on any rank; None if nothing is."""
+        packed = self._gather(msgspec.msgpack.encode(trouble))
+        said = [msgspec.msgpack.decode(one, type=Trouble | None) for one in packed]
+        found = ((rank, one) for rank, one in enumerate(said) if one is not None)
+        return worst(Trouble(one.kind, f"rank {rank}: {one.text}") for rank, one in found)
 
     # ── one candidate ──
 
@@ -181,15 +217,14 @@ class _Restoring:
 
     def _load(self, one: Candidate, source: Source) -> Found | None:
         assembly = None
-        wrong: tuple[str, str] | None = None
+        wrong: Trouble | None = None
         try:
             assembly = Assembly(self._tracked, source, self._ranks.rank)
         except MisfitError as error:
-            wrong = (_UNCLEAR if error.unclear else _MISFIT, str(error))
+            wrong = Trouble(error.kind, str(error))
         trouble = self._agree(wrong)
         if trouble is None and assembly is not None:
-            text = fetch(source, assembly.reads, self._exchange, self._ranks.rank)
-            trouble = self._agree((_DAMAGED, text) if text else None)
+            trouble = self._agree(fetch(source, assembly.reads, self._exchange, self._ranks.rank))
         if trouble is not None or assembly is None:
             self._drop(one, trouble)
             return None
@@ -202,27 +237,29 @@ class _Restoring:
             )
         return Found(one.key, one.where, *assembly.trees(), copies_missing=False)
 
-    def _drop(self, one: Candidate, trouble: tuple[str, str] | None) -> None:
-        """Give this candidate up, unless another copy of damaged memory may do."""
-        kind, text = trouble or (_DAMAGED, "")
-        if kind == _UNCLEAR:
-            raise Error(
-                "layout-unknown",
-                f"step {one.key.step} in {one.where.words} cannot be given to other ranks",
-                why=text,
-                help="go on with as many ranks as before, or wrap the model by "
-                "run.parallelize(), fully_shard or parallelize_module",
-            )
-        if not (one.where is Where.MEMORY and kind == _DAMAGED):
-            self._dropped[one] = text
+    def _drop(self, one: Candidate, trouble: Trouble | None) -> None:
+        """Give this candidate up: for good, or until storage may be back. Another copy of damaged
+        memory may do. Raises `Error` for what fits neither this model nor another layout of it."""
+        assert trouble is not None, "it could be loaded"
+        durable = one.where > Where.MEMORY
+        if trouble.kind is Kind.UNCLEAR or (trouble.kind is Kind.MISFIT and durable):
+            raise refusals.misfit(one, trouble, self._named(one))
+        if trouble.kind is Kind.STORAGE:
+            self._unread[one] = trouble.text
+        elif durable or trouble.kind is Kind.MISFIT:
+            self._dropped[one] = trouble
         if self._ranks.rank == 0:
-            words = "is of a different model" if kind == _MISFIT else "is damaged"
             logger.warning(
                 "step %d in %s is left aside, it %s: %s",
-                *(one.key.step, one.where.words, words, text),
+                *(one.key.step, one.where.words, _WORDS[trouble.kind], trouble.text),
             )
 
-    def _open(self, one: Candidate) -> tuple[tuple[str, str] | None, Source | None]:
+    def _named(self, one: Candidate) -> str:
+        if one.where <= Where.MEMORY:
+            return one.where.words
+        return candidates.place_of(one.where, self._environ) or one.where.words
+
+    def _open(self, one: Candidate) -> tuple[Trouble | None, Source | None]:
         """Verify what lies here and tell each other what there is."""
         cells: list[tuple[Part, Cell]] = []
         disk: tuple[Opened, list[Stock]] | None = None
@@ -231,7 +268,8 @@ class _Restoring:
         try:
             if one.where is Where.MEMORY:
                 cells = self._cells(one)
-                wrong = None if verify([cell for _, cell in cells]) else (_DAMAGED, "in memory")
+                sound = verify([cell for _, cell in cells])
+                wrong = None if sound else Trouble(Kind.DAMAGED, "in memory")
             elif one.where is Where.LOCAL:
                 disk = self._disk(one)
             else:
@@ -240,7 +278,7 @@ class _Restoring:
                 opened = shelf.open_checkpoint(open_store(place), one.key)
                 files = Files(opened, self._ranks.world_size)
         except Error as error:
-            wrong = (_DAMAGED, f"{error.what}: {error.why}")
+            wrong = trouble_of(error)
         trouble = self._agree(wrong)
         if trouble is not None:
             return trouble, None
@@ -293,22 +331,8 @@ class _Restoring:
 
     def _say_nothing_is_there(self) -> None:
         """Raises `Error` where beginning anew would not be right; else says what was lost."""
-        troubles = [text for offer in self._offers for text in offer.troubles]
-        if troubles:
-            raise Error(
-                "storage-unreachable",
-                "whether there is a checkpoint to go on from cannot be seen",
-                why="; ".join(sorted(set(troubles))),
-                help="see that the storage is up; the job goes on from it then",
-            )
-        if asked := self._environ.get(candidates.FROM):
-            why = [text for one, text in self._dropped.items() if one.where is Where.ELSEWHERE]
-            raise Error(
-                "checkpoint-not-found",
-                f"{asked} is no checkpoint that this job can begin from",
-                why=why[0] if why else "there is none that is committed",
-                help=f"holdfast checkpoint list --at {asked}",
-            )
+        if error := refusals.refusal(self._dropped, self._offers, self._environ):
+            raise error
         if self._ranks.rank == 0:
             self._say_what_was_lost()
 
@@ -323,17 +347,13 @@ class _Restoring:
 def snapshot_waits(arena: Arena, exchange: Exchange, ranks: Ranks) -> bool:
     """Whether all ranks will load the same snapshot from memory, as far as headers tell."""
     told = exchange.gather_bytes(msgspec.msgpack.encode(candidates.in_memory(arena)))
-    offers = [Offer(msgspec.msgpack.decode(one, type=list[InMemory]), [], [], []) for one in told]
+    offers = [Offer(msgspec.msgpack.decode(one, type=list[InMemory])) for one in told]
     prints = {cell.fingerprint for offer in offers for cell in offer.cells}
     return any(
         one.where is Where.ARENAS
         for fingerprint in prints
         for one in candidates.candidates(offers, ranks, fingerprint)
     )
-
-
-def _some(said: list[Any]) -> Iterator[tuple[int, tuple[str, str]]]:
-    return ((rank, trouble) for rank, trouble in enumerate(said) if trouble is not None)
 
 
 def _used(plan: Plan, arena: Arena, rank: int) -> Iterator[Cell]:

@@ -98,11 +98,11 @@ class Tracked:
             shared = private
         for name in self.modules:
             self._load_module(name, shared[name], private[buffers_of(name)])
+        for name, optimizer in self.optimizers.items():
+            optimizers.load(optimizer, shared[name], self.meant_by(name))
         for name, thing in self.others.items():
-            state = shared[name] if _follows(thing) else private[name]
-            if isinstance(thing, Optimizer):
-                optimizers.load(thing, state, self.name_of)
-            else:
+            if name not in self.optimizers:
+                state = shared[name] if _follows(thing) else private[name]
                 thing.load_state_dict(cloned(state))
 
     def coming_bytes(self) -> int:
@@ -131,6 +131,26 @@ class Tracked:
     def parameters_of(self, optimizer: str) -> dict[Any, torch.Tensor]:
         """The parameters of an optimizer, by name; those of no tracked module by number."""
         return optimizers.parameters(self.optimizers[optimizer], self.name_of)
+
+    def meant_by(self, optimizer: str) -> optimizers.Meant:
+        """Tells the parameter which a key of a saved state means here, also one that this
+        optimizer does not have yet; None for one that is in no tracked module on this rank."""
+        held = self.parameters_of(optimizer)
+        trained = {id(parameter) for parameter in held.values()}
+        short: dict[str, dict[int, torch.Tensor]] = {}
+        for path, parameter in self._known.items():
+            short.setdefault(path.partition(".")[2], {})[id(parameter)] = parameter
+
+        def meant(key: Any) -> torch.Tensor | None:
+            if key in held or not isinstance(key, str):
+                return held.get(key)
+            if key in self._known:
+                return self._known[key]
+            alike = list(short.get(key, {}).values())
+            ours = [one for one in alike if id(one) in trained] if len(alike) > 1 else alike
+            return ours[0] if len(ours) == 1 else None
+
+        return meant
 
     def optimizer_state(self, optimizer: str) -> Tree:
         """The state of an optimizer now, as in `capture`."""
@@ -183,18 +203,19 @@ class Tracked:
         return Place(alone.whole, alone.at, False, save)
 
     def _find_names(self) -> dict[int, str]:
-        """By name without that of the module, unless two parameters under training share it."""
+        """By name without that of the module, unless two parameters share it: whether they are
+        trained does not matter, because that may change."""
         groups = [group for o in self.optimizers.values() for group in o.param_groups]
         trained = {id(p) for group in groups for p in group["params"]}
         named = [
             (name, self._names[name](raw), id(parameter))
             for name, module in self.modules.items()
             for raw, parameter in module.named_parameters()
-            if id(parameter) in trained
         ]
         unique = len({key for _, key, _ in named}) == len(named)
-        found = {number: key if unique else f"{name}.{key}" for name, key, number in named}
-        self._full_paths = {found[number]: f"{name}.{key}" for name, key, number in named}
+        paths = {number: (f"{name}.{key}", key) for name, key, number in named if number in trained}
+        found = {number: key if unique else path for number, (path, key) in paths.items()}
+        self._full_paths = {found[number]: path for number, (path, _) in paths.items()}
         return found
 
     def _all_replicated(self) -> bool:

@@ -1,6 +1,7 @@
 """Pruning never takes what is needed, copying gives something whole."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -11,7 +12,7 @@ from holdfast.checkpoint.board import Tier
 from holdfast.checkpoint.key import Key
 from holdfast.checkpoint.save import commit, save_rank
 from holdfast.checkpoint.shelf import committed, previous_part, survey, verify
-from holdfast.checkpoint.stores import Store, open_store
+from holdfast.checkpoint.stores import Store, open_store, unreachable
 from holdfast.checkpoint.upkeep import copy, prune
 from holdfast.errors import Error
 from tests.checkpoint.making import NOW, Snapshot, began, committed_step, saved
@@ -36,7 +37,8 @@ def test_pruning_leaves_whole_checkpoints_on_every_kind_of_place(store: Store) -
     pruned = prune(store, newest=2)
     left = committed(store)
     assert [one.step for one in left] == [8, 7, 5, 1]
-    assert {key.step for key in pruned.checkpoints} == {2, 3, 4, 6}
+    assert {one.key.step for one in pruned.checkpoints} == {2, 3, 4, 6}
+    assert pruned.words == ["6, 4, 3, 2 (thinned out)"]
     assert all(verify(store, one.key) == [] for one in left)
     assert store.list(files.folder_of(Key(1, 2))) == ["rank-00000.data"]  # the others need it
     assert store.list(files.folder_of(Key(1, 3))) == []
@@ -96,15 +98,92 @@ def test_leftovers_go_and_a_save_that_is_under_way_stays(tmp_path: Path) -> None
     snapshot.close()
 
 
-def test_branches_that_were_given_up_go(folder: Store) -> None:
-    train(folder, 1, range(1, 6))
+def test_a_branch_that_was_left_goes_step_by_step_and_at_once_only_if_asked_to(
+    folder: Store,
+) -> None:
+    began(folder, 1)
+    train(folder, 1, range(1, 8))
     began(folder, 2, Key(1, 3))
-    train(folder, 2, range(4, 5))
-    assert {one.key for one in survey(folder).void} == {Key(1, 4), Key(1, 5)}
+    train(folder, 2, range(4, 6))
+    left = {Key(1, step) for step in (4, 5, 6, 7)}
+    assert {one.key for one in survey(folder).void} == left
     prune(folder, newest=5)
+    assert {one.key for one in survey(folder).void} == left
+    train(folder, 2, range(6, 8))
+    words = prune(folder, newest=5).words
+    assert "6, 5, 4 (of a branch that attempt 2 left and has gone past)" in words
+    assert verify(folder, Key(1, 7)) == []
+    assert [one.key for one in prune(folder, newest=5, void=True).checkpoints] == [Key(1, 7)]
     assert survey(folder).void == ()
-    assert [one.key for one in committed(folder)] == [Key(2, 4), Key(1, 3), Key(1, 2), Key(1, 1)]
+    assert [one.step for one in committed(folder)] == [7, 6, 5, 4, 3, 1]
     assert all(verify(folder, one.key) == [] for one in committed(folder))
+
+
+def test_a_lineage_from_nothing_takes_nothing_away_from_another(folder: Store) -> None:
+    """All seven went within a minute: restore had found nothing that it could use."""
+    began(folder, 1)
+    train(folder, 1, range(1, 8))
+    began(folder, 2)
+    train(folder, 2, range(1, 3))
+    assert [one.key for one in committed(folder)] == [Key(2, 2), Key(2, 1)]
+    prune(folder, newest=3)
+    void = [one.key for one in survey(folder).void]
+    assert [key.step for key in void] == [7, 6, 5, 4, 1]
+    assert all(verify(folder, key) == [] for key in void)
+
+
+class Refusing:
+    """A store that cannot read some files."""
+
+    def __init__(self, store: Store, *names: str) -> None:
+        self.__dict__.update(store=store, names=names, where=store.where)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.store, name)
+
+    def read(self, name: str, *rest: Any) -> bytes:
+        """EIO."""
+        if name in self.names:
+            raise unreachable(self.where, name, "Input/output error")
+        data: bytes = self.store.read(name, *rest)
+        return data
+
+
+def test_an_unreadable_file_hides_nothing_else_and_what_it_needs_stays(folder: Store) -> None:
+    began(folder, 1)
+    train(folder, 1, range(1, 8))
+    manifest = files.manifest_file(Key(1, 7))
+    seen = survey(refusing := Refusing(folder, manifest))
+    assert [one.step for one in seen.committed] == [6, 5, 4, 3, 2, 1]
+    assert [(one.file, one.why) for one in seen.unreadable] == [(manifest, "Input/output error")]
+    part = previous_part(refusing, 0)
+    assert part is not None and part.step == 6
+    assert previous_part(Refusing(folder, files.rank_file(Key(1, 7), 0)), 0) is None
+    prune(refusing, newest=1)
+    assert [one.step for one in committed(folder)] == [7, 6, 5, 3, 1]
+    assert all(verify(folder, one.key) == [] for one in committed(folder))
+
+
+def test_where_it_cannot_be_told_what_is_needed_nothing_is_removed(folder: Store) -> None:
+    began(folder, 1)
+    train(folder, 1, range(1, 8))
+    names = [files.manifest_file(Key(1, 7)), files.rank_file(Key(1, 7), 0)]
+    with pytest.raises(Error, match="cannot be reached"):
+        prune(Refusing(folder, *names), newest=1)
+    assert len(committed(folder)) == 7
+
+
+def test_an_unreadable_lineage_neither_hides_checkpoints_nor_costs_one(folder: Store) -> None:
+    began(folder, 1)
+    train(folder, 1, range(1, 8))
+    began(folder, 2, Key(1, 2))
+    train(folder, 2, range(3, 5))
+    refusing = Refusing(folder, files.lineage_file(2))
+    assert [one.key for one in committed(refusing)] == [Key(2, 4), Key(2, 3), Key(1, 2), Key(1, 1)]
+    prune(refusing, newest=1)
+    assert {Key(2, 4), Key(2, 3), Key(1, 7)} <= {
+        one.key for one in (*survey(folder).committed, *survey(folder).void)
+    }
 
 
 def test_where_nothing_is_committed_nothing_is_removed(folder: Store, snapshot: Snapshot) -> None:

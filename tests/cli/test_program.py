@@ -5,7 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli.program import Flags, job_from_file, job_from_words, place_given, unused_name
+from holdfast.cli.program import (
+    Flags,
+    fresh_word,
+    job_from_file,
+    job_from_words,
+    place_given,
+    unused_name,
+)
 from holdfast.errors import Error
 
 
@@ -105,6 +112,14 @@ def test_flags_change_a_job_file(folder: Path) -> None:
 def test_a_job_file_already_says_what_to_run(folder: Path, flags: Flags) -> None:
     with pytest.raises(Error, match="does not fit here"):
         job_from_file(folder / "job.yaml", flags)
+
+
+def test_a_job_begins_anew_under_a_word_of_its_own() -> None:
+    words = {
+        job_from_words(["a.py"], Flags(fresh=fresh_word(True))).checkpoints.fresh for _ in "ab"
+    }
+    assert len(words) == 2 and None not in words
+    assert job_from_words(["a.py"], Flags(fresh=fresh_word(False))).checkpoints.fresh is None
 
 
 def test_a_job_begins_with_a_checkpoint_of_another(tmp_path: Path) -> None:

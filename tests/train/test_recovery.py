@@ -169,12 +169,13 @@ def test_with_everything_damaged_it_starts_over(
     assert cluster.outcome() == undisturbed(1, local)
 
 
-def test_snapshots_of_another_model_are_left_aside(make: Make) -> None:
+def test_snapshots_of_another_model_are_not_trained_away(make: Make) -> None:
     cluster = make()
     cluster.run("0:1:step:5")
     cluster.env["HIDDEN"] = "77"
-    assert cluster.finish().restored == [0]
-    assert "of a different model" in cluster.story()
+    assert cluster.run().exit_codes != [0]
+    assert "checkpoint-unusable" in cluster.story()
+    assert "model.first.weight is (500, 24) float32 there and (77, 24)" in cluster.story()
 
 
 def test_state_that_is_not_data_parallel_comes_back_to_the_rank_it_belongs_to(make: Make) -> None:

@@ -32,8 +32,15 @@ def places_of(job: Job, environ: Mapping[str, str]) -> tuple[Place, ...]:
         where = environ.get(PLACES[tier]) or said.get(tier.name.lower())
         if section is not None and where:
             own = _claimed(where) if tier is Tier.LOCAL else where
-            rate = section.max_bytes_per_s
-            found.append(Place(tier=tier, where=own, keep=section.keep, max_bytes_per_s=rate))
+            found.append(
+                Place(
+                    tier=tier,
+                    where=own,
+                    keep=section.keep,
+                    max_bytes_per_s=section.max_bytes_per_s,
+                    fresh=job.checkpoints.fresh or "",
+                )
+            )
     return tuple(found)
 
 
@@ -56,6 +63,8 @@ def variables(job: Job, places: tuple[Place, ...], address: str) -> dict[str, st
     where = {PLACES[place.tier]: place.where for place in places}
     if (start := job.checkpoints.start_from) is not None:
         where["HOLDFAST_RESTORE_FROM"] = start
+    if (word := job.checkpoints.fresh) is not None:
+        where["HOLDFAST_RESTORE_FRESH"] = word
     archive = job.checkpoints.archive
     if archive is not None and archive.endpoint is not None:
         where["AWS_ENDPOINT_URL"] = archive.endpoint

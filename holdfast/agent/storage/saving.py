@@ -148,12 +148,18 @@ class Saving:
             self._thread.start()
 
     def newest_attempt(self) -> int:
-        """The newest attempt that has begun there; 0 for none or if it cannot be told."""
-        try:
-            return max((one.attempt for one in shelf.lineages(self._opened())[0]), default=0)
-        except Error as error:
-            note(f"storage: {self._named}: {error.what}: {error.why}")
-            return 0
+        """The newest attempt that has begun there; 0 for none. Waits for storage that does not
+        answer: with a number that is taken nothing could be saved."""
+        pause = RETRY_S
+        while True:
+            try:
+                return shelf.newest_attempt(self._opened())
+            except Error as error:
+                note(f"storage: {self._named}: {error.what}: {error.why}")
+                if error.slug in FINAL:
+                    return 0
+            time.sleep(pause)
+            pause = min(2 * pause, RETRY_MAX_S)
 
     @property
     def _named(self) -> str:
@@ -223,7 +229,8 @@ class Saving:
         if self._begun >= roster.attempt:
             return
         parent = None if roster.parent is None else Origin(*roster.parent)
-        save.begin(store, Lineage(attempt=roster.attempt, parent=parent))
+        fresh = self._place.fresh
+        save.begin(store, Lineage(attempt=roster.attempt, parent=parent, fresh=fresh))
         for rank in self._ranks_without_previous(roster):
             part = shelf.previous_part(store, rank)
             if part is not None and part.world_size == roster.world_size:
@@ -280,7 +287,8 @@ class Saving:
     def _thin(self, store: Store) -> None:
         """The history is thinned after the commit, and must not undo it when that fails."""
         try:
-            upkeep.prune(store, newest=self._place.keep)
+            for line in upkeep.prune(store, newest=self._place.keep).words:
+                note(f"storage: {self._named}: removed steps {line}")
         except Error as error:
             note(f"storage: {self._named}: old checkpoints stay: {error.what}: {error.why}")
 

@@ -25,6 +25,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     where: str  # a folder or a URL
     keep: int  # newest checkpoints that are kept whatever their age
     max_bytes_per_s: float | None  # None: no limit
+    fresh: str = ""  # under which word the job began anew
 
 
 # ── agent → storage process ───────────────────────────────────────────────────────────────────

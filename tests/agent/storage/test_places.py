@@ -40,7 +40,7 @@ def test_workers_are_told_places_cadence_and_copies() -> None:
     archive = {"url": "s3://b", "golden_every_steps": 1000, "endpoint": "http://minio:9000"}
     said = job(
         checkpoints={"shared": {"path": "/x", "every_s": 90}, "archive": archive,
-                     "start_from": "s3://old/gpt"},
+                     "start_from": "s3://old/gpt", "fresh": "second try"},
         snapshots={"copies": 2},
         recovery={"mttf_h": 2},
     )  # fmt: skip
@@ -51,6 +51,8 @@ def test_workers_are_told_places_cadence_and_copies() -> None:
     assert (settings.copies, settings.mttf_s) == (2, 7200)
     assert place_in(Tier.SHARED, told) == "/x/gpt"
     assert told["HOLDFAST_RESTORE_FROM"] == "s3://old/gpt"
+    assert told["HOLDFAST_RESTORE_FRESH"] == "second try"
+    assert [place.fresh for place in places.places_of(said, {})] == ["second try"] * 2
     assert told["AWS_ENDPOINT_URL"] == "http://minio:9000"
     assert told["HOLDFAST_STORAGE_ADDRESS"] == "h:1" and VARIABLE in told
 

@@ -106,6 +106,7 @@ SETTINGS: dict[str, Setting] = {
     "network.ports.storage": Setting(7998),
     "datasets": Setting([{"name": "d", "path": "/data", "pvc": "data"}]),
     "checkpoints.start_from": Setting("s3://bucket/other"),
+    "checkpoints.fresh": Setting("second try"),
     "checkpoints.local": Setting({"host_path": "/nvme"}),
     "checkpoints.local.path": Setting("/fast", LOCAL),
     "checkpoints.local.host_path": Setting("/disk", LOCAL),

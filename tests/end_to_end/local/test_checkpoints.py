@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.checkpoint import shelf
 from holdfast.checkpoint.folder import FolderStore
-from tests.end_to_end.local.jobs import SCRIPTS, RunningJob
+from tests.end_to_end.local.jobs import DEADLINE_S, SCRIPTS, RunningJob
 
 more = pytest.mark.skipif("HOLDFAST_TEST_MORE" not in os.environ, reason="HOLDFAST_TEST_MORE=1")
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
@@ -92,6 +92,36 @@ def test_a_node_that_is_taken_away_loses_no_step_and_a_stopped_job_can_go_on(hom
     assert {line["attempt"] for line in job.metrics()} == {1, 2, 3}, "it goes on counting"
     assert shelf.committed(place)[0].step == 50, "the last step is saved before the job ends"
     assert restored(job, 3) == newest.step
+
+
+def test_a_job_whose_model_has_changed_stops_and_loses_nothing_until_it_begins_anew(
+    home: Path,
+) -> None:
+    place = FolderStore(str(home.parent / "checkpoints" / "job"))
+    spec: dict[str, Any] = {"checkpoints": {"shared": {"path": "checkpoints", "every_s": 1}}}
+
+    def job(width: int, *flags: str) -> RunningJob:
+        args = ["--steps", "8", "--mib", "1", "--pause", "0", "--width", str(width)]
+        made = large(home, nodes=1, spares=0, args=args, **spec).start(*flags)
+        assert made.process is not None
+        made.process.wait(DEADLINE_S)
+        return made
+
+    assert job(8).status().outcome == "succeeded"
+    before = [one.key for one in shelf.committed(place)]
+    ended = job(9, "--replace")
+    assert ended.status().outcome == "failed"
+    why = (ended.folder / "logs" / "attempt-2" / "rank-0.log").read_text()
+    assert "error[checkpoint-unusable]: step 8 of attempt 1" in why
+    assert "model.weight is (8, 8) float32 there and (9, 8) float32 here" in why
+    assert [one.key for one in shelf.committed(place)] == before
+    anew = job(9, "--replace", "--fresh")
+    assert anew.status().outcome == "succeeded", anew.terminal.read_text()
+    assert restored(anew, min(line["attempt"] for line in anew.metrics())) == 0
+    seen = shelf.survey(place)
+    assert {one.attempt for one in seen.committed} == {anew.status().attempt}
+    assert {one.key for one in seen.void} == set(before)
+    assert all(shelf.verify(place, one.key) == [] for one in (*seen.committed, *seen.void))
 
 
 @more

@@ -21,6 +21,7 @@ parser.add_argument("--pause", type=float, default=0.05)
 parser.add_argument("--mib", type=int, default=20)
 parser.add_argument("--poison", type=int, default=0, help="step in which what was saved is spoilt")
 parser.add_argument("--fails", type=int, default=0, help="step in which that shows")
+parser.add_argument("--width", type=int, default=8, help="of what the model gives")
 args = parser.parse_args()
 
 
@@ -39,7 +40,7 @@ class Own:
         self.spoilt.copy_(state["spoilt"])
 
 
-model = torch.nn.Linear(8, 8)
+model = torch.nn.Linear(8, args.width)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 run = join()
 torch.manual_seed(3)

@@ -72,6 +72,7 @@ LIMITS: dict[str, Limit] = {
     "network.ports.storage": AGENTS,
     "recovery.mttf_h": AGENTS,
     "checkpoints.start_from": AGENTS,
+    "checkpoints.fresh": AGENTS,
     "checkpoints.local.every_s": AGENTS,
     "checkpoints.local.keep": AGENTS,
     "checkpoints.local.max_bytes_per_s": AGENTS,
@@ -134,7 +135,7 @@ LIMITS: dict[str, Limit] = {
 FROM_FILE = frozenset(
     ("args", "env", "image.python", "workers_per_node", "warm", "snapshots", "recovery", "logs",
      "resources.state", "network.ports.stores", "network.ports.storage", "elasticity", "clusters",
-     "checkpoints.start_from",
+     "checkpoints.start_from", "checkpoints.fresh",
      *(f"checkpoints.{tier}.{key}" for tier in ("local", "shared", "archive")
        for key in ("every_s", "keep", "max_bytes_per_s")), "checkpoints.archive.golden_every_steps")
 )  # fmt: skip

@@ -1,0 +1,105 @@
+"""Why a job does not begin anew, for people: something is there, and it cannot be used.
+
+Beginning anew is right where nothing is there. Where something is, it may be what a month of
+training has come to, so that is for a person to decide: `--fresh`.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from holdfast.checkpoint.key import Key, newest_first
+from holdfast.errors import Error
+from holdfast.train import candidates
+from holdfast.train.candidates import Candidate, Offer, Where
+from holdfast.train.trouble import Kind, Trouble
+
+_TOLD = 3
+_ANEW = "or begin anew: holdfast run job.yaml --replace --fresh   (which removes no checkpoint)"
+
+
+def misfit(one: Candidate, trouble: Trouble, place: str) -> Error:
+    """It is sound, but not of this model; or it cannot be told how to give it to these ranks."""
+    if trouble.kind is Kind.UNCLEAR:
+        return Error(
+            "layout-unknown",
+            f"step {one.key.step} in {one.where.words} cannot be given to other ranks",
+            why=trouble.text,
+            help="go on with as many ranks as before, or wrap the model by "
+            "run.parallelize(), fully_shard or parallelize_module",
+        )
+    return Error(
+        "checkpoint-unusable",
+        f"step {one.key.step} of attempt {one.key.attempt} in {place} is of a different model",
+        why=trouble.text,
+        help=f"train the model that saved it, give the job another place, {_ANEW}",
+    )
+
+
+def unreachable(one: Candidate | None, why: str) -> Error:
+    """There may be something newer than this, or (None) something at all."""
+    which = "a checkpoint" if one is None else f"a checkpoint newer than step {one.key.step}"
+    return Error(
+        "storage-unreachable",
+        f"whether there is {which} to go on from cannot be seen",
+        why=why,
+        help="see that the storage is up; the job goes on from it then",
+    )
+
+
+def refusal(
+    dropped: Mapping[Candidate, Trouble], offers: Sequence[Offer], environ: Mapping[str, str]
+) -> Error | None:
+    """Why the job may not begin anew now that nothing is left to try; None if it may."""
+    counts = candidates.counting(offers, environ)
+    unsound = [
+        one.text
+        for offer in offers
+        for one in offer.unread
+        if one.step is not None and counts(Key(one.attempt, one.step), Where(one.where))
+    ]
+    unsound += [one.text for c, one in dropped.items() if c.where > Where.MEMORY]
+    if unsound:
+        return _all_damaged(unsound)
+    for one, trouble in dropped.items():
+        if trouble.kind is Kind.MISFIT:
+            return misfit(one, trouble, one.where.words)
+    if asked := environ.get(candidates.FROM):
+        return Error(
+            "checkpoint-not-found",
+            f"{asked} is no checkpoint that this job can begin from",
+            why="there is none that is committed",
+            help=f"holdfast checkpoint list --at {asked}",
+        )
+    return _past_the_limit(offers, environ)
+
+
+def _all_damaged(texts: Sequence[str]) -> Error:
+    rest = f"; and {len(texts) - _TOLD} more" if len(texts) > _TOLD else ""
+    return Error(
+        "checkpoint-unusable",
+        "there are checkpoints, and none of them is sound",
+        why="; ".join(texts[:_TOLD]) + rest,
+        help=f"holdfast checkpoint verify   (names what is damaged); {_ANEW}",
+    )
+
+
+def _past_the_limit(offers: Sequence[Offer], environ: Mapping[str, str]) -> Error | None:
+    """Whether there would be something, had it not led into a failure again and again."""
+    if candidates.BELOW not in environ:
+        return None
+    limitless = {name: value for name, value in environ.items() if name != candidates.BELOW}
+    counts = candidates.counting(offers, limitless)
+    held = [
+        one.key
+        for offer in offers
+        for one in offer.shelves
+        if one.where != Where.ELSEWHERE and counts(one.key, Where(one.where))
+    ]
+    if not held:
+        return None
+    return Error(
+        "checkpoint-unusable",
+        f"there is no checkpoint of a step before {environ[candidates.BELOW]}",
+        why="going on from that step or later led into the same failure again and again; the "
+        f"oldest that is there is of step {newest_first(held)[-1].step}",
+        help=f"change what fails and run the job again, {_ANEW}",
+    )
