@@ -62,6 +62,8 @@ class Gradients:
         self._stepped = False  # an optimizer has taken a step in this turn
         self.room: Callable[[int], bool] = lambda _: True
         """Whether there is memory for so many bytes more in a snapshot."""
+        self.discard: Callable[[], None] = lambda: None
+        """Throws away here what there is of the newest snapshot; ranks agree on it later."""
         self.spoiled = False
         """Whether the newest snapshot lacks a gradient that turned out to be pending."""
         self.clean_after_step = False
@@ -118,6 +120,7 @@ class Gradients:
             if parameter.grad is not None and _is_used(parameter.grad) and _nonzero(parameter.grad):
                 self._runs_on = self.spoiled = True
                 self.clean_after_step = False
+                self.discard()
                 logger.warning(
                     "gradients are added to those that the optimizer has used already: "
                     "optimizer.zero_grad() is missing, or this is meant; snapshots keep them"

@@ -74,7 +74,7 @@ class Snapshots:
         self._arena = arena
         self._copies = Copies(arena, tracked.place, later)
         self._gradients = Gradients(tracked)
-        self._gradients.room = self._has_memory_for
+        self._gradients.room, self._gradients.discard = self._has_memory_for, self._discard_newest
         self._owed = False  # a snapshot that was due waits for its turn (`gradients`)
         self._holds_gradients = False  # the private part that was written last
         self._asks_end = False
@@ -485,16 +485,20 @@ class Snapshots:
         """The newest snapshot counts as not taken, on all ranks; another one follows at once."""
         void = self._newest
         assert void is not None, "only a snapshot can be torn"
-        for part in OWN:
-            cell = self._arena.find(part, void)
-            if cell is not None:
-                cell.discard()
+        self._discard_newest()
         if self._board is not None:
             self._board.void(void)
         self._saving = [key for key in self._saving if key != void]
         self._copying = None if self._copying == void else self._copying
         self._newest = self._kept
         self._again, self._named = self._flagged, self._named or self._labelled
+
+    def _discard_newest(self) -> None:
+        """Nobody goes on from the newest snapshot, as far as it lies here."""
+        for part in Part:
+            cell = self._newest and self._arena.find(part, self._newest)
+            if cell is not None:
+                cell.discard()
 
     def _note(self, key: Key, flags: Flag) -> None:
         """Remember who reads this snapshot from now on."""

@@ -328,3 +328,41 @@ def test_training_goes_on_with_another_number_of_nodes(make: Make, split: str, r
     restored = second.restored[0]
     assert completed(first) - restored <= 2 and set(second.restored) == {restored}
     assert third.restored[0] > restored, new.story()
+
+
+@pytest.mark.parametrize(
+    ("env", "restored"),
+    [
+        ({}, 6),
+        ({"NO_SYNC": "1", "PATIENCE": "0"}, 7),
+        ({"SPLIT": "sharded", "PATIENCE": "0", "LAZY": "thread"}, 7),
+    ],
+)
+def test_gradients_are_carried_over_a_lost_node(
+    make: Make, env: dict[str, str], restored: int
+) -> None:
+    """Ranks wait for the turn in which the optimizer steps, the sixth; or keep what is their own,
+    their sums or shards."""
+    quiet, faulty = make(2, 1, ACCUMULATE="3", **env), make(2, 1, ACCUMULATE="3", **env)
+    quiet.finish()
+    faulty.run("0:1:after_backward:7")
+    faulty.lose(0)
+    second = faulty.finish()
+    assert second.restored[0] in (restored, restored - 1 if "PATIENCE" in env else restored)
+    assert faulty.outcome() == quiet.outcome(), faulty.story()
+
+
+@pytest.mark.parametrize("split", ["", "sharded"])
+def test_kept_gradients_go_to_another_number_of_ranks_if_they_are_of_all(
+    make: Make, split: str
+) -> None:
+    env = {"SPLIT": split, "ACCUMULATE": "3", "PATIENCE": "0"}
+    old, new = make(2, 1, **env), make(1, 1, **env)
+    old.run("1:1:after_backward:5")
+    os.close(new.arenas[0])
+    new.arenas[0] = os.dup(old.arenas[0])
+    if split:
+        new.env["SPLIT"] = ""
+    new.attempts += old.attempts
+    assert new.finish().restored[0] >= 4
+    assert ("are left out" in new.story()) == (not split)
