@@ -97,8 +97,7 @@ def closures(script: Script, _: int, x: Tensor) -> Any:
         loss.backward()
         return loss
 
-    loss = optimizer.step(closure)
-    return loss
+    return optimizer.step(closure)
 
 
 def not_tracked(script: Script, step: int, x: Tensor) -> Any:

@@ -227,7 +227,7 @@ def main() -> None:
     fault.at("before_join")
     run = join()
     fault.at("joined")
-    model = split(run, net)
+    model: Any = split(run, net)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
     data = loader(dataset(), 4, seed=5)
