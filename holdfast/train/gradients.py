@@ -117,6 +117,8 @@ class Gradients:
 
         def look(_: torch.Tensor) -> None:
             self._probe.remove()
+            if parameter.is_cuda and torch.cuda.is_current_stream_capturing():
+                return
             if parameter.grad is not None and _is_used(parameter.grad) and _nonzero(parameter.grad):
                 self._runs_on = self.spoiled = True
                 self.clean_after_step = False
