@@ -454,6 +454,12 @@ SLUGS: dict[str, Slug] = {
         "run.checkpoint() has to be called on every rank in the same step, and steps() with the "
         "same total.",
     ),
+    "join-invalid": Slug(
+        ExitStatus.USAGE,
+        "join() was given a backend, a timeout or a device that PyTorch cannot use here, or that "
+        "came too late because the script had made its process group before. Without arguments it "
+        "takes NCCL and the GPU of the local rank, or gloo and the CPU where there is no GPU.",
+    ),
     "run-unavailable": Slug(
         ExitStatus.USAGE,
         "holdfast.train was asked for something that only works after join(), or join() was "

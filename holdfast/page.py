@@ -5,7 +5,9 @@ only ever stores aligned 8-byte values, each of which is seen whole by the reade
 tolerates that two of them are a few nanoseconds apart. The page outlives the worker, so the last
 step, the last losses and the traceback of a worker killed by SIGKILL are still there.
 
-Layout: 32 words of 8 bytes (see `Word`), a ring of step records, then space for one `WorkerError`.
+Layout: 32 words of 8 bytes (see `Word`), a ring of step records, space for one `WorkerError`, then
+the names of the script's own metrics and a ring of their values, one row for each step record. A
+name keeps its column; the memory of columns that nobody uses is never touched.
 All times are CLOCK_MONOTONIC, which processes of one machine share.
 """
 
@@ -13,8 +15,9 @@ import math
 import mmap
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import IntEnum
+from types import MappingProxyType
 from typing import NamedTuple
 
 import msgspec
@@ -28,7 +31,12 @@ RECORD_WORDS = 5
 RECORD_COUNT = 1024
 ERROR_OFFSET = HEADER_BYTES + RECORD_COUNT * RECORD_WORDS * 8
 ERROR_BYTES = 64 * 1024
-PAGE_BYTES = ERROR_OFFSET + ERROR_BYTES
+METRIC_COUNT = 32  # names that a script may log besides those that every step has
+METRIC_NAME_BYTES = 64  # with a zero at the end
+NAMES_OFFSET = ERROR_OFFSET + ERROR_BYTES
+VALUES_OFFSET = NAMES_OFFSET + METRIC_COUNT * METRIC_NAME_BYTES
+PAGE_BYTES = VALUES_OFFSET + RECORD_COUNT * METRIC_COUNT * 8
+_ZERO = 0x7FF8_0000_5A45_524F  # a NaN that no arithmetic makes: zero, as zero bits are no value
 
 
 class Phase(IntEnum):
@@ -62,6 +70,7 @@ class Word(IntEnum):
     SNAPSHOT_EVERY = 12
     RECORD_NEXT = 13  # records written so far; the next goes to this number modulo RECORD_COUNT
     ERROR_LENGTH = 14  # written last
+    METRIC_NAMES = 15  # how many there are; written after the name
     MILESTONES = 16  # one word per Milestone, in order; 0.0 = not yet
     INTERVALS = 24  # one word per durable tier, the quickest first: seconds; 0.0 = not used
 
@@ -78,6 +87,7 @@ class StepRecord(NamedTuple):
     loss: float
     grad_norm: float
     tokens: int
+    metrics: Mapping[str, float] = MappingProxyType({})  # what else; NaN is a value
 
 
 class Page:
@@ -91,6 +101,7 @@ class Page:
         self._ints = view.cast("q")
         self._floats = view.cast("d")
         self._ints[Word.MAGIC] = MAGIC
+        self._columns = {name: column for column, name in enumerate(self._names())}
 
     @staticmethod
     def create() -> int:
@@ -160,10 +171,36 @@ class Page:
         floats[at + 2] = record.loss
         floats[at + 3] = record.grad_norm
         ints[at + 4] = record.tokens
+        self._write_metrics(count, record.metrics)
         ints[Word.RECORD_NEXT] = count + 1
         floats[Word.LOSS] = record.loss
         floats[Word.GRAD_NORM] = record.grad_norm
         ints[Word.TOKENS] += record.tokens
+
+    def column(self, name: str) -> int | None:
+        """Where the values of a metric go: it is given a column now if it has none; None where no
+        more are left. Raises `ValueError` for a name that does not fit."""
+        found = self._columns.get(name)
+        if found is not None or len(self._columns) == METRIC_COUNT:
+            return found
+        text = name.encode()
+        if not text or len(text) >= METRIC_NAME_BYTES or b"\0" in text:
+            raise ValueError(f"a metric cannot be called {name!r}")
+        number = self._columns[name] = len(self._columns)
+        at = NAMES_OFFSET + number * METRIC_NAME_BYTES
+        self._map[at : at + METRIC_NAME_BYTES] = text.ljust(METRIC_NAME_BYTES, b"\0")
+        self._ints[Word.METRIC_NAMES] = number + 1
+        return number
+
+    def _write_metrics(self, record: int, metrics: Mapping[str, float]) -> None:
+        columns = {self.column(name): value for name, value in metrics.items()}
+        first = _row(record)
+        for column in range(len(self._columns)):
+            value = columns.get(column)
+            if value is None or value == 0.0:
+                self._ints[first + column] = 0 if value is None else _ZERO
+            else:
+                self._floats[first + column] = value
 
     def fail(self, error: WorkerError) -> None:
         """Leave the uncaught exception behind for the agent; long texts are cut to fit."""
@@ -247,12 +284,35 @@ class Page:
         """
         count = self._ints[Word.RECORD_NEXT]
         first = max(after, count - RECORD_COUNT + 1)
-        return [self._record(n) for n in range(first, count)], count
+        names = self._names()
+        return [self._record(n, names) for n in range(first, count)], count
 
-    def _record(self, number: int) -> StepRecord:
+    def _names(self) -> list[str]:
+        """The names of metrics, by column."""
+        ends = NAMES_OFFSET + METRIC_NAME_BYTES * self._ints[Word.METRIC_NAMES]
+        starts = range(NAMES_OFFSET, ends, METRIC_NAME_BYTES)
+        texts = (self._map[at : at + METRIC_NAME_BYTES].rstrip(b"\0") for at in starts)
+        return [text.decode(errors="replace") for text in texts]
+
+    def _metrics(self, record: int, names: Sequence[str]) -> dict[str, float]:
+        """Where a name came after this record, its column was never written here: no value."""
+        cells = ((name, _row(record) + column) for column, name in enumerate(names))
+        return {
+            name: 0.0 if self._ints[at] == _ZERO else self._floats[at]
+            for name, at in cells
+            if self._ints[at] != 0
+        }
+
+    def _record(self, number: int, names: Sequence[str]) -> StepRecord:
         at = HEADER_BYTES // 8 + (number % RECORD_COUNT) * RECORD_WORDS
         floats, ints = self._floats, self._ints
-        return StepRecord(ints[at], floats[at + 1], floats[at + 2], floats[at + 3], ints[at + 4])
+        numbers = ints[at], floats[at + 1], floats[at + 2], floats[at + 3], ints[at + 4]
+        return StepRecord(*numbers, self._metrics(number, names))
+
+
+def _row(record: int) -> int:
+    """The index of the first metric of a record, in words."""
+    return VALUES_OFFSET // 8 + (record % RECORD_COUNT) * METRIC_COUNT
 
 
 def _phase_name(value: int) -> str:

@@ -7,6 +7,7 @@ line is written whole or not at all; what a full disk refuses is dropped and cou
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -50,14 +51,16 @@ class Metrics:
 
 
 def _line(attempt: int, record: StepRecord, ahead_s: float) -> bytes:
-    values = {
+    values: dict[str, Any] = {
         "attempt": attempt,
         "step": record.step,
         "at": record.at + ahead_s,
-        "loss": record.loss,  # NaN becomes null
+        "loss": record.loss,  # NaN and infinities become null, here and below
         "grad_norm": record.grad_norm,
         "tokens": record.tokens,
     }
+    if record.metrics:
+        values["metrics"] = dict(record.metrics)
     return msgspec.json.encode(values) + b"\n"
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast.checkpoint.codec import flatten, unflatten
-from holdfast.checkpoint.contents import RANDOM, Contents, Ref, buffers_of
+from holdfast.checkpoint.contents import GRADIENTS, LOOP, RANDOM, Contents, Ref, buffers_of
 from holdfast.errors import Error
 
 Tree = dict[str, Any]
@@ -23,7 +23,7 @@ def consolidated(contents: Contents) -> Tree:
     trees = [contents.trees[rank] for rank in sorted(contents.trees)]
     names = list(dict.fromkeys(name for tree in trees for name in tree))
     modules = [name for name in names if buffers_of(name) in names]
-    hidden = {RANDOM, *(buffers_of(name) for name in modules)}
+    hidden = {RANDOM, GRADIENTS, LOOP, *(buffers_of(name) for name in modules)}
     merged: Tree = {}
     for name in (name for name in names if name not in hidden):
         found = [tree[name] for tree in trees if name in tree]

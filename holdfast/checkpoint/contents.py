@@ -13,6 +13,8 @@ from holdfast.checkpoint.codec import unflatten
 from holdfast.checkpoint.index import Index, Leaf
 
 RANDOM = "(random numbers)"  # not a name that an object can be given
+GRADIENTS = "(gradients)"  # of parameters, by path; None: zero everywhere. Only where there are any
+LOOP = "(loop)"  # what the script did with its loop. Only where it ended it
 
 
 class Ref(NamedTuple):

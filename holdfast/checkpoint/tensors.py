@@ -215,6 +215,12 @@ class Writer:
         """Nothing is being copied beside training any more."""
         self._beside = None
 
+    def forget(self) -> None:
+        """Hold no tensor alive; the next layout is made anew."""
+        self._layout = None
+        self._leaves, self._identities, self._sources = [], [], []
+        self._plans.clear()
+
     def _copies(self, plan: Sequence[_Block]) -> Iterator[tuple[int, Copy]]:
         """What to copy, with the numbers of the leaves."""
         for block in plan:

@@ -118,6 +118,11 @@ class Copies:
             writer.give_up() if self.torn else writer.complete()
             writer.let_go()
 
+    def forget(self) -> None:
+        """Hold nothing alive of the private part: it had something in it that is not there for
+        long. Nothing may be under way."""
+        self._private.forget()
+
     def _changed(self) -> str | None:
         return self._shared.changed() or self._private.changed()
 

@@ -54,6 +54,9 @@ class Agreed(NamedTuple):
     archive: int = 0
     milestone: int = 0  # and at a step that is to be kept for good
     torn: int = 0  # some rank's part of the newest snapshot is not what it should be
+    carried: int = 0  # some rank carries gradients over to the next turn (`gradients`)
+    keep: int = 0  # some rank has waited long enough: they are kept with the snapshot
+    end: int = 0  # some rank wants the loop to end
 
     @property
     def together(self) -> bool:

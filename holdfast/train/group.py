@@ -8,42 +8,109 @@ import atexit
 import contextlib
 import os
 import threading
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+from torch.distributed.constants import default_pg_timeout
 
+from holdfast.errors import Error
 from holdfast.train.placement import Placement
 
 _LEAVE_S = 2.0
+_LONGEST_S = 10 * 365 * 86400.0  # of a timeout: more is a mistake
 
 
-def pick_device(placement: Placement) -> torch.device:
-    """The accelerator of this local rank, made current; the CPU where there is none."""
-    if not torch.cuda.is_available():
-        return torch.device("cpu")
-    device = torch.device("cuda", placement.local_rank)
+def pick_device(placement: Placement, wanted: torch.device | None = None) -> torch.device:
+    """The accelerator of this local rank, made current, and the CPU where there is none; or the one
+    that is wanted, that of the local rank if it has no number.
+
+    Raises `Error` (join-invalid) where there is none such.
+    """
+    default = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = wanted or default
+    if device.type != "cuda":
+        return device
+    if str(device) == "cuda":
+        device = torch.device("cuda", placement.local_rank)
+    if not torch.cuda.is_available() or device.index >= torch.cuda.device_count():
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        raise Error(
+            "join-invalid",
+            f"there is no device {device}",
+            why=f"PyTorch sees {count} GPUs in this worker, its local rank is "
+            f"{placement.local_rank}",
+            help="leave device out, or start no more workers per node than it has GPUs",
+        )
     torch.cuda.set_device(device)
     return device
 
 
-def join_group(placement: Placement, device: torch.device) -> None:
-    """Make the default process group, unless the script already has."""
-    if not placement.distributed or dist.is_initialized():
+def join_group(
+    placement: Placement, device: torch.device, backend: str | None, timeout: timedelta | None
+) -> None:
+    """Make the default process group, unless the script already has.
+
+    Raises `Error` (join-invalid) where it has and something else is wanted.
+    """
+    if not placement.distributed:
+        return
+    if dist.is_initialized():
+        if backend is not None or timeout is not None:
+            raise Error(
+                "join-invalid",
+                "join() was given a backend or a timeout, but there is a process group already",
+                why="the script has called init_process_group() before",
+                help="leave that call out, or the arguments of join()",
+            )
         return
     if os.environ.get("MASTER_ADDR") in ("127.0.0.1", "localhost"):
         # everybody is on this machine: gloo need not look up its own host name
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    if device.type == "cuda":
-        dist.init_process_group("nccl", device_id=device)
-    else:
-        dist.init_process_group("gloo")
+    chosen = backend or ("nccl" if device.type == "cuda" else "gloo")
+    bound = device if device.type == "cuda" and "nccl" in chosen else None
+    dist.init_process_group(chosen, timeout=timeout, device_id=bound)
     _leave_at_exit()
 
 
-def side_group() -> dist.ProcessGroup:
-    """A second group on CPU memory, whose traffic cannot be mixed up with the script's own."""
-    group: dist.ProcessGroup = dist.new_group(backend="gloo")
+def side_group(timeout: timedelta | None) -> dist.ProcessGroup:
+    """A second group on CPU memory, whose traffic cannot be mixed up with the script's own. It
+    waits as long as the script wants to, but not less than gloo does by itself."""
+    longest = timeout if timeout is not None and timeout > default_pg_timeout else None
+    group: dist.ProcessGroup = dist.new_group(backend="gloo", timeout=longest)
     return group
+
+
+def check_wishes(
+    backend: str | None, timeout: float | timedelta | None, device: torch.device | str | None
+) -> tuple[timedelta | None, torch.device | None]:
+    """`timeout` and `device` as PyTorch takes them.
+
+    Raises `Error` (join-invalid) for what it would not take, and for such a `backend`.
+    """
+    for part in (backend or "").split(",") if backend is not None else ():
+        name = part.rpartition(":")[2].strip()
+        if not name or not dist.is_backend_available(name):
+            raise _invalid(
+                f"backend={backend!r}", f"PyTorch has no backend {name!r} here", "nccl or gloo"
+            )
+    if timeout is not None and not isinstance(timeout, timedelta):
+        known = isinstance(timeout, int | float) and 0 < timeout < _LONGEST_S
+        if not known:
+            raise _invalid(f"timeout={timeout!r}", "it is no number of seconds above 0", "600")
+        timeout = timedelta(seconds=timeout)
+    if timeout is not None and timeout <= timedelta(0):
+        raise _invalid(f"timeout={timeout!r}", "it is not above 0", "600")
+    try:
+        return timeout, None if device is None else torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise _invalid(f"device={device!r}", str(error).splitlines()[0], "'cuda'") from None
+
+
+def _invalid(what: str, why: str, example: str) -> Error:
+    return Error(
+        "join-invalid", f"join() cannot use {what}", why=why, help=f"for example: {example}"
+    )
 
 
 def join_alone(device: torch.device) -> None:

@@ -3,21 +3,29 @@
 What `run.log()` is given is kept for the step under way. Numbers on the CPU are published with
 their step. Numbers on a GPU are copied to pinned memory without waiting for the GPU, and published
 when the copy has arrived, usually with the next step; asking for their value at once would stop
-the GPU once a step. Without a page (plain `python train.py`) nothing is kept.
+the GPU once a step. Names that the script makes up get a column of the page at their first use;
+those that find none are left out, which is said once. Without a page (plain `python train.py`)
+nothing is kept.
 """
 
+import logging
 import math
 import os
+import re
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 
 from holdfast.events import Milestone
-from holdfast.page import Page, Phase, StepRecord
+from holdfast.page import METRIC_COUNT, Page, Phase, StepRecord
 from holdfast.train.placement import Placement, descriptor
+
+logger = logging.getLogger(__name__)
+
+METRIC_PATTERN = r"[A-Za-z_][A-Za-z0-9_./-]{0,62}"
 
 
 class _Pending(NamedTuple):
@@ -26,7 +34,8 @@ class _Pending(NamedTuple):
     step: int
     at: float
     tokens: int
-    values: torch.Tensor  # loss and gradient norm, pinned
+    values: torch.Tensor  # loss, gradient norm, then `names`; pinned
+    names: tuple[str, ...]
     arrived: Any  # torch.cuda.Event
 
 
@@ -39,6 +48,8 @@ class Progress:
         self._loss: Any = None
         self._grad_norm: Any = None
         self._tokens = 0
+        self._metrics: dict[str, Any] = {}
+        self._left_out = False  # and said so
         self._data_wait_s = 0.0
         self._snapshot_s = 0.0
         self._pending: deque[_Pending] = deque()
@@ -58,11 +69,23 @@ class Progress:
         if self._page is not None:
             self._page.restored(step)
 
-    def log(self, loss: Any, grad_norm: Any, tokens: int) -> None:
-        """Keep what the step under way has to say; the newest loss counts, tokens add up."""
+    def log(self, loss: Any, grad_norm: Any, tokens: int, metrics: Mapping[str, Any]) -> None:
+        """Keep what the step under way has to say; the newest values count, tokens add up."""
         self._loss = self._loss if loss is None else loss
         self._grad_norm = self._grad_norm if grad_norm is None else grad_norm
         self._tokens += int(tokens)
+        for name, value in metrics.items():
+            scalar = _scalar(name, value)
+            if self._page is None:
+                continue
+            if self._page.column(name) is not None:
+                self._metrics[name] = scalar
+            elif not self._left_out:
+                self._left_out = True
+                logger.warning(
+                    "run.log: %s and other new names are left out, a job has room for %d",
+                    *(name, METRIC_COUNT),
+                )
 
     def waited_for_data(self, seconds: float) -> None:
         """Time spent in the loader."""
@@ -71,28 +94,29 @@ class Progress:
 
     def step_done(self, step: int, step_s: float) -> None:
         """Step number `step`, counting from 1, is complete and took this long."""
-        loss, grad_norm, tokens = self._loss, self._grad_norm, self._tokens
-        self._loss, self._grad_norm, self._tokens = None, None, 0
+        names, values = tuple(self._metrics), [self._loss, self._grad_norm]
+        values += self._metrics.values()
+        tokens, self._tokens = self._tokens, 0
+        self._loss, self._grad_norm, self._metrics = None, None, {}
         if self._page is None:
             return
         self.publish()
-        if _on_gpu(loss) or _on_gpu(grad_norm):
-            self._pending.append(_send(step, loss, grad_norm, tokens))
+        if any(map(_on_gpu, values)):
+            self._pending.append(_send(step, tokens, names, values))
             self._page.step_done(step, step_s, None)
         else:
-            at = time.monotonic()
-            record = StepRecord(step, at, _number(loss), _number(grad_norm), tokens)
+            numbers = [*map(_number, values)]
+            record = _record(step, time.monotonic(), tokens, names, numbers)
             self._page.step_done(step, step_s, record)
         self._reach_first_steps(step)
 
     def publish(self, *, wait: bool = False) -> None:
         """Publish numbers that have arrived from the GPU; `wait` for all of them."""
         while self._pending and (wait or self._pending[0].arrived.query()):
-            step, at, tokens, values, arrived = self._pending.popleft()
+            step, at, tokens, values, names, arrived = self._pending.popleft()
             arrived.synchronize()
-            loss, grad_norm = values.tolist()
             if self._page is not None:
-                self._page.record(StepRecord(step, at, loss, grad_norm, tokens))
+                self._page.record(_record(step, at, tokens, names, values.tolist()))
 
     def snapshot_taken(self, step: int, every: int, seconds: float) -> None:
         """A snapshot of `step` is whole here and kept training waiting this long."""
@@ -133,13 +157,34 @@ def _number(value: Any) -> float:
     return math.nan if value is None else float(value)
 
 
-def _send(step: int, loss: Any, grad_norm: Any, tokens: int) -> _Pending:
-    values = torch.empty(2, dtype=torch.float64, pin_memory=True)
-    for at, value in enumerate((loss, grad_norm)):
+def _scalar(name: str, value: Any) -> Any:
+    """A number, or a tensor of one that is not waited for. Raises `ValueError`."""
+    if re.fullmatch(METRIC_PATTERN, name) is None:
+        raise ValueError(f"a metric cannot be called {name!r}: at most 63 letters, digits, ._/-")
+    if isinstance(value, torch.Tensor):
+        if value.numel() != 1:
+            raise ValueError(f"{name} has the shape {tuple(value.shape)}, a metric is one number")
+        return value.detach()
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} is a {type(value).__qualname__}, a metric is a number") from None
+
+
+def _record(
+    step: int, at: float, tokens: int, names: Sequence[str], values: Sequence[float]
+) -> StepRecord:
+    loss, grad_norm, *others = values
+    return StepRecord(step, at, loss, grad_norm, tokens, dict(zip(names, others, strict=True)))
+
+
+def _send(step: int, tokens: int, names: tuple[str, ...], given: Sequence[Any]) -> _Pending:
+    values = torch.empty(len(given), dtype=torch.float64, pin_memory=True)
+    for at, value in enumerate(given):
         if _on_gpu(value):
             values[at].copy_(value.detach().reshape(()), non_blocking=True)
         else:
             values[at] = _number(value)
     arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
     arrived.record()
-    return _Pending(step, time.monotonic(), tokens, values, arrived)
+    return _Pending(step, time.monotonic(), tokens, values, names, arrived)

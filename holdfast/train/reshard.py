@@ -8,6 +8,7 @@ empty places and the list of reads that fill them; nothing of the objects themse
 that a source which turns out to be damaged leaves no trace.
 """
 
+import logging
 import math
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -15,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 
 from holdfast.checkpoint.codec import flatten, unflatten
-from holdfast.checkpoint.contents import RANDOM, Contents, Ref, buffers_of
+from holdfast.checkpoint.contents import GRADIENTS, LOOP, RANDOM, Contents, Ref, buffers_of
 from holdfast.checkpoint.pieces import at_start
 from holdfast.checkpoint.tensors import is_leaf, local_part, view
 from holdfast.train.fetch import Read
@@ -23,6 +24,8 @@ from holdfast.train.optimizers import Meant
 from holdfast.train.sources import Source
 from holdfast.train.tracked import Tracked, Tree
 from holdfast.train.trouble import Kind
+
+logger = logging.getLogger(__name__)
 
 TOLD = 3  # differences, of those that a model has from what was saved
 _IGNORED = frozenset({"params", "initial_lr"})  # the second one is a scheduler's
@@ -82,6 +85,8 @@ class Assembly:
         self._tree |= {name: self._optimizer(name) for name in tracked.optimizers}
         rest = [name for name in tracked.others if name not in tracked.optimizers]
         self._tree |= {name: self._read_tree(self._find(name)) for name in [*rest, RANDOM]}
+        self._tree |= {GRADIENTS: self._gradients()}
+        self._tree |= {LOOP: self._read_tree(self._contents.trees[self._order[0]].get(LOOP, {}))}
         self.reads = [*self._reads, *self._planned()]
 
     def trees(self) -> tuple[Tree, Tree]:
@@ -162,6 +167,29 @@ class Assembly:
             if key in tree:
                 return self._read_tree(_fitting(tree[key], now, f"{name}.{key}"))
         raise MisfitError(f"it has no buffer {name}.{key}")
+
+    def _gradients(self) -> Tree:
+        """Gradients that were pending, as far as they mean something in this layout."""
+        found = self._contents.trees[self._order[0]].get(GRADIENTS, {})
+        kept: Tree = {}
+        left_out = 0
+        for path, parameter in self._parameters.items():
+            name, value = f"{GRADIENTS}.{path}", found.get(path)
+            if name in self._contents.pieces:
+                kept[path] = self._want(name, parameter)
+            elif value is None and path in found:
+                kept[path] = None
+            elif value is not None and self._contents.world_size == self._tracked.world_size:
+                kept[path] = self._own_part(path, value, local_part(parameter))
+            elif value is not None:
+                left_out += 1
+        if left_out and self._rank == 0:
+            logger.warning(
+                "gradients of %d parameters are left out: each of %d ranks had its own, since its "
+                "optimizer's last step, and now there are %d",
+                *(left_out, self._contents.world_size, self._tracked.world_size),
+            )
+        return kept
 
     # ── optimizers ──
 

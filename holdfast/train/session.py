@@ -7,6 +7,7 @@ call works under torchrun (rank from the environment, nothing to restore) and in
 
 import os
 import re
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -20,8 +21,9 @@ from holdfast.errors import Error
 from holdfast.events import Milestone
 from holdfast.page import Phase
 from holdfast.train.cadence import Cadence
+from holdfast.train.ending import Ending
 from holdfast.train.exchange import Exchange
-from holdfast.train.group import join_alone, join_group, pick_device, side_group
+from holdfast.train.group import check_wishes, join_alone, join_group, pick_device, side_group
 from holdfast.train.layout import Ranks
 from holdfast.train.parallel import data_parallel
 from holdfast.train.placement import Placement, await_rank, descriptor, find_placement
@@ -39,7 +41,14 @@ _joined = False
 class Run:
     """This worker's part in an attempt. Made by `join()`."""
 
-    def __init__(self, placement: Placement, device: torch.device, progress: Progress) -> None:
+    def __init__(
+        self,
+        placement: Placement,
+        device: torch.device,
+        progress: Progress,
+        timeout: timedelta | None = None,
+    ) -> None:
+        """`timeout` is that of collectives, if the script has one."""
         self._placement = placement
         self._ranks = Ranks(placement.rank, placement.world_size, placement.local_world_size)
         self._progress = progress
@@ -48,6 +57,7 @@ class Run:
         self._tracked = False
         self._settled = False  # rank 0's parameters were not sent: a snapshot is expected
         self.device = device
+        """Where this worker computes."""
         fd, board = descriptor("HOLDFAST_ARENA_FD"), descriptor("HOLDFAST_BOARD_FD")
         self._arena = None if fd is None else Arena(fd)
         if self._arena is not None:
@@ -56,9 +66,11 @@ class Run:
         self._board = None if board is None else Board(board)
         self._settings = settings_in()
         self._kept: Snapshots | None = None
-        many = self._arena is not None and placement.world_size > 1
+        group = side_group(timeout) if placement.world_size > 1 else None
+        many = self._arena is not None and group is not None
         copies = self._settings.copies
-        self._exchange = Exchange(placement, side_group(), copies=copies) if many else None
+        self._exchange = Exchange(placement, group, copies=copies) if group and many else None
+        self._ending = Ending(None if many else group)
 
     @property
     def rank(self) -> int:
@@ -84,6 +96,17 @@ class Run:
     def is_main(self) -> bool:
         """Whether this is the worker that prints and saves for all."""
         return self.rank == 0
+
+    @property
+    def stopping(self) -> bool:
+        """Whether this attempt is about to be stopped: `holdfast stop`, or a node that goes.
+
+        Known to all ranks from the same step on, because they tell each other when they meet; so a
+        script may leave out an evaluation for it, also one with collectives. It need not end the
+        loop: the state is saved and the workers are stopped anyway, and a loop that ends counts as
+        finished. False outside Holdfast.
+        """
+        return self._kept is not None and self._kept.stopping
 
     @property
     def mesh(self) -> DeviceMesh:
@@ -127,20 +150,28 @@ class Run:
             optimizers = [o for o in objects.values() if isinstance(o, torch.optim.Optimizer)]
             watch_optimizers(snapshots, optimizers)
         apart = self._parallel if self._settled else []
-        return State(loader, self._progress, snapshots, apart)
+        return State(loader, self._progress, snapshots, self._ending, apart)
 
-    def log(self, *, loss: Any = None, grad_norm: Any = None, tokens: int = 0) -> None:
+    def log(
+        self, *, loss: Any = None, grad_norm: Any = None, tokens: int = 0, **metrics: Any
+    ) -> None:
         """Report numbers of the step under way; tensors are not waited for.
 
-        `tokens` counts what this rank consumed and adds up when called more than once a step.
+        `tokens` counts what this rank consumed and adds up when called more than once a step; of
+        all others the last value counts. `metrics` are numbers or tensors of one number under
+        names of your own, up to 32 names in an attempt. What rank 0 reports is one line a step in
+        `metrics.jsonl`.
+
+        Raises `ValueError` for a name or a value that cannot be kept.
         """
-        self._progress.log(loss, grad_norm, tokens)
+        self._progress.log(loss, grad_norm, tokens, metrics)
 
     def checkpoint(self, name: str) -> None:
         """End this step with a snapshot that is saved to the tier which survives most.
 
         Called on every rank in the same step of the loop. `name` (letters, digits, `._-`) keeps
-        the checkpoint from being thinned out. Saving goes on in the background.
+        the checkpoint from being thinned out. Saving goes on in the background. Where gradients
+        are carried over to the next step, the snapshot waits for the step that uses them.
 
         Raises `Error` (no-durable-tier, run-unavailable).
         """
@@ -182,14 +213,25 @@ class Run:
         )
 
 
-def join() -> Run:
+def join(
+    *,
+    backend: str | None = None,
+    timeout: float | timedelta | None = None,
+    device: torch.device | str | None = None,
+) -> Run:
     """Return once this worker has a rank, a device and a process group.
 
-    Raises `Error` (run-unavailable) when called twice in one process.
+    `backend` is that of `init_process_group` (default: NCCL with a GPU, else gloo), `timeout` how
+    long collectives wait, in seconds (default: PyTorch's), `device` where this worker computes
+    (default: the GPU with the number of the local rank, which `"cuda"` also means; else the CPU).
+
+    Raises `Error` (run-unavailable) when called twice in one process, (join-invalid) for arguments
+    that PyTorch cannot use.
     """
     global _joined
     if _joined:
         raise _unavailable("join() was called twice", "call it once and pass the run around")
+    wait, wanted = check_wishes(backend, timeout, device)
     _joined = True
     await_rank()
     placement = find_placement()
@@ -197,9 +239,9 @@ def join() -> Run:
     progress.reach(Milestone.STARTED)
     progress.reach(Milestone.ARRIVED)
     progress.phase(Phase.RENDEZVOUS)
-    device = pick_device(placement)
-    join_group(placement, device)
-    run = Run(placement, device, progress)
+    chosen = pick_device(placement, wanted)
+    join_group(placement, chosen, backend, wait)
+    run = Run(placement, chosen, progress, wait)
     progress.reach(Milestone.JOINED)
     progress.phase(Phase.SETUP)
     return run

@@ -24,6 +24,7 @@ import torch
 
 from holdfast.checkpoint.arena import OWN, Arena, Cell, Key, Part
 from holdfast.checkpoint.board import Board, Flag, Peer, Roster, Saved, Tier
+from holdfast.checkpoint.contents import GRADIENTS, LOOP
 from holdfast.checkpoint.placement import keepers
 from holdfast.checkpoint.schedule import Schedule
 from holdfast.checkpoint.settings import Settings
@@ -34,6 +35,7 @@ from holdfast.train.cadence import Cadence
 from holdfast.train.candidates import Where
 from holdfast.train.copies import Copies
 from holdfast.train.exchange import COPY_LIMIT_BYTES, Agreed, Exchange
+from holdfast.train.gradients import Gradients
 from holdfast.train.layout import Ranks, groups_of
 from holdfast.train.placement import Placement
 from holdfast.train.restore import bring_in
@@ -71,6 +73,15 @@ class Snapshots:
         """Called when the snapshot of a step is whole here, with what training waited for it."""
         self._arena = arena
         self._copies = Copies(arena, tracked.place, later)
+        self._gradients = Gradients(tracked)
+        self._gradients.room, self._gradients.discard = self._has_memory_for, self._discard_newest
+        self._owed = False  # a snapshot that was due waits for its turn (`gradients`)
+        self._holds_gradients = False  # the private part that was written last
+        self._asks_end = False
+        self.ended = False
+        """Whether all ranks know that some rank wants the loop to end."""
+        self.stopping = False
+        """Whether all ranks know that the job is to stop, or that some node is about to go."""
         self._unsettled: Cell | None = None  # the private cell, until copies have settled
         self._again = NO_FLAG  # what was to become of a snapshot that was given up
         self._flagged = NO_FLAG  # the same of the newest one, and its name
@@ -99,6 +110,7 @@ class Snapshots:
         self._total = 0
         self._start = 0
         self._private_bytes = 0
+        self._expected_bytes = 0  # of the private part, without gradients
         self._mine = Agreed()
         self._named: str | None = None
         self._hurried = False
@@ -114,6 +126,11 @@ class Snapshots:
         """Completed steps in the newest snapshot."""
         return self._newest.step if self._newest else 0
 
+    @property
+    def requested(self) -> str | None:
+        """What the checkpoint is called that was asked for and has not been taken."""
+        return self._named
+
     # ── getting one back ──
 
     def restore(self) -> int:
@@ -128,6 +145,8 @@ class Snapshots:
             self._newest = self._kept = found.key
             self._parent, self._restored = found.parent, found.private
             self._tracked.load(found.shared, found.private)
+            elsewhere = found.where is Where.ELSEWHERE  # another job: it is not ended
+            self.ended = not elsewhere and bool(found.private.get(LOOP))
             if found.where is Where.ARENAS and found.copies_missing:
                 # waited for, so that another node may be lost as soon as training goes on
                 self._send_copy(self._cell(Part.PRIVATE))
@@ -156,9 +175,20 @@ class Snapshots:
         lengths = self._copies.encode(*self._tracked.capture())
         grows = Part.SHARED if self._tracked.replicated else Part.PRIVATE
         lengths[grows] += self._tracked.coming_bytes()
+        self._expected_bytes = lengths[Part.PRIVATE]
         for part, length in lengths.items():
             for cell in self._arena.cells(part)[: self._slots]:
                 cell.reserve(length + RESERVE_SLACK + length // 256)
+
+    def _has_memory_for(self, more_bytes: int) -> bool:
+        """Find memory for a private part that is so much larger, now."""
+        length = self._expected_bytes + more_bytes
+        try:
+            for cell in self._arena.cells(Part.PRIVATE)[: self._slots]:
+                cell.reserve(length + RESERVE_SLACK + length // 256)
+        except Error:
+            return False
+        return True
 
     def _introduce(self, peers: Iterable[Peer]) -> None:
         if self._board is None:
@@ -181,7 +211,16 @@ class Snapshots:
 
         Called by all ranks in the same step.
         """
+        if self._named not in (None, name):
+            logger.warning(
+                "the checkpoint %s could not be taken yet, it is called %s now",
+                *(self._named, name),
+            )
         self._named = name
+
+    def ask_end(self) -> None:
+        """The loop is to end, on all ranks, once they have met. May be called by any of them."""
+        self._asks_end = True
 
     def stepped(self, step_s: float) -> None:
         """The step under way took this long."""
@@ -201,12 +240,14 @@ class Snapshots:
         agreed = self._exchange.pass_fence() if self._exchange is not None else self._mine
         self._met = completed
         self._learn(agreed)
-        due = self.cadence.due(completed, self.step, total) or agreed.torn or self._again
+        due = self.cadence.due(completed, self.step, self._total) or self._owed
         tiers = agreed.local or agreed.shared or agreed.archive
+        asked = agreed.torn or self._again or agreed.urgent or self._named is not None
         full = agreed.blocked or (agreed.pending and agreed.stuck)
-        if full or not (due or tiers or agreed.urgent or self._named is not None):
+        if full or not (due or tiers or asked):
             return None
-        return self._flags(agreed)
+        self._owed = self._gradients.wait(agreed, last=completed >= self._total)
+        return None if self._owed else self._flags(agreed)
 
     def before_optimizer(self, *_: object) -> None:
         """What is copied beside training comes before the next change; let the meeting of this
@@ -214,8 +255,9 @@ class Snapshots:
         if self._unsettled is not None and not self._copies.guard():
             return
         self._settle()
-        if self._exchange is not None and self._meets(self._completed + 1):
-            self._open(self._completed + 1)
+        early = self._exchange is not None and self._gradients.clean_after_step
+        if early and self._meets(self._completed + 1):
+            self._open(self._completed + 1, clean=True)
 
     def end(self, total: int) -> Flag | None:
         """After the last step: the flags of a snapshot of it, once there is room for one.
@@ -238,24 +280,32 @@ class Snapshots:
             self._open(self.step)
             self._learn(self._exchange.pass_fence())
 
+    def close_loop(self) -> None:
+        """A loop is over; another one is asked to end anew."""
+        self.ended = self._asks_end = False
+
     def _meets(self, completed: int) -> bool:
         """Whether all ranks meet at the end of this step: they all compute the same. They do so a
         step after a snapshot, to learn whether it is whole everywhere."""
         due = self.cadence.due(completed, self.step, self._total)
-        asked = self._named is not None or bool(self._again)
+        asked = self._named is not None or bool(self._again) or self._owed
+        asked |= self._asks_end and self._exchange is None  # others do not know of it
         taken = self._met == self.step
         return due or asked or taken or completed - self._met >= self.cadence.meet_every
 
-    def _open(self, completed: int) -> None:
+    def _open(self, completed: int, *, clean: bool = False) -> None:
+        """`clean`: the turn is to end without pending gradients, for all that is known now."""
         self._settle()
         if self._exchange is None or not self._exchange.fence_open:
-            self._mine = self._say(completed)
+            self._mine = self._say(completed, clean)
         if self._exchange is not None:
             self._exchange.open_fence(self._mine)
 
-    def _say(self, completed: int) -> Agreed:
+    def _say(self, completed: int, clean: bool) -> Agreed:
         """What this rank has to say at the meeting of this step."""
         tiers = self._due_tiers(completed)
+        urgent = self._in_a_hurry()
+        carried, keep = (0, 0) if clean else self._gradients.say(hurry=urgent)
         return Agreed(
             step=completed,
             minus_step=-completed,
@@ -265,12 +315,15 @@ class Snapshots:
             pending=int(self._copy_pending()),
             blocked=int(not self._has_room(pending=False)),
             stuck=int(not self._has_room(pending=True)),
-            urgent=int(self._in_a_hurry()),
+            urgent=int(urgent),
             local=int(Tier.LOCAL in tiers),
             shared=int(Tier.SHARED in tiers),
             archive=int(Tier.ARCHIVE in tiers),
             milestone=int(any(self._is_milestone(tier, completed) for tier in tiers)),
-            torn=int(self._unmet and self._copies.torn),
+            torn=int(self._unmet and (self._copies.torn or self._gradients.spoiled)),
+            carried=carried,
+            keep=keep,
+            end=int(self._asks_end),
         )
 
     def _learn(self, agreed: Agreed) -> None:
@@ -283,7 +336,11 @@ class Snapshots:
                 help="call run.checkpoint() on every rank, and give steps() the same total",
             )
         self._unmet = False
+        self.stopping |= bool(agreed.urgent)
+        if agreed.end:
+            self.ended, self._total = True, self._completed
         if agreed.torn:
+            self._gradients.spoiled = False
             self._give_up()
         if self._too_large(agreed):
             self._hand_over()
@@ -390,7 +447,12 @@ class Snapshots:
         Raises `Error` (not-tracked, snapshot-too-large).
         """
         began = time.monotonic()
-        lengths = self._copies.encode(*self._tracked.capture(), label=self._named or "")
+        shared, private = self._tracked.capture()
+        kept = self._gradients.keep(last=step >= self._total)
+        private |= {GRADIENTS: kept.tree} if kept.tree else {}
+        private |= {LOOP: {"ended": True}} if self.ended else {}
+        self._holds_gradients = kept.pending
+        lengths = self._copies.encode(shared, private, label=self._named or "")
         self._private_bytes = lengths[Part.PRIVATE]
         key = Key(self._placement.attempt, step)
         place = self._placement
@@ -411,6 +473,8 @@ class Snapshots:
         if private is None:
             return
         self._copies.settle()
+        if self._holds_gradients:
+            self._copies.forget()
         waited_s, taken_s = self._taking_s + self._copies.waited_s, self._copies.taken_s
         self.cadence.took(waited_s, taken_s)
         if not self._copies.torn:
@@ -421,16 +485,20 @@ class Snapshots:
         """The newest snapshot counts as not taken, on all ranks; another one follows at once."""
         void = self._newest
         assert void is not None, "only a snapshot can be torn"
-        for part in OWN:
-            cell = self._arena.find(part, void)
-            if cell is not None:
-                cell.discard()
+        self._discard_newest()
         if self._board is not None:
             self._board.void(void)
         self._saving = [key for key in self._saving if key != void]
         self._copying = None if self._copying == void else self._copying
         self._newest = self._kept
         self._again, self._named = self._flagged, self._named or self._labelled
+
+    def _discard_newest(self) -> None:
+        """Nobody goes on from the newest snapshot, as far as it lies here."""
+        for part in Part:
+            cell = self._newest and self._arena.find(part, self._newest)
+            if cell is not None:
+                cell.discard()
 
     def _note(self, key: Key, flags: Flag) -> None:
         """Remember who reads this snapshot from now on."""

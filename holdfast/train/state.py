@@ -1,14 +1,18 @@
 """The training loop's state: what is tracked, restored, snapshotted, and counted in steps.
 
 `State.steps()` is the loop. It restores first, then yields each step with its batch, and after the
-script's part of a step reports it and takes a snapshot when one is due. A step counts as complete
-when the script asks for the next one, so whatever the script does in the loop body belongs to it;
-gradients must not be carried from one step into the next, because they are not part of a snapshot.
+script's part of a step reports it and takes a snapshot when one is due. A step is one turn of the
+loop. It counts as complete when the script asks for the next one, so whatever the script does in
+the loop body belongs to it. Gradients may be carried from one turn to the next (`gradients`).
+
+A `break` cannot be told from an exception by the generator that is left, and what the script has
+done of the step under way is not known: so nothing is snapshotted then. `stop()` is the other way.
 
 The report of a step comes before its snapshot: a worker that dies in between repeats the step and
 reports it again, whereas the other order would lose what the step logged.
 """
 
+import logging
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -19,59 +23,96 @@ from holdfast.checkpoint.board import Flag
 from holdfast.errors import Error
 from holdfast.events import Milestone
 from holdfast.page import Phase
+from holdfast.train.ending import Ending
 from holdfast.train.parallel import spread
 from holdfast.train.progress import Progress
 from holdfast.train.snapshots import Snapshots
 
+logger = logging.getLogger(__name__)
+
 
 class State:
-    """What `run.track()` returns. `completed` steps are done, restored ones included."""
+    """What `run.track()` returns: the loop."""
 
     def __init__(
         self,
         loader: Iterable[Any] | None,
         progress: Progress,
         snapshots: Snapshots | None,
+        ending: Ending,
         apart: Sequence[torch.nn.Module] = (),
     ) -> None:
-        """`apart` are modules whose parameters still differ between ranks."""
+        """`ending` is asked where there are no snapshots; `apart` are modules whose parameters
+        still differ between ranks."""
         self._loader = loader
         self._progress = progress
         self._snapshots = snapshots
+        self._ending = ending
         self._apart = apart
         self._batches: Iterator[Any] | None = None
+        self._restored = False
+        self._ended = False
         self.completed = 0
+        """Steps that are done, also those before a restart; 0 before `steps()` has restored."""
         if snapshots is not None:
             snapshots.whole = self._whole
 
     def steps(self, total: int) -> Iterator[tuple[int, Any]]:
         """Yield `(step, batch)` until `total` steps are done, counting from 0.
 
-        Starts at the step after the restored one. `batch` is None without a loader. May be called
-        again with a larger `total` to go on.
+        Starts at the step after the restored one. `batch` is None without a loader. A step is a
+        turn of the loop: with gradient accumulation, one batch and not one step of the optimizer.
+        May be called again with a larger `total` to go on.
 
         Raises `Error` (not-tracked, loader-empty, snapshot-unreadable, snapshot-too-large).
         """
         if self._batches is None:
             self._begin()
-        while self.completed < total:
+        while self.completed < total and not self._ended:
             began = time.monotonic()
             batch = self._next_batch(began)
             self._progress.phase(Phase.STEP)
             try:
                 yield self.completed, batch
-            except GeneratorExit:  # left by `break`: what follows is no step, however long it takes
-                self._progress.phase(Phase.FINISHED)
+            except GeneratorExit:
+                self._leave()
                 raise
             self._complete_step(began, total)
         self._finish()
 
+    def restore(self) -> int:
+        """Restore what is tracked now instead of when the loop begins; returns `completed`.
+
+        For a script that has to know where it stands before its loop. Random numbers are put back
+        when the loop begins all the same, so what is drawn in between changes nothing of it.
+
+        Raises what `steps()` does.
+        """
+        if not self._restored:
+            self._restored = True
+            self._progress.phase(Phase.RESTORE)
+            self.completed = self._snapshots.restore() if self._snapshots else 0
+            self._ended = self._snapshots is not None and self._snapshots.ended
+            if self.completed == 0:
+                for module in self._apart:
+                    spread(module)
+        return self.completed
+
+    def stop(self) -> None:
+        """End the loop: the step under way is the last one, or one soon after it.
+
+        Any rank may ask, and all end after the same step. A single process ends with the step
+        under way. Several ranks end with the step at whose end they learn of it: under Holdfast
+        when they meet next, about a second later at most; elsewhere the next step but one at most.
+        The last step is snapshotted and saved as at the end of `total` steps, and after a restart
+        the loop stays ended. Code after `stop()` in the loop body runs as ever.
+        """
+        self._ending.ask()
+        if self._snapshots is not None:
+            self._snapshots.ask_end()
+
     def _begin(self) -> None:
-        self._progress.phase(Phase.RESTORE)
-        self.completed = self._snapshots.restore() if self._snapshots else 0
-        if self.completed == 0:
-            for module in self._apart:
-                spread(module)
+        self.restore()
         self._batches = iter(_endless(self._loader))
         if self._snapshots:
             self._snapshots.restore_random()
@@ -89,9 +130,11 @@ class State:
         took = time.monotonic() - began
         self._progress.step_done(self.completed, took)
         if self._snapshots is None:
+            self._ended = self._ending.step_done()
             return
         self._snapshots.stepped(took)
         flags = self._snapshots.meet(self.completed, total)
+        self._ended = self._snapshots.ended
         if flags is not None:
             self._snapshot(self._snapshots, flags)
 
@@ -112,8 +155,23 @@ class State:
             if flags is not None:
                 self._snapshot(self._snapshots, flags)
             self._snapshots.finish()
+            self._snapshots.close_loop()
+        self._ending.close()
+        self._ended = False
         self._progress.phase(Phase.FINISHED)
         self._progress.reach(Milestone.FINISHED)
+
+    def _leave(self) -> None:
+        """The loop is left in the middle of a step, by `break` or an exception: what follows is no
+        step, however long it takes."""
+        self._progress.phase(Phase.FINISHED)
+        name = self._snapshots.requested if self._snapshots is not None else None
+        if name is not None:
+            logger.warning(
+                "the checkpoint %s is not taken: the loop was left in the step that was to end "
+                "with it (state.stop() ends the loop after the step)",
+                name,
+            )
 
 
 def _endless(loader: Iterable[Any] | None) -> Iterator[Any]:

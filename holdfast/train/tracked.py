@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from holdfast.checkpoint.contents import RANDOM, buffers_of
+from holdfast.checkpoint.contents import GRADIENTS, RANDOM, buffers_of
 from holdfast.checkpoint.tensors import Place, cloned, is_distributed, local_part, place_alone
 from holdfast.errors import Error
 from holdfast.train import layout, optimizers, random_state
@@ -104,6 +104,8 @@ class Tracked:
             if name not in self.optimizers:
                 state = shared[name] if _follows(thing) else private[name]
                 thing.load_state_dict(cloned(state))
+        for path, kept in private.get(GRADIENTS, {}).items():
+            _put_gradient(self._known[path], kept)
 
     def coming_bytes(self) -> int:
         """Bytes of state that optimizers will add in their first step."""
@@ -177,6 +179,8 @@ class Tracked:
         """Of which tensor this leaf is a part, whether this rank writes it to storage, and whether
         only an optimizer changes it."""
         owner, _, rest = path.partition(".")
+        if owner == GRADIENTS:
+            return self._place_of_gradient(path, rest, leaf)
         full = path if path in self._roles else None
         if owner in self.optimizers:
             full = self._parameter_of_state(rest.removeprefix("state."))
@@ -185,6 +189,12 @@ class Tracked:
             place = layout.place_of(path, leaf, parameter, self._roles[full])
             return place._replace(stable=id(parameter) in self._paths)
         return self._place_of_rest(place_alone(path, leaf), owner)
+
+    def _place_of_gradient(self, path: str, full: str, leaf: Any) -> Place:
+        """A rank's own, unless it is sharded like its parameter: others may have another sum."""
+        if is_distributed(leaf):
+            return layout.place_of(path, leaf, self._known[full], self._roles[full])
+        return place_alone(path, leaf)
 
     def _parameter_of_state(self, name: str) -> str | None:
         while name := name.rpartition(".")[0]:
@@ -284,6 +294,15 @@ class Tracked:
             buffers = {canonical(raw): buffer for raw, buffer in module.named_buffers()}
             for key, value in private["not_persistent"].items():
                 local_part(buffers[key]).copy_(value)
+
+
+def _put_gradient(parameter: torch.Tensor, kept: Any) -> None:
+    if kept is None:
+        parameter.grad = torch.zeros_like(parameter)
+        return
+    here = kept.to(local_part(parameter).device, copy=True)
+    sharded = is_distributed(parameter)
+    parameter.grad = optimizers.distributed_like(here, parameter) if sharded else here
 
 
 def is_data_parallel(thing: object) -> bool:

@@ -283,12 +283,13 @@ def test_a_spoiled_snapshot_is_not_whole_before_ranks_have_met_either(make: Make
 def test_a_step_without_the_optimizers_hook_leaves_no_copy_that_nobody_has_looked_at(
     make: Make, how: str
 ) -> None:
-    """As with a whole step that is replayed as a graph, on a device whose copies are not seen."""
+    """As with a whole step that is replayed as a graph, on a device whose copies are not seen. The
+    next one waits for a step that is seen: until then there are gradients that nothing has used."""
     sparse = {"MEDDLE": f"{how}:4", "HOLDFAST_SNAPSHOT_EVERY": "3"}
     quiet, faulty = make(2, 1, **sparse), make(2, 1, **sparse, LAZY="stream")
     quiet.finish()
-    faulty.run("1:1:after_backward:5")
-    assert faulty.finish().restored == [5, 5], faulty.story()
+    faulty.run("1:1:after_backward:6")
+    assert faulty.finish().restored == [6, 6], faulty.story()
     assert faulty.outcome() == quiet.outcome()
     assert "the snapshot of step 4 is given up: no tracked optimizer took a step" in faulty.story()
     assert faulty.story().count("the snapshot of step 4 is given up") == 2, "once on each rank"
@@ -329,3 +330,44 @@ def test_training_goes_on_with_another_number_of_nodes(make: Make, split: str, r
     restored = second.restored[0]
     assert completed(first) - restored <= 2 and set(second.restored) == {restored}
     assert third.restored[0] > restored, new.story()
+
+
+@pytest.mark.parametrize(
+    ("env", "restored"),
+    [
+        ({}, 6),
+        ({"NO_SYNC": "1", "PATIENCE": "0"}, 7),
+        ({"SPLIT": "sharded"}, 6),
+        ({"SPLIT": "sharded", "PATIENCE": "0", "LAZY": "thread"}, 7),
+        ({"SPLIT": "sharded", "NO_SYNC": "1", "PATIENCE": "0"}, 6),
+    ],
+)
+def test_gradients_are_carried_over_a_lost_node(
+    make: Make, env: dict[str, str], restored: int
+) -> None:
+    """Ranks wait for the turn in which the optimizer steps, the sixth; or keep what is their own,
+    their sums or shards, but for what FSDP2 has not reduced."""
+    quiet, faulty = make(2, 1, ACCUMULATE="3", **env), make(2, 1, ACCUMULATE="3", **env)
+    quiet.finish()
+    faulty.run("0:1:after_backward:7")
+    faulty.lose(0)
+    second = faulty.finish()
+    assert second.restored[0] in (restored, 6), "its copy may not have arrived"
+    assert ("no snapshot can be taken" in faulty.story()) == ("SPLIT" in env and "NO_SYNC" in env)
+    assert faulty.outcome() == quiet.outcome(), faulty.story()
+
+
+@pytest.mark.parametrize("split", ["", "sharded"])
+def test_kept_gradients_go_to_another_number_of_ranks_if_they_are_of_all(
+    make: Make, split: str
+) -> None:
+    env = {"SPLIT": split, "ACCUMULATE": "3", "PATIENCE": "0"}
+    old, new = make(2, 1, **env), make(1, 1, **env)
+    old.run("1:1:after_backward:5")
+    os.close(new.arenas[0])
+    new.arenas[0] = os.dup(old.arenas[0])
+    if split:
+        new.env["SPLIT"] = ""
+    new.attempts += old.attempts
+    assert new.finish().restored[0] >= 4
+    assert ("are left out" in new.story()) == (not split)

@@ -10,7 +10,8 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ import torch
 from holdfast.checkpoint import streams, tensors
 from holdfast.checkpoint.arena import Arena, Header, Part
 from holdfast.checkpoint.streams import Copy
-from holdfast.train import Run, join, loader, session
+from holdfast.train import Run, gradients, join, loader, session
 
 STEPS = int(os.environ.get("STEPS", "8"))
 SAMPLES = 96
@@ -212,10 +213,26 @@ def split(run: Run, net: Net) -> torch.nn.Module:
             return run.parallelize(net)
 
 
+@contextmanager
+def unreduced(model: Any) -> Iterator[None]:
+    """Gradients stay with each rank, if the test wants it."""
+    if "NO_SYNC" not in os.environ:
+        yield
+    elif hasattr(model, "no_sync"):
+        with model.no_sync():
+            yield
+    else:
+        model.set_requires_gradient_sync(False)
+        yield
+        model.set_requires_gradient_sync(True)
+
+
 def main() -> None:
     """The training script."""
     torch.set_num_threads(1)
     torch.manual_seed(11)
+    accumulate = int(os.environ.get("ACCUMULATE", "1"))
+    gradients.PATIENCE_S = float(os.environ.get("PATIENCE", gradients.PATIENCE_S))
     fault = Fault()
     arena = Arena(int(os.environ["HOLDFAST_ARENA_FD"])) if fault.place == "copied" else None
     die_in_snapshots(fault)
@@ -224,7 +241,7 @@ def main() -> None:
     fault.at("before_join")
     run = join()
     fault.at("joined")
-    model = split(run, net)
+    model: Any = split(run, net)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
     data = loader(dataset(), 4, seed=5)
@@ -235,14 +252,20 @@ def main() -> None:
         if arena is not None and fault.number == step:
             await_copy(arena, step)
             fault.at("copied", step)
+        if os.environ.get("STOP") == f"{run.rank}:{step}":
+            state.stop()
         if os.environ.get("GOLDEN") == str(step):
             run.checkpoint("golden")
         meddle(model, optimizer, step)
         loss = model(batch).square().mean()
-        optimizer.zero_grad()
-        loss.backward()
+        if step % accumulate == 0:
+            optimizer.zero_grad()
+        last = (step + 1) % accumulate == 0
+        with nullcontext() if last else unreduced(model):
+            loss.backward()
         fault.at("after_backward", step)
-        stepping(optimizer, step)
+        if last:
+            stepping(optimizer, step)
         fault.at("stepped", step)
         schedule.step()
         more.grow(int(os.environ.get("BALLAST", "1")))

@@ -1,0 +1,55 @@
+"""What `join()` takes, and what it refuses before anything else happens."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from holdfast.errors import Error
+from holdfast.train import group
+from holdfast.train.placement import Placement
+
+ALONE = Placement(0, 0, 1, 1, 0, 0, distributed=True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"backend": "glue"}, "no backend 'glue'"),
+        ({"backend": ""}, "no backend ''"),
+        ({"backend": "cpu:gloo,cuda:nickel"}, "no backend 'nickel'"),
+        ({"timeout": 0}, "timeout=0"),
+        ({"timeout": float("nan")}, "timeout=nan"),
+        ({"timeout": "600"}, "timeout='600'"),
+        ({"timeout": timedelta(0)}, "not above 0"),
+        ({"device": "gpu"}, "device='gpu'"),
+        ({"device": 3.5}, "device=3.5"),
+    ],
+)
+def test_what_pytorch_cannot_use_is_named(arguments: dict[str, Any], words: str) -> None:
+    given = {"backend": None, "timeout": None, "device": None, **arguments}
+    with pytest.raises(Error) as caught:
+        group.check_wishes(**given)
+    assert caught.value.slug == "join-invalid"
+    assert words in str(caught.value)
+
+
+def test_seconds_and_devices_become_what_pytorch_takes() -> None:
+    assert group.check_wishes("gloo", 1.5, "cpu") == (timedelta(seconds=1.5), torch.device("cpu"))
+    assert group.check_wishes("cpu:gloo", timedelta(hours=2), None) == (timedelta(hours=2), None)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_device_that_is_not_there_is_an_error_and_not_the_cpu() -> None:
+    with pytest.raises(Error, match="there is no device cuda:0"):
+        group.pick_device(ALONE, torch.device("cuda"))
+
+
+def test_arguments_that_come_too_late_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dist, "is_initialized", lambda: True)
+    cpu = torch.device("cpu")
+    group.join_group(ALONE, cpu, None, None)
+    with pytest.raises(Error, match="there is a process group already"):
+        group.join_group(ALONE, cpu, None, timedelta(1))

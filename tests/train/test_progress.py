@@ -1,0 +1,116 @@
+"""What a script logs is on the page with its step, under whatever names, and in `metrics.jsonl`."""
+
+import json
+import logging
+import math
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from holdfast.agent.metrics import Metrics
+from holdfast.page import METRIC_COUNT, RECORD_COUNT, Page
+from holdfast.train.progress import Progress
+
+
+@pytest.fixture
+def page() -> Iterator[Page]:
+    """A new page, as the agent maps it."""
+    page = Page(Page.create())
+    yield page
+    page.close()
+
+
+def step(progress: Progress, number: int, **metrics: Any) -> None:
+    progress.log(None, None, 0, metrics)
+    progress.step_done(number, 0.1)
+
+
+def told(page: Page) -> dict[int, dict[str, float]]:
+    return {record.step: dict(record.metrics) for record in page.records(0)[0]}
+
+
+def test_names_of_the_script_come_with_the_steps_that_logged_them(page: Page) -> None:
+    progress = Progress(page, 0)
+    step(progress, 1)
+    step(progress, 2, lr=0.5, accuracy=torch.tensor([0.25]))
+    progress.log(None, None, 0, {"lr": 7})
+    step(progress, 3, lr=np.float32(0.0), **{"eval/loss": True})
+    assert told(page) == {
+        1: {},
+        2: {"lr": 0.5, "accuracy": 0.25},
+        3: {"lr": 0.0, "eval/loss": 1.0},
+    }
+
+
+def test_nan_and_infinity_are_values_and_a_value_is_not_repeated(page: Page) -> None:
+    progress = Progress(page, 0)
+    step(progress, 1, a=math.nan, b=-math.inf, c=-0.0)
+    step(progress, 2)
+    first = told(page)[1]
+    assert math.isnan(first["a"]) and first["b"] == -math.inf
+    assert first["c"] == 0.0 and told(page)[2] == {}
+
+
+def test_a_lap_of_the_ring_leaves_nothing_of_the_one_before(page: Page) -> None:
+    progress = Progress(page, 0)
+    step(progress, 1, early=1.0)
+    for number in range(2, RECORD_COUNT + 2):
+        step(progress, number)
+    step(progress, RECORD_COUNT + 2, late=2.0)
+    found = told(page)
+    assert found.pop(RECORD_COUNT + 2) == {"late": 2.0}
+    assert not any(found.values())
+
+
+def test_names_without_room_are_left_out_and_that_is_said_once(
+    page: Page, caplog: pytest.LogCaptureFixture
+) -> None:
+    progress = Progress(page, 0)
+    with caplog.at_level(logging.WARNING):
+        for number in range(1, 4):
+            step(progress, number, **{f"m{n}": n for n in range(METRIC_COUNT + number)})
+    assert told(page)[3] == {f"m{n}": float(n) for n in range(METRIC_COUNT)}
+    assert caplog.text.count("are left out") == 1
+    assert f"m{METRIC_COUNT} and other new names" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("", 1.0, "cannot be called ''"),
+        ("two words", 1.0, "cannot be called"),
+        ("x" * 64, 1.0, "at most 63"),
+        ("a", torch.zeros(2), "has the shape (2,)"),
+        ("a", "high", "is a str, a metric is a number"),
+        ("a", None, "is a NoneType"),
+    ],
+)
+def test_what_cannot_be_kept_is_an_error_also_without_a_page(
+    name: str, value: Any, words: str
+) -> None:
+    with pytest.raises(ValueError, match=re.escape(words)):
+        Progress(None, 0).log(None, None, 0, {name: value})
+
+
+def test_a_line_has_them_apart_from_the_numbers_of_every_step(page: Page, tmp_path: Path) -> None:
+    progress = Progress(page, 0)
+    progress.log(2.5, None, 7, {"step": 1.5, "bad": math.inf})
+    progress.step_done(4, 0.1)
+    step(progress, 5)
+    Metrics(tmp_path / "metrics.jsonl").append(3, page.records(0)[0])
+    with_metrics, without = map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())
+    assert with_metrics.pop("at") > 0
+    assert with_metrics == {
+        "attempt": 3,
+        "step": 4,
+        "loss": 2.5,
+        "grad_norm": None,
+        "tokens": 7,
+        "metrics": {"step": 1.5, "bad": None},
+    }
+    assert "metrics" not in without
