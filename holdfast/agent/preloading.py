@@ -81,7 +81,8 @@ def _of_script(program: wire.Program, preload: wire.Preload) -> Iterator[Import]
     tree = parsed.tree_of(program) if preload.imports else None
     own = (program.module or "").partition(".")[0]
     for found in parsed.first_imports(tree) if tree is not None else ():
-        if found.root == own or not _is_installed(found.root):
+        known = found.root in sys.modules
+        if not known and (found.root == own or not _is_installed(found.root)):
             return
         yield found
 
