@@ -45,6 +45,7 @@ class _Watched(os._Environ[str]):
 
 
 _looked_for_rank: set[str] = set()  # packages
+_left_to_workers: set[str] = set()  # likewise
 
 
 def _reader() -> str:
@@ -71,7 +72,8 @@ def load(program: wire.Program, preload: wire.Preload) -> dict[str, str]:
     unfit = {}
     with _watching():
         for wanted in (*map(Import, preload.modules), *(_of_script(program, preload))):
-            if wanted.module not in preload.without and (why := _load(wanted)):
+            left = wanted.root in _left_to_workers or wanted.module in preload.without
+            if not left and (why := _load(wanted)):
                 unfit[wanted.module] = why
     return unfit
 
@@ -156,6 +158,7 @@ def _forget(before: set[str]) -> bool:
     packages = sorted(gone)
     for name in [name for name in sys.modules if name.partition(".")[0] in gone]:
         del sys.modules[name]
+    _left_to_workers.update(gone)
     note(f"forkserver: left to workers, as the rank is looked for: import {', '.join(packages)}")
     return _can_be_imported(packages)
 

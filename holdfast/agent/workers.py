@@ -100,8 +100,10 @@ class Workers:
 
     def _with_error_file(self, assignment: Assignment, log: str) -> Assignment:
         """Where `@record` of torch.distributed.elastic leaves an exception."""
-        path = str((self.folder / log).with_suffix(".error.json").absolute())
-        env = {**assignment.env, ERROR_FILE: path}
+        path = (self.folder / log).with_suffix(".error.json").absolute()
+        with contextlib.suppress(OSError):  # a full disk: it is told of where output is lost
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        env = {**assignment.env, ERROR_FILE: str(path)}
         return msgspec.structs.replace(assignment, env=env)
 
     def warm_up(self, forking: Forking) -> None:

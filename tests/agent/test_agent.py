@@ -47,6 +47,8 @@ def test_the_environment_of_a_worker_is_that_of_torchrun(node: Node) -> None:
         "TORCHELASTIC_RESTART_COUNT": "3",
         "TORCHELASTIC_MAX_RESTARTS": "20",
         "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "TORCHELASTIC_ERROR_FILE": str(agent.folder / "logs/attempt-4/rank-3.error.json"),
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
         "OMP_NUM_THREADS": "1",
         "HOLDFAST_JOB": "test",
         "HOLDFAST_NODE": agent.node,
