@@ -9,6 +9,7 @@ Of the script's own imports, which are read from its source, only installed libr
 user's own modules may do anything when they are imported, and may be edited between two attempts.
 """
 
+import contextlib
 import importlib
 import importlib.util
 import os
@@ -111,16 +112,16 @@ def _is_library(place: str) -> bool:
 
 def _load(wanted: Import) -> str | None:
     """Import one; why it is unfit, if it is."""
-    before = set(sys.modules)
+    before, threads, had_gpu = set(sys.modules), _threads(), _has_gpu()
     _looked_for_rank.clear()
     try:
         _import(wanted)
     except (Exception, SystemExit):
         # the script will show why, if it comes to that
         note(f"forkserver: preload of {wanted.module} failed\n{traceback.format_exc(limit=-3)}")
-    if threads := _threads():
-        return f"it leaves threads behind ({', '.join(threads)})"
-    if (cuda := sys.modules.get("torch.cuda")) is not None and cuda.is_initialized():
+    if left := _threads().items() - threads.items():
+        return f"it leaves threads behind ({', '.join(sorted(name for _, name in left))})"
+    if _has_gpu() and not had_gpu:
         return "it takes a GPU while it is imported"
     if _looked_for_rank and not _forget(before):
         return f"{', '.join(sorted(_looked_for_rank))} looks for the rank while it is imported"
@@ -135,12 +136,20 @@ def _import(wanted: Import) -> None:
             importlib.import_module(f"{wanted.module}.{name}")
 
 
-def _threads() -> list[str]:
-    """Names of threads that a fork would lose."""
-    task = Path("/proc/self/task")
-    names = {t: (task / t / "comm").read_text().strip() for t in os.listdir(task)}
-    del names[str(os.getpid())]
-    return sorted(set(names.values()) - FORK_SAFE_THREADS)
+def _threads() -> dict[str, str]:
+    """Names of threads that a fork would lose, by id."""
+    found = {}
+    for thread in os.listdir("/proc/self/task"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
+            name = Path(f"/proc/self/task/{thread}/comm").read_text().strip()
+            if thread != str(os.getpid()) and name not in FORK_SAFE_THREADS:
+                found[thread] = name
+    return found
+
+
+def _has_gpu() -> bool:
+    cuda = sys.modules.get("torch.cuda")
+    return cuda is not None and bool(cuda.is_initialized())
 
 
 def _forget(before: set[str]) -> bool:

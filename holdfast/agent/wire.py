@@ -21,7 +21,7 @@ class Kind(StrEnum):
     """What a forked child does."""
 
     RUN = "run"  # run the script at once
-    WAIT = "wait"  # wait for a rank on the control pipe, then run the script
+    WAIT = "wait"  # wait for a rank on the control socket, then run the script
     EXEC = "exec"  # become another program
     STORE = "store"  # host the rendezvous store of one attempt
 
