@@ -133,4 +133,4 @@ def preload_of(job: Job) -> Preload:
     if job.warm.mode == "off":
         return Preload()
     framework = TORCH_PRELOAD if job.uses_torch else ()
-    return Preload(modules=framework + job.warm.preload, imports=job.warm.preload_imports)
+    return Preload(framework=framework, modules=job.warm.preload, imports=job.warm.preload_imports)

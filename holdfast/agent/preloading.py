@@ -16,7 +16,7 @@ import os
 import sys
 import sysconfig
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -72,6 +72,8 @@ def load(program: wire.Program, preload: wire.Preload) -> dict[str, str]:
     sys.argv = [program.script or program.module or "", *program.args]
     unfit = {}
     with _watching():
+        for name in preload.framework:
+            _import_or_note(Import(name))
         for wanted in (*map(Import, preload.modules), *(_of_script(program, preload))):
             left = wanted.root in _left_to_workers or wanted.module in preload.without
             if not left and (why := _load(wanted)):
@@ -114,11 +116,9 @@ def _load(wanted: Import) -> str | None:
     """Import one; why it is unfit, if it is."""
     before, threads, had_gpu = set(sys.modules), _threads(), _has_gpu()
     _looked_for_rank.clear()
-    try:
-        _import(wanted)
-    except (Exception, SystemExit):
-        # the script will show why, if it comes to that
-        note(f"forkserver: preload of {wanted.module} failed\n{traceback.format_exc(limit=-3)}")
+    _import_or_note(wanted)
+    if _threads().items() - threads.items():
+        _in_a_child(lambda: None)  # OpenBLAS ends its threads before a fork, and starts them later
     if left := _threads().items() - threads.items():
         return f"it leaves threads behind ({', '.join(sorted(name for _, name in left))})"
     if _has_gpu() and not had_gpu:
@@ -126,6 +126,14 @@ def _load(wanted: Import) -> str | None:
     if _looked_for_rank and not _forget(before):
         return f"{', '.join(sorted(_looked_for_rank))} looks for the rank while it is imported"
     return None
+
+
+def _import_or_note(wanted: Import) -> None:
+    """What fails is noted: the script will show why, if it comes to that."""
+    try:
+        _import(wanted)
+    except (Exception, SystemExit):
+        note(f"forkserver: preload of {wanted.module} failed\n{traceback.format_exc(limit=-3)}")
 
 
 def _import(wanted: Import) -> None:
@@ -185,12 +193,16 @@ def _name_of(value: object) -> str:
 
 def _can_be_imported(packages: list[str]) -> bool:
     """Whether it works a second time, tried in a child."""
+    return _in_a_child(lambda: [importlib.import_module(name) for name in packages])
+
+
+def _in_a_child(act: Callable[[], object]) -> bool:
+    """Do this in a fork that ends with it; whether it went well."""
     pid = os.fork()
     if pid == 0:
         status = 1
         try:
-            for name in packages:
-                importlib.import_module(name)
+            act()
             status = 0
         finally:
             os._exit(status)

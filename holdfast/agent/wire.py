@@ -45,6 +45,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
 class Preload(msgspec.Struct, frozen=True, kw_only=True):
     """What is loaded before workers are forked."""
 
+    framework: tuple[str, ...] = ()  # without which nothing works: never left out
     modules: tuple[str, ...] = ()
     imports: bool = False  # also what the script imports first, as far as that is installed
     without: tuple[str, ...] = ()  # of all these; known to be unfit

@@ -107,6 +107,20 @@ def test_libraries_that_cannot_live_in_a_process_that_forks_are_named(tmp_path: 
     assert "ValueError: no" in found.notes
 
 
+def test_threads_that_are_prepared_for_a_fork_are_no_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """numpy brings OpenBLAS, which starts one thread per core while it is loaded."""
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        monkeypatch.setenv(name, "4")
+    assert load(tmp_path, "", modules=["numpy"]).unfit == {}
+
+
+def test_what_the_framework_needs_is_never_left_out(tmp_path: Path) -> None:
+    found = load(tmp_path, "", framework=["busy"], modules=["heavy"])
+    assert (found.unfit, found.loaded) == ({}, ["heavy", "busy"])
+
+
 def test_what_is_known_to_be_unfit_is_not_loaded_again(tmp_path: Path) -> None:
     found = load(tmp_path, "import busy, heavy", imports=True, without=["busy"])
     assert (found.unfit, found.loaded) == ({}, ["heavy"])
