@@ -78,6 +78,7 @@ FILES = (
     ("nodes/NAME/warm-L.log", "agent", "Last output of a warm worker that died without a rank."),
     ("logs/attempt-A/rank-R.log", "agent", "Output of a worker."),
     ("logs/attempt-A/rank-R.log.1", "agent", "The part before, once `logs.max_bytes` is reached."),
+    ("logs/attempt-A/rank-R.error.json", "worker", "What a function under torch's `@record` left."),
     (
         "metrics.jsonl",
         "agent of rank 0",

@@ -231,7 +231,7 @@ ToController = Hello | Fact | Report | FromKeeper | StopJob | AskStatus
 ToAgent = Welcome | Ack | Start | Stop | Leave
 ToClient = StatusReply | Done
 
-# ── agent → worker (control pipe, one JSON line) ──────────────────────────────────────────────
+# ── agent → worker (control socket, one JSON line) ────────────────────────────────────────────
 
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True):

@@ -30,6 +30,7 @@ from holdfast.agent.leftovers import end_strays, kill_carriers
 from holdfast.agent.link import Link, Order, RejectedError
 from holdfast.agent.metrics import Metrics
 from holdfast.agent.notes import note
+from holdfast.agent.parsed import is_instrumented
 from holdfast.agent.probes import Health
 from holdfast.agent.processes import Death
 from holdfast.agent.storage import facts, places, words
@@ -104,7 +105,7 @@ class Agent:
         self._around = around
         self._count = environment.worker_count(job, environment.gpu_count({**environ, **job.env}))
         program = environment.program_of(job)
-        self._instrumented = environment.is_instrumented(program)
+        self._instrumented = is_instrumented(program)
         self._ids = itertools.count(1)
         workers = self._make_workers()
         self._places = places.places_of(job, environ)

@@ -10,6 +10,7 @@ import signal
 import time
 from dataclasses import dataclass, field
 
+from holdfast.agent import recorded
 from holdfast.agent.processes import Death
 from holdfast.agent.workers import Worker
 from holdfast.diagnosis.logs import parse_traceback
@@ -74,10 +75,10 @@ def exited(node: str, worker: Worker, death: Death) -> WorkerExited:
 
 
 def _error_of(worker: Worker, death: Death) -> WorkerError | None:
-    """What the worker wrote into its page, else what its log looks like."""
+    """What the worker wrote into its page, or torch for it, else what its log looks like."""
     if death.exit_code == 0:
         return None
-    if (error := worker.page.error()) is not None:
+    if (error := worker.page.error() or recorded.error_in(worker.error_file)) is not None:
         return error
     if death.signal is not None:
         return None

@@ -1,28 +1,29 @@
 """What a freshly forked child does: become a worker, another program, or a store.
 
 It first undoes everything that would tell it from a process started by hand: group, death signal,
-signal handlers, standard streams, random state, environment. Then it runs the script as `__main__`.
-When the script fails, the traceback is shown without our frames and the error is left in the
-progress page, where the agent finds it even if the disk is full.
+signal handlers, standard streams, random state, environment. Only the secret of `hash(str)` cannot
+be drawn anew: it is that of the forkserver in all its children. Then it runs the script as
+`__main__`. When the script fails, the traceback is shown without our frames and the error is left
+in the progress page, where the agent finds it even if the disk is full.
 """
 
+import __future__
+
+import ast
 import builtins
 import contextlib
 import importlib
 import importlib.machinery
 import importlib.util
 import os
-import random
 import signal
 import socket
 import sys
 import types
 from typing import Any, NamedTuple, NoReturn
 
-import msgspec
-
-from holdfast.agent import failures, processes, wire
-from holdfast.messages import Assignment
+from holdfast import rank
+from holdfast.agent import failures, late, parsed, processes, wire
 from holdfast.page import Page
 
 
@@ -45,12 +46,27 @@ def become(born: Born) -> None:
         case wire.Kind.EXEC:
             _execute(born, page_fd)
         case wire.Kind.WAIT:
-            _wait_for_rank(born.fds["control"])
+            rank.await_rank()
         case wire.Kind.RUN:
-            pass
+            if "control" in born.fds:
+                rank.run_ahead()
     with failures.shown_and_left(Page(page_fd) if page_fd is not None else None):
         _enter_workdir(born.program)
-        run_as_main(born.program)
+        _run_to_the_end(born.program)
+
+
+def _run_to_the_end(program: wire.Program) -> None:
+    """A script that has ended well without `join()` still ends as a worker with a rank."""
+    worker = os.getpid()
+    ended_well = True
+    try:
+        run_as_main(program)
+    except BaseException as error:
+        ended_well = failures.is_success(error)
+        raise
+    finally:
+        if ended_well and os.getpid() == worker:
+            rank.need("its end")
 
 
 def _stand_alone(born: Born) -> None:
@@ -62,9 +78,21 @@ def _stand_alone(born: Born) -> None:
     for name, fd in born.fds.items():
         os.environ[f"HOLDFAST_{name.upper()}_FD"] = str(fd)
     os.environ.update(born.order.env)
-    random.seed()
-    if "numpy" in sys.modules:
-        sys.modules["numpy"].random.seed()
+    _draw_anew()
+
+
+def _draw_anew() -> None:
+    """Seed what a fresh process seeds by chance, and no fork does by itself.
+
+    `random`, `tempfile` and OpenSSL do it after a fork; `torch.Generator()` always begins alike;
+    the generators of a GPU are made later, with the first use of it.
+    """
+    if (numpy_random := sys.modules.get("numpy.random")) is not None:
+        numpy_random.seed()
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.default_generator.seed()
+    if (uuid := sys.modules.get("uuid")) is not None:
+        vars(uuid).update(_node=None, _last_timestamp=None)  # the node may be a random number
 
 
 def _reset_signals() -> None:
@@ -86,16 +114,6 @@ def _redirect(output: int | None) -> None:
         os.close(output)
         for stream in (sys.stdout, sys.stderr):
             stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-
-
-def _wait_for_rank(control: int) -> None:
-    """Block until the agent sends the rank; leave quietly when it goes away instead."""
-    with open(control, "rb") as pipe:
-        line = pipe.readline()
-    if not line.endswith(b"\n"):
-        os._exit(0)
-    del os.environ["HOLDFAST_CONTROL_FD"]
-    os.environ.update(msgspec.json.decode(line, type=Assignment).env)
 
 
 def _enter_workdir(program: wire.Program) -> None:
@@ -159,13 +177,17 @@ def listen(address: str, ports: tuple[int, ...]) -> socket.socket:
 
 def run_as_main(program: wire.Program) -> None:
     """Run the script or module as `python` would, in a `__main__` that stays until the end."""
-    code, main, argv0 = _main_of_module(program) if program.module else _main_of_script(program)
+    parts, main, argv0 = _main_of_module(program) if program.module else _main_of_script(program)
     sys.argv = [argv0, *program.args]
     sys.modules["__main__"] = main
-    exec(code, main.__dict__)
+    found = dict(os.environ)
+    for number, code in enumerate(parts):
+        if number:
+            late.take_effect(found)
+        exec(code, main.__dict__)
 
 
-def _main_of_script(program: wire.Program) -> tuple[types.CodeType, types.ModuleType, str]:
+def _main_of_script(program: wire.Program) -> tuple[list[types.CodeType], types.ModuleType, str]:
     path = str(program.script)
     try:
         with open(path, "rb") as file:
@@ -174,10 +196,10 @@ def _main_of_script(program: wire.Program) -> tuple[types.CodeType, types.Module
         print(f"holdfast: can't open file {path!r}: {error.strerror}", file=sys.stderr)
         raise failures.CannotOpenScript(error) from None
     main = _empty_main(path)
-    return compile(source, path, "exec", dont_inherit=True), main, path
+    return _parts(source, path), main, path
 
 
-def _main_of_module(program: wire.Program) -> tuple[types.CodeType, types.ModuleType, str]:
+def _main_of_module(program: wire.Program) -> tuple[list[types.CodeType], types.ModuleType, str]:
     name = str(program.module)
     spec = importlib.util.find_spec(name)
     if spec is not None and spec.submodule_search_locations is not None:
@@ -187,9 +209,24 @@ def _main_of_module(program: wire.Program) -> tuple[types.CodeType, types.Module
     code = loader.get_code(name) if loader is not None else None
     if spec is None or code is None:
         raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-    main = _empty_main(spec.origin or name)
+    origin = spec.origin or name
+    main = _empty_main(origin)
     main.__spec__, main.__loader__, main.__package__ = spec, loader, spec.parent
-    return code, main, spec.origin or name
+    source = loader.get_source(name)
+    return [code] if source is None else _parts(source, origin), main, origin
+
+
+def _parts(source: bytes | str, path: str) -> list[types.CodeType]:
+    """The whole of it, or in two parts: up to where torch is imported, and from there on."""
+    tree: Any = compile(source, path, "exec", ast.PyCF_ONLY_AST, dont_inherit=True)
+    at = parsed.torch_at(tree)
+    if not at:
+        return [compile(source, path, "exec", dont_inherit=True)]
+    first = ast.Module(tree.body[:at], type_ignores=[])
+    rest = ast.Module(tree.body[at:], type_ignores=[])
+    before = compile(first, path, "exec", dont_inherit=True)
+    features = sum(getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
+    return [before, compile(rest, path, "exec", before.co_flags & features, dont_inherit=True)]
 
 
 def _empty_main(path: str) -> types.ModuleType:

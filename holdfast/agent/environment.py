@@ -5,13 +5,12 @@ read it while they load (OMP_NUM_THREADS, PYTHONPATH, CUDA_VISIBLE_DEVICES). The
 rank.
 """
 
-import ast
-import importlib.machinery
 import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from holdfast.agent.wire import Kind, Program
+from holdfast import rank
+from holdfast.agent.wire import Kind, Preload, Program
 from holdfast.messages import Start
 from holdfast.spec import Job
 
@@ -28,17 +27,9 @@ TORCH_PRELOAD = (
     "torch.utils.data",
     "holdfast.train",
 )
-WITH_RANK = frozenset(
-    (
-        *("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME"),
-        *("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE"),
-        *("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"),
-        *("TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_USE_AGENT_STORE"),
-        *("HOLDFAST_ATTEMPT", "HOLDFAST_REDO_UNTIL", "HOLDFAST_CONTROL_FD"),
-        "HOLDFAST_RESTORE_BELOW",
-        *("HOLDFAST_PAGE_FD", "HOLDFAST_ARENA_FD", "HOLDFAST_BOARD_FD"),
-    )
-)
+WITH_RANK = rank.VARIABLES | {
+    *("HOLDFAST_CONTROL_FD", "HOLDFAST_PAGE_FD", "HOLDFAST_ARENA_FD", "HOLDFAST_BOARD_FD")
+}
 
 # What engines tell the processes of a pod about ranks and peers; ours are others.
 ENGINE_PREFIXES = ("PET_", "OMPI_", "PMIX_", "PMI_", "PADDLE_", "VC_")
@@ -78,6 +69,7 @@ def node_environment(
     env = {k: v for k, v in environ.items() if k not in WITH_RANK}
     if workers > 1:
         env.setdefault("OMP_NUM_THREADS", "1")
+    env.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")  # as torchrun does
     ours = {
         "HOLDFAST_JOB": job.name,
         "HOLDFAST_NODE": node,
@@ -89,13 +81,13 @@ def node_environment(
 
 def rank_environment(job: Job, start: Start, local_rank: int) -> dict[str, str]:
     """What a worker gets with its rank."""
-    rank = start.node_rank * start.workers_per_node + local_rank
+    number = start.node_rank * start.workers_per_node + local_rank
     world_size = start.node_count * start.workers_per_node
     values: dict[str, object] = {
-        "RANK": rank,
+        "RANK": number,
         "LOCAL_RANK": local_rank,
         "GROUP_RANK": start.node_rank,
-        "ROLE_RANK": rank,
+        "ROLE_RANK": number,
         "ROLE_NAME": "default",
         "WORLD_SIZE": world_size,
         "LOCAL_WORLD_SIZE": start.workers_per_node,
@@ -136,55 +128,9 @@ def kinds_of(job: Job, instrumented: bool) -> tuple[Kind, Kind | None]:
     return Kind.RUN, Kind.RUN if ahead else Kind.WAIT
 
 
-def preload_of(job: Job) -> tuple[str, ...]:
-    """Modules the forkserver loads ahead."""
+def preload_of(job: Job) -> Preload:
+    """What the forkserver loads ahead."""
     if job.warm.mode == "off":
-        return ()
-    return (TORCH_PRELOAD if job.uses_torch else ()) + job.warm.preload
-
-
-def is_instrumented(program: Program) -> bool:
-    """Whether the source of the script or module imports `holdfast.train`; it is not run."""
-    source = _source(program)
-    if source is None:
-        return False
-    try:
-        tree = ast.parse(source.read_bytes())
-    except (OSError, SyntaxError, ValueError):
-        return False
-    return any(_imports_train(found) for found in ast.walk(tree))
-
-
-def _imports_train(found: ast.AST) -> bool:
-    match found:
-        case ast.Import(names=names):
-            return any((alias.name + ".").startswith("holdfast.train.") for alias in names)
-        case ast.ImportFrom(module="holdfast", names=names):
-            return any(alias.name == "train" for alias in names)
-        case ast.ImportFrom(module=str(module), level=0):
-            return (module + ".").startswith("holdfast.train.")
-        case _:
-            return False
-
-
-def _source(program: Program) -> Path | None:
-    if program.script is not None:
-        return Path(program.workdir, program.script)
-    return _module_source(program.module, program.workdir) if program.module else None
-
-
-def _module_source(module: str, workdir: str) -> Path | None:
-    """The file `python -m module` would run, found without importing anything."""
-    path: list[str] | None = [workdir]
-    spec = None
-    for part in module.split("."):
-        spec = importlib.machinery.PathFinder.find_spec(part, path)
-        if spec is None and path == [workdir]:  # not in the folder: an installed package
-            spec = importlib.machinery.PathFinder.find_spec(part)
-        if spec is None:
-            return None
-        path = list(spec.submodule_search_locations or [])
-    assert spec is not None
-    if path:
-        spec = importlib.machinery.PathFinder.find_spec("__main__", path)
-    return Path(spec.origin) if spec is not None and spec.origin else None
+        return Preload()
+    framework = TORCH_PRELOAD if job.uses_torch else ()
+    return Preload(framework=framework, modules=job.warm.preload, imports=job.warm.preload_imports)

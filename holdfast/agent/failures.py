@@ -45,7 +45,7 @@ def shown_and_left(page: Page | None) -> Iterator[None]:
     except BaseException as error:
         _take_our_frames_off()
         in_worker = os.getpid() == worker  # not in a child the script forked
-        if page is not None and in_worker and not _is_success(error):
+        if page is not None and in_worker and not is_success(error):
             page.fail(describe(error))
         raise
 
@@ -108,7 +108,8 @@ def _take_our_frames_off() -> None:
     sys.excepthook = shown
 
 
-def _is_success(error: BaseException) -> bool:
+def is_success(error: BaseException) -> bool:
+    """Whether Python would end with status 0."""
     return isinstance(error, SystemExit) and error.code in (None, 0)
 
 

@@ -42,6 +42,7 @@ class Forking:
         theirs.close()
         self._death: processes.Death | None = None
         self.ready = False
+        self.replaced = False  # it has said itself that another is needed
         asyncio.get_running_loop().add_reader(self._sock, self._readable)
 
     @property
@@ -49,8 +50,8 @@ class Forking:
         """Process id of the forkserver."""
         return self._process.pid
 
-    def prepare(self, program: wire.Program, preload: tuple[str, ...]) -> None:
-        """Have it load everything; `Ready` comes back."""
+    def prepare(self, program: wire.Program, preload: wire.Preload) -> None:
+        """Have it load everything; `Ready` comes back, or `Unfit`."""
         self._send(wire.Prepare(program=program, preload=preload))
 
     def fork(self, order: wire.Fork, fds: list[int]) -> None:

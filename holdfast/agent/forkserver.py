@@ -5,23 +5,22 @@ other preloads once, says `Ready`, and then forks a child for each `Fork`. A chi
 unwinds to the top of this module and becomes the worker there, so that the interpreter ends the
 way it would had the script been started by hand.
 
-It stays single-threaded, because only the forking thread lives on in a child. It dies with its
-agent: at the end of the socket, or by the death signal, it kills every group it started.
+It stays single-threaded, because only the forking thread lives on in a child; a module that would
+leave a thread behind is done without (`preloading`). It dies with its agent: at the end of the
+socket, or by the death signal, it kills every group it started.
 """
 
 import contextlib
 import gc
-import importlib
 import os
 import select
 import signal
 import socket
 import sys
 import time
-import traceback
 from types import FrameType
 
-from holdfast.agent import child, processes, wire
+from holdfast.agent import child, preloading, processes, wire
 from holdfast.agent.notes import note
 
 _HELD_BACK = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT}
@@ -55,7 +54,9 @@ class Forkserver:
         if first is None or not isinstance(first[0], wire.Prepare):
             sys.exit("the agent was gone before it said what to prepare")
         self._program = first[0].program
-        prepare(first[0])
+        if unfit := prepare(first[0]):
+            self._tell(wire.Unfit(modules=unfit))
+            os._exit(0)
         self._listen_to_signals()
         self._tell(wire.Ready())
         while not self._asked_to_end:
@@ -147,20 +148,18 @@ class Forkserver:
         _flush()
 
 
-def prepare(order: wire.Prepare) -> None:
-    """Load what every worker needs. What cannot be imported is noted: the script will show why."""
+def prepare(order: wire.Prepare) -> dict[str, str]:
+    """Load what every worker needs; returns what has to be done without, and why."""
     _go_to(order.program)
     began = time.monotonic()
-    for name in order.preload:
-        try:
-            importlib.import_module(name)
-        except Exception:
-            note(f"forkserver: preload of {name} failed\n{traceback.format_exc(limit=-3)}")
+    if unfit := preloading.load(order.program, order.preload):
+        return unfit
     gc.collect()
     gc.freeze()  # shared pages are not written to by the collector of a child
     threads = len(os.listdir("/proc/self/task"))
     took = time.monotonic() - began
     note(f"forkserver: ready after {took:.2f} s, {threads} threads")
+    return {}
 
 
 def _go_to(program: wire.Program) -> None:

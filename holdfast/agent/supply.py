@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+import msgspec
+
 from holdfast.agent import processes, wire
 from holdfast.agent.forking import Forking
 from holdfast.agent.notes import note
@@ -49,7 +51,7 @@ class Supply:
         workers: Workers,
         environment: Mapping[str, str],
         program: wire.Program,
-        preload: tuple[str, ...],
+        preload: wire.Preload,
         listener: Listener,
         storage: StorageHandle,
     ) -> None:
@@ -74,7 +76,7 @@ class Supply:
         self._start_forkserver()
 
     def _start_forkserver(self) -> None:
-        preload = self._preload if self._failed_starts < PRELOAD_TRIES else ()
+        preload = self._preload if self._failed_starts < PRELOAD_TRIES else wire.Preload()
         self.forking = Forking(self._environment, self._on_reply, self._on_gone)
         self.forking.prepare(self._program, preload)
 
@@ -154,6 +156,8 @@ class Supply:
         match reply:
             case wire.Ready():
                 self._on_ready()
+            case wire.Unfit(modules=modules):
+                self._do_without(modules)
             case wire.Forked(id=id_, pid=pid):
                 if worker := self.workers.table.get(id_):
                     worker.pid = pid
@@ -169,6 +173,15 @@ class Supply:
         self.forking.ready = True
         self._failed_starts = 0
         self._tell.on_ready()
+
+    def _do_without(self, modules: dict[str, str]) -> None:
+        """The forkserver ends by itself; the next one leaves these out."""
+        assert self.forking is not None
+        self.forking.replaced = True
+        for name, why in modules.items():
+            note(f"agent: {name} is not imported ahead: {why}")
+        without = (*self._preload.without, *modules)
+        self._preload = msgspec.structs.replace(self._preload, without=without)
 
     def _say_why_not(self, id_: int, why: str) -> None:
         note(f"agent: a child could not be forked: {why}")
@@ -196,10 +209,11 @@ class Supply:
         if self._closed or old is None:
             self.forking = old
             return
-        note("agent: the forkserver has died; starting another")
+        if not old.replaced:
+            note("agent: the forkserver has died; starting another")
         self._tell.on_store_lost()
         old.kill()
-        self._failed_starts += 0 if old.ready else 1
+        self._failed_starts += 0 if old.ready or old.replaced else 1
         for worker in list(self.workers.table.values()):
             self._adopt(worker, old.pid)
         if self._failed_starts < START_TRIES:

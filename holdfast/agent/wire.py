@@ -21,7 +21,7 @@ class Kind(StrEnum):
     """What a forked child does."""
 
     RUN = "run"  # run the script at once
-    WAIT = "wait"  # wait for a rank on the control pipe, then run the script
+    WAIT = "wait"  # wait for a rank on the control socket, then run the script
     EXEC = "exec"  # become another program
     STORE = "store"  # host the rendezvous store of one attempt
 
@@ -42,15 +42,24 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
         return str(Path(self.workdir).absolute()) if self.module else ""
 
 
+class Preload(msgspec.Struct, frozen=True, kw_only=True):
+    """What is loaded before workers are forked."""
+
+    framework: tuple[str, ...] = ()  # without which nothing works: never left out
+    modules: tuple[str, ...] = ()
+    imports: bool = False  # also what the script imports first, as far as that is installed
+    without: tuple[str, ...] = ()  # of all these; known to be unfit
+
+
 class Request(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The root of what the agent asks."""
 
 
 class Prepare(Request, frozen=True, kw_only=True):
-    """First message: load what every worker needs. Answered by `Ready`."""
+    """First message: load what every worker needs. Answered by `Ready`, or by `Unfit`."""
 
     program: Program
-    preload: tuple[str, ...]
+    preload: Preload
 
 
 class Fork(Request, frozen=True, kw_only=True):
@@ -79,6 +88,12 @@ class Ready(Reply, frozen=True, kw_only=True):
     """Everything is loaded; children can be forked."""
 
 
+class Unfit(Reply, frozen=True, kw_only=True):
+    """These modules, by name and why, must not be loaded ahead; the forkserver ends."""
+
+    modules: dict[str, str]
+
+
 class Forked(Reply, frozen=True, kw_only=True):
     """The child runs."""
 
@@ -103,7 +118,7 @@ class Died(Reply, frozen=True, kw_only=True):
 
 
 AnyRequest = Prepare | Fork | Signal
-AnyReply = Ready | Forked | Failed | Died
+AnyReply = Ready | Unfit | Forked | Failed | Died
 
 _requests = msgspec.json.Decoder(AnyRequest)
 _replies = msgspec.json.Decoder(AnyReply)

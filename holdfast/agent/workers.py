@@ -1,13 +1,14 @@
 """The workers of one node: those of the attempt, and the warm ones that wait for the next.
 
-A worker is born cold (with its rank) or warm (with a control pipe on which the rank arrives). Each
-has its own progress page; the snapshot arena and the board belong to the local rank and outlive
-them all.
+A worker is born cold (with its rank) or warm (with a control socket on which the rank arrives).
+Each has its own progress page; the snapshot arena and the board belong to the local rank and
+outlive them all.
 """
 
 import contextlib
 import os
 import shutil
+import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ from holdfast.agent.processes import Death
 from holdfast.events import Milestone
 from holdfast.messages import Assignment
 from holdfast.page import Page
+from holdfast.rank import ERROR_FILE
 
 
 @dataclass
@@ -34,7 +36,7 @@ class Worker:
     local_rank: int
     page: Page
     output: Output
-    control: int = -1  # our end of the control pipe; -1 once it has a rank
+    control: int = -1  # our end of the control socket; -1 once it has a rank
     pid: int = 0  # 0 until the forkserver has answered
     assignment: Assignment | None = None
     assigned_at: float = 0.0
@@ -50,8 +52,13 @@ class Worker:
         self.log = log
         self.page.reach(Milestone.STARTED)
 
+    @property
+    def error_file(self) -> Path | None:
+        """Where torch may have left its exception."""
+        return Path(self.assignment.env[ERROR_FILE]) if self.assignment is not None else None
+
     def hang_up(self) -> None:
-        """Close the control pipe; a warm worker that still waits on it exits."""
+        """Close the control socket; a warm worker that still waits on it exits."""
         if self.control >= 0:
             os.close(self.control)
             self.control = -1
@@ -81,6 +88,7 @@ class Workers:
         """A worker with this rank: the warm one if there is one, else a new one."""
         worker = self.warm.pop(assignment.local_rank, None)
         log = f"logs/attempt-{assignment.attempt}/rank-{assignment.rank}.log"
+        assignment = self._with_error_file(assignment, log)
         if worker is None:
             worker = self._fork(forking, assignment.local_rank, self.cold_kind, assignment.env)
             worker.take_rank(assignment, log)
@@ -93,6 +101,14 @@ class Workers:
         if self.tell_output:
             worker.output.on_first = partial(worker.page.reach, Milestone.OUTPUT)
         return worker
+
+    def _with_error_file(self, assignment: Assignment, log: str) -> Assignment:
+        """Where `@record` of torch.distributed.elastic leaves an exception."""
+        path = (self.folder / log).with_suffix(".error.json").absolute()
+        with contextlib.suppress(OSError):  # a full disk: it is told of where output is lost
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        env = {**assignment.env, ERROR_FILE: str(path)}
+        return msgspec.structs.replace(assignment, env=env)
 
     def warm_up(self, forking: Forking) -> None:
         """Fill the warm set."""
@@ -111,7 +127,8 @@ class Workers:
         fds = {"output": write_end, "page": page_fd}
         worker = Worker(self.new_id(), local_rank, Page(page_fd), Output(read_end))
         if not env:
-            fds["control"], worker.control = os.pipe2(os.O_CLOEXEC)
+            ours, theirs = socket.socketpair()  # not a pipe: what is on it can be looked at
+            fds["control"], worker.control = theirs.detach(), ours.detach()
         self.table[worker.id] = worker
         order = wire.Fork(id=worker.id, kind=kind, env=env, fds=(*fds, *kept))
         forking.fork(order, [*fds.values(), *kept.values()])

@@ -34,6 +34,8 @@ class Flags(NamedTuple):
     terminal: str | None = None
     start_from: str | None = None
     fresh: str | None = None
+    preload: tuple[str, ...] | None = None
+    preload_imports: bool | None = None
 
 
 def is_job_file(word: str) -> bool:
@@ -138,6 +140,7 @@ def _changes(flags: Flags) -> dict[str, Any]:
         "recovery": _given(max_restarts=flags.max_restarts, stop_grace_s=flags.stop_grace_s),
         "env": dict(map(_variable, flags.env)),
         "logs": _given(terminal=flags.terminal),
+        "warm": _given(preload=flags.preload, preload_imports=flags.preload_imports),
         "checkpoints": _given(start_from=flags.start_from, fresh=flags.fresh),
     }
     return {key: value for key, value in changes.items() if value not in (None, {})}

@@ -86,6 +86,14 @@ From = Annotated[
 Fresh = Annotated[
     bool, typer.Option("--fresh", help="Begin anew: earlier checkpoints stay, but are not used.")
 ]
+Preload = Annotated[
+    list[str] | None,
+    typer.Option("--preload", metavar="MODULE", help="Import it ahead of the script."),
+]
+PreloadImports = Annotated[
+    bool | None,
+    typer.Option(help="Import ahead what the script imports at its top. Default: yes."),
+]
 Detach = Annotated[bool, typer.Option("--detach", "-d", help="Leave it running, return at once.")]
 Replace = Annotated[bool, typer.Option("--replace", help="Drop the record of an earlier job.")]
 
@@ -105,6 +113,8 @@ def run(
     env: Env = None,
     workdir: Workdir = None,
     terminal: Shown = None,
+    preload: Preload = None,
+    preload_imports: PreloadImports = None,
     detach: Detach = False,
     replace: Replace = False,
     start_from: From = None,
@@ -138,6 +148,8 @@ def run(
         terminal=terminal.value if terminal else None,
         start_from=start_from and place_given(start_from),
         fresh=fresh_word(fresh),
+        preload=tuple(preload or ()) or None,
+        preload_imports=preload_imports,
     )
     reach = reached(on, context_name, namespace)
     if reach is None and (engine is not None or dry_run is not None):

@@ -61,9 +61,13 @@ class Warm(Section):
 
     mode: Literal["auto", "script", "imports", "off"] = "auto"
     """`script` runs everything above `join()` ahead; `imports` only loads modules; `auto` picks
-    `script` where the script imports `holdfast.train`, else `imports`; `off` starts cold."""
+    `script` where the script calls `join()` of `holdfast.train`, else `imports`; `off` starts
+    cold."""
     preload: tuple[str, ...] = ()
     """Modules to import ahead, besides those that come with the framework."""
+    preload_imports: bool = True
+    """Import ahead also what the script imports at its top, above its first statement that is not
+    an import or a definition, as far as that is installed and not your own code."""
 
 
 class Snapshots(Section):

@@ -1,18 +1,11 @@
 """Where this worker stands in its attempt: rank, world, attempt, shared-memory descriptors.
 
-A worker with a rank finds it in its environment, as torchrun gives it. A warm worker has none yet:
-it waits on its control pipe for one `Assignment` and merges that into the environment, so that the
-rest of the script cannot tell the difference. Without any of it (plain `python train.py`) the
-worker is the only one.
+A worker finds its rank in its environment, as torchrun gives it; a warm one has waited for it
+before (`holdfast.rank`). Without any of it (plain `python train.py`) the worker is the only one.
 """
 
 import os
-import sys
 from typing import NamedTuple
-
-import msgspec
-
-from holdfast.messages import Assignment
 
 
 class Placement(NamedTuple):
@@ -25,22 +18,6 @@ class Placement(NamedTuple):
     attempt: int  # 0 outside Holdfast
     redo_until: int  # steps up to this one were done by an earlier attempt
     distributed: bool  # a launcher gave us a rank
-
-
-def await_rank() -> None:
-    """Return once the environment holds this worker's rank; exit where none will come.
-
-    End of file on the pipe means that the worker is not needed any more: exit with status 0.
-    """
-    control = os.environ.pop("HOLDFAST_CONTROL_FD", None)
-    if control is None:
-        return
-    sys.stdout.flush()
-    with os.fdopen(int(control), "rb") as pipe:
-        line = pipe.readline()
-    if not line.endswith(b"\n"):
-        sys.exit(0)
-    os.environ.update(msgspec.json.decode(line, type=Assignment).env)
 
 
 def find_placement() -> Placement:

@@ -20,13 +20,14 @@ from holdfast.checkpoint.streams import later_for
 from holdfast.errors import Error
 from holdfast.events import Milestone
 from holdfast.page import Phase
+from holdfast.rank import await_rank
 from holdfast.train.cadence import Cadence
 from holdfast.train.ending import Ending
 from holdfast.train.exchange import Exchange
 from holdfast.train.group import check_wishes, join_alone, join_group, pick_device, side_group
 from holdfast.train.layout import Ranks
 from holdfast.train.parallel import data_parallel
-from holdfast.train.placement import Placement, await_rank, descriptor, find_placement
+from holdfast.train.placement import Placement, descriptor, find_placement
 from holdfast.train.progress import Progress, open_progress
 from holdfast.train.restore import snapshot_waits
 from holdfast.train.snapshots import Snapshots, watch_optimizers

@@ -13,17 +13,14 @@ from tests.agent.conftest import Node
 from tests.agent.office import is_alive, parent_of, until
 
 PRINT_ENV = "import os, json; print(json.dumps(dict(os.environ)))"
-JOIN_BY_HAND = """
+AHEAD = """
+import os, time
 if False:
-    import holdfast.train
-import json, os, time
+    from holdfast.train import join
+    join()
+assert "RANK" not in dict(os.environ)
 print("warm in", os.getpid(), flush=True)
-if fd := os.environ.get("HOLDFAST_CONTROL_FD"):
-    assert "RANK" not in os.environ
-    told = json.loads(open(int(fd)).readline())
-    os.environ.update(told["env"])
 print("rank", os.environ["RANK"], "in", os.getpid(), flush=True)
-time.sleep(600)
 """
 SLEEP = "import time; print('up', flush=True); time.sleep(600)"
 
@@ -50,6 +47,8 @@ def test_the_environment_of_a_worker_is_that_of_torchrun(node: Node) -> None:
         "TORCHELASTIC_RESTART_COUNT": "3",
         "TORCHELASTIC_MAX_RESTARTS": "20",
         "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "TORCHELASTIC_ERROR_FILE": str(agent.folder / "logs/attempt-4/rank-3.error.json"),
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
         "OMP_NUM_THREADS": "1",
         "HOLDFAST_JOB": "test",
         "HOLDFAST_NODE": agent.node,
@@ -115,12 +114,23 @@ def test_a_cold_script_finds_nothing_loaded_ahead(node: Node) -> None:
 
 
 def test_an_instrumented_script_joins_in_the_process_that_was_warm(node: Node) -> None:
-    office, agent = node(JOIN_BY_HAND)
+    office, agent = node(AHEAD)
     assert office.wait_for(NodeReady).instrumented
     office.start()
     (pid,) = office.started()
     until(lambda: "rank 0" in agent.log(), "the worker has its rank")
-    assert agent.log() == f"warm in {pid}\nrank 0 in {pid}\n"
+    words = [line for line in agent.log().splitlines() if not line.startswith("holdfast: ")]
+    assert words == [f"warm in {pid}", f"rank 0 in {pid}"]
+
+
+def test_a_script_that_ends_without_join_is_no_worker_that_died_without_a_rank(node: Node) -> None:
+    never = "import sys\nif False:\n    from holdfast.train import join\n    join()\nsys.exit(0)"
+    office, agent = node(never)
+    office.ready()
+    office.start()
+    assert office.exited().exit_code == 0
+    assert "needs the rank (its end)" in agent.log()
+    assert "without a rank" not in agent.words()
 
 
 def test_the_next_attempt_takes_the_worker_that_warmed_up_meanwhile(node: Node) -> None:

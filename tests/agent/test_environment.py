@@ -5,50 +5,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.agent import environment
-from holdfast.agent.wire import Kind, Program
+from holdfast.agent.wire import Kind
 from holdfast.spec import Job
-
-
-@pytest.mark.parametrize(
-    ("source", "expected"),
-    [
-        ("from holdfast.train import join", True),
-        ("import holdfast.train", True),
-        ("import holdfast.train.data as d", True),
-        ("from holdfast import train", True),
-        ("def f():\n    from holdfast.train import join", True),
-        ("# import holdfast.train", False),
-        ("text = 'import holdfast.train'", False),
-        ("import holdfast", False),
-        ("import holdfast.training_wheels", False),
-        ("from .holdfast.train import join", False),
-        ("this is not python", False),
-    ],
-)
-def test_a_script_is_instrumented_if_it_imports_the_library(
-    tmp_path: Path, source: str, expected: bool
-) -> None:
-    (tmp_path / "script.py").write_text(source)
-    program = Program(script=str(tmp_path / "script.py"))
-    assert environment.is_instrumented(program) is expected
-
-
-def test_a_module_is_looked_into_without_being_imported(tmp_path: Path) -> None:
-    package = tmp_path / "some_pack"
-    package.mkdir()
-    (package / "__init__.py").write_text("raise RuntimeError('imported')")
-    (package / "one.py").write_text("import holdfast.train")
-    (package / "__main__.py").write_text("import os")
-    found = {
-        name: environment.is_instrumented(Program(module=name, workdir=str(tmp_path)))
-        for name in ("some_pack", "some_pack.one", "some_pack.two", "json.tool")
-    }
-    assert found == {
-        "some_pack": False,
-        "some_pack.one": True,
-        "some_pack.two": False,
-        "json.tool": False,
-    }
 
 
 @pytest.mark.parametrize(

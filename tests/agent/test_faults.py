@@ -369,6 +369,19 @@ def test_a_preload_that_kills_the_forkserver_is_given_up(node: Node, home: Path)
     assert office.exited().exit_code == 0
 
 
+def test_a_preload_that_leaves_a_thread_is_done_without(node: Node, home: Path) -> None:
+    thread = "threading.Thread(target=time.sleep, args=(600,), daemon=True).start()"
+    (home / "busy.py").write_text(f"import threading, time\n{thread}\n")
+    script = "import sys; print('busy' in sys.modules, 'colorsys' in sys.modules)"
+    office, agent = node(script, warm={"preload": ["busy", "colorsys"]})
+    office.ready()
+    office.start()
+    assert office.exited().exit_code == 0
+    assert agent.log() == "False True\n"
+    assert "busy is not imported ahead: it leaves threads behind" in agent.words()
+    assert "has died" not in agent.words()
+
+
 def test_a_forkserver_that_is_not_wanted_any_more_before_it_is_ready_just_ends() -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     command = [sys.executable, "-m", "holdfast.agent.forkserver", str(theirs.fileno())]
@@ -376,7 +389,9 @@ def test_a_forkserver_that_is_not_wanted_any_more_before_it_is_ready_just_ends()
         [*command, str(os.getpid())], pass_fds=[theirs.fileno()], stderr=subprocess.PIPE, text=True
     ) as process:
         theirs.close()
-        wire.send(ours, wire.Prepare(program=wire.Program(command=("true",)), preload=()))
+        wire.send(
+            ours, wire.Prepare(program=wire.Program(command=("true",)), preload=wire.Preload())
+        )
         ours.close()
         assert "Traceback" not in process.communicate(timeout=60)[1]
     assert process.returncode == 0

@@ -1,12 +1,13 @@
 """The same with PyTorch: preloaded, rendezvous on the node's store, no GPU touched early."""
 
+import json
 import os
 import signal
 from functools import partial
 
 import pytest
 
-from holdfast.events import NodeReady
+from holdfast.events import NodeReady, Store
 from tests.agent.conftest import Node
 from tests.agent.office import AgentProcess, parent_of, until
 
@@ -69,16 +70,54 @@ def test_the_forkserver_has_one_thread_and_no_gpu_context(node: Node) -> None:
     assert agent.log() == "False\n"
 
 
-def test_random_numbers_differ_between_workers(node: Node) -> None:
-    source = "import random, numpy; print(random.random(), numpy.random.rand(), flush=True)"
-    office, agent = node(source, framework="pytorch", workers_per_node=2)
-    office.ready()
-    office.start()
-    drawn = set()
-    for rank in (0, 1):
-        assert office.exited(rank=rank).exit_code == 0
-        drawn |= set(agent.log(rank).split())
-    assert len(drawn) == 4
+DRAW = """
+import os
+os.environ["OMP_NUM_THREADS"] = "3"
+os.environ["PYTORCH_JIT_STATS"] = "1"
+import random, ssl, tempfile, uuid
+import numpy, torch
+def draw():
+    return {
+        "torch": torch.rand(1).item(),
+        "order": str(list(torch.utils.data.RandomSampler(range(64)))),
+        "random": random.random(),
+        "numpy": numpy.random.rand(),
+    }
+by_chance = draw() | {
+    "default_rng": numpy.random.default_rng().random(),
+    "ssl": ssl.RAND_bytes(8).hex(),
+    "file": tempfile.mktemp(),
+    "clock": uuid.uuid1().clock_seq,
+    "uuid": str(uuid.uuid4()),
+}
+random.seed(1); numpy.random.seed(1); torch.manual_seed(1)
+import json
+print(json.dumps([by_chance, draw(), torch.get_num_threads()]), flush=True)
+"""
+
+
+def test_what_is_drawn_by_chance_differs_and_what_is_seeded_does_not(node: Node) -> None:
+    """Between ranks and between attempts; and what a script sets for torch takes effect."""
+    office, agent = node(DRAW, framework="pytorch", workers_per_node=2)
+    store: Store | None = office.ready()
+    drawn, seeded = [], []
+    for attempt in (1, 2):
+        office.start(attempt=attempt, store=store)
+        for rank in (0, 1):
+            assert office.exited(attempt, rank).exit_code == 0, agent.log(rank, attempt)
+            line = agent.log(rank, attempt).splitlines()[-1]
+            by_chance, by_seed, threads = json.loads(line)
+            assert threads == 3
+            drawn.append(by_chance)
+            seeded.append(by_seed)
+        store = office.stop(attempt=attempt).store
+    for name in drawn[0]:
+        assert len({one[name] for one in drawn}) == 4, name
+    assert seeded == [seeded[0]] * 4
+    warned = agent.log(0, 1)
+    assert "PYTORCH_JIT_STATS: set by the script above `import torch`" in warned
+    assert "OMP_NUM_THREADS" not in warned
+    assert "PYTORCH_JIT_STATS" not in agent.log(1, 1) + agent.log(0, 2)
 
 
 def _words_after_training(agent: AgentProcess, rank: int, attempt: int) -> list[str]:

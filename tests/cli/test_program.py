@@ -53,11 +53,14 @@ def test_flags_become_settings(folder: Path) -> None:
         env=("A=1=2", "HOME"),
         workdir="sub",
         terminal="rank0",
+        preload=("transformers",),
+        preload_imports=False,
     )
     job = job_from_words(["train.py"], flags)
     assert (job.name, job.nodes.count, job.nodes.spares, job.workers_per_node) == ("gpt", 2, 1, 4)
     assert (job.recovery.max_restarts, job.recovery.stop_grace_s) == (0, 3.0)
     assert job.env == {"A": "1=2", "HOME": os.environ["HOME"]}
+    assert (job.warm.preload, job.warm.preload_imports) == (("transformers",), False)
     assert (job.workdir, job.logs.terminal) == (str(folder / "sub"), "rank0")
 
 

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -79,8 +80,14 @@ print("rank", run.rank, run.world_size, run.attempt, dist.is_initialized(), run.
 """
 
 
+def control() -> tuple[int, int]:
+    """What an agent passes: the worker's end and its own."""
+    theirs, ours = socket.socketpair()
+    return theirs.detach(), ours.detach()
+
+
 def test_a_warm_worker_waits_for_its_rank_and_then_has_it() -> None:
-    reading, writing = os.pipe()
+    reading, writing = control()
     page = Page.create()
     env = {"HOLDFAST_CONTROL_FD": str(reading), "HOLDFAST_PAGE_FD": str(page)}
     with start(WARM, env, reading, page) as process:
@@ -98,7 +105,7 @@ def test_a_warm_worker_waits_for_its_rank_and_then_has_it() -> None:
 
 @pytest.mark.parametrize("torn", [b"", b'{"attempt": 1'])
 def test_a_warm_worker_that_is_not_needed_ends_quietly(torn: bytes) -> None:
-    reading, writing = os.pipe()
+    reading, writing = control()
     with start(WARM, {"HOLDFAST_CONTROL_FD": str(reading)}, reading) as process:
         os.close(reading)
         os.write(writing, torn)

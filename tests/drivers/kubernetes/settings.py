@@ -52,6 +52,7 @@ SETTINGS: dict[str, Setting] = {
     "workers_per_node": Setting(3),
     "warm.mode": Setting("off"),
     "warm.preload": Setting(["numpy"]),
+    "warm.preload_imports": Setting(False),
     "snapshots.every_steps": Setting(7),
     "snapshots.max_overhead": Setting(0.5),
     "snapshots.copies": Setting(2),

@@ -1,0 +1,209 @@
+"""Loading ahead what every worker would import, and finding out what must not be.
+
+Modules are imported one after the other and watched: one that leaves a thread behind or takes a GPU
+cannot live in a process that forks, and one that looks for the rank would remember that there is
+none. The packages that looked are forgotten again, so that a worker imports them itself, while all
+that they had imported stays; only where that is not possible they are done without.
+
+Of the script's own imports, which are read from its source, only installed libraries count. The
+user's own modules may do anything when they are imported, and may be edited between two attempts.
+"""
+
+import contextlib
+import importlib
+import importlib.util
+import os
+import sys
+import sysconfig
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+
+from holdfast import rank
+from holdfast.agent import late, parsed, wire
+from holdfast.agent.notes import note
+from holdfast.agent.parsed import Import
+
+# jemalloc, which pyarrow brings along, ends its own thread before a fork and starts it again.
+FORK_SAFE_THREADS = frozenset(("jemalloc_bg_thd",))
+_LOOKUP = ("os", "collections.abc", "_collections_abc")  # modules between environ and who reads it
+_INSTALLED = ("site-packages", "dist-packages")
+
+
+class _Watched(os._Environ[str]):
+    """Notes who looks for the rank, and what was looked for that is not set."""
+
+    def __getitem__(self, name: str) -> str:
+        if name in rank.VARIABLES:
+            _looked_for_rank.add(_reader().partition(".")[0])
+        try:
+            return super().__getitem__(name)
+        except KeyError:
+            late.read_ahead.add(name)
+            raise
+
+
+_looked_for_rank: set[str] = set()  # packages
+_left_to_workers: set[str] = set()  # likewise
+
+
+def _reader() -> str:
+    """The module that reads the environment."""
+    frame = sys._getframe(2)
+    while frame.f_back and frame.f_globals.get("__name__") in _LOOKUP:
+        frame = frame.f_back
+    return str(frame.f_globals.get("__name__"))
+
+
+@contextmanager
+def _watching() -> Iterator[None]:
+    plain = type(os.environ)
+    os.environ.__class__ = _Watched
+    try:
+        yield
+    finally:
+        os.environ.__class__ = plain
+
+
+def load(program: wire.Program, preload: wire.Preload) -> dict[str, str]:
+    """Import everything; returns what is unfit, and why. Then this process must not fork."""
+    sys.argv = [program.script or program.module or "", *program.args]
+    unfit = {}
+    with _watching():
+        for name in preload.framework:
+            _import_or_note(Import(name))
+        for wanted in (*map(Import, preload.modules), *(_of_script(program, preload))):
+            left = wanted.root in _left_to_workers or wanted.module in preload.without
+            if not left and (why := _load(wanted)):
+                unfit[wanted.module] = why
+    return unfit
+
+
+def _of_script(program: wire.Program, preload: wire.Preload) -> Iterator[Import]:
+    """Imports of the script, up to the first of something that is not an installed library."""
+    tree = parsed.tree_of(program) if preload.imports else None
+    own = (program.module or "").partition(".")[0]
+    for found in parsed.first_imports(tree) if tree is not None else ():
+        known = found.root in sys.modules
+        if not known and (found.root == own or not _is_installed(found.root)):
+            return
+        yield found
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        spec = importlib.util.find_spec(package)
+    except (ImportError, ValueError):
+        return False
+    if spec is None:
+        return False
+    places = list(spec.submodule_search_locations or ()) or [spec.origin or ""]
+    return all(_is_library(place) for place in places)
+
+
+def _is_library(place: str) -> bool:
+    if place in ("built-in", "frozen"):
+        return True
+    paths = sysconfig.get_paths()
+    path = Path(place)
+    in_python = any(path.is_relative_to(paths[name]) for name in ("stdlib", "platstdlib"))
+    return in_python or any(part in _INSTALLED for part in path.parts)
+
+
+def _load(wanted: Import) -> str | None:
+    """Import one; why it is unfit, if it is."""
+    before, threads, had_gpu = set(sys.modules), _threads(), _has_gpu()
+    _looked_for_rank.clear()
+    _import_or_note(wanted)
+    if _threads().items() - threads.items():
+        _in_a_child(lambda: None)  # OpenBLAS ends its threads before a fork, and starts them later
+    if left := _threads().items() - threads.items():
+        return f"it leaves threads behind ({', '.join(sorted(name for _, name in left))})"
+    if _has_gpu() and not had_gpu:
+        return "it takes a GPU while it is imported"
+    if _looked_for_rank and not _forget(before):
+        return f"{', '.join(sorted(_looked_for_rank))} looks for the rank while it is imported"
+    return None
+
+
+def _import_or_note(wanted: Import) -> None:
+    """What fails is noted: the script will show why, if it comes to that."""
+    try:
+        _import(wanted)
+    except (Exception, SystemExit):
+        note(f"forkserver: preload of {wanted.module} failed\n{traceback.format_exc(limit=-3)}")
+
+
+def _import(wanted: Import) -> None:
+    """As the statement would: packages that load lazily load what is taken from them."""
+    module = importlib.import_module(wanted.module)
+    for name in wanted.names:
+        if not hasattr(module, name):
+            importlib.import_module(f"{wanted.module}.{name}")
+
+
+def _threads() -> dict[str, str]:
+    """Names of threads that a fork would lose, by id."""
+    found = {}
+    for thread in os.listdir("/proc/self/task"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
+            name = Path(f"/proc/self/task/{thread}/comm").read_text().strip()
+            if thread != str(os.getpid()) and name not in FORK_SAFE_THREADS:
+                found[thread] = name
+    return found
+
+
+def _has_gpu() -> bool:
+    cuda = sys.modules.get("torch.cuda")
+    return cuda is not None and bool(cuda.is_initialized())
+
+
+def _forget(before: set[str]) -> bool:
+    """Forget the packages that looked for the rank, and those that hold something of them.
+
+    Whether they can be imported anew; they are, in a child.
+    """
+    new = {name: module for name, module in sys.modules.items() if name not in before}
+    roots = {name.partition(".")[0] for name in new}
+    if not _looked_for_rank <= roots:  # loaded before
+        return False
+    gone = set(_looked_for_rank)
+    while more := {name.partition(".")[0] for name in new if _holds(new[name], gone)} - gone:
+        gone |= more
+    packages = sorted(gone)
+    for name in [name for name in sys.modules if name.partition(".")[0] in gone]:
+        del sys.modules[name]
+    _left_to_workers.update(gone)
+    note(f"forkserver: left to workers, as the rank is looked for: import {', '.join(packages)}")
+    return _can_be_imported(packages)
+
+
+def _holds(module: ModuleType, packages: set[str]) -> bool:
+    """Whether a module has something of these packages among its names."""
+    values = list(vars(module).values()) if isinstance(module, ModuleType) else []
+    owners = (getattr(value, "__module__", None) or _name_of(value) for value in values)
+    return any(str(owner).partition(".")[0] in packages for owner in owners)
+
+
+def _name_of(value: object) -> str:
+    return value.__name__ if isinstance(value, ModuleType) else ""
+
+
+def _can_be_imported(packages: list[str]) -> bool:
+    """Whether it works a second time, tried in a child."""
+    return _in_a_child(lambda: [importlib.import_module(name) for name in packages])
+
+
+def _in_a_child(act: Callable[[], object]) -> bool:
+    """Do this in a fork that ends with it; whether it went well."""
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            act()
+            status = 0
+        finally:
+            os._exit(status)
+    return os.waitpid(pid, 0)[1] == 0

@@ -1,0 +1,170 @@
+"""The rank of a worker, which may come after its process has begun.
+
+A warm worker runs its script ahead and has no rank yet; its agent sends it later, one line of JSON
+(`Assignment`) over a socket. Whatever cannot be done without a rank waits for that line, wherever
+in the script it is asked for: `join()`, a look at RANK and the like in `os.environ`, a process
+group, a GPU, a step of an optimizer, the end of the script. So a script finds what it would have
+found in a process that was started with its rank, and what stands above the first such place is
+done ahead. End of file instead of a line: the worker is not needed any more and ends at once.
+
+The line is looked at and not taken, because threads and forked children of the script may wait for
+it as well. Starting such a script again without running it ahead would be slower and need more to
+be remembered.
+"""
+
+import contextlib
+import functools
+import os
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any, TypeVar
+
+import msgspec
+
+from holdfast.diagnosis.logs import is_library
+from holdfast.messages import Assignment
+
+CONTROL = "HOLDFAST_CONTROL_FD"
+ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
+VARIABLES = frozenset(
+    (
+        *("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME"),
+        *("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE"),
+        *("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"),
+        *("TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_USE_AGENT_STORE", ERROR_FILE),
+        *("HOLDFAST_ATTEMPT", "HOLDFAST_REDO_UNTIL", "HOLDFAST_RESTORE_BELOW"),
+    )
+)
+LINE_BYTES = 64 * 1024
+# A GPU is among them because a warm worker would take memory from the one that trains on it.
+_CALLS = (
+    ("torch.distributed", "init_process_group"),
+    ("torch.distributed.distributed_c10d", "init_process_group"),
+    ("torch.cuda", "_lazy_init"),
+)
+
+Thing = TypeVar("Thing")
+_undo: list[Callable[[], object]] = []  # what `run_ahead` has set up
+_unsaid: list[str] = []
+
+
+class _Waiting(os._Environ[str]):
+    """The environment of a process without a rank: whoever asks for the rank waits for it.
+
+    Only for names: iterating shows what is there, because many libraries copy the environment for a
+    child that asks for no rank.
+    """
+
+    def __getitem__(self, name: str) -> str:
+        if name in VARIABLES:
+            need(name)
+        return os._Environ.__getitem__(self, name)  # by now a plain one
+
+    def __setitem__(self, name: str, value: str) -> None:
+        if name in VARIABLES:
+            need(name)
+        os._Environ.__setitem__(self, name, value)
+
+    def __delitem__(self, name: str) -> None:
+        if name in VARIABLES:
+            need(name)
+        os._Environ.__delitem__(self, name)
+
+
+def run_ahead() -> None:
+    """From here on, until the rank has come, whatever needs it waits for it."""
+    plain = type(os.environ)
+    os.environ.__class__ = _Waiting
+    _undo.append(lambda: setattr(os.environ, "__class__", plain))
+    for name, function in _CALLS:
+        if (module := sys.modules.get(name)) is not None:
+            _undo.append(_make_wait(module, function))
+    if (optimizer := sys.modules.get("torch.optim.optimizer")) is not None:
+        hook = optimizer.register_optimizer_step_pre_hook(lambda *_: need("optimizer.step()"))
+        _undo.append(hook.remove)
+
+
+def _make_wait(module: Any, name: str) -> Callable[[], object]:
+    plain = getattr(module, name)
+
+    @functools.wraps(plain)
+    def waiting(*args: Any, **options: Any) -> Any:
+        need(f"{module.__name__}.{name.lstrip('_')}()")
+        return plain(*args, **options)
+
+    setattr(module, name, waiting)
+    return lambda: setattr(module, name, plain)
+
+
+def need(what: str) -> None:
+    """The script has asked for something that takes a rank: wait for it, and say so once."""
+    if _undo:
+        say(
+            f"{_place()} needs the rank ({what}) above join(), so that a warm worker waits there; "
+            "what stands below it is not done ahead. Move it below join() to restart faster."
+        )
+        await_rank()
+
+
+def _place() -> str:
+    """The innermost line of the user's own code."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if file != __file__ and not is_library(file):
+            return f"{file}:{frame.f_lineno}"
+        frame = frame.f_back
+    return "the script"
+
+
+def await_rank() -> None:
+    """Return once the environment holds this worker's rank; the process ends where none will come.
+
+    Returns at once in a process that was started with its rank, or without any agent.
+    """
+    control = os.environ.get(CONTROL)
+    if control is not None:
+        sys.stdout.flush()
+        line = _line_on(int(control))
+        if not line.endswith(b"\n"):
+            os._exit(0)  # nothing of the script is to be done any more
+        _take(msgspec.json.decode(line, type=Assignment).env)
+    for text in _emptied(_unsaid):
+        _tell(text)
+
+
+def _line_on(control: int) -> bytes:
+    with socket.socket(fileno=os.dup(control)) as sock:
+        return sock.recv(LINE_BYTES, socket.MSG_PEEK)
+
+
+def _take(env: dict[str, str]) -> None:
+    """First the variables, then the end of waiting: another thread may be looking."""
+    for name, value in env.items():
+        os._Environ.__setitem__(os.environ, name, value)
+    os.environ.pop(CONTROL, None)
+    for undo in _emptied(_undo):
+        undo()
+
+
+def _emptied(things: list[Thing]) -> Iterator[Thing]:
+    """Each of them once, also when several threads are at it; the last one first."""
+    with contextlib.suppress(IndexError):
+        while True:
+            yield things.pop()
+
+
+def say(text: str) -> None:
+    """Tell the user once in a job: rank 0 does it, in the first attempt, as soon as it knows."""
+    if CONTROL in os.environ:
+        _unsaid.append(text)
+    else:
+        _tell(text)
+
+
+def _tell(text: str) -> None:
+    first = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"
+    if first and os.environ.get("RANK", "0") == "0":
+        print(f"holdfast: {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,126 @@
+"""What is loaded ahead, and what is found not to be fit for it."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from holdfast.agent import wire
+
+LOAD = """
+import sys, msgspec
+from holdfast.agent import late, preloading, wire
+order = msgspec.json.decode(sys.argv[1], type=wire.Prepare)
+sys.path.insert(0, order.program.workdir)
+unfit = preloading.load(order.program, order.preload)
+names = [name for name in NAMES if name in sys.modules]
+found = {"unfit": unfit, "loaded": names, "argv": sys.argv, "looked": sorted(late.read_ahead)}
+print(msgspec.json.encode(found).decode())
+"""
+LIBRARIES = {
+    "plain": "import heavy",
+    "heavy": "import os; found = os.environ.get('HEAVY_MODE')",
+    "lazy": "def __getattr__(name):\n    import heavy\n    return heavy",
+    "ranked": "import heavy, os\nrank = os.environ.get('RANK')",
+    "keeper": "from ranked import rank\nimport ranked",
+    "once": "import os, heavy\nos.environ.get('RANK')\n"
+    "assert not hasattr(heavy, 'seen')\nheavy.seen = True",
+    "busy": "import threading, time\n"
+    "threading.Thread(target=time.sleep, args=(600,), daemon=True).start()",
+    "broken": "raise ValueError('no')",
+    "quits": "import sys; sys.exit(3)",
+}
+
+
+class Loaded(msgspec.Struct):
+    """What became of it."""
+
+    unfit: dict[str, str]
+    loaded: list[str]
+    argv: list[str]
+    looked: list[str]
+    notes: str = ""
+
+
+def load(folder: Path, script: str, **preload: object) -> Loaded:
+    """Load for this script, in a process that has `LIBRARIES` installed."""
+    site = folder / "site-packages"
+    site.mkdir()
+    for name, source in LIBRARIES.items():
+        (site / f"{name}.py").write_text(source)
+    (folder / "own.py").write_text("")
+    (folder / "script.py").write_text(script)
+    program = wire.Program(script=str(folder / "script.py"), args=("--x",), workdir=str(folder))
+    order = wire.Prepare(program=program, preload=msgspec.convert(preload, wire.Preload))
+    source = LOAD.replace("NAMES", str([*LIBRARIES, "own", "colorsys"]))
+    done = subprocess.run(
+        [sys.executable, "-c", source, msgspec.json.encode(order).decode()],
+        env={**os.environ, "PYTHONPATH": str(site)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found = msgspec.json.decode(done.stdout, type=Loaded)
+    found.notes = done.stderr
+    return found
+
+
+@pytest.mark.parametrize(
+    ("script", "imports", "expected"),
+    [
+        ("import colorsys\nimport plain", True, ["plain", "heavy", "colorsys"]),
+        ("import colorsys\nimport plain", False, []),
+        ("from lazy import heavy", True, ["heavy", "lazy"]),
+        ("import colorsys\nimport own\nimport plain", True, ["colorsys"]),
+        ("import os\nos.environ['HEAVY_MODE'] = '1'\nimport heavy", True, []),
+        ("import no_such_library\nimport heavy", True, []),
+        ("this is no python", True, []),
+    ],
+)
+def test_installed_libraries_that_the_script_imports_first_are_loaded(
+    tmp_path: Path, script: str, imports: bool, expected: list[str]
+) -> None:
+    found = load(tmp_path, script, imports=imports)
+    assert (found.unfit, found.loaded) == ({}, expected)
+    assert found.argv == [str(tmp_path / "script.py"), "--x"]
+
+
+def test_what_a_library_looks_for_in_the_environment_is_known(tmp_path: Path) -> None:
+    assert "HEAVY_MODE" in load(tmp_path, "", modules=["heavy"]).looked
+
+
+def test_a_library_that_looks_for_the_rank_is_left_to_workers_without_what_it_needs(
+    tmp_path: Path,
+) -> None:
+    found = load(tmp_path, "import ranked, keeper\nfrom ranked import rank", imports=True)
+    assert (found.unfit, found.loaded) == ({}, ["heavy"])
+    assert found.notes.count("left to workers, as the rank is looked for: import ranked") == 1
+
+
+def test_libraries_that_cannot_live_in_a_process_that_forks_are_named(tmp_path: Path) -> None:
+    found = load(tmp_path, "", modules=["busy", "once", "broken", "quits", "heavy"])
+    assert "looks for the rank" in found.unfit.pop("once")
+    assert found.unfit == {"busy": "it leaves threads behind (python)"}
+    assert "ValueError: no" in found.notes
+
+
+def test_threads_that_are_prepared_for_a_fork_are_no_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """numpy brings OpenBLAS, which starts one thread per core while it is loaded."""
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        monkeypatch.setenv(name, "4")
+    assert load(tmp_path, "", modules=["numpy"]).unfit == {}
+
+
+def test_what_the_framework_needs_is_never_left_out(tmp_path: Path) -> None:
+    found = load(tmp_path, "", framework=["busy"], modules=["heavy"])
+    assert (found.unfit, found.loaded) == ({}, ["heavy", "busy"])
+
+
+def test_what_is_known_to_be_unfit_is_not_loaded_again(tmp_path: Path) -> None:
+    found = load(tmp_path, "import busy, heavy", imports=True, without=["busy"])
+    assert (found.unfit, found.loaded) == ({}, ["heavy"])
