@@ -218,7 +218,7 @@ class Persistence:
         if not self._away:
             return self.used_up(at)
         if self._limits.exact:
-            return self.used_up(at) or self._fruitless > self._limits.max_restarts
+            return self.used_up(at) or self._fruitless >= self._limits.max_restarts
         since = self._away_since
         lasts = since is not None and at - since >= self._limits.window_s - SLACK_S
         return lasts or not self._instrumented
