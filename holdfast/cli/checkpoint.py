@@ -155,8 +155,8 @@ def prune(
         told.append({"tier": which, "place": store.where, "removed": keys, "files": gone.files})
         if not as_json:
             done = "would remove" if dry_run else "removed"
-            for told in gone.words or ["nothing"]:
-                result(f"{which} {store.where}: {done} {told}".strip())
+            for line in gone.words or ["nothing"]:
+                result(f"{which} {store.where}: {done} {line}".strip())
     if as_json:
         json_result(told)
 
