@@ -188,3 +188,5 @@ def test_a_job_is_found_with_all_its_tiers(home: Path, tmp_path: Path) -> None:
     assert answer("show", "gpt", "--tier", "shared")["step"] == 20
     assert checkpoint("list", "gpt", "--tier", "archive").returncode == 2
     assert checkpoint("verify", "gpt").stdout == "sound: 3 checkpoints\n"
+    pruned = checkpoint("prune", "gpt").stdout.splitlines()
+    assert [line.split()[0] for line in pruned] == ["local", "local", "shared"]
