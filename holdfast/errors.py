@@ -401,6 +401,12 @@ SLUGS: dict[str, Slug] = {
         "The place for checkpoints does not answer, or answers with errors, also after several "
         "tries. Training goes on, the last committed checkpoint stays, and saving is tried again.",
     ),
+    "storage-ahead": Slug(
+        ExitStatus.PLATFORM,
+        "The place for checkpoints knows a later attempt than the one that begins, which got its "
+        "number while the place did not answer. What it saved would not count, so the job starts "
+        "again with the next free number.",
+    ),
     "storage-missing": Slug(
         ExitStatus.NOT_FOUND,
         "A file in the place for checkpoints is not there, or ends too early: it was removed, the "

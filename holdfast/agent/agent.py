@@ -310,18 +310,15 @@ class Agent:
         self._store_opened.set()
         if self._told_store is None and self._attempt_found is not None:
             self._told_store = store
-            ready = NodeReady(
-                node=self._me.node,
-                store=store,
-                attempt=self._attempt_found,
-                instrumented=self._instrumented,
+            found, known = self._attempt_found, self._instrumented
+            self._link.fact(
+                NodeReady(node=self._me.node, store=store, attempt=found, instrumented=known)
             )
-            self._link.fact(ready)
 
     def _on_found(self, attempt: int) -> None:
-        """Durable tiers know attempts up to this one, or do not answer in time."""
-        if self._attempt_found is None:
-            self._attempt_found = attempt
+        """Durable tiers know attempts up to this one; 0 if they have not answered yet."""
+        if self._attempt_found is None or attempt > self._attempt_found:
+            self._attempt_found, self._told_store = attempt, None
             if (store := self._supply.fresh_store) is not None:
                 self._on_store(store)
 

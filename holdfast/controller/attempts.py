@@ -41,7 +41,9 @@ def _wait_for_nodes(state: State) -> list[AnyAction]:
 
 
 def _start(state: State, store: Store) -> StartAttempt:
-    state.attempt += 1
+    taken = max(0, state.known_attempt - state.attempt)  # by attempts of an earlier journal
+    state.earlier_attempts += taken
+    state.attempt += taken + 1
     first = state.start is None
     why = "first attempt" if first else f"restart after: {_last_cause(state)}"
     state.move(Phase.STARTING, why)

@@ -116,8 +116,7 @@ def _node_ready(state: State, event: NodeReady) -> list[AnyAction]:
     if state.start is None or event.store != state.start.store:  # old news, told again
         node.store = event.store
     state.instrumented = state.instrumented or event.instrumented
-    if state.start is None:
-        state.attempt = state.earlier_attempts = max(state.earlier_attempts, event.attempt)
+    state.known_attempt = max(state.known_attempt, event.attempt)
     nodes.ready(state, node)
     return attempts.try_start(state)
 

@@ -176,7 +176,8 @@ class State(msgspec.Struct, kw_only=True):
     rolled_back: str | None = None  # failure for which an older checkpoint was tried last
     tiers: dict[str, TierRecord] = {}  # durable tiers that have been heard of
     committed: list[int] = []  # steps of committed checkpoints, in the order of their commits
-    earlier_attempts: int = 0  # that earlier journals of this job have counted
+    known_attempt: int = 0  # the newest that durable tiers know, whoever counted it
+    earlier_attempts: int = 0  # of the numbers up to `attempt`, those that this journal did not use
     incidents: list[IncidentRecord] = []
 
     start_deadline: float | None = None  # back-off: not before

@@ -45,6 +45,17 @@ def unreachable(one: Candidate | None, why: str) -> Error:
     )
 
 
+def ahead(attempt: int, known: int) -> Error:
+    """This attempt was numbered while nobody could see the checkpoints, or has been replaced."""
+    return Error(
+        "storage-ahead",
+        f"attempt {attempt} cannot save beside the checkpoints of attempt {known}",
+        why="attempts are numbered on from those in the place of checkpoints, which did not "
+        "answer when this one was numbered",
+        help="none is needed: the job starts again, with the next free number",
+    )
+
+
 def refusal(
     dropped: Mapping[Candidate, Trouble], offers: Sequence[Offer], environ: Mapping[str, str]
 ) -> Error | None:

@@ -78,7 +78,8 @@ def bring_in(
     Raises `Error`: snapshot-unreadable when parts keep arriving damaged, layout-unknown when there
     is one that cannot be given to this layout, checkpoint-unusable when the newest one is of
     another model or none is sound, storage-unreachable when there may be a newer one that storage
-    does not give now, checkpoint-not-found when there is none where the job is to begin from.
+    does not give now, storage-ahead when storage knows later attempts, checkpoint-not-found when
+    there is none where the job is to begin from.
     """
     restoring = _Restoring(arena, exchange, ranks, tracked, attempt, environ)
     began = time.monotonic()
@@ -130,6 +131,7 @@ class _Restoring:
         shelves: Offer | None = None
         for _ in range(_ROUNDS):
             candidate = self._best(shelves or Offer([]))
+            self._require_newest()
             if shelves is None and not self._surely_newest(candidate):
                 shelves = candidates.on_shelves(self._ranks, self._environ)
                 continue
@@ -180,6 +182,15 @@ class _Restoring:
         listed = candidates.candidates(self._offers, self._ranks, self._fingerprint, self._environ)
         self._listed = [one for one in listed if one not in self._dropped]
         return next((one for one in self._listed if one not in self._unread), None)
+
+    def _require_newest(self) -> None:
+        """What this attempt saves would not count where a later one has been.
+
+        Raises `Error` storage-ahead.
+        """
+        known = max((one.attempt for offer in self._offers for one in offer.attempts), default=0)
+        if known >= self._attempt:
+            raise refusals.ahead(self._attempt, known)
 
     def _surely_newest(self, one: Candidate | None) -> bool:
         """Whether no tier has to be looked at, which takes its time: the attempt before this one

@@ -149,6 +149,18 @@ def test_a_new_journal_goes_on_counting_where_durable_tiers_stand() -> None:
     assert world.state.attempt == 8
 
 
+def test_attempts_that_tiers_tell_of_late_are_counted_from_the_next_start_on() -> None:
+    """Storage that was away when the job began knows attempts up to 7."""
+    world = running()
+    store = world.store()
+    world.tell(NodeReady(node="a", store=store, attempt=7))
+    assert world.state.attempt == 1
+    world.kill("b", 1)
+    world.all_stopped()
+    start = only(world.verdict(), StartAttempt)
+    assert (start.attempt, start.restarts) == (8, 1)
+
+
 def test_a_stop_saves_first_unless_it_is_to_be_at_once() -> None:
     for now in (False, True):
         stop = only(running().tell(StopRequested(by="x", now=now)), StopAttempt)

@@ -382,3 +382,16 @@ def test_one_unreadable_file_does_not_block_a_slower_tier_with_something_newer(
     env = {SHARED: str(training.place), ARCHIVE: str(tmp_path / "archive")}
     assert training.began_from(2, env) == Key(1, 700)
     assert faults.waited_s
+
+
+def test_an_attempt_numbered_before_storage_answered_does_not_train_on_unsaved(
+    training: Training,
+) -> None:
+    """Attempts 1 to 3 have been there; one that is called 2 or 3 could save nothing."""
+    training.saved(3, 750, parent=Key(1, 700))
+    training.forget()
+    for late in (2, 3):
+        with pytest.raises(Error, match="storage-ahead") as refused:
+            training.restore(late)
+        assert "attempt 3" in refused.value.what
+    assert training.began_from(4) == Key(3, 750)
