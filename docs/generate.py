@@ -6,10 +6,9 @@ guides and in deploy/examples, are written by `manifests.py`.
 """
 
 import ast
-import itertools
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,8 @@ if str(ROOT) not in sys.path:
 import typer.main  # noqa: E402 - after the path
 
 from docs import manifests  # noqa: E402
+from docs.markdown import prose, table  # noqa: E402
+from docs.training import train  # noqa: E402
 from holdfast.cli.app import app  # noqa: E402
 from holdfast.cli.torchrun import FLAGS  # noqa: E402
 from holdfast.diagnosis import CAUSES  # noqa: E402
@@ -48,14 +49,6 @@ EXIT_MEANINGS = {
     ExitStatus.GAVE_UP: "Holdfast gave up: no way was left to keep the job going.",
     ExitStatus.INTERRUPTED: "The job was stopped: Ctrl-C, SIGTERM or `holdfast stop`.",
 }
-
-TRAIN = (  # what holdfast.train exports, in the order of a script
-    ("session.py", "join"),
-    ("session.py", "Run"),
-    ("state.py", "State"),
-    ("data.py", "loader"),
-    ("data.py", "Loader"),
-)
 
 SHAPES = ("status.py", "simulation/answer.py", "simulation/result.py", "simulation/swarm.py")
 
@@ -88,16 +81,6 @@ FILES = (
         "redone has a line for each attempt; the last one counts.",
     ),
 )
-
-
-def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table."""
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(map(_cell, line)) + " |" for line in lines)
-
-
-def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")
 
 
 # ── the pages ─────────────────────────────────────────────────────────────────────────────────
@@ -135,11 +118,7 @@ def _verbs(group: Any, before: str) -> Iterator[tuple[str, Any]]:
 def _command(name: str, command: Any) -> str:
     rows = [_parameter(p) for p in command.params if not p.hidden]
     options = table(("argument or option", "meaning"), rows)
-    return f"## holdfast {name}\n\n{_prose(command.help)}\n\n{options}"
-
-
-def _prose(text: str) -> str:
-    return "\n\n".join(" ".join(part.split()) for part in text.split("\n\n"))
+    return f"## holdfast {name}\n\n{prose(command.help)}\n\n{options}"
 
 
 def _parameter(parameter: Any) -> tuple[str, str]:
@@ -478,7 +457,7 @@ def _shape(node: ast.ClassDef, lines: list[str]) -> str:
     fields = [item for item in node.body if isinstance(item, ast.AnnAssign)]
     rows = [(f"`{ast.unparse(f.target)}`", _annotation(f), _comment(f, lines)) for f in fields]
     header = ("field", "type", "meaning")
-    return f"## {node.name}\n\n{_prose(ast.get_docstring(node) or '')}\n\n{table(header, rows)}"
+    return f"## {node.name}\n\n{prose(ast.get_docstring(node) or '')}\n\n{table(header, rows)}"
 
 
 def _annotation(field: ast.AnnAssign) -> str:
@@ -491,73 +470,6 @@ def _comment(field: ast.AnnAssign, lines: list[str]) -> str:
     own = lines[field.lineno - 1 : field.end_lineno]
     found = (re.search(r"#\s*(.*)$", line) for line in own)
     return " ".join(match[1] for match in found if match)
-
-
-def train() -> str:
-    """Everything that a training script can call."""
-    body = "\n\n".join(_exported(file, name) for file, name in TRAIN)
-    return f"""# holdfast.train
-
-What a training script imports: `from holdfast.train import join, loader`. How to use it is in
-[guides/your-script.md](../guides/your-script.md). Errors are those of [errors.md](errors.md).
-
-{body}
-"""
-
-
-def _exported(file: str, name: str) -> str:
-    tree = ast.parse((ROOT / "holdfast" / "train" / file).read_text())
-    node = next(n for n in tree.body if getattr(n, "name", None) == name)
-    if isinstance(node, ast.FunctionDef):
-        return f"## {name}\n\n{_signature(node, name)}\n\n{_prose(ast.get_docstring(node) or '')}"
-    assert isinstance(node, ast.ClassDef)
-    methods = [n for n in node.body if isinstance(n, ast.FunctionDef)]
-    members = [text for m in methods for text in _member(m, name.lower())]
-    return f"## {name}\n\n{_prose(ast.get_docstring(node) or '')}\n\n" + "\n\n".join(members)
-
-
-def _member(method: ast.FunctionDef, owner: str) -> Iterator[str]:
-    """A method or property that has no underscore; of `__init__` the attributes it explains."""
-    if method.name == "__init__":
-        for set_, told in itertools.pairwise(method.body):
-            match set_, told:
-                case (
-                    ast.Assign(targets=[ast.Attribute(attr=attribute)]),
-                    ast.Expr(value=ast.Constant(value=str(text))),
-                ):
-                    yield f"### {owner}.{attribute}\n\n{_prose(text)}"
-    elif not method.name.startswith("_"):
-        property_ = "property" in map(ast.unparse, method.decorator_list)
-        head = "" if property_ else f"{_signature(method, f'{owner}.{method.name}')}\n\n"
-        text = _prose(ast.get_docstring(method) or "")
-        yield f"### {owner}.{method.name}\n\n{head}{text}"
-
-
-def _signature(function: ast.FunctionDef, name: str) -> str:
-    arguments = [*_arguments(function.args)]
-    result = ast.unparse(function.returns or ast.Constant(None))
-    line = f"{name}({', '.join(arguments)}) -> {result}"
-    if len(line) > 96:
-        inner = "".join(f"    {argument},\n" for argument in arguments)
-        line = f"{name}(\n{inner}) -> {result}"
-    return f"```python\n{line}\n```"
-
-
-def _arguments(given: ast.arguments) -> Iterator[str]:
-    """As the user gives them: without `self`."""
-    plain = [argument for argument in given.args if argument.arg != "self"]
-    yield from (_argument(a, None) for a in plain)
-    if given.kwonlyargs:
-        yield "*"
-    yield from map(_argument, given.kwonlyargs, given.kw_defaults)
-    if given.kwarg is not None:
-        yield "**" + _argument(given.kwarg, None)
-
-
-def _argument(argument: ast.arg, default: ast.expr | None) -> str:
-    text = argument.arg
-    text += f": {ast.unparse(argument.annotation)}" if argument.annotation is not None else ""
-    return text if default is None else f"{text} = {ast.unparse(default)}"
 
 
 def engines() -> str:
