@@ -24,17 +24,16 @@ from holdfast.drivers.kubernetes.cluster import (
     ApiError,
     Change,
     Cluster,
-    ConflictError,
 )
 from holdfast.drivers.kubernetes.keepers import Keepers
-from holdfast.drivers.kubernetes.manifests.engines import pods as own_pods
 from holdfast.drivers.kubernetes.manifests.names import JOB, STOP
 from holdfast.drivers.kubernetes.manifests.request import Body, Request
 from holdfast.drivers.kubernetes.metrics import Metrics
-from holdfast.drivers.kubernetes.origin import Origin, origin, owned
+from holdfast.drivers.kubernetes.origin import Origin
 from holdfast.drivers.kubernetes.pods import Pod
 from holdfast.drivers.kubernetes.record import Record, Recorded
 from holdfast.drivers.kubernetes.roster import Gone, Roster, life
+from holdfast.drivers.kubernetes.supply import RETRY_LAST_S, RETRY_S, Supply
 from holdfast.drivers.kubernetes.talk import say
 from holdfast.drivers.kubernetes.watch import follow
 from holdfast.drivers.links import wait_closed
@@ -46,8 +45,6 @@ from holdfast.status import JobStatus
 
 REGISTER_S = 60.0  # for an agent to connect once its container runs
 LEAVE_S = 15.0  # for agents to end by themselves when the job is over
-RETRY_S = 1.0  # after the API refused, doubling
-RETRY_LAST_S = 30.0
 FENCED_S = 5.0  # between two looks whether a machine is known to be dead
 ASKED_S = 2.0  # between two looks at the wish to stop
 LISTEN = "0.0.0.0"
@@ -81,9 +78,7 @@ class KubernetesDriver:
         self._record = Record(cluster, request.name, journal_path, self._look, belongs.owner)
         self._machines = machines.Machines(cluster, request)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._more = asyncio.Event()  # pods may have to be made
-        self._trouble: str | None = None  # why none can be made
-        self._made: dict[str, str] = {}  # name → UID of pods that the watch has not shown yet
+        self._supply = Supply(cluster, request, controller.state, self._roster, self._machines)
         self._all_gone = asyncio.Event()
 
     async def run(
@@ -102,7 +97,7 @@ class KubernetesDriver:
         board.put(self._first(resumed=book.seq > 0))
         duties = [
             asyncio.create_task(duty)
-            for duty in (board.tick(), self._watch(), self._supply(), self._hear_wishes(),
+            for duty in (board.tick(), self._watch(), self._supply.run(), self._hear_wishes(),
                          self._record.run())
         ]  # fmt: skip
         try:
@@ -151,7 +146,7 @@ class KubernetesDriver:
         events = await self._board.send(action)
         match action:
             case AskNodes():
-                self._more.set()
+                self._supply.look()
             case Fence():
                 self._fence(action)
             case _:
@@ -240,70 +235,24 @@ class KubernetesDriver:
     def _there(self) -> set[str]:
         return {*self._board.links.connected, *self._roster.running()}
 
-    # ── supply of pods ──
-
-    async def _supply(self) -> None:
-        """Make pods of our own whenever some are missing; other engines do it by themselves."""
-        if self._request.engine != "pods":
-            return
-        wait_s = RETRY_S
-        while True:
-            await self._more.wait()
-            self._more.clear()
-            try:
-                await self._make_missing()
-                self._trouble, wait_s = None, RETRY_S
-            except ApiError as error:
-                self._trouble = f"the cluster to accept its pods: {error.message}"
-                say(f"cannot make a pod: {error}")
-                await asyncio.sleep(wait_s)
-                wait_s = min(2 * wait_s, RETRY_LAST_S)
-                self._more.set()
-
-    async def _make_missing(self) -> None:
-        """None are made for a job whose ConfigMap is gone: they would be collected at once."""
-        if self._state.ended or self._roster.missing() <= len(self._unseen()):
-            return
-        owner = (await origin(self._cluster, self._request.name)).of_pods
-        while not self._state.ended and self._roster.missing() > len(self._unseen()):
-            spare = self._request.spares and self._roster.lacks_spares(self._request.nodes)
-            name = self._roster.next_name(self._request.name)
-            body = own_pods.named(
-                own_pods.template(self._request, "spare" if spare else "node"), name
-            )
-            body = owned(body, owner)
-            try:
-                made = await self._cluster.create(self._machines.avoided(body))
-            except ConflictError:
-                continue  # a pod of this name exists: take the next
-            self._made[name] = made["metadata"]["uid"]
-
-    def _unseen(self) -> dict[str, str]:
-        """Pods that were made but that the watch has not shown yet."""
-        shown = self._roster.pods
-        self._made = {name: uid for name, uid in self._made.items() if uid not in shown}
-        return self._made
-
     # ── facts ──
 
     async def _watch(self) -> None:
         await follow(self._cluster, PODS, Pod, self._label, self._listed, self._changed)
 
     def _listed(self, pods: Sequence[Pod]) -> None:
-        self._made = {}
         self._gone(self._roster.relist(pods))
         for pod in self._roster.pods.values():
             self._expect(pod)
-        self._more.set()
+        self._supply.listed()
 
     def _changed(self, change: Change[Pod]) -> None:
         if change.type == "DELETED":
-            self._made.pop(change.object.metadata.name, None)
             self._gone(self._roster.lose(change.object))
         else:
             self._gone(self._roster.see(change.object))
             self._expect(change.object)
-        self._more.set()
+        self._supply.look()
         self._all_gone.set()
 
     def _gone(self, nodes: list[Gone]) -> None:
@@ -362,7 +311,7 @@ class KubernetesDriver:
         )
         if status.phase != "waiting":
             return status
-        waits = self._trouble or self._roster.waiting_for(self._request.nodes)
+        waits = self._supply.trouble or self._roster.waiting_for(self._request.nodes)
         return msgspec.structs.replace(status, waiting_for=waits or status.waiting_for)
 
 
