@@ -16,10 +16,11 @@ from holdfast.drivers.kubernetes.api import Api
 from holdfast.drivers.kubernetes.cluster import CONFIG_MAPS, PODS, ApiError
 from holdfast.drivers.kubernetes.code import bundle
 from holdfast.drivers.kubernetes.ending import main_object
-from holdfast.drivers.kubernetes.manifests.names import STOP
+from holdfast.drivers.kubernetes.manifests.names import ROLE, STOP
 from holdfast.drivers.kubernetes.manifests.render import requested, unchecked
 from holdfast.drivers.kubernetes.manifests.request import Body, Request
 from holdfast.drivers.kubernetes.record import recorded
+from holdfast.drivers.kubernetes.roster import TRAINS
 from holdfast.spec import job_from_dict
 from holdfast.spec.cluster import Engine
 from holdfast.status import Goodput, Incident, JobStatus
@@ -140,6 +141,22 @@ class Site:
     def _is_worker(process: psutil.Process) -> bool:
         return "rank" in " ".join(process.cmdline())
 
+    def most_pods(self) -> int:
+        """As many pods that could train as there ever were at one time: the referee's count."""
+        there: set[str] = set()
+        most = 0
+        for event in self.it.store.since(self.it.store.oldest):
+            meta = event.object["metadata"]
+            if event.kind != PODS or meta.get("labels", {}).get(ROLE) not in TRAINS:
+                continue
+            over = event.object["status"].get("phase") in ("Succeeded", "Failed")
+            if event.type == "DELETED" or over or "deletionTimestamp" in meta:
+                there.discard(meta["uid"])
+            else:
+                there.add(meta["uid"])
+            most = max(most, len(there))
+        return most
+
     async def stop(self, how: str = "gently") -> None:
         """As `holdfast stop` does."""
         patch = {"metadata": {"annotations": {STOP: how}}}
@@ -188,6 +205,8 @@ async def running(
             for body in unchecked(request):
                 if body["kind"] != "Pod":  # those the controller makes
                     await api.apply(body)
-            yield Site(it, api, request, folder)
+            site = Site(it, api, request, folder)
+            yield site
+            assert site.most_pods() <= request.pods, "more pods than the job has asked for"
         finally:
             await api.close()

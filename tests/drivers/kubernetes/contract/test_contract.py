@@ -25,6 +25,7 @@ from holdfast.drivers.kubernetes.cluster import (
     STORAGE_CLASSES,
 )
 from holdfast.drivers.kubernetes.ending import suspension
+from holdfast.drivers.kubernetes.roster import TRAINS
 from holdfast.spec.cluster import Engine
 from tests.drivers.kubernetes.cluster.faults import Fault
 from tests.drivers.kubernetes.contract.site import Site, running
@@ -174,6 +175,31 @@ def test_a_dead_machine_is_noticed_by_silence(engine: Engine, tmp_path: Path) ->
 
     apart = {"one_per_machine": True}
     played(engine, tmp_path, story, machines=5, scheduling=apart)
+
+
+def test_a_machine_whose_kubelet_stops_costs_no_pods_until_it_is_back(tmp_path: Path) -> None:
+    """The cluster marks its pod for deletion, and the node in it trains on."""
+
+    async def story(site: Site) -> None:
+        before = await site.trains(spares=1)
+        controller = site.pods("controller")[0]["spec"]["nodeName"]
+        ranks = [await site.member(rank) for rank in (0, 1)]
+        gone = next(pod for pod in ranks if pod["spec"]["nodeName"] != controller)
+        site.it.partition_machine(gone["spec"]["nodeName"])
+        uid = gone["metadata"]["uid"]
+        await site.it.until(lambda: uid not in {p["metadata"]["uid"] for p in site.pods()})
+        same = await site.until(lambda s: s.wall_s > before.wall_s + 2, "the next record")
+        assert (same.attempt, len(same.nodes)) == (before.attempt, 3)
+        trains = [p for role in TRAINS for p in site.it.pods(job="run", role=role)]
+        assert len(trains) == 3, "nobody asked for another"
+        site.it.revive_machine(gone["spec"]["nodeName"])
+        after = await site.trains(attempt=2, spares=1)
+        assert uid not in {n.node for n in after.nodes}
+        await site.stop()
+        await site.ends("stopped")
+
+    apart = {"one_per_machine": True}
+    played("pods", tmp_path, story, machines=5, scheduling=apart)
 
 
 def test_a_pod_of_a_machine_that_was_removed_is_dropped(tmp_path: Path) -> None:
