@@ -7,7 +7,6 @@ from collections.abc import Iterable
 
 from holdfast.drivers.kubernetes.cluster import JOBS, PODS, QUOTAS, SERVICE_ACCOUNTS, Kind
 from tests.drivers.kubernetes import schemas
-from tests.drivers.kubernetes.cluster.engines.runtimes import runtime
 from tests.drivers.kubernetes.cluster.kinds import NAMESPACES, PRIORITIES
 from tests.drivers.kubernetes.cluster.quantities import number
 from tests.drivers.kubernetes.cluster.refusal import (
@@ -54,8 +53,6 @@ def admit(store: Store, kind: Kind, namespace: str, body: Body) -> Body:
             pod(store, namespace, made)
         case ("batch/v1", "Job"):
             job(made)
-        case ("trainer.kubeflow.org/v1alpha1", "TrainJob"):
-            runtime(store, {**made, "metadata": {**made["metadata"], "namespace": namespace}})
         case ("apps/v1", "Deployment"):
             made["spec"].setdefault("replicas", 1)
         case ("v1", "Secret"):

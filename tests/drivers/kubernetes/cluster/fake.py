@@ -98,7 +98,8 @@ class FakeCluster:
             Trainer(self.store).step,
             Volcano(self.store, self.pace).step,
         ]
-        for plain in (schedule, collect, deployments.step, _bind_claims):
+        found.append(lambda: collect(self.store, self.server.webhooks))
+        for plain in (schedule, deployments.step, _bind_claims):
             found.append(_of(plain, self.store))
         return found
 

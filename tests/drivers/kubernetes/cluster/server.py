@@ -27,6 +27,7 @@ from tests.drivers.kubernetes.cluster.rbac import Access, Wish
 from tests.drivers.kubernetes.cluster.refusal import Body, RefusalError
 from tests.drivers.kubernetes.cluster.selectors import Test, chosen
 from tests.drivers.kubernetes.cluster.store import Event, Store, written
+from tests.drivers.kubernetes.cluster.webhooks import Webhooks
 
 BOOKMARK_S = 0.5
 VERSION = {"major": "1", "minor": "37", "gitVersion": "v1.37.0", "platform": "linux/amd64"}
@@ -53,6 +54,7 @@ class ApiServer:
         self.store = Store(lambda: time.time() + self.skew_s)
         self.access = Access(self.store)
         self.custom = Custom(kinds)
+        self.webhooks = Webhooks(self.store)
         self.calls: list[tuple[str, str]] = []  # verb and kind of every call
         self.told = 0  # the newest version that a bookmark was sent of
         self._logs = logs
@@ -240,6 +242,7 @@ class ApiServer:
         """The new object; with `dryRun` as it would be."""
         owned = {k: v for k, v in body.items() if k != "status" or kind.plural in PLAIN}
         made = admission.admit(self.store, kind, namespace, owned)
+        self.webhooks.check(kind, namespace, made)
         if not made["metadata"].get("managedFields"):
             fields.record_update(None, made, _writer(request), "", self._now())
         new = self.store.create(kind, namespace, made, dry=_dry(request))
@@ -299,7 +302,9 @@ class ApiServer:
     def _saved(self, request: Request, route: Route, old: Body, new: Body) -> Body:
         if _same_but_for_records(old, new):
             return old
-        admission.check_change(route.kind, old, new) if route.part == "" else None
+        if route.part == "":
+            admission.check_change(route.kind, old, new)
+            self.webhooks.check(route.kind, route.namespace, new)
         return self.store.replace(route.kind, new, dry=_dry(request))
 
     def _delete(self, request: Request, route: Route) -> Body:
