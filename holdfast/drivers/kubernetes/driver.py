@@ -26,13 +26,14 @@ from holdfast.drivers.kubernetes.cluster import (
     Cluster,
 )
 from holdfast.drivers.kubernetes.keepers import Keepers
+from holdfast.drivers.kubernetes.kept_logs import KeptLogs
 from holdfast.drivers.kubernetes.manifests.names import JOB, STOP
 from holdfast.drivers.kubernetes.manifests.request import Body, Request
 from holdfast.drivers.kubernetes.metrics import Metrics
 from holdfast.drivers.kubernetes.origin import Origin
 from holdfast.drivers.kubernetes.pods import Pod
 from holdfast.drivers.kubernetes.record import Record, Recorded
-from holdfast.drivers.kubernetes.roster import Gone, Roster, life
+from holdfast.drivers.kubernetes.roster import ROLE, TRAINS, Gone, Roster, life
 from holdfast.drivers.kubernetes.supply import RETRY_LAST_S, RETRY_S, Supply
 from holdfast.drivers.kubernetes.talk import say
 from holdfast.drivers.kubernetes.watch import follow
@@ -76,6 +77,7 @@ class KubernetesDriver:
         for entry in journal.entries(journal_path):
             self._books.add(entry)
         self._record = Record(cluster, request.name, journal_path, self._look, belongs.owner)
+        self._output = KeptLogs(cluster, request.name, belongs.owner)
         self._machines = machines.Machines(cluster, request)
         self._tasks: set[asyncio.Task[None]] = set()
         self._supply = Supply(cluster, request, controller.state, self._roster, self._machines)
@@ -93,17 +95,19 @@ class KubernetesDriver:
             self._books.add(entry)
             observe(entry, state)
 
+        await self._output.load()
         await self._see_what_exists()
         board.put(self._first(resumed=book.seq > 0))
         duties = [
             asyncio.create_task(duty)
             for duty in (board.tick(), self._watch(), self._supply.run(), self._hear_wishes(),
-                         self._record.run())
+                         self._record.run(), self._output.run())
         ]  # fmt: skip
         try:
             return await drive(self._controller, book, self, board.queue, board.clock, seen)
         finally:
             await wait_closed(*duties, *self._tasks)
+            await self._output.publish()
             await self._record.publish()
             await board.links.close()
 
@@ -175,6 +179,7 @@ class KubernetesDriver:
 
     async def _remove(self, pod: Pod) -> None:
         """Evict, because some engines count a plain deletion as a failure; else delete."""
+        await self._output.glance(pod)
         wait_s = RETRY_S
         while pod.uid in self._roster.pods:
             try:
@@ -221,6 +226,7 @@ class KubernetesDriver:
                 await self._until_all_left()
         except TimeoutError:
             say("some agents have not left in time")
+        await self._output.settle(self._roster.by_rank())
         await ending.finish(self._cluster, self._request, order.outcome, self._roster.pods.values())
 
     async def _until_all_left(self) -> None:
@@ -241,6 +247,8 @@ class KubernetesDriver:
         await follow(self._cluster, PODS, Pod, self._label, self._listed, self._changed)
 
     def _listed(self, pods: Sequence[Pod]) -> None:
+        for pod in pods:
+            self._save_output(pod)
         self._gone(self._roster.relist(pods))
         for pod in self._roster.pods.values():
             self._expect(pod)
@@ -250,6 +258,7 @@ class KubernetesDriver:
         if change.type == "DELETED":
             self._gone(self._roster.lose(change.object))
         else:
+            self._save_output(change.object)
             self._gone(self._roster.see(change.object))
             self._expect(change.object)
         self._supply.look()
@@ -258,6 +267,10 @@ class KubernetesDriver:
     def _gone(self, nodes: list[Gone]) -> None:
         for node, how in nodes:
             self._board.died(node, how)
+
+    def _save_output(self, pod: Pod) -> None:
+        if pod.metadata.labels.get(ROLE, "node") in TRAINS and self._output.wants(pod):
+            self._keep(self._output.take(pod))
 
     def _expect(self, pod: Pod) -> None:
         """Its container runs, so its agent should be heard of."""

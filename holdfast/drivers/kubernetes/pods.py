@@ -103,6 +103,15 @@ class Pod(msgspec.Struct, frozen=True):
         return self.status.phase in ("Succeeded", "Failed")
 
     @property
+    def over(self) -> bool:
+        """Whether nothing of it runs any more. The kubelet says first that the containers have
+        ended, and only then that the pod has: who deletes it in between loses result and output."""
+        containers = self.status.container_statuses
+        return self.ended or (
+            bool(containers) and all(c.state.terminated is not None for c in containers)
+        )
+
+    @property
     def leaving(self) -> bool:
         """Whether it is being deleted."""
         return self.metadata.deletion_timestamp is not None
@@ -111,6 +120,18 @@ class Pod(msgspec.Struct, frozen=True):
     def running(self) -> bool:
         """Whether its main container runs."""
         return any(c.state.running is not None for c in self.status.container_statuses)
+
+
+MAIN = frozenset(
+    ("main", "node", "worker", "pytorch", "tensorflow", "jax", "xgboost", "paddle", "mpi")
+)
+"""Containers that train, as the engines call them."""
+
+
+def main_container(pod: Pod) -> str:
+    """The container that trains; a mesh or a cloud may add others."""
+    names = [status.name for status in pod.status.container_statuses]
+    return next((name for name in names if name in MAIN), names[0] if names else "main")
 
 
 # ── why it waits ──────────────────────────────────────────────────────────────────────────────

@@ -116,6 +116,17 @@ class Roster:
         self._highest += 1
         return f"{job}-{self._highest}"
 
+    def by_rank(self) -> list[Pod]:
+        """Pods that are there: first those that train, in the order of their ranks."""
+        ranks = {uid_of(n.node): n.node_rank for n in self._state.nodes.values()}
+        last = len(ranks)
+
+        def place(pod: Pod) -> int:
+            rank = ranks.get(pod.uid)
+            return last if rank is None else rank
+
+        return sorted(self.pods.values(), key=place)
+
     def running(self) -> set[str]:
         """What runs now and ends by itself with the job: nodes, and launchers."""
         pods = [*self.pods.values(), *self._launchers.values()]

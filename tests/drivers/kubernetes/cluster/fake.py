@@ -47,7 +47,7 @@ from tests.drivers.kubernetes.cluster.mounts import kubeconfig
 from tests.drivers.kubernetes.cluster.output import lines
 from tests.drivers.kubernetes.cluster.pace import Pace
 from tests.drivers.kubernetes.cluster.proxy import Proxy
-from tests.drivers.kubernetes.cluster.refusal import Body
+from tests.drivers.kubernetes.cluster.refusal import Body, RefusalError
 from tests.drivers.kubernetes.cluster.scheduler import schedule
 from tests.drivers.kubernetes.cluster.server import ApiServer
 
@@ -252,10 +252,21 @@ class FakeCluster:
 
         return asyncio.run_coroutine_threadsafe(inside(), self._loop).result(PATIENCE_S)
 
+    def _reachable(self, namespace: str, uid: str, container: str) -> None:
+        """The API server fetches logs from kubelets. Raises `RefusalError` if one is away."""
+        mine = (p for p in self.store.all(PODS, namespace) if p["metadata"]["uid"] == uid)
+        pod = next(mine)
+        kubelet = self.kubelets.get(pod["spec"].get("nodeName", ""))
+        if kubelet is None or kubelet.silent or kubelet.dead:
+            where = f"https://127.0.0.1:10250/containerLogs/{namespace}"
+            path = f"{where}/{pod['metadata']['name']}/{container}"
+            raise RefusalError(500, f'Get "{path}": dial tcp 127.0.0.1:10250: i/o timeout')
+
     def _logs(
         self, namespace: str, uid: str, container: str, follow: bool, tail: int | None
     ) -> AsyncIterator[bytes]:
         path = pod_folder(self.folder, uid) / f"{container}.log"
+        self._reachable(namespace, uid, container)
 
         def runs() -> bool:
             mine = (p for p in self.store.all(PODS, namespace) if p["metadata"]["uid"] == uid)

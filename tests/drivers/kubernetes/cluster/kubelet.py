@@ -22,7 +22,7 @@ from tests.drivers.kubernetes.cluster.store import Store, written
 
 KILLED = 137
 MOUNT_S = 0.05  # between two looks at what is missing
-STARTED = {"started": True}
+PHASE_S = 0.2  # from the last container's end to the pod's, and to the end of its object
 
 
 def pod_folder(folder: Path, uid: str) -> Path:
@@ -158,6 +158,8 @@ class PodLife:
             process.kill()
         if self._task is not None:
             await asyncio.gather(self._task, return_exceptions=True)
+        if self._statuses and self._deadline > loop.time():  # not for one that is forced to go
+            await asyncio.sleep(PHASE_S)
         self._bury()
 
     def _bury(self) -> None:
@@ -170,14 +172,14 @@ class PodLife:
     async def _live(self) -> None:
         mounts = await self._mounted()
         if mounts is None:
-            return self._finish([])
+            return await self._finish([])
         for spec in self._spec.get("initContainers", []):
             if spec.get("restartPolicy") == "Always":
                 self._aside = asyncio.ensure_future(self._contain(spec, mounts))
             elif await self._contain(spec, mounts) != 0:
-                return self._finish([1])
+                return await self._finish([1])
         lives = [self._contain(spec, mounts) for spec in self._spec["containers"]]
-        return self._finish(list(await asyncio.gather(*lives)))
+        return await self._finish(list(await asyncio.gather(*lives)))
 
     async def _mounted(self) -> Mounts | None:
         """Volumes, as soon as everything that they come from is there."""
@@ -351,11 +353,16 @@ class PodLife:
 
         self._around.store.change(PODS, self._meta["namespace"], self._meta["name"], edit)
 
-    def _finish(self, codes: list[int]) -> None:
+    async def _finish(self, codes: list[int]) -> None:
+        """First the containers have ended, and only some time later the pod: who deletes it in
+        between has no result."""
         good = bool(codes) and not any(codes)
         aside = getattr(self, "_aside", None)
         for process in self._running.values() if aside else ():
             process.kill()
+        if codes and not self.leaving:
+            await self._pause(PHASE_S)
+            good = good and not self.leaving
         self._publish("Succeeded" if good else "Failed")
 
 

@@ -20,6 +20,8 @@ from holdfast.drivers.kubernetes.manifests.names import ROLE, STOP
 from holdfast.drivers.kubernetes.manifests.render import requested, unchecked
 from holdfast.drivers.kubernetes.manifests.request import Body, Request
 from holdfast.drivers.kubernetes.record import recorded
+from holdfast.drivers.kubernetes.remote import look
+from holdfast.drivers.kubernetes.remote_logs import everything
 from holdfast.drivers.kubernetes.roster import TRAINS
 from holdfast.spec import job_from_dict
 from holdfast.spec.cluster import Engine
@@ -121,7 +123,15 @@ class Site:
         assert round(sum(goodput.buckets.values()), 3) == round(goodput.wall_s, 3)
         for incident in await self.incidents():
             assert round(sum(incident.bill.values()), 3) == incident.lost_s
+        if "echo trains" in " ".join(self.request.job.command or ()):
+            assert {0, 1} <= await self.spoken(), "output of each rank can be read afterwards"
         return status
+
+    async def spoken(self) -> set[int | None]:
+        """Ranks of which output can be read now, from pods or from what was kept of them."""
+        lost: list[str] = []
+        lines = everything(self.api, await look(self.api, "run"), lost.append)
+        return {line.rank async for line in lines}
 
     def _running(self) -> list[str]:
         return [p["metadata"]["name"] for p in self.pods() if p["status"]["phase"] == "Running"]
@@ -187,7 +197,7 @@ async def running(
         "script": "small.py", "args": ["--out", ".", "--steps", str(steps), *args],
     }  # fmt: skip
     if light:
-        program = {"command": ["sleep", str(0.05 * steps)]}
+        program = {"command": ["sh", "-c", f"echo trains; exec sleep {0.05 * steps}"]}
     job = job_from_dict(
         {
             "name": "run", "image": "img:1", "code": ".", **program,
