@@ -247,6 +247,22 @@ def test_a_pod_waits_for_its_secret_and_finds_it_where_it_is_mounted() -> None:
     talking(act, machines=1)
 
 
+def test_a_secret_can_be_read_by_its_group_and_by_nobody_else() -> None:
+    async def act(it: FakeCluster, api: Api) -> None:
+        secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}}
+        await api.create({**secret, "stringData": {"key": "value"}})
+        volume = {"name": "v", "secret": {"secretName": "s", "defaultMode": 0o440}}
+        for name, context in (("a", {}), ("b", {"fsGroup": 1000})):
+            body = pod(name, "cat", "/x/key")
+            body["spec"] |= {"volumes": [volume], "securityContext": context}
+            body["spec"]["containers"][0]["volumeMounts"] = [{"name": "v", "mountPath": "/x"}]
+            await api.create(body)
+        await it.until(lambda: (phase(it), phase(it, "b")) == ("Failed", "Succeeded"))
+        assert "Permission denied" in it.output(it.store.get(PODS, "default", "a"))
+
+    talking(act, machines=1)
+
+
 def test_an_image_that_cannot_be_pulled_is_waited_for() -> None:
     async def whole() -> None:
         async with cluster(machines=1, images={"good": None}) as it:

@@ -362,7 +362,12 @@ def test_managed_pods_meet_the_restricted_standard() -> None:
     assert context["seccompProfile"] == {"type": "RuntimeDefault"}
     assert main()["securityContext"]["allowPrivilegeEscalation"] is False
     assert spec()["automountServiceAccountToken"] is False
-    assert "securityContext" not in spec(image={"name": "i", "root": True})
+    group = {"fsGroup": 1000, "fsGroupChangePolicy": "OnRootMismatch"}
+    told = spec(image={"name": "i", "root": True})["securityContext"]
+    assert told == group, "the image may have another user, who has to read the token"
+    assert "securityContext" not in spec("plain", image={"name": "i", "root": True})
+    files = [{"name": "s", "path": "/s"}]
+    assert spec("plain", image="i", secrets=files)["securityContext"] == group
     assert "securityContext" in spec("plain", image={"name": "i", "root": False})
 
 

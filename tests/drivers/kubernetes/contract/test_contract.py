@@ -258,7 +258,8 @@ def test_a_new_controller_goes_on_and_training_never_notices(
 
 
 def test_code_that_no_config_map_holds_alone_arrives_whole(tmp_path: Path) -> None:
-    """5 MB that cannot be compressed, and pods that start while no controller lives."""
+    """5 MB that cannot be compressed, and pods that start while no controller lives. The image may
+    run as root and has a user of its own."""
     noise = random.Random(5).randbytes(5_000_000)
     code = tmp_path / "code"
     code.mkdir()
@@ -270,7 +271,8 @@ def test_code_that_no_config_map_holds_alone_arrives_whole(tmp_path: Path) -> No
 
     async def play() -> None:
         command = [sys.executable, "check.py"]
-        async with running("job", tmp_path, light=True, command=command) as site:
+        keys: dict[str, Any] = {"command": command, "image": {"name": "img:1", "root": True}}
+        async with running("job", tmp_path, light=True, **keys) as site:
             await site.ends("succeeded")
             maps = [b for k, b in site.it.store.everything() if "code-" in b["metadata"]["name"]]
             assert len(maps) > 5
