@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from holdfast.drivers.kubernetes.cluster import (
     ACCESS_REVIEWS,
+    NAMESPACES,
     ApiError,
     Cluster,
     DeniedError,
@@ -27,7 +28,6 @@ from holdfast.drivers.kubernetes.submit_refusals import INSTALL
 from holdfast.spec.cluster import ENGINES
 
 AT_ONCE = 8
-NAMESPACES = Kind("v1", "Namespace", "namespaces", namespaced=False)
 PEOPLE = (  # what people do with a job that runs: group, resource, verbs
     ("", "pods", ("get", "list", "watch", "delete")),
     ("", "pods/log", ("get",)),

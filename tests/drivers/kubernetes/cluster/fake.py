@@ -21,6 +21,7 @@ import httpx2
 from holdfast.drivers.kubernetes.api import Api
 from holdfast.drivers.kubernetes.cluster import (
     CLAIMS,
+    NAMESPACES,
     NODES,
     PODS,
     SERVICE_ACCOUNTS,
@@ -40,7 +41,7 @@ from tests.drivers.kubernetes.cluster.evictions import evict
 from tests.drivers.kubernetes.cluster.faults import Faults
 from tests.drivers.kubernetes.cluster.garbage import collect
 from tests.drivers.kubernetes.cluster.http import Server
-from tests.drivers.kubernetes.cluster.kinds import ENGINES, NAMESPACES, Kinds
+from tests.drivers.kubernetes.cluster.kinds import ENGINES, Kinds
 from tests.drivers.kubernetes.cluster.kubelet import Kubelet, Surroundings, pod_folder
 from tests.drivers.kubernetes.cluster.loops import Step, reconciling
 from tests.drivers.kubernetes.cluster.mounts import kubeconfig
