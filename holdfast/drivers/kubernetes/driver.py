@@ -27,6 +27,7 @@ from holdfast.drivers.kubernetes.cluster import (
 )
 from holdfast.drivers.kubernetes.keepers import Keepers
 from holdfast.drivers.kubernetes.kept_logs import KeptLogs
+from holdfast.drivers.kubernetes.manifests.kueue import queue_of
 from holdfast.drivers.kubernetes.manifests.names import JOB, STOP
 from holdfast.drivers.kubernetes.manifests.request import Body, Request
 from holdfast.drivers.kubernetes.metrics import Metrics
@@ -324,7 +325,10 @@ class KubernetesDriver:
         )
         if status.phase != "waiting":
             return status
-        waits = self._supply.trouble or self._roster.waiting_for(self._request.nodes)
+        request = self._request
+        waits = self._supply.trouble or self._roster.waiting_for(
+            request.pods, queue_of(request.job)
+        )
         return msgspec.structs.replace(status, waiting_for=waits or status.waiting_for)
 
 

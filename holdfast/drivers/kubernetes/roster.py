@@ -132,9 +132,9 @@ class Roster:
         pods = [*self.pods.values(), *self._launchers.values()]
         return {life(pod) for pod in pods if pod.running and not pod.ended and not pod.leaving}
 
-    def waiting_for(self, wanted: int) -> str | None:
+    def waiting_for(self, wanted: int, queue: str = "") -> str | None:
         """What the pods are waiting for, in one line."""
-        return summary(self.pods.values(), wanted)
+        return summary(self.pods.values(), wanted, queue)
 
     def machine(self, node: str) -> str:
         """The machine that a node runs on, "" if it is not known."""

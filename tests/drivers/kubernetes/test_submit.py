@@ -315,6 +315,19 @@ def _hold(it: FakeCluster, *finalizers: str) -> None:
     it.store.change(JOB_SETS, "default", "run", edit)
 
 
+def test_a_webhook_that_is_down_is_no_rule_of_the_cluster() -> None:
+    async def story(it: FakeCluster, api: Api) -> None:
+        it.server.webhooks.down.add("jobset.x-k8s.io")
+        with pytest.raises(Error) as caught:
+            await submit(api, asked("jobset"))
+        assert caught.value.slug == "webhook-down"
+        assert "connection refused" in str(caught.value.why)
+        assert "kubectl get pods -n jobset-system" in str(caught.value.help)
+        await it.until(lambda: ours(it) == set())
+
+    play(story, machines=0)
+
+
 def test_what_the_job_made_while_it_ran_goes_too() -> None:
     async def story(it: FakeCluster, api: Api) -> None:
         await submit(api, asked())

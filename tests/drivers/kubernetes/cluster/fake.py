@@ -41,7 +41,7 @@ from tests.drivers.kubernetes.cluster.evictions import evict
 from tests.drivers.kubernetes.cluster.faults import Faults
 from tests.drivers.kubernetes.cluster.garbage import collect
 from tests.drivers.kubernetes.cluster.http import Server
-from tests.drivers.kubernetes.cluster.kinds import ENGINES, Kinds
+from tests.drivers.kubernetes.cluster.kinds import ENGINES, VOLCANO_QUEUES, Kinds
 from tests.drivers.kubernetes.cluster.kubelet import Kubelet, Surroundings, pod_folder
 from tests.drivers.kubernetes.cluster.loops import Step, reconciling
 from tests.drivers.kubernetes.cluster.mounts import kubeconfig
@@ -85,6 +85,9 @@ class FakeCluster:
         await self.http.start()
         for name in ("default", "kube-system"):
             self.namespace(name)
+        if "volcano" in self.engines:
+            queue: Body = {"metadata": {"name": "default"}, "status": {"state": "Open"}}
+            self.store.create(VOLCANO_QUEUES, "", queue)
         self._run(self.proxy.run())
         for step in self._steps():
             self._run(reconciling(self.store, step))

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from holdfast.drivers.kubernetes.cluster import PODS
+from holdfast.drivers.kubernetes.cluster import EVENTS, PODS
 from tests.drivers.kubernetes.cluster import processes
 from tests.drivers.kubernetes.cluster.conditions import set_condition
 from tests.drivers.kubernetes.cluster.mounts import Mounts, NotYetError, Place
@@ -191,7 +191,8 @@ class PodLife:
                 mounts.prepare()
                 return mounts
             except NotYetError as exc:
-                self._waits("ContainerCreating", str(exc))
+                self._waits("ContainerCreating", "")
+                self._event("FailedMount", f"MountVolume.SetUp failed: {exc}")
                 await self._pause(MOUNT_S)
         return None
 
@@ -296,6 +297,15 @@ class PodLife:
     def _waits(self, reason: str, message: str) -> None:
         for spec in self._spec["containers"]:
             self._wait(spec["name"], reason, message, 0)
+
+    def _event(self, reason: str, message: str) -> None:
+        """Once: the pod itself says only that its containers are being created."""
+        meta, name = self._meta, f"{self._meta['name']}.{reason.lower()}"
+        if self._around.store.find(EVENTS, meta["namespace"], name) is not None:
+            return
+        who = {"kind": "Pod", "name": meta["name"], "uid": meta["uid"]}
+        said = {"involvedObject": who, "reason": reason, "message": message, "type": "Warning"}
+        self._around.store.create(EVENTS, meta["namespace"], {"metadata": {"name": name}, **said})
 
     def _wait(self, name: str, reason: str, message: str, restarts: int) -> None:
         waiting = {"waiting": {"reason": reason, "message": message}}
