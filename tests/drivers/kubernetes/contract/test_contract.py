@@ -317,10 +317,17 @@ def test_a_journal_on_a_claim_outlives_controller_and_all_agents(tmp_path: Path)
         assert journal.read_text().count('"type":"JobSubmitted"') == 1
         await site.stop()
         await site.ends("stopped")
+        logs = list(site.it.folder.glob("shared/claims/default/ckpt/**/attempt-*/rank-?.log"))
+        assert {log.name for log in logs} == {"rank-0.log", "rank-1.log"}
+        assert {log.read_text() for log in logs} == {"trains\n"}, "on the shared claim, all of it"
 
     async def play() -> None:
         claim = {"pvc": "journals", "storage_class": "fast"}
-        async with running("pods", tmp_path, light=True, kubernetes={"journal": claim}) as site:
+        keys: dict[str, Any] = {
+            "kubernetes": {"journal": claim},
+            "checkpoints": {"shared": {"pvc": "ckpt", "storage_class": "fast"}},
+        }
+        async with running("pods", tmp_path, light=True, **keys) as site:
             await story(site)
 
     asyncio.run(play())
