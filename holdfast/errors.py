@@ -316,7 +316,13 @@ SLUGS: dict[str, Slug] = {
     "admission-refused": Slug(
         ExitStatus.PLATFORM,
         "A rule of the cluster refused an object of the job: a webhook, an admission policy or a "
-        "pod security standard; or the webhook that should judge does not answer.",
+        "pod security standard.",
+    ),
+    "webhook-down": Slug(
+        ExitStatus.PLATFORM,
+        "A webhook that the cluster asks about this kind of object does not answer, so nothing of "
+        "that kind can be made, changed or, with a finalizer, deleted. That is no rule: it passes "
+        "once the controller that serves the webhook (Kueue's, Trainer's, JobSet's) runs again.",
     ),
     "manifest-refused": Slug(
         ExitStatus.USAGE,

@@ -21,7 +21,10 @@ from holdfast.agent import interfaces, probes, processes, waiting
 from holdfast.agent.agent import Agent, Identity, Surroundings
 from holdfast.agent.console import Console, unblock
 from holdfast.agent.environment import without_engine
+from holdfast.agent.log_copies import LogCopies
 from holdfast.agent.notes import note
+from holdfast.checkpoint.board import Tier
+from holdfast.checkpoint.settings import PLACES
 from holdfast.errors import Error, ExitStatus
 from holdfast.spec import Job
 from holdfast.spec.cluster import fatal_status
@@ -102,7 +105,15 @@ async def _live(pod: Pod, job: Job, environ: Mapping[str, str]) -> None:
     me = Identity(next_life(pod), pod.name, pod.address, pod.folder)
     agent = Agent(me, job, worker_environment(pod, environ), around)
     await probes.serve(pod.address, job.network.ports.agent, agent.health)
-    os._exit(await agent.live())
+    shared = environ.get(PLACES[Tier.SHARED])
+    if not shared:
+        os._exit(await agent.live())
+    copies = LogCopies(pod.folder / "logs", Path(shared, "logs", pod.name))
+    copying = asyncio.create_task(copies.run())
+    status = await agent.live()
+    copying.cancel()
+    await copies.finish()
+    os._exit(status)
 
 
 # ── what it is told ──

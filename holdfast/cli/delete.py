@@ -41,14 +41,21 @@ def delete(
         if not force and seen.outcome is None and any(not pod.ended for pod in seen.pods):
             raise _runs(name, words)
         gone = session.do(withdraw(cluster, name, storage=storage), f"job {name}")
-        left = wait and not session.do(until_gone(cluster, name, within_s=GONE_WITHIN_S))
+        within_s = GONE_WITHIN_S if wait and not gone.held else 0.0
+        left = wait and not session.do(until_gone(cluster, name, within_s=within_s))
     if as_json:
-        json_result({"job": name, "deleted": gone.deleted, "kept": gone.kept})
+        json_result({"job": name, "deleted": gone.deleted, "kept": gone.kept, "held": gone.held})
     else:
         result(f"{name}: {count(len(gone.deleted), 'object')} deleted")
     if gone.kept:
         talk(f"kept: {', '.join(gone.kept)}   (--storage deletes them too, with what is in them)")
-    if left:
+    if gone.held:
+        talk(
+            f"{', '.join(gone.held)} has not gone, and what it needs is kept until it has: a pod "
+            f"on a machine that is away may hold it (kubectl get pods -l holdfast.dev/job={name}); "
+            f"then once more: holdfast delete {name}{words}"
+        )
+    elif left:
         talk(f"some pods are still there: kubectl get pods -l holdfast.dev/job={name}")
 
 

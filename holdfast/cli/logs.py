@@ -88,4 +88,5 @@ def _print(lines: Iterable[Line], as_json: bool) -> int:
 def _object(line: Line) -> str:
     import json
 
-    return json.dumps({"attempt": line.attempt, "rank": line.rank, "line": line.text})
+    said = {"attempt": line.attempt, "rank": line.rank, "line": line.text}
+    return json.dumps({**said, **({"pod": line.pod} if line.pod else {})})

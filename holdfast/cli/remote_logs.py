@@ -4,39 +4,50 @@ from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING
 
 from holdfast.cli.cluster import Session
+from holdfast.cli.output import talk
 from holdfast.cli.tail import Line
+from holdfast.errors import Error
 
 if TYPE_CHECKING:
+    from holdfast.drivers.kubernetes.remote import Look
     from holdfast.drivers.kubernetes.remote_logs import Printed
 
 
 def shown(session: Session, name: str | None, *, follow: bool, rank: int | None) -> Iterator[Line]:
-    """Lines of the workers, or of one; what agents say of themselves is left out."""
-    from holdfast.drivers.kubernetes.remote import newest
+    """Lines of the workers, or of one; what agents say of themselves is left out. In plain mode
+    there are no agents, and each line has the name of its pod."""
+    from holdfast.drivers.kubernetes.remote import look, newest
+    from holdfast.drivers.kubernetes.remote_logs import Following, everything
 
     job = name or session.do(newest(session.cluster, session.words))
-    printed = _followed(session, job) if follow else _written(session, job)
-    for line in printed:
-        if line.rank is not None and rank in (None, line.rank):
+    seen = session.do(look(session.cluster, job, session.words), f"job {job}")
+    plain = _plain(seen)
+    if plain and rank is not None:
+        raise _rankless(job)
+    lines = (
+        Following(session.cluster, job, session.words, talk).lines()
+        if follow
+        else everything(session.cluster, seen, talk)
+    )
+    for line in _stepped(session, lines, f"the logs of {job}"):
+        if plain:
+            yield Line(None, line.rank, line.text, line.pod)
+        elif line.rank is not None and rank in (None, line.rank):
             yield Line(None, line.rank, line.text)
 
 
-def _written(session: Session, job: str) -> "Iterator[Printed]":
-    from holdfast.drivers.kubernetes.remote import look
-    from holdfast.drivers.kubernetes.remote_logs import written
-
-    seen = session.do(look(session.cluster, job, session.words), f"job {job}")
-    for pod in sorted(seen.nodes, key=lambda pod: (len(pod.metadata.name), pod.metadata.name)):
-        yield from _stepped(
-            session, written(session.cluster, pod), f"the log of {pod.metadata.name}"
-        )
+def _plain(seen: "Look") -> bool:
+    """Whether the user's program prints by itself: there is neither job file nor record."""
+    return seen.job is None and seen.record is None
 
 
-def _followed(session: Session, job: str) -> "Iterator[Printed]":
-    from holdfast.drivers.kubernetes.remote_logs import Following
-
-    lines = Following(session.cluster, job, session.words).lines()
-    yield from _stepped(session, lines, f"the logs of {job}")
+def _rankless(job: str) -> Error:
+    return Error(
+        "usage",
+        "--rank is for managed jobs",
+        why=f"{job} runs in plain mode, where nobody puts the rank before a line",
+        help=f"holdfast logs {job} --on kubernetes   (each line with its pod)",
+    )
 
 
 def _stepped(session: Session, lines: "AsyncIterator[Printed]", what: str) -> "Iterator[Printed]":

@@ -24,11 +24,13 @@ _LOG = re.compile(r"attempt-(\d+)/rank-(\d+)\.log$")
 
 
 class Line(NamedTuple):
-    """One line of output; from a pod's log the attempt is not known."""
+    """One line of output; from a pod's log the attempt is not known, and from the log of a pod
+    without an agent not the rank either, but the pod."""
 
     attempt: int | None
-    rank: int
+    rank: int | None
     text: str
+    pod: str = ""
 
 
 class Log:
@@ -200,5 +202,5 @@ def logs_below(folder: Path) -> Iterator[tuple[int, int, Path]]:
 
 
 def prefixed(lines: Iterable[Line]) -> str:
-    """Lines with the rank in front, as one text."""
-    return "".join(f"[{line.rank}] {line.text}\n" for line in lines)
+    """Lines with the rank in front, or the pod, as one text."""
+    return "".join(f"[{line.pod or line.rank}] {line.text}\n" for line in lines)

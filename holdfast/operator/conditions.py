@@ -47,7 +47,7 @@ def status_of(
         "outcome": outcome,
         "conditions": _conditions(old, facts, generation, now),
         "history": _history(old, decision, record),
-        **_numbers(record, nodes),
+        **_numbers(record, nodes, suspended=phase == "Suspended"),
     }
     if outcome is not None:
         found["completionTime"] = old.get("completionTime") or stamp(now)
@@ -59,10 +59,11 @@ def _phase(record: JobStatus | None, outcome: str | None) -> str:
     return WORDS.get(word, word.capitalize())
 
 
-def _numbers(record: JobStatus | None, nodes: int) -> Body:
+def _numbers(record: JobStatus | None, nodes: int, *, suspended: bool) -> Body:
+    """The record outlives the pods of a job that is suspended."""
     if record is None:
         return {"nodes": f"0/{nodes}"}
-    training = sum(node.rank is not None for node in record.nodes)
+    training = 0 if suspended else sum(node.rank is not None for node in record.nodes)
     return {
         "nodes": f"{training}/{nodes}",
         "step": record.step,

@@ -22,6 +22,7 @@ from holdfast.drivers.kubernetes.cluster import (
     Kind,
     NotFoundError,
 )
+from holdfast.drivers.kubernetes.kept_logs import logs_name
 from holdfast.drivers.kubernetes.manifests.names import JOB, STOP
 from holdfast.drivers.kubernetes.manifests.request import Body
 from holdfast.drivers.kubernetes.pods import Pod
@@ -148,7 +149,8 @@ async def _act(cluster: Cluster, body: Body, decision: Decision, asked: Wanted) 
             await _clear(cluster, asked)
         case Step.RENEW:
             await _clear(cluster, asked)
-            for one in (journal_name(asked.request.name), record_name(asked.request.name)):
+            name = asked.request.name
+            for one in (journal_name(name), record_name(name), logs_name(name)):
                 await cluster.delete(CONFIG_MAPS, one, namespace=asked.request.namespace)
         case Step.EXPIRE:
             meta = body["metadata"]
@@ -232,6 +234,7 @@ async def _adopt(cluster: Cluster, body: Body, asked: Wanted) -> None:
     made: list[tuple[Kind, str]] = [
         (CONFIG_MAPS, record_name(name)),
         (CONFIG_MAPS, journal_name(name)),
+        (CONFIG_MAPS, logs_name(name)),
         (SECRETS, f"{name}-token"),
         (LEASES, f"{name}-controller"),
     ]

@@ -21,8 +21,9 @@ class Image(Section):
     python: str = Field(default="python", min_length=1)
     """The Python that runs scripts."""
     root: bool | Literal["auto"] = "auto"
-    """Whether containers run as root. `auto`: managed pods must not, plain ones as their image has
-    it. Pods that must not also meet the `restricted` pod security standard, host access apart."""
+    """Whether containers may run as root: with `true` they run as the image's user, root or not.
+    `auto`: managed pods must not, plain ones as their image has it. Pods that must not also meet
+    the `restricted` pod security standard, host access apart."""
 
     @model_validator(mode="before")
     @classmethod

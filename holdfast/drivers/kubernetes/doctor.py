@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from holdfast.drivers.kubernetes.cluster import (
     ACCESS_REVIEWS,
+    NAMESPACES,
     ApiError,
     Cluster,
     DeniedError,
@@ -27,7 +28,8 @@ from holdfast.drivers.kubernetes.submit_refusals import INSTALL
 from holdfast.spec.cluster import ENGINES
 
 AT_ONCE = 8
-NAMESPACES = Kind("v1", "Namespace", "namespaces", namespaced=False)
+QUEUES = Kind("scheduling.volcano.sh/v1beta1", "Queue", "queues", namespaced=False)
+VOLCANO_IDLE = "of Volcano only the definitions are installed: no controller has made its queue"
 PEOPLE = (  # what people do with a job that runs: group, resource, verbs
     ("", "pods", ("get", "list", "watch", "delete")),
     ("", "pods/log", ("get",)),
@@ -200,9 +202,12 @@ async def engines(patient: Patient) -> list[Check]:
     """Which engines can be used, and whether the job's kinds are all served."""
     served = await _served(patient.cluster)
     usable = [e for e in ENGINES if _usable(patient.request, e, served)]
+    idle = "volcano" in usable and not await _volcano_runs(patient.cluster)
+    usable = [e for e in usable if not (idle and e == "volcano")]
     engine = patient.request.engine
     others = ", ".join(e for e in ENGINES if e not in usable)
     found = f"{', '.join(usable)} can be used" + (f"; {others} cannot" if others else "")
+    found += f" ({VOLCANO_IDLE})" if idle else ""
     checks = [Check("engines", engine in usable, found, _install(patient.request))]
     lacking = {
         (str(body["apiVersion"]), str(body["kind"]))
@@ -215,6 +220,17 @@ async def engines(patient: Patient) -> list[Check]:
 def _usable(request: Request, engine: Any, served: set[tuple[str, str]]) -> bool:
     kind = main_object(Request(request.job, engine, "managed"))
     return kind is None or (kind.api, kind.kind) in served
+
+
+async def _volcano_runs(cluster: Cluster) -> bool:
+    """Definitions alone make no pods. Volcano's own controllers make the queue `default` when they
+    first run, and look after its status."""
+    try:
+        return bool((await cluster.get(QUEUES, "default")).get("status"))
+    except NotFoundError:
+        return False
+    except ApiError:
+        return True  # it may not be seen
 
 
 def _install(request: Request) -> str:

@@ -24,17 +24,18 @@ from holdfast.drivers.kubernetes.cluster import (
     ApiError,
     Change,
     Cluster,
-    ConflictError,
 )
 from holdfast.drivers.kubernetes.keepers import Keepers
-from holdfast.drivers.kubernetes.manifests.engines import pods as own_pods
+from holdfast.drivers.kubernetes.kept_logs import KeptLogs
+from holdfast.drivers.kubernetes.manifests.kueue import queue_of
 from holdfast.drivers.kubernetes.manifests.names import JOB, STOP
 from holdfast.drivers.kubernetes.manifests.request import Body, Request
 from holdfast.drivers.kubernetes.metrics import Metrics
-from holdfast.drivers.kubernetes.origin import Origin, origin, owned
+from holdfast.drivers.kubernetes.origin import Origin
 from holdfast.drivers.kubernetes.pods import Pod
 from holdfast.drivers.kubernetes.record import Record, Recorded
-from holdfast.drivers.kubernetes.roster import Gone, Roster, life
+from holdfast.drivers.kubernetes.roster import ROLE, TRAINS, Gone, Roster, life
+from holdfast.drivers.kubernetes.supply import RETRY_LAST_S, RETRY_S, Supply
 from holdfast.drivers.kubernetes.talk import say
 from holdfast.drivers.kubernetes.watch import follow
 from holdfast.drivers.links import wait_closed
@@ -46,8 +47,6 @@ from holdfast.status import JobStatus
 
 REGISTER_S = 60.0  # for an agent to connect once its container runs
 LEAVE_S = 15.0  # for agents to end by themselves when the job is over
-RETRY_S = 1.0  # after the API refused, doubling
-RETRY_LAST_S = 30.0
 FENCED_S = 5.0  # between two looks whether a machine is known to be dead
 ASKED_S = 2.0  # between two looks at the wish to stop
 LISTEN = "0.0.0.0"
@@ -79,11 +78,10 @@ class KubernetesDriver:
         for entry in journal.entries(journal_path):
             self._books.add(entry)
         self._record = Record(cluster, request.name, journal_path, self._look, belongs.owner)
+        self._output = KeptLogs(cluster, request.name, belongs.owner)
         self._machines = machines.Machines(cluster, request)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._more = asyncio.Event()  # pods may have to be made
-        self._trouble: str | None = None  # why none can be made
-        self._made: dict[str, str] = {}  # name → UID of pods that the watch has not shown yet
+        self._supply = Supply(cluster, request, controller.state, self._roster, self._machines)
         self._all_gone = asyncio.Event()
 
     async def run(
@@ -98,17 +96,19 @@ class KubernetesDriver:
             self._books.add(entry)
             observe(entry, state)
 
+        await self._output.load()
         await self._see_what_exists()
         board.put(self._first(resumed=book.seq > 0))
         duties = [
             asyncio.create_task(duty)
-            for duty in (board.tick(), self._watch(), self._supply(), self._hear_wishes(),
-                         self._record.run())
+            for duty in (board.tick(), self._watch(), self._supply.run(), self._hear_wishes(),
+                         self._record.run(), self._output.run())
         ]  # fmt: skip
         try:
             return await drive(self._controller, book, self, board.queue, board.clock, seen)
         finally:
             await wait_closed(*duties, *self._tasks)
+            await self._output.publish()
             await self._record.publish()
             await board.links.close()
 
@@ -151,7 +151,7 @@ class KubernetesDriver:
         events = await self._board.send(action)
         match action:
             case AskNodes():
-                self._more.set()
+                self._supply.look()
             case Fence():
                 self._fence(action)
             case _:
@@ -180,6 +180,7 @@ class KubernetesDriver:
 
     async def _remove(self, pod: Pod) -> None:
         """Evict, because some engines count a plain deletion as a failure; else delete."""
+        await self._output.glance(pod)
         wait_s = RETRY_S
         while pod.uid in self._roster.pods:
             try:
@@ -226,6 +227,7 @@ class KubernetesDriver:
                 await self._until_all_left()
         except TimeoutError:
             say("some agents have not left in time")
+        await self._output.settle(self._roster.by_rank())
         await ending.finish(self._cluster, self._request, order.outcome, self._roster.pods.values())
 
     async def _until_all_left(self) -> None:
@@ -240,75 +242,36 @@ class KubernetesDriver:
     def _there(self) -> set[str]:
         return {*self._board.links.connected, *self._roster.running()}
 
-    # ── supply of pods ──
-
-    async def _supply(self) -> None:
-        """Make pods of our own whenever some are missing; other engines do it by themselves."""
-        if self._request.engine != "pods":
-            return
-        wait_s = RETRY_S
-        while True:
-            await self._more.wait()
-            self._more.clear()
-            try:
-                await self._make_missing()
-                self._trouble, wait_s = None, RETRY_S
-            except ApiError as error:
-                self._trouble = f"the cluster to accept its pods: {error.message}"
-                say(f"cannot make a pod: {error}")
-                await asyncio.sleep(wait_s)
-                wait_s = min(2 * wait_s, RETRY_LAST_S)
-                self._more.set()
-
-    async def _make_missing(self) -> None:
-        """None are made for a job whose ConfigMap is gone: they would be collected at once."""
-        if self._state.ended or self._roster.missing() <= len(self._unseen()):
-            return
-        owner = (await origin(self._cluster, self._request.name)).of_pods
-        while not self._state.ended and self._roster.missing() > len(self._unseen()):
-            spare = self._request.spares and self._roster.lacks_spares(self._request.nodes)
-            name = self._roster.next_name(self._request.name)
-            body = own_pods.named(
-                own_pods.template(self._request, "spare" if spare else "node"), name
-            )
-            body = owned(body, owner)
-            try:
-                made = await self._cluster.create(self._machines.avoided(body))
-            except ConflictError:
-                continue  # a pod of this name exists: take the next
-            self._made[name] = made["metadata"]["uid"]
-
-    def _unseen(self) -> dict[str, str]:
-        """Pods that were made but that the watch has not shown yet."""
-        shown = self._roster.pods
-        self._made = {name: uid for name, uid in self._made.items() if uid not in shown}
-        return self._made
-
     # ── facts ──
 
     async def _watch(self) -> None:
         await follow(self._cluster, PODS, Pod, self._label, self._listed, self._changed)
 
     def _listed(self, pods: Sequence[Pod]) -> None:
-        self._made = {}
+        for pod in pods:
+            self._save_output(pod)
         self._gone(self._roster.relist(pods))
         for pod in self._roster.pods.values():
             self._expect(pod)
-        self._more.set()
+        self._supply.listed()
 
     def _changed(self, change: Change[Pod]) -> None:
         if change.type == "DELETED":
-            self._made.pop(change.object.metadata.name, None)
             self._gone(self._roster.lose(change.object))
         else:
+            self._save_output(change.object)
             self._gone(self._roster.see(change.object))
             self._expect(change.object)
-        self._more.set()
+        self._supply.look()
         self._all_gone.set()
 
     def _gone(self, nodes: list[Gone]) -> None:
         for node, how in nodes:
             self._board.died(node, how)
+
+    def _save_output(self, pod: Pod) -> None:
+        if pod.metadata.labels.get(ROLE, "node") in TRAINS and self._output.wants(pod):
+            self._keep(self._output.take(pod))
 
     def _expect(self, pod: Pod) -> None:
         """Its container runs, so its agent should be heard of."""
@@ -362,7 +325,10 @@ class KubernetesDriver:
         )
         if status.phase != "waiting":
             return status
-        waits = self._trouble or self._roster.waiting_for(self._request.nodes)
+        request = self._request
+        waits = self._supply.trouble or self._roster.waiting_for(
+            request.pods, queue_of(request.job)
+        )
         return msgspec.structs.replace(status, waiting_for=waits or status.waiting_for)
 
 

@@ -71,7 +71,7 @@ async def finish(cluster: Cluster, request: Request, outcome: Outcome, pods: Ite
     if outcome is not Outcome.SUCCEEDED and kind is not None and patch is not None:
         await _patch(cluster, kind, request.name, patch)
     if kind is None:  # agents that did not leave
-        for pod in [p for p in pods if not p.ended]:
+        for pod in [p for p in pods if not p.over]:
             await _delete(cluster, pod)
 
 

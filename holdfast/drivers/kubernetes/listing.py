@@ -74,7 +74,8 @@ class Listed:
         """What it waits for."""
         if self.status is not None:
             return self.status.waiting_for
-        return summary(self.nodes, len(self.nodes))
+        there = [pod for pod in self.nodes if not pod.ended and not pod.leaving]
+        return summary(there, len(there))
 
 
 async def jobs(cluster: Cluster, namespace: str | None = None) -> list[Listed]:

@@ -103,6 +103,15 @@ class Pod(msgspec.Struct, frozen=True):
         return self.status.phase in ("Succeeded", "Failed")
 
     @property
+    def over(self) -> bool:
+        """Whether nothing of it runs any more. The kubelet says first that the containers have
+        ended, and only then that the pod has: who deletes it in between loses result and output."""
+        containers = self.status.container_statuses
+        return self.ended or (
+            bool(containers) and all(c.state.terminated is not None for c in containers)
+        )
+
+    @property
     def leaving(self) -> bool:
         """Whether it is being deleted."""
         return self.metadata.deletion_timestamp is not None
@@ -113,19 +122,32 @@ class Pod(msgspec.Struct, frozen=True):
         return any(c.state.running is not None for c in self.status.container_statuses)
 
 
+MAIN = frozenset(
+    ("main", "node", "worker", "pytorch", "tensorflow", "jax", "xgboost", "paddle", "mpi")
+)
+"""Containers that train, as the engines call them."""
+
+
+def main_container(pod: Pod) -> str:
+    """The container that trains; a mesh or a cloud may add others."""
+    names = [status.name for status in pod.status.container_statuses]
+    return next((name for name in names if name in MAIN), names[0] if names else "main")
+
+
 # ── why it waits ──────────────────────────────────────────────────────────────────────────────
 
 PULL = frozenset(("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"))
 CONFIG = frozenset(("CreateContainerConfigError", "CreateContainerError", "RunContainerError"))
 
 
-def waits_for(pod: Pod) -> str | None:
-    """What a pod that does not run yet is waiting for; None if it runs or has ended."""
+def waits_for(pod: Pod, queue: str = "") -> str | None:
+    """What a pod that does not run yet is waiting for; None if it runs or has ended. `queue` is
+    Kueue's, if the job goes through one."""
     if pod.ended or pod.running:
         return None
     condition = next((c for c in pod.status.conditions if c.type == "PodScheduled"), None)
     if condition is not None and condition.status == "False":
-        return _unscheduled(condition)
+        return _unscheduled(condition, queue)
     if condition is None and not pod.spec.node_name:
         return "the scheduler to look at it"
     for container in [*pod.status.init_container_statuses, *pod.status.container_statuses]:
@@ -134,9 +156,11 @@ def waits_for(pod: Pod) -> str | None:
     return "its machine to start it"
 
 
-def _unscheduled(condition: Condition) -> str:
+def _unscheduled(condition: Condition, queue: str) -> str:
     """What the scheduler says, in which the claim that is not bound yet is the frequent guest."""
     message = condition.message.strip().rstrip(".")
+    if condition.reason == "SchedulingGated" and queue:
+        return f"queue {queue} of Kueue to admit it"
     if condition.reason == "SchedulingGated":
         return "its scheduling gates to be lifted (a queue has not admitted it yet)"
     if "unbound immediate PersistentVolumeClaims" in message or "persistentvolumeclaim" in message:
@@ -159,13 +183,16 @@ def _container(container: Container) -> str | None:
     return None if waiting.reason == "PodInitializing" else "its containers to be created"
 
 
-def summary(pods: Iterable[Pod], wanted: int) -> str | None:
-    """What the job waits for, in one line: how many nodes, and the most frequent reasons."""
+def summary(pods: Iterable[Pod], wanted: int, queue: str = "") -> str | None:
+    """What the job waits for, in one line: how many nodes of those wanted, spares included, and the
+    most frequent reasons. What Kueue holds back by suspending it has no pods at all."""
     alive = [pod for pod in pods if not pod.ended and not pod.leaving]
-    reasons = Counter(reason for pod in alive if (reason := waits_for(pod)) is not None)
-    missing = wanted - len(alive)
+    reasons = Counter(reason for pod in alive if (reason := waits_for(pod, queue)) is not None)
+    missing, wanted = wanted - len(alive), max(wanted, len(alive))
     if missing > 0:
-        reasons[f"the engine to create {'it' if missing == 1 else 'them'}"] += missing
+        them = "it" if missing == 1 else "them"
+        held = f"queue {queue} of Kueue to admit {them}, or " if queue else ""
+        reasons[f"{held}the engine to create {them}"] += missing
     if not reasons:
         return None
     told = [f"{count} of {wanted} nodes wait for {why}" for why, count in reasons.most_common(3)]

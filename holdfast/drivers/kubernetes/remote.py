@@ -19,6 +19,7 @@ from holdfast.drivers.kubernetes.cluster import (
     Cluster,
     NotFoundError,
 )
+from holdfast.drivers.kubernetes.manifests.kueue import queue_of
 from holdfast.drivers.kubernetes.manifests.names import JOB, MANAGED_BY, ROLE
 from holdfast.drivers.kubernetes.manifests.request import Body
 from holdfast.drivers.kubernetes.pods import Pod, summary, waits_for
@@ -192,7 +193,8 @@ def status(seen: Look) -> JobStatus:
 def _first(seen: Look, state: str) -> JobStatus:
     """Before the first record; pods other than our own may be waited for already."""
     waits = [_controller(seen)] if state != "alive" else []
-    nodes = summary(seen.nodes, seen.wanted) if seen.nodes else None
+    queue = queue_of(seen.job) if seen.job is not None else ""
+    nodes = summary(seen.nodes, seen.wanted, queue) if seen.nodes or queue else None
     waits += [nodes] if nodes is not None else []
     return JobStatus(
         job=seen.name,

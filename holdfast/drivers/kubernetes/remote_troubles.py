@@ -21,6 +21,7 @@ from holdfast.spec import Job
 
 REFUSED = "the cluster to accept its pods: "  # how the driver's status says it
 FAILED = ("FailedCreate", "FailedCreatePod", "FailedCreatePodReason")
+MOUNT = ("FailedMount", "FailedAttachVolume", "FailedMapVolume")
 CLAIM_REASONS = ("ProvisioningFailed", "FailedBinding", "WaitForPodScheduled")
 SCHEDULER = re.compile(r"0/(\d+) nodes are available: (.*?)(?:\. preemption:|\.?$)", re.DOTALL)
 
@@ -99,7 +100,8 @@ def troubles(seen: Look, found: Evidence, about: About) -> list[Error]:
     groups = ((f"nodes of {seen.name}", seen.nodes), (f"controller of {seen.name}",
               seen.controllers))  # fmt: skip
     per_group = [e for who, pods in groups for e in _of_pods(who, pods, seen.name, about)]
-    return [*_refused(seen, found, about), *_claims(seen, found, about), *per_group]
+    mounts = [e for who, pods in groups for e in _mounts(who, pods, seen.name, found, about)]
+    return [*_refused(seen, found, about), *_claims(seen, found, about), *mounts, *per_group]
 
 
 # ── pods that are not even made ───────────────────────────────────────────────────────────────
@@ -197,6 +199,31 @@ def _of_pods(who: str, pods: Sequence[Pod], job: str, about: About) -> list[Erro
             found.append(_unstarted(reason, who, said, len(alive), about))
     said = [text for pod in alive if (text := _unscheduled(pod)) is not None]
     return [*found, _no_machine(who, said, len(alive), about)] if said else found
+
+
+def _mounts(who: str, pods: Sequence[Pod], job: str, found: Evidence, about: About) -> list[Error]:
+    """Volumes that a machine cannot mount: the pod itself says only that its containers are being
+    created, for as long as it takes."""
+    alive = [pod for pod in pods if not pod.ended and not pod.leaving]
+    waiting = {pod.metadata.name for pod in alive if pod.spec.node_name and not pod.running}
+    newest: dict[str, Event] = {}
+    for event in found.events:
+        name = event.involved_object.name
+        soon = f'secret "{job}-token" not found' in event.message
+        if event.reason in MOUNT and name in waiting and not soon:
+            newest[name] = max(newest.get(name, event), event, key=lambda e: e.at)
+    if not newest:
+        return []
+    why = Counter(f"{e.reason}: {e.message}" for e in newest.values()).most_common(1)[0][0]
+    return [
+        Error(
+            "pod-unstartable",
+            f"{_some(len(newest), len(alive), who)} cannot mount a volume",
+            why=why,
+            help=f"kubectl describe pod {min(newest)} -n {about.namespace}   (pods go on by "
+            "themselves once the volume can be mounted)",
+        )
+    ]
 
 
 def _waits(pod: Pod, reasons: frozenset[str], job: str) -> str | None:

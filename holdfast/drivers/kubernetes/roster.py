@@ -14,6 +14,7 @@ from holdfast.drivers.kubernetes.pods import Pod, ending, summary
 SPARE, LAUNCHER = "spare", "launcher"
 TRAINS = frozenset(("node", SPARE))
 ROLE = "holdfast.dev/role"
+LINGERING_MIN = 8  # so many pods on their way out keep no job, however small, from new ones
 
 
 class Gone(NamedTuple):
@@ -43,6 +44,7 @@ class Roster:
         self.pods: dict[str, Pod] = {}  # by UID
         self._launchers: dict[str, Pod] = {}
         self._highest = -1  # number at the end of a pod's name
+        self.shown: set[str] = set()  # UIDs of all pods that were ever seen
 
     def see(self, pod: Pod) -> list[Gone]:
         """A pod as it is now; the nodes that have ended with it."""
@@ -59,6 +61,7 @@ class Roster:
     def lose(self, pod: Pod) -> list[Gone]:
         """A pod that is gone for good."""
         self._launchers.pop(pod.uid, None)
+        self.shown.add(pod.uid)
         if self.pods.pop(pod.uid, None) is None:
             return []
         known = [n for n in self._state.nodes if uid_of(n) == pod.uid] or [life(pod)]
@@ -80,11 +83,28 @@ class Roster:
         return known + [uid for uid in self.pods if uid not in uids]
 
     def missing(self) -> int:
-        """Pods to be made so that every node that was asked for can come."""
-        usable = [uid for uid, pod in self.pods.items() if not pod.leaving]
+        """Pods to be made so that every node that was asked for can come.
+
+        Only those that are on their way count against what was asked for. A node that has joined is
+        the controller's to count, whatever becomes of its pod: while a pod is leaving its node may
+        train on for hours, where a kubelet has stopped, and is replaced once it is given up."""
+        joined = {uid_of(n) for n in self._state.nodes}
+        return max(0, self._state.asked - sum(p.uid not in joined for p in self._usable()))
+
+    def room(self, wanted: int) -> int:
+        """How many pods may still be made, whatever is asked for: never more that can train than
+        the job wants, and never without end while those on their way out stay."""
+        lingering = wanted + max(wanted, LINGERING_MIN) - len(self.pods)
+        return max(0, min(wanted - len(self._usable()), lingering))
+
+    def leaving(self) -> int:
+        """Pods on their way out."""
+        return sum(pod.leaving for pod in self.pods.values())
+
+    def _usable(self) -> list[Pod]:
+        """Pods that train, wait, or may come to."""
         lost = {uid_of(n) for n in self._state.lost} - {uid_of(n) for n in self._state.nodes}
-        alive = sum(uid not in lost for uid in usable)
-        return max(0, len(self._state.nodes) + self._state.asked - alive)
+        return [p for uid, p in self.pods.items() if not p.leaving and uid not in lost]
 
     def lacks_spares(self, wanted: int) -> bool:
         """Whether the next pod should be a spare: all that train have theirs."""
@@ -96,14 +116,25 @@ class Roster:
         self._highest += 1
         return f"{job}-{self._highest}"
 
+    def by_rank(self) -> list[Pod]:
+        """Pods that are there: first those that train, in the order of their ranks."""
+        ranks = {uid_of(n.node): n.node_rank for n in self._state.nodes.values()}
+        last = len(ranks)
+
+        def place(pod: Pod) -> int:
+            rank = ranks.get(pod.uid)
+            return last if rank is None else rank
+
+        return sorted(self.pods.values(), key=place)
+
     def running(self) -> set[str]:
         """What runs now and ends by itself with the job: nodes, and launchers."""
         pods = [*self.pods.values(), *self._launchers.values()]
         return {life(pod) for pod in pods if pod.running and not pod.ended and not pod.leaving}
 
-    def waiting_for(self, wanted: int) -> str | None:
+    def waiting_for(self, wanted: int, queue: str = "") -> str | None:
         """What the pods are waiting for, in one line."""
-        return summary(self.pods.values(), wanted)
+        return summary(self.pods.values(), wanted, queue)
 
     def machine(self, node: str) -> str:
         """The machine that a node runs on, "" if it is not known."""
@@ -117,6 +148,7 @@ class Roster:
         return None if others else self.pods.get(uid)
 
     def _count(self, pod: Pod) -> None:
+        self.shown.add(pod.uid)
         tail = pod.metadata.name.rpartition("-")[2]
         if tail.isdigit():
             self._highest = max(self._highest, int(tail))

@@ -5,6 +5,7 @@ a full quota or a policy. The sentences told apart here are those of Kubernetes 
 that is not known is shown as it is.
 """
 
+import re
 from dataclasses import dataclass
 
 from holdfast.drivers.kubernetes.cluster import ApiError
@@ -25,12 +26,15 @@ INSTALL = {
 }
 ADMISSION = (
     "admission webhook",
-    "failed calling webhook",
     "violates podsecurity",
     "validatingadmissionpolicy",
     "denied request",
     "denied the request",
 )
+
+
+WEBHOOK = re.compile(r'webhook "([^"]+)"')
+SERVED = re.compile(r"https://[^./]+\.([^./]+)\.svc")
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,8 @@ def spoken(message: str, of: About) -> Error | None:
     low = message.lower()
     if "exceeded quota" in low or "must specify limits" in low or "failed quota" in low:
         return _quota(message, of)
+    if "failed calling webhook" in low:
+        return _webhook(message, of)
     if any(mark in low for mark in ADMISSION):
         return _admission(message, of)
     if (low.startswith("namespaces ") and "not found" in low) or "being terminated" in low:
@@ -99,6 +105,19 @@ def _admission(message: str, of: About) -> Error:
         f"a rule of the cluster refuses {of.what}",
         why=message,
         help="change the job file as it says; `holdfast render job.yaml` shows what is asked for",
+    )
+
+
+def _webhook(message: str, of: About) -> Error:
+    """No rule has judged: whoever should does not answer, and is asked before anything is done."""
+    name, where = WEBHOOK.search(message), SERVED.search(message)
+    place = f"-n {where[1]}" if where is not None else "-A"
+    return Error(
+        "webhook-down",
+        f"webhook {name[1] if name else 'of the cluster'} does not answer, and without it "
+        f"{of.what} can be neither made nor changed",
+        why=message,
+        help=f"kubectl get pods {place}   (those that serve it have to run; then do it again)",
     )
 
 

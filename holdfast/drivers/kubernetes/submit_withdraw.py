@@ -1,14 +1,16 @@
 """Takes everything of a job out of a cluster, but for the storage that it wrote to.
 
 What carries the job's label is deleted, kind by kind: first whoever makes pods anew, then the pods,
-then what they needed. Of the kinds that only some jobs have, those that the cluster does not serve
+then what they needed. What a webhook asks for when its owner changes goes only after the owner:
+Trainer's refuses every change of a TrainJob whose runtime is gone, and so the end of its deletion
+too. Of the kinds that only some jobs have, those that the cluster does not serve
 or that we may not list are passed over. Secrets are asked for by name, because few people may list
 them. Claims and snapshots hold checkpoints, so they go only if that is said.
 """
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -17,10 +19,13 @@ from holdfast.drivers.kubernetes.cluster import Cluster, DeniedError, Kind, NotF
 from holdfast.drivers.kubernetes.manifests.names import JOB
 
 POLL_S = 0.5
+FIRST_WITHIN_S = 120.0
+FIRST = (Kind("trainer.kubeflow.org/v1alpha1", "TrainJob", "trainjobs"),)
+"""Kinds that have to be gone before what they refer to may go."""
 MAKERS = (
     known.DEPLOYMENTS,
     known.CRON_JOBS,
-    Kind("trainer.kubeflow.org/v1alpha1", "TrainJob", "trainjobs"),
+    *FIRST,
     Kind("jobset.x-k8s.io/v1alpha2", "JobSet", "jobsets"),
     known.JOBS,
     *(
@@ -69,16 +74,25 @@ class _Named(msgspec.Struct, frozen=True):
 
 
 class Withdrawn(msgspec.Struct, frozen=True):
-    """What was deleted, as `pods/gpt-0`, and which claims were kept."""
+    """What was deleted, as `pods/gpt-0`, which claims were kept, and what has not gone, for which
+    reason the rest is still there."""
 
     deleted: list[str]
     kept: list[str]
+    held: list[str] = []
 
 
-async def withdraw(cluster: Cluster, job: str, *, storage: bool = False) -> Withdrawn:
-    """Ask for the deletion of everything of the job. Raises `ApiError`."""
+async def withdraw(
+    cluster: Cluster, job: str, *, storage: bool = False, within_s: float = FIRST_WITHIN_S
+) -> Withdrawn:
+    """Ask for the deletion of everything of the job, waiting so long for what has to go first; if
+    that stays, the rest is left to the next call. Raises `ApiError`."""
     gone: list[str] = []
-    for kind in (*MAKERS, known.PODS, *NEEDED, *(STORAGE if storage else ())):
+    for kind in (*MAKERS, known.PODS):
+        gone += await _delete_all(cluster, kind, job)
+    if held := await _left(cluster, FIRST, job, within_s):
+        return Withdrawn(deleted=gone, kept=await _names(cluster, STORAGE, job), held=held)
+    for kind in (*NEEDED, *(STORAGE if storage else ())):
         gone += await _delete_all(cluster, kind, job)
     for kind, name in _by_name(cluster.namespace, job):
         gone += await _delete_one(cluster, kind, name, job)
@@ -88,12 +102,15 @@ async def withdraw(cluster: Cluster, job: str, *, storage: bool = False) -> With
 
 async def until_gone(cluster: Cluster, job: str, *, within_s: float) -> bool:
     """Wait until no pod and no maker of pods of the job is left; False if that takes too long."""
+    return not await _left(cluster, (*MAKERS, known.PODS, known.CONFIG_MAPS), job, within_s)
+
+
+async def _left(cluster: Cluster, kinds: Sequence[Kind], job: str, within_s: float) -> list[str]:
+    """What is there of these kinds once that has gone or the time is over."""
     deadline = time.monotonic() + within_s
-    while await _names(cluster, (*MAKERS, known.PODS, known.CONFIG_MAPS), job):
-        if time.monotonic() > deadline:
-            return False
+    while (found := await _names(cluster, kinds, job)) and time.monotonic() < deadline:
         await asyncio.sleep(POLL_S)
-    return True
+    return found
 
 
 async def _names(cluster: Cluster, kinds: Iterable[Kind], job: str) -> list[str]:

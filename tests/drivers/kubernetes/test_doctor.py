@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.drivers.kubernetes.api import Api
 from holdfast.drivers.kubernetes.cluster import CLAIMS, QUOTAS, SECRETS, STORAGE_CLASSES
-from holdfast.drivers.kubernetes.doctor import Check, Patient, needed
+from holdfast.drivers.kubernetes.doctor import QUEUES, Check, Patient, needed
 from holdfast.drivers.kubernetes.doctor_visit import nearest, visit
 from holdfast.drivers.kubernetes.manifests.request import Request
 from holdfast.drivers.kubernetes.submit import submit
@@ -82,6 +82,18 @@ def test_an_engine_that_is_not_installed_is_told_with_those_that_are() -> None:
         assert "jobset.sigs.k8s.io" in engines.remedy
 
     play(story, machines=1, engines=[e for e in ENGINES if e not in ("jobset", "trainjob")])
+
+
+def test_definitions_without_a_controller_are_no_engine() -> None:
+    async def story(it: FakeCluster, api: Api) -> None:
+        it.store.delete(QUEUES, "", "default")
+        found = await seen(api, asked("volcano"))
+        [engines] = found["engines"]
+        assert (engines.ok, "volcano cannot (of Volcano only the def" in engines.found) == (
+            False, True,
+        )  # fmt: skip
+
+    play(story, machines=0)
 
 
 def test_how_many_nodes_short_and_of_what() -> None:

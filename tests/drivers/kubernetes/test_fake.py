@@ -5,6 +5,7 @@ import os
 import signal
 from typing import Any
 
+import httpx2
 import psutil
 import pytest
 import yaml
@@ -14,6 +15,7 @@ from holdfast.drivers.kubernetes.cluster import (
     CONFIG_MAPS,
     DEPLOYMENTS,
     JOBS,
+    NAMESPACES,
     NODES,
     PODS,
     ConflictError,
@@ -22,6 +24,7 @@ from holdfast.drivers.kubernetes.cluster import (
     Kind,
     NotFoundError,
 )
+from tests.drivers.kubernetes.cluster import rbac
 from tests.drivers.kubernetes.cluster.conditions import is_true
 from tests.drivers.kubernetes.cluster.engines import jobs
 from tests.drivers.kubernetes.cluster.fake import FakeCluster, cluster, in_thread
@@ -59,6 +62,49 @@ def test_a_write_from_an_old_version_is_a_conflict() -> None:
         late = {"metadata": {"resourceVersion": old}, "data": {"x": "2"}}
         with pytest.raises(ConflictError, match="has been modified"):
             await api.patch(CONFIG_MAPS, "a", late)
+
+    talking(act)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "code"),
+    [
+        ("POST", "/api/v1/namespaces/default/namespaces", 404),
+        ("POST", "/api/v1/configmaps", 405),
+        ("POST", "/api/v1/namespaces/default/configmaps/a", 405),
+        ("GET", "/api/v1/pods/a", 404),
+        ("GET", "/api/v1/namespaces/default/nodes", 404),
+        ("GET", "/api/v1/namespaces/default/configmaps/a/status", 404),
+        ("GET", "/api/v1/namespaces/default/pods/a/scale", 404),
+        ("GET", "/apis/apps/v1/namespaces/default/deployments/a/log", 404),
+        ("GET", "/api/v1/namespaces/default/pods/a/log/main", 404),
+        ("GET", "/api/v1/pods", 200),
+    ],
+)
+def test_only_the_paths_of_a_real_server_are_served(method: str, path: str, code: int) -> None:
+    async def act(it: FakeCluster, _: Api) -> None:
+        body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "new"}}
+        headers = {"Authorization": f"Bearer {rbac.ADMIN}"}
+        async with httpx2.AsyncClient(base_url=it.url, headers=headers, trust_env=False) as client:
+            json = body if method == "POST" else None
+            assert (await client.request(method, path, json=json)).status_code == code
+
+    talking(act)
+
+
+def test_a_namespace_goes_with_all_that_is_in_it_and_takes_nothing_new() -> None:
+    async def act(it: FakeCluster, api: Api) -> None:
+        await api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "new"}})
+        there = it.api("new")
+        config = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}}
+        await there.create({**config, "metadata": {"name": "a", "finalizers": ["test/holds"]}})
+        await api.delete(NAMESPACES, "new")
+        with pytest.raises(DeniedError, match="because it is being terminated"):
+            await there.create({**config, "metadata": {"name": "b"}})
+        await there.patch(CONFIG_MAPS, "a", {"metadata": {"finalizers": None}})
+        await it.until(lambda: it.store.find(NAMESPACES, "", "new") is None)
+        assert it.store.all(CONFIG_MAPS, "new") == []
+        await there.close()
 
     talking(act)
 
@@ -243,6 +289,22 @@ def test_a_pod_waits_for_its_secret_and_finds_it_where_it_is_mounted() -> None:
         await api.create({**secret, "stringData": {"key": "value"}})
         await it.until(lambda: phase(it) == "Failed")
         assert it.output(it.store.get(PODS, "default", "a")) == "value a value\n"
+
+    talking(act, machines=1)
+
+
+def test_a_secret_can_be_read_by_its_group_and_by_nobody_else() -> None:
+    async def act(it: FakeCluster, api: Api) -> None:
+        secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}}
+        await api.create({**secret, "stringData": {"key": "value"}})
+        volume = {"name": "v", "secret": {"secretName": "s", "defaultMode": 0o440}}
+        for name, context in (("a", {}), ("b", {"fsGroup": 1000})):
+            body = pod(name, "cat", "/x/key")
+            body["spec"] |= {"volumes": [volume], "securityContext": context}
+            body["spec"]["containers"][0]["volumeMounts"] = [{"name": "v", "mountPath": "/x"}]
+            await api.create(body)
+        await it.until(lambda: (phase(it), phase(it, "b")) == ("Failed", "Succeeded"))
+        assert "Permission denied" in it.output(it.store.get(PODS, "default", "a"))
 
     talking(act, machines=1)
 

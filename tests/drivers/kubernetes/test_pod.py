@@ -1,5 +1,9 @@
 """A pod template says what the job asks for, and nothing it does not."""
 
+import os
+import socket
+import sys
+import time
 from typing import Any
 
 import pytest
@@ -81,6 +85,40 @@ def test_torchrun_gets_the_shape_of_the_job() -> None:
     )  # fmt: skip
     elastic = asked(nodes=4, elasticity={"min_nodes": 2})
     assert program.rendezvous(elastic, "h")[0] == "--nnodes=2:4"
+
+
+def test_nobody_meets_before_the_name_of_the_first_node_is_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """DNS knows a pod seconds after it runs, and for a while still the one that it replaced."""
+    request = asked("job", "plain", nodes=2)
+    words = program.meeting(request, "run-0.run", ("torchrun", "train.py"))
+    assert words[:2] == ("python3", "-c")
+    answers: list[str | None] = []
+    began: list[list[str]] = []
+
+    def told(name: str, _port: None) -> list[tuple[Any, ...]]:
+        answer = "10.0.0.7" if name == socket.gethostname() else answers.pop(0)
+        if answer is None:
+            raise socket.gaierror("Name or service not known")
+        return [(0, 0, 0, "", (answer, 0))]
+
+    def played(me: str, *names: str | None) -> int:
+        """As the pod called `me`; how many of the answers were not needed."""
+        answers[:] = names
+        monkeypatch.setattr(socket, "gethostname", lambda: me)
+        exec(words[2], {})
+        return len(answers)
+
+    monkeypatch.setattr(socket, "getaddrinfo", told)
+    monkeypatch.setattr(sys, "argv", ["-c", *words[3:]])
+    monkeypatch.setattr(time, "sleep", lambda _s: None)
+    monkeypatch.setattr(os, "execvp", lambda _file, command: began.append(command))
+    assert played("run-0", None, None, "10.0.0.3", "10.0.0.7", "unasked") == 1
+    assert played("run-1", None, "10.0.0.3", "unasked") == 1
+    assert began == [["torchrun", "train.py"]] * 2
+    mine = asked("job", "plain", command=["./train.sh"])
+    assert program.meeting(mine, "run-0.run", ("./train.sh",)) == ("./train.sh",)
 
 
 @pytest.mark.parametrize(
@@ -362,7 +400,12 @@ def test_managed_pods_meet_the_restricted_standard() -> None:
     assert context["seccompProfile"] == {"type": "RuntimeDefault"}
     assert main()["securityContext"]["allowPrivilegeEscalation"] is False
     assert spec()["automountServiceAccountToken"] is False
-    assert "securityContext" not in spec(image={"name": "i", "root": True})
+    group = {"fsGroup": 1000, "fsGroupChangePolicy": "OnRootMismatch"}
+    told = spec(image={"name": "i", "root": True})["securityContext"]
+    assert told == group, "the image may have another user, who has to read the token"
+    assert "securityContext" not in spec("plain", image={"name": "i", "root": True})
+    files = [{"name": "s", "path": "/s"}]
+    assert spec("plain", image="i", secrets=files)["securityContext"] == group
     assert "securityContext" in spec("plain", image={"name": "i", "root": False})
 
 

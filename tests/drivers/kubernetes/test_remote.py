@@ -18,7 +18,7 @@ from holdfast.drivers.kubernetes.cluster import (
     PODS,
     ApiError,
 )
-from holdfast.drivers.kubernetes.listing import jobs
+from holdfast.drivers.kubernetes.listing import Listed, jobs
 from holdfast.drivers.kubernetes.manifests.engines.pods import GATE
 from holdfast.drivers.kubernetes.manifests.names import JOB, ROLE, STOP
 from holdfast.drivers.kubernetes.manifests.render import requested
@@ -31,6 +31,7 @@ from tests.drivers.kubernetes.asking import job
 from tests.drivers.kubernetes.cluster.fake import FakeCluster, cluster
 from tests.drivers.kubernetes.cluster.faults import Fault
 from tests.drivers.kubernetes.cluster.refusal import Body
+from tests.drivers.kubernetes.seen import ended as over
 from tests.drivers.kubernetes.test_submit import asked, ended, play
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -270,6 +271,11 @@ def test_jobs_of_all_namespaces_are_listed_managed_and_plain() -> None:
         await other.close()
 
     play(story, machines=0)
+
+
+def test_a_plain_job_that_has_ended_waits_for_nothing() -> None:
+    done = Listed("run", "default", pods=[over("run-0", 0), over("run-1", 0)])
+    assert (done.phase, done.waiting_for) == ("succeeded", None)
 
 
 def test_a_look_from_afar_survives_a_server_that_stumbles() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.drivers.kubernetes.pods import Pod
+from holdfast.drivers.kubernetes.pods import Pod, Spec
 from holdfast.drivers.kubernetes.record import Recorded
 from holdfast.drivers.kubernetes.remote import Look, status
 from holdfast.drivers.kubernetes.remote_troubles import Claim, Event, Evidence, troubles
@@ -50,6 +50,23 @@ def look(*pods: Pod, waiting_for: str | None = None, **keys: Any) -> Look:
         record = Recorded(a_status(waiting_for), incidents=(), goodput=nothing)
     wanted = job(nodes=3, **keys)
     return Look("run", wanted, time.time(), record, pods, kept=True, at=time.time())
+
+
+def test_a_volume_that_cannot_be_mounted_is_told_in_the_words_of_the_kubelet() -> None:
+    said = 'MountVolume.SetUp failed for volume "data" : mount failed: exit status 32'
+    who = {"kind": "Pod", "name": "run-0"}
+    event = msgspec.convert(
+        {"involvedObject": who, "reason": "FailedMount", "message": said, "type": "Warning"}, Event
+    )
+    placed = msgspec.convert({"nodeName": "m-0"}, Spec)
+    creating = msgspec.structs.replace(waits("run-0", "ContainerCreating"), spec=placed)
+    (error,) = troubles(look(creating, runs("run-1"), runs("run-2")), Evidence([event]), ABOUT)
+    assert (error.slug, error.what) == (
+        "pod-unstartable", "1 of 3 nodes of run cannot mount a volume",
+    )  # fmt: skip
+    assert error.why == f"FailedMount: {said}"
+    up = look(runs("run-0"), runs("run-1"), runs("run-2"))
+    assert troubles(up, Evidence([event]), ABOUT) == [], "old events outlive their cause"
 
 
 def a_status(waiting_for: str) -> JobStatus:

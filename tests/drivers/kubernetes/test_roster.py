@@ -81,6 +81,81 @@ def test_the_pod_of_a_lost_node_does_not_count() -> None:
     assert roster.missing() == 1
 
 
+def test_a_pod_on_its_way_out_is_replaced_once_its_node_is_given_up_and_only_once() -> None:
+    """Its machine's kubelet has stopped: the pod stays for ever, and its node trains on."""
+    known = state("uid-a", "uid-b")
+    roster = Roster(known)
+    roster.see(pod("a", leaving=True))
+    roster.see(pod("b"))
+    assert roster.missing() == 0, "nobody has asked for another"
+    del known.nodes["uid-a"]
+    known.lost["uid-a"], known.asked = "silent", 1
+    assert roster.missing() == 1
+    roster.see(pod("c"))
+    assert roster.missing() == 0
+    known.nodes["uid-c"], known.asked = known.nodes["uid-b"], 0
+    assert roster.missing() == 0, "the pod that stays asks for no further one"
+
+
+def test_never_more_pods_can_train_than_the_job_wants_whatever_is_asked_for() -> None:
+    roster = Roster(state("uid-a", asked=100))
+    roster.see(pod("a"))
+    roster.see(pod("b", leaving=True))
+    roster.see(pod("c"))
+    assert roster.missing() == 99
+    assert roster.room(3) == 1
+    roster.see(pod("d"))
+    assert roster.room(3) == 0
+
+
+def test_pods_that_never_go_hold_up_new_ones_at_last() -> None:
+    roster = Roster(state(asked=2))
+    for number in range(9):
+        roster.see(pod(f"run-{number}", leaving=True))
+    assert (roster.room(2), roster.leaving()) == (1, 9)
+    roster.see(pod("run-9", leaving=True))
+    assert roster.room(2) == 0
+
+
+@given(
+    st.integers(1, 3),
+    st.lists(st.tuples(st.integers(0, 5), st.sampled_from(["join", "go", "lose", "end"]))),
+)
+def test_whatever_happens_there_are_never_more_pods_than_asked_for(
+    wanted: int, story: list[tuple[int, str]]
+) -> None:
+    """Controller and cluster in turn: pods join, are marked for deletion, are given up, end."""
+    known = state(asked=wanted)
+    roster, made = Roster(known), 0
+    for which, what in story:
+        while min(roster.missing(), roster.room(wanted)) > 0:
+            roster.see(pod(f"run-{made}"))
+            made += 1
+        found = sorted(roster.pods)
+        uid = found[which % len(found)]
+        seen = roster.pods[uid]
+        match what:
+            case "join" if uid not in {*known.nodes, *known.lost}:
+                known.nodes[uid] = Node(node=uid, name=uid, address="", workers=1)
+                known.asked -= 1
+            case "go":
+                roster.see(pod(seen.metadata.name, leaving=True))
+            case "lose" if uid in known.nodes:
+                del known.nodes[uid]
+                known.lost[uid] = "silent"
+                known.asked += 1
+            case "end":
+                roster.see(ended(seen.metadata.name))
+                if known.nodes.pop(uid, None) is not None:
+                    known.asked += 1
+                known.lost[uid] = "ended"
+            case _:
+                continue
+        assert len(known.nodes) + known.asked == wanted
+        usable = [p for u, p in roster.pods.items() if not p.leaving and u not in known.lost]
+        assert len(usable) <= wanted
+
+
 def test_a_controller_that_comes_back_names_nodes_as_it_knew_them() -> None:
     roster = Roster(state("uid-a.2", "uid-gone", lost=("uid-b",)))
     roster.relist([pod("a", restarts=1), pod("b"), pod("c")])

@@ -29,6 +29,7 @@ from tests.drivers.kubernetes.asking import job
 from tests.drivers.kubernetes.cluster.fake import FakeCluster, cluster
 from tests.drivers.kubernetes.cluster.faults import Fault
 from tests.drivers.kubernetes.cluster.kinds import ENGINES as KINDS
+from tests.drivers.kubernetes.cluster.kinds import JOB_SETS
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 NIGHTLY = {"cron": "0 3 * * *"}
@@ -281,6 +282,47 @@ def test_nothing_of_any_engine_is_left_but_storage(engine: Engine) -> None:
         assert gone.kept == ["persistentvolumeclaims/run-ckpt"]
         await it.until(lambda: ours(it) == {"PersistentVolumeClaim run-ckpt"})
         await withdraw(api, "run", storage=True)
+        await it.until(lambda: ours(it) == set())
+
+    play(story, machines=0)
+
+
+def test_a_train_job_goes_before_the_runtime_that_its_webhook_asks_for() -> None:
+    """Its pods take their time; meanwhile nothing that its last change needs may go."""
+
+    async def story(it: FakeCluster, api: Api) -> None:
+        await submit(api, asked("trainjob"))
+        await it.until(lambda: it.store.find(JOB_SETS, "default", "run"))
+        _hold(it, "test/slow")
+        gone = await withdraw(api, "run", within_s=0.1)
+        assert gone.held == ["trainjobs/run"]
+        assert "TrainingRuntime run" in ours(it) and "ConfigMap run-job" in ours(it)
+        ending = asyncio.create_task(withdraw(api, "run"))
+        _hold(it)
+        assert (await ending).held == []
+        await it.until(lambda: ours(it) == set(), 5)
+
+    play(story, machines=0)
+
+
+def _hold(it: FakeCluster, *finalizers: str) -> None:
+    """Whether the JobSet may go."""
+
+    def edit(body: Body) -> None:
+        others = [f for f in body["metadata"].get("finalizers", []) if "/" not in f]
+        body["metadata"]["finalizers"] = [*others, *finalizers]
+
+    it.store.change(JOB_SETS, "default", "run", edit)
+
+
+def test_a_webhook_that_is_down_is_no_rule_of_the_cluster() -> None:
+    async def story(it: FakeCluster, api: Api) -> None:
+        it.server.webhooks.down.add("jobset.x-k8s.io")
+        with pytest.raises(Error) as caught:
+            await submit(api, asked("jobset"))
+        assert caught.value.slug == "webhook-down"
+        assert "connection refused" in str(caught.value.why)
+        assert "kubectl get pods -n jobset-system" in str(caught.value.help)
         await it.until(lambda: ours(it) == set())
 
     play(story, machines=0)

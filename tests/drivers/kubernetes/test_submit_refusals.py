@@ -19,7 +19,7 @@ SENTENCES = [
     (400, 'admission webhook "vjobset.kb.io" denied the request: replicas must be 1',
      "admission-refused"),
     (500, 'Internal error occurred: failed calling webhook "mpod.kb.io": connection refused',
-     "admission-refused"),
+     "webhook-down"),
     (422, "deployments \"x\" is forbidden: ValidatingAdmissionPolicy 'no-root' with binding 'b' "
           "denied request: no", "admission-refused"),
     (403, 'jobsets.jobset.x-k8s.io is forbidden: User "eve" cannot create resource "jobsets" in '

@@ -84,7 +84,8 @@ def test_torch_has_a_master_and_workers_that_the_plugin_counts() -> None:
     plugin = spec("plain", network={"ports": {"rendezvous": 31000}})["plugins"]["pytorch"]
     assert plugin == ["--master=master", "--worker=worker", "--port=31000"]
     options = ["--nnodes=$(WORLD_SIZE)", "--node-rank=$(RANK)"]
-    assert command("plain", 1, nodes=4)[:3] == ["torchrun", *options]
+    told = command("plain", 1, nodes=4)
+    assert told[3:7] == ["$(MASTER_ADDR)", "torchrun", *options], "once the master has its name"
 
 
 def test_any_failure_starts_the_job_again_as_often_as_it_allows() -> None:

@@ -18,11 +18,11 @@ import yaml
 
 from holdfast.drivers.kubernetes.api import Api
 from holdfast.drivers.kubernetes.cluster import (
+    NAMESPACES,
     NODES,
     PODS,
     ApiError,
     Cluster,
-    Kind,
     NotFoundError,
 )
 from holdfast.drivers.kubernetes.config import connect
@@ -31,7 +31,6 @@ from holdfast.drivers.kubernetes.pods import Pod
 
 T = TypeVar("T")
 
-NAMESPACES = Kind("v1", "Namespace", "namespaces", namespaced=False)
 KUBECONFIG = "HOLDFAST_E2E_KUBECONFIG"
 OVERLAY = "HOLDFAST_E2E_OVERLAY"
 OF_CONTAINERS = frozenset(

@@ -31,7 +31,7 @@ def node(request: Request, first: str, *, env: tuple[Body, ...] = (), whole: boo
     options = program.rendezvous(request, first, in_place=not whole)
     ports = request.job.network.ports
     return Part(
-        command=program.torchrun(request, *options),
+        command=program.meeting(request, first, program.torchrun(request, *options)),
         port=None if request.job.command else ("rendezvous", ports.rendezvous),
         subdomain=request.name,
         env=env,

@@ -11,6 +11,7 @@ from typing import Any
 from holdfast.drivers.kubernetes.manifests.groups import fewest, groups
 from holdfast.drivers.kubernetes.manifests.marks import marked
 from holdfast.drivers.kubernetes.manifests.request import Body, Request
+from holdfast.spec import Job
 from holdfast.spec.cluster import Engine
 from holdfast.spec.placement import Kueue
 
@@ -31,6 +32,11 @@ PARTIAL: tuple[Engine, ...] = ("job",)
 """Engines that Kueue admits in part."""
 APART: tuple[Engine, ...] = ("pods", "job")
 """Engines whose spares can be a workload of their own."""
+
+
+def queue_of(job: Job) -> str:
+    """The queue that has to admit the job; "" if it goes through none."""
+    return job.scheduling.kueue.queue if job.scheduling.kueue is not None else ""
 
 
 def apply(request: Request, body: Body, role: str = "node") -> Body:

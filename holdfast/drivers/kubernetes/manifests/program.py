@@ -7,6 +7,26 @@ from holdfast.drivers.kubernetes.manifests.request import Request
 from holdfast.spec import Job
 
 AGENT = ("holdfast", "agent")
+MEET = """\
+import os, socket, sys, time
+host, *command = sys.argv[1:]
+def addresses(name):
+    try:
+        return {found[4][0] for found in socket.getaddrinfo(name, None)}
+    except OSError:
+        return set()
+me, end = socket.gethostname(), time.monotonic() + 300
+while time.monotonic() < end:
+    found = addresses(host)
+    if found and (me != host.split(".")[0] or found & addresses(me)):
+        break
+    time.sleep(0.5)
+os.execvp(command[0], command)
+"""
+"""Names of pods are known seconds after they run. torch's c10d rendezvous asks once, at its start,
+whether the endpoint is this machine: asked too early nobody is the host, and all wait until the
+read timeout. (`--local-addr` does not help: it is only told to others.) A first pod that was
+replaced waits until its name is no longer that of the one before."""
 FIRST_S = 300  # until the first node is there; also until torchrun gives up a silent one
 
 
@@ -47,6 +67,15 @@ def paddle(request: Request) -> tuple[str, ...]:
     assert request.job.image is not None, "checked before"
     launcher = (request.job.image.python, "-m", "paddle.distributed.launch")
     return (*launcher, f"--nproc_per_node={request.workers}", *script(request))
+
+
+def meeting(request: Request, host: str, command: tuple[str, ...]) -> tuple[str, ...]:
+    """This command, once the name of the node that all meet at is known. A command of the user's
+    stays as it is."""
+    assert request.job.image is not None, "checked before"
+    python = request.job.image.python
+    waits = "python3" if python == "python" else python  # every Python goes by that name, too
+    return command if request.job.command is not None else (waits, "-c", MEET, host, *command)
 
 
 def rendezvous(request: Request, host: str, *, in_place: bool = True) -> tuple[str, ...]:

@@ -1,7 +1,8 @@
 """Security contexts: the `restricted` pod security standard, unless the job asks for the host.
 
 Managed pods are built from an image of ours that needs no root. In plain mode the image is
-anybody's and many run as root, so nothing is imposed there unless the job says so.
+anybody's and many run as root, so nothing is imposed there unless the job says so. Who may run as
+root need not: whatever user an image has, the group makes mounted secrets readable for it.
 """
 
 from holdfast.drivers.kubernetes.manifests.request import Body, Request
@@ -19,14 +20,14 @@ def rootless(request: Request) -> bool:
 
 def pod(request: Request) -> Body:
     """`securityContext` of a pod."""
+    group: Body = {"fsGroup": GROUP, "fsGroupChangePolicy": "OnRootMismatch"}
     if not rootless(request):
-        return {}
-    return {
-        "runAsNonRoot": True,
-        "fsGroup": GROUP,
-        "fsGroupChangePolicy": "OnRootMismatch",
-        "seccompProfile": {"type": "RuntimeDefault"},
-    }
+        return group if request.managed or _mounts_secrets(request) else {}
+    return {"runAsNonRoot": True, **group, "seccompProfile": {"type": "RuntimeDefault"}}
+
+
+def _mounts_secrets(request: Request) -> bool:
+    return any(secret.path is not None for secret in request.job.secrets)
 
 
 def container(request: Request, *, frozen: bool = False) -> Body:

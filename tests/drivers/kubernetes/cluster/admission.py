@@ -5,10 +5,16 @@ import copy
 import hashlib
 from collections.abc import Iterable
 
-from holdfast.drivers.kubernetes.cluster import JOBS, PODS, QUOTAS, SERVICE_ACCOUNTS, Kind
+from holdfast.drivers.kubernetes.cluster import (
+    JOBS,
+    NAMESPACES,
+    PODS,
+    PRIORITIES,
+    QUOTAS,
+    SERVICE_ACCOUNTS,
+    Kind,
+)
 from tests.drivers.kubernetes import schemas
-from tests.drivers.kubernetes.cluster.engines.runtimes import runtime
-from tests.drivers.kubernetes.cluster.kinds import NAMESPACES, PRIORITIES
 from tests.drivers.kubernetes.cluster.quantities import number
 from tests.drivers.kubernetes.cluster.refusal import (
     Body,
@@ -48,14 +54,15 @@ def admit(store: Store, kind: Kind, namespace: str, body: Body) -> Body:
         home = store.find(NAMESPACES, "", namespace)
         if home is None:
             raise missing("namespaces", namespace)
+        if "deletionTimestamp" in home["metadata"]:
+            why = f"unable to create new content in namespace {namespace} because it is being"
+            raise forbidden(kind.plural, body["metadata"].get("name", ""), f"{why} terminated")
     made = copy.deepcopy(body)
     match (kind.api, kind.kind):
         case ("v1", "Pod"):
             pod(store, namespace, made)
         case ("batch/v1", "Job"):
             job(made)
-        case ("trainer.kubeflow.org/v1alpha1", "TrainJob"):
-            runtime(store, {**made, "metadata": {**made["metadata"], "namespace": namespace}})
         case ("apps/v1", "Deployment"):
             made["spec"].setdefault("replicas", 1)
         case ("v1", "Secret"):

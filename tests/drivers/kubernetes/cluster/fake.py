@@ -21,6 +21,7 @@ import httpx2
 from holdfast.drivers.kubernetes.api import Api
 from holdfast.drivers.kubernetes.cluster import (
     CLAIMS,
+    NAMESPACES,
     NODES,
     PODS,
     SERVICE_ACCOUNTS,
@@ -40,14 +41,14 @@ from tests.drivers.kubernetes.cluster.evictions import evict
 from tests.drivers.kubernetes.cluster.faults import Faults
 from tests.drivers.kubernetes.cluster.garbage import collect
 from tests.drivers.kubernetes.cluster.http import Server
-from tests.drivers.kubernetes.cluster.kinds import ENGINES, NAMESPACES, Kinds
+from tests.drivers.kubernetes.cluster.kinds import ENGINES, VOLCANO_QUEUES, Kinds
 from tests.drivers.kubernetes.cluster.kubelet import Kubelet, Surroundings, pod_folder
 from tests.drivers.kubernetes.cluster.loops import Step, reconciling
 from tests.drivers.kubernetes.cluster.mounts import kubeconfig
 from tests.drivers.kubernetes.cluster.output import lines
 from tests.drivers.kubernetes.cluster.pace import Pace
 from tests.drivers.kubernetes.cluster.proxy import Proxy
-from tests.drivers.kubernetes.cluster.refusal import Body
+from tests.drivers.kubernetes.cluster.refusal import Body, RefusalError
 from tests.drivers.kubernetes.cluster.scheduler import schedule
 from tests.drivers.kubernetes.cluster.server import ApiServer
 
@@ -84,6 +85,9 @@ class FakeCluster:
         await self.http.start()
         for name in ("default", "kube-system"):
             self.namespace(name)
+        if "volcano" in self.engines:
+            queue: Body = {"metadata": {"name": "default"}, "status": {"state": "Open"}}
+            self.store.create(VOLCANO_QUEUES, "", queue)
         self._run(self.proxy.run())
         for step in self._steps():
             self._run(reconciling(self.store, step))
@@ -98,7 +102,8 @@ class FakeCluster:
             Trainer(self.store).step,
             Volcano(self.store, self.pace).step,
         ]
-        for plain in (schedule, collect, deployments.step, _bind_claims):
+        found.append(lambda: collect(self.store, self.server.webhooks))
+        for plain in (schedule, deployments.step, _bind_claims):
             found.append(_of(plain, self.store))
         return found
 
@@ -251,10 +256,21 @@ class FakeCluster:
 
         return asyncio.run_coroutine_threadsafe(inside(), self._loop).result(PATIENCE_S)
 
+    def _reachable(self, namespace: str, uid: str, container: str) -> None:
+        """The API server fetches logs from kubelets. Raises `RefusalError` if one is away."""
+        mine = (p for p in self.store.all(PODS, namespace) if p["metadata"]["uid"] == uid)
+        pod = next(mine)
+        kubelet = self.kubelets.get(pod["spec"].get("nodeName", ""))
+        if kubelet is None or kubelet.silent or kubelet.dead:
+            where = f"https://127.0.0.1:10250/containerLogs/{namespace}"
+            path = f"{where}/{pod['metadata']['name']}/{container}"
+            raise RefusalError(500, f'Get "{path}": dial tcp 127.0.0.1:10250: i/o timeout')
+
     def _logs(
         self, namespace: str, uid: str, container: str, follow: bool, tail: int | None
     ) -> AsyncIterator[bytes]:
         path = pod_folder(self.folder, uid) / f"{container}.log"
+        self._reachable(namespace, uid, container)
 
         def runs() -> bool:
             mine = (p for p in self.store.all(PODS, namespace) if p["metadata"]["uid"] == uid)

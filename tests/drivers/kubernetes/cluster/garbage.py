@@ -1,12 +1,16 @@
 """Collects what nobody owns any more, and finishes deletions in the foreground."""
 
-from holdfast.drivers.kubernetes.cluster import Kind
-from tests.drivers.kubernetes.cluster.refusal import Body
+from holdfast.drivers.kubernetes.cluster import NAMESPACES, Kind
+from tests.drivers.kubernetes.cluster.refusal import Body, RefusalError
 from tests.drivers.kubernetes.cluster.store import FOREGROUND, Store
+from tests.drivers.kubernetes.cluster.webhooks import Webhooks
+
+AGAIN_S = 0.1
 
 
-def collect(store: Store) -> None:
-    """Delete objects all of whose owners are gone, and what blocks an owner that wants to go."""
+def collect(store: Store, webhooks: Webhooks) -> float | None:
+    """Delete objects all of whose owners are gone, and what blocks an owner that wants to go; how
+    long until what a webhook refused is tried again."""
     everything = store.everything()
     there = {body["metadata"]["uid"]: body for _, body in everything}
     for kind, body in everything:
@@ -14,9 +18,31 @@ def collect(store: Store) -> None:
         if owners and _unowned(owners, there) and "deletionTimestamp" not in body["metadata"]:
             blocks = any(_foreground(there.get(owner["uid"])) for owner in owners)
             _delete(store, kind, body, waits=blocks and bool(_dependents(body, everything)))
+    _empty(store, everything)
+    refused = False
     for kind, body in everything:
         if FOREGROUND in body["metadata"].get("finalizers", []):
-            _finish(store, kind, body, everything)
+            try:
+                webhooks.check(kind, body["metadata"].get("namespace", ""), body)
+            except RefusalError:
+                refused = True
+            else:
+                _finish(store, kind, body, everything)
+    return AGAIN_S if refused else None
+
+
+def _empty(store: Store, everything: list[tuple[Kind, Body]]) -> None:
+    """Namespaces that are being deleted go with the last object in them."""
+    for home in store.all(NAMESPACES):
+        name = _name(home)
+        if "deletionTimestamp" not in home["metadata"]:
+            continue
+        inside = [(k, b) for k, b in everything if b["metadata"].get("namespace") == name]
+        for kind, body in inside:
+            if "deletionTimestamp" not in body["metadata"]:
+                _delete(store, kind, body, waits=False)
+        if not inside:
+            store.change(NAMESPACES, "", name, lambda new: new["metadata"].pop("finalizers"))
 
 
 def _unowned(owners: list[Body], there: dict[str, Body]) -> bool:

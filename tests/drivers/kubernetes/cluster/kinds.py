@@ -8,9 +8,7 @@ from collections.abc import Iterable, Iterator
 
 from holdfast.drivers.kubernetes.cluster import KINDS, Kind
 
-NAMESPACES = Kind("v1", "Namespace", "namespaces", namespaced=False)
 REPLICA_SETS = Kind("apps/v1", "ReplicaSet", "replicasets")
-PRIORITIES = Kind("scheduling.k8s.io/v1", "PriorityClass", "priorityclasses", namespaced=False)
 JOB_SETS = Kind("jobset.x-k8s.io/v1alpha2", "JobSet", "jobsets")
 MPI_JOBS = Kind("kubeflow.org/v2beta1", "MPIJob", "mpijobs")
 TRAIN_JOBS = Kind("trainer.kubeflow.org/v1alpha1", "TrainJob", "trainjobs")
@@ -26,7 +24,7 @@ KUBEFLOW = {
     for name in ("PyTorchJob", "TFJob", "JAXJob", "XGBoostJob", "PaddleJob")
 }
 
-BUILT_IN = (*KINDS, NAMESPACES, REPLICA_SETS, PRIORITIES)
+BUILT_IN = (*KINDS, REPLICA_SETS)
 ENGINES: dict[str, tuple[Kind, ...]] = {
     "jobset": (JOB_SETS,),
     **{engine: (kind,) for engine, kind in KUBEFLOW.items()},
@@ -43,6 +41,11 @@ ENGINES: dict[str, tuple[Kind, ...]] = {
 PLAIN = frozenset(
     ("secrets", "configmaps", "serviceaccounts", "events", "leases", "roles", "rolebindings")
 ) | {"clusterroles", "clusterrolebindings", "priorityclasses", "storageclasses"}
+PARTS = {  # subresources besides `status`
+    "pods": ("log", "eviction"),
+    "deployments": ("scale",),
+    "replicasets": ("scale",),
+}
 ONLY_CREATED = frozenset(("selfsubjectaccessreviews", "selfsubjectreviews"))
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from holdfast.drivers.kubernetes.cluster import PODS
+from holdfast.drivers.kubernetes.cluster import EVENTS, PODS
 from tests.drivers.kubernetes.cluster import processes
 from tests.drivers.kubernetes.cluster.conditions import set_condition
 from tests.drivers.kubernetes.cluster.mounts import Mounts, NotYetError, Place
@@ -22,7 +22,7 @@ from tests.drivers.kubernetes.cluster.store import Store, written
 
 KILLED = 137
 MOUNT_S = 0.05  # between two looks at what is missing
-STARTED = {"started": True}
+PHASE_S = 0.2  # from the last container's end to the pod's, and to the end of its object
 
 
 def pod_folder(folder: Path, uid: str) -> Path:
@@ -158,6 +158,8 @@ class PodLife:
             process.kill()
         if self._task is not None:
             await asyncio.gather(self._task, return_exceptions=True)
+        if self._statuses and self._deadline > loop.time():  # not for one that is forced to go
+            await asyncio.sleep(PHASE_S)
         self._bury()
 
     def _bury(self) -> None:
@@ -170,14 +172,14 @@ class PodLife:
     async def _live(self) -> None:
         mounts = await self._mounted()
         if mounts is None:
-            return self._finish([])
+            return await self._finish([])
         for spec in self._spec.get("initContainers", []):
             if spec.get("restartPolicy") == "Always":
                 self._aside = asyncio.ensure_future(self._contain(spec, mounts))
             elif await self._contain(spec, mounts) != 0:
-                return self._finish([1])
+                return await self._finish([1])
         lives = [self._contain(spec, mounts) for spec in self._spec["containers"]]
-        return self._finish(list(await asyncio.gather(*lives)))
+        return await self._finish(list(await asyncio.gather(*lives)))
 
     async def _mounted(self) -> Mounts | None:
         """Volumes, as soon as everything that they come from is there."""
@@ -189,7 +191,8 @@ class PodLife:
                 mounts.prepare()
                 return mounts
             except NotYetError as exc:
-                self._waits("ContainerCreating", str(exc))
+                self._waits("ContainerCreating", "")
+                self._event("FailedMount", f"MountVolume.SetUp failed: {exc}")
                 await self._pause(MOUNT_S)
         return None
 
@@ -295,6 +298,15 @@ class PodLife:
         for spec in self._spec["containers"]:
             self._wait(spec["name"], reason, message, 0)
 
+    def _event(self, reason: str, message: str) -> None:
+        """Once: the pod itself says only that its containers are being created."""
+        meta, name = self._meta, f"{self._meta['name']}.{reason.lower()}"
+        if self._around.store.find(EVENTS, meta["namespace"], name) is not None:
+            return
+        who = {"kind": "Pod", "name": meta["name"], "uid": meta["uid"]}
+        said = {"involvedObject": who, "reason": reason, "message": message, "type": "Warning"}
+        self._around.store.create(EVENTS, meta["namespace"], {"metadata": {"name": name}, **said})
+
     def _wait(self, name: str, reason: str, message: str, restarts: int) -> None:
         waiting = {"waiting": {"reason": reason, "message": message}}
         self._set(name, waiting, restarts, ready=False)
@@ -351,11 +363,16 @@ class PodLife:
 
         self._around.store.change(PODS, self._meta["namespace"], self._meta["name"], edit)
 
-    def _finish(self, codes: list[int]) -> None:
+    async def _finish(self, codes: list[int]) -> None:
+        """First the containers have ended, and only some time later the pod: who deletes it in
+        between has no result."""
         good = bool(codes) and not any(codes)
         aside = getattr(self, "_aside", None)
         for process in self._running.values() if aside else ():
             process.kill()
+        if codes and not self.leaving:
+            await self._pause(PHASE_S)
+            good = good and not self.leaving
         self._publish("Succeeded" if good else "Failed")
 
 

@@ -26,6 +26,7 @@ JOB = "/etc/holdfast/job"
 REFERENCE = re.compile(r"\$\(([A-Za-z_][A-Za-z0-9_]*)\)")
 ADDRESS = re.compile(r"^([a-z][-a-z0-9]*)(?:\.[-a-z0-9.]+)?:(\d+)$")
 SITE = Path(__file__).parent / "pod_site"
+IMAGE_USER = 1000
 INHERITED = ("LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH")
 
 
@@ -99,7 +100,18 @@ class Mounts:
         for key, path in items.items():
             target = folder / path
             target.parent.mkdir(parents=True, exist_ok=True)
+            target.unlink(missing_ok=True)
             target.write_bytes(data[key])
+            if not self._readable(int(said.get("defaultMode", 0o644))):
+                target.chmod(0)
+
+    def _readable(self, mode: int) -> bool:
+        """Files are root's and the group's of `fsGroup`, if the pod has one. Images here have the
+        user of the documented Dockerfiles."""
+        context = self._pod["spec"].get("securityContext", {})
+        if context.get("runAsUser", IMAGE_USER) == 0 or mode & 0o004:
+            return True
+        return "fsGroup" in context and bool(mode & 0o040)
 
     # ── containers ────────────────────────────────────────────────────────────────────────────
 

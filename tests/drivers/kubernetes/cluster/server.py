@@ -15,18 +15,26 @@ from typing import Any, NamedTuple
 import msgspec
 import yaml
 
-from holdfast.drivers.kubernetes.cluster import DEFINITIONS, JOBS, PODS, Kind
+from holdfast.drivers.kubernetes.cluster import (
+    DEFINITIONS,
+    JOBS,
+    NAMESPACES,
+    PODS,
+    SERVICE_ACCOUNTS,
+    Kind,
+)
 from tests.drivers.kubernetes.cluster import admission, fields
 from tests.drivers.kubernetes.cluster.custom import Custom
 from tests.drivers.kubernetes.cluster.discovery import described
 from tests.drivers.kubernetes.cluster.evictions import evict
 from tests.drivers.kubernetes.cluster.faults import Faults, strike
 from tests.drivers.kubernetes.cluster.http import Answer, CutError, Request
-from tests.drivers.kubernetes.cluster.kinds import ONLY_CREATED, PLAIN, Kinds
+from tests.drivers.kubernetes.cluster.kinds import ONLY_CREATED, PARTS, PLAIN, Kinds
 from tests.drivers.kubernetes.cluster.rbac import Access, Wish
 from tests.drivers.kubernetes.cluster.refusal import Body, RefusalError
 from tests.drivers.kubernetes.cluster.selectors import Test, chosen
 from tests.drivers.kubernetes.cluster.store import Event, Store, written
+from tests.drivers.kubernetes.cluster.webhooks import Webhooks
 
 BOOKMARK_S = 0.5
 VERSION = {"major": "1", "minor": "37", "gitVersion": "v1.37.0", "platform": "linux/amd64"}
@@ -53,6 +61,7 @@ class ApiServer:
         self.store = Store(lambda: time.time() + self.skew_s)
         self.access = Access(self.store)
         self.custom = Custom(kinds)
+        self.webhooks = Webhooks(self.store)
         self.calls: list[tuple[str, str]] = []  # verb and kind of every call
         self.told = 0  # the newest version that a bookmark was sent of
         self._logs = logs
@@ -76,6 +85,11 @@ class ApiServer:
         if route is None:
             return self._about(request)
         verb = _verb(request, route)
+        created = verb == "create"
+        if created and (route.kind.namespaced != bool(route.namespace) or _misplaced(route)):
+            raise RefusalError(
+                405, "the server does not allow this method on the requested resource"
+            )
         self.calls.append((verb, route.kind.plural))
         user = self.access.user(request.headers.get("authorization", ""))
         self.access.check(user, _wish(verb, route))
@@ -100,7 +114,7 @@ class ApiServer:
         if rest[0] == "namespaces" and len(rest) > 2 and rest[2] != "status":
             namespace, rest = rest[1], rest[2:]
         kind = self.kinds.find(api, rest[0])
-        if kind is None:
+        if kind is None or len(rest) > 3 or not _served(kind, namespace, *rest[1:]):
             raise RefusalError(404, "the server could not find the requested resource")
         return Route(kind, namespace, *[*rest[1:3], "", ""][:2])
 
@@ -240,9 +254,15 @@ class ApiServer:
         """The new object; with `dryRun` as it would be."""
         owned = {k: v for k, v in body.items() if k != "status" or kind.plural in PLAIN}
         made = admission.admit(self.store, kind, namespace, owned)
+        self.webhooks.check(kind, namespace, made)
         if not made["metadata"].get("managedFields"):
             fields.record_update(None, made, _writer(request), "", self._now())
+        if kind == NAMESPACES:
+            made["metadata"]["finalizers"] = ["kubernetes"]  # of its controller, which empties it
         new = self.store.create(kind, namespace, made, dry=_dry(request))
+        if kind == NAMESPACES and not _dry(request):
+            account = {"metadata": {"name": "default"}}
+            self.store.create(SERVICE_ACCOUNTS, new["metadata"]["name"], account)
         if kind == DEFINITIONS and not _dry(request):
             self.custom.add(new)
         if kind == JOBS:
@@ -299,7 +319,9 @@ class ApiServer:
     def _saved(self, request: Request, route: Route, old: Body, new: Body) -> Body:
         if _same_but_for_records(old, new):
             return old
-        admission.check_change(route.kind, old, new) if route.part == "" else None
+        if route.part == "":
+            admission.check_change(route.kind, old, new)
+            self.webhooks.check(route.kind, route.namespace, new)
         return self.store.replace(route.kind, new, dry=_dry(request))
 
     def _delete(self, request: Request, route: Route) -> Body:
@@ -341,6 +363,22 @@ class ApiServer:
 
     def _now(self) -> str:
         return written(self.store.clock())
+
+
+def _served(kind: Kind, namespace: str, name: str = "", part: str = "") -> bool:
+    """Whether there is such a path: with the namespace exactly where the kind has one, and only the
+    parts that it has. All objects of all namespaces are there to be listed."""
+    if namespace and not kind.namespaced:
+        return False
+    if kind.namespaced and name and not namespace:
+        return False
+    plain = kind.plural in PLAIN | ONLY_CREATED
+    return part in ("", *(() if plain else ("status",)), *PARTS.get(kind.plural, ()))
+
+
+def _misplaced(route: Route) -> bool:
+    """Whether a name stands where it may not, or is missing where it has to be."""
+    return bool(route.name) != bool(route.part)
 
 
 def _json(body: Any, status: int = 200) -> Answer:

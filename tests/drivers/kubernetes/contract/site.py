@@ -16,10 +16,13 @@ from holdfast.drivers.kubernetes.api import Api
 from holdfast.drivers.kubernetes.cluster import CONFIG_MAPS, PODS, ApiError
 from holdfast.drivers.kubernetes.code import bundle
 from holdfast.drivers.kubernetes.ending import main_object
-from holdfast.drivers.kubernetes.manifests.names import STOP
+from holdfast.drivers.kubernetes.manifests.names import ROLE, STOP
 from holdfast.drivers.kubernetes.manifests.render import requested, unchecked
 from holdfast.drivers.kubernetes.manifests.request import Body, Request
 from holdfast.drivers.kubernetes.record import recorded
+from holdfast.drivers.kubernetes.remote import look
+from holdfast.drivers.kubernetes.remote_logs import everything
+from holdfast.drivers.kubernetes.roster import TRAINS
 from holdfast.spec import job_from_dict
 from holdfast.spec.cluster import Engine
 from holdfast.status import Goodput, Incident, JobStatus
@@ -120,7 +123,15 @@ class Site:
         assert round(sum(goodput.buckets.values()), 3) == round(goodput.wall_s, 3)
         for incident in await self.incidents():
             assert round(sum(incident.bill.values()), 3) == incident.lost_s
+        if "echo trains" in " ".join(self.request.job.command or ()):
+            assert {0, 1} <= await self.spoken(), "output of each rank can be read afterwards"
         return status
+
+    async def spoken(self) -> set[int | None]:
+        """Ranks of which output can be read now, from pods or from what was kept of them."""
+        lost: list[str] = []
+        lines = everything(self.api, await look(self.api, "run"), lost.append)
+        return {line.rank async for line in lines}
 
     def _running(self) -> list[str]:
         return [p["metadata"]["name"] for p in self.pods() if p["status"]["phase"] == "Running"]
@@ -139,6 +150,22 @@ class Site:
     @staticmethod
     def _is_worker(process: psutil.Process) -> bool:
         return "rank" in " ".join(process.cmdline())
+
+    def most_pods(self) -> int:
+        """As many pods that could train as there ever were at one time: the referee's count."""
+        there: set[str] = set()
+        most = 0
+        for event in self.it.store.since(self.it.store.oldest):
+            meta = event.object["metadata"]
+            if event.kind != PODS or meta.get("labels", {}).get(ROLE) not in TRAINS:
+                continue
+            over = event.object["status"].get("phase") in ("Succeeded", "Failed")
+            if event.type == "DELETED" or over or "deletionTimestamp" in meta:
+                there.discard(meta["uid"])
+            else:
+                there.add(meta["uid"])
+            most = max(most, len(there))
+        return most
 
     async def stop(self, how: str = "gently") -> None:
         """As `holdfast stop` does."""
@@ -170,7 +197,7 @@ async def running(
         "script": "small.py", "args": ["--out", ".", "--steps", str(steps), *args],
     }  # fmt: skip
     if light:
-        program = {"command": ["sleep", str(0.05 * steps)]}
+        program = {"command": ["sh", "-c", f"echo trains; exec sleep {0.05 * steps}"]}
     job = job_from_dict(
         {
             "name": "run", "image": "img:1", "code": ".", **program,
@@ -188,6 +215,8 @@ async def running(
             for body in unchecked(request):
                 if body["kind"] != "Pod":  # those the controller makes
                     await api.apply(body)
-            yield Site(it, api, request, folder)
+            site = Site(it, api, request, folder)
+            yield site
+            assert site.most_pods() <= request.pods, "more pods than the job has asked for"
         finally:
             await api.close()

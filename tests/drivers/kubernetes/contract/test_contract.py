@@ -25,6 +25,7 @@ from holdfast.drivers.kubernetes.cluster import (
     STORAGE_CLASSES,
 )
 from holdfast.drivers.kubernetes.ending import suspension
+from holdfast.drivers.kubernetes.roster import TRAINS
 from holdfast.spec.cluster import Engine
 from tests.drivers.kubernetes.cluster.faults import Fault
 from tests.drivers.kubernetes.contract.site import Site, running
@@ -176,6 +177,31 @@ def test_a_dead_machine_is_noticed_by_silence(engine: Engine, tmp_path: Path) ->
     played(engine, tmp_path, story, machines=5, scheduling=apart)
 
 
+def test_a_machine_whose_kubelet_stops_costs_no_pods_until_it_is_back(tmp_path: Path) -> None:
+    """The cluster marks its pod for deletion, and the node in it trains on."""
+
+    async def story(site: Site) -> None:
+        before = await site.trains(spares=1)
+        controller = site.pods("controller")[0]["spec"]["nodeName"]
+        ranks = [await site.member(rank) for rank in (0, 1)]
+        gone = next(pod for pod in ranks if pod["spec"]["nodeName"] != controller)
+        site.it.partition_machine(gone["spec"]["nodeName"])
+        uid = gone["metadata"]["uid"]
+        await site.it.until(lambda: uid not in {p["metadata"]["uid"] for p in site.pods()})
+        same = await site.until(lambda s: s.wall_s > before.wall_s + 2, "the next record")
+        assert (same.attempt, len(same.nodes)) == (before.attempt, 3)
+        trains = [p for role in TRAINS for p in site.it.pods(job="run", role=role)]
+        assert len(trains) == 3, "nobody asked for another"
+        site.it.revive_machine(gone["spec"]["nodeName"])
+        after = await site.trains(attempt=2, spares=1)
+        assert uid not in {n.node for n in after.nodes}
+        await site.stop()
+        await site.ends("stopped")
+
+    apart = {"one_per_machine": True}
+    played("pods", tmp_path, story, machines=5, scheduling=apart)
+
+
 def test_a_pod_of_a_machine_that_was_removed_is_dropped(tmp_path: Path) -> None:
     """Volcano waits for the pod of a dead machine, which nobody takes away: with the right to look
     at machines the controller does, once the machine is no part of the cluster any more."""
@@ -232,7 +258,8 @@ def test_a_new_controller_goes_on_and_training_never_notices(
 
 
 def test_code_that_no_config_map_holds_alone_arrives_whole(tmp_path: Path) -> None:
-    """5 MB that cannot be compressed, and pods that start while no controller lives."""
+    """5 MB that cannot be compressed, and pods that start while no controller lives. The image may
+    run as root and has a user of its own."""
     noise = random.Random(5).randbytes(5_000_000)
     code = tmp_path / "code"
     code.mkdir()
@@ -244,7 +271,8 @@ def test_code_that_no_config_map_holds_alone_arrives_whole(tmp_path: Path) -> No
 
     async def play() -> None:
         command = [sys.executable, "check.py"]
-        async with running("job", tmp_path, light=True, command=command) as site:
+        keys: dict[str, Any] = {"command": command, "image": {"name": "img:1", "root": True}}
+        async with running("job", tmp_path, light=True, **keys) as site:
             await site.ends("succeeded")
             maps = [b for k, b in site.it.store.everything() if "code-" in b["metadata"]["name"]]
             assert len(maps) > 5
@@ -289,10 +317,17 @@ def test_a_journal_on_a_claim_outlives_controller_and_all_agents(tmp_path: Path)
         assert journal.read_text().count('"type":"JobSubmitted"') == 1
         await site.stop()
         await site.ends("stopped")
+        logs = list(site.it.folder.glob("shared/claims/default/ckpt/**/attempt-*/rank-?.log"))
+        assert {log.name for log in logs} == {"rank-0.log", "rank-1.log"}
+        assert {log.read_text() for log in logs} == {"trains\n"}, "on the shared claim, all of it"
 
     async def play() -> None:
         claim = {"pvc": "journals", "storage_class": "fast"}
-        async with running("pods", tmp_path, light=True, kubernetes={"journal": claim}) as site:
+        keys: dict[str, Any] = {
+            "kubernetes": {"journal": claim},
+            "checkpoints": {"shared": {"pvc": "ckpt", "storage_class": "fast"}},
+        }
+        async with running("pods", tmp_path, light=True, **keys) as site:
             await story(site)
 
     asyncio.run(play())

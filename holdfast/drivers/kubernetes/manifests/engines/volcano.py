@@ -128,7 +128,8 @@ def _torch(request: Request) -> list[Body]:
         "--master-addr=$(MASTER_ADDR)",
         "--master-port=$(MASTER_PORT)",
     )
-    template = _node(request, program.torchrun(request, *static))
+    command = program.meeting(request, "$(MASTER_ADDR)", program.torchrun(request, *static))
+    template = _node(request, command)
     workers = request.nodes - 1
     tasks = [_task(MASTER, 1, 1, template), _task(WORKER, workers, workers, template)]
     return tasks if workers else tasks[:1]

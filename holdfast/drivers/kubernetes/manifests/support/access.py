@@ -12,8 +12,11 @@ from holdfast.drivers.kubernetes.manifests.request import Body, Request
 from holdfast.spec.cluster import Engine
 
 RBAC = "rbac.authorization.k8s.io"
-RECORDS = ("record", "journal")
-OWN_MAPS = ("job", *RECORDS)  # the job file, with the wish to stop; the record
+RECORDS = ("record", "journal", "logs")
+OWN_MAPS = (
+    "job",
+    *RECORDS,
+)  # the job file, with the wish to stop; the record and what belongs to it
 
 OBJECTS: dict[Engine, tuple[str, str]] = {  # API group and resource of the engine's main object
     "job": ("batch", "jobs"),

@@ -11,9 +11,12 @@ def runtime(store: Store, job: Body) -> Body:
     whole = ref.get("kind", "ClusterTrainingRuntime") == "ClusterTrainingRuntime"
     found = store.find(CLUSTER_RUNTIMES if whole else RUNTIMES, namespace, ref["name"])
     if found is None:
-        name = job["metadata"].get("name", "")
-        why = f"spec.runtimeRef: Invalid value: {ref['name']}: runtime not found"
+        plural, name = ("ClusterTrainingRuntime" if whole else "TrainingRuntime"), ref["name"]
+        why = "specified trainingRuntime must be created before the TrainJob is created"
+        said = f'{plural}.trainer.kubeflow.org "{name}" not found: {why}'
         raise RefusalError(
-            403, f'admission webhook "validator.trainjob.trainer.kubeflow.org" denied {name}: {why}'
+            403,
+            'admission webhook "validator.trainjob.trainer.kubeflow.org" denied the request: '
+            f"spec.RuntimeRef: Invalid value: {ref}: {said}",
         )
     return found

@@ -1,0 +1,170 @@
+"""The last part of what each pod has printed, kept with the record, because output outlives pods.
+
+The API has a pod's log only as long as the pod is there: one that is deleted, evicted or replaced
+takes it along, and so does the end of a job whose engine removes its pods. So a pod on its way out
+is read until its container has ended, one that has ended at once, and at the end of the job those
+that are left, before the engine hears of it. ConfigMap `NAME-logs` holds the last lines of each,
+compressed; of many pods those that were read last. Nothing waits for this for long, and a log that
+cannot be read any more is simply not there.
+"""
+
+import asyncio
+import base64
+import gzip
+from collections import deque
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from holdfast.drivers.kubernetes.cluster import CONFIG_MAPS, ApiError, Cluster, NotFoundError
+from holdfast.drivers.kubernetes.manifests.names import JOB, MANAGED_BY
+from holdfast.drivers.kubernetes.manifests.request import Body
+from holdfast.drivers.kubernetes.pods import Pod, main_container
+from holdfast.drivers.kubernetes.talk import say
+
+LINES = 1000  # of each pod
+PODS = 48
+PIECE_BYTES = 14_000  # of each, compressed: with base64 all of them are less than a mebibyte
+AT_ONCE = 8
+TAKE_S = 120.0  # for a pod on its way out to end
+GLANCE_S = 2.0  # before we remove one ourselves
+SETTLE_S = 10.0  # for all that are left at the end
+PUBLISH_S = 2.0  # what comes within this time is published together
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """The end of one pod's output."""
+
+    pod: str
+    uid: str
+    lines: tuple[str, ...]
+    cut: bool = False  # whether there was more before
+
+
+def logs_name(job: str) -> str:
+    """Name of the ConfigMap."""
+    return f"{job}-logs"
+
+
+class KeptLogs:
+    """Reads and publishes them."""
+
+    def __init__(self, cluster: Cluster, job: str, owner: Body) -> None:
+        self._cluster, self._job, self._owner = cluster, job, owner
+        self._kept: dict[str, bytes] = {}  # by key in the ConfigMap, the oldest first
+        self._taken: set[str] = set()  # UIDs of pods that are or were read to their end
+        self._reading: dict[str, Pod] = {}  # those that are, by UID
+        self._turns = asyncio.Semaphore(AT_ONCE)
+        self._news = asyncio.Event()
+
+    async def load(self) -> None:
+        """What a controller before this one has kept."""
+        with suppress(ApiError):
+            body = await self._cluster.get(CONFIG_MAPS, logs_name(self._job))
+            self._kept = {k: base64.b64decode(v) for k, v in (body.get("binaryData") or {}).items()}
+
+    async def run(self) -> None:
+        """Publish what comes, for ever."""
+        while True:
+            await self._news.wait()
+            await asyncio.sleep(PUBLISH_S)
+            await self.publish()
+
+    async def publish(self) -> None:
+        """What there is, if it is new."""
+        if not self._news.is_set():
+            return
+        self._news.clear()
+        name = logs_name(self._job)
+        metadata = {
+            "name": name,
+            "namespace": self._cluster.namespace,
+            "labels": {JOB: self._job, MANAGED_BY: "holdfast"},
+            "ownerReferences": [self._owner],
+        }
+        body = {"apiVersion": CONFIG_MAPS.api, "kind": CONFIG_MAPS.kind, "metadata": metadata}
+        data = {key: base64.b64encode(piece).decode() for key, piece in self._kept.items()}
+        try:
+            await self._cluster.apply({**body, "binaryData": data})
+        except ApiError as error:
+            say(f"{name} cannot be published: {error}")
+
+    def wants(self, pod: Pod) -> bool:
+        """Whether this pod's output is to be read now: soon nobody can."""
+        going = pod.leaving or pod.over
+        return going and bool(pod.spec.node_name) and pod.uid not in self._taken
+
+    async def take(self, pod: Pod) -> None:
+        """Its output until it ends."""
+        self._taken.add(pod.uid)
+        self._reading[pod.uid] = pod
+        async with self._turns:
+            await self._read(pod, TAKE_S, follow=not pod.over)
+        self._reading.pop(pod.uid, None)
+
+    async def glance(self, pod: Pod) -> None:
+        """Its output until now, because it is about to be removed."""
+        await self._read(pod, GLANCE_S, follow=False)
+
+    async def settle(self, pods: Iterable[Pod]) -> None:
+        """The output of what is left at the end of the job, those that matter most first; what is
+        being read to its end is read as far as it is, because nobody waits for that."""
+        left = [*self._reading.values()]
+        left += [pod for pod in pods if pod.spec.node_name and pod.uid not in self._taken]
+        turns = asyncio.Semaphore(AT_ONCE)
+
+        async def one(pod: Pod) -> None:
+            async with turns:
+                await self._read(pod, SETTLE_S, follow=False)
+
+        with suppress(TimeoutError):
+            async with asyncio.timeout(SETTLE_S):
+                await asyncio.gather(*(one(pod) for pod in left[:PODS]))
+        await self.publish()
+
+    async def _read(self, pod: Pod, within_s: float, *, follow: bool) -> None:
+        lines: deque[str] = deque(maxlen=LINES)
+        count = 0
+        reading = self._cluster.log(
+            pod.metadata.name, container=main_container(pod), follow=follow, tail=LINES
+        )
+        with suppress(ApiError, TimeoutError):
+            async with asyncio.timeout(within_s):
+                async for line in reading:
+                    lines.append(line)
+                    count += 1
+        if lines:
+            self._keep(Kept(pod.metadata.name, pod.uid, tuple(lines), cut=count >= LINES))
+
+    def _keep(self, found: Kept) -> None:
+        key = f"{found.pod}.{found.uid[:8]}.json.gz"
+        self._kept.pop(key, None)
+        self._kept[key] = packed(found)
+        while len(self._kept) > PODS:
+            del self._kept[next(iter(self._kept))]
+        self._news.set()
+
+
+def packed(found: Kept) -> bytes:
+    """Compressed, with as many of the last lines as there is room for."""
+    while len(piece := gzip.compress(msgspec.json.encode(found), mtime=0)) > PIECE_BYTES:
+        if len(found.lines) == 1:
+            found = msgspec.structs.replace(found, lines=(found.lines[0][-PIECE_BYTES // 2 :],))
+            continue
+        half = found.lines[len(found.lines) // 2 :]
+        found = msgspec.structs.replace(found, lines=half, cut=True)
+    return piece
+
+
+async def kept_logs(cluster: Cluster, job: str) -> list[Kept]:
+    """What was kept of a job. Raises `ApiError`."""
+    try:
+        body: dict[str, Any] = await cluster.get(CONFIG_MAPS, logs_name(job))
+    except NotFoundError:
+        return []
+    pieces = (body.get("binaryData") or {}).values()
+    return [
+        msgspec.json.decode(gzip.decompress(base64.b64decode(piece)), type=Kept) for piece in pieces
+    ]

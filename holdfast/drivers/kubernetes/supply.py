@@ -1,0 +1,115 @@
+"""Makes pods of our own whenever some are missing; other engines do it by themselves.
+
+How many there should be is looked at anew before each pod that is made. A pod that was made counts
+at once, before the watch shows it, so that a slow watch makes no pods; and whatever is asked for,
+there are never more of them than the job wants.
+"""
+
+import asyncio
+
+from holdfast.controller import State
+from holdfast.drivers.kubernetes.cluster import (
+    PODS,
+    ApiError,
+    Cluster,
+    ConflictError,
+    NotFoundError,
+)
+from holdfast.drivers.kubernetes.machines import Machines
+from holdfast.drivers.kubernetes.manifests.engines import pods as own_pods
+from holdfast.drivers.kubernetes.manifests.request import Body, Request
+from holdfast.drivers.kubernetes.origin import origin, owned
+from holdfast.drivers.kubernetes.roster import Roster
+from holdfast.drivers.kubernetes.talk import say
+
+RETRY_S = 1.0  # after the API refused, doubling
+RETRY_LAST_S = 30.0
+
+
+class Supply:
+    """Pods for one job. `run` until cancelled; `look` whenever something may have changed."""
+
+    def __init__(
+        self, cluster: Cluster, request: Request, state: State, roster: Roster, machines: Machines
+    ) -> None:
+        self._cluster, self._request, self._state = cluster, request, state
+        self._roster, self._machines = roster, machines
+        self._look = asyncio.Event()
+        self._made: dict[str, str] = {}  # name → UID of pods that the watch has not shown yet
+        self._unsure: set[str] = set()  # those of them that may be gone again
+        self.trouble: str | None = None  # why none can be made
+
+    def look(self) -> None:
+        """Pods may have to be made."""
+        self._look.set()
+
+    def listed(self) -> None:
+        """The roster was told of all pods that there are."""
+        self._unsure = set(self._unseen())
+        self._look.set()
+
+    async def run(self) -> None:
+        """Make what is missing, again and again."""
+        if self._request.engine != "pods":
+            return
+        wait_s = RETRY_S
+        while True:
+            await self._look.wait()
+            self._look.clear()
+            try:
+                await self.make_missing()
+                self.trouble, wait_s = self._held_back(), RETRY_S
+            except ApiError as error:
+                self.trouble = f"the cluster to accept its pods: {error.message}"
+                say(f"cannot make a pod: {error}")
+                await asyncio.sleep(wait_s)
+                wait_s = min(2 * wait_s, RETRY_LAST_S)
+                self._look.set()
+
+    async def make_missing(self) -> None:
+        """None are made for a job whose ConfigMap is gone: they would be collected at once."""
+        await self._look_for_unseen()
+        if self._state.ended or self._lacking() <= 0:
+            return
+        owner = (await origin(self._cluster, self._request.name)).of_pods
+        while not self._state.ended and self._lacking() > 0:
+            await self._make(owner)
+
+    async def _make(self, owner: Body) -> None:
+        spare = self._request.spares and self._roster.lacks_spares(self._request.nodes)
+        name = self._roster.next_name(self._request.name)
+        template = own_pods.template(self._request, "spare" if spare else "node")
+        body = owned(own_pods.named(template, name), owner)
+        try:
+            made = await self._cluster.create(self._machines.avoided(body))
+        except ConflictError:
+            return  # a pod of this name exists: the next try takes the next
+        self._made[name] = made["metadata"]["uid"]
+
+    def _lacking(self) -> int:
+        """Pods to be made now: what is missing, as far as there may be more of them."""
+        missing, room = self._roster.missing(), self._roster.room(self._request.pods)
+        return min(missing, room) - len(self._unseen())
+
+    def _unseen(self) -> dict[str, str]:
+        shown = self._roster.shown
+        self._made = {name: uid for name, uid in self._made.items() if uid not in shown}
+        return self._made
+
+    async def _look_for_unseen(self) -> None:
+        """A list may have been taken before a pod was made, or after it was deleted again: only the
+        API can tell whether the watch will ever show it."""
+        for name in sorted(self._unsure & self._unseen().keys()):
+            try:
+                uid = (await self._cluster.get(PODS, name))["metadata"]["uid"]
+            except NotFoundError:
+                uid = ""
+            if self._made.get(name) != uid:
+                self._made.pop(name, None)
+            self._unsure.discard(name)
+
+    def _held_back(self) -> str | None:
+        """Why none are made although some are missing."""
+        if self._roster.missing() <= len(self._unseen()) or self._lacking() > 0:
+            return None
+        return f"{self._roster.leaving()} pods that are on their way out to go"

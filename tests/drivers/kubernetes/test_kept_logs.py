@@ -1,0 +1,118 @@
+"""Output outlives pods: the last part of each log is kept, and shown when its pod is gone."""
+
+import asyncio
+from pathlib import Path
+
+from holdfast.drivers.kubernetes.api import Api
+from holdfast.drivers.kubernetes.cluster import CONFIG_MAPS, PODS
+from holdfast.drivers.kubernetes.kept_logs import (
+    PIECE_BYTES,
+    Kept,
+    KeptLogs,
+    kept_logs,
+    logs_name,
+    packed,
+)
+from holdfast.drivers.kubernetes.kept_logs import (
+    PODS as MOST,
+)
+from holdfast.drivers.kubernetes.pods import Pod
+from holdfast.drivers.kubernetes.remote import look
+from holdfast.drivers.kubernetes.remote_logs import Following, everything
+from tests.drivers.kubernetes.cluster.fake import FakeCluster
+from tests.drivers.kubernetes.seen import RUNS, ended, pod
+from tests.drivers.kubernetes.test_remote import node, printing
+
+
+async def _pods(api: Api) -> list[Pod]:
+    return list((await look(api, "run")).pods)
+
+
+async def _kept(api: Api) -> KeptLogs:
+    body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "owner"}}
+    made = await api.create(body)
+    named = {key: made["metadata"][key] for key in ("name", "uid")}
+    return KeptLogs(api, "run", {"apiVersion": "v1", "kind": "ConfigMap", **named})
+
+
+def test_a_pod_is_over_before_its_phase_says_so_and_then_nobody_may_delete_it() -> None:
+    done = {"terminated": {"exitCode": 0}}
+    assert pod(state=done).over and not pod(state=done).ended
+    assert ended("a", 0).over
+    assert not pod(state=RUNS).over
+    assert not pod(state={"waiting": {"reason": "ContainerCreating"}}).over
+
+
+def test_what_a_deleted_pod_printed_to_its_end_can_be_read_afterwards(tmp_path: Path) -> None:
+    async def story(it: FakeCluster, api: Api) -> None:
+        last = "trap 'echo \"[rank 0] last\"; exit 0' TERM; echo '[rank 0] first'; sleep 60 & wait"
+        await api.create(node("run-0", last))
+        await api.create(node("run-1", "echo '[rank 1] other'; sleep 60"))
+        await it.until(lambda: all("first" in it.output(p) or "other" in it.output(p)
+                                   for p in it.pods()) and len(it.pods()) == 2)  # fmt: skip
+        logs = await _kept(api)
+        assert [logs.wants(p) for p in await _pods(api)] == [False, False], "they run"
+        await api.delete(PODS, "run-0")
+        [leaving] = [p for p in await _pods(api) if p.metadata.name == "run-0"]
+        assert logs.wants(leaving)
+        await logs.take(leaving)
+        assert not logs.wants(leaving), "once"
+        await logs.settle([p for p in await _pods(api) if p.metadata.name == "run-1"])
+        await it.until(lambda: len(it.pods()) == 1)
+        found = {k.pod: k.lines for k in await kept_logs(api, "run")}
+        assert found == {
+            "run-0": ("[rank 0] first", "[rank 0] last"), "run-1": ("[rank 1] other",),
+        }  # fmt: skip
+        said: list[str] = []
+        seen = await look(api, "run")
+        shown = [(p.pod, p.text) async for p in everything(api, seen, said.append)]
+        assert shown == [("run-0", "first"), ("run-0", "last"), ("run-1", "other")]
+        again = KeptLogs(api, "run", {})
+        await again.load()
+        await again.publish()
+        assert len(await kept_logs(api, "run")) == 2, "a new controller forgets nothing"
+
+    printing(tmp_path, story)
+
+
+def test_one_machine_that_is_away_does_not_hide_the_output_of_the_others(tmp_path: Path) -> None:
+    async def story(it: FakeCluster, api: Api) -> None:
+        await api.create(node("run-0", "echo '[rank 0] a'; sleep 60"))
+        await api.create(node("run-1", "echo '[rank 1] b'; sleep 60"))
+        await it.until(lambda: all("rank" in it.output(p) for p in it.pods()) and it.pods()[1:])
+        seen = await look(api, "run")
+        logs = await _kept(api)
+        await logs.settle(seen.nodes)
+        await api.delete(CONFIG_MAPS, logs_name("run"))
+        away = it.pods()[0]["spec"]["nodeName"]
+        together = it.pods()[1]["spec"]["nodeName"] == away
+        it.partition_machine(away)
+        said: list[str] = []
+        shown = [p.text async for p in everything(api, seen, said.append)]
+        assert shown == ([] if together else ["b"])
+        assert "run-0 cannot be read" in said[0] and "i/o timeout" in said[0]
+        await logs.settle(seen.nodes)
+        shown = [p.text async for p in everything(api, seen, said.append)]
+        assert shown == ["a", "b"], "what was kept of it stands in"
+
+    printing(tmp_path, story)
+
+
+def test_of_much_output_the_end_is_kept_and_of_many_pods_those_read_last() -> None:
+    lines = tuple(f"{n} {hash(str(n))}" for n in range(5000))
+    piece = packed(Kept("a", "u", lines))
+    assert len(piece) <= PIECE_BYTES
+    long = packed(Kept("a", "u", ("x".join(lines),)))
+    assert len(long) <= PIECE_BYTES
+    assert MOST * PIECE_BYTES * 4 / 3 < 1 << 20, "a ConfigMap holds all of them"
+
+
+def test_following_a_plain_job_that_has_ended_ends(tmp_path: Path) -> None:
+    async def story(it: FakeCluster, api: Api) -> None:
+        await api.create(node("run-0", "echo plain words"))
+        await it.until(lambda: it.pods()[0]["status"]["phase"] == "Succeeded")
+        async with asyncio.timeout(10):
+            shown = [(p.pod, p.rank, p.text) async for p in Following(api, "run").lines()]
+        assert shown == [("run-0", None, "plain words")]
+
+    printing(tmp_path, story)

@@ -1,0 +1,92 @@
+"""Pods of our own are made as many as are missing, and not one more."""
+
+import asyncio
+from typing import Any
+
+from holdfast.drivers.kubernetes.cluster import Kind, NotFoundError
+from holdfast.drivers.kubernetes.machines import Machines
+from holdfast.drivers.kubernetes.manifests.request import Body
+from holdfast.drivers.kubernetes.roster import Roster
+from holdfast.drivers.kubernetes.supply import Supply
+from tests.drivers.kubernetes.asking import asked
+from tests.drivers.kubernetes.seen import pod
+from tests.drivers.kubernetes.test_roster import state
+
+
+class Making:
+    """A cluster in which pods can be made; `gone` are those deleted again."""
+
+    namespace = "default"
+
+    def __init__(self) -> None:
+        self.made: list[str] = []
+        self.gone: set[str] = set()
+
+    async def get(self, kind: Kind, name: str) -> Body:
+        """The job's ConfigMap, or a pod."""
+        if kind.kind == "Pod" and (name in self.gone or name not in self.made):
+            raise NotFoundError(404, "NotFound", name)
+        return {"metadata": {"name": name, "uid": f"uid-{name}"}}
+
+    async def create(self, body: Body) -> Body:
+        """A pod."""
+        self.made.append(body["metadata"]["name"])
+        return {"metadata": {"name": self.made[-1], "uid": f"uid-{self.made[-1]}"}}
+
+
+def supply(cluster: Any, wanted: int) -> tuple[Supply, Roster]:
+    """Of a job that has asked for all its nodes and has none."""
+    request, known = asked("pods", nodes={"count": wanted}), state(asked=wanted)
+    roster = Roster(known)
+    return Supply(cluster, request, known, roster, Machines(cluster, request)), roster
+
+
+def test_a_list_from_before_a_pod_was_made_makes_no_second_one() -> None:
+    cluster = Making()
+    made, roster = supply(cluster, 2)
+
+    async def story() -> None:
+        await made.make_missing()
+        assert cluster.made == ["run-0", "run-1"]
+        roster.relist([pod("run-0")])  # was asked for before run-1 was made
+        made.listed()
+        await made.make_missing()
+        assert len(cluster.made) == 2
+        roster.see(pod("run-1"))
+        await made.make_missing()
+        assert len(cluster.made) == 2
+
+    asyncio.run(story())
+
+
+def test_a_pod_that_went_before_any_list_showed_it_is_made_again() -> None:
+    cluster = Making()
+    made, roster = supply(cluster, 1)
+
+    async def story() -> None:
+        await made.make_missing()
+        cluster.gone.add("run-0")
+        roster.relist([])
+        made.listed()
+        await made.make_missing()
+        assert cluster.made == ["run-0", "run-1"]
+
+    asyncio.run(story())
+
+
+def test_pods_that_stay_on_their_way_out_are_named_as_what_is_waited_for() -> None:
+    cluster = Making()
+    made, roster = supply(cluster, 1)
+
+    async def story() -> None:
+        for number in range(9):
+            roster.see(pod(f"run-{number}", leaving=True))
+        working = asyncio.create_task(made.run())
+        made.look()
+        while made.trouble is None:
+            await asyncio.sleep(0)
+        working.cancel()
+        assert made.trouble == "9 pods that are on their way out to go"
+        assert cluster.made == []
+
+    asyncio.run(story())
