@@ -92,7 +92,7 @@ def _moved_away(folder: Path) -> Path:
     with locked(folder):
         remedy = f"wait until it is gone, or run under another --name (holdfast stop {folder.name})"
         require_gone(fence_job(folder), f"job {folder.name!r} cannot be replaced", remedy)
-        return folder.rename(_beside(folder))
+        return folder.rename(f"{_beside(folder)}.old")
 
 
 def _take_place(name: str, temporary: Path, folder: Path, old: Path | None) -> None:

@@ -37,7 +37,7 @@ def test_where_making_a_folder_fails_everything_is_as_before(
 ) -> None:
     folder = tmp_path / "run"
     if replace:
-        records.create(JOB, folder, now=1.0)
+        os.close(records.create(JOB, folder, now=1.0))
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     monkeypatch.setattr(f"holdfast.drivers.records.{step}", failing(error))
     with pytest.raises(Error if isinstance(error, OSError) else type(error)) as raised:
@@ -53,7 +53,7 @@ def test_a_record_that_cannot_be_put_in_place_gives_the_former_one_its_name_back
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "run"
-    records.create(JOB, folder, now=1.0)
+    os.close(records.create(JOB, folder, now=1.0))
     token = records.read_secret(folder)
     rename = Path.rename
 
@@ -74,7 +74,7 @@ def test_of_two_that_make_the_same_folder_the_second_hears_that_it_exists(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "run"
-    records.create(JOB, folder, now=1.0)
+    os.close(records.create(JOB, folder, now=1.0))
     token = records.read_secret(folder)
     monkeypatch.setattr("os.path.lexists", lambda _: False)  # as it was when the second one looked
     with pytest.raises(Error) as raised:
@@ -86,7 +86,7 @@ def test_of_two_that_make_the_same_folder_the_second_hears_that_it_exists(
 
 def test_a_replaced_record_is_gone_and_nothing_else_is(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    records.create(JOB, folder, now=1.0)
+    os.close(records.create(JOB, folder, now=1.0))
     token = records.read_secret(folder)
     records.create(JOB, folder, replace=True, now=2.0)
     assert os.listdir(tmp_path) == ["run"]
