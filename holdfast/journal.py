@@ -117,7 +117,7 @@ class Journal:
         try:
             self._write()
         except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
                 raise
             self._write_into_reserve()
 
