@@ -24,7 +24,8 @@ import sys
 import holdfast
 from holdfast.simulation.swarm import run
 assert holdfast.__file__.startswith(sys.argv[1]), "this is not the copy"
-for seed in range({SEEDS}):
+first = int(sys.argv[3])
+for seed in range(first, first + {SEEDS}):
     foul = run(seed, hours={HOURS}, nodes={NODES})[0].foul
     if foul.startswith(sys.argv[2] + " at "):
         print(f"seed {{seed}}: {{foul}}")
@@ -36,7 +37,7 @@ for seed in range({SEEDS}):
 def test_a_planted_bug_is_found_by_the_referee_it_concerns(mutant: Mutant, tmp_path: Path) -> None:
     _copy_with(mutant, tmp_path)
     searched = subprocess.run(
-        [sys.executable, "-P", "-c", SEARCH, str(tmp_path), mutant.breaks],
+        [sys.executable, "-P", "-c", SEARCH, str(tmp_path), mutant.breaks, str(mutant.first)],
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
         cwd=tmp_path,
         capture_output=True,
