@@ -31,11 +31,12 @@ def left(state: State, exited: WorkerExited) -> list[AnyAction]:
 
 
 def look(state: State) -> list[AnyAction]:
-    """The time for the others to leave is over."""
-    state.leave_deadline = None
+    """The time for the others to leave is over. An answer may be lost with a controller: again."""
     first = _first(state)
     if state.phase not in TRAINING or first is None:
+        state.leave_deadline = None
         return []
+    state.leave_deadline = state.now + LEAVE_S
     return [Survey(attempt=state.attempt, reason=f"{_told(first)}: do the others train on?")]
 
 
@@ -45,7 +46,6 @@ def surveyed(state: State, event: Surveyed) -> list[AnyAction]:
     if event.attempt != state.attempt or state.phase not in TRAINING or first is None:
         return []
     if event.training_count == 0:
-        state.leave_deadline = state.now + LEAVE_S
         return []
     incidents.open_for_exit(state, first)
     count = event.training_count

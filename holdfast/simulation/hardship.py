@@ -29,9 +29,11 @@ RATES: dict[str, tuple[float, float]] = {
     "controller_stalls": (1, 60),  # the controller is stopped and goes on later
     "store_losses": (1, 20),  # the fresh store of a node dies
     "crash_loops": (0.2, 4),  # for some time every attempt crashes early
-    "storage_outages": (0.5, 20),  # for some time every rank fails to read its data
+    "storage_outages": (0.5, 8),  # for some time every rank fails to read its data
 }
 """Times a day, lowest and highest, where it is on at all."""
+LATER = {kind: RATES[kind] for kind in ("storage_outages",)}
+"""Drawn by dice of their own, so that a world without them is the one it was before they came."""
 
 SHARES: dict[str, tuple[float, float]] = {
     "crash_midway": (0.01, 0.5),  # of decisions: the controller dies between two of its effects
@@ -95,14 +97,14 @@ class Hardship(msgspec.Struct, frozen=True, kw_only=True):
 
 def draw(seed: int, *, hours: float = 24.0, nodes: int = 16) -> Hardship:
     """The world of this seed, with a job of at most `nodes` nodes and spares."""
-    dice = Random(f"hardship {seed}")
+    dice, later = Random(f"hardship {seed}"), Random(f"later hardship {seed}")
     spares = dice.choice((0, 1, 1, 2, 3)) if nodes > 3 else dice.choice((0, 1))
     step_s = _between(dice, 0.5, 20)
     steps = hours * 3600 / step_s
     return Hardship(
         seed=seed,
         hours=hours,
-        limits=_limits(dice, max(1, nodes - spares), spares),
+        limits=_limits(dice, later, max(1, nodes - spares), spares),
         workers=dice.choice((1, 1, 2)),
         rack_size=dice.choice((2, 4, 8)),
         step_s=step_s,
@@ -115,20 +117,20 @@ def draw(seed: int, *, hours: float = 24.0, nodes: int = 16) -> Hardship:
         delay_s=_between(dice, 0.0005, 0.2),
         telemetry_s=_between(dice, 600, 3600),
         clock_step_s=_sometimes(dice, 0.3, _between(dice, 1, 7200)),
-        rates=_some(dice, RATES),
+        rates=_some(dice, {k: v for k, v in RATES.items() if k not in LATER}) | _some(later, LATER),
         shares=_some(dice, SHARES),
-        quiet_error=dice.random() < 0.3,
-        early_end_step=int(_sometimes(dice, 0.15, 1 + steps * dice.random())),
+        quiet_error=later.random() < 0.3,
+        early_end_step=int(_sometimes(later, 0.1, 1 + steps * later.random())),
     )
 
 
-def _limits(dice: Random, nodes: int, spares: int) -> Limits:
+def _limits(dice: Random, later: Random, nodes: int, spares: int) -> Limits:
     max_restarts = dice.choice((2, 5, 20, 100, 1000, 1000, 1000))
     return Limits(
         node_count=nodes,
         spare_count=spares,
         max_restarts=max_restarts,
-        exact=max_restarts < 20 and dice.random() < 0.5,
+        exact=max_restarts < 20 and later.random() < 0.5,
         window_s=dice.choice((600.0, 3600.0)),
         restart_grace_s=dice.choice((0.0, 2.0, 2.0, 10.0)),
         stop_grace_s=15.0,

@@ -5,6 +5,7 @@ import pytest
 from holdfast.actions import AnyAction, Diagnose, EndJob, Outcome, StartAttempt, StopAttempt
 from holdfast.controller import Phase
 from holdfast.events import (
+    ControllerResumed,
     DeadlinePassed,
     Milestone,
     MilestoneReached,
@@ -43,6 +44,14 @@ def test_a_rank_that_leaves_early_is_told_apart_by_what_the_others_do() -> None:
     assert stop.reason == "rank 1 exited with status 0 after step 12 and 1 other rank trains on"
     exits = only(world.all_stopped(), Diagnose).exits
     assert [e.rank for e in exits] == [1]
+
+
+def test_the_others_are_looked_at_again_where_the_answer_was_lost_with_a_controller() -> None:
+    world = running()
+    early(world, "b", 1)
+    assert kinds(world.tell(DeadlinePassed(), after_s=31.0)) == ["Survey"]
+    world.tell(ControllerResumed(existing=("a", "b", "c")))
+    assert kinds(world.tell(DeadlinePassed(), after_s=31.0)) == ["Survey"]
 
 
 def test_who_fails_because_a_rank_left_early_is_not_blamed_and_the_second_time_ends_the_job() -> (

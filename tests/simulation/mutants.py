@@ -10,12 +10,16 @@ from holdfast.simulation.nature import Promise
 
 
 class Mutant(NamedTuple):
-    """In `file`, the line `line` (without its indentation) becomes `instead`."""
+    """In `file`, the line `line` (without its indentation) becomes `instead`.
+
+    Worlds are searched from seed `first` on; what is rarely seen begins close to where it is.
+    """
 
     file: str
     line: str
     instead: str
     breaks: Promise
+    first: int = 0
 
     def planted(self, source: str) -> str:
         """The source with the bug in it. Raises `LookupError` unless the line is there once."""
@@ -86,6 +90,7 @@ MUTANTS: dict[str, Mutant] = {
         "if event.attempt != state.attempt or node is None:",
         "if node is None:",
         HEALTHY,
+        first=1300,
     ),
     "a stopped controller blames the silent": Mutant(
         BRIDGE, "if node not in self._expected:", "if False:", HEALTHY
@@ -183,6 +188,7 @@ MUTANTS: dict[str, Mutant] = {
         "nodes.remove(state, node_id, why)",
         "pass",
         GIVEN,
+        first=2100,
     ),
     "a node is replaced at its first fault": Mutant(
         REPLACE,

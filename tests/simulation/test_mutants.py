@@ -19,7 +19,8 @@ SEEDS = 500
 HOURS, NODES = 6.0, 6
 SEARCH = f"""
 from holdfast.simulation.swarm import run
-for seed in range({SEEDS}):
+first = int(sys.argv[4])
+for seed in range(first, first + {SEEDS}):
     foul = run(seed, hours={HOURS}, nodes={NODES})[0].foul
     if foul.startswith(sys.argv[3] + " at "):
         print(f"seed {{seed}}: {{foul}}")
@@ -31,7 +32,7 @@ for seed in range({SEEDS}):
 def test_a_planted_bug_is_found_by_the_referee_it_concerns(mutant: Mutant) -> None:
     searched = subprocess.run(
         [sys.executable, "-P", "-c", planting.PLANT + SEARCH, *planting.words(mutant),
-         mutant.breaks],
+         mutant.breaks, str(mutant.first)],
         capture_output=True,
         text=True,
         timeout=300,
