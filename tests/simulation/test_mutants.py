@@ -1,8 +1,8 @@
 """Do the referees see anything? Bugs are planted in the package, and each is to be found.
 
 A process of its own loads the package with the bug in it, for the bug is planted where the source
-is read, and runs world after world from seed 0 until the promise that the bug breaks is seen
-broken. The same worlds are clean without a bug, or finding one would mean nothing.
+is read, and runs world after world from its first seed on until the promise that the bug breaks is
+seen broken. The same world is clean without the bug, or finding it would mean nothing.
 """
 
 import subprocess
@@ -23,7 +23,7 @@ first = int(sys.argv[4])
 for seed in range(first, first + {SEEDS}):
     foul = run(seed, hours={HOURS}, nodes={NODES})[0].foul
     if foul.startswith(sys.argv[3] + " at "):
-        print(f"seed {{seed}}: {{foul}}")
+        print(seed)
         break
 """
 
@@ -39,12 +39,9 @@ def test_a_planted_bug_is_found_by_the_referee_it_concerns(mutant: Mutant) -> No
         check=False,
     )  # fmt: skip
     assert searched.returncode == 0, searched.stderr
-    assert mutant.breaks in searched.stdout, f"not found in {SEEDS} worlds"
-
-
-def test_the_same_worlds_are_clean_without_a_bug() -> None:
-    told = (run(seed, hours=HOURS, nodes=NODES)[0] for seed in range(SEEDS))
-    assert [(one.command, one.foul) for one in told if one.foul] == []
+    assert searched.stdout, f"not found in {SEEDS} worlds"
+    sound = run(int(searched.stdout), hours=HOURS, nodes=NODES)[0]
+    assert not sound.foul, sound.command
 
 
 def test_every_promise_is_needed_to_find_some_bug() -> None:
