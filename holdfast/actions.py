@@ -49,6 +49,7 @@ class StartAttempt(Action, frozen=True, kw_only=True):
     redo_until: int  # steps up to this one have been done before: redoing them is replay
     restarts: int  # attempts before this one
     restore_below: int | None = None  # only what was saved before this step may be gone on from
+    committed: int | None = None  # newest step of this job in tiers that outlive its nodes
 
 
 class StopAttempt(Action, frozen=True, kw_only=True):

@@ -24,7 +24,7 @@ def seal(document: bytearray, before: int) -> int:
     """
     checksum: int = xxhash.xxh3_64_intdigest(document, before)
     document.pop()
-    document += b',"xxh":"%x"}\n' % checksum
+    document += b',"xxh":"%016x"}\n' % checksum
     return checksum
 
 

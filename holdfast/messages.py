@@ -8,7 +8,10 @@ Where the controller's disk may vanish with it, some agents are keepers: they ho
 memory. Lines are numbered as in the file: 0 is the header, `n` the entry with `seq` n.
 """
 
+from typing import Annotated
+
 import msgspec
+from msgspec import Meta
 
 from holdfast.events import (
     CheckpointCommitted,
@@ -23,6 +26,8 @@ from holdfast.events import (
 
 PROTOCOL = 3
 MAX_MESSAGE_BYTES = 4 * 1024 * 1024  # of any message, both ways
+NodeName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*\Z", max_length=253)]
+Count = Annotated[int, Meta(ge=0, lt=1 << 53)]
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -36,9 +41,9 @@ class Hello(Message, frozen=True, kw_only=True):
     """First message of every connection of an agent."""
 
     protocol: int
-    node: str
-    name: str
-    address: str
+    node: NodeName
+    name: NodeName
+    address: Annotated[str, Meta(max_length=253)]
     workers: int
     pid: int
     attempt: int  # newest attempt whose workers it has run; 0 before the first
@@ -84,7 +89,7 @@ class Fact(Message, frozen=True, kw_only=True):
     Ages inside the event are those at the moment of sending.
     """
 
-    seq: int
+    seq: Count
     event: AgentFact
 
 
@@ -162,6 +167,7 @@ class Start(Message, frozen=True, kw_only=True):
     redo_until: int
     restarts: int
     restore_below: int | None = None  # only what was saved before this step may be gone on from
+    committed: int | None = None  # newest step of this job in tiers that outlive its nodes
 
 
 class Stop(Message, frozen=True, kw_only=True):

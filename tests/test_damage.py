@@ -230,7 +230,7 @@ def test_a_sound_journal_has_no_troubles(folder: Path, written: Written) -> None
 def test_each_line_is_json_and_states_the_checksum_of_the_rest(written: Written) -> None:
     before = 0
     for line in written.lines:
-        assert msgspec.json.decode(line)["xxh"] == f"{lines.stated(line):x}"
+        assert msgspec.json.decode(line)["xxh"] == f"{lines.stated(line):016x}"
         checksum = lines.unseal(line, before)
         assert checksum is not None
         before = checksum

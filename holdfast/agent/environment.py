@@ -102,6 +102,8 @@ def rank_environment(job: Job, start: Start, local_rank: int) -> dict[str, str]:
         "HOLDFAST_ATTEMPT": start.attempt,
         "HOLDFAST_REDO_UNTIL": start.redo_until,
     }
+    if start.committed is not None:
+        values["HOLDFAST_RESTORE_COMMITTED"] = start.committed
     if start.restore_below is not None:
         values["HOLDFAST_RESTORE_BELOW"] = start.restore_below
     return {name: str(value) for name, value in values.items()}

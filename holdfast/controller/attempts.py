@@ -55,6 +55,7 @@ def _start(state: State, store: Store) -> StartAttempt:
         redo_until=state.max_step or 0,
         restarts=state.attempt - 1 - state.earlier_attempts,
         restore_below=state.restore_below,
+        committed=checkpoints.outliving(state),
         reason=why,
     )
     state.nodes[state.ranks[0]].store = None  # a store serves one attempt only

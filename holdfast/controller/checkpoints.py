@@ -63,3 +63,9 @@ def passed(state: State) -> None:
     """Once training is past the place, what it saves may be used whatever its step."""
     if state.poison_step is not None and (state.reached or 0) > state.poison_step:
         state.restore_below = state.poison_step = None
+
+
+def outliving(state: State) -> int | None:
+    """The newest step that this job has committed to a tier which no node takes along."""
+    steps = [state.tiers[tier].step for tier in ("shared", "archive") if tier in state.tiers]
+    return max((step for step in steps if step is not None), default=None)

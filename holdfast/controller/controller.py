@@ -203,6 +203,8 @@ def _worker_exited(state: State, event: WorkerExited) -> list[AnyAction]:
     node = state.nodes.get(event.node)
     if event.attempt != state.attempt or node is None:
         return []
+    if node.node_rank != event.rank // state.workers_per_node:  # it has no such worker
+        return []
     _note_step(state, event.progress)
     if state.phase is Phase.RECOVERING:
         _note_death(state, event)

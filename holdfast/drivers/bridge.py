@@ -213,6 +213,7 @@ def _start(order: StartAttempt, node_rank: int) -> Start:
         redo_until=order.redo_until,
         restarts=order.restarts,
         restore_below=order.restore_below,
+        committed=order.committed,
     )
 
 

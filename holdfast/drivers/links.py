@@ -169,12 +169,21 @@ class Links:
     async def _fact(self, node: str, fact: Fact) -> None:
         if not node:
             return
+        _require_fit(node, fact)
         if fact.seq <= self._heard.get(node, 0):
             if fact.seq <= self._acked.get(node, 0):
                 await self.send(node, Ack(seq=fact.seq))
             return
         self._heard[node] = fact.seq
         self._listener.fact(node, fact)
+
+
+def _require_fit(node: str, fact: Fact) -> None:
+    """It is about its sender, and the journal can keep it: JSON has no NaN, which would be null and
+    end whoever replays it. Raises `msgspec.ValidationError`."""
+    if fact.event.node != node:
+        raise msgspec.ValidationError(f"{node} tells of {fact.event.node!r}")
+    msgspec.json.decode(msgspec.json.encode(fact.event), type=type(fact.event))
 
 
 def _bytes(header: str) -> bytes:

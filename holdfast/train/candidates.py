@@ -32,6 +32,7 @@ from holdfast.train.layout import Ranks
 logger = logging.getLogger(__name__)
 
 BELOW = "HOLDFAST_RESTORE_BELOW"
+COMMITTED = "HOLDFAST_RESTORE_COMMITTED"
 FROM = "HOLDFAST_RESTORE_FROM"
 FRESH = "HOLDFAST_RESTORE_FRESH"
 

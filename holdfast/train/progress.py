@@ -25,6 +25,7 @@ from holdfast.train.placement import Placement, descriptor
 
 logger = logging.getLogger(__name__)
 
+COUNT_MAX = (1 << 63) - 1  # what the page has room for
 METRIC_PATTERN = r"[A-Za-z_][A-Za-z0-9_./-]{0,62}"
 
 
@@ -71,9 +72,9 @@ class Progress:
 
     def log(self, loss: Any, grad_norm: Any, tokens: int, metrics: Mapping[str, Any]) -> None:
         """Keep what the step under way has to say; the newest values count, tokens add up."""
-        self._loss = self._loss if loss is None else loss
-        self._grad_norm = self._grad_norm if grad_norm is None else grad_norm
-        self._tokens += int(tokens)
+        self._tokens = _count("tokens", self._tokens + _count("tokens", tokens))
+        self._loss = self._loss if loss is None else _scalar("loss", loss)
+        self._grad_norm = self._grad_norm if grad_norm is None else _scalar("grad_norm", grad_norm)
         for name, value in metrics.items():
             scalar = _scalar(name, value)
             if self._page is None:
@@ -157,6 +158,17 @@ def _number(value: Any) -> float:
     return math.nan if value is None else float(value)
 
 
+def _count(name: str, value: Any) -> int:
+    """A number of things that adds up. Raises `ValueError`."""
+    try:
+        count = int(value)
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        raise ValueError(f"{name} is a {type(value).__qualname__}, not a whole number") from None
+    if not 0 <= count <= COUNT_MAX:
+        raise ValueError(f"{name} cannot be {value}")
+    return count
+
+
 def _scalar(name: str, value: Any) -> Any:
     """A number, or a tensor of one that is not waited for. Raises `ValueError`."""
     if re.fullmatch(METRIC_PATTERN, name) is None:
@@ -164,10 +176,12 @@ def _scalar(name: str, value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         if value.numel() != 1:
             raise ValueError(f"{name} has the shape {tuple(value.shape)}, a metric is one number")
+        if value.is_complex() or value.is_meta:
+            raise ValueError(f"{name} is a {value.dtype} on {value.device}, a metric is a number")
         return value.detach()
     try:
         return float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise ValueError(f"{name} is a {type(value).__qualname__}, a metric is a number") from None
 
 

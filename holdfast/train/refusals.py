@@ -49,10 +49,23 @@ def ahead(attempt: int, known: int) -> Error:
     """This attempt was numbered while nobody could see the checkpoints, or has been replaced."""
     return Error(
         "storage-ahead",
-        f"attempt {attempt} cannot save beside the checkpoints of attempt {known}",
+        f"attempt {attempt} cannot save here: attempt {known} has been here",
         why="attempts are numbered on from those in the place of checkpoints, which did not "
         "answer when this one was numbered",
         help="none is needed: the job starts again, with the next free number",
+    )
+
+
+def vanished(step: str, environ: Mapping[str, str]) -> Error:
+    """A place that is empty is most often a mount that is missing."""
+    places = [candidates.place_of(where, environ) for where in (Where.SHARED, Where.ARCHIVE)]
+    where = " and ".join(place for place in places if place)
+    return Error(
+        "storage-missing",
+        f"{where}: there is no checkpoint, and this job has committed step {step}",
+        why="the place is not mounted, it is another one now, or its content was removed",
+        help="bring it back, and the job goes on from it; if it is gone for good, begin anew: "
+        "holdfast run job.yaml --replace --fresh",
     )
 
 

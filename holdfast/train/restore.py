@@ -78,8 +78,9 @@ def bring_in(
     Raises `Error`: snapshot-unreadable when parts keep arriving damaged, layout-unknown when there
     is one that cannot be given to this layout, checkpoint-unusable when the newest one is of
     another model or none is sound, storage-unreachable when there may be a newer one that storage
-    does not give now, storage-ahead when storage knows later attempts, checkpoint-not-found when
-    there is none where the job is to begin from.
+    does not give now, storage-ahead when storage knows later attempts, storage-missing when all
+    that this job has saved is gone, checkpoint-not-found when there is none where the job is to
+    begin from.
     """
     restoring = _Restoring(arena, exchange, ranks, tracked, attempt, environ)
     began = time.monotonic()
@@ -138,6 +139,8 @@ class _Restoring:
             if self._waits(candidate):
                 shelves = candidates.on_shelves(self._ranks, self._environ)
                 continue
+            if candidate is None or candidate.where is Where.ELSEWHERE:
+                self._require_what_was_committed()
             if candidate is None:
                 self._say_nothing_is_there()
                 return None
@@ -189,7 +192,7 @@ class _Restoring:
         Raises `Error` storage-ahead.
         """
         known = max((one.attempt for offer in self._offers for one in offer.attempts), default=0)
-        if known >= self._attempt:
+        if 0 < self._attempt <= known:
             raise refusals.ahead(self._attempt, known)
 
     def _surely_newest(self, one: Candidate | None) -> bool:
@@ -339,6 +342,14 @@ class _Restoring:
         return self._exchange.all_true(verify(self._exchange.hand_out(plan, self._arena)))
 
     # ── none ──
+
+    def _require_what_was_committed(self) -> None:
+        """Raises `Error` storage-missing where this job has saved and everything is gone."""
+        kept = (Where.SHARED, Where.ARCHIVE)
+        seen = any(one.where in kept for offer in self._offers for one in offer.shelves)
+        step = self._environ.get(candidates.COMMITTED)
+        if step is not None and not seen:
+            raise refusals.vanished(step, self._environ)
 
     def _say_nothing_is_there(self) -> None:
         """Raises `Error` where beginning anew would not be right; else says what was lost."""

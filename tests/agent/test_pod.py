@@ -6,7 +6,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from holdfast.agent import interfaces
 from holdfast.agent.environment import without_engine
 from holdfast.agent.pod import job_in
 from holdfast.events import NodeLeft
+from holdfast.lines import seal
 from holdfast.messages import GiveJournal, JournalCopy, Keep, Kept, Leave
 from holdfast.spec import Job
 from holdfast.spec.load import to_yaml
@@ -311,7 +312,7 @@ def test_a_keeper_holds_the_journal_over_controllers_and_gives_it_back(make: Mak
     pod.start()
     office.connected()
     assert office.hellos[-1].kept == -1
-    lines = [b'{"line":%d}\n' % n for n in range(5)]
+    lines = _sealed(b'{"line":%d}' % n for n in range(5))
     office.send(Keep(first=0, lines=tuple(lines[:3]), term=1))
     office.send(Keep(first=4, lines=(lines[4],), term=1))  # 3 is missing
     office.send(Keep(first=3, lines=(b"half a line",), term=1))
@@ -332,7 +333,7 @@ def test_a_journal_larger_than_a_message_comes_back_in_parts(make: Make) -> None
     office, pod = make()
     pod.start()
     office.connected()
-    lines = [bytes([65 + n]) * 2_000_000 + b"\n" for n in range(3)]
+    lines = _sealed(b'{"line":"%s"}' % (bytes([65 + n]) * 2_000_000) for n in range(3))
     for number, line in enumerate(lines):
         office.send(Keep(first=number, lines=(line,)))
     office.send(GiveJournal())
@@ -344,6 +345,15 @@ def test_a_journal_larger_than_a_message_comes_back_in_parts(make: Make) -> None
         itertools.accumulate((len(part.data) for part in parts[:-1]), initial=0)
     )
     until(lambda: office.reports, "heartbeats go on")
+
+
+def _sealed(documents: Iterable[bytes]) -> list[bytes]:
+    """Lines of a journal."""
+    found, checksum = [], 0
+    for line in map(bytearray, documents):
+        checksum = seal(line, checksum)
+        found.append(bytes(line))
+    return found
 
 
 def _parts(office: Office) -> list[JournalCopy]:

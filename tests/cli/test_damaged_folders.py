@@ -184,7 +184,7 @@ def test_a_description_in_which_a_bit_has_flipped_is_not_resumed(
     hurt: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = (hurt / "job.json").read_text()
-    (hurt / "job.json").write_text(text.replace('"max_restarts": 20', '"max_restarts": 21'))
+    (hurt / "job.json").write_text(text.replace('"max_restarts": null', '"max_restarts": 21'))
     assert cli.main(["resume", "hurt"]) == 3
     err = capsys.readouterr().err
     assert err.startswith("error[record-damaged]") and "jq .job" in err

@@ -165,3 +165,12 @@ def test_a_stop_saves_first_unless_it_is_to_be_at_once() -> None:
     for now in (False, True):
         stop = only(running().tell(StopRequested(by="x", now=now)), StopAttempt)
         assert stop.save is not now
+
+
+def test_an_attempt_is_told_what_tiers_have_that_no_node_takes_along() -> None:
+    world = running()
+    told = []
+    for tier, step in (("local", 30), ("archive", 10), ("shared", 20)):
+        commit(world, step, tier)
+        told.append(only(failing(world, 31, **CRASH), StartAttempt).committed)
+    assert told == [None, 10, 20]

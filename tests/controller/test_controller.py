@@ -562,3 +562,16 @@ def test_the_table_names_every_phase_and_the_diagram_every_move() -> None:
     assert set(MOVES) == set(Phase)
     drawn = diagram()
     assert all(f"{a} --> {b}" in drawn for a, targets in MOVES.items() for b in targets)
+
+
+def test_a_store_that_is_told_of_again_while_it_is_used_is_not_used_twice() -> None:
+    """A controller that came back hears old facts anew; no world of the simulation shows it."""
+    world = running(node_count=1, spare_count=0)
+    assert world.state.start is not None
+    used = world.state.start.store
+    world.tell(NodeReady(node="a", store=used))
+    world.kill("a", 0)
+    world.tell(AttemptStopped(attempt=1, store=None))
+    assert not [a for a in world.verdict() if isinstance(a, StartAttempt)]
+    fresh = world.store()
+    assert only(world.tell(NodeReady(node="a", store=fresh)), StartAttempt).store == fresh

@@ -18,7 +18,7 @@ from websockets.exceptions import ConnectionClosed, InvalidMessage, InvalidStatu
 from holdfast import tls
 from holdfast.drivers.links import Links
 from holdfast.errors import Error
-from holdfast.events import Store
+from holdfast.events import CheckpointCommitted, Store
 from holdfast.messages import (
     PROTOCOL,
     Ack,
@@ -41,6 +41,7 @@ from holdfast.messages import (
 )
 
 TOKEN = "a-secret"
+COMMITTED = CheckpointCommitted(node="m", tier="shared", attempt=1, step=5, seconds=1.0, bytes=5)
 STOPPED = WorkersStopped(node="n", attempt=1, store=Store("h", 1, True))
 
 
@@ -157,8 +158,8 @@ def test_a_fact_sent_twice_over_two_connections_is_heard_once() -> None:
             async with dial(port) as agent:
                 await send(agent, hello("m"))
                 await receive(agent)
-                await send(agent, Fact(seq=1, event=STOPPED))
-                await send(agent, Fact(seq=2, event=STOPPED))
+                await send(agent, Fact(seq=1, event=COMMITTED))
+                await send(agent, Fact(seq=2, event=COMMITTED))
                 await send(agent, AskStatus())
                 await receive(agent)
         assert ear.facts == [("m", 1), ("m", 2)]
@@ -166,7 +167,7 @@ def test_a_fact_sent_twice_over_two_connections_is_heard_once() -> None:
         async with dial(port) as agent:
             await send(agent, hello("m"))
             assert await receive(agent) == Welcome(protocol=PROTOCOL, acked=2, known=True)
-            await send(agent, Fact(seq=2, event=STOPPED))
+            await send(agent, Fact(seq=2, event=COMMITTED))
             assert await receive(agent) == Ack(seq=2)
 
     with_links(test)
@@ -246,7 +247,7 @@ def test_garbage_closes_that_connection_and_no_other(garbage: bytes | str) -> No
             await bad.send(garbage)
             with pytest.raises(ConnectionClosed):
                 await asyncio.wait_for(bad.recv(), 10)
-            await send(good, Fact(seq=1, event=STOPPED))
+            await send(good, Fact(seq=1, event=COMMITTED))
             await send(good, AskStatus())
             assert await receive(good) == Done()
         assert ear.facts == [("m", 1)]
@@ -266,9 +267,9 @@ def test_a_damaged_message_is_understood_or_refused_and_said_so(data: st.DataObj
         damaged[at : at + 1] = data.draw(st.binary(max_size=3))
 
     async def test(links: Links, ear: Ear, _port: int) -> None:
-        wire = Wire([msgspec.msgpack.encode(hello("m")), bytes(damaged)])
+        wire = Wire([msgspec.msgpack.encode(hello()), bytes(damaged)])
         await links._serve(wire)  # type: ignore[arg-type]
-        assert ear.broken == ["m"]
+        assert ear.broken == ["n"]
         assert wire.closed in ([], [1007]) and (wire.closed or ear.facts or len(wire.sent) > 1)
 
     with_links(test)
@@ -289,6 +290,28 @@ class Wire:
 
     async def close(self, code: int, _reason: str) -> None:
         self.closed.append(code)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Fact(seq=1, event=msgspec.structs.replace(COMMITTED, seconds=float("nan"))),
+        Fact(seq=1, event=msgspec.structs.replace(COMMITTED, node="another")),
+        Fact(seq=-1, event=COMMITTED),
+        Fact(seq=2**63, event=COMMITTED),
+        *map(hello, ("", "../../x", "a\0b\x1b[31m", "n" * 300, "m\n")),
+    ],
+    ids=repr,
+)
+def test_what_no_agent_would_say_is_not_taken(message: ToController) -> None:
+    """A NaN would be null in the journal, and end whoever replays it."""
+
+    async def test(links: Links, ear: Ear, _port: int) -> None:
+        wire = Wire([*map(msgspec.msgpack.encode, (hello("m"), message))])
+        await links._serve(wire)  # type: ignore[arg-type]
+        assert (wire.closed, ear.facts) == ([1007], [])
+
+    with_links(test)
 
 
 def test_a_fact_before_hello_is_not_taken() -> None:

@@ -52,12 +52,6 @@ MUTANTS: dict[str, Mutant] = {
         "Fence(node=node, reason=state.lost[node]) for node in ()",
         ONE,
     ),
-    "a store told twice is taken for fresh": Mutant(
-        CONTROLLER,
-        "if state.start is None or event.store != state.start.store:  # old news, told again",
-        "if True:",
-        ONE,
-    ),
     "a used store stays on offer": Mutant(
         ATTEMPTS,
         "state.nodes[state.ranks[0]].store = None  # a store serves one attempt only",
@@ -207,6 +201,7 @@ MUTANTS: dict[str, Mutant] = {
         "if key in held[rank].private:",
         "if any(one.step == key.step for one in held[rank].private):",
         SNAPSHOT,
+        first=1000,
     ),
     "who has no copy restores from its own": Mutant(
         CHOOSE,

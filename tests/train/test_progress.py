@@ -88,6 +88,9 @@ def test_names_without_room_are_left_out_and_that_is_said_once(
         ("a", torch.zeros(2), "has the shape (2,)"),
         ("a", "high", "is a str, a metric is a number"),
         ("a", None, "is a NoneType"),
+        ("a", 10**400, "is a int, a metric is a number"),
+        ("a", torch.zeros(1, dtype=torch.complex64), "is a torch.complex64 on cpu"),
+        ("a", torch.zeros(1, device="meta"), "on meta"),
     ],
 )
 def test_what_cannot_be_kept_is_an_error_also_without_a_page(
@@ -95,6 +98,30 @@ def test_what_cannot_be_kept_is_an_error_also_without_a_page(
 ) -> None:
     with pytest.raises(ValueError, match=re.escape(words)):
         Progress(None, 0).log(None, None, 0, {name: value})
+
+
+@pytest.mark.parametrize(
+    ("loss", "grad_norm", "tokens", "words"),
+    [
+        ("x", None, 0, "loss is a str"),
+        (torch.ones(2), None, 0, "loss has the shape (2,)"),
+        (None, [1], 0, "grad_norm is a list"),
+        (None, None, 10**30, "tokens cannot be 1000"),
+        (None, None, -5, "tokens cannot be -5"),
+        (None, None, math.nan, "tokens is a float"),
+        (None, None, torch.ones(2), "tokens is a Tensor"),
+    ],
+)
+def test_a_number_of_the_step_that_is_none_is_an_error_where_it_is_logged(
+    page: Page, loss: Any, grad_norm: Any, tokens: Any, words: str
+) -> None:
+    progress = Progress(page, 0)
+    progress.log(1.0, None, 7, {})
+    with pytest.raises(ValueError, match=re.escape(words)):
+        progress.log(loss, grad_norm, tokens, {})
+    progress.step_done(1, 0.1)
+    (record,) = page.records(0)[0]
+    assert (record.loss, record.tokens) == (1.0, 7)
 
 
 def test_a_line_has_them_apart_from_the_numbers_of_every_step(page: Page, tmp_path: Path) -> None:

@@ -395,3 +395,21 @@ def test_an_attempt_numbered_before_storage_answered_does_not_train_on_unsaved(
             training.restore(late)
         assert "attempt 3" in refused.value.what
     assert training.began_from(4) == Key(3, 750)
+
+
+def test_a_place_that_is_empty_where_this_job_has_saved_is_a_mount_that_is_missing(
+    training: Training, tmp_path: Path
+) -> None:
+    other = Training(tmp_path / "other")
+    other.saved(1, 7)
+    other.close()
+    training.place.rename(tmp_path / "away")
+    environ = {SHARED: str(training.place)}
+    saved = {**environ, "HOLDFAST_RESTORE_COMMITTED": "700"}
+    for more in ({}, {FROM: str(other.place)}):
+        with pytest.raises(Error, match="storage-missing") as refused:
+            training.restore(2, {**saved, **more})
+        assert str(training.place) in refused.value.what and "step 700" in refused.value.what
+    assert training.restore(2, environ) is None  # a new job cannot know
+    (tmp_path / "away").rename(training.place)
+    assert training.began_from(2, saved) == Key(1, 700)

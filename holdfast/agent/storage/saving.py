@@ -34,6 +34,7 @@ from holdfast.errors import Error
 
 RETRY_S = 1.0  # after a failure; doubled each time
 RETRY_MAX_S = 60.0
+FIND_MAX_S = 5.0  # the job waits for the answer
 TRIES = 4
 FINAL = frozenset(("checkpoint-fenced", "snapshot-changed", "storage-place"))  # not tried again
 OTHERS_S = 900.0  # that the slowest rank may take longer than those of this node
@@ -159,7 +160,7 @@ class Saving:
                 if error.slug in FINAL:
                     return 0
             time.sleep(pause)
-            pause = min(2 * pause, RETRY_MAX_S)
+            pause = min(2 * pause, FIND_MAX_S)
 
     @property
     def _named(self) -> str:

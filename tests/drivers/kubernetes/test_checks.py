@@ -316,7 +316,7 @@ def test_memory_holds_shm_and_snapshots_or_the_arithmetic_is_shown() -> None:
             "resources.hugepages.2Mi",
             {"resources": {"cpu": "1", "hugepages": {"2Mi": "3Mi"}}},
         ),
-        ("job", {"args": ["x" * (1 << 20)]}),
+        ("job", {"args": ["x" * 100_000] * 11}),
         ("nodes", {"nodes": {"count": 100_000, "spares": 1}}),
     ],
 )
