@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
 
-from holdfast.cli.output import AsJson, json_result, talk
+from holdfast.cli.output import AsJson, json_result, talk, verbatim
 from holdfast.errors import Error
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def render(
     if as_json:
         json_result(bodies)
     else:
-        print(as_text(bodies), end="", flush=True)
+        verbatim(as_text(bodies), end="")
 
 
 def asked(
