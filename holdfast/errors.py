@@ -119,6 +119,11 @@ SLUGS: dict[str, Slug] = {
         ExitStatus.PLATFORM,
         "The disk with the files of the job is full, has no inodes left, or a quota is used up.",
     ),
+    "output-unwritable": Slug(
+        ExitStatus.PLATFORM,
+        "Standard output takes nothing: the disk with the file it goes to is full, or the terminal "
+        "is gone. What the command did beside printing is done.",
+    ),
     "disk-failing": Slug(
         ExitStatus.PLATFORM,
         "The disk with the files of the job, or the server behind it, answers with an error of "

@@ -100,7 +100,7 @@ def _no_text(given: list[str], name: str, word: str) -> Error:
 def _version() -> int:
     from holdfast import __version__
 
-    print(f"holdfast {__version__}")
+    print(f"holdfast {__version__}", flush=True)
     return ExitStatus.OK
 
 
@@ -113,16 +113,21 @@ def _failed(error: Error) -> int:
 
 def _reader_gone() -> int:
     """`holdfast logs | head`: whoever read has had enough, which is no error."""
-    import os
+    from holdfast.cli.output import abandon
 
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    abandon(sys.stdout)
     return ExitStatus.OK
 
 
 def _of_the_system(exc: OSError) -> Error:
     """An error of the operating system in our form; without its number it is a mistake of ours."""
+    from holdfast.cli.output import unwritable
     from holdfast.files import unusable
 
     if exc.errno is None:
         raise exc
+    try:
+        sys.stdout.flush()  # fails again if that is what failed: the help, which typer prints
+    except OSError as again:
+        return unwritable(again)
     return unusable(exc)

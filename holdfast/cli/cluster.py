@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
 import typer
 
 from holdfast.cli.controller import Where
-from holdfast.errors import Error
+from holdfast.errors import Error, shown
 
 if TYPE_CHECKING:
     import asyncio
@@ -34,12 +34,33 @@ Context = Annotated[
         show_default=False,
     ),
 ]
+
+
+def namespace_named(value: str | None) -> str | None:
+    """The namespace of an option, by the rule of the job file. Raises `Error` usage."""
+    if not value:
+        return None
+    import re
+
+    from holdfast.spec.section import OBJECT_PATTERN
+
+    if re.fullmatch(OBJECT_PATTERN.rstrip("$"), value) is None:
+        raise Error(
+            "usage",
+            f"no namespace can be called {shown(value)}",
+            why="a name in Kubernetes has lower case letters, digits, `-` and `.`",
+            help="kubectl get namespaces",
+        )
+    return value
+
+
 Namespace = Annotated[
     str | None,
     typer.Option(
         "--namespace",
         "-n",
         envvar="HOLDFAST_NAMESPACE",
+        callback=namespace_named,
         help="Namespace. Default: that of the context.",
         show_default=False,
     ),

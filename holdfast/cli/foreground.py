@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from holdfast.cli import story
 from holdfast.cli.controller import status_of_outcome
-from holdfast.cli.output import json_result, styled, talk, want_json
+from holdfast.cli.output import abandon, json_result, styled, talk, want_json
 from holdfast.cli.source import incidents_of
 from holdfast.cli.status import status_of
 from holdfast.cli.tail import TICK_S, Line, Tail, prefixed
@@ -103,10 +103,12 @@ def output_shown(
 
 def _show(tail: Tail, stream: TextIO, ended: threading.Event) -> None:
     """Print new lines until told to end, then what is left; a lost terminal ends it early."""
-    with contextlib.suppress(OSError, ValueError):
+    try:
         while not ended.wait(TICK_S):
             _write(stream, tail.tick())
         _write(stream, list(tail.drain())[-DRAIN_LINES_MAX:])
+    except (OSError, ValueError):
+        abandon(stream)
 
 
 def _write(stream: TextIO, lines: list[Line]) -> None:

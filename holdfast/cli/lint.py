@@ -68,6 +68,8 @@ def _text(file: str, name: str) -> str:
 
     try:
         if file == "-":
+            if sys.stdin is None:  # `<&-`
+                raise reading.UnreadableError("it is closed")
             return reading.decoded(sys.stdin.buffer.read(FILE_BYTES_MAX + 1), FILE_BYTES_MAX)
         return reading.file_text(Path(file), FILE_BYTES_MAX)
     except reading.UnreadableError as exc:

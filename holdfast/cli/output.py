@@ -6,6 +6,7 @@ end a job. What is printed may quote anything, so characters that a terminal obe
 only `verbatim`, for what workers wrote and for JSON, hands on every character as it is.
 """
 
+import contextlib
 import os
 import re
 import sys
@@ -56,9 +57,37 @@ def result(text: str) -> None:
     verbatim(printable(text, sys.stdout))
 
 
-def verbatim(text: str) -> None:
-    """Print (part of) the answer as it is: the output of workers, or JSON."""
-    print(text, flush=True)
+def verbatim(text: str, end: str = "\n") -> None:
+    """Print (part of) the answer as it is: the output of workers, or JSON.
+
+    Raises `Error` output-unwritable, and `BrokenPipeError` when its reader has gone.
+    """
+    try:
+        print(text, end=end, flush=True)
+    except BrokenPipeError:
+        raise
+    except OSError as exc:
+        raise unwritable(exc) from exc
+
+
+def unwritable(exc: OSError) -> Error:
+    """The error for a standard output that takes nothing; it is given up."""
+    abandon(sys.stdout)
+    return Error(
+        "output-unwritable",
+        "standard output cannot be written",
+        why=exc.strerror or str(exc) or type(exc).__name__,
+        help="send it to where it can be written, or leave the redirection (`>`) out",
+    )
+
+
+def abandon(stream: TextIO) -> None:
+    """Let what `stream` still holds and will be told go nowhere: it failed once, and would fail
+    again when Python ends, which then makes the exit status 120."""
+    with contextlib.suppress(OSError, ValueError):  # it has no descriptor
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
 
 
 def printable(text: str, stream: TextIO) -> str:
@@ -76,15 +105,25 @@ def json_result(value: Any) -> None:
     encoded = msgspec.json.encode(value)
     if sys.stdout.isatty():
         encoded = msgspec.json.format(encoded, indent=2)
-    print(encoded.decode(), flush=True)
+    verbatim(encoded.decode())
 
 
 def show_error(error: Error) -> None:
     """The error on standard error, and as an object on standard output if JSON was asked for."""
+    _told(error)
+    if not _json_wanted:
+        return
+    try:
+        json_result({"error": error_fields(error)})
+    except BrokenPipeError:
+        abandon(sys.stdout)
+    except Error as another:
+        _told(another)
+
+
+def _told(error: Error) -> None:
     head, _, rest = str(error).partition(": ")
     talk(f"{styled(head, 'red', sys.stderr)}: {rest}")
-    if _json_wanted:
-        json_result({"error": error_fields(error)})
 
 
 def error_fields(error: Error) -> dict[str, str | int]:

@@ -4,7 +4,7 @@ import difflib
 from typing import TYPE_CHECKING, Any
 
 from holdfast.cli.cluster import Session
-from holdfast.cli.output import json_result, result, talk
+from holdfast.cli.output import json_result, result, talk, verbatim
 from holdfast.cli.render import refuse
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def print_manifests(request: "Request", as_json: bool) -> None:
     if as_json:
         json_result(bodies)
     else:
-        print(as_text(bodies), end="", flush=True)
+        verbatim(as_text(bodies), end="")
 
 
 def on_server(session: Session, request: "Request", as_json: bool) -> None:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
 
-from holdfast.cli.output import AsJson, json_result, talk
+from holdfast.cli.cluster import namespace_named
+from holdfast.cli.output import AsJson, json_result, talk, verbatim
 from holdfast.errors import Error
 
 if TYPE_CHECKING:
@@ -44,7 +45,10 @@ Mode = Annotated[
     ModeName | None,
     typer.Option("--mode", help="managed: Holdfast's agents; plain: the engine's stock manifests."),
 ]
-Namespace = Annotated[str | None, typer.Option("--namespace", "-n", help="Namespace to name.")]
+Namespace = Annotated[
+    str | None,
+    typer.Option("--namespace", "-n", help="Namespace to name.", callback=namespace_named),
+]
 Version = Annotated[
     str, typer.Option("--kubernetes-version", metavar="1.N", help="Version of the cluster.")
 ]
@@ -72,7 +76,7 @@ def render(
     if as_json:
         json_result(bodies)
     else:
-        print(as_text(bodies), end="", flush=True)
+        verbatim(as_text(bodies), end="")
 
 
 def asked(

@@ -33,7 +33,7 @@ def resume(
         _remote(reach, name, as_json)
         return
     from holdfast.drivers.limits import require_limits
-    from holdfast.drivers.local import resume_job
+    from holdfast.drivers.local import require_unended, resume_job
     from holdfast.drivers.records import already_running, controller_alive, load_job
 
     folder = job_folder(name)
@@ -42,6 +42,7 @@ def resume(
         raise already_running(job.name)
     require_limits(job)
     if detach:
+        require_unended(folder)
         controller.detach(folder, lock=None, as_json=as_json)
         return
     if status_of(folder).outcome is None:

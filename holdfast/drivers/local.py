@@ -70,6 +70,15 @@ def resume_job(folder: Path, *, on_event: Observer) -> Outcome:
         return _run(job, folder, controller, book, event, on_event)
 
 
+def require_unended(folder: Path) -> None:
+    """Raise `Error` job-ended where `resume_job` would, for a caller who does not wait for it."""
+    job = records.load_job(folder)
+    records.require_same_job(folder, job)
+    state = records.state_of(folder)
+    if state.ended and not living(folder) and not records.may_begin_again(job, state):
+        raise _ended(folder.name, state)
+
+
 def _ended(name: str, state: State) -> Error:
     return Error(
         "job-ended",

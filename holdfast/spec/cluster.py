@@ -4,7 +4,7 @@ from typing import Annotated, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
-from holdfast.spec.section import Folder, LongSeconds, Object, Quantity, Section, Whole
+from holdfast.spec.section import Flag, Folder, LongSeconds, Object, Quantity, Section, Whole
 
 Engine = Literal[
     "pods",
@@ -75,7 +75,7 @@ class Lifetime(Section):
     which would begin it anew."""
     keep_s: LongSeconds | None = None
     """Time after its end until Kubernetes removes it."""
-    suspend: bool = False
+    suspend: Flag = False
     """Create it without starting it."""
 
 
@@ -108,11 +108,11 @@ class Elasticity(Section):
 class Roles(Section):
     """Processes beside the workers, for TensorFlow, XGBoost and Paddle in plain mode."""
 
-    chief: bool = False
+    chief: Flag = False
     """One node of `nodes.count` is the chief (TensorFlow) instead of worker 0."""
     ps: Whole = Field(default=0, ge=0, le=1000)
     """Parameter servers (TensorFlow)."""
-    evaluator: bool = False
+    evaluator: Flag = False
     """An evaluator beside the training (TensorFlow)."""
     cpu: Quantity | None = None
     """CPU cores of each of them."""
@@ -173,14 +173,14 @@ class Access(Section):
     """A ServiceAccount that exists, for the pods; default: one is made, with no rights."""
     annotations: dict[str, str] = {}
     """Annotations of the one that is made, as cloud providers use them to lend rights."""
-    cordon: bool = False
+    cordon: Flag = False
     """The controller may taint machines that it has left; takes a ClusterRole for nodes."""
 
 
 class Disruption(Section):
     """How much of a job may be taken away at once by drains."""
 
-    budget: bool = True
+    budget: Flag = True
     """A PodDisruptionBudget."""
     max_unavailable: Whole | None = Field(default=None, ge=0)
     """Pods; default: the number of spares, at least 1."""
@@ -189,7 +189,7 @@ class Disruption(Section):
 class Monitoring(Section):
     """Objects of the Prometheus operator."""
 
-    enabled: bool = False
+    enabled: Flag = False
     """A PodMonitor for the nodes, a ServiceMonitor for the controller, a PrometheusRule."""
     labels: dict[str, str] = {}
     """Labels by which this Prometheus finds them, as in `release: prometheus`."""

@@ -30,6 +30,8 @@ from holdfast.spec.resources import Image, Resources, Secret
 from holdfast.spec.section import (
     NAME_PATTERN,
     Environment,
+    Flag,
+    Module,
     Numeric,
     Raw,
     Script,
@@ -65,7 +67,7 @@ class Warm(Section):
     cold."""
     preload: tuple[str, ...] = ()
     """Modules to import ahead, besides those that come with the framework."""
-    preload_imports: bool = True
+    preload_imports: Flag = True
     """Import ahead also what the script imports at its top, above its first statement that is not
     an import or a definition, as far as that is installed and not your own code."""
 
@@ -81,7 +83,7 @@ class Snapshots(Section):
     one is copied beside it."""
     copies: Whole = Field(default=1, ge=0, le=3)
     """Nodes that keep a copy of what only one rank has, besides its own; that many may be lost."""
-    beside: bool = True
+    beside: Flag = True
     """Copy what only the optimizer changes during the next forward and backward pass, so that
     training need not wait. A change that does not come from a tracked optimizer is found out."""
 
@@ -135,7 +137,7 @@ class Job(Section):
     """Name of the job: lower-case letters, digits and dashes."""
     script: Script | None = None
     """Python file to run. Exactly one of `script`, `module` and `command` is given."""
-    module: Script | None = None
+    module: Module | None = None
     """Python module to run, as with `python -m`."""
     command: tuple[str, ...] | None = Field(default=None, min_length=1)
     """Any program and its first arguments."""

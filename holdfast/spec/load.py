@@ -305,6 +305,10 @@ def _in_words(found: ErrorDetails, place: Place) -> str:
             return f"must be text; write it in quotes: {_quoted(found['input'])}"
         case "string_pattern_mismatch" if place == ("name",):
             return "must be lower-case letters, digits and dashes, as in gpt-2b"
+        case "string_pattern_mismatch" if place == ("module",):
+            return "must be the name of a module, as in `python -m package.module`"
+        case "bool_type" | "bool_parsing":
+            return "must be true or false"
         case "int_type" | "int_parsing" | "int_from_float":
             return "must be a whole number"
         case "float_type" | "float_parsing":

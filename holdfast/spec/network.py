@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from holdfast.spec.section import Section, Variable, Whole
+from holdfast.spec.section import Flag, Section, Variable, Whole
 
 
 class Ports(Section):
@@ -23,7 +23,7 @@ class Ports(Section):
 class Network(Section):
     """Network of the nodes and the settings of NCCL."""
 
-    host: bool = False
+    host: Flag = False
     """Use the machine's network (with its DNS policy), as InfiniBand and RoCE often need."""
     profile: Literal["tcp", "infiniband", "roce", "efa", "gke-tcpx"] = "tcp"
     """Named settings of NCCL and of what it rides on."""
@@ -41,12 +41,12 @@ class Network(Section):
     """Image of the receive-data-path manager that profile `gke-tcpx` runs beside the workers."""
     attach: tuple[str, ...] = ()
     """Further networks by Multus, as in `sriov/rail-0`: NetworkAttachmentDefinitions."""
-    numa: bool = False
+    numa: Flag = False
     """Keep each worker on the CPUs next to its GPU: a guaranteed pod with whole cores, and
     NCCL_IGNORE_CPU_AFFINITY=1."""
-    mesh: bool = False
+    mesh: Flag = False
     """Leave the pods to a service mesh. Off: Istio and Linkerd are told not to inject a proxy."""
-    policy: bool = True
+    policy: Flag = True
     """A NetworkPolicy: only nodes of this job reach each other. Host network escapes it."""
     ports: Ports = Ports()
     """Ports in use."""

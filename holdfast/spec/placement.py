@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from holdfast.spec.section import LongSeconds, Object, Raw, Section, Whole
+from holdfast.spec.section import Flag, LongSeconds, Object, Raw, Section, Whole
 
 
 class Spread(Section):
@@ -14,7 +14,7 @@ class Spread(Section):
     """Label of the machines, as in `topology.kubernetes.io/zone`."""
     max_skew: Whole = Field(default=1, ge=1)
     """Largest difference between two values."""
-    required: bool = False
+    required: Flag = False
     """Rather wait than break it."""
 
 
@@ -29,13 +29,13 @@ class Kueue(Section):
     """WorkloadPriorityClass of the spares, where they are a workload of their own."""
     topology: str | None = None
     """Label of the topology level, as in `rack`, that should hold the job."""
-    topology_required: bool = False
+    topology_required: Flag = False
     """Rather wait than be split."""
-    partial: bool = False
+    partial: Flag = False
     """Start with fewer spares when the quota does not allow for all of them."""
     max_time_s: LongSeconds | None = None
     """Longest time in admission."""
-    multi: bool = False
+    multi: Flag = False
     """MultiKueue: the cluster that runs the job is chosen by the manager cluster."""
 
 
@@ -51,7 +51,7 @@ class Scheduling(Section):
     """Affinity as Kubernetes takes it."""
     separate: str | None = None
     """Label of the machines, as in `topology.kubernetes.io/rack`: no two nodes with the same."""
-    one_per_machine: bool | Literal["auto"] = "auto"
+    one_per_machine: Flag | Literal["auto"] = "auto"
     """No two nodes of the job on one machine. `auto`: where they use the host's network."""
     spread: tuple[Spread, ...] = ()
     """Even spreading over zones, racks or machines."""

@@ -4,7 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from holdfast.spec.section import Folder, Label, Object, Quantity, Section, Variable, Whole
+from holdfast.spec.section import Flag, Folder, Label, Object, Quantity, Section, Variable, Whole
 
 
 class Image(Section):
@@ -20,7 +20,7 @@ class Image(Section):
     """Folder in the image to which `script` and `workdir` are relative; default: the image's."""
     python: str = Field(default="python", min_length=1)
     """The Python that runs scripts."""
-    root: bool | Literal["auto"] = "auto"
+    root: Flag | Literal["auto"] = "auto"
     """Whether containers may run as root: with `true` they run as the image's user, root or not.
     `auto`: managed pods must not, plain ones as their image has it. Pods that must not also meet
     the `restricted` pod security standard, host access apart."""
@@ -38,7 +38,7 @@ class Secret(Section):
     """Name of the Secret."""
     env: dict[Variable, str] = {}
     """Variable: key in the Secret."""
-    all_env: bool = False
+    all_env: Flag = False
     """Every key of the Secret becomes a variable."""
     path: Folder | None = None
     """Folder in which every key is a file, readable by the worker alone."""

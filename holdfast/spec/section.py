@@ -8,6 +8,7 @@ from pydantic_core import PydanticCustomError
 
 NAME_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"  # a DNS label: it becomes a Kubernetes name
 OBJECT_PATTERN = r"^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$"  # name of an object that exists already
+MODULE_PATTERN = r"^[^\s./-][^\s./]*(\.[^\s./]+)*$"  # as `python -m` finds them: `a-b` is one
 QUANTITY_PATTERN = r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$"
 VARIABLE_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*$"
 ENVIRONMENT_PATTERN = r"^[ -<>-~]{1,255}$"  # what Kubernetes takes: printable ASCII without `=`
@@ -23,10 +24,12 @@ def _number(value: object) -> object:
 
 
 Whole = Annotated[int, Strict()]  # neither `true` nor "3"
+Flag = Annotated[bool, Strict()]  # neither `y` nor 0
 Numeric = BeforeValidator(_number)  # stands last: bounds before it are part of the schema
 Seconds = Annotated[float, Field(gt=0, le=604_800, allow_inf_nan=False), Numeric]
 LongSeconds = Annotated[Whole, Field(ge=1, le=31_536_000)]  # whole, as Kubernetes wants them
 Script = Annotated[str, Field(min_length=1)]
+Module = Annotated[str, Field(pattern=MODULE_PATTERN)]
 Label = Annotated[str, Field(max_length=63, pattern=NAME_PATTERN)]
 Object = Annotated[str, Field(max_length=253, pattern=OBJECT_PATTERN)]
 Folder = Annotated[str, Field(pattern=r"^/[^:]*$")]  # absolute path in the container

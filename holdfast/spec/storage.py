@@ -4,7 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from holdfast.spec.section import Folder, Label, Object, Quantity, Section, Whole
+from holdfast.spec.section import Flag, Folder, Label, Object, Quantity, Section, Whole
 
 
 class Download(Section):
@@ -14,7 +14,7 @@ class Download(Section):
     """Where it is."""
     sha256: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
     """What it has to hash to; anything else stops the node before it trains on wrong data."""
-    unpack: bool = False
+    unpack: Flag = False
     """Unpack a tar or zip archive."""
 
 
@@ -35,7 +35,7 @@ class Dataset(Section):
     """Files fetched into a volume of the pod's own, or into `host_path`, by init containers."""
     size: Quantity | None = None
     """Limit of that volume."""
-    writable: bool = False
+    writable: Flag = False
     """Whether workers may write to it."""
 
     @model_validator(mode="after")

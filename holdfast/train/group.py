@@ -22,8 +22,8 @@ _LONGEST_S = 10 * 365 * 86400.0  # of a timeout: more is a mistake
 
 
 def pick_device(placement: Placement, wanted: torch.device | None = None) -> torch.device:
-    """The accelerator of this local rank, made current, and the CPU where there is none; or the one
-    that is wanted, that of the local rank if it has no number.
+    """The accelerator of this local rank, and the CPU where there is none; or the one that is
+    wanted, that of the local rank if it has no number.
 
     Raises `Error` (join-invalid) where there is none such.
     """
@@ -42,27 +42,27 @@ def pick_device(placement: Placement, wanted: torch.device | None = None) -> tor
             f"{placement.local_rank}",
             help="leave device out, or start no more workers per node than it has GPUs",
         )
-    torch.cuda.set_device(device)
     return device
+
+
+def require_choice(backend: str | None, timeout: timedelta | None) -> None:
+    """Raise `Error` (join-invalid) if the script has made the process group and wants another."""
+    if dist.is_initialized() and (backend is not None or timeout is not None):
+        raise Error(
+            "join-invalid",
+            "join() was given a backend or a timeout, but there is a process group already",
+            why="the script has called init_process_group() before",
+            help="leave that call out, or the arguments of join()",
+        )
 
 
 def join_group(
     placement: Placement, device: torch.device, backend: str | None, timeout: timedelta | None
 ) -> None:
-    """Make the default process group, unless the script already has.
-
-    Raises `Error` (join-invalid) where it has and something else is wanted.
-    """
-    if not placement.distributed:
-        return
-    if dist.is_initialized():
-        if backend is not None or timeout is not None:
-            raise Error(
-                "join-invalid",
-                "join() was given a backend or a timeout, but there is a process group already",
-                why="the script has called init_process_group() before",
-                help="leave that call out, or the arguments of join()",
-            )
+    """Make `device` current and the default process group, unless the script already has."""
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    if not placement.distributed or dist.is_initialized():
         return
     if os.environ.get("MASTER_ADDR") in ("127.0.0.1", "localhost"):
         # everybody is on this machine: gloo need not look up its own host name
@@ -88,19 +88,23 @@ def check_wishes(
 
     Raises `Error` (join-invalid) for what it would not take, and for such a `backend`.
     """
-    for part in (backend or "").split(",") if backend is not None else ():
+    if backend is not None and not isinstance(backend, str):
+        raise _invalid(f"backend={backend!r}", "it is no text", "'nccl' or 'gloo'")
+    for part in backend.split(",") if backend is not None else ():
         name = part.rpartition(":")[2].strip()
         if not name or not dist.is_backend_available(name):
             raise _invalid(
                 f"backend={backend!r}", f"PyTorch has no backend {name!r} here", "nccl or gloo"
             )
     if timeout is not None and not isinstance(timeout, timedelta):
-        known = isinstance(timeout, int | float) and 0 < timeout < _LONGEST_S
-        if not known:
+        number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
+        if not number or not 0 < timeout < _LONGEST_S:
             raise _invalid(f"timeout={timeout!r}", "it is no number of seconds above 0", "600")
         timeout = timedelta(seconds=timeout)
     if timeout is not None and timeout <= timedelta(0):
         raise _invalid(f"timeout={timeout!r}", "it is not above 0", "600")
+    if isinstance(device, bool):  # PyTorch takes it for the number of a GPU
+        raise _invalid(f"device={device!r}", "it is no device", "'cuda'")
     try:
         return timeout, None if device is None else torch.device(device)
     except (RuntimeError, TypeError) as error:

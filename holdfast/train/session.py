@@ -24,7 +24,14 @@ from holdfast.rank import await_rank
 from holdfast.train.cadence import Cadence
 from holdfast.train.ending import Ending
 from holdfast.train.exchange import Exchange
-from holdfast.train.group import check_wishes, join_alone, join_group, pick_device, side_group
+from holdfast.train.group import (
+    check_wishes,
+    join_alone,
+    join_group,
+    pick_device,
+    require_choice,
+    side_group,
+)
 from holdfast.train.layout import Ranks
 from holdfast.train.parallel import data_parallel
 from holdfast.train.placement import Placement, descriptor, find_placement
@@ -137,15 +144,16 @@ class Run:
         schedulers of a data-parallel run are the same on all ranks; anything else belongs to this
         rank. `loader` gives the batches of `steps()`.
 
-        Raises `Error` (not-tracked; run-unavailable when called twice).
+        Raises `Error` (not-tracked, after which it can be called again; run-unavailable when
+        called twice).
         """
         if self._tracked:
             raise _unavailable("run.track() was called twice", "pass all objects in one call")
-        self._tracked = True
         self._progress.phase(Phase.SETUP)
         everything = objects if loader is None else {**objects, "loader": loader}
         gather = self._exchange.gather_bytes if self._exchange else None
         tracked = Tracked(everything, self.device, self._parallel, self._ranks, gather)
+        self._tracked = True
         snapshots = self._kept = self._snapshots(tracked)
         if snapshots is not None:
             optimizers = [o for o in objects.values() if isinstance(o, torch.optim.Optimizer)]
@@ -227,20 +235,22 @@ def join(
     (default: the GPU with the number of the local rank, which `"cuda"` also means; else the CPU).
 
     Raises `Error` (run-unavailable) when called twice in one process, (join-invalid) for arguments
-    that PyTorch cannot use.
+    that PyTorch cannot use; after those it can be called again.
     """
     global _joined
     if _joined:
         raise _unavailable("join() was called twice", "call it once and pass the run around")
     wait, wanted = check_wishes(backend, timeout, device)
-    _joined = True
     await_rank()
     placement = find_placement()
+    chosen = pick_device(placement, wanted)
+    if placement.distributed:
+        require_choice(backend, wait)
+    _joined = True
     progress = open_progress(placement)
     progress.reach(Milestone.STARTED)
     progress.reach(Milestone.ARRIVED)
     progress.phase(Phase.RENDEZVOUS)
-    chosen = pick_device(placement, wanted)
     join_group(placement, chosen, backend, wait)
     run = Run(placement, chosen, progress, wait)
     progress.reach(Milestone.JOINED)

@@ -7,15 +7,18 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from types import SimpleNamespace
+from typing import NamedTuple, cast
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.cli import main, output
+from holdfast.cli import foreground, main, output
+from holdfast.cli.tail import Line, Tail
 from holdfast.errors import UNSEEN, Error, ExitStatus, clipped, shown, visible
 
 JOB = "name: a\nscript: train.py\n"
@@ -35,6 +38,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("bad")
     (folder / "train.py").write_text("")
     (folder / "good.yaml").write_text(JOB)
+    (folder / "image.yaml").write_text(f"{JOB}image: train:1\n")
     (folder / "cycle.yaml").write_text(f"{JOB}overlay: &a [*a]\n")
     (folder / "bytes.yaml").write_bytes(b"\xff\x00\x1b")
     (folder / "escape.yaml").write_text(f'{JOB}"\\e[31mx": 1\n')
@@ -93,6 +97,10 @@ def refused(*words: str) -> str:
         (("validate", "escape.yaml"), "\\x1b[31mx (line 3): unknown key"),
         (("validate", "x" * 5000), "characters ..."),
         (("validate", "a\0b"), "embedded null byte"),
+        (("validate", "good.yaml", "-n", "A B"), "no namespace can be called 'A B'"),
+        (("render", "good.yaml", "--engine", "job", "-n", "A"), "no namespace can be called 'A'"),
+        (("submit", "good.yaml", "-n", "a/b"), "no namespace can be called 'a/b'"),
+        (("status", "a", "--on", "kubernetes", "-n", "a\n"), "no namespace can be called"),
         (("lint", "pipe.yaml"), "it holds no objects"),
         (("lint", "cycle.yaml"), "repeats what it is a part of"),
         (("lint", "bytes.yaml"), "not UTF-8"),
@@ -145,6 +153,64 @@ def test_bytes_that_are_no_text_and_closed_streams_end_no_command_in_a_traceback
     assert [line for line in said.split("\n") if line.startswith("status")] == [
         "status 2", "status 2", "status 4", "status 0",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("words", "first"),
+    [
+        (["explain"], "output-unwritable"),
+        (["list", "--json"], "output-unwritable"),
+        (["version"], "output-unwritable"),
+        (["--help"], "output-unwritable"),
+        (["render", "image.yaml", "--engine", "job", "--mode", "plain"], "output-unwritable"),
+        (["status", "nobody", "--json"], "job-not-found"),
+    ],
+)
+def test_a_full_standard_output_is_told_on_standard_error_alone(
+    words: list[str],
+    first: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(output, "_json_wanted", False)
+    with open("/dev/full", "w") as full, monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", full)
+        status = main(words)
+        full.flush()  # as Python does when it ends: what it still held goes nowhere
+    err = capsys.readouterr().err
+    assert err.startswith(f"error[{first}]")
+    if "--json" in words or first == "output-unwritable":
+        assert "standard output cannot be written\n  why: No space left on device" in err
+    assert status == (ExitStatus.PLATFORM if first == "output-unwritable" else 4)
+
+
+def test_a_reader_who_has_gone_before_an_error_is_no_second_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(output, "_json_wanted", False)
+    there, here = os.pipe()
+    os.close(there)
+    with open(here, "w") as pipe, monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", pipe)
+        assert main(["status", "nobody", "--json"]) == 4
+        pipe.flush()
+    assert capsys.readouterr().err.startswith("error[job-not-found]")
+
+
+def test_workers_that_nobody_can_hear_leave_nothing_that_fails_at_the_end() -> None:
+    """A job goes on where its terminal is full, and its exit status is its own."""
+    tail = SimpleNamespace(drain=lambda: [Line(1, 0, "step 1")])
+    ended = threading.Event()
+    ended.set()
+    with open("/dev/full", "w") as full:
+        foreground._show(cast(Tail, tail), full, ended)
+        full.flush()
+
+
+def test_a_closed_standard_input_holds_no_manifests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    assert "manifests from standard input" in (said := refused("lint", "-"))
+    assert "it is closed" in said
 
 
 # ── what is printed ───────────────────────────────────────────────────────────────────────────

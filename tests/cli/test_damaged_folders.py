@@ -166,6 +166,18 @@ def test_an_undamaged_folder_answers_every_verb(
     assert hurt.exists()
 
 
+def test_a_job_that_has_ended_is_not_resumed_in_the_background_either(
+    hurt: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = set()
+    for words in (["resume", "hurt"], ["resume", "-d", "hurt"]):
+        assert cli.main(words) == 2
+        said.add(capsys.readouterr().err)
+    assert len(said) == 1
+    assert said.pop().startswith("error[job-ended]")
+    assert not (hurt / "controller.log").exists()
+
+
 def test_a_damaged_journal_is_shown_up_to_the_damage_with_a_warning(
     hurt: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -187,6 +199,7 @@ def test_a_description_in_which_a_bit_has_flipped_is_not_resumed(
     hurt: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = (hurt / "job.json").read_text()
+    assert '"max_restarts": null' in text
     (hurt / "job.json").write_text(text.replace('"max_restarts": null', '"max_restarts": 21'))
     assert cli.main(["resume", "hurt"]) == 3
     err = capsys.readouterr().err

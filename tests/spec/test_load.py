@@ -109,6 +109,24 @@ def test_two_programs_are_refused(tmp_path: Path, given: tuple[str, str]) -> Non
     assert f"found {given[0]} and {given[1]}" in why(tmp_path, text)
 
 
+@pytest.mark.parametrize("name", ["-c", "a b", "a..b", "", ".a", "a.", "a/b", "a\n"])
+def test_what_python_cannot_find_is_no_module(tmp_path: Path, name: str) -> None:
+    told = why(tmp_path, yaml.safe_dump({"name": "a", "module": name}))
+    assert "must be the name of a module" in told
+
+
+def test_modules_are_named_as_python_finds_them() -> None:
+    for name in ("train", "my_package.train", "with-dash", "größe.x"):
+        assert Job(name="a", module=name).module == name
+
+
+@pytest.mark.parametrize("word", ["y", "n", "0", "1", "'true'", "1.0", "null"])
+@pytest.mark.parametrize("key", ["warm: {preload_imports", "snapshots: {beside"])
+def test_a_switch_is_true_or_false_and_nothing_like_it(tmp_path: Path, key: str, word: str) -> None:
+    told = why(tmp_path, f"name: a\nscript: b\n{key}: {word}}}\n")
+    assert "(line 3): must be true or false" in told
+
+
 def test_a_key_that_is_like_no_other_gets_the_list_of_keys(tmp_path: Path) -> None:
     told = why(tmp_path, "name: a\nscript: b\nwarm: {zzz: 1}\n")
     assert "warm.zzz (line 3): unknown key; known here: mode, preload" in told

@@ -1,5 +1,6 @@
 """What `join()` takes, and what it refuses before anything else happens."""
 
+import os
 from datetime import timedelta
 from typing import Any
 
@@ -8,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from holdfast.errors import Error
-from holdfast.train import group
+from holdfast.train import group, session
 from holdfast.train.placement import Placement
 
 ALONE = Placement(0, 0, 1, 1, 0, 0, distributed=True)
@@ -20,12 +21,16 @@ ALONE = Placement(0, 0, 1, 1, 0, 0, distributed=True)
         ({"backend": "glue"}, "no backend 'glue'"),
         ({"backend": ""}, "no backend ''"),
         ({"backend": "cpu:gloo,cuda:nickel"}, "no backend 'nickel'"),
+        ({"backend": 5}, "backend=5"),
+        ({"backend": ["gloo"]}, "backend=['gloo']"),
         ({"timeout": 0}, "timeout=0"),
+        ({"timeout": True}, "timeout=True"),
         ({"timeout": float("nan")}, "timeout=nan"),
         ({"timeout": "600"}, "timeout='600'"),
         ({"timeout": timedelta(0)}, "not above 0"),
         ({"device": "gpu"}, "device='gpu'"),
         ({"device": 3.5}, "device=3.5"),
+        ({"device": True}, "device=True"),
     ],
 )
 def test_what_pytorch_cannot_use_is_named(arguments: dict[str, Any], words: str) -> None:
@@ -51,5 +56,29 @@ def test_arguments_that_come_too_late_are_an_error(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(dist, "is_initialized", lambda: True)
     cpu = torch.device("cpu")
     group.join_group(ALONE, cpu, None, None)
-    with pytest.raises(Error, match="there is a process group already"):
-        group.join_group(ALONE, cpu, None, timedelta(1))
+    group.require_choice(None, None)
+    for backend, timeout in (("gloo", None), (None, timedelta(1))):
+        with pytest.raises(Error, match="there is a process group already"):
+            group.require_choice(backend, timeout)
+
+
+def test_what_was_refused_can_be_asked_for_again_in_another_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(session, "_joined", False)
+    for name in [name for name in os.environ if name.startswith("HOLDFAST")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(dist, "is_initialized", lambda: True)
+    monkeypatch.setenv("RANK", "0")
+    for refused in ({"backend": 5}, {"device": "cuda:99"}, {"timeout": 5.0}):
+        with pytest.raises(Error) as caught:
+            session.join(**refused)
+        assert caught.value.slug == "join-invalid"
+    made = session.join(device="cpu")
+    with pytest.raises(Error) as caught:
+        made.track(thing=5)
+    assert caught.value.slug == "not-tracked"
+    made.track(model=torch.nn.Linear(1, 1))
+    for again in (session.join, made.track):
+        with pytest.raises(Error, match="called twice"):
+            again()

@@ -14,10 +14,11 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import httpx2
+import msgspec
 import yaml
 from lightkube.config.client_adapter import AsyncClient, ConnectionParams
 from lightkube.config.kubeconfig import SERVICE_ACCOUNT, KubeConfig, SingleConfig
-from lightkube.config.models import User
+from lightkube.config.models import Cluster, Context, User
 from lightkube.core.exceptions import ConfigError
 
 from holdfast.drivers.kubernetes.manifests.request import Body
@@ -34,6 +35,9 @@ PATHS = (
 )
 TROUBLES = (ConfigError, OSError, KeyError, ValueError)
 """What lightkube raises for a configuration that it cannot use, as late as at the first request."""
+UNREADABLE = (OSError, ValueError, LookupError, AttributeError, RecursionError, yaml.YAMLError)
+"""What PyYAML raises: also for `!!int ""`, `!!timestamp x`, and for what is nested too deep."""
+PORT_MAX = 65535
 
 
 class Connection(NamedTuple):
@@ -81,6 +85,8 @@ def _account() -> SingleConfig:
 
 def _opened(config: SingleConfig, way: Way = STRAIGHT) -> Connection:
     try:
+        for url in (config.cluster.server, way.proxy):
+            _require_port(url or "")
         client = AsyncClient(config, ConnectionParams(timeout=TIMEOUT, proxy=way.proxy))
     except (*TROUBLES, httpx2.InvalidURL, AssertionError, ImportError) as exc:
         raise unusable(f"context {config.context_name}", exc) from exc
@@ -88,6 +94,13 @@ def _opened(config: SingleConfig, way: Way = STRAIGHT) -> Connection:
     if way.server_name is not None:
         client.event_hooks = {"request": [_asking_for(way.server_name)]}
     return Connection(client, config.namespace, config.context_name, _shown(way.proxy))
+
+
+def _require_port(url: str) -> None:
+    """httpx2 takes any number, and the socket fails with an OverflowError at the first request."""
+    port = httpx2.URL(url).port
+    if port is not None and not 0 < port <= PORT_MAX:
+        raise ValueError(f"port {port} is not between 1 and {PORT_MAX}")
 
 
 def _shown(proxy: str | None) -> str:
@@ -110,6 +123,45 @@ def unusable(where: str, exc: Exception) -> Error:
         why=str(exc) or type(exc).__name__,
         help="kubectl config view --minify",
     )
+
+
+# ── what a kubeconfig may say, beside what lightkube knows of it ──────────────────────────────
+
+
+class _Cluster(Cluster):
+    proxy: str | None = msgspec.field(name="proxy-url", default=None)
+    server_name: str | None = msgspec.field(name="tls-server-name", default=None)
+
+
+class _User(User):
+    acting_as: str | None = msgspec.field(name="as", default=None)
+    uid: str | None = msgspec.field(name="as-uid", default=None)
+    groups: list[str] | None = msgspec.field(name="as-groups", default=None)
+    extra: dict[str, list[str]] | None = msgspec.field(name="as-user-extra", default=None)
+
+
+class _NamedCluster(msgspec.Struct):
+    name: str
+    cluster: _Cluster
+
+
+class _NamedUser(msgspec.Struct):
+    name: str
+    user: _User
+
+
+class _NamedContext(msgspec.Struct):
+    name: str
+    context: Context
+
+
+class _Said(msgspec.Struct):
+    """One file. kubectl, too, takes none in which an entry has another shape, used or not."""
+
+    clusters: list[_NamedCluster] | None = None
+    users: list[_NamedUser] | None = None
+    contexts: list[_NamedContext] | None = None
+    current_context: str | None = msgspec.field(name="current-context", default=None)
 
 
 # ── files ─────────────────────────────────────────────────────────────────────────────────────
@@ -138,12 +190,14 @@ def _read(paths: Iterable[Path]) -> Body:
 
 
 def _parsed(path: Path) -> Body:
+    """What a file says, in the shape of `_Said`."""
     try:
         said = yaml.safe_load(path.read_text())
-    except (OSError, ValueError, yaml.YAMLError) as exc:
+        if not isinstance(said, dict):
+            raise ValueError("it is not a kubeconfig")
+        msgspec.convert(said, _Said)
+    except UNREADABLE as exc:
         raise unusable(str(path), exc) from exc
-    if not isinstance(said, dict):
-        raise unusable(str(path), ValueError("it is not a kubeconfig"))
     return said
 
 
@@ -170,7 +224,7 @@ def _plugin(said: Body) -> Body:
 
 def _chosen(said: Body, context: str | None) -> tuple[SingleConfig, Way]:
     name = context or said["current-context"]
-    if name is None:
+    if not name:
         raise unusable("the kubeconfig", ValueError("it has no current context; name one"))
     if name not in said["contexts"]:
         raise _unknown(name, said["contexts"])

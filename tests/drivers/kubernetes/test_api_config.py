@@ -80,6 +80,50 @@ def test_a_file_that_is_no_kubeconfig_is_one_clear_error(
     assert caught.value.slug in ("kubeconfig-unusable", "context-unknown")
 
 
+SECTIONS = ("contexts", "clusters", "users")
+SHAPES: tuple[Any, ...] = ([1], 1, "x", [None], [{}], [[]], {"name": "a"}, True, [{"name": 7}])
+
+
+def _misshapen() -> list[dict[str, Any]]:
+    """What overrides a part of a kubeconfig that is sound without it."""
+    users: list[Any] = [1, {"exec": 1}, {"exec": {"apiVersion": 1, "command": "x"}}]
+    users += [{"tokenFile": 5}, {"as": [1]}, {"as-groups": "x"}, {"as-user-extra": {"x": "y"}}]
+    clusters: list[Any] = [1, None, {"certificate-authority": 5}, {"proxy-url": 1}]
+    clusters += [{"server": f"https://127.0.0.1:{port}"} for port in (0, 99999)]
+    clusters += [{"server": "http://127.0.0.1:1", "proxy-url": "http://127.0.0.1:99999"}]
+    return [
+        *({section: shape} for section in SECTIONS for shape in SHAPES),
+        *({"current-context": shape} for shape in (["a"], {"a": "b"}, 5)),
+        *({"contexts": [{"name": "a", "context": one}]} for one in (1, None, {"cluster": 5})),
+        {"contexts": [{"name": 7, "context": {"cluster": "a"}}], "current-context": "a"},
+        *({"users": [{"name": "a", "user": one}]} for one in users),
+        *({"clusters": [{"name": "a", "cluster": one}]} for one in clusters),
+    ]
+
+
+@pytest.mark.parametrize("more", _misshapen(), ids=json.dumps)
+def test_a_kubeconfig_of_another_shape_is_one_clear_error(
+    more: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use(monkeypatch, kubeconfig(tmp_path / "a", "a", **more))
+    with pytest.raises(Error) as caught:
+        connect()
+    assert caught.value.slug == "kubeconfig-unusable"
+    assert caught.value.why
+
+
+@pytest.mark.parametrize("text", ["[" * 5000, '!!int ""', "!!timestamp x", "{1: 2, [a]: b}"])
+def test_yaml_that_the_parser_chokes_on_is_one_clear_error(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "config"
+    path.write_text(f"current-context: a\ncontexts: {text}\n")
+    use(monkeypatch, path)
+    with pytest.raises(Error) as caught:
+        connect()
+    assert caught.value.slug == "kubeconfig-unusable"
+
+
 def test_no_file_at_all_is_told_by_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
