@@ -87,8 +87,7 @@ SLUGS: dict[str, Slug] = {
         "A line of the journal is not what was written: its checksum is wrong, or lines are "
         "missing or in another order. A last line without an end is normal after a crash and is "
         "dropped. Anything else is refused by `resume`, because decisions replayed from it would "
-        "not be those that were taken; commands that only read show what precedes the damage, and "
-        "end with this status.",
+        "not be those that were taken; commands that only read show what precedes the damage.",
     ),
     "journal-diverges": Slug(
         ExitStatus.PLATFORM,

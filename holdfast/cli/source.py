@@ -11,8 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-import typer
-
 from holdfast.cli.cluster import Reach, Session, connected
 from holdfast.cli.locate import job_folder
 from holdfast.cli.output import talk
@@ -56,16 +54,9 @@ def incidents_of(folder: Path) -> "list[Incident]":
 
 
 def tell_troubles(source: Source) -> None:
-    """What makes the answer incomplete, or keeps the job from starting; comes last.
-
-    An answer that is not the whole truth, because the journal is damaged, ends with that status.
-    """
-    troubles = source.troubles()
-    for trouble in troubles:
+    """What makes the answer incomplete, or keeps the job from starting."""
+    for trouble in source.troubles():
         talk(str(trouble))
-    for trouble in troubles:
-        if trouble.slug == "journal-corrupt":
-            raise typer.Exit(trouble.exit_status)
 
 
 class LocalSource:
