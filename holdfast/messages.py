@@ -3,6 +3,11 @@
 Agents and the controller speak msgpack over one authenticated WebSocket (header
 `Authorization: Bearer TOKEN`). Facts are numbered by the agent and kept until acknowledged, so none
 is lost while the controller is away and none counts twice. Reports are telemetry: the newest wins.
+Signs of life are no messages but unsolicited pong frames (RFC 6455, 5.5.3): they cost next to
+nothing, and anything else that arrives is one too.
+
+Each controller of a job has a term, greater than those of all before it. Every order carries it,
+and an agent obeys none of an older term than it has seen: whoever was replaced cannot act on it.
 
 Where the controller's disk may vanish with it, some agents are keepers: they hold the journal in
 memory. Lines are numbered as in the file: 0 is the header, `n` the entry with `seq` n.
@@ -24,7 +29,7 @@ from holdfast.events import (
     WorkerExited,
 )
 
-PROTOCOL = 3
+PROTOCOL = 4
 MAX_MESSAGE_BYTES = 4 * 1024 * 1024  # of any message, both ways
 NodeName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*\Z", max_length=253)]
 Count = Annotated[int, Meta(ge=0, lt=1 << 53)]
@@ -50,6 +55,7 @@ class Hello(Message, frozen=True, kw_only=True):
     running: bool  # workers of that attempt are alive
     kept: int = -1  # newest line of the journal that it holds; -1: none
     term: int = 0  # of that line: see `Keep`
+    obeyed: int = 0  # newest term of a controller that it has obeyed; an older one has no say
 
 
 class WorkersStarted(Message, frozen=True, kw_only=True):
@@ -112,7 +118,7 @@ class WorkerReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(Message, frozen=True, kw_only=True):
-    """Telemetry and heartbeat of one node, a few times a second."""
+    """Telemetry of one node: when something has changed, at most every `Welcome.report_s`."""
 
     node: str
     attempt: int
@@ -143,17 +149,24 @@ class JournalCopy(Message, frozen=True, kw_only=True):
 
 class Welcome(Message, frozen=True, kw_only=True):
     """Answer to `Hello`: facts up to `acked` are safe. `known=False`: this life of the node was
-    given up; it must kill its workers and end."""
+    given up; it must kill its workers and end.
+
+    `pulse_s` and `report_s`: how often it is to give a sign of life, and to report what changes.
+    """
 
     protocol: int
     acked: int
     known: bool
+    term: int = 0
+    pulse_s: float = 1.0
+    report_s: float = 0.2
 
 
 class Ack(Message, frozen=True, kw_only=True):
     """All facts up to `seq` are on the controller's disk."""
 
     seq: int
+    term: int = 0
 
 
 class Start(Message, frozen=True, kw_only=True):
@@ -168,6 +181,7 @@ class Start(Message, frozen=True, kw_only=True):
     restarts: int
     restore_below: int | None = None  # only what was saved before this step may be gone on from
     committed: int | None = None  # newest step of this job in tiers that outlive its nodes
+    term: int = 0
 
 
 class Stop(Message, frozen=True, kw_only=True):
@@ -179,6 +193,7 @@ class Stop(Message, frozen=True, kw_only=True):
     attempt: int
     grace_s: float
     save: bool = False
+    term: int = 0
 
 
 class Leave(Message, frozen=True, kw_only=True):
@@ -189,6 +204,7 @@ class Leave(Message, frozen=True, kw_only=True):
 
     reason: str
     exit_code: int | None = None
+    term: int = 0
 
 
 class Keep(Message, frozen=True, kw_only=True):
@@ -231,9 +247,9 @@ class Done(Message, frozen=True, kw_only=True):
     """The request was taken."""
 
 
-FromKeeper = Kept | JournalCopy
-ToKeeper = Keep | GiveJournal
-ToController = Hello | Fact | Report | FromKeeper | StopJob | AskStatus
+FromReplica = Kept | JournalCopy
+ToReplica = Keep | GiveJournal
+ToController = Hello | Fact | Report | FromReplica | StopJob | AskStatus
 ToAgent = Welcome | Ack | Start | Stop | Leave
 ToClient = StatusReply | Done
 

@@ -206,7 +206,7 @@ class Agent:
         run = self._run
         progress = run.progress() if run is not None else Progress()
         return Health(
-            registered=self._link.welcomed,
+            registered=self._link.welcomes > 0,
             connected=self._link.connected,
             attempt=run.order.attempt if run is not None else 0,
             workers=len(run.alive) if run is not None else 0,

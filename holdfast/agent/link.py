@@ -3,10 +3,12 @@
 Facts are numbered and kept until the controller has them on its disk; after each reconnect those
 that it does not know are sent again, with ages as of then. Reports are not kept: only the newest
 matters. The address is read anew at each attempt, because a controller that was resumed listens on
-another port.
+another port. A controller of an older term than one that was obeyed has been replaced: it is left
+at once, and nothing that it says is done.
 """
 
 import asyncio
+import socket
 import time
 from collections import deque
 from collections.abc import Callable
@@ -26,7 +28,7 @@ from holdfast.messages import (
     Ack,
     AgentFact,
     Fact,
-    FromKeeper,
+    FromReplica,
     GiveJournal,
     Hello,
     Keep,
@@ -40,10 +42,15 @@ from holdfast.messages import (
 FIRST_DELAY_S = 0.1
 LAST_DELAY_S = 1.0
 ANSWER_S = 5.0
+PING_S = 10.0  # a controller that hangs is left after twice this time
+UNHEARD_S = 8.0  # and one whose machine does not acknowledge what is sent, after this one
 
 Order = Start | Stop | Leave | Keep | GiveJournal
 
 _orders = msgspec.msgpack.Decoder(Welcome | Ack | Order)
+
+
+LINK_ERRORS = (OSError, WebSocketException, msgspec.MsgspecError, UnicodeDecodeError)
 
 
 class Address(msgspec.Struct, frozen=True):
@@ -62,6 +69,10 @@ class _Kept(NamedTuple):
     seq: int
     event: AgentFact
     at: float  # monotonic, when its ages were right
+
+
+class ReplacedError(Exception):
+    """This controller is of an older term than one that was obeyed."""
 
 
 class RejectedError(Exception):
@@ -84,12 +95,15 @@ class Link:
         self._next_seq = 1
         self._sent = 0
         self._report: Report | None = None
-        self._answers: deque[FromKeeper] = deque()
+        self._answers: deque[FromReplica] = deque()
         self._news = asyncio.Event()
         self._all_known = asyncio.Event()
         self._heard_at = time.monotonic()
         self.connected = False
-        self.welcomed = False  # once, by any controller
+        self.welcomes = 0  # how often a controller has taken us in
+        self.report_s = 0.2  # between two reports, as the controller wants it
+        self._pulse_s = 1.0
+        self._term = 0  # newest of a controller that was obeyed
 
     def fact(self, event: AgentFact) -> None:
         """Send this fact, now or as soon as there is a controller; exactly once in effect."""
@@ -104,7 +118,7 @@ class Link:
             self._report = report
             self._news.set()
 
-    def answer(self, message: FromKeeper) -> None:
+    def answer(self, message: FromReplica) -> None:
         """Send this to the controller that asked, or never."""
         if self.connected:
             self._answers.append(message)
@@ -132,7 +146,7 @@ class Link:
         while True:
             try:
                 await self._one_connection()
-            except (OSError, WebSocketException, msgspec.MsgspecError, UnicodeDecodeError) as error:
+            except (*LINK_ERRORS, ReplacedError) as error:
                 why = f"{type(error).__name__}: {error}"
             else:
                 why = "it closed the connection"
@@ -158,56 +172,78 @@ class Link:
             open_timeout=ANSWER_S,
             close_timeout=ANSWER_S,
             max_size=MAX_MESSAGE_BYTES,
-        ) as socket:
-            await self._get_welcome(socket)
-            sender = asyncio.create_task(self._send_news(socket))
+            ping_interval=PING_S,
+            ping_timeout=PING_S,
+        ) as connection:
+            await self._get_welcome(connection)
+            _let_the_kernel_watch(connection)
+            talking = [
+                asyncio.create_task(self._send_news(connection)),
+                asyncio.create_task(self._give_signs_of_life(connection)),
+            ]
             try:
-                await self._receive(socket)
+                await self._receive(connection)
             finally:
-                sender.cancel()
-                await asyncio.gather(sender, return_exceptions=True)
+                for task in talking:
+                    task.cancel()
+                await asyncio.gather(*talking, return_exceptions=True)
 
-    async def _get_welcome(self, socket: ClientConnection) -> None:
-        await socket.send(msgspec.msgpack.encode(self._hello()))
+    async def _get_welcome(self, connection: ClientConnection) -> None:
+        hello = msgspec.structs.replace(self._hello(), obeyed=self._term)
+        await connection.send(msgspec.msgpack.encode(hello))
         async with asyncio.timeout(ANSWER_S):
-            welcome = _orders.decode(await socket.recv(decode=False))
+            welcome = _orders.decode(await connection.recv(decode=False))
         if not isinstance(welcome, Welcome):
             raise msgspec.ValidationError(f"expected Welcome, got {type(welcome).__name__}")
         if welcome.protocol != PROTOCOL:
             raise RejectedError(
                 f"the controller speaks protocol {welcome.protocol}, not {PROTOCOL}"
             )
+        if welcome.term < self._term:
+            raise ReplacedError(f"it is of term {welcome.term}; term {self._term} has begun")
         if not welcome.known:
             raise RejectedError("the controller has given up this node")
+        self._term, self._pulse_s, self.report_s = welcome.term, welcome.pulse_s, welcome.report_s
         self._forget(welcome.acked)
         self._sent = welcome.acked
         self._report = None
         self._answers.clear()
-        self.connected = self.welcomed = True
+        self.connected = True
+        self.welcomes += 1
         self._news.set()
 
-    async def _receive(self, socket: ClientConnection) -> None:
-        async for data in socket:
+    async def _receive(self, connection: ClientConnection) -> None:
+        async for data in connection:
             match _orders.decode(data):  # type: ignore[arg-type]
                 case Ack(seq=seq):
                     self._forget(seq)
                 case Welcome():
                     raise msgspec.ValidationError("a second Welcome")
+                case GiveJournal() as order:
+                    self._on_order(order)
                 case order:
+                    if order.term < self._term:
+                        raise ReplacedError(f"an order of term {order.term} in term {self._term}")
                     self._on_order(order)
 
-    async def _send_news(self, socket: ClientConnection) -> None:
+    async def _give_signs_of_life(self, connection: ClientConnection) -> None:
+        """Pong frames that nobody asked for: the controller only notes that something came."""
+        while True:
+            await connection.pong()
+            await asyncio.sleep(self._pulse_s)
+
+    async def _send_news(self, connection: ClientConnection) -> None:
         while True:
             await self._news.wait()
             self._news.clear()
             while self._answers:
-                await socket.send(msgspec.msgpack.encode(self._answers.popleft()))
+                await connection.send(msgspec.msgpack.encode(self._answers.popleft()))
             if self._report is not None:
                 report, self._report = self._report, None
-                await socket.send(msgspec.msgpack.encode(report))
+                await connection.send(msgspec.msgpack.encode(report))
             for kept in [k for k in self._kept if k.seq > self._sent]:
                 fact = Fact(seq=kept.seq, event=_aged(kept.event, time.monotonic() - kept.at))
-                await socket.send(msgspec.msgpack.encode(fact))
+                await connection.send(msgspec.msgpack.encode(fact))
                 self._sent = kept.seq
 
     def _forget(self, acked: int) -> None:
@@ -215,6 +251,14 @@ class Link:
             self._kept.popleft()
         if not self._kept:
             self._all_known.set()
+
+
+def _let_the_kernel_watch(connection: ClientConnection) -> None:
+    """What the controller's machine does not acknowledge in time breaks the connection."""
+    found = connection.transport.get_extra_info("socket")
+    if found is not None and found.family in (socket.AF_INET, socket.AF_INET6):
+        milliseconds = int(1_000 * UNHEARD_S)
+        found.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
 
 
 def _aged(event: AgentFact, by_s: float) -> AgentFact:

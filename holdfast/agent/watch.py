@@ -1,11 +1,14 @@
 """Looking at the progress pages: reports to the controller, steps to `metrics.jsonl`.
 
-Each look costs microseconds: it compares a few bytes per worker. A report goes out a few times a
-second as the heartbeat, and at once when a worker has reached a milestone, because the controller
-measures the stages of a recovery by them.
+Each look costs microseconds: it compares a few bytes per worker. A report goes out when something
+has changed, as often as the controller wants it, and at once when a worker has reached a milestone,
+because the controller measures the stages of a recovery by them. What does not change is repeated
+now and then, for whoever has not heard it.
 """
 
 import time
+
+import msgspec
 
 from holdfast.agent.attempt import Attempt
 from holdfast.agent.link import Link
@@ -14,7 +17,7 @@ from holdfast.agent.workers import Worker
 from holdfast.events import Milestone
 from holdfast.messages import Report, WorkerReport
 
-REPORT_EVERY_S = 0.2
+REPEAT_S = 5.0  # at least, where nothing changes
 LOOK_SOON_S = 0.02  # while an attempt comes up
 LOOK_LATER_S = 0.05
 
@@ -26,7 +29,9 @@ class Watch:
         self._node = node
         self._metrics = metrics
         self._link = link
-        self._report_at = 0.0
+        self._reported_at = float("-inf")
+        self._reported: list[object] = []  # what the last report said, ages apart
+        self._welcomes = 0  # of the link, at the last report
         self._records_seen: tuple[int, int] = (0, 0)  # attempt, how many
         self.pause_s = LOOK_LATER_S
 
@@ -37,15 +42,19 @@ class Watch:
             self._take_records(attempt)
         coming_up = attempt is not None and not attempt.trains and attempt.stop_at is None
         self.pause_s = LOOK_SOON_S if coming_up else LOOK_LATER_S
-        if changed or now >= self._report_at:
-            self.report(attempt, now)
+        if changed or now >= self._reported_at + self._link.report_s:
+            self.report(attempt, now, anyway=changed)
 
-    def report(self, attempt: Attempt | None, now: float) -> None:
-        """Send what the pages say now."""
-        self._report_at = now + REPORT_EVERY_S
+    def report(self, attempt: Attempt | None, now: float, *, anyway: bool = True) -> None:
+        """Send what the pages say now, if that is not what they said last."""
         reports = () if attempt is None else tuple(_report_of(attempt, now))
         number = 0 if attempt is None else attempt.order.attempt
-        self._link.report(Report(node=self._node, attempt=number, workers=reports))
+        said = [number, *map(_without_ages, reports)]
+        anyway |= self._link.welcomes != self._welcomes  # a new controller knows nothing yet
+        if anyway or said != self._reported or now >= self._reported_at + REPEAT_S:
+            self._reported_at, self._reported = now, said
+            self._welcomes = self._link.welcomes
+            self._link.report(Report(node=self._node, attempt=number, workers=reports))
 
     def last_look(self, attempt: Attempt) -> None:
         """A worker has died: what it did last must be known before its death is."""
@@ -74,6 +83,15 @@ class Watch:
 def _milestones_changed(worker: Worker) -> bool:
     before, worker.milestones = worker.milestones, worker.page.milestone_words()
     return before != worker.milestones
+
+
+def _without_ages(report: WorkerReport) -> WorkerReport:
+    """Ages grow by themselves."""
+    return msgspec.structs.replace(
+        report,
+        progress=msgspec.structs.replace(report.progress, step_ago_s=0.0),
+        milestones=dict.fromkeys(report.milestones, 0.0),
+    )
 
 
 def _report_of(attempt: Attempt, now: float) -> list[WorkerReport]:

@@ -19,7 +19,7 @@ SLOWER = 1 / 120  # of the attempt's age
 ORDER = {milestone: place for place, milestone in enumerate(Milestone)}
 BY_ONE = (Milestone.OUTPUT,)  # one rank is enough for these
 LEFT = "finished"  # what a worker says it does once it has left its loop
-FRESH_S = 5.0  # for what a rank says that it does
+FRESH_S = 12.0  # for what a rank says that it does; it is repeated in less than half of that
 COMES_WITH_PROGRESS = (Milestone.CAUGHT_UP, Milestone.FINISHED)
 
 Told = MilestoneReached | Progressed

@@ -11,30 +11,32 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
 
 from holdfast import journal
-from holdfast.actions import AnyAction, AskNodes, EndJob, Fence, Outcome
+from holdfast.actions import AskNodes, EndJob, Entry, Fence, Outcome
 from holdfast.controller import Controller, Limits, State
 from holdfast.drivers import records, report
-from holdfast.drivers.base import Observer, Receipt, drive
 from holdfast.drivers.fencing import Fenced, fence_job, fence_nodes, living, say_stuck
-from holdfast.drivers.links import wait_closed
 from holdfast.drivers.nodes import AgentProcess, known_nodes, number_of, start_agent
-from holdfast.drivers.switchboard import Switchboard
 from holdfast.errors import Error
 from holdfast.events import AnyEvent, ControllerResumed, JobSubmitted, NodeLost, NodeLostReason
 from holdfast.messages import Leave
 from holdfast.replay import replay
+from holdfast.shell.clock import Clock
+from holdfast.shell.host import Host
+from holdfast.shell.shell import Settings, Shell
 from holdfast.spec import Job
 
 HOST = "127.0.0.1"
 REGISTER_S = 60.0  # for a new agent to connect: its interpreter may start on a busy machine
 RECONNECT_S = 10.0  # for an agent to find a controller that came back
 LEAVE_S = 10.0  # for agents to end by themselves when the job is over
+
+Observer = Callable[[Entry, State], None]
 
 
 def run_job(job: Job, folder: Path, lock: int | None = None, *, on_event: Observer) -> Outcome:
@@ -96,11 +98,17 @@ def _run(
     first: AnyEvent,
     on_event: Observer,
 ) -> Outcome:
-    driver = LocalDriver(job, folder, controller)
+    async def drive() -> Outcome:
+        return await LocalDriver(job, folder, controller, book).run(first, on_event)
+
     try:
-        return asyncio.run(driver.run(book, first, on_event))
+        return asyncio.run(drive())
     finally:
         book.close()
+
+
+def _say(what: str) -> None:
+    print(f"holdfast: {what}", file=sys.stderr, flush=True)
 
 
 def _account(node: str, fenced: Fenced) -> list[AnyEvent]:
@@ -111,32 +119,40 @@ def _account(node: str, fenced: Fenced) -> list[AnyEvent]:
 
 
 class LocalDriver:
-    """Agents as processes of this machine; everything else is the switchboard's."""
+    """The engine whose nodes are processes of this machine; everything else is the shell's."""
 
-    def __init__(self, job: Job, folder: Path, controller: Controller) -> None:
+    def __init__(
+        self, job: Job, folder: Path, controller: Controller, book: journal.Journal
+    ) -> None:
         self._job = job
         self._folder = folder
         self._state = controller.state
-        self._controller = controller
         self._agents: dict[str, AgentProcess] = {}
-        timeout_s, token = job.recovery.heartbeat_timeout_s, records.read_secret(folder)
-        self._board = Switchboard(controller.state, timeout_s, token, self._status)
+        self._tasks: set[asyncio.Task[None]] = set()
         self._full = False
+        timeout_s = job.recovery.heartbeat_timeout_s
+        settings = Settings(timeout_s, RECONNECT_S, term=book.seq + 1)  # the journal only grows
+        self._clock = Clock(controller.state.now)
+        self._shell = Shell(controller, book, self, settings, self._clock.now)
+        self._host = Host(self._shell, self._clock, records.read_secret(folder), timeout_s)
 
-    async def run(self, book: journal.Journal, first: AnyEvent, observe: Observer) -> Outcome:
+    async def run(self, first: AnyEvent, observe: Observer) -> Outcome:
         """From the first fact to the last agent's end."""
-        board = self._board
-        board.stop_at(signal.SIGINT, signal.SIGTERM)
+        shell, host = self._shell, self._host
+        shell.observe = observe
+        host.stop_at(signal.SIGINT, signal.SIGTERM)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._terminal_gone)
-        self._publish(await board.links.listen(HOST))
-        self._adopt()
-        board.put(first)
-        tick = asyncio.create_task(board.tick())
+        self._publish(await host.server.listen(HOST))
+        for node in living(self._folder):  # agents that a former controller of this job started
+            self._add(AgentProcess(node.node, node.name, node.pid, None), RECONNECT_S)
+        shell.begin(first, self._agents)
         try:
-            return await drive(self._controller, book, self, board.queue, board.clock, observe)
+            outcome = await host.run({}, _say)
+            assert outcome is not None, "this job has another controller"  # its lock is ours
+            await self._end()
+            return outcome
         finally:
-            await wait_closed(tick)
-            await board.links.close()
+            await host.server.close()
             (self._folder / "controller.json").unlink(missing_ok=True)
 
     def _publish(self, port: int) -> None:
@@ -144,45 +160,50 @@ class LocalDriver:
         text = msgspec.json.encode(address).decode()
         records.write_private(self._folder / "controller.json", text)
 
-    def _adopt(self) -> None:
-        """Take over the agents that a former controller of this job started."""
-        for node in living(self._folder):
-            self._add(AgentProcess(node.node, node.name, node.pid, None), RECONNECT_S)
-
     def _add(self, agent: AgentProcess, connects_within_s: float) -> None:
         self._agents[agent.node] = agent
-        self._board.expect(agent.node, connects_within_s)
+        self._shell.nodes.expect(agent.node, connects_within_s)
         agent.watch(self._agent_ended)
 
-    # ── orders ──
+    # ── what the shell orders ──
 
-    async def perform(self, action: AnyAction) -> None:
-        """Carry out one order."""
-        events = await self._board.send(action)
-        match action:
-            case AskNodes():
-                self._start_agents(action.count)
-            case Fence():
-                self._agents.pop(action.node, None)
-                fenced = await asyncio.to_thread(fence_nodes, self._folder, {action.node})
-                say_stuck(fenced)
-                events = [*_account(action.node, fenced), *events]
-            case EndJob():
-                await self._end(action.reason)
-            case _:
-                pass
-        self._board.put(*events)  # of a fence only now that nothing of the node acts any more
+    def make(self, order: AskNodes) -> None:
+        """Start so many agents."""
+        self._start_agents(order.count)
 
-    async def settled(self, receipts: Sequence[Receipt]) -> None:
-        """Tell agents which of their facts are safe."""
-        await self._board.settled(receipts)
+    def remove(self, order: Fence, done: Callable[[Sequence[AnyEvent]], None]) -> None:
+        """Kill everything of a node."""
+        self._agents.pop(order.node, None)
+        task = asyncio.create_task(self._kill(order.node, done))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _kill(self, node: str, done: Callable[[Sequence[AnyEvent]], None]) -> None:
+        try:
+            fenced = await asyncio.to_thread(fence_nodes, self._folder, {node})
+        except Exception as error:
+            self._host.fail(error)
+            raise
+        say_stuck(fenced)
+        done(_account(node, fenced))
+
+    def leave(self, order: EndJob) -> Leave:
+        """The job is over."""
+        return Leave(reason=order.reason)
+
+    def near(self, _node: str) -> bool:
+        """All nodes go down with this machine."""
+        return True
+
+    def connections_changed(self) -> None:
+        """Nobody waits for that."""
 
     def disk_full(self, full: bool) -> None:
         """Say so once; the job trains on, but nothing new is decided."""
         if full != self._full:
             self._full = full
             what = "is full: no decision can be written" if full else "has room again"
-            print(f"holdfast: the disk under {self._folder} {what}", file=sys.stderr, flush=True)
+            _say(f"the disk under {self._folder} {what}")
 
     def _start_agents(self, count: int) -> None:
         taken = [number_of(p.name) for p in (self._folder / "nodes").glob("node-*")]
@@ -191,11 +212,10 @@ class LocalDriver:
             try:
                 self._add(start_agent(self._folder, name), REGISTER_S)
             except OSError as error:
-                self._board.died(name, f"cannot start an agent: {error.strerror}")
+                self._shell.nodes.died(name, f"cannot start an agent: {error.strerror}")
 
-    async def _end(self, reason: str) -> None:
-        for node in self._agents:
-            await self._board.links.send(node, Leave(reason=reason))
+    async def _end(self) -> None:
+        """Agents have been told; what does not go by itself is killed."""
         await self._end_unborn()
         endings = [agent.ended.wait() for agent in self._agents.values()]
         with contextlib.suppress(TimeoutError):
@@ -205,7 +225,7 @@ class LocalDriver:
 
     async def _end_unborn(self) -> None:
         """Agents that have not said hello yet run no worker, and cannot be told to leave."""
-        known = self._state.nodes.keys() | self._board.links.connected
+        known = self._state.nodes.keys() | self._shell.nodes.connected
         unborn = {a.node for a in self._agents.values() if a.ours} - known
         if unborn:
             await asyncio.to_thread(fence_nodes, self._folder, unborn)
@@ -214,16 +234,17 @@ class LocalDriver:
 
     def _agent_ended(self, agent: AgentProcess, how: str) -> None:
         if agent.node in self._agents:
-            self._board.died(agent.node, how)
+            self._shell.nodes.died(agent.node, how)
 
-    def _status(self) -> bytes:
-        now = self._board.clock.now()
+    def status(self) -> bytes:
+        """`JobStatus` as JSON."""
+        now = self._clock.now()
         status = report.job_status(
             self._job.name,
             self._state,
             records.ledger_of(self._folder, None if self._state.ended else now),
             controller="alive",
-            telemetry=self._board.bridge.progress.newest(),
+            telemetry=self._shell.nodes.bridge.progress.newest(),
         )
         return msgspec.json.encode(status)
 

@@ -30,12 +30,12 @@ from holdfast.drivers.kubernetes.lease import Lease
 from holdfast.drivers.kubernetes.manifests.names import JOB, MANAGED_BY
 from holdfast.drivers.kubernetes.manifests.request import NEWEST, OLDEST
 from holdfast.drivers.kubernetes.watch import follow
-from holdfast.drivers.links import wait_closed
 from holdfast.operator.decide import WATCH_S
 from holdfast.operator.definition import TRAINING_JOBS
 from holdfast.operator.queue import Queue
 from holdfast.operator.reconcile import Key, reconcile
 from holdfast.operator.wanted import HOME
+from holdfast.shell.host import cancelled
 
 LEASE = "holdfast-operator"
 WORKERS = 4
@@ -99,7 +99,7 @@ class Operator:
         try:
             await asyncio.gather(*tasks)
         finally:
-            await wait_closed(*tasks)
+            await cancelled(*tasks)
 
     # ── news ──
 
@@ -226,7 +226,7 @@ async def operate(cluster: Cluster, operator: Operator, me: str) -> None:
         if working.done():
             working.result()
     finally:
-        await wait_closed(keeping, working)
+        await cancelled(keeping, working)
         await lease.release()
 
 

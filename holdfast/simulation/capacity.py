@@ -33,7 +33,6 @@ from holdfast.actions import (
 )
 from holdfast.controller import Controller, Phase
 from holdfast.controller.invariants import Watch
-from holdfast.drivers.bridge import Bridge
 from holdfast.events import (
     AnyEvent,
     AttemptStopped,
@@ -53,6 +52,7 @@ from holdfast.events import (
     WorkerExited,
 )
 from holdfast.goodput import Bookkeeper, Bucket, Ledger
+from holdfast.shell.bridge import Bridge
 from holdfast.simulation.cluster import Machines
 from holdfast.simulation.copies import Copies
 from holdfast.simulation.failures import Fault, Scope, faults

@@ -17,10 +17,10 @@ from holdfast.actions import AnyAction, AskNodes, EndJob, Entry, Fence, StopAtte
 from holdfast.controller import Controller, Limits, State
 from holdfast.controller.invariants import check
 from holdfast.detection.stopping import MARGIN_S
-from holdfast.drivers.bridge import Bridge
 from holdfast.events import AnyEvent, DeadlinePassed
 from holdfast.goodput import Bookkeeper
 from holdfast.messages import PROTOCOL, Ack, Fact, Report, ToAgent, Welcome
+from holdfast.shell.bridge import Bridge
 from holdfast.simulation.agents import Agent
 from holdfast.simulation.nature import Nature
 from holdfast.simulation.referees import Referees

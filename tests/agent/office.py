@@ -36,7 +36,7 @@ from holdfast.messages import (
     StatusReply,
     Stop,
     ToAgent,
-    ToKeeper,
+    ToReplica,
     Welcome,
     WorkersStarted,
     WorkersStopped,
@@ -134,7 +134,7 @@ class Office:
                 self.asked_count += 1
                 self.send(StatusReply(status=json.dumps({"outcome": self.outcome}).encode()))
 
-    def send(self, message: ToAgent | ToKeeper | StatusReply) -> None:
+    def send(self, message: ToAgent | ToReplica | StatusReply) -> None:
         """To the agent that is connected."""
         assert self._socket is not None
         self._socket.send(msgspec.msgpack.encode(message))

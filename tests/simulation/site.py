@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from holdfast.actions import AnyAction, AskNodes, EndJob, Entry, Fence, Outcome
 from holdfast.controller import Controller, Limits, Phase
 from holdfast.controller.invariants import check
-from holdfast.drivers.bridge import Bridge
+from holdfast.shell.bridge import Bridge
 from holdfast.events import (
     AnyEvent,
     ControllerResumed,

@@ -1,4 +1,4 @@
-"""The Kubernetes driver: nodes are agents in pods; everything else is the switchboard's.
+"""The Kubernetes driver: nodes are agents in pods; everything else is the shell's.
 
 Pods are watched, and what exists is always compared with what should: a driver that was restarted,
 or whose watch was cut, ends up at the same place. Effects on the cluster never hold up recovery:
@@ -7,16 +7,16 @@ they are tasks that try until they succeed, while the attempt is already on its 
 
 import asyncio
 import signal
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
 from holdfast import journal
-from holdfast.actions import AnyAction, AskNodes, EndJob, Entry, Fence, Outcome
+from holdfast.actions import AskNodes, EndJob, Entry, Fence, Outcome
 from holdfast.controller import Controller, State
 from holdfast.drivers import report
-from holdfast.drivers.base import Observer, Receipt, drive
 from holdfast.drivers.kubernetes import ending, machines
 from holdfast.drivers.kubernetes.cluster import (
     CONFIG_MAPS,
@@ -25,7 +25,6 @@ from holdfast.drivers.kubernetes.cluster import (
     Change,
     Cluster,
 )
-from holdfast.drivers.kubernetes.keepers import Keepers
 from holdfast.drivers.kubernetes.kept_logs import KeptLogs
 from holdfast.drivers.kubernetes.manifests.kueue import queue_of
 from holdfast.drivers.kubernetes.manifests.names import JOB, STOP
@@ -34,22 +33,36 @@ from holdfast.drivers.kubernetes.metrics import Metrics
 from holdfast.drivers.kubernetes.origin import Origin
 from holdfast.drivers.kubernetes.pods import Pod
 from holdfast.drivers.kubernetes.record import Record, Recorded
+from holdfast.drivers.kubernetes.removal import Removal
 from holdfast.drivers.kubernetes.roster import ROLE, TRAINS, Gone, Roster, life
 from holdfast.drivers.kubernetes.supply import RETRY_LAST_S, RETRY_S, Supply
 from holdfast.drivers.kubernetes.talk import say
 from holdfast.drivers.kubernetes.watch import follow
-from holdfast.drivers.links import wait_closed
-from holdfast.drivers.switchboard import Switchboard
-from holdfast.events import AnyEvent, ControllerResumed, JobSubmitted
+from holdfast.events import AnyEvent, ControllerResumed, JobSubmitted, StopRequested
 from holdfast.goodput import Bookkeeper, Ledger, to_goodput
 from holdfast.messages import Leave
+from holdfast.shell.clock import Clock
+from holdfast.shell.host import Host
+from holdfast.shell.replicas import FileLines
+from holdfast.shell.shell import Settings, Shell
 from holdfast.status import JobStatus
 
 REGISTER_S = 60.0  # for an agent to connect once its container runs
+RECONNECT_S = 15.0  # for an agent to find a controller that came back
 LEAVE_S = 15.0  # for agents to end by themselves when the job is over
-FENCED_S = 5.0  # between two looks whether a machine is known to be dead
 ASKED_S = 2.0  # between two looks at the wish to stop
 LISTEN = "0.0.0.0"
+
+Observer = Callable[[Entry, State], None]
+
+
+class Identity(NamedTuple):
+    """Which controller this is."""
+
+    token: str
+    belongs: Origin
+    term: int
+    machine: str  # it runs on; "" if that is not known
 
 
 class KubernetesDriver:
@@ -60,66 +73,66 @@ class KubernetesDriver:
         request: Request,
         journal_path: Path,
         controller: Controller,
+        book: journal.Journal,
         cluster: Cluster,
-        token: str,
-        belongs: Origin,
-        term: int,
+        me: Identity,
     ) -> None:
-        self._request = request
-        self._controller = controller
+        self._request, self._me, self._cluster = request, me, cluster
         self._state = controller.state
-        self._cluster = cluster
-        self._roster = Roster(controller.state)
+        self._resumed = book.seq > 0
         timeout_s = request.job.recovery.heartbeat_timeout_s
-        self._board = Switchboard(controller.state, timeout_s, token, self.status, self)
-        self._keepers = Keepers(self._board.links, journal_path, controller.state, term)
+        settings = Settings(timeout_s, RECONNECT_S, me.term)
+        self._clock = Clock(controller.state.now)
+        self._shell = Shell(
+            controller, book, self, settings, self._clock.now, FileLines(journal_path)
+        )
+        self.host = Host(self._shell, self._clock, me.token, timeout_s)
+        self._roster = Roster(controller.state)
         self._metrics = Metrics()
         self._books = Bookkeeper(journal.read_header(journal_path).created_at)
         for entry in journal.entries(journal_path):
             self._books.add(entry)
-        self._record = Record(cluster, request.name, journal_path, self._look, belongs.owner)
-        self._output = KeptLogs(cluster, request.name, belongs.owner)
-        self._machines = machines.Machines(cluster, request)
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._supply = Supply(cluster, request, controller.state, self._roster, self._machines)
+        owner = me.belongs.owner
+        self._record = Record(cluster, request.name, journal_path, self._look, owner)
+        self._output = KeptLogs(cluster, request.name, owner)
+        avoided = machines.Machines(cluster, request)
+        self._removal = Removal(cluster, self._roster, avoided, self._output)
+        self._supply = Supply(cluster, request, controller.state, self._roster, avoided)
         self._all_gone = asyncio.Event()
 
-    async def run(
-        self, book: journal.Journal, observe: Observer, *, port: int, metrics_port: int
-    ) -> Outcome:
-        """From the first fact to the last agent's end."""
-        board = self._board
-        await board.links.listen(LISTEN, port)
-        self._metrics.serve(metrics_port)
+    async def run(self, observe: Observer, *, port: int, metrics_port: int) -> Outcome | None:
+        """From the first fact to the last agent's end; None: a newer controller has taken over."""
 
         def seen(entry: Entry, state: State) -> None:
             self._books.add(entry)
             observe(entry, state)
 
+        self._shell.observe = seen
+        await self.host.server.listen(LISTEN, port)
+        self._metrics.serve(metrics_port)
         await self._output.load()
         await self._see_what_exists()
-        board.put(self._first(resumed=book.seq > 0))
-        duties = [
-            asyncio.create_task(duty)
-            for duty in (board.tick(), self._watch(), self._supply.run(), self._hear_wishes(),
-                         self._record.run(), self._output.run())
-        ]  # fmt: skip
+        existing = self._roster.existing()
+        first = ControllerResumed(existing=tuple(existing)) if self._resumed else JobSubmitted()
+        self._shell.begin(first, existing if self._resumed else ())
+        duties = {
+            "watching pods": self._watch,
+            "making pods": self._supply.run,
+            "hearing requests to stop": self._hear_wishes,
+            "publishing the record": self._record.run,
+            "publishing output": self._output.run,
+        }
         try:
-            return await drive(self._controller, book, self, board.queue, board.clock, seen)
+            outcome = await self.host.run(duties, say)
+            if outcome is not None:
+                await self._end(outcome)
+            return outcome
         finally:
-            await wait_closed(*duties, *self._tasks)
-            await self._output.publish()
-            await self._record.publish()
-            await board.links.close()
-
-    def ask_to_stop(self, by: str) -> None:
-        """First cleanly, then at once."""
-        self._board.asked_to_stop(by)
-
-    def _first(self, *, resumed: bool) -> AnyEvent:
-        if not resumed:
-            return JobSubmitted()
-        return ControllerResumed(existing=tuple(self._roster.existing()))
+            await self._removal.close()
+            if not self._shell.replaced_by:
+                await self._output.publish()
+                await self._record.publish()
+            await self.host.server.close()
 
     async def _see_what_exists(self) -> None:
         """Until the API answers: nothing can be decided without knowing who is there."""
@@ -141,94 +154,46 @@ class KubernetesDriver:
     def _label(self) -> str:
         return f"{JOB}={self._request.name}"
 
-    # ── orders ──
+    # ── what the shell orders ──
 
-    async def perform(self, action: AnyAction) -> None:
-        """Carry out one order."""
-        if isinstance(action, EndJob):
-            await self._end(action)
-            return
-        events = await self._board.send(action)
-        match action:
-            case AskNodes():
-                self._supply.look()
-            case Fence():
-                self._fence(action)
-            case _:
-                pass
-        self._board.put(*events)
+    def make(self, _order: AskNodes) -> None:
+        """Pods, if they are ours to make."""
+        self._supply.look()
 
-    async def settled(self, receipts: Sequence[Receipt]) -> None:
-        """What was decided is on the disk: copy it to the keepers, then tell the senders."""
-        await self._keepers.copy()
-        await self._board.settled(receipts)
+    def remove(self, order: Fence, done: Callable[[Sequence[AnyEvent]], None]) -> None:
+        """The pod of a node; nobody waits for its end."""
+        self._removal.remove(order)
+        done(())
+
+    def leave(self, order: EndJob) -> Leave:
+        """With the exit status that the engine understands."""
+        return Leave(
+            reason=order.reason, exit_code=ending.exit_code(self._request.engine, order.outcome)
+        )
+
+    def near(self, node: str) -> bool:
+        """On the machine that this controller runs on."""
+        return bool(self._me.machine) and self._roster.machine(node) == self._me.machine
+
+    def connections_changed(self) -> None:
+        """Somebody may have left."""
+        self._all_gone.set()
 
     def disk_full(self, full: bool) -> None:
         """Say so; the job trains on, but nothing new is decided."""
         say("the disk is full: no decision can be written" if full else "there is room again")
 
-    def _fence(self, order: Fence) -> None:
-        """Nothing waits for the pod's end: whatever an old attempt still does is ignored, because
-        each attempt has a number, a rendezvous store and connections of its own."""
-        pod = self._roster.alone(order.node)
-        if pod is None:
-            return
-        machine = pod.spec.node_name
-        if order.blamed and machine:
-            self._keep(self._machines.leave(machine, order.reason))
-        self._keep(self._remove(pod))
-
-    async def _remove(self, pod: Pod) -> None:
-        """Evict, because some engines count a plain deletion as a failure; else delete."""
-        await self._output.glance(pod)
-        wait_s = RETRY_S
-        while pod.uid in self._roster.pods:
-            try:
-                if not await self._cluster.evict(pod.metadata.name, uid=pod.uid, grace_s=1):
-                    await self._cluster.delete(PODS, pod.metadata.name, uid=pod.uid, grace_s=1)
-                await self._force(pod)
-                return
-            except ApiError as error:
-                say(f"pod {pod.metadata.name} cannot be removed yet: {error}")
-                await asyncio.sleep(wait_s)
-                wait_s = min(2 * wait_s, RETRY_LAST_S)
-
-    async def _force(self, pod: Pod) -> None:
-        """A pod of a dead machine stays for ever, and some engines wait for it. It is dropped only
-        once the cluster itself says that nothing runs there any more."""
-        while pod.uid in self._roster.pods:
-            if await self._machines.fenced(pod.spec.node_name):
-                await self._cluster.delete(PODS, pod.metadata.name, uid=pod.uid, grace_s=0)
-                return
-            await asyncio.sleep(FENCED_S)
-
-    def _keep(self, work: Coroutine[object, object, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._task_done)
-
-    def _task_done(self, task: "asyncio.Task[None]") -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            say(f"a task failed: {error!r}")
-
     # ── the end ──
 
-    async def _end(self, order: EndJob) -> None:
-        """Agents first, each with the exit status its engine understands; then the engine."""
-        leave = Leave(
-            reason=order.reason, exit_code=ending.exit_code(self._request.engine, order.outcome)
-        )
-        self._board.farewell = leave  # for those whose connection breaks just now
-        for node in self._board.links.connected:
-            await self._board.links.send(node, leave)
+    async def _end(self, outcome: Outcome) -> None:
+        """Agents have been told to leave; then the engine ends."""
         try:
             async with asyncio.timeout(LEAVE_S):
                 await self._until_all_left()
         except TimeoutError:
             say("some agents have not left in time")
         await self._output.settle(self._roster.by_rank())
-        await ending.finish(self._cluster, self._request, order.outcome, self._roster.pods.values())
+        await ending.finish(self._cluster, self._request, outcome, self._roster.pods.values())
 
     async def _until_all_left(self) -> None:
         """Until their pods have ended too: a launcher asks us for the end, and what is seen to have
@@ -240,7 +205,7 @@ class KubernetesDriver:
             await self._all_gone.wait()
 
     def _there(self) -> set[str]:
-        return {*self._board.links.connected, *self._roster.running()}
+        return {*self._shell.nodes.connected, *self._roster.running()}
 
     # ── facts ──
 
@@ -267,23 +232,18 @@ class KubernetesDriver:
 
     def _gone(self, nodes: list[Gone]) -> None:
         for node, how in nodes:
-            self._board.died(node, how)
+            self._shell.nodes.died(node, how)
 
     def _save_output(self, pod: Pod) -> None:
         if pod.metadata.labels.get(ROLE, "node") in TRAINS and self._output.wants(pod):
-            self._keep(self._output.take(pod))
+            self._removal.keep(self._output.take(pod))
 
     def _expect(self, pod: Pod) -> None:
         """Its container runs, so its agent should be heard of."""
         node = life(pod)
         known = node in self._state.nodes or node in self._state.lost
         if pod.running and not known and pod.uid in self._roster.pods:
-            self._board.expect_once(node, REGISTER_S)
-
-    def disconnected(self, node: str) -> None:
-        """An agent's connection broke."""
-        self._keepers.gone(node)
-        self._all_gone.set()
+            self._shell.nodes.expect_once(node, REGISTER_S)
 
     async def _hear_wishes(self) -> None:
         """People ask for a stop by an annotation: it waits there while no controller runs."""
@@ -296,7 +256,7 @@ class KubernetesDriver:
                 wish = heard
             if wish != heard:
                 heard = wish
-                self._board.put_stop("holdfast stop", now=wish == "now")
+                self._shell.put(StopRequested(by="holdfast stop", now=wish == "now"))
             await asyncio.sleep(ASKED_S)
 
     def status(self) -> bytes:
@@ -312,7 +272,7 @@ class KubernetesDriver:
         return Recorded(status, incidents, to_goodput(self._request.name, ledger))
 
     def _ledger(self) -> Ledger:
-        return self._books.at(None if self._state.ended else self._board.clock.now())
+        return self._books.at(None if self._state.ended else self._clock.now())
 
     def _status(self, ledger: Ledger) -> JobStatus:
         """While the job waits for nodes it says what these wait for."""
@@ -321,7 +281,7 @@ class KubernetesDriver:
             self._state,
             ledger,
             controller="ended" if self._state.ended else "alive",
-            telemetry=self._board.bridge.progress.newest(),
+            telemetry=self._shell.nodes.bridge.progress.newest(),
         )
         if status.phase != "waiting":
             return status
@@ -340,4 +300,4 @@ def stop_by_signal(driver: KubernetesDriver, end: Callable[[], object]) -> None:
     """SIGTERM takes only the controller away, never the job: the next one goes on."""
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, end)
-    loop.add_signal_handler(signal.SIGINT, driver.ask_to_stop, "Ctrl-C")
+    loop.add_signal_handler(signal.SIGINT, driver.host.asked_to_stop, "Ctrl-C")

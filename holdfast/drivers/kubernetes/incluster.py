@@ -18,7 +18,6 @@ import msgspec
 
 from holdfast.actions import Outcome
 from holdfast.controller import Limits, State
-from holdfast.drivers.base import Observer
 from holdfast.drivers.kubernetes import shelf
 from holdfast.drivers.kubernetes.cluster import (
     DEPLOYMENTS,
@@ -29,7 +28,13 @@ from holdfast.drivers.kubernetes.cluster import (
     ConflictError,
     NotFoundError,
 )
-from holdfast.drivers.kubernetes.driver import LISTEN, KubernetesDriver, stop_by_signal
+from holdfast.drivers.kubernetes.driver import (
+    LISTEN,
+    Identity,
+    KubernetesDriver,
+    Observer,
+    stop_by_signal,
+)
 from holdfast.drivers.kubernetes.gather import Gathering
 from holdfast.drivers.kubernetes.lease import Lease
 from holdfast.drivers.kubernetes.manifests.names import JOB, MANAGED_BY
@@ -116,20 +121,33 @@ async def control(cluster: Cluster, place: Place, observe: Observer) -> Outcome 
 
 async def _drive(
     cluster: Cluster, place: Place, lease: Lease, origin: Origin, observe: Observer
-) -> Outcome:
+) -> Outcome | None:
     token = await token_of(cluster, place.job.name, origin.owner)
     path = await _prepare(cluster, place, origin.run, lease.term, token)
     controller, book = replay(path, limits_of(place.job))
-    driver = KubernetesDriver(place.request, path, controller, cluster, token, origin, lease.term)
+    me = Identity(token, origin, lease.term, await _machine(cluster, place.me))
+    driver = KubernetesDriver(place.request, path, controller, book, cluster, me)
     task = asyncio.current_task()
     assert task is not None
     stop_by_signal(driver, task.cancel)
     try:
-        outcome = await driver.run(book, observe, port=place.port, metrics_port=place.metrics_port)
+        outcome = await driver.run(observe, port=place.port, metrics_port=place.metrics_port)
     finally:
         book.close()
+    if outcome is None:
+        say("a newer controller has taken over: this one ends")
+        return None
     await _retire(cluster, place.job.name)
     return outcome
+
+
+async def _machine(cluster: Cluster, me: str) -> str:
+    """The machine that this pod runs on; "" if that cannot be found out."""
+    try:
+        return str((await cluster.get(PODS, me))["spec"].get("nodeName", ""))
+    except ApiError as error:
+        say(f"on which machine this controller runs is not known: {error}")
+        return ""
 
 
 def limits_of(job: Job) -> Limits:

@@ -2,7 +2,7 @@
 
 import time
 
-from holdfast.drivers.base import Clock
+from holdfast.shell.clock import Clock
 
 
 def test_a_wall_clock_that_was_set_back_does_not_make_a_new_controller_wait_longer() -> None:

@@ -49,8 +49,9 @@ class Bridge:
     `state` is read only. A node is watched from its first hello, or expected to say it by a time.
     """
 
-    def __init__(self, state: State, heartbeat_timeout_s: float, now: float) -> None:
+    def __init__(self, state: State, heartbeat_timeout_s: float, now: float, term: int = 0) -> None:
         self._state = state
+        self._term = term  # of every order
         self._timeout_s = heartbeat_timeout_s
         self._liveness = Liveness()
         self._expected: dict[str, float] = {}  # nodes that are to say hello, and until when
@@ -78,6 +79,10 @@ class Bridge:
             node=hello.node, name=hello.name, address=hello.address, workers=hello.workers
         )
         return [joined]
+
+    def heard(self, node: str, at: float) -> None:
+        """A sign of life."""
+        self._liveness.heard(node, at)
 
     def fact(self, node: str, fact: AgentFact, now: float) -> list[AnyEvent]:
         """News of a node. What only concerns that node is not passed on."""
@@ -147,7 +152,7 @@ class Bridge:
             case StartAttempt():
                 self.progress.begin(action.attempt, self._state.world_size, now)
                 ranks = sorted(self._state.ranks.items())
-                return [(node, _start(action, rank)) for rank, node in ranks], []
+                return [(node, _start(action, rank, self._term)) for rank, node in ranks], []
             case StopAttempt():
                 return self._stop(action, now)
             case Diagnose():
@@ -159,9 +164,10 @@ class Bridge:
                 self._liveness.forget(action.node)
                 self._expected.pop(action.node, None)
                 told = _some(self._tally.lost(action.node))
-                return [(action.node, Leave(reason="this node was given up"))], told
+                leave = Leave(reason="this node was given up", term=self._term)
+                return [(action.node, leave)], told
             case Dismiss():
-                return [(action.node, Leave(reason=action.reason))], []
+                return [(action.node, Leave(reason=action.reason, term=self._term))], []
             case _:
                 return [], []
 
@@ -172,11 +178,14 @@ class Bridge:
             return []
         match self._state.phase:
             case Phase.STARTING | Phase.RUNNING if self._state.start is not None:
-                return [_start(self._state.start, member.node_rank)]
+                return [_start(self._state.start, member.node_rank, self._term)]
             case Phase.RECOVERING | Phase.CLOSING if node in self._tally.pending:
-                return [Stop(attempt=self._state.attempt, grace_s=self._grace_s)]
+                return [self._stop_again()]
             case _:
                 return []
+
+    def _stop_again(self) -> Stop:
+        return Stop(attempt=self._state.attempt, grace_s=self._grace_s, term=self._term)
 
     def _stop(
         self, order: StopAttempt, now: float
@@ -184,7 +193,9 @@ class Bridge:
         ranks, deadline = self._state.ranks, now + order.grace_s + MARGIN_S
         self._grace_s = order.grace_s
         told = self._tally.begin(order.attempt, ranks.values(), ranks.get(0), deadline)
-        message = Stop(attempt=order.attempt, grace_s=order.grace_s, save=order.save)
+        message = Stop(
+            attempt=order.attempt, grace_s=order.grace_s, save=order.save, term=self._term
+        )
         return [(node, message) for node in sorted(self._tally.pending)], _some(told)
 
     def _flushed(self, now: float) -> list[AnyEvent]:
@@ -203,8 +214,9 @@ def _silence(silent_s: float) -> str:
     return f"no heartbeat for {silent_s:.1f} s"
 
 
-def _start(order: StartAttempt, node_rank: int) -> Start:
+def _start(order: StartAttempt, node_rank: int, term: int) -> Start:
     return Start(
+        term=term,
         attempt=order.attempt,
         node_rank=node_rank,
         node_count=order.node_count,

@@ -25,7 +25,7 @@ from holdfast.messages import (
     AskStatus,
     Done,
     Fact,
-    FromKeeper,
+    FromReplica,
     Hello,
     Keep,
     Kept,
@@ -35,7 +35,7 @@ from holdfast.messages import (
     ToAgent,
     ToClient,
     ToController,
-    ToKeeper,
+    ToReplica,
     Welcome,
     WorkersStopped,
 )
@@ -92,11 +92,11 @@ async def send(connection: ClientConnection, message: ToController) -> None:
     await connection.send(msgspec.msgpack.encode(message))
 
 
-async def receive(connection: ClientConnection) -> ToAgent | ToKeeper | ToClient:
+async def receive(connection: ClientConnection) -> ToAgent | ToReplica | ToClient:
     data = await asyncio.wait_for(connection.recv(), 10)
     assert isinstance(data, bytes)
-    kinds = ToAgent | ToKeeper | ToClient
-    found: ToAgent | ToKeeper | ToClient = msgspec.msgpack.decode(data, type=kinds)
+    kinds = ToAgent | ToReplica | ToClient
+    found: ToAgent | ToReplica | ToClient = msgspec.msgpack.decode(data, type=kinds)
     return found
 
 
@@ -328,7 +328,7 @@ def test_a_fact_before_hello_is_not_taken() -> None:
 
 def test_what_a_keeper_says_is_heard_with_its_name_and_that_of_a_stranger_is_not() -> None:
     async def test(links: Links, _ear: Ear, port: int) -> None:
-        heard: list[tuple[str, FromKeeper]] = []
+        heard: list[tuple[str, FromReplica]] = []
         links.on_kept = lambda node, message: heard.append((node, message))
         async with dial(port) as keeper, dial(port) as stranger:
             await send(stranger, Kept(seq=7, term=9))

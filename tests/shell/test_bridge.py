@@ -2,7 +2,7 @@
 
 from holdfast.actions import Diagnose, StopAttempt, Survey
 from holdfast.controller import Controller, Limits
-from holdfast.drivers.bridge import Bridge
+from holdfast.shell.bridge import Bridge
 from holdfast.events import (
     AnyEvent,
     CheckpointFailed,

@@ -1,0 +1,18 @@
+"""The time of a controller: seconds since the epoch that never step back."""
+
+import time
+
+
+class Clock:
+    """Wall time once, monotonic from there.
+
+    `not_before` is the last time an earlier process saw: wall time that was set back meanwhile must
+    not make waiting longer.
+    """
+
+    def __init__(self, not_before: float = 0.0) -> None:
+        self._offset = max(time.time(), not_before) - time.monotonic()
+
+    def now(self) -> float:
+        """The present."""
+        return time.monotonic() + self._offset

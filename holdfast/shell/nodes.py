@@ -1,0 +1,249 @@
+"""The nodes of a job as their controller knows them: expected, connected, silent, given up, closed.
+
+A node is expected from the moment the engine has started it, or a new controller has taken over;
+connected once its agent said hello; and lost when it never comes, gives no sign of life, or its
+engine says so. One that was given up, or was let go, is disconnected whatever it does, so that it
+can neither be told anything nor hold a copy of the journal. Which facts of a node are heard and
+which are durable is known here too: a fact counts once, however often it is sent.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import msgspec
+
+from holdfast.controller import State
+from holdfast.events import AnyEvent
+from holdfast.messages import (
+    PROTOCOL,
+    Ack,
+    Fact,
+    Hello,
+    Leave,
+    Report,
+    ToAgent,
+    ToReplica,
+    Welcome,
+)
+from holdfast.shell.bridge import Bridge
+
+GOODBYE_S = 5.0  # for an agent that was let go to close its connection
+PULSES = 4  # signs of life within the time after which a node counts as silent
+REPORTS_A_SECOND = 2_500  # of all nodes together, at most; decoding more is felt
+REPORT_S = 0.2  # between two of a node, at least
+
+
+class Wire(Protocol):
+    """One connection to an agent. Nothing here waits."""
+
+    @property
+    def heard_at(self) -> float:
+        """When anything last arrived, by the shell's clock."""
+
+    def send(self, message: ToAgent | ToReplica) -> None:
+        """Queue this, unless the connection is closed."""
+
+    def overdue(self, now: float) -> str:
+        """Why it is to be closed because the other end takes nothing; empty if it is not."""
+
+    def close(self, why: str) -> None:
+        """Send what is queued, then close; nobody is told of it."""
+
+    def abort(self, why: str) -> None:
+        """Close at once; nobody is told of it."""
+
+
+Receipt = tuple[str, int]  # a node and the number of its fact
+Put = Callable[[list[AnyEvent], Receipt | None], None]
+
+
+@dataclass(slots=True)
+class _Node:
+    """One node that has been heard of."""
+
+    wire: Wire | None = None
+    heard: int = 0  # newest fact handed on
+    acked: int = 0  # newest fact that is durable
+    heard_at: float = 0.0  # newest sign of life passed on
+    dismissed_at: float | None = None
+
+
+class Nodes:
+    """The life of every node. Facts go to `put`; `changed` hears of each node whose connection has
+    come, or has gone."""
+
+    def __init__(
+        self,
+        state: State,
+        timeout_s: float,
+        term: int,
+        clock: Callable[[], float],
+        put: Put,
+        changed: Callable[[str], None],
+    ) -> None:
+        self._state, self._timeout_s, self._term, self._clock = state, timeout_s, term, clock
+        self._put, self._changed = put, changed
+        self.bridge = Bridge(state, timeout_s, clock(), term)
+        self._nodes: dict[str, _Node] = {}
+        self._ever_expected: set[str] = set()
+        self._farewell: Leave | None = None
+
+    @property
+    def connected(self) -> frozenset[str]:
+        """Nodes whose agents are connected now."""
+        return frozenset(node for node, known in self._nodes.items() if known.wire is not None)
+
+    # ── what the engine says ──
+
+    def expect(self, node: str, within_s: float) -> None:
+        """A node is to connect within this time, or is lost. One that is connected has."""
+        self._ever_expected.add(node)
+        known = self._nodes.get(node)
+        if known is None or known.wire is None:
+            self.bridge.expect(node, self._clock() + within_s)
+
+    def expect_once(self, node: str, within_s: float) -> None:
+        """The same, unless it was expected or heard of before."""
+        if node not in self._ever_expected:
+            self.expect(node, within_s)
+
+    def died(self, node: str, how: str) -> None:
+        """A node is known to be gone. Facts it sent before have been put already."""
+        self._put(self.bridge.died(node, how, self._clock()), None)
+
+    # ── what nodes say ──
+
+    def hello(self, wire: Wire, hello: Hello) -> bool:
+        """An agent (re)connected. False: it was given up, or speaks another protocol; the
+        connection is to be closed."""
+        now, node = self._clock(), hello.node
+        events = self.bridge.hello(hello, now) if hello.protocol == PROTOCOL else None
+        known = self._nodes.setdefault(node, _Node()) if events is not None else _Node()
+        wire.send(self._welcome(known.acked, known=events is not None))
+        if events is None:
+            return False
+        self._put(events, None)
+        old, known.wire, known.heard_at, known.dismissed_at = known.wire, wire, now, None
+        self._ever_expected.add(node)
+        if old is not None:
+            old.abort("its agent has connected again")
+        self._changed(node)
+        if self._farewell is not None:
+            wire.send(self._farewell)
+            return True
+        for order in self.bridge.orders_for(node):
+            wire.send(order)
+        return True
+
+    def _welcome(self, acked: int, *, known: bool) -> Welcome:
+        limits = self._state.limits
+        nodes = limits.node_count + limits.spare_count
+        return Welcome(
+            protocol=PROTOCOL,
+            acked=acked,
+            known=known,
+            term=self._term,
+            pulse_s=self._timeout_s / PULSES,
+            report_s=max(REPORT_S, nodes / REPORTS_A_SECOND),
+        )
+
+    def fact(self, node: str, fact: Fact) -> None:
+        """News of a node, perhaps not for the first time. Raises `msgspec.ValidationError`."""
+        _require_fit(node, fact)
+        known = self._nodes.get(node)
+        if known is None or known.wire is None:
+            return
+        if fact.seq > known.heard:
+            known.heard = fact.seq
+            self._put(self.bridge.fact(node, fact.event, self._clock()), (node, fact.seq))
+        elif fact.seq <= known.acked:
+            known.wire.send(Ack(seq=fact.seq, term=self._term))
+
+    def report(self, report: Report) -> None:
+        """Telemetry."""
+        if report.node in self._nodes:
+            self._put(self.bridge.report(report, self._clock()), None)
+
+    def closed(self, node: str, wire: Wire) -> None:
+        """A connection is gone."""
+        known = self._nodes.get(node)
+        if known is not None and known.wire is wire:
+            self._disconnect(node, known)
+
+    def _disconnect(self, node: str, known: _Node) -> None:
+        known.wire = None
+        if node in self._state.lost or known.dismissed_at is not None:
+            del self._nodes[node]
+        self._changed(node)
+
+    # ── silence ──
+
+    def look(self, now: float) -> None:
+        """Silent nodes, those that never came, and connections that take nothing."""
+        for node, known in list(self._nodes.items()):
+            if known.wire is None:
+                continue
+            if known.wire.heard_at > known.heard_at:
+                known.heard_at = known.wire.heard_at
+                self.bridge.heard(node, known.heard_at)
+            if why := self._stuck(known, known.wire, now):
+                known.wire.abort(why)
+                self._disconnect(node, known)
+        self._put(self.bridge.tick(now), None)
+
+    def _stuck(self, known: _Node, wire: Wire, now: float) -> str:
+        if known.dismissed_at is not None and now - known.dismissed_at > GOODBYE_S:
+            return "it was let go and stays"
+        if now - known.heard_at > self._timeout_s:
+            return f"nothing was heard of it for {now - known.heard_at:.1f} s"
+        return wire.overdue(now)
+
+    def forgive(self, late_s: float) -> None:
+        """We did not listen for `late_s`: nobody is to blame for what was not heard meanwhile."""
+        now = self._clock()
+        self.bridge.forgive(now, late_s)
+        for known in self._nodes.values():
+            known.heard_at = max(known.heard_at, now)
+
+    # ── what nodes are told ──
+
+    def send(self, node: str, message: ToAgent | ToReplica) -> None:
+        """To a node that is not connected nothing: it is told again what holds when it is back."""
+        known = self._nodes.get(node)
+        if known is None or known.wire is None:
+            return
+        known.wire.send(message)
+        if isinstance(message, Leave):
+            known.dismissed_at = self._clock()
+
+    def acknowledge(self, node: str, seq: int) -> None:
+        """The facts of a node up to this one are durable."""
+        known = self._nodes.get(node)
+        if known is not None:
+            known.acked = max(seq, known.acked)
+            if known.wire is not None:
+                known.wire.send(Ack(seq=seq, term=self._term))
+
+    def give_up(self, node: str) -> None:
+        """Its connection is closed, after what it was told last; facts it sends are not heard."""
+        known = self._nodes.pop(node, None)
+        if known is not None and known.wire is not None:
+            known.wire.close("this node was given up")
+            self._changed(node)
+
+    def say_farewell(self, leave: Leave) -> None:
+        """To everybody, and to whoever connects from now on. How long they take is their engine's
+        business."""
+        self._farewell = leave
+        for known in self._nodes.values():
+            if known.wire is not None:
+                known.wire.send(leave)
+
+
+def _require_fit(node: str, fact: Fact) -> None:
+    """It is about its sender, and the journal can keep it: JSON has no NaN, which would be null and
+    end whoever replays it. Raises `msgspec.ValidationError`."""
+    if fact.event.node != node:
+        raise msgspec.ValidationError(f"{node} tells of {fact.event.node!r}")
+    msgspec.json.decode(msgspec.json.encode(fact.event), type=type(fact.event))

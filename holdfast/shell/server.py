@@ -1,0 +1,359 @@
+"""The controller's end of every connection: agents and the command line, over one WebSocket server.
+
+Each connection is an asyncio protocol around the Sans-I/O layer of websockets: what arrives is
+handed on in the callback that read it, and sending only queues, so that 12,500 connections are
+12,500 small objects and no task. Nothing is answered before the bearer token has been checked.
+
+Whatever arrives is a sign of life. Reports are not decoded as they come: only the newest of each
+node is kept, and those that are waiting are decoded together, apart from facts and orders.
+"""
+
+import asyncio
+import hmac
+import http
+import logging
+import socket
+from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
+from websockets.exceptions import InvalidState
+from websockets.frames import CloseCode, Frame, Opcode
+from websockets.http11 import Request, Response
+from websockets.protocol import State as Stage
+from websockets.server import ServerProtocol
+
+from holdfast import tls
+from holdfast.messages import (
+    MAX_MESSAGE_BYTES,
+    AskStatus,
+    Fact,
+    FromReplica,
+    Hello,
+    JournalCopy,
+    Kept,
+    Report,
+    StopJob,
+    ToAgent,
+    ToClient,
+    ToController,
+    ToReplica,
+)
+from holdfast.shell.nodes import Wire
+from holdfast.shell.outbox import Outbox
+
+logger = logging.getLogger(__name__)
+
+BACKLOG = 4_096  # connections that wait to be accepted: a whole job may come back at once
+OPEN_S = 20.0  # for a connection to become one of an agent or of the command line
+CLOSE_S = 5.0  # for the other end to answer that it is closed
+DIGEST_S = 0.02  # reports that arrive within this time are decoded together
+DIGEST_COUNT = 500  # at once, then others have their turn
+SILENT_S = 10  # after this time the kernel gives up what the other end does not acknowledge
+
+REPORT = b"\xa4type\xa6Report"  # how a report begins, after the byte with the count of its fields
+NOT_UNDERSTOOD = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)  # by the decoder
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(ToController)
+_reports = msgspec.msgpack.Decoder(Report)
+
+
+class Listener(Protocol):
+    """Who hears what arrives. A shell is one."""
+
+    def hello(self, wire: Wire, hello: Hello) -> bool:
+        """An agent (re)connected. False: the connection is to be closed."""
+
+    def fact(self, node: str, fact: Fact) -> None:
+        """News of a node. Raises `msgspec.ValidationError` if it cannot be."""
+
+    def report(self, report: Report) -> None:
+        """Telemetry."""
+
+    def copied(self, node: str, answer: FromReplica) -> None:
+        """What a node says of the copy of the journal that it holds."""
+
+    def client(self, message: StopJob | AskStatus) -> ToClient:
+        """A request of the command line."""
+
+    def closed(self, node: str, wire: Wire) -> None:
+        """A connection is gone that nobody here has closed."""
+
+
+class Server:
+    """All connections of one controller. `after` is called whenever something was heard."""
+
+    def __init__(
+        self,
+        listener: Listener,
+        token: str,
+        clock: Callable[[], float],
+        after: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.listener, self.clock, self.after = listener, clock, after
+        self.connections: set[Connection] = set()
+        self._expected = _bytes(f"Bearer {token}")
+        self._server: asyncio.Server | None = None
+        self._reported: dict[Connection, None] = {}  # with a report that was not read yet
+        self._digesting: asyncio.TimerHandle | None = None
+        self._encoded: tuple[object, bytes] = (None, b"")
+
+    async def listen(self, host: str, port: int = 0) -> int:
+        """Start to listen and return the port. Raises `OSError` if it is taken, `Error`
+        tls-unusable."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(
+            lambda: Connection(self), host, port, backlog=BACKLOG, ssl=tls.server_context()
+        )
+        found: int = self._server.sockets[0].getsockname()[1]
+        return found
+
+    async def close(self) -> None:
+        """Stop listening and close every connection, after what was queued for it."""
+        if self._server is None:
+            return
+        self._server.close()
+        if self._digesting is not None:
+            self._digesting.cancel()
+        for connection in list(self.connections):
+            connection.close("the controller ends")
+        closings = [connection.gone.wait() for connection in self.connections]
+        await asyncio.gather(*closings)
+        await self._server.wait_closed()
+
+    def admits(self, request: Request) -> bool:
+        """Whether it carries the token, once."""
+        given = request.headers.get_all("Authorization")  # `get` raises where there are two
+        return len(given) == 1 and hmac.compare_digest(_bytes(given[0]), self._expected)
+
+    def encoded(self, message: ToAgent | ToReplica | ToClient) -> bytes:
+        """Its bytes; what goes to everybody is encoded once."""
+        if message is not self._encoded[0]:
+            self._encoded = (message, _encoder.encode(message))
+        return self._encoded[1]
+
+    # ── reports ──
+
+    def has_report(self, connection: "Connection") -> None:
+        """A report waits there."""
+        self._reported[connection] = None
+        if self._digesting is None:
+            loop = asyncio.get_running_loop()
+            self._digesting = loop.call_later(DIGEST_S, self._digest)
+
+    def _digest(self) -> None:
+        self._digesting = None
+        for connection in list(self._reported)[:DIGEST_COUNT]:
+            connection.read_report()
+            self._reported.pop(connection, None)
+        if self._reported:
+            self._digesting = asyncio.get_running_loop().call_later(0.0, self._digest)
+        self.after()
+
+    def catch_up(self) -> None:
+        """Read every report that waits."""
+        for connection in list(self._reported):
+            connection.read_report()
+        self._reported.clear()
+
+
+class Connection(asyncio.Protocol):
+    """One connection; a `Wire` once it has turned out to be that of an agent."""
+
+    def __init__(self, server: Server) -> None:
+        self.heard_at = 0.0
+        self.node = ""
+        self.gone = asyncio.Event()
+        self._server = server
+        self._protocol = ServerProtocol(max_size=MAX_MESSAGE_BYTES, logger=_quiet)
+        self._transport: asyncio.Transport | None = None
+        self._outbox = Outbox()
+        self._parts: list[bytes] = []
+        self._report: bytes | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._ours = False  # we have closed it, and know
+
+    # ── what asyncio calls ──
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Somebody has connected; who says nothing is not waited for."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._server.connections.add(self)
+        _let_the_kernel_watch(transport.get_extra_info("socket"))
+        self._timer = asyncio.get_running_loop().call_later(OPEN_S, transport.abort)
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes of any length."""
+        self.heard_at = self._server.clock()
+        self._protocol.receive_data(data)
+        self._take_events()
+        self._flush()
+        self._server.after()
+
+    def eof_received(self) -> None:
+        """The other end sends nothing more."""
+        self._protocol.receive_eof()
+        self._flush()
+
+    def connection_lost(self, _exc: Exception | None) -> None:
+        """It is gone, for whatever reason."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._server.connections.discard(self)
+        self.gone.set()
+        if self.node and not self._ours:
+            self.read_report()
+            self._server.listener.closed(self.node, self)
+            self._server.after()
+
+    # ── what the shell calls ──
+
+    def send(self, message: ToAgent | ToReplica | ToClient) -> None:
+        """Queue this, unless the connection is closed."""
+        if self._protocol.state is Stage.OPEN:
+            self._protocol.send_binary(self._server.encoded(message))
+            self._flush()
+
+    def overdue(self, now: float) -> str:
+        """Why it is to be closed because the other end takes nothing; empty if it is not."""
+        waiting = 0 if self._transport is None else self._transport.get_write_buffer_size()
+        return self._outbox.observe(waiting, now)
+
+    def close(self, why: str) -> None:
+        """Send what is queued, then close; the listener hears no more of it."""
+        self._ours = True
+        self._close(CloseCode.NORMAL_CLOSURE, why)
+
+    def abort(self, why: str) -> None:
+        """Close at once."""
+        self._ours = True
+        logger.info("the connection of %s is cut: %s", self.node, why)
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _close(self, code: CloseCode, why: str) -> None:
+        try:
+            self._protocol.send_close(code, why[:100])
+        except InvalidState:
+            self.abort(why)
+            return
+        self._flush()
+        self._abort_in(CLOSE_S)
+
+    def _abort_in(self, seconds: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._transport is not None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(seconds, self._transport.abort)
+
+    def _flush(self) -> None:
+        assert self._transport is not None
+        for data in self._protocol.data_to_send():
+            if data:
+                self._transport.write(data)
+            else:
+                self._transport.close()  # after what was queued
+                self._abort_in(CLOSE_S)
+
+    # ── what arrives ──
+
+    def _take_events(self) -> None:
+        try:
+            for event in self._protocol.events_received():
+                if isinstance(event, Frame):
+                    self._frame(event)
+                elif isinstance(event, Request):
+                    self._protocol.send_response(self._answer(event))
+        except NOT_UNDERSTOOD as error:
+            who = self.node or "a stranger"
+            logger.warning("a message of %s was not understood: %s", who, error)
+            if self._protocol.state is Stage.OPEN:
+                self._close(CloseCode.INVALID_DATA, str(error))
+
+    def _answer(self, request: Request) -> Response:
+        if self._server.admits(request):
+            return self._protocol.accept(request)
+        status = http.HTTPStatus.UNAUTHORIZED
+        return self._protocol.reject(status, "bearer token missing or wrong\n")
+
+    def _frame(self, frame: Frame) -> None:
+        match frame.opcode:
+            case Opcode.BINARY if frame.fin:
+                self._message(bytes(frame.data))
+            case Opcode.BINARY | Opcode.TEXT | Opcode.CONT:
+                self._parts.append(bytes(frame.data) if frame.opcode is not Opcode.TEXT else b"")
+                if frame.fin:
+                    data, self._parts = b"".join(self._parts), []
+                    self._message(data)
+            case _:
+                pass
+
+    def _message(self, data: bytes) -> None:
+        if data[1:13] == REPORT:
+            if self.node:
+                self._report = data
+                self._server.has_report(self)
+            return
+        self.read_report()  # a report is of the time before what follows it
+        listener = self._server.listener
+        match message := _decoder.decode(data):
+            case Hello():
+                self._hello(message)
+            case Fact():
+                if self.node:
+                    listener.fact(self.node, message)
+            case Kept() | JournalCopy():
+                if self.node:
+                    listener.copied(self.node, message)
+            case Report():
+                if message.node == self.node:
+                    listener.report(message)
+            case _:
+                self.send(listener.client(message))
+
+    def _hello(self, hello: Hello) -> None:
+        if self.node:
+            raise msgspec.ValidationError(f"{self.node} says hello again")
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._server.listener.hello(self, hello):
+            self.node = hello.node
+        else:
+            self._close(CloseCode.NORMAL_CLOSURE, "")
+
+    def read_report(self) -> None:
+        """Hand on the report that waits, if one does."""
+        data, self._report = self._report, None
+        if data is None:
+            return
+        try:
+            report = _reports.decode(data)
+        except NOT_UNDERSTOOD as error:
+            logger.warning("a report of %s was not understood: %s", self.node, error)
+            self._close(CloseCode.INVALID_DATA, str(error))
+            return
+        if report.node == self.node:
+            self._server.listener.report(report)
+
+
+_quiet = logging.getLogger(f"{__name__}.protocol")
+_quiet.disabled = True  # requests that are none are refused without a word
+
+
+def _let_the_kernel_watch(connection: socket.socket | None) -> None:
+    """What is not acknowledged in time breaks the connection; a machine that is gone does, too."""
+    if connection is None or connection.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, SILENT_S)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, SILENT_S)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1_000 * SILENT_S)
+
+
+def _bytes(header: str) -> bytes:
+    return header.encode(errors="surrogateescape")
