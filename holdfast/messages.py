@@ -151,7 +151,8 @@ class Welcome(Message, frozen=True, kw_only=True):
     """Answer to `Hello`: facts up to `acked` are safe. `known=False`: this life of the node was
     given up; it must kill its workers and end.
 
-    `pulse_s` and `report_s`: how often it is to give a sign of life, and to report what changes.
+    `pulse_s`, `report_s` and `ping_s`: how often it is to give a sign of life, to report what
+    changes, and to ask for a sign of life of the controller.
     """
 
     protocol: int
@@ -160,6 +161,7 @@ class Welcome(Message, frozen=True, kw_only=True):
     term: int = 0
     pulse_s: float = 1.0
     report_s: float = 0.2
+    ping_s: float = 4.0
 
 
 class Ack(Message, frozen=True, kw_only=True):

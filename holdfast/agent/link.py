@@ -42,8 +42,7 @@ from holdfast.messages import (
 FIRST_DELAY_S = 0.1
 LAST_DELAY_S = 1.0
 ANSWER_S = 5.0
-PING_S = 10.0  # a controller that hangs is left after twice this time
-UNHEARD_S = 8.0  # and one whose machine does not acknowledge what is sent, after this one
+UNHEARD_S = 8.0  # a controller whose machine does not acknowledge what is sent is left
 
 Order = Start | Stop | Leave | Keep | GiveJournal
 
@@ -102,7 +101,7 @@ class Link:
         self.connected = False
         self.welcomes = 0  # how often a controller has taken us in
         self.report_s = 0.2  # between two reports, as the controller wants it
-        self._pulse_s = 1.0
+        self._pulse_s, self._ping_s = 1.0, 4.0
         self._term = 0  # newest of a controller that was obeyed
 
     def fact(self, event: AgentFact) -> None:
@@ -172,8 +171,7 @@ class Link:
             open_timeout=ANSWER_S,
             close_timeout=ANSWER_S,
             max_size=MAX_MESSAGE_BYTES,
-            ping_interval=PING_S,
-            ping_timeout=PING_S,
+            ping_interval=None,  # `_give_signs_of_life` does, as often as the controller wants
         ) as connection:
             await self._get_welcome(connection)
             _let_the_kernel_watch(connection)
@@ -203,7 +201,8 @@ class Link:
             raise ReplacedError(f"it is of term {welcome.term}; term {self._term} has begun")
         if not welcome.known:
             raise RejectedError("the controller has given up this node")
-        self._term, self._pulse_s, self.report_s = welcome.term, welcome.pulse_s, welcome.report_s
+        self._term, self.report_s = welcome.term, welcome.report_s
+        self._pulse_s, self._ping_s = welcome.pulse_s, welcome.ping_s
         self._forget(welcome.acked)
         self._sent = welcome.acked
         self._report = None
@@ -227,9 +226,19 @@ class Link:
                     self._on_order(order)
 
     async def _give_signs_of_life(self, connection: ClientConnection) -> None:
-        """Pong frames that nobody asked for: the controller only notes that something came."""
+        """Pong frames that nobody asked for: the controller only notes that something came. Now and
+        then it is asked for one; a controller that has not answered by the next time hangs."""
+        asked_at = time.monotonic()
+        answer: asyncio.Future[float] | None = None
         while True:
-            await connection.pong()
+            if time.monotonic() - asked_at < self._ping_s:
+                await connection.pong()
+            elif answer is not None and not answer.done():
+                note(f"agent: the controller has not answered for {self._ping_s:g} s")
+                connection.transport.abort()
+                return
+            else:
+                asked_at, answer = time.monotonic(), asyncio.ensure_future(await connection.ping())
             await asyncio.sleep(self._pulse_s)
 
     async def _send_news(self, connection: ClientConnection) -> None:

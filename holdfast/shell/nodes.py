@@ -32,6 +32,8 @@ GOODBYE_S = 5.0  # for an agent that was let go to close its connection
 PULSES = 4  # signs of life within the time after which a node counts as silent
 REPORTS_A_SECOND = 2_500  # of all nodes together, at most; decoding more is felt
 REPORT_S = 0.2  # between two of a node, at least
+PINGS_A_SECOND = 1_500
+PING_S = 4.0
 
 
 class Wire(Protocol):
@@ -146,6 +148,7 @@ class Nodes:
             term=self._term,
             pulse_s=self._timeout_s / PULSES,
             report_s=max(REPORT_S, nodes / REPORTS_A_SECOND),
+            ping_s=max(PING_S, nodes / PINGS_A_SECOND),
         )
 
     def fact(self, node: str, fact: Fact) -> None:

@@ -48,7 +48,8 @@ from holdfast.shell.shell import Settings, Shell
 from holdfast.status import JobStatus
 
 REGISTER_S = 60.0  # for an agent to connect once its container runs
-RECONNECT_S = 15.0  # for an agent to find a controller that came back
+RECONNECT_S = 5.0  # for an agent to find a controller that came back
+CONNECTS_A_SECOND = 1_000  # in a large job they stand in line
 LEAVE_S = 15.0  # for agents to end by themselves when the job is over
 ASKED_S = 2.0  # between two looks at the wish to stop
 LISTEN = "0.0.0.0"
@@ -81,7 +82,8 @@ class KubernetesDriver:
         self._state = controller.state
         self._resumed = book.seq > 0
         timeout_s = request.job.recovery.heartbeat_timeout_s
-        settings = Settings(timeout_s, RECONNECT_S, me.term)
+        reconnect_s = RECONNECT_S + request.pods / CONNECTS_A_SECOND
+        settings = Settings(timeout_s, reconnect_s, me.term)
         self._clock = Clock(controller.state.now)
         self._shell = Shell(
             controller, book, self, settings, self._clock.now, FileLines(journal_path)
