@@ -216,7 +216,7 @@ class Api:
 
     async def ask(self, path: str, *, query: Mapping[str, str] | None = None) -> Any:
         """GET any path of the API: `/version`, `/apis`, ..."""
-        return msgspec.json.decode(await self._send(_Call("GET", path, query or {})))
+        return _json(await self._send(_Call("GET", path, query or {})))
 
     async def close(self) -> None:
         """Close all connections."""
@@ -226,7 +226,10 @@ class Api:
         return kind.path(self.namespace if namespace is None else namespace, name)
 
     async def _object(self, call: _Call) -> Body:
-        found: Body = msgspec.json.decode(await self._send(call))
+        """An object: what else comes with a good status is a proxy's page, or half an answer."""
+        found = _json(await self._send(call))
+        if not (isinstance(found, dict) and isinstance(found.get("metadata"), dict)):
+            raise ApiError(0, "Undecodable", "the answer is no object of the API")
         return found
 
     async def _send(self, call: _Call) -> bytes:
@@ -247,7 +250,7 @@ class Api:
             response = await self._client.request(
                 call.method, call.path, params=dict(call.query), content=content, headers=headers
             )
-        except httpx2.TransportError as exc:
+        except httpx2.RequestError as exc:
             unsent = isinstance(exc, (httpx2.ConnectError, httpx2.ConnectTimeout))
             raise _RefusedError(_unreachable(exc), unsent=unsent) from exc
         except config.TROUBLES as exc:
@@ -269,7 +272,7 @@ class Api:
                     await response.aread()
                     raise _refused(response).error
                 yield response
-        except httpx2.TransportError as exc:
+        except httpx2.RequestError as exc:
             raise _unreachable(exc) from exc
         except config.TROUBLES as exc:
             raise DeniedError(401, "Unauthorized", _credentials(exc)) from exc
@@ -360,7 +363,7 @@ def _error(status: int, reason: str, message: str) -> ApiError:
             return ApiError(status, reason, message)
 
 
-def _unreachable(exc: httpx2.TransportError) -> ApiError:
+def _unreachable(exc: httpx2.RequestError) -> ApiError:
     return ApiError(0, type(exc).__name__, str(exc) or type(exc).__name__)
 
 
@@ -371,11 +374,22 @@ def _credentials(exc: Exception) -> str:
 # ── answers ───────────────────────────────────────────────────────────────────────────────────
 
 
+def _json(content: bytes) -> Any:
+    try:
+        return msgspec.json.decode(content)
+    except msgspec.DecodeError as exc:
+        raise _undecodable("the answer", exc) from exc
+
+
 def _decoded(decoder: "msgspec.json.Decoder[_Page[T]]", content: bytes) -> _Page[T]:
     try:
         return decoder.decode(content)
     except msgspec.DecodeError as exc:
-        raise ApiError(0, "Undecodable", f"the answer cannot be read: {exc}") from exc
+        raise _undecodable("the answer", exc) from exc
+
+
+def _undecodable(what: str, exc: Exception) -> ApiError:
+    return ApiError(0, "Undecodable", f"{what} cannot be read: {exc}")
 
 
 async def _lines(response: httpx2.Response) -> AsyncIterator[bytes]:
@@ -400,7 +414,7 @@ def _change(line: bytes, decoder: "msgspec.json.Decoder[T]") -> Change[T] | Book
             return Bookmark(version)
         return Change(told.type, decoder.decode(told.object), version)
     except msgspec.DecodeError as exc:
-        raise ApiError(0, "Undecodable", f"a line of the watch cannot be read: {exc}") from exc
+        raise _undecodable("a line of the watch", exc) from exc
 
 
 def _given(**query: str) -> dict[str, str]:
