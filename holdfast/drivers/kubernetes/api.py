@@ -113,26 +113,22 @@ class Api:
         return await self._object(_Call("GET", self._path(kind, namespace, name), {}))
 
     async def listed(
-        self, kind: Kind, shape: type[T], *, labels: str = "", namespace: str | None = None
-    ) -> Listed[T]:
+        self, kind: Kind, shape: type[T], *, labels: str = "", name: str = "",
+        namespace: str | None = None,
+    ) -> Listed[T]:  # fmt: skip
         """All objects with these labels, in pages; all at once if a page has expired meanwhile."""
+        path, chosen = self._path(kind, namespace), _chosen(labels, name)
         try:
-            return await self._pages(kind, shape, labels, namespace, {"limit": str(PAGE)})
+            return await self._pages(path, shape, {**chosen, "limit": str(PAGE)})
         except GoneError:
-            return await self._pages(kind, shape, labels, namespace, {})
+            return await self._pages(path, shape, chosen)
 
-    async def _pages(
-        self, kind: Kind, shape: type[T], labels: str, namespace: str | None, query: dict[str, str]
-    ) -> Listed[T]:
+    async def _pages(self, path: str, shape: type[T], query: dict[str, str]) -> Listed[T]:
         items: list[T] = []
-        path, more = self._path(kind, namespace), ""
+        more = ""
         decoder = msgspec.json.Decoder(_Page[shape])  # type: ignore[valid-type]
         while True:
-            asked = {
-                **query,
-                **_given(labelSelector=labels),
-                **({"continue": more} if more else {}),
-            }
+            asked = {**query, **_given(**{"continue": more})}
             page = _decoded(decoder, await self._send(_Call("GET", path, asked)))
             items += page.items
             more = page.metadata.more
@@ -140,12 +136,12 @@ class Api:
                 return Listed(items, page.metadata.version)
 
     async def watched(
-        self, kind: Kind, shape: type[T], *, since: str, labels: str = "",
+        self, kind: Kind, shape: type[T], *, since: str, labels: str = "", name: str = "",
         namespace: str | None = None,
     ) -> AsyncIterator[Change[T] | Bookmark]:  # fmt: skip
         """Changes since a version, until the server ends the stream. Raises `GoneError`."""
         query = {"watch": "true", "allowWatchBookmarks": "true", "resourceVersion": since}
-        query |= {"timeoutSeconds": str(WATCH_S), **_given(labelSelector=labels)}
+        query |= {"timeoutSeconds": str(WATCH_S), **_chosen(labels, name)}
         decoder = msgspec.json.Decoder(shape)
         timeout = httpx2.Timeout(WATCH_S + SLACK_S, connect=5.0)
         async with self._stream(self._path(kind, namespace), query, timeout) as response:
@@ -415,6 +411,12 @@ def _change(line: bytes, decoder: "msgspec.json.Decoder[T]") -> Change[T] | Book
         return Change(told.type, decoder.decode(told.object), version)
     except msgspec.DecodeError as exc:
         raise _undecodable("a line of the watch", exc) from exc
+
+
+def _chosen(labels: str, name: str) -> dict[str, str]:
+    """Which objects. The right to one of them by name covers its list and its watch."""
+    field = f"metadata.name={name}" if name else ""
+    return _given(labelSelector=labels, fieldSelector=field)
 
 
 def _given(**query: str) -> dict[str, str]:

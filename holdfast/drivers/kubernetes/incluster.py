@@ -31,6 +31,7 @@ from holdfast.drivers.kubernetes.cluster import (
     NotFoundError,
 )
 from holdfast.drivers.kubernetes.driver import LISTEN, KubernetesDriver, stop_by_signal
+from holdfast.drivers.kubernetes.fenced import Fenced
 from holdfast.drivers.kubernetes.gather import Gathering
 from holdfast.drivers.kubernetes.lease import Lease
 from holdfast.drivers.kubernetes.manifests.names import JOB, MANAGED_BY
@@ -102,7 +103,7 @@ async def control(cluster: Cluster, place: Place, observe: Observer) -> Outcome 
     lease = Lease(cluster, f"{place.job.name}-controller", place.me, labels, origin.owner)
     await lease.acquire()
     keeping = asyncio.create_task(lease.keep())
-    driving = asyncio.create_task(_drive(cluster, place, lease, origin, observe))
+    driving = asyncio.create_task(_drive(Fenced(cluster, lease), place, lease, origin, observe))
     tasks = [keeping, driving, asyncio.create_task(remove_former(cluster, lease.former))]
     outcome = None
     try:

@@ -11,7 +11,8 @@ import pytest
 from holdfast.drivers.kubernetes import api as client
 from holdfast.drivers.kubernetes import lease
 from holdfast.drivers.kubernetes.api import Api
-from holdfast.drivers.kubernetes.cluster import LEASES, DeniedError
+from holdfast.drivers.kubernetes.cluster import CONFIG_MAPS, LEASES, ApiError, DeniedError
+from holdfast.drivers.kubernetes.fenced import Fenced
 from holdfast.drivers.kubernetes.lease import Lease
 from tests.drivers.kubernetes.cluster.fake import FakeCluster, cluster
 from tests.drivers.kubernetes.cluster.faults import Fault
@@ -248,5 +249,38 @@ def test_a_call_that_hangs_does_not_keep_the_successor_waiting() -> None:
     async def story(it: FakeCluster, api: Api) -> None:
         it.faults.add(Fault("get", "leases", delay_s=3600.0))
         await asyncio.wait_for(of(api, "a").acquire(), 10)
+
+    told(story)
+
+
+# ── what a holder may do ──────────────────────────────────────────────────────────────────────
+
+
+def test_who_is_in_doubt_changes_nothing_and_sees_everything() -> None:
+    async def story(it: FakeCluster, api: Api) -> None:
+        held = of(api, "a")
+        fenced = Fenced(api, held)
+        it.store.create(CONFIG_MAPS, "default", {"metadata": {"name": "x", "uid": "u"}})
+        uid = it.store.get(CONFIG_MAPS, "default", "x")["metadata"]["uid"]
+        body: Body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "y"}}
+        calls: list[Callable[[], Awaitable[object]]] = [
+            lambda: fenced.create(body),
+            lambda: fenced.apply(body),
+            lambda: fenced.patch(CONFIG_MAPS, "x", {"data": {"a": "b"}}),
+            lambda: fenced.evict("gone", uid="u"),
+            lambda: fenced.delete(CONFIG_MAPS, "x", uid=uid),
+        ]
+        before = it.store.version
+        for call in calls:
+            with pytest.raises(ApiError, match="another controller may have the lease") as caught:
+                await call()
+            assert caught.value.transient, "it may be tried again"
+        assert it.store.version == before
+        assert (await fenced.get(CONFIG_MAPS, "x"))["metadata"]["uid"] == uid
+        await held.acquire()
+        async with keeping(held):
+            for call in calls:
+                await call()
+        assert it.store.find(CONFIG_MAPS, "default", "x") is None
 
     told(story)

@@ -90,6 +90,13 @@ class Site:
                     return pod
             await asyncio.sleep(0.1)
 
+    async def successor(self, old: Body, patience_s: float = PATIENCE_S) -> Body:
+        """The next pod that has the lease."""
+        async with asyncio.timeout(patience_s):
+            while (found := await self.controller())["metadata"]["uid"] == old["metadata"]["uid"]:
+                await asyncio.sleep(0.1)
+        return found
+
     async def main_object(self) -> Body:
         """The engine's object."""
         kind = main_object(self.request)
