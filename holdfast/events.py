@@ -121,9 +121,13 @@ class NodeLost(Event, frozen=True, kw_only=True):
 
 
 class NodeLeft(Event, frozen=True, kw_only=True):
-    """The agent ended in an orderly way, after having been dismissed or asked by its engine."""
+    """The agent ended in an orderly way, after having been dismissed or asked by its engine.
+
+    `detail` is what the driver knows of who asked.
+    """
 
     node: str
+    detail: str = ""
 
 
 class WorkerExited(Event, frozen=True, kw_only=True):

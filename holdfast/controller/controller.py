@@ -75,7 +75,8 @@ def _dispatch(state: State, event: AnyEvent) -> list[AnyAction]:
         case NodeLost():
             return _node_lost(state, event)
         case NodeLeft():
-            return _node_gone(state, event.node, "it left", 0.0)
+            why = f"it left: {event.detail}" if event.detail else "it left"
+            return _node_gone(state, event.node, why, 0.0)
         case Diagnosed():
             return _diagnosed(state, event)
         case CheckpointCommitted() | CheckpointFailed():

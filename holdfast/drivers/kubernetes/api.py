@@ -113,26 +113,22 @@ class Api:
         return await self._object(_Call("GET", self._path(kind, namespace, name), {}))
 
     async def listed(
-        self, kind: Kind, shape: type[T], *, labels: str = "", namespace: str | None = None
-    ) -> Listed[T]:
+        self, kind: Kind, shape: type[T], *, labels: str = "", name: str = "",
+        namespace: str | None = None,
+    ) -> Listed[T]:  # fmt: skip
         """All objects with these labels, in pages; all at once if a page has expired meanwhile."""
+        path, chosen = self._path(kind, namespace), _chosen(labels, name)
         try:
-            return await self._pages(kind, shape, labels, namespace, {"limit": str(PAGE)})
+            return await self._pages(path, shape, {**chosen, "limit": str(PAGE)})
         except GoneError:
-            return await self._pages(kind, shape, labels, namespace, {})
+            return await self._pages(path, shape, chosen)
 
-    async def _pages(
-        self, kind: Kind, shape: type[T], labels: str, namespace: str | None, query: dict[str, str]
-    ) -> Listed[T]:
+    async def _pages(self, path: str, shape: type[T], query: dict[str, str]) -> Listed[T]:
         items: list[T] = []
-        path, more = self._path(kind, namespace), ""
+        more = ""
         decoder = msgspec.json.Decoder(_Page[shape])  # type: ignore[valid-type]
         while True:
-            asked = {
-                **query,
-                **_given(labelSelector=labels),
-                **({"continue": more} if more else {}),
-            }
+            asked = {**query, **_given(**{"continue": more})}
             page = _decoded(decoder, await self._send(_Call("GET", path, asked)))
             items += page.items
             more = page.metadata.more
@@ -140,12 +136,12 @@ class Api:
                 return Listed(items, page.metadata.version)
 
     async def watched(
-        self, kind: Kind, shape: type[T], *, since: str, labels: str = "",
+        self, kind: Kind, shape: type[T], *, since: str, labels: str = "", name: str = "",
         namespace: str | None = None,
     ) -> AsyncIterator[Change[T] | Bookmark]:  # fmt: skip
         """Changes since a version, until the server ends the stream. Raises `GoneError`."""
         query = {"watch": "true", "allowWatchBookmarks": "true", "resourceVersion": since}
-        query |= {"timeoutSeconds": str(WATCH_S), **_given(labelSelector=labels)}
+        query |= {"timeoutSeconds": str(WATCH_S), **_chosen(labels, name)}
         decoder = msgspec.json.Decoder(shape)
         timeout = httpx2.Timeout(WATCH_S + SLACK_S, connect=5.0)
         async with self._stream(self._path(kind, namespace), query, timeout) as response:
@@ -216,7 +212,7 @@ class Api:
 
     async def ask(self, path: str, *, query: Mapping[str, str] | None = None) -> Any:
         """GET any path of the API: `/version`, `/apis`, ..."""
-        return msgspec.json.decode(await self._send(_Call("GET", path, query or {})))
+        return _json(await self._send(_Call("GET", path, query or {})))
 
     async def close(self) -> None:
         """Close all connections."""
@@ -226,7 +222,10 @@ class Api:
         return kind.path(self.namespace if namespace is None else namespace, name)
 
     async def _object(self, call: _Call) -> Body:
-        found: Body = msgspec.json.decode(await self._send(call))
+        """An object: what else comes with a good status is a proxy's page, or half an answer."""
+        found = _json(await self._send(call))
+        if not (isinstance(found, dict) and isinstance(found.get("metadata"), dict)):
+            raise ApiError(0, "Undecodable", "the answer is no object of the API")
         return found
 
     async def _send(self, call: _Call) -> bytes:
@@ -247,7 +246,7 @@ class Api:
             response = await self._client.request(
                 call.method, call.path, params=dict(call.query), content=content, headers=headers
             )
-        except httpx2.TransportError as exc:
+        except httpx2.RequestError as exc:
             unsent = isinstance(exc, (httpx2.ConnectError, httpx2.ConnectTimeout))
             raise _RefusedError(_unreachable(exc), unsent=unsent) from exc
         except config.TROUBLES as exc:
@@ -269,7 +268,7 @@ class Api:
                     await response.aread()
                     raise _refused(response).error
                 yield response
-        except httpx2.TransportError as exc:
+        except httpx2.RequestError as exc:
             raise _unreachable(exc) from exc
         except config.TROUBLES as exc:
             raise DeniedError(401, "Unauthorized", _credentials(exc)) from exc
@@ -360,7 +359,7 @@ def _error(status: int, reason: str, message: str) -> ApiError:
             return ApiError(status, reason, message)
 
 
-def _unreachable(exc: httpx2.TransportError) -> ApiError:
+def _unreachable(exc: httpx2.RequestError) -> ApiError:
     return ApiError(0, type(exc).__name__, str(exc) or type(exc).__name__)
 
 
@@ -371,11 +370,22 @@ def _credentials(exc: Exception) -> str:
 # ── answers ───────────────────────────────────────────────────────────────────────────────────
 
 
+def _json(content: bytes) -> Any:
+    try:
+        return msgspec.json.decode(content)
+    except msgspec.DecodeError as exc:
+        raise _undecodable("the answer", exc) from exc
+
+
 def _decoded(decoder: "msgspec.json.Decoder[_Page[T]]", content: bytes) -> _Page[T]:
     try:
         return decoder.decode(content)
     except msgspec.DecodeError as exc:
-        raise ApiError(0, "Undecodable", f"the answer cannot be read: {exc}") from exc
+        raise _undecodable("the answer", exc) from exc
+
+
+def _undecodable(what: str, exc: Exception) -> ApiError:
+    return ApiError(0, "Undecodable", f"{what} cannot be read: {exc}")
 
 
 async def _lines(response: httpx2.Response) -> AsyncIterator[bytes]:
@@ -400,7 +410,13 @@ def _change(line: bytes, decoder: "msgspec.json.Decoder[T]") -> Change[T] | Book
             return Bookmark(version)
         return Change(told.type, decoder.decode(told.object), version)
     except msgspec.DecodeError as exc:
-        raise ApiError(0, "Undecodable", f"a line of the watch cannot be read: {exc}") from exc
+        raise _undecodable("a line of the watch", exc) from exc
+
+
+def _chosen(labels: str, name: str) -> dict[str, str]:
+    """Which objects. The right to one of them by name covers its list and its watch."""
+    field = f"metadata.name={name}" if name else ""
+    return _given(labelSelector=labels, fieldSelector=field)
 
 
 def _given(**query: str) -> dict[str, str]:

@@ -92,12 +92,14 @@ class Cluster(Protocol):
         """One object. Raises `NotFoundError`."""
 
     async def listed(
-        self, kind: Kind, shape: type[T], *, labels: str = "", namespace: str | None = None
-    ) -> Listed[T]:
-        """All objects with these labels (a selector as text); `namespace` "" means everywhere."""
+        self, kind: Kind, shape: type[T], *, labels: str = "", name: str = "",
+        namespace: str | None = None,
+    ) -> Listed[T]:  # fmt: skip
+        """All objects with these labels (a selector as text), or the one with this name;
+        `namespace` "" means everywhere."""
 
     def watched(
-        self, kind: Kind, shape: type[T], *, since: str, labels: str = "",
+        self, kind: Kind, shape: type[T], *, since: str, labels: str = "", name: str = "",
         namespace: str | None = None,
     ) -> AsyncIterator[Change[T] | Bookmark]:  # fmt: skip
         """Changes since a version, until the server ends the stream. Raises `GoneError`."""

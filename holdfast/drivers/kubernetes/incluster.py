@@ -1,14 +1,15 @@
 """The process of the controller pod: from an empty disk, or a former one's leavings, to the end.
 
-In order: the lease, so that there is one controller; the token, made once for each job; the
-journal, from the disk, from agents that keep a copy, or from the record; then the driver. SIGTERM
-ends this process and not the job. When the job has ended the Deployment is scaled down, which keeps
-everything that people may want to read and runs nothing any more.
+In order: the lease, so that there is one controller while another stands by; the token, made once
+for each job; the journal, from the disk, from agents that keep a copy, or from the record; then the
+driver. SIGTERM ends this process and not the job. When the job has ended the Deployment is scaled
+down, which keeps everything that people may want to read and runs nothing any more.
 """
 
 import asyncio
 import base64
 import secrets
+import signal
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -35,6 +36,7 @@ from holdfast.drivers.kubernetes.driver import (
     Observer,
     stop_by_signal,
 )
+from holdfast.drivers.kubernetes.fenced import Fenced
 from holdfast.drivers.kubernetes.gather import Gathering
 from holdfast.drivers.kubernetes.lease import Lease
 from holdfast.drivers.kubernetes.manifests.names import JOB, MANAGED_BY
@@ -92,7 +94,7 @@ def place_of(environ: Mapping[str, str], namespace: str) -> Place:
         request=request,
         journals=Path(environ.get("HOLDFAST_JOURNALS") or f"{environ['HOLDFAST_HOME']}/jobs"),
         start=environ.get("HOLDFAST_RUN", ""),
-        me=environ.get("HOSTNAME") or secrets.token_hex(4),
+        me=environ.get("HOLDFAST_POD") or environ.get("HOSTNAME") or secrets.token_hex(4),
         port=int(environ.get("HOLDFAST_PORT", CONTROLLER_PORT)),
         metrics_port=int(environ.get("HOLDFAST_METRICS_PORT", METRICS_PORT)),
     )
@@ -100,23 +102,49 @@ def place_of(environ: Mapping[str, str], namespace: str) -> Place:
 
 async def control(cluster: Cluster, place: Place, observe: Observer) -> Outcome | None:
     """Be the controller of this job, until it ends; None: another one took over, or SIGTERM."""
+    end_by_signal()
     labels = {JOB: place.job.name, MANAGED_BY: "holdfast"}
     origin = await first_origin(cluster, place.job.name)
     lease = Lease(cluster, f"{place.job.name}-controller", place.me, labels, origin.owner)
     await lease.acquire()
     keeping = asyncio.create_task(lease.keep())
-    driving = asyncio.create_task(_drive(cluster, place, lease, origin, observe))
+    driving = asyncio.create_task(_drive(Fenced(cluster, lease), place, lease, origin, observe))
+    tasks = [keeping, driving, asyncio.create_task(remove_former(cluster, lease.former))]
+    outcome = None
     try:
         await asyncio.wait({keeping, driving}, return_when=asyncio.FIRST_COMPLETED)
         if not driving.done():
             say("the lease was lost: another controller goes on")
-            return None
-        return None if driving.cancelled() else driving.result()
+        elif not driving.cancelled():
+            outcome = driving.result()
+        return outcome
     finally:
-        for task in (keeping, driving):
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(keeping, driving, return_exceptions=True)
-        await lease.release()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if outcome is None:  # nobody is to take up what has ended
+            await lease.release()
+
+
+def end_by_signal() -> None:
+    """SIGTERM ends a controller that only waits, too: the first process of a container ignores what
+    it does not handle, and its pod would stay for all of its grace time."""
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+
+
+async def remove_former(cluster: Cluster, pod: str) -> None:
+    """The Service leads to a machine that has died until its pods are found not ready, which takes
+    most of a minute; to a pod that is being deleted it does not. Another one stands by sooner, too.
+    """
+    if not pod:
+        return
+    say(f"{pod} has not renewed its lease: it is removed")
+    try:
+        await cluster.delete(PODS, pod)
+    except ApiError as error:
+        say(f"pod {pod} cannot be removed: {error}")
 
 
 async def _drive(

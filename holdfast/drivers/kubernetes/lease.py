@@ -1,13 +1,18 @@
 """One controller at a time: a Lease that the holder renews and a successor waits out.
 
-A Deployment may start a second pod while the first still runs on a machine that nobody can reach.
-Whoever waits takes the lease after it has seen no renewal for `DURATION_S`; the holder stops as
-soon as it hears that somebody else has it. A holder that hears nothing, because the API is away,
-goes on: nobody can take the lease then either, and a job can least do without a controller then.
+A second controller stands by and takes the lease once it has seen no renewal for `DURATION_S`, so
+it goes on that soon after the first has died with its machine. The holder counts from before its
+last renewal was sent, and shorter: after `SURE_S` it is in doubt, and stays so until it has renewed
+again or sees that another one holds the lease. Nobody else can have it while it `is_sure`.
+
+Only our own clock counts, and it goes on while the machine sleeps; what others write into
+`renewTime` is compared, never read. Each call has a time limit of its own, because a connection to
+a machine that has died hangs for far longer than a lease lasts.
 """
 
 import asyncio
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 from holdfast.drivers.kubernetes.cluster import (
@@ -19,13 +24,25 @@ from holdfast.drivers.kubernetes.cluster import (
 )
 from holdfast.drivers.kubernetes.manifests.request import Body
 
-DURATION_S = 15
-RENEW_S = 4.0
+DURATION_S = 10  # a successor waits for so long
+SURE_S = 7.0  # the holder is sure for so long
+RENEW_S = 2.0
 POLL_S = 1.0
+CALL_S = 3.0  # for one look and one change
+
+
+def _clock() -> float:
+    """Seconds that pass on a machine that sleeps, too, where there is such a clock."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
+def _nothing() -> None:
+    pass
 
 
 class Lease:
-    """The right to be the controller of a job."""
+    """The right to be the controller of a job. `on_doubt` is called when it is not sure any more
+    that we have it, `on_sure` when it is again."""
 
     def __init__(
         self,
@@ -41,56 +58,119 @@ class Lease:
         self._labels = labels
         self._owners = [owner] if owner is not None else []
         self.term = 0  # grows with each holder
-        self._seen, self._since = "", 0.0
+        self.former = ""  # who held it before us and has not given it back
+        self.on_doubt: Callable[[], None] = _nothing
+        self.on_sure: Callable[[], None] = _nothing
+        self._seen, self._since, self._newest = "", 0.0, 0  # its last sign of life, its term
+        self._renewed_at = float("-inf")
+        self._doubt: asyncio.TimerHandle | None = None
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether nobody else can have it now."""
+        return _clock() - self._renewed_at < SURE_S
+
+    # ── to get it ──
 
     async def acquire(self) -> None:
-        """Wait until it is ours. What counts is how long we saw no renewal, by our own clock."""
+        """Wait until it is ours. `former` may still run somewhere: nothing is to lead there."""
         while not await self._try():
             await asyncio.sleep(POLL_S)
 
     async def _try(self) -> bool:
+        began = _clock()
         try:
-            found = await self._cluster.get(LEASES, self._name)
-            return self._is_free(found) and await self._put(found, self._holder)
-        except NotFoundError:
-            return await self._create()
+            async with asyncio.timeout(CALL_S):
+                taken = await self._take()
+        except TimeoutError:
+            return False
         except ApiError as error:
             if not error.transient:
                 raise
             return False
+        if taken:
+            self._renewed(began)
+        return taken
+
+    async def _take(self) -> bool:
+        try:
+            found = await self._cluster.get(LEASES, self._name)
+        except NotFoundError:
+            return await self._create()
+        if not self._is_free(found) or not await self._put(found, self._holder):
+            return False
+        former = _holder(found)
+        self.former = former if former != self._holder else ""
+        return True
 
     def _is_free(self, found: Body) -> bool:
-        spec = found.get("spec", {})
-        mark = f"{spec.get('holderIdentity')} {spec.get('renewTime')}"
+        self._newest = max(self._newest, _term(found))
+        mark = f"{_holder(found)} {_spec(found).get('renewTime')}"
         if mark != self._seen:
-            self._seen, self._since = mark, time.monotonic()
-        free = spec.get("holderIdentity") in (None, "", self._holder)
-        return free or time.monotonic() - self._since > DURATION_S
+            self._seen, self._since = mark, _clock()
+        return _holder(found) in ("", self._holder) or _clock() - self._since > DURATION_S
+
+    # ── to keep it ──
 
     async def keep(self) -> None:
         """Renew for ever; returns when somebody else has it, after which we must not act."""
-        while True:
-            await asyncio.sleep(RENEW_S)
-            try:
-                found = await self._cluster.get(LEASES, self._name)
-                if found["spec"].get("holderIdentity") != self._holder:
+        try:
+            while True:
+                await asyncio.sleep(RENEW_S)
+                if not await self._still_ours():
                     return
-                await self._put(found, self._holder)
-            except NotFoundError:
-                await self._try()
-            except ApiError:
-                continue
+        finally:
+            self._set_doubt(None)
+
+    async def _still_ours(self) -> bool:
+        """False only if another one has it. What cannot be known is left to the doubt."""
+        began = _clock()
+        try:
+            async with asyncio.timeout(CALL_S):
+                found = await self._cluster.get(LEASES, self._name)
+                if _holder(found) != self._holder:
+                    return False
+                if await self._put(found, self._holder):
+                    self._renewed(began)
+        except NotFoundError:
+            await self._try()
+        except (ApiError, TimeoutError):
+            pass
+        return True
+
+    def _renewed(self, began: float) -> None:
+        """It is ours since before the call began."""
+        was_sure, self._renewed_at = self._doubt is not None, began
+        loop = asyncio.get_running_loop()
+        left_s = max(0.0, SURE_S - (_clock() - began))
+        self._set_doubt(loop.call_later(left_s, self._doubted))
+        if not was_sure:
+            self.on_sure()
+
+    def _doubted(self) -> None:
+        self._doubt = None
+        self.on_doubt()
+
+    def _set_doubt(self, timer: asyncio.TimerHandle | None) -> None:
+        if self._doubt is not None:
+            self._doubt.cancel()
+        self._doubt = timer
 
     async def release(self) -> None:
         """Let the next one have it at once."""
         try:
-            found = await self._cluster.get(LEASES, self._name)
-            if found["spec"].get("holderIdentity") == self._holder:
-                await self._put(found, "")
-        except ApiError:
+            async with asyncio.timeout(CALL_S):
+                found = await self._cluster.get(LEASES, self._name)
+                if _holder(found) == self._holder:
+                    await self._put(found, "")
+        except (ApiError, TimeoutError):
             return
 
+    # ── the object ──
+
     async def _create(self) -> bool:
+        """Terms go on where those of a lease that was deleted have ended."""
+        term = self.term or self._newest + 1
         body = {
             "apiVersion": LEASES.api,
             "kind": LEASES.kind,
@@ -100,21 +180,20 @@ class Lease:
                 "labels": self._labels,
                 "ownerReferences": self._owners,
             },
-            "spec": self._spec(self._holder, 1),
+            "spec": self._wanted(self._holder, term),
         }
         try:
             await self._cluster.create(body)
         except ConflictError:
             return False
-        self.term = 1
+        self.term = term
         return True
 
     async def _put(self, found: Body, holder: str) -> bool:
         """False if somebody was faster: the version makes it a compare-and-swap."""
         version = found["metadata"]["resourceVersion"]
-        term = int(found["spec"].get("leaseTransitions") or 0)
-        term += found["spec"].get("holderIdentity") != self._holder
-        patch = {"metadata": {"resourceVersion": version}, "spec": self._spec(holder, term)}
+        term = _term(found) + (_holder(found) != self._holder)
+        patch = {"metadata": {"resourceVersion": version}, "spec": self._wanted(holder, term)}
         try:
             await self._cluster.patch(LEASES, self._name, patch)
         except ConflictError:
@@ -122,7 +201,7 @@ class Lease:
         self.term = term
         return True
 
-    def _spec(self, holder: str, term: int) -> Body:
+    def _wanted(self, holder: str, term: int) -> Body:
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         return {
             "holderIdentity": holder,
@@ -130,3 +209,16 @@ class Lease:
             "renewTime": now,
             "leaseTransitions": term,
         }
+
+
+def _spec(found: Body) -> Body:
+    spec: Body = found.get("spec") or {}
+    return spec
+
+
+def _holder(found: Body) -> str:
+    return _spec(found).get("holderIdentity") or ""
+
+
+def _term(found: Body) -> int:
+    return int(_spec(found).get("leaseTransitions") or 0)

@@ -202,17 +202,32 @@ def summary(pods: Iterable[Pod], wanted: int, queue: str = "") -> str | None:
 # ── how it ended ──────────────────────────────────────────────────────────────────────────────
 
 
+TAKEN = {
+    "EvictionByEvictionAPI": "evicted, as `kubectl drain` does",
+    "PreemptionByScheduler": "preempted by one of a higher priority",
+    "DeletionByTaintManager": "taken off its machine, which does not answer or was tainted",
+    "DeletionByPodGC": "dropped with its machine",
+    "TerminationByKubelet": "ended by its machine, which shuts down or runs out of something",
+}
+"""What a condition `DisruptionTarget` means, by its reason."""
+
+
+def taken(pod: Pod) -> str:
+    """Who takes a pod away, for a person; "" if nobody does."""
+    for condition in pod.status.conditions:
+        if (condition.type, condition.status) == ("DisruptionTarget", "True"):
+            said = ": ".join(filter(None, (condition.reason, condition.message)))
+            return f"its pod was {TAKEN.get(condition.reason, 'taken away')} ({said})"
+    return "its pod was deleted" if pod.leaving else ""
+
+
 def ending(pod: Pod, *, main: str | None = None) -> str:
-    """How a pod ended, for a person: evicted, out of memory, exit status, deleted."""
+    """How a pod ended, for a person: evicted, deleted, out of memory, exit status."""
     if pod.status.reason:
         said = f": {pod.status.message}" if pod.status.message else ""
         return f"its pod was ended ({pod.status.reason}{said})"
-    disrupted = next(
-        (c for c in pod.status.conditions if c.type == "DisruptionTarget" and c.status == "True"),
-        None,
-    )
-    if disrupted is not None:
-        return f"its pod was taken away ({disrupted.reason}: {disrupted.message})"
+    if told := taken(pod):
+        return told
     for container in pod.status.container_statuses:
         done = container.state.terminated
         if done is not None and main in (None, container.name):

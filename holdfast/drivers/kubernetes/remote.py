@@ -53,7 +53,7 @@ class Look:
 
     @property
     def controllers(self) -> list[Pod]:
-        """The controller's pod, and one that is still leaving."""
+        """The controller's pod, one that stands by, and such as are still leaving."""
         return [pod for pod in self.pods if pod.metadata.labels.get(ROLE) == "controller"]
 
     @property

@@ -23,6 +23,7 @@ from holdfast.drivers.kubernetes.manifests.engines.pods import GATE
 from holdfast.drivers.kubernetes.manifests.names import STOP
 from holdfast.drivers.kubernetes.manifests.render import requested
 from holdfast.drivers.kubernetes.manifests.request import Body, Request
+from holdfast.drivers.kubernetes.manifests.support.controller import replicas
 from holdfast.drivers.kubernetes.pods import Pod
 from holdfast.drivers.kubernetes.remote import Look, look
 from holdfast.errors import Error
@@ -59,7 +60,7 @@ async def resume(cluster: Cluster, seen: Look, words: str = "") -> list[str]:
         done += await _freed(cluster, seen, request)
     if request.engine != "cronjob" and not seen.kept:
         await _forget_wish(cluster, seen.name)
-        scale = {"spec": {"replicas": 1}}
+        scale = {"spec": {"replicas": replicas(seen.job)}}
         await cluster.patch(DEPLOYMENTS, f"{seen.name}-controller", scale, part="scale")
         done.append("its controller is started")
     return done

@@ -86,8 +86,12 @@ async def evidence(cluster: Cluster, seen: Look) -> Evidence:
 def waiting(seen: Look) -> bool:
     """Whether some pod is missing or does not run."""
     up = [pod for pod in seen.nodes if pod.running and not pod.leaving]
-    alone = not any(pod.running for pod in seen.controllers)
-    return alone or len(up) < seen.wanted
+    return bool(_controllers(seen)) or not seen.controllers or len(up) < seen.wanted
+
+
+def _controllers(seen: Look) -> list[Pod]:
+    """Controllers as long as none of them runs: one that cannot stand by holds up nobody."""
+    return [] if any(pod.running for pod in seen.controllers) else seen.controllers
 
 
 def troubles(seen: Look, found: Evidence, about: About) -> list[Error]:
@@ -98,7 +102,7 @@ def troubles(seen: Look, found: Evidence, about: About) -> list[Error]:
     if seen.outcome is not None:
         return []
     groups = ((f"nodes of {seen.name}", seen.nodes), (f"controller of {seen.name}",
-              seen.controllers))  # fmt: skip
+              _controllers(seen)))  # fmt: skip
     per_group = [e for who, pods in groups for e in _of_pods(who, pods, seen.name, about)]
     mounts = [e for who, pods in groups for e in _mounts(who, pods, seen.name, found, about)]
     return [*_refused(seen, found, about), *_claims(seen, found, about), *mounts, *per_group]
@@ -141,7 +145,7 @@ def _not_made(message: str, about: About) -> Error:
 
 
 def _claims(seen: Look, found: Evidence, about: About) -> list[Error]:
-    pods = (*seen.nodes, *seen.controllers)
+    pods = (*seen.nodes, *_controllers(seen))
     if seen.job is None or found.claims is None or not any(map(_mounts_none_yet, pods)):
         return []
     there = {claim.metadata.name: claim.status.phase for claim in found.claims}

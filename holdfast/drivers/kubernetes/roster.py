@@ -8,8 +8,11 @@ which pods are on their way to becoming nodes, and how many are still to be made
 from collections.abc import Iterable
 from typing import NamedTuple
 
+import msgspec
+
 from holdfast.controller.state import State
-from holdfast.drivers.kubernetes.pods import Pod, ending, summary
+from holdfast.drivers.kubernetes.pods import Pod, ending, summary, taken
+from holdfast.events import AnyEvent, NodeLeft
 
 SPARE, LAUNCHER = "spare", "launcher"
 TRAINS = frozenset(("node", SPARE))
@@ -66,6 +69,14 @@ class Roster:
             return []
         known = [n for n in self._state.nodes if uid_of(n) == pod.uid] or [life(pod)]
         return [Gone(n, ending(pod)) for n in known if n not in self._state.lost]
+
+    def explained(self, event: AnyEvent) -> AnyEvent:
+        """What an agent tells that leaves, with who takes its pod: it knows only that it is to go,
+        and the API has told us before it has ended."""
+        if not isinstance(event, NodeLeft) or event.detail:
+            return event
+        pod = self.pods.get(uid_of(event.node))
+        return msgspec.structs.replace(event, detail=taken(pod)) if pod is not None else event
 
     def relist(self, pods: Iterable[Pod]) -> list[Gone]:
         """All pods that there are; nodes of others have ended unseen."""

@@ -33,10 +33,12 @@ async def follow(
     on_listed: Callable[[Sequence[T]], None],
     on_change: Callable[[Change[T]], None],
     *,
+    name: str = "",
     namespace: str | None = None,
     on_trouble: Callable[[ApiError], None] = _nothing,
 ) -> None:
-    """Tell what there is and what changes, until cancelled. `labels` is a selector as text.
+    """Tell what there is and what changes, until cancelled. `labels` is a selector as text; with
+    `name` it is about that object alone.
 
     `on_trouble` hears of every failure, before the next try.
     """
@@ -45,11 +47,13 @@ async def follow(
         began = time.monotonic()
         try:
             if not version:
-                found = await cluster.listed(kind, shape, labels=labels, namespace=namespace)
+                found = await cluster.listed(
+                    kind, shape, labels=labels, name=name, namespace=namespace
+                )
                 on_listed(found.items)
                 version = found.version
             async for told in cluster.watched(
-                kind, shape, since=version, labels=labels, namespace=namespace
+                kind, shape, since=version, labels=labels, name=name, namespace=namespace
             ):
                 failures, version = 0, told.version
                 if not isinstance(told, Bookmark):

@@ -371,7 +371,7 @@ MANAGED = {
     "managed-no-end-rule": Form(
         indexed("@@", AGENT), "suspend: false", "successPolicy: {rules: [{succeededCount: 1}]}"
     ),
-    "managed-two-controllers": Form(
+    "managed-rolling-update": Form(
         serving(
             "replicas: 1, strategy: {type: @@}, "
             + template("containers: [{name: main, command: [holdfast, controller]}]", policy="")

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.drivers.kubernetes.pods import ending, summary, waits_for
+from holdfast.drivers.kubernetes.pods import ending, summary, taken, waits_for
 from tests.drivers.kubernetes.seen import condition, ended, pod
 
 CREATING: dict[str, Any] = {"waiting": {"reason": "ContainerCreating"}}
@@ -102,12 +102,35 @@ def test_a_job_says_it_in_one_line() -> None:
         ),
         (
             {"conditions": [condition("DisruptionTarget", "True", "EvictionByEvictionAPI", "api")]},
-            "its pod was taken away (EvictionByEvictionAPI: api)",
+            "its pod was evicted, as `kubectl drain` does (EvictionByEvictionAPI: api)",
         ),
+        ({"leaving": True}, "its pod was deleted"),
+        ({"leaving": True, "reason": "Evicted"}, "its pod was ended (Evicted)"),
     ],
 )
 def test_an_end_has_its_reason(keys: dict[str, Any], told: str) -> None:
     assert ending(ended(**keys)) == told
+
+
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [
+        ("EvictionByEvictionAPI", "evicted"),
+        ("PreemptionByScheduler", "preempted by one of a higher priority"),
+        ("DeletionByTaintManager", "taken off its machine"),
+        ("DeletionByPodGC", "dropped with its machine"),
+        ("TerminationByKubelet", "ended by its machine"),
+        ("SomethingNew", "taken away"),
+    ],
+)
+def test_who_takes_a_pod_is_told_in_words_and_verbatim(reason: str, words: str) -> None:
+    told = taken(pod(leaving=True, conditions=[condition("DisruptionTarget", "True", reason, "x")]))
+    assert told.startswith(f"its pod was {words}") and told.endswith(f"({reason}: x)")
+
+
+def test_a_pod_that_nobody_takes_has_nobody_named() -> None:
+    assert taken(pod(conditions=[condition("DisruptionTarget", "False", "PodGC")])) == ""
+    assert taken(pod(leaving=True)) == "its pod was deleted"
 
 
 def test_out_of_memory_is_named() -> None:

@@ -168,7 +168,7 @@ def test_a_controller_that_was_scaled_down_comes_back_without_an_old_wish() -> N
         seen = await look(api, "run")
         assert controller_state(seen) == "away"
         assert await resume(api, seen) == ["its controller is started"]
-        assert it.store.get(DEPLOYMENTS, "default", "run-controller")["spec"]["replicas"] == 1
+        assert it.store.get(DEPLOYMENTS, "default", "run-controller")["spec"]["replicas"] == 2
         kept = it.store.get(CONFIG_MAPS, "default", "run-job")["metadata"]
         assert STOP not in (kept.get("annotations") or {})
 

@@ -113,6 +113,13 @@ def test_the_controllers_own_image_is_told_as_its_own() -> None:
     assert found["image-unavailable"].what == "the controller of run cannot pull the image"
 
 
+def test_a_controller_that_cannot_stand_by_is_no_trouble_while_the_other_runs() -> None:
+    said = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no"}
+    others = [pod("y", "controller", conditions=[said])]
+    assert "unschedulable" in told(look(*map(runs, "abc"), *others))
+    assert told(look(*map(runs, "abc"), runs("x", "controller"), *others)) == {}
+
+
 def test_what_machines_lack_is_told_with_how_many_nodes_are_short() -> None:
     said = "0/5 nodes are available: 2 Insufficient cpu, 3 Insufficient nvidia.com/gpu. preemption:"
     pods = [unplaced("a", said), unplaced("b", said), runs("c")]

@@ -6,7 +6,10 @@ from hypothesis import strategies as st
 from holdfast.controller import Limits
 from holdfast.controller.state import Node, State
 from holdfast.drivers.kubernetes.roster import Gone, Roster, life, uid_of
-from tests.drivers.kubernetes.seen import ended, pod
+from holdfast.events import NodeLeft, NodeReady, Store
+from tests.drivers.kubernetes.seen import condition, ended, pod
+
+STORE = Store(host="h", port=1, hosted=True)
 
 
 def state(*nodes: str, asked: int = 0, lost: tuple[str, ...] = ()) -> State:
@@ -28,6 +31,22 @@ def test_a_pod_that_ends_takes_its_node_with_it() -> None:
     assert roster.see(pod("a")) == []
     assert roster.see(ended("a", 137)) == [Gone("uid-a", "its container ended with status 137")]
     assert roster.see(ended("a", 137)) == [], "told once"
+
+
+def test_an_agent_that_leaves_is_told_of_with_who_takes_its_pod() -> None:
+    roster = Roster(state("uid-a", "uid-b.2"))
+    roster.see(pod("a", leaving=True))
+    drained = [condition("DisruptionTarget", "True", "EvictionByEvictionAPI", "api")]
+    roster.see(pod("b", leaving=True, restarts=1, conditions=drained))
+    roster.see(pod("c"))
+    by_person = NodeLeft(node="uid-a", detail="its pod was deleted")
+    assert roster.explained(NodeLeft(node="uid-a")) == by_person
+    assert roster.explained(by_person) == by_person
+    told = roster.explained(NodeLeft(node="uid-b.2"))
+    assert isinstance(told, NodeLeft) and "evicted" in told.detail
+    others = (NodeLeft(node="uid-c"), NodeLeft(node="gone"), NodeReady(node="uid-a", store=STORE))
+    for event in others:
+        assert roster.explained(event) == event
 
 
 def test_a_pod_that_never_became_a_node_is_told_of_too() -> None:

@@ -145,19 +145,62 @@ def test_a_controller_meets_the_restricted_standard_and_writes_only_to_its_volum
     }
 
 
-def test_a_controller_is_one_small_pod_with_its_token_and_the_nodes_priority() -> None:
+def test_a_controller_is_a_small_pod_with_its_token_and_the_nodes_priority() -> None:
     keys: dict[str, Any] = {
         "resources": {"gpus": 8, "memory": "512Gi"},
         "scheduling": {"priority_class": "train", "node_selector": {"gpu": "h200"}},
     }
     deployment = made(**keys)["Deployment/run-controller"]["spec"]
-    assert (deployment["replicas"], deployment["strategy"]["type"]) == (1, "Recreate")
+    assert deployment["strategy"]["type"] == "Recreate"
     spec = pod(**keys)
     assert spec["automountServiceAccountToken"] is True
     assert spec["priorityClassName"] == "train"
     assert [c["name"] for c in spec["containers"]] == ["controller"]
     assert spec["containers"][0]["resources"]["limits"] == {"memory": "256Mi"}
     assert not {"nodeSelector", "hostNetwork"} & spec.keys()
+
+
+@pytest.mark.parametrize(
+    ("journal", "replicas"),
+    [
+        (None, 2),
+        ({"pvc": "j"}, 1),
+        ({"pvc": "j", "access_mode": "ReadWriteOncePod"}, 1),
+        ({"pvc": "j", "access_mode": "ReadWriteMany"}, 2),
+    ],
+)
+def test_a_second_controller_stands_by_wherever_it_can_mount_what_it_needs(
+    journal: dict[str, Any] | None, replicas: int
+) -> None:
+    keys = {"kubernetes": {"journal": journal}} if journal else {}
+    assert made(**keys)["Deployment/run-controller"]["spec"]["replicas"] == replicas
+
+
+def test_the_controllers_keep_away_from_each_other_and_from_nodes_if_they_can() -> None:
+    apart = pod()["affinity"]["podAntiAffinity"]
+    assert apart.keys() == {"preferredDuringSchedulingIgnoredDuringExecution"}, "never required"
+    (wishes,) = apart.values()
+    weights = {
+        wish["podAffinityTerm"]["labelSelector"]["matchLabels"].get("holdfast.dev/role"): wish
+        for wish in wishes
+    }
+    assert weights.keys() == {"controller", None}
+    assert weights["controller"]["weight"] > weights[None]["weight"] > 0
+
+
+def test_the_service_leads_to_the_one_that_listens_and_no_budget_counts_the_other() -> None:
+    found = made()
+    assert "publishNotReadyAddresses" not in found["Service/run-controller"]["spec"]
+    (container,) = pod()["containers"]
+    assert container["readinessProbe"]["tcpSocket"] == {"port": "controller"}
+    assert container["readinessProbe"]["periodSeconds"] == 1
+    (term,) = found["PodDisruptionBudget/run"]["spec"]["selector"]["matchExpressions"]
+    assert "controller" not in term["values"]
+
+
+def test_a_controller_leaves_a_dead_machine_before_nodes_do() -> None:
+    seconds = {t.get("tolerationSeconds") for t in pod()["tolerations"]}
+    assert seconds == {10}
 
 
 def test_the_overlay_reaches_the_controller_too() -> None:

@@ -101,19 +101,16 @@ def _managed_no_end_rule(spot: Spot) -> Iterator[Hit]:
 
 
 @check(
-    "managed-two-controllers",
+    "managed-rolling-update",
     "error",
     "Deployment",
-    why="a job has one controller: a second replica, or the new pod of a rolling update beside the "
-    "old one, would give out the same ranks",
-    help="set replicas: 1 and strategy: {type: Recreate}",
+    why="a rolling update waits until the new controller is ready, which it is only with the lease "
+    "that the old one holds",
+    help="set strategy: {type: Recreate}",
 )
-def _managed_two_controllers(spot: Spot) -> Iterator[Hit]:
-    if not runs(part(spot.body, "spec", "template"), "controller"):
-        return
-    if count(spot.body, "spec", "replicas") != 1:
-        yield "spec.replicas", f"is {count(spot.body, 'spec', 'replicas')}"
-    if text(spot.body, "spec", "strategy", "type") != "Recreate":
+def _managed_rolling_update(spot: Spot) -> Iterator[Hit]:
+    controls = runs(part(spot.body, "spec", "template"), "controller")
+    if controls and text(spot.body, "spec", "strategy", "type") != "Recreate":
         yield "spec.strategy", "is not Recreate"
 
 

@@ -12,6 +12,9 @@ NOTES: dict[str, str] = {
     "*.spec.tolerations": (
         "A machine that does not answer is left after 20 s; Kubernetes alone would wait 300 s."
     ),
+    "Deployment.spec.template.spec.tolerations": (
+        "A machine that does not answer is left after 10 s; Kubernetes alone would wait 300 s."
+    ),
     "*.spec.dnsPolicy": "With the host's network, names of the cluster are found only like this.",
     "*.spec.automountServiceAccountToken=false": "Training needs no rights in the cluster.",
     "*.containers.readinessProbe": (
@@ -29,7 +32,16 @@ NOTES: dict[str, str] = {
     "Service.spec.publishNotReadyAddresses": (
         "Nodes have to find each other before they are ready."
     ),
-    "Deployment.spec.strategy": "Never two controllers at a time, not even during an update.",
+    "Deployment.spec.replicas=2": (
+        "One of them has the lease and is the controller; the other takes it within seconds."
+    ),
+    "Deployment.spec.strategy": (
+        "A rolling update waits until the new pod is ready, which it is only with the lease that "
+        "the old one holds."
+    ),
+    "Deployment.spec.template.spec.containers.readinessProbe": (
+        "Who has the lease listens, and the Service leads there and nowhere else."
+    ),
     "*.spec.automountServiceAccountToken=true": "The only pod that talks to Kubernetes.",
     "PodDisruptionBudget.spec.minAvailable": (
         "A number of pods: maxUnavailable needs the scale of their owner, and where the owner has "

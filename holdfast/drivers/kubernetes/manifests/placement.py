@@ -6,6 +6,7 @@ from holdfast.drivers.kubernetes.manifests.request import Body, Request, gpus
 from holdfast.spec import Job
 
 LEAVE_DEAD_S = 20  # instead of 300: a dead machine is left before anybody has made coffee
+LEAVE_SOON_S = 10  # what costs nothing to start anew waits less
 HOSTNAME = "kubernetes.io/hostname"
 TRAINS = ("node", "spare", "chief")  # roles of nodes; others run beside them
 
@@ -55,7 +56,7 @@ def _tolerations(job: Job, part: Part) -> list[Body]:
             "key": f"node.kubernetes.io/{state}",
             "operator": "Exists",
             "effect": "NoExecute",
-            "tolerationSeconds": LEAVE_DEAD_S,
+            "tolerationSeconds": LEAVE_SOON_S if part.role == "controller" else LEAVE_DEAD_S,
         }
         for state in ("not-ready", "unreachable")
     ]

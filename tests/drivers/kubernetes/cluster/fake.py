@@ -176,9 +176,16 @@ class FakeCluster:
         self.kubelets[name].silent = True
         self._silence(name)
 
+    def freeze_machine(self, name: str) -> None:
+        """Its network is cut in the middle of everything: connections stay open and say nothing,
+        and what runs there does not know of it when it goes on."""
+        self.kubelets[name].freeze()
+        self._silence(name)
+
     def revive_machine(self, name: str) -> None:
         """It is back: after a partition as it was, after its death with nothing on it."""
         kubelet = self.kubelets[name]
+        kubelet.freeze(thaw=True)
         if kubelet.dead:
             kubelet.power_on()
         kubelet.silent = False

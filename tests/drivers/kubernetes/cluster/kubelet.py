@@ -7,6 +7,7 @@ the grace time, SIGKILL, and only then is it gone.
 
 import asyncio
 import contextlib
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -81,6 +82,12 @@ class Kubelet:
             pod.kill()
         self.pods.clear()
 
+    def freeze(self, *, thaw: bool = False) -> None:
+        """Everything here stands still, with all its connections open; or goes on."""
+        self.silent = not thaw
+        for pod in self.pods.values():
+            pod.signal(signal.SIGCONT if thaw else signal.SIGSTOP)
+
     def power_on(self) -> None:
         """Back with nothing running: pods that were here have ended, containers were lost."""
         self.dead = self.silent = False
@@ -136,6 +143,11 @@ class PodLife:
                 task.cancel()
         for process in self._running.values():
             process.kill()
+
+    def signal(self, number: int) -> None:
+        """A signal for all that runs in it."""
+        for process in self._running.values():
+            process.signal(number)
 
     def leave(self, grace_s: float) -> None:
         """End in an orderly way within some seconds; a second call can only shorten them."""

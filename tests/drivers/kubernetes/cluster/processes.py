@@ -54,6 +54,12 @@ class Container:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGKILL)
 
+    def signal(self, number: int) -> None:
+        """A signal for every process of it."""
+        for pid in _marked(self._mark):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, number)
+
     def _send(self, number: int) -> None:
         """Not by `send_signal`, which may reap the process behind the back of asyncio."""
         if self._process.returncode is None:

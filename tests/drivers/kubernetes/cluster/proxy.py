@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import random
 
 from holdfast.drivers.kubernetes.cluster import PODS, SERVICES
 from tests.drivers.kubernetes.cluster.addresses import Network
@@ -90,13 +91,17 @@ class Proxy:
             inner_writer.transport.abort()
 
     def _target(self, service: Body, port: Body) -> tuple[str, int] | None:
-        """A ready pod and its port."""
+        """Some ready pod and its port: any of them, whether it lives or only seems to."""
         selector = {"matchLabels": service["spec"].get("selector", {})}
-        for pod in self._store.all(PODS, service["metadata"]["namespace"]):
-            labels = pod["metadata"].get("labels", {})
-            if fits(selector, labels) and _reachable(service, pod):
-                return pod["status"]["podIP"], _port(pod, port)
-        return None
+        found = [
+            pod
+            for pod in self._store.all(PODS, service["metadata"]["namespace"])
+            if fits(selector, pod["metadata"].get("labels", {})) and _reachable(service, pod)
+        ]
+        if not found:
+            return None
+        pod = random.choice(found)
+        return pod["status"]["podIP"], _port(pod, port)
 
 
 def _reachable(service: Body, pod: Body) -> bool:

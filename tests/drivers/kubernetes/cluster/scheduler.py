@@ -59,20 +59,20 @@ def _held(store: Store, pod: Body) -> tuple[str, str] | None:
 
 
 def _placed(store: Store, pod: Body) -> tuple[str, str]:
-    """The emptiest machine that takes the pod, or why none does."""
+    """The machine that the pod is least averse to, and of those the emptiest, or why none does."""
     machines = store.all(NODES)
     refused: Counter[str] = Counter()
-    found: list[tuple[int, str]] = []
+    found: list[tuple[int, int, str]] = []
     for machine in machines:
         name = machine["metadata"]["name"]
         there = [p for p in store.all(PODS) if p["spec"].get("nodeName") == name and _unfinished(p)]
         why = _misfit(pod, machine, there)
         if why is None:
-            found.append((len(there), name))
+            found.append((_aversion(pod, there), len(there), name))
         else:
             refused[why] += 1
     if found:
-        return min(found)[1], ""
+        return min(found)[-1], ""
     reasons = ", ".join(f"{count} {why}" for why, count in sorted(refused.items()))
     return "", f"0/{len(machines)} nodes are available: {reasons}."
 
@@ -124,13 +124,24 @@ def _selected(spec: Body, name: str, labels: Body) -> bool:
 
 def _repelled(pod: Body, there: list[Body]) -> bool:
     """Only host names are looked at, as a domain that keeps pods apart."""
-    affinity = pod["spec"].get("affinity", {}).get("podAntiAffinity", {})
-    terms = affinity.get("requiredDuringSchedulingIgnoredDuringExecution", [])
-    return any(
-        term["topologyKey"] == HOSTNAME
-        and fits(term.get("labelSelector", {}), other["metadata"].get("labels", {}))
-        for term in terms
-        for other in there
+    terms = _apart(pod).get("requiredDuringSchedulingIgnoredDuringExecution", [])
+    return any(_meets(term, there) for term in terms)
+
+
+def _aversion(pod: Body, there: list[Body]) -> int:
+    """The weights of what the pod would rather not share a machine with."""
+    wishes = _apart(pod).get("preferredDuringSchedulingIgnoredDuringExecution", [])
+    return sum(wish["weight"] for wish in wishes if _meets(wish["podAffinityTerm"], there))
+
+
+def _apart(pod: Body) -> Body:
+    found: Body = pod["spec"].get("affinity", {}).get("podAntiAffinity", {})
+    return found
+
+
+def _meets(term: Body, there: list[Body]) -> bool:
+    return term["topologyKey"] == HOSTNAME and any(
+        fits(term.get("labelSelector", {}), other["metadata"].get("labels", {})) for other in there
     )
 
 

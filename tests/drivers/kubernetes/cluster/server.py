@@ -92,7 +92,7 @@ class ApiServer:
             )
         self.calls.append((verb, route.kind.plural))
         user = self.access.user(request.headers.get("authorization", ""))
-        self.access.check(user, _wish(verb, route))
+        self.access.check(user, _wish(verb, route, request.query.get("fieldSelector", "")))
         fault = await self.faults.before(verb, route.kind.plural)
         if verb == "watch":
             return self._watch(request, route, fault.cut_after if fault else None)
@@ -401,10 +401,13 @@ def _verb(request: Request, route: Route) -> str:
             return {"POST": "create", "PUT": "update", "PATCH": "patch"}[method]
 
 
-def _wish(verb: str, route: Route) -> Wish:
+def _wish(verb: str, route: Route, fields: str) -> Wish:
+    """A list or a watch of the one object with a name needs the right to that object only."""
+    path, _, value = fields.partition("=")
+    name = route.name or (value if path == "metadata.name" else "")
     group = route.kind.api.rpartition("/")[0]
     resource = route.kind.plural + (f"/{route.part}" if route.part else "")
-    return Wish(verb, group, resource, route.namespace, route.name)
+    return Wish(verb, group, resource, route.namespace, name)
 
 
 def _parsed(request: Request) -> Any:

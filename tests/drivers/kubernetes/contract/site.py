@@ -13,7 +13,7 @@ import psutil
 
 from holdfast.drivers import records
 from holdfast.drivers.kubernetes.api import Api
-from holdfast.drivers.kubernetes.cluster import CONFIG_MAPS, PODS, ApiError
+from holdfast.drivers.kubernetes.cluster import CONFIG_MAPS, LEASES, PODS, ApiError
 from holdfast.drivers.kubernetes.code import bundle
 from holdfast.drivers.kubernetes.ending import main_object
 from holdfast.drivers.kubernetes.manifests.names import ROLE, STOP
@@ -79,6 +79,23 @@ class Site:
         assert status is not None
         name = next(node.name for node in status.nodes if node.rank == rank)
         return next(pod for pod in self.pods() if pod["metadata"]["name"] == name)
+
+    async def controller(self) -> Body:
+        """The pod that has the lease, not the one that stands by."""
+        while True:
+            lease = self.it.store.find(LEASES, "default", "run-controller") or {"spec": {}}
+            holder = lease["spec"].get("holderIdentity")
+            for pod in self.pods("controller"):
+                if pod["metadata"]["name"] == holder:
+                    return pod
+            await asyncio.sleep(0.1)
+
+    async def successor(self, old: Body, patience_s: float = PATIENCE_S) -> Body:
+        """The next pod that has the lease."""
+        async with asyncio.timeout(patience_s):
+            while (found := await self.controller())["metadata"]["uid"] == old["metadata"]["uid"]:
+                await asyncio.sleep(0.1)
+        return found
 
     async def main_object(self) -> Body:
         """The engine's object."""

@@ -80,6 +80,7 @@ def controller_rules(request: Request) -> list[Body]:
         _rule("", ["events"], ["create", "patch"]),
         _rule("", ["configmaps"], ["create"]),
         _rule("", ["configmaps"], ["get", "patch"], [f"{request.name}-{x}" for x in OWN_MAPS]),
+        _rule("", ["configmaps"], ["list", "watch"], [f"{request.name}-job"]),
         _rule("coordination.k8s.io", ["leases"], ["create"]),
         _rule("coordination.k8s.io", ["leases"], ["get", "patch"], [f"{request.name}-controller"]),
         _rule("apps", ["deployments/scale"], ["patch"], [f"{request.name}-controller"]),

@@ -1,7 +1,13 @@
-"""The controller of a managed job: one small pod kept by a Deployment, and the job file it reads.
+"""The controller of a managed job, another one that stands by, and the job file they read.
 
-It trains nothing, so it is in no gang and no budget and asks for no GPU.
-Losing it stops nobody: agents train on until the next one has read its journal.
+Both are small pods of one Deployment; a lease says which of them is the controller, and only that
+one listens and so is ready: the Service leads to it alone. On machines of their own, if there are
+any, they are not lost together, nor with a node. Without the second one a new pod would be made
+only once the cluster has given up the machine, a minute later. They train nothing, so they are in
+no gang and ask for no GPU; nor are they in a budget, which would count the one that is ready only
+and never let its machine be drained.
+
+Losing the controller stops nobody: agents train on until the next one has read its journal.
 """
 
 import base64
@@ -10,8 +16,10 @@ from holdfast.drivers.kubernetes.manifests import network, placement, pod, secur
 from holdfast.drivers.kubernetes.manifests.names import ROLE, metadata, pod_labels, selector
 from holdfast.drivers.kubernetes.manifests.overlay import merged
 from holdfast.drivers.kubernetes.manifests.part import Part
+from holdfast.drivers.kubernetes.manifests.placement import HOSTNAME
 from holdfast.drivers.kubernetes.manifests.request import Body, Request
 from holdfast.drivers.kubernetes.manifests.support.services import METRICS_PORT
+from holdfast.spec import Job
 from holdfast.spec.load import as_given
 
 HOME = "/var/lib/holdfast"
@@ -19,6 +27,8 @@ JOURNALS = "/var/lib/holdfast-journals"  # where the claim for journals is, if t
 SMALL = Part(role="controller", small=True)
 COMMAND = ["holdfast", "controller", "--on", "kubernetes"]
 RESOURCES = {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "256Mi"}}
+
+READY = {"tcpSocket": {"port": "controller"}, "periodSeconds": 1, "failureThreshold": 30}
 
 
 def configuration(request: Request) -> list[Body]:
@@ -54,7 +64,7 @@ def deployment(request: Request, run: str = "") -> list[Body]:
         return []
     chosen = {**selector(request)["matchLabels"], ROLE: "controller"}
     spec = {
-        "replicas": 1,
+        "replicas": replicas(request.job),
         "strategy": {"type": "Recreate"},
         "selector": {"matchLabels": chosen},
         "template": merged(
@@ -65,6 +75,12 @@ def deployment(request: Request, run: str = "") -> list[Body]:
     }
     made = metadata(request, f"{request.name}-controller")
     return [{"apiVersion": "apps/v1", "kind": "Deployment", "metadata": made, "spec": spec}]
+
+
+def replicas(job: Job) -> int:
+    """The controller and one that stands by; that could not mount a claim that one machine has."""
+    journal = job.kubernetes.journal
+    return 2 if journal is None or journal.access_mode == "ReadWriteMany" else 1
 
 
 def _metadata(request: Request) -> Body:
@@ -80,6 +96,7 @@ def _spec(request: Request, run: str) -> Body:
         "automountServiceAccountToken": True,
         "enableServiceLinks": False,
         "priorityClassName": placed.get("priorityClassName"),
+        "affinity": _apart(request),
         "tolerations": placed["tolerations"],
         "securityContext": security.pod(request),
         "imagePullSecrets": [{"name": name} for name in pod.image(request.job).pull_secrets],
@@ -92,6 +109,18 @@ def _spec(request: Request, run: str) -> Body:
         ],
     }
     return {key: value for key, value in found.items() if value not in (None, [], {})}
+
+
+def _apart(request: Request) -> Body:
+    """Rather not where the other one is, nor where anything of the job is."""
+    job = selector(request)["matchLabels"]
+    wishes = [_away_from(100, {**job, ROLE: "controller"}), _away_from(50, job)]
+    return {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": wishes}}
+
+
+def _away_from(weight: int, labels: Body) -> Body:
+    term = {"labelSelector": {"matchLabels": labels}, "topologyKey": HOSTNAME}
+    return {"weight": weight, "podAffinityTerm": term}
 
 
 def _claim(request: Request) -> str | None:
@@ -123,7 +152,7 @@ def _container(request: Request, run: str) -> Body:
             {"name": "tmp", "mountPath": "/tmp"},
             *_journals(request, {"mountPath": JOURNALS}),
         ],
-        "readinessProbe": {"httpGet": {"path": "/metrics", "port": "metrics"}, "periodSeconds": 5},
+        "readinessProbe": READY,
         "securityContext": security.container(request, frozen=True),
     }
     return {key: value for key, value in found.items() if value}
@@ -142,8 +171,8 @@ def _env(request: Request, run: str) -> list[Body]:
         said["HOLDFAST_JOURNALS"] = JOURNALS
     if run:
         said["HOLDFAST_RUN"] = run
-    namespace = {"fieldRef": {"fieldPath": "metadata.namespace"}}
+    own = {"HOLDFAST_NAMESPACE": "metadata.namespace", "HOLDFAST_POD": "metadata.name"}
     return [
         *({"name": name, "value": value} for name, value in said.items()),
-        {"name": "HOLDFAST_NAMESPACE", "valueFrom": namespace},
+        *({"name": n, "valueFrom": {"fieldRef": {"fieldPath": path}}} for n, path in own.items()),
     ]

@@ -28,7 +28,6 @@ def _controller(request: Request) -> list[Body]:
     if not request.managed:
         return []
     spec = {
-        "publishNotReadyAddresses": True,
         "selector": {**selector(request)["matchLabels"], ROLE: "controller"},
         "ports": [
             {"name": "controller", "port": CONTROLLER_PORT, "targetPort": "controller"},

@@ -22,7 +22,7 @@ PAUSES: dict[str, dict[str, float]] = {
     "holdfast.drivers.kubernetes.driver": {"ASKED_S": 0.2, "RETRY_S": 0.2},
     "holdfast.drivers.kubernetes.removal": {"FENCED_S": 0.5, "RETRY_S": 0.2},
     "holdfast.drivers.kubernetes.supply": {"RETRY_S": 0.2},
-    "holdfast.drivers.kubernetes.lease": {"DURATION_S": 4, "RENEW_S": 1.0, "POLL_S": 0.1},
+    "holdfast.drivers.kubernetes.lease": {"DURATION_S": 8, "SURE_S": 6.0, "POLL_S": 0.3},
     "holdfast.drivers.kubernetes.record": {"LOOK_S": 0.1, "STEADY_S": 0.5},
 }
 _bind = socket.socket.bind

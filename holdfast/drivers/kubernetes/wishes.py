@@ -1,0 +1,93 @@
+"""Hears what people ask of a job from outside: to stop, by an annotation on its ConfigMap.
+
+The one object is watched, so that a wish is heard at once, and looked at every `LOOK_S` besides:
+whatever stands between us and the API may hold a watch back, or answer in its place. A wish waits
+while no controller runs. What cannot be read is said once, and heard when it can be.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from holdfast.drivers.kubernetes.cluster import CONFIG_MAPS, ApiError, Change, Cluster
+from holdfast.drivers.kubernetes.manifests.names import STOP
+from holdfast.drivers.kubernetes.talk import say
+from holdfast.drivers.kubernetes.watch import follow
+
+LOOK_S = 5.0
+CALL_S = 5.0  # for one look: a connection that is cut may hang for longer
+BY = "holdfast stop"
+OnWish = Callable[[str, bool], None]
+
+
+class _Meta(msgspec.Struct, frozen=True):
+    annotations: dict[str, str] | None = None
+
+
+class _Map(msgspec.Struct, frozen=True):
+    """Of a ConfigMap only what may carry a wish."""
+
+    metadata: _Meta
+
+    @property
+    def wish(self) -> str:
+        return (self.metadata.annotations or {}).get(STOP, "")
+
+
+class Wishes:
+    """Calls `on_wish(by, now)` once for every new wish, also for one that is there already."""
+
+    def __init__(self, cluster: Cluster, job: str, on_wish: OnWish) -> None:
+        self._cluster, self._on_wish = cluster, on_wish
+        self._name = f"{job}-job"
+        self._heard = ""
+        self._news = 0  # how often the watch has told something
+        self._troubled = False
+
+    async def hear(self) -> None:
+        """For ever."""
+        await asyncio.gather(self._watch(), self._look())
+
+    async def _watch(self) -> None:
+        await follow(
+            self._cluster, CONFIG_MAPS, _Map, "", self._listed, self._changed, name=self._name
+        )
+
+    def _listed(self, found: Sequence[_Map]) -> None:
+        for body in found:
+            self._told(body)
+
+    def _changed(self, change: Change[_Map]) -> None:
+        if change.type != "DELETED":
+            self._told(change.object)
+
+    def _told(self, body: _Map) -> None:
+        self._news += 1
+        self._hear(body.wish)
+
+    async def _look(self) -> None:
+        while True:
+            before = self._news
+            try:
+                async with asyncio.timeout(CALL_S):
+                    body = await self._cluster.get(CONFIG_MAPS, self._name)
+                wish = msgspec.convert(body, _Map).wish
+            except (ApiError, TimeoutError, msgspec.ValidationError) as error:
+                self._cannot(error)
+            else:
+                self._troubled = False
+                if self._news == before:  # what the watch has told meanwhile is newer
+                    self._hear(wish)
+            await asyncio.sleep(LOOK_S)
+
+    def _cannot(self, error: Exception) -> None:
+        if not self._troubled:
+            say(f"wishes to stop cannot be heard now: {error or 'the API does not answer'}")
+        self._troubled = True
+
+    def _hear(self, wish: str) -> None:
+        if wish != self._heard:
+            self._heard = wish
+            if wish:
+                self._on_wish(BY, wish == "now")
