@@ -99,7 +99,7 @@ class Record:
             if eventful or self._due(time.monotonic()):
                 await self._tell(found)
             await self._journal.look(eventful=eventful)
-            await asyncio.sleep(max(LOOK_S, LOOKS * looked_s))
+            await asyncio.sleep(pause_s(looked_s))
 
     async def publish(self) -> None:
         """All of it, now."""
@@ -132,6 +132,11 @@ class Record:
         """The oldest incidents, as many as a chunk has; with the next look."""
         self._left_out = min(count, self._left_out + INCIDENTS_EACH[0])
         say(f"{self._name} has no room for all {count} incidents: {self._left_out} are left out")
+
+
+def pause_s(looked_s: float) -> float:
+    """Until the next look, after one that took so long."""
+    return max(LOOK_S, LOOKS * looked_s)
 
 
 def _eventful(new: Recorded, old: Recorded | None) -> bool:

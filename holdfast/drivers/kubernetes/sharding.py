@@ -85,10 +85,12 @@ class Sharding:
             self._begin(None)
             self._index = Index()
             return self._index
-        self._begin(head["metadata"]["uid"])
+        if head["metadata"]["uid"] != self._uid:
+            self._begin(head["metadata"]["uid"])
         found = index_of(head)
         for entry in found.entries:
-            if await self._all_there(entry):
+            written_here = self._known.get(entry.digest) == entry.shards
+            if written_here or await self._all_there(entry):
                 self._known[entry.digest] = entry.shards
         self._referred = _shards(found.entries)
         self._index = found
@@ -172,8 +174,8 @@ class Sharding:
         return False
 
     async def _head(self, index: Index, content: Content) -> int:
-        """Until it is known to be there, its shards count as referred to, and the old ones too."""
-        self._referred |= _shards(index.entries)
+        """Until its answer is there, nobody knows whether the old index is in the cluster or this."""
+        self._index = None
         text = msgspec.json.encode(index).decode()
         whole = Content({**content.data, INDEX: text}, content.binary)
         home = self._home
@@ -239,9 +241,9 @@ class Sharding:
     async def _delete(self, number: int) -> None:
         name = shard_name(self._home.name, number)
         say(f"ConfigMap {name} is deleted: nothing has referred to it for {FREE_S:.0f} s")
-        uid = self._uids.pop(number)
         self._known = {d: held for d, held in self._known.items() if number not in held}
-        await self._cluster.delete(CONFIG_MAPS, name, uid=uid)
+        await self._cluster.delete(CONFIG_MAPS, name, uid=self._uids[number])
+        del self._uids[number]
 
 
 def _shards(entries: Iterable[Entry]) -> set[int]:
