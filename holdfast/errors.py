@@ -87,7 +87,14 @@ SLUGS: dict[str, Slug] = {
         "A line of the journal is not what was written: its checksum is wrong, or lines are "
         "missing or in another order. A last line without an end is normal after a crash and is "
         "dropped. Anything else is refused by `resume`, because decisions replayed from it would "
-        "not be those that were taken; commands that only read show what precedes the damage.",
+        "not be those that were taken; commands that only read show what precedes the damage and "
+        "end with this status.",
+    ),
+    "journal-state-damaged": Slug(
+        ExitStatus.PLATFORM,
+        "The saved state beside the journal, `journal.state`, cannot be used. Nothing is lost by "
+        "it: the journal is replayed from its first line, which takes longer. It is written anew "
+        "while the job runs.",
     ),
     "journal-diverges": Slug(
         ExitStatus.PLATFORM,
@@ -103,6 +110,18 @@ SLUGS: dict[str, Slug] = {
         ExitStatus.PLATFORM,
         "A file in the folder of a job is not what Holdfast has written there. The message names "
         "it, and what it can be made from again. Nothing was started.",
+    ),
+    "record-stale": Slug(
+        ExitStatus.PLATFORM,
+        "What is told of a job in a cluster is what its controller published last, and that was "
+        "longer ago than it should be. Either no controller runs, or it cannot reach the API "
+        "server. Training does not depend on either. The command did what it could.",
+    ),
+    "record-incomplete": Slug(
+        ExitStatus.PLATFORM,
+        "A part of what a controller has published about its job is missing: a ConfigMap "
+        "`NAME-record-N` was deleted or changed by somebody else, or there are more incidents than "
+        "these ConfigMaps have room for. What is there was shown.",
     ),
     "controller-silent": Slug(
         ExitStatus.PLATFORM,

@@ -229,7 +229,7 @@ def end_of(path: Path) -> Mark:
 def read_saved(path: Path) -> Saved | None:
     """The newest state snapshot that belongs to this journal; None if there is none.
 
-    Raises `Error` journal-corrupt if it is damaged, or of another journal: it can be done without.
+    Raises `Error` journal-state-damaged if it is, or of another journal: it can be done without.
     """
     try:
         line = read_plain(state_path(path), STATE_MAX_BYTES)
@@ -336,7 +336,7 @@ def _corrupt(path: Path, seq: int, at: int, why: str) -> Error:
 
 def _state_unusable(path: Path, why: str) -> Error:
     return Error(
-        "journal-corrupt",
+        "journal-state-damaged",
         f"{state_path(path)} is not used",
         why=why,
         help="nothing is lost by it: the journal is replayed from its first line instead",

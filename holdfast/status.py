@@ -64,6 +64,9 @@ class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
     why: str | None = None  # one sentence: why it is in this phase
     checkpoints: tuple[TierStatus, ...] = ()
     copies: Copies | None = None  # None: a single node, or none are kept
+    training_count: int | None = None  # nodes with a rank; told where `nodes` lie elsewhere
+    recorded_at: float | None = None  # when the record in a cluster was written
+    incomplete: str | None = None  # why not all that there was could be read
 
 
 class ActionTaken(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,3 +111,4 @@ class Goodput(msgspec.Struct, frozen=True, kw_only=True):
     ettr_1h: float
     buckets: dict[str, float]
     observed: bool  # False: no steps reported, so all the time its workers ran counts as productive
+    incomplete: str | None = None  # why not all that there was could be read

@@ -1,10 +1,15 @@
 """`holdfast goodput`: where every second of a job went."""
 
+from typing import TYPE_CHECKING
+
 from holdfast.cli import story
 from holdfast.cli.cluster import Context, Namespace, On, reached
 from holdfast.cli.controller import Where
 from holdfast.cli.output import AsJson, JobName, json_result, result, table, talk
-from holdfast.cli.source import job_source, tell_troubles
+from holdfast.cli.source import job_source, marked, tell
+
+if TYPE_CHECKING:
+    from holdfast.status import Goodput
 
 
 def goodput(
@@ -16,8 +21,12 @@ def goodput(
 ) -> None:
     """Show the ledger of a job; its parts add up to the wall time."""
     with job_source(name, reached(on, context, namespace)) as source:
-        found = source.goodput()
-        tell_troubles(source)
+        found, troubles = source.goodput(), source.troubles()
+        _show(marked(found, troubles), as_json)
+        tell(troubles)
+
+
+def _show(found: "Goodput", as_json: bool) -> None:
     if as_json:
         json_result(found)
         return

@@ -6,7 +6,7 @@ from holdfast.cli import story
 from holdfast.cli.cluster import Context, Namespace, On, reached
 from holdfast.cli.controller import Where
 from holdfast.cli.output import AsJson, JobName, duration, json_result, result, table, talk
-from holdfast.cli.source import job_source, tell_troubles
+from holdfast.cli.source import job_source, tell
 
 if TYPE_CHECKING:
     from holdfast.status import Incident
@@ -24,7 +24,7 @@ def incidents(
     """List the incidents of a job."""
     with job_source(name, reached(on, context, namespace)) as source:
         _show(source.incidents(), source.name, as_json)
-        tell_troubles(source)
+        tell(source.troubles())
 
 
 def _show(found: "list[Incident]", job: str, as_json: bool) -> None:

@@ -6,10 +6,12 @@ code that reads folders here, so both places tell the same story.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+import typer
 
 from holdfast.cli.cluster import Reach, Session, connected
 from holdfast.cli.locate import job_folder
@@ -18,11 +20,17 @@ from holdfast.errors import Error
 
 if TYPE_CHECKING:
     from holdfast.drivers.kubernetes.remote import Look
+    from holdfast.drivers.kubernetes.sharded import Cache
     from holdfast.status import Goodput, Incident, JobStatus
 
 LOCAL_S = 0.5
 REMOTE_S = 2.0  # as often as a record is published
+PARTIAL = ("journal-corrupt", "record-incomplete")
+"""Troubles because of which not all is told that there was."""
 PATIENCE_S = 600.0  # a cluster that does not answer is asked again for so long
+
+
+Told = TypeVar("Told", "JobStatus", "Goodput")
 
 
 class Source(Protocol):
@@ -53,10 +61,29 @@ def incidents_of(folder: Path) -> "list[Incident]":
     return incidents(folder, time.time())
 
 
-def tell_troubles(source: Source) -> None:
-    """What makes the answer incomplete, or keeps the job from starting."""
-    for trouble in source.troubles():
+def tell(troubles: Sequence[Error]) -> None:
+    """What makes an answer incomplete, or keeps the job from starting; comes after the answer.
+
+    One that is not the whole truth ends the command with the status of what it lacks.
+    """
+    for trouble in troubles:
         talk(str(trouble))
+    for trouble in troubles:
+        if trouble.slug in PARTIAL:
+            raise typer.Exit(trouble.status)
+
+
+def lacking(troubles: Sequence[Error]) -> str | None:
+    """Why an answer is incomplete, for programs; None if it is whole."""
+    told = [f"{trouble.what}: {trouble.why}" for trouble in troubles if trouble.slug in PARTIAL]
+    return "; ".join(told) or None
+
+
+def marked(found: Told, troubles: Sequence[Error]) -> Told:
+    """An answer that says of itself whether it is whole."""
+    import msgspec
+
+    return msgspec.structs.replace(found, incomplete=lacking(troubles))
 
 
 class LocalSource:
@@ -107,6 +134,7 @@ class RemoteSource:
         self._last: JobStatus | None = None
         self._silent_since: float | None = None
         self._troubles: list[Error] = []
+        self._cache: Cache = {}
 
     def status(self) -> "JobStatus":
         """What the record says; while the API server is away, what it said last."""
@@ -148,19 +176,21 @@ class RemoteSource:
     def _look(self) -> "JobStatus":
         import msgspec
 
-        from holdfast.drivers.kubernetes.remote import look, require_managed, status
+        from holdfast.drivers.kubernetes import remote
         from holdfast.drivers.kubernetes.remote_troubles import evidence, troubles
         from holdfast.drivers.kubernetes.submit_refusals import About
 
         session = self._session
-        seen = session.do(look(session.cluster, self.name, session.words))
-        require_managed(seen, session.words)
+        seen = session.do(remote.look(session.cluster, self.name, session.words, self._cache))
+        remote.require_managed(seen, session.words)
         found = session.do(evidence(session.cluster, seen))
         about = About(f"job {self.name}", "v1", session.cluster.namespace, session.words)
-        self._seen, self._troubles = seen, troubles(seen, found, about)
-        told = status(seen)
-        if self._troubles and told.phase == "waiting":
-            told = msgspec.structs.replace(told, waiting_for=_in_short(self._troubles))
+        waits = troubles(seen, found, about)
+        record = [remote.stale(seen, about), remote.incomplete(seen, about)]
+        self._seen, self._troubles = seen, [*waits, *(error for error in record if error)]
+        told = remote.status(seen)
+        if waits and told.phase == "waiting":
+            told = msgspec.structs.replace(told, waiting_for=_in_short(waits))
         return told
 
 

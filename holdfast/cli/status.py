@@ -10,7 +10,7 @@ from holdfast.cli.cluster import Context, Namespace, On, reached
 from holdfast.cli.controller import Where
 from holdfast.cli.locate import all_jobs
 from holdfast.cli.output import AsJson, JobName, json_result, result, table
-from holdfast.cli.source import job_source, tell_troubles
+from holdfast.cli.source import job_source, marked, tell
 
 if TYPE_CHECKING:
     from holdfast.status import JobStatus
@@ -30,12 +30,12 @@ def status(
         _all(as_json) if reach is None else listing.remote(reach, False, as_json)
         return
     with job_source(name, reach) as source:
-        found = source.status()
+        found, troubles = source.status(), source.troubles()
         if as_json:
-            json_result(found)
+            json_result(marked(found, troubles))
         else:
             result(story.labelled(story.status_lines(found, source.words)))
-        tell_troubles(source)
+        tell(troubles)
 
 
 def status_of(folder: Path) -> "JobStatus":

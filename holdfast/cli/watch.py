@@ -10,7 +10,7 @@ from holdfast.cli.cluster import Context, Namespace, On, reached
 from holdfast.cli.controller import Where
 from holdfast.cli.incidents import HEADER, row
 from holdfast.cli.output import AsJson, JobName, is_terminal, printable, result, table, verbatim
-from holdfast.cli.source import Source, job_source, tell_troubles
+from holdfast.cli.source import Source, job_source, tell
 
 if TYPE_CHECKING:
     from holdfast.status import JobStatus
@@ -30,7 +30,7 @@ def watch(
     """Watch a job until it ends."""
     with job_source(name, reached(on, context, namespace)) as source:
         follow(source, as_json=as_json)
-        tell_troubles(source)
+        tell(source.troubles())
 
 
 def follow(

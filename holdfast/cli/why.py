@@ -9,7 +9,7 @@ from holdfast.cli import story
 from holdfast.cli.cluster import Context, Namespace, On, reached
 from holdfast.cli.controller import Where
 from holdfast.cli.output import AsJson, JobName, duration, json_result, result, styled, talk
-from holdfast.cli.source import job_source, tell_troubles
+from holdfast.cli.source import job_source, lacking, tell
 from holdfast.errors import Error
 
 if TYPE_CHECKING:
@@ -32,16 +32,16 @@ def why(
     """Explain the last incident, or what the job is waiting for."""
     with job_source(name, reached(on, context, namespace)) as source:
         status = source.status()
-        found = source.incidents()
+        found, troubles = source.incidents(), source.troubles()
         incident = _chosen(found, number, status.job, source.words)
         tail = _log_tail(source.folder, incident) if incident and source.folder else []
         if as_json:
-            json_result(_fields(status, incident, tail))
+            json_result({**_fields(status, incident, tail), "incomplete": lacking(troubles)})
         elif incident is None:
             result(_quiet(status))
         else:
             _print(status, incident, len(found), tail, source.words)
-        tell_troubles(source)
+        tell(troubles)
 
 
 def _chosen(found: "list[Incident]", number: int | None, job: str, words: str) -> "Incident | None":

@@ -63,9 +63,11 @@ def _numbers(record: JobStatus | None, nodes: int, *, suspended: bool) -> Body:
     """The record outlives the pods of a job that is suspended."""
     if record is None:
         return {"nodes": f"0/{nodes}"}
-    training = 0 if suspended else sum(node.rank is not None for node in record.nodes)
+    training = record.training_count
+    if training is None:
+        training = sum(node.rank is not None for node in record.nodes)
     return {
-        "nodes": f"{training}/{nodes}",
+        "nodes": f"{0 if suspended else training}/{nodes}",
         "step": record.step,
         "ettr": round(record.ettr, 4),
         "restarts": record.restarts_count,

@@ -27,7 +27,7 @@ from holdfast.drivers.kubernetes.cluster import (
     NotFoundError,
 )
 from holdfast.drivers.kubernetes.lease import Lease
-from holdfast.drivers.kubernetes.manifests.names import JOB, MANAGED_BY
+from holdfast.drivers.kubernetes.manifests.names import BULK, JOB, MANAGED_BY
 from holdfast.drivers.kubernetes.manifests.request import NEWEST, OLDEST
 from holdfast.drivers.kubernetes.watch import follow
 from holdfast.operator.decide import WATCH_S
@@ -90,7 +90,7 @@ class Operator:
         version = await self._version()
         duties: list[Coroutine[Any, Any, None]] = [
             self._follow(TRAINING_JOBS, "", self._on_jobs, self._on_job),
-            self._follow(CONFIG_MAPS, JOB, self._on_parts, self._on_part),
+            self._follow(CONFIG_MAPS, f"{JOB},!{BULK}", self._on_parts, self._on_part),
             self._follow(DEPLOYMENTS, JOB, self._on_parts, self._on_part),
             self._sweep(),
             *(self._work(version) for _ in range(WORKERS)),

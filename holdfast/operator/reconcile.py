@@ -26,7 +26,8 @@ from holdfast.drivers.kubernetes.kept_logs import logs_name
 from holdfast.drivers.kubernetes.manifests.names import JOB, STOP
 from holdfast.drivers.kubernetes.manifests.request import Body
 from holdfast.drivers.kubernetes.pods import Pod
-from holdfast.drivers.kubernetes.record import journal_name, record_name
+from holdfast.drivers.kubernetes.record import record_name
+from holdfast.drivers.kubernetes.record_journal import journal_name
 from holdfast.errors import Error
 from holdfast.operator import events
 from holdfast.operator.conditions import status_of

@@ -6,10 +6,7 @@ that is a second old. A watch only says when to look.
 
 from dataclasses import dataclass
 
-import msgspec
-
 from holdfast.drivers.kubernetes.cluster import (
-    CONFIG_MAPS,
     DEPLOYMENTS,
     PODS,
     Cluster,
@@ -19,7 +16,7 @@ from holdfast.drivers.kubernetes.ending import main_object
 from holdfast.drivers.kubernetes.manifests.names import JOB, ROLE
 from holdfast.drivers.kubernetes.manifests.request import Body
 from holdfast.drivers.kubernetes.pods import Pod, waits_for
-from holdfast.drivers.kubernetes.record import record_name
+from holdfast.drivers.kubernetes.record import recorded_status
 from holdfast.operator.conditions import ENDED, seconds
 from holdfast.operator.decide import STOP_LIMIT_S, Known
 from holdfast.operator.wanted import Wanted, is_owned, place
@@ -43,7 +40,7 @@ async def look(cluster: Cluster, body: Body, wanted: Wanted, now: float) -> Sigh
     """Read what there is. Raises `ApiError`."""
     meta, status = body["metadata"], body.get("status") or {}
     found = [(one, await _existing(cluster, one)) for one in wanted.moving]
-    record = await _record(cluster, meta["name"], meta["namespace"])
+    record = await recorded_status(cluster, meta["name"], meta["namespace"])
     there = [have for _, have in found if have is not None]
     known = Known(
         status=status,
@@ -70,15 +67,6 @@ async def _existing(cluster: Cluster, body: Body) -> Body | None:
     try:
         return await cluster.get(kind, name, namespace=namespace)
     except NotFoundError:
-        return None
-
-
-async def _record(cluster: Cluster, job: str, namespace: str) -> JobStatus | None:
-    """The status that the controller has published; None if there is none that can be read."""
-    try:
-        body = await cluster.get(CONFIG_MAPS, record_name(job), namespace=namespace)
-        return msgspec.json.decode(body["data"]["status.json"].encode(), type=JobStatus)
-    except (NotFoundError, KeyError, msgspec.DecodeError):
         return None
 
 

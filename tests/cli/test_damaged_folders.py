@@ -2,6 +2,7 @@
 
 import fcntl
 import functools
+import json
 import os
 import shutil
 import signal
@@ -183,13 +184,31 @@ def test_a_damaged_journal_is_shown_up_to_the_damage_with_a_warning(
 ) -> None:
     journal.state_path(hurt / "journal.jsonl").unlink()
     path = hurt / "journal.jsonl"
+    at = path.read_bytes().rindex(b"\n", 0, path.read_bytes().index(b'"by":"test"')) + 1
     path.write_bytes(path.read_bytes().replace(b'"by":"test"', b'"by":"tess"'))
-    assert cli.main(["incidents", "hurt"]) == 0
+    for verb in ("status", "why", "goodput"):
+        assert cli.main([verb, "hurt", "--json"]) == 3, "what it prints is not the whole truth"
+        lacks = json.loads(capsys.readouterr().out)["incomplete"]
+        assert lacks == f"{path}, line 8, at byte {at}: its checksum is wrong; all before it is sound"
+    assert cli.main(["incidents", "hurt"]) == 3
     out, err = capsys.readouterr()
     assert "it was killed" in out
     assert err.startswith(f"error[journal-corrupt]: {path}, line 8, at byte ")
     assert cli.main(["resume", "hurt"]) == 3
     assert "error[journal-corrupt]" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("how", ["no text", "a folder", "deep"])
+def test_a_damaged_state_beside_a_sound_journal_is_told_and_loses_nothing(
+    hurt: Path, how: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["why", "hurt", "--json"]) == 0
+    sound = capsys.readouterr().out
+    damage(hurt / "journal.state", how)
+    assert cli.main(["why", "hurt", "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert out == sound and json.loads(out)["incomplete"] is None
+    assert err.startswith(f"error[journal-state-damaged]: {hurt / 'journal.state'} is not used")
 
 
 def test_a_description_in_which_a_bit_has_flipped_is_not_resumed(

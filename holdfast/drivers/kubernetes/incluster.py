@@ -46,7 +46,7 @@ from holdfast.drivers.kubernetes.manifests.request import Body, Request
 from holdfast.drivers.kubernetes.manifests.support.services import METRICS_PORT
 from holdfast.drivers.kubernetes.origin import Origin, first_origin
 from holdfast.drivers.kubernetes.pods import Pod
-from holdfast.drivers.kubernetes.record import recorded
+from holdfast.drivers.kubernetes.record_journal import published_journal
 from holdfast.drivers.kubernetes.talk import say
 from holdfast.errors import Error
 from holdfast.replay import replay
@@ -250,14 +250,13 @@ async def _prepare(cluster: Cluster, place: Place, run: str, term: int, token: s
 
 
 async def _longest_copy(cluster: Cluster, place: Place, token: str) -> bytes:
-    found = await recorded(cluster, place.job.name)
-    published = found.journal if found is not None and found.journal is not None else b""
+    published = await published_journal(cluster, place.job.name) or b""
     label = f"{JOB}={place.job.name}"
     pods = (await cluster.listed(PODS, Pod, labels=label)).items
     running = sum(
         p.running and p.metadata.labels.get("holdfast.dev/role") != "controller" for p in pods
     )
-    if found is None and not published and not running:
+    if not published and not running:
         return b""
     kept = await Gathering(token, running).gather(LISTEN, place.port) if running else b""
     return max(kept, published, key=len)

@@ -9,17 +9,15 @@ cannot be read any more is simply not there.
 """
 
 import asyncio
-import base64
 import gzip
 from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import Any
 
 import msgspec
 
 from holdfast.drivers.kubernetes.cluster import CONFIG_MAPS, ApiError, Cluster, NotFoundError
-from holdfast.drivers.kubernetes.manifests.names import JOB, MANAGED_BY
+from holdfast.drivers.kubernetes.config_map import Content, binary_of, config_map
 from holdfast.drivers.kubernetes.manifests.request import Body
 from holdfast.drivers.kubernetes.pods import Pod, main_container
 from holdfast.drivers.kubernetes.talk import say
@@ -63,7 +61,7 @@ class KeptLogs:
         """What a controller before this one has kept."""
         with suppress(ApiError):
             body = await self._cluster.get(CONFIG_MAPS, logs_name(self._job))
-            self._kept = {k: base64.b64decode(v) for k, v in (body.get("binaryData") or {}).items()}
+            self._kept = binary_of(body)
 
     async def run(self) -> None:
         """Publish what comes, for ever."""
@@ -78,16 +76,11 @@ class KeptLogs:
             return
         self._news.clear()
         name = logs_name(self._job)
-        metadata = {
-            "name": name,
-            "namespace": self._cluster.namespace,
-            "labels": {JOB: self._job, MANAGED_BY: "holdfast"},
-            "ownerReferences": [self._owner],
-        }
-        body = {"apiVersion": CONFIG_MAPS.api, "kind": CONFIG_MAPS.kind, "metadata": metadata}
-        data = {key: base64.b64encode(piece).decode() for key, piece in self._kept.items()}
+        content = Content(binary=self._kept)
         try:
-            await self._cluster.apply({**body, "binaryData": data})
+            await self._cluster.apply(
+                config_map(self._cluster, self._job, name, self._owner, content, bulk=True)
+            )
         except ApiError as error:
             say(f"{name} cannot be published: {error}")
 
@@ -161,10 +154,8 @@ def packed(found: Kept) -> bytes:
 async def kept_logs(cluster: Cluster, job: str) -> list[Kept]:
     """What was kept of a job. Raises `ApiError`."""
     try:
-        body: dict[str, Any] = await cluster.get(CONFIG_MAPS, logs_name(job))
+        body = await cluster.get(CONFIG_MAPS, logs_name(job))
     except NotFoundError:
         return []
-    pieces = (body.get("binaryData") or {}).values()
-    return [
-        msgspec.json.decode(gzip.decompress(base64.b64decode(piece)), type=Kept) for piece in pieces
-    ]
+    pieces = binary_of(body).values()
+    return [msgspec.json.decode(gzip.decompress(piece), type=Kept) for piece in pieces]

@@ -13,7 +13,7 @@ import msgspec
 from holdfast.drivers.kubernetes.cluster import CONFIG_MAPS, PODS, Cluster
 from holdfast.drivers.kubernetes.manifests.names import JOB, ROLE
 from holdfast.drivers.kubernetes.pods import Pod, summary
-from holdfast.drivers.kubernetes.remote import OURS
+from holdfast.drivers.kubernetes.remote import LISTED
 from holdfast.drivers.kubernetes.roster import TRAINS
 from holdfast.status import JobStatus
 
@@ -80,7 +80,7 @@ class Listed:
 
 async def jobs(cluster: Cluster, namespace: str | None = None) -> list[Listed]:
     """The jobs of a namespace, or with "" of all, the newest first. Raises `ApiError`."""
-    maps = (await cluster.listed(CONFIG_MAPS, _Map, labels=OURS, namespace=namespace)).items
+    maps = (await cluster.listed(CONFIG_MAPS, _Map, labels=LISTED, namespace=namespace)).items
     found = _from_maps(maps)
     for space in [namespace] if namespace else _spaces(found, cluster, namespace):
         pods = (await cluster.listed(PODS, Pod, labels=JOB, namespace=space)).items

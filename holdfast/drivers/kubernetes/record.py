@@ -1,53 +1,69 @@
 """The record of a job in the cluster: what people see from outside, while it runs and afterwards.
 
-Two ConfigMaps. `NAME-record` has the status, the incidents and the ledger as JSON; it is small and
-is written every few seconds. `NAME-journal` has the whole journal, compressed; it is written when
-something happened, and is one of the places where a new controller finds it. Weeks fit into the
-mebibyte that a ConfigMap may have; a journal that does not fit any more is left as it was, while
-the copies that agents keep go on.
+ConfigMap `NAME-record` has the status and the ledger as JSON, and of a small job the incidents too.
+The nodes and incidents of a large one lie beside it, compressed, in shards (`sharded.py`), so that
+the head stays small for whoever lists jobs, and so that only what has changed is written again. The
+head follows each event within a second or two; how often shards are written depends on their size.
+`NAME-journal` (`record_journal.py`) has the whole journal.
+
+A look takes time that decisions need, the longer the larger the job, so the next one waits for a
+multiple of that. All the rest is done in threads.
 """
 
 import asyncio
-import base64
 import gzip
-import sys
 import time
-import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
-from holdfast import lines
 from holdfast.drivers.kubernetes.cluster import CONFIG_MAPS, ApiError, Cluster, NotFoundError
-from holdfast.drivers.kubernetes.manifests.names import JOB, MANAGED_BY
+from holdfast.drivers.kubernetes.config_map import Content
+from holdfast.drivers.kubernetes.manifests.names import RECORD_SHARDS
 from holdfast.drivers.kubernetes.manifests.request import Body
-from holdfast.drivers.kubernetes.talk import say
-from holdfast.status import Goodput, Incident, JobStatus
+from holdfast.drivers.kubernetes.pace import Pace
+from holdfast.drivers.kubernetes.record_journal import PublishedJournal, published_journal
+from holdfast.drivers.kubernetes.sharded import Cache, Found, digest_of, read
+from holdfast.drivers.kubernetes.sharding import Chunk, Home, NoShardError, Parts, Sharding
+from holdfast.drivers.kubernetes.talk import Complaint, say
+from holdfast.status import Goodput, Incident, JobStatus, NodeStatus
 
 LOOK_S = 1.0
+LOOKS = 20  # times what a look takes pass until the next one
 STEADY_S = 5.0  # between two records while only steps are made
-JOURNAL_S = 60.0  # the same for the journal
-JOURNAL_MAX_BYTES = 700_000  # compressed; base64 makes a third more of it
+INLINE_BYTES = 64_000  # nodes and incidents up to this size lie in the head
+NODES_EACH = 4_000  # in a chunk
+INCIDENTS_EACH = (1_600, 400, 100)  # in a chunk; the newest are in small ones, which change most
+STATUS, INCIDENTS, GOODPUT, NODES = "status.json", "incidents.json", "goodput.json", "nodes"
+
+_encoder = msgspec.json.Encoder()
 
 
 class Recorded(msgspec.Struct, frozen=True):
-    """What a record holds. `journal`: as far as it was published."""
+    """What a record holds. `journal`: as far as it was published; `at`: when the record was;
+    `incomplete`: why not all of it could be read."""
 
     status: JobStatus
     incidents: tuple[Incident, ...]
     goodput: Goodput
     journal: bytes | None = None
+    at: float | None = None
+    incomplete: str | None = None
+
+
+class _Written(NamedTuple):
+    """A record as ConfigMaps have it. `parts`: what lies in shards."""
+
+    content: Content
+    parts: Parts
 
 
 def record_name(job: str) -> str:
     """Name of the ConfigMap with the status."""
     return f"{job}-record"
-
-
-def journal_name(job: str) -> str:
-    """Name of the ConfigMap with the journal."""
-    return f"{job}-journal"
 
 
 class Record:
@@ -61,69 +77,66 @@ class Record:
         look: Callable[[], Recorded],
         owner: Body,
     ) -> None:
-        self._cluster = cluster
-        self._job = job
-        self._journal = journal
-        self._look = look
-        self._owner = owner
+        home = Home(job, record_name(job), owner, RECORD_SHARDS, bulk=False)
+        self._sharding = Sharding(cluster, home)
+        self._name, self._look = home.name, look
+        self._journal = PublishedJournal(cluster, job, journal, owner)
         self._told: Recorded | None = None
-        self._told_at = self._packed_at = float("-inf")
-        self._broken = ""
+        self._told_at = float("-inf")
+        self._pace = Pace()  # of the shards
+        self._owed = False  # shards, since the head was written last
+        self._sharded = False  # whether it is too large for the head
+        self._left_out = 0  # of the oldest incidents, for which there is no room
+        self._complain = Complaint()
 
     async def run(self) -> None:
         """Publish for ever."""
         while True:
+            began = time.monotonic()
             found = self._look()
-            now = time.monotonic()
-            eventful = _eventful(found, self._told)
-            if eventful or now - self._told_at >= STEADY_S:
+            looked_s = time.monotonic() - began
+            eventful = await asyncio.to_thread(_eventful, found, self._told)
+            if eventful or self._due(time.monotonic()):
                 await self._tell(found)
-            if eventful or now - self._packed_at >= JOURNAL_S:
-                await self._pack()
-            await asyncio.sleep(LOOK_S)
+            await self._journal.look(eventful=eventful)
+            await asyncio.sleep(pause_s(looked_s))
 
     async def publish(self) -> None:
         """All of it, now."""
+        self._pace = Pace()
         await self._tell(self._look())
-        await self._pack()
+        await self._journal.publish()
+
+    def _due(self, now: float) -> bool:
+        return now - self._told_at >= STEADY_S or (self._owed and self._pace.ready(now))
 
     async def _tell(self, found: Recorded) -> None:
-        data = {
-            "status.json": _text(found.status),
-            "incidents.json": _text(found.incidents),
-            "goodput.json": _text(found.goodput),
-        }
-        if await self._apply(record_name(self._job), {"data": data}):
-            self._told, self._told_at = found, time.monotonic()
-
-    async def _pack(self) -> None:
-        packed = await asyncio.to_thread(lambda: gzip.compress(self._journal.read_bytes(), mtime=0))
-        if len(packed) > JOURNAL_MAX_BYTES:
-            self._complain("the journal is too large for a ConfigMap; agents keep copies of it")
-            return
-        data = {"journal.gz": base64.b64encode(packed).decode()}
-        if await self._apply(journal_name(self._job), {"binaryData": data}):
-            self._packed_at = time.monotonic()
-
-    async def _apply(self, name: str, content: Body) -> bool:
-        metadata = {
-            "name": name,
-            "namespace": self._cluster.namespace,
-            "labels": {JOB: self._job, MANAGED_BY: "holdfast"},
-            "ownerReferences": [self._owner],
-        }
-        body = {"apiVersion": CONFIG_MAPS.api, "kind": CONFIG_MAPS.kind, "metadata": metadata}
+        written = await asyncio.to_thread(_written, found, self._left_out)
+        ready = self._pace.ready(time.monotonic()) or not self._sharded
+        parts = written.parts if ready or not written.parts else None
         try:
-            await self._cluster.apply({**body, **content})
+            count = await self._sharding.publish(parts, written.content, self._left_out)
         except ApiError as error:
-            self._complain(f"{name} cannot be published: {error}")
-            return False
-        return True
+            self._complain(f"{self._name} cannot be published: {error}")
+            return
+        except NoShardError:
+            self._leave_out(len(found.incidents))
+            return
+        self._complain("")
+        self._told, self._told_at = found, time.monotonic()
+        self._owed, self._sharded = parts is None, bool(written.parts)
+        if parts:
+            self._pace.spent(count, self._told_at)
 
-    def _complain(self, why: str) -> None:
-        if why != self._broken:
-            self._broken = why
-            print(f"holdfast: {why}", file=sys.stderr, flush=True)
+    def _leave_out(self, count: int) -> None:
+        """The oldest incidents, as many as a chunk has; with the next look."""
+        self._left_out = min(count, self._left_out + INCIDENTS_EACH[0])
+        say(f"{self._name} has no room for all {count} incidents: {self._left_out} are left out")
+
+
+def pause_s(looked_s: float) -> float:
+    """Until the next look, after one that took so long."""
+    return max(LOOK_S, LOOKS * looked_s)
 
 
 def _eventful(new: Recorded, old: Recorded | None) -> bool:
@@ -139,36 +152,101 @@ def _eventful(new: Recorded, old: Recorded | None) -> bool:
     return changed or closed or nodes or now.waiting_for != then.waiting_for
 
 
+# ── the shape in the cluster ──────────────────────────────────────────────────────────────────
+
+
+def _written(found: Recorded, left_out: int) -> _Written:
+    """In the head alone, if it is small."""
+    status, incidents = found.status, found.incidents[left_out:]
+    nodes, faults = _encoder.encode_lines(status.nodes), _encoder.encode_lines(incidents)
+    data = {GOODPUT: _text(found.goodput)}
+    if len(nodes) + len(faults) <= INLINE_BYTES:
+        return _Written(Content({**data, STATUS: _text(status), INCIDENTS: _text(incidents)}), {})
+    training = sum(node.rank is not None for node in status.nodes)
+    head = msgspec.structs.replace(status, nodes=(), training_count=training)
+    parts = {
+        NODES: _chunks(status.nodes, (NODES_EACH,)),
+        INCIDENTS: _chunks(incidents, INCIDENTS_EACH),
+    }
+    return _Written(Content({**data, STATUS: _text(head)}), parts)
+
+
+def _chunks(items: Sequence[object], sizes: Iterable[int]) -> list[Chunk]:
+    """Lines of JSON, so many items together that a change at the end changes little."""
+    found = []
+    for run in _runs(len(items), sizes):
+        content = _encoder.encode_lines(items[run])
+        pack = partial(gzip.compress, content, 6, mtime=0)
+        found.append(Chunk(digest_of(content), len(content), pack))
+    return found
+
+
+def _runs(count: int, sizes: Iterable[int]) -> Iterator[slice]:
+    """As many of the largest size as there can be, then of the next; what is left is the last."""
+    start = 0
+    for size in sizes:
+        while count - start >= size:
+            yield slice(start, start + size)
+            start += size
+    if start < count:
+        yield slice(start, count)
+
+
 def _text(value: object) -> str:
-    return msgspec.json.encode(value).decode()
+    return _encoder.encode(value).decode()
 
 
-async def recorded(cluster: Cluster, job: str, *, journal: bool = True) -> Recorded | None:
-    """The record of a job, if there is one; with the journal if that is wanted."""
+# ── reading ───────────────────────────────────────────────────────────────────────────────────
+
+
+async def recorded(
+    cluster: Cluster, job: str, *, journal: bool = True, cache: Cache | None = None
+) -> Recorded | None:
+    """The record of a job, if there is one; with the journal if that is wanted.
+
+    What is in `cache`, which is kept up to date, is not read again. Raises `ApiError`.
+    """
+    found = await read(cluster, record_name(job), cache)
+    if found is None:
+        return None
+    record = _decoded(found)
+    if not journal:
+        return record
+    return msgspec.structs.replace(record, journal=await published_journal(cluster, job))
+
+
+async def recorded_status(
+    cluster: Cluster, job: str, namespace: str | None = None
+) -> JobStatus | None:
+    """The status alone, of a large job without its nodes: one small object is read.
+
+    None if there is none that can be read. Raises `ApiError`.
+    """
     try:
-        data = (await cluster.get(CONFIG_MAPS, record_name(job)))["data"]
-    except NotFoundError:
+        head = await cluster.get(CONFIG_MAPS, record_name(job), namespace=namespace)
+        return msgspec.json.decode(head["data"][STATUS], type=JobStatus)
+    except (NotFoundError, KeyError, msgspec.DecodeError):
         return None
-    return Recorded(
-        status=msgspec.json.decode(data["status.json"], type=JobStatus),
-        incidents=msgspec.json.decode(data["incidents.json"], type=tuple[Incident, ...]),
-        goodput=msgspec.json.decode(data["goodput.json"], type=Goodput),
-        journal=await _journal(cluster, job) if journal else None,
-    )
 
 
-async def _journal(cluster: Cluster, job: str) -> bytes | None:
-    try:
-        body = await cluster.get(CONFIG_MAPS, journal_name(job))
-    except NotFoundError:
-        return None
-    try:
-        found = gzip.decompress(base64.b64decode(body["binaryData"]["journal.gz"]))
-    except (KeyError, ValueError, OSError, EOFError, zlib.error) as error:
-        say(f"ConfigMap {journal_name(job)} is passed over: {type(error).__name__}: {error}")
-        return None
-    whole = found[: found.rfind(b"\n") + 1]  # it may have been read while a line was written
-    if not lines.sound(whole):
-        say(f"ConfigMap {journal_name(job)} is passed over: its lines are not what was written")
-        return None
-    return whole
+def _decoded(found: Found) -> Recorded:
+    data, index = found.head["data"], found.index
+    status = msgspec.json.decode(data[STATUS], type=JobStatus)
+    goodput = msgspec.json.decode(data[GOODPUT], type=Goodput)
+    if INCIDENTS in data:  # a small record, or one of a version that knew no shards
+        incidents = msgspec.json.decode(data[INCIDENTS], type=tuple[Incident, ...])
+        return Recorded(status, incidents, goodput, at=index.at)
+    parts = found.parts or {}
+    faults = msgspec.json.Decoder(Incident).decode_lines(parts.get(INCIDENTS, b""))
+    nodes = msgspec.json.Decoder(NodeStatus).decode_lines(parts.get(NODES, b""))
+    status = msgspec.structs.replace(status, nodes=tuple(nodes))
+    return Recorded(status, tuple(faults), goodput, at=index.at, incomplete=_lacks(found))
+
+
+def _lacks(found: Found) -> str | None:
+    """What of the record cannot be shown."""
+    name = found.head["metadata"]["name"]
+    if found.parts is None:
+        return f"the shards of {name} are not those of its index: nodes and incidents are missing"
+    left_out = found.index.left_out
+    return f"there is no room for the oldest {left_out} incidents" if left_out else None

@@ -20,18 +20,20 @@ from holdfast.drivers.kubernetes.cluster import (
     NotFoundError,
 )
 from holdfast.drivers.kubernetes.manifests.kueue import queue_of
-from holdfast.drivers.kubernetes.manifests.names import JOB, MANAGED_BY, ROLE
+from holdfast.drivers.kubernetes.manifests.names import BULK, JOB, MANAGED_BY, ROLE
 from holdfast.drivers.kubernetes.manifests.request import Body
 from holdfast.drivers.kubernetes.pods import Pod, summary, waits_for
 from holdfast.drivers.kubernetes.record import Recorded, recorded
 from holdfast.drivers.kubernetes.roster import TRAINS
+from holdfast.drivers.kubernetes.sharded import Cache
 from holdfast.drivers.kubernetes.submit_refusals import About, refused
 from holdfast.errors import Error
 from holdfast.spec import Job
 from holdfast.spec.load import job_from_text
 from holdfast.status import JobStatus
 
-OURS = f"{MANAGED_BY}=holdfast,{JOB}"
+LISTED = f"{MANAGED_BY}=holdfast,{JOB},!{BULK}"  # job files, and records without their shards
+STALE_S = 60.0  # a record is written every few seconds
 
 
 @dataclass(frozen=True)
@@ -67,18 +69,21 @@ class Look:
         return self.job.nodes.count + self.job.nodes.spares if self.job is not None else 0
 
 
-async def look(cluster: Cluster, name: str, words: str = "") -> Look:
-    """The job as it is now. Raises `Error` job-not-found, or what the cluster refuses with."""
+async def look(cluster: Cluster, name: str, words: str = "", cache: Cache | None = None) -> Look:
+    """The job as it is now. Raises `Error` job-not-found, or what the cluster refuses with.
+
+    Whoever looks again and again has a cache, so that of a large record only news is read.
+    """
     try:
-        return await _look(cluster, name, words)
+        return await _look(cluster, name, words, cache)
     except ApiError as error:
         of = About(f"job {name}", "v1", cluster.namespace, words)
         raise refused(error, of) from error
 
 
-async def _look(cluster: Cluster, name: str, words: str) -> Look:
+async def _look(cluster: Cluster, name: str, words: str, cache: Cache | None) -> Look:
     file = await _found(cluster, f"{name}-job")
-    record = await recorded(cluster, name, journal=False)
+    record = await recorded(cluster, name, journal=False, cache=cache)
     pods = (await cluster.listed(PODS, Pod, labels=f"{JOB}={name}")).items
     if file is None and record is None and not pods:
         raise await _unknown(cluster, name, words)
@@ -137,7 +142,7 @@ class Named(msgspec.Struct, frozen=True):
 async def newest(cluster: Cluster, words: str = "") -> str:
     """The job that was submitted last. Raises `Error` job-not-found if there is none."""
     try:
-        found = await cluster.listed(CONFIG_MAPS, Named, labels=OURS)
+        found = await cluster.listed(CONFIG_MAPS, Named, labels=LISTED)
     except ApiError as error:
         raise refused(error, About("jobs", "v1", cluster.namespace, words)) from error
     files = [f.metadata for f in found.items if is_job_file(f)]
@@ -152,7 +157,7 @@ def is_job_file(found: Named) -> bool:
 
 
 async def _unknown(cluster: Cluster, name: str, words: str) -> Error:
-    found = await cluster.listed(CONFIG_MAPS, Named, labels=OURS)
+    found = await cluster.listed(CONFIG_MAPS, Named, labels=LISTED)
     known = sorted({f.metadata.labels[JOB] for f in found.items})
     why = f"known: {', '.join(known[:10])}" if known else "none has been submitted there"
     return _not_found(f"there is no job {name!r}", why, cluster, words)
@@ -184,10 +189,40 @@ def status(seen: Look) -> JobStatus:
     state = controller_state(seen)
     if seen.record is None:
         return _first(seen, state)
-    found = msgspec.structs.replace(seen.record.status, controller=state)
+    found = msgspec.structs.replace(
+        seen.record.status, controller=state, recorded_at=seen.record.at
+    )
     if state in ("alive", "ended"):
         return found
     return msgspec.structs.replace(found, waiting_for=found.waiting_for or _controller(seen))
+
+
+def stale(seen: Look, about: About) -> Error | None:
+    """That the record is older than it should be, which is when nobody publishes any more."""
+    at = seen.record.at if seen.record is not None else None
+    if at is None or seen.outcome is not None or seen.at - at <= STALE_S:
+        return None
+    written = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(at))
+    return Error(
+        "record-stale",
+        f"the record of {about.what} was last published at {written}",
+        why=f"that was {seen.at - at:.0f} s ago, and its controller, which publishes every few "
+        f"seconds, is {controller_state(seen)}; the job may have gone on meanwhile",
+        help=f"kubectl logs -n {about.namespace} deployment/{seen.name}-controller",
+    )
+
+
+def incomplete(seen: Look, about: About) -> Error | None:
+    """That not all of the record can be shown."""
+    if seen.record is None or seen.record.incomplete is None:
+        return None
+    return Error(
+        "record-incomplete",
+        f"not all of the record of {about.what} can be shown",
+        why=seen.record.incomplete,
+        help=f"kubectl get configmaps -n {about.namespace} -l {JOB}={seen.name}   (its controller "
+        "writes what is missing when it is started anew)",
+    )
 
 
 def _first(seen: Look, state: str) -> JobStatus:

@@ -36,7 +36,8 @@ from holdfast.drivers.kubernetes.manifests.request import Body, Request
 from holdfast.drivers.kubernetes.manifests.support import controller
 from holdfast.drivers.kubernetes.origin import origin, owned
 from holdfast.drivers.kubernetes.pods import Pod
-from holdfast.drivers.kubernetes.record import journal_name, record_name, recorded
+from holdfast.drivers.kubernetes.record import record_name, recorded_status
+from holdfast.drivers.kubernetes.record_journal import journal_name
 from holdfast.drivers.kubernetes.submit_refusals import About, about, refused
 from holdfast.drivers.kubernetes.submit_withdraw import until_gone, withdraw
 from holdfast.errors import Error
@@ -171,8 +172,8 @@ async def standing(cluster: Cluster, request: Request) -> Standing:
         return Standing(exists=False, running=False)  # its schedule may be changed at any time
     if not request.managed:
         return await _plain(cluster, request)
-    found = await recorded(cluster, request.name, journal=False)
-    if found is not None and found.status.outcome is not None:
+    found = await recorded_status(cluster, request.name)
+    if found is not None and found.outcome is not None:
         return Standing(exists=True, running=False)
     runs = await _there(cluster, DEPLOYMENTS, f"{request.name}-controller")
     return Standing(exists=runs or found is not None, running=runs)

@@ -6,3 +6,16 @@ import sys
 def say(text: str) -> None:
     """Say something, at once."""
     print(f"holdfast: {text}", file=sys.stderr, flush=True)
+
+
+class Complaint:
+    """What does not work, said once for as long as it is the same."""
+
+    def __init__(self) -> None:
+        self._said = ""
+
+    def __call__(self, why: str) -> None:
+        """Say it if it is new; "" means that it works again."""
+        if why and why != self._said:
+            say(why)
+        self._said = why

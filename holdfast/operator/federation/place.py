@@ -7,10 +7,7 @@ is believed only when it is seen.
 
 import asyncio
 
-import msgspec
-
 from holdfast.drivers.kubernetes.cluster import (
-    CONFIG_MAPS,
     PODS,
     ApiError,
     Cluster,
@@ -21,13 +18,12 @@ from holdfast.drivers.kubernetes.manifests.names import JOB, ROLE
 from holdfast.drivers.kubernetes.manifests.request import Body, Request
 from holdfast.drivers.kubernetes.manifests.support import controller
 from holdfast.drivers.kubernetes.pods import Pod
-from holdfast.drivers.kubernetes.record import record_name
+from holdfast.drivers.kubernetes.record import recorded_status
 from holdfast.drivers.kubernetes.submit import submit
 from holdfast.errors import Error
 from holdfast.operator.conditions import ENDED
 from holdfast.operator.federation.decide import Seen
 from holdfast.operator.wanted import place
-from holdfast.status import JobStatus
 
 SILENT = ("cluster-unreachable",)
 LOOK_S = 20.0
@@ -48,7 +44,7 @@ async def _look(cluster: Cluster, request: Request) -> Seen:
     makers = [await _get(cluster, body) is not None for body in _makers(request)]
     label = f"{JOB}={request.name}"
     pods = (await cluster.listed(PODS, Pod, labels=label)).items
-    record = await _record(cluster, request.name)
+    record = await recorded_status(cluster, request.name)
     nodes = [pod for pod in pods if pod.metadata.labels.get(ROLE) not in BESIDE and not pod.ended]
     placed = sum(bool(pod.spec.node_name) for pod in nodes)
     return Seen(
@@ -74,14 +70,6 @@ async def _get(cluster: Cluster, body: Body) -> Body | None:
     try:
         return await cluster.get(kind, name)
     except NotFoundError:
-        return None
-
-
-async def _record(cluster: Cluster, job: str) -> JobStatus | None:
-    try:
-        body = await cluster.get(CONFIG_MAPS, record_name(job))
-        return msgspec.json.decode(body["data"]["status.json"].encode(), type=JobStatus)
-    except (NotFoundError, KeyError, msgspec.DecodeError):
         return None
 
 

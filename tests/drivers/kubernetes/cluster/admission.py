@@ -25,6 +25,7 @@ from tests.drivers.kubernetes.cluster.refusal import (
 )
 from tests.drivers.kubernetes.cluster.store import Store
 
+CONFIG_MAP_BYTES = 1 << 20
 EVICTING = ("not-ready", "unreachable")
 UNTOLD = ("no schema for", "kubeflow-trainer-api")
 IMMUTABLE = ("completionMode", "selector", "template")  # of a Job that is not suspended
@@ -46,6 +47,15 @@ def validate(body: Body, *, strict: bool) -> None:
         raise RefusalError(400, f"{what}: strict decoding error: {said}")
     if wrong:
         raise invalid(kind, name, "; ".join(wrong))
+    if kind == "ConfigMap" and content_bytes(body) > CONFIG_MAP_BYTES:
+        raise invalid(kind, name, f"[]: Too long: may not be more than {CONFIG_MAP_BYTES} bytes")
+
+
+def content_bytes(config_map: Body) -> int:
+    """What a ConfigMap holds, as the API server counts it: binary data without base64."""
+    data, binary = config_map.get("data") or {}, config_map.get("binaryData") or {}
+    plain = sum(len(value.encode()) for value in data.values())
+    return plain + sum(len(base64.b64decode(value)) for value in binary.values())
 
 
 def admit(store: Store, kind: Kind, namespace: str, body: Body) -> Body:

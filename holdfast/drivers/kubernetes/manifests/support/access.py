@@ -7,7 +7,7 @@ rights on them need a ClusterRole, which is made only when the job asks for `acc
 
 from collections.abc import Sequence
 
-from holdfast.drivers.kubernetes.manifests.names import metadata
+from holdfast.drivers.kubernetes.manifests.names import JOURNAL_SHARDS, RECORD_SHARDS, metadata
 from holdfast.drivers.kubernetes.manifests.request import Body, Request
 from holdfast.spec.cluster import Engine
 
@@ -81,11 +81,18 @@ def controller_rules(request: Request) -> list[Body]:
         _rule("", ["configmaps"], ["create"]),
         _rule("", ["configmaps"], ["get", "patch"], [f"{request.name}-{x}" for x in OWN_MAPS]),
         _rule("", ["configmaps"], ["list", "watch"], [f"{request.name}-job"]),
+        _rule("", ["configmaps"], ["get", "patch", "delete"], _shards(request)),
         _rule("coordination.k8s.io", ["leases"], ["create"]),
         _rule("coordination.k8s.io", ["leases"], ["get", "patch"], [f"{request.name}-controller"]),
         _rule("apps", ["deployments/scale"], ["patch"], [f"{request.name}-controller"]),
         *_engine_rules(request),
     ]
+
+
+def _shards(request: Request) -> list[str]:
+    """Names of the ConfigMaps that what is too large for one is written to."""
+    pools = (("record", RECORD_SHARDS), ("journal", JOURNAL_SHARDS))
+    return [f"{request.name}-{x}-{n}" for x, count in pools for n in range(1, count + 1)]
 
 
 def _engine_rules(request: Request) -> list[Body]:
