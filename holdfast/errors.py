@@ -117,6 +117,11 @@ SLUGS: dict[str, Slug] = {
         "A file or folder in HOLDFAST_HOME is not accessible: its permissions or a read-only "
         "mount forbid it.",
     ),
+    "home-unknown": Slug(
+        ExitStatus.USAGE,
+        "The home directory cannot be determined: HOME is not set, and the user has no entry in "
+        "/etc/passwd, as in containers with an arbitrary user ID. Set HOLDFAST_HOME, or HOME.",
+    ),
     "disk-full": Slug(
         ExitStatus.PLATFORM,
         "The disk with the files of the job is full, has no free inodes, or a quota is exceeded.",
@@ -494,9 +499,11 @@ SLUGS: dict[str, Slug] = {
 
 
 # What a terminal obeys or cannot show: control characters but for tab and line feed, marks that
-# turn the direction of writing, halves of surrogate pairs (bytes of an argument that are no UTF-8).
+# turn the direction of writing, characters without width, halves of surrogate pairs (bytes of an
+# argument that are no UTF-8).
 UNSEEN = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff"
+    "\ud800-\udfff]"
 )
 WHAT_MAX = 600
 WHY_MAX = 6_000

@@ -66,6 +66,19 @@ def _kind(mode: int) -> str:
     return names.get(stat.S_IFMT(mode), "a device")
 
 
+def require_home() -> None:
+    """Raise `Error` home-unknown where `~` means nothing: no HOME, and no entry in passwd."""
+    try:
+        Path.home()
+    except RuntimeError as error:
+        raise Error(
+            "home-unknown",
+            "the home directory cannot be determined",
+            why=f"HOME is not set, and user ID {os.getuid()} has no entry in /etc/passwd",
+            help="export HOLDFAST_HOME=/path/to/a/folder   (or set HOME)",
+        ) from error
+
+
 # ── the system's errors ───────────────────────────────────────────────────────────────────────
 
 

@@ -33,7 +33,7 @@ class Bucket(StrEnum):
 
 MEANING: dict[Bucket, str] = {
     Bucket.PRODUCTIVE: "Steps that no earlier attempt had completed, without stalls.",
-    Bucket.REPLAY: "Repeated work: steps redone after a restore, and the step that a fault interrupted.",
+    Bucket.REPLAY: "Repeated work: steps redone after a restore, and the interrupted step.",
     Bucket.DETECT: "From the fault until the order to stop the attempt.",
     Bucket.TEARDOWN: "From the order to stop until no process of the attempt is left on any node.",
     Bucket.SCHEDULE: "Waiting for nodes, or for the decision to start an attempt.",

@@ -214,7 +214,7 @@ def _unfit_text(text: str) -> list[str]:
     try:
         size = len(text.encode())
     except UnicodeEncodeError:
-        return ["is not valid Unicode: it has an unpaired surrogate or bytes that are not UTF-8"]  # fmt: skip
+        return ["is not valid Unicode: unpaired surrogate or bytes that are not UTF-8"]  # fmt: skip
     if size > TEXT_BYTES_MAX:
         return [f"has {size:,} bytes; the limit of Linux is {TEXT_BYTES_MAX:,} per argument"]
     return []

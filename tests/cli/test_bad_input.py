@@ -97,10 +97,10 @@ def refused(*words: str) -> str:
         (("validate", "escape.yaml"), "\\x1b[31mx (line 3): unknown key"),
         (("validate", "x" * 5000), "characters ..."),
         (("validate", "a\0b"), "embedded null byte"),
-        (("validate", "good.yaml", "-n", "A B"), "no namespace can be called 'A B'"),
-        (("render", "good.yaml", "--engine", "job", "-n", "A"), "no namespace can be called 'A'"),
-        (("submit", "good.yaml", "-n", "a/b"), "no namespace can be called 'a/b'"),
-        (("status", "a", "--on", "kubernetes", "-n", "a\n"), "no namespace can be called"),
+        (("validate", "good.yaml", "-n", "A B"), "is not a valid namespace 'A B'"),
+        (("render", "good.yaml", "--engine", "job", "-n", "A"), "is not a valid namespace 'A'"),
+        (("submit", "good.yaml", "-n", "a/b"), "is not a valid namespace 'a/b'"),
+        (("status", "a", "--on", "kubernetes", "-n", "a\n"), "is not a valid namespace"),
         (("lint", "pipe.yaml"), "it holds no objects"),
         (("lint", "cycle.yaml"), "refers to a node that contains it"),
         (("lint", "bytes.yaml"), "not UTF-8"),
@@ -207,6 +207,20 @@ def test_workers_that_nobody_can_hear_leave_nothing_that_fails_at_the_end() -> N
         full.flush()
 
 
+def test_without_a_home_directory_the_variable_to_set_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def unknown() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("HOLDFAST_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", unknown)
+    assert main(["status"]) == ExitStatus.USAGE
+    said = capsys.readouterr().err
+    assert said.startswith("error[home-unknown]")
+    assert "HOLDFAST_HOME" in said
+
+
 def test_a_closed_standard_input_holds_no_manifests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", None)
     assert "manifests from standard input" in (said := refused("lint", "-"))
@@ -224,8 +238,8 @@ class Terminal(io.StringIO):
 
 
 def test_what_a_terminal_obeys_is_shown_and_not_obeyed(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert visible("a\x1b]0;x\x07\r\x9b\u202e\udcff\tb\nc\u00e9") == (
-        "a\\x1b]0;x\\x07\\r\\x9b\\u202e\\udcff\tb\nc\u00e9"
+    assert visible("a\x1b]0;x\x07\r\x9b\u202e\u200b\udcff\tb\nc\u00e9") == (
+        "a\\x1b]0;x\\x07\\r\\x9b\\u202e\\u200b\\udcff\tb\nc\u00e9"
     )
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")
