@@ -480,7 +480,7 @@ def engines() -> str:
     return f"""# Engines
 
 What each engine of `holdfast render --engine` can do. A setting that is given to an engine which
-cannot honour it is an error, `engine-unfit`; nothing is dropped silently.
+cannot honour it is an error, `engine-unsupported`; nothing is dropped silently.
 
 ## Settings
 

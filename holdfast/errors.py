@@ -32,8 +32,9 @@ class Slug(NamedTuple):
 SLUGS: dict[str, Slug] = {
     "job-invalid": Slug(
         ExitStatus.USAGE,
-        "The job description has keys that are unknown, missing or out of range. Every problem is "
-        "listed with its path. `holdfast schema` prints what is accepted; nothing was started.",
+        "The job description has keys that are unknown, missing or out of range. All problems "
+        "are reported in one pass, each with its path. `holdfast schema` prints the accepted "
+        "keys. Nothing was started.",
     ),
     "job-file-unreadable": Slug(
         ExitStatus.USAGE,
@@ -41,75 +42,77 @@ SLUGS: dict[str, Slug] = {
     ),
     "usage": Slug(
         ExitStatus.USAGE,
-        "The command line does not fit: an unknown option, a missing value, or options that "
-        "exclude each other. `holdfast COMMAND --help` lists what is accepted.",
+        "The command line is invalid: an unknown option, a missing value, or mutually exclusive "
+        "options. `holdfast COMMAND --help` lists the accepted options.",
     ),
     "unknown-slug": Slug(
         ExitStatus.NOT_FOUND,
-        "`holdfast explain` knows only the slugs that errors print in brackets. Without an "
-        "argument it lists them all.",
+        "`holdfast explain` accepts only the slugs that errors print in brackets. Without an "
+        "argument it lists all of them.",
     ),
     "job-not-found": Slug(
         ExitStatus.NOT_FOUND,
-        "No job of that name has a folder below HOLDFAST_HOME (default ~/.holdfast). Another "
-        "HOLDFAST_HOME, another user or a removed folder are the usual reasons.",
+        "No job of that name has a folder in HOLDFAST_HOME (default ~/.holdfast). The usual "
+        "reasons are a different HOLDFAST_HOME, a different user, or a folder that was removed.",
     ),
     "job-exists": Slug(
         ExitStatus.USAGE,
-        "A job of this name has already been run and its journal is kept. Pick another name with "
-        "--name, or remove the old record with `holdfast run --replace`.",
+        "A job of this name has already been run and its journal still exists. Choose another "
+        "name with --name, or remove the old record with `holdfast run --replace`.",
     ),
     "job-running": Slug(
         ExitStatus.USAGE,
-        "A controller holds this job's lock: one job has one controller. `holdfast watch NAME` "
-        "shows it, `holdfast stop NAME` ends it.",
+        "A controller holds this job's lock; a job has exactly one controller. `holdfast watch "
+        "NAME` shows its progress, `holdfast stop NAME` stops it.",
     ),
     "limit-too-small": Slug(
         ExitStatus.PLATFORM,
-        "A limit that this shell sets for each process (`ulimit -a`) is too small for the job: the "
-        "number of open files, or the size of a file, which also bounds the memory that snapshots "
-        "are kept in. Nothing was started.",
+        "A per-process limit of this shell (`ulimit -a`) is too small for the job: the number of "
+        "open files, or the file size, which also limits the shared memory for snapshots. "
+        "Nothing was started.",
     ),
     "process-stuck": Slug(
         ExitStatus.PLATFORM,
-        "A process of the job cannot be killed: the kernel does not let go of it, usually because "
-        "of a file system or a device that does not answer. Until it is gone nothing of the job is "
-        "removed. The message names the process and where it waits; a hung mount has to come back "
-        "or be unmounted, a hung device needs a reset or the machine a reboot.",
+        "A process of the job cannot be killed: it is blocked in the kernel, usually by a file "
+        "system or a device that does not respond. Nothing of the job is removed until the "
+        "process has exited. The message names the process and the kernel function that it is "
+        "blocked in. A hung mount must recover or be unmounted; a hung device needs a reset, or "
+        "the machine a reboot.",
     ),
     "job-ended": Slug(
         ExitStatus.USAGE,
-        "The job has already ended, so there is nothing to resume: its nodes are gone and memory "
-        "snapshots go with them. Run it again under another name.",
+        "The job has already ended, so it cannot be resumed: its nodes have exited and their "
+        "memory snapshots are lost. Run it again under another name.",
     ),
     "journal-corrupt": Slug(
         ExitStatus.PLATFORM,
-        "A line of the journal is not what was written: its checksum is wrong, or lines are "
-        "missing or in another order. A last line without an end is normal after a crash and is "
-        "dropped. Anything else is refused by `resume`, because decisions replayed from it would "
-        "not be those that were taken; commands that only read show what precedes the damage and "
-        "end with this status.",
+        "The journal is corrupt: a checksum does not match, or lines are missing or out of "
+        "order. An incomplete last line is normal after a crash and is dropped. Anything else is "
+        "refused by `resume`, because replaying it could lead to decisions that differ from the "
+        "original ones. Commands that only read show the entries before the damage and end with "
+        "this status.",
     ),
     "journal-state-damaged": Slug(
         ExitStatus.PLATFORM,
-        "The saved state beside the journal, `journal.state`, cannot be used. Nothing is lost by "
-        "it: the journal is replayed from its first line, which takes longer. It is written anew "
+        "The saved state beside the journal, `journal.state`, is damaged. No data is lost: the "
+        "journal is replayed from its first line, which takes longer. The file is written again "
         "while the job runs.",
     ),
     "journal-diverges": Slug(
         ExitStatus.PLATFORM,
-        "Replayed by this version of Holdfast, the journal does not lead to what was ordered: to "
-        "another attempt, or another end of the job. To go on would give one attempt's number to "
-        "two. The version that wrote the journal can go on with it.",
+        "Replaying the journal with this version of Holdfast leads to a different attempt, or a "
+        "different end of the job, than was recorded. Resuming would use an attempt number "
+        "twice. The version that wrote the journal can resume the job.",
     ),
     "journal-version": Slug(
         ExitStatus.PLATFORM,
-        "The journal was written by a version of Holdfast whose format this one does not read.",
+        "The journal was written by a version of Holdfast whose format this version does not "
+        "support.",
     ),
     "record-damaged": Slug(
         ExitStatus.PLATFORM,
-        "A file in the folder of a job is not what Holdfast has written there. The message names "
-        "it, and what it can be made from again. Nothing was started.",
+        "A file in the folder of a job is damaged: it is not what Holdfast wrote. The message "
+        "names the file and how it can be restored. Nothing was started.",
     ),
     "record-stale": Slug(
         ExitStatus.PLATFORM,
@@ -125,48 +128,52 @@ SLUGS: dict[str, Slug] = {
     ),
     "controller-silent": Slug(
         ExitStatus.PLATFORM,
-        "A controller holds the job's lock, but cannot be asked: it has only just begun, is "
-        "stopped or stuck, or its `controller.json` or `token` is damaged. Nothing was ended.",
+        "A controller holds the job's lock but does not respond: it is starting, stopped "
+        "(SIGSTOP) or stuck, or its `controller.json` or `token` is damaged. Nothing was stopped.",
     ),
     "home-unwritable": Slug(
         ExitStatus.PLATFORM,
-        "A file or folder below HOLDFAST_HOME must not be used: its permissions, or a mount that "
-        "is read-only, do not allow it.",
+        "A file or folder in HOLDFAST_HOME is not accessible: its permissions or a read-only "
+        "mount forbid it.",
+    ),
+    "home-unknown": Slug(
+        ExitStatus.USAGE,
+        "The home directory cannot be determined: HOME is not set, and the user has no entry in "
+        "/etc/passwd, as in containers with an arbitrary user ID. Set HOLDFAST_HOME, or HOME.",
     ),
     "disk-full": Slug(
         ExitStatus.PLATFORM,
-        "The disk with the files of the job is full, has no inodes left, or a quota is used up.",
+        "The disk with the files of the job is full, has no free inodes, or a quota is exceeded.",
     ),
     "output-unwritable": Slug(
         ExitStatus.PLATFORM,
-        "Standard output takes nothing: the disk with the file it goes to is full, or the terminal "
-        "is gone. What the command did beside printing is done.",
+        "Standard output cannot be written: the disk with the output file is full, or the "
+        "terminal is closed. Everything that the command does besides printing was done.",
     ),
     "disk-failing": Slug(
         ExitStatus.PLATFORM,
-        "The disk with the files of the job, or the server behind it, answers with an error of "
-        "input or output. The kernel's log says more.",
+        "The disk with the files of the job, or the file server behind it, reports I/O errors. "
+        "The kernel log has details.",
     ),
     "path-unusable": Slug(
         ExitStatus.PLATFORM,
-        "A path is not what it should be: a file where a folder should be or the other way round, "
-        "a pipe, symbolic links in a circle, a name that is too long, a file that is far too "
-        "large.",
+        "A path has the wrong type: a file instead of a folder or vice versa, a pipe, a symbolic "
+        "link loop, a name that is too long, or a file that exceeds the size limit.",
     ),
     "too-many-open-files": Slug(
         ExitStatus.PLATFORM,
-        "This process, or the whole machine, may not open more files. `ulimit -n` shows how many "
-        "a process may.",
+        "This process, or the machine, has reached its limit of open files. `ulimit -n` shows "
+        "the limit of a process.",
     ),
     "system-error": Slug(
         ExitStatus.PLATFORM,
-        "The operating system refused something, for a reason that is none of the usual ones. Its "
-        "own words are in the message.",
+        "The operating system returned an error that has no slug of its own. The message "
+        "contains it verbatim.",
     ),
     "controller-start-failed": Slug(
         ExitStatus.PLATFORM,
-        "The controller of a detached job ended, or did not answer in time, before the job was "
-        "under way. Its log is named in the message; `holdfast stop NAME` removes what is left.",
+        "The controller of a detached job exited, or did not respond in time, before the job was "
+        "running. The message names its log; `holdfast stop NAME` cleans up.",
     ),
     "incident-not-found": Slug(
         ExitStatus.NOT_FOUND,
@@ -178,14 +185,14 @@ SLUGS: dict[str, Slug] = {
     ),
     "tls-unusable": Slug(
         ExitStatus.PLATFORM,
-        "HOLDFAST_TLS names a folder whose certificate, key or authority cannot be read. With it "
-        "set nothing is sent in plain text, so nothing was started.",
+        "HOLDFAST_TLS names a folder whose certificate, key or CA certificate cannot be read. "
+        "While it is set, nothing is sent unencrypted, so nothing was started.",
     ),
     "code-unusable": Slug(
         ExitStatus.USAGE,
-        "The folder that `code` names cannot be shipped to the nodes: it is not there, leads "
-        "outside by a link, or is larger than what ConfigMaps are for (32 MB compressed, 200 MB "
-        "in all). Nothing was submitted.",
+        "The folder that `code` names cannot be shipped to the nodes: it does not exist, "
+        "contains a symbolic link to a path outside of it, or exceeds the size limit (32 MB "
+        "compressed, 200 MB in total). Nothing was submitted.",
     ),
     "platform-unsupported": Slug(
         ExitStatus.PLATFORM,
@@ -199,28 +206,29 @@ SLUGS: dict[str, Slug] = {
     ),
     "snapshot-too-large": Slug(
         ExitStatus.PLATFORM,
-        "Two copies of the tracked state do not fit the memory that this machine has free. The "
-        "message shows the arithmetic.",
+        "Two copies of the tracked state do not fit into the free memory of this machine. The "
+        "message shows the calculation.",
     ),
     "layout-unknown": Slug(
         ExitStatus.JOB_FAILED,
-        "State of another number of ranks was found, but it does not say whether what several of "
-        "its ranks have under one name are copies or parts of one tensor. Models wrapped by DDP, "
-        "fully_shard or parallelize_module say so; plain modules on several ranks do not.",
+        "The saved state is from a different number of ranks, and it does not record whether "
+        "tensors of the same name on several ranks are replicas or shards. Models wrapped by "
+        "DDP, fully_shard or parallelize_module record it; plain modules on several ranks do not.",
     ),
     "snapshot-unreadable": Slug(
         ExitStatus.PLATFORM,
-        "Parts of a memory snapshot arrived damaged again and again while ranks handed them to "
-        "each other, although their holders had verified them. Memory or network is at fault.",
+        "Parts of a memory snapshot repeatedly failed their checksum after transfer between "
+        "ranks, although the senders had verified them. The cause is faulty memory or a faulty "
+        "network.",
     ),
     "loader-empty": Slug(
         ExitStatus.USAGE,
-        "The data loader has nothing to give: the dataset is smaller than one batch of all ranks, "
-        "or an iterable ended twice without yielding anything.",
+        "The data loader yields no batch: the dataset is smaller than one global batch, or an "
+        "iterable ended twice without yielding anything.",
     ),
     "scenario-not-found": Slug(
         ExitStatus.USAGE,
-        "No scenario of that name comes with Holdfast and no file has that path. "
+        "There is neither a shipped scenario of that name nor a file with that path. "
         "docs/guides/capacity.md shows how to write one.",
     ),
     "scenario-unreadable": Slug(
@@ -229,259 +237,264 @@ SLUGS: dict[str, Slug] = {
     ),
     "scenario-invalid": Slug(
         ExitStatus.USAGE,
-        "A scenario or a failure mix has keys that are unknown or missing, or numbers that are "
-        "impossible. Every problem is listed with its path; nothing was run.",
+        "A scenario or a failure mix has unknown or missing keys, or numbers out of range. All "
+        "problems are reported in one pass, each with its path. Nothing was run.",
     ),
     "plot-unavailable": Slug(
         ExitStatus.USAGE,
-        "Plots need matplotlib, which comes with the extra `plot`, and a file name that ends with "
-        ".png or .svg in a folder that can be written.",
+        "Plots need matplotlib, which the extra `plot` installs, and a file name that ends with "
+        ".png or .svg in a writable folder.",
     ),
     "simulation-killed": Slug(
         ExitStatus.PLATFORM,
-        "A process in which worlds are simulated was killed from outside, most often by the kernel "
-        "for want of memory. The worlds it had are lost; each can be run again by its seed.",
+        "A simulation process was killed by a signal, most often by the kernel because it ran "
+        "out of memory. Its worlds are lost; each can be run again with its seed.",
     ),
     "manifest-unreadable": Slug(
         ExitStatus.USAGE,
-        "A file with Kubernetes manifests does not exist, cannot be read, is not YAML, gives a key "
-        "twice, or holds no objects. Nothing was looked at.",
+        "A file with Kubernetes manifests does not exist, cannot be read, is not YAML, has a "
+        "duplicate key, or contains no objects. Nothing was checked.",
     ),
     "image-missing": Slug(
         ExitStatus.USAGE,
         "A job on Kubernetes runs in a container image, and the job file names none. Nothing was "
         "rendered.",
     ),
-    "engine-unfit": Slug(
+    "engine-unsupported": Slug(
         ExitStatus.USAGE,
-        "The engine, in this mode, cannot honour a setting of the job file. The message names the "
-        "engines that can; docs/reference/engines.md has the whole table. Nothing is dropped "
-        "silently, so nothing was rendered.",
+        "The engine does not support a setting of the job file in this mode. The message names "
+        "the engines that do; docs/reference/engines.md has the complete table. Settings are "
+        "never ignored silently, so nothing was rendered.",
     ),
     "setting-idle": Slug(
         ExitStatus.USAGE,
-        "A setting would have no effect, because another one that it needs is missing. It is "
-        "refused rather than dropped; nothing was rendered.",
+        "A setting would have no effect, because another setting that it requires is missing. It "
+        "is rejected rather than ignored; nothing was rendered.",
     ),
     "settings-conflict": Slug(
         ExitStatus.USAGE,
-        "Two settings contradict each other, or one thing would be set from two places. Nothing "
-        "was rendered.",
+        "Two settings contradict each other, or the same value would be set from two places. "
+        "Nothing was rendered.",
     ),
     "size-impossible": Slug(
         ExitStatus.USAGE,
-        "A size in the job file cannot be: the message shows the arithmetic. Nothing was rendered.",
+        "A size in the job file is impossible; the message shows the calculation. Nothing was "
+        "rendered.",
     ),
     "name-unfit": Slug(
         ExitStatus.USAGE,
-        "A name that the engine makes from the job's would be too long or begin with a digit, and "
-        "Kubernetes would refuse or cut it. Nothing was rendered.",
+        "A name that the engine derives from the job's name would be too long or start with a "
+        "digit, and Kubernetes would reject or truncate it. Nothing was rendered.",
     ),
-    "secret-in-sight": Slug(
+    "plaintext-secret": Slug(
         ExitStatus.USAGE,
-        "Something in the job file looks like a password, a key or a token. Whoever may read pods "
-        "would read it; a Kubernetes Secret and the section `secrets` keep it out of sight.",
+        "A value in the job file looks like a password, a key or a token. Everyone with read "
+        "access to pods could read it; put it into a Kubernetes Secret and refer to it under "
+        "`secrets`.",
     ),
     "kubernetes-too-old": Slug(
         ExitStatus.USAGE,
-        "A setting needs a newer version of Kubernetes than the manifests were asked for with "
-        "--kubernetes-version. Nothing was rendered.",
+        "A setting requires a newer version of Kubernetes than --kubernetes-version. Nothing was "
+        "rendered.",
     ),
     "cluster-only": Slug(
         ExitStatus.USAGE,
-        "The job is of a kind that only an engine on Kubernetes can run: its framework has an "
-        "operator there, or it is a sweep. `holdfast render` writes its manifests.",
+        "Only an engine on Kubernetes can run this job: its framework needs an operator, or the "
+        "job is a sweep. `holdfast render` writes its manifests.",
     ),
     "kubeconfig-unusable": Slug(
         ExitStatus.USAGE,
-        "The kubeconfig, or the account of the pod, cannot be read, or gives no credentials that "
-        "the cluster takes. The message names the file or the plugin; nothing was changed there.",
+        "The kubeconfig, or the service account of the pod, cannot be read, or its credentials "
+        "are not accepted by the cluster. The message names the file or the plugin; nothing was "
+        "changed in the cluster.",
     ),
     "context-unknown": Slug(
         ExitStatus.USAGE,
-        "The kubeconfig has no context of that name. The message lists those it has; nothing was "
-        "sent to any cluster.",
+        "The kubeconfig has no context of that name. The message lists the existing ones. "
+        "Nothing was sent to any cluster.",
     ),
     "cluster-unreachable": Slug(
         ExitStatus.PLATFORM,
-        "The API server of the cluster does not answer: an address that is wrong or gone, a VPN "
-        "that is down, or a certificate that is not trusted. Jobs that run there run on.",
+        "The API server of the cluster does not respond: the address is wrong, a VPN is down, or "
+        "the certificate is not trusted. Running jobs continue.",
     ),
     "kubernetes-missing": Slug(
         ExitStatus.PLATFORM,
-        "Talking to a cluster needs a Kubernetes client, which the base package does not bring "
-        "along. It comes with the extra `kubernetes`.",
+        "Access to a cluster needs a Kubernetes client, which the base package does not include. "
+        "The extra `kubernetes` installs it.",
     ),
     "engine-missing": Slug(
         ExitStatus.USAGE,
         "The cluster does not serve a kind of object that the job needs: the operator of the "
-        "engine, or of something else that the job file asks for, is not installed there, or in "
-        "another version. Nothing of the job was left behind.",
+        "engine, or of another feature that the job file uses, is not installed, or in a "
+        "different version. Nothing of the job was left in the cluster.",
     ),
     "namespace-missing": Slug(
         ExitStatus.USAGE,
-        "The namespace does not exist in this cluster, or is being deleted. Nothing was made.",
+        "The namespace does not exist in this cluster, or is being deleted. Nothing was created.",
     ),
     "name-taken": Slug(
         ExitStatus.USAGE,
-        "An object that the job would make exists already and does not belong to a job of this "
-        "name. It was left as it is; nothing was made.",
+        "An object that the job would create already exists and does not belong to a job of this "
+        "name. It was not changed; nothing was created.",
     ),
     "rights-missing": Slug(
         ExitStatus.PLATFORM,
-        "The cluster does not allow you, or the account of a pod, to do what the message names. "
-        "`holdfast doctor --on kubernetes job.yaml` lists all rights that the job needs.",
+        "You, or the service account of a pod, lack a permission that the message names. "
+        "`holdfast doctor --on kubernetes job.yaml` lists all permissions that the job needs.",
     ),
     "quota-exceeded": Slug(
         ExitStatus.PLATFORM,
-        "A ResourceQuota or a LimitRange of the namespace does not leave room for the job. It "
-        "starts as soon as there is room, if it has been accepted at all.",
+        "A ResourceQuota or a LimitRange of the namespace does not allow the job. If the job was "
+        "accepted, it starts as soon as quota is available.",
     ),
     "admission-refused": Slug(
         ExitStatus.PLATFORM,
-        "A rule of the cluster refused an object of the job: a webhook, an admission policy or a "
-        "pod security standard.",
+        "An admission rule of the cluster rejected an object of the job: a webhook, an admission "
+        "policy or a pod security standard.",
     ),
     "webhook-down": Slug(
         ExitStatus.PLATFORM,
-        "A webhook that the cluster asks about this kind of object does not answer, so nothing of "
-        "that kind can be made, changed or, with a finalizer, deleted. That is no rule: it passes "
-        "once the controller that serves the webhook (Kueue's, Trainer's, JobSet's) runs again.",
+        "An admission webhook for this kind of object does not respond, so objects of this kind "
+        "cannot be created, changed or, with a finalizer, deleted. This is an outage, not a "
+        "policy: it ends when the controller that serves the webhook (Kueue's, Trainer's, "
+        "JobSet's) runs again.",
     ),
     "manifest-refused": Slug(
         ExitStatus.USAGE,
-        "The API server found something wrong in an object of the job: a field that it does not "
-        "know, which points to another version of the engine, or a change of what cannot change.",
+        "The API server rejected an object of the job as invalid: an unknown field, which "
+        "indicates a different version of the engine, or a change to an immutable field.",
     ),
     "cluster-refused": Slug(
         ExitStatus.PLATFORM,
-        "The API server answered with an error that is none of the known ones. Its own words are "
-        "in the message; what was already asked of the cluster stands.",
+        "The API server returned an error that has no slug of its own. The message contains it "
+        "verbatim; requests that already succeeded are not undone.",
     ),
     "image-unavailable": Slug(
         ExitStatus.PLATFORM,
-        "Machines of the cluster cannot pull the image of the job: a name or tag that does not "
-        "exist, or a registry that wants credentials (image.pull_secrets).",
+        "Machines of the cluster cannot pull the image of the job: the name or tag does not "
+        "exist, or the registry requires credentials (image.pull_secrets).",
     ),
     "unschedulable": Slug(
         ExitStatus.PLATFORM,
-        "The scheduler finds no machine for some pods of the job. The message says how many, and "
-        "what the machines lack. The job starts when there is room.",
+        "The scheduler cannot place some pods of the job. The message quotes the scheduler. The "
+        "job starts when capacity is available.",
     ),
     "claim-pending": Slug(
         ExitStatus.PLATFORM,
-        "A PersistentVolumeClaim that the job mounts does not exist or has no volume yet: a "
-        "storage class that is missing, that cannot do the access mode, or a provisioner in need.",
+        "A PersistentVolumeClaim that the job mounts does not exist or is not bound: its storage "
+        "class is missing or does not support the access mode, or the provisioner fails.",
     ),
     "pod-unstartable": Slug(
         ExitStatus.PLATFORM,
-        "A machine cannot start a container of the job: a Secret or ConfigMap that it mounts does "
-        "not exist, or its program cannot be run. It is tried again and again.",
+        "A machine cannot start a container of the job: a Secret or ConfigMap that it mounts "
+        "does not exist, or its program cannot be run. The kubelet keeps retrying.",
     ),
     "not-managed": Slug(
         ExitStatus.USAGE,
-        "The job runs in plain mode: the engine's stock manifests, without Holdfast's controller. "
-        "So there is no record of it, and nobody who could be asked.",
+        "The job runs in plain mode: the engine's stock manifests, without Holdfast's "
+        "controller. There is no record of it and no controller to query.",
     ),
     "machine-not-cordoned": Slug(
         ExitStatus.NOT_FOUND,
-        "There is no such machine in the cluster, or Holdfast has not cordoned it: there is "
-        "nothing to lift. A taint of others is theirs to take off.",
+        "There is no such machine in the cluster, or Holdfast has not cordoned it. Taints that "
+        "Holdfast did not set are not removed.",
     ),
     "pod-incomplete": Slug(
         ExitStatus.USAGE,
-        "`holdfast agent` found no sound description of its pod in the environment. Manifests of "
-        "`holdfast render` and `holdfast run` set all of it; an overlay or a webhook may not take "
-        "anything away.",
+        "`holdfast agent` found missing or invalid environment variables in its pod. Manifests "
+        "of `holdfast render` and `holdfast run` set all of them; an overlay or a webhook must "
+        "not remove any.",
     ),
     "port-unusable": Slug(
         ExitStatus.PLATFORM,
-        "The port on which an agent answers probes is taken or cannot be used: with the host's "
-        "network, machines share their ports with everything that runs there.",
+        "The port on which an agent serves probes is in use or unavailable. With host network, "
+        "the ports are shared with everything else on the machine.",
     ),
     "clusters-missing": Slug(
         ExitStatus.USAGE,
         "`holdfast federate` runs a managed job in the first of several clusters that admits it. "
-        "The job file names none under `clusters`, or asks for plain mode or a schedule. Nothing "
-        "was started.",
+        "The job file names none under `clusters`, or uses plain mode or a schedule. Nothing was "
+        "started.",
     ),
     "clusters-refuse": Slug(
         ExitStatus.PLATFORM,
-        "None of the clusters that the job file names takes the job: each cannot be reached, or "
-        "refuses one of its objects. The message has the reason of each. Nothing of the job is "
-        "left in those that answer.",
+        "None of the clusters in the job file accepts the job: each is unreachable or rejects "
+        "one of its objects. The message has the reason of each. Nothing of the job is left in "
+        "the clusters that respond.",
     ),
     "storage-place": Slug(
         ExitStatus.USAGE,
-        "A place for checkpoints is neither a folder nor a URL that can be used: an unknown kind "
-        "of URL, one whose client is not installed, or a path that cannot be one.",
+        "A checkpoint location is neither a folder nor a supported URL: the URL scheme is "
+        "unknown, its client is not installed, or the path is invalid.",
     ),
     "storage-full": Slug(
         ExitStatus.PLATFORM,
-        "The place for checkpoints has no room left, or a quota is used up. Training goes on, the "
-        "last committed checkpoint stays, and saving is tried again.",
+        "The checkpoint location has no space left, or a quota is exceeded. Training continues, "
+        "the last committed checkpoint is kept, and saving is retried.",
     ),
     "storage-denied": Slug(
         ExitStatus.PLATFORM,
-        "The place for checkpoints refuses access: permissions of a folder, a read-only mount, or "
-        "credentials of an object store that are missing, wrong or expired.",
+        "The checkpoint location denies access: folder permissions, a read-only mount, or object "
+        "store credentials that are missing, wrong or expired.",
     ),
     "storage-unreachable": Slug(
         ExitStatus.PLATFORM,
-        "The place for checkpoints does not answer, or answers with errors, also after several "
-        "tries. Training goes on, the last committed checkpoint stays, and saving is tried again.",
+        "The checkpoint location does not respond, or returns errors after several retries. "
+        "Training continues, the last committed checkpoint is kept, and saving is retried.",
     ),
     "storage-ahead": Slug(
         ExitStatus.PLATFORM,
-        "The place for checkpoints knows a later attempt than the one that begins, which got its "
-        "number while the place did not answer. What it saved would not count, so the job starts "
-        "again with the next free number.",
+        "The checkpoint location contains a later attempt than the one that starts, which was "
+        "numbered while the location did not respond. Its checkpoints would not count, so the "
+        "job restarts with the next free number.",
     ),
     "storage-missing": Slug(
         ExitStatus.NOT_FOUND,
-        "A file in the place for checkpoints is not there, or ends too early: it was removed, the "
-        "place or the bucket is another one, or it was cut off.",
+        "A file in the checkpoint location is missing or truncated: it was removed, the location "
+        "or bucket has changed, or writing it was interrupted.",
     ),
     "checkpoint-damaged": Slug(
         ExitStatus.JOB_FAILED,
-        "Something of a checkpoint is not what was written: a checksum does not match, or a file "
-        "belongs to another checkpoint. It is not used; an older one or another tier is.",
+        "Part of a checkpoint is corrupt: a checksum does not match, or a file belongs to "
+        "another checkpoint. It is not used; an older checkpoint or another tier is used instead.",
     ),
     "checkpoint-unusable": Slug(
         ExitStatus.JOB_FAILED,
-        "There are checkpoints to go on from, and none can be used: the newest is of another "
-        "model, all are damaged, or the groups of an optimizer cannot be made again. The job ends "
-        "and nothing is removed. `--fresh` begins anew on purpose and removes nothing either.",
+        "Checkpoints exist, but none can be restored: the newest is of a different model, all "
+        "are damaged, or the parameter groups of an optimizer cannot be recreated. The job ends "
+        "and nothing is removed. `--fresh` starts from step 0 and does not remove them either.",
     ),
     "checkpoint-not-found": Slug(
         ExitStatus.NOT_FOUND,
-        "There is no committed checkpoint of that step in this place. One that is being written, "
-        "or was given up half-way, does not count.",
+        "There is no committed checkpoint of that step in this location. A checkpoint that is "
+        "being written, or whose writing was interrupted, does not count.",
     ),
     "checkpoint-incomplete": Slug(
         ExitStatus.PLATFORM,
         "A checkpoint cannot be committed or copied, because parts of some ranks are missing, "
-        "differ in what they belong to, or leave out something that nobody else has saved.",
+        "belong to different checkpoints, or omit something that no other rank has saved.",
     ),
     "checkpoint-fenced": Slug(
         ExitStatus.PLATFORM,
-        "An older attempt wanted to save, but a newer one has begun in this place. What the older "
-        "one has trained is no longer part of the job, so it may not be committed.",
+        "An older attempt tried to save, but a newer one has started in this location. The steps "
+        "of the older attempt are no longer part of the job, so they must not be committed.",
     ),
     "export-unavailable": Slug(
         ExitStatus.USAGE,
-        "A checkpoint cannot be exported in that form: torch is not installed (it comes with the "
-        "extra `train`, or with the image of the job), safetensors has no such type of tensor, or "
-        "a DCP directory was to be written to a URL.",
+        "A checkpoint cannot be exported in that format: torch is not installed (the extra "
+        "`train` or the image of the job includes it), safetensors does not support a dtype, or "
+        "a DCP directory was requested at a URL.",
     ),
     "snapshot-changed": Slug(
         ExitStatus.PLATFORM,
-        "A memory snapshot was replaced, or does not match its seal, while it was being saved. "
-        "Nothing of it was committed. Once is a matter of timing, often is bad memory.",
+        "A memory snapshot was replaced, or its checksum changed, while it was being saved. "
+        "Nothing of it was committed. A single occurrence is a matter of timing; repeated ones "
+        "indicate faulty memory.",
     ),
     "no-durable-tier": Slug(
         ExitStatus.USAGE,
-        "run.checkpoint() was called in a job without any durable tier: name one under "
+        "run.checkpoint() was called in a job without a durable tier. Configure one under "
         "`checkpoints` in the job file.",
     ),
     "ranks-apart": Slug(
@@ -492,22 +505,24 @@ SLUGS: dict[str, Slug] = {
     ),
     "join-invalid": Slug(
         ExitStatus.USAGE,
-        "join() was given a backend, a timeout or a device that PyTorch cannot use here, or that "
-        "came too late because the script had made its process group before. Without arguments it "
-        "takes NCCL and the GPU of the local rank, or gloo and the CPU where there is no GPU.",
+        "join() was given a backend, a timeout or a device that PyTorch cannot use here, or was "
+        "given one after the script had created its process group. Without arguments it uses "
+        "NCCL and the GPU of the local rank, or gloo and the CPU where there is no GPU.",
     ),
     "run-unavailable": Slug(
         ExitStatus.USAGE,
-        "holdfast.train was asked for something that only works after join(), or join() was "
-        "called twice in one process.",
+        "A function of holdfast.train was called before join(), or join() was called twice in "
+        "one process.",
     ),
 }
 
 
 # What a terminal obeys or cannot show: control characters but for tab and line feed, marks that
-# turn the direction of writing, halves of surrogate pairs (bytes of an argument that are no UTF-8).
+# turn the direction of writing, characters without width, halves of surrogate pairs (bytes of an
+# argument that are no UTF-8).
 UNSEEN = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff"
+    "\ud800-\udfff]"
 )
 WHAT_MAX = 600
 WHY_MAX = 6_000

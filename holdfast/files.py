@@ -36,7 +36,7 @@ def read_plain(path: Path, limit: int = SMALL_BYTES) -> bytes:
     with open_plain(path) as file:
         size = os.fstat(file.fileno()).st_size
         if size > limit:
-            raise OSError(errno.EFBIG, f"it has {size} bytes, more than {limit}", str(path))
+            raise OSError(errno.EFBIG, f"its size is {size} bytes, the limit is {limit}", str(path))
         return file.read(limit)
 
 
@@ -66,6 +66,19 @@ def _kind(mode: int) -> str:
     return names.get(stat.S_IFMT(mode), "a device")
 
 
+def require_home() -> None:
+    """Raise `Error` home-unknown where `~` means nothing: no HOME, and no entry in passwd."""
+    try:
+        Path.home()
+    except RuntimeError as error:
+        raise Error(
+            "home-unknown",
+            "the home directory cannot be determined",
+            why=f"HOME is not set, and user ID {os.getuid()} has no entry in /etc/passwd",
+            help="export HOLDFAST_HOME=/path/to/a/folder   (or set HOME)",
+        ) from error
+
+
 # ── the system's errors ───────────────────────────────────────────────────────────────────────
 
 
@@ -74,15 +87,15 @@ def unusable(error: OSError, what: str = "") -> Error:
     path = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else ""
     why = error.strerror or str(error) or type(error).__name__
     why = f"{why}: {path}" if path and what else why
-    what = what or (f"cannot use {path}" if path else "the operating system refused")
+    what = what or (f"cannot use {path}" if path else "the operating system returned an error")
     there = shlex.quote(path) if path else '"${HOLDFAST_HOME:-$HOME/.holdfast}"'
-    home = "HOLDFAST_HOME can be a folder"
+    home = "or set HOLDFAST_HOME to a folder"
     match error.errno:
         case errno.ENOSPC | errno.EDQUOT:
             room = f"df -h {there}; df -i {there}   ({home} on another disk)"
             return Error("disk-full", what, why=why, help=room)
         case errno.EACCES | errno.EPERM | errno.EROFS:
-            mode = f"ls -ld {there}   ({home} of your own)"
+            mode = f"ls -ld {there}   ({home} that you own)"
             return Error("home-unwritable", what, why=why, help=mode)
         case errno.EMFILE | errno.ENFILE:
             return Error("too-many-open-files", what, why=why, help="ulimit -n 65536")

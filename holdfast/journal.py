@@ -207,7 +207,7 @@ def read(path: Path, after: Mark | None = None) -> Iterator[tuple[Entry, Mark]]:
         except (ValueError, RecursionError) as error:
             raise _corrupt(path, mark.seq, mark.offset - len(line), str(error)) from error
         if entry.seq != mark.seq:
-            why = f"entry {entry.seq} where {mark.seq} should be"
+            why = f"entry {entry.seq}, expected {mark.seq}"
             raise _corrupt(path, mark.seq, mark.offset - len(line), why)
         yield entry, mark
 
@@ -244,11 +244,11 @@ def read_saved(path: Path) -> Saved | None:
             return None  # beside a journal of the format without checksums, it had none either
         raise _state_unusable(path, str(error)) from error
     if lines.unseal(line, 0) is None:
-        raise _state_unusable(path, "its checksum is wrong")
+        raise _state_unusable(path, "checksum mismatch")
     if saved.journal != VERSION:
-        raise _state_unusable(path, f"its format is {saved.journal}, not {VERSION}")
+        raise _state_unusable(path, f"format {saved.journal}, expected {VERSION}")
     if saved.offset <= path.stat().st_size and not _ends_with(path, saved.mark):
-        raise _state_unusable(path, f"its entry {saved.seq} is not the one in the journal")
+        raise _state_unusable(path, f"its entry {saved.seq} differs from the one in the journal")
     return saved
 
 
@@ -290,7 +290,7 @@ def _first(file: BinaryIO, path: Path) -> tuple[Header, Mark]:
     checksum = lines.unseal(line, BEGIN.checksum)
     sealed = version == VERSION
     if (checksum is None) if sealed else (lines.stated(line) is not None):
-        raise _corrupt(path, 0, 0, "its checksum is wrong")
+        raise _corrupt(path, 0, 0, "checksum mismatch")
     return header, Mark(0, len(line), checksum or 0)
 
 
@@ -311,35 +311,35 @@ def _damaged(path: Path, before: Mark, line: bytes, *, last: bool) -> Error:
     try:
         found = _decoder.decode(line).seq
     except (ValueError, RecursionError) as problem:
-        why = f"its checksum is wrong: {problem}"
+        why = f"checksum mismatch: {problem}"
     else:
-        other = f"entry {found} where {seq} should be"
-        why = "its checksum is wrong" if found == seq else other
+        other = f"entry {found}, expected {seq}"
+        why = "checksum mismatch" if found == seq else other
     error = _corrupt(path, seq, before.offset, why)
     if last:
         error.help += (
-            f"; or, to go on without this last line, whose orders may have been carried out: "
+            "; or, to continue without this last line, whose orders may have been executed: "
             f"holdfast stop, then truncate -s {before.offset} {shlex.quote(str(path))}"
         )
     return error
 
 
 def _corrupt(path: Path, seq: int, at: int, why: str) -> Error:
-    sound = "; all before it is sound" if seq else ""
+    sound = "; everything before it is intact" if seq else ""
     return Error(
         "journal-corrupt",
         f"{path}, line {seq + 1}, at byte {at}",
         why=f"{why}{sound}",
-        help="restore the file from a copy, or start the job under a new name",
+        help="restore the file from a backup, or start the job under a new name",
     )
 
 
 def _state_unusable(path: Path, why: str) -> Error:
     return Error(
         "journal-state-damaged",
-        f"{state_path(path)} is not used",
+        f"{state_path(path)} is ignored",
         why=why,
-        help="nothing is lost by it: the journal is replayed from its first line instead",
+        help="no data is lost: the journal is replayed from its first line instead",
     )
 
 
@@ -347,6 +347,6 @@ def _wrong_version(path: Path, found: object) -> Error:
     return Error(
         "journal-version",
         f"{path}, line 1: format {found}",
-        why=f"this version of Holdfast reads the formats {UNSEALED} and {VERSION}",
+        why=f"this version of Holdfast supports formats {UNSEALED} and {VERSION}",
         help="use the version of Holdfast named in the journal's first line",
     )

@@ -185,7 +185,7 @@ class Page:
             return found
         text = name.encode()
         if not text or len(text) >= METRIC_NAME_BYTES or b"\0" in text:
-            raise ValueError(f"a metric cannot be called {name!r}")
+            raise ValueError(f"{name!r} is not a valid name of a metric")
         number = self._columns[name] = len(self._columns)
         at = NAMES_OFFSET + number * METRIC_NAME_BYTES
         self._map[at : at + METRIC_NAME_BYTES] = text.ljust(METRIC_NAME_BYTES, b"\0")

@@ -104,7 +104,8 @@ def need(what: str) -> None:
     if _undo:
         say(
             f"{_place()} needs the rank ({what}) above join(), so that a warm worker waits there; "
-            "what stands below it is not done ahead. Move it below join() to restart faster."
+            "the code below it does not run ahead of time. Move it below join() to restart "
+            "faster."
         )
         await_rank()
 

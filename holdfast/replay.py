@@ -35,8 +35,8 @@ class Divergence(NamedTuple):
 
     def __str__(self) -> str:
         return (
-            f"about entry {self.seq} this version would decide {_orders(self.decided)}, "
-            f"where {_orders(self.recorded)} was decided"
+            f"at entry {self.seq} this version decides {_orders(self.decided)}, the journal has "
+            f"{_orders(self.recorded)}"
         )
 
 
@@ -78,7 +78,7 @@ class _Course:
             decided = tuple(self.controller.handle(entry.event, entry.at))
         except Exception as error:  # whatever a controller does that hears what cannot be
             why = f"{type(error).__name__}: {error}"
-            raise _diverges(path, f"this version cannot follow entry {entry.seq}: {why}") from error
+            raise _diverges(path, f"this version cannot replay entry {entry.seq}: {why}") from error
         self._recorded = self._recorded.after(entry.actions)
         self._decided = self._decided.after(decided)
         if self.divergence is None and not _alike(decided, entry.actions):
@@ -99,7 +99,7 @@ def replay(
     """
     if journal.read_header(path).journal == journal.UNSEALED:
         kept = _seal(path)
-        say(f"{path} had no checksums: it was written anew with them, the old one is {kept.name}")
+        say(f"{path} had no checksums and was rewritten with them; the old file is {kept.name}")
     end = journal.end_of(path)
     saved = _saved(path, lambda error: say(f"{error.what}: {error.why}; {error.help}"))
     if saved is not None and saved.offset > end.offset:
@@ -109,10 +109,13 @@ def replay(
     if course.divergence is not None:
         if not course.same_fate():
             raise _diverges(path, str(course.divergence))
-        say(f"{path}: {course.divergence}; the job goes on, from what its nodes report")
+        say(f"{path}: {course.divergence}; the job continues from what its nodes report")
     torn = path.stat().st_size - end.offset
     if torn:
-        say(f"{path}: the last line has no end, {torn} bytes were cut off: nothing came of them")
+        say(
+            f"{path}: the last line is incomplete; {torn} bytes were truncated, their orders were "
+            "never executed"
+        )
     return course.controller, Journal(path, end)
 
 
@@ -219,10 +222,10 @@ def _order(action: AnyAction) -> str:
 def _diverges(path: Path, why: str) -> Error:
     return Error(
         "journal-diverges",
-        f"{path} tells of other decisions than this version would take",
+        f"{path} contains decisions that differ from those of this version",
         why=why,
-        help=f"go on with the version that wrote it (it was begun by Holdfast "
-        f"{journal.read_header(path).holdfast}), or begin anew from a checkpoint: "
+        help="resume it with the version that wrote it (Holdfast "
+        f"{journal.read_header(path).holdfast}), or start a new job from a checkpoint: "
         "holdfast run --from",
     )
 
@@ -231,7 +234,8 @@ def _shortened(path: Path, saved: Saved, end: Mark) -> Error:
     return Error(
         "journal-corrupt",
         f"{path} ends after entry {end.seq}",
-        why=f"{journal.state_path(path).name} was written after entry {saved.seq}: lines are lost",
-        help=f"restore the file from a copy; if it is one, and older than what it is to replace, "
-        f"remove {journal.state_path(path)}",
+        why=f"{journal.state_path(path).name} was written after entry {saved.seq}, so lines are "
+        "missing",
+        help="restore the file from a backup; if it is a backup that is older than the state "
+        f"file, remove {journal.state_path(path)}",
     )

@@ -332,8 +332,9 @@ def _require(more_bytes: int) -> None:
             "snapshot-too-large",
             f"a snapshot needs {more_bytes / mib:.0f} MiB more, "
             f"{found.free_bytes / mib:.0f} MiB of {found.of} are free",
-            why="each worker's state is kept twice, three times where durable tiers or large "
-            "copies read it, and that of ranks on other nodes twice for each copy kept here",
+            why="the state of each worker is kept twice, or three times with durable tiers or "
+            "large copies, and the state of ranks on other nodes twice for each copy kept "
+            "here",
             help="track less, use fewer workers per node or snapshots.copies, or more memory",
         )
 

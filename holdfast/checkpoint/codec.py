@@ -101,8 +101,8 @@ def _refused(value: object, path: str) -> Error:
     kind = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
     return Error(
         "not-tracked",
-        f"{path} is a {kind}, which a snapshot cannot hold",
-        why="snapshots hold tensors, arrays, numbers, strings, bytes and containers of these, "
+        f"{path} is a {kind}, which a snapshot cannot contain",
+        why="snapshots contain tensors, arrays, numbers, strings, bytes and containers of these, "
         "and are never pickled",
         help="leave it out of state_dict(), or keep it there as plain data",
     )

@@ -82,9 +82,9 @@ def _clear(trees: list[Any], name: str, contents: Contents) -> list[Any]:
     if contents.world_size > 1 and any(ref.leaf.own for ref in refs):
         raise Error(
             "layout-unknown",
-            f"{name} cannot be put together from {contents.world_size} ranks",
-            why="each has parameters of the same names, and nothing says whether these are "
-            "copies or parts",
+            f"{name} cannot be consolidated from {contents.world_size} ranks",
+            why="each rank has parameters of the same names, and nothing records whether they "
+            "are replicas or shards",
             help="wrap the model by run.parallelize(), fully_shard or parallelize_module",
         )
     return trees

@@ -150,6 +150,6 @@ def _find(place: str, step: int | None, attempt: int | None) -> tuple[Any, Key]:
     raise Error(
         "checkpoint-not-found",
         f"{place} has no such checkpoint",
-        why="there is none that is committed" if step is None else f"none of step {step}",
+        why="there is no committed checkpoint" if step is None else f"none of step {step}",
         help=f"holdfast checkpoint list --at {place}",
     )

@@ -75,7 +75,7 @@ def export(
             limit = shard_bytes if sharded else None
             _write_safetensors(checkpoint, open_store(to), limit)
         case _:
-            raise ValueError(f"{form!r} is none of torch, dcp and safetensors")
+            raise ValueError(f"{form!r} is not one of torch, dcp and safetensors")
 
 
 def state_of(checkpoint: Checkpoint) -> dict[str, Any]:
@@ -109,8 +109,8 @@ def _write_dcp(checkpoint: Checkpoint, to: str) -> None:
         raise Error(
             "export-unavailable",
             f"a DCP directory cannot be written to {to}",
-            why="PyTorch's writer wants a folder",
-            help="export to a folder, and copy that",
+            why="the DCP writer of PyTorch needs a folder",
+            help="export to a folder and copy the folder",
         )
     folder = to.removeprefix("file://")
     Path(folder).mkdir(parents=True, exist_ok=True)
@@ -153,7 +153,7 @@ def _item(name: str, ref: Ref) -> _Item:
         raise Error(
             "export-unavailable",
             f"{name} cannot be written as safetensors",
-            why=f"the format has no type {leaf.dtype}",
+            why=f"the format does not support dtype {leaf.dtype}",
             help="holdfast checkpoint export --form torch",
         )
     shape = leaf.shape if leaf.own else leaf.whole

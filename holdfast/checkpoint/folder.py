@@ -134,7 +134,7 @@ class FolderStore:
         while done < len(target):
             count = os.preadv(fd, [target[done:]], at + done)
             if count == 0:
-                raise stores.missing(self.where, name, f"it ends at byte {at + done}")
+                raise stores.missing(self.where, name, f"it is truncated at byte {at + done}")
             done += count
 
     @contextmanager

@@ -232,7 +232,7 @@ def decode(data: bytes, kind: type[Record], file: str) -> Record:
     if len(data) <= _TAIL_BYTES or data[-_TAIL_BYTES:-2].decode("latin-1") != digest(
         data[:-_TAIL_BYTES]
     ):
-        raise damaged(file, "its checksum does not match")
+        raise damaged(file, "checksum mismatch")
     try:
         record = msgspec.json.decode(data, type=known(kind))
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -253,7 +253,7 @@ def damaged(file: str, why: str) -> Error:
         "checkpoint-damaged",
         f"{file} is damaged",
         why=why,
-        help="holdfast checkpoint verify   (says what is damaged, and what is not)",
+        help="holdfast checkpoint verify   (lists what is damaged and what is intact)",
     )
 
 
@@ -269,7 +269,7 @@ def _trouble(record: RankPart | Manifest | Lineage, file: str) -> str | None:
         case Lineage():
             named = lineage_file(record.attempt)
             trouble = None
-    return trouble if file == named else f"it is {named} by its content"
+    return trouble if file == named else f"its content is that of {named}"
 
 
 def _rank_trouble(part: RankPart) -> str | None:

@@ -41,7 +41,9 @@ class ObjectStore:
             self._files, path = _connect(place, self._scheme, options)
         except ImportError as error:
             extra = _EXTRAS.get(self._scheme, "its fsspec client")
-            raise stores.unusable(place, f"its client is not there: pip install {extra}") from error
+            raise stores.unusable(
+                place, f"its client is not installed: pip install {extra}"
+            ) from error
         except ValueError as error:
             raise stores.unusable(place, str(error)) from error
         self._root = path.rstrip("/")
@@ -75,7 +77,7 @@ class ObjectStore:
         with self._translated(name):
             data = bytes(self._files.cat_file(path, start=at or None, end=end))
         if length is not None and len(data) < length:
-            raise stores.missing(self.where, name, f"it ends at byte {at + len(data)}")
+            raise stores.missing(self.where, name, f"it is truncated at byte {at + len(data)}")
         return data
 
     def read_into(self, name: str, at: int, target: memoryview) -> None:

@@ -73,9 +73,10 @@ def require_all(leaf: Leaf, pieces: Pieces) -> None:
     if found != math.prod(leaf.whole):
         raise Error(
             "checkpoint-incomplete",
-            f"{leaf.name} is not whole",
-            why=f"{found} of its {math.prod(leaf.whole)} elements are there",
-            help="use a checkpoint of the shared tier or the archive: a disk has its node's part",
+            f"{leaf.name} is incomplete",
+            why=f"{found} of its {math.prod(leaf.whole)} elements are present",
+            help="use a checkpoint of the shared tier or the archive: a local disk has only the "
+            "part of its node",
         )
 
 

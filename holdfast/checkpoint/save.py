@@ -69,9 +69,9 @@ def require_newest(store: Store, attempt: int) -> None:
     if newer is not None:
         raise Error(
             "checkpoint-fenced",
-            f"attempt {attempt} may not save in {store.where} any more",
-            why=f"attempt {newer} has begun there",
-            help="nothing has to be done; if these are two jobs, give them places of their own",
+            f"attempt {attempt} must not save in {store.where} any more",
+            why=f"attempt {newer} has started there",
+            help="no action is needed; if these are two jobs, use a separate location for each",
         )
 
 
@@ -97,7 +97,7 @@ def save_rank(
     headers = {part: _header(cell) for part, cell in cells.items()}
     header = next(iter(headers.values()))
     if any(one[:5] != header[:5] for one in headers.values()):
-        raise _changed(header.key, "its cells hold different snapshots")
+        raise _changed(header.key, "its cells contain different snapshots")
     require_newest(store, header.attempt)
     if (done := _already(store, header, cells)) is not None:
         return done
@@ -163,7 +163,7 @@ class _Data:
         self.name = ""
 
     def save(self, source: _Payload) -> SavedPart:
-        """Write one cell. Raises `Error` snapshot-changed where it does not match its seal."""
+        """Write one cell. Raises `Error` snapshot-changed where its checksum has changed."""
         header, payload = source.header, source.memory
         self.name = self.name or source.contents.name
         seal = Seal()
@@ -180,7 +180,7 @@ class _Data:
         seal.update(payload[position : header.data_bytes])
         seal.update(source.encoded)
         if source.cell.header() != header or source.cell.sealed() != seal.intdigest():
-            raise _changed(header.key, "it does not match its seal")
+            raise _changed(header.key, "its checksum has changed")
         chunks = self._chunks(memoryview(source.encoded), Seal())
         ordered = tuple(leaves[number] for number in range(len(leaves)))
         return SavedPart(ordered, chunks, f"{seal.intdigest():016x}")
@@ -238,7 +238,9 @@ class _Data:
 def _header(cell: Cell) -> Header:
     header = cell.header()
     if header is None or cell.sealed() is None:
-        raise _changed(Key(0, 0) if header is None else header.key, "it is not whole and sealed")
+        raise _changed(
+            Key(0, 0) if header is None else header.key, "it is incomplete or not sealed"
+        )
     return header
 
 
@@ -268,7 +270,7 @@ def _already(store: Store, header: Header, cells: Mapping[Part, Cell]) -> RankPa
     if part and there and seals == {kind: saved.seal for kind, saved in part.parts.items()}:
         return part
     if store.size(files.manifest_file(header.key)) is not None:
-        why = f"step {header.step} of attempt {header.attempt} is there, saved by another run"
+        why = f"step {header.step} of attempt {header.attempt} exists already, saved by another run"
         raise unusable(store.where, why)
     store.remove(name)
     return None
@@ -289,7 +291,7 @@ def _changed(key: Key, why: str) -> Error:
         "snapshot-changed",
         f"the snapshot of step {key.step} could not be saved",
         why=why,
-        help="nothing has to be done; if it goes on, see that the memory of the machine is sound",
+        help="no action is needed; if it persists, check the memory of the machine",
     )
 
 
@@ -347,9 +349,9 @@ def incomplete(store: Store, key: Key, why: str) -> Error:
     """The error for a checkpoint that cannot count."""
     return Error(
         "checkpoint-incomplete",
-        f"step {key.step} of attempt {key.attempt} in {store.where} is not whole",
+        f"step {key.step} of attempt {key.attempt} in {store.where} is incomplete",
         why=why,
-        help=f"holdfast checkpoint list --at {store.where}   (shows those that are)",
+        help=f"holdfast checkpoint list --at {store.where}   (lists the complete ones)",
     )
 
 
@@ -373,7 +375,7 @@ def _assemble(store: Store, key: Key, ranks: Iterable[int], now: float) -> Manif
     needed = _ends(parts)
     for name, size in zip(needed, in_parallel(store.size, needed), strict=True):
         if size is None or size < needed[name]:
-            raise incomplete(store, key, f"{name} is not there, or too short")
+            raise incomplete(store, key, f"{name} is missing or truncated")
     return Manifest(
         job=first.job,
         attempt=key.attempt,

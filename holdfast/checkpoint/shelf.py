@@ -131,7 +131,7 @@ def not_found(store: Store, key: Key) -> Error:
     return Error(
         "checkpoint-not-found",
         f"there is no checkpoint of step {key.step}, attempt {key.attempt}, in {store.where}",
-        why="no manifest was written, so it was never committed, or it has been removed",
+        why="it has no manifest: it was never committed, or it was removed",
         help=f"holdfast checkpoint list --at {store.where}",
     )
 
@@ -142,10 +142,10 @@ def read_part(store: Store, manifest: Manifest, rank: int) -> RankPart:
     with _missing_is_damage(file.file):
         data = store.read(file.file)
     if files.digest(data) != file.xxh3_128:
-        raise files.damaged(file.file, "it is not the one that the manifest names")
+        raise files.damaged(file.file, "it is not the file that the manifest names")
     part = files.decode(data, RankPart, file.file)
     if (part.job, part.world_size) != (manifest.job, manifest.world_size):
-        raise files.damaged(file.file, "it belongs to another job than the manifest")
+        raise files.damaged(file.file, "it belongs to a different job than the manifest")
     return part
 
 

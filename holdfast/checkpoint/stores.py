@@ -73,7 +73,7 @@ def open_store(place: str, *, options: dict[str, Any] | None = None) -> Store:
 def require_name(name: str) -> str:
     """The name itself, if it cannot lead out of its place. Raises ValueError."""
     if not all(_SEGMENT.fullmatch(segment) for segment in name.split("/")):
-        raise ValueError(f"{name!r} is no name of a file in a store")
+        raise ValueError(f"{name!r} is not a valid file name in a store")
     return name
 
 
@@ -81,9 +81,9 @@ def full(where: str, name: str, why: str) -> Error:
     """No room, or a quota is used up."""
     return Error(
         "storage-full",
-        f"{where}: no room for {name}",
+        f"{where}: no space for {name}",
         why=why,
-        help="holdfast checkpoint prune   (or fewer in `keep`, or more room)",
+        help="holdfast checkpoint prune   (or lower `keep`, or add space)",
     )
 
 
@@ -91,9 +91,9 @@ def denied(where: str, name: str, why: str) -> Error:
     """Somebody has to give rights."""
     return Error(
         "storage-denied",
-        f"{where}: {name} is refused",
+        f"{where}: access to {name} is denied",
         why=why,
-        help="see that the job's account or user may list, read, write and remove there",
+        help="make sure that the account or user of the job may list, read, write and delete there",
     )
 
 
@@ -101,9 +101,9 @@ def unreachable(where: str, name: str, why: str) -> Error:
     """It does not answer, or answers with errors."""
     return Error(
         "storage-unreachable",
-        f"{where}: {name} cannot be reached",
+        f"{where}: {name} is unreachable",
         why=why,
-        help="see that the storage is up; saving is tried again by itself",
+        help="check that the storage is available; saving is retried automatically",
     )
 
 
@@ -111,7 +111,7 @@ def missing(where: str, name: str, why: str) -> Error:
     """Not there, or not all of it."""
     return Error(
         "storage-missing",
-        f"{where}: {name} is not there",
+        f"{where}: {name} is missing",
         why=why,
         help=f"holdfast checkpoint list --at {where}",
     )
@@ -121,7 +121,7 @@ def unusable(place: str, why: str) -> Error:
     """Not a place at all."""
     return Error(
         "storage-place",
-        f"{place} is no place for checkpoints",
+        f"{place} is not a valid checkpoint location",
         why=why,
         help="give a folder, or a URL such as s3://bucket/prefix",
     )

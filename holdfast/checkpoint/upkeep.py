@@ -146,7 +146,7 @@ def copy(
     opened = open_checkpoint(source, key)
     if not opened.manifest.whole:
         ranks, world_size = opened.manifest.ranks, opened.manifest.world_size
-        raise incomplete(source, key, f"only ranks {list(ranks)} of {world_size} are here")
+        raise incomplete(source, key, f"it has only ranks {list(ranks)} of {world_size}")
     _require_room_for(opened.manifest, target)
     _copy_lineage(source, key, target)
     for part in opened.parts.values():
@@ -158,11 +158,13 @@ def _require_room_for(manifest: Manifest, target: Store) -> None:
     there = survey(target)
     others = {one.job for one in (*there.committed, *there.void)} - {manifest.job}
     if others:
-        raise unusable(target.where, f"checkpoints of job {min(others)} are there")
+        raise unusable(target.where, f"it contains checkpoints of job {min(others)}")
     if any(one.key == manifest.key for one in there.committed):
-        raise unusable(target.where, f"step {manifest.step} of attempt {manifest.attempt} is there")
+        raise unusable(
+            target.where, f"step {manifest.step} of attempt {manifest.attempt} is present"
+        )
     if not valid(manifest.key, there.attempts):
-        raise unusable(target.where, f"a later attempt there went on before step {manifest.step}")
+        raise unusable(target.where, f"a later attempt there resumed before step {manifest.step}")
 
 
 def _copy_lineage(source: Store, key: Key, target: Store) -> None:

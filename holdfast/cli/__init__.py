@@ -29,6 +29,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return ExitStatus.INTERRUPTED
     except OSError as exc:
         return _failed(_of_the_system(exc))
+    except RuntimeError as exc:
+        return _failed(_without_home(exc))
 
 
 def _run(given: list[str]) -> int:
@@ -92,8 +94,8 @@ def _no_text(given: list[str], name: str, word: str) -> Error:
     return Error(
         "usage",
         f"{name} is not UTF-8 text: {shown(word)}",
-        why="jobs and their records are kept as UTF-8, which cannot hold these bytes",
-        help="give it in UTF-8; for a path, rename the file or name it by a link",
+        why="jobs and their records are stored as UTF-8, which cannot represent these bytes",
+        help="use UTF-8; for a path, rename the file or use a symbolic link",
     )
 
 
@@ -131,3 +133,14 @@ def _of_the_system(exc: OSError) -> Error:
     except OSError as again:
         return unwritable(again)
     return unusable(exc)
+
+
+def _without_home(exc: RuntimeError) -> Error:
+    """What pathlib raises for `~` where there is no home; anything else is a mistake of ours."""
+    from holdfast.files import require_home
+
+    try:
+        require_home()
+    except Error as error:
+        return error
+    raise exc

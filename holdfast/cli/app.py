@@ -38,7 +38,7 @@ from holdfast.cli.controller import drive
 
 app = typer.Typer(
     name="holdfast",
-    help="Keeps large training jobs training: detect, explain and repair failures.",
+    help="Keeps large training jobs running: detect, explain and repair failures.",
     no_args_is_help=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -53,7 +53,7 @@ def holdfast(
         bool, typer.Option("--version", help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Keeps large training jobs training: detect, explain and repair failures."""
+    """Keeps large training jobs running: detect, explain and repair failures."""
     if show_version:
         version.version()
     elif context.invoked_subcommand is None:
@@ -63,7 +63,7 @@ def holdfast(
 app.command(
     "run",
     context_settings={"allow_interspersed_args": False},
-    epilog="Other torchrun flags are understood too: see docs/reference/torchrun-flags.md.",
+    epilog="Other torchrun flags are supported too: see docs/reference/torchrun-flags.md.",
 )(run.run)
 app.command("submit")(submit.submit)
 app.command("list")(listing.list_jobs)

@@ -51,21 +51,25 @@ class Form(StrEnum):
 
 At = Annotated[
     str | None,
-    typer.Option("--at", metavar="PLACE", help="A folder or URL instead of a job's tiers."),
+    typer.Option("--at", metavar="LOCATION", help="A folder or URL instead of a job's tiers."),
 ]
 Tier = Annotated[
     TierName | None, typer.Option("--tier", help="Only this tier of the job.", show_default=False)
 ]
-Step = Annotated[int | None, typer.Option("--step", min=0, help="Its step. Default: the newest.")]
-Attempt = Annotated[int | None, typer.Option("--attempt", min=0, help="The attempt that saved it.")]
-To = Annotated[str, typer.Option("--to", metavar="PLACE", help="Folder or URL to write to.")]
+Step = Annotated[
+    int | None, typer.Option("--step", min=0, help="Step of the checkpoint. Default: the newest.")
+]
+Attempt = Annotated[
+    int | None, typer.Option("--attempt", min=0, help="Attempt that saved the checkpoint.")
+]
+To = Annotated[str, typer.Option("--to", metavar="LOCATION", help="Folder or URL to write to.")]
 
 
 @checkpoint.command("list")
 def list_checkpoints(
     name: JobName = None, at: At = None, tier: Tier = None, as_json: AsJson = False
 ) -> None:
-    """List the committed checkpoints, the newest first."""
+    """List the committed checkpoints, newest first."""
     from holdfast.checkpoint.shelf import survey
 
     places = _stores(name, at, tier)
@@ -86,7 +90,7 @@ def show(
     tier: Tier = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what one checkpoint holds."""
+    """Show the contents of a checkpoint."""
     from holdfast.checkpoint.shelf import open_checkpoint
 
     store, key = _one(name, at, tier, step, attempt)
@@ -107,13 +111,13 @@ def verify(
     tier: Tier = None,
     as_json: AsJson = False,
 ) -> None:
-    """Read every byte of the committed checkpoints; status 1 if something is damaged."""
+    """Read every byte of the committed checkpoints; exit status 1 if one is damaged."""
     from holdfast.checkpoint.shelf import survey
     from holdfast.checkpoint.shelf import verify as verified
 
     damages: list[Damage] = []
     unreadable: list[Damage] = []
-    checked = 0
+    checked = skipped = 0
     for which, store in _stores(name, at, tier):
         seen = survey(store)
         damages += seen.damaged if step is None else ()
@@ -123,12 +127,16 @@ def verify(
             damages += found
             checked += 1
             _tell(which, manifest, found)
+        skipped += sum(step in (None, one.step) for one in seen.void)
+    if skipped:
+        talk(f"not verified: {count(skipped, 'void checkpoint')}, superseded by later attempts")
     _require_some(checked or len(damages) + len(unreadable), step)
     lines = [*map(_damage_line, damages), *map(_unreadable_line, unreadable)]
     if as_json:
-        json_result({"checked": checked, "damaged": damages, "unreadable": unreadable})
+        counts = {"checked": checked, "void": skipped}
+        json_result({**counts, "damaged": damages, "unreadable": unreadable})
     else:
-        result("\n".join(lines) or f"sound: {count(checked, 'checkpoint')}")
+        result("\n".join(lines) or f"intact: {count(checked, 'checkpoint')}")
     if lines:
         raise typer.Exit(ExitStatus.JOB_FAILED)
 
@@ -136,16 +144,23 @@ def verify(
 @checkpoint.command("prune")
 def prune(
     name: JobName = None,
-    keep: Annotated[int, typer.Option("--keep", min=1, help="So many of the newest stay.")] = 3,
+    keep: Annotated[
+        int, typer.Option("--keep", min=1, help="Number of newest checkpoints to keep.")
+    ] = 3,
     void: Annotated[
-        bool, typer.Option("--void", help="Also all that later attempts have left behind.")
+        bool,
+        typer.Option(
+            "--void", help="Also remove void checkpoints, which later attempts have superseded."
+        ),
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only print what would be removed.")
+    ] = False,
     at: At = None,
     tier: Tier = None,
     as_json: AsJson = False,
 ) -> None:
-    """Remove checkpoints: all but the newest, some older ones, and those with a name."""
+    """Remove checkpoints, except for the newest, some older ones, and those with a name."""
     from holdfast.checkpoint.upkeep import prune as pruned
 
     told = []
@@ -168,13 +183,14 @@ def copy(
     step: Step = None,
     attempt: Attempt = None,
     called: Annotated[
-        str | None, typer.Option("--name", help="A name, with which it is never pruned.")
+        str | None,
+        typer.Option("--name", help="Name of the copy; checkpoints with a name are never pruned."),
     ] = None,
     at: At = None,
     tier: Tier = None,
     as_json: AsJson = False,
 ) -> None:
-    """Copy a checkpoint to another place, verified and whole in itself."""
+    """Copy a checkpoint to another location, verified and self-contained."""
     from holdfast.checkpoint.stores import open_store
     from holdfast.checkpoint.upkeep import copy as copied
 
@@ -190,15 +206,15 @@ def copy(
 def export(
     to: To,
     name: JobName = None,
-    form: Annotated[Form, typer.Option("--form", help="What to write.")] = Form.SAFETENSORS,
-    sharded: Annotated[bool, typer.Option("--sharded", help="Several files.")] = False,
+    form: Annotated[Form, typer.Option("--form", help="Output format.")] = Form.SAFETENSORS,
+    sharded: Annotated[bool, typer.Option("--sharded", help="Write several files.")] = False,
     step: Step = None,
     attempt: Attempt = None,
     at: At = None,
     tier: Tier = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write a checkpoint in a form that other programs read. Needs torch."""
+    """Export a checkpoint to a format that other programs read. Needs torch."""
     from importlib import import_module  # by name: the rest of the command line knows no torch
 
     from holdfast.checkpoint.shelf import open_checkpoint
@@ -225,14 +241,16 @@ def _stores(name: str | None, at: str | None, tier: TierName | None) -> "list[tu
 
     if at is not None:
         if name is not None or tier is not None:
-            raise _usage("--at stands for itself", "a job or a tier cannot be named beside it")
+            raise _usage(
+                "--at is mutually exclusive with NAME and --tier", "--at already names the location"
+            )
         return [("", open_store(at))]
     folder = job_folder(name)
     places = [p for p in tier_places(folder) if tier is None or p.tier == tier.value]
     if not places:
         raise _usage(
             f"job {folder.name} has no {tier.value if tier else 'durable'} tier",
-            "`checkpoints` in its job file names no such place",
+            "`checkpoints` in its job file does not configure it",
         )
     return [(place.tier, open_store(place.where, options=place.options)) for place in places]
 
@@ -262,19 +280,19 @@ def _require_some(number: int, step: int | None) -> None:
         raise Error(
             "checkpoint-not-found",
             "there is no committed checkpoint" + ("" if step is None else f" of step {step}"),
-            why="what is being written, or was given up, does not count",
+            why="checkpoints that are being written, were interrupted, or are void do not count",
             help="holdfast checkpoint list",
         )
 
 
 def _usage(what: str, why: str) -> Error:
-    return Error("usage", what, why=why, help="holdfast checkpoint list --at PLACE")
+    return Error("usage", what, why=why, help="holdfast checkpoint list --at LOCATION")
 
 
 def _unavailable(error: ImportError) -> Error:
     return Error(
         "export-unavailable",
-        "a checkpoint cannot be exported here",
+        "checkpoints cannot be exported here",
         why=f"{error.name or 'a module'} is not installed",
         help="pip install 'holdfast[train]'",
     )
@@ -379,7 +397,7 @@ def _leaf_row(row: dict[str, object]) -> tuple[str, ...]:
 
 
 def _tell(which: str, manifest: "Manifest", found: "list[Damage]") -> None:
-    state = f"{count(len(found), 'damage')}" if found else "sound"
+    state = f"{count(len(found), 'damaged part')}" if found else "intact"
     talk(f"{which} step {manifest.step} of attempt {manifest.attempt}: {state}".strip())
 
 

@@ -47,8 +47,8 @@ def namespace_named(value: str | None) -> str | None:
     if re.fullmatch(OBJECT_PATTERN.rstrip("$"), value) is None:
         raise Error(
             "usage",
-            f"no namespace can be called {shown(value)}",
-            why="a name in Kubernetes has lower case letters, digits, `-` and `.`",
+            f"{shown(value)} is not a valid namespace",
+            why="names in Kubernetes consist of lower-case letters, digits, `-` and `.`",
             help="kubectl get namespaces",
         )
     return value
@@ -61,7 +61,7 @@ Namespace = Annotated[
         "-n",
         envvar="HOLDFAST_NAMESPACE",
         callback=namespace_named,
-        help="Namespace. Default: that of the context.",
+        help="Namespace. Default: the namespace of the context.",
         show_default=False,
     ),
 ]
@@ -93,7 +93,7 @@ def reached(on: Where, context: str | None, namespace: str | None) -> Reach | No
         raise Error(
             "usage",
             f"{reach.words.strip()} is for jobs on Kubernetes",
-            why="without --on kubernetes a command means a job on this machine",
+            why="without --on kubernetes a command refers to a job on this machine",
             help="add --on kubernetes   (or set HOLDFAST_ON=kubernetes)",
         )
     return None
@@ -141,7 +141,7 @@ def _client() -> Any:
             raise
         raise Error(
             "kubernetes-missing",
-            "there is no Kubernetes client",
+            "no Kubernetes client is installed",
             why=f"the package {exc.name} is not installed",
             help="pip install 'holdfast[kubernetes]'",
         ) from None

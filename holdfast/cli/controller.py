@@ -39,7 +39,7 @@ def drive(
     lock: Annotated[int | None, typer.Option("--lock")] = None,
     on: Annotated[Where, typer.Option("--on")] = Where.LOCAL,
 ) -> None:
-    """Be the controller of a job that has been created, until it ends."""
+    """Run the controller of a job that has been created, until it ends."""
     if on is Where.KUBERNETES:
         from holdfast.cli.incluster import control
 
@@ -62,10 +62,10 @@ def drive(
 def _not_for_people() -> Error:
     return Error(
         "usage",
-        "no job is named",
-        why="this command is what `holdfast run --detach` starts, with the folder of a job; "
-        "with --on kubernetes it runs in the pod of a controller",
-        help="holdfast run job.yaml --detach   (or, if the controller is gone: holdfast resume)",
+        "no job is given",
+        why="`holdfast run --detach` starts this command with the folder of a job; with --on "
+        "kubernetes it runs in the pod of a controller",
+        help="holdfast run job.yaml --detach   (or, if the controller has died: holdfast resume)",
     )
 
 
@@ -136,7 +136,7 @@ def _await(folder: Path, process: "subprocess.Popen[bytes]") -> None:
             return
         time.sleep(POLL_S)
     process.kill()
-    raise _failed(folder, f"it did not answer within {START_TIMEOUT_S:.0f} s")
+    raise _failed(folder, f"it did not respond within {START_TIMEOUT_S:.0f} s")
 
 
 def _check_end(folder: Path, status: int) -> None:
@@ -147,7 +147,7 @@ def _check_end(folder: Path, status: int) -> None:
 
 def _last_words(folder: Path) -> str:
     text = (folder / "controller.log").read_text(errors="replace").strip()
-    return text[-2000:] or "it said nothing"
+    return text[-2000:] or "no output"
 
 
 def _failed(folder: Path, why: str) -> Error:

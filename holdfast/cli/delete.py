@@ -14,11 +14,17 @@ GONE_WITHIN_S = 300.0
 
 def delete(
     name: Annotated[str, typer.Argument(help="Name of the job.", show_default=False)],
-    force: Annotated[bool, typer.Option("--force", help="Also a job that has not ended.")] = False,
-    storage: Annotated[
-        bool, typer.Option("--storage", help="Also the claims that were made for its checkpoints.")
+    force: Annotated[
+        bool, typer.Option("--force", help="Also delete a job that has not ended.")
     ] = False,
-    wait: Annotated[bool, typer.Option(help="Wait until its pods are gone.")] = True,
+    storage: Annotated[
+        bool,
+        typer.Option(
+            "--storage",
+            help="Also delete the PersistentVolumeClaims that were created for its checkpoints.",
+        ),
+    ] = False,
+    wait: Annotated[bool, typer.Option(help="Wait until its pods are deleted.")] = True,
     on: On = Where.KUBERNETES,
     context: Context = None,
     namespace: Namespace = None,
@@ -29,7 +35,7 @@ def delete(
         raise Error(
             "usage",
             "delete is for a cluster",
-            why="a job on this machine is a folder, and running it again replaces that",
+            why="a job on this machine is a folder, which `holdfast run --replace` replaces",
             help=f"rm -r ~/.holdfast/jobs/{name}   (holdfast stop {name} comes first)",
         )
     from holdfast.drivers.kubernetes.remote import look
@@ -48,21 +54,21 @@ def delete(
     else:
         result(f"{name}: {count(len(gone.deleted), 'object')} deleted")
     if gone.kept:
-        talk(f"kept: {', '.join(gone.kept)}   (--storage deletes them too, with what is in them)")
+        talk(f"kept: {', '.join(gone.kept)}   (--storage deletes them too, with their contents)")
     if gone.held:
         talk(
-            f"{', '.join(gone.held)} has not gone, and what it needs is kept until it has: a pod "
-            f"on a machine that is away may hold it (kubectl get pods -l holdfast.dev/job={name}); "
-            f"then once more: holdfast delete {name}{words}"
+            f"{', '.join(gone.held)} is still being deleted, and what it depends on is kept until "
+            "then; a pod on an unreachable machine may block it (kubectl get pods -l "
+            f"holdfast.dev/job={name}); then once more: holdfast delete {name}{words}"
         )
     elif left:
-        talk(f"some pods are still there: kubectl get pods -l holdfast.dev/job={name}")
+        talk(f"some pods still exist: kubectl get pods -l holdfast.dev/job={name}")
 
 
 def _runs(name: str, words: str) -> Error:
     return Error(
         "job-running",
         f"job {name!r} has not ended",
-        why="deleting it loses what was trained since its last checkpoint",
+        why="deleting it loses all training since its last checkpoint",
         help=f"holdfast stop {name} --on kubernetes{words}   (or add --force)",
     )

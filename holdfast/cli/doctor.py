@@ -46,7 +46,7 @@ def doctor(
     ] = None,
     engine: EngineName = None,
     image_check: Annotated[
-        bool, typer.Option("--image-check", help="Start a pod that looks into the job's image.")
+        bool, typer.Option("--image-check", help="Start a pod that checks the job's image.")
     ] = False,
     on: On = Where.LOCAL,
     context: Context = None,
@@ -59,8 +59,8 @@ def doctor(
         if file is not None or engine is not None or image_check:
             raise Error(
                 "usage",
-                "a job file, --engine and --image-check are for a cluster",
-                why="without --on kubernetes this machine is checked, whatever the job",
+                "a job file, --engine and --image-check apply to a cluster",
+                why="without --on kubernetes, doctor checks this machine only",
                 help="holdfast validate job.yaml   (or add --on kubernetes)",
             )
         checks = [check() for check in CHECKS]
@@ -140,7 +140,9 @@ def _torch() -> Check:
             [sys.executable, "-c", code], capture_output=True, text=True, timeout=IMPORT_TIMEOUT_S
         )
     except subprocess.TimeoutExpired:
-        return Check("torch", False, f"import takes more than {IMPORT_TIMEOUT_S} s", remedy)
+        return Check(
+            "torch", False, f"importing torch timed out after {IMPORT_TIMEOUT_S} s", remedy
+        )
     if run.returncode == 0:
         return Check("torch", True, run.stdout.strip(), remedy)
     last = (run.stderr.strip().splitlines() or ["no output"])[-1]
@@ -152,7 +154,7 @@ def _memory() -> Check:
     import psutil
 
     free = int(psutil.virtual_memory().available)
-    remedy = "snapshots need room for two copies of the training state: free some memory"
+    remedy = "snapshots need memory for two copies of the training state: free some memory"
     try:
         os.close(os.memfd_create("holdfast-doctor", os.MFD_CLOEXEC))
     except OSError as exc:
@@ -163,7 +165,7 @@ def _memory() -> Check:
 
 def _home() -> Check:
     folder = _existing(_jobs_home())
-    remedy = "set HOLDFAST_HOME to a folder that you may write"
+    remedy = "set HOLDFAST_HOME to a writable folder"
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
             file.write(b"holdfast")
@@ -171,13 +173,13 @@ def _home() -> Check:
             os.fsync(file.fileno())
     except OSError as exc:
         return Check("home", False, f"{folder}: {exc.strerror}", remedy)
-    return Check("home", True, f"{folder} can be written", remedy)
+    return Check("home", True, f"{folder} is writable", remedy)
 
 
 def _disk() -> Check:
     folder = _existing(_jobs_home())
     free = shutil.disk_usage(folder).free
-    remedy = "remove old jobs, or set HOLDFAST_HOME to a larger disk"
+    remedy = "remove old jobs, or set HOLDFAST_HOME to a folder on a larger disk"
     return Check("disk", free >= MIN_DISK_BYTES, f"{free / GIB:.1f} GiB free in {folder}", remedy)
 
 
@@ -203,7 +205,7 @@ def _loopback() -> Check:
     try:
         with socket.create_server(("127.0.0.1", 0)) as server:
             with socket.create_connection(server.getsockname(), timeout=5):
-                return Check("loopback", True, "127.0.0.1 can be listened on and reached", remedy)
+                return Check("loopback", True, "127.0.0.1 is reachable", remedy)
     except OSError as exc:
         return Check("loopback", False, f"127.0.0.1: {exc.strerror or exc}", remedy)
 

@@ -11,10 +11,10 @@ from holdfast.errors import SLUGS, Error, ExitStatus, Slug
 
 
 def explain(
-    slug: Annotated[str | None, typer.Argument(help="What stands in error[...].")] = None,
+    slug: Annotated[str | None, typer.Argument(help="The slug in error[...].")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Explain an error; without a slug, list them all."""
+    """Explain an error; without a slug, list all of them."""
     if slug is None:
         _list(as_json)
         return
@@ -40,7 +40,7 @@ def _check(slug: str) -> Slug:
         raise _unknown(slug, [*SLUGS, *CHECKS])
     check = CHECKS[slug]
     status = ExitStatus.USAGE if check.level == "error" else ExitStatus.OK
-    text = f"A {check.level} of holdfast lint: {check.why}. What helps: {check.help}."
+    text = f"A {check.level} of holdfast lint: {check.why}. Help: {check.help}."
     return Slug(status, text)
 
 
@@ -60,7 +60,7 @@ def _unknown(slug: str, known: list[str]) -> Error:
     close = difflib.get_close_matches(slug, known, n=1)
     return Error(
         "unknown-slug",
-        f"there is no error called {slug!r}",
+        f"there is no error {slug!r}",
         why=f"did you mean {close[0]}?" if close else "no error has a similar name",
         help=f"holdfast explain {close[0]}" if close else "holdfast explain",
     )

@@ -23,13 +23,13 @@ STATUSES = {
 def federate(
     file: Annotated[Path, typer.Argument(help="The job file.", show_default=False)],
     place: Annotated[
-        bool, typer.Option("--place", help="Return once a cluster runs it, and watch no more.")
+        bool, typer.Option("--place", help="Return as soon as a cluster runs the job.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run a job in the first of its clusters that admits it; move it when that is lost.
+    """Run a job in the first of its clusters that admits it; move it if that cluster is lost.
 
-    Ctrl-C ends the watching, not the job; the same command goes on with it.
+    Ctrl-C stops watching, not the job; run the same command again to continue.
     """
     import asyncio
 

@@ -136,4 +136,4 @@ def _account(folder: Path, why: str) -> None:
     talk(f"why: {why}")
     found = incidents_of(folder)
     if found and found[-1].traceback:
-        talk(f"traceback of rank {found[-1].rank}:\n{found[-1].traceback.rstrip()}")
+        talk(f"traceback of rank {found[-1].rank}:\n{story.traceback(found[-1].traceback)}")

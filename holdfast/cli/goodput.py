@@ -33,4 +33,6 @@ def _show(found: "Goodput", as_json: bool) -> None:
     result(f"{found.job}: ETTR {story.share(found.ettr)}, last hour {story.share(found.ettr_1h)}")
     result(table(("WHERE THE TIME WENT", "SECONDS", "SHARE"), story.bucket_rows(found)))
     if not found.observed:
-        talk("The script reports no steps: all the time its workers ran counts as productive.")
+        talk(
+            "The script reports no steps, so all running time of its workers counts as productive."
+        )

@@ -29,19 +29,19 @@ def lint(
     files: Annotated[
         list[str],
         typer.Argument(
-            help="YAML with Kubernetes objects; `-` is standard input. Each file is looked at as "
-            "the whole of a job.",
+            help="YAML with Kubernetes objects; `-` is standard input. Each file is checked as "
+            "one complete job.",
             metavar="FILE...",
             show_default=False,
         ),
     ],
     kubernetes_version: Annotated[
         str | None,
-        typer.Option(help="Version of Kubernetes, as in 1.37, for what depends on it."),
+        typer.Option(help="Version of Kubernetes, as in 1.37, for version-dependent checks."),
     ] = None,
     as_json: AsJson = False,
 ) -> int:
-    """Look for the traps that no schema knows; exit status 2 where there is an error."""
+    """Check manifests for errors that no schema detects; exit status 2 if there is one."""
     from holdfast.cli.render import version as known
 
     version = known(kubernetes_version) if kubernetes_version is not None else None

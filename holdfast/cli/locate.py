@@ -17,7 +17,7 @@ def job_folder(name: str | None) -> Path:
     known = all_jobs()
     if name is None:
         if not known:
-            raise _not_found("there is no job yet", "nothing has been run", "holdfast run train.py")
+            raise _not_found("there is no job yet", "no job has been run", "holdfast run train.py")
         return known[0]
     for folder in known:
         if folder.name == name:

@@ -18,7 +18,7 @@ from holdfast.errors import Error
 def logs(
     name: JobName = None,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on until the job has ended.")
+        bool, typer.Option("--follow", "-f", help="Follow the output until the job has ended.")
     ] = False,
     rank: Annotated[int | None, typer.Option("--rank", min=0, help="Only this rank.")] = None,
     attempt: Annotated[
@@ -52,9 +52,9 @@ def _remote(
     if attempt is not None:
         raise Error(
             "usage",
-            "--attempt is for jobs on this machine",
-            why="the log of a pod holds all attempts, one after the other",
-            help="leave it out; each attempt of a rank begins where the one before broke off",
+            "--attempt applies to jobs on this machine only",
+            why="the log of a pod contains all attempts in sequence",
+            help="omit --attempt",
         )
     with connected(reach) as session:
         show = remote_logs.shown(session, name, follow=follow, rank=rank)

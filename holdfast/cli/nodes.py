@@ -18,19 +18,20 @@ HEADER = ("MACHINE", "CORDONED BY", "LEFT", "WHY")
 
 def nodes(
     lift: Annotated[
-        list[str] | None, typer.Option("--lift", metavar="MACHINE", help="Take a cordon off.")
+        list[str] | None,
+        typer.Option("--lift", metavar="MACHINE", help="Remove the cordon of this machine."),
     ] = None,
     on: On = Where.KUBERNETES,
     context: Context = None,
     namespace: Namespace = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the machines that jobs have cordoned, or lift such cordons."""
+    """Show the machines that jobs have cordoned, or lift these cordons."""
     if on is Where.LOCAL:
         raise Error(
             "usage",
-            "nodes is for a cluster",
-            why="the nodes of a job on this machine are its own processes; none is cordoned",
+            "`holdfast nodes` applies to a cluster",
+            why="the nodes of a job on this machine are processes; they are never cordoned",
             help="holdfast status   (shows the nodes of a job)",
         )
     with connected(Reach(context, namespace)) as session:
@@ -72,7 +73,7 @@ def _row(fields: dict[str, object]) -> tuple[str, ...]:
         str(fields["machine"]),
         str(fields["owner"] or "?"),
         _left(fields),
-        str(fields["reason"] or "not said"),
+        str(fields["reason"] or "unknown"),
     )
 
 
@@ -80,7 +81,7 @@ def _left(fields: dict[str, object]) -> str:
     if fields["expired"]:
         return "expired"
     if not isinstance(fields["expires"], str):
-        return "for good"
+        return "never"
     left = datetime.fromisoformat(fields["expires"]) - datetime.now(UTC)
     return duration(left.total_seconds())
 
@@ -101,7 +102,7 @@ def _lift(session: Session, machines: list[str], as_json: bool) -> None:
         raise Error(
             "rights-missing",
             f"{', '.join(m for m in machines if m not in lifted)} could not be changed",
-            why="the API server refused it; its words are above",
+            why="the API server refused the change; see its message above",
             help="kubectl auth can-i patch nodes",
         )
 
@@ -110,6 +111,6 @@ def _not_cordoned(machine: str, known: set[str], words: str) -> Error:
     return Error(
         "machine-not-cordoned",
         f"Holdfast has not cordoned {machine}",
-        why=f"cordoned are: {', '.join(sorted(known))}" if known else "no machine is cordoned",
+        why=f"cordoned machines: {', '.join(sorted(known))}" if known else "no machine is cordoned",
         help=f"holdfast nodes{words}",
     )

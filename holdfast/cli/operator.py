@@ -15,23 +15,24 @@ def operator(
     namespace: Annotated[
         str | None,
         typer.Option(
-            "--namespace", "-n", help="Look after this namespace. Default: that of the context."
+            "--namespace", "-n", help="Namespace to watch. Default: the namespace of the context."
         ),
     ] = None,
     all_namespaces: Annotated[
-        bool, typer.Option("--all-namespaces", "-A", help="Look after all of them.")
+        bool, typer.Option("--all-namespaces", "-A", help="Watch all namespaces.")
     ] = False,
     context: Annotated[
         str | None, typer.Option("--context", help="Context of the kubeconfig.")
     ] = None,
     port: Annotated[int, typer.Option("--port", help="Port for /live and /ready.")] = PROBES,
 ) -> None:
-    """Run the operator for TrainingJobs, until SIGTERM. docs/guides/operate.md installs it."""
+    """Run the operator for TrainingJobs, until SIGTERM. See docs/guides/operate.md for its
+    installation."""
     if namespace is not None and all_namespaces:
         raise Error(
             "usage",
-            "--namespace and --all-namespaces exclude each other",
-            why="the operator looks after one namespace or after all",
+            "--namespace and --all-namespaces are mutually exclusive",
+            why="the operator watches one namespace or all of them",
             help="holdfast operator --all-namespaces",
         )
     import asyncio
@@ -52,9 +53,9 @@ async def _operate(context: str | None, namespace: str | None, everywhere: bool,
     try:
         made = Operator(cluster, EVERYWHERE if everywhere else cluster.namespace)
         await serve_probes(port, lambda: made.ready)
-        talk(f"looks after {'all namespaces' if everywhere else cluster.namespace}")
+        talk(f"watching {'all namespaces' if everywhere else cluster.namespace}")
         await operate(cluster, made, _me())
-        talk("the lease was lost: another copy goes on")
+        talk("the lease was lost: another replica takes over")
     finally:
         await cluster.close()
 

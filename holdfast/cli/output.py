@@ -77,7 +77,7 @@ def unwritable(exc: OSError) -> Error:
         "output-unwritable",
         "standard output cannot be written",
         why=exc.strerror or str(exc) or type(exc).__name__,
-        help="send it to where it can be written, or leave the redirection (`>`) out",
+        help="redirect it to a writable file, or remove the redirection (`>`)",
     )
 
 

@@ -35,7 +35,7 @@ def hand_over(request: "Request", file: Path, order: Order) -> None:
     match order.dry:
         case DryRun.CLIENT:
             rehearsal.print_manifests(request, order.as_json)
-            talk(f"--dry-run server asks the clusters: {_names(job)}")
+            talk(f"--dry-run server queries the clusters: {_names(job)}")
         case DryRun.SERVER:
             _prospects(job, request, order)
         case None:
@@ -103,7 +103,7 @@ def _tell(job: "Job", request: "Request", state: "State", file: Path, order: Ord
     words = Reach(choice.context, choice.namespace).words
     talk(f"{job.name}: {choice.context} runs it, engine {request.engine}")
     talk(f"next: holdfast watch {job.name} --on kubernetes{words}")
-    talk(f"      holdfast federate {file}   (moves it should {choice.context} be lost)")
+    talk(f"      holdfast federate {file}   (moves it if {choice.context} is lost)")
 
 
 def _taker(job: "Job", state: "State") -> "ClusterChoice":
@@ -140,16 +140,16 @@ def _prospects(job: "Job", request: "Request", order: Order) -> None:
 def _word(one: Prospect, taker: str | None) -> str:
     if not one.takes:
         return "not"
-    return "takes it" if one.context == taker else "not asked"
+    return "accepts it" if one.context == taker else "not tried"
 
 
 def _none(job: "Job", found: Sequence[Prospect]) -> Error:
     return Error(
         "clusters-refuse",
-        f"no cluster would take job {job.name} now",
+        f"no cluster can accept job {job.name} now",
         why="; ".join(f"{one.context}: {one.why}" for one in found),
-        help="holdfast submit waits for machines as long as each cluster's max_wait_s says, if "
-        "machines are all that is missing",
+        help="if only machines are missing, holdfast submit waits up to each cluster's max_wait_s "
+        "for them",
     )
 
 
@@ -159,7 +159,7 @@ def _prospect(choice: "ClusterChoice", job: "Job", request: "Request", order: Or
             against = _against(session, choice, job, request, order)
     except Error as error:
         against = f"{error.what}: {error.why}"
-    fits = "has room for all nodes, and accepts all objects"
+    fits = "has capacity for all nodes, and accepts all objects"
     return Prospect(choice.context, against is None, against or fits)
 
 
@@ -179,7 +179,9 @@ def _against(
     here = requested(alone, namespace=cluster.namespace, version=nearest(server), code=request.code)
     there = do(standing(cluster, here))
     if there.running or (there.exists and not order.replace):
-        return f"a job of this name {'runs' if there.running else 'has ended'} there"
+        return (
+            f"a job of this name {'is running' if there.running else 'has ended'} in this cluster"
+        )
     refused = rehearsal.refusals(do(rehearse(cluster, here)), cluster.namespace, session.words)
     if refused:
         return f"{refused[0].what}: {refused[0].why}"
@@ -191,5 +193,5 @@ def _against(
 
 def _patience(choice: "ClusterChoice") -> str:
     if choice.max_wait_s is None:
-        return "it would be waited for without limit"
-    return f"it would be waited for {choice.max_wait_s} s"
+        return "the wait would have no limit"
+    return f"the wait would time out after {choice.max_wait_s} s"

@@ -49,7 +49,7 @@ def job_from_file(path: Path, flags: Flags) -> "Job":
 
     if flags.module or flags.no_python:
         flag = "--module" if flags.module else "--no-python"
-        raise _conflict(flag, f"{path.name} already says what to run")
+        raise _conflict(flag, f"{path.name} already defines the program to run")
     job = job_from_yaml(path)
     data = _merged(job.model_dump(mode="json", exclude_unset=True), _changes(flags))
     data["workdir"] = str(Path.cwd() / flags.workdir) if flags.workdir else job.workdir
@@ -168,7 +168,7 @@ def _variable(text: str) -> tuple[str, str]:
         return key, os.environ[key]
     raise Error(
         "usage",
-        f"--env {text} is not possible",
+        f"--env {text} is invalid",
         why="NAME=VALUE is expected, or the NAME of a variable that is set",
         help="holdfast run --help",
     )
@@ -182,4 +182,4 @@ def _name_from(word: str, *, module: bool) -> str:
 
 
 def _conflict(flag: str, why: str) -> Error:
-    return Error("usage", f"{flag} does not fit here", why=why, help="holdfast run --help")
+    return Error("usage", f"{flag} cannot be used here", why=why, help="holdfast run --help")

@@ -44,7 +44,7 @@ def on_server(session: Session, request: "Request", as_json: bool) -> None:
                 result(one["diff"].rstrip("\n"))
     found = refusals(trials, session.cluster.namespace, session.words)
     if found:
-        talk(f"{len(found)} of {len(trials)} objects would be refused")
+        talk(f"{len(found)} of {len(trials)} objects would be rejected")
     refuse(found)
 
 
@@ -57,7 +57,7 @@ def _told(trial: "Trial", trials: "Sequence[Trial]") -> dict[str, Any]:
     if trial.error is not None:
         later = _waits_for_others(trial, trials)
         change = "later" if later else "refused"
-        note = "can be tried only when the objects before it exist" if later else str(trial.error)
+        note = "can be checked only when the preceding objects exist" if later else str(trial.error)
     before, after = trial.before, trial.after
     diff = _diff(before, after) if before is not None and after is not None else ""
     name = trial.body["metadata"]["name"]

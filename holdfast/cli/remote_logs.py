@@ -44,8 +44,8 @@ def _plain(seen: "Look") -> bool:
 def _rankless(job: str) -> Error:
     return Error(
         "usage",
-        "--rank is for managed jobs",
-        why=f"{job} runs in plain mode, where nobody puts the rank before a line",
+        "--rank applies to managed jobs only",
+        why=f"{job} runs in plain mode, where log lines are not prefixed with the rank",
         help=f"holdfast logs {job} --on kubernetes   (each line with its pod)",
     )
 

@@ -20,8 +20,9 @@ EngineName = Annotated[
     typer.Option(
         "--engine",
         "-e",
-        help="What makes the pods: pods, job, cronjob, jobset, pytorchjob, tfjob, jaxjob, "
-        "xgboostjob, paddlejob, mpijob, trainjob or volcano. Default: as in the job file.",
+        help="Engine that creates the pods: pods, job, cronjob, jobset, pytorchjob, tfjob, "
+        "jaxjob, xgboostjob, paddlejob, mpijob, trainjob or volcano. Default: the engine in "
+        "the job file.",
         show_default=False,
     ),
 ]
@@ -43,17 +44,20 @@ class MpiVersion(StrEnum):
 
 Mode = Annotated[
     ModeName | None,
-    typer.Option("--mode", help="managed: Holdfast's agents; plain: the engine's stock manifests."),
+    typer.Option(
+        "--mode", help="managed: with Holdfast's agents; plain: the engine's native manifests."
+    ),
 ]
 Namespace = Annotated[
     str | None,
-    typer.Option("--namespace", "-n", help="Namespace to name.", callback=namespace_named),
+    typer.Option("--namespace", "-n", help="Namespace of the manifests.", callback=namespace_named),
 ]
 Version = Annotated[
-    str, typer.Option("--kubernetes-version", metavar="1.N", help="Version of the cluster.")
+    str,
+    typer.Option("--kubernetes-version", metavar="1.N", help="Kubernetes version of the cluster."),
 ]
 Mpi = Annotated[
-    MpiVersion | None, typer.Option("--mpi-version", help="MPIJob that the cluster serves.")
+    MpiVersion | None, typer.Option("--mpi-version", help="MPIJob version that the cluster serves.")
 ]
 NEWEST = "1.37"
 
@@ -141,8 +145,8 @@ def engine_named(name: str) -> "Engine":
     close = difflib.get_close_matches(name, ENGINES, n=1)
     raise Error(
         "usage",
-        f"there is no engine called {name}",
-        why=f"engines are {', '.join(ENGINES)}",
+        f"there is no engine {name}",
+        why=f"engines: {', '.join(ENGINES)}",
         help=f"--engine {close[0]}" if close else "holdfast render --help",
     )
 
@@ -159,8 +163,8 @@ def version(text: str) -> tuple[int, int]:
     if not OLD <= number <= NEW:
         raise Error(
             "usage",
-            f"--kubernetes-version {text} is not known",
-            why=f"manifests are made for 1.{OLD[1]} to 1.{NEW[1]}",
+            f"--kubernetes-version {text} is not supported",
+            why=f"supported versions are 1.{OLD[1]} to 1.{NEW[1]}",
             help="kubectl version shows that of the cluster's server",
         )
     return number

@@ -1,6 +1,7 @@
-"""`holdfast resume`: go on with a job whose controller died."""
+"""`holdfast resume`: continue a job whose controller died."""
 
-from typing import Annotated
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,21 +13,25 @@ from holdfast.cli.locate import job_folder
 from holdfast.cli.output import AsJson, JobName, json_result, result, talk
 from holdfast.cli.status import status_of
 
+if TYPE_CHECKING:
+    from holdfast.actions import Entry, Outcome
+    from holdfast.controller import State
+
 
 def resume(
     name: JobName = None,
     detach: Annotated[
-        bool, typer.Option("--detach", "-d", help="Leave it running, return at once.")
+        bool, typer.Option("--detach", "-d", help="Run in the background and return immediately.")
     ] = False,
     on: On = Where.LOCAL,
     context: Context = None,
     namespace: Namespace = None,
     as_json: AsJson = False,
 ) -> None:
-    """Go on with a job whose controller died; its workers have trained on meanwhile.
+    """Resume a job whose controller died; its workers kept training in the meantime.
 
-    On Kubernetes, where a lost controller comes back by itself: with a job that is suspended, or
-    whose controller was scaled down.
+    On Kubernetes, where a lost controller restarts automatically: resume a job that is suspended,
+    or whose controller was scaled down.
     """
     reach = reached(on, context, namespace)
     if reach is not None:
@@ -45,12 +50,18 @@ def resume(
         require_unended(folder)
         controller.detach(folder, lock=None, as_json=as_json)
         return
-    if status_of(folder).outcome is None:
-        talk(f"{job.name}: a new controller takes over; record in {folder}")
-    status = run_shown(
-        job, folder, lambda hear: resume_job(folder, on_event=hear), as_json=as_json, resumed=True
-    )
-    raise typer.Exit(status)
+    news = f"{job.name}: a new controller takes over; record in {folder}"
+    said = [news] if status_of(folder).outcome is None else []
+
+    def run(hear: "Callable[[Entry, State], None]") -> "Outcome":
+        def observe(entry: "Entry", state: "State") -> None:
+            while said:  # not before: until its first decision it may still be refused
+                talk(said.pop())
+            hear(entry, state)
+
+        return resume_job(folder, on_event=observe)
+
+    raise typer.Exit(run_shown(job, folder, run, as_json=as_json, resumed=True))
 
 
 def _remote(reach: Reach, name: str | None, as_json: bool) -> None:
@@ -66,4 +77,5 @@ def _remote(reach: Reach, name: str | None, as_json: bool) -> None:
     if as_json:
         json_result({"job": job, "done": done})
     else:
-        result(f"{job}: {'; '.join(done) or 'nothing holds it back'}")
+        running = "not suspended, and its controller is running"
+        result(f"{job}: {'; '.join(done) or running}")

@@ -58,7 +58,7 @@ Workers = Annotated[
         "--nproc-per-node", "--nproc_per_node", help="Workers per node: N, auto, gpu or cpu."
     ),
 ]
-Spares = Annotated[int | None, typer.Option("--spares", help="Nodes that wait, warm.")]
+Spares = Annotated[int | None, typer.Option("--spares", help="Warm standby nodes.")]
 Restarts = Annotated[
     int | None,
     typer.Option("--max-restarts", "--max_restarts", help="Restarts allowed within an hour."),
@@ -75,27 +75,35 @@ NoPython = Annotated[
 ]
 Name = Annotated[str | None, typer.Option("--name", help="Name of the job.")]
 Env = Annotated[
-    list[str] | None, typer.Option("--env", metavar="K=V", help="Variable for the workers.")
+    list[str] | None,
+    typer.Option("--env", metavar="K=V", help="Environment variable for the workers."),
 ]
-Workdir = Annotated[str | None, typer.Option("--workdir", help="Folder the workers start in.")]
-Shown = Annotated[Terminal | None, typer.Option("--terminal", help="Whose output to show here.")]
+Workdir = Annotated[str | None, typer.Option("--workdir", help="Working directory of the workers.")]
+Shown = Annotated[Terminal | None, typer.Option("--terminal", help="Ranks whose output to show.")]
 From = Annotated[
     str | None,
-    typer.Option("--from", metavar="PLACE", help="Begin with a checkpoint of another job."),
+    typer.Option("--from", metavar="PLACE", help="Start from a checkpoint of another job."),
 ]
 Fresh = Annotated[
-    bool, typer.Option("--fresh", help="Begin anew: earlier checkpoints stay, but are not used.")
+    bool,
+    typer.Option(
+        "--fresh", help="Start from step 0: earlier checkpoints are kept, but not restored."
+    ),
 ]
 Preload = Annotated[
     list[str] | None,
-    typer.Option("--preload", metavar="MODULE", help="Import it ahead of the script."),
+    typer.Option("--preload", metavar="MODULE", help="Module to import ahead of time."),
 ]
 PreloadImports = Annotated[
     bool | None,
-    typer.Option(help="Import ahead what the script imports at its top. Default: yes."),
+    typer.Option(help="Import ahead of time what the script imports at its top. Default: yes."),
 ]
-Detach = Annotated[bool, typer.Option("--detach", "-d", help="Leave it running, return at once.")]
-Replace = Annotated[bool, typer.Option("--replace", help="Drop the record of an earlier job.")]
+Detach = Annotated[
+    bool, typer.Option("--detach", "-d", help="Run in the background and return immediately.")
+]
+Replace = Annotated[
+    bool, typer.Option("--replace", help="Replace the record of an earlier job of this name.")
+]
 
 
 @takes_torchrun_flags
@@ -172,7 +180,7 @@ def _again_with_flags_first(context: typer.Context, words: list[str]) -> None:
         raise Error(
             "usage",
             f"{file} takes no arguments",
-            why="a job file says itself what the arguments of its script are",
+            why="the arguments of the script are part of the job file",
             help=f"write them into {file} under args:",
         )
     with again:
@@ -182,7 +190,7 @@ def _again_with_flags_first(context: typer.Context, words: list[str]) -> None:
 def _for_clusters(flag: str) -> Error:
     return Error(
         "usage",
-        f"{flag} is for jobs on Kubernetes",
+        f"{flag} applies to jobs on Kubernetes only",
         why="a job on this machine has no engine and no manifests",
         help="add --on kubernetes   (or: holdfast validate job.yaml)",
     )
@@ -193,7 +201,7 @@ def _job_there(words: list[str], flags: Flags, torchrun: Mapping[str, str | bool
     if not is_job_file(words[0]):
         raise Error(
             "usage",
-            f"{words[0]} cannot be run on Kubernetes by itself",
+            f"{words[0]} cannot be run on Kubernetes without a job file",
             why="pods need a container image, which a job file names",
             help=f"write a job file (name, image, script: {words[0]}) and run that",
         )
@@ -235,7 +243,7 @@ def start(job: "Job", *, detach: bool, replace: bool, as_json: bool) -> None:
     require_files(job)
     unused = unused_sections(job)
     if unused:
-        talk(f"note: a run on this machine has no use for {', '.join(unused)}")
+        talk(f"note: ignored on this machine: {', '.join(unused)}")
     folder = job_dir(job.name)
     lock = create(job, folder, replace=replace, now=time.time())
     if detach:
@@ -253,6 +261,6 @@ def _require_linux() -> None:
         raise Error(
             "platform-unsupported",
             f"jobs cannot run on {sys.platform}",
-            why="memfd, process groups and PR_SET_PDEATHSIG of Linux are needed",
+            why="Holdfast needs memfd, process groups and PR_SET_PDEATHSIG, which only Linux has",
             help="use a Linux machine or container",
         )

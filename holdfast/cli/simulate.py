@@ -15,32 +15,40 @@ from holdfast.errors import Error
 
 Swarm = Annotated[
     int | None,
-    typer.Option("--swarm", min=1, max=100_000_000, help="Run this many hostile worlds."),
+    typer.Option(
+        "--swarm",
+        min=1,
+        max=100_000_000,
+        help="Number of randomized fault-injection worlds to run.",
+    ),
 ]
 Seed = Annotated[
     int | None,
-    typer.Option(
-        "--seed", min=0, help="The one world to run, or the first; of a scenario the first too."
-    ),
+    typer.Option("--seed", min=0, help="Seed of the world to run, or of the first one."),
 ]
 Hours = Annotated[
-    float, typer.Option("--hours", min=0.1, max=2400, help="Length of a hostile world.")
+    float, typer.Option("--hours", min=0.1, max=2400, help="Length of a swarm world.")
 ]
-Nodes = Annotated[int, typer.Option("--nodes", min=1, max=256, help="Nodes of a hostile world.")]
+Nodes = Annotated[int, typer.Option("--nodes", min=1, max=256, help="Nodes of a swarm world.")]
 Scenario = Annotated[
     str | None,
     typer.Argument(help="A scenario file, or the name of one that is shipped.", metavar="SCENARIO"),
 ]
 Plot = Annotated[
-    Path | None, typer.Option("--plot", help="Draw the answer into this .png or .svg file.")
+    Path | None, typer.Option("--plot", help="Plot the result to this .png or .svg file.")
 ]
-Compare = Annotated[str | None, typer.Option("--compare", help="Also model another way: torchrun.")]
+Compare = Annotated[str | None, typer.Option("--compare", help="Also model a baseline: torchrun.")]
 Sweep = Annotated[
     list[str] | None,
-    typer.Option("--sweep", metavar="KEY=VALUES", help="Vary: spares=0..16 or key=10,30,60."),
+    typer.Option(
+        "--sweep", metavar="KEY=VALUES", help="Values to sweep: spares=0..16 or key=10,30,60."
+    ),
 ]
 Seeds = Annotated[
-    int | None, typer.Option("--seeds", min=1, help="Worlds of a scenario, for the interval.")
+    int | None,
+    typer.Option(
+        "--seeds", min=1, help="Number of worlds of a scenario, for the confidence interval."
+    ),
 ]
 Set = Annotated[
     list[str] | None,
@@ -61,7 +69,7 @@ def simulate(
     plot: Plot = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run the controller in simulated worlds: a scenario, or a swarm of hostile ones."""
+    """Run the controller in simulated worlds: a scenario, or a swarm with injected faults."""
     if scenario is not None:
         if swarm is not None:
             raise _not_both()
@@ -103,8 +111,8 @@ def _refuse_for_swarm(options: Mapping[str, object]) -> None:
     if given:
         raise Error(
             "usage",
-            f"{given[0]} needs a scenario",
-            why="hostile worlds are drawn from their seeds; nothing about them can be set or drawn",
+            f"{given[0]} requires a scenario",
+            why="swarm worlds are generated from their seeds, without other settings or plots",
             help="holdfast simulate llama3-16k " + given[0] + " ...",
         )
 
@@ -112,8 +120,8 @@ def _refuse_for_swarm(options: Mapping[str, object]) -> None:
 def _not_both() -> Error:
     return Error(
         "usage",
-        "--swarm and a scenario exclude each other",
-        why="a swarm draws its worlds from seeds, a scenario describes one",
+        "--swarm and a scenario are mutually exclusive",
+        why="a swarm generates its worlds from seeds, a scenario describes one",
         help="holdfast simulate --help",
     )
 
@@ -122,6 +130,6 @@ def _nothing_to_do() -> Error:
     return Error(
         "usage",
         "neither a scenario nor --swarm nor --seed was given",
-        why="simulate has to know what to run",
+        why="nothing to simulate",
         help="holdfast simulate --swarm 100   (or: holdfast simulate llama3-16k)",
     )

@@ -50,14 +50,14 @@ def _check(compare: str | None, sweep: Sequence[str]) -> None:
         raise Error(
             "usage",
             f"cannot compare with {compare}",
-            why="there is a model of one other way: torchrun",
+            why="the only baseline is torchrun",
             help="holdfast simulate llama3-16k --compare torchrun",
         )
     if compare is not None and sweep:
         raise Error(
             "usage",
-            "--compare and --sweep exclude each other",
-            why="a sweep varies the inputs of Holdfast's own worlds",
+            "--compare and --sweep are mutually exclusive",
+            why="a sweep varies the inputs of Holdfast's worlds only",
             help="run the scenario once with each",
         )
 
@@ -77,7 +77,7 @@ def _scenario(
             ways[compare] = answer(asked, first, way=compare, done=done)[1]
     if plot is not None:
         plots.draw_ledgers(plot, plan.scenario.name, ways)
-        talk(f"drawn: {plot}")
+        talk(f"plot written to {plot}")
     if as_json:
         json_result(of_scenario(plan, summary, results, ways.get("torchrun")))
         return
@@ -97,7 +97,7 @@ def _sweep(
     name = points[0].plan.scenario.name
     if plot is not None:
         plots.draw_sweep(plot, name, axes, points)
-        talk(f"drawn: {plot}")
+        talk(f"plot written to {plot}")
     if as_json:
         json_result(of_sweep(axes, points))
         return
@@ -138,9 +138,9 @@ def _told(plan: "Plan", ways: "Mapping[str, Summary]") -> Iterator[str]:
     )
     if "torchrun" in ways:
         other = ways["torchrun"].ettr
-        yield f"the stock way (torchrun, requeue): ETTR {other.mean:.2%} {_plus_minus(other)}"
+        yield f"baseline (torchrun, requeue): ETTR {other.mean:.2%} {_plus_minus(other)}"
     if summary.gave_up:
-        yield f"the job ended before its time in {summary.gave_up} of {summary.seeds} worlds"
+        yield f"the job gave up in {summary.gave_up} of {summary.seeds} worlds"
     yield ""
     yield table(("WHERE THE TIME WENT", *(_hours(way) for way in ways)), _ledger_rows(ways))
     yield ""
@@ -186,13 +186,14 @@ def _cause_rows(summary: "Summary") -> list[list[str]]:
 def _spares(plan: "Plan", summary: "Summary") -> str:
     return (
         f"Spares: {plan.spares}, of which at most {summary.spares_used_most} were in use; "
-        f"{summary.replaced:.1f} nodes replaced, {summary.waits:.1f} times training waited for one"
+        f"{summary.replaced:.1f} nodes replaced, training waited for a node {summary.waits:.1f} "
+        "times"
     )
 
 
 def _restores(summary: "Summary") -> str:
     shown = (f"{name} {times:.1f}" for name, times in summary.restores.items())
-    return f"State put back from: {', '.join(shown)}"
+    return f"State restored from: {', '.join(shown)}"
 
 
 def _inputs(plan: "Plan") -> list[tuple[str, str]]:
@@ -210,11 +211,11 @@ def _inputs(plan: "Plan") -> list[tuple[str, str]]:
         ("  between two", f"{plan.mttf_s / HOUR_S:.2f} h on average"),
         ("detection", "by cause, see the mix" if fixed is None else f"{fixed:g} s"),
         ("restart", f"{restart_s:.0f} s, of which rendezvous {plan.rendezvous_s:.0f} s"),
-        ("new node", f"{new_s:g} s after it is asked for"),
+        ("new node", f"{new_s:g} s after the request"),
         ("snapshots", f"every {plan.memory.steps * scenario.step_s:g} s, "
                       f"blocking {plan.memory.block_s:g} s"),
         ("remote", f"every {plan.remote.steps * scenario.step_s:g} s"),
-        ("spares", f"{plan.spares}; {plan.free_nodes} more nodes are free"),
+        ("spares", f"{plan.spares}; {plan.free_nodes} more nodes are available"),
     ]  # fmt: skip
 
 

@@ -85,7 +85,7 @@ def _show_story(told: "Told", lines: bytes, journal: Path) -> None:
 
     for line in story(lines):
         result(line)
-    ending = told.outcome.replace("_", " ") or "was cut short"
+    ending = told.outcome.replace("_", " ") or "was truncated"
     result(
         f"\nseed {told.seed}: the job {ending} after {duration(told.virtual_s)} of virtual time, "
         f"{count(told.attempts, 'attempt')}, {count(told.entries, 'entry', 'entries')}"

@@ -169,7 +169,7 @@ class RemoteSource:
         now = time.monotonic()
         if self._silent_since is None:
             self._silent_since = now
-            talk(f"{error.what}: {error.why}; asking again")
+            talk(f"{error.what}: {error.why}; retrying")
         if now - self._silent_since > PATIENCE_S:
             raise error
 

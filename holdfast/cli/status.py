@@ -24,7 +24,7 @@ def status(
     namespace: Namespace = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show how a job stands."""
+    """Show the status of a job."""
     reach = reached(on, context, namespace)
     if every:
         _all(as_json) if reach is None else listing.remote(reach, False, as_json)

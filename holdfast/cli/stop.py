@@ -16,8 +16,8 @@ POLL_S = 0.1
 
 def stop(
     name: JobName = None,
-    now: Annotated[bool, typer.Option("--now", help="At once, without grace time.")] = False,
-    wait: Annotated[bool, typer.Option(help="Wait until nothing of the job runs.")] = True,
+    now: Annotated[bool, typer.Option("--now", help="Immediately, without grace period.")] = False,
+    wait: Annotated[bool, typer.Option(help="Wait until no process of the job is running.")] = True,
     on: On = Where.LOCAL,
     context: Context = None,
     namespace: Namespace = None,
@@ -58,7 +58,7 @@ def _remote(reach: Reach, name: str | None, now: bool, wait: bool, as_json: bool
         if asked:
             session.do(ask_to_stop(cluster, job, now=now), f"ConfigMap {job}-job")
         if asked and wait and seen.kept:
-            talk(f"asked {job} to stop; waiting until it has (Ctrl-C only ends the waiting)")
+            talk(f"asked {job} to stop; waiting until it has (Ctrl-C only stops waiting)")
             seen = session.do(until_ended(cluster, job, words))
     if as_json:
         json_result({"job": job, "asked": asked, "killed_count": 0})
@@ -66,8 +66,9 @@ def _remote(reach: Reach, name: str | None, now: bool, wait: bool, as_json: bool
     result(_told(job, asked=asked, waited=seen.outcome is not None, killed=0))
     if seen.outcome is None and not seen.kept:
         talk(
-            f"its controller does not run; the wish waits for one: holdfast resume {job} "
-            f"--on kubernetes{words}   (or: holdfast delete --force {job} --on kubernetes{words})"
+            "its controller is not running, so the stop request is pending: holdfast resume "
+            f"{job} --on kubernetes{words}   (or: holdfast delete --force {job} --on "
+            f"kubernetes{words})"
         )
 
 
@@ -86,7 +87,7 @@ def _ask(folder: Path, now: bool) -> bool:
 def _wait(folder: Path) -> None:
     from holdfast.drivers.records import controller_alive
 
-    talk(f"asked {folder.name} to stop; waiting until it has (Ctrl-C only ends the waiting)")
+    talk(f"asked {folder.name} to stop; waiting until it has (Ctrl-C only stops waiting)")
     while controller_alive(folder):
         time.sleep(POLL_S)
 
@@ -96,5 +97,5 @@ def _told(job: str, *, asked: bool, waited: bool, killed: int) -> str:
         return f"{job} has stopped" if waited else f"{job} was asked to stop"
     if killed:
         left = count(killed, "process", "processes")
-        return f"the controller of {job} was gone; ended {left} it left behind"
-    return f"nothing of {job} is running"
+        return f"the controller of {job} had died; killed {left} that it left behind"
+    return f"no process of {job} is running"

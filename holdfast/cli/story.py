@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from holdfast.controller import IncidentRecord
     from holdfast.status import Goodput, Incident, JobStatus, TierStatus
 
+_OURS = ("/holdfast/train/", "/holdfast/checkpoint/")
+
 
 def clock(at: float) -> str:
     """Seconds since the epoch as local time of day."""
@@ -49,9 +51,23 @@ def measure(action: str, reason: str, summary: str) -> str:
         case "StartAttempt":
             return "restart"
         case "EndJob":
-            return f"end the job: {why}"
+            return f"end the job: {why}" if why else "end the job"
         case _:
             return why or action
+
+
+def traceback(text: str) -> str:
+    """A worker's traceback as Python printed it; of an error of ours without our own frames, which
+    tell nothing about the script."""
+    if "\nholdfast.errors.Error: error[" not in text:
+        return text.rstrip()
+    kept, ours = [], False
+    for line in text.rstrip().splitlines():
+        if not line.startswith("    "):  # no source line of the frame before
+            ours = line.startswith("  File ") and any(part in line for part in _OURS)
+        if not ours:
+            kept.append(line)
+    return "\n".join(kept)
 
 
 def closed(incident: "IncidentRecord") -> str:
@@ -81,7 +97,7 @@ def headline(status: "JobStatus", words: str = "") -> str:
     """Phase, attempt and the state of the controller; `words` say where, in a command."""
     text = f"{status.phase.replace('_', ' ')}, attempt {status.attempt}"
     if status.controller == "away":
-        return f"{text}; its controller is gone: holdfast resume {status.job}{words}"
+        return f"{text}; its controller has died: holdfast resume {status.job}{words}"
     if status.controller == "starting":
         return f"{text}; its controller is being started"
     return text
@@ -123,7 +139,8 @@ def checkpoint(tier: "TierStatus") -> str:
         cost = f"{duration(tier.seconds)} and {size} each"
         parts = [f"{tier.tier}: step {tier.step}, {duration(tier.age_s)} old{every}, {cost}"]
     if tier.failures:
-        parts.append(f"{count(tier.failures, 'save')} in a row failed: {tier.why}")
+        failed = "save" if tier.failures == 1 else f"{tier.failures} saves"
+        parts.append(f"last {failed} failed: {tier.why}")
     return "; ".join(parts)
 
 
@@ -132,7 +149,7 @@ def copies(status: "JobStatus") -> str:
     found = status.copies
     if found is None or status.outcome is not None:
         return ""
-    text = f"any {count(found.survives, 'node')} may be lost without a checkpoint"
+    text = f"any {count(found.survives, 'node')} may be lost without restoring a checkpoint"
     if found.next_loss is None:
         return text
     return f"{text}; {found.survives + 1} at once with probability {found.next_loss:.3f} or better"

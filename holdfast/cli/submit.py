@@ -33,11 +33,11 @@ Dry = Annotated[
     DryRun | None,
     typer.Option(
         "--dry-run",
-        help="Make nothing. client: print the manifests; server: let the API server judge them, "
-        "and show what would change.",
+        help="Create nothing. client: print the manifests; server: validate them on the API "
+        "server and show what would change.",
     ),
 ]
-Replace = Annotated[bool, typer.Option("--replace", help="Remove what an ended job has left.")]
+Replace = Annotated[bool, typer.Option("--replace", help="Replace an ended job of this name.")]
 
 
 def submit(
@@ -49,26 +49,31 @@ def submit(
     replace: Replace = False,
     start_from: Annotated[
         str | None,
-        typer.Option("--from", metavar="PLACE", help="Begin with a checkpoint of another job."),
+        typer.Option("--from", metavar="PLACE", help="Start from a checkpoint of another job."),
     ] = None,
     fresh: Annotated[
         bool,
-        typer.Option("--fresh", help="Begin anew: earlier checkpoints stay, but are not used."),
+        typer.Option(
+            "--fresh", help="Start from step 0: earlier checkpoints are kept, but not restored."
+        ),
     ] = False,
     wait: Annotated[
-        bool, typer.Option("--wait", help="Until the job has ended; stopping this stops the job.")
+        bool,
+        typer.Option(
+            "--wait", help="Wait until the job has ended; interrupting the command stops the job."
+        ),
     ] = False,
     on: On = Where.KUBERNETES,
     context: Context = None,
     namespace: Namespace = None,
     as_json: AsJson = False,
 ) -> None:
-    """Hand a job to a cluster: holdfast submit job.yaml; returns when it has been accepted."""
+    """Submit a job to a cluster: holdfast submit job.yaml. Returns when it has been accepted."""
     if on is Where.LOCAL:
         raise Error(
             "usage",
-            "submit is for a cluster",
-            why="a job on this machine is run by the process that starts it, or by one it leaves",
+            "`holdfast submit` applies to a cluster",
+            why="a job on this machine is run with `holdfast run`",
             help=f"holdfast run {file} --detach",
         )
     job = job_for_cluster(file, Flags(name=name, start_from=start_from, fresh=fresh_word(fresh)))
@@ -155,7 +160,7 @@ def _can_be_followed(request: "Request") -> None:
     raise Error(
         "not-managed",
         f"{what} cannot be followed",
-        why="no controller publishes how it goes",
+        why="it has no controller that reports its progress",
         help="holdfast submit job.yaml   (without --wait)",
     )
 
@@ -198,7 +203,7 @@ def _follow(session: Session, name: str, as_json: bool) -> ExitStatus:
     if status.outcome is None:
         raise Error(
             "controller-start-failed",
-            f"job {name} has no controller any more, and has not ended",
+            f"job {name} has not ended, but its controller is not running",
             why="its Deployment was scaled down or deleted",
             help=f"holdfast resume {name}{source.words}",
         )
@@ -229,7 +234,7 @@ def _stopping(session: Session, name: str) -> Iterator[Callable[[], None]]:
         if passed < wishes:
             passed = wishes
             now = wishes > 1
-            talk(f"asking {name} to stop {'at once' if now else '(once more: at once)'}")
+            talk(f"asking {name} to stop {'immediately' if now else '(again: immediately)'}")
             session.do(ask_to_stop(session.cluster, name, now=now), f"job {name}")
 
     before = {number: signal.signal(number, wish) for number in (signal.SIGINT, signal.SIGTERM)}

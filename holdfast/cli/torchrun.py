@@ -61,11 +61,11 @@ def _refused(*names: str, text: str, value: bool = True, harmless: str = "") -> 
     return Flag(names, value, Treatment.REFUSED, text, values)
 
 
-FRESH_STORE = "every attempt gets a fresh store on a free port"
+FRESH_STORE = "every attempt gets a new store on a free port"
 ONE_PLACE = "one `holdfast run` starts all nodes, on this machine"
 
 FLAGS = (
-    _used("--nnodes", text="Nodes that train. `N` or `N:N`; a real range is an error for now."),
+    _used("--nnodes", text="Nodes that train. `N` or `N:N`; other ranges are not supported yet."),
     _used(
         *_both("nproc-per-node"),
         text="Workers per node: a number, `gpu`, `cpu`, or `auto` (GPUs, else CPU cores). "
@@ -73,8 +73,9 @@ FLAGS = (
     ),
     _used(
         *_both("max-restarts"),
-        text="Restarts allowed within an hour (torchrun: in all), kept to the letter. Default 20 "
-        "(torchrun: 0), and then the same error of the script at the same place ends the job.",
+        text="Restarts allowed within an hour (torchrun: in total), applied strictly. Default 20 "
+        "(torchrun: 0); without a number, an error of the script that repeats at the same "
+        "place ends the job.",
     ),
     _used("-m", "--module", value=False, text="Run a module, as with `python -m`."),
     _used(*_both("no-python"), value=False, text="Run any program."),
@@ -82,25 +83,25 @@ FLAGS = (
     _accepted("--standalone", value=False, text=FRESH_STORE),
     _accepted(*_both("rdzv-backend"), text=FRESH_STORE),
     _refused(*_both("rdzv-endpoint"), text=ONE_PLACE),
-    _accepted(*_both("rdzv-id"), text="the name of the job is its id"),
+    _accepted(*_both("rdzv-id"), text="the name of the job is its ID"),
     _accepted(*_both("rdzv-conf"), text=FRESH_STORE),
     _refused(*_both("master-addr"), text=ONE_PLACE),
     _accepted(*_both("master-port"), text=f"{FRESH_STORE}; MASTER_PORT names it"),
     _refused(*_both("node-rank"), harmless="0", text=ONE_PLACE),
-    _accepted(*_both("local-addr"), text="nodes of this machine meet on the loopback address"),
+    _accepted(*_both("local-addr"), text="nodes on this machine use the loopback address"),
     _refused(*_both("role"), harmless="default", text="ROLE_NAME is always `default`"),
     _accepted(*_both("run-path"), value=False, text="a script is always run by its path"),
-    _accepted(*_both("monitor-interval"), text="the end of a worker is noticed at once"),
+    _accepted(*_both("monitor-interval"), text="the exit of a worker is noticed immediately"),
     _accepted(*_both("start-method"), text="workers are forked from a warm process"),
-    _accepted(*_both("event-log-handler"), text="every event is in the journal of the job"),
+    _accepted(*_both("event-log-handler"), text="all events are in the journal of the job"),
     _accepted(*_both("log-dir"), text="logs are in the folder of the job; see `holdfast logs`"),
     _accepted("-r", "--redirects", text="output always goes to a file for each rank"),
     _accepted("-t", "--tee", text="output always goes to files and, see --terminal, is shown"),
     _accepted(*_both("local-ranks-filter"), text="--terminal says which ranks are shown"),
-    _refused(*_both("duplicate-stdout-filters"), text="there are no filtered copies of logs"),
-    _refused(*_both("duplicate-stderr-filters"), text="there are no filtered copies of logs"),
-    _refused(*_both("logs-specs"), text="log plug-ins of torchrun are not loaded"),
-    _refused(*_both("numa-binding"), text="workers are not bound to NUMA nodes"),
+    _refused(*_both("duplicate-stdout-filters"), text="filtered copies of logs are not supported"),
+    _refused(*_both("duplicate-stderr-filters"), text="filtered copies of logs are not supported"),
+    _refused(*_both("logs-specs"), text="log plugins of torchrun are not supported"),
+    _refused(*_both("numa-binding"), text="NUMA binding is not supported"),
     _refused(
         *_both("signals-to-handle"),
         harmless="SIGTERM,SIGINT,SIGHUP,SIGQUIT SIGTERM,SIGINT",
@@ -177,9 +178,9 @@ def _refusal(flag: Flag, value: str | bool) -> Error:
     shown = "" if value is True else f" {value}"
     return Error(
         "usage",
-        f"{flag.names[0]}{shown} of torchrun cannot be kept",
+        f"{flag.names[0]}{shown} of torchrun is not supported",
         why=flag.text,
-        help="leave it out if the job is right without it",
+        help="omit it if the job does not depend on it",
     )
 
 
@@ -190,9 +191,9 @@ def node_count(text: str) -> int:
     """`N` or `N:N`. Raises `Error` usage."""
     least, _, most = text.partition(":")
     if not (_is_count(least) and (not most or _is_count(most))):
-        raise _bad_value("--nnodes", text, "a number of nodes is expected, such as 2")
+        raise _bad_value("--nnodes", text, "expected a number of nodes, such as 2")
     if most and int(most) != int(least):
-        why = "jobs that change their size are not supported yet"
+        why = "elastic jobs are not supported yet"
         raise _bad_value("--nnodes", text, why)
     return int(least)
 
@@ -211,7 +212,7 @@ def workers_per_node(text: str) -> int | str:
         case "gpu":
             raise _bad_value("--nproc-per-node", text, "this machine has no NVIDIA GPU")
         case _:
-            why = "a number, auto, gpu or cpu is expected"
+            why = "expected a number, auto, gpu or cpu"
             raise _bad_value("--nproc-per-node", text, why)
 
 
@@ -234,4 +235,4 @@ def _cores() -> int:
 
 
 def _bad_value(flag: str, value: str, why: str) -> Error:
-    return Error("usage", f"{flag} {value} is not possible", why=why, help="holdfast run --help")
+    return Error("usage", f"{flag} {value} is invalid", why=why, help="holdfast run --help")

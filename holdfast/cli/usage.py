@@ -18,7 +18,7 @@ def usage_error(exc: Exception, given: list[str]) -> Error | None:
     return Error(
         "usage",
         _lowered(what).rstrip(".") or "a command is missing",
-        why=rest.strip() or "the command line does not fit",
+        why=rest.strip() or "the command line is invalid",
         help=f"{_command_path(exc)} --help",
     )
 

@@ -30,9 +30,9 @@ def validate(
     kubernetes_version: Version = NEWEST,
     as_json: AsJson = False,
 ) -> None:
-    """Check a job file; every problem is told at once.
+    """Check a job file; reports all problems in one pass.
 
-    With --engine or --mode: whether it fits that engine on Kubernetes, and what `holdfast lint`
+    With --engine or --mode: whether that engine on Kubernetes supports it, and what `holdfast lint`
     says of its manifests. Without: whether it can run on this machine.
     """
     if engine is not None or mode is not None:

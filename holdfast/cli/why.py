@@ -53,7 +53,7 @@ def _chosen(found: "list[Incident]", number: int | None, job: str, words: str) -
     raise Error(
         "incident-not-found",
         f"job {job} has no incident {number}",
-        why=f"it has had {len(found)}" if found else "it has had none",
+        why=f"it has {len(found)}" if found else "it has no incidents",
         help=f"holdfast incidents {job}{words}",
     )
 
@@ -88,7 +88,7 @@ def _print(status: "JobStatus", incident: "Incident", of: int, tail: list[str], 
         after = duration(max(0.0, action.at - incident.started_at))
         told = story.measure(action.action, action.reason, incident.summary)
         result(f"  done   after {after}: {told or 'stop the attempt'}")
-    result(f"  bill   {story.bill(incident)}")
+    result(f"  cost   {story.bill(incident)}")
     result(f"  now    {story.headline(status, words)}")
     if words and incident.rank is not None and not incident.traceback:
         talk(f"  (what it printed: holdfast logs {status.job}{words} --rank {incident.rank})")
@@ -99,7 +99,7 @@ def _print(status: "JobStatus", incident: "Incident", of: int, tail: list[str], 
 def print_evidence(incident: "Incident", tail: list[str]) -> None:
     """The traceback of the rank that failed first, as it is; without one, the end of its log."""
     if incident.traceback:
-        result(f"\ntraceback of rank {incident.rank}:\n{incident.traceback.rstrip()}")
+        result(f"\ntraceback of rank {incident.rank}:\n{story.traceback(incident.traceback)}")
     elif tail:
         result(f"\nlast lines of {incident.log}:\n" + "\n".join(tail))
     else:
@@ -108,7 +108,7 @@ def print_evidence(incident: "Incident", tail: list[str]) -> None:
 
 def _length(status: "JobStatus", incident: "Incident") -> str:
     if incident.ended_at is None:
-        return "not over" if status.outcome is None else "the job ended with it"
+        return "not over" if status.outcome is None else "it ended the job"
     return f"training again after {duration(incident.ended_at - incident.started_at)}"
 
 

@@ -20,7 +20,7 @@ DOING = {  # in the order in which a worker comes by, from one step to the next
     "restore": "it was restoring its state",
     "snapshot": "it was taking a snapshot",
     "data": "it was loading data",
-    "step": "it was in the step",
+    "step": "it was in the training step",
 }
 ORDER = {phase: place for place, phase in enumerate(DOING)}
 

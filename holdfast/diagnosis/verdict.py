@@ -53,18 +53,22 @@ CAUSES: dict[str, Cause] = {
     "worker-killed": Cause(
         Weight.CAUSE,
         ELSEWHERE,
-        "Something outside the worker killed it, or a process of its data loader, by a signal.",
+        "The worker, or a process of its data loader, was killed by a signal from outside.",
     ),
     "forkserver-died": Cause(
-        Weight.CAUSE, ELSEWHERE, "The process died that had forked the worker, and took it along."
+        Weight.CAUSE,
+        ELSEWHERE,
+        "The forkserver, the parent process of the worker, died, and the worker with it.",
     ),
     "worker-crashed": Cause(
         Weight.CAUSE,
         ELSEWHERE,
-        "The worker crashed in native code: a segmentation fault or the like.",
+        "The worker crashed in native code: a segmentation fault or similar.",
     ),
     "worker-aborted": Cause(
-        Weight.MAYBE, ELSEWHERE, "Native code aborted the worker, in reaction to an error it found."
+        Weight.MAYBE,
+        ELSEWHERE,
+        "Native code aborted the worker (SIGABRT) because of an error that it detected.",
     ),
     "worker-exception": Cause(Weight.CAUSE, CODE, "The script raised an exception."),
     "environment": Cause(
@@ -79,10 +83,10 @@ CAUSES: dict[str, Cause] = {
     "checkpoint-unusable": Cause(
         Weight.CAUSE,
         CODE,
-        "There are checkpoints, and none of them can be gone on from.",
+        "Checkpoints exist, but none can be restored.",
         final=True,
     ),
-    "worker-exit": Cause(Weight.MAYBE, CODE, "The script ended itself with an exit status."),
+    "worker-exit": Cause(Weight.MAYBE, CODE, "The script exited with a nonzero status."),
     "exited-early": Cause(
         Weight.MAYBE,
         CODE,
@@ -91,7 +95,7 @@ CAUSES: dict[str, Cause] = {
     "exited-silently": Cause(
         Weight.ODD, CODE, "A worker exited with status 0 while others still needed it."
     ),
-    "out-of-memory": Cause(Weight.CAUSE, CODE, "An allocation failed for lack of memory."),
+    "out-of-memory": Cause(Weight.CAUSE, CODE, "The worker ran out of memory."),
     "device-error": Cause(
         Weight.CAUSE, ELSEWHERE, "The accelerator or its driver reported an error."
     ),
@@ -99,18 +103,17 @@ CAUSES: dict[str, Cause] = {
     "limit-reached": Cause(
         Weight.CAUSE,
         CODE,
-        "A limit for each process was reached: open files (`ulimit -n`), or the size of a file "
-        "(`ulimit -f`).",
+        "A per-process limit was reached: open files (`ulimit -n`) or file size (`ulimit -f`).",
     ),
     "port-taken": Cause(Weight.CAUSE, ENVIRONMENT, "The port of the rendezvous store was in use."),
     "peer-lost": Cause(
         Weight.CONSEQUENCE,
         ELSEWHERE,
-        "A worker lost its connection to a peer that was gone or stuck.",
+        "A worker lost its connection to a peer that had exited or hung.",
     ),
-    "hang": Cause(Weight.CAUSE, ELSEWHERE, "A worker stood still while the others waited for it."),
-    "node-lost": Cause(Weight.CAUSE, ELSEWHERE, "A node was gone, with all its workers."),
-    "finished": Cause(Weight.NONE, ELSEWHERE, "The worker had done all its steps."),
+    "hang": Cause(Weight.CAUSE, ELSEWHERE, "A worker hung while the others waited for it."),
+    "node-lost": Cause(Weight.CAUSE, ELSEWHERE, "A node was lost, with all its workers."),
+    "finished": Cause(Weight.NONE, ELSEWHERE, "The worker had completed all its steps."),
 }
 """Every cause a verdict or an incident can name, with the sentence the documentation prints."""
 
@@ -170,7 +173,7 @@ def weigh(
     Without exits no worker is to blame: the node was lost. `pages` is the newest look at each rank.
     """
     if not exits:
-        summary = "No worker failed by itself; a node was lost."
+        summary = "No worker failed on its own; a node was lost."
         return Verdict("node-lost", None, None, 0.5, None, summary, 0)
     causes = [_cause(e) for e in exits]
     order = [(-CAUSES[c].weight, -e.ago_s, e.rank) for c, e in zip(causes, exits, strict=True)]
@@ -199,7 +202,7 @@ def _waited_for(exits: Sequence[WorkerExited], pages: Pages) -> Still | None:
 
 def _hang(still: Still, waiting: WorkerExited, failed: int) -> Verdict:
     ranks = ", ".join(map(str, still.ranks))
-    who = f"Rank{'s' if len(still.ranks) > 1 else ''} {ranks} stood still"
+    who = f"Rank{'s' if len(still.ranks) > 1 else ''} {ranks} hung"
     where = f" after step {still.step}" if still.step is not None else ""
     doing = f" ({still.doing})" if still.doing else ""
     said = f"; rank {waiting.rank} waited until {_said(waiting.error)}" if waiting.error else ""
@@ -320,7 +323,7 @@ def _summary(cause: str, exited: WorkerExited) -> str:
     who = f"Rank {exited.rank}"
     match cause:
         case "finished":
-            return f"{who} had done all its steps."
+            return f"{who} had completed all its steps."
         case "exited-early":
             step = exited.progress.step
             return f"{who} exited with status 0 after step {step} while the others trained on."
@@ -329,12 +332,12 @@ def _summary(cause: str, exited: WorkerExited) -> str:
         case "worker-exit":
             return f"{who} {_ending(exited)}{_place(exited.error)}."
         case "forkserver-died":
-            return f"{who} was taken along by its forkserver, which died ({exited.forkserver})."
+            return f"{who} died with its forkserver ({exited.forkserver})."
         case "peer-lost":
-            return f"{who} lost its connection to a peer that was gone or stuck."
+            return f"{who} lost its connection to a peer that had exited or hung."
         case "limit-reached" if exited.error is not None:
             which = "-f" if "File too large" in exited.error.message else "-n"
-            return f"{who} reached the limit of ulimit {which}: {_said(exited.error)}"
+            return f"{who} reached the limit ulimit {which}: {_said(exited.error)}"
         case "worker-killed" if exited.error is not None and exited.error.type == "RuntimeError":
             return f"{who} failed with {_said(exited.error)}{_loader_hint(exited.error)}"
         case _ if exited.error is not None:

@@ -78,7 +78,9 @@ def decide(known: Known) -> Decision:
 
 
 def _taken(what: str) -> Decision:
-    message = f"{what} is there and is not of this job; delete it, or choose another name"
+    message = (
+        f"{what} already exists and does not belong to this job; delete it, or choose another name"
+    )
     return Decision(Step.WATCH, "Blocked", "NameTaken", message, BLOCKED_S)
 
 
@@ -96,7 +98,9 @@ def _suspend(known: Known) -> Decision:
     since = known.stopping_since
     late = since is not None and known.now - since > known.stop_limit_s
     if stopped or late:
-        return Decision(Step.CLEAR, "Suspending", "Stopping", "what is left is removed", SOON_S)
+        return Decision(
+            Step.CLEAR, "Suspending", "Stopping", "removing what is left of the job", SOON_S
+        )
     told = "the job has been asked to stop"
     return Decision(Step.ASK_STOP, "Suspending", "Stopping", told, 10.0)
 
@@ -105,10 +109,10 @@ def _resume(known: Known) -> Decision:
     """Anew: nothing of the run that was suspended may be taken for one of the next."""
     running = known.outcome is None and known.record is not None and known.there > 0
     if running and _condition(known.status, "Suspended").get("status") != "True":
-        told = "it stops, and starts again then"
+        told = "the job stops, then starts again"
         return Decision(Step.ASK_STOP, "Suspending", "Stopping", told, 10.0)
     if known.there or known.record is not None:
-        told = "what is left of the run before is removed"
+        told = "removing what is left of the previous run"
         return Decision(Step.RENEW, "Suspended", "Resuming", told, SOON_S)
     return Decision(Step.MAKE)
 
@@ -118,10 +122,13 @@ def _run(known: Known) -> Decision:
     if not started and known.record is not None:
         return _taken("the record of an earlier job of this name")
     if known.retired:
-        told = "its controller is scaled to 0, by somebody or because the job has ended"
+        told = "its controller is scaled to 0, manually or because the job has ended"
         return Decision(Step.WATCH, None, "ControllerScaledDown", told)
     if started and started != known.digest and known.there:
-        told = "the spec has changed under the running job: suspend and resume it to apply that"
+        told = (
+            "the spec has changed while the job is running: suspend and resume it to apply the "
+            "change"
+        )
         return Decision(Step.WATCH, None, "ChangeWaits", told)
     return Decision(Step.MAKE)
 

@@ -35,25 +35,28 @@ COLUMNS: tuple[tuple[str, str, str, int], ...] = (
 """Name, type, path and priority; those of priority 1 are shown by `kubectl get -o wide`."""
 
 STATUS: dict[str, tuple[Schema, str]] = {
-    "phase": ({"type": "string"}, "What the job is doing, in one word."),
-    "nodes": ({"type": "string"}, "Nodes that train and nodes that should, as in `7/8`."),
-    "step": ({"type": "integer", "format": "int64"}, "Last step that is known."),
+    "phase": ({"type": "string"}, "Phase of the job, in one word."),
+    "nodes": ({"type": "string"}, "Training nodes and desired nodes, as in `7/8`."),
+    "step": ({"type": "integer", "format": "int64"}, "Last known step."),
     "ettr": ({"type": "number"}, "Productive time over wall time."),
     "restarts": ({"type": "integer", "format": "int32"}, "Restarts so far."),
     "incidents": ({"type": "integer", "format": "int32"}, "Incidents so far."),
     "attempt": ({"type": "integer", "format": "int64"}, "Number of the attempt."),
-    "waitingFor": ({"type": "string"}, "What it waits for."),
+    "waitingFor": ({"type": "string"}, "What the job waits for."),
     "why": ({"type": "string"}, "Why it is in this phase, in one sentence."),
-    "outcome": ({"type": "string"}, "How it ended."),
-    "startTime": ({"type": "string", "format": "date-time"}, "When it began."),
+    "outcome": ({"type": "string"}, "Outcome of the job."),
+    "startTime": ({"type": "string", "format": "date-time"}, "Start time."),
     "completionTime": (
         {"type": "string", "format": "date-time"},
-        "When it was seen to have ended.",
+        "Time at which the end of the job was observed.",
     ),
-    "startedSpec": ({"type": "string"}, "Digest of the spec that the running job was made from."),
+    "startedSpec": (
+        {"type": "string"},
+        "Digest of the spec that the running job was created from.",
+    ),
     "observedGeneration": (
         {"type": "integer", "format": "int64"},
-        "Generation that this is about.",
+        "Generation of the spec that the status was computed from.",
     ),
 }
 
@@ -113,7 +116,7 @@ def job_spec() -> Schema:
 def _whole() -> Schema:
     return {
         "type": "object",
-        "description": "A training job that Holdfast keeps training.",
+        "description": "A fault-tolerant training job run by Holdfast.",
         "required": ["spec"],
         "properties": {
             "apiVersion": {"type": "string"},
@@ -144,7 +147,7 @@ def _history() -> Schema:
     keys = {name: STATUS[name][0] for name in names}
     return {
         "type": "array",
-        "description": "Runs before this one, that were suspended, the newest last.",
+        "description": "Previous runs that were suspended, the newest last.",
         "x-kubernetes-list-type": "atomic",
         "maxItems": HISTORY,
         "items": {

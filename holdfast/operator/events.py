@@ -35,7 +35,7 @@ def said(old: Body, new: Body) -> Iterator[Said]:
         yield Said(False, "Restarted", f"{more} {what}, {new['restarts']} in all")
     waits = new.get("waitingFor")
     if waits and waits != old.get("waitingFor"):
-        yield Said(False, "Waiting", f"waits for {waits}")
+        yield Said(False, "Waiting", f"waiting for {waits}")
 
 
 def _story(status: Body) -> str:

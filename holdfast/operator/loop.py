@@ -154,10 +154,12 @@ class Operator:
             try:
                 after_s = await self._reconcile(key, version)
             except ApiError as error:
-                self._say(f"{key[0]}/{key[1]}: {error}; again in {self._queue.failed(key):.0f} s")
+                self._say(
+                    f"{key[0]}/{key[1]}: {error}; retrying in {self._queue.failed(key):.0f} s"
+                )
             except Exception:
                 wait_s = self._queue.failed(key)
-                self._say(f"{key[0]}/{key[1]}: {traceback.format_exc()}again in {wait_s:.0f} s")
+                self._say(f"{key[0]}/{key[1]}: {traceback.format_exc()}retrying in {wait_s:.0f} s")
             else:
                 self._queue.done(key, after_s)
 
@@ -178,7 +180,7 @@ class Operator:
                 found = await self._cluster.ask("/version")
                 return version_of(found)
             except ApiError as error:
-                self._say(f"the cluster does not say its version: {error}")
+                self._say(f"cannot read the version of the cluster: {error}")
                 await asyncio.sleep(RETRY_S)
 
     # ── what owner references cannot clean up ──
@@ -192,7 +194,7 @@ class Operator:
             except DeniedError:
                 pass  # without deploy/rbac/cordon we have made none
             except ApiError as error:
-                self._say(f"cannot sweep roles: {error}")
+                self._say(f"cannot delete unused roles: {error}")
             await asyncio.sleep(SWEEP_S)
 
     async def _swept(self) -> None:
@@ -235,5 +237,5 @@ async def _acquired(lease: Lease) -> None:
         try:
             return await lease.acquire()
         except ApiError as error:
-            print(f"holdfast: cannot have the lease yet: {error}", file=sys.stderr, flush=True)
+            print(f"holdfast: cannot acquire the lease yet: {error}", file=sys.stderr, flush=True)
             await asyncio.sleep(RETRY_S)

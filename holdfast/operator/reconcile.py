@@ -178,7 +178,7 @@ async def _make(cluster: Cluster, body: Body, asked: Wanted) -> Decision:
 
 def _told(error: ApiError) -> str:
     if isinstance(error, NotFoundError):
-        return f"the cluster does not know a kind that the engine needs: {error.message}"
+        return f"the cluster does not serve a kind that the engine needs: {error.message}"
     return error.message
 
 

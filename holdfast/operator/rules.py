@@ -29,7 +29,8 @@ _LISTED = "(has(self.download) && self.download.size() > 0)"
 
 ROOT = Rule(
     "size(self.metadata.name) <= 50 && !self.metadata.name.contains('.')",
-    "metadata.name: at most 50 lower-case letters, digits and dashes, as it names pods",
+    "metadata.name: at most 50 lower-case letters, digits and dashes, because pod names derive "
+    "from it",
 )
 
 RULES: dict[str, tuple[Rule, ...]] = {
@@ -37,20 +38,20 @@ RULES: dict[str, tuple[Rule, ...]] = {
         _exactly_one("script", "module", "command"),
         Rule(
             "self.kubernetes.mode != 'plain' || self.nodes.spares == 0",
-            "nodes.spares: only agents can wait, and mode plain has none",
+            "nodes.spares: spares need agents, which mode plain does not have",
         ),
         Rule(
             "(self.kubernetes.engine == 'cronjob') == has(self.schedule)",
-            "schedule: a cronjob has to know when, and nothing else starts at times",
+            "schedule: required with engine cronjob, and supported by no other engine",
         ),
         Rule(
             "!has(self.sweep) || (self.kubernetes.mode == 'plain' && "
             "self.kubernetes.engine in ['job', 'cronjob'])",
-            "sweep: trials are the indexes of a Job or CronJob in mode plain",
+            "sweep: supported only by engines job and cronjob in mode plain",
         ),
         Rule(
             "!has(self.sweep) || (self.nodes.count == 1 && !has(self.elasticity))",
-            "sweep: trials do not know each other, each is one pod alone",
+            "sweep: trials are independent, so nodes.count must be 1 and elasticity unset",
         ),
         Rule(
             "!has(self.elasticity) || self.elasticity.min_nodes <= self.nodes.count",
@@ -66,14 +67,14 @@ RULES: dict[str, tuple[Rule, ...]] = {
     "secrets[]": (
         Rule(
             "(has(self.env) && self.env.size() > 0) || self.all_env || has(self.path)",
-            "say what it is for: env, all_env or path",
+            "set at least one of env, all_env and path",
         ),
     ),
     "resources.claims[]": (_exactly_one("template", "device_class"),),
     "datasets[]": (
         Rule(
             f"!has(self.pvc) || (!has(self.host_path) && !{_LISTED})",
-            "a pvc excludes host_path and download",
+            "pvc and host_path or download are mutually exclusive",
         ),
         Rule(
             f"[has(self.pvc), has(self.host_path) || {_LISTED}, has(self.url)]"
@@ -82,7 +83,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
         ),
     ),
     "checkpoints.local": (_exactly_one("host_path", "pvc_class"),),
-    "checkpoints.shared": (Rule("has(self.pvc)", "name the claim: pvc"),),
+    "checkpoints.shared": (Rule("has(self.pvc)", "pvc is required"),),
 }
 """Rules by the place of the section in the job file; `[]` stands for each item of a list."""
 

@@ -40,41 +40,42 @@ class JournalClaim(Section):
     pvc: Object
     """Name of the PersistentVolumeClaim; several jobs may share one."""
     storage_class: Object | None = None
-    """With it the claim is part of the manifests."""
+    """StorageClass; if set, the claim is part of the manifests."""
     size: Quantity = "1Gi"
     """Size of a claim that is part of the manifests."""
     access_mode: Literal["ReadWriteOnce", "ReadWriteMany", "ReadWriteOncePod"] = "ReadWriteOnce"
-    """Access mode of a claim that is part of the manifests. ReadWriteMany lets the next controller
-    start at once where the machine of the last one is dead."""
+    """Access mode of a claim that is part of the manifests. With ReadWriteMany a new controller can
+    start immediately when the machine of the previous one has failed."""
 
 
 class Kubernetes(Section):
     """The engine that supplies the nodes; options of the command line come first."""
 
     engine: Engine = "pods"
-    """What makes the pods."""
+    """The engine that creates the pods."""
     mode: Mode = "managed"
-    """`managed`: pods run Holdfast's agents and recover by Holdfast. `plain`: the engine's stock
-    manifests, for images without Holdfast."""
+    """`managed`: pods run Holdfast's agents, and Holdfast handles recovery. `plain`: the engine's
+    native manifests, for images without Holdfast."""
     namespace: Object | None = None
-    """Namespace; without it, the one that is applied to."""
+    """Namespace. Default: the namespace that the manifests are applied to."""
     controller_image: Annotated[str, Field(min_length=1, pattern=r"^\S+$")] | None = None
-    """Image of the controller; default: that of the nodes. The one without torch is smaller."""
+    """Image of the controller. Default: the image of the nodes. An image without torch is smaller.
+    """
     journal: JournalClaim | None = None
-    """Where the controller writes its journal; default: a disk that goes with its pod, and copies
+    """Where the controller writes its journal. Default: an ephemeral volume of its pod, with copies
     in the memory of agents."""
     mpi_version: Literal["v2beta1", "v1"] = "v2beta1"
-    """Which MPIJob the cluster serves: the mpi-operator's or the training-operator's."""
+    """Version of MPIJob that the cluster serves: the mpi-operator's or the training-operator's."""
 
 
 class Lifetime(Section):
     """How long a job may run and how long its remains are kept."""
 
     time_limit_s: LongSeconds | None = None
-    """Longest life of the job from its start. A plain JobSet has one only without restarts, each of
-    which would begin it anew."""
+    """Time limit of the job, counted from its start. A plain JobSet supports it only without
+    restarts, because each restart resets it."""
     keep_s: LongSeconds | None = None
-    """Time after its end until Kubernetes removes it."""
+    """Time from the end of the job until Kubernetes deletes it."""
     suspend: Flag = False
     """Create it without starting it."""
 
@@ -83,26 +84,27 @@ class Schedule(Section):
     """When a `cronjob` submits the job."""
 
     cron: str = Field(pattern=r"^(\S+ ){4}\S+$|^@(hourly|daily|weekly|monthly|yearly)$")
-    """Five fields, or `@daily` and the like."""
+    """Cron schedule: five fields, or a macro such as `@daily`."""
     time_zone: str | None = None
-    """Zone of the times, as in `Europe/Oslo`; default: that of the cluster's controllers."""
+    """Time zone of the schedule, as in `Europe/Oslo`. Default: the time zone of
+    kube-controller-manager."""
     overlap: Literal["Forbid", "Allow", "Replace"] = "Forbid"
-    """What happens when the one before still runs."""
+    """What to do when the previous run is still active."""
     late_s: LongSeconds = 3600
-    """A start that is later than this is left out."""
+    """A start that is delayed by more than this is skipped."""
     keep_succeeded: Whole = Field(default=3, ge=0, le=100)
-    """Ended jobs that are kept."""
+    """Number of finished jobs to keep."""
     keep_failed: Whole = Field(default=3, ge=0, le=100)
-    """Failed jobs that are kept."""
+    """Number of failed jobs to keep."""
 
 
 class Elasticity(Section):
     """Fewer or more nodes than `nodes.count`, where the engine allows for it."""
 
     min_nodes: Whole = Field(ge=1, le=100_000)
-    """Fewest nodes that train."""
+    """Minimum number of training nodes."""
     max_nodes: Whole | None = Field(default=None, ge=1, le=100_000)
-    """Most nodes that train; default: `nodes.count`."""
+    """Maximum number of training nodes. Default: `nodes.count`."""
 
 
 class Roles(Section):
@@ -113,7 +115,7 @@ class Roles(Section):
     ps: Whole = Field(default=0, ge=0, le=1000)
     """Parameter servers (TensorFlow)."""
     evaluator: Flag = False
-    """An evaluator beside the training (TensorFlow)."""
+    """An evaluator next to the training (TensorFlow)."""
     cpu: Quantity | None = None
     """CPU cores of each of them."""
     memory: Quantity | None = None
@@ -126,12 +128,13 @@ class Mpi(Section):
     slots_per_node: Annotated[Whole, Field(ge=1, le=1024)] | Literal["auto"] = "auto"
     """Ranks on each node. `auto`: `workers_per_node`, or one per GPU."""
     implementation: Literal["OpenMPI", "Intel", "MPICH"] = "OpenMPI"
-    """Kind of MPI in the image."""
+    """MPI implementation in the image."""
     options: tuple[str, ...] = ()
     """Options of `mpirun`, before the program."""
     ssh_folder: Folder | None = None
-    """Where the engine puts the keys: `.ssh` in the home of the user that the image runs as.
-    Default: that of root, or with `image.root: false` that of `mpiuser`, Kubeflow's user."""
+    """Where the engine mounts the SSH keys: `.ssh` in the home directory of the image's user.
+    Default: the home of root, or with `image.root: false` the home of `mpiuser`, Kubeflow's
+    user."""
     launcher_cpu: Quantity = "1"
     """CPU of the launcher."""
     launcher_memory: Quantity = "2Gi"
@@ -142,13 +145,13 @@ class Sweep(Section):
     """Many independent trials of one script; each finds its number in JOB_COMPLETION_INDEX."""
 
     trials: Whole = Field(ge=1, le=100_000)
-    """Trials in all."""
+    """Total number of trials."""
     parallel: Whole = Field(default=1, ge=1, le=10_000)
-    """Trials at a time."""
+    """Number of trials that run in parallel."""
     retries: Whole = Field(default=2, ge=0, le=1000)
     """Retries of one trial."""
     max_failed: Whole | None = Field(default=None, ge=0)
-    """Failed trials that are put up with; one more ends the sweep. Default: it goes on."""
+    """Number of failed trials that are tolerated; one more ends the sweep. Default: no limit."""
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -170,11 +173,13 @@ class Access(Section):
     """In whose name pods and controller act."""
 
     service_account: Object | None = None
-    """A ServiceAccount that exists, for the pods; default: one is made, with no rights."""
+    """An existing ServiceAccount for the pods. Default: one is created, without permissions."""
     annotations: dict[str, str] = {}
-    """Annotations of the one that is made, as cloud providers use them to lend rights."""
+    """Annotations of the created ServiceAccount, as cloud providers use them for workload identity.
+    """
     cordon: Flag = False
-    """The controller may taint machines that it has left; takes a ClusterRole for nodes."""
+    """The controller may taint machines that it has moved away from. Requires a ClusterRole for
+    nodes."""
 
 
 class Disruption(Section):
@@ -183,7 +188,7 @@ class Disruption(Section):
     budget: Flag = True
     """A PodDisruptionBudget."""
     max_unavailable: Whole | None = Field(default=None, ge=0)
-    """Pods; default: the number of spares, at least 1."""
+    """Number of pods. Default: the number of spares, at least 1."""
 
 
 class Monitoring(Section):
@@ -192,6 +197,6 @@ class Monitoring(Section):
     enabled: Flag = False
     """A PodMonitor for the nodes, a ServiceMonitor for the controller, a PrometheusRule."""
     labels: dict[str, str] = {}
-    """Labels by which this Prometheus finds them, as in `release: prometheus`."""
+    """Labels that the Prometheus instance selects, as in `release: prometheus`."""
     interval_s: Whole = Field(default=15, ge=1, le=3600)
     """Time between two scrapes."""

@@ -13,10 +13,10 @@ class ClusterChoice(Section):
     context: Annotated[str, Field(min_length=1, max_length=253)]
     """Context of the kubeconfig."""
     namespace: Object | None = None
-    """Namespace there; default: that of the context."""
+    """Namespace in that cluster. Default: the namespace of the context."""
     max_wait_s: LongSeconds | None = 600
-    """Time until all nodes must have a machine; then the next cluster is asked. Without a limit
-    (`null`) it is waited for as long as it takes."""
+    """Time within which all nodes must be scheduled; after that the next cluster is tried. `null`:
+    no limit."""
     lost_after_s: LongSeconds = 300
-    """A cluster that cannot be reached, or has no controller for the job, for this long is lost:
-    the job goes on elsewhere from the archive."""
+    """A cluster that has been unreachable, or without a controller for the job, for this long is
+    considered lost: the job continues in another cluster from the archive."""

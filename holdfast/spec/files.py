@@ -53,6 +53,6 @@ def _missing(job: Job, what: str, why: str) -> Error:
         "script-not-found",
         f"{what} of job {job.name} cannot be used",
         why=why,
-        help="correct the path; relative ones start at the folder of the job file, or where you "
-        "called `holdfast run`",
+        help="correct the path; relative paths are resolved against the folder of the job file, "
+        "or the current directory of `holdfast run`",
     )

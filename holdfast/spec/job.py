@@ -50,7 +50,7 @@ class Nodes(Section):
     count: Whole = Field(default=1, ge=1, le=100_000)
     """Nodes that train."""
     spares: Whole = Field(default=0, ge=0, le=10_000)
-    """Nodes that are warm and wait to replace a lost one."""
+    """Warm standby nodes that replace lost nodes."""
 
     @model_validator(mode="before")
     @classmethod
@@ -62,30 +62,31 @@ class Warm(Section):
     """Processes kept ready for the next attempt, so that a restart does not pay for imports."""
 
     mode: Literal["auto", "script", "imports", "off"] = "auto"
-    """`script` runs everything above `join()` ahead; `imports` only loads modules; `auto` picks
-    `script` where the script calls `join()` of `holdfast.train`, else `imports`; `off` starts
-    cold."""
+    """`script` runs everything above `join()` ahead of time; `imports` only imports modules; `auto`
+    selects `script` if the script calls `join()` of `holdfast.train`, otherwise `imports`; `off`
+    disables warm workers."""
     preload: tuple[str, ...] = ()
-    """Modules to import ahead, besides those that come with the framework."""
+    """Modules to import ahead of time, in addition to those of the framework."""
     preload_imports: Flag = True
-    """Import ahead also what the script imports at its top, above its first statement that is not
-    an import or a definition, as far as that is installed and not your own code."""
+    """Also import ahead of time what the script imports at its top, above its first statement that
+    is not an import or a definition. Only installed packages are imported, not your own code."""
 
 
 class Snapshots(Section):
     """Copies of the training state in shared memory, which outlive the worker."""
 
     every_steps: Annotated[Whole, Field(ge=1)] | Literal["auto"] = "auto"
-    """Steps between two snapshots. `auto`: every step while that costs less than `max_overhead`,
-    else as many steps apart as it takes."""
+    """Steps between two snapshots. `auto`: every step if that costs less than `max_overhead`,
+    otherwise as few steps apart as `max_overhead` allows."""
     max_overhead: Annotated[float, Field(gt=0, le=1), Numeric] = 0.01
-    """Share of the step time that `auto` may spend on snapshots: training waits, or is slower while
-    one is copied beside it."""
+    """Fraction of the step time that `auto` may spend on snapshots, counting both blocking time and
+    the slowdown of steps during an asynchronous copy."""
     copies: Whole = Field(default=1, ge=0, le=3)
-    """Nodes that keep a copy of what only one rank has, besides its own; that many may be lost."""
+    """Number of other nodes that keep a copy of state that only one rank has. That many nodes may
+    be lost at once."""
     beside: Flag = True
-    """Copy what only the optimizer changes during the next forward and backward pass, so that
-    training need not wait. A change that does not come from a tracked optimizer is found out."""
+    """Copy state that only the optimizer changes during the next forward and backward pass, so that
+    training does not wait. A change that is not made by a tracked optimizer is detected."""
 
 
 RESTARTS = 20  # where the job names no number
@@ -95,14 +96,14 @@ class Recovery(Section):
     """When to restart, how long to wait, when to give up."""
 
     max_restarts: Annotated[Whole, Field(ge=0, le=1_000_000)] | None = None
-    """Restarts allowed within `window_s`; one more and the job gives up. A number is kept to the
-    letter: that many restarts, for errors of the script too. Without one 20 are allowed, the same
-    error of the script at the same place ends the job the second time, and errors of the
-    environment (network, storage) are waited for until they have lasted for `window_s`."""
+    """Restarts allowed within `window_s`; one more ends the job. A number is applied strictly: that
+    many restarts, also for errors of the script. Without a number, 20 restarts are allowed, an
+    error of the script that repeats at the same place ends the job the second time, and errors
+    of the environment (network, storage) are retried until they have lasted for `window_s`."""
     window_s: Seconds = 3600.0
     """Length of the sliding window in which restarts are counted."""
     heartbeat_timeout_s: Seconds = 5.0
-    """A node that is silent for this long is lost."""
+    """A node without a heartbeat for this long is lost."""
     restart_grace_s: Seconds = 2.0
     """Between SIGTERM and SIGKILL when workers are stopped to be restarted."""
     stop_grace_s: Seconds = 15.0
@@ -110,10 +111,10 @@ class Recovery(Section):
     node_wait_s: Seconds = 600.0
     """How long to wait for missing nodes before giving up."""
     controller_absence_s: Seconds = 86_400.0
-    """How long agents keep going without a controller before they end themselves."""
+    """How long agents continue without a controller before they exit."""
     mttf_h: Annotated[float, Field(gt=0, le=1_000_000, allow_inf_nan=False), Numeric] | None = None
     """Mean time between failures of the whole job in hours, for `every_s: auto` of checkpoints.
-    Without it one a day is assumed."""
+    Default: one failure a day is assumed."""
 
     @property
     def restarts(self) -> int:
@@ -125,7 +126,7 @@ class Logs(Section):
     """What happens to the output of the workers."""
 
     terminal: Literal["all", "rank0", "none"] = "all"
-    """Which ranks are shown, each line with its rank, by a `run` in the foreground."""
+    """Ranks whose output a foreground `run` shows, each line with its rank."""
     max_bytes: Whole = Field(default=64 * 1024 * 1024, ge=64 * 1024)
     """Size at which a worker's log file is rotated; one older part is kept."""
 
@@ -136,7 +137,7 @@ class Job(Section):
     name: str = Field(min_length=1, max_length=50, pattern=NAME_PATTERN)
     """Name of the job: lower-case letters, digits and dashes."""
     script: Script | None = None
-    """Python file to run. Exactly one of `script`, `module` and `command` is given."""
+    """Python file to run. Exactly one of `script`, `module` and `command` is required."""
     module: Module | None = None
     """Python module to run, as with `python -m`."""
     command: tuple[str, ...] | None = Field(default=None, min_length=1)
@@ -146,20 +147,20 @@ class Job(Section):
     env: Environment = {}
     """Environment variables for the workers."""
     workdir: str = "."
-    """Folder the workers start in; relative to the folder of the job file."""
+    """Working directory of the workers, relative to the folder of the job file."""
     code: str | None = None
-    """Folder with the code, relative to the job file, which is shipped to every node of a cluster;
-    `script` and `workdir` are then relative to it, also on a laptop."""
+    """Folder with the code, relative to the job file, that is shipped to every node of a cluster.
+    `script` and `workdir` are then relative to it, also in a local run."""
     framework: Framework | None = None
-    """`pytorch` gives every attempt a rendezvous store and preloads torch; `command` is anything
-    else; the others are for engines whose operator knows them. Default: `pytorch` for `script` and
-    `module`, `command` for `command`."""
+    """`pytorch` provides a rendezvous store for every attempt and preloads torch; `command` is any
+    other program; the others require an engine whose operator supports them. Default: `pytorch`
+    for `script` and `module`, `command` for `command`."""
     nodes: Nodes = Nodes()
     """Number of nodes and spares."""
     workers_per_node: Annotated[Whole, Field(ge=1, le=1024)] | Literal["auto"] = "auto"
     """Worker processes per node. `auto`: one per GPU, or one where there is none."""
     warm: Warm = Warm()
-    """Processes kept ready for the next attempt."""
+    """Warm worker processes for the next attempt."""
     snapshots: Snapshots = Snapshots()
     """Memory snapshots."""
     recovery: Recovery = Recovery()
@@ -172,17 +173,17 @@ class Job(Section):
     kubernetes: Kubernetes = Kubernetes()
     """Engine and mode on Kubernetes."""
     image: Image | None = None
-    """Container image; needed on Kubernetes. Plain text is short for `name`."""
+    """Container image; required on Kubernetes. A string is short for `name`."""
     secrets: tuple[Secret, ...] = ()
     """Kubernetes Secrets as variables or files."""
     resources: Resources = Resources()
-    """What each node asks for."""
+    """Resources that each node requests."""
     network: Network = Network()
     """Network of the nodes."""
     datasets: tuple[Dataset, ...] = ()
     """Folders with data."""
     checkpoints: Checkpoints = Checkpoints()
-    """Places for durable checkpoints."""
+    """Locations for durable checkpoints."""
     scheduling: Scheduling = Scheduling()
     """Where nodes may run."""
     lifetime: Lifetime = Lifetime()
@@ -190,9 +191,9 @@ class Job(Section):
     schedule: Schedule | None = None
     """Times at which a `cronjob` submits the job."""
     elasticity: Elasticity | None = None
-    """Fewer or more nodes."""
+    """Elastic number of nodes."""
     roles: Roles = Roles()
-    """Processes beside the workers."""
+    """Processes in addition to the workers."""
     mpi: Mpi = Mpi()
     """Settings of an MPIJob."""
     sweep: Sweep | None = None
@@ -202,21 +203,23 @@ class Job(Section):
     access: Access = Access()
     """Service account and rights."""
     disruption: Disruption = Disruption()
-    """Budget for drains."""
+    """PodDisruptionBudget."""
     monitoring: Monitoring = Monitoring()
     """Prometheus."""
     clusters: tuple[ClusterChoice, ...] = Field(default=(), max_length=16)
-    """Clusters that may run the job, in the order in which `holdfast submit` asks them; `holdfast
-    federate` also moves it. More than one takes `checkpoints.archive`, where it goes on from."""
+    """Clusters that may run the job, in the order in which `holdfast submit` tries them; `holdfast
+    federate` also moves it. More than one requires `checkpoints.archive`, from which the job
+    continues."""
     overlay: Raw = {}
-    """Merged strategically into the template of every pod, the controller's too, for what has no
-    key of its own. A container called `main` is the one that works, `*` is every container."""
+    """Strategic merge patch for every pod template, including the controller's, for settings that
+    have no key of their own. The container `main` stands for the main container of each pod, `*`
+    for every container."""
 
     @model_validator(mode="after")
     def _one_program(self) -> Self:
         given = [k for k in ("script", "module", "command") if getattr(self, k) is not None]
         if len(given) != 1:
-            found = " and ".join(given) if given else "none of them"
+            found = " and ".join(given) if given else "none"
             raise ValueError(f"give exactly one of script, module and command (found {found})")
         return self
 
@@ -224,10 +227,11 @@ class Job(Section):
     def _may_move(self) -> Self:
         places = [(choice.context, choice.namespace) for choice in self.clusters]
         if len(set(places)) < len(places):
-            raise ValueError("clusters: one is named twice")
+            raise ValueError("clusters: duplicate entry")
         if len(places) > 1 and self.checkpoints.archive is None:
             raise ValueError(
-                "clusters: a job that may move needs checkpoints.archive, where it goes on from"
+                "clusters: a job with several clusters requires checkpoints.archive, from which "
+                "it continues"
             )
         return self
 

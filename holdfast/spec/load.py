@@ -156,7 +156,7 @@ def _unreadable(where: str, why: str) -> Error:
         "job-file-unreadable",
         f"cannot read the job file {where}",
         why=why,
-        help="`holdfast schema` shows what a job file may hold",
+        help="`holdfast schema` prints the accepted keys",
     )
 
 
@@ -210,14 +210,13 @@ def _unfit_key(key: object) -> list[str]:
 
 def _unfit_text(text: str) -> list[str]:
     if "\0" in text:
-        return ["holds a NUL character, which ends every text of the operating system"]
+        return ["contains a NUL character, which terminates strings of the operating system"]
     try:
         size = len(text.encode())
     except UnicodeEncodeError:
-        return ["is not valid Unicode: it holds half of a surrogate pair, or bytes that are not "
-                "UTF-8"]  # fmt: skip
+        return ["is not valid Unicode: unpaired surrogate or bytes that are not UTF-8"]  # fmt: skip
     if size > TEXT_BYTES_MAX:
-        return [f"has {size:,} bytes; Linux takes at most {TEXT_BYTES_MAX:,} as one argument"]
+        return [f"has {size:,} bytes; the limit of Linux is {TEXT_BYTES_MAX:,} per argument"]
     return []
 
 
@@ -239,7 +238,7 @@ def _invalid(problems: list[Problem], where: str, lines: Mapping[Place, int]) ->
         "job-invalid",
         f"{where}: {count} in the job description",
         why="\n    ".join(told if len(told) == 1 else ["", *told]),
-        help="`holdfast schema` prints what is accepted; nothing was started",
+        help="`holdfast schema` prints the accepted keys; nothing was started",
     )
 
 
@@ -300,7 +299,9 @@ def _in_words(found: ErrorDetails, place: Place) -> str:
         case "missing":
             return "is required"
         case "string_pattern_mismatch" if place[:1] == ("env",):
-            return "a variable's name is printable ASCII without `=`, 255 characters at most"
+            return (
+                "the name of a variable must be printable ASCII without `=`, at most 255 characters"
+            )
         case "string_type":
             return f"must be text; write it in quotes: {_quoted(found['input'])}"
         case "string_pattern_mismatch" if place == ("name",):
@@ -330,7 +331,7 @@ def _quoted(value: object) -> str:
 def _unknown_key(place: Place) -> str:
     key, siblings = str(place[-1])[:PLACE_MAX], _keys_beside(place)
     close = difflib.get_close_matches(key, siblings, n=1)
-    hint = f"did you mean {close[0]}?" if close else f"known here: {', '.join(siblings)}"
+    hint = f"did you mean {close[0]}?" if close else f"known keys: {', '.join(siblings)}"
     return f"unknown key; {hint}"
 
 

@@ -21,11 +21,11 @@ def require_local(job: Job) -> None:
     if job.trains_with not in LOCAL:
         raise _only(
             f"framework {job.trains_with}",
-            "its processes find each other through an operator of Kubernetes; agents start PyTorch "
-            "and plain programs",
+            "its processes find each other through a Kubernetes operator; agents support PyTorch "
+            "and plain programs only",
         )
     if job.sweep is not None:
-        raise _only("a sweep", "its trials are the indexes of a Job; a local run has none")
+        raise _only("a sweep", "its trials are the indexes of a Kubernetes Job")
 
 
 def unused_sections(job: Job) -> list[str]:
@@ -41,5 +41,5 @@ def _only(what: str, why: str) -> Error:
         "cluster-only",
         f"{what} runs on Kubernetes only",
         why=why,
-        help="holdfast render job.yaml --mode plain prints what a cluster needs for it",
+        help="holdfast render job.yaml --mode plain   (prints its manifests)",
     )

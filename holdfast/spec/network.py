@@ -24,9 +24,9 @@ class Network(Section):
     """Network of the nodes and the settings of NCCL."""
 
     host: Flag = False
-    """Use the machine's network (with its DNS policy), as InfiniBand and RoCE often need."""
+    """Use the host network (with the matching DNS policy), as InfiniBand and RoCE often require."""
     profile: Literal["tcp", "infiniband", "roce", "efa", "gke-tcpx"] = "tcp"
-    """Named settings of NCCL and of what it rides on."""
+    """Named settings for NCCL and its transport."""
     interface: str | None = Field(default=None, pattern=r"^[\^=]?[A-Za-z0-9_.,-]+$")
     """Interface for sockets, as NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME take it."""
     nccl: dict[Variable, str] = {}
@@ -34,19 +34,21 @@ class Network(Section):
     rdma_resource: str | None = Field(default=None, pattern=r"^[a-z0-9.-]+/[A-Za-z0-9._-]+$")
     """Counted resource of the RDMA device plugin, as in `rdma/hca_shared_devices_a`."""
     rdma_count: Whole = Field(default=1, ge=1, le=64)
-    """How many of them."""
+    """Number of `rdma_resource` devices."""
     efa_count: Whole = Field(default=0, ge=0, le=64)
     """EFA interfaces (`vpc.amazonaws.com/efa`) of a node; needed with profile `efa`."""
     tcpx_image: str | None = Field(default=None, min_length=1)
     """Image of the receive-data-path manager that profile `gke-tcpx` runs beside the workers."""
     attach: tuple[str, ...] = ()
-    """Further networks by Multus, as in `sriov/rail-0`: NetworkAttachmentDefinitions."""
+    """Additional networks by Multus, as in `sriov/rail-0`: NetworkAttachmentDefinitions."""
     numa: Flag = False
     """Keep each worker on the CPUs next to its GPU: a guaranteed pod with whole cores, and
     NCCL_IGNORE_CPU_AFFINITY=1."""
     mesh: Flag = False
-    """Leave the pods to a service mesh. Off: Istio and Linkerd are told not to inject a proxy."""
+    """Allow sidecar injection by a service mesh. Off: labels tell Istio and Linkerd not to inject a
+    proxy."""
     policy: Flag = True
-    """A NetworkPolicy: only nodes of this job reach each other. Host network escapes it."""
+    """A NetworkPolicy: only nodes of this job reach each other. It does not apply to host network.
+    """
     ports: Ports = Ports()
-    """Ports in use."""
+    """Ports that agents and training use."""

@@ -15,7 +15,7 @@ class Spread(Section):
     max_skew: Whole = Field(default=1, ge=1)
     """Largest difference between two values."""
     required: Flag = False
-    """Rather wait than break it."""
+    """Required (`DoNotSchedule`) instead of preferred."""
 
 
 class Kueue(Section):
@@ -26,17 +26,17 @@ class Kueue(Section):
     priority: Object | None = None
     """WorkloadPriorityClass: the order in the queue."""
     spare_priority: Object | None = None
-    """WorkloadPriorityClass of the spares, where they are a workload of their own."""
+    """WorkloadPriorityClass of the spares if they are a separate workload."""
     topology: str | None = None
-    """Label of the topology level, as in `rack`, that should hold the job."""
+    """Label of the topology level, as in `rack`, within which the job should be placed."""
     topology_required: Flag = False
-    """Rather wait than be split."""
+    """Required instead of preferred."""
     partial: Flag = False
-    """Start with fewer spares when the quota does not allow for all of them."""
+    """Start with fewer spares if the quota is insufficient for all of them."""
     max_time_s: LongSeconds | None = None
-    """Longest time in admission."""
+    """Maximum execution time after admission."""
     multi: Flag = False
-    """MultiKueue: the cluster that runs the job is chosen by the manager cluster."""
+    """MultiKueue: the manager cluster selects the cluster that runs the job."""
 
 
 class Scheduling(Section):
@@ -45,33 +45,33 @@ class Scheduling(Section):
     node_selector: dict[str, str] = {}
     """Labels that a machine must have."""
     tolerations: tuple[Raw, ...] = ()
-    """Tolerations as Kubernetes takes them. Those for GPUs and for a quick leave of dead machines
-    are there anyway."""
+    """Tolerations in Kubernetes syntax. Those for GPUs and for fast eviction from failed machines
+    are always added."""
     affinity: Raw = {}
-    """Affinity as Kubernetes takes it."""
+    """Affinity in Kubernetes syntax."""
     separate: str | None = None
-    """Label of the machines, as in `topology.kubernetes.io/rack`: no two nodes with the same."""
+    """Label of the machines, as in `topology.kubernetes.io/rack`: no two nodes share a value."""
     one_per_machine: Flag | Literal["auto"] = "auto"
-    """No two nodes of the job on one machine. `auto`: where they use the host's network."""
+    """No two nodes of the job on one machine. `auto`: if they use the host network."""
     spread: tuple[Spread, ...] = ()
-    """Even spreading over zones, racks or machines."""
+    """Topology spread over zones, racks or machines."""
     priority_class: Object | None = None
     """PriorityClass of the nodes."""
     preemption: Literal["PreemptLowerPriority", "Never"] | None = None
-    """Whether the nodes may push out others."""
+    """Whether the nodes may preempt other pods."""
     spare_priority_class: Object | None = None
-    """PriorityClass of the spares, so that they are the first to go."""
+    """PriorityClass of the spares, so that they are preempted first."""
     scheduler: Object | None = None
     """Name of another scheduler."""
     gang: Literal["none", "native", "volcano", "coscheduling"] = "none"
-    """All nodes (without the spares) start together or none does: by Kubernetes' own PodGroups, by
-    Volcano or by the coscheduling plugin."""
+    """Gang scheduling: all nodes (without the spares) start together or none does, by native
+    PodGroups of Kubernetes, Volcano or the coscheduling plugin."""
     gang_timeout_s: LongSeconds = 600
-    """How long the gang may wait half-placed."""
+    """How long a partially placed gang may wait."""
     queue: Object | None = None
-    """Queue of Volcano."""
+    """Volcano queue."""
     topology: str | None = None
-    """Keep the gang within one value of this label of the machines, as in `rack`; with Volcano:
-    within one hyper node of the tier of this name."""
+    """Place the gang within one value of this machine label, as in `rack`; with Volcano: within one
+    HyperNode of the tier of this name."""
     kueue: Kueue | None = None
     """Admission by Kueue."""

@@ -98,7 +98,7 @@ def mapping(text: str) -> Read:
     if first is None or not isinstance(first.data, dict):
         raise UnreadableError("`key: value` lines are expected at the top")
     if next(found, None) is not None:
-        raise UnreadableError("it holds more than one document")
+        raise UnreadableError("it contains more than one document")
     return first
 
 
@@ -134,10 +134,13 @@ def plain_value(text: str) -> Any:
     if _FLOAT.fullmatch(text):
         return float(_of_length(text).replace(".inf", "inf").replace(".nan", "nan"))
     if _WORD.fullmatch(text):
-        raise UnsureError("YAML 1.1 and 1.2 differ about it; write true or false, or quote it")
+        raise UnsureError(
+            "YAML 1.1 and YAML 1.2 interpret it differently; write true or false, or quote it"
+        )
     if _UNSURE.fullmatch(text):
         raise UnsureError(
-            "YAML 1.1 and 1.2 differ about it; write a plain decimal number, or quote it"
+            "YAML 1.1 and YAML 1.2 interpret it differently; write a plain decimal number, or "
+            "quote it"
         )
     return text
 
@@ -217,7 +220,9 @@ class _Document:
             raise _wrong(f"found undefined alias {shown(event.anchor)}", event)
         known = self._anchors[event.anchor]
         if known is None:
-            raise _wrong(f"the alias {shown(event.anchor)} repeats what it is a part of", event)
+            raise _wrong(
+                f"the alias {shown(event.anchor)} refers to a node that contains it", event
+            )
         value, size = known
         self._count(size, event)
         return value
@@ -226,7 +231,7 @@ class _Document:
         self._values += size
         if self._values > self._values_max:
             most = f"{self._values_max:,} values"
-            raise _wrong(f"it holds more than {most}, with all aliases written out", event)
+            raise _wrong(f"it contains more than {most} with all aliases expanded", event)
 
     def _scalar(self, event: yaml.ScalarEvent, place: Place) -> Any:
         text: str = event.value
@@ -294,13 +299,13 @@ def _sources(value: Any, event: yaml.Event) -> list[dict[str, Any]]:
     """The mappings that `<<` brings in; of the same key the first one counts."""
     sources = value if isinstance(value, list) else [value]
     if not all(isinstance(source, dict) for source in sources):
-        raise _wrong("`<<` takes a mapping, or a list of mappings", event)
+        raise _wrong("the value of `<<` must be a mapping or a list of mappings", event)
     return sources
 
 
 def _twice(first: int, line: int) -> str:
-    where = "on this line" if first == line else f"first in line {first}"
-    return f"given twice, {where}; keep one"
+    where = "on this line" if first == line else f"first on line {first}"
+    return f"duplicate key, {where}; keep one"
 
 
 def _wrong(what: str, event: yaml.Event) -> UnreadableError:

@@ -13,17 +13,17 @@ class Image(Section):
     name: str = Field(min_length=1, max_length=500, pattern=r"^\S+$")
     """Image with its tag or digest, as in `registry.example/train:1.4`."""
     pull: Literal["Always", "IfNotPresent", "Never"] | None = None
-    """When it is pulled; Kubernetes decides by the tag if nothing is said."""
+    """Image pull policy. Default: Kubernetes decides by the tag."""
     pull_secrets: tuple[Object, ...] = ()
-    """Secrets with the registry's credentials."""
+    """Secrets with the registry credentials."""
     workdir: Folder | None = None
     """Folder in the image to which `script` and `workdir` are relative; default: the image's."""
     python: str = Field(default="python", min_length=1)
     """The Python that runs scripts."""
     root: Flag | Literal["auto"] = "auto"
-    """Whether containers may run as root: with `true` they run as the image's user, root or not.
-    `auto`: managed pods must not, plain ones as their image has it. Pods that must not also meet
-    the `restricted` pod security standard, host access apart."""
+    """Whether containers may run as root. With `true` they run as the image's user, root or not.
+    `auto`: managed pods must not, plain pods run as their image's user. Pods that must not also
+    meet the `restricted` pod security standard, except for host access."""
 
     @model_validator(mode="before")
     @classmethod
@@ -41,12 +41,12 @@ class Secret(Section):
     all_env: Flag = False
     """Every key of the Secret becomes a variable."""
     path: Folder | None = None
-    """Folder in which every key is a file, readable by the worker alone."""
+    """Folder in which every key is a file that only the worker can read."""
 
     @model_validator(mode="after")
     def _used(self) -> Self:
         if not (self.env or self.all_env or self.path):
-            raise ValueError("say what it is for: env, all_env or path")
+            raise ValueError("set at least one of env, all_env and path")
         return self
 
 
@@ -56,7 +56,8 @@ class Claim(Section):
     name: Label
     """Name of the claim in the pod."""
     template: Object | None = None
-    """A ResourceClaimTemplate that exists. Otherwise one is made from the next two keys."""
+    """An existing ResourceClaimTemplate. Otherwise one is created from `device_class` and `count`.
+    """
     device_class: Object | None = None
     """DeviceClass, as in `gpu.nvidia.com`."""
     count: Whole = Field(default=1, ge=1, le=1024)
@@ -73,24 +74,24 @@ class Resources(Section):
     """What each node asks for. A node is one pod; several small nodes may share a machine."""
 
     gpus: Whole = Field(default=0, ge=0, le=1024)
-    """GPUs of a node."""
+    """Number of GPUs per node."""
     gpu_resource: str = Field(default="nvidia.com/gpu", pattern=r"^[a-z0-9.-]+/[A-Za-z0-9._-]+$")
-    """Name under which they are counted: `nvidia.com/mig-3g.40gb`, `nvidia.com/gpu.shared`,
-    `amd.com/gpu`, ..."""
+    """Resource name of the GPUs: `nvidia.com/mig-3g.40gb`, `nvidia.com/gpu.shared`, `amd.com/gpu`,
+    ..."""
     cpu: Quantity | None = None
     """CPU cores."""
     memory: Quantity | None = None
-    """Memory: what the workers use, `/dev/shm`, and the snapshots."""
+    """Memory of a node: the workers, `/dev/shm` and the snapshots."""
     ephemeral_storage: Quantity | None = None
-    """Disk for logs and scratch files."""
+    """Ephemeral storage for logs and scratch files."""
     hugepages: dict[Literal["2Mi", "1Gi"], Quantity] = {}
     """Huge pages by their size."""
     extended: dict[Annotated[str, Field(pattern=r"^[a-z0-9.-]+/[A-Za-z0-9._-]+$")], int] = {}
-    """Any other counted resource by its name."""
+    """Any other extended resource by its name."""
     claims: tuple[Claim, ...] = ()
     """Devices by dynamic resource allocation."""
     shm: Quantity | Literal["auto"] = "auto"
     """Size of `/dev/shm`. `auto`: 2 GiB for each worker, for NCCL and data loaders."""
     state: Quantity | None = None
-    """Training state that one worker tracks. With it, `memory` is checked to hold the snapshots:
-    two slots of the own state and, where it is sharded, two of a buddy's."""
+    """Size of the training state that one worker tracks. If set, `memory` is checked to be large
+    enough for the snapshots: two slots of its own state and, if it is sharded, two of a buddy's."""

@@ -11,9 +11,9 @@ class Download(Section):
     """A file that is fetched before the workers start."""
 
     url: str = Field(pattern=r"^(https?|s3|gs)://\S+$")
-    """Where it is."""
+    """URL of the file."""
     sha256: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
-    """What it has to hash to; anything else stops the node before it trains on wrong data."""
+    """Expected SHA-256. A mismatch stops the node before it trains on wrong data."""
     unpack: Flag = False
     """Unpack a tar or zip archive."""
 
@@ -24,24 +24,26 @@ class Dataset(Section):
     name: Label
     """Name of the volume."""
     path: Folder
-    """Where the workers find it."""
+    """Mount path in the workers."""
     pvc: Object | None = None
-    """A PersistentVolumeClaim that many nodes may read: NFS, Lustre, CephFS, JuiceFS, Fluid, ..."""
+    """A PersistentVolumeClaim that several nodes can read: NFS, Lustre, CephFS, JuiceFS, Fluid, ...
+    """
     host_path: Folder | None = None
-    """A folder of each machine, as a cache that outlives the pod."""
+    """A folder on each machine, as a cache that outlives the pod."""
     url: str | None = Field(default=None, pattern=r"^(s3|gs|az|https?)://\S+$")
     """An object store that the script itself reads; given to it as HOLDFAST_DATA_NAME."""
     download: tuple[Download, ...] = ()
-    """Files fetched into a volume of the pod's own, or into `host_path`, by init containers."""
+    """Files that init containers download into an ephemeral volume of the pod, or into `host_path`.
+    """
     size: Quantity | None = None
-    """Limit of that volume."""
+    """Size limit of that volume."""
     writable: Flag = False
     """Whether workers may write to it."""
 
     @model_validator(mode="after")
     def _one_origin(self) -> Self:
         if self.pvc is not None and (self.host_path is not None or self.download):
-            raise ValueError("a pvc excludes host_path and download")
+            raise ValueError("pvc and host_path or download are mutually exclusive")
         origins = [self.pvc, self.host_path or self.download or None, self.url]
         if sum(origin is not None for origin in origins) != 1:
             raise ValueError("give exactly one of pvc, host_path, url and download")
@@ -57,20 +59,22 @@ class LocalTier(Section):
     """Checkpoints on a disk of each node (NVMe)."""
 
     path: Place | None = None
-    """Folder in which the workers find it: /checkpoints/local where nothing is said. On a laptop
-    relative to the job file; there the tier is used only if this is said."""
+    """Mount path in the workers. Default: /checkpoints/local. In a local run it is relative to the
+    job file, and the tier is used only if this is set."""
     host_path: Folder | None = None
-    """Folder of the machine. On Kubernetes exactly one of `host_path` and `pvc_class` is given."""
+    """Folder on the machine. On Kubernetes exactly one of `host_path` and `pvc_class` is required.
+    """
     pvc_class: Object | None = None
-    """Storage class of a volume that is made for each pod and goes with it, as for local PVs."""
+    """StorageClass of an ephemeral volume that is created for each pod, as for local PVs."""
     size: Quantity = "500Gi"
     """Size of that volume."""
     every_s: Every = "auto"
-    """Time between two checkpoints. `auto`: by what they cost and how often nodes fail."""
+    """Time between two checkpoints. `auto`: computed from the cost of a checkpoint and the failure
+    rate of nodes."""
     keep: Whole = Field(default=2, ge=1, le=1000)
-    """Newest checkpoints that are kept; of older ones fewer and fewer."""
+    """Number of newest checkpoints to keep. Older ones are thinned out progressively."""
     max_bytes_per_s: Rate | None = None
-    """Most bandwidth of each node that saving may take."""
+    """Bandwidth limit per node for saving."""
 
     @model_validator(mode="after")
     def _one_origin(self) -> Self:
@@ -88,22 +92,24 @@ class SharedTier(Section):
     """Checkpoints on storage that every node mounts."""
 
     path: Place | None = None
-    """Folder in which the workers find it: /checkpoints/shared where nothing is said. On a laptop
-    relative to the job file; there the tier is used only if this is said."""
+    """Mount path in the workers. Default: /checkpoints/shared. In a local run it is relative to the
+    job file, and the tier is used only if this is set."""
     pvc: Object | None = None
     """Name of the PersistentVolumeClaim, access mode ReadWriteMany; needed on Kubernetes."""
     storage_class: Object | None = None
-    """With it the claim is part of the manifests (FSx, EFS, CephFS, JuiceFS, NFS classes)."""
+    """StorageClass; if set, the claim is part of the manifests (FSx, EFS, CephFS, JuiceFS, NFS
+    classes)."""
     size: Quantity = "1Ti"
     """Size of a claim that is part of the manifests."""
     volume_snapshot_class: Object | None = None
-    """Class of the VolumeSnapshot that is taken when asked for; part of the manifests, once."""
+    """VolumeSnapshotClass. If set, one VolumeSnapshot is part of the manifests."""
     every_s: Every = "auto"
-    """Time between two checkpoints. `auto`: by what they cost and how often nodes fail."""
+    """Time between two checkpoints. `auto`: computed from the cost of a checkpoint and the failure
+    rate of nodes."""
     keep: Whole = Field(default=3, ge=1, le=1000)
-    """Newest checkpoints that are kept; of older ones fewer and fewer."""
+    """Number of newest checkpoints to keep. Older ones are thinned out progressively."""
     max_bytes_per_s: Rate | None = None
-    """Most bandwidth of each node that saving may take."""
+    """Bandwidth limit per node for saving."""
 
     @property
     def mount(self) -> str:
@@ -112,9 +118,11 @@ class SharedTier(Section):
 
 
 _NO_STORES = {
-    **dict.fromkeys(("file", "local"), "a folder goes under checkpoints.shared or .local, as path"),
-    "memory": "memory of one process outlives nothing",
-    **dict.fromkeys(("http", "https"), "it can only be read; for S3 it is s3:// with an endpoint"),
+    **dict.fromkeys(
+        ("file", "local"), "for a folder use checkpoints.shared.path or checkpoints.local.path"
+    ),
+    "memory": "the memory of a process is not durable",
+    **dict.fromkeys(("http", "https"), "it is read-only; for S3 use s3:// with an endpoint"),
 }
 
 
@@ -124,17 +132,19 @@ class ArchiveTier(Section):
     url: str = Field(pattern=r"^[a-z][a-z0-9+.-]*://\S+$")
     """Bucket and prefix: `s3://`, `gs://`, `az://`, `abfs://` or another that fsspec can write."""
     secret: Object | None = None
-    """Secret whose keys are the client's variables; without it the service account is used."""
+    """Secret whose keys become environment variables of the client. Default: the service account is
+    used."""
     endpoint: str | None = Field(default=None, pattern=r"^https?://\S+$")
-    """Address of the store, for MinIO and others."""
+    """Endpoint URL of the store, for MinIO and others."""
     every_s: Every = "auto"
-    """Time between two checkpoints. `auto`: by what they cost and how often nodes fail."""
+    """Time between two checkpoints. `auto`: computed from the cost of a checkpoint and the failure
+    rate of nodes."""
     golden_every_steps: Whole | None = Field(default=None, ge=1)
-    """Besides, a checkpoint at each multiple of this many steps."""
+    """Additionally, a checkpoint at each multiple of this many steps."""
     keep: Whole = Field(default=3, ge=1, le=1000)
-    """Newest checkpoints that are kept; of older ones fewer and fewer."""
+    """Number of newest checkpoints to keep. Older ones are thinned out progressively."""
     max_bytes_per_s: Rate | None = None
-    """Most bandwidth of each node that saving may take."""
+    """Bandwidth limit per node for saving."""
 
     @model_validator(mode="after")
     def _is_a_store(self) -> Self:
@@ -149,18 +159,18 @@ class Checkpoints(Section):
     HOLDFAST_CHECKPOINT_LOCAL, _SHARED and _ARCHIVE."""
 
     local: LocalTier | None = None
-    """A disk of each node."""
+    """A local disk of each node."""
     shared: SharedTier | None = None
     """Storage that every node mounts."""
     archive: ArchiveTier | None = None
     """An object store. Outside Kubernetes it is used unless it needs a `secret`."""
     start_from: str | None = Field(default=None, min_length=1)
-    """Folder or URL with checkpoints of another job: where this one begins, as long as it has none
-    of its own. Also `--from` on the command line."""
+    """Folder or URL with checkpoints of another job to start from, as long as this job has none of
+    its own. Also `--from` on the command line."""
     fresh: str | None = Field(default=None, min_length=1, max_length=100)
-    """Begin anew: what was saved before under another word, or none, is not gone on from. It is not
-    removed either. With the same word the job goes on as ever. Also `--fresh` on the command line,
-    which takes the time for the word."""
+    """Start from step 0: checkpoints that were saved under a different value, or none, are not
+    restored. They are not removed either. With the same value the job resumes as usual. Also
+    `--fresh` on the command line, which uses the current time as the value."""
 
     def on_laptop(self, name: str) -> dict[str, str]:
         """Where the tiers of the job `name` are outside Kubernetes: tier to folder or URL."""

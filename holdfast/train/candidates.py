@@ -166,7 +166,7 @@ def _look(where: Where, place: str, environ: Mapping[str, str], offer: Offer) ->
     try:
         found = shelf.survey(open_store(place))
     except Error as error:
-        logger.warning("nothing is found in %s: %s: %s", where.words, error.what, error.why)
+        logger.warning("cannot read checkpoints in %s: %s: %s", where.words, error.what, error.why)
         offer.away.append(Away(where, f"{error.what}: {error.why}"))
         return
     named = found.committed if only is None else (*found.committed, *found.void)
@@ -178,7 +178,7 @@ def _look(where: Where, place: str, environ: Mapping[str, str], offer: Offer) ->
     unread = [_unread(where, place, one, True) for one in found.damaged]
     unread += [_unread(where, place, one, False) for one in found.unreadable]
     for one in unread:
-        logger.warning("%s is left aside: %s", where.words, one.text)
+        logger.warning("a file in %s is skipped: %s", where.words, one.text)
     if where is Where.ELSEWHERE:
         unread = [one for one in unread if only in (None, Key(one.attempt, one.step or 0))]
     else:

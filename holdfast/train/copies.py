@@ -85,8 +85,8 @@ class Copies:
         if changed is not None:
             self.torn = self._meddled = True
             logger.warning(
-                "the snapshot of step %d is given up: %s was changed before the optimizer's step, "
-                "while it was being copied; from now on training waits for its snapshots "
+                "the snapshot of step %d is discarded: %s was changed before the optimizer's "
+                "step, while it was being copied; from now on snapshots are taken synchronously "
                 "(snapshots.beside: false does so from the start)",
                 *(self._step, changed),
             )
@@ -99,9 +99,9 @@ class Copies:
             return
         self.torn = self._at_once = True
         logger.warning(
-            "the snapshot of step %d is given up: no tracked optimizer took a step while it was "
-            "being copied, or none that runs its hooks; another one is taken at once "
-            "(snapshots.beside: false if this goes on)",
+            "the snapshot of step %d is discarded: no tracked optimizer took a step while it was "
+            "being copied, or none that runs its hooks; another one is taken immediately (set "
+            "snapshots.beside: false if this persists)",
             self._step,
         )
 

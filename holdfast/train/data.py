@@ -120,7 +120,7 @@ class Loader:
             raise Error(
                 "loader-empty",
                 f"the dataset has {self._order.sample_count} samples, one step needs {needed}",
-                why=f"{world_size} ranks take {self._order.batch_size} samples each",
+                why=f"{world_size} ranks use {self._order.batch_size} samples each",
                 help="use a smaller batch size or more data",
             )
 

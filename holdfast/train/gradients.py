@@ -124,8 +124,9 @@ class Gradients:
                 self.clean_after_step = False
                 self.discard()
                 logger.warning(
-                    "gradients are added to those that the optimizer has used already: "
-                    "optimizer.zero_grad() is missing, or this is meant; snapshots keep them"
+                    "gradients are accumulated onto those that the optimizer has already used: "
+                    "optimizer.zero_grad() is missing, or this is intended; snapshots include "
+                    "them"
                 )
 
         self._probe = parameter.register_hook(look)  # type: ignore[no-untyped-call]
@@ -133,11 +134,11 @@ class Gradients:
     def _lost(self, kept: dict[str, torch.Tensor | None]) -> str:
         """Why some of these cannot be kept; empty if all can."""
         if any(_held_back(group) for group in self._sharded):
-            return "fully_shard holds them back until set_requires_gradient_sync(True)"
+            return "fully_shard does not reduce them until set_requires_gradient_sync(True)"
         parameters = dict(self._parameters)
         for path, grad in kept.items():
             if grad is not None and not _can_be_kept(grad, parameters[path]):
-                return f"that of {path} is sparse, or a summand of a tensor"
+                return f"the gradient of {path} is sparse, or a partial (unreduced) DTensor"
         return ""
 
     # ── waiting for the end of a turn without any ──
@@ -166,9 +167,10 @@ class Gradients:
         if agreed.keep and not self._warned:
             self._warned = True
             logger.warning(
-                "no snapshot can be taken: gradients are carried over from turn to turn and cannot "
-                "be kept (%s); the next one is taken once an optimizer has used them all",
-                self.find().lost or "for lack of memory, or on another rank",
+                "no snapshot can be taken: gradients are accumulated across iterations and "
+                "cannot be saved (%s); the next snapshot is taken once an optimizer has used all "
+                "of them",
+                self.find().lost or "out of memory, or on another rank",
             )
         return True
 
@@ -182,8 +184,8 @@ class Gradients:
         if found.pending and not self._warned and not last:
             self._warned = True
             logger.warning(
-                "gradients are carried over from turn to turn: snapshots keep them, %.1f MiB on "
-                "this rank, because none has found a turn that ends without",
+                "gradients are accumulated across iterations: snapshots include them, %.1f MiB "
+                "on this rank, because no iteration ended without pending gradients",
                 found.bytes / (1 << 20),
             )
         return found

@@ -40,7 +40,7 @@ def pick_device(placement: Placement, wanted: torch.device | None = None) -> tor
             f"there is no device {device}",
             why=f"PyTorch sees {count} GPUs in this worker, its local rank is "
             f"{placement.local_rank}",
-            help="leave device out, or start no more workers per node than it has GPUs",
+            help="omit device, or start at most one worker per GPU of the node",
         )
     return device
 
@@ -50,9 +50,9 @@ def require_choice(backend: str | None, timeout: timedelta | None) -> None:
     if dist.is_initialized() and (backend is not None or timeout is not None):
         raise Error(
             "join-invalid",
-            "join() was given a backend or a timeout, but there is a process group already",
-            why="the script has called init_process_group() before",
-            help="leave that call out, or the arguments of join()",
+            "join() was given a backend or a timeout, but the process group already exists",
+            why="the script has already called init_process_group()",
+            help="remove that call, or the arguments of join()",
         )
 
 
@@ -89,7 +89,7 @@ def check_wishes(
     Raises `Error` (join-invalid) for what it would not take, and for such a `backend`.
     """
     if backend is not None and not isinstance(backend, str):
-        raise _invalid(f"backend={backend!r}", "it is no text", "'nccl' or 'gloo'")
+        raise _invalid(f"backend={backend!r}", "it is not a string", "'nccl' or 'gloo'")
     for part in backend.split(",") if backend is not None else ():
         name = part.rpartition(":")[2].strip()
         if not name or not dist.is_backend_available(name):
@@ -99,12 +99,12 @@ def check_wishes(
     if timeout is not None and not isinstance(timeout, timedelta):
         number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
         if not number or not 0 < timeout < _LONGEST_S:
-            raise _invalid(f"timeout={timeout!r}", "it is no number of seconds above 0", "600")
+            raise _invalid(f"timeout={timeout!r}", "it is not a positive number of seconds", "600")
         timeout = timedelta(seconds=timeout)
     if timeout is not None and timeout <= timedelta(0):
-        raise _invalid(f"timeout={timeout!r}", "it is not above 0", "600")
+        raise _invalid(f"timeout={timeout!r}", "it is not positive", "600")
     if isinstance(device, bool):  # PyTorch takes it for the number of a GPU
-        raise _invalid(f"device={device!r}", "it is no device", "'cuda'")
+        raise _invalid(f"device={device!r}", "it is not a device", "'cuda'")
     try:
         return timeout, None if device is None else torch.device(device)
     except (RuntimeError, TypeError) as error:

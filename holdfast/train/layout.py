@@ -150,8 +150,8 @@ def position(tensor: Any, name: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
     if any(placement.is_partial() for placement in tensor.placements):
         raise Error(
             "not-tracked",
-            f"{name} is a DTensor of which every rank holds a summand",
-            why="state that is kept has to be replicated or sharded",
+            f"{name} is a DTensor with a Partial placement",
+            why="state that is saved must be replicated or sharded",
             help="redistribute it before it becomes part of the state",
         )
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
@@ -173,8 +173,8 @@ def place_of(name: str, leaf: Any, parameter: Any, role: Role) -> Place:
         raise Error(
             "not-tracked",
             f"{name} is a plain tensor, its parameter is sharded",
-            why="which part of what it is cannot be known",
-            help="use an optimizer whose state has the form of its parameters, like AdamW",
+            why="its shard of the parameter is unknown",
+            help="use an optimizer whose state has the placement of its parameters, such as AdamW",
         )
     return Place(tuple(leaf.shape), (0,) * leaf.ndim, role.own, role.save_whole)
 

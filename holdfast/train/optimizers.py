@@ -75,7 +75,7 @@ def _regroup(optimizer: Optimizer, groups: list[Tree], meant: Meant) -> None:
     after = {number for group in _identities(wanted) for number in group}
     if count := len(before - after):
         raise _unusable(
-            f"{count} of its parameters are in no group of the state that was saved",
+            f"{count} of its parameters are in no parameter group of the saved state",
         )
     for parameter in (one for group in wanted for one in group):
         if id(parameter) not in before:
@@ -91,7 +91,7 @@ def _required(given: Any, meant: Meant) -> torch.Tensor:
     parameter = meant(given)
     if parameter is None:
         which = given if isinstance(given, str) else f"number {given}"
-        raise _unusable(f"it had parameter {which}, which is in no tracked module")
+        raise _unusable(f"it contained parameter {which}, which is in no tracked module")
     return parameter
 
 
@@ -102,7 +102,7 @@ def _identities(groups: list[list[torch.Tensor]]) -> list[list[int]]:
 def _unusable(why: str) -> Error:
     return Error(
         "checkpoint-unusable",
-        "the groups of an optimizer cannot be restored",
+        "the parameter groups of an optimizer cannot be restored",
         why=why,
         help="give all modules whose parameters are trained to run.track()",
     )

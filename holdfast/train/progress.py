@@ -84,7 +84,7 @@ class Progress:
             elif not self._left_out:
                 self._left_out = True
                 logger.warning(
-                    "run.log: %s and other new names are left out, a job has room for %d",
+                    "run.log: %s and other new names are ignored; a job can have at most %d",
                     *(name, METRIC_COUNT),
                 )
 
@@ -163,7 +163,7 @@ def _count(name: str, value: Any) -> int:
     try:
         count = int(value)
     except (TypeError, ValueError, OverflowError, RuntimeError):
-        raise ValueError(f"{name} is a {type(value).__qualname__}, not a whole number") from None
+        raise ValueError(f"{name} is a {type(value).__qualname__}, not an integer") from None
     if not 0 <= count <= COUNT_MAX:
         raise ValueError(f"{name} cannot be {value}")
     return count
@@ -172,17 +172,21 @@ def _count(name: str, value: Any) -> int:
 def _scalar(name: str, value: Any) -> Any:
     """A number, or a tensor of one that is not waited for. Raises `ValueError`."""
     if re.fullmatch(METRIC_PATTERN, name) is None:
-        raise ValueError(f"a metric cannot be called {name!r}: at most 63 letters, digits, ._/-")
+        raise ValueError(f"invalid name of a metric: {name!r}; at most 63 letters, digits, ._/-")
     if isinstance(value, torch.Tensor):
         if value.numel() != 1:
-            raise ValueError(f"{name} has the shape {tuple(value.shape)}, a metric is one number")
+            raise ValueError(f"{name} has shape {tuple(value.shape)}, a metric must be a scalar")
         if value.is_complex() or value.is_meta:
-            raise ValueError(f"{name} is a {value.dtype} on {value.device}, a metric is a number")
+            raise ValueError(
+                f"{name} is a {value.dtype} on {value.device}, a metric must be a number"
+            )
         return value.detach()
     try:
         return float(value)
     except (TypeError, ValueError, OverflowError):
-        raise ValueError(f"{name} is a {type(value).__qualname__}, a metric is a number") from None
+        raise ValueError(
+            f"{name} is a {type(value).__qualname__}, a metric must be a number"
+        ) from None
 
 
 def _record(

@@ -13,7 +13,7 @@ from holdfast.train.candidates import Candidate, Offer, Where
 from holdfast.train.trouble import Kind, Trouble
 
 _TOLD = 3
-_ANEW = "or begin anew: holdfast run job.yaml --replace --fresh   (which removes no checkpoint)"
+_ANEW = "or start from step 0: holdfast run job.yaml --replace --fresh   (removes no checkpoint)"
 
 
 def misfit(one: Candidate, trouble: Trouble, place: str) -> Error:
@@ -21,16 +21,16 @@ def misfit(one: Candidate, trouble: Trouble, place: str) -> Error:
     if trouble.kind is Kind.UNCLEAR:
         return Error(
             "layout-unknown",
-            f"step {one.key.step} in {one.where.words} cannot be given to other ranks",
+            f"step {one.key.step} in {one.where.words} cannot be resharded",
             why=trouble.text,
-            help="go on with as many ranks as before, or wrap the model by "
-            "run.parallelize(), fully_shard or parallelize_module",
+            help="resume with the same number of ranks, or wrap the model with run.parallelize(), "
+            "fully_shard or parallelize_module",
         )
     return Error(
         "checkpoint-unusable",
         f"step {one.key.step} of attempt {one.key.attempt} in {place} is of a different model",
         why=trouble.text,
-        help=f"train the model that saved it, give the job another place, {_ANEW}",
+        help=f"train the model that saved it, use another checkpoint location, {_ANEW}",
     )
 
 
@@ -39,9 +39,9 @@ def unreachable(one: Candidate | None, why: str) -> Error:
     which = "a checkpoint" if one is None else f"a checkpoint newer than step {one.key.step}"
     return Error(
         "storage-unreachable",
-        f"whether there is {which} to go on from cannot be seen",
+        f"cannot determine whether there is {which} to resume from",
         why=why,
-        help="see that the storage is up; the job goes on from it then",
+        help="check that the storage is available; the job then resumes from it",
     )
 
 
@@ -49,10 +49,10 @@ def ahead(attempt: int, known: int) -> Error:
     """This attempt was numbered while nobody could see the checkpoints, or has been replaced."""
     return Error(
         "storage-ahead",
-        f"attempt {attempt} cannot save here: attempt {known} has been here",
-        why="attempts are numbered on from those in the place of checkpoints, which did not "
-        "answer when this one was numbered",
-        help="none is needed: the job starts again, with the next free number",
+        f"attempt {attempt} cannot save here: attempt {known} has already saved here",
+        why="attempt numbers continue from those in the checkpoint location, which did not "
+        "respond when this attempt was numbered",
+        help="no action is needed: the job restarts with the next free number",
     )
 
 
@@ -62,10 +62,10 @@ def vanished(step: str, environ: Mapping[str, str]) -> Error:
     where = " and ".join(place for place in places if place)
     return Error(
         "storage-missing",
-        f"{where}: there is no checkpoint, and this job has committed step {step}",
-        why="the place is not mounted, it is another one now, or its content was removed",
-        help="bring it back, and the job goes on from it; if it is gone for good, begin anew: "
-        "holdfast run job.yaml --replace --fresh",
+        f"{where}: there is no checkpoint, although this job has committed step {step}",
+        why="the location is not mounted, has changed, or its contents were removed",
+        help="restore it, and the job resumes from it; if it is permanently lost, start from step "
+        "0: holdfast run job.yaml --replace --fresh",
     )
 
 
@@ -89,8 +89,8 @@ def refusal(
     if asked := environ.get(candidates.FROM):
         return Error(
             "checkpoint-not-found",
-            f"{asked} is no checkpoint that this job can begin from",
-            why="there is none that is committed",
+            f"{asked} is not a checkpoint that this job can start from",
+            why="it has no committed checkpoint",
             help=f"holdfast checkpoint list --at {asked}",
         )
     return _past_the_limit(offers, environ)
@@ -100,9 +100,9 @@ def _all_damaged(texts: Sequence[str]) -> Error:
     rest = f"; and {len(texts) - _TOLD} more" if len(texts) > _TOLD else ""
     return Error(
         "checkpoint-unusable",
-        "there are checkpoints, and none of them is sound",
+        "checkpoints exist, but all of them are damaged",
         why="; ".join(texts[:_TOLD]) + rest,
-        help=f"holdfast checkpoint verify   (names what is damaged); {_ANEW}",
+        help=f"holdfast checkpoint verify   (lists what is damaged); {_ANEW}",
     )
 
 
@@ -123,7 +123,7 @@ def _past_the_limit(offers: Sequence[Offer], environ: Mapping[str, str]) -> Erro
     return Error(
         "checkpoint-unusable",
         f"there is no checkpoint of a step before {environ[candidates.BELOW]}",
-        why="going on from that step or later led into the same failure again and again; the "
-        f"oldest that is there is of step {newest_first(held)[-1].step}",
-        help=f"change what fails and run the job again, {_ANEW}",
+        why="resuming from that step or later repeatedly led to the same failure; the oldest "
+        f"existing checkpoint is of step  {newest_first(held)[-1].step}",
+        help=f"fix the cause of the failure and run the job again, {_ANEW}",
     )

@@ -130,8 +130,8 @@ class Assembly:
             raise MisfitError(f"it has no {path}")
         if self._contents.world_size != self._tracked.world_size:
             raise MisfitError(
-                f"it has {path} once for each of {self._contents.world_size} ranks, with nothing "
-                "that says whether these are copies or parts of one tensor",
+                f"it has {path} once for each of {self._contents.world_size} ranks, and nothing "
+                "records whether these are replicas or shards of one tensor",
                 Kind.UNCLEAR,
             )
         if found.leaf.shape != tuple(here.shape):
@@ -185,8 +185,8 @@ class Assembly:
                 left_out += 1
         if left_out and self._rank == 0:
             logger.warning(
-                "gradients of %d parameters are left out: each of %d ranks had its own, since its "
-                "optimizer's last step, and now there are %d",
+                "gradients of %d parameters are discarded: each of %d ranks had accumulated its "
+                "own since its optimizer's last step, and now there are %d ranks",
                 *(left_out, self._contents.world_size, self._tracked.world_size),
             )
         return kept

@@ -43,7 +43,7 @@ _ROUNDS = 64  # damaged cells and checkpoints: more means that memory changes un
 _WORDS = {
     Kind.MISFIT: "is of a different model",
     Kind.DAMAGED: "is damaged",
-    Kind.STORAGE: "cannot be read now",
+    Kind.STORAGE: "cannot be read at the moment",
 }
 PAUSES_S = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)  # between looks at storage that does not answer
 
@@ -150,8 +150,8 @@ class _Restoring:
             shelves = shelves or candidates.on_shelves(self._ranks, self._environ)
         raise Error(
             "snapshot-unreadable",
-            "snapshots keep arriving damaged",
-            why=f"checksums did not match after {_ROUNDS} rounds of handing parts around",
+            "snapshots are repeatedly damaged in transfer",
+            why=f"checksum mismatch after {_ROUNDS} rounds of transfers",
             help="check the memory and the network of these nodes",
         )
 
@@ -173,7 +173,9 @@ class _Restoring:
             raise refusals.unreachable(one, why)
         if self._ranks.rank == 0:
             logger.warning(
-                "step %d is gone on from past what cannot be read: %s", one.key.step, why
+                "resuming from step %d although some checkpoints cannot be read: %s",
+                one.key.step,
+                why,
             )
         return False
 
@@ -245,8 +247,8 @@ class _Restoring:
         self.bytes = sum(read_bytes(read) for read in assembly.reads)
         if one.world_size != self._ranks.world_size and self._ranks.rank == 0:
             logger.warning(
-                "state of %d ranks is given to %d: what belongs to a rank alone comes from the "
-                "rank with the same number modulo %d",
+                "resharding state of %d ranks to %d ranks: per-rank state comes from the rank "
+                "with the same number modulo %d",
                 *(one.world_size, self._ranks.world_size, one.world_size),
             )
         return Found(one.key, one.where, *assembly.trees(), copies_missing=False)
@@ -264,7 +266,7 @@ class _Restoring:
             self._dropped[one] = trouble
         if self._ranks.rank == 0:
             logger.warning(
-                "step %d in %s is left aside, it %s: %s",
+                "step %d in %s is skipped, it %s: %s",
                 *(one.key.step, one.where.words, _WORDS[trouble.kind], trouble.text),
             )
 
@@ -362,8 +364,8 @@ class _Restoring:
         steps = [cell.step for offer in self._offers for cell in offer.cells]
         steps += [one.step for offer in self._offers for one in offer.shelves]
         if steps or self._dropped:
-            newest = f" (the newest of some rank is of step {max(steps)})" if steps else ""
-            logger.warning("no snapshot that every rank can get%s: starting from step 0", newest)
+            newest = f" (the newest snapshot of any rank is of step {max(steps)})" if steps else ""
+            logger.warning("no snapshot is available to all ranks%s: starting from step 0", newest)
 
 
 def snapshot_waits(arena: Arena, exchange: Exchange, ranks: Ranks) -> bool:
@@ -398,7 +400,7 @@ def verify(cells: list[Cell]) -> bool:
     for cell in damaged:
         header = cell.header()
         logger.warning(
-            "a damaged part of a snapshot was found and dropped: step %d of rank %d",
+            "a damaged part of a snapshot was discarded: step %d of rank %d",
             *((header.step, header.rank) if header else (-1, -1)),
         )
         cell.discard()

@@ -185,17 +185,18 @@ class Run:
         Raises `Error` (no-durable-tier, run-unavailable).
         """
         if re.fullmatch(NAME_PATTERN, name) is None:
-            raise ValueError(f"a checkpoint cannot be called {name!r}: letters, digits and ._-")
+            raise ValueError(f"invalid name of a checkpoint: {name!r}; use letters, digits and ._-")
         if self._kept is not None and self._settings.tiers:
             self._kept.request(name)
             return
         raise Error(
             "no-durable-tier",
-            f"the checkpoint {name} has no place to go",
-            why="run.track() has to come first"
+            f"the checkpoint {name} cannot be saved",
+            why="run.track() must be called first"
             if self._kept is None and self._arena is not None
-            else "the job names no tier under `checkpoints`, or does not run under Holdfast",
-            help="set checkpoints.shared.path in the job file, and `holdfast run` it",
+            else "the job has no tier under `checkpoints`, or does not run under Holdfast",
+            help="set checkpoints.shared.path in the job file and start the job with `holdfast "
+            "run`",
         )
 
     def _snapshot_waits(self) -> bool:
@@ -239,7 +240,7 @@ def join(
     """
     global _joined
     if _joined:
-        raise _unavailable("join() was called twice", "call it once and pass the run around")
+        raise _unavailable("join() was called twice", "call it once and pass on its result")
     wait, wanted = check_wishes(backend, timeout, device)
     await_rank()
     placement = find_placement()

@@ -53,7 +53,7 @@ class State:
         self._restored = False
         self._ended = False
         self.completed = 0
-        """Steps that are done, also those before a restart; 0 before `steps()` has restored."""
+        """Completed steps, including those before a restart; 0 before `steps()` has restored."""
         if snapshots is not None:
             snapshots.whole = self._whole
 
@@ -168,8 +168,8 @@ class State:
         name = self._snapshots.requested if self._snapshots is not None else None
         if name is not None:
             logger.warning(
-                "the checkpoint %s is not taken: the loop was left in the step that was to end "
-                "with it (state.stop() ends the loop after the step)",
+                "the checkpoint %s is not saved: the loop was left during the step that should "
+                "have ended with it (state.stop() ends the loop after the step)",
                 name,
             )
 
@@ -187,7 +187,7 @@ def _endless(loader: Iterable[Any] | None) -> Iterator[Any]:
         if empty:
             raise Error(
                 "loader-empty",
-                "the loader gave no batch",
-                why="the dataset is smaller than one batch, or it was used up before",
+                "the loader yielded no batch",
+                why="the dataset is smaller than one batch, or already exhausted",
                 help="use a smaller batch size or more data",
             )

@@ -356,6 +356,6 @@ def _require_known_sharding(name: str, module: torch.nn.Module) -> None:
         raise Error(
             "not-tracked",
             f"{name} is sharded by FullyShardedDataParallel",
-            why="its flat parameters do not say which part of which tensor they are",
+            why="its flat parameters do not record which shard of which tensor they are",
             help="shard it with torch.distributed.fsdp.fully_shard",
         )

@@ -75,7 +75,7 @@ def refused(*words: str) -> str:
         (("run", "train.py", "\udcff"), "argument 3 is not UTF-8 text: '\\udcff'"),
         (("run", "--env", "A=\udcff", "train.py"), "argument 3 is not UTF-8 text"),
         (("run", "--env", "A\nB=1", "train.py"), "env.A\\nB: a variable's name is printable"),
-        (("run", "--env", "A=" + "x" * 140_000, "train.py"), "Linux takes at most"),
+        (("run", "--env", "A=" + "x" * 140_000, "train.py"), "the limit of Linux is"),
         (("run", "train.py", "x" * 140_000), "args[0]: has 140,000 bytes"),
         (("run", "--nnodes", "３", "train.py"), "--nnodes ３ is not possible"),
         (("run", "--nnodes", "1" * 5000, "train.py"), "is not possible"),
@@ -90,26 +90,26 @@ def refused(*words: str) -> str:
         (("run", "loop.py"), "Too many levels of symbolic links"),
         (("run", "x" * 5000 + ".py"), "File name too long"),
         (("run", "--workdir", "x" * 5000, "train.py"), "File name too long"),
-        (("run", "cycle.yaml"), "repeats what it is a part of"),
+        (("run", "cycle.yaml"), "refers to a node that contains it"),
         (("validate", "loop.yaml"), "Too many levels of symbolic links"),
         (("validate", "pipe.yaml"), "lines are expected"),
         (("validate", "/dev/zero"), "it is larger than"),
         (("validate", "escape.yaml"), "\\x1b[31mx (line 3): unknown key"),
         (("validate", "x" * 5000), "characters ..."),
         (("validate", "a\0b"), "embedded null byte"),
-        (("validate", "good.yaml", "-n", "A B"), "no namespace can be called 'A B'"),
-        (("render", "good.yaml", "--engine", "job", "-n", "A"), "no namespace can be called 'A'"),
-        (("submit", "good.yaml", "-n", "a/b"), "no namespace can be called 'a/b'"),
-        (("status", "a", "--on", "kubernetes", "-n", "a\n"), "no namespace can be called"),
+        (("validate", "good.yaml", "-n", "A B"), "is not a valid namespace 'A B'"),
+        (("render", "good.yaml", "--engine", "job", "-n", "A"), "is not a valid namespace 'A'"),
+        (("submit", "good.yaml", "-n", "a/b"), "is not a valid namespace 'a/b'"),
+        (("status", "a", "--on", "kubernetes", "-n", "a\n"), "is not a valid namespace"),
         (("lint", "pipe.yaml"), "it holds no objects"),
-        (("lint", "cycle.yaml"), "repeats what it is a part of"),
+        (("lint", "cycle.yaml"), "refers to a node that contains it"),
         (("lint", "bytes.yaml"), "not UTF-8"),
-        (("simulate", "cycle.yaml"), "repeats what it is a part of"),
+        (("simulate", "cycle.yaml"), "refers to a node that contains it"),
         (("simulate", "loop.yaml"), "Too many levels of symbolic links"),
         (("simulate", "x" * 5000), "there is no scenario"),
-        (("simulate", "spot-256", "--set", "days=&a [*a]"), "repeats what it is a part of"),
+        (("simulate", "spot-256", "--set", "days=&a [*a]"), "refers to a node that contains it"),
         (("simulate", "spot-256", "--set", "nodes=!!bool maybe"), "is not supported"),
-        (("simulate", "spot-256", "--set", "nodes=010"), "YAML 1.1 and 1.2 differ"),
+        (("simulate", "spot-256", "--set", "nodes=010"), "YAML 1.1 and YAML 1.2"),
         (("simulate", "spot-256", "--set", "nodes=true"), "nodes: must be a valid integer"),
         (("simulate", "spot-256", "--set", 'failures.mix="a\\0"'), "embedded null byte"),
         (("simulate", "spot-256", "--set", f"failures.mix={'x' * 5000}"), "File name too long"),
@@ -207,6 +207,20 @@ def test_workers_that_nobody_can_hear_leave_nothing_that_fails_at_the_end() -> N
         full.flush()
 
 
+def test_without_a_home_directory_the_variable_to_set_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def unknown() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("HOLDFAST_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", unknown)
+    assert main(["status"]) == ExitStatus.USAGE
+    said = capsys.readouterr().err
+    assert said.startswith("error[home-unknown]")
+    assert "HOLDFAST_HOME" in said
+
+
 def test_a_closed_standard_input_holds_no_manifests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", None)
     assert "manifests from standard input" in (said := refused("lint", "-"))
@@ -224,8 +238,8 @@ class Terminal(io.StringIO):
 
 
 def test_what_a_terminal_obeys_is_shown_and_not_obeyed(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert visible("a\x1b]0;x\x07\r\x9b\u202e\udcff\tb\nc\u00e9") == (
-        "a\\x1b]0;x\\x07\\r\\x9b\\u202e\\udcff\tb\nc\u00e9"
+    assert visible("a\x1b]0;x\x07\r\x9b\u202e\u200b\udcff\tb\nc\u00e9") == (
+        "a\\x1b]0;x\\x07\\r\\x9b\\u202e\\u200b\\udcff\tb\nc\u00e9"
     )
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")

@@ -95,9 +95,14 @@ def test_a_void_checkpoint_is_found_by_its_attempt_only(shelf: str) -> None:
     assert answer("show", "--at", shelf, "--step", "40", "--attempt", "1")["step"] == 40
 
 
-def test_verify_is_quiet_about_what_is_sound_and_names_what_is_not(shelf: str) -> None:
+def test_verify_names_what_is_damaged_and_says_what_it_skips(shelf: str) -> None:
     run = checkpoint("verify", "--at", shelf)
-    assert (run.returncode, run.stdout) == (0, "sound: 4 checkpoints\n")
+    assert (run.returncode, run.stdout) == (0, "intact: 4 checkpoints\n")
+    assert "not verified: 1 void checkpoint" in run.stderr
+    assert (
+        answer("verify", "--at", shelf)["checked"],
+        answer("verify", "--at", shelf)["void"],
+    ) == (4, 1)
     name = files.data_file(Key(1, 20), 0)
     path = Path(shelf, name)
     data = path.read_bytes()
@@ -107,7 +112,7 @@ def test_verify_is_quiet_about_what_is_sound_and_names_what_is_not(shelf: str) -
     assert run.returncode == 1
     where = f"bytes {at} to {at + 200}, weight of rank 0"
     assert run.stdout.startswith(f"damaged: {name}, {where}: ")
-    assert "sound" not in run.stdout
+    assert "intact" not in run.stdout
     assert checkpoint("verify", "--at", shelf, "--step", "30").returncode == 0
     found = answer("verify", "--at", shelf)["damaged"]
     assert [(d["file"], d["leaf"], d["at"]) for d in found] == [(name, "weight", at)]
@@ -187,6 +192,6 @@ def test_a_job_is_found_with_all_its_tiers(home: Path, tmp_path: Path) -> None:
     assert answer("show")["place"] == str(tmp_path / "nvme/gpt/node-0")
     assert answer("show", "gpt", "--tier", "shared")["step"] == 20
     assert checkpoint("list", "gpt", "--tier", "archive").returncode == 2
-    assert checkpoint("verify", "gpt").stdout == "sound: 3 checkpoints\n"
+    assert checkpoint("verify", "gpt").stdout == "intact: 3 checkpoints\n"
     pruned = checkpoint("prune", "gpt").stdout.splitlines()
     assert [line.split()[0] for line in pruned] == ["local", "local", "shared"]

@@ -348,7 +348,7 @@ WRONG: list[tuple[str, int, tuple[str, ...], dict[str, str]]] = [
     ("job-not-found", 4, ("watch",), {}),
     ("job-not-found", 4, ("delete", "rum"), {}),
     ("not-managed", 2, ("submit", "FILE", "--mode", "plain", "--wait"), {}),
-    ("engine-unfit", 2, ("submit", "SPARES", "--mode", "plain"), {}),
+    ("engine-unsupported", 2, ("submit", "SPARES", "--mode", "plain"), {}),
     ("job-file-unreadable", 2, ("submit", "none.yaml"), {}),
 ]
 

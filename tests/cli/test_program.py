@@ -113,7 +113,7 @@ def test_flags_change_a_job_file(folder: Path) -> None:
 
 @pytest.mark.parametrize("flags", [Flags(module=True), Flags(no_python=True)])
 def test_a_job_file_already_says_what_to_run(folder: Path, flags: Flags) -> None:
-    with pytest.raises(Error, match="does not fit here"):
+    with pytest.raises(Error, match="cannot be used here"):
         job_from_file(folder / "job.yaml", flags)
 
 

@@ -76,8 +76,8 @@ def test_every_problem_is_told_at_once_and_nothing_is_rendered(file: Path) -> No
     file.write_text(JOB + "env: {DB_PASSWORD: correct horse}\n")
     run = holdfast("render", str(file), "--engine", "job", "--mode", "plain")
     assert (run.returncode, run.stdout) == (2, "")
-    assert "error[engine-unfit]: nodes.spares" in run.stderr
-    assert "error[secret-in-sight]: env.DB_PASSWORD" in run.stderr
+    assert "error[engine-unsupported]: nodes.spares" in run.stderr
+    assert "error[plaintext-secret]: env.DB_PASSWORD" in run.stderr
     assert run.stderr.count("\n  help: ") == 2
 
 

@@ -73,6 +73,20 @@ def test_an_end_says_why_without_repeating_what_happened() -> None:
     )
 
 
+def test_an_end_for_just_what_happened_has_no_empty_reason() -> None:
+    assert story.opened(record(("EndJob", SUMMARY))).endswith("-> end the job")
+
+
+def test_the_traceback_of_an_error_of_ours_shows_the_frames_of_the_script_alone() -> None:
+    script = '  File "/app/train.py", line 9, in <module>\n    for _ in state.steps(9):\n'
+    library = '  File "/site/holdfast/train/state.py", line 7, in steps\n    self.restore()\n'
+    head = "Traceback (most recent call last):\n"
+    said = "holdfast.errors.Error: error[checkpoint-unusable]: no\n  why: a\n  help: b"
+    assert story.traceback(f"{head}{script}{library}{said}\n") == f"{head}{script}{said}"
+    foreign = f"{head}{script}{library}ValueError: no"
+    assert story.traceback(foreign) == foreign
+
+
 def test_recovery_says_how_long_it_took_and_what_it_cost() -> None:
     assert story.closed(record()) == "incident 3: training again after 1.5 s, 1 step lost"
 
@@ -132,7 +146,7 @@ def test_a_status_is_readable_at_a_glance() -> None:
 
 def test_a_job_without_its_controller_says_what_to_do() -> None:
     away = msgspec.structs.replace(STATUS, controller="away")
-    assert "its controller is gone: holdfast resume gpt" in story.one_line(away)
+    assert "its controller has died: holdfast resume gpt" in story.one_line(away)
 
 
 def test_an_ended_job_has_no_nodes_and_one_last_line() -> None:
@@ -168,7 +182,7 @@ def test_a_checkpoint_is_told_with_its_age_cadence_and_cost_and_what_fails() -> 
     told = story.checkpoint(tier())
     assert told == "shared: step 400, 1 min 30 s old, every 10 min 0 s, 12.0 s and 3072.0 MiB each"
     broken = story.checkpoint(tier(failures=3, why="no room"))
-    assert broken.endswith("; 3 saves in a row failed: no room")
+    assert broken.endswith("; last 3 saves failed: no room")
     nothing = tier(step=None, age_s=None)
     assert story.checkpoint(nothing) == "shared: nothing committed yet, every 10 min 0 s"
 
@@ -177,6 +191,6 @@ def test_the_status_says_which_losses_memory_survives() -> None:
     status = msgspec.structs.replace(STATUS, copies=Copies(holders=2, survives=1, next_loss=0.875))
     told = dict(story.status_lines(status))["copies"]
     assert told == (
-        "any 1 node may be lost without a checkpoint; 2 at once with probability 0.875 or better"
+        "any 1 node may be lost without restoring a checkpoint; 2 at once with probability 0.875 or better"
     )
     assert "copies" not in dict(story.status_lines(STATUS))

@@ -78,18 +78,18 @@ def test_every_problem_is_told_at_once_with_path_and_line(tmp_path: Path) -> Non
     [
         ("image: {nme: a}", "image.nme (line 3): unknown key; did you mean name?"),
         ("secrets: [{name: a, evn: {A: a}}]", "secrets[0].evn (line 3): unknown key"),
-        ("secrets: [{name: a}]", "say what it is for: env, all_env or path"),
+        ("secrets: [{name: a}]", "set at least one of env, all_env and path"),
         ("resources: {cpu: many}", "resources.cpu (line 3)"),
-        ("datasets: [{name: a, path: /a, pvc: a, host_path: /b}]", "a pvc excludes host_path"),
+        ("datasets: [{name: a, path: /a, pvc: a, host_path: /b}]", "pvc and host_path"),
         (
             "checkpoints: {local: {host_path: /a, pvc_class: b}}",
             "exactly one of host_path and pvc_class",
         ),
         ("sweep: {trials: 2, parallel: 3}", "parallel is larger than trials"),
         ("checkpoints: {archive: {url: bucket/runs}}", "must match pattern"),
-        ("checkpoints: {archive: {url: 'file:///mnt/runs'}}", "a folder goes under"),
-        ("checkpoints: {archive: {url: 'memory://runs'}}", "outlives nothing"),
-        ("checkpoints: {archive: {url: 'https://host/runs'}}", "can only be read"),
+        ("checkpoints: {archive: {url: 'file:///mnt/runs'}}", "for a folder use"),
+        ("checkpoints: {archive: {url: 'memory://runs'}}", "is not durable"),
+        ("checkpoints: {archive: {url: 'https://host/runs'}}", "it is read-only"),
         ("schedule: {cron: daily}", "schedule.cron (line 3)"),
     ],
 )
@@ -140,7 +140,7 @@ def test_a_key_that_is_like_no_other_gets_the_list_of_keys(tmp_path: Path) -> No
         ("", "`key: value` lines are expected"),
         ("name: a\n---\nname: b\n", "more than one document"),
         ("name: [" + "[" * 5000, "nested too deeply (line 1)"),
-        ("name: a\nx: &a\n  y: *a\n", "the alias 'a' repeats what it is a part of (line 3)"),
+        ("name: a\nx: &a\n  y: *a\n", "the alias 'a' refers to a node that contains it (line 3)"),
         ("? [a, b]\n: 1\n", "a key must be text (line 1)"),
     ],
 )

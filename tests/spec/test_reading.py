@@ -67,7 +67,10 @@ def test_a_word_on_which_they_differ_is_refused(text: str) -> None:
     ("line", "told"),
     [
         ("nodes: true", "nodes (line 3): must be a whole number"),
-        ("nodes: 1:30", "nodes (line 3): '1:30': YAML 1.1 and 1.2 differ about it; write a plain"),
+        (
+            "nodes: 1:30",
+            "nodes (line 3): '1:30': YAML 1.1 and YAML 1.2 interpret it differently; write a plain",
+        ),
         ("nodes: 010", "nodes (line 3): '010': YAML 1.1 and 1.2 differ"),
         ("nodes: {count: ３}", "nodes.count (line 3): must be a whole number"),
         ("nodes: {count: '3'}", "nodes.count (line 3): must be a whole number"),
@@ -81,8 +84,8 @@ def test_a_word_on_which_they_differ_is_refused(text: str) -> None:
         ("overlay: {x: 99999999999999999999}", "overlay.x (line 3): is too large a number"),
         ('env: {A: "a\\0b"}', "env.A (line 3): holds a NUL character"),
         ("env: {'A=B': x}", "env.A=B (line 3): a variable's name is printable ASCII without `=`"),
-        ("env: {'': x}", "a variable's name is printable ASCII without `=`"),
-        (f"env: {{A: {'x' * 130_001}}}", "has 130,001 bytes; Linux takes at most 130,000"),
+        ("env: {'': x}", "the name of a variable must be printable ASCII without `=`"),
+        (f"env: {{A: {'x' * 130_001}}}", "has 130,001 bytes; the limit of Linux is 130,000"),
         (f"args: [{'é' * 65_001}]", "args[0] (line 3): has 130,002 bytes"),
         ('"\\e[31mx": 1', "\\x1b[31mx (line 3): unknown key"),
         ('"a\\nb": 1', "a\\nb (line 3): unknown key"),
@@ -97,9 +100,12 @@ def test_what_cannot_be_meant_is_an_error_with_its_place(line: str, told: str) -
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        (f"{JOB}overlay: &a\n  x: *a\n", "the alias 'a' repeats what it is a part of (line 4)"),
-        (f"{JOB}scheduling: {{affinity: &a [*a]}}\n", "repeats what it is a part of (line 3)"),
-        (f"{JOB}overlay: &a\n  <<: *a\n", "repeats what it is a part of"),
+        (
+            f"{JOB}overlay: &a\n  x: *a\n",
+            "the alias 'a' refers to a node that contains it (line 4)",
+        ),
+        (f"{JOB}scheduling: {{affinity: &a [*a]}}\n", "refers to a node that contains it (line 3)"),
+        (f"{JOB}overlay: &a\n  <<: *a\n", "refers to a node that contains it"),
         (f"{JOB}args: *b\n", "found undefined alias 'b'"),
         (f"{JOB}overlay:\n  " + BOMB.replace("\n", "\n  "), "more than 100,000 values"),
         (f"{JOB}a: &a {'x' * 900_000}\nb: [{'*a, ' * 100}]\n", "more than 100,000 values"),
@@ -110,7 +116,7 @@ def test_what_cannot_be_meant_is_an_error_with_its_place(line: str, told: str) -
         (f"{JOB}env: {{A: !!python/name:os.system ''}}\n", "is not supported (line 3)"),
         (f"{JOB}env: {{A: a\0b}}\n", "the character U+0000 is not allowed (line 3)"),
         (f"{JOB}\x1b[31m: 1\n", "the character U+001B is not allowed (line 3)"),
-        (f"{JOB}<<: 3\n", "`<<` takes a mapping"),
+        (f"{JOB}<<: 3\n", "the value of `<<` must be a mapping"),
         (f"{JOB}[a]: 3\n", "a key must be text"),
     ],
 )

@@ -208,7 +208,7 @@ def test_gradients_are_kept_where_no_turn_ends_without(
                 assert job.whole == [], "they wait first"
                 now += gradients.PATIENCE_S
     assert job.whole == list(range(4, 13)), "and then no more"
-    assert caplog.text.count("snapshots keep them") == 1
+    assert caplog.text.count("snapshots include them") == 1
 
 
 def test_a_node_that_goes_does_not_wait_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -274,5 +274,5 @@ def test_a_snapshot_that_lacks_what_is_added_to_later_is_given_up(
             if step == 1:
                 break
     assert job.whole == [1]
-    assert "gradients are added to those that the optimizer has used" in caplog.text
+    assert "gradients are accumulated onto those that the optimizer has" in caplog.text
     assert job.snapshots._gradients.spoiled

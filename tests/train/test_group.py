@@ -27,7 +27,7 @@ ALONE = Placement(0, 0, 1, 1, 0, 0, distributed=True)
         ({"timeout": True}, "timeout=True"),
         ({"timeout": float("nan")}, "timeout=nan"),
         ({"timeout": "600"}, "timeout='600'"),
-        ({"timeout": timedelta(0)}, "not above 0"),
+        ({"timeout": timedelta(0)}, "not positive"),
         ({"device": "gpu"}, "device='gpu'"),
         ({"device": 3.5}, "device=3.5"),
         ({"device": True}, "device=True"),
@@ -58,7 +58,7 @@ def test_arguments_that_come_too_late_are_an_error(monkeypatch: pytest.MonkeyPat
     group.join_group(ALONE, cpu, None, None)
     group.require_choice(None, None)
     for backend, timeout in (("gloo", None), (None, timedelta(1))):
-        with pytest.raises(Error, match="there is a process group already"):
+        with pytest.raises(Error, match="the process group already exists"):
             group.require_choice(backend, timeout)
 
 

@@ -82,13 +82,13 @@ def test_names_without_room_are_left_out_and_that_is_said_once(
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [
-        ("", 1.0, "cannot be called ''"),
-        ("two words", 1.0, "cannot be called"),
+        ("", 1.0, "invalid name of a metric: ''"),
+        ("two words", 1.0, "invalid name of a metric"),
         ("x" * 64, 1.0, "at most 63"),
-        ("a", torch.zeros(2), "has the shape (2,)"),
-        ("a", "high", "is a str, a metric is a number"),
+        ("a", torch.zeros(2), "has shape (2,)"),
+        ("a", "high", "is a str, a metric must be a number"),
         ("a", None, "is a NoneType"),
-        ("a", 10**400, "is a int, a metric is a number"),
+        ("a", 10**400, "is a int, a metric must be a number"),
         ("a", torch.zeros(1, dtype=torch.complex64), "is a torch.complex64 on cpu"),
         ("a", torch.zeros(1, device="meta"), "on meta"),
     ],
@@ -104,7 +104,7 @@ def test_what_cannot_be_kept_is_an_error_also_without_a_page(
     ("loss", "grad_norm", "tokens", "words"),
     [
         ("x", None, 0, "loss is a str"),
-        (torch.ones(2), None, 0, "loss has the shape (2,)"),
+        (torch.ones(2), None, 0, "loss has shape (2,)"),
         (None, [1], 0, "grad_norm is a list"),
         (None, None, 10**30, "tokens cannot be 1000"),
         (None, None, -5, "tokens cannot be -5"),

@@ -65,7 +65,7 @@ def places_of(job: Job) -> list[Place]:
             "clusters-missing",
             f"job {job.name} cannot be federated",
             why=why,
-            help="write `clusters: [{context: east}, {context: west}]` and mode managed into the "
+            help="write `clusters: [{context: east}, {context: west}]` and mode managed in the "
             "job file, or use holdfast submit with --context",
         )
     return [
@@ -81,11 +81,11 @@ def places_of(job: Job) -> list[Place]:
 
 def _cannot(job: Job) -> str | None:
     if not job.clusters:
-        return "the job file names no clusters"
+        return "the job file has no `clusters`"
     if job.kubernetes.mode != "managed":
         return "kubernetes.mode is plain"
     if job.kubernetes.engine == "cronjob":
-        return "a schedule has no nodes that a cluster could find machines for"
+        return "a scheduled job cannot be placed"
     return None
 
 
@@ -166,7 +166,7 @@ class Federation:
         roles = [standing.role for standing in self.state.standings]
         self._strict = self._strict and Role.RUNS not in roles
         silent = {
-            i: self._quiet.get(i, "it does not answer")
+            i: self._quiet.get(i, "it does not respond")
             for i, one in enumerate(seen)
             if not one.reachable
         }
@@ -178,10 +178,10 @@ class Federation:
             whys = "; ".join(f"{place.name}: {against[i]}" for i, place in enumerate(self._places))
             raise Error(
                 "clusters-refuse",
-                f"no cluster takes job {self._job.name}",
+                f"no cluster accepts job {self._job.name}",
                 why=whys,
                 help="holdfast doctor job.yaml --on kubernetes --context "
-                f"{self._places[0].context}   (looks at one of them)",
+                f"{self._places[0].context}   (checks one of them)",
             )
 
     # ── a wish of people ──
@@ -212,7 +212,7 @@ class Federation:
         both = list(zip(self.state.standings, seen, strict=True))
         if self.state.outcome is None:
             if any(was.role is Role.OFFERED and not one.outcome for was, one in both):
-                self._tell("goes on with what was begun before")
+                self._tell("resuming the previous federation")
                 return
             self._none_unseen(both)
         kept = []
@@ -229,9 +229,10 @@ class Federation:
             if was.role is Role.RUNS and not one.reachable:
                 raise Error(
                     "job-running",
-                    f"job {self._job.name!r} is already running, as far as is known",
-                    why=f"{place.name}, where it was placed, does not answer",
-                    help="holdfast federate job.yaml   (goes on with it, and moves it if need be)",
+                    f"job {self._job.name!r} is probably already running",
+                    why=f"{place.name}, where it was placed, does not respond",
+                    help="holdfast federate job.yaml   (continues with it, and moves it if "
+                    "necessary)",
                 )
 
     async def _make_room(self, i: int, *, replace: bool) -> None:
@@ -288,11 +289,11 @@ class Federation:
                         why = await offer(cluster, request)
                         if why is not None:
                             self._refused[i] = self._against[i] = why
-                            self._tell(f"{name} refuses the job: {why}")
+                            self._tell(f"{name} rejects the job: {why}")
                     case Withdraw():
                         await withdraw(cluster, request.name)
         except (ApiError, TimeoutError) as error:
-            self._tell(f"{name}: {error!r}; it is tried again")
+            self._tell(f"{name}: {error!r}; retrying")
 
     def _report(self, old: State, new: State) -> None:
         for place, was, is_ in zip(self._places, old.standings, new.standings, strict=True):
@@ -302,16 +303,16 @@ class Federation:
             self._tell(f"the job has ended: {new.outcome}")
             for place, standing in zip(self._places, new.standings, strict=True):
                 if standing.role in (Role.LOST, Role.LEAVING):
-                    self._tell(f"{place.name}: what is left there is still to be removed")
+                    self._tell(f"{place.name}: remaining objects have yet to be deleted")
 
 
 WORDS: dict[Role, str] = {
-    Role.NEW: "nothing is known of it",
-    Role.IDLE: "nothing of the job is there",
-    Role.OFFERED: "has the job and looks for machines",
+    Role.NEW: "state unknown",
+    Role.IDLE: "no objects of the job",
+    Role.OFFERED: "has the job, waiting for machines",
     Role.RUNS: "runs the job",
-    Role.LEAVING: "gives the job back",
-    Role.LOST: "cannot be reached; what runs there is removed before it is used again",
+    Role.LEAVING: "is giving the job back",
+    Role.LOST: "is unreachable; what runs there is deleted before it is used again",
 }
 
 
@@ -350,8 +351,8 @@ def locked(folder: Path) -> Iterator[None]:
         except BlockingIOError:
             raise Error(
                 "job-running",
-                f"another process federates {folder.name}",
+                f"another process is federating {folder.name}",
                 why=f"it holds the lock in {folder}",
-                help="end it first; the job runs on meanwhile",
+                help="stop it first; the job keeps running",
             ) from None
         yield

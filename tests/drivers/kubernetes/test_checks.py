@@ -53,7 +53,7 @@ def test_a_job_without_an_image_is_refused_and_rendered_by_nobody() -> None:
 
 def test_what_an_engine_cannot_honour_names_those_that_can() -> None:
     error = only("jobset", roles={"ps": 2})
-    assert error.slug == "engine-unfit"
+    assert error.slug == "engine-unsupported"
     assert error.what == "roles: jobset in managed mode cannot honour it"
     assert error.help == "use tfjob with --mode plain, or remove roles"
     spares = only("job", "plain", nodes={"count": 2, "spares": 1})
@@ -76,19 +76,19 @@ def test_what_an_engine_cannot_honour_names_those_that_can() -> None:
 def test_a_framework_has_its_engines(
     engine: Engine, mode: Mode, framework: str, fits: bool
 ) -> None:
-    expected = [] if fits else [("engine-unfit", "framework")]
+    expected = [] if fits else [("engine-unsupported", "framework")]
     assert told(engine, mode, framework=framework) == expected
 
 
 def test_a_cronjob_needs_times_and_nobody_else_has_them() -> None:
-    assert told("cronjob") == [("engine-unfit", "schedule")]
-    assert told("job", schedule={"cron": "@daily"}) == [("engine-unfit", "schedule")]
+    assert told("cronjob") == [("engine-unsupported", "schedule")]
+    assert told("job", schedule={"cron": "@daily"}) == [("engine-unsupported", "schedule")]
     twice = told("cronjob", schedule={"cron": "@daily", "overlap": "Allow"})
     assert twice == [("settings-conflict", "schedule.overlap")]
 
 
 def test_rights_on_machines_need_a_namespace() -> None:
-    assert told(access={"cordon": True}) == [("engine-unfit", "access.cordon")]
+    assert told(access={"cordon": True}) == [("engine-unsupported", "access.cordon")]
     assert told(namespace="team", access={"cordon": True}) == []
 
 
@@ -258,7 +258,7 @@ def test_a_queue_holds_back_mpijobs_of_one_version(mode: Mode) -> None:
     keys: dict[str, Any] = {"scheduling": {"kueue": {"queue": "q"}}}
     keys |= {"framework": "mpi"} if mode == "plain" else {}
     error = only("mpijob", mode, kubernetes={"mpi_version": "v1"}, **keys)
-    assert error.slug == "engine-unfit"
+    assert error.slug == "engine-unsupported"
     assert "--mpi-version v2beta1" in error.help
     assert "jobset" in error.help
     assert "volcano" not in error.help, "Kueue does not know it"
@@ -288,7 +288,7 @@ def test_where_variables_reach_the_ranks_they_need_no_name() -> None:
 
 def test_trainer_knows_open_mpi_only() -> None:
     error = only("trainjob", "plain", framework="mpi", mpi={"implementation": "MPICH"})
-    assert (error.slug, error.what.split(":")[0]) == ("engine-unfit", "mpi.implementation")
+    assert (error.slug, error.what.split(":")[0]) == ("engine-unsupported", "mpi.implementation")
     assert "mpijob, volcano" in error.help
 
 
@@ -430,7 +430,7 @@ def test_a_secret_in_plain_sight_is_refused_and_not_repeated(
     path: str, keys: dict[str, Any]
 ) -> None:
     error = only(**keys)
-    assert (error.slug, error.what.split()[0]) == ("secret-in-sight", path)
+    assert (error.slug, error.what.split()[0]) == ("plaintext-secret", path)
     for value in (KEY, HUB, "swordfish", "0123456789abcdef"):
         assert value not in str(error)
 

@@ -23,7 +23,7 @@ def test_a_stream_of_documents_and_lists_becomes_their_objects() -> None:
     ("text", "told"),
     [
         ("a: {b: 1, b: 2}", "the key 'b' (line 1): given twice, on this line"),
-        ("a: &a [*a]", "repeats what it is a part of"),
+        ("a: &a [*a]", "refers to a node that contains it"),
         ("a: " + "[" * 100, "nested too deeply"),
         ("a: !!bool maybe", "is not supported"),
         ("a: " + "1" * 5000, "Exceeds the limit"),

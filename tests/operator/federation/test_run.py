@@ -232,7 +232,7 @@ def test_what_was_written_is_read_again_and_other_clusters_begin_anew(tmp_path: 
 
 
 def test_one_process_federates_a_job(tmp_path: Path) -> None:
-    with locked(tmp_path), pytest.raises(Error, match="another process federates"):
+    with locked(tmp_path), pytest.raises(Error, match="another process is federating"):
         with locked(tmp_path):
             pass
 
@@ -241,7 +241,10 @@ def test_one_process_federates_a_job(tmp_path: Path) -> None:
     ("keys", "what"),
     [
         ({"clusters": CHOICES}, "checkpoints.archive"),
-        ({"clusters": [{"context": "a"}, {"context": "a"}], "checkpoints": ARCHIVE}, "named twice"),
+        (
+            {"clusters": [{"context": "a"}, {"context": "a"}], "checkpoints": ARCHIVE},
+            "duplicate entry",
+        ),
         ({"clusters": [{"context": "a", "max_wait": 1}]}, "max_wait"),
     ],
 )

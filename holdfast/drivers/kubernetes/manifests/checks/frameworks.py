@@ -39,7 +39,7 @@ def problems(request: Request) -> Iterator[Error]:
     plain = f"`--mode plain` on {', '.join(able)}"
     everywhere = "any engine in managed mode, or " if wanted in MANAGED else ""
     yield Error(
-        "engine-unfit",
+        "engine-unsupported",
         f"framework: {wanted} does not run on {request.engine} in {request.mode} mode",
         why=_why(request),
         help=f"use {everywhere}{plain}",

@@ -159,14 +159,14 @@ def problems(request: Request) -> Iterator[Error]:
     yield from _gang(request)
     if request.engine == "cronjob" and request.job.schedule is None:
         yield Error(
-            "engine-unfit",
+            "engine-unsupported",
             "schedule: a cronjob has to know when",
             why="the job file has no `schedule`",
             help='add `schedule: {cron: "0 3 * * *"}`, or use another engine',
         )
     if request.job.access.cordon and request.namespace is None:
         yield Error(
-            "engine-unfit",
+            "engine-unsupported",
             "access.cordon: the namespace has to be known",
             why="rights on machines are given by a ClusterRoleBinding, which names a namespace",
             help="holdfast render --namespace NAME, or kubernetes.namespace in the job file",
@@ -183,7 +183,7 @@ def _gang(request: Request) -> Iterator[Error]:
     if kind == "none" or kind in newest:
         return
     yield Error(
-        "engine-unfit",
+        "engine-unsupported",
         f"scheduling.gang: {request.engine} in {request.mode} mode makes no gang of kind {kind}",
         why=f"kinds that work there: {', '.join(newest) or 'none'}",
         help=f"engines that can: {', '.join(able)}; or remove scheduling.gang",
@@ -192,7 +192,7 @@ def _gang(request: Request) -> Iterator[Error]:
 
 def _unfit(request: Request, path: str, limit: Limit) -> Error:
     return Error(
-        "engine-unfit",
+        "engine-unsupported",
         f"{path}: {request.engine} in {request.mode} mode cannot honour it",
         why=limit.why,
         help=f"use {told(limit.where)}, or remove {path}",

@@ -91,7 +91,7 @@ def _in_overlay(value: Any, path: str = "overlay") -> Iterator[Error]:
 
 def _seen(path: str, name: str) -> Error:
     return Error(
-        "secret-in-sight",
+        "plaintext-secret",
         f"{path} looks like a secret",
         why="whoever may read the job's objects would read it; so would whoever finds this file",
         help=f"kubectl create secret generic NAME --from-literal=KEY=..., and in the job file "

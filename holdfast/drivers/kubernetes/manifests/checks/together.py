@@ -42,7 +42,7 @@ def _queue(request: Request) -> Iterator[Error]:
     if job.scheduling.kueue is not None:
         others = told(frozenset(p for p in LIMITS["scheduling.kueue"].where if p[0] != "mpijob"))
         yield Error(
-            "engine-unfit",
+            "engine-unsupported",
             "scheduling.kueue: Kueue does not know MPIJobs of version v1",
             why="it holds back those of v2beta1 only; this one would start around the queue",
             help=f"use --mpi-version v2beta1 where the mpi-operator serves it, or {others}",
