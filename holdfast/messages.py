@@ -144,6 +144,12 @@ class JournalCopy(Message, frozen=True, kw_only=True):
     size: int
 
 
+class ApiSeen(Message, frozen=True, kw_only=True):
+    """Answer to `LookForApi`: whether the cluster's API server answers this node."""
+
+    answers: bool
+
+
 # ── controller → agent ────────────────────────────────────────────────────────────────────────
 
 
@@ -225,6 +231,10 @@ class GiveJournal(Message, frozen=True, kw_only=True):
     """Send all that you hold; answered by one or more `JournalCopy`."""
 
 
+class LookForApi(Message, frozen=True, kw_only=True):
+    """Ask the cluster's API server for anything; answered by `ApiSeen`."""
+
+
 # ── command line ↔ controller ─────────────────────────────────────────────────────────────────
 
 
@@ -251,7 +261,9 @@ class Done(Message, frozen=True, kw_only=True):
 
 FromReplica = Kept | JournalCopy
 ToReplica = Keep | GiveJournal
-ToController = Hello | Fact | Report | FromReplica | StopJob | AskStatus
+Question = ToReplica | LookForApi
+Answer = FromReplica | ApiSeen
+ToController = Hello | Fact | Report | Answer | StopJob | AskStatus
 ToAgent = Welcome | Ack | Start | Stop | Leave
 ToClient = StatusReply | Done
 

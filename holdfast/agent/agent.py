@@ -37,17 +37,20 @@ from holdfast.agent.storage import facts, places, words
 from holdfast.agent.storage.handle import StorageHandle
 from holdfast.agent.supply import Listener, Supply
 from holdfast.agent.watch import Watch
+from holdfast.agent.witness import api_answers
 from holdfast.agent.workers import Worker, Workers
 from holdfast.checkpoint.arena import Arena
 from holdfast.checkpoint.board import Board
 from holdfast.events import NodeLeft, NodeReady, Progress, Store
 from holdfast.messages import (
     PROTOCOL,
+    ApiSeen,
     Assignment,
     GiveJournal,
     Hello,
     Keep,
     Leave,
+    LookForApi,
     Start,
     Stop,
     WorkersStarted,
@@ -411,6 +414,8 @@ class Agent:
             case GiveJournal():
                 for part in self._keeper.copy():
                     self._link.answer(part)
+            case LookForApi():
+                self._keep(self._look_for_api())
             case Leave():
                 self._on_leave(order)
             case Start():
@@ -421,6 +426,9 @@ class Agent:
                     self._on_stop(order)
             case _:
                 assert_never(order)
+
+    async def _look_for_api(self) -> None:
+        self._link.answer(ApiSeen(answers=await api_answers(os.environ)))
 
     def _on_leave(self, order: Leave) -> None:
         """The job's end decides the exit status, even if something else ends the node already."""

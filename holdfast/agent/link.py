@@ -27,12 +27,13 @@ from holdfast.messages import (
     PROTOCOL,
     Ack,
     AgentFact,
+    Answer,
     Fact,
-    FromReplica,
     GiveJournal,
     Hello,
     Keep,
     Leave,
+    LookForApi,
     Report,
     Start,
     Stop,
@@ -44,7 +45,7 @@ LAST_DELAY_S = 1.0
 ANSWER_S = 5.0
 UNHEARD_S = 8.0  # a controller whose machine does not acknowledge what is sent is left
 
-Order = Start | Stop | Leave | Keep | GiveJournal
+Order = Start | Stop | Leave | Keep | GiveJournal | LookForApi
 
 _orders = msgspec.msgpack.Decoder(Welcome | Ack | Order)
 
@@ -94,7 +95,7 @@ class Link:
         self._next_seq = 1
         self._sent = 0
         self._report: Report | None = None
-        self._answers: deque[FromReplica] = deque()
+        self._answers: deque[Answer] = deque()
         self._news = asyncio.Event()
         self._all_known = asyncio.Event()
         self._heard_at = time.monotonic()
@@ -117,7 +118,7 @@ class Link:
             self._report = report
             self._news.set()
 
-    def answer(self, message: FromReplica) -> None:
+    def answer(self, message: Answer) -> None:
         """Send this to the controller that asked, or never."""
         if self.connected:
             self._answers.append(message)
@@ -218,7 +219,7 @@ class Link:
                     self._forget(seq)
                 case Welcome():
                     raise msgspec.ValidationError("a second Welcome")
-                case GiveJournal() as order:
+                case GiveJournal() | LookForApi() as order:
                     self._on_order(order)
                 case order:
                     if order.term < self._term:

@@ -8,11 +8,12 @@ starved, notices by its own late timer and blames nobody for what it has not hea
 import asyncio
 import signal
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 from holdfast.actions import Outcome
 from holdfast.events import StopRequested
+from holdfast.messages import Question
 from holdfast.shell.clock import Clock
 from holdfast.shell.server import Server
 from holdfast.shell.shell import Shell
@@ -72,6 +73,24 @@ class Host:
         """Something without which the job cannot be driven has failed: `run` raises it."""
         if not self._over.done():
             self._over.set_exception(error)
+
+    def pause(self, why: str) -> None:
+        """Decide nothing for this reason; empty: go on."""
+        self.shell.paused = why
+        self.wake()
+
+    async def stand_aside(self) -> None:
+        """Another controller may act: let every agent go, so that it finds that one."""
+        await self.server.close()
+
+    async def come_back(self) -> None:
+        """Take agents in again."""
+        await self.server.listen_again()
+
+    def ask(self, question: Question, nodes: Iterable[str]) -> None:
+        """Send this to those of these nodes that are connected."""
+        for node in nodes:
+            self.shell.nodes.send(node, question)
 
     def stop_at(self, *signals: signal.Signals) -> None:
         """Take these signals for the wish to stop: the second is one to stop at once."""

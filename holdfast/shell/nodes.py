@@ -21,9 +21,9 @@ from holdfast.messages import (
     Fact,
     Hello,
     Leave,
+    Question,
     Report,
     ToAgent,
-    ToReplica,
     Welcome,
 )
 from holdfast.shell.bridge import Bridge
@@ -43,7 +43,7 @@ class Wire(Protocol):
     def heard_at(self) -> float:
         """When anything last arrived, by the shell's clock."""
 
-    def send(self, message: ToAgent | ToReplica) -> None:
+    def send(self, message: ToAgent | Question) -> None:
         """Queue this, unless the connection is closed."""
 
     def overdue(self, now: float) -> str:
@@ -211,7 +211,7 @@ class Nodes:
 
     # ── what nodes are told ──
 
-    def send(self, node: str, message: ToAgent | ToReplica) -> None:
+    def send(self, node: str, message: ToAgent | Question) -> None:
         """To a node that is not connected nothing: it is told again what holds when it is back."""
         known = self._nodes.get(node)
         if known is None or known.wire is None:

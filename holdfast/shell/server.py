@@ -26,18 +26,19 @@ from websockets.server import ServerProtocol
 from holdfast import tls
 from holdfast.messages import (
     MAX_MESSAGE_BYTES,
+    Answer,
+    ApiSeen,
     AskStatus,
     Fact,
-    FromReplica,
     Hello,
     JournalCopy,
     Kept,
+    Question,
     Report,
     StopJob,
     ToAgent,
     ToClient,
     ToController,
-    ToReplica,
 )
 from holdfast.shell.nodes import Wire
 from holdfast.shell.outbox import Outbox
@@ -71,8 +72,8 @@ class Listener(Protocol):
     def report(self, report: Report) -> None:
         """Telemetry."""
 
-    def copied(self, node: str, answer: FromReplica) -> None:
-        """What a node says of the copy of the journal that it holds."""
+    def answered(self, node: str, answer: Answer) -> None:
+        """What a node says to what it was asked."""
 
     def client(self, message: StopJob | AskStatus) -> ToClient:
         """A request of the command line."""
@@ -95,6 +96,7 @@ class Server:
         self.connections: set[Connection] = set()
         self._expected = _bytes(f"Bearer {token}")
         self._server: asyncio.Server | None = None
+        self._place = ("", 0)
         self._reported: dict[Connection, None] = {}  # with a report that was not read yet
         self._digesting: asyncio.TimerHandle | None = None
         self._encoded: tuple[object, bytes] = (None, b"")
@@ -107,7 +109,12 @@ class Server:
             lambda: Connection(self), host, port, backlog=BACKLOG, ssl=tls.server_context()
         )
         found: int = self._server.sockets[0].getsockname()[1]
+        self._place = (host, found)
         return found
+
+    async def listen_again(self) -> None:
+        """Where it listened before it was closed. Raises `OSError` if the port is taken."""
+        await self.listen(*self._place)
 
     async def close(self) -> None:
         """Stop listening and close every connection, after what was queued for it."""
@@ -127,7 +134,7 @@ class Server:
         given = request.headers.get_all("Authorization")  # `get` raises where there are two
         return len(given) == 1 and hmac.compare_digest(_bytes(given[0]), self._expected)
 
-    def encoded(self, message: ToAgent | ToReplica | ToClient) -> bytes:
+    def encoded(self, message: ToAgent | Question | ToClient) -> bytes:
         """Its bytes; what goes to everybody is encoded once."""
         if message is not self._encoded[0]:
             self._encoded = (message, _encoder.encode(message))
@@ -210,7 +217,7 @@ class Connection(asyncio.Protocol):
 
     # ── what the shell calls ──
 
-    def send(self, message: ToAgent | ToReplica | ToClient) -> None:
+    def send(self, message: ToAgent | Question | ToClient) -> None:
         """Queue this, unless the connection is closed."""
         if self._protocol.state is Stage.OPEN:
             self._protocol.send_binary(self._server.encoded(message))
@@ -305,9 +312,9 @@ class Connection(asyncio.Protocol):
             case Fact():
                 if self.node:
                     listener.fact(self.node, message)
-            case Kept() | JournalCopy():
+            case Kept() | JournalCopy() | ApiSeen():
                 if self.node:
-                    listener.copied(self.node, message)
+                    listener.answered(self.node, message)
             case Report():
                 if message.node == self.node:
                     listener.report(message)

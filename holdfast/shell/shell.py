@@ -22,10 +22,11 @@ from holdfast.controller import Controller, State
 from holdfast.events import AnyEvent, DeadlinePassed, StopRequested
 from holdfast.journal import JournalFullError
 from holdfast.messages import (
+    Answer,
+    ApiSeen,
     AskStatus,
     Done,
     Fact,
-    FromReplica,
     Hello,
     Kept,
     Leave,
@@ -130,6 +131,8 @@ class Shell:
         self.observe: Callable[[Entry, State], None] = lambda _entry, _state: None
         self.catch_up: Callable[[], None] = lambda: None  # reads the reports that wait
         self.wake: Callable[[], None] = lambda: None  # there may be something to do
+        self.explain: Callable[[AnyEvent], AnyEvent] = lambda event: event  # adds what we know
+        self.on_api_seen: Callable[[str, ApiSeen], None] = lambda _node, _answer: None
         self.paused = ""
         self.replaced_by = 0
         self.outcome: Outcome | None = None
@@ -179,12 +182,16 @@ class Shell:
         """A connection is gone that nobody here has closed."""
         self.nodes.closed(node, wire)
 
-    def copied(self, node: str, answer: FromReplica) -> None:
-        """What a node says of the copy of the journal that it holds."""
-        if self._replicas is None or not isinstance(answer, Kept):
-            return
-        if not self._replicas.answered(node, answer):
-            self.replaced_by = max(self.replaced_by, answer.term)
+    def answered(self, node: str, answer: Answer) -> None:
+        """What a node says to what it was asked."""
+        match answer:
+            case Kept():
+                if self._replicas is not None and not self._replicas.answered(node, answer):
+                    self.replaced_by = max(self.replaced_by, answer.term)
+            case ApiSeen():
+                self.on_api_seen(node, answer)
+            case _:
+                pass  # of a journal that was asked for before this controller began
 
     def client(self, message: StopJob | AskStatus) -> ToClient:
         """A request of the command line."""
@@ -250,7 +257,7 @@ class Shell:
         for _ in range(min(BATCH, len(self._facts))):
             events, receipt = self._facts.popleft()
             for event in events:
-                batch.orders.extend(self._handle(event))
+                batch.orders.extend(self._handle(self.explain(event)))
             if receipt is not None:
                 batch.receipts[receipt[0]] = receipt[1]
 

@@ -2,7 +2,6 @@
 
 from holdfast.actions import Diagnose, StopAttempt, Survey
 from holdfast.controller import Controller, Limits
-from holdfast.shell.bridge import Bridge
 from holdfast.events import (
     AnyEvent,
     CheckpointFailed,
@@ -17,6 +16,7 @@ from holdfast.events import (
     WorkerExited,
 )
 from holdfast.messages import Hello, Report, Stop, WorkerReport
+from holdfast.shell.bridge import Bridge
 
 
 def two_nodes_recovering() -> Controller:

@@ -19,16 +19,16 @@ from holdfast.controller import Controller, State
 from holdfast.drivers import report
 from holdfast.drivers.kubernetes import ending, machines
 from holdfast.drivers.kubernetes.cluster import (
-    CONFIG_MAPS,
     PODS,
     ApiError,
     Change,
     Cluster,
 )
+from holdfast.drivers.kubernetes.doubt import Doubt
 from holdfast.drivers.kubernetes.kept_logs import KeptLogs
 from holdfast.drivers.kubernetes.manifests.kueue import queue_of
-from holdfast.drivers.kubernetes.manifests.names import JOB, STOP
-from holdfast.drivers.kubernetes.manifests.request import Body, Request
+from holdfast.drivers.kubernetes.manifests.names import JOB
+from holdfast.drivers.kubernetes.manifests.request import Request
 from holdfast.drivers.kubernetes.metrics import Metrics
 from holdfast.drivers.kubernetes.origin import Origin
 from holdfast.drivers.kubernetes.pods import Pod
@@ -38,6 +38,7 @@ from holdfast.drivers.kubernetes.roster import ROLE, TRAINS, Gone, Roster, life
 from holdfast.drivers.kubernetes.supply import RETRY_LAST_S, RETRY_S, Supply
 from holdfast.drivers.kubernetes.talk import say
 from holdfast.drivers.kubernetes.watch import follow
+from holdfast.drivers.kubernetes.wishes import Wishes
 from holdfast.events import AnyEvent, ControllerResumed, JobSubmitted, StopRequested
 from holdfast.goodput import Bookkeeper, Ledger, to_goodput
 from holdfast.messages import Leave
@@ -51,7 +52,6 @@ REGISTER_S = 60.0  # for an agent to connect once its container runs
 RECONNECT_S = 5.0  # for an agent to find a controller that came back
 CONNECTS_A_SECOND = 1_000  # in a large job they stand in line
 LEAVE_S = 15.0  # for agents to end by themselves when the job is over
-ASKED_S = 2.0  # between two looks at the wish to stop
 LISTEN = "0.0.0.0"
 
 Observer = Callable[[Entry, State], None]
@@ -90,6 +90,9 @@ class KubernetesDriver:
         )
         self.host = Host(self._shell, self._clock, me.token, timeout_s)
         self._roster = Roster(controller.state)
+        self.doubt = Doubt(self.host, self._far)
+        self._shell.explain, self._shell.on_api_seen = self._roster.explained, self.doubt.heard
+        self._wishes = Wishes(cluster, request.name, self._asked_to_stop)
         self._metrics = Metrics()
         self._books = Bookkeeper(journal.read_header(journal_path).created_at)
         for entry in journal.entries(journal_path):
@@ -119,8 +122,9 @@ class KubernetesDriver:
         self._shell.begin(first, existing if self._resumed else ())
         duties = {
             "watching pods": self._watch,
+            "watching over the lease": self.doubt.watch,
             "making pods": self._supply.run,
-            "hearing requests to stop": self._hear_wishes,
+            "hearing requests to stop": self._wishes.hear,
             "publishing the record": self._record.run,
             "publishing output": self._output.run,
         }
@@ -176,6 +180,11 @@ class KubernetesDriver:
     def near(self, node: str) -> bool:
         """On the machine that this controller runs on."""
         return bool(self._me.machine) and self._roster.machine(node) == self._me.machine
+
+    def _far(self) -> list[str]:
+        """Nodes that can tell how it is elsewhere; where all share our machine, these."""
+        connected = sorted(self._shell.nodes.connected)
+        return [node for node in connected if not self.near(node)] or connected
 
     def connections_changed(self) -> None:
         """Somebody may have left."""
@@ -247,19 +256,8 @@ class KubernetesDriver:
         if pod.running and not known and pod.uid in self._roster.pods:
             self._shell.nodes.expect_once(node, REGISTER_S)
 
-    async def _hear_wishes(self) -> None:
-        """People ask for a stop by an annotation: it waits there while no controller runs."""
-        heard = ""
-        while True:
-            try:
-                body = await self._cluster.get(CONFIG_MAPS, f"{self._request.name}-job")
-                wish = str(_annotations(body).get(STOP, ""))
-            except ApiError:
-                wish = heard
-            if wish != heard:
-                heard = wish
-                self._shell.put(StopRequested(by="holdfast stop", now=wish == "now"))
-            await asyncio.sleep(ASKED_S)
+    def _asked_to_stop(self, by: str, now: bool) -> None:
+        self._shell.put(StopRequested(by=by, now=now))
 
     def status(self) -> bytes:
         """`JobStatus` as JSON."""
@@ -292,10 +290,6 @@ class KubernetesDriver:
             request.pods, queue_of(request.job)
         )
         return msgspec.structs.replace(status, waiting_for=waits or status.waiting_for)
-
-
-def _annotations(body: Body) -> dict[str, str]:
-    return body.get("metadata", {}).get("annotations") or {}
 
 
 def stop_by_signal(driver: KubernetesDriver, end: Callable[[], object]) -> None:

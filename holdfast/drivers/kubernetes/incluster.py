@@ -158,6 +158,9 @@ async def _drive(
     task = asyncio.current_task()
     assert task is not None
     stop_by_signal(driver, task.cancel)
+    lease.on_doubt, lease.on_sure = driver.doubt.begin, driver.doubt.end
+    if not lease.is_sure:
+        driver.doubt.begin()
     try:
         outcome = await driver.run(observe, port=place.port, metrics_port=place.metrics_port)
     finally:
