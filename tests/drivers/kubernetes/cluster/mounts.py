@@ -12,6 +12,7 @@ import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from urllib.parse import urlsplit
 from typing import Any, NamedTuple
 
 import yaml
@@ -194,6 +195,8 @@ class Mounts:
             "TMPDIR": str(self._place.pod / "tmp"),
             "FAKE_POD_IP": ip,
             "HOLDFAST_HOME": str(self._place.pod / "home"),
+            "KUBERNETES_SERVICE_HOST": str(urlsplit(self._server).hostname),
+            "KUBERNETES_SERVICE_PORT": str(urlsplit(self._server).port),
         }
         return {**found, "KUBECONFIG": str(self._kubeconfig())} if self._trusted() else found
 

@@ -83,7 +83,7 @@ class ApiServer:
     async def _answer(self, request: Request) -> Answer:
         route = self._route(request.path)
         if route is None:
-            return self._about(request)
+            return await self._about(request)
         verb = _verb(request, route)
         created = verb == "create"
         if created and (route.kind.namespaced != bool(route.namespace) or _misplaced(route)):
@@ -118,13 +118,14 @@ class ApiServer:
             raise RefusalError(404, "the server could not find the requested resource")
         return Route(kind, namespace, *[*rest[1:3], "", ""][:2])
 
-    def _about(self, request: Request) -> Answer:
+    async def _about(self, request: Request) -> Answer:
         """Versions, health, discovery."""
         self.access.user(request.headers.get("authorization", ""))
         path = request.path.rstrip("/")
         if path == "/version":
             return _json(VERSION)
         if path in ("/healthz", "/readyz", "/livez"):
+            await self.faults.before("get", "health")
             return Answer(200, b"ok", {"Content-Type": "text/plain"})
         found = described(self.kinds, path)
         if found is None:

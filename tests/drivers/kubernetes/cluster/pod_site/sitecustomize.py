@@ -19,7 +19,8 @@ from typing import Any
 ADDRESS = os.environ.get("FAKE_POD_IP")
 PAUSES: dict[str, dict[str, float]] = {
     "holdfast.agent.waiting": {"ASK_EVERY_S": 0.2},
-    "holdfast.drivers.kubernetes.driver": {"ASKED_S": 0.2, "RETRY_S": 0.2},
+    "holdfast.drivers.kubernetes.driver": {"RETRY_S": 0.2},
+    "holdfast.drivers.kubernetes.doubt": {"ASK_S": 0.3, "STAND_ASIDE_S": 4.0},
     "holdfast.drivers.kubernetes.removal": {"FENCED_S": 0.5, "RETRY_S": 0.2},
     "holdfast.drivers.kubernetes.supply": {"RETRY_S": 0.2},
     "holdfast.drivers.kubernetes.lease": {"DURATION_S": 8, "SURE_S": 6.0, "POLL_S": 0.3},
