@@ -176,6 +176,11 @@ class FakeCluster:
         self.kubelets[name].silent = True
         self._silence(name)
 
+    def cut_from_api(self, pod: Body, *, cut: bool = True) -> None:
+        """The pod reaches every other one, and the API server does not answer it."""
+        uids = self.server.cut_off
+        (uids.add if cut else uids.discard)(pod["metadata"]["uid"])
+
     def freeze_machine(self, name: str) -> None:
         """Its network is cut in the middle of everything: connections stay open and say nothing,
         and what runs there does not know of it when it goes on."""

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from holdfast.drivers.kubernetes.cluster import CLAIMS, CONFIG_MAPS, SECRETS, SERVICE_ACCOUNTS
-from tests.drivers.kubernetes.cluster.rbac import token
+from tests.drivers.kubernetes.cluster.rbac import BOUND, token
 from tests.drivers.kubernetes.cluster.refusal import Body
 from tests.drivers.kubernetes.cluster.store import Store
 from tests.tidy.source import ROOT
@@ -210,6 +210,7 @@ class Mounts:
     def _kubeconfig(self) -> Path:
         path = self._place.pod / "kubeconfig"
         who = token(self._namespace, self._pod["spec"]["serviceAccountName"])
+        who = f"{who}{BOUND}{self._pod['metadata']['uid']}"
         path.write_text(kubeconfig(self._server, self._namespace, who))
         return path
 

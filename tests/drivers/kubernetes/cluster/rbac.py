@@ -6,6 +6,7 @@ from holdfast.drivers.kubernetes.cluster import BINDINGS, CLUSTER_BINDINGS, CLUS
 from tests.drivers.kubernetes.cluster.refusal import Body, RefusalError
 from tests.drivers.kubernetes.cluster.store import Store
 
+BOUND = "#"  # between the name of an account and the UID of the pod it is mounted in
 ADMIN = "admin"
 ACCOUNT = "system:serviceaccount:"
 
@@ -34,7 +35,7 @@ class Access:
             return ADMIN
         if not token.startswith(ACCOUNT):
             raise RefusalError(401, "Unauthorized")
-        return token
+        return token.partition(BOUND)[0]
 
     def check(self, user: str, wish: Wish) -> None:
         """Raises `RefusalError` (403) unless it is allowed."""
@@ -68,6 +69,11 @@ class Access:
 def token(namespace: str, account: str) -> str:
     """The token of a service account."""
     return f"{ACCOUNT}{namespace}:{account}"
+
+
+def bound_to(header: str) -> str:
+    """The UID of the pod whose token this is; "" if it is not that of a pod."""
+    return header.partition(BOUND)[2].strip()
 
 
 def _is(subject: Body, binding: Body, user: str) -> bool:

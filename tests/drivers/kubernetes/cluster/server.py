@@ -30,7 +30,7 @@ from tests.drivers.kubernetes.cluster.evictions import evict
 from tests.drivers.kubernetes.cluster.faults import Faults, strike
 from tests.drivers.kubernetes.cluster.http import Answer, CutError, Request
 from tests.drivers.kubernetes.cluster.kinds import ONLY_CREATED, PARTS, PLAIN, Kinds
-from tests.drivers.kubernetes.cluster.rbac import Access, Wish
+from tests.drivers.kubernetes.cluster.rbac import Access, Wish, bound_to
 from tests.drivers.kubernetes.cluster.refusal import Body, RefusalError
 from tests.drivers.kubernetes.cluster.selectors import Test, chosen
 from tests.drivers.kubernetes.cluster.store import Event, Store, written
@@ -63,6 +63,7 @@ class ApiServer:
         self.custom = Custom(kinds)
         self.webhooks = Webhooks(self.store)
         self.calls: list[tuple[str, str]] = []  # verb and kind of every call
+        self.cut_off: set[str] = set()  # UIDs of pods that we hear nothing of
         self.told = 0  # the newest version that a bookmark was sent of
         self._logs = logs
         self._pages: dict[str, tuple[int, list[Body]]] = {}
@@ -71,6 +72,8 @@ class ApiServer:
 
     async def handle(self, request: Request) -> Answer:
         """Answer a request. Raises `CutError` where the connection is to be dropped."""
+        while bound_to(request.headers.get("authorization", "")) in self.cut_off:
+            await asyncio.sleep(0.1)  # the client does not get an answer, nor an error
         try:
             answer = await self._answer(request)
         except RefusalError as exc:

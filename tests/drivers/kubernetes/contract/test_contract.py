@@ -294,6 +294,31 @@ def test_the_machine_of_the_controller_and_of_a_member_may_go(harm: str, tmp_pat
     played("pods", tmp_path, story, machines=3, scheduling=apart)
 
 
+def test_a_controller_that_the_api_does_not_answer_gives_way_to_the_one_it_answers(
+    tmp_path: Path,
+) -> None:
+    """Agents still reach the first one. Its lease ends, it acts no more, and they find the other;
+    training does not notice."""
+
+    async def story(site: Site) -> None:
+        before = await site.trains(spares=1)
+        old = await site.controller()
+        site.it.cut_from_api(old)
+        site.it.partition_machine(old["spec"]["nodeName"])  # nor can anybody end its pod
+        await site.successor(old)
+        after = await site.until(
+            lambda s: (s.step or 0) > (before.step or 0) + 100 and s.controller == "alive",
+            "the next controller to see training go on",
+        )
+        assert after.attempt == before.attempt and not await site.incidents()
+        await site.stop()
+        await site.ends("stopped")
+        site.it.revive_machine(old["spec"]["nodeName"])
+        site.it.cut_from_api(old, cut=False)
+
+    played("pods", tmp_path, story, trains=True)
+
+
 def _name(pod: dict[str, Any]) -> str:
     return str(pod["metadata"]["name"])
 
