@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 PYTHON ?= $(shell for v in 3.11 3.12 3.13; do \
             python$$v -c pass 2>/dev/null && command -v python$$v && break; done || echo python3)
 
-.PHONY: setup demo test lint bench docs clean
+.PHONY: setup demo test lint gpu bench docs clean
 
 setup: $(STAMP)
 
@@ -27,6 +27,13 @@ lint: setup
 
 test: lint
 	$(BIN)/python -m pytest -n 3 --dist worksteal
+
+# With PYTHON=... that interpreter runs them as it is, and nothing is installed: it works where there
+# is no package index. REHEARSE=1 runs them on the CPU. See docs/measurements/README.md.
+GIVEN := $(filter command,$(origin PYTHON))
+
+gpu: $(if $(GIVEN),,setup)
+	$(if $(GIVEN),$(PYTHON),$(BIN)/python) -m tests.gpu $(if $(REHEARSE),--rehearse)
 
 bench: setup
 	set -e; for name in restart overhead controller simulation render watch agents checkpoint peers; do \

@@ -44,6 +44,8 @@ _CALLS = (
     ("torch.distributed", "init_process_group"),
     ("torch.distributed.distributed_c10d", "init_process_group"),
     ("torch.cuda", "_lazy_init"),
+    ("torch.cuda.memory", "_lazy_init"),  # these two have taken the name
+    ("torch.cuda.random", "_lazy_init"),
 )
 
 Thing = TypeVar("Thing")

@@ -1,5 +1,7 @@
 """Whoever asks for a rank that has not come yet waits for it, and sees what it would have seen."""
 
+import ast
+import importlib.util
 import os
 import socket
 import subprocess
@@ -9,6 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from holdfast import rank
 from holdfast.messages import Assignment
 
 AHEAD = "import os\nfrom holdfast import rank\nrank.run_ahead()\n"
@@ -112,3 +115,16 @@ def test_calls_that_need_a_rank_wait_and_are_put_back(tmp_path: Path) -> None:
     status, output, words = run(tmp_path, source, told())
     assert (status, output) == (0, ["0 True", "_Environ"]), words
     assert "script.py:7 needs the rank (torch.cuda.lazy_init())" in words
+
+
+def test_modules_that_have_taken_the_name_of_such_a_call_wait_too() -> None:
+    """PyTorch's own `torch.cuda.memory` and `torch.cuda.random` reach a GPU by it."""
+    cuda = Path(importlib.util.find_spec("torch.cuda").origin).parent  # type: ignore[union-attr, arg-type]
+    taken = {
+        f"torch.cuda.{path.stem}"
+        for path in cuda.glob("[a-z]*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and "_lazy_init" in [n.name for n in node.names]
+    }
+    waiting = {module for module, name in rank._CALLS if name == "_lazy_init"}
+    assert taken and taken | {"torch.cuda"} == waiting

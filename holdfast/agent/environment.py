@@ -70,6 +70,8 @@ def node_environment(
     if workers > 1:
         env.setdefault("OMP_NUM_THREADS", "1")
     env.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")  # as torchrun does
+    # torch.cuda.is_available() would load the driver, and no fork of that process could use a GPU
+    env.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     ours = {
         "HOLDFAST_JOB": job.name,
         "HOLDFAST_NODE": node,

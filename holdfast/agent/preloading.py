@@ -156,8 +156,17 @@ def _threads() -> dict[str, str]:
 
 
 def _has_gpu() -> bool:
+    """Whether this process has a GPU, or a child of it could have none: for that it is enough to
+    have counted them, which loads the driver."""
     cuda = sys.modules.get("torch.cuda")
-    return cuda is not None and bool(cuda.is_initialized())
+    if cuda is None or not cuda._is_compiled():
+        return False
+
+    def require_sound_fork() -> None:
+        if cuda._is_in_bad_fork():
+            raise RuntimeError
+
+    return bool(cuda.is_initialized()) or not _in_a_child(require_sound_fork)
 
 
 def _forget(before: set[str]) -> bool:

@@ -8,6 +8,7 @@ random numbers) is copied before that pass. The arena's memory is registered wit
 GPU once, because a copy to pageable memory is no asynchronous one.
 """
 
+import contextlib
 import logging
 import os
 import threading
@@ -88,14 +89,17 @@ class SideStream:
         """See `Later`."""
         self._pin(memory)
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
+        aside: list[Copy] = []
         for copy in copies:
             if copy.stable and isinstance(copy.source, torch.Tensor) and copy.source.is_cuda:
-                with torch.cuda.stream(self._stream):
-                    copy.make()
-                copy.source.record_stream(self._stream)  # its memory is not given away before
+                aside.append(copy)
             else:
                 copy.make()
         self._early.record(torch.cuda.current_stream(self._device))
+        with torch.cuda.stream(self._stream):  # once: entering it for each copy takes as long
+            for copy in aside:
+                copy.make()
+                copy.source.record_stream(self._stream)  # its memory is not given away before
 
     def then(self, work: Callable[[], None]) -> None:
         """See `Later`. Nobody waits for the GPU."""
@@ -121,6 +125,13 @@ class SideStream:
                 "%d MiB for snapshots could not be pinned (CUDA error %d): copies stop the GPU",
                 *(len(memory) >> 20, int(result)),
             )
+            self._forget_error()
+
+    def _forget_error(self) -> None:
+        """The CUDA runtime keeps the error of a call that failed for whoever asks next. That would
+        be the next kernel of training, which would fail for it; so a kernel of ours asks."""
+        with contextlib.suppress(RuntimeError):
+            torch.zeros(1, device=self._device)
 
 
 class SideThread:

@@ -134,6 +134,7 @@ MEMORY = re.compile(
 )
 LIMIT = re.compile(r"\[Errno (?:24|27)\]|Too many open files|File too large")
 DEVICE = re.compile(r"(?:CUDA|HIP|cuDNN|cuBLAS|CUBLAS)(?:_STATUS| error| driver)|unhandled cuda")
+DEVICE_ASSERT = "device-side assert triggered"  # a kernel was given what it refuses: the script's
 
 
 # What torch's DataLoader says when a process of its own has died (torch/csrc/DataLoader.cpp).
@@ -287,6 +288,8 @@ def _cause_of_message(error: WorkerError) -> str:
         return "disk-full"
     if LIMIT.search(error.message):
         return "limit-reached"
+    if DEVICE_ASSERT in error.message:
+        return "worker-exception"
     return "device-error" if DEVICE.search(error.message) else "worker-exception"
 
 

@@ -49,6 +49,7 @@ def test_the_environment_of_a_worker_is_that_of_torchrun(node: Node) -> None:
         "TORCHELASTIC_USE_AGENT_STORE": "False",
         "TORCHELASTIC_ERROR_FILE": str(agent.folder / "logs/attempt-4/rank-3.error.json"),
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+        "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
         "OMP_NUM_THREADS": "1",
         "HOLDFAST_JOB": "test",
         "HOLDFAST_NODE": agent.node,

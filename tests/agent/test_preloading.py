@@ -35,6 +35,23 @@ LIBRARIES = {
 }
 
 
+# Counting GPUs loads the driver, and says nothing of it until a child tries.
+CUDA = """
+import os
+counted = lost = False
+def _is_compiled(): return True
+def is_initialized(): return False
+def _is_in_bad_fork(): return lost
+def device_count():
+    global counted
+    counted = True
+def forked():
+    global lost
+    lost = counted
+os.register_at_fork(after_in_child=forked)
+"""
+
+
 class Loaded(msgspec.Struct):
     """What became of it."""
 
@@ -48,7 +65,7 @@ class Loaded(msgspec.Struct):
 def load(folder: Path, script: str, **preload: object) -> Loaded:
     """Load for this script, in a process that has `LIBRARIES` installed."""
     site = folder / "site-packages"
-    site.mkdir()
+    site.mkdir(exist_ok=True)
     for name, source in LIBRARIES.items():
         (site / f"{name}.py").write_text(source)
     (folder / "own.py").write_text("")
@@ -124,3 +141,14 @@ def test_what_the_framework_needs_is_never_left_out(tmp_path: Path) -> None:
 def test_what_is_known_to_be_unfit_is_not_loaded_again(tmp_path: Path) -> None:
     found = load(tmp_path, "import busy, heavy", imports=True, without=["busy"])
     assert (found.unfit, found.loaded) == ({}, ["heavy"])
+
+
+def test_a_module_that_loads_the_driver_of_a_gpu_is_done_without(tmp_path: Path) -> None:
+    """No child of this process could use a GPU any more."""
+    torch = tmp_path / "site-packages/torch"
+    torch.mkdir(parents=True)
+    (torch / "__init__.py").write_text("import torch.cuda")
+    (torch / "cuda.py").write_text(CUDA)
+    (torch / "counts.py").write_text("import torch; torch.cuda.device_count()")
+    found = load(tmp_path, "", framework=["torch"], modules=["heavy", "torch.counts"])
+    assert found.unfit == {"torch.counts": "it takes a GPU while it is imported"}

@@ -120,6 +120,15 @@ CASES = [
     ("out-of-memory", exited(error=recorded("out_of_memory_cpu"))),
     ("out-of-memory", exited(error=raised("torch.OutOfMemoryError", "CUDA out of memory."))),
     ("device-error", exited(error=raised("torch.AcceleratorError", "CUDA error: unspecified"))),
+    (
+        "worker-exception",
+        exited(
+            error=raised(
+                "torch.AcceleratorError",
+                "CUDA error: device-side assert triggered\nSearch for `cudaErrorAssert' in ...",
+            )
+        ),
+    ),
     ("disk-full", exited(error=raised("OSError", "[Errno 28] No space left on device: 'a'"))),
     ("port-taken", exited(error=recorded("port_taken"))),
     ("device-error", exited(error=NCCL_OWN)),

@@ -1,0 +1,225 @@
+"""Real jobs on one GPU: faults of every kind that a GPU adds, and the same bits after each.
+
+What a job has to be equal to is the same job without a fault. How long a restart takes is measured
+by the job's own ledger, phase by phase.
+"""
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import until
+from tests.end_to_end.local.jobs import RunningJob
+
+pytestmark = [pytest.mark.gpu, pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
+
+SCRIPT = Path(__file__).parent / "scripts" / "train.py"
+Measured = Callable[..., None]
+Outcome = tuple[dict[int, float], list[Any]]  # losses, parameters
+_calm: dict[str, Outcome] = {}
+
+
+class Bench:
+    """Jobs of one shape in one home, one after the other."""
+
+    def __init__(self, home: Path, place: str, **spec: Any) -> None:
+        """`place` is the device of all workers."""
+        self._home = home
+        self._place = place
+        self._spec: dict[str, Any] = {"workers_per_node": 1, "nodes": {"count": 1}, **spec}
+        self._count = 0
+
+    def start(self, *more: str, **spec: Any) -> RunningJob:
+        """A new job with these arguments of the script."""
+        self._count += 1
+        out = self._home.parent / "out"
+        args = ["--out", str(out), "--device", self._place, *more]
+        every_step = {"snapshots": {"every_steps": 1}}
+        job = RunningJob(
+            self._home,
+            script=str(SCRIPT),
+            args=args,
+            name=f"job-{self._count}",
+            **{**every_step, **self._spec, **spec},
+        )
+        return job.start()
+
+    def outcome(self, job: RunningJob) -> Outcome:
+        """Losses and parameters of a job that ends well; they are taken out of the way."""
+        import torch
+
+        job.wait_end()
+        final = job.out / "final.pt"
+        parameters = torch.load(final, weights_only=True)
+        final.unlink()
+        return job.losses(), parameters
+
+    def calm(self, *more: str) -> Outcome:
+        """What comes out where nothing happens, made once for each shape."""
+        shape = str((self._spec, more))
+        if shape not in _calm:
+            job = self.start(*more)
+            _calm[shape] = self.outcome(job)
+            assert job.incidents() == []
+            (job.out / "workers.jsonl").unlink()
+        return _calm[shape]
+
+
+def workers(job: RunningJob) -> list[dict[str, Any]]:
+    """What each worker has noted, over all attempts."""
+    return [json.loads(line) for line in (job.out / "workers.jsonl").read_text().splitlines()]
+
+
+def assert_same(one: Outcome, other: Outcome) -> None:
+    """Every loss and every bit of the parameters."""
+    import torch
+
+    assert one[0] == other[0]
+    assert all(torch.equal(a, b) for a, b in zip(one[1], other[1], strict=True))
+
+
+def backend_of(place: str) -> str:
+    """What PyTorch takes by default."""
+    return "nccl" if place.startswith("cuda") else "gloo"
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+def test_nccl_with_one_rank_restarts_in_place_and_changes_no_bit(
+    home: Path, place: str, measured: Measured, sharded: bool
+) -> None:
+    more = ["--sharded"] if sharded else []
+    bench = Bench(home, place)
+    calm = bench.calm(*more)
+    job = bench.start(*more)
+    job.wait_step(12)
+    os.kill(job.worker(0), signal.SIGKILL)
+    assert_same(bench.outcome(job), calm)
+    (incident,) = job.incidents()
+    assert (incident.cause, incident.rank) == ("worker-killed", 0) and incident.steps_lost <= 1
+    first, second = workers(job)
+    assert first["backend"] == second["backend"] == backend_of(place)
+    _tell(measured, "NCCL, one rank" + (", fully_shard" if sharded else ""), job)
+
+
+def test_two_processes_on_one_gpu_restart_with_gloo(
+    home: Path, place: str, measured: Measured
+) -> None:
+    bench = Bench(home, place, workers_per_node=2)
+    calm = bench.calm("--backend", "gloo")
+    job = bench.start("--backend", "gloo")
+    job.wait_step(12)
+    os.kill(job.worker(1), signal.SIGKILL)
+    assert_same(bench.outcome(job), calm)
+    assert [i.cause for i in job.incidents()] == ["worker-killed"]
+    _tell(measured, "gloo, two processes on one GPU", job)
+
+
+def _tell(measured: Measured, group: str, job: RunningJob) -> None:
+    """What one restart in place cost, by phase."""
+    (incident,) = job.incidents()
+    measured(group, "kill to productive again", incident.lost_s, "s")
+    for bucket, seconds in incident.bill.items():
+        measured(group, f"of that: {bucket}", seconds, "s")
+    late = next(worker for worker in workers(job) if worker["attempt"] == 2)
+    measured(group, "of rendezvous: making the context", late["context_s"], "s")
+    measured(group, "first use of the device after join()", late["first_use_s"], "s")
+
+
+FAULTS = {
+    "assert": ("worker-exception", ("AcceleratorError", "IndexError")),
+    "memory": ("out-of-memory", ("OutOfMemoryError",)),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_an_error_of_the_gpu_is_named_and_training_goes_on_in_a_new_context(
+    home: Path, place: str, measured: Measured, fault: str
+) -> None:
+    bench = Bench(home, place)
+    calm = bench.calm()
+    job = bench.start("--fault", fault)
+    assert_same(bench.outcome(job), calm)
+    (incident,) = job.incidents()
+    cause, types = FAULTS[fault]
+    assert incident.cause == cause, incident.traceback
+    assert (incident.error_type or "").rpartition(".")[2] in types
+    assert "train.py" in incident.summary, "the user's own line"
+    _tell(measured, f"fault: {fault}", job)
+
+
+def test_a_worker_killed_inside_a_kernel_is_gone_at_once_and_so_is_its_memory(
+    home: Path, place: str, measured: Measured
+) -> None:
+    bench = Bench(home, place)
+    calm = bench.calm()
+    job = bench.start("--fault", "kernel")
+    job.wait_until(lambda _: (job.out / "in-kernel").exists(), "the kernel")
+    victim = job.worker(0)
+    began = time.monotonic()
+    os.kill(victim, signal.SIGKILL)
+    assert until(lambda: not _lives(victim), 60.0)
+    measured("killed inside a kernel", "kill to gone", time.monotonic() - began, "s")
+    assert_same(bench.outcome(job), calm)
+    (incident,) = job.incidents()
+    assert (incident.cause, incident.signal) == ("worker-killed", signal.SIGKILL)
+    _tell(measured, "killed inside a kernel", job)
+
+
+def _lives(pid: int) -> bool:
+    """Whether it is neither gone nor waiting to be reaped."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def test_a_module_that_looks_for_a_gpu_while_it_is_preloaded_keeps_nobody_from_using_it(
+    home: Path, place: str
+) -> None:
+    folder = home.parent / "modules"
+    folder.mkdir()
+    (folder / "looks.py").write_text("import torch\nfound = torch.cuda.is_available()\n")
+    job = Bench(home, place).start(warm={"preload": ["looks"]}, env={"PYTHONPATH": str(folder)})
+    job.wait_end()
+    (worker,) = workers(job)
+    assert worker["seen"][0] == place.startswith("cuda")
+    assert "CUDA" not in job.said() and job.incidents() == []
+
+
+def test_a_warm_worker_holds_no_memory_of_the_gpu(
+    home: Path, place: str, measured: Measured
+) -> None:
+    """While one trains and the next one waits at join()."""
+    job = Bench(home, place).start("--steps", "2000")
+    job.wait_step(12)
+    trains = job.worker(0)
+    seen = _uses(trains, "nvidia-uvm")
+    waits = [pid for pid in _children(job) if pid != trains and _uses(pid, "nvidia-uvm")]
+    assert job.process is not None
+    job.process.send_signal(signal.SIGINT)
+    job.process.wait(60.0)
+    assert waits == []
+    if place.startswith("cuda") and not seen:
+        pytest.skip("this system does not show which device files a process has open")
+    measured("warm worker", "processes with a context, besides the one that trains", len(waits))
+
+
+def _children(job: RunningJob) -> list[int]:
+    import psutil
+
+    assert job.process is not None
+    return [child.pid for child in psutil.Process(job.process.pid).children(recursive=True)]
+
+
+def _uses(pid: int, device: str) -> bool:
+    """Whether a process has this device file open, as one with a CUDA context has."""
+    try:
+        return any(device in os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir())
+    except OSError:
+        return False
