@@ -149,11 +149,11 @@ def waits_for(pod: Pod, queue: str = "") -> str | None:
     if condition is not None and condition.status == "False":
         return _unscheduled(condition, queue)
     if condition is None and not pod.spec.node_name:
-        return "the scheduler to look at it"
+        return "the scheduler"
     for container in [*pod.status.init_container_statuses, *pod.status.container_statuses]:
         if (told := _container(container)) is not None:
             return told
-    return "its machine to start it"
+    return "the kubelet to start it"
 
 
 def _unscheduled(condition: Condition, queue: str) -> str:
@@ -179,7 +179,7 @@ def _container(container: Container) -> str | None:
     if waiting.reason in CONFIG:
         return f"its configuration ({waiting.reason}){said}"
     if waiting.reason == "CrashLoopBackOff":
-        return f"{container.name}, which crashes again and again{said}"
+        return f"{container.name} (CrashLoopBackOff){said}"
     return None if waiting.reason == "PodInitializing" else "its containers to be created"
 
 
@@ -206,16 +206,16 @@ def ending(pod: Pod, *, main: str | None = None) -> str:
     """How a pod ended, for a person: evicted, out of memory, exit status, deleted."""
     if pod.status.reason:
         said = f": {pod.status.message}" if pod.status.message else ""
-        return f"its pod was ended ({pod.status.reason}{said})"
+        return f"its pod was terminated ({pod.status.reason}{said})"
     disrupted = next(
         (c for c in pod.status.conditions if c.type == "DisruptionTarget" and c.status == "True"),
         None,
     )
     if disrupted is not None:
-        return f"its pod was taken away ({disrupted.reason}: {disrupted.message})"
+        return f"its pod was disrupted ({disrupted.reason}: {disrupted.message})"
     for container in pod.status.container_statuses:
         done = container.state.terminated
         if done is not None and main in (None, container.name):
             odd = f" ({done.reason})" if done.reason not in ("", "Error", "Completed") else ""
-            return f"its container ended with status {done.exit_code}{odd}"
-    return "its pod is gone"
+            return f"its container exited with status {done.exit_code}{odd}"
+    return "its pod was deleted"

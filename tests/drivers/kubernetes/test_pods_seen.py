@@ -41,7 +41,7 @@ def waiting(reason: str, message: str = "") -> dict[str, Any]:
             },
             "its scheduling gates to be lifted (a queue has not admitted it yet)",
         ),
-        ({"machine": "", "state": {}}, "the scheduler to look at it"),
+        ({"machine": "", "state": {}}, "the scheduler"),
         (
             {"state": waiting("ImagePullBackOff", "no such tag")},
             "its image (ImagePullBackOff): no such tag",
@@ -95,14 +95,14 @@ def test_a_job_says_it_in_one_line() -> None:
 @pytest.mark.parametrize(
     ("keys", "told"),
     [
-        ({"status": 143}, "its container ended with status 143"),
+        ({"status": 143}, "its container exited with status 143"),
         (
             {"reason": "Evicted", "message": "low on memory"},
-            "its pod was ended (Evicted: low on memory)",
+            "its pod was terminated (Evicted: low on memory)",
         ),
         (
             {"conditions": [condition("DisruptionTarget", "True", "EvictionByEvictionAPI", "api")]},
-            "its pod was taken away (EvictionByEvictionAPI: api)",
+            "its pod was disrupted (EvictionByEvictionAPI: api)",
         ),
     ],
 )
@@ -112,4 +112,4 @@ def test_an_end_has_its_reason(keys: dict[str, Any], told: str) -> None:
 
 def test_out_of_memory_is_named() -> None:
     killed = pod(phase="Failed", state={"terminated": {"exitCode": 137, "reason": "OOMKilled"}})
-    assert ending(killed) == "its container ended with status 137 (OOMKilled)"
+    assert ending(killed) == "its container exited with status 137 (OOMKilled)"
