@@ -10,7 +10,7 @@ REPLACE = 143  # as the engine knows it: 128 and SIGTERM
 
 
 def agent(wait: Annotated[bool, typer.Option("--wait")] = False) -> None:
-    """Run the agent of this pod until the job ends; with --wait only wait for the end of the job."""
+    """Run the agent of this pod until the job ends; with --wait only wait for its end."""
     # The first process of a pod is not ended by signals that it does not handle.
     signal.signal(signal.SIGTERM, lambda *_: os._exit(REPLACE))
     from holdfast.agent.pod import run

@@ -1,7 +1,7 @@
 """The operator: watches TrainingJobs, their records and what makes their pods, and reconciles.
 
-One of several copies works, the one that holds the Lease; it gives up when it could not renew it,
-before another may take it. Watches only put keys into the queue. What goes wrong with one job, even
+One of several copies works, the one that holds the Lease; it gives up when it sees that another
+has it, and goes on while the API is away. Watches only put keys into the queue. What goes wrong with one job, even
 a mistake of ours, makes that job wait and nobody else.
 """
 

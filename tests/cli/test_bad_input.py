@@ -101,7 +101,7 @@ def refused(*words: str) -> str:
         (("render", "good.yaml", "--engine", "job", "-n", "A"), "is not a valid namespace 'A'"),
         (("submit", "good.yaml", "-n", "a/b"), "is not a valid namespace 'a/b'"),
         (("status", "a", "--on", "kubernetes", "-n", "a\n"), "is not a valid namespace"),
-        (("lint", "pipe.yaml"), "it holds no objects"),
+        (("lint", "pipe.yaml"), "it contains no objects"),
         (("lint", "cycle.yaml"), "refers to a node that contains it"),
         (("lint", "bytes.yaml"), "not UTF-8"),
         (("simulate", "cycle.yaml"), "refers to a node that contains it"),

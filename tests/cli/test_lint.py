@@ -85,8 +85,8 @@ def test_a_list_is_its_items() -> None:
     ("text", "why"),
     [
         ("a: [1", "line 2"),
-        ("", "it holds no objects"),
-        ("# nothing\n---\n", "it holds no objects"),
+        ("", "it contains no objects"),
+        ("# nothing\n---\n", "it contains no objects"),
         ("just words", "is not a mapping"),
         ("kind: Pod\nkind: Job\n", "the key 'kind' (line 2): given twice, first in line 1"),
         ("a: !!python/object:os.system {}", "python/object:os.system' is not supported"),

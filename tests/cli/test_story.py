@@ -191,6 +191,7 @@ def test_the_status_says_which_losses_memory_survives() -> None:
     status = msgspec.structs.replace(STATUS, copies=Copies(holders=2, survives=1, next_loss=0.875))
     told = dict(story.status_lines(status))["copies"]
     assert told == (
-        "any 1 node may be lost without restoring a checkpoint; 2 at once with probability 0.875 or better"
+        "any 1 node may be lost without restoring a checkpoint; "
+        "2 at once with probability 0.875 or better"
     )
     assert "copies" not in dict(story.status_lines(STATUS))

@@ -106,7 +106,7 @@ def test_a_checkpoint_that_was_spoiled_while_it_was_copied_is_taken_again_by_all
 def test_a_named_checkpoint_without_a_place_is_an_error(two: Cluster) -> None:
     two.env["GOLDEN"] = "4"
     assert two.run().exit_codes != [0, 0]
-    assert "the checkpoint golden has no place to go" in two.story()
+    assert "the checkpoint golden cannot be saved" in two.story()
 
 
 def test_one_node_that_is_about_to_go_makes_all_ranks_hurry_once(two: Cluster) -> None:

@@ -202,7 +202,7 @@ def test_one_file_that_stays_unreadable_does_not_block_six_others(
     faults.refuses = lambda path: newest in path
     assert training.began_from(2) == Key(1, 600)
     assert sum(faults.waited_s) == sum(restore.PAUSES_S), "not before it has been waited for"
-    assert "step 600 is gone on from past what cannot be read" in caplog.text
+    assert "resuming from step 600 although some checkpoints cannot be read" in caplog.text
     assert newest in caplog.text
 
 

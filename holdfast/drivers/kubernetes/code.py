@@ -26,10 +26,10 @@ def bundle(folder: Path) -> bytes:
     paths = list(_files(folder))
     sizes = {path: path.stat().st_size for path in paths}
     if sum(sizes.values()) > FOLDER_BYTES:
-        raise _too_large(folder, f"its files have {_mb(sum(sizes.values()))}", FOLDER_BYTES, sizes)
+        raise _too_large(folder, f"its files total {_mb(sum(sizes.values()))}", FOLDER_BYTES, sizes)
     data = _packed(folder, paths)
     if len(data) > MOST_BYTES:
-        raise _too_large(folder, f"compressed it has {_mb(len(data))}", MOST_BYTES, sizes)
+        raise _too_large(folder, f"its compressed size is {_mb(len(data))}", MOST_BYTES, sizes)
     return data
 
 
@@ -49,8 +49,8 @@ def _too_large(folder: Path, what: str, limit: int, sizes: Mapping[Path, int]) -
     named = ", ".join(f"{p.relative_to(folder)} ({_mb(sizes[p])})" for p in largest)
     return _unusable(
         folder,
-        f"{what}, and {_mb(limit)} is the limit; the largest are {named}",
-        "name a smaller folder, put the code into the image, or large files into `datasets`",
+        f"{what}, the limit is {_mb(limit)}; the largest files are {named}",
+        "use a smaller folder, build the code into the image, or move large files to `datasets`",
     )
 
 
@@ -64,7 +64,11 @@ def _files(folder: Path) -> Iterator[Path]:
         if path.name.startswith(".") or path.name in LEFT_OUT or path.suffix in SUFFIXES_LEFT_OUT:
             continue
         if path.is_symlink() and not path.resolve().is_relative_to(folder.resolve()):
-            raise _unusable(path, "it is a link that leads outside", "copy what it points to")
+            raise _unusable(
+                path,
+                "it is a symbolic link to a path outside the folder",
+                "replace the link with a copy of its target",
+            )
         if path.is_dir():
             yield from _files(path)
         elif path.is_file():

@@ -225,7 +225,7 @@ def _plugin(said: Body) -> Body:
 def _chosen(said: Body, context: str | None) -> tuple[SingleConfig, Way]:
     name = context or said["current-context"]
     if not name:
-        raise unusable("the kubeconfig", ValueError("it has no current context; name one"))
+        raise unusable("the kubeconfig", ValueError("it has no current context; use --context"))
     if name not in said["contexts"]:
         raise _unknown(name, said["contexts"])
     try:
@@ -233,7 +233,7 @@ def _chosen(said: Body, context: str | None) -> tuple[SingleConfig, Way]:
         found = KubeConfig.from_dict(lists).get(name)
     except TROUBLES as exc:
         raise unusable(f"context {name}", exc) from exc
-    assert found is not None, "it was named"
+    assert found is not None, "selected with --context"
     known = found._replace(user=found.user or User())  # a proxy may know us without one
     return known, _way(said, said["contexts"][name]["context"])
 

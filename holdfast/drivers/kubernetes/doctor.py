@@ -29,7 +29,7 @@ from holdfast.spec.cluster import ENGINES
 
 AT_ONCE = 8
 QUEUES = Kind("scheduling.volcano.sh/v1beta1", "Queue", "queues", namespaced=False)
-VOLCANO_IDLE = "of Volcano only the definitions are installed: no controller has made its queue"
+VOLCANO_IDLE = "only the CRDs of Volcano are installed: no controller has created its queue"
 PEOPLE = (  # what people do with a job that runs: group, resource, verbs
     ("", "pods", ("get", "list", "watch", "delete")),
     ("", "pods/log", ("get",)),
@@ -85,7 +85,7 @@ async def server(patient: Patient) -> list[Check]:
     parts = patient.server.removeprefix("v").split(".")
     minor = int("".join(c for c in parts[1] if c.isdigit()) or 0) if len(parts) > 1 else 0
     known = (int(parts[0]), minor) >= OLDEST if parts[0].isdigit() else False
-    newest = f"1.{OLDEST[1]} to 1.{NEWEST[1]} are known to work"
+    newest = f"1.{OLDEST[1]} to 1.{NEWEST[1]} are supported"
     return [Check("server", known, f"Kubernetes {patient.server}", newest)]
 
 
@@ -96,7 +96,9 @@ async def namespace(patient: Patient) -> list[Check]:
     try:
         found = await patient.cluster.get(NAMESPACES, name)
     except DeniedError:
-        return [Check("namespace", True, f"{name} (whether it exists may not be seen)", remedy)]
+        return [
+            Check("namespace", True, f"{name} (no permission to check whether it exists)", remedy)
+        ]
     except NotFoundError:
         return [Check("namespace", False, f"{name} does not exist", remedy)]
     leaving = "deletionTimestamp" in found["metadata"]
@@ -118,9 +120,9 @@ async def rights(patient: Patient) -> list[Check]:
     answers = await asyncio.gather(*map(allowed, asked))
     lacking = [right for right, yes in zip(asked, answers, strict=True) if not yes]
     if not lacking:
-        return [Check("rights", True, f"all {len(asked)} that are needed", "")]
+        return [Check("rights", True, f"all {len(asked)} required permissions", "")]
     found = "; ".join(f"{of}: {', '.join(verbs)}" for of, verbs in _by_resource(lacking).items())
-    return [Check("rights", False, f"you may not: {found}", _grant(patient, lacking))]
+    return [Check("rights", False, f"you lack permissions: {found}", _grant(patient, lacking))]
 
 
 def needed(request: Request) -> set[Right]:
@@ -187,7 +189,7 @@ def _grant(patient: Patient, lacking: list[Right]) -> str:
     of, verbs = next(iter(_by_resource(lacking).items()))
     inside = next(right for right in lacking if right.of == of).namespaced
     kind, where = ("role", f" -n {patient.cluster.namespace}") if inside else ("clusterrole", "")
-    more = "" if len(_by_resource(lacking)) == 1 else ", and the like for the others,"
+    more = "" if len(_by_resource(lacking)) == 1 else ", similarly for the others,"
     return (
         f"an administrator can: kubectl create {kind} holdfast-user{where} "
         f"--verb={','.join(verbs)} --resource={of}{more} and bind it to you "
@@ -206,7 +208,7 @@ async def engines(patient: Patient) -> list[Check]:
     usable = [e for e in usable if not (idle and e == "volcano")]
     engine = patient.request.engine
     others = ", ".join(e for e in ENGINES if e not in usable)
-    found = f"{', '.join(usable)} can be used" + (f"; {others} cannot" if others else "")
+    found = f"usable: {', '.join(usable)}" + (f"; not usable: {others}" if others else "")
     found += f" ({VOLCANO_IDLE})" if idle else ""
     checks = [Check("engines", engine in usable, found, _install(patient.request))]
     lacking = {

@@ -82,7 +82,7 @@ async def _said(cluster: Cluster, name: str) -> dict[str, Any] | str:
             return await _versions(cluster, seen)
         waits = waits_for(seen)
         if _hopeless(seen) or time.monotonic() > deadline:
-            return f"the pod that looks waits for {waits or 'its end'}"
+            return f"the checking pod is waiting for {waits or 'its end'}"
         await asyncio.sleep(POLL_S)
 
 

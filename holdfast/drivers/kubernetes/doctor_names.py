@@ -22,13 +22,15 @@ DEVICES = Kind("resource.k8s.io/v1", "DeviceClass", "deviceclasses", namespaced=
 QUEUES = ("v1beta2", "v1beta1")  # versions of Kueue, the newest first
 MANY = frozenset(("ReadWriteMany", "ReadOnlyMany"))
 HELP = {
-    "PersistentVolumeClaim": "kubectl apply a claim of that name, or correct it in the job file",
-    "StorageClass": "kubectl get storageclass   (shows those there are)",
-    "PriorityClass": "kubectl get priorityclass   (shows those there are)",
-    "DeviceClass": "kubectl get deviceclass   (shows those there are)",
+    "PersistentVolumeClaim": (
+        "create a PersistentVolumeClaim of that name, or correct the name in the job file"
+    ),
+    "StorageClass": "kubectl get storageclass   (lists the existing ones)",
+    "PriorityClass": "kubectl get priorityclass   (lists the existing ones)",
+    "DeviceClass": "kubectl get deviceclass   (lists the existing ones)",
     "Secret": "kubectl create secret generic {name} -n {namespace} --from-literal=KEY=VALUE",
     "ServiceAccount": "kubectl create serviceaccount {name} -n {namespace}",
-    "LocalQueue": "kubectl get localqueue -n {namespace}   (shows those there are)",
+    "LocalQueue": "kubectl get localqueue -n {namespace}   (lists the existing ones)",
 }
 
 
@@ -87,9 +89,9 @@ async def _seen(patient: Patient, kind: Kind, name: str) -> Body | Check:
     try:
         return await patient.cluster.get(kind, name)
     except NotFoundError:
-        return Check(kind.kind, False, f"there is no {name}", remedy)
+        return Check(kind.kind, False, f"{name} does not exist", remedy)
     except DeniedError:
-        return Check(kind.kind, True, f"{name} (whether it exists may not be seen)", remedy)
+        return Check(kind.kind, True, f"{name} (no permission to check whether it exists)", remedy)
 
 
 async def _claim(patient: Patient, name: str, many: bool) -> Check:
@@ -100,10 +102,14 @@ async def _claim(patient: Patient, name: str, many: bool) -> Check:
     modes = found["spec"].get("accessModes") or []
     describe = f"kubectl describe pvc {name} -n {patient.cluster.namespace}"
     if phase == "Lost" or (phase == "Pending" and not await _bound_later(patient, found)):
-        return Check(CLAIMS.kind, False, f"{name} is {phase}: it has no volume", describe)
+        return Check(
+            CLAIMS.kind, False, f"{name} is {phase}: it is not bound to a volume", describe
+        )
     if many and not MANY & set(modes):
-        told = f"{name} can be mounted by one machine only ({', '.join(modes)})"
-        remedy = "make a claim with accessModes: [ReadWriteMany] of a class that can"
+        told = f"{name} can be mounted on one machine only ({', '.join(modes)})"
+        remedy = (
+            "create a claim with accessModes: [ReadWriteMany] and a StorageClass that supports it"
+        )
         return Check(CLAIMS.kind, False, told, remedy)
     return Check(CLAIMS.kind, True, f"{name} is {phase}", "")
 

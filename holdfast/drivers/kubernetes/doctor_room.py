@@ -137,9 +137,9 @@ async def quotas(patient: Patient) -> list[Check]:
     try:
         found = (await patient.cluster.listed(QUOTAS, Quota)).items
     except DeniedError:
-        return [Check("quota", True, "quotas may not be seen", "")]
+        return [Check("quota", True, "no permission to list quotas", "")]
     if not found:
-        return [Check("quota", True, f"namespace {where} has none", "")]
+        return [Check("quota", True, f"namespace {where} has no quotas", "")]
     asked = demand(patient.request)
     return [_quota(quota, asked, where) for quota in found]
 
@@ -160,11 +160,11 @@ def _quota(quota: Quota, asked: Amounts, namespace: str) -> Check:
     for name, hard in quota.status.hard.items():
         free = amount(hard) - amount(quota.status.used.get(name, "0"))
         if name in asked and asked[name] > free:
-            short.append(f"{name} {_plain(free)} free of {hard}, {_plain(asked[name])} needed")
+            short.append(f"{name} {_plain(free)} free of {hard}, {_plain(asked[name])} required")
     name = quota.metadata.name
-    remedy = f"ask for less, end other jobs, or have it raised: kubectl edit quota {name} "
+    remedy = f"request less, stop other jobs, or raise the quota: kubectl edit quota {name} "
     remedy += f"-n {namespace}"
-    return Check("quota", not short, f"{name}: {'; '.join(short) or 'enough is left'}", remedy)
+    return Check("quota", not short, f"{name}: {'; '.join(short) or 'sufficient'}", remedy)
 
 
 def _plain(number: Fraction) -> str:
@@ -183,17 +183,17 @@ async def machines(patient: Patient) -> list[Check]:
     try:
         found = (await patient.cluster.listed(NODES, Machine)).items
     except DeniedError:
-        return [Check("machines", True, "machines may not be seen", "")]
+        return [Check("machines", True, "no permission to list machines", "")]
     try:
         pods = (await patient.cluster.listed(PODS, Using, namespace="")).items
     except DeniedError:
-        pods, note = [], " if they were empty (the pods of others may not be seen)"
+        pods, note = [], " if they were empty (no permission to list the pods of other namespaces)"
     else:
         note = ""
     have = room(request, found, pods)
     spares = f" + {request.spares}" if request.spares else ""
-    told = f"room for {min(have.nodes, request.pods)} of {request.nodes}{spares} nodes{note}, "
-    told += f"{have.machines} of {have.of} machines can be used"
+    told = f"capacity for {min(have.nodes, request.pods)} of {request.nodes}{spares} nodes{note}, "
+    told += f"{have.machines} of {have.of} machines are usable"
     ok = have.nodes >= request.nodes
     if have.nodes < request.pods:
         told += _short(request, have)
@@ -204,18 +204,20 @@ def _short(request: Request, have: Room) -> str:
     """How many nodes short, and of what."""
     short = request.pods - have.nodes
     what = sorted(have.lacking, key=lambda name: -have.lacking[name])
-    of = f": {have.lacking[what[0]]} have too little {what[0]}" if what else ""
+    of = f": {have.lacking[what[0]]} machines have insufficient {what[0]}" if what else ""
     return f"; {short} {'node' if short == 1 else 'nodes'} short{of}"
 
 
 def _remedy(have: Room) -> str:
     if not have.machines:
         return (
-            "no machine is ready, untainted and selected: compare scheduling.node_selector and "
-            "scheduling.tolerations with kubectl get nodes --show-labels"
+            "no machine is ready, untainted and matches the selector: compare "
+            "scheduling.node_selector and scheduling.tolerations with kubectl get nodes "
+            "--show-labels"
         )
     return (
-        "add machines, wait for others to end (holdfast list --on kubernetes -A), or ask for less"
+        "add machines, wait for other jobs to end (holdfast list --on kubernetes -A), or request "
+        "less"
     )
 
 

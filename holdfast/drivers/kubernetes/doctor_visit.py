@@ -30,7 +30,7 @@ async def _one(examine: Examination, patient: Patient) -> list[Check]:
         return await examine(patient)
     except ApiError as error:
         name = examine.__name__
-        return [Check(name, False, f"the cluster refuses to say: {error}", "see the line above")]
+        return [Check(name, False, f"the cluster denies access: {error}", "see the line above")]
 
 
 async def server_version(cluster: Cluster) -> str:

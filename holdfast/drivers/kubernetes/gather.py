@@ -85,6 +85,6 @@ class Gathering:
                 return
             data, size = data + part.data, part.size
         if not lines.sound(data):
-            say(f"the copy of {node} is passed over: its lines are not what was written")
+            say(f"the copy of {node} is ignored: checksum mismatch")
         elif rank > self._rank:
             self.best, self._rank = data, rank

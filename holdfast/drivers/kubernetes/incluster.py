@@ -77,7 +77,7 @@ def place_of(environ: Mapping[str, str], namespace: str) -> Place:
         raise Error(
             "pod-incomplete",
             f"{', '.join(missing)} is not set",
-            why="this command runs in the pod of a job's controller, which sets it",
+            why="this command must run in the pod of a job's controller",
             help="holdfast submit job.yaml --on kubernetes",
         )
     job = job_as_written(Path(environ["HOLDFAST_JOB_FILE"]))
@@ -114,7 +114,7 @@ async def control(cluster: Cluster, place: Place, observe: Observer) -> Outcome 
     try:
         await asyncio.wait({keeping, driving}, return_when=asyncio.FIRST_COMPLETED)
         if not driving.done():
-            say("the lease was lost: another controller goes on")
+            say("the lease was lost: another controller takes over")
         elif not driving.cancelled():
             outcome = driving.result()
         return outcome
@@ -242,11 +242,11 @@ async def _prepare(cluster: Cluster, place: Place, run: str, term: int, token: s
     if (folder / shelf.FILE).exists():
         return folder / shelf.FILE
     copy = shelf.left_behind(folder)
-    where = "that lies here" if copy else "that was kept elsewhere"
+    where = "on its volume" if copy else "recovered from a copy"
     copy = copy or await _longest_copy(cluster, place, token)
     if copy:
         lines = copy.count(b"\n")
-        say(f"goes on with a journal of {lines} lines {where}")
+        say(f"resuming from a journal of {lines} lines {where}")
     path = shelf.begin(place.job, folder, copy, now=time.time())
     shelf.forget_others(folder)
     return path

@@ -119,10 +119,13 @@ class Machines:
     def _over_budget(self) -> str | None:
         recent = [at for at in self._cordons if time.monotonic() - at < 3600]
         if len(recent) >= PER_HOUR:
-            return f"{PER_HOUR} were in the last hour, which looks like something else"
+            return (
+                f"{PER_HOUR} machines were cordoned in the last hour, so the cause is probably "
+                "not the machines"
+            )
         most = max(1, int(self._request.nodes * SHARE))
         if len(self._cordons) >= most:
-            return f"{most} of {self._request.nodes} nodes is as much as one job may take away"
+            return f"the limit of one job is {most} of {self._request.nodes} nodes"
         return None
 
 

@@ -58,18 +58,20 @@ class Metrics:
         spares = sum(node.state == "spare" for node in status.nodes)
         members = sum(node.rank is not None for node in status.nodes)
         yield GaugeMetricFamily("holdfast_nodes", "Nodes that train", value=members)
-        yield GaugeMetricFamily("holdfast_spares", "Nodes that wait, warm", value=spares)
+        yield GaugeMetricFamily("holdfast_spares", "Warm standby nodes", value=spares)
         yield GaugeMetricFamily("holdfast_attempt", "Number of the attempt", value=status.attempt)
         yield GaugeMetricFamily("holdfast_ettr", "Effective training time ratio", value=status.ettr)
         yield CounterMetricFamily("holdfast_restarts", "Restarts", value=status.restarts_count)
         yield CounterMetricFamily("holdfast_incidents", "Incidents", value=status.incidents_count)
         yield from _of_tiers(status)
         if status.step is not None:
-            yield GaugeMetricFamily("holdfast_step", "Step that all ranks have", value=status.step)
+            yield GaugeMetricFamily(
+                "holdfast_step", "Last step completed by all ranks", value=status.step
+            )
         if status.loss is not None:
             yield GaugeMetricFamily("holdfast_loss", "Loss of rank 0", value=status.loss)
         if self._stepped_at is not None:
-            told = "When the step last changed"
+            told = "Time of the last change of the step"
             name = "holdfast_last_step_timestamp_seconds"
             yield GaugeMetricFamily(name, told, value=self._stepped_at)
 

@@ -149,11 +149,11 @@ def waits_for(pod: Pod, queue: str = "") -> str | None:
     if condition is not None and condition.status == "False":
         return _unscheduled(condition, queue)
     if condition is None and not pod.spec.node_name:
-        return "the scheduler to look at it"
+        return "the scheduler"
     for container in [*pod.status.init_container_statuses, *pod.status.container_statuses]:
         if (told := _container(container)) is not None:
             return told
-    return "its machine to start it"
+    return "the kubelet to start it"
 
 
 def _unscheduled(condition: Condition, queue: str) -> str:
@@ -179,7 +179,7 @@ def _container(container: Container) -> str | None:
     if waiting.reason in CONFIG:
         return f"its configuration ({waiting.reason}){said}"
     if waiting.reason == "CrashLoopBackOff":
-        return f"{container.name}, which crashes again and again{said}"
+        return f"{container.name} (CrashLoopBackOff){said}"
     return None if waiting.reason == "PodInitializing" else "its containers to be created"
 
 
@@ -204,10 +204,10 @@ def summary(pods: Iterable[Pod], wanted: int, queue: str = "") -> str | None:
 
 TAKEN = {
     "EvictionByEvictionAPI": "evicted, as `kubectl drain` does",
-    "PreemptionByScheduler": "preempted by one of a higher priority",
-    "DeletionByTaintManager": "taken off its machine, which does not answer or was tainted",
-    "DeletionByPodGC": "dropped with its machine",
-    "TerminationByKubelet": "ended by its machine, which shuts down or runs out of something",
+    "PreemptionByScheduler": "preempted by a pod of higher priority",
+    "DeletionByTaintManager": "removed from its machine, which is unreachable or tainted",
+    "DeletionByPodGC": "removed with its machine",
+    "TerminationByKubelet": "terminated by its machine, which shuts down or is out of a resource",
 }
 """What a condition `DisruptionTarget` means, by its reason."""
 
@@ -225,12 +225,12 @@ def ending(pod: Pod, *, main: str | None = None) -> str:
     """How a pod ended, for a person: evicted, deleted, out of memory, exit status."""
     if pod.status.reason:
         said = f": {pod.status.message}" if pod.status.message else ""
-        return f"its pod was ended ({pod.status.reason}{said})"
+        return f"its pod was terminated ({pod.status.reason}{said})"
     if told := taken(pod):
         return told
     for container in pod.status.container_statuses:
         done = container.state.terminated
         if done is not None and main in (None, container.name):
             odd = f" ({done.reason})" if done.reason not in ("", "Error", "Completed") else ""
-            return f"its container ended with status {done.exit_code}{odd}"
-    return "its pod is gone"
+            return f"its container exited with status {done.exit_code}{odd}"
+    return "its pod was deleted"

@@ -30,7 +30,7 @@ def left_behind(folder: Path) -> bytes:
         try:
             journal.end_of(path)
         except (Error, OSError) as error:
-            say(f"{path} is passed over: {error}")
+            say(f"{path} is ignored: {error}")
         else:
             return path.read_bytes()
     return b""

@@ -200,16 +200,16 @@ def _may_replace(name: str, found: Standing, replace: bool, words: str) -> None:
         raise Error(
             "job-running",
             f"job {name!r} is already running in the cluster",
-            why="its controller is there and the record does not say that it has ended",
+            why="its controller exists, and its record does not say that it has ended",
             help=f"holdfast watch {name} {on}   (or: holdfast stop {name} {on})",
         )
     if not replace:
         raise Error(
             "job-exists",
             f"an ended job named {name!r} is in the cluster",
-            why="its record and its objects are kept for people to look at",
-            help=f"choose another --name, or remove it with --replace "
-            f"(to look at it first: holdfast why {name} {on})",
+            why="its record and its objects are kept for inspection",
+            help="choose another --name, or remove it with --replace (to inspect it first: "
+            f"holdfast why {name} {on})",
         )
 
 
@@ -219,9 +219,9 @@ async def _cleared(cluster: Cluster, request: Request, words: str) -> None:
     if not await gone:
         raise Error(
             "job-exists",
-            f"what is left of {request.name!r} does not go away",
-            why=f"pods or objects of it are there after {GONE_WITHIN_S:.0f} s; a machine that is "
-            "away, or a finalizer, holds them",
+            f"the remains of {request.name!r} are not being deleted",
+            why=f"pods or objects of it still exist after {GONE_WITHIN_S:.0f} s; an unreachable "
+            "machine or a finalizer blocks their deletion",
             help=f"kubectl get pods -n {cluster.namespace} -l {JOB}={request.name}",
         )
 
@@ -239,13 +239,13 @@ async def _none_of_others(cluster: Cluster, bodies: Sequence[Body], job: str) ->
 
 
 def _taken(kind: Kind, name: str, job: str, owner: str | None, namespace: str) -> Error:
-    whose = f"it belongs to job {owner!r}" if owner else "it does not carry the label of a job"
+    whose = f"it belongs to job {owner!r}" if owner else "it does not have the label of a job"
     return Error(
         "name-taken",
-        f"{kind.kind} {name!r} exists already in namespace {namespace}",
-        why=f"job {job!r} would make one of that name, and {whose}",
+        f"{kind.kind} {name!r} already exists in namespace {namespace}",
+        why=f"job {job!r} would create one of that name, and {whose}",
         help="choose another --name"
-        + ("; a claim that exists is used if storage_class is left out" if "Claim" in name else ""),
+        + ("; without storage_class an existing claim is used" if "Claim" in name else ""),
     )
 
 

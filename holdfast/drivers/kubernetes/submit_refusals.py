@@ -20,7 +20,7 @@ INSTALL = {
     "scheduling.volcano.sh": "Volcano (https://volcano.sh)",
     "scheduling.x-k8s.io": "the coscheduling plugin of scheduler-plugins",
     "scheduling.k8s.io": "Kubernetes with the feature gates of gang scheduling",
-    "monitoring.coreos.com": "the Prometheus operator, or leave `monitoring.enabled` out",
+    "monitoring.coreos.com": "the Prometheus operator, or remove `monitoring.enabled`",
     "snapshot.storage.k8s.io": "the snapshot controller of your storage",
     "resource.k8s.io": "Kubernetes 1.34 or newer, for resources.claims",
 }
@@ -92,19 +92,19 @@ def spoken(message: str, of: About) -> Error | None:
 def _quota(message: str, of: About) -> Error:
     return Error(
         "quota-exceeded",
-        f"the quota of namespace {of.namespace} has no room for {of.what}",
+        f"the quota of namespace {of.namespace} does not allow {of.what}",
         why=message,
-        help=f"ask for less, end other jobs (holdfast list --on kubernetes{of.words}), or have it "
-        f"raised: kubectl describe quota -n {of.namespace}",
+        help=f"request less, stop other jobs (holdfast list --on kubernetes{of.words}), or have "
+        f"the quota raised: kubectl describe quota -n {of.namespace}",
     )
 
 
 def _admission(message: str, of: About) -> Error:
     return Error(
         "admission-refused",
-        f"a rule of the cluster refuses {of.what}",
+        f"an admission rule of the cluster rejects {of.what}",
         why=message,
-        help="change the job file as it says; `holdfast render job.yaml` shows what is asked for",
+        help="change the job file accordingly; `holdfast render job.yaml` shows the manifests",
     )
 
 
@@ -114,28 +114,28 @@ def _webhook(message: str, of: About) -> Error:
     place = f"-n {where[1]}" if where is not None else "-A"
     return Error(
         "webhook-down",
-        f"webhook {name[1] if name else 'of the cluster'} does not answer, and without it "
-        f"{of.what} can be neither made nor changed",
+        f"webhook {name[1] if name else 'of the cluster'} does not respond, and without it "
+        f"{of.what} can be neither created nor changed",
         why=message,
-        help=f"kubectl get pods {place}   (those that serve it have to run; then do it again)",
+        help=f"kubectl get pods {place}   (the pods that serve it must be running; then retry)",
     )
 
 
 def _namespace(message: str, of: About) -> Error:
     return Error(
         "namespace-missing",
-        f"namespace {of.namespace} cannot take {of.what}",
+        f"{of.what} cannot be created in namespace {of.namespace}",
         why=message,
-        help=f"kubectl create namespace {of.namespace}   (or name another one with -n)",
+        help=f"kubectl create namespace {of.namespace}   (or use another namespace with -n)",
     )
 
 
 def _rights(message: str, of: About) -> Error:
     return Error(
         "rights-missing",
-        f"you have no right to do this with {of.what}",
+        f"you lack the permission for {of.what}",
         why=message,
-        help=f"holdfast doctor --on kubernetes{of.words} job.yaml   (lists all that is missing)",
+        help=f"holdfast doctor --on kubernetes{of.words} job.yaml   (lists what is missing)",
     )
 
 
@@ -143,36 +143,36 @@ def _no_kind(message: str, of: About) -> Error:
     group = of.api.rpartition("/")[0]
     return Error(
         "engine-missing",
-        f"this cluster does not know {of.what} ({of.api})",
+        f"this cluster does not serve {of.what} ({of.api})",
         why=message,
-        help=f"install {INSTALL.get(group, group or of.api)}; or choose another --engine: "
-        f"holdfast doctor --on kubernetes{of.words} says which can be used",
+        help=f"install {INSTALL.get(group, group or of.api)}; or choose another --engine: holdfast "
+        f"doctor --on kubernetes{of.words} lists the usable ones",
     )
 
 
 def _wrong(message: str, of: About) -> Error:
     return Error(
         "manifest-refused",
-        f"the API server does not accept {of.what}",
+        f"the API server rejects {of.what}",
         why=message,
-        help="holdfast render job.yaml   (shows it; an unknown field means another version of "
-        f"{of.api}, an immutable one an older job: --replace)",
+        help="holdfast render job.yaml   (shows it; an unknown field indicates another version of "
+        f"{of.api}, an immutable field an older job: --replace)",
     )
 
 
 def _silent(error: ApiError, of: About) -> Error:
     return Error(
         "cluster-unreachable",
-        f"the API server did not answer when it was asked about {of.what}",
+        f"the API server did not respond to a request for {of.what}",
         why=str(error),
-        help="do it again: what has been done already is not done twice",
+        help="retry: completed steps are not repeated",
     )
 
 
 def _other(message: str, of: About) -> Error:
     return Error(
         "cluster-refused",
-        f"the API server failed with {of.what}",
+        f"the API server failed on {of.what}",
         why=message,
         help=f"holdfast doctor --on kubernetes{of.words}",
     )

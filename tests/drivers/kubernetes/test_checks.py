@@ -54,7 +54,7 @@ def test_a_job_without_an_image_is_refused_and_rendered_by_nobody() -> None:
 def test_what_an_engine_cannot_honour_names_those_that_can() -> None:
     error = only("jobset", roles={"ps": 2})
     assert error.slug == "engine-unsupported"
-    assert error.what == "roles: jobset in managed mode cannot honour it"
+    assert error.what == "roles: jobset in managed mode does not support it"
     assert error.help == "use tfjob with --mode plain, or remove roles"
     spares = only("job", "plain", nodes={"count": 2, "spares": 1})
     assert "any engine with --mode managed" in spares.help

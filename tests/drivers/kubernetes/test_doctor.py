@@ -104,7 +104,10 @@ def test_how_many_nodes_short_and_of_what() -> None:
         assert check.found.startswith("room for 3 of 4 + 1 nodes")
         assert "2 nodes short" in check.found
         found = await seen(api, asked(resources={"gpus": 9}))
-        assert "1 node short: 3 have too little nvidia.com/gpu" in found["machines"][0].found
+        assert (
+            "1 node short: 3 machines have insufficient nvidia.com/gpu"
+            in found["machines"][0].found
+        )
 
     play(story, machines=3)
 
@@ -196,7 +199,7 @@ def test_what_may_not_be_seen_is_no_failure() -> None:
         }  # fmt: skip
         found = await seen(api, asked(secrets=[{"name": "wandb", "all_env": True}]))
         assert bad(found) <= {"rights"}
-        assert found["machines"][0].found == "machines may not be seen"
+        assert found["machines"][0].found == "no permission to list machines"
 
     play(story, machines=1)
 

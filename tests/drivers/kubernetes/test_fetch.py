@@ -82,7 +82,7 @@ def test_a_file_is_fetched_once(web: tuple[str, Path], tmp_path: Path) -> None:
     assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
     assert (tmp_path / "data" / "a.bin").read_bytes() == b"abc" * 10_000
     assert digest in first.stdout
-    assert "already here" in second.stdout
+    assert "already present" in second.stdout
 
 
 def test_a_wrong_hash_stops_the_node_and_leaves_nothing(
@@ -92,7 +92,7 @@ def test_a_wrong_hash_stops_the_node_and_leaves_nothing(
     (folder / "a.bin").write_bytes(b"abc")
     done = run(command(tmp_path / "data", {"url": f"{url}/a.bin", "sha256": "0" * 64}))
     assert done.returncode == 1
-    assert "nothing was kept" in done.stderr
+    assert "the file was discarded" in done.stderr
     assert [p.name for p in (tmp_path / "data").iterdir()] == [".holdfast-fetch"]
 
 
@@ -146,7 +146,7 @@ def test_pods_of_one_machine_share_a_folder(web: tuple[str, Path], tmp_path: Pat
     several = [subprocess.Popen(words, stdout=subprocess.PIPE, text=True) for _ in range(4)]
     said = [process.communicate(timeout=60)[0] for process in several]
     assert [process.returncode for process in several] == [0] * 4
-    assert sum("already here" in text for text in said) == 3
+    assert sum("already present" in text for text in said) == 3
 
 
 def test_the_program_comes_without_its_docstring() -> None:

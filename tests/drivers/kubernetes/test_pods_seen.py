@@ -41,7 +41,7 @@ def waiting(reason: str, message: str = "") -> dict[str, Any]:
             },
             "its scheduling gates to be lifted (a queue has not admitted it yet)",
         ),
-        ({"machine": "", "state": {}}, "the scheduler to look at it"),
+        ({"machine": "", "state": {}}, "the scheduler"),
         (
             {"state": waiting("ImagePullBackOff", "no such tag")},
             "its image (ImagePullBackOff): no such tag",
@@ -95,17 +95,17 @@ def test_a_job_says_it_in_one_line() -> None:
 @pytest.mark.parametrize(
     ("keys", "told"),
     [
-        ({"status": 143}, "its container ended with status 143"),
+        ({"status": 143}, "its container exited with status 143"),
         (
             {"reason": "Evicted", "message": "low on memory"},
-            "its pod was ended (Evicted: low on memory)",
+            "its pod was terminated (Evicted: low on memory)",
         ),
         (
             {"conditions": [condition("DisruptionTarget", "True", "EvictionByEvictionAPI", "api")]},
             "its pod was evicted, as `kubectl drain` does (EvictionByEvictionAPI: api)",
         ),
         ({"leaving": True}, "its pod was deleted"),
-        ({"leaving": True, "reason": "Evicted"}, "its pod was ended (Evicted)"),
+        ({"leaving": True, "reason": "Evicted"}, "its pod was terminated (Evicted)"),
     ],
 )
 def test_an_end_has_its_reason(keys: dict[str, Any], told: str) -> None:
@@ -116,10 +116,10 @@ def test_an_end_has_its_reason(keys: dict[str, Any], told: str) -> None:
     ("reason", "words"),
     [
         ("EvictionByEvictionAPI", "evicted"),
-        ("PreemptionByScheduler", "preempted by one of a higher priority"),
-        ("DeletionByTaintManager", "taken off its machine"),
-        ("DeletionByPodGC", "dropped with its machine"),
-        ("TerminationByKubelet", "ended by its machine"),
+        ("PreemptionByScheduler", "preempted by a pod of higher priority"),
+        ("DeletionByTaintManager", "removed from its machine"),
+        ("DeletionByPodGC", "removed with its machine"),
+        ("TerminationByKubelet", "terminated by its machine"),
         ("SomethingNew", "taken away"),
     ],
 )
@@ -135,4 +135,4 @@ def test_a_pod_that_nobody_takes_has_nobody_named() -> None:
 
 def test_out_of_memory_is_named() -> None:
     killed = pod(phase="Failed", state={"terminated": {"exitCode": 137, "reason": "OOMKilled"}})
-    assert ending(killed) == "its container ended with status 137 (OOMKilled)"
+    assert ending(killed) == "its container exited with status 137 (OOMKilled)"

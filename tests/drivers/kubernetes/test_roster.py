@@ -29,7 +29,7 @@ def test_a_container_that_was_started_again_is_another_node() -> None:
 def test_a_pod_that_ends_takes_its_node_with_it() -> None:
     roster = Roster(state("uid-a"))
     assert roster.see(pod("a")) == []
-    assert roster.see(ended("a", 137)) == [Gone("uid-a", "its container ended with status 137")]
+    assert roster.see(ended("a", 137)) == [Gone("uid-a", "its container exited with status 137")]
     assert roster.see(ended("a", 137)) == [], "told once"
 
 

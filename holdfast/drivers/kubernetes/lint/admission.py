@@ -80,7 +80,7 @@ def _kueue_partial_completions(spot: Spot) -> Iterator[Hit]:
     "Job",
     why="a Job whose pods form a gang of Kubernetes may not be resized, which partial admission "
     "does",
-    help="drop one of the two",
+    help="remove one of the two",
 )
 def _kueue_partial_with_gang(spot: Spot) -> Iterator[Hit]:
     spec = part(spot.body, "spec")
@@ -95,7 +95,7 @@ def _kueue_partial_with_gang(spot: Spot) -> Iterator[Hit]:
     *KINDS,
     why="elastic workloads exist for Jobs and Ray, and exclude partial admission, topologies and "
     "MultiKueue",
-    help="drop one of them",
+    help="remove one of them",
 )
 def _kueue_elastic(spot: Spot) -> Iterator[Hit]:
     said = {**labels(spot.body), **annotations(spot.body)}
@@ -117,7 +117,7 @@ def _kueue_elastic(spot: Spot) -> Iterator[Hit]:
     "error",
     "pod",
     why="a topology is required, preferred or unconstrained; Kueue refuses two of them",
-    help="keep one; preferred leaves replacements somewhere to go",
+    help="keep one; with preferred, replacements can be placed elsewhere",
 )
 def _kueue_topology_twice(spot: Spot) -> Iterator[Hit]:
     found = [key for key in TOPOLOGY if key in annotations(spot.body)]
@@ -144,9 +144,9 @@ def _kueue_topology_place(spot: Spot) -> Iterator[Hit]:
     "kueue-fights-placement",
     "warning",
     "pod",
-    why="with a topology Kueue pins each pod to the machine that it has reserved; a required rule "
-    "of your own on machines can leave a pod without any",
-    help="leave host names to Kueue",
+    why="with a topology Kueue pins each pod to the machine that it has reserved; an additional "
+    "required node affinity can make a pod unschedulable",
+    help="remove rules on host names",
 )
 def _kueue_fights_placement(spot: Spot) -> Iterator[Hit]:
     host = "kubernetes.io/hostname" in part(spot.body, "spec", "nodeSelector")
@@ -158,8 +158,8 @@ def _kueue_fights_placement(spot: Spot) -> Iterator[Hit]:
     "kueue-group-count",
     "error",
     "Pod",
-    why="a group of pods is admitted when exactly its total count is there: with fewer it waits "
-    "for ever, and Kueue deletes those beyond it",
+    why="a pod group is admitted when it has exactly its total count of pods: with fewer it "
+    "waits forever, and Kueue deletes excess pods",
     help=f"set the annotation {TOTAL} to the number of pods with that {GROUP}",
 )
 def _kueue_group_count(spot: Spot) -> Iterator[Hit]:
@@ -213,7 +213,7 @@ def _kueue_max_time(spot: Spot) -> Iterator[Hit]:
     "ResourceFlavor",
     "Topology",
     "WorkloadPriorityClass",
-    why="v1beta1 of Kueue is on its way out; v1beta2 is current",
+    why="v1beta1 of Kueue is deprecated; use v1beta2",
     help="kubectl explain clusterqueue --api-version kueue.x-k8s.io/v1beta2",
 )
 def _kueue_old_version(spot: Spot) -> Iterator[Hit]:

@@ -83,7 +83,7 @@ def _told(selector: Body) -> str:
     "StatefulSet",
     "DaemonSet",
     "ReplicaSet",
-    why="Kubernetes refuses a selector that does not take the labels of its own template",
+    why="Kubernetes rejects a selector that does not match the labels of its own template",
     help="use the same labels in spec.selector and spec.template.metadata",
 )
 def _workload_selector(spot: Spot) -> Iterator[Hit]:
@@ -104,7 +104,7 @@ def _services(spot: Spot) -> list[Body]:
     "subdomain-without-service",
     "warning",
     "pod",
-    why="a pod gets a name in DNS only if a headless Service is called like its subdomain",
+    why="a pod gets a DNS name only if a headless Service has the name of its subdomain",
     help="add a Service of that name with clusterIP: None",
 )
 def _subdomain_without_service(spot: Spot) -> Iterator[Hit]:
@@ -117,7 +117,7 @@ def _subdomain_without_service(spot: Spot) -> Iterator[Hit]:
     "service-not-headless",
     "error",
     "pod",
-    why="a Service with an address of its own gives no names to single pods",
+    why="a Service with a cluster IP provides no DNS names for single pods",
     help="set clusterIP: None",
 )
 def _service_not_headless(spot: Spot) -> Iterator[Hit]:
@@ -130,7 +130,7 @@ def _service_not_headless(spot: Spot) -> Iterator[Hit]:
     "service-selects-others",
     "error",
     "pod",
-    why="the Service that is to give this pod its name does not select it",
+    why="the Service for the DNS name of this pod does not select it",
     help="use a label of the pod in the Service's selector",
 )
 def _service_selects_others(spot: Spot) -> Iterator[Hit]:
@@ -145,7 +145,8 @@ def _service_selects_others(spot: Spot) -> Iterator[Hit]:
     "service-names-too-late",
     "error",
     "pod",
-    why="names of pods that are not Ready do not resolve, and ranks look each other up before that",
+    why="DNS names of pods that are not Ready do not resolve, and ranks resolve each other "
+    "before that",
     help="set publishNotReadyAddresses: true in the Service",
 )
 def _service_names_too_late(spot: Spot) -> Iterator[Hit]:
@@ -160,7 +161,7 @@ def _service_names_too_late(spot: Spot) -> Iterator[Hit]:
     "Service",
     "PodMonitor",
     "ServiceMonitor",
-    why="a port that is named and does not exist is left out silently",
+    why="a named port that does not exist is ignored silently",
     help="name a port of the pods (or, in a ServiceMonitor, of the Service)",
 )
 def _port_name_unknown(spot: Spot) -> Iterator[Hit]:
@@ -210,7 +211,7 @@ def _monitor_selects_nothing(spot: Spot) -> Iterator[Hit]:
     "budget-protects-the-dead",
     "warning",
     "PodDisruptionBudget",
-    why="by default a pod that has crashed still counts: a drain waits for it for ever",
+    why="by default a crashed pod still counts: a drain waits for it forever",
     help="set unhealthyPodEvictionPolicy: AlwaysAllow",
 )
 def _budget_protects_the_dead(spot: Spot) -> Iterator[Hit]:
@@ -222,7 +223,7 @@ def _budget_protects_the_dead(spot: Spot) -> Iterator[Hit]:
     "budget-blocks-drains",
     "warning",
     "PodDisruptionBudget",
-    why="no pod may ever be evicted: machines cannot be drained while the job runs",
+    why="no pod can ever be evicted: machines cannot be drained while the job runs",
     help="leave at least one pod more than minAvailable",
 )
 def _budget_blocks_drains(spot: Spot) -> Iterator[Hit]:
@@ -239,8 +240,8 @@ def _budget_blocks_drains(spot: Spot) -> Iterator[Hit]:
     "budget-needs-scale",
     "warning",
     "PodDisruptionBudget",
-    why="maxUnavailable and percentages are reckoned from the scale of the pods' owner; a Job "
-    "and a bare pod have none, and then nothing may be evicted at all",
+    why="maxUnavailable and percentages require the scale subresource of the pods' owner; Jobs "
+    "and bare pods have none, so no pod can be evicted",
     help="set minAvailable to a number of pods",
 )
 def _budget_needs_scale(spot: Spot) -> Iterator[Hit]:
@@ -256,7 +257,7 @@ def _budget_needs_scale(spot: Spot) -> Iterator[Hit]:
     "spare-pushes-others-out",
     "warning",
     "PriorityClass",
-    why="a spare that only waits should never push out a pod that works",
+    why="a waiting spare should never preempt a working pod",
     help="set preemptionPolicy: Never",
 )
 def _spare_pushes_others_out(spot: Spot) -> Iterator[Hit]:
@@ -270,7 +271,7 @@ def _spare_pushes_others_out(spot: Spot) -> Iterator[Hit]:
     "warning",
     "NetworkPolicy",
     why="pods with the machine's network are not subject to network policies",
-    help="filter on the machines, or drop hostNetwork",
+    help="filter on the machines, or remove hostNetwork",
 )
 def _policy_has_no_hold(spot: Spot) -> Iterator[Hit]:
     chosen = _chosen(spot, part(spot.body, "spec", "podSelector"))
@@ -301,7 +302,7 @@ def _claims(template: Body) -> list[str]:
     "object-twice",
     "error",
     "*",
-    why="of two objects with one kind, name and namespace the second replaces the first",
+    why="of two objects with the same kind, name and namespace the second replaces the first",
     help="keep one of them",
 )
 def _object_twice(spot: Spot) -> Iterator[Hit]:

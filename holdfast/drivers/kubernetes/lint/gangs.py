@@ -66,8 +66,8 @@ def _gang_never_complete(spot: Spot) -> Iterator[Hit]:
     "gang-group-unknown",
     "error",
     "pod",
-    why="this file brings groups along, and the pod belongs to another one, for which it will wait",
-    help="mend the name of the group",
+    why="this file contains groups, but the pod refers to a different one and will wait for it",
+    help="correct the name of the group",
 )
 def _gang_group_unknown(spot: Spot) -> Iterator[Hit]:
     kind, wanted = _group_of(spot.body)
@@ -94,9 +94,9 @@ def _gang_without_scheduler(spot: Spot) -> Iterator[Hit]:
     "gang-mixed-priorities",
     "error",
     *GROUPS,
-    why="members of one gang must share a priority: with several, the queue takes them apart and "
-    "they starve",
-    help="give spares of lower priority no place in the group",
+    why="members of a gang must have the same priority: otherwise the scheduling queue separates "
+    "them and they starve",
+    help="remove spares of lower priority from the group",
 )
 def _gang_mixed_priorities(spot: Spot) -> Iterator[Hit]:
     found = {text(pod.body, "spec", "priorityClassName") for pod in _members(spot)}
@@ -125,9 +125,9 @@ def _gang_priority_ignored(spot: Spot) -> Iterator[Hit]:
     "error",
     VOLCANO,
     COSCHEDULING,
-    why="minResources is what must be free before the gang may start: with the spares in it the "
-    "gang waits for room that it does not need",
-    help="set minResources to what minMember pods ask for",
+    why="minResources must be free before the gang starts: if it includes the spares, the gang "
+    "waits for capacity that it does not need",
+    help="set minResources to the requests of minMember pods",
 )
 def _gang_resources_of_all(spot: Spot) -> Iterator[Hit]:
     members = _members(spot)
@@ -156,8 +156,8 @@ def _native(spot: Spot) -> list[Body]:
     "error",
     "Workload",
     "PodGroup",
-    why="gangs changed their shape with each of Kubernetes 1.35 (v1alpha1), 1.36 (v1alpha2) and "
-    "1.37 (v1beta1); before there were none, and each serves only its own",
+    why="the API of native gangs differs between Kubernetes 1.35 (v1alpha1), 1.36 (v1alpha2) and "
+    "1.37 (v1beta1), and each serves only its own version; older ones have none",
     help="holdfast render job.yaml --kubernetes-version 1.36",
 )
 def _native_gang_version(spot: Spot) -> Iterator[Hit]:
@@ -187,9 +187,9 @@ def _native_gang_field(spot: Spot) -> Iterator[Hit]:
     new = (version is not None and version > (1, 35)) or (bool(apis) and not old)
     none = version is not None and version < (1, 35)
     if OLD_FIELD in spec and (new or none):
-        yield f"spec.{OLD_FIELD}", "is not known to this version"
+        yield f"spec.{OLD_FIELD}", "is not supported by this version"
     if NEW_FIELD in spec and (old or none):
-        yield f"spec.{NEW_FIELD}", "is not known to this version"
+        yield f"spec.{NEW_FIELD}", "is not supported by this version"
 
 
 @check(

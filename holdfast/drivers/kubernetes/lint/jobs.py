@@ -35,7 +35,7 @@ def _indexed(spot: Spot) -> bool:
     "error",
     "Job",
     "CronJob",
-    why="the default, Always, is not allowed for Jobs: Never or OnFailure must be written",
+    why="the default, Always, is not allowed for Jobs: set Never or OnFailure",
     help="set restartPolicy: Never in the pod template",
 )
 def _job_restart_policy(spot: Spot) -> Iterator[Hit]:
@@ -64,7 +64,7 @@ def _job_policy_needs_never(spot: Spot) -> Iterator[Hit]:
     "error",
     "job",
     why="with podFailurePolicy the only allowed podReplacementPolicy is Failed",
-    help="drop podFailurePolicy: TerminatingOrFailed replaces pods of dead machines, it does not",
+    help="remove podFailurePolicy: TerminatingOrFailed also replaces pods of failed machines",
 )
 def _job_replacement_policy(spot: Spot) -> Iterator[Hit]:
     found = spot.body.get("podReplacementPolicy", "Failed")
@@ -76,9 +76,9 @@ def _job_replacement_policy(spot: Spot) -> Iterator[Hit]:
     "job-frozen-by-dead-machine",
     "warning",
     "job",
-    why="a pod on a dead machine stays Terminating, and podReplacementPolicy Failed (forced by "
-    "podFailurePolicy) waits for it: nothing is replaced until somebody marks the machine as "
-    "out of service",
+    why="a pod on a failed machine stays Terminating, and podReplacementPolicy Failed (forced by "
+    "podFailurePolicy) waits for it: it is not replaced until the machine is marked as out "
+    "of service",
     help="use podReplacementPolicy: TerminatingOrFailed without podFailurePolicy",
 )
 def _job_frozen_by_dead_machine(spot: Spot) -> Iterator[Hit]:
@@ -104,7 +104,7 @@ def _job_needs_indexed(spot: Spot) -> Iterator[Hit]:
     "job-success-count",
     "error",
     "job",
-    why="more successes are asked for than there are pods: the Job never succeeds by this rule",
+    why="succeededCount exceeds the number of pods: this rule never applies",
     help="set succeededCount to the number of nodes that train",
 )
 def _job_success_count(spot: Spot) -> Iterator[Hit]:
@@ -150,8 +150,10 @@ def _job_eviction_counts(spot: Spot) -> Iterator[Hit]:
     "warning",
     "Job",
     "CronJob",
-    why="without backoffLimit the sixth failure of any pod over the whole life of the Job ends it",
-    help="set backoffLimit to what the Job may cost, or 0 where something else restarts it",
+    why="without backoffLimit the Job fails after its default of 6 pod failures, counted over "
+    "its lifetime",
+    help="set backoffLimit to the number of tolerated failures, or to 0 if something else "
+    "restarts the Job",
 )
 def _job_backoff_default(spot: Spot) -> Iterator[Hit]:
     keys = ("spec",) if spot.kind == "Job" else ("spec", "jobTemplate", "spec")
@@ -167,7 +169,7 @@ def _job_backoff_default(spot: Spot) -> Iterator[Hit]:
     "Job",
     why="with backoffLimit 0 one `kubectl delete pod`, or one drained machine, fails the Job and "
     "kills every healthy pod",
-    help="raise backoffLimit, or let something above the Job restart it (JobSet, Holdfast)",
+    help="raise backoffLimit, or use a controller that restarts the Job (JobSet, Holdfast)",
 )
 def _job_falls_with_one_pod(spot: Spot) -> Iterator[Hit]:
     if (
@@ -250,7 +252,7 @@ def _job_not_all_at_once(spot: Spot) -> Iterator[Hit]:
     "job-made-by-nobody",
     "warning",
     "Job",
-    why="with managedBy the built-in controller creates no pod at all; it is for Jobs that run in "
+    why="with managedBy the built-in controller creates no pods; it is for Jobs that run in "
     "another cluster",
     help="leave managedBy out, or set the label kueue.x-k8s.io/queue-name for MultiKueue",
 )
@@ -264,8 +266,7 @@ def _job_made_by_nobody(spot: Spot) -> Iterator[Hit]:
     "job-logs-go-at-once",
     "warning",
     "job",
-    why="when a finished Job is removed its pods go too, and with them the logs that say why it "
-    "failed",
+    why="when a finished Job is removed, its pods and their logs are removed too",
     help="set ttlSecondsAfterFinished to a day (86400)",
 )
 def _job_logs_go_at_once(spot: Spot) -> Iterator[Hit]:
@@ -307,7 +308,7 @@ def _cronjob_embeds_training(spot: Spot) -> Iterator[Hit]:
     "cronjob-overlaps",
     "warning",
     "CronJob",
-    why="the default lets the next run start while the one before still trains",
+    why="the default starts the next run while the previous one is still training",
     help="set concurrencyPolicy: Forbid",
 )
 def _cronjob_overlaps(spot: Spot) -> Iterator[Hit]:
@@ -319,8 +320,8 @@ def _cronjob_overlaps(spot: Spot) -> Iterator[Hit]:
     "cronjob-start-deadline",
     "warning",
     "CronJob",
-    why="without it a controller that was away counts all missed starts and may give up; below "
-    "10 s a start can be missed between two looks of the controller",
+    why="without it, a controller that was down counts all missed starts and may stop "
+    "scheduling; below 10 s a start can be missed between two checks of the controller",
     help="set startingDeadlineSeconds to 3600",
 )
 def _cronjob_start_deadline(spot: Spot) -> Iterator[Hit]:
@@ -345,7 +346,7 @@ def _cronjob_zone_in_schedule(spot: Spot) -> Iterator[Hit]:
     "cronjob-restarts-submission",
     "warning",
     "CronJob",
-    why="a submission that is tried again may start the same training twice",
+    why="a retried submission may start the same training twice",
     help="set backoffLimit: 0 in the Job's spec",
 )
 def _cronjob_restarts_submission(spot: Spot) -> Iterator[Hit]:

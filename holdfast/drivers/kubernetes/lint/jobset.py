@@ -66,7 +66,7 @@ def _jobset_no_failure_policy(spot: Spot) -> Iterator[Hit]:
     "error",
     "JobSet",
     why="JobSet copies the priority of its pods into a label, and a negative number is no label: "
-    "the pods are never created, and only the controller's log says so",
+    "the pods are never created, and only the controller's log reports it",
     help="use a PriorityClass with a value of 0 or more",
 )
 def _jobset_negative_priority(spot: Spot) -> Iterator[Hit]:
@@ -114,7 +114,7 @@ def _jobset_name_too_long(spot: Spot) -> Iterator[Hit]:
     "error",
     "JobSet",
     why="ranks look each other up before they are Ready; without these their names do not resolve",
-    help="leave network out: the defaults are right",
+    help="remove network: the defaults are correct",
 )
 def _jobset_names_too_late(spot: Spot) -> Iterator[Hit]:
     network = part(spot.body, "spec", "network")
@@ -127,7 +127,8 @@ def _jobset_names_too_late(spot: Spot) -> Iterator[Hit]:
     "jobset-waits-for-spares",
     "warning",
     "JobSet",
-    why="a set that succeeds when all its Jobs have waits for spares too, which only wait",
+    why="a set that succeeds when all its Jobs have succeeded also waits for spares, which never "
+    "complete",
     help="set successPolicy: {operator: All, targetReplicatedJobs: [...]} without the spares",
 )
 def _jobset_waits_for_spares(spot: Spot) -> Iterator[Hit]:
@@ -183,7 +184,7 @@ def _jobset_unknown_job(spot: Spot) -> Iterator[Hit]:
     "jobset-startup-policy",
     "warning",
     "JobSet",
-    why="startupPolicy is deprecated, and the order of several Jobs is said by dependsOn now",
+    why="startupPolicy is deprecated; use dependsOn for the order of Jobs",
     help="use dependsOn in the replicated Job",
 )
 def _jobset_startup_policy(spot: Spot) -> Iterator[Hit]:
@@ -195,8 +196,8 @@ def _jobset_startup_policy(spot: Spot) -> Iterator[Hit]:
     "managed-jobset-restarts",
     "error",
     "JobSet",
-    why="a restart of the set recreates every pod, also the healthy ones with snapshots in memory; "
-    "Holdfast restarts what has to be",
+    why="a restart of the set recreates all pods, including healthy ones with snapshots in "
+    "memory; Holdfast restarts only what is necessary",
     help="set failurePolicy.maxRestarts: 0",
 )
 def _managed_jobset_restarts(spot: Spot) -> Iterator[Hit]:

@@ -59,9 +59,9 @@ def _agents(spot: Spot) -> bool:
     "kubeflow-container-name",
     "error",
     *ALL,
-    why="the operator gives ports and rank variables to, and reads exit codes from, the container "
-    "of one name only",
-    help="call it pytorch, tensorflow, xgboost, jax or paddle, after the kind",
+    why="the operator sets ports and rank variables for, and reads exit codes from, only the "
+    "container with this name",
+    help="name it pytorch, tensorflow, xgboost, jax or paddle, depending on the kind",
 )
 def _kubeflow_container_name(spot: Spot) -> Iterator[Hit]:
     wanted = CONTAINERS[spot.kind]
@@ -89,7 +89,8 @@ def _kubeflow_template_restart_policy(spot: Spot) -> Iterator[Hit]:
     "kubeflow-restart-policy-unknown",
     "error",
     *ALL,
-    why="the definition accepts any word; the operator knows Always, OnFailure, Never and ExitCode",
+    why="the CRD accepts any string, but the operator supports only Always, OnFailure, Never and "
+    "ExitCode",
     help="use ExitCode: below 128 the job fails, from 128 on the pod is replaced",
 )
 def _kubeflow_restart_policy_unknown(spot: Spot) -> Iterator[Hit]:
@@ -115,8 +116,8 @@ def _kubeflow_never(spot: Spot) -> Iterator[Hit]:
     "kubeflow-restarts-in-place",
     "warning",
     *ALL,
-    why="with OnFailure the kubelet restarts one container with growing delays, for ever, while "
-    "the other ranks hang in a collective",
+    why="with OnFailure the kubelet restarts one container with increasing back-off, forever, "
+    "while the other ranks hang in a collective",
     help="use ExitCode, or torchrun with elasticPolicy, so that all ranks start again together",
 )
 def _kubeflow_restarts_in_place(spot: Spot) -> Iterator[Hit]:
@@ -148,7 +149,7 @@ def _kubeflow_backoff_limit(spot: Spot) -> Iterator[Hit]:
     "PyTorchJob",
     "PaddleJob",
     why="with elasticPolicy the first worker that exits with 0 makes the whole job Succeeded",
-    help="make every worker leave together (a barrier at the end), or drop elasticPolicy",
+    help="make all workers exit together (a barrier at the end), or remove elasticPolicy",
 )
 def _kubeflow_first_exit_ends_all(spot: Spot) -> Iterator[Hit]:
     if _elastic(spot) and "Master" not in roles(spot.body):
@@ -162,7 +163,7 @@ def _kubeflow_first_exit_ends_all(spot: Spot) -> Iterator[Hit]:
     "PaddleJob",
     why="an elastic job finds its ranks by rendezvous on worker 0; a Master gets a fixed rank and "
     "stays outside",
-    help="drop the Master and count it as a Worker, or drop elasticPolicy",
+    help="make the Master a Worker, or remove elasticPolicy",
 )
 def _kubeflow_elastic_with_master(spot: Spot) -> Iterator[Hit]:
     if _elastic(spot) and "Master" in roles(spot.body):
@@ -191,14 +192,14 @@ def _kubeflow_elastic_range(spot: Spot) -> Iterator[Hit]:
     "warning",
     "PyTorchJob",
     "PaddleJob",
-    why="the autoscaler that would change the number of workers is made only if metrics are given",
+    why="the autoscaler for the number of workers is created only if metrics are set",
     help="set elasticPolicy.metrics, or scale the Worker replicas yourself",
 )
 def _kubeflow_elastic_never_grows(spot: Spot) -> Iterator[Hit]:
     policy = part(spot.body, "spec", "elasticPolicy")
     found = count(roles(spot.body).get("Worker", {}), "replicas")
     if (number(policy, "maxReplicas") or 0) > found and not policy.get("metrics"):
-        yield "spec.elasticPolicy", f"{found} workers stay {found}"
+        yield "spec.elasticPolicy", f"the number of workers stays {found}"
 
 
 @check(
@@ -237,7 +238,7 @@ def _kubeflow_world_size(spot: Spot) -> Iterator[Hit]:
     *ALL,
     why="the operator sets these variables; one of the two is wrong, and which wins depends on "
     "their order",
-    help="take them out of env",
+    help="remove them from env",
 )
 def _kubeflow_rank_from_two_sources(spot: Spot) -> Iterator[Hit]:
     for role, spec in roles(spot.body).items():
@@ -251,8 +252,8 @@ def _kubeflow_rank_from_two_sources(spot: Spot) -> Iterator[Hit]:
     "kubeflow-roles",
     "error",
     *ALL,
-    why="the operator knows a few roles, of which Master, Chief and Evaluator are single; others "
-    "make the job Failed",
+    why="the operator supports a few roles, of which Master, Chief and Evaluator must have one "
+    "replica; other roles make the job fail",
     help="kubectl explain pytorchjob.spec",
 )
 def _kubeflow_roles(spot: Spot) -> Iterator[Hit]:
@@ -265,7 +266,7 @@ def _kubeflow_roles(spot: Spot) -> Iterator[Hit]:
     if {"Chief", "Master"} <= found.keys():
         yield "spec.tfReplicaSpecs", "has a Chief and a Master"
     if spot.kind == "XGBoostJob" and found and "Master" not in found:
-        yield "spec.xgbReplicaSpecs", "has no Master, which the operator asks for"
+        yield "spec.xgbReplicaSpecs", "has no Master, which the operator requires"
 
 
 @check(
@@ -313,7 +314,7 @@ def _kubeflow_not_queued(spot: Spot) -> Iterator[Hit]:
     "kubeflow-gang-too-small",
     "error",
     *ALL,
-    why="a gang larger than the job is never complete: no pod is ever scheduled",
+    why="a gang larger than the job is never complete, so no pod is scheduled",
     help="set minAvailable to the number of pods that train, or leave it out",
 )
 def _kubeflow_gang_too_small(spot: Spot) -> Iterator[Hit]:
@@ -330,8 +331,8 @@ def _kubeflow_gang_too_small(spot: Spot) -> Iterator[Hit]:
     "managed-kubeflow-restarts",
     "error",
     *ALL,
-    why="Holdfast counts restarts itself: the operator is only to replace a pod that is gone "
-    "(143) and to end the job on the agent's verdict (13)",
+    why="Holdfast counts restarts itself: the operator should only replace deleted pods (143) "
+    "and fail the job on the agent's exit status (13)",
     help="use restartPolicy ExitCode, no runPolicy.backoffLimit, cleanPodPolicy Running",
 )
 def _managed_kubeflow_restarts(spot: Spot) -> Iterator[Hit]:
@@ -348,9 +349,9 @@ def _managed_kubeflow_restarts(spot: Spot) -> Iterator[Hit]:
     "managed-kubeflow-shape",
     "error",
     *ALL,
-    why="agents are alike, so there are Workers only (and the Master that an XGBoostJob must "
-    "have); elasticPolicy would end the job with the "
-    "first spare that leaves, and a TFJob ends with worker 0 unless AllWorkers is asked for",
+    why="all agents are equal, so there are Workers only (and the Master that an XGBoostJob "
+    "requires); elasticPolicy would end the job with the first spare that leaves, and a "
+    "TFJob ends with worker 0 unless AllWorkers is asked for",
     help="use one Worker role without elasticPolicy; for a TFJob, successPolicy AllWorkers",
 )
 def _managed_kubeflow_shape(spot: Spot) -> Iterator[Hit]:

@@ -29,8 +29,8 @@ def _agents(spot: Spot) -> bool:
     "managed-restart-policy",
     "error",
     "pod",
-    why="an agent ends only when its pod is to go; a container that the kubelet starts again in "
-    "the same pod would register as the node that was just replaced",
+    why="an agent exits only when its pod should be removed; a container restarted by the "
+    "kubelet in the same pod would register as the node that was just replaced",
     help="set restartPolicy: Never",
 )
 def _managed_restart_policy(spot: Spot) -> Iterator[Hit]:
@@ -44,9 +44,9 @@ def _managed_restart_policy(spot: Spot) -> Iterator[Hit]:
     "managed-rank-set",
     "error",
     "pod",
-    why="the controller gives out ranks, and gives them anew after every fault: a rank that the "
-    "pod brings along is a second source",
-    help="take these variables out of env",
+    why="the controller assigns ranks, and reassigns them after every fault: a rank in the pod's "
+    "environment would conflict",
+    help="remove these variables from env",
 )
 def _managed_rank_set(spot: Spot) -> Iterator[Hit]:
     for container in containers(spot.body) if managed(spot.body) else ():
@@ -60,8 +60,8 @@ def _managed_rank_set(spot: Spot) -> Iterator[Hit]:
     "managed-backoff-limit",
     "error",
     "job",
-    why="every pod that was ever replaced counts against backoffLimit: a long job meets any small "
-    "limit and is ended with all its pods",
+    why="every replaced pod counts against backoffLimit: a long job reaches any small limit and "
+    "fails",
     help="set backoffLimit: 2147483647; Holdfast has limits of its own",
 )
 def _managed_backoff_limit(spot: Spot) -> Iterator[Hit]:
@@ -75,8 +75,8 @@ def _managed_backoff_limit(spot: Spot) -> Iterator[Hit]:
     "managed-replacement-policy",
     "error",
     "job",
-    why="a pod on a dead machine stays Terminating as long as the machine is gone; unless "
-    "TerminatingOrFailed is asked for it is replaced only then",
+    why="a pod on a failed machine stays Terminating as long as the machine is down; without "
+    "TerminatingOrFailed it is not replaced until then",
     help="set podReplacementPolicy: TerminatingOrFailed and no podFailurePolicy",
 )
 def _managed_replacement_policy(spot: Spot) -> Iterator[Hit]:
@@ -104,8 +104,8 @@ def _managed_no_end_rule(spot: Spot) -> Iterator[Hit]:
     "managed-rolling-update",
     "error",
     "Deployment",
-    why="a rolling update waits until the new controller is ready, which it is only with the lease "
-    "that the old one holds",
+    why="a rolling update waits until the new controller is ready, which requires the lease that "
+    "the old one holds",
     help="set strategy: {type: Recreate}",
 )
 def _managed_rolling_update(spot: Spot) -> Iterator[Hit]:
@@ -118,8 +118,8 @@ def _managed_rolling_update(spot: Spot) -> Iterator[Hit]:
     "managed-liveness",
     "warning",
     "pod",
-    why="a liveness probe that looks at the training kills the agent with all that it keeps in "
-    "memory; whether training hangs is for the controller to decide",
+    why="a liveness probe on the training kills the agent with its snapshots in memory; hangs of "
+    "the training are detected by the controller",
     help="probe only the agent's own port, or nothing",
 )
 def _managed_liveness(spot: Spot) -> Iterator[Hit]:

@@ -125,7 +125,7 @@ def _mpijob_too_many_ranks(spot: Spot) -> Iterator[Hit]:
     "mpijob-idle-slots",
     "warning",
     "MPIJob",
-    why="slots without a rank are GPUs that are paid for and idle",
+    why="slots without a rank are idle GPUs",
     help="set -np to slotsPerWorker times the workers",
 )
 def _mpijob_idle_slots(spot: Spot) -> Iterator[Hit]:

@@ -114,8 +114,8 @@ def _spread_counts_dead_machines(spot: Spot) -> Iterator[Hit]:
     "spread-selects-others",
     "error",
     "pod",
-    why="a constraint whose selector does not take the pod's own labels never counts it, and so "
-    "spreads nothing",
+    why="a constraint whose selector does not match the pod's own labels never counts it, and "
+    "has no effect",
     help="select a label that the pods carry",
 )
 def _spread_selects_others(spot: Spot) -> Iterator[Hit]:
@@ -129,8 +129,8 @@ def _spread_selects_others(spot: Spot) -> Iterator[Hit]:
     "slow-to-leave-dead-machines",
     "warning",
     "pod",
-    why="a pod without tolerations of its own stays for 300 s on a machine that is gone, after "
-    "the 40 s that it takes to notice",
+    why="by default a pod stays on an unreachable machine for 300 s, after the 40 s until it is "
+    "detected",
     help="tolerate node.kubernetes.io/not-ready and unreachable with tolerationSeconds: 20",
 )
 def _slow_to_leave_dead_machines(spot: Spot) -> Iterator[Hit]:
@@ -141,7 +141,7 @@ def _slow_to_leave_dead_machines(spot: Spot) -> Iterator[Hit]:
     quick = {key for key, seconds in timed if seconds is not None and seconds <= QUICK_S}
     lacking = [key for key in DEAD if key not in quick]
     if lacking:
-        yield "spec.tolerations", f"nothing quick for {' and '.join(lacking)}"
+        yield "spec.tolerations", f"no short tolerationSeconds for {' and '.join(lacking)}"
 
 
 @check(
@@ -168,8 +168,7 @@ def _toleration_impossible(spot: Spot) -> Iterator[Hit]:
     "grace-too-short",
     "warning",
     "pod",
-    why="between SIGTERM and SIGKILL the last checkpoint must be written; if nothing is said there "
-    "are 30 s, whatever a checkpoint takes",
+    why="the last checkpoint must be written between SIGTERM and SIGKILL; the default is 30 s",
     help="set terminationGracePeriodSeconds to the time that a checkpoint takes, 30 or more",
 )
 def _grace_too_short(spot: Spot) -> Iterator[Hit]:
@@ -182,8 +181,8 @@ def _grace_too_short(spot: Spot) -> Iterator[Hit]:
     "companion-blocks-end",
     "warning",
     "pod",
-    why="a pod has succeeded when all its containers have: one that serves for ever keeps the "
-    "job from ending",
+    why="a pod has succeeded when all its containers have: a container that runs forever keeps "
+    "the job from completing",
     help="make it an init container with restartPolicy: Always, which does not count",
 )
 def _companion_blocks_end(spot: Spot) -> Iterator[Hit]:
@@ -211,11 +210,11 @@ def _mesh_blocks_end(spot: Spot) -> Iterator[Hit]:
     "pinned-to-a-machine",
     "warning",
     "pod",
-    why="a pod that may run on one machine only cannot be replaced when that machine fails",
+    why="a pod that can run on one machine only cannot be replaced when that machine fails",
     help="select machines by a label of their pool",
 )
 def _pinned_to_a_machine(spot: Spot) -> Iterator[Hit]:
     pinned = text(part(spot.body, "spec", "nodeSelector"), HOST)
     named = text(spot.body, "spec", "nodeName")
     if spot.ends and (pinned or named):
-        yield "spec", f"only {pinned or named} will do"
+        yield "spec", f"it can run only on {pinned or named}"

@@ -29,7 +29,7 @@ def manifests(text: str, where: str) -> list[Body]:
         raise unreadable(where, f"it is not YAML: {exc}") from None
     found = [body for document in documents for body in _objects(document, where)]
     if not found:
-        raise unreadable(where, "it holds no objects")
+        raise unreadable(where, "it contains no objects")
     return found
 
 

@@ -111,8 +111,8 @@ def _shm_missing(spot: Spot) -> Iterator[Hit]:
     "shm-over-memory",
     "error",
     "pod",
-    why="what lies in a volume in memory counts against the memory limit of the container that "
-    "writes it: the kernel kills the pod before the volume is full",
+    why="the content of a memory-backed volume counts against the memory limit of the container "
+    "that writes it: the kernel OOM-kills it before the volume is full",
     help="raise the memory limit by the size of the volume, or make the volume smaller",
 )
 def _shm_over_memory(spot: Spot) -> Iterator[Hit]:
@@ -132,7 +132,7 @@ def _gib(count: Fraction) -> str:
     "shm-unlimited",
     "warning",
     "pod",
-    why="a volume in memory without sizeLimit may grow until the pod is killed for memory",
+    why="a memory-backed volume without sizeLimit can grow until the pod is OOM-killed",
     help="set sizeLimit; 2 GiB for each worker is a good start",
 )
 def _shm_unlimited(spot: Spot) -> Iterator[Hit]:
@@ -149,7 +149,7 @@ def _shm_unlimited(spot: Spot) -> Iterator[Hit]:
     "error",
     "pod",
     why="Kubernetes refuses a pod that mounts a volume it does not have",
-    help="add the volume under spec.volumes, or mend the name",
+    help="add the volume under spec.volumes, or correct the name",
 )
 def _mount_without_volume(spot: Spot) -> Iterator[Hit]:
     if spot.engine == "StatefulSet":
@@ -211,7 +211,7 @@ def _claim_unused(spot: Spot) -> Iterator[Hit]:
     used = {text(claim, "name") for c in inner for claim in parts(c, "resources", "claims")}
     for claim in parts(spot.body, "spec", "resourceClaims"):
         if text(claim, "name") not in used:
-            yield "spec.resourceClaims", f"nobody uses {text(claim, 'name')!r}"
+            yield "spec.resourceClaims", f"no container uses {text(claim, 'name')!r}"
 
 
 @check(
@@ -232,7 +232,7 @@ def _env_twice(spot: Spot) -> Iterator[Hit]:
     "error",
     "pod",
     "ConfigMap",
-    why="whoever may read the object, its history or its repository has the secret",
+    why="everyone with read access to the object, its history or its repository has the secret",
     help="put it into a Secret and refer to it with valueFrom.secretKeyRef",
 )
 def _secret_in_plain_sight(spot: Spot) -> Iterator[Hit]:
@@ -247,7 +247,7 @@ def _secret_in_plain_sight(spot: Spot) -> Iterator[Hit]:
         place = f"spec.containers[{text(container, 'name')}]"
         for name, found in env(container).items():
             if _is_secret(name, found, by_name=True):
-                yield f"{place}.env", f"{name} is written out"
+                yield f"{place}.env", f"{name} is in plain text"
         if any(SECRET_VALUES.search(word) for word in program(container)):
             yield f"{place}.command", "holds what looks like a secret"
 

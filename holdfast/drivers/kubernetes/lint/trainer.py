@@ -61,11 +61,11 @@ def _trainjob_patched_env(spot: Spot) -> Iterator[Hit]:
 )
 def _trainjob_removed_field(spot: Spot) -> Iterator[Hit]:
     found = part(spot.body, "spec")
-    yield from ((f"spec.{key}", "is gone") for key in GONE if key in found)
+    yield from ((f"spec.{key}", "was removed") for key in GONE if key in found)
     torch = part(found, "mlPolicy", "torch")
     if spot.kind != "TrainJob":
         gone = [key for key in ("elasticPolicy", "numProcPerNode") if key in torch]
-        yield from ((f"spec.mlPolicy.torch.{key}", "is gone") for key in gone)
+        yield from ((f"spec.mlPolicy.torch.{key}", "was removed") for key in gone)
 
 
 @check(
@@ -111,7 +111,7 @@ def _trainjob_before_runtime(spot: Spot) -> Iterator[Hit]:
     "trainjob-runtime-unknown",
     "warning",
     "TrainJob",
-    why="this file brings runtimes along, and the TrainJob refers to another one",
+    why="this file contains runtimes, but the TrainJob refers to a different one",
     help="kubectl get trainingruntimes,clustertrainingruntimes",
 )
 def _trainjob_runtime_unknown(spot: Spot) -> Iterator[Hit]:
@@ -159,9 +159,9 @@ def _needed(spot: Spot) -> int | None:
     "trainingruntime-gang-with-spares",
     "error",
     *RUNTIMES,
-    why="the gang of a runtime is always all of its nodes: without room for every spare nothing "
-    "starts",
-    help="leave podGroupPolicy out, or ask for no spares",
+    why="the gang of a runtime always includes all of its nodes: without capacity for every "
+    "spare nothing starts",
+    help="remove podGroupPolicy, or set spares to 0",
 )
 def _trainingruntime_gang_with_spares(spot: Spot) -> Iterator[Hit]:
     needed = _needed(spot)
@@ -222,8 +222,8 @@ def _trainingruntime_without_step(spot: Spot) -> Iterator[Hit]:
     "managed-trainingruntime",
     "error",
     *RUNTIMES,
-    why="agents start the workers and give them their ranks: a torch or MPI policy would too, and "
-    "restarts of the whole set throw away what agents keep in memory",
+    why="agents start the workers and give them their ranks: a torch or MPI policy would too, "
+    "and restarts of the whole set discard what agents keep in memory",
     help="use mlPolicy with numNodes only, and failurePolicy.maxRestarts: 0",
 )
 def _managed_trainingruntime(spot: Spot) -> Iterator[Hit]:

@@ -85,7 +85,7 @@ def _volcano_policy_impossible(spot: Spot) -> Iterator[Hit]:
     "volcano-too-few-pods",
     "error",
     KIND,
-    why="more pods are asked for than the job has: it never starts, or never succeeds",
+    why="the minimum exceeds the number of pods: the job never starts, or never succeeds",
     help="keep minAvailable and minSuccess at the number of nodes that train",
 )
 def _volcano_too_few_pods(spot: Spot) -> Iterator[Hit]:
@@ -101,7 +101,8 @@ def _volcano_too_few_pods(spot: Spot) -> Iterator[Hit]:
     "volcano-waits-for-spares",
     "warning",
     KIND,
-    why="a job that starts with some of its pods still ends only when all have: spares never do",
+    why="a job that starts with some of its pods still completes only when all pods have: spares "
+    "never do",
     help="set minSuccess to the number of nodes that train",
 )
 def _volcano_waits_for_spares(spot: Spot) -> Iterator[Hit]:
@@ -151,8 +152,8 @@ def _volcano_names_too_late(spot: Spot) -> Iterator[Hit]:
     "managed-volcano",
     "error",
     KIND,
-    why="a pod that is gone is to come back alone (RestartPod) and the job to end with its nodes "
-    "(minSuccess); whatever restarts everything throws away what agents keep in memory",
+    why="a deleted pod must be recreated alone (RestartPod), and the job must complete with its "
+    "training nodes (minSuccess); a full restart discards what agents keep in memory",
     help="use RestartPod for PodFailed and PodEvicted, and minSuccess",
 )
 def _managed_volcano(spot: Spot) -> Iterator[Hit]:

@@ -31,12 +31,12 @@ def fetch(folder: Path, url: str, sha256: str | None, unpack: bool) -> None:
     name = Path(urllib.parse.unquote(urllib.parse.urlparse(url).path)).name or "data"
     mark = folder / f".{name}-{hashlib.sha256(f'{url} {sha256}'.encode()).hexdigest()[:16]}"
     if mark.exists():
-        return print(f"{url}: already here", flush=True)
+        return print(f"{url}: already present", flush=True)
     part = folder / f".{name}.part"
     found = download(url, part)
     if sha256 not in (None, found):
         part.unlink()
-        sys.exit(f"{url}: sha256 is {found}, not {sha256}; nothing was kept")
+        sys.exit(f"{url}: sha256 is {found}, not {sha256}; the file was discarded")
     part.replace(folder / name)
     if unpack:
         unpacked(folder / name, folder)

@@ -10,104 +10,121 @@ NOTES: dict[str, str] = {
     # ── pods ──
     "*.spec.terminationGracePeriodSeconds": "Time for a checkpoint between SIGTERM and SIGKILL.",
     "*.spec.tolerations": (
-        "A machine that does not answer is left after 20 s; Kubernetes alone would wait 300 s."
+        "Leave an unreachable machine after 20 s; the default of Kubernetes is 300 s."
     ),
     "Deployment.spec.template.spec.tolerations": (
-        "A machine that does not answer is left after 10 s; Kubernetes alone would wait 300 s."
+        "Leave an unreachable machine after 10 s; the default of Kubernetes is 300 s."
     ),
-    "*.spec.dnsPolicy": "With the host's network, names of the cluster are found only like this.",
-    "*.spec.automountServiceAccountToken=false": "Training needs no rights in the cluster.",
+    "*.spec.dnsPolicy": "Cluster DNS with host network.",
+    "*.spec.automountServiceAccountToken=false": "Training needs no access to the API server.",
     "*.containers.readinessProbe": (
-        "Ready: the agent has found the controller. Whether training moves on is not asked here, "
-        "or a queue would take a waiting job for a broken one."
+        "Ready: the agent is connected to the controller. Training progress is not probed, or "
+        "queues would consider a waiting job broken."
     ),
     "*.containers.livenessProbe": (
-        "Alive: the agent's loop turns. A hang of the training is the controller's to judge."
+        "Live: the agent's event loop runs. Hangs of the training are detected by the controller."
     ),
     "*.topologySpreadConstraints.nodeTaintsPolicy": (
-        "Otherwise tainted machines count as places that stay empty."
+        "Otherwise tainted machines count as empty domains."
     ),
-    "*.volumes.emptyDir.medium": "In memory: counted against the memory limit of the pod.",
+    "*.volumes.emptyDir.medium": "In memory: counts against the memory limit of the pod.",
     # ── beside the pods ──
     "Service.spec.publishNotReadyAddresses": (
-        "Nodes have to find each other before they are ready."
+        "Nodes must resolve each other before they are ready."
     ),
     "Deployment.spec.replicas=2": (
-        "One of them has the lease and is the controller; the other takes it within seconds."
+        "One holds the lease and is the controller; the standby takes over within seconds."
     ),
     "Deployment.spec.strategy": (
-        "A rolling update waits until the new pod is ready, which it is only with the lease that "
-        "the old one holds."
+        "A rolling update waits until the new pod is ready, which requires the lease that the "
+        "old one holds."
     ),
     "Deployment.spec.template.spec.containers.readinessProbe": (
-        "Who has the lease listens, and the Service leads there and nowhere else."
+        "Only the holder of the lease listens, so the Service routes to it alone."
     ),
     "*.spec.automountServiceAccountToken=true": "The only pod that talks to Kubernetes.",
     "PodDisruptionBudget.spec.minAvailable": (
-        "A number of pods: maxUnavailable needs the scale of their owner, and where the owner has "
-        "none, as a Job, nothing may be evicted at all."
+        "A number of pods: maxUnavailable requires the scale subresource of their owner; without "
+        "one, as for a Job, no pod could be evicted."
     ),
     "PodDisruptionBudget.spec.unhealthyPodEvictionPolicy": (
-        "Or a crashed pod holds up the drain of its machine."
+        "Otherwise a crashed pod blocks the drain of its machine."
     ),
-    "NetworkPolicy.spec.ingress": "From pods of this job; from anywhere only the metrics.",
-    "Role.rules": "No right on anything but this job, as far as Kubernetes can limit it.",
+    "NetworkPolicy.spec.ingress": "From pods of this job; metrics from anywhere.",
+    "Role.rules": "Permissions on this job only, as far as RBAC can limit them.",
     "VolumeSnapshot.spec": (
-        "Taken once, when it is applied. Delete it and apply it again for a newer one."
+        "Taken once, when applied. Delete and apply it again for a newer snapshot."
     ),
     "PersistentVolumeClaim.spec.accessModes": "Every node writes its part of a checkpoint.",
     # ── batch Jobs, wherever they are ──
     "*.spec.backoffLimit": (
-        "Who repairs counts the failures: Holdfast in managed mode, whoever is around this Job "
-        "in plain mode."
+        "Failures are counted by what restarts the job: Holdfast in managed mode, an outer "
+        "controller in plain mode."
     ),
     "Job.spec.backoffLimit": (
-        "The failure budget is Holdfast's. A Job's own would end the training, and its limit "
-        "also counts evictions."
+        "Holdfast limits failures. The backoffLimit of a Job would end the training, and also "
+        "counts evictions."
     ),
     "*.spec.podReplacementPolicy": (
-        "No podFailurePolicy beside it: that would force `Failed`, and a dead machine would then "
-        "hold up the replacement of its pod for as long as it is gone."
+        "No podFailurePolicy: it would force `Failed`, and the pod of a failed machine would not "
+        "be replaced until the machine is back."
     ),
-    "*.spec.successPolicy.rules": "Complete when as many have succeeded as train; spares go then.",
+    "*.spec.successPolicy.rules": (
+        "Complete when as many pods have succeeded as train; spares are then removed."
+    ),
     "Job.spec.backoffLimitPerIndex": (
-        "Counted for each index: with one limit for all, the delay before each new pod doubles "
-        "with every failure of any of them."
+        "Counted per index: with a common limit, the back-off delay of every new pod doubles "
+        "with each failure of any pod."
     ),
-    "CronJob.spec.concurrencyPolicy": "Looks only at Jobs of this CronJob.",
-    "CronJob.spec.startingDeadlineSeconds": "A start that was missed for longer is left out.",
+    "CronJob.spec.concurrencyPolicy": "Applies only to Jobs of this CronJob.",
+    "CronJob.spec.startingDeadlineSeconds": "A start that was missed by more than this is skipped.",
     # ── other engines ──
-    "JobSet.spec.failurePolicy": "A Job that fails for good ends the set; no restart hides it.",
-    "*.schedulingPolicy.minAvailable": "The gang is what trains; spares join when there is room.",
+    "JobSet.spec.failurePolicy": "A Job that fails permanently fails the set; it is not restarted.",
+    "*.schedulingPolicy.minAvailable": (
+        "The gang is the training nodes; spares start when capacity is available."
+    ),
     "Job.spec.maxRetry": "Every restart of a pod counts, and the default is 3.",
     "Job.spec.policies": (
-        "The order counts: the first that fits decides, and an exit with any status is a failure "
-        "too."
+        "Order matters: the first matching policy applies, and any nonzero exit also matches "
+        "PodFailed."
     ),
-    "Job.spec.minSuccess": "Done when as many have succeeded as train; the rest is ended.",
-    "Job.spec.minAvailable": "The gang is what trains; spares join when there is room.",
-    "PodGroup.spec.minMember": "The gang is what trains; spares join when there is room.",
-    "PodGroup.spec.minResources": "Of the gang without its spares, or it would wait for theirs.",
-    "PodGroup.spec.schedulingPolicy": "The gang is what trains; spares join when there is room.",
-    "TFJob.spec.successPolicy": "Without it the job ends with worker 0, whoever still trains.",
+    "Job.spec.minSuccess": (
+        "Complete when as many pods have succeeded as train; the others are terminated."
+    ),
+    "Job.spec.minAvailable": (
+        "The gang is the training nodes; spares start when capacity is available."
+    ),
+    "PodGroup.spec.minMember": (
+        "The gang is the training nodes; spares start when capacity is available."
+    ),
+    "PodGroup.spec.minResources": (
+        "Resources of the gang without its spares, or it would wait for theirs."
+    ),
+    "PodGroup.spec.schedulingPolicy": (
+        "The gang is the training nodes; spares start when capacity is available."
+    ),
+    "TFJob.spec.successPolicy": (
+        "Without it the job ends with worker 0, even if others are still training."
+    ),
     "*.Worker.restartPolicy=ExitCode": (
-        "From exit status 128 on a pod is replaced at once, below that the job has failed."
+        "A pod with exit status 128 or above is replaced immediately; below that the job has "
+        "failed."
     ),
     "*.Worker.restartPolicy=OnFailure": (
-        "A container that fails starts again in its pod. ExitCode would end the job at the first "
-        "exit below 128, as any error in Python is."
+        "A failed container is restarted in its pod. ExitCode would fail the job at the first "
+        "exit status below 128, which every Python error has."
     ),
     "MPIJob.spec.mpiReplicaSpecs.Worker.restartPolicy=OnFailure": (
-        "A worker that failed is never made again, so its container starts again where it is."
+        "A failed worker pod is never recreated, so its container is restarted in place."
     ),
-    "*.cleanPodPolicy": "What still runs at the end is removed, finished pods keep their logs.",
+    "*.cleanPodPolicy": "Running pods are removed at the end; finished pods keep their logs.",
     "TrainJob.spec.runtimeRef": (
-        "A runtime of its own: failure policies can only be set there, not in the TrainJob."
+        "A separate runtime: failure policies can only be set there, not in the TrainJob."
     ),
     "*.launcherCreationPolicy=WaitForWorkersReady": (
-        "An mpirun that starts before its workers gives up."
+        "mpirun fails if it starts before its workers."
     ),
     "*.launcherCreationPolicy=AtStartup": (
-        "The launcher is an agent that waits for the end; it has no need of the workers."
+        "The launcher is an agent that waits for the end; it does not need the workers."
     ),
 }

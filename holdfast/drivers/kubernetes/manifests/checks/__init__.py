@@ -44,7 +44,7 @@ def _no_image() -> Error:
     return Error(
         "image-missing",
         "image: a job on Kubernetes needs a container image",
-        why="the script and what it imports have to be on the machines; a local run has them here",
+        why="the script and its imports must be available on the machines",
         help="add `image: registry.example/train:1` to the job file; deploy/images shows how one "
         "is built",
     )

@@ -58,8 +58,8 @@ def _two_ranks(request: Request) -> Iterator[Error]:
         if _set_by_others(request, name):
             yield Error(
                 "settings-conflict",
-                f"{path}: {name} would have two sources",
-                why=f"{_who(request, name)} sets it anew for every process and every attempt",
+                f"{path}: {name} would be set twice",
+                why=f"{_who(request, name)} sets it for every process and every attempt",
                 help=f"remove {path}; a script reads {name} from its environment",
             )
 
@@ -100,7 +100,7 @@ def _twice(name: str, one: str, other: str) -> Error:
     return Error(
         "settings-conflict",
         f"{one}: {other} sets {name} too",
-        why="only one of the two would count, and nobody could tell which",
+        why="only one of the two would take effect",
         help=f"keep {name} in one of them",
     )
 
@@ -115,19 +115,20 @@ def _placement(request: Request) -> Iterator[Error]:
         yield _clash(
             "scheduling.separate",
             "scheduling.topology" if scheduling.topology else "scheduling.kueue.topology",
-            f"no two nodes may share a {level}, and all of them are to stay in one",
+            f"no two nodes may share a {level}, but all of them must be placed in one",
         )
     if network.host and scheduling.one_per_machine is False and pods > 1:
         yield _clash(
             "network.host",
             "scheduling.one_per_machine",
-            f"two nodes on one machine would both open port {_first_port(request)} of its network",
+            f"two nodes on one machine would both bind port {_first_port(request)} of the host "
+            "network",
         )
     if network.host and network.attach:
         yield _clash(
             "network.host",
             "network.attach",
-            "a pod on the host's network has no interface of its own to add another to",
+            "a pod with host network cannot have additional interfaces",
         )
 
 
@@ -146,21 +147,22 @@ def _ports(request: Request) -> Iterator[Error]:
         yield _clash(
             "network.ports.agent",
             "network.ports.stores",
-            f"port {ports.agent} is one of the {STORES} from {ports.stores} on, which stores use",
+            f"port {ports.agent} is one of the {STORES} from {ports.stores} on, which rendezvous "
+            "stores use",
         )
     if ports.storage in (ports.agent, *stores):
         other = "agent" if ports.storage == ports.agent else "stores"
         yield _clash(
             "network.ports.storage",
             f"network.ports.{other}",
-            f"port {ports.storage} is taken by that: one port has one listener",
+            f"port {ports.storage} is already used by that setting",
         )
     for taken in (CONTROLLER_PORT, METRICS_PORT):
         if request.job.network.host and taken in (ports.agent, ports.storage, *stores):
             yield Error(
                 "settings-conflict",
-                f"network.ports: {taken} is the controller's",
-                why="with the host's network, agents are told apart from it by their ports alone",
+                f"network.ports: {taken} is the port of the controller",
+                why="with host network, agents and the controller share the ports of the machine",
                 help=f"choose another port than {taken}",
             )
 
@@ -172,8 +174,8 @@ def _spares(request: Request) -> Iterator[Error]:
         yield _clash(
             "scheduling.kueue.partial",
             "scheduling.gang",
-            "Kueue admits fewer pods by changing the size of the Job, and the size of a Job in a "
-            "gang of Kubernetes' own is fixed",
+            "Kueue admits fewer pods by changing the size of the Job, but the size of a Job in a "
+            "native gang is fixed",
         )
     if kueue is not None and kueue.partial and spares_apart(request):
         by_class = job.scheduling.spare_priority_class
@@ -181,15 +183,15 @@ def _spares(request: Request) -> Iterator[Error]:
         yield _clash(
             "scheduling.kueue.partial",
             f"scheduling.{own}",
-            "spares with a priority of their own are a workload of their own, which Kueue admits "
-            "or not as a whole",
+            "spares with their own priority are a separate workload, which Kueue admits as a "
+            "whole or not at all",
         )
     claimed = [claim for claim in job.resources.claims if "gpu" in (claim.device_class or "")]
     if job.resources.gpus and claimed:
         yield _clash(
             "resources.gpus",
             "resources.claims",
-            "each node would get its GPUs twice, counted and claimed",
+            "each node would request its GPUs twice, as extended resource and as claim",
         )
 
 
@@ -203,15 +205,15 @@ def _elastic(request: Request) -> Iterator[Error]:
         yield _clash(
             "elasticity",
             "scheduling.kueue",
-            "Kueue gives a job a fixed quota; it neither lets it grow, nor admits it in part or by "
-            "topology while its size may change",
+            "Kueue reserves a fixed quota; it neither lets an elastic job grow, nor supports "
+            "partial admission or topologies for it",
         )
     if gang != "none" and job.scheduling.topology and fewest(request) < request.nodes:
         yield _clash(
             "elasticity",
             "scheduling.topology",
-            f"a gang of {gang} that is kept within one place cannot be joined from elsewhere, so "
-            "a job that has shrunk would never grow back",
+            f"nodes cannot join a running gang of {gang} with a topology constraint, so a job "
+            "that has shrunk could not grow back",
         )
 
 
@@ -225,7 +227,7 @@ def _sweep(request: Request) -> Iterator[Error]:
         ("scheduling.gang", job.scheduling.gang != "none"),
     ):
         if wrong:
-            yield _clash("sweep", path, "trials do not know each other: each is one pod alone")
+            yield _clash("sweep", path, "trials are independent: each is a single pod")
 
 
 def _overlap(request: Request) -> Iterator[Error]:
@@ -234,7 +236,8 @@ def _overlap(request: Request) -> Iterator[Error]:
         yield _clash(
             "schedule.overlap",
             "kubernetes.mode",
-            "each submission of a managed job takes the name of the last one, which has to be over",
+            "each submission of a managed job reuses the name of the previous one, which must "
+            "have ended",
         )
 
 

@@ -65,7 +65,7 @@ NEEDS: dict[str, Need] = {
     "monitoring.labels": MONITORS,
     "monitoring.interval_s": MONITORS,
     "access.annotations": (
-        "an account that is made, so no access.service_account",
+        "a created ServiceAccount, so no access.service_account",
         lambda j: j.access.service_account is None,
     ),
 }
@@ -82,7 +82,7 @@ def problems(request: Request) -> Iterator[Error]:
     for index, dataset in enumerate(job.datasets):
         own = dataset.download and dataset.host_path is None
         if dataset.size is not None and not own:
-            yield _idle(f"datasets[{index}].size", "a volume of the pod's own, made by download")
+            yield _idle(f"datasets[{index}].size", "an ephemeral volume, created by download")
 
 
 def _by_engine(request: Request) -> Iterator[tuple[str, Need]]:
@@ -96,7 +96,7 @@ def _by_engine(request: Request) -> Iterator[tuple[str, Need]]:
         yield from ((f"mpi.{part}", MPI) for part in parts)
     if request.engine != "volcano":
         volcano: Need = ("scheduling.gang: volcano", lambda j: j.scheduling.gang == "volcano")
-        gang: Need = ("a gang that knows it: native or volcano", _knows_topology)
+        gang: Need = ("a gang that supports it: native or volcano", _knows_topology)
         yield from (("scheduling.queue", volcano), ("scheduling.topology", gang))
     if not request.managed:
         several: Need = ("framework: pytorch, paddle or mpi", _has_workers)
@@ -118,6 +118,6 @@ def _idle(path: str, needed: str) -> Error:
     return Error(
         "setting-idle",
         f"{path} would have no effect",
-        why=f"it needs {needed}",
+        why=f"it requires {needed}",
         help=f"add that, or remove {path}",
     )

@@ -48,6 +48,6 @@ def problems(request: Request) -> Iterator[Error]:
 
 def _why(request: Request) -> str:
     if request.managed:
-        return "agents can start PyTorch and plain programs, so far nothing else"
+        return "agents support only PyTorch and plain programs"
     kinds = " and ".join(PLAIN[request.engine])
     return f"without agents, {request.engine} starts {kinds} only"

@@ -44,16 +44,16 @@ class Limit:
 AGENTS = Limit(
     managed(), "it is for Holdfast's agents and controller, which plain mode does not have"
 )
-TENSORFLOW = Limit(plain("tfjob"), "only the operator of TFJob knows these roles")
+TENSORFLOW = Limit(plain("tfjob"), "only the operator of TFJob supports these roles")
 TORCHRUN: tuple[Engine, ...] = ("pods", "job", "cronjob", "jobset", "pytorchjob")
 ELASTIC = Limit(
     managed() | plain(*TORCHRUN, "paddlejob"),
-    "what the engine starts there needs every one of its processes",
+    "the processes that the engine starts there are not elastic",
 )
-SUBMITTED = Limit(both("cronjob"), "only a CronJob starts at times")
+SUBMITTED = Limit(both("cronjob"), "only a CronJob supports a schedule")
 TRIALS = Limit(plain("job", "cronjob"), "trials are the indexes of a Job, without agents")
-MPIRUN = Limit(plain("mpijob", "trainjob", "volcano"), "nothing there runs mpirun")
-LAUNCHER = Limit(MPIRUN.where | managed("mpijob"), "there is no launcher")
+MPIRUN = Limit(plain("mpijob", "trainjob", "volcano"), "it does not run mpirun")
+LAUNCHER = Limit(MPIRUN.where | managed("mpijob"), "it has no launcher")
 KUEUE = frozenset((*kueue.RUN, "pods"))
 
 LIMITS: dict[str, Limit] = {
@@ -85,7 +85,7 @@ LIMITS: dict[str, Limit] = {
     "checkpoints.archive.max_bytes_per_s": AGENTS,
     "network.ports.rendezvous": Limit(
         EVERYWHERE - managed() - plain("mpijob", "trainjob"),
-        "agents, mpirun and Trainer each have a port of their own for it",
+        "agents, mpirun and Trainer choose their own ports",
     ),
     "kubernetes.controller_image": AGENTS,
     "kubernetes.journal": AGENTS,
@@ -98,7 +98,7 @@ LIMITS: dict[str, Limit] = {
     "mpi.slots_per_node": MPIRUN,
     "mpi.implementation": Limit(
         plain("mpijob", "volcano"),
-        "nothing there runs mpirun, or Trainer, which knows OpenMPI only",
+        "it does not run mpirun, or is Trainer, which supports OpenMPI only",
     ),
     "mpi.options": MPIRUN,
     "mpi.ssh_folder": MPIRUN,
@@ -109,26 +109,28 @@ LIMITS: dict[str, Limit] = {
     "lifetime.time_limit_s": Limit(EVERYWHERE - both("volcano"), "Volcano's jobs have no limit"),
     "lifetime.keep_s": Limit(
         EVERYWHERE - both("pods", "trainjob"),
-        "Kubernetes removes neither pods nor TrainJobs after some time",
+        "Kubernetes has no TTL for pods and TrainJobs",
     ),
     "lifetime.suspend": Limit(
-        EVERYWHERE - both("volcano"), "Volcano's jobs are suspended by commands only"
+        EVERYWHERE - both("volcano"), "Volcano jobs can be suspended by commands only"
     ),
     "scheduling.spare_priority_class": Limit(
         managed("pods", "job", "cronjob", "jobset", "volcano"),
-        "all pods of the engine are alike, spares too",
+        "all pods of the engine have the same template, including spares",
     ),
     "scheduling.topology": Limit(
-        EVERYWHERE - both("mpijob") - plain("cronjob"), "its gang knows no topology"
+        EVERYWHERE - both("mpijob") - plain("cronjob"), "its gangs do not support topologies"
     ),
-    "scheduling.kueue": Limit(both(*KUEUE), "Kueue does not know this kind"),
+    "scheduling.kueue": Limit(both(*KUEUE), "Kueue does not support this kind"),
     "scheduling.kueue.partial": Limit(
-        managed(*kueue.PARTIAL), "Kueue shrinks nothing but batch Jobs"
+        managed(*kueue.PARTIAL), "Kueue supports partial admission for batch Jobs only"
     ),
     "scheduling.kueue.spare_priority": Limit(
-        managed(*kueue.APART, "cronjob"), "the spares are part of the one workload there"
+        managed(*kueue.APART, "cronjob"), "the spares are part of the same workload"
     ),
-    "scheduling.kueue.multi": Limit(both(*kueue.RUN) - managed("cronjob"), "pods cannot be moved"),
+    "scheduling.kueue.multi": Limit(
+        both(*kueue.RUN) - managed("cronjob"), "MultiKueue does not support pods"
+    ),
 }
 """Settings that not every engine honours in every mode."""
 
@@ -160,15 +162,15 @@ def problems(request: Request) -> Iterator[Error]:
     if request.engine == "cronjob" and request.job.schedule is None:
         yield Error(
             "engine-unsupported",
-            "schedule: a cronjob has to know when",
+            "schedule: required with engine cronjob",
             why="the job file has no `schedule`",
             help='add `schedule: {cron: "0 3 * * *"}`, or use another engine',
         )
     if request.job.access.cordon and request.namespace is None:
         yield Error(
             "engine-unsupported",
-            "access.cordon: the namespace has to be known",
-            why="rights on machines are given by a ClusterRoleBinding, which names a namespace",
+            "access.cordon: the namespace is required",
+            why="permissions on machines need a ClusterRoleBinding, which refers to a namespace",
             help="holdfast render --namespace NAME, or kubernetes.namespace in the job file",
         )
 
@@ -184,8 +186,9 @@ def _gang(request: Request) -> Iterator[Error]:
         return
     yield Error(
         "engine-unsupported",
-        f"scheduling.gang: {request.engine} in {request.mode} mode makes no gang of kind {kind}",
-        why=f"kinds that work there: {', '.join(newest) or 'none'}",
+        f"scheduling.gang: {request.engine} in {request.mode} mode does not support gangs of kind "
+        f"{kind}",
+        why=f"supported kinds: {', '.join(newest) or 'none'}",
         help=f"engines that can: {', '.join(able)}; or remove scheduling.gang",
     )
 
@@ -193,7 +196,7 @@ def _gang(request: Request) -> Iterator[Error]:
 def _unfit(request: Request, path: str, limit: Limit) -> Error:
     return Error(
         "engine-unsupported",
-        f"{path}: {request.engine} in {request.mode} mode cannot honour it",
+        f"{path}: {request.engine} in {request.mode} mode does not support it",
         why=limit.why,
         help=f"use {told(limit.where)}, or remove {path}",
     )

@@ -28,8 +28,9 @@ def problems(request: Request) -> Iterator[Error]:
     if request.name[0].isdigit():
         yield Error(
             "name-unfit",
-            f"name: {request.name} begins with a digit",
-            why="the job's Service is named after it, and names of Services begin with a letter",
+            f"name: {request.name} starts with a digit",
+            why="the job's Service is named after it, and names of Services must start with a "
+            "letter",
             help=f"rename it, for example to run-{request.name}"[: LONGEST + 40],
         )
     yield from _volumes(request)
@@ -101,7 +102,8 @@ def _volumes(request: Request) -> Iterator[Error]:
 def _too_long(path: str, name: str, longest: int, excess: int) -> Error:
     return Error(
         "name-unfit",
-        f"{path}: {name} has {len(name)} characters, {longest} are allowed",
-        why="it becomes a DNS label; a longer one is refused, or cut so that two nodes share it",
-        help=f"make the name at least {excess} shorter",
+        f"{path}: {name} has {len(name)} characters, the maximum is {longest}",
+        why="it becomes a DNS label; longer names are rejected, or truncated so that two nodes "
+        "share one",
+        help=f"shorten the name by at least {excess}",
     )

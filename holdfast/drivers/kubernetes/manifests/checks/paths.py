@@ -36,16 +36,16 @@ def _tiers(job: Job) -> Iterator[Error]:
             yield Error(
                 "settings-conflict",
                 f"{path}: {tier.mount} is not absolute",
-                why="in a pod there is no folder of the job file to start from",
-                help=f"give {path} an absolute folder, or leave it out in the file for the cluster",
+                why="in a pod, paths cannot be relative to the job file",
+                help=f"make {path} absolute, or remove it from the job file for the cluster",
             )
 
 
 def _nowhere(path: str, keys: str) -> Error:
     return Error(
         "settings-conflict",
-        f"{path}: nothing says what is mounted there",
-        why="on a cluster a folder is on a volume",
+        f"{path}: no volume is configured for this path",
+        why="on a cluster, every tier needs a volume",
         help=f"add {keys} to {path}",
     )
 
@@ -77,16 +77,16 @@ def _named(job: Job) -> dict[str, list[str]]:
 def _taken(folder: str, paths: list[str]) -> Error:
     return Error(
         "settings-conflict",
-        f"{paths[0]}: {folder} is taken by {' and '.join(paths[1:])}",
-        why="one folder of a pod can hold one volume",
-        help=f"give {paths[0]} a folder of its own",
+        f"{paths[0]}: {folder} is also used by {' and '.join(paths[1:])}",
+        why="only one volume can be mounted at a path",
+        help=f"use another folder for {paths[0]}",
     )
 
 
 def _twice(path: str, name: str) -> Error:
     return Error(
         "settings-conflict",
-        f"{path}: {name} is there twice",
-        why="volumes and claims of a pod are known by their names",
-        help="give each a name of its own, or keep one",
+        f"{path}: duplicate name {name}",
+        why="volumes and claims of a pod are identified by their names",
+        help="use a unique name for each, or keep one",
     )

@@ -93,7 +93,7 @@ def _seen(path: str, name: str) -> Error:
     return Error(
         "plaintext-secret",
         f"{path} looks like a secret",
-        why="whoever may read the job's objects would read it; so would whoever finds this file",
+        why="everyone with read access to the job's objects, or to this file, could read it",
         help=f"kubectl create secret generic NAME --from-literal=KEY=..., and in the job file "
         f"secrets: [{{name: NAME, env: {{{name}: KEY}}}}]",
     )

@@ -44,9 +44,9 @@ def _memory(request: Request) -> Iterator[Error]:
         )
     yield _impossible(
         "resources.memory",
-        f"{job.resources.memory} does not hold what is surely in it",
-        f"{parts} = {in_bytes(shm + snapshots)}, before the workers have a byte of their own",
-        f"ask for more than {in_bytes(shm + snapshots)}, or set resources.shm",
+        f"{job.resources.memory} is too small",
+        f"{parts} = {in_bytes(shm + snapshots)}, without any memory for the workers",
+        f"request more than {in_bytes(shm + snapshots)}, or set resources.shm",
     )
 
 
@@ -58,10 +58,10 @@ def _whole(job: Job) -> Iterator[Error]:
     if cpu is None or job.resources.memory is None or amount(cpu).denominator != 1:
         yield _impossible(
             "network.numa",
-            "a pod is pinned only if it has whole cores and a memory limit",
-            f"resources.cpu is {cpu or 'not given'}, resources.memory "
-            f"{job.resources.memory or 'not given'}",
-            "give resources.cpu as a whole number, and resources.memory",
+            "CPUs are pinned only if the pod requests whole cores and has a memory limit",
+            f"resources.cpu is {cpu or 'not set'}, resources.memory "
+            f"{job.resources.memory or 'not set'}",
+            "set resources.cpu to a whole number, and resources.memory",
         )
 
 
@@ -70,15 +70,15 @@ def _pages(job: Job) -> Iterator[Error]:
     if asked.hugepages and not (asked.cpu or asked.memory):
         yield _impossible(
             "resources.hugepages",
-            "huge pages alone are refused",
-            "Kubernetes wants CPU or memory to be asked for beside them",
-            "give resources.memory",
+            "huge pages require CPU or memory",
+            "Kubernetes rejects huge pages without a CPU or memory request",
+            "set resources.memory",
         )
     for size, wanted in asked.hugepages.items():
         if amount(wanted) % amount(size):
             yield _impossible(
                 f"resources.hugepages.{size}",
-                f"{wanted} is no whole number of pages",
+                f"{wanted} is not a multiple of the page size",
                 f"{wanted} / {size} = {float(amount(wanted) / amount(size)):g}",
                 f"round it to a multiple of {size}",
             )
@@ -92,9 +92,10 @@ def _elastic(job: Job) -> Iterator[Error]:
     if not elastic.min_nodes <= count <= most:
         yield _impossible(
             "elasticity",
-            "the number of nodes is outside its own limits",
-            f"min_nodes {elastic.min_nodes} <= nodes.count {count} <= max_nodes {most} is not so",
-            "correct one of the three",
+            "nodes.count is out of range",
+            f"min_nodes {elastic.min_nodes} <= nodes.count {count} <= max_nodes {most} does not "
+            "hold",
+            "change one of the three",
         )
 
 
@@ -103,16 +104,16 @@ def _counts(request: Request) -> Iterator[Error]:
     if request.pods > PODS_MAX:
         yield _impossible(
             "nodes",
-            f"{request.pods} pods are more than a Job may have",
+            f"{request.pods} pods exceed the limit of a Job",
             f"{request.nodes} nodes + {request.spares} spares > {PODS_MAX}",
             "use fewer, larger nodes",
         )
     if job.roles.chief and job.nodes.count == 1:
         yield _impossible(
             "roles.chief",
-            "no node is left to be a worker",
+            "no node is left as a worker",
             "nodes.count 1 - chief 1 = 0 workers",
-            "raise nodes.count, or leave the chief out: worker 0 does its work",
+            "increase nodes.count, or remove the chief: worker 0 takes its role",
         )
 
 
@@ -126,7 +127,7 @@ def _file(request: Request) -> Iterator[Error]:
             "job",
             "the job file is too large for a ConfigMap",
             f"{size} bytes > {CONFIG_BYTES_MAX}",
-            "put long arguments or variables into the image",
+            "move long arguments or variables into the image",
         )
 
 

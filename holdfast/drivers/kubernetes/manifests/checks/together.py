@@ -28,10 +28,10 @@ def _time_limit(request: Request) -> Iterator[Error]:
     yield Error(
         "settings-conflict",
         "lifetime.time_limit_s contradicts recovery.max_restarts",
-        why=f"a JobSet makes its Job anew at every restart, and the {limit} s begin again with it: "
-        f"up to {restarts + 1} times as long in all",
+        why=f"a JobSet recreates its Job at every restart, which resets the limit of {limit} s: "
+        f"up to {restarts + 1} times as long in total",
         help="set recovery.max_restarts: 0, or use --engine job or trainjob, which count the time "
-        "of all restarts; in a queue scheduling.kueue.max_time_s does too",
+        "across restarts; with Kueue, scheduling.kueue.max_time_s does too",
     )
 
 
@@ -43,8 +43,8 @@ def _queue(request: Request) -> Iterator[Error]:
         others = told(frozenset(p for p in LIMITS["scheduling.kueue"].where if p[0] != "mpijob"))
         yield Error(
             "engine-unsupported",
-            "scheduling.kueue: Kueue does not know MPIJobs of version v1",
-            why="it holds back those of v2beta1 only; this one would start around the queue",
+            "scheduling.kueue: Kueue does not support MPIJobs of version v1",
+            why="Kueue suspends only those of v2beta1; this one would bypass the queue",
             help=f"use --mpi-version v2beta1 where the mpi-operator serves it, or {others}",
         )
 
@@ -67,7 +67,8 @@ def _unnamed(path: str, secret: str) -> Error:
     return Error(
         "settings-conflict",
         f"{path}: its variables would not reach the ranks",
-        why="they are started by sshd, which knows nothing of the container's variables, and "
-        "mpirun hands on only what it is told by name; names in a Secret are known to the cluster",
-        help=f"name them: secrets: [{{name: {secret}, env: {{VARIABLE: key}}}}]",
+        why="ranks are started by sshd, which does not inherit the container's environment, and "
+        "mpirun forwards only variables that are listed by name; the keys of a Secret are "
+        "not known when rendering",
+        help=f"list the variables: secrets: [{{name: {secret}, env: {{VARIABLE: key}}}}]",
     )

@@ -28,8 +28,9 @@ def _too_old(request: Request, path: str, since: tuple[int, int]) -> Error:
     return Error(
         "kubernetes-too-old",
         f"{path} needs Kubernetes {_dotted(since)} on engine {request.engine}",
-        why=f"the manifests are asked for Kubernetes {_dotted(request.version)}",
-        help=f"holdfast render --kubernetes-version {_dotted(since)}, if the cluster is that new",
+        why=f"the target version is Kubernetes {_dotted(request.version)}",
+        help=f"holdfast render --kubernetes-version {_dotted(since)}, if the cluster has that "
+        "version",
     )
 
 

@@ -45,21 +45,23 @@ def alerts(request: Request) -> list[Body]:
     restarts = f"increase(holdfast_restarts_total{of_job}[{window_s}s]) > {limit}"
     name = request.name
     found = [
-        _alert("HoldfastStalled", step, "5m", "critical", f"{name} has made no step for 15 min"),
-        _alert("HoldfastRestarts", restarts, "1m", "warning", f"{name} restarts again and again"),
+        _alert(
+            "HoldfastStalled", step, "5m", "critical", f"{name} has made no progress for 15 min"
+        ),
+        _alert("HoldfastRestarts", restarts, "1m", "warning", f"{name} restarts repeatedly"),
         _alert(
             "HoldfastLowEttr",
             f"holdfast_ettr{of_job} < {LOW_ETTR}",
             "1h",
             "warning",
-            f"{name} trains less than {LOW_ETTR:.0%} of its time; see `holdfast goodput {name}`",
+            f"{name} has an ETTR below {LOW_ETTR:.0%}; see `holdfast goodput {name}`",
         ),
     ]
     return [*found, _no_spares(name, of_job)] if request.spares else found
 
 
 def _no_spares(name: str, of_job: str) -> Body:
-    story = f"{name} has no spare left; the next lost node costs a wait for a new one"
+    story = f"{name} has no spare left; the next lost node has to be replaced by a new one"
     return _alert("HoldfastNoSpares", f"holdfast_spares{of_job} == 0", "15m", "warning", story)
 
 
