@@ -211,15 +211,19 @@ def test_a_head_that_was_deleted_is_written_anew_with_all_its_shards() -> None:
     playing(story)
 
 
-def test_when_all_shards_are_in_use_the_head_stays_as_it_is() -> None:
+def test_what_has_room_only_without_the_old_version_is_published_and_what_has_none_is_told() -> (
+    None
+):
     async def story(it: FakeCluster, api: Api) -> None:
         writer = await opened(api, shards=3)
         await writer.publish(parts(a=[b"1", b"2"]), Content())
+        await writer.publish(parts(a=[b"3", b"4"]), Content())
+        assert await told(api) == {"a": b"34"}
         with pytest.raises(NoShardError):
-            await writer.publish(parts(a=[b"3", b"4"]), Content())
-        assert await told(api) == {"a": b"12"}
-        await writer.publish(parts(a=[b"3"]), Content())
-        assert await told(api) == {"a": b"3"}
+            await writer.publish(parts(a=[b"5", b"6", b"7", b"8"]), Content())
+        assert await told(api) == {}
+        await writer.publish(parts(a=[b"5"]), Content())
+        assert await told(api) == {"a": b"5"}
 
     playing(story)
 
