@@ -71,15 +71,17 @@ class PublishedJournal:
             self._segments = await asyncio.to_thread(Segments, self._path, published)
         packed = await asyncio.to_thread(self._segments.advance)
         closed, newest = packed.closed[:JOURNAL_SHARDS], packed.open
-        self._owed, self._full = False, len(packed.closed) > JOURNAL_SHARDS
-        if self._full:
-            size = sum(chunk.size for chunk in closed)
-            say(f"the journal has outgrown ConfigMap {self._name} and its shards: published are its "
-                f"first {size} bytes, and agents keep copies of all of it")  # fmt: skip
-            newest = gzip.compress(b"")
-        written = await self._sharding.publish({PART: closed}, Content(binary={OPEN: newest}))
+        full = len(packed.closed) > JOURNAL_SHARDS
+        self._owed = False
+        content = Content(binary={OPEN: gzip.compress(b"") if full else newest})
+        written = await self._sharding.publish({PART: closed}, content)
         self._at = monotonic()
         self._pace.spent(written, self._at)
+        if full:
+            self._full = True
+            size = sum(chunk.size for chunk in closed)
+            say(f"the journal has outgrown ConfigMap {self._name} and its shards: its first {size} "
+                "bytes are published, and agents keep copies of all of it")  # fmt: skip
 
 
 async def published_journal(cluster: Cluster, job: str) -> bytes | None:

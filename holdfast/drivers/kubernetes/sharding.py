@@ -180,7 +180,7 @@ class Sharding:
         return False
 
     async def _head(self, index: Index, content: Content) -> int:
-        """Until its answer is there, nobody knows whether the old index is in the cluster or this."""
+        """Until its answer is there, nobody knows whether this index is in the cluster."""
         self._index = None
         text = msgspec.json.encode(index).decode()
         whole = Content({**content.data, INDEX: text}, content.binary)

@@ -1,4 +1,4 @@
-"""The record of a job of any size: small objects for those who list, all of it for those who ask."""
+"""The record of a job of any size: a small object for who lists, all of it for who asks."""
 
 import asyncio
 import base64
@@ -9,8 +9,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from record import incident, node
-from record import record as large_record
 
 from holdfast.drivers.kubernetes import record, record_journal, segments
 from holdfast.drivers.kubernetes.api import Api
@@ -22,6 +20,8 @@ from holdfast.drivers.kubernetes.record import Record, Recorded, recorded, recor
 from holdfast.drivers.kubernetes.record_journal import published_journal
 from holdfast.drivers.kubernetes.sharded import Cache
 from holdfast.journal import VERSION, Header, Journal
+from record import incident, node
+from record import record as large_record
 from tests.drivers.kubernetes.cluster.admission import content_bytes
 from tests.drivers.kubernetes.cluster.fake import FakeCluster, cluster
 from tests.drivers.kubernetes.test_segments import DICE
@@ -76,7 +76,7 @@ def test_twelve_thousand_nodes_and_thousands_of_incidents_are_read_as_they_were(
     """The server of the test refuses objects of more than a mebibyte, as a real one does."""
     shown = large_record(12_500, 3_000)
 
-    async def story(it: FakeCluster, api: Api) -> None:
+    async def story(_: FakeCluster, api: Api) -> None:
         book = await begun(api, tmp_path, shown)
         await book.record.publish()
         found = await recorded(api, "gpt", journal=False)
@@ -146,7 +146,7 @@ def test_the_head_follows_events_while_the_pace_holds_shards_back(
     now = 1_000.0
     monkeypatch.setattr(record, "monotonic", lambda: now)
 
-    async def story(it: FakeCluster, api: Api) -> None:
+    async def story(_: FakeCluster, api: Api) -> None:
         nonlocal now
         book = await begun(api, tmp_path, shown)
         await book.record._tell(shown)
@@ -175,7 +175,7 @@ def test_what_is_written_in_a_minute_of_constant_change_is_bounded(
     monkeypatch.setattr(record, "monotonic", lambda: now)
     written: list[int] = []
 
-    async def story(it: FakeCluster, api: Api) -> None:
+    async def story(_: FakeCluster, api: Api) -> None:
         nonlocal now
         first = large_record(5_000, 0)
         book = await begun(api, tmp_path, first)
@@ -225,7 +225,7 @@ def test_what_is_encoded_and_compressed_does_not_hold_up_the_event_loop(
 
         monkeypatch.setattr(module, name, noted)
 
-    async def story(it: FakeCluster, api: Api) -> None:
+    async def story(_: FakeCluster, api: Api) -> None:
         await (await begun(api, tmp_path, large_record(700, 2))).record.publish()
 
     playing(story)
@@ -240,7 +240,7 @@ def test_incidents_for_which_there_is_no_room_are_left_out_from_the_oldest_on(
     monkeypatch.setattr(record, "INLINE_BYTES", 1_000)
     shown = large_record(10, 300)
 
-    async def story(it: FakeCluster, api: Api) -> None:
+    async def story(_: FakeCluster, api: Api) -> None:
         book = await begun(api, tmp_path, large_record(10, 100))
         await book.record.publish()
         book.shown = shown
@@ -261,7 +261,7 @@ def test_where_shards_are_forbidden_the_head_is_published_and_says_what_is_missi
 ) -> None:
     """A role that was made before there were shards has no rights on them."""
 
-    async def story(it: FakeCluster, api: Api) -> None:
+    async def story(_: FakeCluster, api: Api) -> None:
         book = await begun(api, tmp_path, large_record(700, 2))
         apply = api.apply
 
@@ -286,7 +286,7 @@ def test_where_shards_are_forbidden_the_head_is_published_and_says_what_is_missi
 def test_listing_jobs_transfers_neither_shards_nor_journals(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def story(it: FakeCluster, api: Api) -> None:
+    async def story(_: FakeCluster, api: Api) -> None:
         book = await begun(api, tmp_path, large_record(700, 2))
         await book.record.publish()
         listed = api.listed
@@ -359,7 +359,7 @@ def test_a_journal_that_outgrows_its_shards_stays_a_sound_one_up_to_a_line_and_i
 ) -> None:
     monkeypatch.setattr(record_journal, "JOURNAL_SHARDS", 2)
 
-    async def story(it: FakeCluster, api: Api) -> None:
+    async def story(_: FakeCluster, api: Api) -> None:
         book = await begun(api, tmp_path, large_record(3, 0))
         for _ in range(6):
             grown(book.path, 60)
@@ -376,7 +376,7 @@ def test_a_journal_that_outgrows_its_shards_stays_a_sound_one_up_to_a_line_and_i
 def test_a_record_and_a_journal_of_a_former_version_are_read(tmp_path: Path) -> None:
     shown = large_record(3, 2)
 
-    async def story(it: FakeCluster, api: Api) -> None:
+    async def story(_: FakeCluster, api: Api) -> None:
         book = await begun(api, tmp_path, shown)
         content = book.path.read_bytes()
         data = {
