@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from holdfast.drivers.kubernetes.cluster import (
@@ -22,6 +23,8 @@ from holdfast.drivers.kubernetes.cluster import (
     NODES,
 )
 from holdfast.drivers.kubernetes.machines import EXPIRES, OWNER, REASON, TAINT
+from holdfast.drivers.kubernetes.manifests.names import JOB, MANAGED_BY
+from record import record as large_record
 from tests.drivers.kubernetes.cluster import admission
 from tests.drivers.kubernetes.cluster.fake import FakeCluster, in_thread
 from tests.drivers.kubernetes.cluster.faults import Fault
@@ -117,6 +120,31 @@ def test_a_job_is_run_to_its_end_and_every_verb_tells_of_it(site: Site) -> None:
     assert (again.returncode, "error[job-exists]" in again.stderr) == (2, True)
     assert "objects deleted" in site.holdfast("delete", "gpt").stdout
     assert site.holdfast("status", "gpt").returncode == 4
+
+
+def test_what_is_told_from_a_stale_record_with_missing_shards_says_so(barren: Site) -> None:
+    barren.script("sleep 1000")
+    assert barren.holdfast("submit", str(barren.file)).returncode == 0
+    large = large_record(700, 2)
+    entry = {"digest": "x", "size": 1, "shards": [1]}
+    index = {"at": time.time() - 900, "parts": {"nodes": [entry], "incidents": [entry]}}
+    head = {"status.json": msgspec.structs.replace(large.status, nodes=()), "index.json": index}
+    data = {
+        k: msgspec.json.encode(v).decode()
+        for k, v in (head | {"goodput.json": large.goodput}).items()
+    }
+    meta = {"name": "gpt-record", "labels": {JOB: "gpt", MANAGED_BY: "holdfast"}}
+    barren.it.do(
+        lambda it: it.store.create(CONFIG_MAPS, "default", {"metadata": meta, "data": data})
+    )
+    for verb in ("status", "why", "goodput"):
+        run = barren.holdfast(verb, "gpt", "--json")
+        assert run.returncode == 3, run.stderr
+        assert "error[record-stale]: the record of job gpt was last published at " in run.stderr
+        assert "error[record-incomplete]: not all of the record of job gpt" in run.stderr
+        assert "gpt-record are not those of its index" in json.loads(run.stdout)["incomplete"]
+        if verb == "status":
+            assert json.loads(run.stdout)["recorded_at"] == pytest.approx(index["at"])
 
 
 def test_a_job_that_fails_is_explained_with_the_exit_status_of_a_local_run(site: Site) -> None:

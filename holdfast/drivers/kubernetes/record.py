@@ -12,15 +12,21 @@ multiple of that. All the rest is done in threads.
 
 import asyncio
 import gzip
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from time import monotonic
 from typing import NamedTuple
 
 import msgspec
 
-from holdfast.drivers.kubernetes.cluster import CONFIG_MAPS, ApiError, Cluster, NotFoundError
+from holdfast.drivers.kubernetes.cluster import (
+    CONFIG_MAPS,
+    ApiError,
+    Cluster,
+    DeniedError,
+    NotFoundError,
+)
 from holdfast.drivers.kubernetes.config_map import Content
 from holdfast.drivers.kubernetes.manifests.names import RECORD_SHARDS
 from holdfast.drivers.kubernetes.manifests.request import Body
@@ -36,7 +42,7 @@ LOOKS = 20  # times what a look takes pass until the next one
 STEADY_S = 5.0  # between two records while only steps are made
 INLINE_BYTES = 64_000  # nodes and incidents up to this size lie in the head
 NODES_EACH = 4_000  # in a chunk
-INCIDENTS_EACH = (1_600, 400, 100)  # in a chunk; the newest are in small ones, which change most
+INCIDENTS_EACH = (2_000, 400, 100)  # in a chunk; the newest are in small ones, which change most
 STATUS, INCIDENTS, GOODPUT, NODES = "status.json", "incidents.json", "goodput.json", "nodes"
 
 _encoder = msgspec.json.Encoder()
@@ -87,16 +93,16 @@ class Record:
         self._owed = False  # shards, since the head was written last
         self._sharded = False  # whether it is too large for the head
         self._left_out = 0  # of the oldest incidents, for which there is no room
-        self._complain = Complaint()
+        self._complain, self._denied = Complaint(), Complaint()
 
     async def run(self) -> None:
         """Publish for ever."""
         while True:
-            began = time.monotonic()
+            began = monotonic()
             found = self._look()
-            looked_s = time.monotonic() - began
+            looked_s = monotonic() - began
             eventful = await asyncio.to_thread(_eventful, found, self._told)
-            if eventful or self._due(time.monotonic()):
+            if eventful or self._due(monotonic()):
                 await self._tell(found)
             await self._journal.look(eventful=eventful)
             await asyncio.sleep(pause_s(looked_s))
@@ -112,10 +118,10 @@ class Record:
 
     async def _tell(self, found: Recorded) -> None:
         written = await asyncio.to_thread(_written, found, self._left_out)
-        ready = self._pace.ready(time.monotonic()) or not self._sharded
+        ready = self._pace.ready(monotonic()) or not self._sharded
         parts = written.parts if ready or not written.parts else None
         try:
-            count = await self._sharding.publish(parts, written.content, self._left_out)
+            count = await self._publish(parts, written.content)
         except ApiError as error:
             self._complain(f"{self._name} cannot be published: {error}")
             return
@@ -123,10 +129,22 @@ class Record:
             self._leave_out(len(found.incidents))
             return
         self._complain("")
-        self._told, self._told_at = found, time.monotonic()
+        self._told, self._told_at = found, monotonic()
         self._owed, self._sharded = parts is None, bool(written.parts)
         if parts:
             self._pace.spent(count, self._told_at)
+
+    async def _publish(self, parts: Parts | None, content: Content) -> int:
+        """The head alone if the role of the controller is of a version that knew no shards."""
+        try:
+            count = await self._sharding.publish(parts, content, self._left_out)
+        except DeniedError as error:
+            if not parts:
+                raise
+            self._denied(f"nodes and incidents are not published: {error}; submit the job anew")
+            return await self._sharding.publish(None, content)
+        self._denied("")
+        return count
 
     def _leave_out(self, count: int) -> None:
         """The oldest incidents, as many as a chunk has; with the next look."""
@@ -246,6 +264,8 @@ def _decoded(found: Found) -> Recorded:
 def _lacks(found: Found) -> str | None:
     """What of the record cannot be shown."""
     name = found.head["metadata"]["name"]
+    if found.parts is not None and NODES not in found.parts:
+        return f"the controller has not written the shards of {name} yet: see its log"
     if found.parts is None:
         return f"the shards of {name} are not those of its index: nodes and incidents are missing"
     left_out = found.index.left_out

@@ -7,9 +7,9 @@ more, what lies there stays as it is, a journal up to some line, and the agents'
 
 import asyncio
 import gzip
-import time
 import zlib
 from pathlib import Path
+from time import monotonic
 
 from holdfast import lines
 from holdfast.drivers.kubernetes.cluster import ApiError, Cluster
@@ -48,7 +48,7 @@ class PublishedJournal:
 
     async def look(self, *, eventful: bool) -> None:
         """Publish if something has happened, or now and then."""
-        now = time.monotonic()
+        now = monotonic()
         self._owed = self._owed or eventful or now - self._at >= STEADY_S
         if self._owed and self._pace.ready(now):
             await self.publish()
@@ -61,10 +61,7 @@ class PublishedJournal:
             await self._write()
             self._complain("")
         except NoShardError:
-            self._full = True
-            size = self._path.stat().st_size
-            say(f"the journal ({size} bytes) has outgrown ConfigMap {self._name} and its shards: "
-                "what is published ends here; agents keep copies of all of it")  # fmt: skip
+            self._complain(f"{self._name} cannot be published: others have ConfigMaps of its names")
         except ApiError as error:
             self._complain(f"{self._name} cannot be published: {error}")
 
@@ -73,11 +70,18 @@ class PublishedJournal:
             published = (await self._sharding.load()).parts.get(PART, ())
             self._segments = await asyncio.to_thread(Segments, self._path, published)
         packed = await asyncio.to_thread(self._segments.advance)
-        content = Content(binary={OPEN: packed.open})
+        closed, newest = packed.closed[:JOURNAL_SHARDS], packed.open
+        full = len(packed.closed) > JOURNAL_SHARDS
         self._owed = False
-        written = await self._sharding.publish({PART: packed.closed}, content)
-        self._at = time.monotonic()
+        content = Content(binary={OPEN: gzip.compress(b"") if full else newest})
+        written = await self._sharding.publish({PART: closed}, content)
+        self._at = monotonic()
         self._pace.spent(written, self._at)
+        if full:
+            self._full = True
+            size = sum(chunk.size for chunk in closed)
+            say(f"the journal has outgrown ConfigMap {self._name} and its shards: its first {size} "
+                "bytes are published, and agents keep copies of all of it")  # fmt: skip
 
 
 async def published_journal(cluster: Cluster, job: str) -> bytes | None:

@@ -16,6 +16,7 @@ from holdfast.drivers.kubernetes.cluster import ApiError, Cluster, InvalidError,
 from holdfast.drivers.kubernetes.kept_logs import Kept, kept_logs
 from holdfast.drivers.kubernetes.pods import Pod, main_container
 from holdfast.drivers.kubernetes.remote import Look, look
+from holdfast.drivers.kubernetes.sharded import Cache
 
 LOOK_S = 2.0  # between two looks for new pods
 AGAIN_S = 1.0  # after a stream was cut
@@ -98,6 +99,7 @@ class Following:
         self._cluster, self._name, self._words, self._say = cluster, name, words, say
         self._queue: asyncio.Queue[Printed] = asyncio.Queue(QUEUE_LINES)
         self._reading: dict[tuple[str, int], asyncio.Task[None]] = {}  # by pod and restarts
+        self._cache: Cache = {}
         self._shown: set[str] = set()  # UIDs of pods of which something was
         self._ended_at: float | None = None  # since when no pod of a plain job lives
 
@@ -120,7 +122,7 @@ class Following:
     async def _find(self) -> None:
         """Begin to read every pod that has started, until the job has ended."""
         while True:
-            seen = await look(self._cluster, self._name, self._words)
+            seen = await look(self._cluster, self._name, self._words, self._cache)
             for pod in seen.nodes:
                 self._begin(pod)
             if self._over(seen):

@@ -26,6 +26,7 @@ from holdfast.drivers.kubernetes.manifests.request import Body, Request
 from holdfast.drivers.kubernetes.manifests.support.controller import replicas
 from holdfast.drivers.kubernetes.pods import Pod
 from holdfast.drivers.kubernetes.remote import Look, look
+from holdfast.drivers.kubernetes.sharded import Cache
 from holdfast.errors import Error
 
 POLL_S = 1.0
@@ -39,8 +40,9 @@ async def ask_to_stop(cluster: Cluster, job: str, *, now: bool) -> None:
 
 async def until_ended(cluster: Cluster, name: str, words: str = "") -> Look:
     """Wait until the job has ended, or nobody is there who could end it."""
+    cache: Cache = {}
     while True:
-        seen = await look(cluster, name, words)
+        seen = await look(cluster, name, words, cache)
         if seen.outcome is not None or not seen.kept:
             return seen
         await asyncio.sleep(POLL_S)

@@ -18,7 +18,7 @@ import xxhash
 from holdfast.drivers.kubernetes.sharded import Entry, digest_of
 from holdfast.drivers.kubernetes.sharding import Chunk
 
-SEGMENT_BYTES = 500_000  # compressed; a block that is still in the compressor comes on top
+SEGMENT_BYTES = 560_000  # compressed; a block that is still in the compressor comes on top
 BLOCK_BYTES = 64 * 1024
 GZIP = 16 + zlib.MAX_WBITS
 

@@ -99,14 +99,20 @@ class Sharding:
     async def publish(self, parts: Parts | None, content: Content, left_out: int = 0) -> int:
         """Write the parts, or leave those that are there, then the head; bytes that were written.
 
-        Raises `ApiError`, or `NoShardError`: then the head is as it was.
+        A head without parts is there meanwhile if it is the first, or if there is no room for the
+        old parts beside the new ones. Raises `ApiError`, or `NoShardError` if all of the shards are
+        too few.
         """
         before = await self.load()
         entries, written = before.parts, 0
         if parts is not None:
-            if self._uid is None and any(parts.values()):
+            if self._uid is None and any(parts.values()):  # whose shards they are to be
                 written += await self._head(Index(at=time.time()), content)
-            entries, stored = await self._store(parts)
+            try:
+                entries, stored = await self._store(parts)
+            except NoShardError:  # beside those of the old version
+                written += await self._head(Index(at=time.time()), content)
+                entries, stored = await self._store(parts)
             written += stored
         left_out = left_out if parts is not None else before.left_out
         uid = self._uid
@@ -174,7 +180,7 @@ class Sharding:
         return False
 
     async def _head(self, index: Index, content: Content) -> int:
-        """Until its answer is there, nobody knows whether the old index is in the cluster or this."""
+        """Until its answer is there, nobody knows whether this index is in the cluster."""
         self._index = None
         text = msgspec.json.encode(index).decode()
         whole = Content({**content.data, INDEX: text}, content.binary)

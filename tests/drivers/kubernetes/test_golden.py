@@ -21,7 +21,7 @@ from holdfast.spec.load import job_as_written
 from tests.drivers.kubernetes.schemas import problems
 
 GOLDEN = Path(__file__).parent / "golden"
-LINES_MAX = 470  # of one file; a person is to read it
+LINES_MAX = 600  # of one file; a person is to read it
 LEAST = {"1.33", "1.37"}  # versions against which every object of a case without gangs is checked
 
 

@@ -1,13 +1,14 @@
 """What keeps pods from running is told as one error for each cause, with counts and a remedy."""
 
 import time
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 
 from holdfast.drivers.kubernetes.pods import Pod, Spec
 from holdfast.drivers.kubernetes.record import Recorded
-from holdfast.drivers.kubernetes.remote import Look, status
+from holdfast.drivers.kubernetes.remote import Look, incomplete, stale, status
 from holdfast.drivers.kubernetes.remote_troubles import Claim, Event, Evidence, troubles
 from holdfast.drivers.kubernetes.submit_refusals import About
 from holdfast.errors import Error
@@ -50,6 +51,40 @@ def look(*pods: Pod, waiting_for: str | None = None, **keys: Any) -> Look:
         record = Recorded(a_status(waiting_for), incidents=(), goodput=nothing)
     wanted = job(nodes=3, **keys)
     return Look("run", wanted, time.time(), record, pods, kept=True, at=time.time())
+
+
+def published(
+    age_s: float, *pods: Pod, lacks: str | None = None, outcome: str | None = None
+) -> Look:
+    """A job whose record was written so long ago."""
+    seen = look(*pods, waiting_for="")
+    assert seen.record is not None
+    told = msgspec.structs.replace(seen.record.status, outcome=outcome)
+    record = msgspec.structs.replace(seen.record, status=told, at=seen.at - age_s, incomplete=lacks)
+    return replace(seen, record=record)
+
+
+def test_a_record_that_nobody_keeps_up_says_how_old_it_is() -> None:
+    error = stale(published(312.0, runs("run-0")), ABOUT)
+    assert error is not None and error.slug == "record-stale"
+    assert error.what.startswith("the record of job run was last published at 20")
+    assert error.why.startswith("that was 312 s ago, and its controller, which publishes every few")
+    assert "is starting" in error.why, "what became of the controller"
+    assert error.help == "kubectl logs -n team deployment/run-controller"
+
+
+def test_a_record_that_is_kept_up_or_final_or_without_a_time_is_not_stale() -> None:
+    assert stale(published(12.0), ABOUT) is None
+    assert stale(published(1e6, outcome="succeeded"), ABOUT) is None
+    assert stale(look(waiting_for=""), ABOUT) is None, "one of a former version"
+    assert stale(look(), ABOUT) is None
+
+
+def test_a_record_of_which_a_part_is_missing_says_which() -> None:
+    assert incomplete(published(1.0), ABOUT) is None
+    error = incomplete(published(1.0, lacks="no shards"), ABOUT)
+    assert error is not None
+    assert (error.slug, error.why, error.status) == ("record-incomplete", "no shards", 3)
 
 
 def test_a_volume_that_cannot_be_mounted_is_told_in_the_words_of_the_kubelet() -> None:

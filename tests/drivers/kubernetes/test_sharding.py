@@ -110,7 +110,7 @@ def test_only_what_has_changed_is_written_again() -> None:
 
 
 def test_a_reader_beside_a_writer_never_has_parts_of_two_versions() -> None:
-    async def story(it: FakeCluster, api: Api) -> None:
+    async def story(_: FakeCluster, api: Api) -> None:
         writer = await opened(api, shards=8)
         await writer.publish(parts(a=[b"0"], b=[b"0", b"x"]), Content())
         seen: set[bytes] = set()
@@ -142,7 +142,7 @@ def test_a_writer_that_fails_at_any_step_leaves_one_version_whole(
     """`done`: the server did it, and nobody knows."""
     old, new = {"a": b"12", "b": b"3"}, {"a": b"45", "b": b"6"}
 
-    async def story(it: FakeCluster, api: Api) -> None:
+    async def story(_: FakeCluster, api: Api) -> None:
         writer = await opened(api, shards=6)
         await writer.publish(parts(a=[b"1", b"2"], b=[b"3"]), Content())
         apply, steps = api.apply, iter(range(5))
@@ -186,7 +186,7 @@ def test_a_new_writer_goes_on_from_what_is_there_and_mends_what_is_not() -> None
 
 
 def test_a_shard_that_somebody_has_changed_is_not_read() -> None:
-    async def story(it: FakeCluster, api: Api) -> None:
+    async def story(_: FakeCluster, api: Api) -> None:
         writer = await opened(api)
         await writer.publish(parts(a=[b"1", b"2"]), Content())
         other = await api.get(CONFIG_MAPS, f"{HEAD}-1")
@@ -211,15 +211,17 @@ def test_a_head_that_was_deleted_is_written_anew_with_all_its_shards() -> None:
     playing(story)
 
 
-def test_when_all_shards_are_in_use_the_head_stays_as_it_is() -> None:
-    async def story(it: FakeCluster, api: Api) -> None:
+def test_what_has_room_only_without_the_old_version_is_published_all_the_same() -> None:
+    async def story(_: FakeCluster, api: Api) -> None:
         writer = await opened(api, shards=3)
         await writer.publish(parts(a=[b"1", b"2"]), Content())
+        await writer.publish(parts(a=[b"3", b"4"]), Content())
+        assert await told(api) == {"a": b"34"}
         with pytest.raises(NoShardError):
-            await writer.publish(parts(a=[b"3", b"4"]), Content())
-        assert await told(api) == {"a": b"12"}
-        await writer.publish(parts(a=[b"3"]), Content())
-        assert await told(api) == {"a": b"3"}
+            await writer.publish(parts(a=[b"5", b"6", b"7", b"8"]), Content())
+        assert await told(api) == {}
+        await writer.publish(parts(a=[b"5"]), Content())
+        assert await told(api) == {"a": b"5"}
 
     playing(story)
 

@@ -5,8 +5,10 @@ from typing import Any
 import pytest
 
 from holdfast.drivers.kubernetes.manifests import support
+from holdfast.drivers.kubernetes.manifests.names import JOURNAL_SHARDS, RECORD_SHARDS
 from holdfast.drivers.kubernetes.manifests.request import Body, Request
 from holdfast.drivers.kubernetes.manifests.support import access
+from holdfast.drivers.kubernetes.sharded import shard_name
 from holdfast.spec import job_from_dict
 from holdfast.spec.cluster import Engine, Mode
 from tests.drivers.kubernetes.asking import asked
@@ -84,6 +86,16 @@ def rights(rules: list[Body]) -> set[tuple[str, str, str]]:
         for verb in rule["verbs"]
         for name in rule.get("resourceNames", ["*"])
     }
+
+
+def test_a_controller_writes_and_deletes_no_config_map_but_those_of_its_job() -> None:
+    found = rights(access.controller_rules(asked("job")))
+    names = {name for resource, _, name in found if resource == "configmaps"} - {"*"}
+    shards = {shard_name("run-record", n) for n in range(1, RECORD_SHARDS + 1)}
+    shards |= {shard_name("run-journal", n) for n in range(1, JOURNAL_SHARDS + 1)}
+    assert names == {"run-job", "run-record", "run-journal", "run-logs"} | shards
+    assert {n for r, verb, n in found if (r, verb) == ("configmaps", "delete")} == shards
+    assert {v for r, v, n in found if (r, n) == ("configmaps", "*")} == {"create"}
 
 
 def test_a_controller_reads_no_secret_but_its_own_token() -> None:

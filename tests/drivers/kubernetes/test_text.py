@@ -31,6 +31,12 @@ def test_so_is_a_stream(bodies: list[dict[str, object]]) -> None:
     assert list(yaml.safe_load_all(documents(bodies, NOTHING))) == bodies
 
 
+@given(st.lists(TEXTS, min_size=1, max_size=60))
+def test_many_names_of_a_rule_stand_on_a_few_lines(names: list[str]) -> None:
+    body = {"rules": [{"resourceNames": names, "verbs": ["get"]}]}
+    assert yaml.safe_load(document(body, NOTHING)) == body
+
+
 def test_comments_stand_above_their_key_and_change_nothing() -> None:
     body = {"kind": "Job", "spec": {"template": {"spec": {"a": [{"b": 1}]}}, "backoffLimit": 2}}
     notes = Notes({"Job.spec.backoffLimit": "why " * 40, "*.a.b": "deep"})

@@ -12,7 +12,7 @@ ROLE = f"{DOMAIN}/role"  # node · spare · launcher · controller · chief · p
 STOP = f"{DOMAIN}/stop"  # annotation on the job's ConfigMap, a wish: now, gently
 BULK = f"{DOMAIN}/bulk"  # on what is large and of no use to whoever lists jobs
 MANAGED_BY = "app.kubernetes.io/managed-by"
-RECORD_SHARDS, JOURNAL_SHARDS = 24, 16  # ConfigMaps NAME-record-1 and so on, at most
+RECORD_SHARDS, JOURNAL_SHARDS = 20, 24  # ConfigMaps NAME-record-1 and so on, at most
 LONGEST = 63  # characters of a DNS label, and so of a pod's host name
 
 

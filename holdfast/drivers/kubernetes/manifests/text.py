@@ -13,6 +13,7 @@ from typing import TypeVar
 from holdfast.drivers.kubernetes.manifests.request import Body
 
 WIDTH = 100
+NAMES = "resourceNames"  # of which a rule may have dozens
 Note = tuple[str, ...]  # lines of a comment
 Path = tuple[str, ...]
 Part = TypeVar("Part", Body, list[object])
@@ -102,6 +103,9 @@ def _entry(head: str, value: object, path: Path, notes: Notes) -> Iterator[str]:
         case dict() if value:
             yield head
             yield from _indented(notes.once(value, path, _mapping), "  ")
+        case list() if path[-1] == NAMES and not _short(value):
+            yield f"{head} ["
+            yield from _lines(value)
         case list() if value and not _short(value):
             yield head
             yield from notes.once(value, path, _sequence)
@@ -110,6 +114,17 @@ def _entry(head: str, value: object, path: Path, notes: Notes) -> Iterator[str]:
             yield from (f"  {line}" if line else "" for line in value.splitlines())
         case _:
             yield f"{head} {flow(value)}"
+
+
+def _lines(items: Sequence[object]) -> Iterator[str]:
+    """As many of many short items on a line as fit."""
+    line = " "
+    for item in items:
+        if len(line) + len(text := f" {_in_flow(item)},") > WIDTH - 2:
+            yield line
+            line = " "
+        line += text
+    yield f"{line[:-1]}]"
 
 
 def _sequence(items: list[object], path: Path, notes: Notes) -> Iterator[str]:
