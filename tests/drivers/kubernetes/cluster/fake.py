@@ -45,6 +45,7 @@ from tests.drivers.kubernetes.cluster.kinds import ENGINES, VOLCANO_QUEUES, Kind
 from tests.drivers.kubernetes.cluster.kubelet import Kubelet, Surroundings, pod_folder
 from tests.drivers.kubernetes.cluster.loops import Step, reconciling
 from tests.drivers.kubernetes.cluster.mounts import kubeconfig
+from tests.drivers.kubernetes.cluster.names import Names
 from tests.drivers.kubernetes.cluster.output import lines
 from tests.drivers.kubernetes.cluster.pace import Pace
 from tests.drivers.kubernetes.cluster.proxy import Proxy
@@ -101,6 +102,7 @@ class FakeCluster:
             MpiOperator(self.store, self.pace).step,
             Trainer(self.store).step,
             Volcano(self.store, self.pace).step,
+            Names(self.store, self.pace, self.folder).step,
         ]
         found.append(lambda: collect(self.store, self.server.webhooks))
         for plain in (schedule, deployments.step, _bind_claims):

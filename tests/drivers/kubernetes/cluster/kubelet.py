@@ -16,6 +16,7 @@ from holdfast.drivers.kubernetes.cluster import EVENTS, PODS
 from tests.drivers.kubernetes.cluster import processes
 from tests.drivers.kubernetes.cluster.conditions import set_condition
 from tests.drivers.kubernetes.cluster.mounts import Mounts, NotYetError, Place
+from tests.drivers.kubernetes.cluster.names import file_of
 from tests.drivers.kubernetes.cluster.pace import Pace
 from tests.drivers.kubernetes.cluster.probes import live, ready
 from tests.drivers.kubernetes.cluster.refusal import Body
@@ -196,7 +197,9 @@ class PodLife:
     async def _mounted(self) -> Mounts | None:
         """Volumes, as soon as everything that they come from is there."""
         machine = self._around.folder / "machines" / self._kubelet.name
-        place = Place(self.folder, machine, self._around.folder / "shared")
+        folder = self._around.folder
+        names = file_of(folder, self._meta["namespace"])
+        place = Place(self.folder, machine, folder / "shared", names)
         mounts = Mounts(self._around.store, self.pod, place, self._around.server)
         while not self.leaving:
             try:

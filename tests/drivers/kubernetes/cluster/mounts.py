@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from holdfast.drivers.kubernetes.cluster import CLAIMS, CONFIG_MAPS, SECRETS, SERVICE_ACCOUNTS
+from tests.drivers.kubernetes.cluster.names import hostname
 from tests.drivers.kubernetes.cluster.rbac import BOUND, token
 from tests.drivers.kubernetes.cluster.refusal import Body
 from tests.drivers.kubernetes.cluster.store import Store
@@ -41,6 +42,7 @@ class Place(NamedTuple):
     pod: Path  # folder of the pod
     machine: Path  # what survives the pod
     shared: Path  # what all machines see
+    names: Path  # what DNS knows
 
 
 class Found(NamedTuple):
@@ -194,6 +196,8 @@ class Mounts:
             "HOME": str(self._place.pod / "home"),
             "TMPDIR": str(self._place.pod / "tmp"),
             "FAKE_POD_IP": ip,
+            "FAKE_POD_NAME": hostname(self._pod),
+            "FAKE_NAMES": str(self._place.names),
             "HOLDFAST_HOME": str(self._place.pod / "home"),
             "KUBERNETES_SERVICE_HOST": str(urlsplit(self._server).hostname),
             "KUBERNETES_SERVICE_PORT": str(urlsplit(self._server).port),

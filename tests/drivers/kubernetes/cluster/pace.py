@@ -12,6 +12,7 @@ class Pace:
     backoff_s: float = 10.0  # of a Job and of a crashing container; doubles
     job_backoff_max_s: float = 600.0
     crash_backoff_max_s: float = 300.0
+    names_s: float = 5.0  # until DNS knows what has changed
     orphaned_s: float = 40.0  # until pods of a machine that was removed are dropped
 
     def s(self, seconds: float) -> float:

@@ -1,14 +1,18 @@
 """What a Python process of a pod finds different from a real one: its network, and its patience.
 
 All pods share the loopback device of one machine, so two that listen on the same port of every
-address would meet: who listens everywhere listens at the pod. The kubelet puts this folder on the
-path and the pod's address in a variable.
+address would meet: who listens everywhere listens at the pod. Names are those of the cluster's DNS
+and no others, and a pod knows its own at once, as `/etc/hosts` has it. The kubelet puts this folder
+on the path, and the pod's address and name in variables. Libraries in C ask nobody here, so they
+see no names.
 
 Pauses between two looks are shorter than in production. They are no promise, and a test that waits
 for the next look proves nothing by it; how often is looked does not change what is seen.
 """
 
 import importlib.machinery
+import ipaddress
+import json
 import os
 import socket
 import sys
@@ -26,7 +30,9 @@ PAUSES: dict[str, dict[str, float]] = {
     "holdfast.drivers.kubernetes.lease": {"DURATION_S": 8, "SURE_S": 6.0, "POLL_S": 0.3},
     "holdfast.drivers.kubernetes.record": {"LOOK_S": 0.1, "STEADY_S": 0.5},
 }
+NAME = os.environ.get("FAKE_POD_NAME", "")
 _bind = socket.socket.bind
+_getaddrinfo = socket.getaddrinfo
 
 
 def _bind_here(self: socket.socket, address: Any) -> None:
@@ -36,6 +42,40 @@ def _bind_here(self: socket.socket, address: Any) -> None:
     elif self.family == socket.AF_INET6 and address[0] in ("", "::"):
         address = ("::1", 0, *address[2:])
     _bind(self, address)
+
+
+def _addresses(host: str) -> list[str] | None:
+    """What a name of the cluster means, [] if it is not known; None for what is no name of it."""
+    if host in ("", "localhost") or _is_address(host):
+        return None
+    if host == NAME:
+        return [ADDRESS or ""]
+    try:
+        with open(os.environ["FAKE_NAMES"], encoding="utf-8") as file:
+            known = json.load(file)
+    except FileNotFoundError:
+        return []
+    namespace = os.path.basename(os.environ["FAKE_NAMES"]).removesuffix(".json")
+    short = host.removesuffix(".").removesuffix(".cluster.local").removesuffix(".svc")
+    return known.get(short.removesuffix(f".{namespace}")) or []
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    return True
+
+
+def _look_up(host: Any, *rest: Any, **more: Any) -> Any:
+    """`getaddrinfo` with the names of the cluster."""
+    found = _addresses(host) if isinstance(host, str) else None
+    if found is None:
+        return _getaddrinfo(host, *rest, **more)
+    if not found:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+    return [answer for address in found for answer in _getaddrinfo(address, *rest, **more)]
 
 
 class Impatient:
@@ -62,4 +102,6 @@ class Impatient:
 
 if ADDRESS:
     socket.socket.bind = _bind_here  # type: ignore[method-assign, assignment]
+    socket.getaddrinfo = _look_up
+    socket.gethostname = lambda: NAME
     sys.meta_path.insert(0, Impatient)
