@@ -29,8 +29,8 @@ from holdfast.checkpoint import shelf
 from holdfast.checkpoint.consolidate import consolidated, filled
 from holdfast.checkpoint.contents import Pieces, Ref
 from holdfast.checkpoint.key import Key
+from holdfast.checkpoint.open_store import open_store
 from holdfast.checkpoint.pieces import Checkpoint, require_all
-from holdfast.checkpoint.stores import open_store
 from holdfast.errors import Error
 
 

@@ -20,9 +20,10 @@ import torch
 
 from holdfast.checkpoint.consolidate import consolidated, filled, modules_of
 from holdfast.checkpoint.contents import Ref
+from holdfast.checkpoint.open_store import open_store
 from holdfast.checkpoint.pieces import Checkpoint
 from holdfast.checkpoint.shelf import Opened
-from holdfast.checkpoint.stores import Store, open_store
+from holdfast.checkpoint.stores import Store
 from holdfast.errors import Error
 
 Form = Literal["torch", "dcp", "safetensors"]

@@ -175,7 +175,7 @@ def copy(
     as_json: AsJson = False,
 ) -> None:
     """Copy a checkpoint to another place, verified and whole in itself."""
-    from holdfast.checkpoint.stores import open_store
+    from holdfast.checkpoint.open_store import open_store
     from holdfast.checkpoint.upkeep import copy as copied
 
     store, key = _one(name, at, tier, step, attempt)
@@ -220,7 +220,7 @@ def export(
 
 def _stores(name: str | None, at: str | None, tier: TierName | None) -> "list[tuple[str, Store]]":
     """The places that are meant, the quickest tier first."""
-    from holdfast.checkpoint.stores import open_store
+    from holdfast.checkpoint.open_store import open_store
     from holdfast.cli.places import tier_places
 
     if at is not None:

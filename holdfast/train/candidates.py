@@ -23,9 +23,9 @@ from holdfast.checkpoint.choose import Holding, plan_for
 from holdfast.checkpoint.key import Key, progress
 from holdfast.checkpoint.lineage import implied, valid
 from holdfast.checkpoint.manifest import Lineage, attempt_of, key_of
+from holdfast.checkpoint.open_store import open_store
 from holdfast.checkpoint.settings import place_in
 from holdfast.checkpoint.shelf import Damage
-from holdfast.checkpoint.stores import open_store
 from holdfast.errors import Error
 from holdfast.train.layout import Ranks
 

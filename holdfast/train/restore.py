@@ -22,8 +22,8 @@ import msgspec
 from holdfast.checkpoint import shelf
 from holdfast.checkpoint.arena import Arena, Cell, Key, Part
 from holdfast.checkpoint.choose import Plan, plan_for
+from holdfast.checkpoint.open_store import open_store
 from holdfast.checkpoint.shelf import Opened
-from holdfast.checkpoint.stores import open_store
 from holdfast.checkpoint.tensors import read
 from holdfast.errors import Error
 from holdfast.train import candidates, refusals

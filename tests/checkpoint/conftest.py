@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from moto.server import ThreadedMotoServer
 
-from holdfast.checkpoint.stores import Store, open_store
+from holdfast.checkpoint.open_store import open_store
+from holdfast.checkpoint.stores import Store
 from tests.checkpoint.making import Snapshot
 
 CREDENTIALS = {

@@ -15,9 +15,10 @@ from contextlib import AbstractContextManager
 
 from holdfast.checkpoint.board import Tier
 from holdfast.checkpoint.key import Key
+from holdfast.checkpoint.open_store import open_store
 from holdfast.checkpoint.save import commit, save_rank
 from holdfast.checkpoint.shelf import committed, previous_part
-from holdfast.checkpoint.stores import Store, Upload, open_store
+from holdfast.checkpoint.stores import Store, Upload
 from holdfast.checkpoint.upkeep import prune
 from tests.checkpoint.making import Snapshot
 

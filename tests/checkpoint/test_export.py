@@ -14,8 +14,8 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from holdfast.checkpoint import shelf
 from holdfast.checkpoint.dcp import HoldfastReader
 from holdfast.checkpoint.export import export
+from holdfast.checkpoint.open_store import open_store
 from holdfast.checkpoint.shelf import Opened
-from holdfast.checkpoint.stores import open_store
 from holdfast.errors import Error
 from tests.train.layouts import WORLDS, Fleet, Net, truth
 

@@ -19,8 +19,9 @@ import pytest
 
 from holdfast.checkpoint import manifest as files
 from holdfast.checkpoint.manifest import Manifest
+from holdfast.checkpoint.open_store import open_store
 from holdfast.checkpoint.shelf import open_checkpoint, read_chunk, survey
-from holdfast.checkpoint.stores import Store, open_store
+from holdfast.checkpoint.stores import Store
 from tests.checkpoint.conftest import CREDENTIALS
 from tests.checkpoint.saver import PIECES, RANKS
 

@@ -11,9 +11,10 @@ import pytest
 
 from holdfast.checkpoint import objects
 from holdfast.checkpoint.key import Key
+from holdfast.checkpoint.open_store import open_store
 from holdfast.checkpoint.save import commit
 from holdfast.checkpoint.shelf import committed, verify
-from holdfast.checkpoint.stores import Store, open_store
+from holdfast.checkpoint.stores import Store
 from holdfast.errors import Error
 from tests.checkpoint.faults import Answer, Break, Choose, Fault, Silence, proxied
 from tests.checkpoint.making import NOW, Snapshot, saved

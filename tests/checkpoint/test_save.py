@@ -14,6 +14,7 @@ from holdfast.checkpoint.index import EVERYWHERE, ON_NODE
 from holdfast.checkpoint.key import Key
 from holdfast.checkpoint.limit import Limit
 from holdfast.checkpoint.manifest import CHUNK_BYTES, RankPart
+from holdfast.checkpoint.open_store import open_store
 from holdfast.checkpoint.reuse import FRESH_EVERY
 from holdfast.checkpoint.save import (
     SaveCancelledError,
@@ -29,7 +30,7 @@ from holdfast.checkpoint.shelf import (
     read_chunk,
     verify,
 )
-from holdfast.checkpoint.stores import Store, open_store
+from holdfast.checkpoint.stores import Store
 from holdfast.errors import Error
 from tests.checkpoint.making import NOW, Held, Snapshot, began, committed_step, saved
 
@@ -326,7 +327,7 @@ def test_a_wait_for_bandwidth_ends_when_the_save_is_called_off() -> None:
 FULL = """
 import resource, sys
 from holdfast.checkpoint.key import Key
-from holdfast.checkpoint.stores import open_store
+from holdfast.checkpoint.open_store import open_store
 from holdfast.checkpoint.shelf import committed, verify
 from holdfast.errors import Error
 from tests.checkpoint.making import committed_step

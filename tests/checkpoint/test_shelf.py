@@ -11,6 +11,7 @@ import pytest
 from holdfast.checkpoint import manifest as files
 from holdfast.checkpoint.key import Key
 from holdfast.checkpoint.manifest import Manifest
+from holdfast.checkpoint.open_store import open_store
 from holdfast.checkpoint.save import commit
 from holdfast.checkpoint.shelf import (
     committed,
@@ -21,7 +22,7 @@ from holdfast.checkpoint.shelf import (
     survey,
     verify,
 )
-from holdfast.checkpoint.stores import Store, open_store
+from holdfast.checkpoint.stores import Store
 from holdfast.errors import Error
 from tests.checkpoint.making import NOW, Snapshot, began, saved
 

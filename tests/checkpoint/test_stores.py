@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from holdfast.checkpoint import folder as folder_store
-from holdfast.checkpoint.stores import Store, open_store
+from holdfast.checkpoint.open_store import open_store
+from holdfast.checkpoint.stores import Store
 from holdfast.errors import Error
 
 

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from holdfast.checkpoint import manifest as files
 from holdfast.checkpoint.board import Tier
 from holdfast.checkpoint.key import Key
+from holdfast.checkpoint.open_store import open_store
 from holdfast.checkpoint.save import commit, save_rank
 from holdfast.checkpoint.shelf import committed, previous_part, survey, verify
-from holdfast.checkpoint.stores import Store, open_store, unreachable
+from holdfast.checkpoint.stores import Store, unreachable
 from holdfast.checkpoint.upkeep import copy, prune
 from holdfast.errors import Error
 from tests.checkpoint.making import NOW, Snapshot, began, committed_step, saved

@@ -14,8 +14,8 @@ from holdfast.checkpoint.arena import OWN, Arena
 from holdfast.checkpoint.board import Tier
 from holdfast.checkpoint.key import Key
 from holdfast.checkpoint.manifest import Lineage
+from holdfast.checkpoint.open_store import open_store
 from holdfast.checkpoint.settings import Settings
-from holdfast.checkpoint.stores import open_store
 from holdfast.errors import Error
 from holdfast.train.cadence import Cadence
 from holdfast.train.layout import Ranks

@@ -17,8 +17,9 @@ from holdfast.checkpoint.arena import OWN, Arena
 from holdfast.checkpoint.board import Tier
 from holdfast.checkpoint.key import Key
 from holdfast.checkpoint.manifest import Lineage, Origin
+from holdfast.checkpoint.open_store import open_store
 from holdfast.checkpoint.settings import Settings
-from holdfast.checkpoint.stores import Store, open_store
+from holdfast.checkpoint.stores import Store
 from holdfast.errors import Error
 from holdfast.train import restore
 from holdfast.train.cadence import Cadence

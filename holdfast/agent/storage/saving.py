@@ -29,7 +29,8 @@ from holdfast.checkpoint.manifest import (
     decode,
     manifest_file,
 )
-from holdfast.checkpoint.stores import Store, open_store
+from holdfast.checkpoint.open_store import open_store
+from holdfast.checkpoint.stores import Store
 from holdfast.errors import Error
 
 RETRY_S = 1.0  # after a failure; doubled each time
