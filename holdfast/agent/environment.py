@@ -11,7 +11,7 @@ from pathlib import Path
 
 from holdfast import rank
 from holdfast.agent.wire import Kind, Preload, Program
-from holdfast.messages import Start
+from holdfast.messages import Assignment, Start
 from holdfast.spec import Job
 
 # The distributed stack imports these lazily: the first DDP() alone would load 822 modules.
@@ -107,6 +107,18 @@ def rank_environment(job: Job, start: Start, local_rank: int) -> dict[str, str]:
     if start.restore_below is not None:
         values["HOLDFAST_RESTORE_BELOW"] = start.restore_below
     return {name: str(value) for name, value in values.items()}
+
+
+def assignment(job: Job, start: Start, local_rank: int) -> Assignment:
+    """What a worker of this node is told."""
+    return Assignment(
+        attempt=start.attempt,
+        rank=start.node_rank * start.workers_per_node + local_rank,
+        local_rank=local_rank,
+        world_size=start.node_count * start.workers_per_node,
+        redo_until=start.redo_until,
+        env=rank_environment(job, start, local_rank),
+    )
 
 
 def program_of(job: Job) -> Program:

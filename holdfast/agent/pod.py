@@ -18,10 +18,11 @@ from pathlib import Path
 import msgspec
 
 from holdfast.agent import interfaces, probes, processes, waiting
-from holdfast.agent.agent import Agent, Identity, Surroundings
+from holdfast.agent.agent import Agent
 from holdfast.agent.console import Console, unblock
 from holdfast.agent.environment import without_engine
 from holdfast.agent.log_copies import LogCopies
+from holdfast.agent.node import AgentOptions, NodeIdentity
 from holdfast.agent.notes import note
 from holdfast.checkpoint.board import Tier
 from holdfast.checkpoint.settings import PLACES
@@ -94,7 +95,7 @@ async def _live(pod: Pod, job: Job, environ: Mapping[str, str]) -> None:
         unblock(fd)
     processes.adopt_orphans()
     first = job.network.ports.stores
-    around = Surroundings(
+    options = AgentOptions(
         let_go=REPLACE,
         broken=REPLACE,
         console=Console(1),
@@ -102,8 +103,8 @@ async def _live(pod: Pod, job: Job, environ: Mapping[str, str]) -> None:
         storage_port=job.network.ports.storage,
         attempts_kept=ATTEMPTS_KEPT,
     )
-    me = Identity(next_life(pod), pod.name, pod.address, pod.folder)
-    agent = Agent(me, job, worker_environment(pod, environ), around)
+    me = NodeIdentity(next_life(pod), pod.name, pod.address, pod.folder)
+    agent = Agent(me, job, worker_environment(pod, environ), options)
     await probes.serve(pod.address, job.network.ports.agent, agent.health)
     shared = environ.get(PLACES[Tier.SHARED])
     if not shared:

@@ -19,32 +19,35 @@ from holdfast.events import Store
 
 
 class Stores:
-    """At most one fresh store and one in use.
-
-    `on_fresh` is called with each store that becomes available.
-    """
+    """At most one fresh store and one in use."""
 
     def __init__(
-        self,
-        address: str,
-        hosted: bool,
-        new_id: Callable[[], int],
-        on_fresh: Callable[[Store], None],
-        ports: tuple[int, ...] = (),
+        self, address: str, hosted: bool, new_id: Callable[[], int], ports: tuple[int, ...] = ()
     ) -> None:
         self._address = address
         self._ports = deque(ports)  # those to be tried first come first
         self._hosted = hosted
         self._new_id = new_id
-        self._on_fresh = on_fresh
+        self.on_fresh: Callable[[Store], None] = lambda _: None
+        """Called with each store that becomes available."""
+        self._forking: Forking | None = None  # ready to fork
         self._fresh_id = 0
         self._used_id = 0
         self._report = -1
         self.fresh: Store | None = None
 
-    def open(self, forking: Forking) -> None:
+    def fork_from(self, forking: Forking) -> None:
+        """A forkserver is ready: from now on stores can be opened."""
+        self._forking = forking
+
+    @property
+    def can_open(self) -> bool:
+        """Whether there is a forkserver that is ready."""
+        return self._forking is not None
+
+    def open(self) -> None:
         """Have a fresh store soon, unless there is one or one is on its way."""
-        if self.fresh is not None or self._report >= 0:
+        if self._forking is None or self.fresh is not None or self._report >= 0:
             return
         if not self._hosted:
             self._offer(reserve(self._address, self._next_ports()))
@@ -58,7 +61,7 @@ class Stores:
             address=self._address,
             ports=self._next_ports(),
         )
-        forking.fork(order, [write_end])
+        self._forking.fork(order, [write_end])
         os.close(write_end)
         asyncio.get_running_loop().add_reader(self._report, self._reported)
 
@@ -82,7 +85,7 @@ class Stores:
 
     def _offer(self, store: Store) -> None:
         self.fresh = store
-        self._on_fresh(store)
+        self.on_fresh(store)
 
     def use(self, store: Store) -> None:
         """An attempt starts on this store, which may be that of another node."""
@@ -90,10 +93,10 @@ class Stores:
             self.fresh = None
             self._used_id, self._fresh_id = self._fresh_id, 0
 
-    def retire(self, forking: Forking | None) -> None:
+    def retire(self) -> None:
         """The attempt is over: its store is killed."""
-        if self._used_id and forking is not None:
-            forking.signal(self._used_id, signal.SIGKILL)
+        if self._used_id and self._forking is not None:
+            self._forking.signal(self._used_id, signal.SIGKILL)
         self._used_id = 0
 
     def died(self, id_: int) -> bool:
@@ -107,6 +110,7 @@ class Stores:
     def forget(self) -> None:
         """The forkserver is gone, and every store with it."""
         self._stop_listening()
+        self._forking = None
         self._fresh_id = self._used_id = 0
         self.fresh = None
 

@@ -4,7 +4,6 @@ The supply owns every process below the agent. It starts the forkserver again wh
 passes on who was forked and who died, and knows nothing of orders or of the controller.
 """
 
-import itertools
 import os
 import signal
 import time
@@ -20,7 +19,6 @@ from holdfast.agent.processes import Death
 from holdfast.agent.storage.handle import StorageHandle
 from holdfast.agent.stores import Stores
 from holdfast.agent.workers import Worker, Workers
-from holdfast.events import Store
 from holdfast.messages import Assignment
 
 PRELOAD_TRIES = 2  # after that many deaths while loading, nothing is preloaded any more
@@ -34,7 +32,6 @@ class Listener:
     on_ready: Callable[[], None]  # a forkserver can fork; also after each new start of it
     on_forked: Callable[[], None]
     on_death: Callable[[Worker, Death], None]
-    on_store: Callable[[Store], None]
     on_store_lost: Callable[[], None]
     on_broken: Callable[[str], None]  # no forkserver can be started
 
@@ -52,27 +49,25 @@ class Supply:
         environment: Mapping[str, str],
         program: wire.Program,
         preload: wire.Preload,
-        listener: Listener,
         storage: StorageHandle,
+        stores: Stores,
     ) -> None:
         self.storage = storage
+        self.stores = stores
         self.workers = workers
         self._environment = environment
         self._program = program
         self._preload = preload
-        self._tell = listener
+        self._tell: Listener
         self._failed_starts = 0
         self._orphans: dict[int, Worker] = {}
         self._closed = False
         self._fallen: Forking | None = None  # the last one that died
         self.forking: Forking | None = None
-        self.stores: Stores | None = None
 
-    def open(
-        self, address: str, hosted: bool, ids: "itertools.count[int]", ports: tuple[int, ...] = ()
-    ) -> None:
-        """Start the forkserver; `on_ready` and `on_store` follow. `ports` are those for stores."""
-        self.stores = Stores(address, hosted, ids.__next__, self._tell.on_store, ports)
+    def open(self, listener: Listener) -> None:
+        """Start the forkserver; `on_ready` follows."""
+        self._tell = listener
         self._start_forkserver()
 
     def _start_forkserver(self) -> None:
@@ -98,26 +93,6 @@ class Supply:
             processes.signal_group(worker.pid, sig)
         elif worker.death is None and self.forking is not None:
             self.forking.signal(worker.id, sig)
-
-    def open_store(self) -> None:
-        """Have a fresh store soon."""
-        if self.ready and self.forking is not None and self.stores is not None:
-            self.stores.open(self.forking)
-
-    @property
-    def fresh_store(self) -> Store | None:
-        """The store that the next attempt can use."""
-        return self.stores.fresh if self.stores is not None else None
-
-    def use_store(self, store: Store) -> None:
-        """An attempt starts on this store, ours or another node's."""
-        if self.stores is not None:
-            self.stores.use(store)
-
-    def retire_store(self) -> None:
-        """The attempt is over: end its store."""
-        if self.stores is not None:
-            self.stores.retire(self.forking)
 
     def warm_up(self) -> None:
         """Fill the warm set."""
@@ -163,7 +138,7 @@ class Supply:
                     worker.pid = pid
                     self._tell.on_forked()
             case wire.Failed(id=id_, why=why):
-                self._say_why_not(id_, why)
+                _say_why_not(self.workers.table.get(id_), why)
                 self._on_child_death(id_, Death(0, os.EX_OSERR, None, time.monotonic()))
             case wire.Died(id=id_, exit_code=code, signal=sig, at=at):
                 self._on_child_death(id_, Death(0, code, sig, at))
@@ -172,6 +147,7 @@ class Supply:
         assert self.forking is not None
         self.forking.ready = True
         self._failed_starts = 0
+        self.stores.fork_from(self.forking)
         self._tell.on_ready()
 
     def _do_without(self, modules: dict[str, str]) -> None:
@@ -183,15 +159,10 @@ class Supply:
         without = (*self._preload.without, *modules)
         self._preload = msgspec.structs.replace(self._preload, without=without)
 
-    def _say_why_not(self, id_: int, why: str) -> None:
-        note(f"agent: a child could not be forked: {why}")
-        if worker := self.workers.table.get(id_):
-            worker.output.add(f"holdfast: the worker could not be started: {why}\n".encode())
-
     def _on_child_death(self, id_: int, death: Death) -> None:
         if worker := self.workers.table.get(id_):
             self._bury(worker, death)
-        elif self.stores is not None and self.stores.died(id_):
+        elif self.stores.died(id_):
             self._tell.on_store_lost()
 
     def _bury(self, worker: Worker, death: Death) -> None:
@@ -204,8 +175,7 @@ class Supply:
         """The forkserver has died; the kernel kills what it forked, and we are their parent now."""
         old, self.forking = self.forking, None
         self._fallen = old
-        if self.stores is not None:
-            self.stores.forget()
+        self.stores.forget()
         if self._closed or old is None:
             self.forking = old
             return
@@ -245,3 +215,9 @@ class Supply:
         for pid, worker in list(self._orphans.items()):
             if not processes.exists(pid):
                 self._bury(worker, Death(pid, None, signal.SIGKILL, time.monotonic()))
+
+
+def _say_why_not(worker: Worker | None, why: str) -> None:
+    note(f"agent: a child could not be forked: {why}")
+    if worker is not None:
+        worker.output.add(f"holdfast: the worker could not be started: {why}\n".encode())

@@ -81,8 +81,14 @@ class Workers:
     boards: list[int]
     tell_output: bool = False  # that a worker prints is news: nothing else tells that it works
     console: Console | None = None  # where output is shown besides the files
+    attempts_kept: int | None = None  # of which there are logs; None: all
     table: dict[int, Worker] = field(default_factory=dict)
     warm: dict[int, Worker] = field(default_factory=dict)
+
+    @property
+    def count(self) -> int:
+        """Workers of an attempt."""
+        return len(self.arenas)
 
     def start(self, forking: Forking, assignment: Assignment) -> Worker:
         """A worker with this rank: the warm one if there is one, else a new one."""
@@ -114,7 +120,7 @@ class Workers:
         """Fill the warm set."""
         if self.warm_kind is None:
             return
-        for local_rank in range(len(self.arenas)):
+        for local_rank in range(self.count):
             if local_rank not in self.warm:
                 self.warm[local_rank] = self._fork(forking, local_rank, self.warm_kind, {})
 
@@ -147,8 +153,11 @@ class Workers:
         worker.output.close_sinks()
         worker.hang_up()
 
-    def drop_logs(self, until: int) -> None:
-        """Remove the logs of attempts up to this one."""
+    def drop_logs(self, attempt: int) -> None:
+        """This attempt begins: remove the logs of old ones, where only so many are kept."""
+        if self.attempts_kept is None:
+            return
+        until = attempt - self.attempts_kept
         for path in (self.folder / "logs").glob("attempt-*"):
             number = path.name.removeprefix("attempt-")
             if number.isdecimal() and int(number) <= until:

@@ -114,7 +114,7 @@ class Run:
         loop: the state is saved and the workers are stopped anyway, and a loop that ends counts as
         finished. False outside Holdfast.
         """
-        return self._kept is not None and self._kept.stopping
+        return self._kept is not None and self._kept.loop.stopping
 
     @property
     def mesh(self) -> DeviceMesh:
@@ -187,7 +187,7 @@ class Run:
         if re.fullmatch(NAME_PATTERN, name) is None:
             raise ValueError(f"a checkpoint cannot be called {name!r}: letters, digits and ._-")
         if self._kept is not None and self._settings.tiers:
-            self._kept.request(name)
+            self._kept.requests.ask(name)
             return
         raise Error(
             "no-durable-tier",

@@ -92,7 +92,7 @@ class State:
             self._restored = True
             self._progress.phase(Phase.RESTORE)
             self.completed = self._snapshots.restore() if self._snapshots else 0
-            self._ended = self._snapshots is not None and self._snapshots.ended
+            self._ended = self._snapshots is not None and self._snapshots.loop.ended
             if self.completed == 0:
                 for module in self._apart:
                     spread(module)
@@ -109,7 +109,7 @@ class State:
         """
         self._ending.ask()
         if self._snapshots is not None:
-            self._snapshots.ask_end()
+            self._snapshots.loop.ask_end()
 
     def _begin(self) -> None:
         self.restore()
@@ -134,7 +134,7 @@ class State:
             return
         self._snapshots.stepped(took)
         flags = self._snapshots.meet(self.completed, total)
-        self._ended = self._snapshots.ended
+        self._ended = self._snapshots.loop.ended
         if flags is not None:
             self._snapshot(self._snapshots, flags)
 
@@ -155,7 +155,7 @@ class State:
             if flags is not None:
                 self._snapshot(self._snapshots, flags)
             self._snapshots.finish()
-            self._snapshots.close_loop()
+            self._snapshots.loop.close()
         self._ending.close()
         self._ended = False
         self._progress.phase(Phase.FINISHED)
@@ -165,7 +165,7 @@ class State:
         """The loop is left in the middle of a step, by `break` or an exception: what follows is no
         step, however long it takes."""
         self._progress.phase(Phase.FINISHED)
-        name = self._snapshots.requested if self._snapshots is not None else None
+        name = self._snapshots.requests.name if self._snapshots is not None else None
         if name is not None:
             logger.warning(
                 "the checkpoint %s is not taken: the loop was left in the step that was to end "

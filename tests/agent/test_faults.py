@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.agent import child, processes, wire
-from holdfast.agent.agent import STORE_TIMEOUT_S
+from holdfast.agent.store_offer import STORE_TIMEOUT_S
 from holdfast.events import NodeReady, WorkerExited
 from holdfast.messages import Stop, WorkersStarted
 from tests.agent.conftest import Node

@@ -87,7 +87,7 @@ def test_break_takes_no_snapshot_and_says_which_checkpoint_is_lost(
         assert not caplog.text
         for step in job.loop():
             if step == 4:
-                job.snapshots.request("best")
+                job.snapshots.requests.ask("best")
                 break
     assert job.whole == []
     assert "the checkpoint best is not taken" in caplog.text

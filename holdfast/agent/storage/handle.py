@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from holdfast.agent import processes
 from holdfast.agent.notes import note
 from holdfast.agent.storage import words
+from holdfast.checkpoint.board import Board
 
 FIRST_DELAY_S = 0.1
 LAST_DELAY_S = 10.0
@@ -32,6 +33,7 @@ class StorageHandle:
         on_news: Callable[[words.AnyNews], None],
     ) -> None:
         self._setup = setup
+        self._boards = [Board(fd) for fd in setup.boards]
         self._environment = environment
         self._on_news = on_news
         self._sock: socket.socket | None = None
@@ -63,10 +65,11 @@ class StorageHandle:
         if self._warning is not None:
             self._tell(self._warning)
 
-    @property
-    def started(self) -> bool:
-        """Whether it was ever started."""
-        return self._process is not None
+    def open_if_wanted(self) -> None:
+        """Start it once a worker has something to be kept; a script that tracks nothing does not
+        pay for it."""
+        if self._process is None and any(board.roster_count for board in self._boards):
+            self.open()
 
     @property
     def pid(self) -> int:
