@@ -54,7 +54,7 @@ class Gradients:
     """Those of all tracked parameters."""
 
     def __init__(self, tracked: Tracked) -> None:
-        listed = {id(p): (path, p) for path, p in reversed(tracked.parameters().items())}
+        listed = {id(p): (path, p) for path, p in reversed(tracked.names.now().items())}
         self._parameters = [*reversed(listed.values())]
         self._sharded = [*_sharded_groups(tracked)]
         self._probe: Any = None  # of the first used gradient: is it zeroed before it is added to?

@@ -80,7 +80,7 @@ class PeerCopies:
 
     def _groups(self, exchange: Exchange) -> list[tuple[int, ...]]:
         """The parallel groups that any rank knows of."""
-        mine = [*groups_of(self._tracked.parameters().values())]
+        mine = [*groups_of(self._tracked.names.now().values())]
         told = exchange.gather_bytes(msgspec.msgpack.encode(mine))
         decoded = (msgspec.msgpack.decode(one, type=list[tuple[int, ...]]) for one in told)
         return sorted({group for one in decoded for group in one})

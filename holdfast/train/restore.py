@@ -32,7 +32,8 @@ from holdfast.train.doubts import doubts
 from holdfast.train.exchange import Exchange
 from holdfast.train.fetch import fetch, read_bytes
 from holdfast.train.layout import Ranks
-from holdfast.train.reshard import Assembly, MisfitError
+from holdfast.train.read_plan import MisfitError
+from holdfast.train.reshard import Assembly
 from holdfast.train.sources import Disks, Files, Memory, Source, Stock, stock_of
 from holdfast.train.tracked import Tracked, Tree
 from holdfast.train.trouble import Kind, Trouble, trouble_of, worst

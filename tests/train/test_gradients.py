@@ -218,7 +218,7 @@ def test_a_node_that_goes_does_not_wait_for_long(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("holdfast.train.gradients.time.monotonic", lambda: now)
     for step in job.loop():
         if step == 4:
-            assert job.snapshots.stopping
+            assert job.snapshots.loop.stopping
             now += gradients.HURRY_S
         if step == 6:
             break
@@ -231,7 +231,7 @@ def test_a_named_checkpoint_waits_for_the_optimizer_and_keeps_its_name() -> None
     job = job_of(usual, every=100, settings=Settings(shared=Rule(every_s=1e9)))
     for step in job.loop():
         if step == 5:
-            job.snapshots.request("golden")
+            job.snapshots.requests.ask("golden")
     assert job.whole == [4, 8, 12]
 
 

@@ -89,10 +89,10 @@ def test_the_state_of_an_optimizer_goes_by_names_there_and_back() -> None:
     for number, parameter in enumerate([model.weight, model.bias, loose]):
         parameter.grad = torch.full_like(parameter, number + 1.0)
     optimizer.step()
-    state = optimizers.by_name(optimizer, tracked.name_of)
+    state = optimizers.by_name(optimizer, tracked.names.name_of)
     assert state["param_groups"][0]["params"] == ["weight", "bias", 2]
     other, second, again, _ = made()
-    optimizers.load(second, state, again.meant_by("optimizer"))
+    optimizers.load(second, state, again.names.meant_by("optimizer"))
     for mine, theirs in ((other.weight, model.weight), (other.bias, model.bias)):
         assert torch.equal(second.state[mine]["exp_avg"], optimizer.state[theirs]["exp_avg"])
-    assert again.parameters_of("optimizer").keys() == {"weight", "bias", 2}
+    assert again.names.of_optimizer("optimizer").keys() == {"weight", "bias", 2}
