@@ -21,9 +21,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from holdfast.checkpoint.arena import Header, Part
-from holdfast.checkpoint.board import Flag, Peer, Roster
+from holdfast.checkpoint.arena import CellHeader, StatePart
 from holdfast.checkpoint.key import Key
+from holdfast.checkpoint.storage_page import Peer, SnapshotFlag, WorkerInfo
 from node import Node
 from table import report
 
@@ -68,17 +68,17 @@ def pushed(nodes: list[Node], step: int, size: int) -> float:
     board = owner.board
     if step == 1:
         peer = Peer(1, keeper.address, 0)
-        roster = Roster(
+        roster = WorkerInfo(
             attempt=1, rank=0, world_size=2, local_world_size=1, parent=None, peers=(peer,)
         )
         board.introduce(roster)
     key = Key(1, step)
-    cell = owner.arena.target(Part.PRIVATE, (Key(1, step - 1),))
+    cell = owner.arena.target(StatePart.PRIVATE, (Key(1, step - 1),))
     assert cell is not None
     cell.reserve(size)
     cell.begin()
     cell.payload[:8] = step.to_bytes(8, "little")
-    cell.commit(Header(1, step, 0, 2, 7, size, 0, Flag.COPY))
+    cell.commit(CellHeader(1, step, 0, 2, 7, size, 0, SnapshotFlag.COPY))
     cell.seal()
     began = time.perf_counter()
     while board.newest_copied != key:

@@ -18,30 +18,30 @@ from typing import assert_never
 from holdfast.agent import environment
 from holdfast.agent.attempts import Attempts
 from holdfast.agent.child import listen
-from holdfast.agent.farewell import Farewell
+from holdfast.agent.controller_connection import ControllerConnection, Order, RejectedError
 from holdfast.agent.keeper import Keeper
 from holdfast.agent.leaving import Leaving
-from holdfast.agent.link import Link, Order, RejectedError
-from holdfast.agent.metrics import Metrics
+from holdfast.agent.metrics_file import MetricsFile
 from holdfast.agent.node import ON_A_LAPTOP, AgentOptions, NodeIdentity
 from holdfast.agent.node_end import NodeEnd
+from holdfast.agent.node_processes import NodeProcesses, ProcessListener
 from holdfast.agent.notes import note
-from holdfast.agent.parsed import is_instrumented
 from holdfast.agent.parts import NodeParts
 from holdfast.agent.probes import Health
+from holdfast.agent.progress_watch import ProgressWatch
+from holdfast.agent.rendezvous_stores import RendezvousStores
+from holdfast.agent.script_source import is_instrumented
 from holdfast.agent.shutdown import CLOSE_S, end_processes, end_workers, say_goodbye, until
 from holdfast.agent.stop import AttemptStop
-from holdfast.agent.storage import facts, places, words
+from holdfast.agent.storage import facts, places, protocol
 from holdfast.agent.storage.handle import StorageHandle
 from holdfast.agent.store_offer import StoreOffer
-from holdfast.agent.stores import Stores
-from holdfast.agent.supply import Listener, Supply
 from holdfast.agent.tasks import AgentTasks
+from holdfast.agent.urgent_saves import UrgentSaves
 from holdfast.agent.warm_up import WarmUp
-from holdfast.agent.watch import Watch
 from holdfast.agent.workers import Workers
 from holdfast.checkpoint.arena import Arena
-from holdfast.checkpoint.board import Board
+from holdfast.checkpoint.storage_page import StoragePage
 from holdfast.events import Progress
 from holdfast.messages import PROTOCOL, GiveJournal, Hello, Keep, Leave, Start, Stop
 from holdfast.spec import Job
@@ -64,11 +64,11 @@ class Agent:
         self._console = options.console
         self._places = places.places_of(job, environ)
         self._keeper = Keeper()
-        self._link = Link(me.folder, self._hello, self._on_order)
+        self._link = ControllerConnection(me.folder, self._hello, self._on_order)
         instrumented = is_instrumented(environment.program_of(job))
         supply = self._make_supply(environ, options, instrumented)
         arenas = [Arena(fd) for fd in supply.workers.arenas]
-        boards = [Board(fd) for fd in supply.workers.boards]
+        boards = [StoragePage(fd) for fd in supply.workers.boards]
         end, tiers = NodeEnd(options.let_go, options.broken), bool(self._places)
         offer = StoreOffer(
             me.node, supply.stores, self._link, instrumented=instrumented, has_tiers=tiers
@@ -77,10 +77,10 @@ class Agent:
             node=me.node,
             job=job,
             link=self._link,
-            watch=Watch(me.node, Metrics(me.folder / "metrics.jsonl"), self._link),
+            watch=ProgressWatch(me.node, MetricsFile(me.folder / "metrics.jsonl"), self._link),
             supply=supply,
             offer=offer,
-            saves=Farewell(arenas, boards, supply.storage),
+            saves=UrgentSaves(arenas, boards, supply.storage),
             warm_up=WarmUp(reports_steps=instrumented),
             tasks=AgentTasks(end.fail),
             end=end,
@@ -91,14 +91,14 @@ class Agent:
 
     def _make_supply(
         self, environ: Mapping[str, str], options: AgentOptions, instrumented: bool
-    ) -> Supply:
+    ) -> NodeProcesses:
         me, job, ids = self._me, self._job, itertools.count(1)
         count = environment.worker_count(job, environment.gpu_count({**environ, **job.env}))
         workers = self._make_workers(count, options, ids, instrumented)
         listener = listen(me.address, (options.storage_port, 0))
         told = places.variables(job, self._places, _address_of(me.address, listener))
         env = environment.node_environment(job, me.node, count, environ, told)
-        setup = words.Setup(
+        setup = protocol.Setup(
             node=me.node,
             job=job.name,
             token_file=str(me.folder / "token"),
@@ -109,9 +109,9 @@ class Agent:
             copies=job.snapshots.copies,
         )
         storage = StorageHandle(setup, env, self._on_storage_news)
-        stores = Stores(me.address, job.uses_torch, ids.__next__, options.store_ports)
+        stores = RendezvousStores(me.address, job.uses_torch, ids.__next__, options.store_ports)
         program, preload = environment.program_of(job), environment.preload_of(job)
-        return Supply(workers, env, program, preload, storage, stores)
+        return NodeProcesses(workers, env, program, preload, storage, stores)
 
     def _make_workers(
         self, count: int, options: AgentOptions, ids: "itertools.count[int]", instrumented: bool
@@ -125,7 +125,7 @@ class Agent:
             cold_kind=cold,
             new_id=ids.__next__,
             arenas=[Arena.create() for _ in range(count)],
-            boards=[Board.create() for _ in range(count)],
+            boards=[StoragePage.create() for _ in range(count)],
             tell_output=not instrumented,
             console=options.console,
             attempts_kept=options.attempts_kept,
@@ -195,8 +195,8 @@ class Agent:
 
     # ── news from below ──
 
-    def _listener(self) -> Listener:
-        return Listener(
+    def _listener(self) -> ProcessListener:
+        return ProcessListener(
             on_ready=self._on_ready,
             on_forked=self._attempts.announce,
             on_death=self._attempts.died,
@@ -210,14 +210,14 @@ class Agent:
             self._parts.supply.warm_up()
         self._attempts.start_waiting()
 
-    def _on_storage_news(self, news: words.AnyNews) -> None:
+    def _on_storage_news(self, news: protocol.AnyNews) -> None:
         """What has become of snapshots."""
         match news:
-            case words.Found():
+            case protocol.NewestAttempt():
                 self._parts.offer.attempts_found(news.attempt)
-            case words.Safe() | words.Settled():
+            case protocol.UrgentSaved() | protocol.Settled():
                 self._parts.saves.hear(news)
-            case words.Committed() | words.Failed():
+            case protocol.Committed() | protocol.SaveFailed():
                 if (fact := facts.of(news, self._me.node)) is not None:
                     self._link.fact(fact)
 

@@ -7,10 +7,10 @@ forkserver yet, the order waits for it.
 import time
 
 from holdfast.agent import environment
-from holdfast.agent.attempt import Attempt, exited
+from holdfast.agent.node_attempt import NodeAttempt, exited
 from holdfast.agent.notes import note
 from holdfast.agent.parts import NodeParts
-from holdfast.agent.processes import Death
+from holdfast.agent.processes import ProcessExit
 from holdfast.agent.signals import kill, terminate
 from holdfast.agent.workers import Worker
 from holdfast.messages import Start, WorkersStarted
@@ -28,10 +28,10 @@ class Attempts:
         self._ordered = 0
         self._fenced = 0
         self._waiting: Start | None = None  # came while there was no forkserver
-        self.newest: Attempt | None = None
+        self.newest: NodeAttempt | None = None
 
     @property
-    def shown(self) -> Attempt | None:
+    def shown(self) -> NodeAttempt | None:
         """The newest attempt, unless the controller knows that it has stopped."""
         return None if self.newest is None or self.newest.stopped else self.newest
 
@@ -68,7 +68,7 @@ class Attempts:
             kill(self.newest, self._supply)
         self._supply.workers.drop_logs(order.attempt)
         self._supply.stores.use(order.store)
-        run = self.newest = Attempt(order)
+        run = self.newest = NodeAttempt(order)
         for local_rank in range(self._supply.workers.count):
             told = environment.assignment(self._parts.job, order, local_rank)
             run.workers[local_rank] = self._supply.start(told)
@@ -87,7 +87,7 @@ class Attempts:
 
     # ── deaths ──
 
-    def died(self, worker: Worker, death: Death) -> None:
+    def died(self, worker: Worker, death: ProcessExit) -> None:
         """A worker has died, with a rank or without."""
         if worker.assignment is None:
             if not self._parts.end.begun:
@@ -108,12 +108,12 @@ class Attempts:
         if not run.alive:
             run.gone.set()
 
-    async def _tell_when_saved(self, run: Attempt, worker: Worker, death: Death) -> None:
+    async def _tell_when_saved(self, run: NodeAttempt, worker: Worker, death: ProcessExit) -> None:
         """A worker has finished once its last step is in safety: with the news the job may end."""
         await self._parts.saves.until_saved(run.order.attempt)
         if run.is_news(death):
             self._parts.link.fact(exited(self._parts.node, worker, death))
 
 
-def _died_before_its_rank(worker: Worker, death: Death) -> bool:
+def _died_before_its_rank(worker: Worker, death: ProcessExit) -> bool:
     return bool(worker.pid) and death.at < worker.assigned_at

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from holdfast import rank
-from holdfast.agent.wire import Kind, Preload, Program
+from holdfast.agent.fork_protocol import ChildKind, Preload, Program
 from holdfast.messages import Assignment, Start
 from holdfast.spec import Job
 
@@ -132,14 +132,14 @@ def program_of(job: Job) -> Program:
     )
 
 
-def kinds_of(job: Job, instrumented: bool) -> tuple[Kind, Kind | None]:
+def kinds_of(job: Job, instrumented: bool) -> tuple[ChildKind, ChildKind | None]:
     """How a worker with a rank is made, and how a warm one; None where there are none."""
     if job.command is not None:
-        return Kind.EXEC, None
+        return ChildKind.EXEC, None
     if job.warm.mode == "off":
-        return Kind.RUN, None
+        return ChildKind.RUN, None
     ahead = job.warm.mode == "script" or (job.warm.mode == "auto" and instrumented)
-    return Kind.RUN, Kind.RUN if ahead else Kind.WAIT
+    return ChildKind.RUN, ChildKind.RUN if ahead else ChildKind.WAIT
 
 
 def preload_of(job: Job) -> Preload:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.agent.console import Console
+from holdfast.agent.pod_log import PodLog
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class AgentOptions:
 
     let_go: int = 0  # exit status when the controller named none
     broken: int = 1  # and after a fault of ours
-    console: Console | None = None  # where output of workers is shown besides the files
+    console: PodLog | None = None  # where output of workers is shown besides the files
     store_ports: tuple[int, ...] = ()  # none: any
     storage_port: int = 0  # 0: any
     attempts_kept: int | None = None  # of which there are logs; None: all

@@ -2,14 +2,14 @@
 
 from dataclasses import dataclass
 
-from holdfast.agent.farewell import Farewell
-from holdfast.agent.link import Link
+from holdfast.agent.controller_connection import ControllerConnection
 from holdfast.agent.node_end import NodeEnd
+from holdfast.agent.node_processes import NodeProcesses
+from holdfast.agent.progress_watch import ProgressWatch
 from holdfast.agent.store_offer import StoreOffer
-from holdfast.agent.supply import Supply
 from holdfast.agent.tasks import AgentTasks
+from holdfast.agent.urgent_saves import UrgentSaves
 from holdfast.agent.warm_up import WarmUp
-from holdfast.agent.watch import Watch
 from holdfast.spec import Job
 
 
@@ -19,11 +19,11 @@ class NodeParts:
 
     node: str
     job: Job
-    link: Link
-    watch: Watch
-    supply: Supply
+    link: ControllerConnection
+    watch: ProgressWatch
+    supply: NodeProcesses
     offer: StoreOffer
-    saves: Farewell
+    saves: UrgentSaves
     warm_up: WarmUp
     tasks: AgentTasks
     end: NodeEnd

@@ -6,18 +6,18 @@ import signal
 import time
 from collections.abc import Callable
 
-from holdfast.agent.attempt import Attempt
-from holdfast.agent.leftovers import end_strays, kill_carriers
-from holdfast.agent.link import Link
+from holdfast.agent.controller_connection import ControllerConnection
+from holdfast.agent.node_attempt import NodeAttempt
+from holdfast.agent.node_processes import NodeProcesses
 from holdfast.agent.signals import kill, terminate
-from holdfast.agent.supply import Supply
+from holdfast.agent.stray_processes import end_strays, kill_carriers
 from holdfast.events import NodeLeft
 
 GOODBYE_S = 1.0
 CLOSE_S = 2.0
 
 
-async def end_workers(run: Attempt | None, supply: Supply, grace_s: float) -> None:
+async def end_workers(run: NodeAttempt | None, supply: NodeProcesses, grace_s: float) -> None:
     """SIGTERM to every worker, SIGKILL after the grace time."""
     if run is not None:
         terminate(run, supply, time.monotonic())
@@ -32,7 +32,7 @@ async def end_workers(run: Attempt | None, supply: Supply, grace_s: float) -> No
     await until(lambda: not supply.workers.table, CLOSE_S)
 
 
-async def end_processes(supply: Supply, node: str) -> None:
+async def end_processes(supply: NodeProcesses, node: str) -> None:
     """The forkserver, the storage process, and whatever workers have left behind."""
     supply.close()
     if not await until(lambda: supply.closed, CLOSE_S):
@@ -43,7 +43,7 @@ async def end_processes(supply: Supply, node: str) -> None:
     kill_carriers(node)
 
 
-async def say_goodbye(link: Link, node: str, *, dismissed: bool) -> None:
+async def say_goodbye(link: ControllerConnection, node: str, *, dismissed: bool) -> None:
     """Tell the controller that the node has left, and wait a moment until it knows.
 
     A controller that has dismissed the node knows already, and may not listen any more.

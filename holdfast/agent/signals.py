@@ -7,14 +7,14 @@ import asyncio
 import signal
 import time
 
-from holdfast.agent.attempt import Attempt
+from holdfast.agent.node_attempt import NodeAttempt
+from holdfast.agent.node_processes import NodeProcesses
 from holdfast.agent.notes import note
-from holdfast.agent.supply import Supply
 
 FORCE_AFTER_S = 3.0  # a forkserver that does not carry out SIGKILL in this time is killed itself
 
 
-def terminate(attempt: Attempt, supply: Supply, now: float) -> None:
+def terminate(attempt: NodeAttempt, supply: NodeProcesses, now: float) -> None:
     """SIGTERM to all its workers; only once."""
     if attempt.stop_at is None:
         attempt.stop_at = now
@@ -22,7 +22,7 @@ def terminate(attempt: Attempt, supply: Supply, now: float) -> None:
             supply.signal(worker, signal.SIGTERM)
 
 
-def kill(attempt: Attempt, supply: Supply) -> None:
+def kill(attempt: NodeAttempt, supply: NodeProcesses) -> None:
     """SIGKILL to all its workers that live."""
     if attempt.alive:
         attempt.kill_at = time.monotonic()
@@ -31,7 +31,7 @@ def kill(attempt: Attempt, supply: Supply) -> None:
         supply.signal(worker, signal.SIGKILL)
 
 
-def _force(attempt: Attempt, supply: Supply) -> None:
+def _force(attempt: NodeAttempt, supply: NodeProcesses) -> None:
     """Its workers are still there: the forkserver itself must hang."""
     if attempt.alive and supply.ready:
         note("agent: workers outlive SIGKILL; killing their forkserver")

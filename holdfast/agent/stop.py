@@ -9,11 +9,11 @@ import time
 
 import msgspec
 
-from holdfast.agent.attempt import Attempt
 from holdfast.agent.attempts import Attempts
-from holdfast.agent.leftovers import end_strays
+from holdfast.agent.node_attempt import NodeAttempt
 from holdfast.agent.parts import NodeParts
 from holdfast.agent.signals import kill, terminate
+from holdfast.agent.stray_processes import end_strays
 from holdfast.events import Progress
 from holdfast.messages import Stop, WorkersStopped
 
@@ -39,7 +39,7 @@ class AttemptStop:
         else:
             self._stop(run, order)
 
-    def _stop(self, run: Attempt, order: Stop) -> None:
+    def _stop(self, run: NodeAttempt, order: Stop) -> None:
         first = run.stop_at is None
         terminate(run, self._parts.supply, time.monotonic())
         if order.grace_s > 0:
@@ -59,7 +59,7 @@ class AttemptStop:
         if not self._parts.end.begun:
             self.obey(msgspec.structs.replace(order, grace_s=left, save=False))
 
-    async def _finish(self, run: Attempt, number: int) -> None:
+    async def _finish(self, run: NodeAttempt, number: int) -> None:
         await run.gone.wait()
         await end_strays(self._parts.supply.spared)
         self._parts.supply.stores.retire()
@@ -67,7 +67,7 @@ class AttemptStop:
         run.stopped = True
         self._parts.warm_up.attempt_stopped(time.monotonic())
 
-    async def _answer(self, run: Attempt | None, number: int) -> None:
+    async def _answer(self, run: NodeAttempt | None, number: int) -> None:
         store = await self._parts.offer.next()
         progress = run.progress() if run is not None and run.order.attempt <= number else Progress()
         node = self._parts.node

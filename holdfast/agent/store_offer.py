@@ -7,8 +7,8 @@
 import asyncio
 import contextlib
 
-from holdfast.agent.link import Link
-from holdfast.agent.stores import Stores
+from holdfast.agent.controller_connection import ControllerConnection
+from holdfast.agent.rendezvous_stores import RendezvousStores
 from holdfast.events import NodeReady, Store
 
 STORE_TIMEOUT_S = 10.0
@@ -18,7 +18,13 @@ class StoreOffer:
     """`_told` is the last store that the controller was told of."""
 
     def __init__(
-        self, node: str, stores: Stores, link: Link, *, instrumented: bool, has_tiers: bool
+        self,
+        node: str,
+        stores: RendezvousStores,
+        link: ControllerConnection,
+        *,
+        instrumented: bool,
+        has_tiers: bool,
     ) -> None:
         """`has_tiers`: durable tiers are asked first which attempts they know."""
         self._node = node

@@ -4,7 +4,7 @@ Never while an attempt is coming up: recovery comes first. A script that reports
 with its first step; of any other it is assumed after a moment.
 """
 
-from holdfast.agent.attempt import Attempt
+from holdfast.agent.node_attempt import NodeAttempt
 
 AFTER_START_S = 2.0  # for scripts that report no steps
 AFTER_STOP_S = 1.0  # no new attempt so far: be warm when it comes
@@ -25,14 +25,14 @@ class WarmUp:
         """The next one may come at once, and then has what is warm already."""
         self._at = now + AFTER_STOP_S
 
-    def take_due(self, attempt: Attempt | None, now: float) -> bool:
+    def take_due(self, attempt: NodeAttempt | None, now: float) -> bool:
         """Whether to warm up now; said once."""
         due = self._at is not None and self._may(attempt, now, self._at)
         if due:
             self._at = None
         return due
 
-    def _may(self, attempt: Attempt | None, now: float, at: float) -> bool:
+    def _may(self, attempt: NodeAttempt | None, now: float, at: float) -> bool:
         if attempt is not None and attempt.stop_at is not None and not attempt.stopped:
             return False
         trains = attempt is not None and attempt.trains and not attempt.stopped

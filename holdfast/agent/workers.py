@@ -17,11 +17,11 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.agent import wire
-from holdfast.agent.console import Console, Echo
-from holdfast.agent.forking import Forking
+from holdfast.agent import fork_protocol
+from holdfast.agent.forkserver_handle import ForkserverHandle
 from holdfast.agent.output import LogFile, Output
-from holdfast.agent.processes import Death
+from holdfast.agent.pod_log import PodLog, RankedLines
+from holdfast.agent.processes import ProcessExit
 from holdfast.events import Milestone
 from holdfast.messages import Assignment
 from holdfast.page import Page
@@ -42,7 +42,7 @@ class Worker:
     assigned_at: float = 0.0
     forkserver: str = ""  # how that had died when the worker did, if it had
     log: str = ""  # relative to the job's folder
-    death: Death | None = None
+    death: ProcessExit | None = None
     milestones: bytes = b""  # as of the last look
 
     def take_rank(self, assignment: Assignment, log: str) -> None:
@@ -74,13 +74,13 @@ class Workers:
     folder: Path
     name: str  # of the node
     log_bytes: int
-    warm_kind: wire.Kind | None  # None: no warm workers
-    cold_kind: wire.Kind
+    warm_kind: fork_protocol.ChildKind | None  # None: no warm workers
+    cold_kind: fork_protocol.ChildKind
     new_id: Callable[[], int]
     arenas: list[int]
     boards: list[int]
     tell_output: bool = False  # that a worker prints is news: nothing else tells that it works
-    console: Console | None = None  # where output is shown besides the files
+    console: PodLog | None = None  # where output is shown besides the files
     attempts_kept: int | None = None  # of which there are logs; None: all
     table: dict[int, Worker] = field(default_factory=dict)
     warm: dict[int, Worker] = field(default_factory=dict)
@@ -90,7 +90,7 @@ class Workers:
         """Workers of an attempt."""
         return len(self.arenas)
 
-    def start(self, forking: Forking, assignment: Assignment) -> Worker:
+    def start(self, forking: ForkserverHandle, assignment: Assignment) -> Worker:
         """A worker with this rank: the warm one if there is one, else a new one."""
         worker = self.warm.pop(assignment.local_rank, None)
         log = f"logs/attempt-{assignment.attempt}/rank-{assignment.rank}.log"
@@ -102,7 +102,7 @@ class Workers:
             worker.take_rank(assignment, log)
             _tell(worker, assignment)
         file = LogFile(self.folder / log, self.log_bytes)
-        echo = (Echo(self.console, assignment.rank),) if self.console is not None else ()
+        echo = (RankedLines(self.console, assignment.rank),) if self.console is not None else ()
         worker.output.send_to(file, *echo)
         if self.tell_output:
             worker.output.on_first = partial(worker.page.reach, Milestone.OUTPUT)
@@ -116,7 +116,7 @@ class Workers:
         env = {**assignment.env, ERROR_FILE: str(path)}
         return msgspec.structs.replace(assignment, env=env)
 
-    def warm_up(self, forking: Forking) -> None:
+    def warm_up(self, forking: ForkserverHandle) -> None:
         """Fill the warm set."""
         if self.warm_kind is None:
             return
@@ -125,7 +125,11 @@ class Workers:
                 self.warm[local_rank] = self._fork(forking, local_rank, self.warm_kind, {})
 
     def _fork(
-        self, forking: Forking, local_rank: int, kind: wire.Kind, env: dict[str, str]
+        self,
+        forking: ForkserverHandle,
+        local_rank: int,
+        kind: fork_protocol.ChildKind,
+        env: dict[str, str],
     ) -> Worker:
         page_fd = Page.create()
         read_end, write_end = os.pipe2(os.O_CLOEXEC)
@@ -136,13 +140,13 @@ class Workers:
             ours, theirs = socket.socketpair()  # not a pipe: what is on it can be looked at
             fds["control"], worker.control = theirs.detach(), ours.detach()
         self.table[worker.id] = worker
-        order = wire.Fork(id=worker.id, kind=kind, env=env, fds=(*fds, *kept))
+        order = fork_protocol.Fork(id=worker.id, kind=kind, env=env, fds=(*fds, *kept))
         forking.fork(order, [*fds.values(), *kept.values()])
         for fd in fds.values():
             os.close(fd)
         return worker
 
-    def bury(self, worker: Worker, death: Death) -> None:
+    def bury(self, worker: Worker, death: ProcessExit) -> None:
         """It has died: take the rest of its output. Its page stays readable."""
         worker.death = death
         worker.output.finish()

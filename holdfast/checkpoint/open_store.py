@@ -7,10 +7,10 @@ from typing import Any
 
 from holdfast.checkpoint.folder import FolderStore
 from holdfast.checkpoint.objects import ObjectStore
-from holdfast.checkpoint.stores import Store
+from holdfast.checkpoint.stores import CheckpointStore
 
 
-def open_store(place: str, *, options: dict[str, Any] | None = None) -> Store:
+def open_store(place: str, *, options: dict[str, Any] | None = None) -> CheckpointStore:
     """The store at a path or URL; `options` are those of fsspec's filesystem for the URL.
 
     Raises `Error` storage-place for what is no place. Nothing is read or made there yet.

@@ -24,7 +24,7 @@ class Upload(Protocol):
         """The next bytes; taken over before this returns."""
 
 
-class Store(Protocol):
+class CheckpointStore(Protocol):
     """One place. Names are paths from there with `/`. All methods may be called by any thread.
 
     Raise `Error`: storage-full, storage-denied, storage-unreachable, storage-missing.

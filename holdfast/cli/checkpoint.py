@@ -18,8 +18,8 @@ from holdfast.errors import Error, ExitStatus
 if TYPE_CHECKING:
     from holdfast.checkpoint.key import Key
     from holdfast.checkpoint.manifest import Manifest, SavedLeaf
-    from holdfast.checkpoint.shelf import Damage, Opened, Survey
-    from holdfast.checkpoint.stores import Store
+    from holdfast.checkpoint.catalog import Damage, Opened, Catalog
+    from holdfast.checkpoint.stores import CheckpointStore
 
 HEADER = ("STEP", "ATTEMPT", "RANKS", "SIZE", "WRITTEN", "AGE", "NAME", "STATE")
 LEAVES = ("PART", "LEAF", "TYPE", "SHAPE", "SIZE", "PIECES")
@@ -66,7 +66,7 @@ def list_checkpoints(
     name: JobName = None, at: At = None, tier: Tier = None, as_json: AsJson = False
 ) -> None:
     """List the committed checkpoints, the newest first."""
-    from holdfast.checkpoint.shelf import survey
+    from holdfast.checkpoint.catalog import survey
 
     places = _stores(name, at, tier)
     found = [(which, store, survey(store)) for which, store in places]
@@ -87,7 +87,7 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show what one checkpoint holds."""
-    from holdfast.checkpoint.shelf import open_checkpoint
+    from holdfast.checkpoint.catalog import open_checkpoint
 
     store, key = _one(name, at, tier, step, attempt)
     opened = open_checkpoint(store, key)
@@ -108,8 +108,8 @@ def verify(
     as_json: AsJson = False,
 ) -> None:
     """Read every byte of the committed checkpoints; status 1 if something is damaged."""
-    from holdfast.checkpoint.shelf import survey
-    from holdfast.checkpoint.shelf import verify as verified
+    from holdfast.checkpoint.catalog import survey
+    from holdfast.checkpoint.catalog import verify as verified
 
     damages: list[Damage] = []
     unreadable: list[Damage] = []
@@ -201,7 +201,7 @@ def export(
     """Write a checkpoint in a form that other programs read. Needs torch."""
     from importlib import import_module  # by name: the rest of the command line knows no torch
 
-    from holdfast.checkpoint.shelf import open_checkpoint
+    from holdfast.checkpoint.catalog import open_checkpoint
 
     try:
         exporter = import_module("holdfast.checkpoint.export").export
@@ -218,7 +218,7 @@ def export(
 # ── where ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def _stores(name: str | None, at: str | None, tier: TierName | None) -> "list[tuple[str, Store]]":
+def _stores(name: str | None, at: str | None, tier: TierName | None) -> "list[tuple[str, CheckpointStore]]":
     """The places that are meant, the quickest tier first."""
     from holdfast.checkpoint.open_store import open_store
     from holdfast.cli.places import tier_places
@@ -239,13 +239,13 @@ def _stores(name: str | None, at: str | None, tier: TierName | None) -> "list[tu
 
 def _one(
     name: str | None, at: str | None, tier: TierName | None, step: int | None, attempt: int | None
-) -> "tuple[Store, Key]":
+) -> "tuple[CheckpointStore, Key]":
     """The checkpoint that is meant: the newest that fits, from the quickest tier that has it."""
     from holdfast.checkpoint.key import newest_first
-    from holdfast.checkpoint.shelf import survey
+    from holdfast.checkpoint.catalog import survey
 
     stores = [store for _, store in _stores(name, at, tier)]
-    found: dict[Key, Store] = {}
+    found: dict[Key, CheckpointStore] = {}
     for store in stores:
         seen = survey(store)
         fitting = seen.committed if attempt is None else (*seen.committed, *seen.void)
@@ -283,7 +283,7 @@ def _unavailable(error: ImportError) -> Error:
 # ── what is told ──────────────────────────────────────────────────────────────────────────────
 
 
-def _show_survey(which: str, store: "Store", seen: "Survey") -> None:
+def _show_survey(which: str, store: "CheckpointStore", seen: "Catalog") -> None:
     title = f"{which} {store.where}".strip()
     rows = [_row(one, "committed") for one in seen.committed]
     rows += [_row(one, "void") for one in seen.void]
@@ -311,7 +311,7 @@ def _row(one: "Manifest", state: str) -> tuple[str, ...]:
     )
 
 
-def _survey_fields(which: str, store: "Store", seen: "Survey") -> dict[str, object]:
+def _survey_fields(which: str, store: "CheckpointStore", seen: "Catalog") -> dict[str, object]:
     listed = [{**_fields(one), "state": "committed"} for one in seen.committed]
     listed += [{**_fields(one), "state": "void"} for one in seen.void]
     return {
@@ -337,7 +337,7 @@ def _fields(one: "Manifest") -> dict[str, object]:
     }
 
 
-def _headline(opened: "Opened", store: "Store") -> str:
+def _headline(opened: "Opened", store: "CheckpointStore") -> str:
     one = opened.manifest
     named = f" {_plain(one.name)!r}" if one.name else ""
     ranks = count(one.world_size, "rank") if one.whole else f"ranks {list(one.ranks)}"

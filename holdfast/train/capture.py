@@ -6,17 +6,17 @@ itself. A snapshot is taken when its copies have begun, and settled when they ar
 
 import time
 
-from holdfast.checkpoint.arena import Arena, Cell, Key, Part
-from holdfast.checkpoint.board import Flag
+from holdfast.checkpoint.arena import Arena, Cell, Key, StatePart
 from holdfast.checkpoint.contents import GRADIENTS, LOOP
+from holdfast.checkpoint.storage_page import SnapshotFlag
 from holdfast.checkpoint.streams import Later
 from holdfast.checkpoint.tensors import Stamp
 from holdfast.errors import Error
-from holdfast.train.copies import Copies
 from holdfast.train.gradients import Gradients
 from holdfast.train.in_use import SnapshotsInUse
 from holdfast.train.loop import LoopPosition
 from holdfast.train.placement import Placement
+from holdfast.train.snapshot_writer import SnapshotWriter
 from holdfast.train.tracked import Tracked
 
 RESERVE_SLACK = 64 * 1024  # bytes: the index grows with the optimizer's state
@@ -39,7 +39,7 @@ class Capture:
         self._tracked = tracked
         self._fingerprint = tracked.fingerprint()
         self._in_use = in_use
-        self.copies = Copies(arena, tracked.place, later)
+        self.copies = SnapshotWriter(arena, tracked.place, later)
         self.gradients = Gradients(tracked)
         self.gradients.room, self.gradients.discard = self._has_memory_for, in_use.discard_newest
         self._holds_gradients = False  # the private part that was written last
@@ -54,27 +54,27 @@ class Capture:
     def reserve(self) -> None:
         """Find all memory now. Raises `Error` (not-tracked, snapshot-too-large)."""
         lengths = self.copies.encode(*self._tracked.capture())
-        grows = Part.SHARED if self._tracked.replicated else Part.PRIVATE
+        grows = StatePart.SHARED if self._tracked.replicated else StatePart.PRIVATE
         lengths[grows] += self._tracked.coming_bytes()
-        self._expected_bytes = lengths[Part.PRIVATE]
+        self._expected_bytes = lengths[StatePart.PRIVATE]
         for part, length in lengths.items():
             self._reserve(part, length)
 
     def _has_memory_for(self, more_bytes: int) -> bool:
         """Find memory for a private part that is so much larger, now."""
         try:
-            self._reserve(Part.PRIVATE, self._expected_bytes + more_bytes)
+            self._reserve(StatePart.PRIVATE, self._expected_bytes + more_bytes)
         except Error:
             return False
         return True
 
-    def _reserve(self, part: Part, length: int) -> None:
+    def _reserve(self, part: StatePart, length: int) -> None:
         for cell in self._arena.cells(part)[: self._in_use.slots]:
             cell.reserve(length + RESERVE_SLACK + length // 256)
 
     # ── a snapshot ──
 
-    def take(self, step: int, flags: Flag, label: str, loop: LoopPosition) -> Key:
+    def take(self, step: int, flags: SnapshotFlag, label: str, loop: LoopPosition) -> Key:
         """Begin to copy the state after this many completed steps.
 
         Raises `Error` (not-tracked, snapshot-too-large).
@@ -86,11 +86,11 @@ class Capture:
         private |= {LOOP: {"ended": True}} if loop.ended else {}
         self._holds_gradients = kept.pending
         lengths = self.copies.encode(shared, private, label=label)
-        self.private_bytes = lengths[Part.PRIVATE]
+        self.private_bytes = lengths[StatePart.PRIVATE]
         place = self._placement
         key = Key(place.attempt, step)
         stamp = Stamp(key, place.rank, place.world_size, self._fingerprint, flags)
-        hurry = bool(flags & Flag.URGENT)
+        hurry = bool(flags & SnapshotFlag.URGENT)
         needed, slots = self._in_use.needed(), self._in_use.slots
         self._unsettled = self.copies.write(stamp, needed, slots, hurry=hurry)
         self._taking_s = time.monotonic() - began

@@ -32,7 +32,7 @@ HURRY_S = 5.0  # the same before a node goes
 CARRIED, LOST = 1, 2  # `Agreed.carried`: there are pending gradients; some that cannot be kept
 
 
-class Found(NamedTuple):
+class PendingGradients(NamedTuple):
     """The gradients at the end of a turn: `tree` is what a snapshot has to keep of them, by the
     paths of their parameters, None for one that is zero everywhere."""
 
@@ -89,7 +89,7 @@ class Gradients:
 
     # ── what there is at the end of a turn ──
 
-    def find(self) -> Found:
+    def find(self) -> PendingGradients:
         """What is pending now."""
         left: dict[str, torch.Tensor] = {}
         for path, parameter in self._parameters:
@@ -103,7 +103,7 @@ class Gradients:
         kept: dict[str, torch.Tensor | None] = {**left}
         if left and not any(_nonzero(grad) for grad in left.values()):
             kept = dict.fromkeys(left)
-        found = Found(kept, self._lost(kept))
+        found = PendingGradients(kept, self._lost(kept))
         if self._stepped:
             self.clean_after_step = not found.pending
         self._stepped = False
@@ -172,13 +172,13 @@ class Gradients:
             )
         return True
 
-    def keep(self, *, last: bool) -> Found:
+    def keep(self, *, last: bool) -> PendingGradients:
         """What the snapshot that is taken now has to keep."""
         found = self.find()
         self.spoiled = bool(found.lost) and not last
         if found.lost:
             logger.warning("the snapshot lacks gradients: %s", found.lost)
-            return Found({})
+            return PendingGradients({})
         if found.pending and not self._warned and not last:
             self._warned = True
             logger.warning(

@@ -6,8 +6,8 @@ that agents are copying to other nodes, and those that are being saved to durabl
 
 import time
 
-from holdfast.checkpoint.arena import OWN, Arena, Cell, Key, Part
-from holdfast.checkpoint.board import Board, Flag, Tier
+from holdfast.checkpoint.arena import OWN, Arena, Cell, Key, StatePart
+from holdfast.checkpoint.storage_page import SnapshotFlag, StoragePage, Tier
 
 COPY_PATIENCE_S = 60.0  # a copy that takes longer is not waited for any more
 
@@ -18,7 +18,7 @@ class SnapshotsInUse:
     on their way to durable tiers, the oldest first.
     """
 
-    def __init__(self, arena: Arena, board: Board | None, *, durable: bool) -> None:
+    def __init__(self, arena: Arena, board: StoragePage | None, *, durable: bool) -> None:
         """`durable`: snapshots are saved to durable tiers."""
         self._arena = arena
         self._board = board
@@ -48,10 +48,10 @@ class SnapshotsInUse:
         """All ranks go on from this one."""
         self.newest = self.kept = key
 
-    def taken(self, key: Key, flags: Flag) -> None:
+    def taken(self, key: Key, flags: SnapshotFlag) -> None:
         """This is the newest one; remember who reads it from now on."""
         self.newest = key
-        if flags & Flag.COPY:
+        if flags & SnapshotFlag.COPY:
             self._copying, self._copying_since = key, time.monotonic()
         if any(flags & (1 << tier) for tier in Tier):
             self._saving.append(key)
@@ -76,7 +76,7 @@ class SnapshotsInUse:
 
     def discard_newest(self) -> None:
         """Nobody goes on from the newest one, as far as it lies here."""
-        for part in Part:
+        for part in StatePart:
             cell = self.newest and self._arena.find(part, self.newest)
             if cell is not None:
                 cell.discard()
@@ -122,6 +122,6 @@ class SnapshotsInUse:
 
     def private_cell(self) -> Cell:
         """The private part of the newest one."""
-        cell = self.newest and self._arena.find(Part.PRIVATE, self.newest)
+        cell = self.newest and self._arena.find(StatePart.PRIVATE, self.newest)
         assert cell, "a restored snapshot stays until the next one is whole everywhere"
         return cell

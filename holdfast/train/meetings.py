@@ -4,7 +4,7 @@ They meet at every step that may end with a snapshot, and about once a second be
 the same. They do so a step after a snapshot, too, to learn whether it is whole everywhere.
 """
 
-from holdfast.checkpoint.board import Tier
+from holdfast.checkpoint.storage_page import Tier
 from holdfast.errors import Error
 from holdfast.train.cadence import Cadence
 from holdfast.train.capture import Capture

@@ -10,9 +10,9 @@ from collections.abc import Iterable
 
 import msgspec
 
-from holdfast.checkpoint.board import Board, Peer, Roster
+from holdfast.checkpoint.copy_placement import copy_holders
 from holdfast.checkpoint.key import Key
-from holdfast.checkpoint.placement import keepers
+from holdfast.checkpoint.storage_page import Peer, StoragePage, WorkerInfo
 from holdfast.train.exchange import COPY_LIMIT_BYTES, Agreed, Exchange
 from holdfast.train.layout import groups_of
 from holdfast.train.placement import Placement
@@ -26,7 +26,7 @@ class PeerCopies:
 
     def __init__(
         self,
-        board: Board | None,
+        board: StoragePage | None,
         exchange: Exchange | None,
         placement: Placement,
         tracked: Tracked,
@@ -47,7 +47,7 @@ class PeerCopies:
         if self._board is None:
             return
         place = self._placement
-        roster = Roster(
+        roster = WorkerInfo(
             attempt=place.attempt,
             rank=place.rank,
             world_size=place.world_size,
@@ -73,7 +73,7 @@ class PeerCopies:
             logger.warning("no copies on other nodes: %d of them take none", addresses.count(""))
             return False
         local = self._placement.local_world_size
-        everyone = keepers(len(addresses), local, self._groups(exchange), self._copies)
+        everyone = copy_holders(len(addresses), local, self._groups(exchange), self._copies)
         mine = everyone[self._placement.rank]
         self.introduce(Peer(rank, addresses[rank], rank % local) for rank in mine)
         return True

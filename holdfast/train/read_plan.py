@@ -15,9 +15,9 @@ from holdfast.checkpoint.codec import flatten, unflatten
 from holdfast.checkpoint.contents import Contents, Ref
 from holdfast.checkpoint.pieces import at_start
 from holdfast.checkpoint.tensors import local_part, view
-from holdfast.train.fetch import Read
-from holdfast.train.sources import Source
-from holdfast.train.trouble import Kind
+from holdfast.train.fetch import LeafRead
+from holdfast.train.load_failure import FailureKind
+from holdfast.train.sources import StateSource
 
 Tree = dict[str, Any]
 
@@ -25,7 +25,7 @@ Tree = dict[str, Any]
 class MisfitError(Exception):
     """It cannot be loaded here; of which kind of trouble that is."""
 
-    def __init__(self, why: str, kind: Kind = Kind.MISFIT) -> None:
+    def __init__(self, why: str, kind: FailureKind = FailureKind.MISFIT) -> None:
         super().__init__(why)
         self.kind = kind
 
@@ -56,12 +56,12 @@ class _Want(NamedTuple):
 class ReadPlan:
     """Grows with each thing that is asked for; memory for it is there at once."""
 
-    def __init__(self, source: Source, rank: int) -> None:
+    def __init__(self, source: StateSource, rank: int) -> None:
         self._source = source
         self._contents: Contents = source.contents
         self._rank = rank
         self._wants: dict[str, _Want] = {}
-        self._reads: list[Read] = []
+        self._reads: list[LeafRead] = []
 
     def part(self, name: str, like: torch.Tensor) -> torch.Tensor:
         """Ask for the part of a tensor that lies here if it is sharded like this one."""
@@ -82,7 +82,7 @@ class ReadPlan:
             self._wants[name] = _Want(parameter, into)
         return into
 
-    def reads(self) -> list[Read]:
+    def reads(self) -> list[LeafRead]:
         """All that was asked for. Raises `MisfitError` where some of it is nowhere."""
         return [*self._reads, *self._planned()]
 
@@ -97,7 +97,7 @@ class ReadPlan:
             return ref
         same = self._contents.pieces.get(ref.leaf.name, {}).get(tuple(ref.leaf.at))
         if not same:
-            raise MisfitError(f"the bytes of {ref.leaf.name} are missing", Kind.DAMAGED)
+            raise MisfitError(f"the bytes of {ref.leaf.name} are missing", FailureKind.DAMAGED)
         return same[0]
 
     def leaf(self, ref: Ref) -> ReadLater:
@@ -105,11 +105,11 @@ class ReadPlan:
         later = ReadLater(ref)
         if ref.leaf.length:
             if not self._source.holders(ref):
-                raise MisfitError(f"the bytes of {ref.leaf.name} are missing", Kind.DAMAGED)
-            self._reads.append(Read(ref, None, later.put))
+                raise MisfitError(f"the bytes of {ref.leaf.name} are missing", FailureKind.DAMAGED)
+            self._reads.append(LeafRead(ref, None, later.put))
         return later
 
-    def _planned(self) -> Iterator[Read]:
+    def _planned(self) -> Iterator[LeafRead]:
         """The reads for all parts of tensors."""
         from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 
@@ -129,9 +129,9 @@ class ReadPlan:
                 zip(item.dest_offsets, item.lengths, strict=True)
             ):
                 into = into.narrow(dimension, offset, length)
-            yield Read(self._nearest(pieces[name][at]), box, _Filler(into))
+            yield LeafRead(self._nearest(pieces[name][at]), box, _Filler(into))
         if lost := [name for name, count in missing.items() if count]:
-            raise MisfitError(f"parts of {lost[0]} are missing", Kind.DAMAGED)
+            raise MisfitError(f"parts of {lost[0]} are missing", FailureKind.DAMAGED)
 
     def _nearest(self, refs: list[Ref]) -> Ref:
         """Of the ranks that have a piece alike, one whose copy can be read here."""

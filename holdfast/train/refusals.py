@@ -9,16 +9,16 @@ from collections.abc import Mapping, Sequence
 from holdfast.checkpoint.key import Key, newest_first
 from holdfast.errors import Error
 from holdfast.train import candidates
-from holdfast.train.candidates import Candidate, Offer, Where
-from holdfast.train.trouble import Kind, Trouble
+from holdfast.train.candidates import Candidate, Location, RankInventory
+from holdfast.train.load_failure import FailureKind, LoadFailure
 
 _TOLD = 3
 _ANEW = "or begin anew: holdfast run job.yaml --replace --fresh   (which removes no checkpoint)"
 
 
-def misfit(one: Candidate, trouble: Trouble, place: str) -> Error:
+def misfit(one: Candidate, trouble: LoadFailure, place: str) -> Error:
     """It is sound, but not of this model; or it cannot be told how to give it to these ranks."""
-    if trouble.kind is Kind.UNCLEAR:
+    if trouble.kind is FailureKind.UNCLEAR:
         return Error(
             "layout-unknown",
             f"step {one.key.step} in {one.where.words} cannot be given to other ranks",
@@ -58,7 +58,7 @@ def ahead(attempt: int, known: int) -> Error:
 
 def vanished(step: str, environ: Mapping[str, str]) -> Error:
     """A place that is empty is most often a mount that is missing."""
-    places = [candidates.place_of(where, environ) for where in (Where.SHARED, Where.ARCHIVE)]
+    places = [candidates.place_of(where, environ) for where in (Location.SHARED, Location.ARCHIVE)]
     where = " and ".join(place for place in places if place)
     return Error(
         "storage-missing",
@@ -70,7 +70,9 @@ def vanished(step: str, environ: Mapping[str, str]) -> Error:
 
 
 def refusal(
-    dropped: Mapping[Candidate, Trouble], offers: Sequence[Offer], environ: Mapping[str, str]
+    dropped: Mapping[Candidate, LoadFailure],
+    offers: Sequence[RankInventory],
+    environ: Mapping[str, str],
 ) -> Error | None:
     """Why the job may not begin anew now that nothing is left to try; None if it may."""
     counts = candidates.counting(offers, environ)
@@ -78,13 +80,13 @@ def refusal(
         one.text
         for offer in offers
         for one in offer.unread
-        if one.step is not None and counts(Key(one.attempt, one.step), Where(one.where))
+        if one.step is not None and counts(Key(one.attempt, one.step), Location(one.where))
     ]
-    unsound += [one.text for c, one in dropped.items() if c.where > Where.MEMORY]
+    unsound += [one.text for c, one in dropped.items() if c.where > Location.MEMORY]
     if unsound:
         return _all_damaged(unsound)
     for one, trouble in dropped.items():
-        if trouble.kind is Kind.MISFIT:
+        if trouble.kind is FailureKind.MISFIT:
             return misfit(one, trouble, one.where.words)
     if asked := environ.get(candidates.FROM):
         return Error(
@@ -106,7 +108,7 @@ def _all_damaged(texts: Sequence[str]) -> Error:
     )
 
 
-def _past_the_limit(offers: Sequence[Offer], environ: Mapping[str, str]) -> Error | None:
+def _past_the_limit(offers: Sequence[RankInventory], environ: Mapping[str, str]) -> Error | None:
     """Whether there would be something, had it not led into a failure again and again."""
     if candidates.BELOW not in environ:
         return None
@@ -116,7 +118,7 @@ def _past_the_limit(offers: Sequence[Offer], environ: Mapping[str, str]) -> Erro
         one.key
         for offer in offers
         for one in offer.shelves
-        if one.where != Where.ELSEWHERE and counts(one.key, Where(one.where))
+        if one.where != Location.ELSEWHERE and counts(one.key, Location(one.where))
     ]
     if not held:
         return None

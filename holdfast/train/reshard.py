@@ -17,11 +17,11 @@ import torch
 from holdfast.checkpoint.codec import flatten, unflatten
 from holdfast.checkpoint.contents import GRADIENTS, LOOP, RANDOM, Contents, Ref, buffers_of
 from holdfast.checkpoint.tensors import is_leaf, local_part
+from holdfast.train.load_failure import FailureKind
 from holdfast.train.optimizers import Meant
 from holdfast.train.read_plan import MisfitError, ReadLater, ReadPlan, type_of
-from holdfast.train.sources import Source
+from holdfast.train.sources import StateSource
 from holdfast.train.tracked import Tracked, Tree
-from holdfast.train.trouble import Kind
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ _IGNORED = frozenset({"params", "initial_lr"})  # the second one is a scheduler'
 class Assembly:
     """The state of this rank, made from what a source has."""
 
-    def __init__(self, tracked: Tracked, source: Source, rank: int) -> None:
+    def __init__(self, tracked: Tracked, source: StateSource, rank: int) -> None:
         """Raises `MisfitError`."""
         self._tracked = tracked
         self._contents: Contents = source.contents
@@ -40,7 +40,7 @@ class Assembly:
         self._order = self._contents.order_for(rank)
         self._plan = ReadPlan(source, rank)
         if not self._contents.complete:
-            raise MisfitError("parts of some ranks are missing", Kind.DAMAGED)
+            raise MisfitError("parts of some ranks are missing", FailureKind.DAMAGED)
         self._parameters = tracked.names.now()
         self._differences: list[str] = []
         self._tree: Tree = {name: self._module(name) for name in tracked.modules}
@@ -77,7 +77,7 @@ class Assembly:
         try:
             return found(*about)
         except MisfitError as error:
-            if error.kind is not Kind.MISFIT:
+            if error.kind is not FailureKind.MISFIT:
                 raise
             self._differences.append(str(error))
             return None
@@ -97,7 +97,7 @@ class Assembly:
             raise MisfitError(
                 f"it has {path} once for each of {self._contents.world_size} ranks, with nothing "
                 "that says whether these are copies or parts of one tensor",
-                Kind.UNCLEAR,
+                FailureKind.UNCLEAR,
             )
         if found.leaf.shape != tuple(here.shape):
             raise MisfitError(f"{path} is {found.leaf.shape} there and {tuple(here.shape)} here")

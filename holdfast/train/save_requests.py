@@ -9,24 +9,24 @@ import logging
 import time
 from collections.abc import Set as AbstractSet
 
-from holdfast.checkpoint.board import Board, Flag, Saved, Tier
-from holdfast.checkpoint.schedule import Schedule
-from holdfast.checkpoint.settings import Settings
+from holdfast.checkpoint.schedule import CheckpointSchedule
+from holdfast.checkpoint.settings import CheckpointSettings
+from holdfast.checkpoint.storage_page import SnapshotFlag, StoragePage, Tier, TierStatus
 from holdfast.train.exchange import Agreed
 
 logger = logging.getLogger(__name__)
 
-NO_FLAG = Flag(0)
+NO_FLAG = SnapshotFlag(0)
 
 
 class SaveRequests:
     """`_again` is what was to become of a snapshot that was given up; `_flagged` and `_labelled`
     the same of the newest one, and its name."""
 
-    def __init__(self, settings: Settings, board: Board | None) -> None:
+    def __init__(self, settings: CheckpointSettings, board: StoragePage | None) -> None:
         self._settings = settings
         self._board = board
-        self._schedule: Schedule | None = None
+        self._schedule: CheckpointSchedule | None = None
         self.name: str | None = None
         """What the checkpoint is called that was asked for and has not been taken."""
         self._again = NO_FLAG
@@ -38,7 +38,7 @@ class SaveRequests:
         """This rank asks for all of them what is due; the attempt begins at this step."""
         if self._board is not None:
             now = time.monotonic()
-            self._schedule = Schedule(self._settings, self._saved(self._board), now, step)
+            self._schedule = CheckpointSchedule(self._settings, self._saved(self._board), now, step)
 
     # ── what is asked for ──
 
@@ -82,12 +82,12 @@ class SaveRequests:
         return [every(tier, saved[tier], stall_s) if tier in used else 0.0 for tier in Tier]
 
     @staticmethod
-    def _saved(board: Board) -> dict[Tier, Saved]:
+    def _saved(board: StoragePage) -> dict[Tier, TierStatus]:
         return {tier: board.of_tier(tier) for tier in Tier}
 
     # ── what a snapshot gets ──
 
-    def flags(self, agreed: Agreed, completed: int, *, last: bool) -> Flag:
+    def flags(self, agreed: Agreed, completed: int, *, last: bool) -> SnapshotFlag:
         """What is to become of the snapshot that is taken now, but for copies on other nodes."""
         asked = {Tier.LOCAL: agreed.local, Tier.SHARED: agreed.shared, Tier.ARCHIVE: agreed.archive}
         tiers = {tier for tier, wanted in asked.items() if wanted or self._again & (1 << tier)}
@@ -100,18 +100,18 @@ class SaveRequests:
         if last:
             distant = {Tier.SHARED, Tier.ARCHIVE}.intersection(self._settings.tiers)
             tiers |= distant or set(self._settings.tiers)
-        flags = Flag(sum(1 << tier for tier in tiers))
-        return flags | (Flag.URGENT if agreed.urgent else self._again & Flag.URGENT)
+        flags = SnapshotFlag(sum(1 << tier for tier in tiers))
+        return flags | (SnapshotFlag.URGENT if agreed.urgent else self._again & SnapshotFlag.URGENT)
 
     def _first_of(self, *tiers: Tier) -> set[Tier]:
         return set([tier for tier in tiers if tier in self._settings.tiers][:1])
 
-    def taken(self, step: int, flags: Flag) -> None:
+    def taken(self, step: int, flags: SnapshotFlag) -> None:
         """The snapshot of this step answers them all."""
         if self._schedule is not None:
             tiers = [tier for tier in Tier if flags & (1 << tier)]
             self._schedule.asked(tiers, time.monotonic(), step)
-        if flags & Flag.URGENT:
+        if flags & SnapshotFlag.URGENT:
             self._answered_urgent = True
         self._flagged, self._labelled = flags, self.name
         self._again, self.name = NO_FLAG, None

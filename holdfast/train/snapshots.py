@@ -21,12 +21,12 @@ from collections.abc import Callable
 import torch
 
 from holdfast.checkpoint.arena import Arena, Cell
-from holdfast.checkpoint.board import Board, Flag
 from holdfast.checkpoint.contents import LOOP
-from holdfast.checkpoint.settings import Settings
+from holdfast.checkpoint.settings import CheckpointSettings
+from holdfast.checkpoint.storage_page import SnapshotFlag, StoragePage
 from holdfast.checkpoint.streams import Later
 from holdfast.train.cadence import Cadence
-from holdfast.train.candidates import Where
+from holdfast.train.candidates import Location
 from holdfast.train.capture import Capture
 from holdfast.train.exchange import Agreed, Exchange
 from holdfast.train.in_use import SnapshotsInUse
@@ -44,18 +44,18 @@ logger = logging.getLogger(__name__)
 END_PAUSE_S, END_TRIES = 0.1, 600  # counted, because all ranks must stop waiting together
 
 
-class Snapshots:
+class Snapshotter:
     """The snapshots of one rank: at the end of each step `stepped`, `meet`, and perhaps `take`."""
 
     def __init__(
         self,
         arena: Arena,
-        board: Board | None,
+        board: StoragePage | None,
         exchange: Exchange | None,
         placement: Placement,
         tracked: Tracked,
         cadence: Cadence,
-        settings: Settings,
+        settings: CheckpointSettings,
         later: Later | None = None,
     ) -> None:
         """`later` carries out copies beside training; None: `take` does."""
@@ -102,9 +102,9 @@ class Snapshots:
             self._in_use.restored(found.key)
             self._peers.parent, self._restored = found.parent, found.private
             self._tracked.load(found.shared, found.private)
-            elsewhere = found.where is Where.ELSEWHERE  # another job: it is not ended
+            elsewhere = found.where is Location.ELSEWHERE  # another job: it is not ended
             self.loop.ended = not elsewhere and bool(found.private.get(LOOP))
-            if found.where is Where.ARENAS and found.copies_missing:
+            if found.where is Location.ARENAS and found.copies_missing:
                 # waited for, so that another node may be lost as soon as training goes on
                 self._send_copy(self._in_use.private_cell())
                 self.finish()
@@ -132,7 +132,7 @@ class Snapshots:
         self.cadence.stepped(step_s - waited_s, beside=self._beside)
         self._beside = False
 
-    def meet(self, completed: int, total: int) -> Flag | None:
+    def meet(self, completed: int, total: int) -> SnapshotFlag | None:
         """Agree on what follows step number `completed`; a snapshot with these flags, or (None) no
         snapshot."""
         self.loop.completed, self.loop.total = completed, total
@@ -154,11 +154,11 @@ class Snapshots:
         self._meetings.owed = self._capture.gradients.wait(agreed, last=last)
         return None if self._meetings.owed else self._flags(agreed)
 
-    def _flags(self, agreed: Agreed) -> Flag:
+    def _flags(self, agreed: Agreed) -> SnapshotFlag:
         """What is to become of the snapshot that is taken now."""
         completed = self.loop.completed
         flags = self.requests.flags(agreed, completed, last=completed == self.loop.total)
-        return flags | (Flag.COPY if self._in_use.copies_next else NO_FLAG)
+        return flags | (SnapshotFlag.COPY if self._in_use.copies_next else NO_FLAG)
 
     def before_optimizer(self, *_: object) -> None:
         """What is copied beside training comes before the next change; let the meeting of this
@@ -171,7 +171,7 @@ class Snapshots:
         if early and self._meetings.due(completed):
             self._meetings.open(completed, clean=True)
 
-    def end(self, total: int) -> Flag | None:
+    def end(self, total: int) -> SnapshotFlag | None:
         """After the last step: the flags of a snapshot of it, once there is room for one.
 
         None where there is one already, or (with a warning) no room came free.
@@ -211,7 +211,7 @@ class Snapshots:
 
     # ── taking one ──
 
-    def take(self, step: int, flags: Flag = NO_FLAG) -> None:
+    def take(self, step: int, flags: SnapshotFlag = NO_FLAG) -> None:
         """Snapshot the state after this many completed steps. `flags` are those of `meet`.
 
         Raises `Error` (not-tracked, snapshot-too-large).
@@ -241,7 +241,7 @@ class Snapshots:
             self._exchange.start(private, inbox)
 
 
-def watch_optimizers(snapshots: Snapshots, optimizers: list[torch.optim.Optimizer]) -> None:
+def watch_optimizers(snapshots: Snapshotter, optimizers: list[torch.optim.Optimizer]) -> None:
     """Open the meeting of a step when its first optimizer begins, and guard what is copied."""
     for optimizer in optimizers:
         optimizer.register_step_pre_hook(snapshots.before_optimizer)

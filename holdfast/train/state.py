@@ -19,14 +19,14 @@ from typing import Any
 
 import torch
 
-from holdfast.checkpoint.board import Flag
+from holdfast.checkpoint.storage_page import SnapshotFlag
 from holdfast.errors import Error
 from holdfast.events import Milestone
 from holdfast.page import Phase
-from holdfast.train.ending import Ending
+from holdfast.train.early_end import EarlyEnd
 from holdfast.train.parallel import spread
-from holdfast.train.progress import Progress
-from holdfast.train.snapshots import Snapshots
+from holdfast.train.progress import ProgressReporter
+from holdfast.train.snapshots import Snapshotter
 
 logger = logging.getLogger(__name__)
 
@@ -37,9 +37,9 @@ class State:
     def __init__(
         self,
         loader: Iterable[Any] | None,
-        progress: Progress,
-        snapshots: Snapshots | None,
-        ending: Ending,
+        progress: ProgressReporter,
+        snapshots: Snapshotter | None,
+        ending: EarlyEnd,
         apart: Sequence[torch.nn.Module] = (),
     ) -> None:
         """`ending` is asked where there are no snapshots; `apart` are modules whose parameters
@@ -138,7 +138,7 @@ class State:
         if flags is not None:
             self._snapshot(self._snapshots, flags)
 
-    def _snapshot(self, snapshots: Snapshots, flags: Flag) -> None:
+    def _snapshot(self, snapshots: Snapshotter, flags: SnapshotFlag) -> None:
         self._progress.phase(Phase.SNAPSHOT)
         self._progress.publish(wait=not snapshots.beside)
         snapshots.take(self.completed, flags)

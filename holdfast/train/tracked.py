@@ -20,12 +20,12 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from holdfast.checkpoint.contents import GRADIENTS, RANDOM, buffers_of
-from holdfast.checkpoint.tensors import Place, cloned, is_distributed, local_part, place_alone
+from holdfast.checkpoint.tensors import LeafPlace, cloned, is_distributed, local_part, place_alone
 from holdfast.errors import Error
 from holdfast.train import layout, module_state, optimizers, random_state
-from holdfast.train.expected import coming_bytes
-from holdfast.train.layout import Entry, Ranks, Role
+from holdfast.train.layout import HeldParameter, ParameterRole, Ranks
 from holdfast.train.names import unwrapped
+from holdfast.train.optimizer_memory import coming_bytes
 from holdfast.train.parameter_names import ParameterNames
 
 Tree = dict[str, Any]
@@ -72,7 +72,7 @@ class Tracked:
             for name, module in self.modules.items()
         }
         self.replicated = ranks.world_size == 1 or self._all_replicated()
-        self._roles: dict[str, Role] = {}
+        self._roles: dict[str, ParameterRole] = {}
         self._fingerprint = self._meet(gather)
 
     # ── the state, out and in ──
@@ -134,7 +134,7 @@ class Tracked:
         """Number of ranks."""
         return self._ranks.world_size
 
-    def place(self, path: str, leaf: Any) -> Place:
+    def place(self, path: str, leaf: Any) -> LeafPlace:
         """Of which tensor this leaf is a part, whether this rank writes it to storage, and whether
         only an optimizer changes it."""
         owner, _, rest = path.partition(".")
@@ -149,13 +149,13 @@ class Tracked:
             return place._replace(stable=self.names.is_trained(parameter))
         return self._place_of_rest(place_alone(path, leaf), owner)
 
-    def _place_of_gradient(self, path: str, full: str, leaf: Any) -> Place:
+    def _place_of_gradient(self, path: str, full: str, leaf: Any) -> LeafPlace:
         """A rank's own, unless it is sharded like its parameter: others may have another sum."""
         if is_distributed(leaf):
             return layout.place_of(path, leaf, self.names.parameters[full], self._roles[full])
         return place_alone(path, leaf)
 
-    def _place_of_rest(self, alone: Place, owner: str) -> Place:
+    def _place_of_rest(self, alone: LeafPlace, owner: str) -> LeafPlace:
         """What is shared but belongs to no parameter is written by the first; else by its rank."""
         follows = owner in self.others and _follows(self.others[owner])
         if not (self.replicated and follows):
@@ -163,7 +163,7 @@ class Tracked:
         ranks = self._ranks
         first_here = ranks.node(ranks.rank) * ranks.local_world_size
         save = layout.flags(0, first_here, ranks.rank)
-        return Place(alone.whole, alone.at, False, save)
+        return LeafPlace(alone.whole, alone.at, False, save)
 
     def _all_replicated(self) -> bool:
         plain = not any(is_distributed(p) for m in self.modules.values() for p in m.parameters())
@@ -181,7 +181,7 @@ class Tracked:
         prints = [self._local_fingerprint()]
         if not alike and gather is not None:
             packed = gather(msgspec.msgpack.encode((prints[0], mine)))
-            said = [msgspec.msgpack.decode(p, type=tuple[int, list[Entry]]) for p in packed]
+            said = [msgspec.msgpack.decode(p, type=tuple[int, list[HeldParameter]]) for p in packed]
             tables, prints = [table for _, table in said], [p for p, _ in said]
         self._roles = layout.assign(tables, self._ranks)
         return prints[0] if alike else xxhash.xxh3_64_intdigest(str(prints).encode()) >> 1

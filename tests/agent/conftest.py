@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent.office import AgentProcess, Office, running
+from tests.agent.controller_stub import AgentProcess, StubController, running
 
-Node = Callable[..., tuple[Office, AgentProcess]]
+Node = Callable[..., tuple[StubController, AgentProcess]]
 
 
 @pytest.fixture

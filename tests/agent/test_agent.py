@@ -10,7 +10,7 @@ import pytest
 from holdfast.events import Milestone, NodeLeft, NodeReady, Store
 from holdfast.messages import Leave, Report, WorkersStarted
 from tests.agent.conftest import Node
-from tests.agent.office import is_alive, parent_of, until
+from tests.agent.controller_stub import is_alive, parent_of, until
 
 PRINT_ENV = "import os, json; print(json.dumps(dict(os.environ)))"
 AHEAD = """

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.agent import child, processes, wire
+from holdfast.agent import child, fork_protocol, processes
 from holdfast.agent.store_offer import STORE_TIMEOUT_S
 from holdfast.events import NodeReady, WorkerExited
 from holdfast.messages import Stop, WorkersStarted
 from tests.agent.conftest import Node
-from tests.agent.office import Office, is_alive, until
+from tests.agent.controller_stub import StubController, is_alive, until
 
 SLEEP = "import time; print('up', flush=True); time.sleep(600)"
 FORKING = """
@@ -281,7 +281,7 @@ def test_unacknowledged_facts_come_again(node: Node) -> None:
     office, _ = node(SLEEP)
     office.ready()
     office.close()
-    forgetful = Office(office.folder)
+    forgetful = StubController(office.folder)
     forgetful.token = office.token
     (office.folder / "token").write_text(office.token)
     forgetful.acknowledging = False
@@ -389,8 +389,11 @@ def test_a_forkserver_that_is_not_wanted_any_more_before_it_is_ready_just_ends()
         [*command, str(os.getpid())], pass_fds=[theirs.fileno()], stderr=subprocess.PIPE, text=True
     ) as process:
         theirs.close()
-        wire.send(
-            ours, wire.Prepare(program=wire.Program(command=("true",)), preload=wire.Preload())
+        fork_protocol.send(
+            ours,
+            fork_protocol.Prepare(
+                program=fork_protocol.Program(command=("true",)), preload=fork_protocol.Preload()
+            ),
         )
         ours.close()
         assert "Traceback" not in process.communicate(timeout=60)[1]

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.agent import parsed
-from holdfast.agent.parsed import Import
-from holdfast.agent.wire import Program
+from holdfast.agent import script_source
+from holdfast.agent.fork_protocol import Program
+from holdfast.agent.script_source import Import
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_a_script_is_instrumented_if_it_calls_join(
 ) -> None:
     (tmp_path / "script.py").write_text(source)
     program = Program(script=str(tmp_path / "script.py"))
-    assert parsed.is_instrumented(program) is expected
+    assert script_source.is_instrumented(program) is expected
 
 
 def test_a_module_is_looked_into_without_being_imported(tmp_path: Path) -> None:
@@ -46,7 +46,7 @@ def test_a_module_is_looked_into_without_being_imported(tmp_path: Path) -> None:
     (package / "one.py").write_text("import holdfast.train as t; t.join()")
     (package / "__main__.py").write_text("import os")
     found = {
-        name: parsed.is_instrumented(Program(module=name, workdir=str(tmp_path)))
+        name: script_source.is_instrumented(Program(module=name, workdir=str(tmp_path)))
         for name in ("some_pack", "some_pack.one", "some_pack.two", "json.tool")
     }
     assert found == {
@@ -72,7 +72,7 @@ def test_a_module_is_looked_into_without_being_imported(tmp_path: Path) -> None:
 def test_only_imports_that_nothing_was_done_before_are_first(
     source: str, expected: list[tuple[str, ...]]
 ) -> None:
-    found = parsed.first_imports(ast.parse(source))
+    found = script_source.first_imports(ast.parse(source))
     assert found == [Import(module, tuple(names)) for module, *names in expected]
 
 
@@ -92,4 +92,4 @@ def test_only_imports_that_nothing_was_done_before_are_first(
 def test_a_script_is_parted_where_it_imports_torch_after_it_did_something(
     source: str, expected: int | None
 ) -> None:
-    assert parsed.torch_at(ast.parse(source)) == expected
+    assert script_source.torch_at(ast.parse(source)) == expected

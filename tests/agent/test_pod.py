@@ -21,7 +21,7 @@ from holdfast.lines import seal
 from holdfast.messages import GiveJournal, JournalCopy, Keep, Kept, Leave
 from holdfast.spec import Job
 from holdfast.spec.load import to_yaml
-from tests.agent.office import Office, is_alive, until
+from tests.agent.controller_stub import StubController, is_alive, until
 from tests.agent.pods import PORT, UID, Pod, pod
 
 SLEEP = "import time; print('up', flush=True); time.sleep(600)"
@@ -44,7 +44,7 @@ print("last words", end="", flush=True)
 
 IMAGE = {"name": "i", "workdir": "/app"}
 
-Make = Callable[..., tuple[Office, Pod]]
+Make = Callable[..., tuple[StubController, Pod]]
 
 
 @pytest.fixture
@@ -356,7 +356,7 @@ def _sealed(documents: Iterable[bytes]) -> list[bytes]:
     return found
 
 
-def _parts(office: Office) -> list[JournalCopy]:
+def _parts(office: StubController) -> list[JournalCopy]:
     return [answer for answer in list(office.answers) if isinstance(answer, JournalCopy)]
 
 

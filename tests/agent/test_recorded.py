@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.agent.recorded import error_in
+from holdfast.agent.error_file import error_in
 from tests.agent.conftest import Node
 
 STACK = """Traceback (most recent call last):

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.events import NodeReady, Store
 from tests.agent.conftest import Node
-from tests.agent.office import AgentProcess, parent_of, until
+from tests.agent.controller_stub import AgentProcess, parent_of, until
 
 pytestmark = pytest.mark.slow
 

@@ -7,38 +7,45 @@ from collections.abc import Iterator
 
 import pytest
 
-from holdfast.checkpoint.board import BOARD_BYTES, Board, Peer, Roster, Saved, Tier
 from holdfast.checkpoint.key import Key
+from holdfast.checkpoint.storage_page import (
+    BOARD_BYTES,
+    Peer,
+    StoragePage,
+    Tier,
+    TierStatus,
+    WorkerInfo,
+)
 
 
 @pytest.fixture
 def fd() -> Iterator[int]:
-    made = Board.create()
+    made = StoragePage.create()
     yield made
     os.close(made)
 
 
 def test_an_empty_board_promises_nothing(fd: int) -> None:
-    board = Board(fd)
+    board = StoragePage(fd)
     assert board.roster() is None
     assert (board.released, board.newest_copied, board.urgent) == (None, None, False)
-    assert [board.of_tier(tier) for tier in Tier] == [Saved()] * 3
+    assert [board.of_tier(tier) for tier in Tier] == [TierStatus()] * 3
 
 
 def test_both_sides_see_the_same(fd: int) -> None:
-    worker, storage = Board(fd), Board(fd)
+    worker, storage = StoragePage(fd), StoragePage(fd)
     peers = (Peer(3, "10.0.0.1:99", 1), Peer(5, "[::1]:98", 0))
-    roster = Roster(
+    roster = WorkerInfo(
         attempt=2, rank=1, world_size=8, local_world_size=2, parent=Key(1, 40), peers=peers
     )
     worker.introduce(roster)
     assert (storage.roster(), storage.roster_count) == (roster, 1)
     storage.release(Key(2, 50))
     storage.copied(Key(2, 49))
-    storage.saved(Tier.SHARED, Saved(0, 3.5, 1.5, 2))
+    storage.saved(Tier.SHARED, TierStatus(0, 3.5, 1.5, 2))
     storage.warn(time.monotonic() + 60)
     assert (worker.released, worker.newest_copied) == (Key(2, 50), Key(2, 49))
-    assert worker.of_tier(Tier.SHARED) == Saved(0, 3.5, 1.5, 2)
+    assert worker.of_tier(Tier.SHARED) == TierStatus(0, 3.5, 1.5, 2)
     assert worker.urgent
     storage.release(None)
     storage.warn(0.0)
@@ -46,11 +53,11 @@ def test_both_sides_see_the_same(fd: int) -> None:
 
 
 def test_a_roster_is_never_seen_half_written(fd: int) -> None:
-    board = Board(fd)
-    board.introduce(Roster(attempt=1, rank=0, world_size=1, local_world_size=1, parent=None))
+    board = StoragePage(fd)
+    board.introduce(WorkerInfo(attempt=1, rank=0, world_size=1, local_world_size=1, parent=None))
     os.pwrite(fd, b"?", 1024 + 16 + 3)
     assert board.roster() is None
-    huge = Roster(
+    huge = WorkerInfo(
         attempt=1, rank=0, world_size=1, local_world_size=1, parent=None,
         peers=(Peer(0, "x" * BOARD_BYTES, 0),),
     )  # fmt: skip
@@ -60,11 +67,11 @@ def test_a_roster_is_never_seen_half_written(fd: int) -> None:
 
 def test_keys_are_whole_for_a_reader_while_the_writer_is_killed(fd: int) -> None:
     """Attempt and step of one key are always equal here: any other pair would be torn."""
-    board = Board(fd)
+    board = StoragePage(fd)
     for _ in range(20):
         pid = os.fork()
         if pid == 0:
-            writer = Board(fd)
+            writer = StoragePage(fd)
             number = 0
             while True:
                 number += 1

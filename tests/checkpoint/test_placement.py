@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.checkpoint.choose import buddy_of
-from holdfast.checkpoint.placement import keepers, survival
+from holdfast.checkpoint.copy_placement import copy_holders, survival
 
 
 @given(nodes=st.integers(1, 9), local=st.integers(1, 8), copies=st.integers(0, 3))
 def test_without_groups_it_is_the_same_place_on_the_next_nodes(
     nodes: int, local: int, copies: int
 ) -> None:
-    found = keepers(nodes * local, local, copies=copies)
+    found = copy_holders(nodes * local, local, copies=copies)
     for rank, kept in enumerate(found):
         assert kept == tuple(
             (rank + ahead * local) % (nodes * local)
@@ -47,7 +47,7 @@ def test_copies_lie_outside_all_groups_of_their_owner(
 ) -> None:
     groups = grid(tensor, pipeline, data)
     world = tensor * pipeline * data
-    found = keepers(world, local, groups, copies)
+    found = copy_holders(world, local, groups, copies)
     for rank, kept in enumerate(found):
         nodes = {other // local for other in kept}
         assert len(nodes) == len(kept) and rank // local not in nodes
@@ -61,7 +61,7 @@ def test_every_rank_keeps_as_many_copies_as_it_has(data: st.DataObject) -> None:
     ranks = st.lists(st.integers(0, nodes * local - 1), unique=True, max_size=6)
     groups = data.draw(st.lists(ranks, max_size=6))
     copies = data.draw(st.integers(1, 3))
-    found = keepers(nodes * local, local, groups, copies)
+    found = copy_holders(nodes * local, local, groups, copies)
     kept = Counter(other for others in found for other in others)
     assert set(kept.values()) == {min(copies, nodes - 1)}
 
@@ -70,7 +70,7 @@ def test_every_rank_keeps_as_many_copies_as_it_has(data: st.DataObject) -> None:
 @pytest.mark.parametrize("nodes", [1, 2, 3, 5, 8])
 def test_survival_is_never_promised_too_high(nodes: int, copies: int) -> None:
     """Against all sets of losses, by hand."""
-    found = keepers(nodes, 1, copies=copies)
+    found = copy_holders(nodes, 1, copies=copies)
     holders = [{rank, *kept} for rank, kept in enumerate(found)]
     for losses in range(nodes + 1):
         sets = [set(lost) for lost in itertools.combinations(range(nodes), losses)]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.checkpoint.room import Room, room
+from holdfast.checkpoint.free_memory import FreeMemory, free_memory
 
 GIB = 1 << 30
 
@@ -24,23 +24,23 @@ def group(folder: Path, files: Mapping[str, object]) -> None:
         (folder / name).write_text(f"{value}\n")
 
 
-def found(tmp_path: Path, lines: str) -> Room:
+def found(tmp_path: Path, lines: str) -> FreeMemory:
     """What counts, with these control groups of our own."""
     own = tmp_path / "own"
     own.write_text(lines)
-    return room(machine(tmp_path, 6 * GIB), own, tmp_path / "cgroup")
+    return free_memory(machine(tmp_path, 6 * GIB), own, tmp_path / "cgroup")
 
 
 def test_without_limits_it_is_the_machine(tmp_path: Path) -> None:
     group(tmp_path / "cgroup", {"memory.max": "max", "memory.current": GIB})
-    assert found(tmp_path, "0::/\n") == Room(6 * GIB, "the machine's memory")
+    assert found(tmp_path, "0::/\n") == FreeMemory(6 * GIB, "the machine's memory")
 
 
 def test_the_tightest_group_above_counts_and_page_cache_can_be_given_back(tmp_path: Path) -> None:
     group(tmp_path / "cgroup/pod", {"memory.max": 4 * GIB, "memory.current": 3 * GIB})
     (tmp_path / "cgroup/pod/memory.stat").write_text(f"anon 5\ninactive_file {GIB}\n")
     group(tmp_path / "cgroup/pod/main", {"memory.max": 5 * GIB, "memory.current": GIB})
-    assert found(tmp_path, "0::/pod/main\n") == Room(2 * GIB, "the container's memory limit")
+    assert found(tmp_path, "0::/pod/main\n") == FreeMemory(2 * GIB, "the container's memory limit")
 
 
 @pytest.mark.parametrize(("limit", "free"), [(3 * GIB, GIB), (1 << 62, 6 * GIB)])
@@ -51,5 +51,5 @@ def test_version_one_is_read_as_well(tmp_path: Path, limit: int, free: int) -> N
 
 
 def test_this_machine_has_some(tmp_path: Path) -> None:
-    assert room().free_bytes > 0
-    assert room(own=tmp_path / "missing").of == "the machine's memory"
+    assert free_memory().free_bytes > 0
+    assert free_memory(own=tmp_path / "missing").of == "the machine's memory"

@@ -9,11 +9,7 @@ import msgspec
 import pytest
 
 from holdfast.checkpoint import manifest as files
-from holdfast.checkpoint.key import Key
-from holdfast.checkpoint.manifest import Manifest
-from holdfast.checkpoint.open_store import open_store
-from holdfast.checkpoint.save import commit
-from holdfast.checkpoint.shelf import (
+from holdfast.checkpoint.catalog import (
     committed,
     index_of,
     open_checkpoint,
@@ -22,7 +18,11 @@ from holdfast.checkpoint.shelf import (
     survey,
     verify,
 )
-from holdfast.checkpoint.stores import Store
+from holdfast.checkpoint.key import Key
+from holdfast.checkpoint.manifest import Manifest
+from holdfast.checkpoint.open_store import open_store
+from holdfast.checkpoint.save import commit
+from holdfast.checkpoint.stores import CheckpointStore
 from holdfast.errors import Error
 from tests.checkpoint.making import NOW, Snapshot, began, saved
 
@@ -58,7 +58,7 @@ def place(shelf: Path, name: str) -> Path:
     return shelf / name
 
 
-def usable(store: Store, key: Key) -> bool:
+def usable(store: CheckpointStore, key: Key) -> bool:
     """Whether a reader gets every byte."""
     try:
         _read(store, key)
@@ -67,7 +67,7 @@ def usable(store: Store, key: Key) -> bool:
     return True
 
 
-def _read(store: Store, key: Key) -> None:
+def _read(store: CheckpointStore, key: Key) -> None:
     for part in open_checkpoint(store, key).parts.values():
         for chunk in part.chunks():
             read_chunk(store, chunk)

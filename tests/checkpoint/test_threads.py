@@ -16,8 +16,8 @@ THREADS = """
 import msgspec, sys, threading
 sys.setswitchinterval(1e-6)
 from holdfast.decoding import known
-from holdfast.agent.storage import words
-from holdfast.checkpoint import board, index, manifest
+from holdfast.agent.storage import protocol
+from holdfast.checkpoint import storage_page, index, manifest
 body = b'{"parts":[],"xxh3_128":"'
 sealed = body + manifest.digest(body).encode() + b'"}'
 barrier, heard = threading.Barrier(8), []

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from holdfast.checkpoint import manifest as files
-from holdfast.checkpoint.board import Tier
+from holdfast.checkpoint.storage_page import Tier
 from holdfast.checkpoint.key import Key
 from holdfast.checkpoint.open_store import open_store
 from holdfast.checkpoint.save import commit, save_rank

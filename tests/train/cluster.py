@@ -21,7 +21,7 @@ from typing import Any
 from torch._C._distributed_c10d import TCPStore
 
 from holdfast.checkpoint.arena import Arena
-from holdfast.checkpoint.board import Board
+from holdfast.checkpoint.storage_page import StoragePage
 from holdfast.page import Page, Word
 from tests.train import workload
 
@@ -56,7 +56,7 @@ class Cluster:
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.arenas = [Arena.create() for _ in range(self.world)]
-        self.boards = [Board.create() for _ in range(self.world)]
+        self.boards = [StoragePage.create() for _ in range(self.world)]
 
     @property
     def world(self) -> int:
@@ -95,7 +95,7 @@ class Cluster:
             os.close(self.arenas[rank])
             self.arenas[rank] = Arena.create()
             os.close(self.boards[rank])
-            self.boards[rank] = Board.create()
+            self.boards[rank] = StoragePage.create()
 
     def close(self) -> None:
         """Let go of arenas and boards."""

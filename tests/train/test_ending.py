@@ -9,16 +9,16 @@ import pytest
 import torch
 from torch._C._distributed_c10d import TCPStore
 
-from holdfast.checkpoint.arena import Arena, Part
-from holdfast.checkpoint.board import Flag
-from holdfast.checkpoint.settings import Rule, Settings
+from holdfast.checkpoint.arena import Arena, StatePart
+from holdfast.checkpoint.settings import CheckpointSettings, TierRule
+from holdfast.checkpoint.storage_page import SnapshotFlag
 from holdfast.train import restore
-from holdfast.train.candidates import Where
+from holdfast.train.candidates import Location
 from tests.train.alone import Job, Script
 from tests.train.cluster import DEADLINE_S, FORKS
 from tests.train.conftest import Make
 
-SHARED = Settings(shared=Rule(every_s=1e9))
+SHARED = CheckpointSettings(shared=TierRule(every_s=1e9))
 
 
 def train(script: Script, _: int, x: torch.Tensor) -> Any:
@@ -44,8 +44,8 @@ def test_a_single_process_ends_with_the_step_under_way_and_saves_it() -> None:
     job = Job(train, every=100, settings=SHARED)
     assert stopped_at(job, 5) == [0, 1, 2, 3, 4, 5]
     assert job.whole == [1, 6]
-    flags = {h.step: h.flags for c in Arena(job.fd).cells(Part.PRIVATE) if (h := c.header())}
-    assert flags[6] == Flag.SHARED, "saved as the last step always is"
+    flags = {h.step: h.flags for c in Arena(job.fd).cells(StatePart.PRIVATE) if (h := c.header())}
+    assert flags[6] == SnapshotFlag.SHARED, "saved as the last step always is"
 
 
 def test_a_restart_after_it_does_not_train_on_and_another_job_does(
@@ -58,7 +58,7 @@ def test_a_restart_after_it_does_not_train_on_and_another_job_does(
 
     def elsewhere(*arguments: Any) -> Any:
         it = found(*arguments)
-        return it and it._replace(where=Where.ELSEWHERE)
+        return it and it._replace(where=Location.ELSEWHERE)
 
     monkeypatch.setattr("holdfast.train.snapshots.bring_in", elsewhere)
     assert [*job.loop(5)] == [3, 4]

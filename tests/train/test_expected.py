@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 import torch
 
-from holdfast.checkpoint.arena import Arena, Part
-from holdfast.checkpoint.settings import Settings
+from holdfast.checkpoint.arena import Arena, StatePart
+from holdfast.checkpoint.settings import CheckpointSettings
 from holdfast.train.cadence import Cadence
-from holdfast.train.expected import coming_bytes
 from holdfast.train.layout import Ranks
+from holdfast.train.optimizer_memory import coming_bytes
 from holdfast.train.placement import Placement
-from holdfast.train.snapshots import Snapshots
+from holdfast.train.snapshots import Snapshotter
 from holdfast.train.tracked import Tracked
 
 ALONE = Placement(0, 0, 1, 1, 1, 0, distributed=False)
@@ -59,9 +59,13 @@ def test_cells_do_not_grow_in_the_first_steps_nor_over_a_thousand() -> None:
     objects = {"model": net, "optimizer": optimizer}
     tracked = Tracked(objects, torch.device("cpu"), [], Ranks(0, 1, 1), None)
     arena = Arena(Arena.create())
-    snapshots = Snapshots(arena, None, None, ALONE, tracked, Cadence(1, 0.05), Settings())
+    snapshots = Snapshotter(
+        arena, None, None, ALONE, tracked, Cadence(1, 0.05), CheckpointSettings()
+    )
     snapshots.restore()
-    cells = [cell for part in (Part.SHARED, Part.PRIVATE) for cell in arena.cells(part)[:2]]
+    cells = [
+        cell for part in (StatePart.SHARED, StatePart.PRIVATE) for cell in arena.cells(part)[:2]
+    ]
     sizes = [len(cell.memory) for cell in cells]
     assert sizes[0] > 3 * (100 * 50 + 50) * 4
     for step in range(1, 1001):
@@ -71,4 +75,4 @@ def test_cells_do_not_grow_in_the_first_steps_nor_over_a_thousand() -> None:
         assert snapshots.meet(step, 1000) is not None
         snapshots.take(step)
     assert [len(cell.memory) for cell in cells] == sizes
-    assert not any(cell.header() for cell in arena.cells(Part.SHARED)[2:]), "no third copy"
+    assert not any(cell.header() for cell in arena.cells(StatePart.SHARED)[2:]), "no third copy"

@@ -7,7 +7,7 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoi
 
 from holdfast.checkpoint.index import EVERYWHERE, ON_NODE
 from holdfast.train import optimizers
-from holdfast.train.layout import Entry, Ranks, assign
+from holdfast.train.layout import HeldParameter, Ranks, assign
 from holdfast.train.names import Names, unwrapped
 from holdfast.train.tracked import Tracked
 
@@ -34,11 +34,11 @@ def test_wrappers_leave_no_trace_in_names_and_layers_do() -> None:
     assert names(nn.DataParallel(Nested())) == plain
 
 
-def entry(name: str, at: int = 0, size: int = 8, keeper: str = "all") -> Entry:
-    return Entry(name, (4,), (at,), size, keeper)
+def entry(name: str, at: int = 0, size: int = 8, keeper: str = "all") -> HeldParameter:
+    return HeldParameter(name, (4,), (at,), size, keeper)
 
 
-def roles(tables: list[list[Entry]], local: int = 1) -> list[dict[str, tuple[bool, int]]]:
+def roles(tables: list[list[HeldParameter]], local: int = 1) -> list[dict[str, tuple[bool, int]]]:
     worlds = [Ranks(rank, len(tables), local) for rank in range(len(tables))]
     return [{n: r[:2] for n, r in assign(tables, ranks).items()} for ranks in worlds]
 

@@ -7,18 +7,18 @@ import threading
 
 import pytest
 
-from holdfast.agent.storage.channel import (
+from holdfast.agent.storage.copy_server import STRANGERS_MAX, CopyAnswer, CopyOffer
+from holdfast.agent.storage.peer_connection import (
     FRAME_BYTES,
-    Channel,
+    PeerConnection,
     StrangerError,
     admit,
     dial,
     key_of,
 )
-from holdfast.agent.storage.keeping import STRANGERS_MAX, Answer, Offer
-from holdfast.checkpoint.arena import Header, Part
+from holdfast.checkpoint.arena import CellHeader, StatePart
 from holdfast.checkpoint.key import Key
-from tests.agent.office import until
+from tests.agent.controller_stub import until
 from tests.agent.storage.site import TOKEN, Site, pattern, ring, sites, snapshot
 
 
@@ -98,10 +98,10 @@ def test_garbage_silence_and_crowds_do_not_keep_copies_from_being_taken() -> Non
         assert made[1].process is not None and made[1].process.poll() is None
 
 
-def offer(**changes: int) -> Offer:
+def offer(**changes: int) -> CopyOffer:
     """A small copy of rank 0."""
-    header = Header(1, 5, 0, 2, 7, 100, 0, 0)._replace(**changes)
-    return Offer(attempt=1, local_rank=0, header=tuple(header), checksum=1)
+    header = CellHeader(1, 5, 0, 2, 7, 100, 0, 0)._replace(**changes)
+    return CopyOffer(attempt=1, local_rank=0, header=tuple(header), checksum=1)
 
 
 @pytest.mark.parametrize(
@@ -109,16 +109,16 @@ def offer(**changes: int) -> Offer:
     [
         offer(data_bytes=-1),
         offer(data_bytes=1 << 50),
-        Offer(attempt=1, local_rank=7, header=tuple(range(8)), checksum=1),
-        Offer(attempt=1, local_rank=0, header=(1, 2), checksum=1),
+        CopyOffer(attempt=1, local_rank=7, header=tuple(range(8)), checksum=1),
+        CopyOffer(attempt=1, local_rank=0, header=(1, 2), checksum=1),
     ],
 )
-def test_an_offer_that_makes_no_sense_ends_the_connection(wrong: Offer) -> None:
+def test_an_offer_that_makes_no_sense_ends_the_connection(wrong: CopyOffer) -> None:
     with sites(1) as (site,):
         channel = dial(site.address, key_of(TOKEN))
         channel.say(wrong)
         with pytest.raises(ConnectionError):
-            channel.hear(Answer)
+            channel.hear(CopyAnswer)
         channel.close()
 
 
@@ -127,17 +127,17 @@ def test_a_frame_may_not_be_large() -> None:
         channel = dial(site.address, key_of(TOKEN))
         channel.send(memoryview((FRAME_BYTES + 1).to_bytes(4, "little") + bytes(64)))
         with pytest.raises(ConnectionError):
-            channel.hear(Answer)
+            channel.hear(CopyAnswer)
         channel.close()
 
 
-def handed(channel: Channel, what: Offer, payload: bytes) -> Answer:
+def handed(channel: PeerConnection, what: CopyOffer, payload: bytes) -> CopyAnswer:
     """Offer and send; the last answer."""
     channel.say(what)
-    answer = channel.hear(Answer)
+    answer = channel.hear(CopyAnswer)
     if answer.word == "send":
         channel.send(memoryview(payload))
-        answer = channel.hear(Answer)
+        answer = channel.hear(CopyAnswer)
     return answer
 
 
@@ -149,9 +149,9 @@ def test_what_arrives_damaged_does_not_count_and_leaves_the_older_copy() -> None
         channel = dial(made[1].address, key_of(TOKEN))
         assert handed(channel, offer(), bytes(100)).word == "damaged"
         channel.close()
-        held = [cell.header() for cell in made[1].arenas[0].cells(Part.BUDDY)]
+        held = [cell.header() for cell in made[1].arenas[0].cells(StatePart.BUDDY)]
         assert [h.key for h in held if h] == [Key(1, 4)]
-        kept = made[1].arenas[0].find(Part.BUDDY, Key(1, 4), 0)
+        kept = made[1].arenas[0].find(StatePart.BUDDY, Key(1, 4), 0)
         assert kept is not None and kept.intact()
         assert bytes(kept.payload[: 1 << 16]) == pattern(4, 1 << 16)
 

@@ -4,10 +4,10 @@ import random
 
 import pytest
 
-from holdfast.checkpoint.arena import Part
-from holdfast.checkpoint.board import Flag
+from holdfast.checkpoint.arena import StatePart
 from holdfast.checkpoint.key import Key
-from tests.agent.office import until
+from holdfast.checkpoint.storage_page import SnapshotFlag
+from tests.agent.controller_stub import until
 from tests.agent.storage.site import ROUNDS, Site, pattern, ring, sites, snapshot
 
 SIZE = 24 << 20
@@ -15,7 +15,7 @@ SIZE = 24 << 20
 
 def copies_of(rank: int, site: Site) -> list[Key]:
     """Whole, undamaged copies of this rank on this node, each one with the contents of its step."""
-    cells = [cell for cell in site.arenas[0].cells(Part.BUDDY) if cell.header()]
+    cells = [cell for cell in site.arenas[0].cells(StatePart.BUDDY) if cell.header()]
     found = []
     for cell in cells:
         header = cell.header()
@@ -46,7 +46,7 @@ def test_each_rank_gets_a_copy_elsewhere_and_its_board_says_so() -> None:
 
 def test_large_parts_are_sealed_by_the_storage_process() -> None:
     with sites(1) as (site,):
-        cell = snapshot(site.arenas[0], Key(1, 1), 0, 1, SIZE, flags=0, part=Part.SHARED)
+        cell = snapshot(site.arenas[0], Key(1, 1), 0, 1, SIZE, flags=0, part=StatePart.SHARED)
         until(lambda: cell.sealed() is not None, "the seal")
         assert cell.intact()
         cell.payload[SIZE // 2] ^= 1
@@ -56,7 +56,7 @@ def test_large_parts_are_sealed_by_the_storage_process() -> None:
 def test_what_nobody_asked_to_be_copied_is_not() -> None:
     with sites(2) as made:
         ring(made)
-        snapshot(made[0].arenas[0], Key(1, 1), 0, 2, 1 << 20, flags=Flag.SHARED)
+        snapshot(made[0].arenas[0], Key(1, 1), 0, 2, 1 << 20, flags=SnapshotFlag.SHARED)
         snapshot(made[0].arenas[0], Key(1, 2), 0, 2, 1 << 20, keep=Key(1, 1))
         copied(made[0], Key(1, 2))
         assert copies_of(0, made[1]) == [Key(1, 2)]

@@ -18,7 +18,7 @@ from typing import Any
 
 ADDRESS = os.environ.get("FAKE_POD_IP")
 PAUSES: dict[str, dict[str, float]] = {
-    "holdfast.agent.waiting": {"ASK_EVERY_S": 0.2},
+    "holdfast.agent.launcher": {"ASK_EVERY_S": 0.2},
     "holdfast.drivers.kubernetes.driver": {"ASKED_S": 0.2, "RETRY_S": 0.2, "FENCED_S": 0.5},
     "holdfast.drivers.kubernetes.supply": {"RETRY_S": 0.2},
     "holdfast.drivers.kubernetes.lease": {"DURATION_S": 4, "RENEW_S": 1.0, "POLL_S": 0.1},

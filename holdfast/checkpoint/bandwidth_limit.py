@@ -12,7 +12,7 @@ HOLDS_S = 0.5
 LOOK_S = 0.1
 
 
-class Limit:
+class BandwidthLimit:
     """At most so many bytes per second; None for no limit."""
 
     def __init__(

@@ -36,7 +36,7 @@ class StrangerError(Exception):
     """The other side does not know the token, or does not speak this language."""
 
 
-class Channel:
+class PeerConnection:
     """An authenticated connection. Every failure is an `OSError`."""
 
     def __init__(self, sock: socket.socket) -> None:
@@ -96,7 +96,7 @@ def key_of(token: str) -> bytes:
     return hmac.digest(token.encode(), b"holdfast storage", hashlib.sha256)
 
 
-def dial(address: str, key: bytes) -> Channel:
+def dial(address: str, key: bytes) -> PeerConnection:
     """Connect to HOST:PORT. Raises `OSError`, `StrangerError`."""
     host, _, port = address.rpartition(":")
     sock = socket.create_connection((host.strip("[]"), int(port)), HANDSHAKE_S)
@@ -108,13 +108,13 @@ def dial(address: str, key: bytes) -> Channel:
         if not hmac.compare_digest(proof, _proof(key, b"server", mine, theirs)):
             raise StrangerError("it does not know this job's token")
         sock.sendall(_proof(key, b"client", mine, theirs))
-        return Channel(sock)
+        return PeerConnection(sock)
     except BaseException:
         sock.close()
         raise
 
 
-def admit(sock: socket.socket, key: bytes) -> Channel:
+def admit(sock: socket.socket, key: bytes) -> PeerConnection:
     """The other end of `dial`. Raises `OSError`, `StrangerError`."""
     end, mine = time.monotonic() + HANDSHAKE_S, os.urandom(_NONCE_BYTES)
     hello = _read(sock, len(_MAGIC) + _NONCE_BYTES, end)
@@ -125,7 +125,7 @@ def admit(sock: socket.socket, key: bytes) -> Channel:
     proof = _read(sock, _PROOF_BYTES, end)
     if not hmac.compare_digest(proof, _proof(key, b"client", theirs, mine)):
         raise StrangerError("it does not know this job's token")
-    return Channel(sock)
+    return PeerConnection(sock)
 
 
 def _read(sock: socket.socket, count: int, end: float) -> bytes:

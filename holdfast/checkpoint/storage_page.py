@@ -38,7 +38,7 @@ class Tier(IntEnum):
     ARCHIVE = 2
 
 
-class Flag(IntFlag):
+class SnapshotFlag(IntFlag):
     """What is to become of a snapshot; the same on all ranks. Stored in the header of its cells."""
 
     LOCAL = 1 << Tier.LOCAL
@@ -55,7 +55,7 @@ class _Word(IntEnum):
     RELEASED = 1  # newest snapshot for durable tiers that is not read any more
     COPIED = 4  # newest snapshot that is whole on every rank that keeps copies
     ROSTER_COUNT = 7
-    TIERS = 8  # for each tier, four words: see `Saved`
+    TIERS = 8  # for each tier, four words: see `TierStatus`
     VOID = 20  # newest snapshot that all ranks have given up
 
 
@@ -67,7 +67,7 @@ class Peer(msgspec.Struct, frozen=True):
     local_rank: int
 
 
-class Roster(msgspec.Struct, frozen=True, kw_only=True):
+class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
     """What a worker says about itself once it has a rank and knows what it continues from.
 
     `parent` is what it restored (attempt, step), None when it began from nothing.
@@ -81,7 +81,7 @@ class Roster(msgspec.Struct, frozen=True, kw_only=True):
     peers: tuple[Peer, ...] = ()  # who keeps copies of this rank; empty: nobody, or gloo does it
 
 
-class Saved(NamedTuple):
+class TierStatus(NamedTuple):
     """What is known of one durable tier."""
 
     step: int = -1  # of the newest committed checkpoint; -1: none yet
@@ -90,7 +90,7 @@ class Saved(NamedTuple):
     failures: int = 0  # in a row
 
 
-class Board:
+class StoragePage:
     """One mapped board; the same class for both sides."""
 
     def __init__(self, fd: int) -> None:
@@ -106,12 +106,12 @@ class Board:
         """A new, empty board as a memfd; it vanishes with its last holder."""
         fd = os.memfd_create("holdfast-board", os.MFD_CLOEXEC)
         os.ftruncate(fd, BOARD_BYTES)
-        board = Board(fd)
+        board = StoragePage(fd)
         board.release(None)
         board.copied(None)
         board.void(None)
         for tier in Tier:
-            board.saved(tier, Saved())
+            board.saved(tier, TierStatus())
         board.close()
         return fd
 
@@ -123,7 +123,7 @@ class Board:
 
     # ── written by the worker ──
 
-    def introduce(self, roster: Roster) -> None:
+    def introduce(self, roster: WorkerInfo) -> None:
         """Say who this worker is. Raises `ValueError` for a roster that does not fit."""
         text = msgspec.json.encode(roster)
         if len(text) > BOARD_BYTES - _TEXT_AT - _TEXT_HEAD.size:
@@ -138,14 +138,14 @@ class Board:
         """Grows with every new roster: cheap to look at."""
         return self._ints[_Word.ROSTER_COUNT]
 
-    def roster(self) -> Roster | None:
+    def roster(self) -> WorkerInfo | None:
         """The last roster; None while there is none or it is just being written."""
         length, checksum = _TEXT_HEAD.unpack_from(self._map, _TEXT_AT)
         start = _TEXT_AT + _TEXT_HEAD.size
         text = self._map[start : start + min(length, BOARD_BYTES - start)]
         if length == 0 or xxhash.xxh3_64_intdigest(text) != checksum:
             return None
-        return msgspec.json.decode(text, type=known(Roster))
+        return msgspec.json.decode(text, type=known(WorkerInfo))
 
     def void(self, key: Key | None) -> None:
         """All ranks have given this snapshot up: some part of it is not what it should be."""
@@ -189,19 +189,19 @@ class Board:
         """The newest snapshot that all peers have."""
         return self._get(_Word.COPIED)
 
-    def saved(self, tier: Tier, saved: Saved) -> None:
+    def saved(self, tier: Tier, saved: TierStatus) -> None:
         """How saving to this tier goes."""
-        word = _Word.TIERS + len(Saved._fields) * tier
+        word = _Word.TIERS + len(TierStatus._fields) * tier
         self._floats[word + 1] = saved.at
         self._floats[word + 2] = saved.seconds
         self._ints[word + 3] = saved.failures
         self._ints[word] = saved.step
 
-    def of_tier(self, tier: Tier) -> Saved:
+    def of_tier(self, tier: Tier) -> TierStatus:
         """How saving to this tier goes."""
-        word = _Word.TIERS + len(Saved._fields) * tier
+        word = _Word.TIERS + len(TierStatus._fields) * tier
         ints, floats = self._ints, self._floats
-        return Saved(ints[word], floats[word + 1], floats[word + 2], ints[word + 3])
+        return TierStatus(ints[word], floats[word + 1], floats[word + 2], ints[word + 3])
 
     def _put(self, word: _Word, key: Key | None) -> None:
         count = self._ints[word] // 2 * 2

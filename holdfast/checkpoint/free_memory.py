@@ -13,23 +13,23 @@ CGROUPS = Path("/sys/fs/cgroup")
 UNLIMITED = 1 << 60  # version 1 has a huge number where nothing was said
 
 
-class Room(NamedTuple):
+class FreeMemory(NamedTuple):
     """Bytes that can still be taken, and what would be used up then."""
 
     free_bytes: int
     of: str
 
 
-def room(
+def free_memory(
     meminfo: Path = Path("/proc/meminfo"),
     own: Path = Path("/proc/self/cgroup"),
     cgroups: Path = CGROUPS,
-) -> Room:
+) -> FreeMemory:
     """The tightest of all limits on this process."""
-    limits = [Room(_available(meminfo), "the machine's memory")]
+    limits = [FreeMemory(_available(meminfo), "the machine's memory")]
     for folder in _folders(own, cgroups):
         if (left := _left(folder)) is not None:
-            limits.append(Room(left, "the container's memory limit"))
+            limits.append(FreeMemory(left, "the container's memory limit"))
     return min(limits)
 
 

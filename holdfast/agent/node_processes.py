@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 import msgspec
 
-from holdfast.agent import processes, wire
-from holdfast.agent.forking import Forking
+from holdfast.agent import fork_protocol, processes
+from holdfast.agent.forkserver_handle import ForkserverHandle
 from holdfast.agent.notes import note
-from holdfast.agent.processes import Death
+from holdfast.agent.processes import ProcessExit
+from holdfast.agent.rendezvous_stores import RendezvousStores
 from holdfast.agent.storage.handle import StorageHandle
-from holdfast.agent.stores import Stores
 from holdfast.agent.workers import Worker, Workers
 from holdfast.messages import Assignment
 
@@ -26,17 +26,17 @@ START_TRIES = 4  # after that many in a row, the node is of no use
 
 
 @dataclass(frozen=True)
-class Listener:
+class ProcessListener:
     """Whom the supply tells what."""
 
     on_ready: Callable[[], None]  # a forkserver can fork; also after each new start of it
     on_forked: Callable[[], None]
-    on_death: Callable[[Worker, Death], None]
+    on_death: Callable[[Worker, ProcessExit], None]
     on_store_lost: Callable[[], None]
     on_broken: Callable[[str], None]  # no forkserver can be started
 
 
-class Supply:
+class NodeProcesses:
     """Every process below the agent.
 
     A worker is either a child of the living forkserver or, after that died, an orphan of ours in
@@ -47,10 +47,10 @@ class Supply:
         self,
         workers: Workers,
         environment: Mapping[str, str],
-        program: wire.Program,
-        preload: wire.Preload,
+        program: fork_protocol.Program,
+        preload: fork_protocol.Preload,
         storage: StorageHandle,
-        stores: Stores,
+        stores: RendezvousStores,
     ) -> None:
         self.storage = storage
         self.stores = stores
@@ -58,21 +58,21 @@ class Supply:
         self._environment = environment
         self._program = program
         self._preload = preload
-        self._tell: Listener
+        self._tell: ProcessListener
         self._failed_starts = 0
         self._orphans: dict[int, Worker] = {}
         self._closed = False
-        self._fallen: Forking | None = None  # the last one that died
-        self.forking: Forking | None = None
+        self._fallen: ForkserverHandle | None = None  # the last one that died
+        self.forking: ForkserverHandle | None = None
 
-    def open(self, listener: Listener) -> None:
+    def open(self, listener: ProcessListener) -> None:
         """Start the forkserver; `on_ready` follows."""
         self._tell = listener
         self._start_forkserver()
 
     def _start_forkserver(self) -> None:
-        preload = self._preload if self._failed_starts < PRELOAD_TRIES else wire.Preload()
-        self.forking = Forking(self._environment, self._on_reply, self._on_gone)
+        preload = self._preload if self._failed_starts < PRELOAD_TRIES else fork_protocol.Preload()
+        self.forking = ForkserverHandle(self._environment, self._on_reply, self._on_gone)
         self.forking.prepare(self._program, preload)
 
     @property
@@ -127,21 +127,21 @@ class Supply:
 
     # ── hearing ──
 
-    def _on_reply(self, reply: wire.AnyReply) -> None:
+    def _on_reply(self, reply: fork_protocol.AnyReply) -> None:
         match reply:
-            case wire.Ready():
+            case fork_protocol.Ready():
                 self._on_ready()
-            case wire.Unfit(modules=modules):
+            case fork_protocol.Unfit(modules=modules):
                 self._do_without(modules)
-            case wire.Forked(id=id_, pid=pid):
+            case fork_protocol.Forked(id=id_, pid=pid):
                 if worker := self.workers.table.get(id_):
                     worker.pid = pid
                     self._tell.on_forked()
-            case wire.Failed(id=id_, why=why):
+            case fork_protocol.ForkFailed(id=id_, why=why):
                 _say_why_not(self.workers.table.get(id_), why)
-                self._on_child_death(id_, Death(0, os.EX_OSERR, None, time.monotonic()))
-            case wire.Died(id=id_, exit_code=code, signal=sig, at=at):
-                self._on_child_death(id_, Death(0, code, sig, at))
+                self._on_child_death(id_, ProcessExit(0, os.EX_OSERR, None, time.monotonic()))
+            case fork_protocol.Died(id=id_, exit_code=code, signal=sig, at=at):
+                self._on_child_death(id_, ProcessExit(0, code, sig, at))
 
     def _on_ready(self) -> None:
         assert self.forking is not None
@@ -159,13 +159,13 @@ class Supply:
         without = (*self._preload.without, *modules)
         self._preload = msgspec.structs.replace(self._preload, without=without)
 
-    def _on_child_death(self, id_: int, death: Death) -> None:
+    def _on_child_death(self, id_: int, death: ProcessExit) -> None:
         if worker := self.workers.table.get(id_):
             self._bury(worker, death)
         elif self.stores.died(id_):
             self._tell.on_store_lost()
 
-    def _bury(self, worker: Worker, death: Death) -> None:
+    def _bury(self, worker: Worker, death: ProcessExit) -> None:
         if self._orphans.pop(worker.pid, None) is not None and self._fallen is not None:
             worker.forkserver = self._fallen.ending
         self.workers.bury(worker, death)
@@ -196,7 +196,7 @@ class Supply:
         if processes.has_parent(worker.pid, {os.getpid(), forkserver}):
             processes.signal_group(worker.pid, signal.SIGKILL)
         else:  # never forked, or reaped by the forkserver with its last breath
-            self._bury(worker, Death(worker.pid, None, signal.SIGKILL, time.monotonic()))
+            self._bury(worker, ProcessExit(worker.pid, None, signal.SIGKILL, time.monotonic()))
 
     def reap(self) -> None:
         """A child of the agent itself has ended: a forkserver, an orphan, the storage process."""
@@ -214,7 +214,7 @@ class Supply:
         """Declare those orphans dead that somebody else has reaped."""
         for pid, worker in list(self._orphans.items()):
             if not processes.exists(pid):
-                self._bury(worker, Death(pid, None, signal.SIGKILL, time.monotonic()))
+                self._bury(worker, ProcessExit(pid, None, signal.SIGKILL, time.monotonic()))
 
 
 def _say_why_not(worker: Worker | None, why: str) -> None:

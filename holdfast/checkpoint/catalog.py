@@ -19,7 +19,7 @@ from holdfast.checkpoint.key import Key, newest_first
 from holdfast.checkpoint.lineage import implied, valid
 from holdfast.checkpoint.manifest import Chunk, Lineage, Manifest, RankPart, SavedPart
 from holdfast.checkpoint.save import in_parallel
-from holdfast.checkpoint.stores import Store
+from holdfast.checkpoint.stores import CheckpointStore
 from holdfast.errors import Error
 
 
@@ -39,7 +39,7 @@ class Damage(msgspec.Struct, frozen=True):
         return files.key_of(self.file.partition("/")[0])
 
 
-class Survey(NamedTuple):
+class Catalog(NamedTuple):
     """All that lies in a place."""
 
     committed: tuple[Manifest, ...]  # that count, the newest first
@@ -54,7 +54,7 @@ class Survey(NamedTuple):
 class Opened:
     """A committed checkpoint, ready to be read."""
 
-    store: Store
+    store: CheckpointStore
     manifest: Manifest
     parts: dict[int, RankPart]  # by rank
 
@@ -63,7 +63,7 @@ class Opened:
         return self.manifest.key
 
 
-def survey(store: Store) -> Survey:
+def survey(store: CheckpointStore) -> Catalog:
     """Everything in a place. A file that cannot be read hides no other. Raises `Error` storage-*
     where not even the names are told."""
     attempts, unclear = _lineages(store)
@@ -72,7 +72,7 @@ def survey(store: Store) -> Survey:
     sound = [one for one in found if isinstance(one, Manifest)]
     wrong = [*unclear, *(one for one in found if isinstance(one, _Wrong))]
     known = [*attempts, *implied((one.key for one in sound), attempts)]
-    return Survey(
+    return Catalog(
         committed=tuple(one for one in sound if valid(one.key, known)),
         void=tuple(one for one in sound if not valid(one.key, known)),
         unfinished=tuple(key for key, one in zip(folders, found, strict=True) if one is None),
@@ -82,12 +82,12 @@ def survey(store: Store) -> Survey:
     )
 
 
-def committed(store: Store) -> list[Manifest]:
+def committed(store: CheckpointStore) -> list[Manifest]:
     """The checkpoints that count, the newest first."""
     return list(survey(store).committed)
 
 
-def newest_attempt(store: Store) -> int:
+def newest_attempt(store: CheckpointStore) -> int:
     """The newest attempt that has begun here, 0 for none: names tell, whatever is in the files.
     Raises `Error` storage-*."""
     found = (files.attempt_of(name) for name in store.list(files.ATTEMPTS))
@@ -105,7 +105,7 @@ class _Wrong(NamedTuple):
         return self.error.slug == "checkpoint-damaged"
 
 
-def _lineages(store: Store) -> tuple[list[Lineage], list[_Wrong]]:
+def _lineages(store: CheckpointStore) -> tuple[list[Lineage], list[_Wrong]]:
     """What the attempts went on from, and which of these files say nothing."""
     names = [n for n in store.list(files.ATTEMPTS) if files.attempt_of(n) is not None]
     found = in_parallel(lambda name: _lineage(store, f"{files.ATTEMPTS}/{name}"), names)
@@ -113,7 +113,7 @@ def _lineages(store: Store) -> tuple[list[Lineage], list[_Wrong]]:
     return sound, [one for one in found if isinstance(one, _Wrong)]
 
 
-def open_checkpoint(store: Store, key: Key) -> Opened:
+def open_checkpoint(store: CheckpointStore, key: Key) -> Opened:
     """The checkpoint with the parts of all its ranks; its bytes are not looked at yet.
 
     Raises `Error` checkpoint-not-found, checkpoint-damaged or storage-*.
@@ -126,7 +126,7 @@ def open_checkpoint(store: Store, key: Key) -> Opened:
     return Opened(store, manifest, {part.rank: part for part in parts})
 
 
-def not_found(store: Store, key: Key) -> Error:
+def not_found(store: CheckpointStore, key: Key) -> Error:
     """The error for a checkpoint that is not there."""
     return Error(
         "checkpoint-not-found",
@@ -136,7 +136,7 @@ def not_found(store: Store, key: Key) -> Error:
     )
 
 
-def read_part(store: Store, manifest: Manifest, rank: int) -> RankPart:
+def read_part(store: CheckpointStore, manifest: Manifest, rank: int) -> RankPart:
     """One rank's part of a committed checkpoint. Raises as `open_checkpoint`."""
     (file,) = (part for part in manifest.parts if part.rank == rank)
     with _missing_is_damage(file.file):
@@ -149,7 +149,7 @@ def read_part(store: Store, manifest: Manifest, rank: int) -> RankPart:
     return part
 
 
-def previous_part(store: Store, rank: int) -> RankPart | None:
+def previous_part(store: CheckpointStore, rank: int) -> RankPart | None:
     """The rank's part of the newest checkpoint that counts, for an incremental save; None where
     there is none or it cannot be read: then all is saved. Raises `Error` storage-* where not even
     names are told."""
@@ -160,14 +160,14 @@ def previous_part(store: Store, rank: int) -> RankPart | None:
     return None
 
 
-def read_chunk(store: Store, chunk: Chunk) -> bytes:
+def read_chunk(store: CheckpointStore, chunk: Chunk) -> bytes:
     """The bytes of a chunk. Raises `Error` checkpoint-damaged or storage-*."""
     target = bytearray(chunk.length)
     read_chunk_into(store, chunk, memoryview(target))
     return bytes(target)
 
 
-def read_chunk_into(store: Store, chunk: Chunk, target: memoryview) -> None:
+def read_chunk_into(store: CheckpointStore, chunk: Chunk, target: memoryview) -> None:
     """The bytes of a chunk into memory of its length. Raises as `read_chunk`."""
     with _missing_is_damage(chunk.file):
         store.read_into(chunk.file, chunk.at, target)
@@ -176,7 +176,7 @@ def read_chunk_into(store: Store, chunk: Chunk, target: memoryview) -> None:
         raise files.damaged(chunk.file, why)
 
 
-def index_of(store: Store, part: SavedPart) -> Index:
+def index_of(store: CheckpointStore, part: SavedPart) -> Index:
     """The index of a saved cell, with the tree around its leaves. Raises as `read_chunk`."""
     data = b"".join(read_chunk(store, chunk) for chunk in part.index)
     try:
@@ -186,7 +186,7 @@ def index_of(store: Store, part: SavedPart) -> Index:
         raise files.damaged(file, f"its index: {error}") from error
 
 
-def verify(store: Store, key: Key) -> list[Damage]:
+def verify(store: CheckpointStore, key: Key) -> list[Damage]:
     """Read every byte of a checkpoint and name all that is damaged. Raises `Error`
     checkpoint-not-found or storage-*."""
     manifest = _manifest(store, key)
@@ -212,7 +212,7 @@ def _leaves(part: RankPart) -> Iterator[tuple[Chunk, int, str | None]]:
             yield from ((chunk, part.rank, leaf.name) for chunk in leaf.chunks or ())
 
 
-def _check(store: Store, chunk: Chunk, rank: int, leaf: str | None) -> Damage | None:
+def _check(store: CheckpointStore, chunk: Chunk, rank: int, leaf: str | None) -> Damage | None:
     try:
         read_chunk(store, chunk)
     except Error as error:
@@ -221,7 +221,7 @@ def _check(store: Store, chunk: Chunk, rank: int, leaf: str | None) -> Damage | 
     return None
 
 
-def _manifest(store: Store, key: Key) -> Manifest | _Wrong | None:
+def _manifest(store: CheckpointStore, key: Key) -> Manifest | _Wrong | None:
     name = files.manifest_file(key)
     try:
         return files.decode(store.read(name), Manifest, name)
@@ -229,7 +229,7 @@ def _manifest(store: Store, key: Key) -> Manifest | _Wrong | None:
         return None if error.slug == "storage-missing" else _wrong(error, name)
 
 
-def _lineage(store: Store, name: str) -> Lineage | _Wrong | None:
+def _lineage(store: CheckpointStore, name: str) -> Lineage | _Wrong | None:
     """None if it is gone."""
     try:
         return files.decode(store.read(name), Lineage, name)

@@ -10,8 +10,8 @@ import signal
 import time
 from dataclasses import dataclass, field
 
-from holdfast.agent import recorded
-from holdfast.agent.processes import Death
+from holdfast.agent import error_file
+from holdfast.agent.processes import ProcessExit
 from holdfast.agent.workers import Worker
 from holdfast.diagnosis.logs import parse_traceback
 from holdfast.events import Progress, WorkerError, WorkerExited
@@ -19,7 +19,7 @@ from holdfast.messages import Start
 
 
 @dataclass
-class Attempt:
+class NodeAttempt:
     """The workers of one attempt by local rank; `gone` is set once all of them are dead."""
 
     order: Start
@@ -41,7 +41,7 @@ class Attempt:
         """Whether every worker has a process, or has already lost it."""
         return all(worker.pid or worker.death for worker in self.workers.values())
 
-    def is_news(self, death: Death) -> bool:
+    def is_news(self, death: ProcessExit) -> bool:
         """Whether the controller has to hear of this death."""
         if self.stop_at is None or death.at < self.stop_at:
             return True
@@ -56,7 +56,7 @@ class Attempt:
         return max(pages, key=_step_of, default=Progress())
 
 
-def exited(node: str, worker: Worker, death: Death) -> WorkerExited:
+def exited(node: str, worker: Worker, death: ProcessExit) -> WorkerExited:
     """The fact that a worker with a rank has died, with what it left behind."""
     assert worker.assignment is not None
     now = time.monotonic()
@@ -74,11 +74,11 @@ def exited(node: str, worker: Worker, death: Death) -> WorkerExited:
     )
 
 
-def _error_of(worker: Worker, death: Death) -> WorkerError | None:
+def _error_of(worker: Worker, death: ProcessExit) -> WorkerError | None:
     """What the worker wrote into its page, or torch for it, else what its log looks like."""
     if death.exit_code == 0:
         return None
-    if (error := worker.page.error() or recorded.error_in(worker.error_file)) is not None:
+    if (error := worker.page.error() or error_file.error_in(worker.error_file)) is not None:
         return error
     if death.signal is not None:
         return None

@@ -58,7 +58,7 @@ def until(look: Callable[[], Found], what: str, deadline_s: float = DEADLINE_S) 
     return found
 
 
-class Office:
+class StubController:
     """The controller's side: `heard` grows, `orders` go to the agent that is connected."""
 
     def __init__(self, folder: Path) -> None:
@@ -277,7 +277,9 @@ def _read(pid: int, name: str) -> bytes:
 
 
 @contextlib.contextmanager
-def running(folder: Path, source: str = "", **job: Any) -> Iterator[tuple[Office, AgentProcess]]:
+def running(
+    folder: Path, source: str = "", **job: Any
+) -> Iterator[tuple[StubController, AgentProcess]]:
     """An office and an agent for a job that runs `source` (or what `job` says)."""
     folder.mkdir(parents=True, exist_ok=True)
     if source:
@@ -285,7 +287,7 @@ def running(folder: Path, source: str = "", **job: Any) -> Iterator[tuple[Office
         job = {"script": str(folder / "script.py"), **job}
     plain = {"name": "test", "workdir": str(folder), "workers_per_node": 1, "framework": "command"}
     (folder / "job.json").write_text(Job.model_validate({**plain, **job}).model_dump_json())
-    office = Office(folder)
+    office = StubController(folder)
     office.open()
     agent = AgentProcess(folder)
     try:

@@ -13,18 +13,24 @@ from collections.abc import Sequence
 import msgspec
 
 from holdfast.agent.notes import note
-from holdfast.agent.storage.channel import BLOCK_BYTES, SILENCE_S, Channel, StrangerError, admit
-from holdfast.checkpoint.arena import STRIDE, Arena, Cell, Header, Part
-from holdfast.checkpoint.board import Board
+from holdfast.agent.storage.peer_connection import (
+    BLOCK_BYTES,
+    SILENCE_S,
+    PeerConnection,
+    StrangerError,
+    admit,
+)
+from holdfast.checkpoint.arena import STRIDE, Arena, Cell, CellHeader, StatePart
 from holdfast.checkpoint.key import Key
 from holdfast.checkpoint.seal import Seal
+from holdfast.checkpoint.storage_page import StoragePage
 from holdfast.errors import Error
 
 STRANGERS_MAX = 32  # connections at a time that have not shown yet who they are
 IDLE_S = 600.0
 
 
-class Offer(msgspec.Struct, frozen=True, kw_only=True):
+class CopyOffer(msgspec.Struct, frozen=True, kw_only=True):
     """A copy to be kept: the header of its cell, its seal, and what must not be given up for it."""
 
     attempt: int  # of the sender, not of the snapshot
@@ -34,7 +40,7 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     keep: Key | None = None
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class CopyAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """To an offer: `send` it, it is `kept` (already), or why it is refused. And after the payload:
     it is `kept`, or arrived `damaged`."""
 
@@ -42,10 +48,10 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     why: str = ""
 
 
-class Keeping:
+class CopyServer:
     """Copies that this node takes. One writer at a time for each arena."""
 
-    def __init__(self, arenas: Sequence[Arena], boards: Sequence[Board], key: bytes) -> None:
+    def __init__(self, arenas: Sequence[Arena], boards: Sequence[StoragePage], key: bytes) -> None:
         self._arenas = arenas
         self._boards = boards
         self._key = key
@@ -74,7 +80,7 @@ class Keeping:
                 while True:
                     self._take_one(channel)
 
-    def _admitted(self, sock: socket.socket) -> Channel | None:
+    def _admitted(self, sock: socket.socket) -> PeerConnection | None:
         try:
             return admit(sock, self._key)
         except (OSError, StrangerError):
@@ -82,48 +88,50 @@ class Keeping:
         finally:
             self._strangers.release()
 
-    def _take_one(self, channel: Channel) -> None:
+    def _take_one(self, channel: PeerConnection) -> None:
         channel.patience(IDLE_S)
-        offer = channel.hear(Offer)
+        offer = channel.hear(CopyOffer)
         channel.patience(SILENCE_S)
         header = _header_of(offer)
         if header is None or not 0 <= offer.local_rank < len(self._arenas):
             raise ConnectionError("an offer that makes no sense")
         if (why := self._refusal(offer)) is not None:
-            channel.say(Answer(word="refused", why=why))
+            channel.say(CopyAnswer(word="refused", why=why))
             return
         with self._locks[offer.local_rank]:
             self._take(channel, offer, header, self._arenas[offer.local_rank])
 
-    def _refusal(self, offer: Offer) -> str | None:
+    def _refusal(self, offer: CopyOffer) -> str | None:
         """Writers of a past attempt may not touch what the present one relies on."""
         roster = self._boards[offer.local_rank].roster()
         if roster is not None and offer.attempt < roster.attempt:
             return f"attempt {offer.attempt} is over: this is attempt {roster.attempt}"
         return None
 
-    def _take(self, channel: Channel, offer: Offer, header: Header, arena: Arena) -> None:
-        held = arena.find(Part.BUDDY, header.key, header.rank)
+    def _take(
+        self, channel: PeerConnection, offer: CopyOffer, header: CellHeader, arena: Arena
+    ) -> None:
+        held = arena.find(StatePart.BUDDY, header.key, header.rank)
         if held is not None and held.sealed() == offer.checksum and held.intact():
-            channel.say(Answer(word="kept"))
+            channel.say(CopyAnswer(word="kept"))
             return
         cell = arena.target_for(header.rank, offer.keep)
         try:
             cell.reserve(header.payload_bytes)
         except (Error, OSError) as error:
-            channel.say(Answer(word="refused", why=f"no room: {error}"))
+            channel.say(CopyAnswer(word="refused", why=f"no room: {error}"))
             return
         cell.begin()
-        channel.say(Answer(word="send"))
+        channel.say(CopyAnswer(word="send"))
         if _receive(channel, cell, header) != offer.checksum:
             cell.discard()
-            channel.say(Answer(word="damaged"))
+            channel.say(CopyAnswer(word="damaged"))
             return
         cell.commit(header, offer.checksum)
-        channel.say(Answer(word="kept"))
+        channel.say(CopyAnswer(word="kept"))
 
 
-def _receive(channel: Channel, cell: Cell, header: Header) -> int:
+def _receive(channel: PeerConnection, cell: Cell, header: CellHeader) -> int:
     """Fill the cell; the checksum of what came, taken while each block is still in the cache."""
     payload, digest = cell.payload[: header.payload_bytes], Seal()
     for at in range(0, len(payload), BLOCK_BYTES):
@@ -133,9 +141,9 @@ def _receive(channel: Channel, cell: Cell, header: Header) -> int:
     return digest.intdigest()
 
 
-def _header_of(offer: Offer) -> Header | None:
+def _header_of(offer: CopyOffer) -> CellHeader | None:
     try:
-        header = Header(*offer.header)
+        header = CellHeader(*offer.header)
     except TypeError:
         return None
     sizes = header.data_bytes, header.index_bytes

@@ -17,7 +17,7 @@ FDS_MAX = 8
 _CLOSE_ON_EXEC = 0x40000000  # MSG_CMSG_CLOEXEC, which the socket module does not name
 
 
-class Kind(StrEnum):
+class ChildKind(StrEnum):
     """What a forked child does."""
 
     RUN = "run"  # run the script at once
@@ -51,64 +51,64 @@ class Preload(msgspec.Struct, frozen=True, kw_only=True):
     without: tuple[str, ...] = ()  # of all these; known to be unfit
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+class ForkserverRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The root of what the agent asks."""
 
 
-class Prepare(Request, frozen=True, kw_only=True):
+class Prepare(ForkserverRequest, frozen=True, kw_only=True):
     """First message: load what every worker needs. Answered by `Ready`, or by `Unfit`."""
 
     program: Program
     preload: Preload
 
 
-class Fork(Request, frozen=True, kw_only=True):
-    """Make a child. `fds` names the descriptors sent along. Answered by `Forked` or `Failed`."""
+class Fork(ForkserverRequest, frozen=True, kw_only=True):
+    """Make a child. `fds` names the descriptors sent along. Answered by `Forked` or `ForkFailed`."""
 
     id: int
-    kind: Kind
+    kind: ChildKind
     env: dict[str, str] = {}
     fds: tuple[str, ...] = ()
     address: str = ""  # STORE: where to listen
     ports: tuple[int, ...] = (0,)  # STORE: the first that is free is taken; 0: any
 
 
-class Signal(Request, frozen=True, kw_only=True):
+class Signal(ForkserverRequest, frozen=True, kw_only=True):
     """Send a signal to a child and its process group; nothing happens if it is gone."""
 
     id: int
     signal: int
 
 
-class Reply(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+class ForkserverReply(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The root of what the forkserver answers."""
 
 
-class Ready(Reply, frozen=True, kw_only=True):
+class Ready(ForkserverReply, frozen=True, kw_only=True):
     """Everything is loaded; children can be forked."""
 
 
-class Unfit(Reply, frozen=True, kw_only=True):
+class Unfit(ForkserverReply, frozen=True, kw_only=True):
     """These modules, by name and why, must not be loaded ahead; the forkserver ends."""
 
     modules: dict[str, str]
 
 
-class Forked(Reply, frozen=True, kw_only=True):
+class Forked(ForkserverReply, frozen=True, kw_only=True):
     """The child runs."""
 
     id: int
     pid: int
 
 
-class Failed(Reply, frozen=True, kw_only=True):
+class ForkFailed(ForkserverReply, frozen=True, kw_only=True):
     """The child could not be made."""
 
     id: int
     why: str
 
 
-class Died(Reply, frozen=True, kw_only=True):
+class Died(ForkserverReply, frozen=True, kw_only=True):
     """The child was reaped and its process group killed. `at` is monotonic."""
 
     id: int
@@ -118,7 +118,7 @@ class Died(Reply, frozen=True, kw_only=True):
 
 
 AnyRequest = Prepare | Fork | Signal
-AnyReply = Ready | Unfit | Forked | Failed | Died
+AnyReply = Ready | Unfit | Forked | ForkFailed | Died
 
 _requests = msgspec.json.Decoder(AnyRequest)
 _replies = msgspec.json.Decoder(AnyReply)

@@ -11,23 +11,23 @@ import time
 from collections.abc import Sequence
 
 from holdfast.agent.notes import note
-from holdfast.agent.storage import words
+from holdfast.agent.storage import protocol
 from holdfast.agent.storage.handle import StorageHandle
-from holdfast.agent.storage.saving import asked
+from holdfast.agent.storage.tier_saver import asked
 from holdfast.checkpoint.arena import Arena
-from holdfast.checkpoint.board import Board
 from holdfast.checkpoint.key import Key
+from holdfast.checkpoint.storage_page import StoragePage
 
 SHARE = 0.7  # of the grace time; the rest is for the workers
 FINAL_SAVE_S = 900.0  # for the checkpoint of the last step, when nothing is in a hurry
 LOOK_S = 0.05
 
 
-class Farewell:
+class UrgentSaves:
     """What is known of snapshots that must not be lost."""
 
     def __init__(
-        self, arenas: Sequence[Arena], boards: Sequence[Board], storage: StorageHandle
+        self, arenas: Sequence[Arena], boards: Sequence[StoragePage], storage: StorageHandle
     ) -> None:
         self._arenas = arenas
         self._boards = boards
@@ -35,13 +35,13 @@ class Farewell:
         self._safe = asyncio.Event()
         self._settled = Key(0, 0)
 
-    def hear(self, news: words.Safe | words.Settled) -> None:
+    def hear(self, news: protocol.UrgentSaved | protocol.Settled) -> None:
         """The storage process has something in safety."""
         match news:
-            case words.Safe():
+            case protocol.UrgentSaved():
                 note(f"agent: step {news.step} is safe in {news.where}")
                 self._safe.set()
-            case words.Settled():
+            case protocol.Settled():
                 self._settled = Key(news.attempt, news.step)
 
     def can(self, attempt: int) -> bool:
@@ -55,7 +55,7 @@ class Farewell:
         self._safe.clear()
         for board in self._boards:
             board.warn(time.monotonic() + within_s)
-        warning = words.Warn(within_s=within_s, node_goes=node_goes, job_ends=job_ends)
+        warning = protocol.Warn(within_s=within_s, node_goes=node_goes, job_ends=job_ends)
         self._storage.warn(warning)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within_s):
@@ -68,7 +68,7 @@ class Farewell:
         """Nothing is to be feared any more, or it has come."""
         for board in self._boards:
             board.warn(0.0)
-        self._storage.warn(words.Warn(within_s=0.0))
+        self._storage.warn(protocol.Warn(within_s=0.0))
 
     def unsaved(self, attempt: int) -> bool:
         """Whether a snapshot that is for a durable tier has not come there yet."""

@@ -13,17 +13,17 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 from holdfast.agent.notes import note
-from holdfast.agent.storage.channel import BLOCK_BYTES, Channel, StrangerError, dial
-from holdfast.agent.storage.keeping import Answer, Offer
-from holdfast.checkpoint.arena import Arena, Cell, Header, Part
-from holdfast.checkpoint.board import Board, Flag, Peer, Roster
+from holdfast.agent.storage.copy_server import CopyAnswer, CopyOffer
+from holdfast.agent.storage.peer_connection import BLOCK_BYTES, PeerConnection, StrangerError, dial
+from holdfast.checkpoint.arena import Arena, Cell, CellHeader, StatePart
 from holdfast.checkpoint.key import Key
+from holdfast.checkpoint.storage_page import Peer, SnapshotFlag, StoragePage, WorkerInfo
 
 RETRY_S = 0.2  # after a failure; doubled each time
 RETRY_MAX_S = 5.0
 
 
-class Candidate(NamedTuple):
+class CopyCandidate(NamedTuple):
     """A snapshot that may be sent, and the older one that peers must keep meanwhile."""
 
     key: Key
@@ -31,42 +31,46 @@ class Candidate(NamedTuple):
     keep: Key | None
 
 
-def newest(arena: Arena, roster: Roster) -> Candidate | None:
+def newest(arena: Arena, roster: WorkerInfo) -> CopyCandidate | None:
     """The newest whole private part of this attempt that is to be copied by us, once sealed.
 
     The rank's other cell holds what all ranks could go back to: peers keep it, too.
     """
-    held = {h.key: (h, cell) for cell in arena.cells(Part.PRIVATE) if (h := cell.header())}
-    ours = [key for key, (h, _) in held.items() if h.flags & Flag.COPY and _belongs(h, roster)]
+    held = {h.key: (h, cell) for cell in arena.cells(StatePart.PRIVATE) if (h := cell.header())}
+    ours = [
+        key for key, (h, _) in held.items() if h.flags & SnapshotFlag.COPY and _belongs(h, roster)
+    ]
     if not ours:
         return None
     *older, key = sorted(ours)
     cell = held[key][1]
     if key.attempt != roster.attempt or cell.sealed() is None:
         return None
-    return Candidate(key, cell, older[-1] if older else roster.parent)
+    return CopyCandidate(key, cell, older[-1] if older else roster.parent)
 
 
-def _belongs(header: Header, roster: Roster) -> bool:
+def _belongs(header: CellHeader, roster: WorkerInfo) -> bool:
     return header.attempt == roster.attempt or header.key == roster.parent
 
 
-class Pushing:
+class CopySender:
     """What has been sent of one rank to whom. `look` is called often and never waits."""
 
-    def __init__(self, arena: Arena, board: Board, key: bytes, pool: ThreadPoolExecutor) -> None:
+    def __init__(
+        self, arena: Arena, board: StoragePage, key: bytes, pool: ThreadPoolExecutor
+    ) -> None:
         self._arena = arena
         self._board = board
         self._key = key
         self._pool = pool
         self._lock = threading.Lock()
         self._attempt = 0
-        self._channels: dict[Peer, Channel] = {}
+        self._channels: dict[Peer, PeerConnection] = {}
         self._busy: set[Peer] = set()
         self._has: dict[Peer, Key] = {}
         self._pause: dict[Peer, tuple[float, float]] = {}  # not before, and how long next time
 
-    def look(self, roster: Roster) -> None:
+    def look(self, roster: WorkerInfo) -> None:
         """Send what is new to those who are not being sent anything just now."""
         found = newest(self._arena, roster) if roster.peers else None
         if found is None:
@@ -82,7 +86,7 @@ class Pushing:
         for peer in ready:
             self._pool.submit(self._push, peer, roster, found)
 
-    def _begin(self, roster: Roster) -> None:
+    def _begin(self, roster: WorkerInfo) -> None:
         """Peers may have changed with the attempt, be it behind the same address."""
         if roster.attempt == self._attempt:
             return
@@ -95,7 +99,7 @@ class Pushing:
     def _due(self, peer: Peer, now: float) -> bool:
         return now >= self._pause.get(peer, (0.0, 0.0))[0]
 
-    def _push(self, peer: Peer, roster: Roster, found: Candidate) -> None:
+    def _push(self, peer: Peer, roster: WorkerInfo, found: CopyCandidate) -> None:
         known = peer in self._channels
         try:
             kept, why = self._offer(peer, roster, found)
@@ -118,7 +122,7 @@ class Pushing:
         wait = min(2 * last, RETRY_MAX_S) or RETRY_S
         self._pause[peer] = (time.monotonic() + wait, wait)
 
-    def _offer(self, peer: Peer, roster: Roster, found: Candidate) -> tuple[bool, str]:
+    def _offer(self, peer: Peer, roster: WorkerInfo, found: CopyCandidate) -> tuple[bool, str]:
         """Whether the peer now has it, else why not; no reason where it was overtaken."""
         header, checksum = found.cell.header(), found.cell.sealed()
         if header is None or checksum is None or header.key != found.key:
@@ -126,7 +130,7 @@ class Pushing:
         channel = self._channels.get(peer)
         if channel is None:
             channel = self._channels[peer] = dial(peer.address, self._key)
-        offer = Offer(
+        offer = CopyOffer(
             attempt=roster.attempt,
             local_rank=peer.local_rank,
             header=tuple(header),
@@ -134,16 +138,16 @@ class Pushing:
             keep=found.keep,
         )
         channel.say(offer)
-        answer = channel.hear(Answer)
+        answer = channel.hear(CopyAnswer)
         if answer.word == "send":
             found.cell.reserve(header.payload_bytes, touch=False)
             payload = found.cell.payload[: header.payload_bytes]
             for at in range(0, len(payload), BLOCK_BYTES):
                 channel.send(payload[at : at + BLOCK_BYTES])
-            answer = channel.hear(Answer)
+            answer = channel.hear(CopyAnswer)
         return answer.word == "kept", self._reason(found, answer)
 
-    def _reason(self, found: Candidate, answer: Answer) -> str:
+    def _reason(self, found: CopyCandidate, answer: CopyAnswer) -> str:
         header = found.cell.header()
         overtaken = header is None or header.key != found.key
         if answer.word == "damaged" and overtaken:

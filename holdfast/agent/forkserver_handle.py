@@ -14,16 +14,16 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 
-from holdfast.agent import processes, wire
+from holdfast.agent import fork_protocol, processes
 
 
-class Forking:
+class ForkserverHandle:
     """One forkserver process and the socket to it."""
 
     def __init__(
         self,
         environment: Mapping[str, str],
-        on_reply: Callable[[wire.AnyReply], None],
+        on_reply: Callable[[fork_protocol.AnyReply], None],
         on_gone: Callable[[], None],
     ) -> None:
         self._on_reply = on_reply
@@ -40,7 +40,7 @@ class Forking:
             process_group=0,
         )
         theirs.close()
-        self._death: processes.Death | None = None
+        self._death: processes.ProcessExit | None = None
         self.ready = False
         self.replaced = False  # it has said itself that another is needed
         asyncio.get_running_loop().add_reader(self._sock, self._readable)
@@ -50,26 +50,26 @@ class Forking:
         """Process id of the forkserver."""
         return self._process.pid
 
-    def prepare(self, program: wire.Program, preload: wire.Preload) -> None:
+    def prepare(self, program: fork_protocol.Program, preload: fork_protocol.Preload) -> None:
         """Have it load everything; `Ready` comes back, or `Unfit`."""
-        self._send(wire.Prepare(program=program, preload=preload))
+        self._send(fork_protocol.Prepare(program=program, preload=preload))
 
-    def fork(self, order: wire.Fork, fds: list[int]) -> None:
+    def fork(self, order: fork_protocol.Fork, fds: list[int]) -> None:
         """Have it make a child; `Forked` or `Failed` comes back, later `Died`."""
         self._send(order, fds)
 
     def signal(self, id_: int, sig: int) -> None:
         """Have it signal a child and its process group."""
-        self._send(wire.Signal(id=id_, signal=sig))
+        self._send(fork_protocol.Signal(id=id_, signal=sig))
 
-    def _send(self, request: wire.AnyRequest, fds: list[int] | None = None) -> None:
+    def _send(self, request: fork_protocol.AnyRequest, fds: list[int] | None = None) -> None:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # on_gone follows
-            wire.send(self._sock, request, fds)
+            fork_protocol.send(self._sock, request, fds)
 
     def _readable(self) -> None:
         while True:
             try:
-                reply = wire.receive_reply(self._sock)
+                reply = fork_protocol.receive_reply(self._sock)
             except BlockingIOError:
                 return
             except ConnectionResetError:
@@ -84,7 +84,7 @@ class Forking:
         asyncio.get_running_loop().remove_reader(self._sock)
         self._sock.close()
 
-    def reaped(self, death: processes.Death) -> None:
+    def reaped(self, death: processes.ProcessExit) -> None:
         """Its process has ended and was waited for."""
         self._death = death
         self._process.returncode = death.exit_code if death.signal is None else -death.signal

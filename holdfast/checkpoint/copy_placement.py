@@ -15,7 +15,7 @@ NODES_TRIED = 64  # how far away a copy may be: further ones are no better
 RANKS_TRIED = 4096  # a layout repeats itself long before
 
 
-def keepers(
+def copy_holders(
     world_size: int,
     local_world_size: int,
     groups: Sequence[Sequence[int]] = (),

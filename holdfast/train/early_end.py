@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 
-class Ending:
+class EarlyEnd:
     """Whether some rank wants the loop to end."""
 
     def __init__(self, group: dist.ProcessGroup | None) -> None:

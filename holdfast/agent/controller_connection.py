@@ -53,7 +53,7 @@ _orders = msgspec.msgpack.Decoder(Welcome | Ack | Order)
 LINK_ERRORS = (OSError, WebSocketException, msgspec.MsgspecError, UnicodeDecodeError)
 
 
-class Address(msgspec.Struct, frozen=True):
+class ControllerAddress(msgspec.Struct, frozen=True):
     """What `controller.json` says; more keys may be there."""
 
     host: str
@@ -79,7 +79,7 @@ class RejectedError(Exception):
     """The controller has given up this life of the node, or speaks another protocol."""
 
 
-class Link:
+class ControllerConnection:
     """Facts out, orders in. `run()` must run for anything to move.
 
     Facts in `_kept` are in order of `seq`; those up to `_sent` went out on this connection.
@@ -161,7 +161,9 @@ class Link:
             delay = min(2 * delay, LAST_DELAY_S)
 
     async def _one_connection(self) -> None:
-        address = msgspec.json.decode((self._folder / "controller.json").read_bytes(), type=Address)
+        address = msgspec.json.decode(
+            (self._folder / "controller.json").read_bytes(), type=ControllerAddress
+        )
         token = (self._folder / "token").read_text().strip()
         async with connect(
             f"{tls.scheme()}://{address.host_in_url}:{address.port}/",

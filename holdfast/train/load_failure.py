@@ -13,7 +13,7 @@ import msgspec
 from holdfast.errors import Error
 
 
-class Kind(StrEnum):
+class FailureKind(StrEnum):
     """Those that count before others come first: they are the same on all ranks that see them."""
 
     UNCLEAR = "unclear"  # it does not say what is a part of what
@@ -22,27 +22,29 @@ class Kind(StrEnum):
     STORAGE = "storage"
 
 
-_ORDER = list(Kind)
+_ORDER = list(FailureKind)
 
 
-class Trouble(msgspec.Struct, frozen=True, array_like=True):
+class LoadFailure(msgspec.Struct, frozen=True, array_like=True):
     """What is wrong, and the words for it."""
 
-    kind: Kind
+    kind: FailureKind
     text: str
 
 
-def trouble_of(error: Error) -> Trouble:
+def failure_of(error: Error) -> LoadFailure:
     """What an error of reading means. What is not there will not be there later either."""
     away = error.slug.startswith("storage-") and error.slug != "storage-missing"
-    return Trouble(Kind.STORAGE if away else Kind.DAMAGED, f"{error.what}: {error.why}")
+    return LoadFailure(
+        FailureKind.STORAGE if away else FailureKind.DAMAGED, f"{error.what}: {error.why}"
+    )
 
 
-def worst(troubles: Iterable[Trouble]) -> Trouble | None:
+def worst(troubles: Iterable[LoadFailure]) -> LoadFailure | None:
     """All of the kind that counts most; None for none."""
     found = list(troubles)
     if not found:
         return None
     kind = min((one.kind for one in found), key=_ORDER.index)
     texts = dict.fromkeys(one.text for one in found if one.kind is kind)
-    return Trouble(kind, "; ".join(texts))
+    return LoadFailure(kind, "; ".join(texts))

@@ -9,23 +9,23 @@ import time
 from collections.abc import Callable, Collection
 from typing import Any
 
-from holdfast.checkpoint.arena import Arena, Cell, Key, Part
+from holdfast.checkpoint.arena import Arena, Cell, Key, StatePart
 from holdfast.checkpoint.streams import Later
-from holdfast.checkpoint.tensors import Place, Stamp, Writer
+from holdfast.checkpoint.tensors import LeafPlace, Stamp, Writer
 from holdfast.train.tracked import Tree
 
 logger = logging.getLogger(__name__)
 
 
-class Copies:
+class SnapshotWriter:
     """The shared and the private part of one snapshot after the other."""
 
     def __init__(
-        self, arena: Arena, place: Callable[[str, Any], Place], later: Later | None
+        self, arena: Arena, place: Callable[[str, Any], LeafPlace], later: Later | None
     ) -> None:
         """`place` is that of `Writer`; `later` carries out copies beside training, if given."""
-        self._shared = Writer(arena, Part.SHARED, place)
-        self._private = Writer(arena, Part.PRIVATE, place)
+        self._shared = Writer(arena, StatePart.SHARED, place)
+        self._private = Writer(arena, StatePart.PRIVATE, place)
         self._later = later
         self._step = 0
         self._guarded = False  # what is being copied may change: it was looked at before
@@ -44,14 +44,14 @@ class Copies:
         """Whether copies go on beside training."""
         return self._later is not None
 
-    def encode(self, shared: Tree, private: Tree, label: str = "") -> dict[Part, int]:
+    def encode(self, shared: Tree, private: Tree, label: str = "") -> dict[StatePart, int]:
         """Prepare this state for `write`; returns the sizes of its payloads in bytes.
 
         Raises `Error` (not-tracked).
         """
         return {
-            Part.SHARED: self._shared.encode(shared, label=label),
-            Part.PRIVATE: self._private.encode(private, label=label),
+            StatePart.SHARED: self._shared.encode(shared, label=label),
+            StatePart.PRIVATE: self._private.encode(private, label=label),
         }
 
     def write(self, stamp: Stamp, keep: Collection[Key], slots: int, *, hurry: bool) -> Cell:

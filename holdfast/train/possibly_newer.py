@@ -16,32 +16,32 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from holdfast.checkpoint.key import Key
-from holdfast.train.candidates import Candidate, Counts, Offer, Unread, Where, worth
+from holdfast.train.candidates import Candidate, Counts, Location, RankInventory, Unread, worth
 
 
-class Doubt(NamedTuple):
+class PossiblyNewer(NamedTuple):
     """Something that may be newer. `firm`: nothing older is used in its place."""
 
     text: str
     firm: bool
 
 
-def doubts(
+def possibly_newer(
     one: Candidate | None,
     listed: Sequence[Candidate],
-    offers: Sequence[Offer],
+    offers: Sequence[RankInventory],
     unread: Mapping[Candidate, str],
     counts: Counts,
-) -> list[Doubt]:
+) -> list[PossiblyNewer]:
     """What speaks against going on from this candidate, or (None) from nothing at all.
 
     `listed` are all that are known to be whole, `unread` those that could not be read just now.
     """
     found = [
-        Doubt(away.text, one is None or away.where != Where.LOCAL)
+        PossiblyNewer(away.text, one is None or away.where != Location.LOCAL)
         for offer in offers
         for away in offer.away
-        if one is None or Where(away.where) not in (one.where, Where.ELSEWHERE)
+        if one is None or Location(away.where) not in (one.where, Location.ELSEWHERE)
         if one is None or one.where > away.where
     ]
     withheld = list(_withheld(offers, unread))
@@ -50,10 +50,10 @@ def doubts(
             alone = [other for other, _, _ in withheld].count(where) == 1
             others = any(other.where is where and other not in unread for other in listed)
             here = one is not None and one.where is where
-            passable = here or where is Where.LOCAL or (alone and others)
-            found.append(Doubt(text, one is None or not passable))
+            passable = here or where is Location.LOCAL or (alone and others)
+            found.append(PossiblyNewer(text, one is None or not passable))
     found += [
-        Doubt(lineage.text, one is None)
+        PossiblyNewer(lineage.text, one is None)
         for lineage in _not_given(offers)
         if lineage.step is None and one is not None and lineage.attempt > one.key.attempt
     ]
@@ -61,15 +61,15 @@ def doubts(
 
 
 def _withheld(
-    offers: Sequence[Offer], unread: Mapping[Candidate, str]
-) -> Iterator[tuple[Where, Key, str]]:
+    offers: Sequence[RankInventory], unread: Mapping[Candidate, str]
+) -> Iterator[tuple[Location, Key, str]]:
     """Checkpoints that are there and were not given."""
     yield from ((one.where, one.key, text) for one, text in unread.items())
     for manifest in _not_given(offers):
         if manifest.step is not None:
             key = Key(manifest.attempt, manifest.step)
-            yield Where(manifest.where), key, manifest.text
+            yield Location(manifest.where), key, manifest.text
 
 
-def _not_given(offers: Sequence[Offer]) -> Iterator[Unread]:
+def _not_given(offers: Sequence[RankInventory]) -> Iterator[Unread]:
     return (one for offer in offers for one in offer.unread if not one.damaged)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from holdfast.agent.wire import Program
+from holdfast.agent.fork_protocol import Program
 
 JOIN = frozenset(("holdfast.train.join", "holdfast.train.session.join"))
 _LOADS_TORCH = frozenset(("torch", "holdfast"))

@@ -11,14 +11,14 @@ import signal
 from collections import deque
 from collections.abc import Callable
 
-from holdfast.agent import wire
+from holdfast.agent import fork_protocol
 from holdfast.agent.child import listen
-from holdfast.agent.forking import Forking
+from holdfast.agent.forkserver_handle import ForkserverHandle
 from holdfast.agent.notes import note
 from holdfast.events import Store
 
 
-class Stores:
+class RendezvousStores:
     """At most one fresh store and one in use."""
 
     def __init__(
@@ -30,13 +30,13 @@ class Stores:
         self._new_id = new_id
         self.on_fresh: Callable[[Store], None] = lambda _: None
         """Called with each store that becomes available."""
-        self._forking: Forking | None = None  # ready to fork
+        self._forking: ForkserverHandle | None = None  # ready to fork
         self._fresh_id = 0
         self._used_id = 0
         self._report = -1
         self.fresh: Store | None = None
 
-    def fork_from(self, forking: Forking) -> None:
+    def fork_from(self, forking: ForkserverHandle) -> None:
         """A forkserver is ready: from now on stores can be opened."""
         self._forking = forking
 
@@ -54,9 +54,9 @@ class Stores:
             return
         self._report, write_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._fresh_id = self._new_id()
-        order = wire.Fork(
+        order = fork_protocol.Fork(
             id=self._fresh_id,
-            kind=wire.Kind.STORE,
+            kind=fork_protocol.ChildKind.STORE,
             fds=("report",),
             address=self._address,
             ports=self._next_ports(),

@@ -9,10 +9,10 @@ where none comes, they have met after a while all the same.
 
 from collections.abc import Sequence
 
-from holdfast.agent.storage.words import Warn
-from holdfast.checkpoint.arena import Arena, Header, Part
-from holdfast.checkpoint.board import Board, Flag, Roster, Tier
+from holdfast.agent.storage.protocol import Warn
+from holdfast.checkpoint.arena import Arena, CellHeader, StatePart
 from holdfast.checkpoint.key import Key
+from holdfast.checkpoint.storage_page import SnapshotFlag, StoragePage, Tier, WorkerInfo
 
 MET_S = 2.5  # workers meet about once a second
 
@@ -20,7 +20,7 @@ MET_S = 2.5  # workers meet about once a second
 def urgent_key(arenas: Sequence[Arena], attempt: int) -> Key | None:
     """The newest urgent snapshot that all ranks of this node have whole."""
     marked = [
-        frozenset(h.key for h in _private(arena, attempt) if h.flags & Flag.URGENT)
+        frozenset(h.key for h in _private(arena, attempt) if h.flags & SnapshotFlag.URGENT)
         for arena in arenas
     ]
     return max(frozenset.intersection(*marked), default=None)
@@ -38,8 +38,8 @@ def in_tiers(key: Key, order: Warn, committed: dict[Tier, Key | None]) -> str | 
 def in_memory(
     key: Key,
     arenas: Sequence[Arena],
-    boards: Sequence[Board],
-    rosters: Sequence[Roster],
+    boards: Sequence[StoragePage],
+    rosters: Sequence[WorkerInfo],
     taken_s: float,
 ) -> str | None:
     """The other nodes, if their memory has all that only this node had; `taken_s` is how long ago
@@ -55,6 +55,6 @@ def in_memory(
     return "the memory of other nodes" if there else None
 
 
-def _private(arena: Arena, attempt: int) -> list[Header]:
-    found = (cell.header() for cell in arena.cells(Part.PRIVATE))
+def _private(arena: Arena, attempt: int) -> list[CellHeader]:
+    found = (cell.header() for cell in arena.cells(StatePart.PRIVATE))
     return [header for header in found if header is not None and header.attempt == attempt]

@@ -15,22 +15,22 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 from holdfast.agent.notes import note
-from holdfast.agent.storage import words
-from holdfast.checkpoint import save, shelf, upkeep
-from holdfast.checkpoint.arena import OWN, Arena, Cell, Part
-from holdfast.checkpoint.board import Board, Flag, Roster, Saved, Tier
+from holdfast.agent.storage import protocol
+from holdfast.checkpoint import catalog, save, upkeep
+from holdfast.checkpoint.arena import OWN, Arena, Cell, StatePart
+from holdfast.checkpoint.bandwidth_limit import BandwidthLimit
 from holdfast.checkpoint.key import Key
-from holdfast.checkpoint.limit import Limit
 from holdfast.checkpoint.manifest import (
     Lineage,
     Manifest,
-    Origin,
+    ParentSnapshot,
     RankPart,
     decode,
     manifest_file,
 )
 from holdfast.checkpoint.open_store import open_store
-from holdfast.checkpoint.stores import Store
+from holdfast.checkpoint.storage_page import SnapshotFlag, StoragePage, Tier, TierStatus, WorkerInfo
+from holdfast.checkpoint.stores import CheckpointStore
 from holdfast.errors import Error
 
 RETRY_S = 1.0  # after a failure; doubled each time
@@ -44,13 +44,13 @@ AT_ONCE = 4  # ranks of a node that save at the same time
 ALL_TIERS = sum(1 << tier for tier in Tier)
 
 
-class Task(NamedTuple):
+class SaveTask(NamedTuple):
     """A snapshot that is whole on all ranks of this node, and to be saved."""
 
     key: Key
-    flags: Flag
-    cells: tuple[dict[Part, Cell], ...]  # by local rank
-    rosters: tuple[Roster, ...]
+    flags: SnapshotFlag
+    cells: tuple[dict[StatePart, Cell], ...]  # by local rank
+    rosters: tuple[WorkerInfo, ...]
 
     @property
     def ranks(self) -> list[int]:
@@ -62,7 +62,9 @@ class Task(NamedTuple):
         return all(header is not None and header.key == self.key for header in found)
 
 
-def find_task(arenas: Sequence[Arena], rosters: Sequence[Roster | None], tier: Tier) -> Task | None:
+def find_task(
+    arenas: Sequence[Arena], rosters: Sequence[WorkerInfo | None], tier: Tier
+) -> SaveTask | None:
     """The newest snapshot of this attempt that all ranks here have whole, sealed, for this tier."""
     known = [roster for roster in rosters if roster is not None]
     if len(known) != len(arenas) or len({roster.attempt for roster in known}) != 1:
@@ -75,19 +77,19 @@ def find_task(arenas: Sequence[Arena], rosters: Sequence[Roster | None], tier: T
     whole = [{p: cell for p, cell in found.items() if cell and cell.sealed()} for found in cells]
     if any(len(found) != len(OWN) for found in whole):
         return None
-    header = whole[0][Part.PRIVATE].header()
-    return header and Task(key, Flag(header.flags), tuple(whole), tuple(known))
+    header = whole[0][StatePart.PRIVATE].header()
+    return header and SaveTask(key, SnapshotFlag(header.flags), tuple(whole), tuple(known))
 
 
 def _for_tier(arena: Arena, attempt: int, tier: Tier) -> frozenset[Key]:
-    found = (cell.header() for cell in arena.cells(Part.PRIVATE))
+    found = (cell.header() for cell in arena.cells(StatePart.PRIVATE))
     wanted = 1 << tier
     return frozenset(h.key for h in found if h and h.attempt == attempt and h.flags & wanted)
 
 
 def asked(arenas: Sequence[Arena], attempt: int) -> dict[Key, int]:
     """Snapshots of this attempt that are in memory and meant for durable tiers, and for which."""
-    found = (cell.header() for arena in arenas for cell in arena.cells(Part.PRIVATE))
+    found = (cell.header() for arena in arenas for cell in arena.cells(StatePart.PRIVATE))
     ours = (header for header in found if header is not None and header.attempt == attempt)
     return {header.key: header.flags & ALL_TIERS for header in ours if header.flags & ALL_TIERS}
 
@@ -103,24 +105,24 @@ def passed(wanted: Mapping[Key, int], reached: Mapping[Tier, Key | None]) -> Key
     return newest
 
 
-class Saving:
+class TierSaver:
     """One tier of this node. `look` starts what is due and never waits."""
 
     def __init__(
         self,
-        place: words.Place,
+        place: protocol.TierPlace,
         job: str,
-        boards: Sequence[Board],
-        tell: Callable[[words.AnyNews], None],
+        boards: Sequence[StoragePage],
+        tell: Callable[[protocol.AnyNews], None],
     ) -> None:
         self.tier = place.tier
         self._place = place
         self._job = job
         self._boards = boards
         self._tell = tell
-        self._limit = Limit(place.max_bytes_per_s)
-        self._unlimited = Limit(None)
-        self._store: Store | None = None
+        self._limit = BandwidthLimit(place.max_bytes_per_s)
+        self._unlimited = BandwidthLimit(None)
+        self._store: CheckpointStore | None = None
         self._thread: threading.Thread | None = None
         self._begun = 0  # newest attempt whose lineage is written down
         self._parts: list[RankPart] = []  # of the snapshot that is being saved
@@ -137,11 +139,11 @@ class Saving:
         """Whether something is being saved."""
         return self._thread is not None and self._thread.is_alive()
 
-    def look(self, arenas: Sequence[Arena], rosters: Sequence[Roster | None]) -> None:
+    def look(self, arenas: Sequence[Arena], rosters: Sequence[WorkerInfo | None]) -> None:
         """Begin to save what is to be saved."""
         self._attempt = max((r.attempt for r in rosters if r is not None), default=0)
         task = find_task(arenas, rosters, self.tier)
-        if task is not None and task.flags & Flag.URGENT:
+        if task is not None and task.flags & SnapshotFlag.URGENT:
             self._urgent = task.key
         if self.busy:
             return
@@ -155,7 +157,7 @@ class Saving:
         pause = RETRY_S
         while True:
             try:
-                return shelf.newest_attempt(self._opened())
+                return catalog.newest_attempt(self._opened())
             except Error as error:
                 note(f"storage: {self._named}: {error.what}: {error.why}")
                 if error.slug in FINAL:
@@ -167,14 +169,14 @@ class Saving:
     def _named(self) -> str:
         return self.tier.name.lower()
 
-    def _opened(self) -> Store:
+    def _opened(self) -> CheckpointStore:
         if self._store is None:
             self._store = open_store(self._place.where)
         return self._store
 
     # ── one snapshot ──
 
-    def _save(self, task: Task) -> None:
+    def _save(self, task: SaveTask) -> None:
         """Try until it is saved, overtaken, or cannot be."""
         began, pause, tries = time.monotonic(), RETRY_S, 0
         while not self._try(task, began):
@@ -184,7 +186,7 @@ class Saving:
             pause = min(2 * pause, RETRY_MAX_S)
         self.read = self.settled = task.key
 
-    def _try(self, task: Task, began: float) -> bool:
+    def _try(self, task: SaveTask, began: float) -> bool:
         """Whether nothing is left to be tried again."""
         try:
             self._save_once(task, began)
@@ -195,20 +197,20 @@ class Saving:
             return error.slug in FINAL
         return True
 
-    def _wait(self, task: Task, seconds: float) -> bool:
+    def _wait(self, task: SaveTask, seconds: float) -> bool:
         """Whether the snapshot is still wanted, and there if need be, after this time."""
         end = time.monotonic() + seconds
         while time.monotonic() < end and not self._unwanted(task):
             time.sleep(POLL_S)
         return not self._unwanted(task) and (self.read == task.key or task.intact())
 
-    def _unwanted(self, task: Task) -> bool:
+    def _unwanted(self, task: SaveTask) -> bool:
         """A newer attempt has begun, a newer snapshot is in a hurry, or this one was given up."""
         hurried = self._urgent is not None and self._urgent > task.key
         void = self._boards[0].voided == task.key
         return hurried or void or self._attempt > task.key.attempt
 
-    def _save_once(self, task: Task, began: float) -> None:
+    def _save_once(self, task: SaveTask, began: float) -> None:
         store = self._opened()
         self._begin(store, task.rosters[0])
         if self.read != task.key:
@@ -220,32 +222,32 @@ class Saving:
         seconds = time.monotonic() - began
         self._previous = {part.rank: part for part in self._parts}
         self.committed, self._failures = task.key, 0
-        self._show(Saved(task.key.step, began, seconds))
+        self._show(TierStatus(task.key.step, began, seconds))
         if 0 in task.ranks:
             self._tell(_committed(self.tier, manifest, seconds))
-        if self._coordinates(task) and not task.flags & Flag.URGENT:
+        if self._coordinates(task) and not task.flags & SnapshotFlag.URGENT:
             self._thin(store)
 
-    def _begin(self, store: Store, roster: Roster) -> None:
+    def _begin(self, store: CheckpointStore, roster: WorkerInfo) -> None:
         """Once an attempt: write down what it went on from. This is also what fences older ones."""
         if self._begun >= roster.attempt:
             return
-        parent = None if roster.parent is None else Origin(*roster.parent)
+        parent = None if roster.parent is None else ParentSnapshot(*roster.parent)
         fresh = self._place.fresh
         save.begin(store, Lineage(attempt=roster.attempt, parent=parent, fresh=fresh))
         for rank in self._ranks_without_previous(roster):
-            part = shelf.previous_part(store, rank)
+            part = catalog.previous_part(store, rank)
             if part is not None and part.world_size == roster.world_size:
                 self._previous[rank] = part
         self._begun = roster.attempt
 
-    def _ranks_without_previous(self, roster: Roster) -> list[int]:
+    def _ranks_without_previous(self, roster: WorkerInfo) -> list[int]:
         first = roster.rank - roster.rank % roster.local_world_size
         ranks = range(first, first + len(self._boards))
         return [rank for rank in ranks if rank not in self._previous]
 
-    def _save_ranks(self, store: Store, task: Task) -> list[RankPart]:
-        hurry = bool(task.flags & Flag.URGENT)
+    def _save_ranks(self, store: CheckpointStore, task: SaveTask) -> list[RankPart]:
+        hurry = bool(task.flags & SnapshotFlag.URGENT)
         limit = self._unlimited if hurry else self._limit
 
         def one(number: int) -> RankPart:
@@ -264,10 +266,10 @@ class Saving:
 
     # ── all nodes ──
 
-    def _coordinates(self, task: Task) -> bool:
+    def _coordinates(self, task: SaveTask) -> bool:
         return self.tier is Tier.LOCAL or 0 in task.ranks
 
-    def _commit(self, store: Store, task: Task) -> Manifest | None:
+    def _commit(self, store: CheckpointStore, task: SaveTask) -> Manifest | None:
         """Wait for the other nodes and commit, or wait for the node that does. None: given up."""
         ranks = task.ranks if self.tier is Tier.LOCAL else range(task.rosters[0].world_size)
         end, pause = time.monotonic() + OTHERS_S, POLL_S
@@ -286,7 +288,7 @@ class Saving:
             pause = min(1.5 * pause, POLL_MAX_S)
         return None
 
-    def _thin(self, store: Store) -> None:
+    def _thin(self, store: CheckpointStore) -> None:
         """The history is thinned after the commit, and must not undo it when that fails."""
         try:
             for line in upkeep.prune(store, newest=self._place.keep).words:
@@ -296,7 +298,7 @@ class Saving:
 
     # ── what others see ──
 
-    def _failed(self, task: Task, error: Error) -> None:
+    def _failed(self, task: SaveTask, error: Error) -> None:
         self._failures += 1
         before = self._boards[0].of_tier(self.tier)
         self._show(before._replace(failures=self._failures))
@@ -304,25 +306,25 @@ class Saving:
         note(f"storage: {self._named}: step {task.key.step} is not saved: {why}")
         key = task.key
         self._tell(
-            words.Failed(
+            protocol.SaveFailed(
                 tier=self.tier, attempt=key.attempt, step=key.step, why=why,
                 failures=self._failures,
             )
         )  # fmt: skip
 
-    def _show(self, saved: Saved) -> None:
+    def _show(self, saved: TierStatus) -> None:
         for board in self._boards:
             board.saved(self.tier, saved)
 
 
-def _manifest(store: Store, key: Key) -> Manifest | None:
+def _manifest(store: CheckpointStore, key: Key) -> Manifest | None:
     """What the coordinator has written, if it has."""
     name = manifest_file(key)
     return None if store.size(name) is None else decode(store.read(name), Manifest, name)
 
 
-def _committed(tier: Tier, manifest: Manifest, seconds: float) -> words.Committed:
-    return words.Committed(
+def _committed(tier: Tier, manifest: Manifest, seconds: float) -> protocol.Committed:
+    return protocol.Committed(
         tier=tier,
         attempt=manifest.attempt,
         step=manifest.step,

@@ -9,16 +9,16 @@ import socket
 
 import msgspec
 
-from holdfast.checkpoint.board import Tier
+from holdfast.checkpoint.storage_page import Tier
 
 PACKET_BYTES = 256 << 10
 
 
-class Word(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+class StorageMessage(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The root of all messages."""
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
+class TierPlace(msgspec.Struct, frozen=True, kw_only=True):
     """One durable tier of the job."""
 
     tier: Tier
@@ -31,7 +31,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 # ── agent → storage process ───────────────────────────────────────────────────────────────────
 
 
-class Setup(Word, frozen=True, kw_only=True):
+class Setup(StorageMessage, frozen=True, kw_only=True):
     """First message. `arenas` and `boards` by local rank."""
 
     node: str
@@ -40,14 +40,14 @@ class Setup(Word, frozen=True, kw_only=True):
     arenas: tuple[int, ...]
     boards: tuple[int, ...]
     listener: int
-    places: tuple[Place, ...] = ()
+    places: tuple[TierPlace, ...] = ()
     copies: int = 1  # of private parts on other nodes
 
 
-class Warn(Word, frozen=True, kw_only=True):
+class Warn(StorageMessage, frozen=True, kw_only=True):
     """The workers live for `within_s` more, then they or the whole node are gone; 0: all is well.
 
-    Answered by `Safe` once a snapshot that was taken because of it is where it survives that.
+    Answered by `UrgentSaved` once a snapshot that was taken because of it is where it survives that.
     `node_goes`: memory and disks of this node are lost. `job_ends`: other nodes' memory is, too.
     """
 
@@ -59,13 +59,13 @@ class Warn(Word, frozen=True, kw_only=True):
 # ── storage process → agent ───────────────────────────────────────────────────────────────────
 
 
-class Found(Word, frozen=True, kw_only=True):
+class NewestAttempt(StorageMessage, frozen=True, kw_only=True):
     """The newest attempt that durable tiers know, 0 for none. Said once, first."""
 
     attempt: int
 
 
-class Safe(Word, frozen=True, kw_only=True):
+class UrgentSaved(StorageMessage, frozen=True, kw_only=True):
     """What was asked for by `Warn` is done; `where` in words."""
 
     attempt: int
@@ -73,7 +73,7 @@ class Safe(Word, frozen=True, kw_only=True):
     where: str
 
 
-class Settled(Word, frozen=True, kw_only=True):
+class Settled(StorageMessage, frozen=True, kw_only=True):
     """All durable tiers are done with what they were to save up to this snapshot: it is committed,
     or was given up."""
 
@@ -81,7 +81,7 @@ class Settled(Word, frozen=True, kw_only=True):
     step: int
 
 
-class Committed(Word, frozen=True, kw_only=True):
+class Committed(StorageMessage, frozen=True, kw_only=True):
     """A checkpoint is whole in a durable tier. Only said by the node of rank 0."""
 
     tier: Tier
@@ -92,7 +92,7 @@ class Committed(Word, frozen=True, kw_only=True):
     name: str
 
 
-class Failed(Word, frozen=True, kw_only=True):
+class SaveFailed(StorageMessage, frozen=True, kw_only=True):
     """A save did not come to its end; training goes on."""
 
     tier: Tier
@@ -103,7 +103,7 @@ class Failed(Word, frozen=True, kw_only=True):
 
 
 AnyOrder = Setup | Warn
-AnyNews = Found | Safe | Settled | Committed | Failed
+AnyNews = NewestAttempt | UrgentSaved | Settled | Committed | SaveFailed
 
 _orders = msgspec.json.Decoder(AnyOrder)
 _news = msgspec.json.Decoder(AnyNews)

@@ -10,9 +10,9 @@ import time
 
 import msgspec
 
-from holdfast.agent.attempt import Attempt
-from holdfast.agent.link import Link
-from holdfast.agent.metrics import Metrics
+from holdfast.agent.controller_connection import ControllerConnection
+from holdfast.agent.metrics_file import MetricsFile
+from holdfast.agent.node_attempt import NodeAttempt
 from holdfast.agent.workers import Worker
 from holdfast.events import Milestone
 from holdfast.messages import Report, WorkerReport
@@ -22,10 +22,10 @@ LOOK_SOON_S = 0.02  # while an attempt comes up
 LOOK_LATER_S = 0.05
 
 
-class Watch:
+class ProgressWatch:
     """What was last seen of the attempt's pages."""
 
-    def __init__(self, node: str, metrics: Metrics, link: Link) -> None:
+    def __init__(self, node: str, metrics: MetricsFile, link: ControllerConnection) -> None:
         self._node = node
         self._metrics = metrics
         self._link = link
@@ -35,7 +35,7 @@ class Watch:
         self._records_seen: tuple[int, int] = (0, 0)  # attempt, how many
         self.pause_s = LOOK_LATER_S
 
-    def look(self, attempt: Attempt | None, now: float) -> None:
+    def look(self, attempt: NodeAttempt | None, now: float) -> None:
         """One look at every page; sends what is due."""
         changed = attempt is not None and self._has_news(attempt)
         if attempt is not None:
@@ -45,7 +45,7 @@ class Watch:
         if changed or now >= self._reported_at + self._link.report_s:
             self.report(attempt, now, anyway=changed)
 
-    def report(self, attempt: Attempt | None, now: float, *, anyway: bool = True) -> None:
+    def report(self, attempt: NodeAttempt | None, now: float, *, anyway: bool = True) -> None:
         """Send what the pages say now, if that is not what they said last."""
         reports = () if attempt is None else tuple(_report_of(attempt, now))
         number = 0 if attempt is None else attempt.order.attempt
@@ -56,12 +56,12 @@ class Watch:
             self._welcomes = self._link.welcomes
             self._link.report(Report(node=self._node, attempt=number, workers=reports))
 
-    def last_look(self, attempt: Attempt) -> None:
+    def last_look(self, attempt: NodeAttempt) -> None:
         """A worker has died: what it did last must be known before its death is."""
         self._take_records(attempt)
         self.report(attempt, time.monotonic())
 
-    def _has_news(self, attempt: Attempt) -> bool:
+    def _has_news(self, attempt: NodeAttempt) -> bool:
         changed = [worker for worker in attempt.workers.values() if _milestones_changed(worker)]
         if changed:
             attempt.trains = all(
@@ -69,7 +69,7 @@ class Watch:
             )
         return bool(changed)
 
-    def _take_records(self, attempt: Attempt) -> None:
+    def _take_records(self, attempt: NodeAttempt) -> None:
         first = attempt.workers.get(0)
         if first is None or first.assignment is None or first.assignment.rank != 0:
             return
@@ -94,7 +94,7 @@ def _without_ages(report: WorkerReport) -> WorkerReport:
     )
 
 
-def _report_of(attempt: Attempt, now: float) -> list[WorkerReport]:
+def _report_of(attempt: NodeAttempt, now: float) -> list[WorkerReport]:
     return [
         worker.page.report(worker.assignment.rank, worker.pid, now)
         for worker in attempt.workers.values()

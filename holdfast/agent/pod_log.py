@@ -29,7 +29,7 @@ def unblock(fd: int) -> None:
     os.close(own)
 
 
-class Console:
+class PodLog:
     """A descriptor that does not block, and what waits for it in `_held`."""
 
     def __init__(self, fd: int) -> None:
@@ -67,10 +67,10 @@ class Console:
         asyncio.get_running_loop().remove_writer(self._fd)
 
 
-class Echo:
+class RankedLines:
     """Output of one rank on its way to the console, line by line."""
 
-    def __init__(self, console: Console, rank: int) -> None:
+    def __init__(self, console: PodLog, rank: int) -> None:
         self._console = console
         self._prefix = f"[rank {rank}] ".encode()
         self._rest = b""  # of a line that has not ended

@@ -15,7 +15,7 @@ from websockets.exceptions import WebSocketException
 from websockets.sync.client import ClientConnection, connect
 
 from holdfast import tls
-from holdfast.agent.link import Address
+from holdfast.agent.controller_connection import ControllerAddress
 from holdfast.agent.notes import note
 from holdfast.messages import MAX_MESSAGE_BYTES, AskStatus, StatusReply
 
@@ -51,7 +51,7 @@ def wait(folder: Path, fatal: int, let_go: int, patience_s: float) -> int:
 
 def _outcomes(folder: Path) -> Iterator[str | None]:
     """How the job has ended, asked again and again over one connection."""
-    address = msgspec.json.decode((folder / "controller.json").read_bytes(), type=Address)
+    address = msgspec.json.decode((folder / "controller.json").read_bytes(), type=ControllerAddress)
     token = (folder / "token").read_text().strip()
     with connect(
         f"{tls.scheme()}://{address.host_in_url}:{address.port}/",

@@ -15,7 +15,7 @@ from holdfast.agent.notes import note
 from holdfast.page import StepRecord
 
 
-class Metrics:
+class MetricsFile:
     """The file, opened when the first step is done."""
 
     def __init__(self, path: Path) -> None:

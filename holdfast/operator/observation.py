@@ -30,7 +30,7 @@ DONE |= {"Failed": "failed", "Aborted": "failed", "Terminated": "failed"}
 
 
 @dataclass(frozen=True)
-class Sight:
+class Observation:
     """What decides, and what is only told."""
 
     known: Known
@@ -39,7 +39,7 @@ class Sight:
     missing: tuple[Body, ...]  # of the objects that make pods
 
 
-async def look(cluster: Cluster, body: Body, wanted: Wanted, now: float) -> Sight:
+async def look(cluster: Cluster, body: Body, wanted: Wanted, now: float) -> Observation:
     """Read what there is. Raises `ApiError`."""
     meta, status = body["metadata"], body.get("status") or {}
     found = [(one, await _existing(cluster, one)) for one in wanted.moving]
@@ -62,7 +62,7 @@ async def look(cluster: Cluster, body: Body, wanted: Wanted, now: float) -> Sigh
         stopping_since=_stopping_since(status),
     )
     waits = await _waiting(cluster, wanted) if record is None and there else None
-    return Sight(known, record, waits, tuple(one for one, have in found if have is None))
+    return Observation(known, record, waits, tuple(one for one, have in found if have is None))
 
 
 async def _existing(cluster: Cluster, body: Body) -> Body | None:
