@@ -1,4 +1,4 @@
-"""A node without an agent: arena and board of one rank, and the storage process beside them."""
+"""A node without an agent: arena and storage page of one rank, and its storage process."""
 
 import os
 import socket
@@ -18,19 +18,20 @@ class Node:
 
     def __init__(self, folder: Path, places: tuple[protocol.TierPlace, ...] = ()) -> None:
         """`places` are its durable tiers. A token is written into `folder`."""
-        arena, board = Arena.create(), StoragePage.create()
-        self.arena, self.board = Arena(arena), StoragePage(board)
+        arena, storage_page = Arena.create(), StoragePage.create()
+        self.arena, self.storage_page = Arena(arena), StoragePage(storage_page)
         listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{listener.getsockname()[1]}"
         token = folder / "token"
         token.write_text("benchmark")
         self._sock, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        fds = (theirs.fileno(), listener.fileno(), arena, board)
+        fds = (theirs.fileno(), listener.fileno(), arena, storage_page)
         command = [sys.executable, "-m", "holdfast.agent.storage", str(fds[0]), str(os.getpid())]
         self._process = subprocess.Popen(command, pass_fds=fds)
         theirs.close()
         setup = protocol.Setup(
-            node="n", job="benchmark", token_file=str(token), arenas=(arena,), boards=(board,),
+            node="n", job="benchmark", token_file=str(token), arenas=(arena,),
+            storage_pages=(storage_page,),
             listener=listener.fileno(), places=places,
         )  # fmt: skip
         protocol.send(self._sock, setup)

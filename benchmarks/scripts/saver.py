@@ -225,8 +225,8 @@ def holdfast_durable(state: State, folder: Path) -> Contestant:
 def _holdfast(state: State, folder: Path, *, beside: bool, durable: bool) -> Contestant:
     from holdfast.agent.storage import protocol
     from holdfast.checkpoint.settings import CheckpointSettings, TierRule
-    from holdfast.checkpoint.storage_page import SnapshotFlag, Tier
     from holdfast.checkpoint.streams import later_for
+    from holdfast.checkpoint.tiers import SnapshotFlag, Tier
     from holdfast.train.cadence import Cadence
     from holdfast.train.layout import Ranks
     from holdfast.train.placement import Placement
@@ -245,7 +245,7 @@ def _holdfast(state: State, folder: Path, *, beside: bool, durable: bool) -> Con
         alone = Placement(0, 0, 1, 1, 1, 0, distributed=False)
         later = later_for(cpu, 1) if beside else None
         return Snapshotter(
-            node.arena, node.board, None, alone, tracked, Cadence(1, 1.0), settings, later
+            node.arena, node.storage_page, None, alone, tracked, Cadence(1, 1.0), settings, later
         )
 
     snapshots = make()
@@ -259,7 +259,7 @@ def _holdfast(state: State, folder: Path, *, beside: bool, durable: bool) -> Con
 
     def settle() -> float:
         node.committed()
-        saved = node.board.of_tier(Tier.SHARED)
+        saved = node.storage_page.of_tier(Tier.SHARED)
         return saved.at + saved.seconds
 
     def load() -> None:

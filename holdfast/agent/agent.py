@@ -61,26 +61,28 @@ class Agent:
     ) -> None:
         self._me = me
         self._job = job
-        self._console = options.console
+        self._pod_log = options.pod_log
         self._places = places.places_of(job, environ)
         self._keeper = Keeper()
-        self._link = ControllerConnection(me.folder, self._hello, self._on_order)
+        self._controller = ControllerConnection(me.folder, self._hello, self._on_order)
         instrumented = is_instrumented(environment.program_of(job))
-        supply = self._make_supply(environ, options, instrumented)
-        arenas = [Arena(fd) for fd in supply.workers.arenas]
-        boards = [StoragePage(fd) for fd in supply.workers.boards]
+        processes = self._make_processes(environ, options, instrumented)
+        arenas = [Arena(fd) for fd in processes.workers.arenas]
+        storage_pages = [StoragePage(fd) for fd in processes.workers.storage_pages]
         end, tiers = NodeEnd(options.let_go, options.broken), bool(self._places)
         offer = StoreOffer(
-            me.node, supply.stores, self._link, instrumented=instrumented, has_tiers=tiers
+            me.node, processes.stores, self._controller, instrumented=instrumented, has_tiers=tiers
         )
         self._parts = NodeParts(
             node=me.node,
             job=job,
-            link=self._link,
-            watch=ProgressWatch(me.node, MetricsFile(me.folder / "metrics.jsonl"), self._link),
-            supply=supply,
+            controller=self._controller,
+            watch=ProgressWatch(
+                me.node, MetricsFile(me.folder / "metrics.jsonl"), self._controller
+            ),
+            processes=processes,
             offer=offer,
-            saves=UrgentSaves(arenas, boards, supply.storage),
+            saves=UrgentSaves(arenas, storage_pages, processes.storage),
             warm_up=WarmUp(reports_steps=instrumented),
             tasks=AgentTasks(end.fail),
             end=end,
@@ -89,7 +91,7 @@ class Agent:
         self._stop = AttemptStop(self._parts, self._attempts, has_tiers=tiers)
         self._leaving = Leaving(self._parts, self._attempts, has_tiers=tiers)
 
-    def _make_supply(
+    def _make_processes(
         self, environ: Mapping[str, str], options: AgentOptions, instrumented: bool
     ) -> NodeProcesses:
         me, job, ids = self._me, self._job, itertools.count(1)
@@ -103,7 +105,7 @@ class Agent:
             job=job.name,
             token_file=str(me.folder / "token"),
             arenas=tuple(workers.arenas),
-            boards=tuple(workers.boards),
+            storage_pages=tuple(workers.storage_pages),
             listener=listener.detach(),
             places=self._places,
             copies=job.snapshots.copies,
@@ -125,9 +127,9 @@ class Agent:
             cold_kind=cold,
             new_id=ids.__next__,
             arenas=[Arena.create() for _ in range(count)],
-            boards=[StoragePage.create() for _ in range(count)],
+            storage_pages=[StoragePage.create() for _ in range(count)],
             tell_output=not instrumented,
-            console=options.console,
+            pod_log=options.pod_log,
             attempts_kept=options.attempts_kept,
         )
 
@@ -135,24 +137,28 @@ class Agent:
 
     async def live(self) -> int:
         """Until dismissed, rejected, abandoned or asked by a signal; the exit status."""
-        loop, supply, tasks = asyncio.get_running_loop(), self._parts.supply, self._parts.tasks
+        loop, processes, tasks = (
+            asyncio.get_running_loop(),
+            self._parts.processes,
+            self._parts.tasks,
+        )
         tasks.watch_callbacks()
-        loop.add_signal_handler(signal.SIGCHLD, supply.reap)
+        loop.add_signal_handler(signal.SIGCHLD, processes.reap)
         for sig in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(sig, self._leaving.ask, self._job.recovery.stop_grace_s)
-        supply.open(self._listener())
+        processes.open(self._listener())
         if self._places:
-            supply.storage.open()
+            processes.storage.open()
             loop.call_later(FOUND_S, self._parts.offer.attempts_found, 0)
         tasks.start(self._ticks())
         tasks.start(self._talk())
         grace_s = await self._parts.end.asked()
-        await end_workers(self._attempts.newest, supply, grace_s)
-        await end_processes(supply, self._me.node)
-        await say_goodbye(self._link, self._me.node, dismissed=self._parts.end.dismissed)
+        await end_workers(self._attempts.newest, processes, grace_s)
+        await end_processes(processes, self._me.node)
+        await say_goodbye(self._controller, self._me.node, dismissed=self._parts.end.dismissed)
         await tasks.cancel()
-        if (console := self._console) is not None:
-            await until(lambda: console.idle, CLOSE_S)
+        if (pod_log := self._pod_log) is not None:
+            await until(lambda: pod_log.idle, CLOSE_S)
         return self._parts.end.status
 
     def health(self) -> Health:
@@ -160,8 +166,8 @@ class Agent:
         run = self._attempts.newest
         progress = run.progress() if run is not None else Progress()
         return Health(
-            registered=self._link.welcomes > 0,
-            connected=self._link.connected,
+            registered=self._controller.welcomes > 0,
+            connected=self._controller.connected,
             attempt=run.order.attempt if run is not None else 0,
             workers=len(run.alive) if run is not None else 0,
             step=progress.step,
@@ -170,7 +176,7 @@ class Agent:
 
     async def _talk(self) -> None:
         try:
-            await self._link.run()
+            await self._controller.run()
         except RejectedError as why:
             note(f"agent: {why}")
             self._parts.end.ask(0.0)
@@ -181,17 +187,17 @@ class Agent:
             await asyncio.sleep(self._parts.watch.pause_s)
 
     def _tick(self, now: float) -> None:
-        supply = self._parts.supply
+        processes = self._parts.processes
         self._parts.watch.look(self._attempts.shown, now)
-        supply.bury_lost_orphans()
-        supply.storage.open_if_wanted()
-        if self._link.absent_s > self._job.recovery.controller_absence_s:
+        processes.bury_lost_orphans()
+        processes.storage.open_if_wanted()
+        if self._controller.absent_s > self._job.recovery.controller_absence_s:
             note("agent: no controller for longer than recovery.controller_absence_s")
             self._parts.end.ask(0.0)
-        can_warm = supply.ready and not self._parts.end.begun
+        can_warm = processes.ready and not self._parts.end.begun
         if can_warm and self._parts.warm_up.take_due(self._attempts.newest, now):
-            supply.warm_up()
-            supply.stores.open()
+            processes.warm_up()
+            processes.stores.open()
 
     # ── news from below ──
 
@@ -205,9 +211,9 @@ class Agent:
         )
 
     def _on_ready(self) -> None:
-        self._parts.supply.stores.open()
+        self._parts.processes.stores.open()
         if self._attempts.shown is None:
-            self._parts.supply.warm_up()
+            self._parts.processes.warm_up()
         self._attempts.start_waiting()
 
     def _on_storage_news(self, news: protocol.AnyNews) -> None:
@@ -219,7 +225,7 @@ class Agent:
                 self._parts.saves.hear(news)
             case protocol.Committed() | protocol.SaveFailed():
                 if (fact := facts.of(news, self._me.node)) is not None:
-                    self._link.fact(fact)
+                    self._controller.fact(fact)
 
     # ── orders ──
 
@@ -230,7 +236,7 @@ class Agent:
             node=self._me.node,
             name=self._me.name,
             address=self._me.address,
-            workers=self._parts.supply.workers.count,
+            workers=self._parts.processes.workers.count,
             pid=os.getpid(),
             attempt=run.order.attempt if run is not None else 0,
             running=run is not None and bool(run.alive),
@@ -242,10 +248,10 @@ class Agent:
         """While the node ends nothing is started or stopped any more."""
         match order:
             case Keep():
-                self._link.answer(self._keeper.keep(order))
+                self._controller.answer(self._keeper.keep(order))
             case GiveJournal():
                 for part in self._keeper.copy():
-                    self._link.answer(part)
+                    self._controller.answer(part)
             case Leave():
                 self._parts.end.obey(order)
             case Start():

@@ -24,7 +24,7 @@ class Attempts:
 
     def __init__(self, parts: NodeParts) -> None:
         self._parts = parts
-        self._supply = parts.supply
+        self._processes = parts.processes
         self._ordered = 0
         self._fenced = 0
         self._waiting: Start | None = None  # came while there was no forkserver
@@ -42,7 +42,7 @@ class Attempts:
         if order.attempt <= max(self._ordered, self._fenced):
             return
         self._ordered = order.attempt
-        if self._supply.ready:
+        if self._processes.ready:
             self._launch(order)
         else:
             self._waiting = order
@@ -64,14 +64,14 @@ class Attempts:
     def _launch(self, order: Start) -> None:
         now = time.monotonic()
         if self.newest is not None:  # never both: the controller should have stopped it
-            terminate(self.newest, self._supply, now)
-            kill(self.newest, self._supply)
-        self._supply.workers.drop_logs(order.attempt)
-        self._supply.stores.use(order.store)
+            terminate(self.newest, self._processes, now)
+            kill(self.newest, self._processes)
+        self._processes.workers.drop_logs(order.attempt)
+        self._processes.stores.use(order.store)
         run = self.newest = NodeAttempt(order)
-        for local_rank in range(self._supply.workers.count):
+        for local_rank in range(self._processes.workers.count):
             told = environment.assignment(self._parts.job, order, local_rank)
-            run.workers[local_rank] = self._supply.start(told)
+            run.workers[local_rank] = self._processes.start(told)
         self._parts.warm_up.attempt_started(now)
         self.announce()
 
@@ -83,7 +83,9 @@ class Attempts:
         run.announced = True
         pids = tuple(worker.pid for _, worker in sorted(run.workers.items()))
         number = run.order.attempt
-        self._parts.link.fact(WorkersStarted(node=self._parts.node, attempt=number, pids=pids))
+        self._parts.controller.fact(
+            WorkersStarted(node=self._parts.node, attempt=number, pids=pids)
+        )
 
     # ── deaths ──
 
@@ -96,15 +98,15 @@ class Attempts:
         run = self.newest
         if run is None or run.workers.get(worker.local_rank) is not worker:
             return
-        if _died_before_its_rank(worker, death) and run.stop_at is None and self._supply.ready:
-            run.workers[worker.local_rank] = self._supply.start(worker.assignment)
+        if _died_before_its_rank(worker, death) and run.stop_at is None and self._processes.ready:
+            run.workers[worker.local_rank] = self._processes.start(worker.assignment)
             return
         self._parts.watch.last_look(run)
         self.announce()
         if death.exit_code == 0 and self._parts.saves.unsaved(run.order.attempt):
             self._parts.tasks.start(self._tell_when_saved(run, worker, death))
         elif run.is_news(death):
-            self._parts.link.fact(exited(self._parts.node, worker, death))
+            self._parts.controller.fact(exited(self._parts.node, worker, death))
         if not run.alive:
             run.gone.set()
 
@@ -112,7 +114,7 @@ class Attempts:
         """A worker has finished once its last step is in safety: with the news the job may end."""
         await self._parts.saves.until_saved(run.order.attempt)
         if run.is_news(death):
-            self._parts.link.fact(exited(self._parts.node, worker, death))
+            self._parts.controller.fact(exited(self._parts.node, worker, death))
 
 
 def _died_before_its_rank(worker: Worker, death: ProcessExit) -> bool:

@@ -28,7 +28,7 @@ TORCH_PRELOAD = (
     "holdfast.train",
 )
 WITH_RANK = rank.VARIABLES | {
-    *("HOLDFAST_CONTROL_FD", "HOLDFAST_PAGE_FD", "HOLDFAST_ARENA_FD", "HOLDFAST_BOARD_FD")
+    *("HOLDFAST_CONTROL_FD", "HOLDFAST_PAGE_FD", "HOLDFAST_ARENA_FD", "HOLDFAST_STORAGE_PAGE_FD")
 }
 
 # What engines tell the processes of a pod about ranks and peers; ours are others.

@@ -63,7 +63,10 @@ class Prepare(ForkserverRequest, frozen=True, kw_only=True):
 
 
 class Fork(ForkserverRequest, frozen=True, kw_only=True):
-    """Make a child. `fds` names the descriptors sent along. Answered by `Forked` or `ForkFailed`."""
+    """Make a child. `fds` names the descriptors sent along.
+
+    Answered by `Forked` or `ForkFailed`.
+    """
 
     id: int
     kind: ChildKind

@@ -22,7 +22,7 @@ class AgentOptions:
 
     let_go: int = 0  # exit status when the controller named none
     broken: int = 1  # and after a fault of ours
-    console: PodLog | None = None  # where output of workers is shown besides the files
+    pod_log: PodLog | None = None  # where output of workers is shown besides the files
     store_ports: tuple[int, ...] = ()  # none: any
     storage_port: int = 0  # 0: any
     attempts_kept: int | None = None  # of which there are logs; None: all

@@ -63,7 +63,7 @@ class NodeProcesses:
         self._orphans: dict[int, Worker] = {}
         self._closed = False
         self._fallen: ForkserverHandle | None = None  # the last one that died
-        self.forking: ForkserverHandle | None = None
+        self.forkserver: ForkserverHandle | None = None
 
     def open(self, listener: ProcessListener) -> None:
         """Start the forkserver; `on_ready` follows."""
@@ -72,36 +72,36 @@ class NodeProcesses:
 
     def _start_forkserver(self) -> None:
         preload = self._preload if self._failed_starts < PRELOAD_TRIES else fork_protocol.Preload()
-        self.forking = ForkserverHandle(self._environment, self._on_reply, self._on_gone)
-        self.forking.prepare(self._program, preload)
+        self.forkserver = ForkserverHandle(self._environment, self._on_reply, self._on_gone)
+        self.forkserver.prepare(self._program, preload)
 
     @property
     def ready(self) -> bool:
         """Whether a worker can be forked now."""
-        return self.forking is not None and self.forking.ready
+        return self.forkserver is not None and self.forkserver.ready
 
     # ── asking ──
 
     def start(self, assignment: Assignment) -> Worker:
         """A worker with this rank."""
-        assert self.forking is not None
-        return self.workers.start(self.forking, assignment)
+        assert self.forkserver is not None
+        return self.workers.start(self.forkserver, assignment)
 
     def signal(self, worker: Worker, sig: int) -> None:
         """Signal a worker and its process group; nothing happens if it is dead."""
         if worker.pid in self._orphans:
             processes.signal_group(worker.pid, sig)
-        elif worker.death is None and self.forking is not None:
-            self.forking.signal(worker.id, sig)
+        elif worker.death is None and self.forkserver is not None:
+            self.forkserver.signal(worker.id, sig)
 
     def warm_up(self) -> None:
         """Fill the warm set."""
-        if self.ready and self.forking is not None:
-            self.workers.warm_up(self.forking)
+        if self.ready and self.forkserver is not None:
+            self.workers.warm_up(self.forkserver)
 
     def spared(self) -> frozenset[int]:
         """Our children that are no leftovers of a worker."""
-        living = {self.forking.pid} if self.forking is not None else set()
+        living = {self.forkserver.pid} if self.forkserver is not None else set()
         living.add(self.storage.pid)
         return frozenset(living | self._orphans.keys())
 
@@ -109,20 +109,22 @@ class NodeProcesses:
         """End the forkserver and everything below it."""
         self._closed = True
         self.storage.close()
-        if self.forking is not None:
-            self.forking.close()
-            if not self.forking.ready:  # it hears us only once it has loaded, and has no children
-                self.forking.kill()
+        if self.forkserver is not None:
+            self.forkserver.close()
+            if (
+                not self.forkserver.ready
+            ):  # it hears us only once it has loaded, and has no children
+                self.forkserver.kill()
 
     def kill(self) -> None:
         """End the forkserver by force."""
-        if self.forking is not None:
-            self.forking.kill()
+        if self.forkserver is not None:
+            self.forkserver.kill()
 
     @property
     def closed(self) -> bool:
         """Whether `close` is complete."""
-        running = self.forking is not None and self.forking.running
+        running = self.forkserver is not None and self.forkserver.running
         return self._closed and not running and not self.storage.pid
 
     # ── hearing ──
@@ -144,16 +146,16 @@ class NodeProcesses:
                 self._on_child_death(id_, ProcessExit(0, code, sig, at))
 
     def _on_ready(self) -> None:
-        assert self.forking is not None
-        self.forking.ready = True
+        assert self.forkserver is not None
+        self.forkserver.ready = True
         self._failed_starts = 0
-        self.stores.fork_from(self.forking)
+        self.stores.fork_from(self.forkserver)
         self._tell.on_ready()
 
     def _do_without(self, modules: dict[str, str]) -> None:
         """The forkserver ends by itself; the next one leaves these out."""
-        assert self.forking is not None
-        self.forking.replaced = True
+        assert self.forkserver is not None
+        self.forkserver.replaced = True
         for name, why in modules.items():
             note(f"agent: {name} is not imported ahead: {why}")
         without = (*self._preload.without, *modules)
@@ -173,11 +175,11 @@ class NodeProcesses:
 
     def _on_gone(self) -> None:
         """The forkserver has died; the kernel kills what it forked, and we are their parent now."""
-        old, self.forking = self.forking, None
+        old, self.forkserver = self.forkserver, None
         self._fallen = old
         self.stores.forget()
         if self._closed or old is None:
-            self.forking = old
+            self.forkserver = old
             return
         if not old.replaced:
             note("agent: the forkserver has died; starting another")
@@ -203,8 +205,8 @@ class NodeProcesses:
         for death in processes.reap(self._orphans.__contains__):
             if worker := self._orphans.get(death.pid):
                 self._bury(worker, death)
-            elif self.forking is not None and death.pid == self.forking.pid:
-                self.forking.reaped(death)
+            elif self.forkserver is not None and death.pid == self.forkserver.pid:
+                self.forkserver.reaped(death)
             elif self._fallen is not None and death.pid == self._fallen.pid:
                 self._fallen.reaped(death)
             elif death.pid == self.storage.pid:

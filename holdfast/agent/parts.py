@@ -19,9 +19,9 @@ class NodeParts:
 
     node: str
     job: Job
-    link: ControllerConnection
+    controller: ControllerConnection
     watch: ProgressWatch
-    supply: NodeProcesses
+    processes: NodeProcesses
     offer: StoreOffer
     saves: UrgentSaves
     warm_up: WarmUp

@@ -25,7 +25,7 @@ from holdfast.agent.node import AgentOptions, NodeIdentity
 from holdfast.agent.notes import note
 from holdfast.agent.pod_log import PodLog, unblock
 from holdfast.checkpoint.settings import PLACES
-from holdfast.checkpoint.storage_page import Tier
+from holdfast.checkpoint.tiers import Tier
 from holdfast.errors import Error, ExitStatus
 from holdfast.spec import Job
 from holdfast.spec.cluster import fatal_status
@@ -98,7 +98,7 @@ async def _live(pod: PodEnvironment, job: Job, environ: Mapping[str, str]) -> No
     options = AgentOptions(
         let_go=REPLACE,
         broken=REPLACE,
-        console=PodLog(1),
+        pod_log=PodLog(1),
         store_ports=tuple(range(first, first + STORE_PORTS)),
         storage_port=job.network.ports.storage,
         attempts_kept=ATTEMPTS_KEPT,

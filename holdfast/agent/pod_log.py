@@ -70,8 +70,8 @@ class PodLog:
 class RankedLines:
     """Output of one rank on its way to the console, line by line."""
 
-    def __init__(self, console: PodLog, rank: int) -> None:
-        self._console = console
+    def __init__(self, pod_log: PodLog, rank: int) -> None:
+        self._pod_log = pod_log
         self._prefix = f"[rank {rank}] ".encode()
         self._rest = b""  # of a line that has not ended
 
@@ -82,7 +82,7 @@ class RankedLines:
             lines.append(self._rest[:LINE_BYTES])
             self._rest = self._rest[LINE_BYTES:]
         if lines:
-            self._console.write(b"".join(self._prefix + line + b"\n" for line in lines))
+            self._pod_log.write(b"".join(self._prefix + line + b"\n" for line in lines))
 
     def close(self) -> None:
         """No more output will come."""

@@ -25,10 +25,10 @@ LOOK_LATER_S = 0.05
 class ProgressWatch:
     """What was last seen of the attempt's pages."""
 
-    def __init__(self, node: str, metrics: MetricsFile, link: ControllerConnection) -> None:
+    def __init__(self, node: str, metrics: MetricsFile, controller: ControllerConnection) -> None:
         self._node = node
         self._metrics = metrics
-        self._link = link
+        self._controller = controller
         self._reported_at = float("-inf")
         self._reported: list[object] = []  # what the last report said, ages apart
         self._welcomes = 0  # of the link, at the last report
@@ -42,7 +42,7 @@ class ProgressWatch:
             self._take_records(attempt)
         coming_up = attempt is not None and not attempt.trains and attempt.stop_at is None
         self.pause_s = LOOK_SOON_S if coming_up else LOOK_LATER_S
-        if changed or now >= self._reported_at + self._link.report_s:
+        if changed or now >= self._reported_at + self._controller.report_s:
             self.report(attempt, now, anyway=changed)
 
     def report(self, attempt: NodeAttempt | None, now: float, *, anyway: bool = True) -> None:
@@ -50,11 +50,11 @@ class ProgressWatch:
         reports = () if attempt is None else tuple(_report_of(attempt, now))
         number = 0 if attempt is None else attempt.order.attempt
         said = [number, *map(_without_ages, reports)]
-        anyway |= self._link.welcomes != self._welcomes  # a new controller knows nothing yet
+        anyway |= self._controller.welcomes != self._welcomes  # a new controller knows nothing yet
         if anyway or said != self._reported or now >= self._reported_at + REPEAT_S:
             self._reported_at, self._reported = now, said
-            self._welcomes = self._link.welcomes
-            self._link.report(Report(node=self._node, attempt=number, workers=reports))
+            self._welcomes = self._controller.welcomes
+            self._controller.report(Report(node=self._node, attempt=number, workers=reports))
 
     def last_look(self, attempt: NodeAttempt) -> None:
         """A worker has died: what it did last must be known before its death is."""

@@ -30,24 +30,24 @@ class RendezvousStores:
         self._new_id = new_id
         self.on_fresh: Callable[[Store], None] = lambda _: None
         """Called with each store that becomes available."""
-        self._forking: ForkserverHandle | None = None  # ready to fork
+        self._forkserver: ForkserverHandle | None = None  # ready to fork
         self._fresh_id = 0
         self._used_id = 0
         self._report = -1
         self.fresh: Store | None = None
 
-    def fork_from(self, forking: ForkserverHandle) -> None:
+    def fork_from(self, forkserver: ForkserverHandle) -> None:
         """A forkserver is ready: from now on stores can be opened."""
-        self._forking = forking
+        self._forkserver = forkserver
 
     @property
     def can_open(self) -> bool:
         """Whether there is a forkserver that is ready."""
-        return self._forking is not None
+        return self._forkserver is not None
 
     def open(self) -> None:
         """Have a fresh store soon, unless there is one or one is on its way."""
-        if self._forking is None or self.fresh is not None or self._report >= 0:
+        if self._forkserver is None or self.fresh is not None or self._report >= 0:
             return
         if not self._hosted:
             self._offer(reserve(self._address, self._next_ports()))
@@ -61,7 +61,7 @@ class RendezvousStores:
             address=self._address,
             ports=self._next_ports(),
         )
-        self._forking.fork(order, [write_end])
+        self._forkserver.fork(order, [write_end])
         os.close(write_end)
         asyncio.get_running_loop().add_reader(self._report, self._reported)
 
@@ -95,8 +95,8 @@ class RendezvousStores:
 
     def retire(self) -> None:
         """The attempt is over: its store is killed."""
-        if self._used_id and self._forking is not None:
-            self._forking.signal(self._used_id, signal.SIGKILL)
+        if self._used_id and self._forkserver is not None:
+            self._forkserver.signal(self._used_id, signal.SIGKILL)
         self._used_id = 0
 
     def died(self, id_: int) -> bool:
@@ -110,7 +110,7 @@ class RendezvousStores:
     def forget(self) -> None:
         """The forkserver is gone, and every store with it."""
         self._stop_listening()
-        self._forking = None
+        self._forkserver = None
         self._fresh_id = self._used_id = 0
         self.fresh = None
 

@@ -17,44 +17,44 @@ GOODBYE_S = 1.0
 CLOSE_S = 2.0
 
 
-async def end_workers(run: NodeAttempt | None, supply: NodeProcesses, grace_s: float) -> None:
+async def end_workers(run: NodeAttempt | None, processes: NodeProcesses, grace_s: float) -> None:
     """SIGTERM to every worker, SIGKILL after the grace time."""
     if run is not None:
-        terminate(run, supply, time.monotonic())
+        terminate(run, processes, time.monotonic())
     sig = signal.SIGTERM if grace_s > 0 else signal.SIGKILL
-    for worker in supply.workers.warm.values():
-        supply.signal(worker, sig)
-    await until(lambda: not supply.workers.table, grace_s)
+    for worker in processes.workers.warm.values():
+        processes.signal(worker, sig)
+    await until(lambda: not processes.workers.table, grace_s)
     if run is not None:
-        kill(run, supply)
-    for worker in supply.workers.table.values():
-        supply.signal(worker, signal.SIGKILL)
-    await until(lambda: not supply.workers.table, CLOSE_S)
+        kill(run, processes)
+    for worker in processes.workers.table.values():
+        processes.signal(worker, signal.SIGKILL)
+    await until(lambda: not processes.workers.table, CLOSE_S)
 
 
-async def end_processes(supply: NodeProcesses, node: str) -> None:
+async def end_processes(processes: NodeProcesses, node: str) -> None:
     """The forkserver, the storage process, and whatever workers have left behind."""
-    supply.close()
-    if not await until(lambda: supply.closed, CLOSE_S):
-        supply.kill()
+    processes.close()
+    if not await until(lambda: processes.closed, CLOSE_S):
+        processes.kill()
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(CLOSE_S):
             await end_strays(frozenset)
     kill_carriers(node)
 
 
-async def say_goodbye(link: ControllerConnection, node: str, *, dismissed: bool) -> None:
+async def say_goodbye(controller: ControllerConnection, node: str, *, dismissed: bool) -> None:
     """Tell the controller that the node has left, and wait a moment until it knows.
 
     A controller that has dismissed the node knows already, and may not listen any more.
     """
-    link.fact(NodeLeft(node=node))
+    controller.fact(NodeLeft(node=node))
     if dismissed:
-        await until(lambda: link.all_sent or not link.connected, GOODBYE_S)
-    elif link.connected:
+        await until(lambda: controller.all_sent or not controller.connected, GOODBYE_S)
+    elif controller.connected:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(GOODBYE_S):
-                await link.flush()
+                await controller.flush()
 
 
 async def until(condition: Callable[[], bool], deadline_s: float) -> bool:

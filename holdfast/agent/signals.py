@@ -14,25 +14,25 @@ from holdfast.agent.notes import note
 FORCE_AFTER_S = 3.0  # a forkserver that does not carry out SIGKILL in this time is killed itself
 
 
-def terminate(attempt: NodeAttempt, supply: NodeProcesses, now: float) -> None:
+def terminate(attempt: NodeAttempt, processes: NodeProcesses, now: float) -> None:
     """SIGTERM to all its workers; only once."""
     if attempt.stop_at is None:
         attempt.stop_at = now
         for worker in attempt.alive:
-            supply.signal(worker, signal.SIGTERM)
+            processes.signal(worker, signal.SIGTERM)
 
 
-def kill(attempt: NodeAttempt, supply: NodeProcesses) -> None:
+def kill(attempt: NodeAttempt, processes: NodeProcesses) -> None:
     """SIGKILL to all its workers that live."""
     if attempt.alive:
         attempt.kill_at = time.monotonic()
-        asyncio.get_running_loop().call_later(FORCE_AFTER_S, _force, attempt, supply)
+        asyncio.get_running_loop().call_later(FORCE_AFTER_S, _force, attempt, processes)
     for worker in attempt.alive:
-        supply.signal(worker, signal.SIGKILL)
+        processes.signal(worker, signal.SIGKILL)
 
 
-def _force(attempt: NodeAttempt, supply: NodeProcesses) -> None:
+def _force(attempt: NodeAttempt, processes: NodeProcesses) -> None:
     """Its workers are still there: the forkserver itself must hang."""
-    if attempt.alive and supply.ready:
+    if attempt.alive and processes.ready:
         note("agent: workers outlive SIGKILL; killing their forkserver")
-        supply.kill()
+        processes.kill()

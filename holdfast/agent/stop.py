@@ -41,12 +41,12 @@ class AttemptStop:
 
     def _stop(self, run: NodeAttempt, order: Stop) -> None:
         first = run.stop_at is None
-        terminate(run, self._parts.supply, time.monotonic())
+        terminate(run, self._parts.processes, time.monotonic())
         if order.grace_s > 0:
             loop = asyncio.get_running_loop()
-            loop.call_later(order.grace_s, kill, run, self._parts.supply)
+            loop.call_later(order.grace_s, kill, run, self._parts.processes)
         else:
-            kill(run, self._parts.supply)
+            kill(run, self._parts.processes)
         if first:
             self._parts.tasks.start(self._finish(run, order.attempt))
 
@@ -61,8 +61,8 @@ class AttemptStop:
 
     async def _finish(self, run: NodeAttempt, number: int) -> None:
         await run.gone.wait()
-        await end_strays(self._parts.supply.spared)
-        self._parts.supply.stores.retire()
+        await end_strays(self._parts.processes.spared)
+        self._parts.processes.stores.retire()
         await self._answer(run, number)
         run.stopped = True
         self._parts.warm_up.attempt_stopped(time.monotonic())
@@ -72,4 +72,4 @@ class AttemptStop:
         progress = run.progress() if run is not None and run.order.attempt <= number else Progress()
         node = self._parts.node
         stopped = WorkersStopped(node=node, attempt=number, store=store, progress=progress)
-        self._parts.link.fact(stopped)
+        self._parts.controller.fact(stopped)

@@ -21,7 +21,7 @@ class StoreOffer:
         self,
         node: str,
         stores: RendezvousStores,
-        link: ControllerConnection,
+        controller: ControllerConnection,
         *,
         instrumented: bool,
         has_tiers: bool,
@@ -29,7 +29,7 @@ class StoreOffer:
         """`has_tiers`: durable tiers are asked first which attempts they know."""
         self._node = node
         self._stores = stores
-        self._link = link
+        self._controller = controller
         self._instrumented = instrumented
         self._attempt_found: int | None = None if has_tiers else 0
         self._told: Store | None = None
@@ -41,7 +41,7 @@ class StoreOffer:
         self._opened.set()
         if self._told is None and self._attempt_found is not None:
             self._told = store
-            self._link.fact(
+            self._controller.fact(
                 NodeReady(
                     node=self._node,
                     store=store,

@@ -1,8 +1,8 @@
 """Before workers are ended on purpose: one more snapshot, brought to where it survives.
 
-The boards tell the workers, who agree on a snapshot at the end of a step; the storage process says
-when it is safe. All of it is bounded by the grace time, a part of which is left for the workers to
-end in, and nothing happens for a script that takes no snapshots.
+The storage pages tell the workers, who agree on a snapshot at the end of a step; the storage
+process says when it is safe. All of it is bounded by the grace time, a part of which is left for
+the workers to end in, and nothing happens for a script that takes no snapshots.
 """
 
 import asyncio
@@ -27,10 +27,10 @@ class UrgentSaves:
     """What is known of snapshots that must not be lost."""
 
     def __init__(
-        self, arenas: Sequence[Arena], boards: Sequence[StoragePage], storage: StorageHandle
+        self, arenas: Sequence[Arena], storage_pages: Sequence[StoragePage], storage: StorageHandle
     ) -> None:
         self._arenas = arenas
-        self._boards = boards
+        self._storage_pages = storage_pages
         self._storage = storage
         self._safe = asyncio.Event()
         self._settled = Key(0, 0)
@@ -46,15 +46,15 @@ class UrgentSaves:
 
     def can(self, attempt: int) -> bool:
         """Whether the workers of this attempt take snapshots."""
-        rosters = [board.roster() for board in self._boards]
-        return all(roster is not None and roster.attempt == attempt for roster in rosters)
+        infos = [storage_page.info() for storage_page in self._storage_pages]
+        return all(info is not None and info.attempt == attempt for info in infos)
 
     async def save(self, grace_s: float, *, node_goes: bool, job_ends: bool) -> None:
         """Return once a snapshot is safe, or its share of the grace time is over."""
         within_s = SHARE * grace_s
         self._safe.clear()
-        for board in self._boards:
-            board.warn(time.monotonic() + within_s)
+        for storage_page in self._storage_pages:
+            storage_page.warn(time.monotonic() + within_s)
         warning = protocol.Warn(within_s=within_s, node_goes=node_goes, job_ends=job_ends)
         self._storage.warn(warning)
         with contextlib.suppress(TimeoutError):
@@ -66,8 +66,8 @@ class UrgentSaves:
 
     def over(self) -> None:
         """Nothing is to be feared any more, or it has come."""
-        for board in self._boards:
-            board.warn(0.0)
+        for storage_page in self._storage_pages:
+            storage_page.warn(0.0)
         self._storage.warn(protocol.Warn(within_s=0.0))
 
     def unsaved(self, attempt: int) -> bool:

@@ -1,7 +1,7 @@
 """The workers of one node: those of the attempt, and the warm ones that wait for the next.
 
 A worker is born cold (with its rank) or warm (with a control socket on which the rank arrives).
-Each has its own progress page; the snapshot arena and the board belong to the local rank and
+Each has its own progress page; the snapshot arena and the storage page belong to the local rank and
 outlive them all.
 """
 
@@ -78,9 +78,9 @@ class Workers:
     cold_kind: fork_protocol.ChildKind
     new_id: Callable[[], int]
     arenas: list[int]
-    boards: list[int]
+    storage_pages: list[int]
     tell_output: bool = False  # that a worker prints is news: nothing else tells that it works
-    console: PodLog | None = None  # where output is shown besides the files
+    pod_log: PodLog | None = None  # where output is shown besides the files
     attempts_kept: int | None = None  # of which there are logs; None: all
     table: dict[int, Worker] = field(default_factory=dict)
     warm: dict[int, Worker] = field(default_factory=dict)
@@ -90,19 +90,19 @@ class Workers:
         """Workers of an attempt."""
         return len(self.arenas)
 
-    def start(self, forking: ForkserverHandle, assignment: Assignment) -> Worker:
+    def start(self, forkserver: ForkserverHandle, assignment: Assignment) -> Worker:
         """A worker with this rank: the warm one if there is one, else a new one."""
         worker = self.warm.pop(assignment.local_rank, None)
         log = f"logs/attempt-{assignment.attempt}/rank-{assignment.rank}.log"
         assignment = self._with_error_file(assignment, log)
         if worker is None:
-            worker = self._fork(forking, assignment.local_rank, self.cold_kind, assignment.env)
+            worker = self._fork(forkserver, assignment.local_rank, self.cold_kind, assignment.env)
             worker.take_rank(assignment, log)
         else:
             worker.take_rank(assignment, log)
             _tell(worker, assignment)
         file = LogFile(self.folder / log, self.log_bytes)
-        echo = (RankedLines(self.console, assignment.rank),) if self.console is not None else ()
+        echo = (RankedLines(self.pod_log, assignment.rank),) if self.pod_log is not None else ()
         worker.output.send_to(file, *echo)
         if self.tell_output:
             worker.output.on_first = partial(worker.page.reach, Milestone.OUTPUT)
@@ -116,24 +116,24 @@ class Workers:
         env = {**assignment.env, ERROR_FILE: str(path)}
         return msgspec.structs.replace(assignment, env=env)
 
-    def warm_up(self, forking: ForkserverHandle) -> None:
+    def warm_up(self, forkserver: ForkserverHandle) -> None:
         """Fill the warm set."""
         if self.warm_kind is None:
             return
         for local_rank in range(self.count):
             if local_rank not in self.warm:
-                self.warm[local_rank] = self._fork(forking, local_rank, self.warm_kind, {})
+                self.warm[local_rank] = self._fork(forkserver, local_rank, self.warm_kind, {})
 
     def _fork(
         self,
-        forking: ForkserverHandle,
+        forkserver: ForkserverHandle,
         local_rank: int,
         kind: fork_protocol.ChildKind,
         env: dict[str, str],
     ) -> Worker:
         page_fd = Page.create()
         read_end, write_end = os.pipe2(os.O_CLOEXEC)
-        kept = {"arena": self.arenas[local_rank], "board": self.boards[local_rank]}
+        kept = {"arena": self.arenas[local_rank], "storage_page": self.storage_pages[local_rank]}
         fds = {"output": write_end, "page": page_fd}
         worker = Worker(self.new_id(), local_rank, Page(page_fd), Output(read_end))
         if not env:
@@ -141,7 +141,7 @@ class Workers:
             fds["control"], worker.control = theirs.detach(), ours.detach()
         self.table[worker.id] = worker
         order = fork_protocol.Fork(id=worker.id, kind=kind, env=env, fds=(*fds, *kept))
-        forking.fork(order, [*fds.values(), *kept.values()])
+        forkserver.fork(order, [*fds.values(), *kept.values()])
         for fd in fds.values():
             os.close(fd)
         return worker

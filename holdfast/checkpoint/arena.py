@@ -1,11 +1,11 @@
 """The snapshot arena of one rank: shared memory in which a copy is either whole or not there.
 
-An arena is a memfd with cells: for each kind of content (`StatePart`) two, so that one can be written
-while the other keeps the newest whole copy; a third one where copies of it are read for long, by
-those who write to disks or to other nodes; and two for each rank whose copy is kept here. A cell
-is a page of header and a payload. Its state word says EMPTY, WRITING or WHOLE and is stored after
-everything else: payload and header, with the header's own checksum. So a SIGKILL at any instruction
-leaves the other cell untouched and this one visibly unfinished.
+An arena is a memfd with cells: for each kind of content (`StatePart`) two, so that one can be
+written while the other keeps the newest whole copy; a third one where copies of it are read for
+long, by those who write to disks or to other nodes; and two for each rank whose copy is kept here.
+A cell is a page of header and a payload. Its state word says EMPTY, WRITING or WHOLE and is stored
+after everything else: payload and header, with the header's own checksum. So a SIGKILL at any
+instruction leaves the other cell untouched and this one visibly unfinished.
 
 The payload's checksum is the seal. Small payloads are sealed by the worker while it copies; large
 ones by the agent's side right after, because a checksum would make training wait for half as long
@@ -76,7 +76,7 @@ class CellHeader(NamedTuple):
     fingerprint: int  # of the names and shapes that were tracked
     data_bytes: int
     index_bytes: int
-    flags: int = 0  # what is to become of it: see `board.Flag`
+    flags: int = 0  # what is to become of it: see `tiers.SnapshotFlag`
 
     @property
     def key(self) -> Key:

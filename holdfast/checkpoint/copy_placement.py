@@ -78,8 +78,8 @@ def _inside(shift: tuple[int, int], members: Sequence[set[int]], local: int, eno
     """How many ranks share a group with the one this shift leads to, counted up to `enough`."""
     count, world_size = 0, len(members)
     for rank in range(min(world_size, RANKS_TRIED)):
-        keeper = _shifted(rank, shift, world_size, local)
-        count += not members[rank].isdisjoint(members[keeper])
+        holder = _shifted(rank, shift, world_size, local)
+        count += not members[rank].isdisjoint(members[holder])
         if count >= enough:
             break
     return count

@@ -36,8 +36,8 @@ from holdfast.checkpoint.manifest import (
 )
 from holdfast.checkpoint.reuse import KnownChunks
 from holdfast.checkpoint.seal import Seal
-from holdfast.checkpoint.storage_page import Tier
 from holdfast.checkpoint.stores import CheckpointStore, Upload, unusable
+from holdfast.checkpoint.tiers import Tier
 from holdfast.errors import Error
 
 AT_ONCE = 8  # small files that are read at the same time

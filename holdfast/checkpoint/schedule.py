@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from holdfast.checkpoint.settings import CheckpointSettings
-from holdfast.checkpoint.storage_page import Tier, TierStatus
+from holdfast.checkpoint.storage_page import TierStatus
+from holdfast.checkpoint.tiers import Tier
 from holdfast.goodput.formulas import daly_s
 
 DEFAULT_MTTF_S = 86_400.0  # nothing measured, nothing said: a failure a day

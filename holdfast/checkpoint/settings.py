@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from holdfast.checkpoint.storage_page import Tier
+from holdfast.checkpoint.tiers import Tier
 
 VARIABLE = "HOLDFAST_CHECKPOINTS"
 PLACES = {

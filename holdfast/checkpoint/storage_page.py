@@ -1,7 +1,7 @@
 """What a worker and the storage process of its node tell each other: one page of shared memory.
 
-The board of a local rank outlives its workers, like the arena. Each word has one writer and is an
-aligned 8-byte store, so it is seen whole. Pairs that belong together are written between two
+The storage page of a local rank outlives its workers, like the arena. Each word has one writer and
+is an aligned 8-byte store, so it is seen whole. Pairs that belong together are written between two
 counts (odd while that goes on), and read until both counts agree.
 
     worker  → storage   who it is, where it stands, which ranks keep its copies and where they are,
@@ -14,38 +14,21 @@ import mmap
 import os
 import struct
 import time
-from enum import IntEnum, IntFlag
+from enum import IntEnum
 from typing import NamedTuple
 
 import msgspec
 import xxhash
 
 from holdfast.checkpoint.key import Key
+from holdfast.checkpoint.tiers import Tier
 from holdfast.decoding import known
 
-BOARD_BYTES = 64 * 1024
+STORAGE_PAGE_BYTES = 64 * 1024
 _TEXT_AT = 1024
 _TEXT_HEAD = struct.Struct("<QQ")  # length, checksum
 _PAIR = struct.Struct("<qq")
 _NO_KEY = Key(-1, -1)
-
-
-class Tier(IntEnum):
-    """Where durable copies are kept, the quickest first."""
-
-    LOCAL = 0
-    SHARED = 1
-    ARCHIVE = 2
-
-
-class SnapshotFlag(IntFlag):
-    """What is to become of a snapshot; the same on all ranks. Stored in the header of its cells."""
-
-    LOCAL = 1 << Tier.LOCAL
-    SHARED = 1 << Tier.SHARED
-    ARCHIVE = 1 << Tier.ARCHIVE
-    URGENT = 8  # a node is about to go: before anything else, without any limit of bandwidth
-    COPY = 16  # private parts go to the ranks that keep copies, by way of the storage processes
 
 
 class _Word(IntEnum):
@@ -54,7 +37,7 @@ class _Word(IntEnum):
     URGENT = 0  # monotonic time until which this node lives; 0: nothing to fear
     RELEASED = 1  # newest snapshot for durable tiers that is not read any more
     COPIED = 4  # newest snapshot that is whole on every rank that keeps copies
-    ROSTER_COUNT = 7
+    INFO_COUNT = 7
     TIERS = 8  # for each tier, four words: see `TierStatus`
     VOID = 20  # newest snapshot that all ranks have given up
 
@@ -91,28 +74,28 @@ class TierStatus(NamedTuple):
 
 
 class StoragePage:
-    """One mapped board; the same class for both sides."""
+    """One mapped storage page; the same class for both sides."""
 
     def __init__(self, fd: int) -> None:
-        if os.fstat(fd).st_size < BOARD_BYTES:
-            os.ftruncate(fd, BOARD_BYTES)
-        self._map = mmap.mmap(fd, BOARD_BYTES)
+        if os.fstat(fd).st_size < STORAGE_PAGE_BYTES:
+            os.ftruncate(fd, STORAGE_PAGE_BYTES)
+        self._map = mmap.mmap(fd, STORAGE_PAGE_BYTES)
         view = memoryview(self._map)
         self._ints = view.cast("q")
         self._floats = view.cast("d")
 
     @staticmethod
     def create() -> int:
-        """A new, empty board as a memfd; it vanishes with its last holder."""
-        fd = os.memfd_create("holdfast-board", os.MFD_CLOEXEC)
-        os.ftruncate(fd, BOARD_BYTES)
-        board = StoragePage(fd)
-        board.release(None)
-        board.copied(None)
-        board.void(None)
+        """A new, empty storage page as a memfd; it vanishes with its last holder."""
+        fd = os.memfd_create("holdfast-storage-page", os.MFD_CLOEXEC)
+        os.ftruncate(fd, STORAGE_PAGE_BYTES)
+        storage_page = StoragePage(fd)
+        storage_page.release(None)
+        storage_page.copied(None)
+        storage_page.void(None)
         for tier in Tier:
-            board.saved(tier, TierStatus())
-        board.close()
+            storage_page.saved(tier, TierStatus())
+        storage_page.close()
         return fd
 
     def close(self) -> None:
@@ -123,26 +106,26 @@ class StoragePage:
 
     # ── written by the worker ──
 
-    def introduce(self, roster: WorkerInfo) -> None:
-        """Say who this worker is. Raises `ValueError` for a roster that does not fit."""
-        text = msgspec.json.encode(roster)
-        if len(text) > BOARD_BYTES - _TEXT_AT - _TEXT_HEAD.size:
-            raise ValueError(f"a roster of {len(text)} bytes")
+    def introduce(self, info: WorkerInfo) -> None:
+        """Say who this worker is. Raises `ValueError` for worker info that does not fit."""
+        text = msgspec.json.encode(info)
+        if len(text) > STORAGE_PAGE_BYTES - _TEXT_AT - _TEXT_HEAD.size:
+            raise ValueError(f"worker info of {len(text)} bytes")
         start = _TEXT_AT + _TEXT_HEAD.size
         self._map[start : start + len(text)] = text
         _TEXT_HEAD.pack_into(self._map, _TEXT_AT, len(text), xxhash.xxh3_64_intdigest(text))
-        self._ints[_Word.ROSTER_COUNT] += 1
+        self._ints[_Word.INFO_COUNT] += 1
 
     @property
-    def roster_count(self) -> int:
-        """Grows with every new roster: cheap to look at."""
-        return self._ints[_Word.ROSTER_COUNT]
+    def info_count(self) -> int:
+        """Grows with every new worker info: cheap to look at."""
+        return self._ints[_Word.INFO_COUNT]
 
-    def roster(self) -> WorkerInfo | None:
-        """The last roster; None while there is none or it is just being written."""
+    def info(self) -> WorkerInfo | None:
+        """The last worker info; None while there is none or it is just being written."""
         length, checksum = _TEXT_HEAD.unpack_from(self._map, _TEXT_AT)
         start = _TEXT_AT + _TEXT_HEAD.size
-        text = self._map[start : start + min(length, BOARD_BYTES - start)]
+        text = self._map[start : start + min(length, STORAGE_PAGE_BYTES - start)]
         if length == 0 or xxhash.xxh3_64_intdigest(text) != checksum:
             return None
         return msgspec.json.decode(text, type=known(WorkerInfo))

@@ -16,9 +16,9 @@ from holdfast.cli.output import duration as length_of_time
 from holdfast.errors import Error, ExitStatus
 
 if TYPE_CHECKING:
+    from holdfast.checkpoint.catalog import Catalog, Damage, Opened
     from holdfast.checkpoint.key import Key
     from holdfast.checkpoint.manifest import Manifest, SavedLeaf
-    from holdfast.checkpoint.catalog import Damage, Opened, Catalog
     from holdfast.checkpoint.stores import CheckpointStore
 
 HEADER = ("STEP", "ATTEMPT", "RANKS", "SIZE", "WRITTEN", "AGE", "NAME", "STATE")
@@ -218,7 +218,9 @@ def export(
 # ── where ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def _stores(name: str | None, at: str | None, tier: TierName | None) -> "list[tuple[str, CheckpointStore]]":
+def _stores(
+    name: str | None, at: str | None, tier: TierName | None
+) -> "list[tuple[str, CheckpointStore]]":
     """The places that are meant, the quickest tier first."""
     from holdfast.checkpoint.open_store import open_store
     from holdfast.cli.places import tier_places
@@ -241,8 +243,8 @@ def _one(
     name: str | None, at: str | None, tier: TierName | None, step: int | None, attempt: int | None
 ) -> "tuple[CheckpointStore, Key]":
     """The checkpoint that is meant: the newest that fits, from the quickest tier that has it."""
-    from holdfast.checkpoint.key import newest_first
     from holdfast.checkpoint.catalog import survey
+    from holdfast.checkpoint.key import newest_first
 
     stores = [store for _, store in _stores(name, at, tier)]
     found: dict[Key, CheckpointStore] = {}

@@ -25,7 +25,7 @@ from holdfast.checkpoint.lineage import implied, valid
 from holdfast.checkpoint.manifest import Lineage, attempt_of, key_of
 from holdfast.checkpoint.open_store import open_store
 from holdfast.checkpoint.settings import place_in
-from holdfast.checkpoint.storage_page import Tier
+from holdfast.checkpoint.tiers import Tier
 from holdfast.errors import Error
 from holdfast.train.layout import Ranks
 
@@ -79,7 +79,7 @@ class InMemory(msgspec.Struct, frozen=True, array_like=True):
         return Key(self.attempt, self.step)
 
 
-class OnShelf(msgspec.Struct, frozen=True, array_like=True):
+class InTier(msgspec.Struct, frozen=True, array_like=True):
     """One committed checkpoint."""
 
     where: int
@@ -114,7 +114,7 @@ class RankInventory(msgspec.Struct, frozen=True, array_like=True):
     """What one rank has to say."""
 
     cells: list[InMemory]
-    shelves: list[OnShelf] = []
+    checkpoints: list[InTier] = []
     attempts: list[Lineage] = []
     away: list[Away] = []
     unread: list[Unread] = []
@@ -148,30 +148,32 @@ def _cell(part: StatePart, h: CellHeader) -> InMemory:
     return InMemory(part, h.attempt, h.step, h.rank, h.world_size, h.fingerprint)
 
 
-def on_shelves(ranks: Ranks, environ: Mapping[str, str] = os.environ) -> RankInventory:
+def in_tiers(ranks: Ranks, environ: Mapping[str, str] = os.environ) -> RankInventory:
     """What this rank has to say about durable tiers."""
-    offer = RankInventory([], [], [], [], [])
+    inventory = RankInventory([], [], [], [], [])
     first = ranks.rank % ranks.local_world_size == 0
     mine = [Location.LOCAL] if first else []
     if ranks.rank == 0:
         mine += [Location.SHARED, Location.ARCHIVE, Location.ELSEWHERE]
     for where in mine:
         if place := place_of(where, environ):
-            _look(where, place, environ, offer)
-    return offer
+            _look(where, place, environ, inventory)
+    return inventory
 
 
-def _look(where: Location, place: str, environ: Mapping[str, str], offer: RankInventory) -> None:
+def _look(
+    where: Location, place: str, environ: Mapping[str, str], inventory: RankInventory
+) -> None:
     only = split(environ[FROM])[1] if where is Location.ELSEWHERE else None
     try:
         found = catalog.survey(open_store(place))
     except Error as error:
         logger.warning("nothing is found in %s: %s: %s", where.words, error.what, error.why)
-        offer.away.append(Away(where, f"{error.what}: {error.why}"))
+        inventory.away.append(Away(where, f"{error.what}: {error.why}"))
         return
     named = found.committed if only is None else (*found.committed, *found.void)
-    offer.shelves.extend(
-        OnShelf(where, one.attempt, one.step, one.world_size, list(one.ranks))
+    inventory.checkpoints.extend(
+        InTier(where, one.attempt, one.step, one.world_size, list(one.ranks))
         for one in named
         if only in (None, one.key)
     )
@@ -182,8 +184,8 @@ def _look(where: Location, place: str, environ: Mapping[str, str], offer: RankIn
     if where is Location.ELSEWHERE:
         unread = [one for one in unread if only in (None, Key(one.attempt, one.step or 0))]
     else:
-        offer.attempts.extend(found.attempts)
-    offer.unread.extend(unread)
+        inventory.attempts.extend(found.attempts)
+    inventory.unread.extend(unread)
 
 
 def _unread(where: Location, place: str, wrong: Damage, damaged: bool) -> Unread:
@@ -199,14 +201,18 @@ Counts = Callable[[Key, Location], bool]
 
 
 def candidates(
-    offers: Sequence[RankInventory],
+    inventories: Sequence[RankInventory],
     ranks: Ranks,
     fingerprint: int,
     environ: Mapping[str, str] = os.environ,
 ) -> list[Candidate]:
     """Everything that is whole, the best first."""
-    counts = counting(offers, environ)
-    found = [*_arenas(offers, ranks, fingerprint), *_memory(offers), *_shelves(offers)]
+    counts = counting(inventories, environ)
+    found = [
+        *_arenas(inventories, ranks, fingerprint),
+        *_memory(inventories),
+        *_durable(inventories),
+    ]
     usable = [one for one in found if counts(one.key, one.where)]
     return sorted(usable, key=lambda one: (worth(one.key, one.where), -one.where), reverse=True)
 
@@ -216,11 +222,16 @@ def worth(key: Key, where: Location) -> tuple[bool, tuple[int, int]]:
     return where is not Location.ELSEWHERE, progress(key)
 
 
-def counting(offers: Sequence[RankInventory], environ: Mapping[str, str]) -> Counts:
+def counting(inventories: Sequence[RankInventory], environ: Mapping[str, str]) -> Counts:
     """Tells whether a snapshot or checkpoint may be gone on from."""
     below = int(environ[BELOW]) if BELOW in environ else None
-    known = {one.attempt: one for offer in offers for one in offer.attempts}
-    saved = [one for offer in offers for one in offer.shelves if one.where != Location.ELSEWHERE]
+    known = {one.attempt: one for inventory in inventories for one in inventory.attempts}
+    saved = [
+        one
+        for inventory in inventories
+        for one in inventory.checkpoints
+        if one.where != Location.ELSEWHERE
+    ]
     attempts = [*known.values(), *implied((one.key for one in saved), known.values())]
     word, before = environ.get(FRESH), _before(environ)
 
@@ -245,17 +256,19 @@ def _before(environ: Mapping[str, str]) -> int:
     return int(environ.get("HOLDFAST_ATTEMPT", "0")) - 1 - restarts
 
 
-def holdings(offers: Sequence[RankInventory], ranks: Ranks, fingerprint: int) -> list[Holding]:
+def holdings(inventories: Sequence[RankInventory], ranks: Ranks, fingerprint: int) -> list[Holding]:
     """What every rank has of snapshots in this very layout, for its own use or for its ward's."""
-    return [_holding(rank, offer, ranks, fingerprint) for rank, offer in enumerate(offers)]
+    return [
+        _holding(rank, inventory, ranks, fingerprint) for rank, inventory in enumerate(inventories)
+    ]
 
 
-def _holding(rank: int, offer: RankInventory, ranks: Ranks, fingerprint: int) -> Holding:
+def _holding(rank: int, inventory: RankInventory, ranks: Ranks, fingerprint: int) -> Holding:
     ward = (rank - ranks.local_world_size) % ranks.world_size
     owner = {StatePart.SHARED: None, StatePart.PRIVATE: rank, StatePart.BUDDY: ward}
     fitting = [
         cell
-        for cell in offer.cells
+        for cell in inventory.cells
         if (cell.world_size, cell.fingerprint) == (ranks.world_size, fingerprint)
         and owner[StatePart(cell.part)] in (None, cell.rank)
     ]
@@ -264,17 +277,19 @@ def _holding(rank: int, offer: RankInventory, ranks: Ranks, fingerprint: int) ->
     )
 
 
-def _arenas(offers: Sequence[RankInventory], ranks: Ranks, fingerprint: int) -> Iterable[Candidate]:
-    held = holdings(offers, ranks, fingerprint)
+def _arenas(
+    inventories: Sequence[RankInventory], ranks: Ranks, fingerprint: int
+) -> Iterable[Candidate]:
+    held = holdings(inventories, ranks, fingerprint)
     for key in frozenset[Key]().union(*(h.shared for h in held)):
         if plan_for(key, held, ranks.local_world_size) is not None:
             yield Candidate(key, Location.ARENAS, ranks.world_size, fingerprint)
 
 
-def _memory(offers: Sequence[RankInventory]) -> Iterable[Candidate]:
+def _memory(inventories: Sequence[RankInventory]) -> Iterable[Candidate]:
     private: dict[Candidate, set[int]] = {}
     shared: set[Candidate] = set()
-    for cell in (cell for offer in offers for cell in offer.cells):
+    for cell in (cell for inventory in inventories for cell in inventory.cells):
         one = Candidate(cell.key, Location.MEMORY, cell.world_size, cell.fingerprint)
         if cell.part == StatePart.SHARED:
             shared.add(one)
@@ -283,9 +298,9 @@ def _memory(offers: Sequence[RankInventory]) -> Iterable[Candidate]:
     return [one for one in shared if private.get(one, set()) >= set(range(one.world_size))]
 
 
-def _shelves(offers: Sequence[RankInventory]) -> Iterable[Candidate]:
+def _durable(inventories: Sequence[RankInventory]) -> Iterable[Candidate]:
     there: dict[Candidate, set[int]] = {}
-    for one in (one for offer in offers for one in offer.shelves):
+    for one in (one for inventory in inventories for one in inventory.checkpoints):
         candidate = Candidate(one.key, Location(one.where), one.world_size)
         there.setdefault(candidate, set()).update(one.ranks)
     return [one for one, ranks in there.items() if len(ranks) == one.world_size]

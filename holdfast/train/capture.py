@@ -8,9 +8,9 @@ import time
 
 from holdfast.checkpoint.arena import Arena, Cell, Key, StatePart
 from holdfast.checkpoint.contents import GRADIENTS, LOOP
-from holdfast.checkpoint.storage_page import SnapshotFlag
 from holdfast.checkpoint.streams import Later
 from holdfast.checkpoint.tensors import Stamp
+from holdfast.checkpoint.tiers import SnapshotFlag
 from holdfast.errors import Error
 from holdfast.train.gradients import Gradients
 from holdfast.train.in_use import SnapshotsInUse
@@ -39,7 +39,7 @@ class Capture:
         self._tracked = tracked
         self._fingerprint = tracked.fingerprint()
         self._in_use = in_use
-        self.copies = SnapshotWriter(arena, tracked.place, later)
+        self.writer = SnapshotWriter(arena, tracked.place, later)
         self.gradients = Gradients(tracked)
         self.gradients.room, self.gradients.discard = self._has_memory_for, in_use.discard_newest
         self._holds_gradients = False  # the private part that was written last
@@ -53,7 +53,7 @@ class Capture:
 
     def reserve(self) -> None:
         """Find all memory now. Raises `Error` (not-tracked, snapshot-too-large)."""
-        lengths = self.copies.encode(*self._tracked.capture())
+        lengths = self.writer.encode(*self._tracked.capture())
         grows = StatePart.SHARED if self._tracked.replicated else StatePart.PRIVATE
         lengths[grows] += self._tracked.coming_bytes()
         self._expected_bytes = lengths[StatePart.PRIVATE]
@@ -85,36 +85,36 @@ class Capture:
         private |= {GRADIENTS: kept.tree} if kept.tree else {}
         private |= {LOOP: {"ended": True}} if loop.ended else {}
         self._holds_gradients = kept.pending
-        lengths = self.copies.encode(shared, private, label=label)
+        lengths = self.writer.encode(shared, private, label=label)
         self.private_bytes = lengths[StatePart.PRIVATE]
         place = self._placement
         key = Key(place.attempt, step)
         stamp = Stamp(key, place.rank, place.world_size, self._fingerprint, flags)
-        hurry = bool(flags & SnapshotFlag.URGENT)
+        urgent = bool(flags & SnapshotFlag.URGENT)
         needed, slots = self._in_use.needed(), self._in_use.slots
-        self._unsettled = self.copies.write(stamp, needed, slots, hurry=hurry)
+        self._unsettled = self.writer.write(stamp, needed, slots, urgent=urgent)
         self._taking_s = time.monotonic() - began
         return key
 
     def guard(self) -> bool:
         """What is copied may change after this; whether it is copied already, or nothing is."""
-        return self._unsettled is None or self.copies.guard()
+        return self._unsettled is None or self.writer.guard()
 
     def settle(self) -> Cell | None:
         """Wait until the newest snapshot is whole here; its private cell, None if it was before."""
         private, self._unsettled = self._unsettled, None
         if private is not None:
-            self.copies.settle()
+            self.writer.settle()
             if self._holds_gradients:
-                self.copies.forget()
+                self.writer.forget()
         return private
 
     @property
     def waited_s(self) -> float:
         """What training has waited for the newest snapshot."""
-        return self._taking_s + self.copies.waited_s
+        return self._taking_s + self.writer.waited_s
 
     @property
     def spoiled(self) -> bool:
         """Whether the newest snapshot is not what it should be."""
-        return self.copies.torn or self.gradients.spoiled
+        return self.writer.torn or self.gradients.spoiled

@@ -56,11 +56,11 @@ def fetch(
     for read in reads:
         holders = source.holders(read.ref)
         (here if rank in holders else away).append(read)
-    trouble = [one for one in in_parallel(lambda read: _read_here(source, read), here) if one]
+    failure = [one for one in in_parallel(lambda read: _read_here(source, read), here) if one]
     if exchange is not None:
         asked = [_ask(read, source.holders(read.ref), rank) for read in away]
-        trouble += _Walk(source, exchange, rank).go(away, asked)
-    return worst(trouble)
+        failure += _Walk(source, exchange, rank).go(away, asked)
+    return worst(failure)
 
 
 def _ask(read: LeafRead, holders: Sequence[int], rank: int) -> _Asked:
@@ -92,7 +92,7 @@ class _Walk:
         self._source = source
         self._exchange = exchange
         self._rank = rank
-        self._trouble: list[LoadFailure] = []
+        self._failures: list[LoadFailure] = []
 
     def go(self, reads: Sequence[LeafRead], asked: list[_Asked]) -> list[LoadFailure]:
         packed = self._exchange.gather_bytes(msgspec.msgpack.encode(asked))
@@ -100,7 +100,7 @@ class _Walk:
         mine = iter(reads)
         for some in _rounds((taker, one) for taker, listed in enumerate(table) for one in listed):
             self._round(some, mine)
-        return self._trouble
+        return self._failures
 
     def _round(self, some: Sequence[tuple[int, _Asked]], mine: Iterator[LeafRead]) -> None:
         arriving, works = [], []
@@ -121,7 +121,7 @@ class _Walk:
         try:
             return self._source.read(Ref(one.rank, StatePart(one.part), one.number, leaf), one.box)
         except Error as error:
-            self._trouble.append(failure_of(error))
+            self._failures.append(failure_of(error))
             return torch.zeros(one.length, dtype=torch.uint8)
 
 

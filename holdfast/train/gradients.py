@@ -7,9 +7,9 @@ since; torch counts the writes. What is left is *pending*, unless it is zero eve
 
 A snapshot that is due waits for the end of a turn without pending gradients, on all ranks. Some
 scripts have none (a second loss that leaves gradients behind, a hand-made optimizer): after
-`PATIENCE_S`, or `HURRY_S` before a node goes, and at the end of the loop, gradients are kept with
-the snapshot, as state of each rank. Those that FSDP2 holds back unreduced cannot be kept: then
-there is no snapshot, and a warning says so.
+`PATIENCE_S`, or `URGENT_PATIENCE_S` before a node goes, and at the end of the loop, gradients are
+kept with the snapshot, as state of each rank. Those that FSDP2 holds back unreduced cannot be kept:
+then there is no snapshot, and a warning says so.
 """
 
 import logging
@@ -28,7 +28,7 @@ from holdfast.train.tracked import Tracked
 logger = logging.getLogger(__name__)
 
 PATIENCE_S = 60.0  # for a turn without pending gradients, before a snapshot keeps them
-HURRY_S = 5.0  # the same before a node goes
+URGENT_PATIENCE_S = 5.0  # the same before a node goes
 CARRIED, LOST = 1, 2  # `Agreed.carried`: there are pending gradients; some that cannot be kept
 
 
@@ -142,7 +142,7 @@ class Gradients:
 
     # ── waiting for the end of a turn without any ──
 
-    def say(self, *, hurry: bool) -> tuple[int, int]:
+    def say(self, *, urgent: bool) -> tuple[int, int]:
         """`carried` and `keep` of this rank at a meeting."""
         found = self.find()
         if not found.pending:
@@ -150,7 +150,7 @@ class Gradients:
             return 0, 0
         waited_s = 0.0 if self._since is None else time.monotonic() - self._since
         self._impatient |= self._runs_on or waited_s >= PATIENCE_S
-        keep = self._impatient or (hurry and waited_s >= HURRY_S)
+        keep = self._impatient or (urgent and waited_s >= URGENT_PATIENCE_S)
         lost = found.lost or (keep and not self.room(found.bytes))
         return LOST if lost else CARRIED, int(keep)
 

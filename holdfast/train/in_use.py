@@ -7,7 +7,8 @@ that agents are copying to other nodes, and those that are being saved to durabl
 import time
 
 from holdfast.checkpoint.arena import OWN, Arena, Cell, Key, StatePart
-from holdfast.checkpoint.storage_page import SnapshotFlag, StoragePage, Tier
+from holdfast.checkpoint.storage_page import StoragePage
+from holdfast.checkpoint.tiers import SnapshotFlag, Tier
 
 COPY_PATIENCE_S = 60.0  # a copy that takes longer is not waited for any more
 
@@ -18,10 +19,10 @@ class SnapshotsInUse:
     on their way to durable tiers, the oldest first.
     """
 
-    def __init__(self, arena: Arena, board: StoragePage | None, *, durable: bool) -> None:
+    def __init__(self, arena: Arena, storage_page: StoragePage | None, *, durable: bool) -> None:
         """`durable`: snapshots are saved to durable tiers."""
         self._arena = arena
-        self._board = board
+        self._storage_page = storage_page
         self._durable = durable
         self.newest: Key | None = None
         self.kept: Key | None = None
@@ -68,8 +69,8 @@ class SnapshotsInUse:
         void = self.newest
         assert void is not None, "only a snapshot can be torn"
         self.discard_newest()
-        if self._board is not None:
-            self._board.void(void)
+        if self._storage_page is not None:
+            self._storage_page.void(void)
         self._saving = [key for key in self._saving if key != void]
         self._copying = None if self._copying == void else self._copying
         self.newest = self.kept
@@ -85,7 +86,7 @@ class SnapshotsInUse:
 
     def saving(self) -> list[Key]:
         """Those that durable tiers still read."""
-        released = self._board.released if self._board is not None else None
+        released = self._storage_page.released if self._storage_page is not None else None
         self._saving = [key for key in self._saving if released is None or key > released]
         return self._saving
 
@@ -114,9 +115,9 @@ class SnapshotsInUse:
 
     def copy_pending(self) -> bool:
         """Whether a copy is under way, and still waited for."""
-        if self._copying is None or self._board is None:
+        if self._copying is None or self._storage_page is None:
             return False
-        copied = self._board.newest_copied
+        copied = self._storage_page.newest_copied
         late = time.monotonic() - self._copying_since > COPY_PATIENCE_S
         return not late and (copied is None or copied < self._copying)
 

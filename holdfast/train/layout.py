@@ -26,13 +26,13 @@ BOTH = EVERYWHERE | ON_NODE
 
 
 class HeldParameter(msgspec.Struct, frozen=True, array_like=True):
-    """One parameter as one rank holds it. `keeper` says what makes equal names one tensor."""
+    """One parameter as one rank holds it. `synced_by` says what makes equal names one tensor."""
 
     name: str
     whole: tuple[int, ...]
     at: tuple[int, ...]
     bytes: int
-    keeper: str = ""  # a mesh, a group of DDP; empty: nothing
+    synced_by: str = ""  # a mesh, a group of DDP; empty: nothing
 
 
 class ParameterRole(NamedTuple):
@@ -56,25 +56,25 @@ class Ranks(NamedTuple):
 
 
 def entries(
-    name: str, parameters: Iterable[tuple[str, torch.Tensor]], keeper: str
+    name: str, parameters: Iterable[tuple[str, torch.Tensor]], synced_by: str
 ) -> list[HeldParameter]:
     """The parameters of a module that was tracked as `name`.
 
-    `keeper` names the group of DDP around it. Without one, all ranks that some parameter of the
+    `synced_by` names the group of DDP around it. Without one, all ranks that some parameter of the
     module is sharded over keep the whole module together: what is sharded over fewer of them is
     replicated over the others.
     """
     listed = list(parameters)
     meshes = [p.device_mesh.mesh for _, p in listed if is_distributed(p)]  # type: ignore[attr-defined]
     together = sorted({rank for mesh in meshes for rank in mesh.flatten().tolist()})
-    held_by = keeper or (f"mesh {_digest(together)}" if together else "")
+    held_by = synced_by or (f"mesh {_digest(together)}" if together else "")
     return [_entry(f"{name}.{key}", p, held_by) for key, p in listed]
 
 
-def _entry(name: str, parameter: torch.Tensor, keeper: str) -> HeldParameter:
+def _entry(name: str, parameter: torch.Tensor, synced_by: str) -> HeldParameter:
     whole, at = position(parameter, name)
     part = local_part(parameter)
-    return HeldParameter(name, whole, at, part.numel() * part.element_size(), keeper)
+    return HeldParameter(name, whole, at, part.numel() * part.element_size(), synced_by)
 
 
 def groups_of(parameters: Iterable[torch.Tensor]) -> set[tuple[int, ...]]:
@@ -95,12 +95,12 @@ def groups_of(parameters: Iterable[torch.Tensor]) -> set[tuple[int, ...]]:
 def assign(tables: Sequence[Sequence[HeldParameter]], ranks: Ranks) -> dict[str, ParameterRole]:
     """The roles of this rank, by parameter, from what every rank holds."""
     holders: dict[str, set[int]] = {}
-    keepers: dict[str, set[str]] = {}
+    synced: dict[str, set[str]] = {}
     for rank, table in enumerate(tables):
         for entry in table:
             holders.setdefault(entry.name, set()).add(rank)
-            keepers.setdefault(entry.name, set()).add(entry.keeper)
-    own = {name for name in holders if _unclear(holders[name], keepers[name])}
+            synced.setdefault(entry.name, set()).add(entry.synced_by)
+    own = {name for name in holders if _unclear(holders[name], synced[name])}
     shared = [[e for e in table if e.name not in own] for table in tables]
     everywhere = _spread(dict(enumerate(shared)))
     node = ranks.node(ranks.rank)
@@ -121,8 +121,8 @@ def flags(everywhere: int | None, on_node: int | None, rank: int) -> int:
     return EVERYWHERE * (everywhere == rank) | ON_NODE * (on_node == rank)
 
 
-def _unclear(holders: set[int], keepers: set[str]) -> bool:
-    return len(holders) > 1 and (len(keepers) > 1 or "" in keepers)
+def _unclear(holders: set[int], synced: set[str]) -> bool:
+    return len(holders) > 1 and (len(synced) > 1 or "" in synced)
 
 
 def _spread(

@@ -40,9 +40,9 @@ def failure_of(error: Error) -> LoadFailure:
     )
 
 
-def worst(troubles: Iterable[LoadFailure]) -> LoadFailure | None:
+def worst(failures: Iterable[LoadFailure]) -> LoadFailure | None:
     """All of the kind that counts most; None for none."""
-    found = list(troubles)
+    found = list(failures)
     if not found:
         return None
     kind = min((one.kind for one in found), key=_ORDER.index)

@@ -4,7 +4,7 @@ They meet at every step that may end with a snapshot, and about once a second be
 the same. They do so a step after a snapshot, too, to learn whether it is whole everywhere.
 """
 
-from holdfast.checkpoint.storage_page import Tier
+from holdfast.checkpoint.tiers import Tier
 from holdfast.errors import Error
 from holdfast.train.cadence import Cadence
 from holdfast.train.capture import Capture
@@ -79,7 +79,7 @@ class Meetings:
         idle = not in_use.saving()  # one at a time
         tiers = requests.due(completed, cadence.cost_us / 1e6) if idle else frozenset[Tier]()
         urgent = requests.urgent()
-        carried, keep = (0, 0) if clean else self._capture.gradients.say(hurry=urgent)
+        carried, keep = (0, 0) if clean else self._capture.gradients.say(urgent=urgent)
         return Agreed(
             step=completed,
             minus_step=-completed,

@@ -22,18 +22,18 @@ logger = logging.getLogger(__name__)
 
 
 class PeerCopies:
-    """What this rank's board says of it: where it stands, what it went on from, and its peers."""
+    """What the storage page says of this rank: where it stands, what it went on from, its peers."""
 
     def __init__(
         self,
-        board: StoragePage | None,
+        storage_page: StoragePage | None,
         exchange: Exchange | None,
         placement: Placement,
         tracked: Tracked,
         copies: int,
     ) -> None:
         """`copies` is how many nodes are to keep each private part besides its own."""
-        self._board = board
+        self._storage_page = storage_page
         self._exchange = exchange
         self._placement = placement
         self._tracked = tracked
@@ -44,10 +44,10 @@ class PeerCopies:
 
     def introduce(self, peers: Iterable[Peer] = ()) -> None:
         """Say who this rank is."""
-        if self._board is None:
+        if self._storage_page is None:
             return
         place = self._placement
-        roster = WorkerInfo(
+        info = WorkerInfo(
             attempt=place.attempt,
             rank=place.rank,
             world_size=place.world_size,
@@ -55,7 +55,7 @@ class PeerCopies:
             parent=self.parent,
             peers=tuple(peers),
         )
-        self._board.introduce(roster)
+        self._storage_page.introduce(info)
 
     def hand_over(self, agreed: Agreed) -> bool:
         """Whether the agents' side makes the copies from now on, because of this meeting. All

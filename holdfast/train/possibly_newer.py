@@ -29,7 +29,7 @@ class PossiblyNewer(NamedTuple):
 def possibly_newer(
     one: Candidate | None,
     listed: Sequence[Candidate],
-    offers: Sequence[RankInventory],
+    inventories: Sequence[RankInventory],
     unread: Mapping[Candidate, str],
     counts: Counts,
 ) -> list[PossiblyNewer]:
@@ -39,12 +39,12 @@ def possibly_newer(
     """
     found = [
         PossiblyNewer(away.text, one is None or away.where != Location.LOCAL)
-        for offer in offers
-        for away in offer.away
+        for inventory in inventories
+        for away in inventory.away
         if one is None or Location(away.where) not in (one.where, Location.ELSEWHERE)
         if one is None or one.where > away.where
     ]
-    withheld = list(_withheld(offers, unread))
+    withheld = list(_withheld(inventories, unread))
     for where, key, text in withheld:
         if counts(key, where) and (one is None or worth(key, where) > worth(one.key, one.where)):
             alone = [other for other, _, _ in withheld].count(where) == 1
@@ -54,22 +54,22 @@ def possibly_newer(
             found.append(PossiblyNewer(text, one is None or not passable))
     found += [
         PossiblyNewer(lineage.text, one is None)
-        for lineage in _not_given(offers)
+        for lineage in _not_given(inventories)
         if lineage.step is None and one is not None and lineage.attempt > one.key.attempt
     ]
     return found
 
 
 def _withheld(
-    offers: Sequence[RankInventory], unread: Mapping[Candidate, str]
+    inventories: Sequence[RankInventory], unread: Mapping[Candidate, str]
 ) -> Iterator[tuple[Location, Key, str]]:
     """Checkpoints that are there and were not given."""
     yield from ((one.where, one.key, text) for one, text in unread.items())
-    for manifest in _not_given(offers):
+    for manifest in _not_given(inventories):
         if manifest.step is not None:
             key = Key(manifest.attempt, manifest.step)
             yield Location(manifest.where), key, manifest.text
 
 
-def _not_given(offers: Sequence[RankInventory]) -> Iterator[Unread]:
-    return (one for offer in offers for one in offer.unread if not one.damaged)
+def _not_given(inventories: Sequence[RankInventory]) -> Iterator[Unread]:
+    return (one for inventory in inventories for one in inventory.unread if not one.damaged)

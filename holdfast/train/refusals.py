@@ -16,20 +16,20 @@ _TOLD = 3
 _ANEW = "or begin anew: holdfast run job.yaml --replace --fresh   (which removes no checkpoint)"
 
 
-def misfit(one: Candidate, trouble: LoadFailure, place: str) -> Error:
+def misfit(one: Candidate, failure: LoadFailure, place: str) -> Error:
     """It is sound, but not of this model; or it cannot be told how to give it to these ranks."""
-    if trouble.kind is FailureKind.UNCLEAR:
+    if failure.kind is FailureKind.UNCLEAR:
         return Error(
             "layout-unknown",
             f"step {one.key.step} in {one.where.words} cannot be given to other ranks",
-            why=trouble.text,
+            why=failure.text,
             help="go on with as many ranks as before, or wrap the model by "
             "run.parallelize(), fully_shard or parallelize_module",
         )
     return Error(
         "checkpoint-unusable",
         f"step {one.key.step} of attempt {one.key.attempt} in {place} is of a different model",
-        why=trouble.text,
+        why=failure.text,
         help=f"train the model that saved it, give the job another place, {_ANEW}",
     )
 
@@ -71,23 +71,23 @@ def vanished(step: str, environ: Mapping[str, str]) -> Error:
 
 def refusal(
     dropped: Mapping[Candidate, LoadFailure],
-    offers: Sequence[RankInventory],
+    inventories: Sequence[RankInventory],
     environ: Mapping[str, str],
 ) -> Error | None:
     """Why the job may not begin anew now that nothing is left to try; None if it may."""
-    counts = candidates.counting(offers, environ)
+    counts = candidates.counting(inventories, environ)
     unsound = [
         one.text
-        for offer in offers
-        for one in offer.unread
+        for inventory in inventories
+        for one in inventory.unread
         if one.step is not None and counts(Key(one.attempt, one.step), Location(one.where))
     ]
     unsound += [one.text for c, one in dropped.items() if c.where > Location.MEMORY]
     if unsound:
         return _all_damaged(unsound)
-    for one, trouble in dropped.items():
-        if trouble.kind is FailureKind.MISFIT:
-            return misfit(one, trouble, one.where.words)
+    for one, failure in dropped.items():
+        if failure.kind is FailureKind.MISFIT:
+            return misfit(one, failure, one.where.words)
     if asked := environ.get(candidates.FROM):
         return Error(
             "checkpoint-not-found",
@@ -95,7 +95,7 @@ def refusal(
             why="there is none that is committed",
             help=f"holdfast checkpoint list --at {asked}",
         )
-    return _past_the_limit(offers, environ)
+    return _past_the_limit(inventories, environ)
 
 
 def _all_damaged(texts: Sequence[str]) -> Error:
@@ -108,16 +108,18 @@ def _all_damaged(texts: Sequence[str]) -> Error:
     )
 
 
-def _past_the_limit(offers: Sequence[RankInventory], environ: Mapping[str, str]) -> Error | None:
+def _past_the_limit(
+    inventories: Sequence[RankInventory], environ: Mapping[str, str]
+) -> Error | None:
     """Whether there would be something, had it not led into a failure again and again."""
     if candidates.BELOW not in environ:
         return None
     limitless = {name: value for name, value in environ.items() if name != candidates.BELOW}
-    counts = candidates.counting(offers, limitless)
+    counts = candidates.counting(inventories, limitless)
     held = [
         one.key
-        for offer in offers
-        for one in offer.shelves
+        for inventory in inventories
+        for one in inventory.checkpoints
         if one.where != Location.ELSEWHERE and counts(one.key, Location(one.where))
     ]
     if not held:

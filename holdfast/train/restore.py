@@ -4,7 +4,7 @@ All ranks try the same list (`candidates`) in the same order, the newest first, 
 stage. A snapshot in memory that was taken in this very layout is used as it lies there; everything
 else goes through one mechanism (`sources`, `reshard`, `fetch`), from whichever layout it comes.
 
-What cannot be loaded is one of three things (`trouble`). What turns out to be damaged on any rank
+What cannot be loaded is one of three things (`failure`). What turns out to be damaged on any rank
 is given up by all and named; damaged memory is thrown away and the list is made anew, because
 another copy may do. So damage costs steps, not the job. What storage does not give is waited for,
 and then not gone past lightly (`doubts`). And a checkpoint of another model ends the job with an
@@ -125,20 +125,20 @@ class _Restoring:
         self._dropped: dict[Candidate, LoadFailure] = {}
         self._unread: dict[Candidate, str] = {}  # storage did not give it, since we last waited
         self._pauses = list(PAUSES_S)
-        self._offers: list[RankInventory] = []
+        self._inventories: list[RankInventory] = []
         self._listed: list[Candidate] = []
         self.bytes = 0
 
     def run(self) -> Restored | None:
-        shelves: RankInventory | None = None
+        checkpoints: RankInventory | None = None
         for _ in range(_ROUNDS):
-            candidate = self._best(shelves or RankInventory([]))
+            candidate = self._best(checkpoints or RankInventory([]))
             self._require_newest()
-            if shelves is None and not self._surely_newest(candidate):
-                shelves = candidates.on_shelves(self._ranks, self._environ)
+            if checkpoints is None and not self._surely_newest(candidate):
+                checkpoints = candidates.in_tiers(self._ranks, self._environ)
                 continue
             if self._waits(candidate):
-                shelves = candidates.on_shelves(self._ranks, self._environ)
+                checkpoints = candidates.in_tiers(self._ranks, self._environ)
                 continue
             if candidate is None or candidate.where is Location.ELSEWHERE:
                 self._require_what_was_committed()
@@ -148,7 +148,7 @@ class _Restoring:
             found = self._try(candidate)
             if found is not None:
                 return found
-            shelves = shelves or candidates.on_shelves(self._ranks, self._environ)
+            checkpoints = checkpoints or candidates.in_tiers(self._ranks, self._environ)
         raise Error(
             "snapshot-unreadable",
             "snapshots keep arriving damaged",
@@ -161,8 +161,8 @@ class _Restoring:
 
         All ranks know the same and do the same. Raises `Error` storage-unreachable.
         """
-        counts = candidates.counting(self._offers, self._environ)
-        found = possibly_newer(one, self._listed, self._offers, self._unread, counts)
+        counts = candidates.counting(self._inventories, self._environ)
+        found = possibly_newer(one, self._listed, self._inventories, self._unread, counts)
         if not found:
             return False
         why = "; ".join(dict.fromkeys(doubt.text for doubt in found))
@@ -182,8 +182,10 @@ class _Restoring:
         """What to try next, from what all ranks have now."""
         mine = msgspec.structs.replace(known, cells=candidates.in_memory(self._arena))
         packed = self._gather(msgspec.msgpack.encode(mine))
-        self._offers = [msgspec.msgpack.decode(one, type=RankInventory) for one in packed]
-        listed = candidates.candidates(self._offers, self._ranks, self._fingerprint, self._environ)
+        self._inventories = [msgspec.msgpack.decode(one, type=RankInventory) for one in packed]
+        listed = candidates.candidates(
+            self._inventories, self._ranks, self._fingerprint, self._environ
+        )
         self._listed = [one for one in listed if one not in self._dropped]
         return next((one for one in self._listed if one not in self._unread), None)
 
@@ -192,7 +194,10 @@ class _Restoring:
 
         Raises `Error` storage-ahead.
         """
-        known = max((one.attempt for offer in self._offers for one in offer.attempts), default=0)
+        known = max(
+            (one.attempt for inventory in self._inventories for one in inventory.attempts),
+            default=0,
+        )
         if 0 < self._attempt <= known:
             raise refusals.ahead(self._attempt, known)
 
@@ -200,7 +205,7 @@ class _Restoring:
         """Whether no tier has to be looked at, which takes its time: the attempt before this one
         has left it in memory, nobody has anything newer, and nothing in between can have left it
         behind."""
-        steps = [cell.step for offer in self._offers for cell in offer.cells]
+        steps = [cell.step for inventory in self._inventories for cell in inventory.cells]
         return (
             one is not None
             and one.where is Location.ARENAS
@@ -212,9 +217,9 @@ class _Restoring:
     def _gather(self, mine: bytes) -> list[bytes]:
         return [mine] if self._exchange is None else self._exchange.gather_bytes(mine)
 
-    def _agree(self, trouble: LoadFailure | None) -> LoadFailure | None:
+    def _agree(self, failure: LoadFailure | None) -> LoadFailure | None:
         """What is wrong on any rank; None if nothing is."""
-        packed = self._gather(msgspec.msgpack.encode(trouble))
+        packed = self._gather(msgspec.msgpack.encode(failure))
         said = [msgspec.msgpack.decode(one, type=LoadFailure | None) for one in packed]
         found = ((rank, one) for rank, one in enumerate(said) if one is not None)
         return worst(LoadFailure(one.kind, f"rank {rank}: {one.text}") for rank, one in found)
@@ -224,10 +229,10 @@ class _Restoring:
     def _try(self, one: Candidate) -> Restored | None:
         if one.where is Location.ARENAS:
             return self._as_it_lies(one)
-        trouble, source = self._open(one)
-        if trouble is None and source is not None:
+        failure, source = self._open(one)
+        if failure is None and source is not None:
             return self._load(one, source)
-        self._drop(one, trouble)
+        self._drop(one, failure)
         return None
 
     def _load(self, one: Candidate, source: StateSource) -> Restored | None:
@@ -237,11 +242,11 @@ class _Restoring:
             assembly = Assembly(self._tracked, source, self._ranks.rank)
         except MisfitError as error:
             wrong = LoadFailure(error.kind, str(error))
-        trouble = self._agree(wrong)
-        if trouble is None and assembly is not None:
-            trouble = self._agree(fetch(source, assembly.reads, self._exchange, self._ranks.rank))
-        if trouble is not None or assembly is None:
-            self._drop(one, trouble)
+        failure = self._agree(wrong)
+        if failure is None and assembly is not None:
+            failure = self._agree(fetch(source, assembly.reads, self._exchange, self._ranks.rank))
+        if failure is not None or assembly is None:
+            self._drop(one, failure)
             return None
         self.bytes = sum(read_bytes(read) for read in assembly.reads)
         if one.world_size != self._ranks.world_size and self._ranks.rank == 0:
@@ -252,21 +257,21 @@ class _Restoring:
             )
         return Restored(one.key, one.where, *assembly.trees(), copies_missing=False)
 
-    def _drop(self, one: Candidate, trouble: LoadFailure | None) -> None:
+    def _drop(self, one: Candidate, failure: LoadFailure | None) -> None:
         """Give this candidate up: for good, or until storage may be back. Another copy of damaged
         memory may do. Raises `Error` for what fits neither this model nor another layout of it."""
-        assert trouble is not None, "it could be loaded"
+        assert failure is not None, "it could be loaded"
         durable = one.where > Location.MEMORY
-        if trouble.kind is FailureKind.UNCLEAR or (trouble.kind is FailureKind.MISFIT and durable):
-            raise refusals.misfit(one, trouble, self._named(one))
-        if trouble.kind is FailureKind.STORAGE:
-            self._unread[one] = trouble.text
-        elif durable or trouble.kind is FailureKind.MISFIT:
-            self._dropped[one] = trouble
+        if failure.kind is FailureKind.UNCLEAR or (failure.kind is FailureKind.MISFIT and durable):
+            raise refusals.misfit(one, failure, self._named(one))
+        if failure.kind is FailureKind.STORAGE:
+            self._unread[one] = failure.text
+        elif durable or failure.kind is FailureKind.MISFIT:
+            self._dropped[one] = failure
         if self._ranks.rank == 0:
             logger.warning(
                 "step %d in %s is left aside, it %s: %s",
-                *(one.key.step, one.where.words, _WORDS[trouble.kind], trouble.text),
+                *(one.key.step, one.where.words, _WORDS[failure.kind], failure.text),
             )
 
     def _named(self, one: Candidate) -> str:
@@ -294,9 +299,9 @@ class _Restoring:
                 files = Files(opened, self._ranks.world_size)
         except Error as error:
             wrong = failure_of(error)
-        trouble = self._agree(wrong)
-        if trouble is not None:
-            return trouble, None
+        failure = self._agree(wrong)
+        if failure is not None:
+            return failure, None
         if one.where is Location.MEMORY:
             return None, Memory(one.world_size, cells, self._gather)
         local = self._ranks.local_world_size
@@ -316,7 +321,7 @@ class _Restoring:
         """What the disk of this node has of a checkpoint."""
         first = self._ranks.node(self._ranks.rank) * self._ranks.local_world_size
         place = candidates.place_of(Location.LOCAL, self._environ)
-        here = [s for s in self._offers[first].shelves if s.where == one.where]
+        here = [s for s in self._inventories[first].checkpoints if s.where == one.where]
         if place is None or one.key not in [s.key for s in here]:
             return None
         opened = catalog.open_checkpoint(open_store(place), one.key)
@@ -325,7 +330,7 @@ class _Restoring:
     # ── memory of this very layout ──
 
     def _as_it_lies(self, one: Candidate) -> Restored | None:
-        held = candidates.holdings(self._offers, self._ranks, self._fingerprint)
+        held = candidates.holdings(self._inventories, self._ranks, self._fingerprint)
         plan = plan_for(one.key, held, self._ranks.local_world_size)
         assert plan is not None, "it is on the list"
         if not self._deliver(plan):
@@ -351,21 +356,23 @@ class _Restoring:
     def _require_what_was_committed(self) -> None:
         """Raises `Error` storage-missing where this job has saved and everything is gone."""
         kept = (Location.SHARED, Location.ARCHIVE)
-        seen = any(one.where in kept for offer in self._offers for one in offer.shelves)
+        seen = any(
+            one.where in kept for inventory in self._inventories for one in inventory.checkpoints
+        )
         step = self._environ.get(candidates.COMMITTED)
         if step is not None and not seen:
             raise refusals.vanished(step, self._environ)
 
     def _say_nothing_is_there(self) -> None:
         """Raises `Error` where beginning anew would not be right; else says what was lost."""
-        if error := refusals.refusal(self._dropped, self._offers, self._environ):
+        if error := refusals.refusal(self._dropped, self._inventories, self._environ):
             raise error
         if self._ranks.rank == 0:
             self._say_what_was_lost()
 
     def _say_what_was_lost(self) -> None:
-        steps = [cell.step for offer in self._offers for cell in offer.cells]
-        steps += [one.step for offer in self._offers for one in offer.shelves]
+        steps = [cell.step for inventory in self._inventories for cell in inventory.cells]
+        steps += [one.step for inventory in self._inventories for one in inventory.checkpoints]
         if steps or self._dropped:
             newest = f" (the newest of some rank is of step {max(steps)})" if steps else ""
             logger.warning("no snapshot that every rank can get%s: starting from step 0", newest)
@@ -374,12 +381,12 @@ class _Restoring:
 def snapshot_waits(arena: Arena, exchange: Exchange, ranks: Ranks) -> bool:
     """Whether all ranks will load the same snapshot from memory, as far as headers tell."""
     told = exchange.gather_bytes(msgspec.msgpack.encode(candidates.in_memory(arena)))
-    offers = [RankInventory(msgspec.msgpack.decode(one, type=list[InMemory])) for one in told]
-    prints = {cell.fingerprint for offer in offers for cell in offer.cells}
+    inventories = [RankInventory(msgspec.msgpack.decode(one, type=list[InMemory])) for one in told]
+    prints = {cell.fingerprint for inventory in inventories for cell in inventory.cells}
     return any(
         one.where is Location.ARENAS
         for fingerprint in prints
-        for one in candidates.candidates(offers, ranks, fingerprint)
+        for one in candidates.candidates(inventories, ranks, fingerprint)
     )
 
 

@@ -11,7 +11,8 @@ from collections.abc import Set as AbstractSet
 
 from holdfast.checkpoint.schedule import CheckpointSchedule
 from holdfast.checkpoint.settings import CheckpointSettings
-from holdfast.checkpoint.storage_page import SnapshotFlag, StoragePage, Tier, TierStatus
+from holdfast.checkpoint.storage_page import StoragePage, TierStatus
+from holdfast.checkpoint.tiers import SnapshotFlag, Tier
 from holdfast.train.exchange import Agreed
 
 logger = logging.getLogger(__name__)
@@ -23,9 +24,9 @@ class SaveRequests:
     """`_again` is what was to become of a snapshot that was given up; `_flagged` and `_labelled`
     the same of the newest one, and its name."""
 
-    def __init__(self, settings: CheckpointSettings, board: StoragePage | None) -> None:
+    def __init__(self, settings: CheckpointSettings, storage_page: StoragePage | None) -> None:
         self._settings = settings
-        self._board = board
+        self._storage_page = storage_page
         self._schedule: CheckpointSchedule | None = None
         self.name: str | None = None
         """What the checkpoint is called that was asked for and has not been taken."""
@@ -36,9 +37,11 @@ class SaveRequests:
 
     def decide_from(self, step: int) -> None:
         """This rank asks for all of them what is due; the attempt begins at this step."""
-        if self._board is not None:
+        if self._storage_page is not None:
             now = time.monotonic()
-            self._schedule = CheckpointSchedule(self._settings, self._saved(self._board), now, step)
+            self._schedule = CheckpointSchedule(
+                self._settings, self._saved(self._storage_page), now, step
+            )
 
     # ── what is asked for ──
 
@@ -58,9 +61,11 @@ class SaveRequests:
 
     def due(self, completed: int, stall_s: float) -> AbstractSet[Tier]:
         """Tiers that the snapshot after this step is for; nothing may be on its way to one."""
-        if self._schedule is None or self._board is None:
+        if self._schedule is None or self._storage_page is None:
             return frozenset()
-        return self._schedule.due(time.monotonic(), completed, self._saved(self._board), stall_s)
+        return self._schedule.due(
+            time.monotonic(), completed, self._saved(self._storage_page), stall_s
+        )
 
     def is_milestone(self, tier: Tier, completed: int) -> bool:
         """Whether the checkpoint of this step is to be kept for good."""
@@ -68,22 +73,22 @@ class SaveRequests:
 
     def urgent(self) -> bool:
         """Whether this node is about to go and no snapshot has been taken for that yet."""
-        urgent = self._board is not None and self._board.urgent
+        urgent = self._storage_page is not None and self._storage_page.urgent
         self._answered_urgent = self._answered_urgent and urgent
         return urgent and not self._answered_urgent
 
     def intervals(self, stall_s: float) -> list[float]:
         """Seconds between two checkpoints of each tier, as planned now; 0 for one that is not used.
         Empty on ranks that do not decide."""
-        if self._schedule is None or self._board is None:
+        if self._schedule is None or self._storage_page is None:
             return []
-        saved, used = self._saved(self._board), self._settings.tiers
+        saved, used = self._saved(self._storage_page), self._settings.tiers
         every = self._schedule.every_s
         return [every(tier, saved[tier], stall_s) if tier in used else 0.0 for tier in Tier]
 
     @staticmethod
-    def _saved(board: StoragePage) -> dict[Tier, TierStatus]:
-        return {tier: board.of_tier(tier) for tier in Tier}
+    def _saved(storage_page: StoragePage) -> dict[Tier, TierStatus]:
+        return {tier: storage_page.of_tier(tier) for tier in Tier}
 
     # ── what a snapshot gets ──
 

@@ -66,12 +66,12 @@ class Run:
         self._settled = False  # rank 0's parameters were not sent: a snapshot is expected
         self.device = device
         """Where this worker computes."""
-        fd, board = descriptor("HOLDFAST_ARENA_FD"), descriptor("HOLDFAST_BOARD_FD")
+        fd, storage_page = descriptor("HOLDFAST_ARENA_FD"), descriptor("HOLDFAST_STORAGE_PAGE_FD")
         self._arena = None if fd is None else Arena(fd)
         if self._arena is not None:
             cores = len(os.sched_getaffinity(0)) // placement.local_world_size
             self._arena.look_ahead(max(1, cores))
-        self._board = None if board is None else StoragePage(board)
+        self._storage_page = None if storage_page is None else StoragePage(storage_page)
         self._settings = settings_in()
         self._kept: Snapshotter | None = None
         group = side_group(timeout) if placement.world_size > 1 else None
@@ -212,7 +212,7 @@ class Run:
         local = self._placement.local_world_size
         return Snapshotter(
             self._arena,
-            self._board,
+            self._storage_page,
             self._exchange,
             self._placement,
             tracked,

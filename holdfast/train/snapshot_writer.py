@@ -54,10 +54,10 @@ class SnapshotWriter:
             StatePart.PRIVATE: self._private.encode(private, label=label),
         }
 
-    def write(self, stamp: Stamp, keep: Collection[Key], slots: int, *, hurry: bool) -> Cell:
+    def write(self, stamp: Stamp, keep: Collection[Key], slots: int, *, urgent: bool) -> Cell:
         """Copy what `encode` prepared into cells that hold nothing of `keep`; returns the private
         one. Both are whole, unless copies are `under_way`, which none are in a hurry."""
-        waits = self._at_once or self._meddled or hurry
+        waits = self._at_once or self._meddled or urgent
         later = None if waits else self._later
         self._step, self._guarded, self._at_once, self.torn = stamp.key.step, False, False, False
         self._taken_before_s = later.taken_s if later is not None else 0.0

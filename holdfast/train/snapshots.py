@@ -10,7 +10,7 @@ needed: the newest snapshot that every rank can get even if a node is lost, one 
 copying to other nodes, those that are being saved to durable tiers. Where no such cell is free on
 some rank, all ranks wait with the snapshot, never with training.
 
-Copies may go on beside training (`copies`). Where one was spoiled, all ranks give that snapshot up
+Copies may go on beside training (`writer`). Where one was spoiled, all ranks give that snapshot up
 and take another one at once.
 """
 
@@ -23,8 +23,9 @@ import torch
 from holdfast.checkpoint.arena import Arena, Cell
 from holdfast.checkpoint.contents import LOOP
 from holdfast.checkpoint.settings import CheckpointSettings
-from holdfast.checkpoint.storage_page import SnapshotFlag, StoragePage
+from holdfast.checkpoint.storage_page import StoragePage
 from holdfast.checkpoint.streams import Later
+from holdfast.checkpoint.tiers import SnapshotFlag
 from holdfast.train.cadence import Cadence
 from holdfast.train.candidates import Location
 from holdfast.train.capture import Capture
@@ -50,7 +51,7 @@ class Snapshotter:
     def __init__(
         self,
         arena: Arena,
-        board: StoragePage | None,
+        storage_page: StoragePage | None,
         exchange: Exchange | None,
         placement: Placement,
         tracked: Tracked,
@@ -67,9 +68,9 @@ class Snapshotter:
         self._tracked = tracked
         self.cadence = cadence
         self.loop = LoopPosition()
-        self.requests = SaveRequests(settings, board)
-        self._in_use = SnapshotsInUse(arena, board, durable=bool(settings.tiers))
-        self._peers = PeerCopies(board, exchange, placement, tracked, settings.copies)
+        self.requests = SaveRequests(settings, storage_page)
+        self._in_use = SnapshotsInUse(arena, storage_page, durable=bool(settings.tiers))
+        self._peers = PeerCopies(storage_page, exchange, placement, tracked, settings.copies)
         self._capture = Capture(arena, placement, tracked, self._in_use, later)
         self._meetings = Meetings(
             exchange, cadence, self.loop, self._in_use, self.requests, self._capture
@@ -81,7 +82,7 @@ class Snapshotter:
     @property
     def beside(self) -> bool:
         """Whether copies go on beside training."""
-        return self._capture.copies.beside
+        return self._capture.writer.beside
 
     @property
     def step(self) -> int:
@@ -128,7 +129,7 @@ class Snapshotter:
 
     def stepped(self, step_s: float) -> None:
         """The step under way took this long."""
-        waited_s = self._capture.copies.waited_s if self._beside else 0.0
+        waited_s = self._capture.writer.waited_s if self._beside else 0.0
         self.cadence.stepped(step_s - waited_s, beside=self._beside)
         self._beside = False
 
@@ -136,7 +137,7 @@ class Snapshotter:
         """Agree on what follows step number `completed`; a snapshot with these flags, or (None) no
         snapshot."""
         self.loop.completed, self.loop.total = completed, total
-        self._capture.copies.require_guarded()
+        self._capture.writer.require_guarded()
         self._settle()
         if not self._meetings.due(completed):
             return None
@@ -219,7 +220,7 @@ class Snapshotter:
         key = self._capture.take(step, flags, self.requests.name or "", self.loop)
         self._in_use.taken(key, flags)
         self.requests.taken(step, flags)
-        self._beside = self._capture.copies.under_way
+        self._beside = self._capture.writer.under_way
         if not self._beside:
             self._settle()
 
@@ -228,9 +229,9 @@ class Snapshotter:
         private = self._capture.settle()
         if private is None:
             return
-        waited_s, taken_s = self._capture.waited_s, self._capture.copies.taken_s
+        waited_s, taken_s = self._capture.waited_s, self._capture.writer.taken_s
         self.cadence.took(waited_s, taken_s)
-        if not self._capture.copies.torn:
+        if not self._capture.writer.torn:
             self.whole(self.step, waited_s + taken_s)
         self._send_copy(private)
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from holdfast.checkpoint.storage_page import SnapshotFlag
+from holdfast.checkpoint.tiers import SnapshotFlag
 from holdfast.errors import Error
 from holdfast.events import Milestone
 from holdfast.page import Phase

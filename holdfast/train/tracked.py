@@ -67,8 +67,8 @@ class Tracked:
         self.others = {n: o for n, o in objects.items() if not _is_module(o)}
         self.names = ParameterNames(self.modules, self.optimizers)
         taken = {id(unwrapped(module)) for module in parallel}
-        self._keepers = {
-            name: _keeper(objects[name], id(module) in taken)
+        self._synced_by_module = {
+            name: _synced_by(objects[name], id(module) in taken)
             for name, module in self.modules.items()
         }
         self.replicated = ranks.world_size == 1 or self._all_replicated()
@@ -167,14 +167,16 @@ class Tracked:
 
     def _all_replicated(self) -> bool:
         plain = not any(is_distributed(p) for m in self.modules.values() for p in m.parameters())
-        return plain and all(keeper == _ALL for keeper in self._keepers.values())
+        return plain and all(synced_by == _ALL for synced_by in self._synced_by_module.values())
 
     def _meet(self, gather: Gather | None) -> int:
         """Work out roles and fingerprint, with the other ranks if they may differ."""
         mine = [
             entry
             for name in self.modules
-            for entry in layout.entries(name, self.names.of_module(name), self._keepers[name])
+            for entry in layout.entries(
+                name, self.names.of_module(name), self._synced_by_module[name]
+            )
         ]
         alike = self.replicated or gather is None
         tables = [mine] * self._ranks.world_size
@@ -227,7 +229,7 @@ def _follows(thing: object) -> bool:
     return isinstance(thing, Optimizer | LRScheduler)
 
 
-def _keeper(module: Any, taken: bool) -> str:
+def _synced_by(module: Any, taken: bool) -> str:
     """What keeps the parameters equal between ranks: `all`, a group of DDP, or (empty) nothing."""
     if taken:
         return _ALL

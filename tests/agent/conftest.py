@@ -1,4 +1,4 @@
-"""Fixtures for tests of the agent: `node(source, **job)` starts an office and a real agent."""
+"""Fixtures for tests of the agent: `node(source, **job)` starts a stub controller and an agent."""
 
 import contextlib
 import subprocess

@@ -159,7 +159,7 @@ class StubController:
     # ── what every test does ──
 
     def connected(self) -> None:
-        """Wait until the agent has said hello since the office opened."""
+        """Wait until the agent has said hello since the stub controller opened."""
         until(lambda: len(self.hellos) > self._hellos_before, "the agent connects")
 
     def ready(self) -> Store:
@@ -280,18 +280,18 @@ def _read(pid: int, name: str) -> bytes:
 def running(
     folder: Path, source: str = "", **job: Any
 ) -> Iterator[tuple[StubController, AgentProcess]]:
-    """An office and an agent for a job that runs `source` (or what `job` says)."""
+    """A stub controller and an agent for a job that runs `source` (or what `job` says)."""
     folder.mkdir(parents=True, exist_ok=True)
     if source:
         (folder / "script.py").write_text(source)
         job = {"script": str(folder / "script.py"), **job}
     plain = {"name": "test", "workdir": str(folder), "workers_per_node": 1, "framework": "command"}
     (folder / "job.json").write_text(Job.model_validate({**plain, **job}).model_dump_json())
-    office = StubController(folder)
-    office.open()
+    controller = StubController(folder)
+    controller.open()
     agent = AgentProcess(folder)
     try:
-        yield office, agent
+        yield controller, agent
     finally:
         agent.end()
-        office.close()
+        controller.close()

@@ -12,8 +12,8 @@ from holdfast.checkpoint.index import Index, Leaf
 from holdfast.checkpoint.key import Key
 from holdfast.checkpoint.manifest import Lineage, Manifest, ParentSnapshot, RankPart
 from holdfast.checkpoint.save import begin, commit, save_rank
-from holdfast.checkpoint.storage_page import Tier
 from holdfast.checkpoint.stores import CheckpointStore
+from holdfast.checkpoint.tiers import Tier
 
 NOW = 1_700_000_000.0
 ALIGN = 64

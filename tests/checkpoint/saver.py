@@ -17,8 +17,8 @@ from holdfast.checkpoint.catalog import committed, previous_part
 from holdfast.checkpoint.key import Key
 from holdfast.checkpoint.open_store import open_store
 from holdfast.checkpoint.save import commit, save_rank
-from holdfast.checkpoint.storage_page import Tier
 from holdfast.checkpoint.stores import CheckpointStore, Upload
+from holdfast.checkpoint.tiers import Tier
 from holdfast.checkpoint.upkeep import prune
 from tests.checkpoint.making import Snapshot
 

@@ -29,8 +29,8 @@ from holdfast.checkpoint.save import (
     lacking,
     save_rank,
 )
-from holdfast.checkpoint.storage_page import Tier
 from holdfast.checkpoint.stores import CheckpointStore
+from holdfast.checkpoint.tiers import Tier
 from holdfast.errors import Error
 from tests.checkpoint.making import NOW, Held, Snapshot, began, committed_step, saved
 

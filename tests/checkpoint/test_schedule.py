@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from holdfast.checkpoint.schedule import BOUNDS, FIRST_S, CheckpointSchedule, interval_s
 from holdfast.checkpoint.settings import CheckpointSettings, TierRule, settings_in
-from holdfast.checkpoint.storage_page import Tier, TierStatus
+from holdfast.checkpoint.storage_page import TierStatus
+from holdfast.checkpoint.tiers import Tier
 
 NOTHING = dict.fromkeys(Tier, TierStatus())
 ALL = CheckpointSettings(local=TierRule(), shared=TierRule(), archive=TierRule())

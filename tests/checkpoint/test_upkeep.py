@@ -12,8 +12,8 @@ from holdfast.checkpoint.catalog import committed, previous_part, survey, verify
 from holdfast.checkpoint.key import Key
 from holdfast.checkpoint.open_store import open_store
 from holdfast.checkpoint.save import commit, save_rank
-from holdfast.checkpoint.storage_page import Tier
 from holdfast.checkpoint.stores import CheckpointStore, unreachable
+from holdfast.checkpoint.tiers import Tier
 from holdfast.checkpoint.upkeep import copy, prune
 from holdfast.errors import Error
 from tests.checkpoint.making import NOW, Snapshot, began, committed_step, saved

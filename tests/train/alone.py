@@ -76,7 +76,7 @@ class Job:
         self.every = every
         self.settings = settings or CheckpointSettings()
         self.fd = Arena.create()
-        self.board = StoragePage(StoragePage.create())
+        self.storage_page = StoragePage(StoragePage.create())
         self.attempt = 0
         self.losses: dict[int, float] = {}
         self.restored: list[int] = []
@@ -92,7 +92,7 @@ class Job:
         tracked = Tracked(script.kept, DEVICE, [], Ranks(0, 1, 1), None)
         cadence = Cadence(self.every, 0.01)
         snapshots = Snapshotter(
-            Arena(self.fd), self.board, None, place, tracked, cadence, self.settings
+            Arena(self.fd), self.storage_page, None, place, tracked, cadence, self.settings
         )
         watch_optimizers(snapshots, [o for o in script.kept.values() if isinstance(o, Optimizer)])
         self.snapshots = snapshots

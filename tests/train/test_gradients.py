@@ -15,7 +15,7 @@ from torch import Tensor
 
 from holdfast.checkpoint.arena import Arena, StatePart
 from holdfast.checkpoint.settings import CheckpointSettings, TierRule
-from holdfast.checkpoint.storage_page import SnapshotFlag
+from holdfast.checkpoint.tiers import SnapshotFlag
 from holdfast.errors import Error
 from holdfast.train import gradients
 from tests.train.alone import TURNS, Job, Script, Turn, adamw
@@ -213,13 +213,13 @@ def test_gradients_are_kept_where_no_turn_ends_without(
 
 def test_a_node_that_goes_does_not_wait_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     job = job_of(by_hand, settings=CheckpointSettings(shared=TierRule(every_s=1e9)))
-    job.board.warn(time.monotonic() + 1e6)
+    job.storage_page.warn(time.monotonic() + 1e6)
     now = time.monotonic()
     monkeypatch.setattr("holdfast.train.gradients.time.monotonic", lambda: now)
     for step in job.loop():
         if step == 4:
             assert job.snapshots.loop.stopping
-            now += gradients.HURRY_S
+            now += gradients.URGENT_PATIENCE_S
         if step == 6:
             break
     assert job.whole == [5], "the others wait again"

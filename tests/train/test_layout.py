@@ -34,8 +34,8 @@ def test_wrappers_leave_no_trace_in_names_and_layers_do() -> None:
     assert names(nn.DataParallel(Nested())) == plain
 
 
-def entry(name: str, at: int = 0, size: int = 8, keeper: str = "all") -> HeldParameter:
-    return HeldParameter(name, (4,), (at,), size, keeper)
+def entry(name: str, at: int = 0, size: int = 8, synced_by: str = "all") -> HeldParameter:
+    return HeldParameter(name, (4,), (at,), size, synced_by)
 
 
 def roles(tables: list[list[HeldParameter]], local: int = 1) -> list[dict[str, tuple[bool, int]]]:
@@ -66,14 +66,14 @@ def test_shards_are_written_by_those_who_have_them() -> None:
     [(("all", "all"), False), (("", ""), True), (("mesh a", "mesh b"), True), (("", "all"), True)],
 )
 def test_equal_names_are_one_tensor_only_where_something_keeps_them_equal(
-    keepers: tuple[str, str], own: bool
+    synced: tuple[str, str], own: bool
 ) -> None:
-    given = roles([[entry("w", keeper=keeper)] for keeper in keepers])
+    given = roles([[entry("w", synced_by=synced_by)] for synced_by in synced])
     assert [role["w"][0] for role in given] == [own, own]
 
 
 def test_a_name_on_one_rank_only_is_a_tensor_of_all() -> None:
-    given = roles([[entry("first", keeper="")], [entry("second", keeper="")]])
+    given = roles([[entry("first", synced_by="")], [entry("second", synced_by="")]])
     assert given == [{"first": (False, 3)}, {"second": (False, 3)}]
 
 

@@ -14,7 +14,8 @@ import pytest
 from holdfast.checkpoint.arena import Arena, CellHeader, Key, StatePart
 from holdfast.checkpoint.index import read_index
 from holdfast.checkpoint.settings import VARIABLE, CheckpointSettings, TierRule
-from holdfast.checkpoint.storage_page import SnapshotFlag, StoragePage, Tier, TierStatus
+from holdfast.checkpoint.storage_page import StoragePage, TierStatus
+from holdfast.checkpoint.tiers import SnapshotFlag, Tier
 from tests.train.cluster import Cluster
 
 LARGE = str(3 << 20)  # numbers of 4 bytes that the private part grows by in each step
@@ -63,8 +64,8 @@ def test_a_snapshot_for_a_durable_tier_stays_until_it_is_released(two: Cluster) 
 
 def test_what_is_released_gives_its_room_back(two: Cluster) -> None:
     told(two, CheckpointSettings(shared=TierRule(every_s=1e9, every_steps=3)))
-    for board in two.boards:
-        StoragePage(board).release(Key(9, 0))
+    for storage_page in two.storage_pages:
+        StoragePage(storage_page).release(Key(9, 0))
     two.finish()
     assert headers(two, 0).keys() == {6, 7, 8}
     assert headers(two, 1)[6].flags == SnapshotFlag.SHARED
@@ -73,7 +74,7 @@ def test_what_is_released_gives_its_room_back(two: Cluster) -> None:
 def test_only_the_first_rank_decides_and_what_its_node_has_saved_counts(two: Cluster) -> None:
     told(two, CheckpointSettings(shared=TierRule(every_s=50.0)))
     now = time.monotonic()
-    StoragePage(two.boards[0]).saved(Tier.SHARED, TierStatus(1, now - 60.0, 1.0, 0))
+    StoragePage(two.storage_pages[0]).saved(Tier.SHARED, TierStatus(1, now - 60.0, 1.0, 0))
     two.finish()
     assert two.attempts[0].pages[0].report(0, 1, 0.0).tier_every_s == (0.0, 50.0, 0.0)
     assert two.attempts[0].pages[1].report(1, 1, 0.0).tier_every_s == (), "told by rank 0 alone"
@@ -102,7 +103,7 @@ def test_a_checkpoint_that_was_spoiled_while_it_was_copied_is_taken_again_by_all
         found = headers(two, rank)
         assert found[6].flags == SnapshotFlag.SHARED and found.keys() == {1, 6, 8}
         assert label(two, rank, 6) == "golden"
-        assert StoragePage(two.boards[rank]).voided == Key(1, 5), "nobody goes on saving it"
+        assert StoragePage(two.storage_pages[rank]).voided == Key(1, 5), "nobody goes on saving it"
 
 
 def test_a_named_checkpoint_without_a_place_is_an_error(two: Cluster) -> None:
@@ -114,7 +115,7 @@ def test_a_named_checkpoint_without_a_place_is_an_error(two: Cluster) -> None:
 def test_one_node_that_is_about_to_go_makes_all_ranks_hurry_once(two: Cluster) -> None:
     told(two, CheckpointSettings(shared=TierRule(every_s=1e9)))
     two.env["HOLDFAST_SNAPSHOT_EVERY"] = "100"
-    StoragePage(two.boards[1]).warn(time.monotonic() + 60.0)
+    StoragePage(two.storage_pages[1]).warn(time.monotonic() + 60.0)
     two.finish()
     for rank in (0, 1):
         found = headers(two, rank)
@@ -126,7 +127,7 @@ def test_a_snapshot_in_a_hurry_is_whole_before_the_next_step_begins(two: Cluster
     """Nothing is copied beside training: that step may never come to its optimizer."""
     told(two, CheckpointSettings(shared=TierRule(every_s=1e9)))
     two.env |= {"HOLDFAST_SNAPSHOT_EVERY": "100", "LAZY": "thread"}
-    StoragePage(two.boards[1]).warn(time.monotonic() + 60.0)
+    StoragePage(two.storage_pages[1]).warn(time.monotonic() + 60.0)
     two.run("1:1:after_backward:1")
     assert headers(two, 1)[1].flags == SnapshotFlag.URGENT | SnapshotFlag.SHARED
 
@@ -138,9 +139,9 @@ def test_large_private_parts_are_left_to_the_agents_and_kept_until_they_are_copi
     two.env |= {"BALLAST": LARGE, "HOLDFAST_STORAGE_ADDRESS": "127.0.0.1:9", "STEPS": "8"}
     two.finish()
     for rank in (0, 1):
-        roster = StoragePage(two.boards[rank]).roster()
-        assert roster is not None
-        assert [peer.rank for peer in roster.peers] == [1 - rank]
+        info = StoragePage(two.storage_pages[rank]).info()
+        assert info is not None
+        assert [peer.rank for peer in info.peers] == [1 - rank]
         found = headers(two, rank, StatePart.PRIVATE)
         assert [h.step for h in found.values() if h.flags == SnapshotFlag.COPY] == [3], (
             "waits to be copied"
@@ -156,8 +157,8 @@ def test_the_last_step_waits_for_room(two: Cluster) -> None:
     def release_later() -> None:
         while not two.pages or two.pages[0].progress(0.0).step != 8:
             time.sleep(0.01)
-        for board in two.boards:
-            StoragePage(board).release(Key(9, 0))
+        for storage_page in two.storage_pages:
+            StoragePage(storage_page).release(Key(9, 0))
 
     thread = threading.Thread(target=release_later)
     thread.start()
@@ -169,8 +170,8 @@ def test_the_last_step_waits_for_room(two: Cluster) -> None:
 def test_copies_that_arrive_let_the_next_snapshot_be_copied(two: Cluster) -> None:
     told(two, CheckpointSettings())
     two.env |= {"BALLAST": LARGE, "HOLDFAST_STORAGE_ADDRESS": "127.0.0.1:9"}
-    for board in two.boards:
-        StoragePage(board).copied(Key(9, 0))
+    for storage_page in two.storage_pages:
+        StoragePage(storage_page).copied(Key(9, 0))
     two.finish()
     flags = [header.flags for header in headers(two, 1, StatePart.PRIVATE).values()]
     assert flags == [SnapshotFlag.COPY] * 3

@@ -15,7 +15,7 @@ from holdfast.checkpoint.key import Key
 from holdfast.checkpoint.manifest import Lineage
 from holdfast.checkpoint.open_store import open_store
 from holdfast.checkpoint.settings import CheckpointSettings
-from holdfast.checkpoint.storage_page import Tier
+from holdfast.checkpoint.tiers import Tier
 from holdfast.errors import Error
 from holdfast.train.cadence import Cadence
 from holdfast.train.layout import Ranks

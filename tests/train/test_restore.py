@@ -18,8 +18,8 @@ from holdfast.checkpoint.key import Key
 from holdfast.checkpoint.manifest import Lineage, ParentSnapshot
 from holdfast.checkpoint.open_store import open_store
 from holdfast.checkpoint.settings import CheckpointSettings
-from holdfast.checkpoint.storage_page import Tier
 from holdfast.checkpoint.stores import CheckpointStore
+from holdfast.checkpoint.tiers import Tier
 from holdfast.errors import Error
 from holdfast.train import restore
 from holdfast.train.cadence import Cadence

@@ -1,9 +1,9 @@
 """Sending the private parts of this node's ranks to those that keep copies of them.
 
 For each rank the newest snapshot that is whole, sealed and of this attempt is offered to every
-peer; only when all of them have it does the rank's board say so. A peer that is away is tried again
-until a newer snapshot takes its place. Training may overwrite a cell while it is sent: then the
-checksum at the other end does not match, nothing is kept, and the newer snapshot is next.
+peer; only when all of them have it does the rank's storage page say so. A peer that is away is
+tried again until a newer snapshot takes its place. Training may overwrite a cell while it is sent:
+then the checksum at the other end does not match, nothing is kept, and the newer snapshot is next.
 """
 
 import threading
@@ -17,7 +17,8 @@ from holdfast.agent.storage.copy_server import CopyAnswer, CopyOffer
 from holdfast.agent.storage.peer_connection import BLOCK_BYTES, PeerConnection, StrangerError, dial
 from holdfast.checkpoint.arena import Arena, Cell, CellHeader, StatePart
 from holdfast.checkpoint.key import Key
-from holdfast.checkpoint.storage_page import Peer, SnapshotFlag, StoragePage, WorkerInfo
+from holdfast.checkpoint.storage_page import Peer, StoragePage, WorkerInfo
+from holdfast.checkpoint.tiers import SnapshotFlag
 
 RETRY_S = 0.2  # after a failure; doubled each time
 RETRY_MAX_S = 5.0
@@ -31,78 +32,78 @@ class CopyCandidate(NamedTuple):
     keep: Key | None
 
 
-def newest(arena: Arena, roster: WorkerInfo) -> CopyCandidate | None:
+def newest(arena: Arena, info: WorkerInfo) -> CopyCandidate | None:
     """The newest whole private part of this attempt that is to be copied by us, once sealed.
 
     The rank's other cell holds what all ranks could go back to: peers keep it, too.
     """
     held = {h.key: (h, cell) for cell in arena.cells(StatePart.PRIVATE) if (h := cell.header())}
     ours = [
-        key for key, (h, _) in held.items() if h.flags & SnapshotFlag.COPY and _belongs(h, roster)
+        key for key, (h, _) in held.items() if h.flags & SnapshotFlag.COPY and _belongs(h, info)
     ]
     if not ours:
         return None
     *older, key = sorted(ours)
     cell = held[key][1]
-    if key.attempt != roster.attempt or cell.sealed() is None:
+    if key.attempt != info.attempt or cell.sealed() is None:
         return None
-    return CopyCandidate(key, cell, older[-1] if older else roster.parent)
+    return CopyCandidate(key, cell, older[-1] if older else info.parent)
 
 
-def _belongs(header: CellHeader, roster: WorkerInfo) -> bool:
-    return header.attempt == roster.attempt or header.key == roster.parent
+def _belongs(header: CellHeader, info: WorkerInfo) -> bool:
+    return header.attempt == info.attempt or header.key == info.parent
 
 
 class CopySender:
     """What has been sent of one rank to whom. `look` is called often and never waits."""
 
     def __init__(
-        self, arena: Arena, board: StoragePage, key: bytes, pool: ThreadPoolExecutor
+        self, arena: Arena, storage_page: StoragePage, key: bytes, pool: ThreadPoolExecutor
     ) -> None:
         self._arena = arena
-        self._board = board
+        self._storage_page = storage_page
         self._key = key
         self._pool = pool
         self._lock = threading.Lock()
         self._attempt = 0
-        self._channels: dict[Peer, PeerConnection] = {}
+        self._connections: dict[Peer, PeerConnection] = {}
         self._busy: set[Peer] = set()
         self._has: dict[Peer, Key] = {}
         self._pause: dict[Peer, tuple[float, float]] = {}  # not before, and how long next time
 
-    def look(self, roster: WorkerInfo) -> None:
+    def look(self, info: WorkerInfo) -> None:
         """Send what is new to those who are not being sent anything just now."""
-        found = newest(self._arena, roster) if roster.peers else None
+        found = newest(self._arena, info) if info.peers else None
         if found is None:
             return
         with self._lock:
-            self._begin(roster)
-            lacking = [peer for peer in roster.peers if self._has.get(peer) != found.key]
-            if not lacking and self._board.newest_copied != found.key:
-                self._board.copied(found.key)
+            self._begin(info)
+            lacking = [peer for peer in info.peers if self._has.get(peer) != found.key]
+            if not lacking and self._storage_page.newest_copied != found.key:
+                self._storage_page.copied(found.key)
             now = time.monotonic()
             ready = [p for p in lacking if p not in self._busy and self._due(p, now)]
             self._busy.update(ready)
         for peer in ready:
-            self._pool.submit(self._push, peer, roster, found)
+            self._pool.submit(self._push, peer, info, found)
 
-    def _begin(self, roster: WorkerInfo) -> None:
+    def _begin(self, info: WorkerInfo) -> None:
         """Peers may have changed with the attempt, be it behind the same address."""
-        if roster.attempt == self._attempt:
+        if info.attempt == self._attempt:
             return
-        self._attempt = roster.attempt
+        self._attempt = info.attempt
         self._has.clear()
         self._pause.clear()
-        for peer in self._channels.keys() - self._busy - set(roster.peers):
+        for peer in self._connections.keys() - self._busy - set(info.peers):
             self._hang_up(peer)
 
     def _due(self, peer: Peer, now: float) -> bool:
         return now >= self._pause.get(peer, (0.0, 0.0))[0]
 
-    def _push(self, peer: Peer, roster: WorkerInfo, found: CopyCandidate) -> None:
-        known = peer in self._channels
+    def _push(self, peer: Peer, info: WorkerInfo, found: CopyCandidate) -> None:
+        known = peer in self._connections
         try:
-            kept, why = self._offer(peer, roster, found)
+            kept, why = self._offer(peer, info, found)
         except (OSError, StrangerError) as error:
             self._hang_up(peer)
             kept, why = False, "" if known else str(error)  # it may only have been idle too long
@@ -122,29 +123,29 @@ class CopySender:
         wait = min(2 * last, RETRY_MAX_S) or RETRY_S
         self._pause[peer] = (time.monotonic() + wait, wait)
 
-    def _offer(self, peer: Peer, roster: WorkerInfo, found: CopyCandidate) -> tuple[bool, str]:
+    def _offer(self, peer: Peer, info: WorkerInfo, found: CopyCandidate) -> tuple[bool, str]:
         """Whether the peer now has it, else why not; no reason where it was overtaken."""
         header, checksum = found.cell.header(), found.cell.sealed()
         if header is None or checksum is None or header.key != found.key:
             return False, ""
-        channel = self._channels.get(peer)
-        if channel is None:
-            channel = self._channels[peer] = dial(peer.address, self._key)
+        connection = self._connections.get(peer)
+        if connection is None:
+            connection = self._connections[peer] = dial(peer.address, self._key)
         offer = CopyOffer(
-            attempt=roster.attempt,
+            attempt=info.attempt,
             local_rank=peer.local_rank,
             header=tuple(header),
             checksum=checksum,
             keep=found.keep,
         )
-        channel.say(offer)
-        answer = channel.hear(CopyAnswer)
+        connection.say(offer)
+        answer = connection.hear(CopyAnswer)
         if answer.word == "send":
             found.cell.reserve(header.payload_bytes, touch=False)
             payload = found.cell.payload[: header.payload_bytes]
             for at in range(0, len(payload), BLOCK_BYTES):
-                channel.send(payload[at : at + BLOCK_BYTES])
-            answer = channel.hear(CopyAnswer)
+                connection.send(payload[at : at + BLOCK_BYTES])
+            answer = connection.hear(CopyAnswer)
         return answer.word == "kept", self._reason(found, answer)
 
     def _reason(self, found: CopyCandidate, answer: CopyAnswer) -> str:
@@ -155,9 +156,9 @@ class CopySender:
         return answer.why or f"it arrived {answer.word}"
 
     def _hang_up(self, peer: Peer) -> None:
-        channel = self._channels.pop(peer, None)
-        if channel is not None:
-            channel.close()
+        connection = self._connections.pop(peer, None)
+        if connection is not None:
+            connection.close()
 
 
 def pool_for(ranks: Sequence[object]) -> ThreadPoolExecutor:

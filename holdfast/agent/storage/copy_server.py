@@ -51,9 +51,11 @@ class CopyAnswer(msgspec.Struct, frozen=True, kw_only=True):
 class CopyServer:
     """Copies that this node takes. One writer at a time for each arena."""
 
-    def __init__(self, arenas: Sequence[Arena], boards: Sequence[StoragePage], key: bytes) -> None:
+    def __init__(
+        self, arenas: Sequence[Arena], storage_pages: Sequence[StoragePage], key: bytes
+    ) -> None:
         self._arenas = arenas
-        self._boards = boards
+        self._storage_pages = storage_pages
         self._key = key
         self._locks = [threading.Lock() for _ in arenas]
         self._strangers = threading.Semaphore(STRANGERS_MAX)
@@ -73,12 +75,12 @@ class CopyServer:
 
     def _talk(self, sock: socket.socket) -> None:
         with sock:
-            channel = self._admitted(sock)
-            if channel is None:
+            connection = self._admitted(sock)
+            if connection is None:
                 return
             with contextlib.suppress(OSError):  # it hung up, or must
                 while True:
-                    self._take_one(channel)
+                    self._take_one(connection)
 
     def _admitted(self, sock: socket.socket) -> PeerConnection | None:
         try:
@@ -88,55 +90,55 @@ class CopyServer:
         finally:
             self._strangers.release()
 
-    def _take_one(self, channel: PeerConnection) -> None:
-        channel.patience(IDLE_S)
-        offer = channel.hear(CopyOffer)
-        channel.patience(SILENCE_S)
+    def _take_one(self, connection: PeerConnection) -> None:
+        connection.patience(IDLE_S)
+        offer = connection.hear(CopyOffer)
+        connection.patience(SILENCE_S)
         header = _header_of(offer)
         if header is None or not 0 <= offer.local_rank < len(self._arenas):
             raise ConnectionError("an offer that makes no sense")
         if (why := self._refusal(offer)) is not None:
-            channel.say(CopyAnswer(word="refused", why=why))
+            connection.say(CopyAnswer(word="refused", why=why))
             return
         with self._locks[offer.local_rank]:
-            self._take(channel, offer, header, self._arenas[offer.local_rank])
+            self._take(connection, offer, header, self._arenas[offer.local_rank])
 
     def _refusal(self, offer: CopyOffer) -> str | None:
         """Writers of a past attempt may not touch what the present one relies on."""
-        roster = self._boards[offer.local_rank].roster()
-        if roster is not None and offer.attempt < roster.attempt:
-            return f"attempt {offer.attempt} is over: this is attempt {roster.attempt}"
+        info = self._storage_pages[offer.local_rank].info()
+        if info is not None and offer.attempt < info.attempt:
+            return f"attempt {offer.attempt} is over: this is attempt {info.attempt}"
         return None
 
     def _take(
-        self, channel: PeerConnection, offer: CopyOffer, header: CellHeader, arena: Arena
+        self, connection: PeerConnection, offer: CopyOffer, header: CellHeader, arena: Arena
     ) -> None:
         held = arena.find(StatePart.BUDDY, header.key, header.rank)
         if held is not None and held.sealed() == offer.checksum and held.intact():
-            channel.say(CopyAnswer(word="kept"))
+            connection.say(CopyAnswer(word="kept"))
             return
         cell = arena.target_for(header.rank, offer.keep)
         try:
             cell.reserve(header.payload_bytes)
         except (Error, OSError) as error:
-            channel.say(CopyAnswer(word="refused", why=f"no room: {error}"))
+            connection.say(CopyAnswer(word="refused", why=f"no room: {error}"))
             return
         cell.begin()
-        channel.say(CopyAnswer(word="send"))
-        if _receive(channel, cell, header) != offer.checksum:
+        connection.say(CopyAnswer(word="send"))
+        if _receive(connection, cell, header) != offer.checksum:
             cell.discard()
-            channel.say(CopyAnswer(word="damaged"))
+            connection.say(CopyAnswer(word="damaged"))
             return
         cell.commit(header, offer.checksum)
-        channel.say(CopyAnswer(word="kept"))
+        connection.say(CopyAnswer(word="kept"))
 
 
-def _receive(channel: PeerConnection, cell: Cell, header: CellHeader) -> int:
+def _receive(connection: PeerConnection, cell: Cell, header: CellHeader) -> int:
     """Fill the cell; the checksum of what came, taken while each block is still in the cache."""
     payload, digest = cell.payload[: header.payload_bytes], Seal()
     for at in range(0, len(payload), BLOCK_BYTES):
         block = payload[at : at + BLOCK_BYTES]
-        channel.receive(block)
+        connection.receive(block)
         digest.update(block)
     return digest.intdigest()
 

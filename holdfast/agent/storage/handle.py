@@ -1,7 +1,7 @@
 """The agent's end of its storage process: start it, tell it, hear from it, start it again.
 
-The listening socket, arenas and boards are the agent's, so a storage process may die at any moment
-without anybody but the log noticing: the next one finds everything where it was.
+The listening socket, arenas and storage pages are the agent's, so a storage process may die at any
+moment without anybody but the log noticing: the next one finds everything where it was.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ class StorageHandle:
         on_news: Callable[[protocol.AnyNews], None],
     ) -> None:
         self._setup = setup
-        self._boards = [StoragePage(fd) for fd in setup.boards]
+        self._storage_pages = [StoragePage(fd) for fd in setup.storage_pages]
         self._environment = environment
         self._on_news = on_news
         self._sock: socket.socket | None = None
@@ -49,7 +49,12 @@ class StorageHandle:
             return
         self._started_at = asyncio.get_running_loop().time()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        fds = [theirs.fileno(), self._setup.listener, *self._setup.arenas, *self._setup.boards]
+        fds = [
+            theirs.fileno(),
+            self._setup.listener,
+            *self._setup.arenas,
+            *self._setup.storage_pages,
+        ]
         command = [sys.executable, "-m", "holdfast.agent.storage"]
         self._process = subprocess.Popen(
             [*command, str(theirs.fileno()), str(os.getpid())],
@@ -68,7 +73,9 @@ class StorageHandle:
     def open_if_wanted(self) -> None:
         """Start it once a worker has something to be kept; a script that tracks nothing does not
         pay for it."""
-        if self._process is None and any(board.roster_count for board in self._boards):
+        if self._process is None and any(
+            storage_page.info_count for storage_page in self._storage_pages
+        ):
             self.open()
 
     @property

@@ -15,7 +15,7 @@ import msgspec
 from holdfast.agent.notes import note
 from holdfast.agent.storage.protocol import TierPlace
 from holdfast.checkpoint.settings import PLACES, VARIABLE, CheckpointSettings, TierRule
-from holdfast.checkpoint.storage_page import Tier
+from holdfast.checkpoint.tiers import Tier
 from holdfast.spec import Job
 from holdfast.spec.storage import ArchiveTier, LocalTier, SharedTier
 

@@ -9,7 +9,7 @@ import socket
 
 import msgspec
 
-from holdfast.checkpoint.storage_page import Tier
+from holdfast.checkpoint.tiers import Tier
 
 PACKET_BYTES = 256 << 10
 
@@ -32,13 +32,13 @@ class TierPlace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Setup(StorageMessage, frozen=True, kw_only=True):
-    """First message. `arenas` and `boards` by local rank."""
+    """First message. `arenas` and `storage_pages` by local rank."""
 
     node: str
     job: str
     token_file: str
     arenas: tuple[int, ...]
-    boards: tuple[int, ...]
+    storage_pages: tuple[int, ...]
     listener: int
     places: tuple[TierPlace, ...] = ()
     copies: int = 1  # of private parts on other nodes
@@ -47,8 +47,9 @@ class Setup(StorageMessage, frozen=True, kw_only=True):
 class Warn(StorageMessage, frozen=True, kw_only=True):
     """The workers live for `within_s` more, then they or the whole node are gone; 0: all is well.
 
-    Answered by `UrgentSaved` once a snapshot that was taken because of it is where it survives that.
-    `node_goes`: memory and disks of this node are lost. `job_ends`: other nodes' memory is, too.
+    Answered by `UrgentSaved` once a snapshot that was taken because of it is where it survives
+    that. `node_goes`: memory and disks of this node are lost. `job_ends`: other nodes' memory is,
+    too.
     """
 
     within_s: float

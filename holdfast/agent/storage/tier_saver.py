@@ -4,8 +4,8 @@ Workers have agreed which snapshot is for which tier; it stands in the header of
 ranks of the node have it whole and sealed, each writes its part, straight from the arena; the node
 of rank 0 (on the disk of a node: each node) waits until all ranks of the world are there, commits,
 and thins the history. What fails is tried again, later and later, as long as the snapshot is there;
-training only ever sees numbers on its board. One thread for each tier, so that a slow one holds up
-no other.
+training only ever sees numbers on its storage page. One thread for each tier, so that a slow one
+holds up no other.
 """
 
 import threading
@@ -29,8 +29,9 @@ from holdfast.checkpoint.manifest import (
     manifest_file,
 )
 from holdfast.checkpoint.open_store import open_store
-from holdfast.checkpoint.storage_page import SnapshotFlag, StoragePage, Tier, TierStatus, WorkerInfo
+from holdfast.checkpoint.storage_page import StoragePage, TierStatus, WorkerInfo
 from holdfast.checkpoint.stores import CheckpointStore
+from holdfast.checkpoint.tiers import SnapshotFlag, Tier
 from holdfast.errors import Error
 
 RETRY_S = 1.0  # after a failure; doubled each time
@@ -50,11 +51,11 @@ class SaveTask(NamedTuple):
     key: Key
     flags: SnapshotFlag
     cells: tuple[dict[StatePart, Cell], ...]  # by local rank
-    rosters: tuple[WorkerInfo, ...]
+    infos: tuple[WorkerInfo, ...]
 
     @property
     def ranks(self) -> list[int]:
-        return [roster.rank for roster in self.rosters]
+        return [info.rank for info in self.infos]
 
     def intact(self) -> bool:
         """Whether it still is where it was."""
@@ -63,11 +64,11 @@ class SaveTask(NamedTuple):
 
 
 def find_task(
-    arenas: Sequence[Arena], rosters: Sequence[WorkerInfo | None], tier: Tier
+    arenas: Sequence[Arena], infos: Sequence[WorkerInfo | None], tier: Tier
 ) -> SaveTask | None:
     """The newest snapshot of this attempt that all ranks here have whole, sealed, for this tier."""
-    known = [roster for roster in rosters if roster is not None]
-    if len(known) != len(arenas) or len({roster.attempt for roster in known}) != 1:
+    known = [info for info in infos if info is not None]
+    if len(known) != len(arenas) or len({info.attempt for info in known}) != 1:
         return None
     keys = [_for_tier(arena, known[0].attempt, tier) for arena in arenas]
     key = max(frozenset.intersection(*keys), default=None)
@@ -112,13 +113,13 @@ class TierSaver:
         self,
         place: protocol.TierPlace,
         job: str,
-        boards: Sequence[StoragePage],
+        storage_pages: Sequence[StoragePage],
         tell: Callable[[protocol.AnyNews], None],
     ) -> None:
         self.tier = place.tier
         self._place = place
         self._job = job
-        self._boards = boards
+        self._storage_pages = storage_pages
         self._tell = tell
         self._limit = BandwidthLimit(place.max_bytes_per_s)
         self._unlimited = BandwidthLimit(None)
@@ -127,7 +128,7 @@ class TierSaver:
         self._begun = 0  # newest attempt whose lineage is written down
         self._parts: list[RankPart] = []  # of the snapshot that is being saved
         self._previous: dict[int, RankPart] = {}  # of the last committed checkpoint, by rank
-        self._attempt = 0  # of the newest rosters: what older ones save does not count
+        self._attempt = 0  # of the newest worker infos: what older ones save does not count
         self._failures = 0
         self._urgent: Key | None = None  # newest snapshot that comes before all others
         self.read: Key | None = None  # newest snapshot that this tier does not read any more
@@ -139,10 +140,10 @@ class TierSaver:
         """Whether something is being saved."""
         return self._thread is not None and self._thread.is_alive()
 
-    def look(self, arenas: Sequence[Arena], rosters: Sequence[WorkerInfo | None]) -> None:
+    def look(self, arenas: Sequence[Arena], infos: Sequence[WorkerInfo | None]) -> None:
         """Begin to save what is to be saved."""
-        self._attempt = max((r.attempt for r in rosters if r is not None), default=0)
-        task = find_task(arenas, rosters, self.tier)
+        self._attempt = max((r.attempt for r in infos if r is not None), default=0)
+        task = find_task(arenas, infos, self.tier)
         if task is not None and task.flags & SnapshotFlag.URGENT:
             self._urgent = task.key
         if self.busy:
@@ -207,12 +208,12 @@ class TierSaver:
     def _unwanted(self, task: SaveTask) -> bool:
         """A newer attempt has begun, a newer snapshot is in a hurry, or this one was given up."""
         hurried = self._urgent is not None and self._urgent > task.key
-        void = self._boards[0].voided == task.key
+        void = self._storage_pages[0].voided == task.key
         return hurried or void or self._attempt > task.key.attempt
 
     def _save_once(self, task: SaveTask, began: float) -> None:
         store = self._opened()
-        self._begin(store, task.rosters[0])
+        self._begin(store, task.infos[0])
         if self.read != task.key:
             self._parts = self._save_ranks(store, task)
             self.read = task.key
@@ -228,22 +229,22 @@ class TierSaver:
         if self._coordinates(task) and not task.flags & SnapshotFlag.URGENT:
             self._thin(store)
 
-    def _begin(self, store: CheckpointStore, roster: WorkerInfo) -> None:
+    def _begin(self, store: CheckpointStore, info: WorkerInfo) -> None:
         """Once an attempt: write down what it went on from. This is also what fences older ones."""
-        if self._begun >= roster.attempt:
+        if self._begun >= info.attempt:
             return
-        parent = None if roster.parent is None else ParentSnapshot(*roster.parent)
+        parent = None if info.parent is None else ParentSnapshot(*info.parent)
         fresh = self._place.fresh
-        save.begin(store, Lineage(attempt=roster.attempt, parent=parent, fresh=fresh))
-        for rank in self._ranks_without_previous(roster):
+        save.begin(store, Lineage(attempt=info.attempt, parent=parent, fresh=fresh))
+        for rank in self._ranks_without_previous(info):
             part = catalog.previous_part(store, rank)
-            if part is not None and part.world_size == roster.world_size:
+            if part is not None and part.world_size == info.world_size:
                 self._previous[rank] = part
-        self._begun = roster.attempt
+        self._begun = info.attempt
 
-    def _ranks_without_previous(self, roster: WorkerInfo) -> list[int]:
-        first = roster.rank - roster.rank % roster.local_world_size
-        ranks = range(first, first + len(self._boards))
+    def _ranks_without_previous(self, info: WorkerInfo) -> list[int]:
+        first = info.rank - info.rank % info.local_world_size
+        ranks = range(first, first + len(self._storage_pages))
         return [rank for rank in ranks if rank not in self._previous]
 
     def _save_ranks(self, store: CheckpointStore, task: SaveTask) -> list[RankPart]:
@@ -271,7 +272,7 @@ class TierSaver:
 
     def _commit(self, store: CheckpointStore, task: SaveTask) -> Manifest | None:
         """Wait for the other nodes and commit, or wait for the node that does. None: given up."""
-        ranks = task.ranks if self.tier is Tier.LOCAL else range(task.rosters[0].world_size)
+        ranks = task.ranks if self.tier is Tier.LOCAL else range(task.infos[0].world_size)
         end, pause = time.monotonic() + OTHERS_S, POLL_S
         while not self._unwanted(task):
             if self._coordinates(task):
@@ -300,7 +301,7 @@ class TierSaver:
 
     def _failed(self, task: SaveTask, error: Error) -> None:
         self._failures += 1
-        before = self._boards[0].of_tier(self.tier)
+        before = self._storage_pages[0].of_tier(self.tier)
         self._show(before._replace(failures=self._failures))
         why = f"{error.what}: {error.why}"
         note(f"storage: {self._named}: step {task.key.step} is not saved: {why}")
@@ -313,8 +314,8 @@ class TierSaver:
         )  # fmt: skip
 
     def _show(self, saved: TierStatus) -> None:
-        for board in self._boards:
-            board.saved(self.tier, saved)
+        for storage_page in self._storage_pages:
+            storage_page.saved(self.tier, saved)
 
 
 def _manifest(store: CheckpointStore, key: Key) -> Manifest | None:

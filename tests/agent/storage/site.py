@@ -17,7 +17,8 @@ from holdfast.checkpoint.arena import Arena, Cell, CellHeader, StatePart
 from holdfast.checkpoint.index import Index, Leaf
 from holdfast.checkpoint.key import Key
 from holdfast.checkpoint.seal import seal_of
-from holdfast.checkpoint.storage_page import Peer, SnapshotFlag, StoragePage, WorkerInfo
+from holdfast.checkpoint.storage_page import Peer, StoragePage, WorkerInfo
+from holdfast.checkpoint.tiers import SnapshotFlag
 
 TOKEN = "a secret of the job"
 ROUNDS = 30 if "HOLDFAST_TEST_MORE" in os.environ else 3  # kills at random moments
@@ -28,9 +29,9 @@ class Site:
 
     def __init__(self, folder: Path, ranks: int = 1, **setup: object) -> None:
         self.arena_fds = [Arena.create() for _ in range(ranks)]
-        self.board_fds = [StoragePage.create() for _ in range(ranks)]
+        self.storage_page_fds = [StoragePage.create() for _ in range(ranks)]
         self.arenas = [Arena(fd) for fd in self.arena_fds]
-        self.boards = [StoragePage(fd) for fd in self.board_fds]
+        self.storage_pages = [StoragePage(fd) for fd in self.storage_page_fds]
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self.listener.getsockname()[1]}"
         self._token = folder / "token"
@@ -42,7 +43,7 @@ class Site:
     def start(self) -> None:
         """As the agent does."""
         self.sock, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        fds = (theirs.fileno(), self.listener.fileno(), *self.arena_fds, *self.board_fds)
+        fds = (theirs.fileno(), self.listener.fileno(), *self.arena_fds, *self.storage_page_fds)
         self.process = subprocess.Popen(
             [sys.executable, "-m", "holdfast.agent.storage", str(fds[0]), str(os.getpid())],
             pass_fds=fds,
@@ -50,7 +51,7 @@ class Site:
         theirs.close()
         setup = protocol.Setup(
             node="n", job="job", token_file=str(self._token), arenas=tuple(self.arena_fds),
-            boards=tuple(self.board_fds), listener=self.listener.fileno(),
+            storage_pages=tuple(self.storage_page_fds), listener=self.listener.fileno(),
             places=(),
         )  # fmt: skip
         protocol.send(self.sock, msgspec.structs.replace(setup, **self._setup))
@@ -76,7 +77,7 @@ class Site:
         """Everything of it."""
         self.kill()
         self.listener.close()
-        for fd in (*self.arena_fds, *self.board_fds):
+        for fd in (*self.arena_fds, *self.storage_page_fds):
             os.close(fd)
 
 
@@ -119,9 +120,9 @@ def snapshot(
     return cell
 
 
-def introduce(site: Site, local_rank: int, roster: WorkerInfo) -> None:
+def introduce(site: Site, local_rank: int, info: WorkerInfo) -> None:
     """The worker of this local rank says who it is."""
-    site.boards[local_rank].introduce(roster)
+    site.storage_pages[local_rank].introduce(info)
 
 
 def ring(made: list[Site], attempt: int = 1, copies: int = 1, parent: Key | None = None) -> None:
@@ -130,8 +131,8 @@ def ring(made: list[Site], attempt: int = 1, copies: int = 1, parent: Key | None
     for rank, site in enumerate(made):
         others = [(rank + step) % world for step in range(1, copies + 1)]
         peers = tuple(Peer(other, made[other].address, 0) for other in others)
-        roster = WorkerInfo(
+        info = WorkerInfo(
             attempt=attempt, rank=rank, world_size=world, local_world_size=1,
             parent=parent, peers=peers,
         )  # fmt: skip
-        introduce(site, 0, roster)
+        introduce(site, 0, info)

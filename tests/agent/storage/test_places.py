@@ -5,7 +5,7 @@ from typing import Any
 
 from holdfast.agent.storage import facts, places, protocol
 from holdfast.checkpoint.settings import VARIABLE, TierRule, place_in, settings_in
-from holdfast.checkpoint.storage_page import Tier
+from holdfast.checkpoint.tiers import Tier
 from holdfast.events import CheckpointFailed
 from holdfast.spec import Job, job_from_dict
 

@@ -94,7 +94,7 @@ def test_garbage_silence_and_crowds_do_not_keep_copies_from_being_taken() -> Non
                 sock.sendall(os.urandom(4096))
         ring(made)
         snapshot(made[0].arenas[0], Key(1, 1), 0, 2, 1 << 20)
-        until(lambda: made[0].boards[0].newest_copied == Key(1, 1), "the copy is kept", 30)
+        until(lambda: made[0].storage_pages[0].newest_copied == Key(1, 1), "the copy is kept", 30)
         assert made[1].process is not None and made[1].process.poll() is None
 
 
@@ -115,29 +115,29 @@ def offer(**changes: int) -> CopyOffer:
 )
 def test_an_offer_that_makes_no_sense_ends_the_connection(wrong: CopyOffer) -> None:
     with sites(1) as (site,):
-        channel = dial(site.address, key_of(TOKEN))
-        channel.say(wrong)
+        connection = dial(site.address, key_of(TOKEN))
+        connection.say(wrong)
         with pytest.raises(ConnectionError):
-            channel.hear(CopyAnswer)
-        channel.close()
+            connection.hear(CopyAnswer)
+        connection.close()
 
 
 def test_a_frame_may_not_be_large() -> None:
     with sites(1) as (site,):
-        channel = dial(site.address, key_of(TOKEN))
-        channel.send(memoryview((FRAME_BYTES + 1).to_bytes(4, "little") + bytes(64)))
+        connection = dial(site.address, key_of(TOKEN))
+        connection.send(memoryview((FRAME_BYTES + 1).to_bytes(4, "little") + bytes(64)))
         with pytest.raises(ConnectionError):
-            channel.hear(CopyAnswer)
-        channel.close()
+            connection.hear(CopyAnswer)
+        connection.close()
 
 
-def handed(channel: PeerConnection, what: CopyOffer, payload: bytes) -> CopyAnswer:
+def handed(connection: PeerConnection, what: CopyOffer, payload: bytes) -> CopyAnswer:
     """Offer and send; the last answer."""
-    channel.say(what)
-    answer = channel.hear(CopyAnswer)
+    connection.say(what)
+    answer = connection.hear(CopyAnswer)
     if answer.word == "send":
-        channel.send(memoryview(payload))
-        answer = channel.hear(CopyAnswer)
+        connection.send(memoryview(payload))
+        answer = connection.hear(CopyAnswer)
     return answer
 
 
@@ -145,10 +145,10 @@ def test_what_arrives_damaged_does_not_count_and_leaves_the_older_copy() -> None
     with sites(2) as made:
         ring(made)
         snapshot(made[0].arenas[0], Key(1, 4), 0, 2, 1 << 16)
-        until(lambda: made[0].boards[0].newest_copied == Key(1, 4), "the copy is kept")
-        channel = dial(made[1].address, key_of(TOKEN))
-        assert handed(channel, offer(), bytes(100)).word == "damaged"
-        channel.close()
+        until(lambda: made[0].storage_pages[0].newest_copied == Key(1, 4), "the copy is kept")
+        connection = dial(made[1].address, key_of(TOKEN))
+        assert handed(connection, offer(), bytes(100)).word == "damaged"
+        connection.close()
         held = [cell.header() for cell in made[1].arenas[0].cells(StatePart.BUDDY)]
         assert [h.key for h in held if h] == [Key(1, 4)]
         kept = made[1].arenas[0].find(StatePart.BUDDY, Key(1, 4), 0)
@@ -159,6 +159,6 @@ def test_what_arrives_damaged_does_not_count_and_leaves_the_older_copy() -> None
 def test_an_earlier_attempt_may_not_write_any_more() -> None:
     with sites(1) as (site,):
         ring([site], attempt=3)
-        channel = dial(site.address, key_of(TOKEN))
-        until(lambda: handed(channel, offer(), b"").word == "refused", "it is refused")
-        channel.close()
+        connection = dial(site.address, key_of(TOKEN))
+        until(lambda: handed(connection, offer(), b"").word == "refused", "it is refused")
+        connection.close()

@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.checkpoint.arena import StatePart
 from holdfast.checkpoint.key import Key
-from holdfast.checkpoint.storage_page import SnapshotFlag
+from holdfast.checkpoint.tiers import SnapshotFlag
 from tests.agent.controller_stub import until
 from tests.agent.storage.site import ROUNDS, Site, pattern, ring, sites, snapshot
 
@@ -29,7 +29,7 @@ def copies_of(rank: int, site: Site) -> list[Key]:
 
 def copied(site: Site, key: Key) -> None:
     """Wait until all peers of this node's rank have the snapshot."""
-    until(lambda: site.boards[0].newest_copied == key, f"{key} is kept")
+    until(lambda: site.storage_pages[0].newest_copied == key, f"{key} is kept")
 
 
 def test_each_rank_gets_a_copy_elsewhere_and_its_board_says_so() -> None:

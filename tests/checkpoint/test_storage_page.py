@@ -1,4 +1,4 @@
-"""The board: words of one writer each, whole for the other side, whatever dies in between."""
+"""The storage page: words of one writer each, whole for the other side, whatever dies."""
 
 import os
 import signal
@@ -9,13 +9,13 @@ import pytest
 
 from holdfast.checkpoint.key import Key
 from holdfast.checkpoint.storage_page import (
-    BOARD_BYTES,
+    STORAGE_PAGE_BYTES,
     Peer,
     StoragePage,
-    Tier,
     TierStatus,
     WorkerInfo,
 )
+from holdfast.checkpoint.tiers import Tier
 
 
 @pytest.fixture
@@ -26,20 +26,24 @@ def fd() -> Iterator[int]:
 
 
 def test_an_empty_board_promises_nothing(fd: int) -> None:
-    board = StoragePage(fd)
-    assert board.roster() is None
-    assert (board.released, board.newest_copied, board.urgent) == (None, None, False)
-    assert [board.of_tier(tier) for tier in Tier] == [TierStatus()] * 3
+    storage_page = StoragePage(fd)
+    assert storage_page.info() is None
+    assert (storage_page.released, storage_page.newest_copied, storage_page.urgent) == (
+        None,
+        None,
+        False,
+    )
+    assert [storage_page.of_tier(tier) for tier in Tier] == [TierStatus()] * 3
 
 
 def test_both_sides_see_the_same(fd: int) -> None:
     worker, storage = StoragePage(fd), StoragePage(fd)
     peers = (Peer(3, "10.0.0.1:99", 1), Peer(5, "[::1]:98", 0))
-    roster = WorkerInfo(
+    info = WorkerInfo(
         attempt=2, rank=1, world_size=8, local_world_size=2, parent=Key(1, 40), peers=peers
     )
-    worker.introduce(roster)
-    assert (storage.roster(), storage.roster_count) == (roster, 1)
+    worker.introduce(info)
+    assert (storage.info(), storage.info_count) == (info, 1)
     storage.release(Key(2, 50))
     storage.copied(Key(2, 49))
     storage.saved(Tier.SHARED, TierStatus(0, 3.5, 1.5, 2))
@@ -53,21 +57,23 @@ def test_both_sides_see_the_same(fd: int) -> None:
 
 
 def test_a_roster_is_never_seen_half_written(fd: int) -> None:
-    board = StoragePage(fd)
-    board.introduce(WorkerInfo(attempt=1, rank=0, world_size=1, local_world_size=1, parent=None))
+    storage_page = StoragePage(fd)
+    storage_page.introduce(
+        WorkerInfo(attempt=1, rank=0, world_size=1, local_world_size=1, parent=None)
+    )
     os.pwrite(fd, b"?", 1024 + 16 + 3)
-    assert board.roster() is None
+    assert storage_page.info() is None
     huge = WorkerInfo(
         attempt=1, rank=0, world_size=1, local_world_size=1, parent=None,
-        peers=(Peer(0, "x" * BOARD_BYTES, 0),),
+        peers=(Peer(0, "x" * STORAGE_PAGE_BYTES, 0),),
     )  # fmt: skip
-    with pytest.raises(ValueError, match="roster of"):
-        board.introduce(huge)
+    with pytest.raises(ValueError, match="worker info of"):
+        storage_page.introduce(huge)
 
 
 def test_keys_are_whole_for_a_reader_while_the_writer_is_killed(fd: int) -> None:
     """Attempt and step of one key are always equal here: any other pair would be torn."""
-    board = StoragePage(fd)
+    storage_page = StoragePage(fd)
     for _ in range(20):
         pid = os.fork()
         if pid == 0:
@@ -78,11 +84,11 @@ def test_keys_are_whole_for_a_reader_while_the_writer_is_killed(fd: int) -> None
                 writer.release(Key(number, number))
         end = time.monotonic() + 0.02
         while time.monotonic() < end:
-            key = board.released
+            key = storage_page.released
             assert key is None or key.attempt == key.step
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
-        key = board.released
+        key = storage_page.released
         assert key is None or key.attempt == key.step
-        board.release(None)
-        assert board.released is None
+        storage_page.release(None)
+        assert storage_page.released is None

@@ -12,7 +12,8 @@ from holdfast.checkpoint import catalog
 from holdfast.checkpoint.arena import StatePart
 from holdfast.checkpoint.folder import FolderStore
 from holdfast.checkpoint.key import Key
-from holdfast.checkpoint.storage_page import SnapshotFlag, Tier, TierStatus
+from holdfast.checkpoint.storage_page import TierStatus
+from holdfast.checkpoint.tiers import SnapshotFlag, Tier
 from tests.agent.controller_stub import until
 from tests.agent.storage.site import ROUNDS, Site, ring, sites, snapshot
 
@@ -38,7 +39,7 @@ def take(made: list[Site], key: Key, flags: int, keep: Key | None = None, size: 
 
 def saved(site: Site, tier: Tier = Tier.SHARED) -> TierStatus:
     """What the worker sees."""
-    return site.boards[0].of_tier(tier)
+    return site.storage_pages[0].of_tier(tier)
 
 
 def said(site: Site, kind: type[protocol.AnyNews]) -> protocol.AnyNews:
@@ -57,8 +58,8 @@ def test_a_snapshot_for_a_tier_is_committed_by_all_nodes_together(tmp_path: Path
         assert (committed.attempt, committed.step) == (1, 40)
         assert committed.bytes > 3 * SIZE - 4096  # the shared part is written by each rank here
         for site in made:
-            until(lambda s=site: saved(s).step == 40, "its board says so")  # type: ignore[misc]
-            until(lambda s=site: s.boards[0].released == Key(1, 40), "free again")  # type: ignore[misc]
+            until(lambda s=site: saved(s).step == 40, "its storage page says so")  # type: ignore[misc]
+            until(lambda s=site: s.storage_pages[0].released == Key(1, 40), "free again")  # type: ignore[misc]
             settled = said(site, protocol.Settled)
             assert settled == protocol.Settled(attempt=1, step=40)
         assert [one.key for one in catalog.committed(store)] == [Key(1, 40)]
@@ -71,7 +72,9 @@ def test_nothing_is_committed_while_a_rank_is_missing(tmp_path: Path) -> None:
         take(made[:1], Key(1, 40), SnapshotFlag.SHARED)
         made[1].kill()
         snapshot(made[1].arenas[0], Key(1, 40), 1, 2, SIZE, flags=SnapshotFlag.SHARED)
-        until(lambda: made[0].boards[0].released == Key(1, 40), "rank 0 has written its part")
+        until(
+            lambda: made[0].storage_pages[0].released == Key(1, 40), "rank 0 has written its part"
+        )
         assert catalog.committed(store) == []
 
 
@@ -133,7 +136,7 @@ def test_a_past_attempt_is_fenced_and_says_so(tmp_path: Path) -> None:
         assert isinstance(failed, protocol.SaveFailed)
         assert "attempt 2 may not save" in failed.why
         assert [one.key for one in catalog.committed(store)] == [Key(3, 10)]
-        until(lambda: made[1].boards[0].released == Key(2, 11), "its cells are free again")
+        until(lambda: made[1].storage_pages[0].released == Key(2, 11), "its cells are free again")
 
 
 def test_a_place_that_cannot_be_written_fails_loudly_and_is_tried_again(tmp_path: Path) -> None:
@@ -201,4 +204,4 @@ def test_an_urgent_snapshot_does_not_wait_for_one_that_is_saved_slowly(tmp_path:
         until(lambda: any("step-" in name for name in store.list("")), "the slow one has begun")
         take([site], Key(1, 2), SnapshotFlag.SHARED | SnapshotFlag.URGENT, Key(1, 1))
         until(lambda: saved(site).step == 2, "the urgent one is saved", 15.0)
-        until(lambda: site.boards[0].released == Key(1, 2), "its cells are free again")
+        until(lambda: site.storage_pages[0].released == Key(1, 2), "its cells are free again")

@@ -11,7 +11,7 @@ from torch._C._distributed_c10d import TCPStore
 
 from holdfast.checkpoint.arena import Arena, StatePart
 from holdfast.checkpoint.settings import CheckpointSettings, TierRule
-from holdfast.checkpoint.storage_page import SnapshotFlag
+from holdfast.checkpoint.tiers import SnapshotFlag
 from holdfast.train import restore
 from holdfast.train.candidates import Location
 from tests.train.alone import Job, Script

@@ -47,10 +47,10 @@ def test_without_a_file_there_is_none(tmp_path: Path) -> None:
 
 def test_a_program_that_says_no_more_than_what_it_recorded_is_understood(node: Node) -> None:
     script = 'printf %s "$WORDS" > "$TORCHELASTIC_ERROR_FILE"; exit 3'
-    office, agent = node(command=["/bin/sh", "-c", script], env={"WORDS": recorded(STACK)})
-    office.ready()
-    office.start()
-    exited = office.exited()
+    controller, agent = node(command=["/bin/sh", "-c", script], env={"WORDS": recorded(STACK)})
+    controller.ready()
+    controller.start()
+    exited = controller.exited()
     assert exited.exit_code == 3
     assert exited.error is not None and exited.error.message == "too small: 3"
     assert (agent.folder / "logs/attempt-1/rank-0.error.json").exists()
