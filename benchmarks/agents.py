@@ -22,7 +22,7 @@ import msgspec
 import psutil
 from websockets.asyncio.client import ClientConnection, connect
 
-from holdfast.agent.watch import REPORT_EVERY_S
+from holdfast.agent.progress_watch import REPORT_EVERY_S
 from holdfast.drivers.base import drive
 from holdfast.drivers.kubernetes import api, config, driver, incluster
 from holdfast.drivers.switchboard import Switchboard

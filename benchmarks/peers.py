@@ -4,9 +4,9 @@
 
 Two nodes on the loopback interface, four processes that share this machine's cores. `socket` sends
 from touched shared memory and receives straight into touched shared memory, no more; `holdfast` is
-the time from the moment the snapshot is there until its board says that the peer has it whole:
-found, offered, sent, checked against its seal and answered. Contestants take turns; `ratio` is the
-median of the time over that of the socket in the same round.
+the time from the moment the snapshot is there until its storage page says that the peer has it
+whole: found, offered, sent, checked against its seal and answered. Contestants take turns; `ratio`
+is the median of the time over that of the socket in the same round.
 """
 
 import argparse
@@ -21,9 +21,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from holdfast.checkpoint.arena import Header, Part
-from holdfast.checkpoint.board import Flag, Peer, Roster
+from holdfast.checkpoint.arena import CellHeader, StatePart
 from holdfast.checkpoint.key import Key
+from holdfast.checkpoint.storage_page import Peer, WorkerInfo
+from holdfast.checkpoint.tiers import SnapshotFlag
 from node import Node
 from table import report
 
@@ -65,23 +66,23 @@ def row(found: list[float], floor: list[float], mib: int) -> dict[str, Any]:
 def pushed(nodes: list[Node], step: int, size: int) -> float:
     """Seconds until the second node has a snapshot of the first."""
     owner, keeper = nodes
-    board = owner.board
+    storage_page = owner.storage_page
     if step == 1:
         peer = Peer(1, keeper.address, 0)
-        roster = Roster(
+        info = WorkerInfo(
             attempt=1, rank=0, world_size=2, local_world_size=1, parent=None, peers=(peer,)
         )
-        board.introduce(roster)
+        storage_page.introduce(info)
     key = Key(1, step)
-    cell = owner.arena.target(Part.PRIVATE, (Key(1, step - 1),))
+    cell = owner.arena.target(StatePart.PRIVATE, (Key(1, step - 1),))
     assert cell is not None
     cell.reserve(size)
     cell.begin()
     cell.payload[:8] = step.to_bytes(8, "little")
-    cell.commit(Header(1, step, 0, 2, 7, size, 0, Flag.COPY))
+    cell.commit(CellHeader(1, step, 0, 2, 7, size, 0, SnapshotFlag.COPY))
     cell.seal()
     began = time.perf_counter()
-    while board.newest_copied != key:
+    while storage_page.newest_copied != key:
         assert time.perf_counter() - began < TIMEOUT_S, "it does not arrive"
         time.sleep(0.0005)
     return time.perf_counter() - began

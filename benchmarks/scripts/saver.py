@@ -223,29 +223,29 @@ def holdfast_durable(state: State, folder: Path) -> Contestant:
 
 
 def _holdfast(state: State, folder: Path, *, beside: bool, durable: bool) -> Contestant:
-    from holdfast.agent.storage import words
-    from holdfast.checkpoint.board import Flag, Tier
-    from holdfast.checkpoint.settings import Rule, Settings
+    from holdfast.agent.storage import protocol
+    from holdfast.checkpoint.settings import CheckpointSettings, TierRule
     from holdfast.checkpoint.streams import later_for
+    from holdfast.checkpoint.tiers import SnapshotFlag, Tier
     from holdfast.train.cadence import Cadence
     from holdfast.train.layout import Ranks
     from holdfast.train.placement import Placement
-    from holdfast.train.snapshots import Snapshots, watch_optimizers
+    from holdfast.train.snapshots import Snapshotter, watch_optimizers
     from holdfast.train.tracked import Tracked
     from node import Node
 
-    place = words.Place(tier=Tier.SHARED, where=str(folder), keep=2, max_bytes_per_s=None)
+    place = protocol.TierPlace(tier=Tier.SHARED, where=str(folder), keep=2, max_bytes_per_s=None)
     node = Node(folder, (place,) if durable else ())
-    settings = Settings(shared=Rule(every_s=1e9)) if durable else Settings()
+    settings = CheckpointSettings(shared=TierRule(every_s=1e9)) if durable else CheckpointSettings()
     objects = {"model": state.model, "optimizer": state.optimizer}
 
-    def make() -> Snapshots:
+    def make() -> Snapshotter:
         cpu = torch.device("cpu")
         tracked = Tracked(objects, cpu, (), Ranks(0, 1, 1), None)
         alone = Placement(0, 0, 1, 1, 1, 0, distributed=False)
         later = later_for(cpu, 1) if beside else None
-        return Snapshots(
-            node.arena, node.board, None, alone, tracked, Cadence(1, 1.0), settings, later
+        return Snapshotter(
+            node.arena, node.storage_page, None, alone, tracked, Cadence(1, 1.0), settings, later
         )
 
     snapshots = make()
@@ -255,11 +255,11 @@ def _holdfast(state: State, folder: Path, *, beside: bool, durable: bool) -> Con
     def save(step: int) -> None:
         flags = snapshots.meet(step + 1, sys.maxsize)
         assert flags is not None, "one rank has nobody to wait for"
-        snapshots.take(step + 1, Flag.SHARED if durable else flags)
+        snapshots.take(step + 1, SnapshotFlag.SHARED if durable else flags)
 
     def settle() -> float:
         node.committed()
-        saved = node.board.of_tier(Tier.SHARED)
+        saved = node.storage_page.of_tier(Tier.SHARED)
         return saved.at + saved.seconds
 
     def load() -> None:

@@ -13,7 +13,8 @@ from pathlib import Path
 import msgspec
 
 from holdfast.agent import processes
-from holdfast.agent.agent import Agent, Identity
+from holdfast.agent.agent import Agent
+from holdfast.agent.node import NodeIdentity
 from holdfast.agent.notes import note
 from holdfast.spec import Job
 
@@ -21,14 +22,14 @@ from holdfast.spec import Job
 def main() -> int:
     """Run until the node ends; the exit status."""
     options = _options()
-    me = Identity(options.node, options.name, options.address, options.job_dir.resolve())
+    me = NodeIdentity(options.node, options.name, options.address, options.job_dir.resolve())
     job = Job.model_validate_json((me.folder / "job.json").read_bytes())
     processes.adopt_orphans()
     _write_card(me)
     return asyncio.run(_live(me, job))
 
 
-async def _live(me: Identity, job: Job) -> int:
+async def _live(me: NodeIdentity, job: Job) -> int:
     return await Agent(me, job, os.environ).live()
 
 
@@ -41,7 +42,7 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _write_card(me: Identity) -> None:
+def _write_card(me: NodeIdentity) -> None:
     """Tell the local driver who runs here, even if no controller is there now."""
     path = me.folder / "nodes" / me.name / "agent.json"
     card = {"node": me.node, "name": me.name, "pid": os.getpid(), "started": time.time()}

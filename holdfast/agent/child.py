@@ -23,31 +23,31 @@ import types
 from typing import Any, NamedTuple, NoReturn
 
 from holdfast import rank
-from holdfast.agent import failures, late, parsed, processes, wire
+from holdfast.agent import failures, fork_protocol, late_environment, processes, script_source
 from holdfast.page import Page
 
 
-class Born(NamedTuple):
+class ForkedChild(NamedTuple):
     """A child just after the fork: its order, its descriptors by name, and its parent's pid."""
 
-    order: wire.Fork
+    order: fork_protocol.Fork
     fds: dict[str, int]
-    program: wire.Program
+    program: fork_protocol.Program
     parent: int
 
 
-def become(born: Born) -> None:
+def become(born: ForkedChild) -> None:
     """Be what was ordered. Returns where the script ended; the interpreter then ends by itself."""
     _stand_alone(born)
     page_fd = born.fds.get("page")
     match born.order.kind:
-        case wire.Kind.STORE:
+        case fork_protocol.ChildKind.STORE:
             _serve_store(born.order, born.fds["report"])
-        case wire.Kind.EXEC:
+        case fork_protocol.ChildKind.EXEC:
             _execute(born, page_fd)
-        case wire.Kind.WAIT:
+        case fork_protocol.ChildKind.WAIT:
             rank.await_rank()
-        case wire.Kind.RUN:
+        case fork_protocol.ChildKind.RUN:
             if "control" in born.fds:
                 rank.run_ahead()
     with failures.shown_and_left(Page(page_fd) if page_fd is not None else None):
@@ -55,7 +55,7 @@ def become(born: Born) -> None:
         _run_to_the_end(born.program)
 
 
-def _run_to_the_end(program: wire.Program) -> None:
+def _run_to_the_end(program: fork_protocol.Program) -> None:
     """A script that has ended well without `join()` still ends as a worker with a rank."""
     worker = os.getpid()
     ended_well = True
@@ -69,7 +69,7 @@ def _run_to_the_end(program: wire.Program) -> None:
             rank.need("its end")
 
 
-def _stand_alone(born: Born) -> None:
+def _stand_alone(born: ForkedChild) -> None:
     with contextlib.suppress(PermissionError):  # the parent was faster
         os.setpgid(0, 0)
     processes.die_with_parent(born.parent, signal.SIGKILL)
@@ -116,11 +116,11 @@ def _redirect(output: int | None) -> None:
             stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
 
 
-def _enter_workdir(program: wire.Program) -> None:
+def _enter_workdir(program: fork_protocol.Program) -> None:
     os.chdir(program.workdir)  # raises the plain OSError a user understands
 
 
-def _execute(born: Born, page_fd: int | None) -> NoReturn:
+def _execute(born: ForkedChild, page_fd: int | None) -> NoReturn:
     """Become the command. What cannot be run exits as it does in a shell: 127 or 126."""
     argv = [*born.program.command, *born.program.args]
     for fd in born.fds.values():
@@ -136,7 +136,7 @@ def _execute(born: Born, page_fd: int | None) -> NoReturn:
         os._exit(127 if isinstance(error, FileNotFoundError) else 126)
 
 
-def _serve_store(order: wire.Fork, report: int) -> NoReturn:
+def _serve_store(order: fork_protocol.Fork, report: int) -> NoReturn:
     """Host a TCPStore on a free port, say which, and serve until killed."""
     distributed: Any = importlib.import_module("torch.distributed")
     address = order.address
@@ -175,7 +175,7 @@ def listen(address: str, ports: tuple[int, ...]) -> socket.socket:
 # ── the script ────────────────────────────────────────────────────────────────────────────────
 
 
-def run_as_main(program: wire.Program) -> None:
+def run_as_main(program: fork_protocol.Program) -> None:
     """Run the script or module as `python` would, in a `__main__` that stays until the end."""
     parts, main, argv0 = _main_of_module(program) if program.module else _main_of_script(program)
     sys.argv = [argv0, *program.args]
@@ -183,11 +183,13 @@ def run_as_main(program: wire.Program) -> None:
     found = dict(os.environ)
     for number, code in enumerate(parts):
         if number:
-            late.take_effect(found)
+            late_environment.take_effect(found)
         exec(code, main.__dict__)
 
 
-def _main_of_script(program: wire.Program) -> tuple[list[types.CodeType], types.ModuleType, str]:
+def _main_of_script(
+    program: fork_protocol.Program,
+) -> tuple[list[types.CodeType], types.ModuleType, str]:
     path = str(program.script)
     try:
         with open(path, "rb") as file:
@@ -199,7 +201,9 @@ def _main_of_script(program: wire.Program) -> tuple[list[types.CodeType], types.
     return _parts(source, path), main, path
 
 
-def _main_of_module(program: wire.Program) -> tuple[list[types.CodeType], types.ModuleType, str]:
+def _main_of_module(
+    program: fork_protocol.Program,
+) -> tuple[list[types.CodeType], types.ModuleType, str]:
     name = str(program.module)
     spec = importlib.util.find_spec(name)
     if spec is not None and spec.submodule_search_locations is not None:
@@ -219,7 +223,7 @@ def _main_of_module(program: wire.Program) -> tuple[list[types.CodeType], types.
 def _parts(source: bytes | str, path: str) -> list[types.CodeType]:
     """The whole of it, or in two parts: up to where torch is imported, and from there on."""
     tree: Any = compile(source, path, "exec", ast.PyCF_ONLY_AST, dont_inherit=True)
-    at = parsed.torch_at(tree)
+    at = script_source.torch_at(tree)
     if not at:
         return [compile(source, path, "exec", dont_inherit=True)]
     first = ast.Module(tree.body[:at], type_ignores=[])

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from holdfast import rank
-from holdfast.agent.wire import Kind, Preload, Program
-from holdfast.messages import Start
+from holdfast.agent.fork_protocol import ChildKind, Preload, Program
+from holdfast.messages import Assignment, Start
 from holdfast.spec import Job
 
 # The distributed stack imports these lazily: the first DDP() alone would load 822 modules.
@@ -28,7 +28,7 @@ TORCH_PRELOAD = (
     "holdfast.train",
 )
 WITH_RANK = rank.VARIABLES | {
-    *("HOLDFAST_CONTROL_FD", "HOLDFAST_PAGE_FD", "HOLDFAST_ARENA_FD", "HOLDFAST_BOARD_FD")
+    *("HOLDFAST_CONTROL_FD", "HOLDFAST_PAGE_FD", "HOLDFAST_ARENA_FD", "HOLDFAST_STORAGE_PAGE_FD")
 }
 
 # What engines tell the processes of a pod about ranks and peers; ours are others.
@@ -111,6 +111,18 @@ def rank_environment(job: Job, start: Start, local_rank: int) -> dict[str, str]:
     return {name: str(value) for name, value in values.items()}
 
 
+def assignment(job: Job, start: Start, local_rank: int) -> Assignment:
+    """What a worker of this node is told."""
+    return Assignment(
+        attempt=start.attempt,
+        rank=start.node_rank * start.workers_per_node + local_rank,
+        local_rank=local_rank,
+        world_size=start.node_count * start.workers_per_node,
+        redo_until=start.redo_until,
+        env=rank_environment(job, start, local_rank),
+    )
+
+
 def program_of(job: Job) -> Program:
     """What the workers run."""
     return Program(
@@ -122,14 +134,14 @@ def program_of(job: Job) -> Program:
     )
 
 
-def kinds_of(job: Job, instrumented: bool) -> tuple[Kind, Kind | None]:
+def kinds_of(job: Job, instrumented: bool) -> tuple[ChildKind, ChildKind | None]:
     """How a worker with a rank is made, and how a warm one; None where there are none."""
     if job.command is not None:
-        return Kind.EXEC, None
+        return ChildKind.EXEC, None
     if job.warm.mode == "off":
-        return Kind.RUN, None
+        return ChildKind.RUN, None
     ahead = job.warm.mode == "script" or (job.warm.mode == "auto" and instrumented)
-    return Kind.RUN, Kind.RUN if ahead else Kind.WAIT
+    return ChildKind.RUN, ChildKind.RUN if ahead else ChildKind.WAIT
 
 
 def preload_of(job: Job) -> Preload:

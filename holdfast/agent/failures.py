@@ -29,7 +29,7 @@ class CannotOpenScript(SystemExit):
         self.cause = cause
 
 
-class Place(NamedTuple):
+class SourceLine(NamedTuple):
     """Where an exception came from."""
 
     file: str
@@ -70,16 +70,16 @@ def of_command(error: OSError, program: str) -> WorkerError:
     return WorkerError(type=type(error).__name__, message=str(error), file=program)
 
 
-def place_of(error: BaseException) -> Place:
+def place_of(error: BaseException) -> SourceLine:
     """The innermost frame of the user's own code, else the innermost frame."""
     if isinstance(error, SyntaxError) and error.filename:
-        return Place(error.filename, error.lineno or 0)
+        return SourceLine(error.filename, error.lineno or 0)
     frames = [
-        Place(frame.f_code.co_filename, line)
+        SourceLine(frame.f_code.co_filename, line)
         for frame, line in traceback.walk_tb(without_our_frames(error.__traceback__))
     ]
     own = [place for place in frames if _is_users(place.file)]
-    return (own or frames or [Place("", 0)])[-1]
+    return (own or frames or [SourceLine("", 0)])[-1]
 
 
 def without_our_frames(tb: TracebackType | None) -> TracebackType | None:

@@ -20,7 +20,7 @@ import sys
 import time
 from types import FrameType
 
-from holdfast.agent import child, preloading, processes, wire
+from holdfast.agent import child, fork_protocol, preloading, processes
 from holdfast.agent.notes import note
 
 _HELD_BACK = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT}
@@ -44,21 +44,21 @@ class Forkserver:
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
         self._pids: dict[int, int] = {}
-        self._program = wire.Program()
+        self._program = fork_protocol.Program()
         self._asked_to_end = False
         self._wake, self._wake_write = socket.socketpair()
 
-    def serve(self) -> child.Born | None:
+    def serve(self) -> child.ForkedChild | None:
         """Prepare, then fork on request. Returns only in a child; the server itself exits."""
-        first = wire.receive_request(self._sock)
-        if first is None or not isinstance(first[0], wire.Prepare):
+        first = fork_protocol.receive_request(self._sock)
+        if first is None or not isinstance(first[0], fork_protocol.Prepare):
             sys.exit("the agent was gone before it said what to prepare")
         self._program = first[0].program
         if unfit := prepare(first[0]):
-            self._tell(wire.Unfit(modules=unfit))
+            self._tell(fork_protocol.Unfit(modules=unfit))
             os._exit(0)
         self._listen_to_signals()
-        self._tell(wire.Ready())
+        self._tell(fork_protocol.Ready())
         while not self._asked_to_end:
             readable, _, _ = select.select([self._sock, self._wake], [], [])
             if self._wake in readable:
@@ -81,23 +81,23 @@ class Forkserver:
     def _on_sigterm(self, _signal: int, _frame: FrameType | None) -> None:
         self._asked_to_end = True
 
-    def _next_request(self) -> child.Born | None:
+    def _next_request(self) -> child.ForkedChild | None:
         try:
-            received = wire.receive_request(self._sock)
+            received = fork_protocol.receive_request(self._sock)
         except ConnectionResetError:
             received = None
         if received is None:
             self._asked_to_end = True
             return None
         match received:
-            case (wire.Fork() as order, fds):
+            case (fork_protocol.Fork() as order, fds):
                 return self._fork(order, fds)
-            case (wire.Signal(id=id_, signal=sig), _):
+            case (fork_protocol.Signal(id=id_, signal=sig), _):
                 if id_ in self._pids:
                     processes.signal_group(self._pids[id_], sig)
         return None
 
-    def _fork(self, order: wire.Fork, fds: list[int]) -> child.Born | None:
+    def _fork(self, order: fork_protocol.Fork, fds: list[int]) -> child.ForkedChild | None:
         """Fork; in the child, everything that belongs to the server is closed."""
         server = os.getpid()
         _flush()
@@ -105,13 +105,13 @@ class Forkserver:
         try:
             pid = os.fork()
         except OSError as error:
-            self._tell(wire.Failed(id=order.id, why=str(error)))
+            self._tell(fork_protocol.ForkFailed(id=order.id, why=str(error)))
             pid = -1
         if pid == 0:
             for sock in (self._sock, self._wake, self._wake_write):
                 sock.close()
             named = dict(zip(order.fds, fds, strict=True))
-            return child.Born(order, named, self._program, server)
+            return child.ForkedChild(order, named, self._program, server)
         self._note_child(order.id, pid)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _HELD_BACK)
         for fd in fds:
@@ -124,7 +124,7 @@ class Forkserver:
         with contextlib.suppress(OSError):  # the child does it too: whoever is first
             os.setpgid(pid, pid)
         self._pids[id_] = pid
-        self._tell(wire.Forked(id=id_, pid=pid))
+        self._tell(fork_protocol.Forked(id=id_, pid=pid))
 
     def _report_deaths(self) -> None:
         ids = {pid: id_ for id_, pid in self._pids.items()}
@@ -133,12 +133,14 @@ class Forkserver:
                 id_ = ids[death.pid]
                 del self._pids[id_]
                 self._tell(
-                    wire.Died(id=id_, exit_code=death.exit_code, signal=death.signal, at=death.at)
+                    fork_protocol.Died(
+                        id=id_, exit_code=death.exit_code, signal=death.signal, at=death.at
+                    )
                 )
 
-    def _tell(self, reply: wire.AnyReply) -> None:
+    def _tell(self, reply: fork_protocol.AnyReply) -> None:
         try:
-            wire.send(self._sock, reply)
+            fork_protocol.send(self._sock, reply)
         except OSError:
             self._asked_to_end = True
 
@@ -148,7 +150,7 @@ class Forkserver:
         _flush()
 
 
-def prepare(order: wire.Prepare) -> dict[str, str]:
+def prepare(order: fork_protocol.Prepare) -> dict[str, str]:
     """Load what every worker needs; returns what has to be done without, and why."""
     _go_to(order.program)
     began = time.monotonic()
@@ -162,7 +164,7 @@ def prepare(order: wire.Prepare) -> dict[str, str]:
     return {}
 
 
-def _go_to(program: wire.Program) -> None:
+def _go_to(program: fork_protocol.Program) -> None:
     """Working folder and `sys.path` as the script will find them."""
     try:
         os.chdir(program.workdir)

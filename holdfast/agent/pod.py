@@ -17,14 +17,15 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.agent import interfaces, probes, processes, waiting
-from holdfast.agent.agent import Agent, Identity, Surroundings
-from holdfast.agent.console import Console, unblock
+from holdfast.agent import interfaces, launcher, probes, processes
+from holdfast.agent.agent import Agent
 from holdfast.agent.environment import without_engine
 from holdfast.agent.log_copies import LogCopies
+from holdfast.agent.node import AgentOptions, NodeIdentity
 from holdfast.agent.notes import note
-from holdfast.checkpoint.board import Tier
+from holdfast.agent.pod_log import PodLog, unblock
 from holdfast.checkpoint.settings import PLACES
+from holdfast.checkpoint.tiers import Tier
 from holdfast.errors import Error, ExitStatus
 from holdfast.spec import Job
 from holdfast.spec.cluster import fatal_status
@@ -41,7 +42,7 @@ NEEDED = (
 
 
 @dataclass(frozen=True)
-class Pod:
+class PodEnvironment:
     """What the environment says."""
 
     job: str
@@ -76,7 +77,7 @@ def run(environ: Mapping[str, str], *, wait: bool) -> int:
     try:
         _make_folder(pod, job)
         if wait:
-            return waiting.wait(pod.folder, pod.fatal, REPLACE, job.recovery.controller_absence_s)
+            return launcher.wait(pod.folder, pod.fatal, REPLACE, job.recovery.controller_absence_s)
         asyncio.run(_live(pod, job, environ))
     except Error as error:
         if error.status is ExitStatus.USAGE:
@@ -87,23 +88,23 @@ def run(environ: Mapping[str, str], *, wait: bool) -> int:
     return REPLACE
 
 
-async def _live(pod: Pod, job: Job, environ: Mapping[str, str]) -> None:
+async def _live(pod: PodEnvironment, job: Job, environ: Mapping[str, str]) -> None:
     """Until the node ends, and then the process: a name server that does not answer, asked in a
     thread, must not hold that up."""
     for fd in (1, 2):
         unblock(fd)
     processes.adopt_orphans()
     first = job.network.ports.stores
-    around = Surroundings(
+    options = AgentOptions(
         let_go=REPLACE,
         broken=REPLACE,
-        console=Console(1),
+        pod_log=PodLog(1),
         store_ports=tuple(range(first, first + STORE_PORTS)),
         storage_port=job.network.ports.storage,
         attempts_kept=ATTEMPTS_KEPT,
     )
-    me = Identity(next_life(pod), pod.name, pod.address, pod.folder)
-    agent = Agent(me, job, worker_environment(pod, environ), around)
+    me = NodeIdentity(next_life(pod), pod.name, pod.address, pod.folder)
+    agent = Agent(me, job, worker_environment(pod, environ), options)
     await probes.serve(pod.address, job.network.ports.agent, agent.health)
     shared = environ.get(PLACES[Tier.SHARED])
     if not shared:
@@ -119,7 +120,7 @@ async def _live(pod: Pod, job: Job, environ: Mapping[str, str]) -> None:
 # ── what it is told ──
 
 
-def described(environ: Mapping[str, str]) -> Pod:
+def described(environ: Mapping[str, str]) -> PodEnvironment:
     """What the manifests said. Raises `Error` pod-incomplete."""
     if missing := [name for name in NEEDED if not environ.get(name)]:
         raise _incomplete(f"{', '.join(missing)} not set")
@@ -127,7 +128,7 @@ def described(environ: Mapping[str, str]) -> Pod:
     if not host or not port.isdecimal():
         told = environ["HOLDFAST_CONTROLLER"]
         raise _incomplete(f"HOLDFAST_CONTROLLER is {told!r}, not HOST:PORT")
-    return Pod(
+    return PodEnvironment(
         job=environ["HOLDFAST_JOB"],
         engine=environ["HOLDFAST_ENGINE"],
         host=host.strip("[]"),
@@ -156,13 +157,13 @@ def job_in(file: Path, folder: Path) -> Job:
     return located(job, folder)
 
 
-def worker_environment(pod: Pod, environ: Mapping[str, str]) -> dict[str, str]:
+def worker_environment(pod: PodEnvironment, environ: Mapping[str, str]) -> dict[str, str]:
     """What workers find besides what the job says: not the engine's own idea of the job, and the
     interface of the pod's address unless somebody has named another."""
     return {**interfaces.socket_variables(pod.address), **without_engine(environ)}
 
 
-def next_life(pod: Pod) -> str:
+def next_life(pod: PodEnvironment) -> str:
     """The node's id; each call counts as a new start of the container."""
     path = pod.home / "lives" / pod.uid
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -175,7 +176,7 @@ def next_life(pod: Pod) -> str:
 # ── the folder ──
 
 
-def _make_folder(pod: Pod, job: Job) -> None:
+def _make_folder(pod: PodEnvironment, job: Job) -> None:
     """The job's folder as agents know it. Raises `OSError`."""
     folder = pod.folder
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)

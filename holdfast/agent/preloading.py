@@ -22,9 +22,9 @@ from pathlib import Path
 from types import ModuleType
 
 from holdfast import rank
-from holdfast.agent import late, parsed, wire
+from holdfast.agent import fork_protocol, late_environment, script_source
 from holdfast.agent.notes import note
-from holdfast.agent.parsed import Import
+from holdfast.agent.script_source import Import
 
 # jemalloc, which pyarrow brings along, ends its own thread before a fork and starts it again.
 FORK_SAFE_THREADS = frozenset(("jemalloc_bg_thd",))
@@ -41,7 +41,7 @@ class _Watched(os._Environ[str]):
         try:
             return super().__getitem__(name)
         except KeyError:
-            late.read_ahead.add(name)
+            late_environment.read_ahead.add(name)
             raise
 
 
@@ -67,7 +67,7 @@ def _watching() -> Iterator[None]:
         os.environ.__class__ = plain
 
 
-def load(program: wire.Program, preload: wire.Preload) -> dict[str, str]:
+def load(program: fork_protocol.Program, preload: fork_protocol.Preload) -> dict[str, str]:
     """Import everything; returns what is unfit, and why. Then this process must not fork."""
     sys.argv = [program.script or program.module or "", *program.args]
     unfit = {}
@@ -81,11 +81,11 @@ def load(program: wire.Program, preload: wire.Preload) -> dict[str, str]:
     return unfit
 
 
-def _of_script(program: wire.Program, preload: wire.Preload) -> Iterator[Import]:
+def _of_script(program: fork_protocol.Program, preload: fork_protocol.Preload) -> Iterator[Import]:
     """Imports of the script, up to the first of something that is not an installed library."""
-    tree = parsed.tree_of(program) if preload.imports else None
+    tree = script_source.tree_of(program) if preload.imports else None
     own = (program.module or "").partition(".")[0]
-    for found in parsed.first_imports(tree) if tree is not None else ():
+    for found in script_source.first_imports(tree) if tree is not None else ():
         known = found.root in sys.modules
         if not known and (found.root == own or not _is_installed(found.root)):
             return

@@ -17,7 +17,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class Death(NamedTuple):
+class ProcessExit(NamedTuple):
     """How a process ended: by an exit code or by a signal. `at` is monotonic."""
 
     pid: int
@@ -71,7 +71,7 @@ def signal_one(pid: int, sig: int) -> None:
         return
 
 
-def reap(leads_group: Callable[[int], bool]) -> Iterator[Death]:
+def reap(leads_group: Callable[[int], bool]) -> Iterator[ProcessExit]:
     """Every child that has ended; where `leads_group(pid)`, the rest of its group is killed."""
     while True:
         try:
@@ -87,10 +87,10 @@ def reap(leads_group: Callable[[int], bool]) -> Iterator[Death]:
         yield death_of(found.si_pid, status, at)
 
 
-def death_of(pid: int, status: int, at: float) -> Death:
+def death_of(pid: int, status: int, at: float) -> ProcessExit:
     """A wait status in words."""
     code = os.waitstatus_to_exitcode(status)
-    return Death(pid, code if code >= 0 else None, -code if code < 0 else None, at)
+    return ProcessExit(pid, code if code >= 0 else None, -code if code < 0 else None, at)
 
 
 def pids() -> list[int]:

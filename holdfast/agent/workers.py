@@ -1,7 +1,7 @@
 """The workers of one node: those of the attempt, and the warm ones that wait for the next.
 
 A worker is born cold (with its rank) or warm (with a control socket on which the rank arrives).
-Each has its own progress page; the snapshot arena and the board belong to the local rank and
+Each has its own progress page; the snapshot arena and the storage page belong to the local rank and
 outlive them all.
 """
 
@@ -17,11 +17,11 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.agent import wire
-from holdfast.agent.console import Console, Echo
-from holdfast.agent.forking import Forking
+from holdfast.agent import fork_protocol
+from holdfast.agent.forkserver_handle import ForkserverHandle
 from holdfast.agent.output import LogFile, Output
-from holdfast.agent.processes import Death
+from holdfast.agent.pod_log import PodLog, RankedLines
+from holdfast.agent.processes import ProcessExit
 from holdfast.events import Milestone
 from holdfast.messages import Assignment
 from holdfast.page import Page
@@ -42,7 +42,7 @@ class Worker:
     assigned_at: float = 0.0
     forkserver: str = ""  # how that had died when the worker did, if it had
     log: str = ""  # relative to the job's folder
-    death: Death | None = None
+    death: ProcessExit | None = None
     milestones: bytes = b""  # as of the last look
 
     def take_rank(self, assignment: Assignment, log: str) -> None:
@@ -74,29 +74,35 @@ class Workers:
     folder: Path
     name: str  # of the node
     log_bytes: int
-    warm_kind: wire.Kind | None  # None: no warm workers
-    cold_kind: wire.Kind
+    warm_kind: fork_protocol.ChildKind | None  # None: no warm workers
+    cold_kind: fork_protocol.ChildKind
     new_id: Callable[[], int]
     arenas: list[int]
-    boards: list[int]
+    storage_pages: list[int]
     tell_output: bool = False  # that a worker prints is news: nothing else tells that it works
-    console: Console | None = None  # where output is shown besides the files
+    pod_log: PodLog | None = None  # where output is shown besides the files
+    attempts_kept: int | None = None  # of which there are logs; None: all
     table: dict[int, Worker] = field(default_factory=dict)
     warm: dict[int, Worker] = field(default_factory=dict)
 
-    def start(self, forking: Forking, assignment: Assignment) -> Worker:
+    @property
+    def count(self) -> int:
+        """Workers of an attempt."""
+        return len(self.arenas)
+
+    def start(self, forkserver: ForkserverHandle, assignment: Assignment) -> Worker:
         """A worker with this rank: the warm one if there is one, else a new one."""
         worker = self.warm.pop(assignment.local_rank, None)
         log = f"logs/attempt-{assignment.attempt}/rank-{assignment.rank}.log"
         assignment = self._with_error_file(assignment, log)
         if worker is None:
-            worker = self._fork(forking, assignment.local_rank, self.cold_kind, assignment.env)
+            worker = self._fork(forkserver, assignment.local_rank, self.cold_kind, assignment.env)
             worker.take_rank(assignment, log)
         else:
             worker.take_rank(assignment, log)
             _tell(worker, assignment)
         file = LogFile(self.folder / log, self.log_bytes)
-        echo = (Echo(self.console, assignment.rank),) if self.console is not None else ()
+        echo = (RankedLines(self.pod_log, assignment.rank),) if self.pod_log is not None else ()
         worker.output.send_to(file, *echo)
         if self.tell_output:
             worker.output.on_first = partial(worker.page.reach, Milestone.OUTPUT)
@@ -110,33 +116,37 @@ class Workers:
         env = {**assignment.env, ERROR_FILE: str(path)}
         return msgspec.structs.replace(assignment, env=env)
 
-    def warm_up(self, forking: Forking) -> None:
+    def warm_up(self, forkserver: ForkserverHandle) -> None:
         """Fill the warm set."""
         if self.warm_kind is None:
             return
-        for local_rank in range(len(self.arenas)):
+        for local_rank in range(self.count):
             if local_rank not in self.warm:
-                self.warm[local_rank] = self._fork(forking, local_rank, self.warm_kind, {})
+                self.warm[local_rank] = self._fork(forkserver, local_rank, self.warm_kind, {})
 
     def _fork(
-        self, forking: Forking, local_rank: int, kind: wire.Kind, env: dict[str, str]
+        self,
+        forkserver: ForkserverHandle,
+        local_rank: int,
+        kind: fork_protocol.ChildKind,
+        env: dict[str, str],
     ) -> Worker:
         page_fd = Page.create()
         read_end, write_end = os.pipe2(os.O_CLOEXEC)
-        kept = {"arena": self.arenas[local_rank], "board": self.boards[local_rank]}
+        kept = {"arena": self.arenas[local_rank], "storage_page": self.storage_pages[local_rank]}
         fds = {"output": write_end, "page": page_fd}
         worker = Worker(self.new_id(), local_rank, Page(page_fd), Output(read_end))
         if not env:
             ours, theirs = socket.socketpair()  # not a pipe: what is on it can be looked at
             fds["control"], worker.control = theirs.detach(), ours.detach()
         self.table[worker.id] = worker
-        order = wire.Fork(id=worker.id, kind=kind, env=env, fds=(*fds, *kept))
-        forking.fork(order, [*fds.values(), *kept.values()])
+        order = fork_protocol.Fork(id=worker.id, kind=kind, env=env, fds=(*fds, *kept))
+        forkserver.fork(order, [*fds.values(), *kept.values()])
         for fd in fds.values():
             os.close(fd)
         return worker
 
-    def bury(self, worker: Worker, death: Death) -> None:
+    def bury(self, worker: Worker, death: ProcessExit) -> None:
         """It has died: take the rest of its output. Its page stays readable."""
         worker.death = death
         worker.output.finish()
@@ -147,8 +157,11 @@ class Workers:
         worker.output.close_sinks()
         worker.hang_up()
 
-    def drop_logs(self, until: int) -> None:
-        """Remove the logs of attempts up to this one."""
+    def drop_logs(self, attempt: int) -> None:
+        """This attempt begins: remove the logs of old ones, where only so many are kept."""
+        if self.attempts_kept is None:
+            return
+        until = attempt - self.attempts_kept
         for path in (self.folder / "logs").glob("attempt-*"):
             number = path.name.removeprefix("attempt-")
             if number.isdecimal() and int(number) <= until:

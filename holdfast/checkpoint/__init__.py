@@ -1,12 +1,13 @@
 """Snapshots in memory and checkpoints in durable tiers.
 
 In memory: `arena` holds copies and `seal` their checksums, `codec` and `index` say what a copy
-consists of, `board` is what a worker and the storage process of its node tell each other, `room`
-what fits, `placement` who keeps copies for whom, `choose` what all ranks continue from.
+consists of, `storage_page` is what a worker and the storage process of its node tell each other,
+`room` what fits, `placement` who keeps copies for whom, `choose` what all ranks continue from.
 
-On storage: `manifest` is the format, `stores` (`folder`, `objects`) the places, `save` writes and
-commits, `shelf` finds, reads and verifies, `upkeep` and `retention` thin out and copy, `lineage`
-says what counts, `schedule` when a tier is due.
+On storage: `manifest` is the format, `stores` the protocol of a place, `folder` and `objects` its
+two kinds, `open_store` picks one; `save` writes and commits, `shelf` finds, reads and verifies,
+`upkeep` and `retention` thin out and copy, `lineage` says what counts, `schedule` when a tier is
+due.
 
 With torch: `tensors` copies leaves into an arena, `streams` does so beside training on a GPU,
 `pieces`, `export` and `dcp` give a checkpoint to others. Nothing else here imports torch, so that

@@ -1,11 +1,11 @@
 """The snapshot arena of one rank: shared memory in which a copy is either whole or not there.
 
-An arena is a memfd with cells: for each kind of content (`Part`) two, so that one can be written
-while the other keeps the newest whole copy; a third one where copies of it are read for long, by
-those who write to disks or to other nodes; and two for each rank whose copy is kept here. A cell
-is a page of header and a payload. Its state word says EMPTY, WRITING or WHOLE and is stored after
-everything else: payload and header, with the header's own checksum. So a SIGKILL at any instruction
-leaves the other cell untouched and this one visibly unfinished.
+An arena is a memfd with cells: for each kind of content (`StatePart`) two, so that one can be
+written while the other keeps the newest whole copy; a third one where copies of it are read for
+long, by those who write to disks or to other nodes; and two for each rank whose copy is kept here.
+A cell is a page of header and a payload. Its state word says EMPTY, WRITING or WHOLE and is stored
+after everything else: payload and header, with the header's own checksum. So a SIGKILL at any
+instruction leaves the other cell untouched and this one visibly unfinished.
 
 The payload's checksum is the seal. Small payloads are sealed by the worker while it copies; large
 ones by the agent's side right after, because a checksum would make training wait for half as long
@@ -25,8 +25,8 @@ from typing import NamedTuple
 
 import xxhash
 
+from holdfast.checkpoint.free_memory import free_memory
 from holdfast.checkpoint.key import Key as Key
-from holdfast.checkpoint.room import room
 from holdfast.checkpoint.seal import BLOCK_BYTES, seal_of
 from holdfast.errors import Error
 
@@ -47,7 +47,7 @@ _SEAL = struct.Struct("<QQ")  # checksum of the payload, checksum of that and th
 _POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, Linux 5.14
 
 
-class Part(IntEnum):
+class StatePart(IntEnum):
     """What a cell holds."""
 
     SHARED = 0  # state that is the same on every rank
@@ -55,10 +55,10 @@ class Part(IntEnum):
     BUDDY = 2  # the PRIVATE parts of ranks on other nodes
 
 
-OWN = (Part.SHARED, Part.PRIVATE)  # what a rank writes of itself
+OWN = (StatePart.SHARED, StatePart.PRIVATE)  # what a rank writes of itself
 
 
-class State(IntEnum):
+class CellState(IntEnum):
     """How far the writing of a cell is."""
 
     EMPTY = 0
@@ -66,7 +66,7 @@ class State(IntEnum):
     WHOLE = 2
 
 
-class Header(NamedTuple):
+class CellHeader(NamedTuple):
     """What a whole cell says about its payload. The index follows the data."""
 
     attempt: int
@@ -76,7 +76,7 @@ class Header(NamedTuple):
     fingerprint: int  # of the names and shapes that were tracked
     data_bytes: int
     index_bytes: int
-    flags: int = 0  # what is to become of it: see `board.Flag`
+    flags: int = 0  # what is to become of it: see `tiers.SnapshotFlag`
 
     @property
     def key(self) -> Key:
@@ -87,15 +87,15 @@ class Header(NamedTuple):
         return self.data_bytes + self.index_bytes
 
 
-def parse_header(memory: memoryview) -> Header | None:
+def parse_header(memory: memoryview) -> CellHeader | None:
     """The header at the start of this memory; None unless it is marked whole and undamaged."""
     magic, state = struct.unpack_from("<qq", memory)
-    if magic != MAGIC or state != State.WHOLE:
+    if magic != MAGIC or state != CellState.WHOLE:
         return None
     (digest,) = _DIGEST.unpack_from(memory, _DIGEST_AT)
     if digest != xxhash.xxh3_64_intdigest(memory[_FIELDS_AT:_DIGEST_AT]):
         return None
-    header = Header(*_FIELDS.unpack_from(memory, _FIELDS_AT))
+    header = CellHeader(*_FIELDS.unpack_from(memory, _FIELDS_AT))
     sizes_make_sense = 0 <= header.data_bytes < STRIDE and 0 <= header.index_bytes < STRIDE
     return header if sizes_make_sense else None
 
@@ -107,7 +107,7 @@ class Cell:
         self._fd = fd
         self._offset = number * STRIDE
         self._room = -1
-        self._ahead: tuple[Header, Future[int]] | None = None
+        self._ahead: tuple[CellHeader, Future[int]] | None = None
         self.memory = memoryview(b"")
 
     def reserve(self, payload_bytes: int, *, touch: bool = True) -> None:
@@ -137,10 +137,10 @@ class Cell:
         """From here until `commit` the cell counts as unfinished."""
         self._ahead = None
         _WORD.pack_into(self.memory, 0, MAGIC)
-        _WORD.pack_into(self.memory, _STATE_AT, State.WRITING)
+        _WORD.pack_into(self.memory, _STATE_AT, CellState.WRITING)
         _SEAL.pack_into(self.memory, _SEAL_AT, 0, 0)
 
-    def commit(self, header: Header, checksum: int | None = None) -> None:
+    def commit(self, header: CellHeader, checksum: int | None = None) -> None:
         """The payload is complete. The state is stored last, as one aligned word.
 
         `checksum` is that of the payload (`seal`), None to have it sealed by somebody else.
@@ -150,7 +150,7 @@ class Cell:
         _DIGEST.pack_into(self.memory, _DIGEST_AT, xxhash.xxh3_64_intdigest(fields))
         if checksum is not None:
             self._store_seal(header.key, checksum)
-        _WORD.pack_into(self.memory, _STATE_AT, State.WHOLE)
+        _WORD.pack_into(self.memory, _STATE_AT, CellState.WHOLE)
 
     def stamp(self) -> bytes:
         """State, header and seal as they lie there: other bytes whenever the cell has changed."""
@@ -177,15 +177,15 @@ class Cell:
     def _store_seal(self, key: Key, checksum: int) -> None:
         _SEAL.pack_into(self.memory, _SEAL_AT, checksum, _seal_of(key, checksum))
 
-    def _digest(self, header: Header) -> int:
+    def _digest(self, header: CellHeader) -> int:
         return seal_of(self.payload[: header.payload_bytes])
 
     def discard(self) -> None:
         """Forget what the cell holds."""
         if self._map_header():
-            _WORD.pack_into(self.memory, _STATE_AT, State.EMPTY)
+            _WORD.pack_into(self.memory, _STATE_AT, CellState.EMPTY)
 
-    def header(self) -> Header | None:
+    def header(self) -> CellHeader | None:
         """What the cell holds, or None unless it is marked whole and fits into the file.
 
         The payload itself is not looked at: see `intact`.
@@ -233,7 +233,7 @@ class Cell:
             self.reserve(0, touch=False)
         return True
 
-    def _fits(self, header: Header) -> bool:
+    def _fits(self, header: CellHeader) -> bool:
         end = self._offset + HEADER_BYTES + header.payload_bytes
         return end <= os.fstat(self._fd).st_size
 
@@ -243,7 +243,11 @@ class Arena:
 
     def __init__(self, fd: int) -> None:
         numbers = iter(range(2 * SLOTS + COPY_SLOTS * COPIES_MAX))
-        counts = {Part.SHARED: SLOTS, Part.PRIVATE: SLOTS, Part.BUDDY: COPY_SLOTS * COPIES_MAX}
+        counts = {
+            StatePart.SHARED: SLOTS,
+            StatePart.PRIVATE: SLOTS,
+            StatePart.BUDDY: COPY_SLOTS * COPIES_MAX,
+        }
         self._cells = {
             part: tuple(Cell(fd, next(numbers)) for _ in range(count))
             for part, count in counts.items()
@@ -254,7 +258,7 @@ class Arena:
         """A new, empty arena as a memfd; it vanishes with its last holder."""
         return os.memfd_create("holdfast-arena", os.MFD_CLOEXEC)
 
-    def cells(self, part: Part) -> tuple[Cell, ...]:
+    def cells(self, part: StatePart) -> tuple[Cell, ...]:
         """Both cells of a part."""
         return self._cells[part]
 
@@ -271,7 +275,7 @@ class Arena:
             cell.look_ahead(pool, cores)
         pool.shutdown(wait=False)
 
-    def find(self, part: Part, key: Key, rank: int | None = None) -> Cell | None:
+    def find(self, part: StatePart, key: Key, rank: int | None = None) -> Cell | None:
         """The cell that holds this snapshot, if one does; of this rank, if one is named."""
         for cell in self._cells[part]:
             header = cell.header()
@@ -279,7 +283,7 @@ class Arena:
                 return cell
         return None
 
-    def target(self, part: Part, keep: Collection[Key], slots: int = 2) -> Cell | None:
+    def target(self, part: StatePart, keep: Collection[Key], slots: int = 2) -> Cell | None:
         """The cell of the SHARED or PRIVATE part to write next, one of the first `slots`.
 
         An empty one, else the oldest of those that hold nothing of `keep`; None if there is none.
@@ -295,7 +299,7 @@ class Arena:
         will do. With all cells taken by other ranks, one of those that are kept for nobody any
         more has to give way: the oldest.
         """
-        found = [(cell, cell.header()) for cell in self._cells[Part.BUDDY]]
+        found = [(cell, cell.header()) for cell in self._cells[StatePart.BUDDY]]
         own = [(cell, header) for cell, header in found if header and header.rank == rank]
         empty = [cell for cell, header in found if header is None]
         if len(own) < COPY_SLOTS and empty:
@@ -314,7 +318,7 @@ def _seal_of(key: Key, checksum: int) -> int:
     return xxhash.xxh3_64_intdigest(struct.pack("<qqQ", *key, checksum), seed=1)
 
 
-def _age(header: Header | None) -> tuple[int, ...]:
+def _age(header: CellHeader | None) -> tuple[int, ...]:
     return () if header is None else header.key
 
 
@@ -325,7 +329,7 @@ def _pages(length: int) -> int:
 def _require(more_bytes: int) -> None:
     if more_bytes <= 0:
         return
-    found = room()
+    found = free_memory()
     if more_bytes > found.free_bytes:
         mib = 1 << 20
         raise Error(

@@ -8,7 +8,7 @@ ranks that have gathered the same indexes plan the same reads.
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from holdfast.checkpoint.arena import Part
+from holdfast.checkpoint.arena import StatePart
 from holdfast.checkpoint.codec import unflatten
 from holdfast.checkpoint.index import Index, Leaf
 
@@ -21,7 +21,7 @@ class Ref(NamedTuple):
     """One leaf: which of the part of which rank."""
 
     rank: int
-    part: Part
+    part: StatePart
     number: int
     leaf: Leaf
 
@@ -40,7 +40,7 @@ class Contents:
     def __init__(
         self,
         world_size: int,
-        indexes: Mapping[tuple[int, Part], Index],
+        indexes: Mapping[tuple[int, StatePart], Index],
         has: Callable[[Ref], bool] = lambda _: True,
     ) -> None:
         """`has` says whether the bytes of a leaf are there and not only with another rank."""
@@ -48,16 +48,16 @@ class Contents:
         self.pieces: dict[str, Pieces] = {}
         self.trees: dict[int, dict[str, Any]] = {}
         self._indexes = indexes
-        own: dict[tuple[int, Part], dict[str, Any]] = {}
+        own: dict[tuple[int, StatePart], dict[str, Any]] = {}
         for (rank, part), index in sorted(indexes.items()):
             refs = [Ref(rank, part, n, leaf) for n, leaf in enumerate(index.leaves)]
             own[rank, part] = unflatten(index.tree, refs)
             for ref in refs:
                 if not ref.leaf.own and has(ref):
                     self._add(ref)
-        shared = [tree for (_, part), tree in own.items() if part is Part.SHARED]
+        shared = [tree for (_, part), tree in own.items() if part is StatePart.SHARED]
         for (rank, part), tree in own.items():
-            if part is Part.PRIVATE:
+            if part is StatePart.PRIVATE:
                 self.trees[rank] = {**(shared[0] if shared else {}), **tree}
 
     @property
@@ -65,7 +65,7 @@ class Contents:
         """Whether there is a part of every rank."""
         return set(self.trees) == set(range(self.world_size))
 
-    def leaf(self, rank: int, part: Part, number: int) -> Leaf:
+    def leaf(self, rank: int, part: StatePart, number: int) -> Leaf:
         """One leaf."""
         return self._indexes[rank, part].leaves[number]
 

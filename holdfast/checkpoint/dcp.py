@@ -25,12 +25,12 @@ from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPla
 from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
-from holdfast.checkpoint import shelf
+from holdfast.checkpoint import catalog
 from holdfast.checkpoint.consolidate import consolidated, filled
 from holdfast.checkpoint.contents import Pieces, Ref
 from holdfast.checkpoint.key import Key
+from holdfast.checkpoint.open_store import open_store
 from holdfast.checkpoint.pieces import Checkpoint, require_all
-from holdfast.checkpoint.stores import open_store
 from holdfast.errors import Error
 
 
@@ -49,7 +49,7 @@ class HoldfastReader(StorageReader):
 
         Raises `Error` checkpoint-not-found, checkpoint-damaged or storage-*.
         """
-        self._checkpoint = Checkpoint(shelf.open_checkpoint(*_find(place, step, attempt)))
+        self._checkpoint = Checkpoint(catalog.open_checkpoint(*_find(place, step, attempt)))
         tree = filled(consolidated(self._checkpoint.contents), _Leaf)
         self._items, self._mappings = flatten_state_dict(tree)
 
@@ -144,7 +144,7 @@ def _tensor(pieces: Pieces) -> TensorStorageMetadata:
 
 def _find(place: str, step: int | None, attempt: int | None) -> tuple[Any, Key]:
     store = open_store(place)
-    for manifest in shelf.committed(store):
+    for manifest in catalog.committed(store):
         if step in (None, manifest.step) and attempt in (None, manifest.attempt):
             return store, manifest.key
     raise Error(

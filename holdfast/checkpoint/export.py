@@ -18,11 +18,12 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import torch
 
+from holdfast.checkpoint.catalog import Opened
 from holdfast.checkpoint.consolidate import consolidated, filled, modules_of
 from holdfast.checkpoint.contents import Ref
+from holdfast.checkpoint.open_store import open_store
 from holdfast.checkpoint.pieces import Checkpoint
-from holdfast.checkpoint.shelf import Opened
-from holdfast.checkpoint.stores import Store, open_store
+from holdfast.checkpoint.stores import CheckpointStore
 from holdfast.errors import Error
 
 Form = Literal["torch", "dcp", "safetensors"]
@@ -95,7 +96,7 @@ def _without_numpy(value: Any) -> Any:
 # ── torch.save and DCP ──
 
 
-def _write_torch(checkpoint: Checkpoint, store: Store) -> None:
+def _write_torch(checkpoint: Checkpoint, store: CheckpointStore) -> None:
     buffer = io.BytesIO()
     torch.save(state_of(checkpoint), buffer)
     _put(store, "checkpoint.pt", [buffer.getbuffer()])
@@ -120,7 +121,7 @@ def _write_dcp(checkpoint: Checkpoint, to: str) -> None:
 # ── safetensors ──
 
 
-def _write_safetensors(checkpoint: Checkpoint, store: Store, limit: int | None) -> None:
+def _write_safetensors(checkpoint: Checkpoint, store: CheckpointStore, limit: int | None) -> None:
     items = list(_model_tensors(checkpoint))
     shards = list(_shards(items, limit))
     if limit is None or len(shards) == 1:
@@ -173,7 +174,9 @@ def _shards(items: Iterable[_Item], limit: int | None) -> Iterator[list[_Item]]:
     yield shard
 
 
-def _write_file(checkpoint: Checkpoint, store: Store, name: str, items: list[_Item]) -> None:
+def _write_file(
+    checkpoint: Checkpoint, store: CheckpointStore, name: str, items: list[_Item]
+) -> None:
     head = _header(items)
     tensors = (_bytes_of(checkpoint.whole(item.ref)) for item in items if item.bytes)
     _put(store, name, itertools.chain([memoryview(_LENGTH.pack(len(head)) + head)], tensors))
@@ -198,7 +201,7 @@ def _bytes_of(tensor: torch.Tensor) -> memoryview:
     return memoryview(flat.numpy())  # type: ignore[arg-type]
 
 
-def _put(store: Store, name: str, parts: Iterable[memoryview]) -> None:
+def _put(store: CheckpointStore, name: str, parts: Iterable[memoryview]) -> None:
     with store.create(name) as upload:
         for part in parts:
             for at in range(0, len(part), _WRITE_BYTES):

@@ -12,7 +12,7 @@ what is there from before has nothing to do with it, and is no less worth for it
 from collections.abc import Collection, Iterable
 
 from holdfast.checkpoint.key import Key
-from holdfast.checkpoint.manifest import Lineage, Origin
+from holdfast.checkpoint.manifest import Lineage, ParentSnapshot
 
 
 def valid(key: Key, attempts: Iterable[Lineage]) -> bool:
@@ -40,7 +40,9 @@ def implied(keys: Iterable[Key], attempts: Iterable[Lineage]) -> list[Lineage]:
         if key.attempt not in known:
             first[key.attempt] = min(key.step, first.get(key.attempt, key.step))
     return [
-        Lineage(attempt=number, parent=Origin(max(0, number - 1), step - 1) if step else None)
+        Lineage(
+            attempt=number, parent=ParentSnapshot(max(0, number - 1), step - 1) if step else None
+        )
         for number, step in first.items()
     ]
 

@@ -148,7 +148,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         return len(self.parts) == self.world_size
 
 
-class Origin(msgspec.Struct, frozen=True):
+class ParentSnapshot(msgspec.Struct, frozen=True):
     """What an attempt went on from."""
 
     attempt: Count
@@ -164,7 +164,7 @@ class Lineage(msgspec.Struct, frozen=True, kw_only=True):
 
     format: Literal[1] = 1
     attempt: Count
-    parent: Origin | None
+    parent: ParentSnapshot | None
     fresh: str = ""  # under which word the job began anew; "" if it went on from what was there
     xxh3_128: str = _NO_DIGEST
 

@@ -11,13 +11,13 @@ from typing import Any
 import msgspec
 import torch
 
-from holdfast.checkpoint import shelf
-from holdfast.checkpoint.arena import Part
+from holdfast.checkpoint import catalog
+from holdfast.checkpoint.arena import StatePart
+from holdfast.checkpoint.catalog import Opened
 from holdfast.checkpoint.contents import Contents, Pieces, Ref
 from holdfast.checkpoint.index import Leaf
 from holdfast.checkpoint.manifest import Chunk, SavedPart
 from holdfast.checkpoint.save import NAMES, in_parallel
-from holdfast.checkpoint.shelf import Opened
 from holdfast.checkpoint.tensors import view
 from holdfast.errors import Error
 
@@ -33,7 +33,7 @@ class Checkpoint:
         self._opened = opened
         saved = {(rank, part): one for rank, part, one in saved_parts(opened)}
         self._present = {which: present(one) for which, one in saved.items()}
-        read = in_parallel(lambda one: shelf.index_of(opened.store, one), saved.values())
+        read = in_parallel(lambda one: catalog.index_of(opened.store, one), saved.values())
         indexes = dict(zip(saved, read, strict=True))
         self.contents = Contents(opened.manifest.world_size, indexes, self.has)
 
@@ -90,7 +90,7 @@ def read_leaf(opened: Opened, ref: Ref, box: Box | None) -> torch.Tensor:
     memory = memoryview(data.numpy())  # type: ignore[arg-type]
     for at, chunk in _placed(saved.chunks):
         if at < last and at + chunk.length > first:
-            shelf.read_chunk_into(opened.store, chunk, memory[at : at + chunk.length])
+            catalog.read_chunk_into(opened.store, chunk, memory[at : at + chunk.length])
     return data if box is None else cut(view(at_start(ref.leaf), memory), box)
 
 
@@ -116,7 +116,7 @@ def at_start(leaf: Leaf) -> Leaf:
     return msgspec.structs.replace(leaf, offset=0)
 
 
-def saved_parts(opened: Opened) -> Iterator[tuple[int, Part, SavedPart]]:
+def saved_parts(opened: Opened) -> Iterator[tuple[int, StatePart, SavedPart]]:
     """The parts of all ranks: rank, which, and what was saved of it."""
     for rank, part in opened.parts.items():
         for name, saved in part.parts.items():

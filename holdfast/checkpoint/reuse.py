@@ -13,17 +13,17 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from holdfast.checkpoint.manifest import Chunk, RankPart, digest
-from holdfast.checkpoint.stores import Store
+from holdfast.checkpoint.stores import CheckpointStore
 
 FRESH_EVERY = 16
 SAMPLES = 64
 PAYS = 0.5  # share of a file that has to be of use
 
 
-class Known:
+class KnownChunks:
     """Chunks of the previous checkpoint, by content."""
 
-    def __init__(self, store: Store, previous: RankPart | None, attempt: int) -> None:
+    def __init__(self, store: CheckpointStore, previous: RankPart | None, attempt: int) -> None:
         self._store = store
         usable = previous if previous and previous.attempt == attempt else None
         self._fresh = usable.fresh + 1 if usable and usable.fresh + 1 < FRESH_EVERY else 0

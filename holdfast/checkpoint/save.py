@@ -18,11 +18,10 @@ import msgspec
 import xxhash
 
 from holdfast.checkpoint import manifest as files
-from holdfast.checkpoint.arena import Cell, Header, Part
-from holdfast.checkpoint.board import Tier
+from holdfast.checkpoint.arena import Cell, CellHeader, StatePart
+from holdfast.checkpoint.bandwidth_limit import BandwidthLimit
 from holdfast.checkpoint.index import EVERYWHERE, ON_NODE, Index, Leaf, read_index
 from holdfast.checkpoint.key import Key
-from holdfast.checkpoint.limit import Limit
 from holdfast.checkpoint.lineage import superseded
 from holdfast.checkpoint.manifest import (
     CHUNK_BYTES,
@@ -35,14 +34,15 @@ from holdfast.checkpoint.manifest import (
     SavedLeaf,
     SavedPart,
 )
-from holdfast.checkpoint.reuse import Known
+from holdfast.checkpoint.reuse import KnownChunks
 from holdfast.checkpoint.seal import Seal
-from holdfast.checkpoint.stores import Store, Upload, unusable
+from holdfast.checkpoint.stores import CheckpointStore, Upload, unusable
+from holdfast.checkpoint.tiers import Tier
 from holdfast.errors import Error
 
 AT_ONCE = 8  # small files that are read at the same time
 _BLOCK_BYTES = 1 << 20  # stays in a second-level cache between copy and checksums
-NAMES: dict[Part, PartName] = {Part.SHARED: "shared", Part.PRIVATE: "private"}
+NAMES: dict[StatePart, PartName] = {StatePart.SHARED: "shared", StatePart.PRIVATE: "private"}
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
@@ -51,7 +51,7 @@ class SaveCancelledError(Exception):
     """The save was called off; nothing of it counts."""
 
 
-def begin(store: Store, lineage: Lineage) -> None:
+def begin(store: CheckpointStore, lineage: Lineage) -> None:
     """Write down that an attempt begins, before its first save. Older ones are fenced from now on.
 
     Raises `Error` checkpoint-fenced if a newer one has begun.
@@ -62,7 +62,7 @@ def begin(store: Store, lineage: Lineage) -> None:
         store.put(name, files.encode(lineage))
 
 
-def require_newest(store: Store, attempt: int) -> None:
+def require_newest(store: CheckpointStore, attempt: int) -> None:
     """Raises `Error` checkpoint-fenced if a newer attempt has begun here."""
     found = [files.attempt_of(name) for name in store.list(files.ATTEMPTS)]
     newer = superseded(attempt, (number for number in found if number is not None))
@@ -79,13 +79,13 @@ def require_newest(store: Store, attempt: int) -> None:
 
 
 def save_rank(
-    store: Store,
-    cells: Mapping[Part, Cell],
+    store: CheckpointStore,
+    cells: Mapping[StatePart, Cell],
     *,
     job: str,
     tier: Tier,
     previous: RankPart | None = None,
-    limit: Limit | None = None,
+    limit: BandwidthLimit | None = None,
     cancelled: Callable[[], bool] = lambda: False,
 ) -> RankPart:
     """Write one rank's part of the snapshot that its SHARED and PRIVATE cells hold.
@@ -103,10 +103,10 @@ def save_rank(
         return done
     ours = ON_NODE if tier is Tier.LOCAL else EVERYWHERE
     payloads = {part: _payload(cells[part], one) for part, one in headers.items()}
-    known = Known(store, previous, header.attempt)
+    known = KnownChunks(store, previous, header.attempt)
     known.judge([piece for payload in payloads.values() for piece in payload.chunks(ours)])
     with store.create(files.data_file(header.key, header.rank)) as upload:
-        data = _Data(upload, header, ours, known, limit or Limit(None), cancelled)
+        data = _Data(upload, header, ours, known, limit or BandwidthLimit(None), cancelled)
         parts = {NAMES[part]: data.save(payload) for part, payload in payloads.items()}
     require_newest(store, header.attempt)
     part = RankPart(
@@ -128,7 +128,7 @@ class _Payload(NamedTuple):
     """What a cell holds."""
 
     cell: Cell
-    header: Header
+    header: CellHeader
     memory: memoryview
     encoded: bytes
     contents: Index
@@ -146,10 +146,10 @@ class _Data:
     def __init__(
         self,
         upload: Upload,
-        header: Header,
+        header: CellHeader,
         ours: int,
-        known: Known,
-        limit: Limit,
+        known: KnownChunks,
+        limit: BandwidthLimit,
         cancelled: Callable[[], bool],
     ) -> None:
         self._upload = upload
@@ -235,7 +235,7 @@ class _Data:
             raise SaveCancelledError
 
 
-def _header(cell: Cell) -> Header:
+def _header(cell: Cell) -> CellHeader:
     header = cell.header()
     if header is None or cell.sealed() is None:
         raise _changed(
@@ -244,7 +244,7 @@ def _header(cell: Cell) -> Header:
     return header
 
 
-def _payload(cell: Cell, header: Header) -> _Payload:
+def _payload(cell: Cell, header: CellHeader) -> _Payload:
     cell.reserve(header.payload_bytes, touch=False)
     memory = cell.payload[: header.payload_bytes].toreadonly()
     encoded = bytes(memory[header.data_bytes :])
@@ -258,7 +258,9 @@ def _pieces(memory: memoryview) -> Iterator[memoryview]:
     return (memory[at : at + CHUNK_BYTES] for at in range(0, len(memory), CHUNK_BYTES))
 
 
-def _already(store: Store, header: Header, cells: Mapping[Part, Cell]) -> RankPart | None:
+def _already(
+    store: CheckpointStore, header: CellHeader, cells: Mapping[StatePart, Cell]
+) -> RankPart | None:
     """What the rank has saved of this very snapshot before, if it is whole; what else is there
     under its name is removed."""
     name = files.rank_file(header.key, header.rank)
@@ -276,7 +278,7 @@ def _already(store: Store, header: Header, cells: Mapping[Part, Cell]) -> RankPa
     return None
 
 
-def _described(store: Store, name: str) -> RankPart | None:
+def _described(store: CheckpointStore, name: str) -> RankPart | None:
     """What a rank's JSON file says; None if it is damaged."""
     try:
         return files.decode(store.read(name), RankPart, name)
@@ -303,12 +305,12 @@ class _Seen(NamedTuple):
     file: PartFile
 
 
-def lacking(store: Store, key: Key, ranks: Iterable[int]) -> set[int]:
+def lacking(store: CheckpointStore, key: Key, ranks: Iterable[int]) -> set[int]:
     """Those of `ranks` that have not finished their part yet."""
     return set(ranks) - {files.rank_of(name) for name in store.list(files.folder_of(key))}
 
 
-def commit(store: Store, key: Key, *, ranks: Sequence[int], now: float) -> Manifest:
+def commit(store: CheckpointStore, key: Key, *, ranks: Sequence[int], now: float) -> Manifest:
     """Make the checkpoint count. `ranks` are all of the world, or those of the node for the tier
     on its disk; `now` is in seconds since 1970.
 
@@ -326,13 +328,13 @@ def commit(store: Store, key: Key, *, ranks: Sequence[int], now: float) -> Manif
     return _put(store, made, name)
 
 
-def put_manifest(store: Store, key: Key, *, ranks: Sequence[int], now: float) -> Manifest:
+def put_manifest(store: CheckpointStore, key: Key, *, ranks: Sequence[int], now: float) -> Manifest:
     """Like `commit`, for a checkpoint that is copied: attempts that have begun do not matter."""
     made = _assemble(store, key, ranks, now)
     return _put(store, made, files.manifest_file(key))
 
 
-def _put(store: Store, record: files.Record, name: str) -> files.Record:
+def _put(store: CheckpointStore, record: files.Record, name: str) -> files.Record:
     """Write a record; returns it as it will be read."""
     data = files.encode(record)
     store.put(name, data)
@@ -345,7 +347,7 @@ def in_parallel(work: Callable[[_Item], _Result], items: Iterable[_Item]) -> lis
         return list(pool.map(work, items))
 
 
-def incomplete(store: Store, key: Key, why: str) -> Error:
+def incomplete(store: CheckpointStore, key: Key, why: str) -> Error:
     """The error for a checkpoint that cannot count."""
     return Error(
         "checkpoint-incomplete",
@@ -355,14 +357,14 @@ def incomplete(store: Store, key: Key, why: str) -> Error:
     )
 
 
-def _see(store: Store, key: Key, rank: int) -> _Seen:
+def _see(store: CheckpointStore, key: Key, rank: int) -> _Seen:
     name = files.rank_file(key, rank)
     data = store.read(name)
     part = files.decode(data, RankPart, name)
     return _Seen(part, PartFile(rank, name, len(data), files.digest(data)))
 
 
-def _assemble(store: Store, key: Key, ranks: Iterable[int], now: float) -> Manifest:
+def _assemble(store: CheckpointStore, key: Key, ranks: Iterable[int], now: float) -> Manifest:
     seen = in_parallel(lambda rank: _see(store, key, rank), sorted(ranks))
     parts = [one.part for one in seen]
     first = parts[0]

@@ -10,8 +10,9 @@ old. Pure: the clock is an argument. Rank 0 asks, the other ranks hear of it in 
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from holdfast.checkpoint.board import Saved, Tier
-from holdfast.checkpoint.settings import Settings
+from holdfast.checkpoint.settings import CheckpointSettings
+from holdfast.checkpoint.storage_page import TierStatus
+from holdfast.checkpoint.tiers import Tier
 from holdfast.goodput.formulas import daly_s
 
 DEFAULT_MTTF_S = 86_400.0  # nothing measured, nothing said: a failure a day
@@ -50,7 +51,7 @@ def interval_s(tier: Tier, save_s: float, stall_s: float, mttf_s: float | None) 
     return max(min(max(best_s, least_s), most_s), 2 * save_s)
 
 
-class Schedule:
+class CheckpointSchedule:
     """Which tiers the next snapshot is for.
 
     `_last` is when each one was last asked for, as (seconds, step); what earlier attempts on this
@@ -58,7 +59,7 @@ class Schedule:
     """
 
     def __init__(
-        self, settings: Settings, saved: Mapping[Tier, Saved], now: float, step: int
+        self, settings: CheckpointSettings, saved: Mapping[Tier, TierStatus], now: float, step: int
     ) -> None:
         """`now` is monotonic, `step` is where this attempt begins."""
         self._settings = settings
@@ -66,7 +67,7 @@ class Schedule:
         self._last = {tier: (saved[tier].at or None, step) for tier in settings.tiers}
 
     def due(
-        self, now: float, step: int, saved: Mapping[Tier, Saved], stall_s: float
+        self, now: float, step: int, saved: Mapping[Tier, TierStatus], stall_s: float
     ) -> frozenset[Tier]:
         """Tiers that the snapshot after `step` completed steps is for."""
         due = (t for t in self._last if self._is_due(t, now, step, saved[t], stall_s))
@@ -76,14 +77,14 @@ class Schedule:
         """A snapshot after `step` completed steps has been taken for these."""
         self._last |= {tier: (now, step) for tier in tiers if tier in self._last}
 
-    def every_s(self, tier: Tier, saved: Saved, stall_s: float) -> float:
+    def every_s(self, tier: Tier, saved: TierStatus, stall_s: float) -> float:
         """The interval now, in seconds."""
         rule = self._settings.rule(tier)
         if rule is not None and rule.every_s is not None:
             return rule.every_s
         return interval_s(tier, saved.seconds, stall_s, self._settings.mttf_s)
 
-    def _is_due(self, tier: Tier, now: float, step: int, saved: Saved, stall_s: float) -> bool:
+    def _is_due(self, tier: Tier, now: float, step: int, saved: TierStatus, stall_s: float) -> bool:
         asked_at, _ = self._last[tier]
         wait_s = self.every_s(tier, saved, stall_s)
         if asked_at is None:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from holdfast.checkpoint.board import Tier
+from holdfast.checkpoint.tiers import Tier
 
 VARIABLE = "HOLDFAST_CHECKPOINTS"
 PLACES = {
@@ -15,24 +15,24 @@ PLACES = {
 }
 
 
-class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class TierRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How often one tier gets a checkpoint. Nothing given: by measured cost and failure rate."""
 
     every_s: float | None = None
     every_steps: int | None = None  # besides: at each multiple of this
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class CheckpointSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What concerns the workers. A tier without a rule is not used."""
 
-    local: Rule | None = None
-    shared: Rule | None = None
-    archive: Rule | None = None
+    local: TierRule | None = None
+    shared: TierRule | None = None
+    archive: TierRule | None = None
     copies: int = 1  # nodes that keep a copy of a rank's private part, besides its own
     beside: bool = True  # copy what only an optimizer changes while training goes on
     mttf_s: float | None = None  # mean time between failures of the job; None: not known
 
-    def rule(self, tier: Tier) -> Rule | None:
+    def rule(self, tier: Tier) -> TierRule | None:
         """The rule of this tier."""
         return (self.local, self.shared, self.archive)[tier]
 
@@ -42,10 +42,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return tuple(tier for tier in Tier if self.rule(tier) is not None)
 
 
-def settings_in(environ: Mapping[str, str] = os.environ) -> Settings:
+def settings_in(environ: Mapping[str, str] = os.environ) -> CheckpointSettings:
     """The settings of this worker; of no durable tier where nothing is said."""
     text = environ.get(VARIABLE)
-    return Settings() if text is None else msgspec.json.decode(text, type=Settings)
+    return (
+        CheckpointSettings() if text is None else msgspec.json.decode(text, type=CheckpointSettings)
+    )
 
 
 def place_in(tier: Tier, environ: Mapping[str, str] = os.environ) -> str | None:

@@ -1,7 +1,7 @@
 """Where durable checkpoints are kept: a folder, or an object store behind a URL.
 
-Both are one small protocol, so that everything above knows neither. `open_store` takes a path,
-`file://` or any URL that fsspec knows; only then its client is imported.
+Both are one small protocol, so that everything above knows neither; `open_store` picks one. What
+both need stands here: the protocol, what a name may be, the errors.
 
 Every failure becomes an `Error` with one of five slugs, because those are the answers a person can
 give: make room, give rights, mend the network, correct the place, look for the file.
@@ -9,7 +9,7 @@ give: make room, give rights, mend the network, correct the place, look for the 
 
 import re
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Protocol
 
 from holdfast.errors import Error
 
@@ -24,7 +24,7 @@ class Upload(Protocol):
         """The next bytes; taken over before this returns."""
 
 
-class Store(Protocol):
+class CheckpointStore(Protocol):
     """One place. Names are paths from there with `/`. All methods may be called by any thread.
 
     Raise `Error`: storage-full, storage-denied, storage-unreachable, storage-missing.
@@ -53,21 +53,6 @@ class Store(Protocol):
 
     def remove(self, name: str) -> None:
         """Remove a file, and its folder with the last one. Fine if it is not there."""
-
-
-def open_store(place: str, *, options: dict[str, Any] | None = None) -> Store:
-    """The store at a path or URL; `options` are those of fsspec's filesystem for the URL.
-
-    Raises `Error` storage-place for what is no place. Nothing is read or made there yet.
-    """
-    scheme, separator, rest = place.partition("://")
-    if not separator or scheme == "file":
-        from holdfast.checkpoint.folder import FolderStore
-
-        return FolderStore(rest if separator else place)
-    from holdfast.checkpoint.objects import ObjectStore
-
-    return ObjectStore(place, options or {})
 
 
 def require_name(name: str) -> str:

@@ -24,7 +24,7 @@ import msgspec
 import numpy as np
 import torch
 
-from holdfast.checkpoint.arena import Arena, Cell, Header, Key, Part
+from holdfast.checkpoint.arena import Arena, Cell, CellHeader, Key, StatePart
 from holdfast.checkpoint.codec import flatten, unflatten
 from holdfast.checkpoint.index import EVERYWHERE, ON_NODE, Index, Leaf, read_index
 from holdfast.checkpoint.seal import Seal
@@ -49,7 +49,7 @@ class Stamp(NamedTuple):
     flags: int = 0
 
 
-class Place(NamedTuple):
+class LeafPlace(NamedTuple):
     """What a leaf is part of and who writes it: the fields of the same names of `Leaf`.
 
     `stable`: nothing but an optimizer changes it.
@@ -75,7 +75,7 @@ class _Beside(NamedTuple):
     """A payload that is being copied beside training."""
 
     cell: Cell
-    header: Header
+    header: CellHeader
     watched: list[tuple[str, Any, int]]  # name, tensor and how often it had changed
     samples: list[tuple[str, Any, bytes]]  # name, target and what it has to become
 
@@ -99,16 +99,16 @@ def is_leaf(value: object) -> bool:
     return isinstance(value, np.ndarray | np.generic) and not value.dtype.hasobject
 
 
-def place_alone(_: str, leaf: Any) -> Place:
+def place_alone(_: str, leaf: Any) -> LeafPlace:
     """The place of a leaf that belongs to its rank."""
-    return Place(tuple(leaf.shape), (0,) * leaf.ndim)
+    return LeafPlace(tuple(leaf.shape), (0,) * leaf.ndim)
 
 
 class Writer:
     """Writes one part of the state into its cells, with the copy plan kept between snapshots."""
 
     def __init__(
-        self, arena: Arena, part: Part, place: Callable[[str, Any], Place] = place_alone
+        self, arena: Arena, part: StatePart, place: Callable[[str, Any], LeafPlace] = place_alone
     ) -> None:
         """`place` is asked once per layout for each leaf, by its path."""
         self._arena = arena
@@ -243,8 +243,8 @@ class Writer:
             if copy.stable and isinstance(copy.source, np.ndarray):
                 yield self._specs[number].name, copy.target, _sample(copy.source)
 
-    def _header(self, stamp: Stamp, data_bytes: int) -> Header:
-        return Header(
+    def _header(self, stamp: Stamp, data_bytes: int) -> CellHeader:
+        return CellHeader(
             attempt=stamp.key.attempt,
             step=stamp.key.step,
             rank=stamp.rank,
@@ -318,7 +318,7 @@ def _aligned(offset: int) -> int:
 
 
 def _lay_out(
-    leaves: Sequence[Any], names: Sequence[str], places: Sequence[Place]
+    leaves: Sequence[Any], names: Sequence[str], places: Sequence[LeafPlace]
 ) -> Iterator[Leaf]:
     offset = 0
     for leaf, name, place in zip(leaves, names, places, strict=True):

@@ -16,24 +16,24 @@ from typing import NamedTuple
 import msgspec
 
 from holdfast.checkpoint import manifest as files
-from holdfast.checkpoint.key import Key, newest_first
-from holdfast.checkpoint.limit import Limit
-from holdfast.checkpoint.lineage import valid
-from holdfast.checkpoint.manifest import Chunk, Lineage, Manifest, RankPart, SavedPart
-from holdfast.checkpoint.retention import surplus
-from holdfast.checkpoint.save import SaveCancelledError, in_parallel, incomplete, put_manifest
-from holdfast.checkpoint.shelf import (
+from holdfast.checkpoint.bandwidth_limit import BandwidthLimit
+from holdfast.checkpoint.catalog import (
+    Catalog,
     Opened,
-    Survey,
     open_checkpoint,
     read_chunk,
     survey,
 )
-from holdfast.checkpoint.stores import UNFINISHED, Store, Upload, unusable
+from holdfast.checkpoint.key import Key, newest_first
+from holdfast.checkpoint.lineage import valid
+from holdfast.checkpoint.manifest import Chunk, Lineage, Manifest, RankPart, SavedPart
+from holdfast.checkpoint.retention import surplus
+from holdfast.checkpoint.save import SaveCancelledError, in_parallel, incomplete, put_manifest
+from holdfast.checkpoint.stores import UNFINISHED, CheckpointStore, Upload, unusable
 from holdfast.errors import Error
 
 
-class Removal(NamedTuple):
+class RemovedCheckpoint(NamedTuple):
     """A checkpoint that goes."""
 
     key: Key
@@ -43,7 +43,7 @@ class Removal(NamedTuple):
 class Pruned(NamedTuple):
     """What was removed, or would be."""
 
-    checkpoints: tuple[Removal, ...]
+    checkpoints: tuple[RemovedCheckpoint, ...]
     files: tuple[str, ...]
 
     @property
@@ -57,7 +57,9 @@ class Pruned(NamedTuple):
         return [f"{told} ({why})" for why, told in steps.items()]
 
 
-def prune(store: Store, *, newest: int, void: bool = False, dry_run: bool = False) -> Pruned:
+def prune(
+    store: CheckpointStore, *, newest: int, void: bool = False, dry_run: bool = False
+) -> Pruned:
     """Thin out the checkpoints of a place as `retention` says. Only one process of a job does it.
 
     `void`: everything without a name that later attempts have left behind goes, too; nothing but a
@@ -74,7 +76,7 @@ def prune(store: Store, *, newest: int, void: bool = False, dry_run: bool = Fals
     if void:
         why = "left behind by later attempts"
         gone |= {one.key: why for one in found.void if not one.name}
-    removals = tuple(Removal(key, gone[key]) for key in newest_first(gone))
+    removals = tuple(RemovedCheckpoint(key, gone[key]) for key in newest_first(gone))
     removed = tuple(_surplus(store, found, gone))
     if not dry_run:
         for name in removed:
@@ -82,7 +84,7 @@ def prune(store: Store, *, newest: int, void: bool = False, dry_run: bool = Fals
     return Pruned(removals, removed)
 
 
-def _surplus(store: Store, found: Survey, gone: Collection[Key]) -> Iterator[str]:
+def _surplus(store: CheckpointStore, found: Catalog, gone: Collection[Key]) -> Iterator[str]:
     """Files to remove, in this order."""
     stay = [one for one in (*found.committed, *found.void) if one.key not in gone]
     dead = [key for key in found.unfinished if _given_up(key, found.committed)]
@@ -106,7 +108,7 @@ def _given_up(key: Key, committed: Collection[Manifest]) -> bool:
     )
 
 
-def _referred_to(store: Store, key: Key) -> set[str]:
+def _referred_to(store: CheckpointStore, key: Key) -> set[str]:
     """Files that the ranks which have finished their part of a checkpoint refer to."""
     folder = files.folder_of(key)
     names = [f"{folder}/{n}" for n in store.list(folder) if files.rank_of(n) is not None]
@@ -115,7 +117,7 @@ def _referred_to(store: Store, key: Key) -> set[str]:
     }
 
 
-def _chunk_files(store: Store, name: str) -> set[str]:
+def _chunk_files(store: CheckpointStore, name: str) -> set[str]:
     try:
         return {chunk.file for chunk in files.decode(store.read(name), RankPart, name).chunks()}
     except Error as error:
@@ -128,13 +130,13 @@ def _chunk_files(store: Store, name: str) -> set[str]:
 
 
 def copy(
-    source: Store,
+    source: CheckpointStore,
     key: Key,
-    target: Store,
+    target: CheckpointStore,
     *,
     now: float,
     name: str | None = None,
-    limit: Limit | None = None,
+    limit: BandwidthLimit | None = None,
     cancelled: Callable[[], bool] = lambda: False,
 ) -> Manifest:
     """Copy a whole checkpoint to another place, if wanted under a name, with which it stays there
@@ -150,11 +152,11 @@ def copy(
     _require_room_for(opened.manifest, target)
     _copy_lineage(source, key, target)
     for part in opened.parts.values():
-        _copy_part(opened, part, target, name, limit or Limit(None), cancelled)
+        _copy_part(opened, part, target, name, limit or BandwidthLimit(None), cancelled)
     return put_manifest(target, key, ranks=opened.manifest.ranks, now=now)
 
 
-def _require_room_for(manifest: Manifest, target: Store) -> None:
+def _require_room_for(manifest: Manifest, target: CheckpointStore) -> None:
     there = survey(target)
     others = {one.job for one in (*there.committed, *there.void)} - {manifest.job}
     if others:
@@ -167,7 +169,7 @@ def _require_room_for(manifest: Manifest, target: Store) -> None:
         raise unusable(target.where, f"a later attempt there resumed before step {manifest.step}")
 
 
-def _copy_lineage(source: Store, key: Key, target: Store) -> None:
+def _copy_lineage(source: CheckpointStore, key: Key, target: CheckpointStore) -> None:
     name = files.lineage_file(key.attempt)
     if source.size(name) is not None and target.size(name) is None:
         lineage = files.decode(source.read(name), Lineage, name)
@@ -177,9 +179,9 @@ def _copy_lineage(source: Store, key: Key, target: Store) -> None:
 def _copy_part(
     opened: Opened,
     part: RankPart,
-    target: Store,
+    target: CheckpointStore,
     name: str | None,
-    limit: Limit,
+    limit: BandwidthLimit,
     cancelled: Callable[[], bool],
 ) -> None:
     file = files.data_file(opened.key, part.rank)
@@ -197,10 +199,10 @@ class _Copier:
 
     def __init__(
         self,
-        source: Store,
+        source: CheckpointStore,
         file: str,
         upload: Upload,
-        limit: Limit,
+        limit: BandwidthLimit,
         cancelled: Callable[[], bool],
     ) -> None:
         self._source = source

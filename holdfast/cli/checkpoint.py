@@ -16,10 +16,10 @@ from holdfast.cli.output import duration as length_of_time
 from holdfast.errors import Error, ExitStatus
 
 if TYPE_CHECKING:
+    from holdfast.checkpoint.catalog import Catalog, Damage, Opened
     from holdfast.checkpoint.key import Key
     from holdfast.checkpoint.manifest import Manifest, SavedLeaf
-    from holdfast.checkpoint.shelf import Damage, Opened, Survey
-    from holdfast.checkpoint.stores import Store
+    from holdfast.checkpoint.stores import CheckpointStore
 
 HEADER = ("STEP", "ATTEMPT", "RANKS", "SIZE", "WRITTEN", "AGE", "NAME", "STATE")
 LEAVES = ("PART", "LEAF", "TYPE", "SHAPE", "SIZE", "PIECES")
@@ -70,7 +70,7 @@ def list_checkpoints(
     name: JobName = None, at: At = None, tier: Tier = None, as_json: AsJson = False
 ) -> None:
     """List the committed checkpoints, newest first."""
-    from holdfast.checkpoint.shelf import survey
+    from holdfast.checkpoint.catalog import survey
 
     places = _stores(name, at, tier)
     found = [(which, store, survey(store)) for which, store in places]
@@ -91,7 +91,7 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show the contents of a checkpoint."""
-    from holdfast.checkpoint.shelf import open_checkpoint
+    from holdfast.checkpoint.catalog import open_checkpoint
 
     store, key = _one(name, at, tier, step, attempt)
     opened = open_checkpoint(store, key)
@@ -112,8 +112,8 @@ def verify(
     as_json: AsJson = False,
 ) -> None:
     """Read every byte of the committed checkpoints; exit status 1 if one is damaged."""
-    from holdfast.checkpoint.shelf import survey
-    from holdfast.checkpoint.shelf import verify as verified
+    from holdfast.checkpoint.catalog import survey
+    from holdfast.checkpoint.catalog import verify as verified
 
     damages: list[Damage] = []
     unreadable: list[Damage] = []
@@ -191,7 +191,7 @@ def copy(
     as_json: AsJson = False,
 ) -> None:
     """Copy a checkpoint to another location, verified and self-contained."""
-    from holdfast.checkpoint.stores import open_store
+    from holdfast.checkpoint.open_store import open_store
     from holdfast.checkpoint.upkeep import copy as copied
 
     store, key = _one(name, at, tier, step, attempt)
@@ -217,7 +217,7 @@ def export(
     """Export a checkpoint to a format that other programs read. Needs torch."""
     from importlib import import_module  # by name: the rest of the command line knows no torch
 
-    from holdfast.checkpoint.shelf import open_checkpoint
+    from holdfast.checkpoint.catalog import open_checkpoint
 
     try:
         exporter = import_module("holdfast.checkpoint.export").export
@@ -234,9 +234,11 @@ def export(
 # ── where ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def _stores(name: str | None, at: str | None, tier: TierName | None) -> "list[tuple[str, Store]]":
+def _stores(
+    name: str | None, at: str | None, tier: TierName | None
+) -> "list[tuple[str, CheckpointStore]]":
     """The places that are meant, the quickest tier first."""
-    from holdfast.checkpoint.stores import open_store
+    from holdfast.checkpoint.open_store import open_store
     from holdfast.cli.places import tier_places
 
     if at is not None:
@@ -257,13 +259,13 @@ def _stores(name: str | None, at: str | None, tier: TierName | None) -> "list[tu
 
 def _one(
     name: str | None, at: str | None, tier: TierName | None, step: int | None, attempt: int | None
-) -> "tuple[Store, Key]":
+) -> "tuple[CheckpointStore, Key]":
     """The checkpoint that is meant: the newest that fits, from the quickest tier that has it."""
+    from holdfast.checkpoint.catalog import survey
     from holdfast.checkpoint.key import newest_first
-    from holdfast.checkpoint.shelf import survey
 
     stores = [store for _, store in _stores(name, at, tier)]
-    found: dict[Key, Store] = {}
+    found: dict[Key, CheckpointStore] = {}
     for store in stores:
         seen = survey(store)
         fitting = seen.committed if attempt is None else (*seen.committed, *seen.void)
@@ -301,7 +303,7 @@ def _unavailable(error: ImportError) -> Error:
 # ── what is told ──────────────────────────────────────────────────────────────────────────────
 
 
-def _show_survey(which: str, store: "Store", seen: "Survey") -> None:
+def _show_survey(which: str, store: "CheckpointStore", seen: "Catalog") -> None:
     title = f"{which} {store.where}".strip()
     rows = [_row(one, "committed") for one in seen.committed]
     rows += [_row(one, "void") for one in seen.void]
@@ -329,7 +331,7 @@ def _row(one: "Manifest", state: str) -> tuple[str, ...]:
     )
 
 
-def _survey_fields(which: str, store: "Store", seen: "Survey") -> dict[str, object]:
+def _survey_fields(which: str, store: "CheckpointStore", seen: "Catalog") -> dict[str, object]:
     listed = [{**_fields(one), "state": "committed"} for one in seen.committed]
     listed += [{**_fields(one), "state": "void"} for one in seen.void]
     return {
@@ -355,7 +357,7 @@ def _fields(one: "Manifest") -> dict[str, object]:
     }
 
 
-def _headline(opened: "Opened", store: "Store") -> str:
+def _headline(opened: "Opened", store: "CheckpointStore") -> str:
     one = opened.manifest
     named = f" {_plain(one.name)!r}" if one.name else ""
     ranks = count(one.world_size, "rank") if one.whole else f"ranks {list(one.ranks)}"

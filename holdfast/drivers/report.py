@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
-from holdfast.checkpoint.board import Tier
-from holdfast.checkpoint.placement import survival
+from holdfast.checkpoint.copy_placement import survival
+from holdfast.checkpoint.tiers import Tier
 from holdfast.controller import IncidentRecord, State
 from holdfast.controller.state import Node, TierRecord
 from holdfast.goodput.ledger import Ledger

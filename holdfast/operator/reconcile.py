@@ -33,7 +33,7 @@ from holdfast.operator import events
 from holdfast.operator.conditions import status_of
 from holdfast.operator.decide import BLOCKED_S, Decision, Known, Step, decide
 from holdfast.operator.definition import TRAINING_JOBS
-from holdfast.operator.sight import Sight, look
+from holdfast.operator.observation import Observation, look
 from holdfast.operator.wanted import Wanted, owner_of, place, wanted
 
 Key = tuple[str, str]  # namespace and name
@@ -111,7 +111,7 @@ async def _tell(
     cluster: Cluster,
     body: Body,
     decision: Decision,
-    sight: Sight | None,
+    sight: Observation | None,
     asked: Wanted | None,
     now: float,
     *,

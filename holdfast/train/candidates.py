@@ -16,16 +16,16 @@ from typing import NamedTuple
 
 import msgspec
 
-from holdfast.checkpoint import shelf
-from holdfast.checkpoint.arena import Arena, Header, Part
-from holdfast.checkpoint.board import Tier
+from holdfast.checkpoint import catalog
+from holdfast.checkpoint.arena import Arena, CellHeader, StatePart
+from holdfast.checkpoint.catalog import Damage
 from holdfast.checkpoint.choose import Holding, plan_for
 from holdfast.checkpoint.key import Key, progress
 from holdfast.checkpoint.lineage import implied, valid
 from holdfast.checkpoint.manifest import Lineage, attempt_of, key_of
+from holdfast.checkpoint.open_store import open_store
 from holdfast.checkpoint.settings import place_in
-from holdfast.checkpoint.shelf import Damage
-from holdfast.checkpoint.stores import open_store
+from holdfast.checkpoint.tiers import Tier
 from holdfast.errors import Error
 from holdfast.train.layout import Ranks
 
@@ -37,7 +37,7 @@ FROM = "HOLDFAST_RESTORE_FROM"
 FRESH = "HOLDFAST_RESTORE_FRESH"
 
 
-class Where(IntEnum):
+class Location(IntEnum):
     """Where a candidate lies, the cheapest first."""
 
     ARENAS = 0  # in memory, in this very layout
@@ -59,7 +59,7 @@ class Candidate(NamedTuple):
     """One snapshot or checkpoint in one place."""
 
     key: Key
-    where: Where
+    where: Location
     world_size: int
     fingerprint: int = 0  # of a snapshot
 
@@ -79,7 +79,7 @@ class InMemory(msgspec.Struct, frozen=True, array_like=True):
         return Key(self.attempt, self.step)
 
 
-class OnShelf(msgspec.Struct, frozen=True, array_like=True):
+class InTier(msgspec.Struct, frozen=True, array_like=True):
     """One committed checkpoint."""
 
     where: int
@@ -110,22 +110,22 @@ class Unread(msgspec.Struct, frozen=True, array_like=True):
     text: str
 
 
-class Offer(msgspec.Struct, frozen=True, array_like=True):
+class RankInventory(msgspec.Struct, frozen=True, array_like=True):
     """What one rank has to say."""
 
     cells: list[InMemory]
-    shelves: list[OnShelf] = []
+    checkpoints: list[InTier] = []
     attempts: list[Lineage] = []
     away: list[Away] = []
     unread: list[Unread] = []
 
 
-def place_of(where: Where, environ: Mapping[str, str] = os.environ) -> str | None:
+def place_of(where: Location, environ: Mapping[str, str] = os.environ) -> str | None:
     """The folder or URL of a durable tier, or of the other job's checkpoint."""
-    if where is Where.ELSEWHERE:
+    if where is Location.ELSEWHERE:
         place = environ.get(FROM)
         return place and split(place)[0]
-    return place_in(Tier(where - Where.LOCAL), environ)
+    return place_in(Tier(where - Location.LOCAL), environ)
 
 
 def split(place: str) -> tuple[str, Key | None]:
@@ -140,38 +140,40 @@ def split(place: str) -> tuple[str, Key | None]:
 
 def in_memory(arena: Arena) -> list[InMemory]:
     """The whole cells of this rank's arena, by their headers."""
-    headers = [(part, cell.header()) for part in Part for cell in arena.cells(part)]
+    headers = [(part, cell.header()) for part in StatePart for cell in arena.cells(part)]
     return [_cell(part, header) for part, header in headers if header is not None]
 
 
-def _cell(part: Part, h: Header) -> InMemory:
+def _cell(part: StatePart, h: CellHeader) -> InMemory:
     return InMemory(part, h.attempt, h.step, h.rank, h.world_size, h.fingerprint)
 
 
-def on_shelves(ranks: Ranks, environ: Mapping[str, str] = os.environ) -> Offer:
+def in_tiers(ranks: Ranks, environ: Mapping[str, str] = os.environ) -> RankInventory:
     """What this rank has to say about durable tiers."""
-    offer = Offer([], [], [], [], [])
+    inventory = RankInventory([], [], [], [], [])
     first = ranks.rank % ranks.local_world_size == 0
-    mine = [Where.LOCAL] if first else []
+    mine = [Location.LOCAL] if first else []
     if ranks.rank == 0:
-        mine += [Where.SHARED, Where.ARCHIVE, Where.ELSEWHERE]
+        mine += [Location.SHARED, Location.ARCHIVE, Location.ELSEWHERE]
     for where in mine:
         if place := place_of(where, environ):
-            _look(where, place, environ, offer)
-    return offer
+            _look(where, place, environ, inventory)
+    return inventory
 
 
-def _look(where: Where, place: str, environ: Mapping[str, str], offer: Offer) -> None:
-    only = split(environ[FROM])[1] if where is Where.ELSEWHERE else None
+def _look(
+    where: Location, place: str, environ: Mapping[str, str], inventory: RankInventory
+) -> None:
+    only = split(environ[FROM])[1] if where is Location.ELSEWHERE else None
     try:
-        found = shelf.survey(open_store(place))
+        found = catalog.survey(open_store(place))
     except Error as error:
         logger.warning("cannot read checkpoints in %s: %s: %s", where.words, error.what, error.why)
-        offer.away.append(Away(where, f"{error.what}: {error.why}"))
+        inventory.away.append(Away(where, f"{error.what}: {error.why}"))
         return
     named = found.committed if only is None else (*found.committed, *found.void)
-    offer.shelves.extend(
-        OnShelf(where, one.attempt, one.step, one.world_size, list(one.ranks))
+    inventory.checkpoints.extend(
+        InTier(where, one.attempt, one.step, one.world_size, list(one.ranks))
         for one in named
         if only in (None, one.key)
     )
@@ -179,14 +181,14 @@ def _look(where: Where, place: str, environ: Mapping[str, str], offer: Offer) ->
     unread += [_unread(where, place, one, False) for one in found.unreadable]
     for one in unread:
         logger.warning("a file in %s is skipped: %s", where.words, one.text)
-    if where is Where.ELSEWHERE:
+    if where is Location.ELSEWHERE:
         unread = [one for one in unread if only in (None, Key(one.attempt, one.step or 0))]
     else:
-        offer.attempts.extend(found.attempts)
-    offer.unread.extend(unread)
+        inventory.attempts.extend(found.attempts)
+    inventory.unread.extend(unread)
 
 
-def _unread(where: Where, place: str, wrong: Damage, damaged: bool) -> Unread:
+def _unread(where: Location, place: str, wrong: Damage, damaged: bool) -> Unread:
     key, text = wrong.key, f"{place}/{wrong.file}: {wrong.why}"
     attempt = key.attempt if key else attempt_of(wrong.file.rpartition("/")[2])
     return Unread(where, attempt or 0, key.step if key else None, damaged, text)
@@ -195,32 +197,41 @@ def _unread(where: Where, place: str, wrong: Damage, damaged: bool) -> Unread:
 # ── what all have together ──
 
 
-Counts = Callable[[Key, Where], bool]
+Counts = Callable[[Key, Location], bool]
 
 
 def candidates(
-    offers: Sequence[Offer],
+    inventories: Sequence[RankInventory],
     ranks: Ranks,
     fingerprint: int,
     environ: Mapping[str, str] = os.environ,
 ) -> list[Candidate]:
     """Everything that is whole, the best first."""
-    counts = counting(offers, environ)
-    found = [*_arenas(offers, ranks, fingerprint), *_memory(offers), *_shelves(offers)]
+    counts = counting(inventories, environ)
+    found = [
+        *_arenas(inventories, ranks, fingerprint),
+        *_memory(inventories),
+        *_durable(inventories),
+    ]
     usable = [one for one in found if counts(one.key, one.where)]
     return sorted(usable, key=lambda one: (worth(one.key, one.where), -one.where), reverse=True)
 
 
-def worth(key: Key, where: Where) -> tuple[bool, tuple[int, int]]:
+def worth(key: Key, where: Location) -> tuple[bool, tuple[int, int]]:
     """What makes one better than another, wherever it lies in this job."""
-    return where is not Where.ELSEWHERE, progress(key)
+    return where is not Location.ELSEWHERE, progress(key)
 
 
-def counting(offers: Sequence[Offer], environ: Mapping[str, str]) -> Counts:
+def counting(inventories: Sequence[RankInventory], environ: Mapping[str, str]) -> Counts:
     """Tells whether a snapshot or checkpoint may be gone on from."""
     below = int(environ[BELOW]) if BELOW in environ else None
-    known = {one.attempt: one for offer in offers for one in offer.attempts}
-    saved = [one for offer in offers for one in offer.shelves if one.where != Where.ELSEWHERE]
+    known = {one.attempt: one for inventory in inventories for one in inventory.attempts}
+    saved = [
+        one
+        for inventory in inventories
+        for one in inventory.checkpoints
+        if one.where != Location.ELSEWHERE
+    ]
     attempts = [*known.values(), *implied((one.key for one in saved), known.values())]
     word, before = environ.get(FRESH), _before(environ)
 
@@ -229,12 +240,12 @@ def counting(offers: Sequence[Offer], environ: Mapping[str, str]) -> Counts:
             return True
         return known[attempt].fresh == word if attempt in known else attempt > before
 
-    def counts(key: Key, where: Where) -> bool:
+    def counts(key: Key, where: Location) -> bool:
         if below is not None and key.step >= below:
             return False
-        if where is Where.ELSEWHERE:
+        if where is Location.ELSEWHERE:
             return True
-        return valid(key, attempts) and (where <= Where.MEMORY or ours(key.attempt))
+        return valid(key, attempts) and (where <= Location.MEMORY or ours(key.attempt))
 
     return counts
 
@@ -245,45 +256,51 @@ def _before(environ: Mapping[str, str]) -> int:
     return int(environ.get("HOLDFAST_ATTEMPT", "0")) - 1 - restarts
 
 
-def holdings(offers: Sequence[Offer], ranks: Ranks, fingerprint: int) -> list[Holding]:
+def holdings(inventories: Sequence[RankInventory], ranks: Ranks, fingerprint: int) -> list[Holding]:
     """What every rank has of snapshots in this very layout, for its own use or for its ward's."""
-    return [_holding(rank, offer, ranks, fingerprint) for rank, offer in enumerate(offers)]
+    return [
+        _holding(rank, inventory, ranks, fingerprint) for rank, inventory in enumerate(inventories)
+    ]
 
 
-def _holding(rank: int, offer: Offer, ranks: Ranks, fingerprint: int) -> Holding:
+def _holding(rank: int, inventory: RankInventory, ranks: Ranks, fingerprint: int) -> Holding:
     ward = (rank - ranks.local_world_size) % ranks.world_size
-    owner = {Part.SHARED: None, Part.PRIVATE: rank, Part.BUDDY: ward}
+    owner = {StatePart.SHARED: None, StatePart.PRIVATE: rank, StatePart.BUDDY: ward}
     fitting = [
         cell
-        for cell in offer.cells
+        for cell in inventory.cells
         if (cell.world_size, cell.fingerprint) == (ranks.world_size, fingerprint)
-        and owner[Part(cell.part)] in (None, cell.rank)
+        and owner[StatePart(cell.part)] in (None, cell.rank)
     ]
-    return Holding(*(frozenset(cell.key for cell in fitting if cell.part == part) for part in Part))
+    return Holding(
+        *(frozenset(cell.key for cell in fitting if cell.part == part) for part in StatePart)
+    )
 
 
-def _arenas(offers: Sequence[Offer], ranks: Ranks, fingerprint: int) -> Iterable[Candidate]:
-    held = holdings(offers, ranks, fingerprint)
+def _arenas(
+    inventories: Sequence[RankInventory], ranks: Ranks, fingerprint: int
+) -> Iterable[Candidate]:
+    held = holdings(inventories, ranks, fingerprint)
     for key in frozenset[Key]().union(*(h.shared for h in held)):
         if plan_for(key, held, ranks.local_world_size) is not None:
-            yield Candidate(key, Where.ARENAS, ranks.world_size, fingerprint)
+            yield Candidate(key, Location.ARENAS, ranks.world_size, fingerprint)
 
 
-def _memory(offers: Sequence[Offer]) -> Iterable[Candidate]:
+def _memory(inventories: Sequence[RankInventory]) -> Iterable[Candidate]:
     private: dict[Candidate, set[int]] = {}
     shared: set[Candidate] = set()
-    for cell in (cell for offer in offers for cell in offer.cells):
-        one = Candidate(cell.key, Where.MEMORY, cell.world_size, cell.fingerprint)
-        if cell.part == Part.SHARED:
+    for cell in (cell for inventory in inventories for cell in inventory.cells):
+        one = Candidate(cell.key, Location.MEMORY, cell.world_size, cell.fingerprint)
+        if cell.part == StatePart.SHARED:
             shared.add(one)
         else:
             private.setdefault(one, set()).add(cell.rank)
     return [one for one in shared if private.get(one, set()) >= set(range(one.world_size))]
 
 
-def _shelves(offers: Sequence[Offer]) -> Iterable[Candidate]:
+def _durable(inventories: Sequence[RankInventory]) -> Iterable[Candidate]:
     there: dict[Candidate, set[int]] = {}
-    for one in (one for offer in offers for one in offer.shelves):
-        candidate = Candidate(one.key, Where(one.where), one.world_size)
+    for one in (one for inventory in inventories for one in inventory.checkpoints):
+        candidate = Candidate(one.key, Location(one.where), one.world_size)
         there.setdefault(candidate, set()).update(one.ranks)
     return [one for one, ranks in there.items() if len(ranks) == one.world_size]

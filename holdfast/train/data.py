@@ -29,7 +29,7 @@ class Ticket(NamedTuple):
     seed: int
 
 
-class Order(NamedTuple):
+class SampleOrder(NamedTuple):
     """How samples become batches. `batch_size` is per rank."""
 
     sample_count: int
@@ -78,7 +78,7 @@ class Loader:
     """Batches for this rank, epoch after epoch without end. See `loader`."""
 
     def __init__(
-        self, dataset: Any, order: Order, collate: Callable[[list[Any]], Any], options: Any
+        self, dataset: Any, order: SampleOrder, collate: Callable[[list[Any]], Any], options: Any
     ) -> None:
         self._batches = _Batches(dataset, collate)
         self._order = order
@@ -143,7 +143,7 @@ def loader(
     """
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, not {batch_size}")
-    order = Order(len(dataset), batch_size, seed, shuffle, drop_last)
+    order = SampleOrder(len(dataset), batch_size, seed, shuffle, drop_last)
     options = {
         "num_workers": num_workers,
         "pin_memory": pin_memory,

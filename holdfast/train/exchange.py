@@ -23,7 +23,7 @@ from holdfast.checkpoint.arena import (
     Arena,
     Cell,
     Key,
-    Part,
+    StatePart,
     parse_header,
     parse_seal,
 )
@@ -193,14 +193,14 @@ class Exchange:
                 received.append(self._take(arena, target, giver))
         return received
 
-    def _give(self, arena: Arena, key: Key, part: Part, taker: int) -> None:
+    def _give(self, arena: Arena, key: Key, part: StatePart, taker: int) -> None:
         cell = arena.find(part, key)
         assert cell is not None, "a verified cell cannot vanish"
         length = _message_bytes(cell)
         for chunk in [cell.memory[:HEADER_BYTES], *_chunks(cell.memory[HEADER_BYTES:length])]:
             dist.send(byte_tensor(chunk), taker, group=self._group)
 
-    def _take(self, arena: Arena, part: Part, giver: int) -> Cell:
+    def _take(self, arena: Arena, part: StatePart, giver: int) -> Cell:
         cell = arena.target(part, ())
         assert cell is not None, "nothing is kept while nothing is restored"
         head = memoryview(bytearray(HEADER_BYTES))
@@ -215,9 +215,15 @@ class Exchange:
         return cell
 
 
-def _transfers(plan: Plan) -> list[tuple[int, int, Part, Part]]:
-    shared = [(g, r, Part.SHARED, Part.SHARED) for r, g in enumerate(plan.shared_from) if g != r]
-    own = [(g, r, Part.BUDDY, Part.PRIVATE) for r, g in enumerate(plan.private_from) if g != r]
+def _transfers(plan: Plan) -> list[tuple[int, int, StatePart, StatePart]]:
+    shared = [
+        (g, r, StatePart.SHARED, StatePart.SHARED) for r, g in enumerate(plan.shared_from) if g != r
+    ]
+    own = [
+        (g, r, StatePart.BUDDY, StatePart.PRIVATE)
+        for r, g in enumerate(plan.private_from)
+        if g != r
+    ]
     return shared + own
 
 

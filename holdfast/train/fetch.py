@@ -13,19 +13,19 @@ from typing import Any, NamedTuple
 import msgspec
 import torch
 
-from holdfast.checkpoint.arena import Part
+from holdfast.checkpoint.arena import StatePart
 from holdfast.checkpoint.contents import Ref
 from holdfast.checkpoint.pieces import Box
 from holdfast.checkpoint.save import in_parallel
 from holdfast.errors import Error
 from holdfast.train.exchange import Exchange
-from holdfast.train.sources import Source
-from holdfast.train.trouble import Trouble, trouble_of, worst
+from holdfast.train.load_failure import LoadFailure, failure_of, worst
+from holdfast.train.sources import StateSource
 
 ROUND_BYTES = 256 << 20
 
 
-class Read(NamedTuple):
+class LeafRead(NamedTuple):
     """One leaf, or a box of it, and what to do with its bytes."""
 
     ref: Ref
@@ -45,31 +45,31 @@ class _Asked(msgspec.Struct, frozen=True, array_like=True):
 
 
 def fetch(
-    source: Source, reads: Sequence[Read], exchange: Exchange | None, rank: int
-) -> Trouble | None:
+    source: StateSource, reads: Sequence[LeafRead], exchange: Exchange | None, rank: int
+) -> LoadFailure | None:
     """Do all these reads, and those of the other ranks; what was wrong here, None if nothing.
 
     All ranks call this at the same time.
     """
-    here: list[Read] = []
-    away: list[Read] = []
+    here: list[LeafRead] = []
+    away: list[LeafRead] = []
     for read in reads:
         holders = source.holders(read.ref)
         (here if rank in holders else away).append(read)
-    trouble = [one for one in in_parallel(lambda read: _read_here(source, read), here) if one]
+    failure = [one for one in in_parallel(lambda read: _read_here(source, read), here) if one]
     if exchange is not None:
         asked = [_ask(read, source.holders(read.ref), rank) for read in away]
-        trouble += _Walk(source, exchange, rank).go(away, asked)
-    return worst(trouble)
+        failure += _Walk(source, exchange, rank).go(away, asked)
+    return worst(failure)
 
 
-def _ask(read: Read, holders: Sequence[int], rank: int) -> _Asked:
+def _ask(read: LeafRead, holders: Sequence[int], rank: int) -> _Asked:
     ref = read.ref
     giver = holders[(rank + ref.number) % len(holders)]
     return _Asked(giver, ref.rank, ref.part, ref.number, read.box, read_bytes(read))
 
 
-def read_bytes(read: Read) -> int:
+def read_bytes(read: LeafRead) -> int:
     """How many bytes a read gives."""
     leaf = read.ref.leaf
     if read.box is None:
@@ -77,32 +77,32 @@ def read_bytes(read: Read) -> int:
     return leaf.length // math.prod(leaf.shape) * math.prod(read.box[1])
 
 
-def _read_here(source: Source, read: Read) -> Trouble | None:
+def _read_here(source: StateSource, read: LeafRead) -> LoadFailure | None:
     try:
         read.put(source.read(read.ref, read.box))
     except Error as error:
-        return trouble_of(error)
+        return failure_of(error)
     return None
 
 
 class _Walk:
     """One walk over everything that has to travel."""
 
-    def __init__(self, source: Source, exchange: Exchange, rank: int) -> None:
+    def __init__(self, source: StateSource, exchange: Exchange, rank: int) -> None:
         self._source = source
         self._exchange = exchange
         self._rank = rank
-        self._trouble: list[Trouble] = []
+        self._failures: list[LoadFailure] = []
 
-    def go(self, reads: Sequence[Read], asked: list[_Asked]) -> list[Trouble]:
+    def go(self, reads: Sequence[LeafRead], asked: list[_Asked]) -> list[LoadFailure]:
         packed = self._exchange.gather_bytes(msgspec.msgpack.encode(asked))
         table = [msgspec.msgpack.decode(one, type=list[_Asked]) for one in packed]
         mine = iter(reads)
         for some in _rounds((taker, one) for taker, listed in enumerate(table) for one in listed):
             self._round(some, mine)
-        return self._trouble
+        return self._failures
 
-    def _round(self, some: Sequence[tuple[int, _Asked]], mine: Iterator[Read]) -> None:
+    def _round(self, some: Sequence[tuple[int, _Asked]], mine: Iterator[LeafRead]) -> None:
         arriving, works = [], []
         for taker, one in some:
             if taker == self._rank:
@@ -117,11 +117,11 @@ class _Walk:
             read.put(buffer)
 
     def _give(self, one: _Asked) -> torch.Tensor:
-        leaf = self._source.contents.leaf(one.rank, Part(one.part), one.number)
+        leaf = self._source.contents.leaf(one.rank, StatePart(one.part), one.number)
         try:
-            return self._source.read(Ref(one.rank, Part(one.part), one.number, leaf), one.box)
+            return self._source.read(Ref(one.rank, StatePart(one.part), one.number, leaf), one.box)
         except Error as error:
-            self._trouble.append(trouble_of(error))
+            self._failures.append(failure_of(error))
             return torch.zeros(one.length, dtype=torch.uint8)
 
 

@@ -7,9 +7,9 @@ since; torch counts the writes. What is left is *pending*, unless it is zero eve
 
 A snapshot that is due waits for the end of a turn without pending gradients, on all ranks. Some
 scripts have none (a second loss that leaves gradients behind, a hand-made optimizer): after
-`PATIENCE_S`, or `HURRY_S` before a node goes, and at the end of the loop, gradients are kept with
-the snapshot, as state of each rank. Those that FSDP2 holds back unreduced cannot be kept: then
-there is no snapshot, and a warning says so.
+`PATIENCE_S`, or `URGENT_PATIENCE_S` before a node goes, and at the end of the loop, gradients are
+kept with the snapshot, as state of each rank. Those that FSDP2 holds back unreduced cannot be kept:
+then there is no snapshot, and a warning says so.
 """
 
 import logging
@@ -28,11 +28,11 @@ from holdfast.train.tracked import Tracked
 logger = logging.getLogger(__name__)
 
 PATIENCE_S = 60.0  # for a turn without pending gradients, before a snapshot keeps them
-HURRY_S = 5.0  # the same before a node goes
+URGENT_PATIENCE_S = 5.0  # the same before a node goes
 CARRIED, LOST = 1, 2  # `Agreed.carried`: there are pending gradients; some that cannot be kept
 
 
-class Found(NamedTuple):
+class PendingGradients(NamedTuple):
     """The gradients at the end of a turn: `tree` is what a snapshot has to keep of them, by the
     paths of their parameters, None for one that is zero everywhere."""
 
@@ -54,7 +54,7 @@ class Gradients:
     """Those of all tracked parameters."""
 
     def __init__(self, tracked: Tracked) -> None:
-        listed = {id(p): (path, p) for path, p in reversed(tracked.parameters().items())}
+        listed = {id(p): (path, p) for path, p in reversed(tracked.names.now().items())}
         self._parameters = [*reversed(listed.values())]
         self._sharded = [*_sharded_groups(tracked)]
         self._probe: Any = None  # of the first used gradient: is it zeroed before it is added to?
@@ -89,7 +89,7 @@ class Gradients:
 
     # ── what there is at the end of a turn ──
 
-    def find(self) -> Found:
+    def find(self) -> PendingGradients:
         """What is pending now."""
         left: dict[str, torch.Tensor] = {}
         for path, parameter in self._parameters:
@@ -103,7 +103,7 @@ class Gradients:
         kept: dict[str, torch.Tensor | None] = {**left}
         if left and not any(_nonzero(grad) for grad in left.values()):
             kept = dict.fromkeys(left)
-        found = Found(kept, self._lost(kept))
+        found = PendingGradients(kept, self._lost(kept))
         if self._stepped:
             self.clean_after_step = not found.pending
         self._stepped = False
@@ -143,7 +143,7 @@ class Gradients:
 
     # ── waiting for the end of a turn without any ──
 
-    def say(self, *, hurry: bool) -> tuple[int, int]:
+    def say(self, *, urgent: bool) -> tuple[int, int]:
         """`carried` and `keep` of this rank at a meeting."""
         found = self.find()
         if not found.pending:
@@ -151,7 +151,7 @@ class Gradients:
             return 0, 0
         waited_s = 0.0 if self._since is None else time.monotonic() - self._since
         self._impatient |= self._runs_on or waited_s >= PATIENCE_S
-        keep = self._impatient or (hurry and waited_s >= HURRY_S)
+        keep = self._impatient or (urgent and waited_s >= URGENT_PATIENCE_S)
         lost = found.lost or (keep and not self.room(found.bytes))
         return LOST if lost else CARRIED, int(keep)
 
@@ -174,13 +174,13 @@ class Gradients:
             )
         return True
 
-    def keep(self, *, last: bool) -> Found:
+    def keep(self, *, last: bool) -> PendingGradients:
         """What the snapshot that is taken now has to keep."""
         found = self.find()
         self.spoiled = bool(found.lost) and not last
         if found.lost:
             logger.warning("the snapshot lacks gradients: %s", found.lost)
-            return Found({})
+            return PendingGradients({})
         if found.pending and not self._warned and not last:
             self._warned = True
             logger.warning(

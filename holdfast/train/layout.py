@@ -19,23 +19,23 @@ import torch
 import xxhash
 
 from holdfast.checkpoint.index import EVERYWHERE, ON_NODE
-from holdfast.checkpoint.tensors import Place, is_distributed, local_part
+from holdfast.checkpoint.tensors import LeafPlace, is_distributed, local_part
 from holdfast.errors import Error
 
 BOTH = EVERYWHERE | ON_NODE
 
 
-class Entry(msgspec.Struct, frozen=True, array_like=True):
-    """One parameter as one rank holds it. `keeper` says what makes equal names one tensor."""
+class HeldParameter(msgspec.Struct, frozen=True, array_like=True):
+    """One parameter as one rank holds it. `synced_by` says what makes equal names one tensor."""
 
     name: str
     whole: tuple[int, ...]
     at: tuple[int, ...]
     bytes: int
-    keeper: str = ""  # a mesh, a group of DDP; empty: nothing
+    synced_by: str = ""  # a mesh, a group of DDP; empty: nothing
 
 
-class Role(NamedTuple):
+class ParameterRole(NamedTuple):
     """What this rank does with a parameter and its optimizer state."""
 
     own: bool  # means something on this rank only
@@ -55,24 +55,26 @@ class Ranks(NamedTuple):
         return rank // self.local_world_size
 
 
-def entries(name: str, parameters: Iterable[tuple[str, torch.Tensor]], keeper: str) -> list[Entry]:
+def entries(
+    name: str, parameters: Iterable[tuple[str, torch.Tensor]], synced_by: str
+) -> list[HeldParameter]:
     """The parameters of a module that was tracked as `name`.
 
-    `keeper` names the group of DDP around it. Without one, all ranks that some parameter of the
+    `synced_by` names the group of DDP around it. Without one, all ranks that some parameter of the
     module is sharded over keep the whole module together: what is sharded over fewer of them is
     replicated over the others.
     """
     listed = list(parameters)
     meshes = [p.device_mesh.mesh for _, p in listed if is_distributed(p)]  # type: ignore[attr-defined]
     together = sorted({rank for mesh in meshes for rank in mesh.flatten().tolist()})
-    held_by = keeper or (f"mesh {_digest(together)}" if together else "")
+    held_by = synced_by or (f"mesh {_digest(together)}" if together else "")
     return [_entry(f"{name}.{key}", p, held_by) for key, p in listed]
 
 
-def _entry(name: str, parameter: torch.Tensor, keeper: str) -> Entry:
+def _entry(name: str, parameter: torch.Tensor, synced_by: str) -> HeldParameter:
     whole, at = position(parameter, name)
     part = local_part(parameter)
-    return Entry(name, whole, at, part.numel() * part.element_size(), keeper)
+    return HeldParameter(name, whole, at, part.numel() * part.element_size(), synced_by)
 
 
 def groups_of(parameters: Iterable[torch.Tensor]) -> set[tuple[int, ...]]:
@@ -90,15 +92,15 @@ def groups_of(parameters: Iterable[torch.Tensor]) -> set[tuple[int, ...]]:
     return {tuple(line) for line in lines if len(line) > 1}
 
 
-def assign(tables: Sequence[Sequence[Entry]], ranks: Ranks) -> dict[str, Role]:
+def assign(tables: Sequence[Sequence[HeldParameter]], ranks: Ranks) -> dict[str, ParameterRole]:
     """The roles of this rank, by parameter, from what every rank holds."""
     holders: dict[str, set[int]] = {}
-    keepers: dict[str, set[str]] = {}
+    synced: dict[str, set[str]] = {}
     for rank, table in enumerate(tables):
         for entry in table:
             holders.setdefault(entry.name, set()).add(rank)
-            keepers.setdefault(entry.name, set()).add(entry.keeper)
-    own = {name for name in holders if _unclear(holders[name], keepers[name])}
+            synced.setdefault(entry.name, set()).add(entry.synced_by)
+    own = {name for name in holders if _unclear(holders[name], synced[name])}
     shared = [[e for e in table if e.name not in own] for table in tables]
     everywhere = _spread(dict(enumerate(shared)))
     node = ranks.node(ranks.rank)
@@ -110,7 +112,7 @@ def assign(tables: Sequence[Sequence[Entry]], ranks: Ranks) -> dict[str, Role]:
         save = flags(everywhere.get(part), on_node.get(part), ranks.rank) if entry.bytes else BOTH
         first_here = min(r for r in holders[name] if ranks.node(r) == node)
         save_whole = flags(min(holders[name]), first_here, ranks.rank)
-        roles[name] = Role(True) if name in own else Role(False, save, save_whole)
+        roles[name] = ParameterRole(True) if name in own else ParameterRole(False, save, save_whole)
     return roles
 
 
@@ -119,11 +121,13 @@ def flags(everywhere: int | None, on_node: int | None, rank: int) -> int:
     return EVERYWHERE * (everywhere == rank) | ON_NODE * (on_node == rank)
 
 
-def _unclear(holders: set[int], keepers: set[str]) -> bool:
-    return len(holders) > 1 and (len(keepers) > 1 or "" in keepers)
+def _unclear(holders: set[int], synced: set[str]) -> bool:
+    return len(holders) > 1 and (len(synced) > 1 or "" in synced)
 
 
-def _spread(tables: Mapping[int, Sequence[Entry]]) -> dict[tuple[str, tuple[int, ...]], int]:
+def _spread(
+    tables: Mapping[int, Sequence[HeldParameter]],
+) -> dict[tuple[str, tuple[int, ...]], int]:
     """Who writes each part: of its holders the one with the least to write so far."""
     holders: dict[tuple[str, tuple[int, ...]], list[int]] = {}
     sizes: dict[tuple[str, tuple[int, ...]], int] = {}
@@ -160,7 +164,7 @@ def position(tensor: Any, name: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return whole, tuple(at) if local_part(tensor).numel() else (0,) * len(whole)
 
 
-def place_of(name: str, leaf: Any, parameter: Any, role: Role) -> Place:
+def place_of(name: str, leaf: Any, parameter: Any, role: ParameterRole) -> LeafPlace:
     """The place of a parameter, or of a leaf of its optimizer state.
 
     Raises `Error` (not-tracked) for state whose place in the whole cannot be known.
@@ -168,7 +172,7 @@ def place_of(name: str, leaf: Any, parameter: Any, role: Role) -> Place:
     if is_distributed(leaf) or not is_distributed(parameter):
         whole, at = position(leaf, name)
         follows = is_distributed(leaf) == is_distributed(parameter)
-        return Place(whole, at, role.own, role.save if follows else role.save_whole)
+        return LeafPlace(whole, at, role.own, role.save if follows else role.save_whole)
     if leaf.size > 1 if not isinstance(leaf, torch.Tensor) else leaf.numel() > 1:
         raise Error(
             "not-tracked",
@@ -176,7 +180,7 @@ def place_of(name: str, leaf: Any, parameter: Any, role: Role) -> Place:
             why="its shard of the parameter is unknown",
             help="use an optimizer whose state has the placement of its parameters, such as AdamW",
         )
-    return Place(tuple(leaf.shape), (0,) * leaf.ndim, role.own, role.save_whole)
+    return LeafPlace(tuple(leaf.shape), (0,) * leaf.ndim, role.own, role.save_whole)
 
 
 def _digest(ranks: Sequence[int]) -> str:

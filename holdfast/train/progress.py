@@ -40,7 +40,7 @@ class _Pending(NamedTuple):
     arrived: Any  # torch.cuda.Event
 
 
-class Progress:
+class ProgressReporter:
     """What one worker reports. Every method is cheap and does nothing without a page."""
 
     def __init__(self, page: Page | None, redo_until: int) -> None:
@@ -141,11 +141,11 @@ class Progress:
             self.reach(Milestone.CAUGHT_UP)
 
 
-def open_progress(placement: Placement) -> Progress:
+def open_progress(placement: Placement) -> ProgressReporter:
     """The progress page the agent passed, or a mute one."""
     fd = descriptor("HOLDFAST_PAGE_FD")
     os.environ.pop("HOLDFAST_PAGE_FD", None)  # children of the script must not write to it
-    return Progress(None if fd is None else Page(fd), placement.redo_until)
+    return ProgressReporter(None if fd is None else Page(fd), placement.redo_until)
 
 
 def _on_gpu(value: Any) -> bool:

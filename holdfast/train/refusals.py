@@ -9,27 +9,27 @@ from collections.abc import Mapping, Sequence
 from holdfast.checkpoint.key import Key, newest_first
 from holdfast.errors import Error
 from holdfast.train import candidates
-from holdfast.train.candidates import Candidate, Offer, Where
-from holdfast.train.trouble import Kind, Trouble
+from holdfast.train.candidates import Candidate, Location, RankInventory
+from holdfast.train.load_failure import FailureKind, LoadFailure
 
 _TOLD = 3
 _ANEW = "or start from step 0: holdfast run job.yaml --replace --fresh   (removes no checkpoint)"
 
 
-def misfit(one: Candidate, trouble: Trouble, place: str) -> Error:
+def misfit(one: Candidate, failure: LoadFailure, place: str) -> Error:
     """It is sound, but not of this model; or it cannot be told how to give it to these ranks."""
-    if trouble.kind is Kind.UNCLEAR:
+    if failure.kind is FailureKind.UNCLEAR:
         return Error(
             "layout-unknown",
             f"step {one.key.step} in {one.where.words} cannot be resharded",
-            why=trouble.text,
+            why=failure.text,
             help="resume with the same number of ranks, or wrap the model with run.parallelize(), "
             "fully_shard or parallelize_module",
         )
     return Error(
         "checkpoint-unusable",
         f"step {one.key.step} of attempt {one.key.attempt} in {place} is of a different model",
-        why=trouble.text,
+        why=failure.text,
         help=f"train the model that saved it, use another checkpoint location, {_ANEW}",
     )
 
@@ -58,7 +58,7 @@ def ahead(attempt: int, known: int) -> Error:
 
 def vanished(step: str, environ: Mapping[str, str]) -> Error:
     """A place that is empty is most often a mount that is missing."""
-    places = [candidates.place_of(where, environ) for where in (Where.SHARED, Where.ARCHIVE)]
+    places = [candidates.place_of(where, environ) for where in (Location.SHARED, Location.ARCHIVE)]
     where = " and ".join(place for place in places if place)
     return Error(
         "storage-missing",
@@ -70,22 +70,24 @@ def vanished(step: str, environ: Mapping[str, str]) -> Error:
 
 
 def refusal(
-    dropped: Mapping[Candidate, Trouble], offers: Sequence[Offer], environ: Mapping[str, str]
+    dropped: Mapping[Candidate, LoadFailure],
+    inventories: Sequence[RankInventory],
+    environ: Mapping[str, str],
 ) -> Error | None:
     """Why the job may not begin anew now that nothing is left to try; None if it may."""
-    counts = candidates.counting(offers, environ)
+    counts = candidates.counting(inventories, environ)
     unsound = [
         one.text
-        for offer in offers
-        for one in offer.unread
-        if one.step is not None and counts(Key(one.attempt, one.step), Where(one.where))
+        for inventory in inventories
+        for one in inventory.unread
+        if one.step is not None and counts(Key(one.attempt, one.step), Location(one.where))
     ]
-    unsound += [one.text for c, one in dropped.items() if c.where > Where.MEMORY]
+    unsound += [one.text for c, one in dropped.items() if c.where > Location.MEMORY]
     if unsound:
         return _all_damaged(unsound)
-    for one, trouble in dropped.items():
-        if trouble.kind is Kind.MISFIT:
-            return misfit(one, trouble, one.where.words)
+    for one, failure in dropped.items():
+        if failure.kind is FailureKind.MISFIT:
+            return misfit(one, failure, one.where.words)
     if asked := environ.get(candidates.FROM):
         return Error(
             "checkpoint-not-found",
@@ -93,7 +95,7 @@ def refusal(
             why="it has no committed checkpoint",
             help=f"holdfast checkpoint list --at {asked}",
         )
-    return _past_the_limit(offers, environ)
+    return _past_the_limit(inventories, environ)
 
 
 def _all_damaged(texts: Sequence[str]) -> Error:
@@ -106,17 +108,19 @@ def _all_damaged(texts: Sequence[str]) -> Error:
     )
 
 
-def _past_the_limit(offers: Sequence[Offer], environ: Mapping[str, str]) -> Error | None:
+def _past_the_limit(
+    inventories: Sequence[RankInventory], environ: Mapping[str, str]
+) -> Error | None:
     """Whether there would be something, had it not led into a failure again and again."""
     if candidates.BELOW not in environ:
         return None
     limitless = {name: value for name, value in environ.items() if name != candidates.BELOW}
-    counts = candidates.counting(offers, limitless)
+    counts = candidates.counting(inventories, limitless)
     held = [
         one.key
-        for offer in offers
-        for one in offer.shelves
-        if one.where != Where.ELSEWHERE and counts(one.key, Where(one.where))
+        for inventory in inventories
+        for one in inventory.checkpoints
+        if one.where != Location.ELSEWHERE and counts(one.key, Location(one.where))
     ]
     if not held:
         return None

@@ -9,21 +9,19 @@ that a source which turns out to be damaged leaves no trace.
 """
 
 import logging
-import math
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from holdfast.checkpoint.codec import flatten, unflatten
 from holdfast.checkpoint.contents import GRADIENTS, LOOP, RANDOM, Contents, Ref, buffers_of
-from holdfast.checkpoint.pieces import at_start
-from holdfast.checkpoint.tensors import is_leaf, local_part, view
-from holdfast.train.fetch import Read
+from holdfast.checkpoint.tensors import is_leaf, local_part
+from holdfast.train.load_failure import FailureKind
 from holdfast.train.optimizers import Meant
-from holdfast.train.sources import Source
+from holdfast.train.read_plan import MisfitError, ReadLater, ReadPlan, type_of
+from holdfast.train.sources import StateSource
 from holdfast.train.tracked import Tracked, Tree
-from holdfast.train.trouble import Kind
 
 logger = logging.getLogger(__name__)
 
@@ -31,52 +29,19 @@ TOLD = 3  # differences, of those that a model has from what was saved
 _IGNORED = frozenset({"params", "initial_lr"})  # the second one is a scheduler's
 
 
-class MisfitError(Exception):
-    """It cannot be loaded here; of which kind of trouble that is."""
-
-    def __init__(self, why: str, kind: Kind = Kind.MISFIT) -> None:
-        super().__init__(why)
-        self.kind = kind
-
-
-class _Later:
-    """A leaf whose bytes are still to be read."""
-
-    def __init__(self, ref: Ref) -> None:
-        self._leaf = at_start(ref.leaf)
-        self._memory = bytearray(ref.leaf.length)
-
-    def put(self, data: torch.Tensor) -> None:
-        if data.numel():
-            self._memory[:] = data.numpy().tobytes()
-
-    @property
-    def value(self) -> Any:
-        return view(self._leaf, memoryview(self._memory))
-
-
-class _Want(NamedTuple):
-    """A tensor of which a part is wanted: `like` says by its sharding which, `into` takes it."""
-
-    like: torch.Tensor
-    into: torch.Tensor
-
-
 class Assembly:
     """The state of this rank, made from what a source has."""
 
-    def __init__(self, tracked: Tracked, source: Source, rank: int) -> None:
+    def __init__(self, tracked: Tracked, source: StateSource, rank: int) -> None:
         """Raises `MisfitError`."""
         self._tracked = tracked
-        self._source = source
         self._contents: Contents = source.contents
         self._rank = rank
         self._order = self._contents.order_for(rank)
-        self._wants: dict[str, _Want] = {}
-        self._reads: list[Read] = []
+        self._plan = ReadPlan(source, rank)
         if not self._contents.complete:
-            raise MisfitError("parts of some ranks are missing", Kind.DAMAGED)
-        self._parameters = tracked.parameters()
+            raise MisfitError("parts of some ranks are missing", FailureKind.DAMAGED)
+        self._parameters = tracked.names.now()
         self._differences: list[str] = []
         self._tree: Tree = {name: self._module(name) for name in tracked.modules}
         self._tree |= {buffers_of(name): self._buffers(name) for name in tracked.modules}
@@ -84,16 +49,16 @@ class Assembly:
             raise MisfitError(_told(self._differences))
         self._tree |= {name: self._optimizer(name) for name in tracked.optimizers}
         rest = [name for name in tracked.others if name not in tracked.optimizers]
-        self._tree |= {name: self._read_tree(self._find(name)) for name in [*rest, RANDOM]}
+        self._tree |= {name: self._plan.tree(self._find(name)) for name in [*rest, RANDOM]}
         self._tree |= {GRADIENTS: self._gradients()}
-        self._tree |= {LOOP: self._read_tree(self._contents.trees[self._order[0]].get(LOOP, {}))}
-        self.reads = [*self._reads, *self._planned()]
+        self._tree |= {LOOP: self._plan.tree(self._contents.trees[self._order[0]].get(LOOP, {}))}
+        self.reads = self._plan.reads()
 
     def trees(self) -> tuple[Tree, Tree]:
         """Both trees, once everything has been read."""
-        known = lambda value: isinstance(value, _Later) or is_leaf(value)  # noqa: E731
+        known = lambda value: isinstance(value, ReadLater) or is_leaf(value)  # noqa: E731
         plain, leaves, _ = flatten(self._tree, known, "")
-        values = [leaf.value if isinstance(leaf, _Later) else leaf for leaf in leaves]
+        values = [leaf.value if isinstance(leaf, ReadLater) else leaf for leaf in leaves]
         tree: Tree = unflatten(plain, values)
         return tree, tree
 
@@ -112,19 +77,19 @@ class Assembly:
         try:
             return found(*about)
         except MisfitError as error:
-            if error.kind is not Kind.MISFIT:
+            if error.kind is not FailureKind.MISFIT:
                 raise
             self._differences.append(str(error))
             return None
 
     def _parameter(self, path: str, parameter: torch.Tensor) -> Any:
         if path in self._contents.pieces:
-            return self._want(path, parameter)
+            return self._plan.part(path, parameter)
         owner, _, key = path.partition(".")
         found = self._contents.trees[self._order[0]].get(owner, {}).get(key)
         return self._own_part(path, found, local_part(parameter))
 
-    def _own_part(self, path: str, found: Any, here: Any) -> _Later:
+    def _own_part(self, path: str, found: Any, here: Any) -> ReadLater:
         """A part that means something on the same rank of the same layout only."""
         if not isinstance(found, Ref):
             raise MisfitError(f"it has no {path}")
@@ -132,23 +97,11 @@ class Assembly:
             raise MisfitError(
                 f"it has {path} once for each of {self._contents.world_size} ranks, and nothing "
                 "records whether these are replicas or shards of one tensor",
-                Kind.UNCLEAR,
+                FailureKind.UNCLEAR,
             )
         if found.leaf.shape != tuple(here.shape):
             raise MisfitError(f"{path} is {found.leaf.shape} there and {tuple(here.shape)} here")
-        return self._later(found)
-
-    def _want(self, name: str, like: torch.Tensor) -> torch.Tensor:
-        """Ask for the part of a tensor that lies here if it is sharded like this one."""
-        leaf = next(iter(self._contents.pieces[name].values()))[0].leaf
-        part = local_part(like)
-        if (leaf.whole, leaf.dtype) != (tuple(like.shape), _type_of(part)):
-            here = f"{tuple(like.shape)} {_type_of(part)}"
-            raise MisfitError(f"{name} is {leaf.whole} {leaf.dtype} there and {here} here")
-        into = torch.empty(part.shape, dtype=part.dtype)
-        if part.numel():
-            self._wants[name] = _Want(like, into)
-        return into
+        return self._plan.leaf(found)
 
     def _buffers(self, name: str) -> Tree:
         """Of each buffer the copy of the best rank that has it."""
@@ -165,7 +118,7 @@ class Assembly:
         for rank in self._order:
             tree = self._contents.trees[rank].get(buffers_of(name), {}).get(kind, {})
             if key in tree:
-                return self._read_tree(_fitting(tree[key], now, f"{name}.{key}"))
+                return self._plan.tree(_fitting(tree[key], now, f"{name}.{key}"))
         raise MisfitError(f"it has no buffer {name}.{key}")
 
     def _gradients(self) -> Tree:
@@ -176,7 +129,7 @@ class Assembly:
         for path, parameter in self._parameters.items():
             name, value = f"{GRADIENTS}.{path}", found.get(path)
             if name in self._contents.pieces:
-                kept[path] = self._want(name, parameter)
+                kept[path] = self._plan.part(name, parameter)
             elif value is None and path in found:
                 kept[path] = None
             elif value is not None and self._contents.world_size == self._tracked.world_size:
@@ -200,11 +153,11 @@ class Assembly:
             for key, values in tree["state"].items():
                 state.setdefault(key, values)
         now = self._tracked.optimizer_state(name)
-        meant = self._tracked.meant_by(name)
+        meant = self._tracked.names.meant_by(name)
         groups = [self._group(name, found, now, meant) for found in _by_position(trees)]
         here = {key: meant(key) for group in groups for key in group["params"]}
         saved = {id(parameter) for parameter in here.values()}
-        held = self._tracked.parameters_of(name).items()
+        held = self._tracked.names.of_optimizer(name).items()
         if lacking := [key for key, parameter in held if id(parameter) not in saved]:
             raise MisfitError(f"its optimizer {name} has no {_told(lacking)}")
         kept = {
@@ -213,7 +166,7 @@ class Assembly:
             if key in state
         }
         rest = {key: value for key, value in trees[0].items() if key not in now}
-        return {**self._read_tree(rest), "state": kept, "param_groups": groups}
+        return {**self._plan.tree(rest), "state": kept, "param_groups": groups}
 
     def _distinct(self, name: str) -> list[Tree]:
         """The trees of one optimizer on all ranks, without repetition, our own first."""
@@ -230,20 +183,14 @@ class Assembly:
 
     def _moment(self, path: str, value: Any, parameter: Any) -> Any:
         if not isinstance(value, Ref):
-            return self._read_tree(value)
+            return self._plan.tree(value)
         leaf = value.leaf
         if leaf.own:
             here = local_part(parameter) if len(leaf.shape) else torch.empty(leaf.shape)
             return self._own_part(path, value, here)
         if leaf.kind == "t" and len(leaf.whole) and leaf.whole == tuple(parameter.shape):
-            return self._want_moment(leaf.name, leaf.dtype, parameter)
-        return self._read_tree(value)
-
-    def _want_moment(self, name: str, dtype: str, parameter: Any) -> torch.Tensor:
-        into = torch.empty(local_part(parameter).shape, dtype=getattr(torch, dtype))
-        if into.numel():
-            self._wants[name] = _Want(parameter, into)
-        return into
+            return self._plan.moment(leaf.name, leaf.dtype, parameter)
+        return self._plan.tree(value)
 
     def _group(self, name: str, found: list[Tree], now: Tree, meant: Meant) -> Tree:
         """A group of parameters as the ranks had it, with those that are on this rank."""
@@ -260,7 +207,7 @@ class Assembly:
             raise MisfitError(
                 f"its optimizer {name} has parameters of no tracked module: {_told(lost)}"
             )
-        return {**self._read_tree({**settings, "params": []}), "params": here}
+        return {**self._plan.tree({**settings, "params": []}), "params": here}
 
     # ── everything else ──
 
@@ -270,68 +217,6 @@ class Assembly:
                 return self._contents.trees[rank][name]
         raise MisfitError(f"it has no {name}")
 
-    def _read_tree(self, tree: Any) -> Any:
-        """The tree with all its leaves read."""
-        plain, refs, _ = flatten(tree, lambda value: isinstance(value, Ref), "")
-        return unflatten(plain, [self._later(self._readable(ref)) for ref in refs])
-
-    def _readable(self, ref: Ref) -> Ref:
-        """This leaf, or the same one as another rank has it."""
-        if ref.leaf.own or self._source.holders(ref):
-            return ref
-        same = self._contents.pieces.get(ref.leaf.name, {}).get(tuple(ref.leaf.at))
-        if not same:
-            raise MisfitError(f"the bytes of {ref.leaf.name} are missing", Kind.DAMAGED)
-        return same[0]
-
-    def _later(self, ref: Ref) -> _Later:
-        later = _Later(ref)
-        if ref.leaf.length:
-            if not self._source.holders(ref):
-                raise MisfitError(f"the bytes of {ref.leaf.name} are missing", Kind.DAMAGED)
-            self._reads.append(Read(ref, None, later.put))
-        return later
-
-    def _planned(self) -> Iterator[Read]:
-        """The reads for all parts of tensors."""
-        from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
-
-        from holdfast.checkpoint.dcp import metadata_of
-
-        planner = DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
-        pieces = {name: self._contents.pieces[name] for name in self._wants}
-        likes: Tree = {name: want.like for name, want in self._wants.items()}
-        planner.set_up_planner(likes, metadata_of(pieces), False)
-        missing = {name: want.into.numel() for name, want in self._wants.items()}
-        for item in planner.create_local_plan().items:
-            name, at = item.storage_index.fqn, tuple(item.storage_index.offset or ())
-            missing[name] -= math.prod(item.lengths)
-            box = tuple(item.storage_offsets), tuple(item.lengths)
-            into = self._wants[name].into
-            for dimension, (offset, length) in enumerate(
-                zip(item.dest_offsets, item.lengths, strict=True)
-            ):
-                into = into.narrow(dimension, offset, length)
-            yield Read(self._nearest(pieces[name][at]), box, _Filler(into))
-        if lost := [name for name, count in missing.items() if count]:
-            raise MisfitError(f"parts of {lost[0]} are missing", Kind.DAMAGED)
-
-    def _nearest(self, refs: list[Ref]) -> Ref:
-        """Of the ranks that have a piece alike, one whose copy can be read here."""
-        here = [ref for ref in refs if self._rank in self._source.holders(ref)]
-        return (here or refs)[0]
-
-
-class _Filler:
-    """Takes the bytes of a box to where they belong."""
-
-    def __init__(self, into: torch.Tensor) -> None:
-        self._into = into
-
-    def __call__(self, data: torch.Tensor) -> None:
-        into = self._into
-        into.copy_(data.view(into.dtype).view(into.shape))
-
 
 def _fitting(found: Any, now: Any, path: str) -> Any:
     """What was found, if it has the form of what is there now."""
@@ -339,8 +224,8 @@ def _fitting(found: Any, now: Any, path: str) -> Any:
         raise MisfitError(f"its {path} is something else")
     if isinstance(now, torch.Tensor):
         part = local_part(now)
-        if (found.leaf.shape, found.leaf.dtype) != (tuple(part.shape), _type_of(part)):
-            here = f"{tuple(part.shape)} {_type_of(part)}"
+        if (found.leaf.shape, found.leaf.dtype) != (tuple(part.shape), type_of(part)):
+            here = f"{tuple(part.shape)} {type_of(part)}"
             there = f"{found.leaf.shape} {found.leaf.dtype}"
             raise MisfitError(f"{path} is {there} there and {here} here")
     return found
@@ -356,7 +241,3 @@ def _told(differences: list[Any]) -> str:
     """The first few."""
     rest = len(differences) - TOLD
     return "; ".join(map(str, differences[:TOLD])) + (f"; and {rest} more" if rest > 0 else "")
-
-
-def _type_of(tensor: torch.Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")

@@ -4,7 +4,7 @@ All ranks try the same list (`candidates`) in the same order, the newest first, 
 stage. A snapshot in memory that was taken in this very layout is used as it lies there; everything
 else goes through one mechanism (`sources`, `reshard`, `fetch`), from whichever layout it comes.
 
-What cannot be loaded is one of three things (`trouble`). What turns out to be damaged on any rank
+What cannot be loaded is one of three things (`failure`). What turns out to be damaged on any rank
 is given up by all and named; damaged memory is thrown away and the list is made anew, because
 another copy may do. So damage costs steps, not the job. What storage does not give is waited for,
 and then not gone past lightly (`doubts`). And a checkpoint of another model ends the job with an
@@ -19,40 +19,41 @@ from typing import NamedTuple
 
 import msgspec
 
-from holdfast.checkpoint import shelf
-from holdfast.checkpoint.arena import Arena, Cell, Key, Part
+from holdfast.checkpoint import catalog
+from holdfast.checkpoint.arena import Arena, Cell, Key, StatePart
+from holdfast.checkpoint.catalog import Opened
 from holdfast.checkpoint.choose import Plan, plan_for
-from holdfast.checkpoint.shelf import Opened
-from holdfast.checkpoint.stores import open_store
+from holdfast.checkpoint.open_store import open_store
 from holdfast.checkpoint.tensors import read
 from holdfast.errors import Error
 from holdfast.train import candidates, refusals
-from holdfast.train.candidates import Candidate, InMemory, Offer, Where
-from holdfast.train.doubts import doubts
+from holdfast.train.candidates import Candidate, InMemory, Location, RankInventory
 from holdfast.train.exchange import Exchange
 from holdfast.train.fetch import fetch, read_bytes
 from holdfast.train.layout import Ranks
-from holdfast.train.reshard import Assembly, MisfitError
-from holdfast.train.sources import Disks, Files, Memory, Source, Stock, stock_of
+from holdfast.train.load_failure import FailureKind, LoadFailure, failure_of, worst
+from holdfast.train.possibly_newer import possibly_newer
+from holdfast.train.read_plan import MisfitError
+from holdfast.train.reshard import Assembly
+from holdfast.train.sources import Disks, Files, Memory, ReadablePart, StateSource, readable_parts
 from holdfast.train.tracked import Tracked, Tree
-from holdfast.train.trouble import Kind, Trouble, trouble_of, worst
 
 logger = logging.getLogger(__name__)
 
 _ROUNDS = 64  # damaged cells and checkpoints: more means that memory changes under our hands
 _WORDS = {
-    Kind.MISFIT: "is of a different model",
-    Kind.DAMAGED: "is damaged",
-    Kind.STORAGE: "cannot be read at the moment",
+    FailureKind.MISFIT: "is of a different model",
+    FailureKind.DAMAGED: "is damaged",
+    FailureKind.STORAGE: "cannot be read at the moment",
 }
 PAUSES_S = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)  # between looks at storage that does not answer
 
 
-class Found(NamedTuple):
+class Restored(NamedTuple):
     """What every rank now has: two trees as `Tracked.capture` gives them."""
 
     key: Key
-    where: Where
+    where: Location
     shared: Tree
     private: Tree
     copies_missing: bool  # a buddy's copy of some rank is missing, and everybody has its own
@@ -60,7 +61,7 @@ class Found(NamedTuple):
     @property
     def parent(self) -> Key | None:
         """What of this job training goes on from; None for a checkpoint of another job."""
-        return None if self.where is Where.ELSEWHERE else self.key
+        return None if self.where is Location.ELSEWHERE else self.key
 
 
 def bring_in(
@@ -70,7 +71,7 @@ def bring_in(
     tracked: Tracked,
     attempt: int,
     environ: Mapping[str, str] = os.environ,
-) -> Found | None:
+) -> Restored | None:
     """Fetch the newest state that all ranks can get; None where there is none.
 
     `attempt` is the number of the one that begins.
@@ -89,7 +90,7 @@ def bring_in(
         _discard_newer(arena, found)
         if ranks.rank == 0:
             seconds, size = time.monotonic() - began, restoring.bytes / (1 << 20)
-            level = logging.INFO if found.where is Where.ARENAS else logging.WARNING
+            level = logging.INFO if found.where is Location.ARENAS else logging.WARNING
             logger.log(
                 level,
                 "restored step %d of attempt %d from %s: %.0f MiB on rank 0 in %.2f s",
@@ -98,8 +99,8 @@ def bring_in(
     return found
 
 
-def _named(where: Where, environ: Mapping[str, str]) -> str:
-    return environ[candidates.FROM] if where is Where.ELSEWHERE else where.words
+def _named(where: Location, environ: Mapping[str, str]) -> str:
+    return environ[candidates.FROM] if where is Location.ELSEWHERE else where.words
 
 
 class _Restoring:
@@ -121,25 +122,25 @@ class _Restoring:
         self._attempt = attempt
         self._environ = environ
         self._fingerprint = tracked.fingerprint()
-        self._dropped: dict[Candidate, Trouble] = {}
+        self._dropped: dict[Candidate, LoadFailure] = {}
         self._unread: dict[Candidate, str] = {}  # storage did not give it, since we last waited
         self._pauses = list(PAUSES_S)
-        self._offers: list[Offer] = []
+        self._inventories: list[RankInventory] = []
         self._listed: list[Candidate] = []
         self.bytes = 0
 
-    def run(self) -> Found | None:
-        shelves: Offer | None = None
+    def run(self) -> Restored | None:
+        checkpoints: RankInventory | None = None
         for _ in range(_ROUNDS):
-            candidate = self._best(shelves or Offer([]))
+            candidate = self._best(checkpoints or RankInventory([]))
             self._require_newest()
-            if shelves is None and not self._surely_newest(candidate):
-                shelves = candidates.on_shelves(self._ranks, self._environ)
+            if checkpoints is None and not self._surely_newest(candidate):
+                checkpoints = candidates.in_tiers(self._ranks, self._environ)
                 continue
             if self._waits(candidate):
-                shelves = candidates.on_shelves(self._ranks, self._environ)
+                checkpoints = candidates.in_tiers(self._ranks, self._environ)
                 continue
-            if candidate is None or candidate.where is Where.ELSEWHERE:
+            if candidate is None or candidate.where is Location.ELSEWHERE:
                 self._require_what_was_committed()
             if candidate is None:
                 self._say_nothing_is_there()
@@ -147,7 +148,7 @@ class _Restoring:
             found = self._try(candidate)
             if found is not None:
                 return found
-            shelves = shelves or candidates.on_shelves(self._ranks, self._environ)
+            checkpoints = checkpoints or candidates.in_tiers(self._ranks, self._environ)
         raise Error(
             "snapshot-unreadable",
             "snapshots are repeatedly damaged in transfer",
@@ -160,8 +161,8 @@ class _Restoring:
 
         All ranks know the same and do the same. Raises `Error` storage-unreachable.
         """
-        counts = candidates.counting(self._offers, self._environ)
-        found = doubts(one, self._listed, self._offers, self._unread, counts)
+        counts = candidates.counting(self._inventories, self._environ)
+        found = possibly_newer(one, self._listed, self._inventories, self._unread, counts)
         if not found:
             return False
         why = "; ".join(dict.fromkeys(doubt.text for doubt in found))
@@ -179,12 +180,14 @@ class _Restoring:
             )
         return False
 
-    def _best(self, known: Offer) -> Candidate | None:
+    def _best(self, known: RankInventory) -> Candidate | None:
         """What to try next, from what all ranks have now."""
         mine = msgspec.structs.replace(known, cells=candidates.in_memory(self._arena))
         packed = self._gather(msgspec.msgpack.encode(mine))
-        self._offers = [msgspec.msgpack.decode(one, type=Offer) for one in packed]
-        listed = candidates.candidates(self._offers, self._ranks, self._fingerprint, self._environ)
+        self._inventories = [msgspec.msgpack.decode(one, type=RankInventory) for one in packed]
+        listed = candidates.candidates(
+            self._inventories, self._ranks, self._fingerprint, self._environ
+        )
         self._listed = [one for one in listed if one not in self._dropped]
         return next((one for one in self._listed if one not in self._unread), None)
 
@@ -193,7 +196,10 @@ class _Restoring:
 
         Raises `Error` storage-ahead.
         """
-        known = max((one.attempt for offer in self._offers for one in offer.attempts), default=0)
+        known = max(
+            (one.attempt for inventory in self._inventories for one in inventory.attempts),
+            default=0,
+        )
         if 0 < self._attempt <= known:
             raise refusals.ahead(self._attempt, known)
 
@@ -201,10 +207,10 @@ class _Restoring:
         """Whether no tier has to be looked at, which takes its time: the attempt before this one
         has left it in memory, nobody has anything newer, and nothing in between can have left it
         behind."""
-        steps = [cell.step for offer in self._offers for cell in offer.cells]
+        steps = [cell.step for inventory in self._inventories for cell in inventory.cells]
         return (
             one is not None
-            and one.where is Where.ARENAS
+            and one.where is Location.ARENAS
             and one.key == Key(self._attempt - 1, max(steps))
         )
 
@@ -213,36 +219,36 @@ class _Restoring:
     def _gather(self, mine: bytes) -> list[bytes]:
         return [mine] if self._exchange is None else self._exchange.gather_bytes(mine)
 
-    def _agree(self, trouble: Trouble | None) -> Trouble | None:
+    def _agree(self, failure: LoadFailure | None) -> LoadFailure | None:
         """What is wrong on any rank; None if nothing is."""
-        packed = self._gather(msgspec.msgpack.encode(trouble))
-        said = [msgspec.msgpack.decode(one, type=Trouble | None) for one in packed]
+        packed = self._gather(msgspec.msgpack.encode(failure))
+        said = [msgspec.msgpack.decode(one, type=LoadFailure | None) for one in packed]
         found = ((rank, one) for rank, one in enumerate(said) if one is not None)
-        return worst(Trouble(one.kind, f"rank {rank}: {one.text}") for rank, one in found)
+        return worst(LoadFailure(one.kind, f"rank {rank}: {one.text}") for rank, one in found)
 
     # ── one candidate ──
 
-    def _try(self, one: Candidate) -> Found | None:
-        if one.where is Where.ARENAS:
+    def _try(self, one: Candidate) -> Restored | None:
+        if one.where is Location.ARENAS:
             return self._as_it_lies(one)
-        trouble, source = self._open(one)
-        if trouble is None and source is not None:
+        failure, source = self._open(one)
+        if failure is None and source is not None:
             return self._load(one, source)
-        self._drop(one, trouble)
+        self._drop(one, failure)
         return None
 
-    def _load(self, one: Candidate, source: Source) -> Found | None:
+    def _load(self, one: Candidate, source: StateSource) -> Restored | None:
         assembly = None
-        wrong: Trouble | None = None
+        wrong: LoadFailure | None = None
         try:
             assembly = Assembly(self._tracked, source, self._ranks.rank)
         except MisfitError as error:
-            wrong = Trouble(error.kind, str(error))
-        trouble = self._agree(wrong)
-        if trouble is None and assembly is not None:
-            trouble = self._agree(fetch(source, assembly.reads, self._exchange, self._ranks.rank))
-        if trouble is not None or assembly is None:
-            self._drop(one, trouble)
+            wrong = LoadFailure(error.kind, str(error))
+        failure = self._agree(wrong)
+        if failure is None and assembly is not None:
+            failure = self._agree(fetch(source, assembly.reads, self._exchange, self._ranks.rank))
+        if failure is not None or assembly is None:
+            self._drop(one, failure)
             return None
         self.bytes = sum(read_bytes(read) for read in assembly.reads)
         if one.world_size != self._ranks.world_size and self._ranks.rank == 0:
@@ -251,89 +257,93 @@ class _Restoring:
                 "with the same number modulo %d",
                 *(one.world_size, self._ranks.world_size, one.world_size),
             )
-        return Found(one.key, one.where, *assembly.trees(), copies_missing=False)
+        return Restored(one.key, one.where, *assembly.trees(), copies_missing=False)
 
-    def _drop(self, one: Candidate, trouble: Trouble | None) -> None:
+    def _drop(self, one: Candidate, failure: LoadFailure | None) -> None:
         """Give this candidate up: for good, or until storage may be back. Another copy of damaged
         memory may do. Raises `Error` for what fits neither this model nor another layout of it."""
-        assert trouble is not None, "it could be loaded"
-        durable = one.where > Where.MEMORY
-        if trouble.kind is Kind.UNCLEAR or (trouble.kind is Kind.MISFIT and durable):
-            raise refusals.misfit(one, trouble, self._named(one))
-        if trouble.kind is Kind.STORAGE:
-            self._unread[one] = trouble.text
-        elif durable or trouble.kind is Kind.MISFIT:
-            self._dropped[one] = trouble
+        assert failure is not None, "it could be loaded"
+        durable = one.where > Location.MEMORY
+        if failure.kind is FailureKind.UNCLEAR or (failure.kind is FailureKind.MISFIT and durable):
+            raise refusals.misfit(one, failure, self._named(one))
+        if failure.kind is FailureKind.STORAGE:
+            self._unread[one] = failure.text
+        elif durable or failure.kind is FailureKind.MISFIT:
+            self._dropped[one] = failure
         if self._ranks.rank == 0:
             logger.warning(
                 "step %d in %s is skipped, it %s: %s",
-                *(one.key.step, one.where.words, _WORDS[trouble.kind], trouble.text),
+                *(one.key.step, one.where.words, _WORDS[failure.kind], failure.text),
             )
 
     def _named(self, one: Candidate) -> str:
-        if one.where <= Where.MEMORY:
+        if one.where <= Location.MEMORY:
             return one.where.words
         return candidates.place_of(one.where, self._environ) or one.where.words
 
-    def _open(self, one: Candidate) -> tuple[Trouble | None, Source | None]:
+    def _open(self, one: Candidate) -> tuple[LoadFailure | None, StateSource | None]:
         """Verify what lies here and tell each other what there is."""
-        cells: list[tuple[Part, Cell]] = []
-        disk: tuple[Opened, list[Stock]] | None = None
+        cells: list[tuple[StatePart, Cell]] = []
+        disk: tuple[Opened, list[ReadablePart]] | None = None
         files: Files | None = None
         wrong = None
         try:
-            if one.where is Where.MEMORY:
+            if one.where is Location.MEMORY:
                 cells = self._cells(one)
                 sound = verify([cell for _, cell in cells])
-                wrong = None if sound else Trouble(Kind.DAMAGED, "in memory")
-            elif one.where is Where.LOCAL:
+                wrong = None if sound else LoadFailure(FailureKind.DAMAGED, "in memory")
+            elif one.where is Location.LOCAL:
                 disk = self._disk(one)
             else:
                 place = candidates.place_of(one.where, self._environ)
                 assert place, "rank 0 has looked there"
-                opened = shelf.open_checkpoint(open_store(place), one.key)
+                opened = catalog.open_checkpoint(open_store(place), one.key)
                 files = Files(opened, self._ranks.world_size)
         except Error as error:
-            wrong = trouble_of(error)
-        trouble = self._agree(wrong)
-        if trouble is not None:
-            return trouble, None
-        if one.where is Where.MEMORY:
+            wrong = failure_of(error)
+        failure = self._agree(wrong)
+        if failure is not None:
+            return failure, None
+        if one.where is Location.MEMORY:
             return None, Memory(one.world_size, cells, self._gather)
         local = self._ranks.local_world_size
         return None, files or Disks(one.world_size, disk, self._gather, local)
 
-    def _cells(self, one: Candidate) -> list[tuple[Part, Cell]]:
-        found = [(part, cell, cell.header()) for part in Part for cell in self._arena.cells(part)]
+    def _cells(self, one: Candidate) -> list[tuple[StatePart, Cell]]:
+        found = [
+            (part, cell, cell.header()) for part in StatePart for cell in self._arena.cells(part)
+        ]
         return [
             (part, cell)
             for part, cell, h in found
             if h and (h.key, h.world_size, h.fingerprint) == (one.key, *one[2:])
         ]
 
-    def _disk(self, one: Candidate) -> tuple[Opened, list[Stock]] | None:
+    def _disk(self, one: Candidate) -> tuple[Opened, list[ReadablePart]] | None:
         """What the disk of this node has of a checkpoint."""
         first = self._ranks.node(self._ranks.rank) * self._ranks.local_world_size
-        place = candidates.place_of(Where.LOCAL, self._environ)
-        here = [s for s in self._offers[first].shelves if s.where == one.where]
+        place = candidates.place_of(Location.LOCAL, self._environ)
+        here = [s for s in self._inventories[first].checkpoints if s.where == one.where]
         if place is None or one.key not in [s.key for s in here]:
             return None
-        opened = shelf.open_checkpoint(open_store(place), one.key)
-        return opened, stock_of(opened) if self._ranks.rank == first else []
+        opened = catalog.open_checkpoint(open_store(place), one.key)
+        return opened, readable_parts(opened) if self._ranks.rank == first else []
 
     # ── memory of this very layout ──
 
-    def _as_it_lies(self, one: Candidate) -> Found | None:
-        held = candidates.holdings(self._offers, self._ranks, self._fingerprint)
+    def _as_it_lies(self, one: Candidate) -> Restored | None:
+        held = candidates.holdings(self._inventories, self._ranks, self._fingerprint)
         plan = plan_for(one.key, held, self._ranks.local_world_size)
         assert plan is not None, "it is on the list"
         if not self._deliver(plan):
             return None
-        shared, private = (self._arena.find(p, one.key) for p in (Part.SHARED, Part.PRIVATE))
+        shared, private = (
+            self._arena.find(p, one.key) for p in (StatePart.SHARED, StatePart.PRIVATE)
+        )
         assert shared and private, "every rank has its parts now"
         self.bytes = sum(h.payload_bytes for cell in (shared, private) if (h := cell.header()))
         missing = any(one.key not in h.buddy for h in held)
-        return Found(one.key, one.where, read(shared), read(private), missing)
+        return Restored(one.key, one.where, read(shared), read(private), missing)
 
     def _deliver(self, plan: Plan) -> bool:
         good = verify(list(_used(plan, self._arena, self._ranks.rank)))
@@ -347,22 +357,24 @@ class _Restoring:
 
     def _require_what_was_committed(self) -> None:
         """Raises `Error` storage-missing where this job has saved and everything is gone."""
-        kept = (Where.SHARED, Where.ARCHIVE)
-        seen = any(one.where in kept for offer in self._offers for one in offer.shelves)
+        kept = (Location.SHARED, Location.ARCHIVE)
+        seen = any(
+            one.where in kept for inventory in self._inventories for one in inventory.checkpoints
+        )
         step = self._environ.get(candidates.COMMITTED)
         if step is not None and not seen:
             raise refusals.vanished(step, self._environ)
 
     def _say_nothing_is_there(self) -> None:
         """Raises `Error` where beginning anew would not be right; else says what was lost."""
-        if error := refusals.refusal(self._dropped, self._offers, self._environ):
+        if error := refusals.refusal(self._dropped, self._inventories, self._environ):
             raise error
         if self._ranks.rank == 0:
             self._say_what_was_lost()
 
     def _say_what_was_lost(self) -> None:
-        steps = [cell.step for offer in self._offers for cell in offer.cells]
-        steps += [one.step for offer in self._offers for one in offer.shelves]
+        steps = [cell.step for inventory in self._inventories for cell in inventory.cells]
+        steps += [one.step for inventory in self._inventories for one in inventory.checkpoints]
         if steps or self._dropped:
             newest = f" (the newest snapshot of any rank is of step {max(steps)})" if steps else ""
             logger.warning("no snapshot is available to all ranks%s: starting from step 0", newest)
@@ -371,12 +383,12 @@ class _Restoring:
 def snapshot_waits(arena: Arena, exchange: Exchange, ranks: Ranks) -> bool:
     """Whether all ranks will load the same snapshot from memory, as far as headers tell."""
     told = exchange.gather_bytes(msgspec.msgpack.encode(candidates.in_memory(arena)))
-    offers = [Offer(msgspec.msgpack.decode(one, type=list[InMemory])) for one in told]
-    prints = {cell.fingerprint for offer in offers for cell in offer.cells}
+    inventories = [RankInventory(msgspec.msgpack.decode(one, type=list[InMemory])) for one in told]
+    prints = {cell.fingerprint for inventory in inventories for cell in inventory.cells}
     return any(
-        one.where is Where.ARENAS
+        one.where is Location.ARENAS
         for fingerprint in prints
-        for one in candidates.candidates(offers, ranks, fingerprint)
+        for one in candidates.candidates(inventories, ranks, fingerprint)
     )
 
 
@@ -384,9 +396,9 @@ def _used(plan: Plan, arena: Arena, rank: int) -> Iterator[Cell]:
     """The cells of this rank that somebody will read."""
     wards = [r for r, giver in enumerate(plan.private_from) if giver == rank and r != rank]
     wanted = {
-        Part.SHARED: rank in plan.shared_from,
-        Part.PRIVATE: plan.private_from[rank] == rank,
-        Part.BUDDY: bool(wards),
+        StatePart.SHARED: rank in plan.shared_from,
+        StatePart.PRIVATE: plan.private_from[rank] == rank,
+        StatePart.BUDDY: bool(wards),
     }
     for part in (part for part, needed in wanted.items() if needed):
         cell = arena.find(part, plan.key)
@@ -407,9 +419,9 @@ def verify(cells: list[Cell]) -> bool:
     return not damaged
 
 
-def _discard_newer(arena: Arena, found: Found) -> None:
+def _discard_newer(arena: Arena, found: Restored) -> None:
     """What lies beyond the step that training goes on from belongs to a branch that is left."""
-    for cell in (cell for part in Part for cell in arena.cells(part)):
+    for cell in (cell for part in StatePart for cell in arena.cells(part)):
         header = cell.header()
         if header is not None and header.step > found.key.step:
             cell.discard()

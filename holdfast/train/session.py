@@ -14,15 +14,15 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from holdfast.checkpoint.arena import Arena
-from holdfast.checkpoint.board import Board
 from holdfast.checkpoint.settings import settings_in
+from holdfast.checkpoint.storage_page import StoragePage
 from holdfast.checkpoint.streams import later_for
 from holdfast.errors import Error
 from holdfast.events import Milestone
 from holdfast.page import Phase
 from holdfast.rank import await_rank
 from holdfast.train.cadence import Cadence
-from holdfast.train.ending import Ending
+from holdfast.train.early_end import EarlyEnd
 from holdfast.train.exchange import Exchange
 from holdfast.train.group import (
     check_wishes,
@@ -35,9 +35,9 @@ from holdfast.train.group import (
 from holdfast.train.layout import Ranks
 from holdfast.train.parallel import data_parallel
 from holdfast.train.placement import Placement, descriptor, find_placement
-from holdfast.train.progress import Progress, open_progress
+from holdfast.train.progress import ProgressReporter, open_progress
 from holdfast.train.restore import snapshot_waits
-from holdfast.train.snapshots import Snapshots, watch_optimizers
+from holdfast.train.snapshots import Snapshotter, watch_optimizers
 from holdfast.train.state import State
 from holdfast.train.tracked import Tracked
 
@@ -53,7 +53,7 @@ class Run:
         self,
         placement: Placement,
         device: torch.device,
-        progress: Progress,
+        progress: ProgressReporter,
         timeout: timedelta | None = None,
     ) -> None:
         """`timeout` is that of collectives, if the script has one."""
@@ -66,19 +66,19 @@ class Run:
         self._settled = False  # rank 0's parameters were not sent: a snapshot is expected
         self.device = device
         """Where this worker computes."""
-        fd, board = descriptor("HOLDFAST_ARENA_FD"), descriptor("HOLDFAST_BOARD_FD")
+        fd, storage_page = descriptor("HOLDFAST_ARENA_FD"), descriptor("HOLDFAST_STORAGE_PAGE_FD")
         self._arena = None if fd is None else Arena(fd)
         if self._arena is not None:
             cores = len(os.sched_getaffinity(0)) // placement.local_world_size
             self._arena.look_ahead(max(1, cores))
-        self._board = None if board is None else Board(board)
+        self._storage_page = None if storage_page is None else StoragePage(storage_page)
         self._settings = settings_in()
-        self._kept: Snapshots | None = None
+        self._kept: Snapshotter | None = None
         group = side_group(timeout) if placement.world_size > 1 else None
         many = self._arena is not None and group is not None
         copies = self._settings.copies
         self._exchange = Exchange(placement, group, copies=copies) if group and many else None
-        self._ending = Ending(None if many else group)
+        self._ending = EarlyEnd(None if many else group)
 
     @property
     def rank(self) -> int:
@@ -114,7 +114,7 @@ class Run:
         loop: the state is saved and the workers are stopped anyway, and a loop that ends counts as
         finished. False outside Holdfast.
         """
-        return self._kept is not None and self._kept.stopping
+        return self._kept is not None and self._kept.loop.stopping
 
     @property
     def mesh(self) -> DeviceMesh:
@@ -187,7 +187,7 @@ class Run:
         if re.fullmatch(NAME_PATTERN, name) is None:
             raise ValueError(f"invalid name of a checkpoint: {name!r}; use letters, digits and ._-")
         if self._kept is not None and self._settings.tiers:
-            self._kept.request(name)
+            self._kept.requests.ask(name)
             return
         raise Error(
             "no-durable-tier",
@@ -205,15 +205,15 @@ class Run:
             return False
         return snapshot_waits(self._arena, self._exchange, self._ranks)
 
-    def _snapshots(self, tracked: Tracked) -> Snapshots | None:
+    def _snapshots(self, tracked: Tracked) -> Snapshotter | None:
         if self._arena is None:
             return None
         cadence = Cadence.from_environment()
         beside = self._settings.beside and tracked.optimizers
         local = self._placement.local_world_size
-        return Snapshots(
+        return Snapshotter(
             self._arena,
-            self._board,
+            self._storage_page,
             self._exchange,
             self._placement,
             tracked,

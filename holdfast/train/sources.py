@@ -10,19 +10,19 @@ from typing import Protocol
 import msgspec
 import torch
 
-from holdfast.checkpoint import shelf
-from holdfast.checkpoint.arena import Cell, Part
+from holdfast.checkpoint import catalog
+from holdfast.checkpoint.arena import Cell, StatePart
+from holdfast.checkpoint.catalog import Opened
 from holdfast.checkpoint.contents import Contents, Ref
 from holdfast.checkpoint.index import Index, read_index
 from holdfast.checkpoint.manifest import SavedPart
 from holdfast.checkpoint.pieces import Box, Checkpoint, cut, present, read_leaf, saved_parts
-from holdfast.checkpoint.shelf import Opened
 from holdfast.checkpoint.tensors import byte_tensor, index_of, view
 
 Gather = Callable[[bytes], list[bytes]]
 
 
-class Source(Protocol):
+class StateSource(Protocol):
     """One snapshot or checkpoint, as a rank sees it."""
 
     contents: Contents
@@ -37,7 +37,7 @@ class Source(Protocol):
         """
 
 
-class Stock(msgspec.Struct, frozen=True, array_like=True):
+class ReadablePart(msgspec.Struct, frozen=True, array_like=True):
     """One part that a rank can read, and which of its leaves have bytes there."""
 
     rank: int
@@ -49,13 +49,13 @@ class Stock(msgspec.Struct, frozen=True, array_like=True):
 class _Told:
     """What ranks know together of a source that not all of them can read."""
 
-    def __init__(self, world_size: int, stocks: Sequence[Sequence[Stock]]) -> None:
+    def __init__(self, world_size: int, stocks: Sequence[Sequence[ReadablePart]]) -> None:
         """`stocks` are by rank."""
         self._holders: dict[tuple[int, int, int], list[int]] = {}
-        indexes: dict[tuple[int, Part], Index] = {}
+        indexes: dict[tuple[int, StatePart], Index] = {}
         for reader, listed in enumerate(stocks):
             for stock in listed:
-                indexes.setdefault((stock.rank, Part(stock.part)), read_index(stock.index))
+                indexes.setdefault((stock.rank, StatePart(stock.part)), read_index(stock.index))
                 for number, there in enumerate(stock.present):
                     if there:
                         key = (stock.rank, stock.part, number)
@@ -70,20 +70,22 @@ class _Told:
 class Memory:
     """A snapshot in the arenas of all ranks."""
 
-    def __init__(self, world_size: int, cells: Iterable[tuple[Part, Cell]], gather: Gather) -> None:
+    def __init__(
+        self, world_size: int, cells: Iterable[tuple[StatePart, Cell]], gather: Gather
+    ) -> None:
         """`cells` are those of this rank, already verified."""
-        self._cells: dict[tuple[int, Part], tuple[Cell, Index]] = {}
+        self._cells: dict[tuple[int, StatePart], tuple[Cell, Index]] = {}
         mine = []
         for where, cell in cells:
             header = cell.header()
             assert header is not None, "it has just been verified"
             # a shared part is the same from all ranks: it is counted as that of rank 0
-            part = Part.SHARED if where is Part.SHARED else Part.PRIVATE
-            rank = 0 if part is Part.SHARED else header.rank
+            part = StatePart.SHARED if where is StatePart.SHARED else StatePart.PRIVATE
+            rank = 0 if part is StatePart.SHARED else header.rank
             index = index_of(cell)
             self._cells[rank, part] = (cell, index)
             packed = msgspec.msgpack.encode(index)
-            mine.append(Stock(rank, part, packed, [True] * len(index.leaves)))
+            mine.append(ReadablePart(rank, part, packed, [True] * len(index.leaves)))
         told = _Told(world_size, _all_stocks(gather, mine))
         self.contents, self.holders = told.contents, told.holders
 
@@ -100,7 +102,11 @@ class Disks:
     """A checkpoint on the disks of all nodes. Any rank of a node can read what is on its disk."""
 
     def __init__(
-        self, world_size: int, disk: tuple[Opened, list[Stock]] | None, gather: Gather, local: int
+        self,
+        world_size: int,
+        disk: tuple[Opened, list[ReadablePart]] | None,
+        gather: Gather,
+        local: int,
     ) -> None:
         """`disk` is what this node has, None for nothing; `local` are the ranks of a node."""
         self._opened = disk[0] if disk else None
@@ -129,18 +135,18 @@ class Files:
         return self._everybody if self._checkpoint.has(ref) else ()
 
 
-def stock_of(opened: Opened) -> list[Stock]:
+def readable_parts(opened: Opened) -> list[ReadablePart]:
     """What a checkpoint on the disk of a node has. Raises `Error` checkpoint-damaged, storage-*."""
     return [
-        Stock(rank, part, _packed_index(opened, saved), present(saved))
+        ReadablePart(rank, part, _packed_index(opened, saved), present(saved))
         for rank, part, saved in saved_parts(opened)
     ]
 
 
 def _packed_index(opened: Opened, saved: SavedPart) -> bytes:
-    return msgspec.msgpack.encode(shelf.index_of(opened.store, saved))
+    return msgspec.msgpack.encode(catalog.index_of(opened.store, saved))
 
 
-def _all_stocks(gather: Gather, mine: list[Stock]) -> list[list[Stock]]:
+def _all_stocks(gather: Gather, mine: list[ReadablePart]) -> list[list[ReadablePart]]:
     packed = gather(msgspec.msgpack.encode(mine))
-    return [msgspec.msgpack.decode(one, type=list[Stock]) for one in packed]
+    return [msgspec.msgpack.decode(one, type=list[ReadablePart]) for one in packed]

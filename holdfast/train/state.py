@@ -19,14 +19,14 @@ from typing import Any
 
 import torch
 
-from holdfast.checkpoint.board import Flag
+from holdfast.checkpoint.tiers import SnapshotFlag
 from holdfast.errors import Error
 from holdfast.events import Milestone
 from holdfast.page import Phase
-from holdfast.train.ending import Ending
+from holdfast.train.early_end import EarlyEnd
 from holdfast.train.parallel import spread
-from holdfast.train.progress import Progress
-from holdfast.train.snapshots import Snapshots
+from holdfast.train.progress import ProgressReporter
+from holdfast.train.snapshots import Snapshotter
 
 logger = logging.getLogger(__name__)
 
@@ -37,9 +37,9 @@ class State:
     def __init__(
         self,
         loader: Iterable[Any] | None,
-        progress: Progress,
-        snapshots: Snapshots | None,
-        ending: Ending,
+        progress: ProgressReporter,
+        snapshots: Snapshotter | None,
+        ending: EarlyEnd,
         apart: Sequence[torch.nn.Module] = (),
     ) -> None:
         """`ending` is asked where there are no snapshots; `apart` are modules whose parameters
@@ -92,7 +92,7 @@ class State:
             self._restored = True
             self._progress.phase(Phase.RESTORE)
             self.completed = self._snapshots.restore() if self._snapshots else 0
-            self._ended = self._snapshots is not None and self._snapshots.ended
+            self._ended = self._snapshots is not None and self._snapshots.loop.ended
             if self.completed == 0:
                 for module in self._apart:
                     spread(module)
@@ -109,7 +109,7 @@ class State:
         """
         self._ending.ask()
         if self._snapshots is not None:
-            self._snapshots.ask_end()
+            self._snapshots.loop.ask_end()
 
     def _begin(self) -> None:
         self.restore()
@@ -134,11 +134,11 @@ class State:
             return
         self._snapshots.stepped(took)
         flags = self._snapshots.meet(self.completed, total)
-        self._ended = self._snapshots.ended
+        self._ended = self._snapshots.loop.ended
         if flags is not None:
             self._snapshot(self._snapshots, flags)
 
-    def _snapshot(self, snapshots: Snapshots, flags: Flag) -> None:
+    def _snapshot(self, snapshots: Snapshotter, flags: SnapshotFlag) -> None:
         self._progress.phase(Phase.SNAPSHOT)
         self._progress.publish(wait=not snapshots.beside)
         snapshots.take(self.completed, flags)
@@ -155,7 +155,7 @@ class State:
             if flags is not None:
                 self._snapshot(self._snapshots, flags)
             self._snapshots.finish()
-            self._snapshots.close_loop()
+            self._snapshots.loop.close()
         self._ending.close()
         self._ended = False
         self._progress.phase(Phase.FINISHED)
@@ -165,7 +165,7 @@ class State:
         """The loop is left in the middle of a step, by `break` or an exception: what follows is no
         step, however long it takes."""
         self._progress.phase(Phase.FINISHED)
-        name = self._snapshots.requested if self._snapshots is not None else None
+        name = self._snapshots.requests.name if self._snapshots is not None else None
         if name is not None:
             logger.warning(
                 "the checkpoint %s is not saved: the loop was left during the step that should "

@@ -20,12 +20,13 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from holdfast.checkpoint.contents import GRADIENTS, RANDOM, buffers_of
-from holdfast.checkpoint.tensors import Place, cloned, is_distributed, local_part, place_alone
+from holdfast.checkpoint.tensors import LeafPlace, cloned, is_distributed, local_part, place_alone
 from holdfast.errors import Error
-from holdfast.train import layout, optimizers, random_state
-from holdfast.train.expected import coming_bytes
-from holdfast.train.layout import Entry, Ranks, Role
-from holdfast.train.names import Names, unwrapped
+from holdfast.train import layout, module_state, optimizers, random_state
+from holdfast.train.layout import HeldParameter, ParameterRole, Ranks
+from holdfast.train.names import unwrapped
+from holdfast.train.optimizer_memory import coming_bytes
+from holdfast.train.parameter_names import ParameterNames
 
 Tree = dict[str, Any]
 Gather = Callable[[bytes], list[bytes]]
@@ -64,17 +65,14 @@ class Tracked:
         self.modules = {n: unwrapped(o) for n, o in objects.items() if _is_module(o)}
         self.optimizers = {n: o for n, o in objects.items() if isinstance(o, Optimizer)}
         self.others = {n: o for n, o in objects.items() if not _is_module(o)}
-        self._names = {name: Names(module) for name, module in self.modules.items()}
+        self.names = ParameterNames(self.modules, self.optimizers)
         taken = {id(unwrapped(module)) for module in parallel}
-        self._keepers = {
-            name: _keeper(objects[name], id(module) in taken)
+        self._synced_by_module = {
+            name: _synced_by(objects[name], id(module) in taken)
             for name, module in self.modules.items()
         }
         self.replicated = ranks.world_size == 1 or self._all_replicated()
-        self._paths: dict[int, str] = {}
-        self._full_paths: dict[str, str] = {}
-        self._known = self.parameters()
-        self._roles: dict[str, Role] = {}
+        self._roles: dict[str, ParameterRole] = {}
         self._fingerprint = self._meet(gather)
 
     # ── the state, out and in ──
@@ -97,15 +95,16 @@ class Tracked:
         if not self.replicated:
             shared = private
         for name in self.modules:
-            self._load_module(name, shared[name], private[buffers_of(name)])
+            module, canonical = self.modules[name], self.names.canonical[name]
+            module_state.load(module, canonical, shared[name], private[buffers_of(name)])
         for name, optimizer in self.optimizers.items():
-            optimizers.load(optimizer, shared[name], self.meant_by(name))
+            optimizers.load(optimizer, shared[name], self.names.meant_by(name))
         for name, thing in self.others.items():
             if name not in self.optimizers:
                 state = shared[name] if _follows(thing) else private[name]
                 thing.load_state_dict(cloned(state))
         for path, kept in private.get(GRADIENTS, {}).items():
-            _put_gradient(self._known[path], kept)
+            _put_gradient(self.names.parameters[path], kept)
 
     def coming_bytes(self) -> int:
         """Bytes of state that optimizers will add in their first step."""
@@ -122,41 +121,9 @@ class Tracked:
         fingerprint fits here as it is."""
         return self._fingerprint
 
-    def parameters(self) -> dict[str, torch.Tensor]:
-        """All parameters by path, as in `capture`."""
-        return {
-            f"{name}.{self._names[name](raw)}": parameter
-            for name, module in self.modules.items()
-            for raw, parameter in module.named_parameters(remove_duplicate=False)
-        }
-
-    def parameters_of(self, optimizer: str) -> dict[Any, torch.Tensor]:
-        """The parameters of an optimizer, by name; those of no tracked module by number."""
-        return optimizers.parameters(self.optimizers[optimizer], self.name_of)
-
-    def meant_by(self, optimizer: str) -> optimizers.Meant:
-        """Tells the parameter which a key of a saved state means here, also one that this
-        optimizer does not have yet; None for one that is in no tracked module on this rank."""
-        held = self.parameters_of(optimizer)
-        trained = {id(parameter) for parameter in held.values()}
-        short: dict[str, dict[int, torch.Tensor]] = {}
-        for path, parameter in self._known.items():
-            short.setdefault(path.partition(".")[2], {})[id(parameter)] = parameter
-
-        def meant(key: Any) -> torch.Tensor | None:
-            if key in held or not isinstance(key, str):
-                return held.get(key)
-            if key in self._known:
-                return self._known[key]
-            alike = list(short.get(key, {}).values())
-            ours = [one for one in alike if id(one) in trained] if len(alike) > 1 else alike
-            return ours[0] if len(ours) == 1 else None
-
-        return meant
-
     def optimizer_state(self, optimizer: str) -> Tree:
         """The state of an optimizer now, as in `capture`."""
-        return optimizers.by_name(self.optimizers[optimizer], self.name_of)
+        return optimizers.by_name(self.optimizers[optimizer], self.names.name_of)
 
     def buffers(self, module: str) -> Tree:
         """What a module has besides its parameters, as in `capture`."""
@@ -167,15 +134,7 @@ class Tracked:
         """Number of ranks."""
         return self._ranks.world_size
 
-    def name_of(self, parameter: torch.Tensor) -> str | None:
-        """The name of a parameter in its model; None for one of no tracked module."""
-        found = self._paths.get(id(parameter))
-        if found is None:
-            self._paths = self._find_names()
-            found = self._paths.get(id(parameter))
-        return found
-
-    def place(self, path: str, leaf: Any) -> Place:
+    def place(self, path: str, leaf: Any) -> LeafPlace:
         """Of which tensor this leaf is a part, whether this rank writes it to storage, and whether
         only an optimizer changes it."""
         owner, _, rest = path.partition(".")
@@ -183,26 +142,20 @@ class Tracked:
             return self._place_of_gradient(path, rest, leaf)
         full = path if path in self._roles else None
         if owner in self.optimizers:
-            full = self._parameter_of_state(rest.removeprefix("state."))
+            full = self.names.path_of_state(rest.removeprefix("state."))
         if full is not None:
-            parameter = self._known[full]
+            parameter = self.names.parameters[full]
             place = layout.place_of(path, leaf, parameter, self._roles[full])
-            return place._replace(stable=id(parameter) in self._paths)
+            return place._replace(stable=self.names.is_trained(parameter))
         return self._place_of_rest(place_alone(path, leaf), owner)
 
-    def _place_of_gradient(self, path: str, full: str, leaf: Any) -> Place:
+    def _place_of_gradient(self, path: str, full: str, leaf: Any) -> LeafPlace:
         """A rank's own, unless it is sharded like its parameter: others may have another sum."""
         if is_distributed(leaf):
-            return layout.place_of(path, leaf, self._known[full], self._roles[full])
+            return layout.place_of(path, leaf, self.names.parameters[full], self._roles[full])
         return place_alone(path, leaf)
 
-    def _parameter_of_state(self, name: str) -> str | None:
-        while name := name.rpartition(".")[0]:
-            if name in self._full_paths:
-                return self._full_paths[name]
-        return None
-
-    def _place_of_rest(self, alone: Place, owner: str) -> Place:
+    def _place_of_rest(self, alone: LeafPlace, owner: str) -> LeafPlace:
         """What is shared but belongs to no parameter is written by the first; else by its rank."""
         follows = owner in self.others and _follows(self.others[owner])
         if not (self.replicated and follows):
@@ -210,90 +163,47 @@ class Tracked:
         ranks = self._ranks
         first_here = ranks.node(ranks.rank) * ranks.local_world_size
         save = layout.flags(0, first_here, ranks.rank)
-        return Place(alone.whole, alone.at, False, save)
-
-    def _find_names(self) -> dict[int, str]:
-        """By name without that of the module, unless two parameters share it: whether they are
-        trained does not matter, because that may change."""
-        groups = [group for o in self.optimizers.values() for group in o.param_groups]
-        trained = {id(p) for group in groups for p in group["params"]}
-        named = [
-            (name, self._names[name](raw), id(parameter))
-            for name, module in self.modules.items()
-            for raw, parameter in module.named_parameters()
-        ]
-        unique = len({key for _, key, _ in named}) == len(named)
-        paths = {number: (f"{name}.{key}", key) for name, key, number in named if number in trained}
-        found = {number: key if unique else path for number, (path, key) in paths.items()}
-        self._full_paths = {found[number]: path for number, (path, _) in paths.items()}
-        return found
+        return LeafPlace(alone.whole, alone.at, False, save)
 
     def _all_replicated(self) -> bool:
         plain = not any(is_distributed(p) for m in self.modules.values() for p in m.parameters())
-        return plain and all(keeper == _ALL for keeper in self._keepers.values())
+        return plain and all(synced_by == _ALL for synced_by in self._synced_by_module.values())
 
     def _meet(self, gather: Gather | None) -> int:
         """Work out roles and fingerprint, with the other ranks if they may differ."""
         mine = [
             entry
-            for name, module in self.modules.items()
-            for entry in layout.entries(name, self._named(name, module), self._keepers[name])
+            for name in self.modules
+            for entry in layout.entries(
+                name, self.names.of_module(name), self._synced_by_module[name]
+            )
         ]
         alike = self.replicated or gather is None
         tables = [mine] * self._ranks.world_size
         prints = [self._local_fingerprint()]
         if not alike and gather is not None:
             packed = gather(msgspec.msgpack.encode((prints[0], mine)))
-            said = [msgspec.msgpack.decode(p, type=tuple[int, list[Entry]]) for p in packed]
+            said = [msgspec.msgpack.decode(p, type=tuple[int, list[HeldParameter]]) for p in packed]
             tables, prints = [table for _, table in said], [p for p, _ in said]
         self._roles = layout.assign(tables, self._ranks)
         return prints[0] if alike else xxhash.xxh3_64_intdigest(str(prints).encode()) >> 1
 
-    def _named(self, name: str, module: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
-        names = self._names[name]
-        return [(names(raw), p) for raw, p in module.named_parameters(remove_duplicate=False)]
-
     def _local_fingerprint(self) -> int:
         modules = {
-            name: [_shape_of(key, p) for key, p in self._named(name, module)]
-            for name, module in self.modules.items()
+            name: [_shape_of(key, p) for key, p in self.names.of_module(name)]
+            for name in self.modules
         }
         others = {name: type(thing).__qualname__ for name, thing in self.others.items()}
         text = json.dumps([modules, others, self.replicated], sort_keys=True)
         return xxhash.xxh3_64_intdigest(text.encode())
 
+    def _split(self, name: str) -> tuple[Tree, Tree]:
+        return module_state.split(self.modules[name], self.names.canonical[name])
+
     def _state_of(self, thing: Any) -> Any:
         if isinstance(thing, Optimizer):
-            return optimizers.by_name(thing, self.name_of)
+            return optimizers.by_name(thing, self.names.name_of)
         return thing.state_dict()
-
-    def _split(self, name: str) -> tuple[Tree, Tree]:
-        """A module's parameters, and everything else of it: buffers, also those it would not
-        save."""
-        module, canonical = self.modules[name], self._names[name]
-        names = {raw for raw, _ in module.named_parameters(remove_duplicate=False)}
-        state = module.state_dict(keep_vars=True)  # detaching a DTensor costs as much as a copy
-        kept = {key: value for key, value in state.items() if key not in names}
-        loose = {key: buffer for key, buffer in module.named_buffers() if key not in kept}
-        parameters = {canonical(key): value for key, value in state.items() if key in names}
-        buffers = {
-            part: {canonical(key): value for key, value in tree.items()}
-            for part, tree in (("state", kept), ("not_persistent", loose))
-        }
-        return parameters, buffers
-
-    def _load_module(self, name: str, parameters: Tree, private: Tree) -> None:
-        module, canonical = self.modules[name], self._names[name]
-        now = module.state_dict(keep_vars=True)
-        given = {**parameters, **private["state"]}
-        whole = {raw: given[canonical(raw)] for raw in now if not is_distributed(now[raw])}
-        with torch.no_grad():
-            for raw in now.keys() - whole.keys():
-                now[raw]._local_tensor.copy_(given[canonical(raw)])
-            module.load_state_dict(whole, strict=len(whole) == len(now))
-            buffers = {canonical(raw): buffer for raw, buffer in module.named_buffers()}
-            for key, value in private["not_persistent"].items():
-                local_part(buffers[key]).copy_(value)
 
 
 def _put_gradient(parameter: torch.Tensor, kept: Any) -> None:
@@ -319,7 +229,7 @@ def _follows(thing: object) -> bool:
     return isinstance(thing, Optimizer | LRScheduler)
 
 
-def _keeper(module: Any, taken: bool) -> str:
+def _synced_by(module: Any, taken: bool) -> str:
     """What keeps the parameters equal between ranks: `all`, a group of DDP, or (empty) nothing."""
     if taken:
         return _ALL

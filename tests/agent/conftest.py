@@ -1,4 +1,4 @@
-"""Fixtures for tests of the agent: `node(source, **job)` starts an office and a real agent."""
+"""Fixtures for tests of the agent: `node(source, **job)` starts a stub controller and an agent."""
 
 import contextlib
 import subprocess
@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent.office import AgentProcess, Office, running
+from tests.agent.controller_stub import AgentProcess, StubController, running
 
-Node = Callable[..., tuple[Office, AgentProcess]]
+Node = Callable[..., tuple[StubController, AgentProcess]]
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from typing import Any
 
 from holdfast.spec import Job
 from holdfast.spec.load import to_yaml
-from tests.agent.office import DEADLINE_S, Office, until
+from tests.agent.controller_stub import DEADLINE_S, StubController, until
 
 UID = "7b1c6c1e-0000-4000-8000-000000000001"
 PORT = 7070
@@ -29,7 +29,7 @@ _addresses = itertools.count(2)
 class Pod:
     """One pod; its container may be started again and again."""
 
-    def __init__(self, folder: Path, office: Office, job: Job) -> None:
+    def __init__(self, folder: Path, controller: StubController, job: Job) -> None:
         self.folder = folder
         self.address = f"127.{os.getpid() % 250 + 1}.{next(_addresses)}.1"
         self.home = folder / "pod"
@@ -39,7 +39,7 @@ class Pod:
             "HOLDFAST_JOB": job.name,
             "HOLDFAST_ENGINE": "job",
             "HOLDFAST_ROLE": "node",
-            "HOLDFAST_CONTROLLER": f"localhost:{office.port}",
+            "HOLDFAST_CONTROLLER": f"localhost:{controller.port}",
             "HOLDFAST_TOKEN_FILE": str(folder / "token"),
             "HOLDFAST_NODE": UID,
             "HOLDFAST_POD": "test-0",
@@ -132,16 +132,16 @@ def children(pid: int) -> list[int]:
 
 
 @contextlib.contextmanager
-def pod(folder: Path, source: str, **job: Any) -> Iterator[tuple[Office, Pod]]:
-    """An office and a pod that is not started yet, for a job that runs `source`."""
+def pod(folder: Path, source: str, **job: Any) -> Iterator[tuple[StubController, Pod]]:
+    """A stub controller and a pod that is not started yet, for a job that runs `source`."""
     (folder / "script.py").write_text(source)
     plain: dict[str, Any] = {"name": "test", "script": "script.py", "workers_per_node": 1}
     plain |= {"framework": "command", "image": {"name": "i"}}
-    office = Office(folder)
-    office.open()
-    found = Pod(folder, office, Job.model_validate({**plain, **job}))
+    controller = StubController(folder)
+    controller.open()
+    found = Pod(folder, controller, Job.model_validate({**plain, **job}))
     try:
-        yield office, found
+        yield controller, found
     finally:
         found.end()
-        office.close()
+        controller.close()

@@ -10,7 +10,7 @@ import pytest
 from holdfast.events import Milestone, NodeLeft, NodeReady, Store
 from holdfast.messages import Leave, Report, WorkersStarted
 from tests.agent.conftest import Node
-from tests.agent.office import is_alive, parent_of, until
+from tests.agent.controller_stub import is_alive, parent_of, until
 
 PRINT_ENV = "import os, json; print(json.dumps(dict(os.environ)))"
 AHEAD = """
@@ -26,10 +26,10 @@ SLEEP = "import time; print('up', flush=True); time.sleep(600)"
 
 
 def test_the_environment_of_a_worker_is_that_of_torchrun(node: Node) -> None:
-    office, agent = node(PRINT_ENV, env={"MINE": "yes"}, workers_per_node=2)
-    store = office.ready()
-    office.start(node_rank=1, node_count=3, redo_until=7, attempt=4)
-    office.exited(attempt=4, rank=3)
+    controller, agent = node(PRINT_ENV, env={"MINE": "yes"}, workers_per_node=2)
+    store = controller.ready()
+    controller.start(node_rank=1, node_count=3, redo_until=7, attempt=4)
+    controller.exited(attempt=4, rank=3)
     env = json.loads(agent.log(rank=3, attempt=4))
     expected = {
         "RANK": "3",
@@ -74,10 +74,10 @@ def test_a_script_runs_as_python_would_run_it(node: Node, home: Path) -> None:
         "atexit.register(print, 'at exit')\n"
         "threading.Thread(target=lambda: (__import__('time').sleep(0.1), print('thread'))).start()"
     )
-    office, agent = node(script=str(script), args=["-x", "1"])
-    office.ready()
-    office.start()
-    assert office.exited().exit_code == 0
+    controller, agent = node(script=str(script), args=["-x", "1"])
+    controller.ready()
+    controller.start()
+    assert controller.exited().exit_code == 0
     assert agent.log() == f"['-x', '1'] {home} 7 True\nthread\nat exit\n"
 
 
@@ -89,36 +89,36 @@ def test_a_module_runs_as_with_dash_m(node: Node, home: Path) -> None:
         "from . import __name__ as pack\n"
         "print(pack, __package__, sys.argv, sys.path[0])\n"
     )
-    office, agent = node(module="pack", args=["a"])
-    office.ready()
-    office.start()
-    assert office.exited().exit_code == 0, agent.log()
+    controller, agent = node(module="pack", args=["a"])
+    controller.ready()
+    controller.start()
+    assert controller.exited().exit_code == 0, agent.log()
     main = home / "pack" / "__main__.py"
     assert agent.log() == f"pack pack ['{main}', 'a'] {home}\n"
 
 
 def test_any_program_can_be_the_worker(node: Node) -> None:
-    office, agent = node(command=["sh", "-c", "echo rank $RANK; exit 5"])
-    office.ready()
-    office.start()
-    exited = office.exited()
+    controller, agent = node(command=["sh", "-c", "echo rank $RANK; exit 5"])
+    controller.ready()
+    controller.start()
+    exited = controller.exited()
     assert (exited.exit_code, exited.signal) == (5, None)
     assert agent.log() == "rank 0\n"
 
 
 def test_a_cold_script_finds_nothing_loaded_ahead(node: Node) -> None:
-    office, agent = node("import sys; print('torch' in sys.modules)", warm={"mode": "off"})
-    office.ready()
-    office.start()
-    assert office.exited().exit_code == 0
+    controller, agent = node("import sys; print('torch' in sys.modules)", warm={"mode": "off"})
+    controller.ready()
+    controller.start()
+    assert controller.exited().exit_code == 0
     assert agent.log() == "False\n"
 
 
 def test_an_instrumented_script_joins_in_the_process_that_was_warm(node: Node) -> None:
-    office, agent = node(AHEAD)
-    assert office.wait_for(NodeReady).instrumented
-    office.start()
-    (pid,) = office.started()
+    controller, agent = node(AHEAD)
+    assert controller.wait_for(NodeReady).instrumented
+    controller.start()
+    (pid,) = controller.started()
     until(lambda: "rank 0" in agent.log(), "the worker has its rank")
     words = [line for line in agent.log().splitlines() if not line.startswith("holdfast: ")]
     assert words == [f"warm in {pid}", f"rank 0 in {pid}"]
@@ -126,23 +126,23 @@ def test_an_instrumented_script_joins_in_the_process_that_was_warm(node: Node) -
 
 def test_a_script_that_ends_without_join_is_no_worker_that_died_without_a_rank(node: Node) -> None:
     never = "import sys\nif False:\n    from holdfast.train import join\n    join()\nsys.exit(0)"
-    office, agent = node(never)
-    office.ready()
-    office.start()
-    assert office.exited().exit_code == 0
+    controller, agent = node(never)
+    controller.ready()
+    controller.start()
+    assert controller.exited().exit_code == 0
     assert "needs the rank (its end)" in agent.log()
     assert "without a rank" not in agent.words()
 
 
 def test_the_next_attempt_takes_the_worker_that_warmed_up_meanwhile(node: Node) -> None:
-    office, agent = node(SLEEP)
-    office.ready()
-    office.start()
-    (first,) = office.started()
+    controller, agent = node(SLEEP)
+    controller.ready()
+    controller.start()
+    (first,) = controller.started()
     warm = until(lambda: set(agent.family()) - _known(agent.family(), first), "a warm worker")
-    stopped = office.stop()
-    office.start(attempt=2, store=stopped.store)
-    assert office.started(attempt=2) == tuple(warm)
+    stopped = controller.stop()
+    controller.start(attempt=2, store=stopped.store)
+    assert controller.started(attempt=2) == tuple(warm)
     until(lambda: agent.log(attempt=2) == "up\n", "the script runs")
 
 
@@ -152,40 +152,40 @@ def _known(family: list[int], worker: int) -> set[int]:
 
 
 def test_each_attempt_gets_a_store_of_its_own(node: Node) -> None:
-    office, _ = node(SLEEP, workers_per_node=2)
-    stores: list[Store | None] = [office.ready()]
+    controller, _ = node(SLEEP, workers_per_node=2)
+    stores: list[Store | None] = [controller.ready()]
     for attempt in (1, 2, 3):
-        office.start(attempt=attempt, store=stores[-1])
-        office.started(attempt=attempt)
-        stores.append(office.stop(attempt=attempt).store)
+        controller.start(attempt=attempt, store=stores[-1])
+        controller.started(attempt=attempt)
+        stores.append(controller.stop(attempt=attempt).store)
     assert None not in stores
     assert len(set(stores)) == 4
 
 
 def test_a_store_that_an_attempt_may_have_used_elsewhere_is_not_offered_again(node: Node) -> None:
-    office, _ = node(SLEEP)
-    offered = office.ready()
-    unused = office.stop(attempt=1).store  # attempt 1 never started here
+    controller, _ = node(SLEEP)
+    offered = controller.ready()
+    unused = controller.stop(attempt=1).store  # attempt 1 never started here
     assert unused not in (None, offered)
-    assert office.stop(attempt=1).store == unused
+    assert controller.stop(attempt=1).store == unused
 
 
 def test_an_old_order_to_start_is_ignored(node: Node) -> None:
-    office, _ = node(SLEEP)
-    office.ready()
-    store = office.stop(attempt=5).store
+    controller, _ = node(SLEEP)
+    controller.ready()
+    store = controller.stop(attempt=5).store
     for attempt in (4, 5):
-        office.start(attempt=attempt, store=store)
-    office.start(attempt=6, store=store)
-    office.started(attempt=6)
-    office.start(attempt=6, store=store)
-    office.stop(attempt=6)
-    assert [event.attempt for event in office.of_kind(WorkersStarted)] == [6]
+        controller.start(attempt=attempt, store=store)
+    controller.start(attempt=6, store=store)
+    controller.started(attempt=6)
+    controller.start(attempt=6, store=store)
+    controller.stop(attempt=6)
+    assert [event.attempt for event in controller.of_kind(WorkersStarted)] == [6]
 
 
 @pytest.mark.parametrize("mode", ["imports", "off"])
 def test_reports_come_without_workers_and_follow_a_milestone_at_once(node: Node, mode: str) -> None:
-    office, _ = node(
+    controller, _ = node(
         "import os, time\n"
         "from holdfast.page import Page, StepRecord\n"
         "from holdfast.events import Milestone\n"
@@ -198,13 +198,13 @@ def test_reports_come_without_workers_and_follow_a_milestone_at_once(node: Node,
         "page.reach(Milestone.FINISHED)\n",
         warm={"mode": mode},
     )
-    until(lambda: len(office.reports) >= 3, "heartbeats of an idle node")
-    assert office.reports[-1].workers == ()
-    office.ready()
-    office.start()
-    exited = office.exited()
+    until(lambda: len(controller.reports) >= 3, "heartbeats of an idle node")
+    assert controller.reports[-1].workers == ()
+    controller.ready()
+    controller.start()
+    exited = controller.exited()
     assert exited.progress.step == 5 and exited.progress.finished
-    before = office.heard[: office.heard.index(exited)]
+    before = controller.heard[: controller.heard.index(exited)]
     last = [r for r in before if isinstance(r, Report)][-1]
     assert set(last.workers[0].milestones) == {
         Milestone.STARTED,
@@ -214,7 +214,7 @@ def test_reports_come_without_workers_and_follow_a_milestone_at_once(node: Node,
         Milestone.FINISHED,
     }
     assert last.workers[0].restored_step == 3
-    lines = (office.folder / "metrics.jsonl").read_text().splitlines()
+    lines = (controller.folder / "metrics.jsonl").read_text().splitlines()
     rows = [json.loads(line) for line in lines]
     assert [(r["attempt"], r["step"], r["loss"], r["grad_norm"], r["tokens"]) for r in rows] == [
         (1, 4, 0.1, None, 5),
@@ -223,41 +223,41 @@ def test_reports_come_without_workers_and_follow_a_milestone_at_once(node: Node,
 
 
 def test_a_dismissed_node_leaves_nothing(node: Node) -> None:
-    office, agent = node(SLEEP, workers_per_node=2)
-    office.ready()
-    office.start()
-    office.started()
-    office.send(Leave(reason="test"))
+    controller, agent = node(SLEEP, workers_per_node=2)
+    controller.ready()
+    controller.start()
+    controller.started()
+    controller.send(Leave(reason="test"))
     assert agent.ended() == 0
     assert agent.family() == []
-    assert office.of_kind(NodeLeft)
+    assert controller.of_kind(NodeLeft)
 
 
 def test_sigterm_to_the_agent_gives_workers_their_grace_time(node: Node) -> None:
-    office, agent = node(
+    controller, agent = node(
         "import signal, sys, time\n"
         "def bye(*_): time.sleep(0.3); print('saved', flush=True); sys.exit(0)\n"
         "signal.signal(signal.SIGTERM, bye)\n"
         "print('up', flush=True)\n"
         "time.sleep(600)\n"
     )
-    office.ready()
-    office.start()
+    controller.ready()
+    controller.start()
     until(lambda: agent.log() == "up\n", "the worker runs")
     os.kill(agent.process.pid, signal.SIGTERM)
     assert agent.ended() == 0
     assert agent.log() == "up\nsaved\n"
-    assert office.of_kind(NodeLeft) and not agent.family()
+    assert controller.of_kind(NodeLeft) and not agent.family()
 
 
 def test_a_node_that_was_given_up_kills_its_workers(node: Node) -> None:
-    office, agent = node(SLEEP)
-    office.ready()
-    office.start()
-    (pid,) = office.started()
-    office.close()
-    office.known = False
-    office.open()
+    controller, agent = node(SLEEP)
+    controller.ready()
+    controller.start()
+    (pid,) = controller.started()
+    controller.close()
+    controller.known = False
+    controller.open()
     assert agent.ended() == 0
     assert not is_alive(pid)
 

@@ -5,23 +5,23 @@ from pathlib import Path
 import pytest
 
 from holdfast.agent import environment
-from holdfast.agent.wire import Kind
+from holdfast.agent.fork_protocol import ChildKind
 from holdfast.spec import Job
 
 
 @pytest.mark.parametrize(
     ("given", "instrumented", "expected"),
     [
-        ({"script": "a.py"}, True, (Kind.RUN, Kind.RUN)),
-        ({"script": "a.py"}, False, (Kind.RUN, Kind.WAIT)),
-        ({"script": "a.py", "warm": {"mode": "imports"}}, True, (Kind.RUN, Kind.WAIT)),
-        ({"script": "a.py", "warm": {"mode": "script"}}, False, (Kind.RUN, Kind.RUN)),
-        ({"script": "a.py", "warm": {"mode": "off"}}, True, (Kind.RUN, None)),
-        ({"command": ["a"]}, False, (Kind.EXEC, None)),
+        ({"script": "a.py"}, True, (ChildKind.RUN, ChildKind.RUN)),
+        ({"script": "a.py"}, False, (ChildKind.RUN, ChildKind.WAIT)),
+        ({"script": "a.py", "warm": {"mode": "imports"}}, True, (ChildKind.RUN, ChildKind.WAIT)),
+        ({"script": "a.py", "warm": {"mode": "script"}}, False, (ChildKind.RUN, ChildKind.RUN)),
+        ({"script": "a.py", "warm": {"mode": "off"}}, True, (ChildKind.RUN, None)),
+        ({"command": ["a"]}, False, (ChildKind.EXEC, None)),
     ],
 )
 def test_how_workers_are_made(
-    given: dict[str, object], instrumented: bool, expected: tuple[Kind, Kind | None]
+    given: dict[str, object], instrumented: bool, expected: tuple[ChildKind, ChildKind | None]
 ) -> None:
     job = Job.model_validate({"name": "a", **given})
     assert environment.kinds_of(job, instrumented) == expected

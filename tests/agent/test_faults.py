@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.agent import child, processes, wire
-from holdfast.agent.agent import STORE_TIMEOUT_S
+from holdfast.agent import child, fork_protocol, processes
+from holdfast.agent.store_offer import STORE_TIMEOUT_S
 from holdfast.events import NodeReady, WorkerExited
 from holdfast.messages import Stop, WorkersStarted
 from tests.agent.conftest import Node
-from tests.agent.office import Office, is_alive, until
+from tests.agent.controller_stub import StubController, is_alive, until
 
 SLEEP = "import time; print('up', flush=True); time.sleep(600)"
 FORKING = """
@@ -32,19 +32,19 @@ for move in (lambda: None, {away}):
 
 def run_to_its_end(node: Node, source: str = "", **job: object) -> tuple[WorkerExited, str]:
     """One attempt; the fact of its death and its log."""
-    office, agent = node(source, **job)
-    office.ready()
-    office.start()
-    return office.exited(), agent.log()
+    controller, agent = node(source, **job)
+    controller.ready()
+    controller.start()
+    return controller.exited(), agent.log()
 
 
 def test_a_killed_worker_is_reported_with_its_signal(node: Node) -> None:
-    office, _ = node(SLEEP)
-    office.ready()
-    office.start()
-    (pid,) = office.started()
+    controller, _ = node(SLEEP)
+    controller.ready()
+    controller.start()
+    (pid,) = controller.started()
     os.kill(pid, signal.SIGKILL)
-    exited = office.exited()
+    exited = controller.exited()
     assert (exited.exit_code, exited.signal, exited.error) == (None, signal.SIGKILL, None)
     assert exited.log == "logs/attempt-1/rank-0.log"
 
@@ -126,38 +126,38 @@ def test_a_script_that_does_not_exist_ends_with_2(node: Node, home: Path) -> Non
 
 def test_children_in_the_group_of_a_dead_worker_are_killed(node: Node) -> None:
     source = FORKING.format(away="lambda: None", then="time.sleep(0.2); os._exit(3)")
-    office, agent = node(source)
-    office.ready()
-    office.start()
-    assert office.exited().exit_code == 3
+    controller, agent = node(source)
+    controller.ready()
+    controller.start()
+    assert controller.exited().exit_code == 3
     children = _children(agent.log())
     assert len(children) == 2
     assert until(lambda: not any(map(is_alive, children)), "children die") is not None
 
 
 def test_daemons_of_a_stopped_attempt_are_killed(node: Node) -> None:
-    office, agent = node(FORKING.format(away="os.setsid", then="time.sleep(600)"))
-    office.ready()
-    office.start()
+    controller, agent = node(FORKING.format(away="os.setsid", then="time.sleep(600)"))
+    controller.ready()
+    controller.start()
     until(lambda: len(_children(agent.log())) == 2, "children run")
-    office.stop()
+    controller.stop()
     assert not [pid for pid in _children(agent.log()) if is_alive(pid)]
 
 
 def test_nothing_of_the_group_survives_a_killed_agent(node: Node) -> None:
-    office, agent = node(FORKING.format(away="lambda: None", then="time.sleep(600)"))
-    office.ready()
-    office.start()
+    controller, agent = node(FORKING.format(away="lambda: None", then="time.sleep(600)"))
+    controller.ready()
+    controller.start()
     until(lambda: len(_children(agent.log())) == 2, "children run")
     agent.process.kill()
     until(lambda: not agent.family(), "everything dies with the agent")
 
 
 def test_nothing_survives_when_the_whole_group_of_the_agent_is_killed(node: Node) -> None:
-    office, agent = node(SLEEP)
-    office.ready()
-    office.start()
-    office.started()
+    controller, agent = node(SLEEP)
+    controller.ready()
+    controller.start()
+    controller.started()
     os.killpg(agent.process.pid, signal.SIGKILL)
     until(lambda: not agent.family(), "everything dies with the agent")
 
@@ -166,65 +166,65 @@ def test_a_killed_forkserver_costs_one_attempt(node: Node, home: Path) -> None:
     may_load = home / "may-load"
     may_load.touch()
     (home / "slow.py").write_text(f"import os\nwhile not os.path.exists({str(may_load)!r}): pass\n")
-    office, agent = node(SLEEP, workers_per_node=2, warm={"preload": ["slow"]})
-    office.ready()
-    office.start()
-    pids = office.started()
+    controller, agent = node(SLEEP, workers_per_node=2, warm={"preload": ["slow"]})
+    controller.ready()
+    controller.start()
+    pids = controller.started()
     may_load.unlink()
     os.kill(agent.forkserver(), signal.SIGKILL)
     for rank in (0, 1):
-        exited = office.exited(rank=rank)
+        exited = controller.exited(rank=rank)
         assert (exited.signal, exited.forkserver) == (signal.SIGKILL, "signal 9")
     assert not any(map(is_alive, pids))
     asked = time.monotonic()
-    assert office.stop().store is None
+    assert controller.stop().store is None
     assert time.monotonic() - asked < STORE_TIMEOUT_S, "waited for a forkserver"
     may_load.touch()
-    store = office.wait_for(NodeReady, count=2).store
-    office.start(attempt=2, store=store)
-    assert len(office.started(attempt=2)) == 2
+    store = controller.wait_for(NodeReady, count=2).store
+    controller.start(attempt=2, store=store)
+    assert len(controller.started(attempt=2)) == 2
 
 
 def test_a_stopped_process_is_killed_too(node: Node) -> None:
-    office, _ = node(SLEEP)
-    office.ready()
-    office.start()
-    (pid,) = office.started()
+    controller, _ = node(SLEEP)
+    controller.ready()
+    controller.start()
+    (pid,) = controller.started()
     os.kill(pid, signal.SIGSTOP)
-    office.stop(grace_s=0.1)
+    controller.stop(grace_s=0.1)
     assert not is_alive(pid)
-    assert not office.of_kind(WorkerExited)
+    assert not controller.of_kind(WorkerExited)
 
 
 def test_a_hanging_forkserver_does_not_keep_workers_alive(node: Node) -> None:
-    office, agent = node(SLEEP)
-    office.ready()
-    office.start()
-    (pid,) = office.started()
+    controller, agent = node(SLEEP)
+    controller.ready()
+    controller.start()
+    (pid,) = controller.started()
     os.kill(agent.forkserver(), signal.SIGSTOP)
-    office.stop(grace_s=0.1)
+    controller.stop(grace_s=0.1)
     assert not is_alive(pid)
-    office.wait_for(NodeReady, count=2)
+    controller.wait_for(NodeReady, count=2)
 
 
 def test_a_worker_that_ignores_sigterm_is_killed_after_the_grace_time(node: Node) -> None:
-    office, agent = node("import signal; signal.signal(15, signal.SIG_IGN)\n" + SLEEP)
-    office.ready()
-    office.start()
+    controller, agent = node("import signal; signal.signal(15, signal.SIG_IGN)\n" + SLEEP)
+    controller.ready()
+    controller.start()
     until(lambda: "up" in agent.log(), "the worker runs")
-    office.send(Stop(attempt=1, grace_s=600.0))
-    office.stop(grace_s=0.1)  # a second order may shorten the grace time
-    assert not office.of_kind(WorkerExited)
+    controller.send(Stop(attempt=1, grace_s=600.0))
+    controller.stop(grace_s=0.1)  # a second order may shorten the grace time
+    assert not controller.of_kind(WorkerExited)
 
 
 def test_a_death_before_the_stop_order_is_told_and_one_by_it_is_not(node: Node) -> None:
     source = "import os, time\nif os.environ['RANK'] == '1': os._exit(7)\ntime.sleep(600)\n"
-    office, _ = node(source, workers_per_node=2)
-    office.ready()
-    office.start()
-    assert office.exited(rank=1).exit_code == 7
-    office.stop()
-    assert [event.rank for event in office.of_kind(WorkerExited)] == [1]
+    controller, _ = node(source, workers_per_node=2)
+    controller.ready()
+    controller.start()
+    assert controller.exited(rank=1).exit_code == 7
+    controller.stop()
+    assert [event.rank for event in controller.of_kind(WorkerExited)] == [1]
 
 
 def test_a_worker_that_fails_by_itself_while_being_stopped_is_told_of(node: Node) -> None:
@@ -235,14 +235,14 @@ def test_a_worker_that_fails_by_itself_while_being_stopped_is_told_of(node: Node
         "print('up', flush=True)\n"
         "time.sleep(600)\n"
     )
-    office, agent = node(source)
-    office.ready()
-    office.start()
+    controller, agent = node(source)
+    controller.ready()
+    controller.start()
     until(lambda: agent.log() == "up\n", "the worker runs")
-    stopped = office.stop()
-    (exited,) = office.of_kind(WorkerExited)
+    stopped = controller.stop()
+    (exited,) = controller.of_kind(WorkerExited)
     assert exited.error is not None and exited.error.message == "on the way out"
-    assert office.heard.index(exited) < office.heard.index(stopped)
+    assert controller.heard.index(exited) < controller.heard.index(stopped)
 
 
 def test_workers_train_on_while_the_controller_is_away_and_no_fact_is_lost(node: Node) -> None:
@@ -253,42 +253,42 @@ def test_workers_train_on_while_the_controller_is_away_and_no_fact_is_lost(node:
         "    os._exit(5)\n"
         "time.sleep(600)\n"
     )
-    office, _ = node(source, workers_per_node=2)
-    office.ready()
-    office.start()
-    pids = office.started()
-    office.close()
-    (office.folder / "die").write_text("")
+    controller, _ = node(source, workers_per_node=2)
+    controller.ready()
+    controller.start()
+    pids = controller.started()
+    controller.close()
+    (controller.folder / "die").write_text("")
     until(lambda: not is_alive(pids[1]), "rank 1 dies while nobody listens")
     died_at = time.monotonic()
-    office.acknowledging = False
-    office.open()
-    exited = office.exited(rank=1)
+    controller.acknowledging = False
+    controller.open()
+    exited = controller.exited(rank=1)
     assert exited.ago_s <= time.monotonic() - died_at + 1.0
     assert is_alive(pids[0])
-    assert (office.hellos[-1].attempt, office.hellos[-1].running) == (1, True)
-    office.close()
-    office.acknowledging = True
-    office.open()
-    office.connected()
-    office.stop()
-    assert office.deliveries == sorted(set(office.deliveries))
-    assert len(office.of_kind(WorkerExited)) == 1
-    assert len(office.of_kind(WorkersStarted)) == 1
+    assert (controller.hellos[-1].attempt, controller.hellos[-1].running) == (1, True)
+    controller.close()
+    controller.acknowledging = True
+    controller.open()
+    controller.connected()
+    controller.stop()
+    assert controller.deliveries == sorted(set(controller.deliveries))
+    assert len(controller.of_kind(WorkerExited)) == 1
+    assert len(controller.of_kind(WorkersStarted)) == 1
 
 
 def test_unacknowledged_facts_come_again(node: Node) -> None:
-    office, _ = node(SLEEP)
-    office.ready()
-    office.close()
-    forgetful = Office(office.folder)
-    forgetful.token = office.token
-    (office.folder / "token").write_text(office.token)
+    controller, _ = node(SLEEP)
+    controller.ready()
+    controller.close()
+    forgetful = StubController(controller.folder)
+    forgetful.token = controller.token
+    (controller.folder / "token").write_text(controller.token)
     forgetful.acknowledging = False
     forgetful.open()
     try:
         forgetful.connected()
-        forgetful.start(store=office.ready())
+        forgetful.start(store=controller.ready())
         forgetful.started()
         forgetful.close()
         forgetful.facts.clear()  # it was killed before they reached the disk
@@ -299,28 +299,28 @@ def test_unacknowledged_facts_come_again(node: Node) -> None:
 
 
 def test_without_a_controller_for_too_long_the_node_ends(node: Node) -> None:
-    office, agent = node(SLEEP, recovery={"controller_absence_s": 0.5})
-    office.ready()
-    office.start()
-    office.started()
-    office.close()
+    controller, agent = node(SLEEP, recovery={"controller_absence_s": 0.5})
+    controller.ready()
+    controller.start()
+    controller.started()
+    controller.close()
     assert agent.ended() == 0
     assert agent.family() == []
 
 
 def test_endless_output_is_rotated_and_does_not_keep_the_agent_busy(node: Node) -> None:
     limit = 64 * 1024
-    office, _ = node(command=["yes"], logs={"max_bytes": limit})
-    office.ready()
-    office.start()
-    log = office.folder / "logs" / "attempt-1" / "rank-0.log"
+    controller, _ = node(command=["yes"], logs={"max_bytes": limit})
+    controller.ready()
+    controller.start()
+    log = controller.folder / "logs" / "attempt-1" / "rank-0.log"
     until(log.with_name("rank-0.log.1").exists, "the log is rotated")
-    before = len(office.reports)
-    until(lambda: len(office.reports) >= before + 5, "the agent still reports")
+    before = len(controller.reports)
+    until(lambda: len(controller.reports) >= before + 5, "the agent still reports")
     sizes = {path.name: path.stat().st_size for path in log.parent.iterdir()}
     assert set(sizes) <= {"rank-0.log", "rank-0.log.1"}
     assert all(size <= limit for size in sizes.values())
-    office.stop()
+    controller.stop()
 
 
 def test_output_on_a_full_disk_is_dropped_and_owned_up_to(
@@ -335,14 +335,14 @@ def test_output_on_a_full_disk_is_dropped_and_owned_up_to(
         "time.sleep(0.5)\n"
         "print('there is room', flush=True)\n"
     )
-    office, agent = node(source)
-    office.ready()
-    office.start()
-    until((office.folder / "printed").exists, "the worker is not blocked")
-    log = office.folder / "logs" / "attempt-1" / "rank-0.log"
+    controller, agent = node(source)
+    controller.ready()
+    controller.start()
+    until((controller.folder / "printed").exists, "the worker is not blocked")
+    log = controller.folder / "logs" / "attempt-1" / "rank-0.log"
     os.truncate(log, 0)
-    (office.folder / "room").write_text("")
-    assert office.exited().exit_code == 0
+    (controller.folder / "room").write_text("")
+    assert controller.exited().exit_code == 0
     text = agent.log()
     assert "bytes of output were lost here: No space left on device]" in text
     assert text.endswith("there is room\n")
@@ -351,32 +351,32 @@ def test_output_on_a_full_disk_is_dropped_and_owned_up_to(
 def test_a_warm_worker_that_fails_is_noted_and_the_attempt_shows_the_error(
     node: Node, home: Path
 ) -> None:
-    office, agent = node("raise ValueError('above join')", warm={"mode": "script"})
-    office.ready()
+    controller, agent = node("raise ValueError('above join')", warm={"mode": "script"})
+    controller.ready()
     warm_log = home / "nodes" / "node-0" / "warm-0.log"
     until(warm_log.exists, "the warm worker ends")
-    office.start()
-    exited = office.exited()
+    controller.start()
+    exited = controller.exited()
     assert exited.error is not None and exited.error.message == "above join"
     assert "above join" in warm_log.read_text() and "above join" in agent.log()
 
 
 def test_a_preload_that_kills_the_forkserver_is_given_up(node: Node, home: Path) -> None:
     (home / "deadly.py").write_text("import os; os._exit(1)\n")
-    office, _ = node("print('runs')", warm={"preload": ["deadly"]})
-    office.ready()
-    office.start()
-    assert office.exited().exit_code == 0
+    controller, _ = node("print('runs')", warm={"preload": ["deadly"]})
+    controller.ready()
+    controller.start()
+    assert controller.exited().exit_code == 0
 
 
 def test_a_preload_that_leaves_a_thread_is_done_without(node: Node, home: Path) -> None:
     thread = "threading.Thread(target=time.sleep, args=(600,), daemon=True).start()"
     (home / "busy.py").write_text(f"import threading, time\n{thread}\n")
     script = "import sys; print('busy' in sys.modules, 'colorsys' in sys.modules)"
-    office, agent = node(script, warm={"preload": ["busy", "colorsys"]})
-    office.ready()
-    office.start()
-    assert office.exited().exit_code == 0
+    controller, agent = node(script, warm={"preload": ["busy", "colorsys"]})
+    controller.ready()
+    controller.start()
+    assert controller.exited().exit_code == 0
     assert agent.log() == "False True\n"
     assert "busy is not imported ahead: it leaves threads behind" in agent.words()
     assert "has died" not in agent.words()
@@ -389,8 +389,11 @@ def test_a_forkserver_that_is_not_wanted_any_more_before_it_is_ready_just_ends()
         [*command, str(os.getpid())], pass_fds=[theirs.fileno()], stderr=subprocess.PIPE, text=True
     ) as process:
         theirs.close()
-        wire.send(
-            ours, wire.Prepare(program=wire.Program(command=("true",)), preload=wire.Preload())
+        fork_protocol.send(
+            ours,
+            fork_protocol.Prepare(
+                program=fork_protocol.Program(command=("true",)), preload=fork_protocol.Preload()
+            ),
         )
         ours.close()
         assert "Traceback" not in process.communicate(timeout=60)[1]
@@ -398,24 +401,24 @@ def test_a_forkserver_that_is_not_wanted_any_more_before_it_is_ready_just_ends()
 
 
 def test_a_preload_that_cannot_be_imported_is_noted(node: Node) -> None:
-    office, agent = node(SLEEP, warm={"preload": ["no_such_module"]})
-    office.ready()
+    controller, agent = node(SLEEP, warm={"preload": ["no_such_module"]})
+    controller.ready()
     assert "preload of no_such_module failed" in agent.words()
 
 
 def test_a_missing_working_folder_is_the_workers_error(node: Node, home: Path) -> None:
     (home / "gone").mkdir()
-    office, _ = node(SLEEP, workdir=str(home / "gone" / "deeper"))
-    office.ready()
-    office.start()
-    exited = office.exited()
+    controller, _ = node(SLEEP, workdir=str(home / "gone" / "deeper"))
+    controller.ready()
+    controller.start()
+    exited = controller.exited()
     assert exited.exit_code == 1
     assert exited.error is not None and exited.error.type == "FileNotFoundError"
 
 
 def test_a_process_of_ours_is_found_by_its_environment(node: Node) -> None:
-    office, agent = node(SLEEP)
-    office.ready()
+    controller, agent = node(SLEEP)
+    controller.ready()
     until(  # a warm worker may be born between the two looks
         lambda: processes.carrying("HOLDFAST_NODE", agent.node) == set(agent.family()),
         "both look-ups to agree",

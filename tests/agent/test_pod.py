@@ -21,7 +21,7 @@ from holdfast.lines import seal
 from holdfast.messages import GiveJournal, JournalCopy, Keep, Kept, Leave
 from holdfast.spec import Job
 from holdfast.spec.load import to_yaml
-from tests.agent.office import Office, is_alive, until
+from tests.agent.controller_stub import StubController, is_alive, until
 from tests.agent.pods import PORT, UID, Pod, pod
 
 SLEEP = "import time; print('up', flush=True); time.sleep(600)"
@@ -44,12 +44,12 @@ print("last words", end="", flush=True)
 
 IMAGE = {"name": "i", "workdir": "/app"}
 
-Make = Callable[..., tuple[Office, Pod]]
+Make = Callable[..., tuple[StubController, Pod]]
 
 
 @pytest.fixture
 def make(home: Path, nothing_left: None) -> Iterator[Make]:  # noqa: ARG001
-    """Make an office and a pod; ended, and checked for leftovers, with the test."""
+    """Make a stub controller and a pod; ended, and checked for leftovers, with the test."""
     with ExitStack() as stack:
         yield lambda source=SLEEP, **job: stack.enter_context(pod(home, source, **job))
 
@@ -61,18 +61,18 @@ def make(home: Path, nothing_left: None) -> Iterator[Make]:  # noqa: ARG001
 def test_a_node_exits_as_the_controller_says_and_else_wants_to_be_replaced(
     make: Make, told: int | None, status: int
 ) -> None:
-    office, pod = make()
+    controller, pod = make()
     pod.start()
-    office.ready()
-    office.start()
-    (worker,) = office.started()
-    office.send(Leave(reason="test", exit_code=told))
+    controller.ready()
+    controller.start()
+    (worker,) = controller.started()
+    controller.send(Leave(reason="test", exit_code=told))
     assert pod.ended() == status
-    assert office.of_kind(NodeLeft) and not is_alive(worker)
+    assert controller.of_kind(NodeLeft) and not is_alive(worker)
 
 
 def test_sigterm_is_an_orderly_leave(make: Make) -> None:
-    office, pod = make(
+    controller, pod = make(
         "import signal, sys, time\n"
         "def bye(*_): time.sleep(0.3); print('saved', flush=True); sys.exit(0)\n"
         "signal.signal(signal.SIGTERM, bye)\n"
@@ -80,18 +80,18 @@ def test_sigterm_is_an_orderly_leave(make: Make) -> None:
         "time.sleep(600)\n"
     )
     pod.start()
-    office.ready()
-    office.start()
+    controller.ready()
+    controller.start()
     until(lambda: pod.log() == "up\n", "the worker runs")
     pod.signal(signal.SIGTERM)
     assert pod.ended() == 143
-    assert office.of_kind(NodeLeft) == [NodeLeft(node=UID)]
+    assert controller.of_kind(NodeLeft) == [NodeLeft(node=UID)]
     assert pod.read()[0] == "[rank 0] up\n[rank 0] saved\n"
 
 
 def test_sigterm_ends_a_node_that_no_controller_has_welcomed(make: Make) -> None:
-    office, pod = make()
-    office.close()
+    controller, pod = make()
+    controller.close()
     pod.start(HOLDFAST_CONTROLLER="no-such-name.invalid:7071")
     pod.answers("/live", 200)
     pod.signal(signal.SIGTERM)
@@ -99,8 +99,8 @@ def test_sigterm_ends_a_node_that_no_controller_has_welcomed(make: Make) -> None
 
 
 def test_a_node_that_was_given_up_is_replaced(make: Make) -> None:
-    office, pod = make()
-    office.known = False
+    controller, pod = make()
+    controller.known = False
     pod.start()
     assert pod.ended() == 143
 
@@ -115,7 +115,7 @@ def test_a_node_that_cannot_start_workers_is_replaced(make: Make, home: Path) ->
 
 
 def test_the_end_of_the_job_counts_also_for_a_node_that_leaves_already(make: Make) -> None:
-    office, pod = make(
+    controller, pod = make(
         "import signal, time\n"
         "signal.signal(signal.SIGTERM, lambda *_: print('asked', flush=True))\n"
         "print('up', flush=True)\n"
@@ -123,29 +123,32 @@ def test_the_end_of_the_job_counts_also_for_a_node_that_leaves_already(make: Mak
         recovery={"stop_grace_s": 2.0},
     )
     pod.start()
-    office.ready()
-    office.start()
+    controller.ready()
+    controller.start()
     until(lambda: "up" in pod.log(), "the worker runs")
     pod.signal(signal.SIGTERM)
     until(lambda: "asked" in pod.log(), "the worker is asked to end")
-    office.send(Leave(reason="the job has succeeded", exit_code=0))
+    controller.send(Leave(reason="the job has succeeded", exit_code=0))
     assert pod.ended() == 0
 
 
 def test_a_container_that_starts_again_in_its_pod_is_another_node(make: Make) -> None:
-    office, pod = make()
+    controller, pod = make()
     for node in (UID, f"{UID}.2", f"{UID}.3"):
-        office.facts.clear()
+        controller.facts.clear()
         pod.start()
-        office.ready()
-        assert office.hellos[-1].node == node
-        assert (office.hellos[-1].name, office.hellos[-1].address) == ("test-0", pod.address)
+        controller.ready()
+        assert controller.hellos[-1].node == node
+        assert (controller.hellos[-1].name, controller.hellos[-1].address) == (
+            "test-0",
+            pod.address,
+        )
         pod.signal(signal.SIGTERM)
         assert pod.ended() == 143
 
 
 def test_as_first_process_it_hears_signals_and_reaps_what_nobody_else_does(make: Make) -> None:
-    office, pod = make(
+    controller, pod = make(
         "import os, time\n"
         "if os.fork() == 0:\n"
         "    if os.fork() == 0:\n"
@@ -158,13 +161,13 @@ def test_as_first_process_it_hears_signals_and_reaps_what_nobody_else_does(make:
     if not pod.can_unshare():
         pytest.skip("no process namespace can be made here")
     pod.start()
-    office.ready()
-    office.start()
+    controller.ready()
+    controller.start()
     until(lambda: "orphan" in pod.log(), "the orphan has lived")
     until(lambda: len(pod.children()) == 1, "only the forkserver is left below the agent")
     pod.signal(signal.SIGTERM)
     assert pod.ended() == 143
-    assert office.of_kind(NodeLeft)
+    assert controller.of_kind(NodeLeft)
 
 
 # ── bad input ──
@@ -206,25 +209,25 @@ def test_a_port_that_is_taken_is_named_and_the_pod_replaced(make: Make) -> None:
 
 
 def test_ready_is_who_was_welcomed_and_stays_so_without_a_controller(make: Make) -> None:
-    office, pod = make()
-    office.close()
+    controller, pod = make()
+    controller.close()
     pod.start()
     pod.answers("/live", 200)
     assert pod.get("/ready")[0] == 503
-    office.open(same_port=True)
+    controller.open(same_port=True)
     pod.answers("/ready", 200)
     assert "holdfast_node_up 1" in pod.get("/metrics")[1]
-    office.close()
+    controller.close()
     until(lambda: "holdfast_node_up 0" in pod.get("/metrics")[1], "the agent misses the controller")
     assert pod.get("/ready")[0] == pod.get("/live")[0] == 200
 
 
 def test_figures_say_what_the_workers_do(make: Make) -> None:
-    office, pod = make(STEPPING)
+    controller, pod = make(STEPPING)
     pod.start()
-    office.ready()
+    controller.ready()
     assert "timestamp" not in pod.get("/metrics")[1]
-    office.start(attempt=4)
+    controller.start(attempt=4)
     text = until(lambda: _with_step(pod.get("/metrics")[1]), "a step is done")
     figures = dict(line.split() for line in text.splitlines() if not line.startswith("#"))
     assert figures["holdfast_node_attempt"] == "4"
@@ -264,16 +267,16 @@ def test_anything_else_is_answered_in_a_word(make: Make, request_: bytes, status
 
 
 def test_output_is_shown_with_the_rank_and_written_to_its_file(make: Make) -> None:
-    office, pod = make(
+    controller, pod = make(
         "import os; print('rank', os.environ['RANK']); print('a' * 40000); print('end', end='')",
         workers_per_node=2,
     )
     pod.start()
-    office.ready()
-    office.start(node_rank=1, node_count=2)
+    controller.ready()
+    controller.start(node_rank=1, node_count=2)
     for rank in (2, 3):
-        assert office.exited(rank=rank).exit_code == 0
-    office.send(Leave(reason="test", exit_code=0))
+        assert controller.exited(rank=rank).exit_code == 0
+    controller.send(Leave(reason="test", exit_code=0))
     shown = pod.read()[0]
     for rank in (2, 3):
         lines = [line for line in shown.splitlines() if line.startswith(f"[rank {rank}] ")]
@@ -284,19 +287,19 @@ def test_output_is_shown_with_the_rank_and_written_to_its_file(make: Make) -> No
 
 
 def test_a_standard_output_that_nobody_reads_holds_nothing_up(make: Make, home: Path) -> None:
-    office, pod = make(FLOODING)
+    controller, pod = make(FLOODING)
     pod.start()
-    office.ready()
-    office.start()
+    controller.ready()
+    controller.start()
     until(lambda: pod.log().endswith("written\n"), "the worker has written it all")
-    reports = len(office.reports)
-    until(lambda: len(office.reports) > reports + 3, "heartbeats go on")
+    reports = len(controller.reports)
+    until(lambda: len(controller.reports) > reports + 3, "heartbeats go on")
     shown: list[str] = []
     reader = threading.Thread(target=lambda: shown.append(pod.read()[0]))
     reader.start()
     (home / "go").touch()
-    office.exited()
-    office.send(Leave(reason="test", exit_code=0))
+    controller.exited()
+    controller.send(Leave(reason="test", exit_code=0))
     reader.join()
     assert pod.ended() == 0
     assert len(pod.log()) == 3000 * 1001 + len("written\nlast words")
@@ -308,43 +311,43 @@ def test_a_standard_output_that_nobody_reads_holds_nothing_up(make: Make, home: 
 
 
 def test_a_keeper_holds_the_journal_over_controllers_and_gives_it_back(make: Make) -> None:
-    office, pod = make()
+    controller, pod = make()
     pod.start()
-    office.connected()
-    assert office.hellos[-1].kept == -1
+    controller.connected()
+    assert controller.hellos[-1].kept == -1
     lines = _sealed(b'{"line":%d}' % n for n in range(5))
-    office.send(Keep(first=0, lines=tuple(lines[:3]), term=1))
-    office.send(Keep(first=4, lines=(lines[4],), term=1))  # 3 is missing
-    office.send(Keep(first=3, lines=(b"half a line",), term=1))
-    office.send(Keep(first=3, lines=tuple(lines[3:]), term=1))
-    until(lambda: len(office.answers) == 4, "each is answered")
-    assert office.answers == [Kept(seq=n, term=1) for n in (2, 2, 2, 4)]
-    office.close()
-    office.open(same_port=True)
-    office.connected()
-    assert (office.hellos[-1].kept, office.hellos[-1].term) == (4, 1)
-    office.answers.clear()
-    office.send(GiveJournal())
-    (copy,) = until(lambda: list(office.answers), "the copy comes back")
+    controller.send(Keep(first=0, lines=tuple(lines[:3]), term=1))
+    controller.send(Keep(first=4, lines=(lines[4],), term=1))  # 3 is missing
+    controller.send(Keep(first=3, lines=(b"half a line",), term=1))
+    controller.send(Keep(first=3, lines=tuple(lines[3:]), term=1))
+    until(lambda: len(controller.answers) == 4, "each is answered")
+    assert controller.answers == [Kept(seq=n, term=1) for n in (2, 2, 2, 4)]
+    controller.close()
+    controller.open(same_port=True)
+    controller.connected()
+    assert (controller.hellos[-1].kept, controller.hellos[-1].term) == (4, 1)
+    controller.answers.clear()
+    controller.send(GiveJournal())
+    (copy,) = until(lambda: list(controller.answers), "the copy comes back")
     assert copy == JournalCopy(offset=0, data=b"".join(lines), size=sum(map(len, lines)))
 
 
 def test_a_journal_larger_than_a_message_comes_back_in_parts(make: Make) -> None:
-    office, pod = make()
+    controller, pod = make()
     pod.start()
-    office.connected()
+    controller.connected()
     lines = _sealed(b'{"line":"%s"}' % (bytes([65 + n]) * 2_000_000) for n in range(3))
     for number, line in enumerate(lines):
-        office.send(Keep(first=number, lines=(line,)))
-    office.send(GiveJournal())
+        controller.send(Keep(first=number, lines=(line,)))
+    controller.send(GiveJournal())
     whole = sum(map(len, lines))
-    until(lambda: sum(len(part.data) for part in _parts(office)) == whole, "all parts come")
-    parts = _parts(office)
+    until(lambda: sum(len(part.data) for part in _parts(controller)) == whole, "all parts come")
+    parts = _parts(controller)
     assert b"".join(part.data for part in parts) == b"".join(lines)
     assert [part.offset for part in parts] == list(
         itertools.accumulate((len(part.data) for part in parts[:-1]), initial=0)
     )
-    until(lambda: office.reports, "heartbeats go on")
+    until(lambda: controller.reports, "heartbeats go on")
 
 
 def _sealed(documents: Iterable[bytes]) -> list[bytes]:
@@ -356,26 +359,26 @@ def _sealed(documents: Iterable[bytes]) -> list[bytes]:
     return found
 
 
-def _parts(office: Office) -> list[JournalCopy]:
-    return [answer for answer in list(office.answers) if isinstance(answer, JournalCopy)]
+def _parts(controller: StubController) -> list[JournalCopy]:
+    return [answer for answer in list(controller.answers) if isinstance(answer, JournalCopy)]
 
 
 # ── what its workers find ──
 
 
 def test_stores_listen_on_the_pods_address_and_on_the_ports_of_the_job(make: Make) -> None:
-    office, pod = make(
+    controller, pod = make(
         "import torch.distributed as d; d.init_process_group('gloo'); print('met', flush=True)",
         framework="pytorch",
         network={"ports": {"stores": 31000}},
     )
     pod.start()
-    store = office.ready()
+    store = controller.ready()
     ports = [store.port]
     for attempt in (1, 2):
-        office.start(attempt=attempt, store=store)
-        assert office.exited(attempt=attempt).exit_code == 0, pod.log(attempt=attempt)
-        fresh = office.stop(attempt=attempt).store
+        controller.start(attempt=attempt, store=store)
+        assert controller.exited(attempt=attempt).exit_code == 0, pod.log(attempt=attempt)
+        fresh = controller.stop(attempt=attempt).store
         assert fresh is not None and fresh.host == pod.address
         store = fresh
         ports.append(store.port)
@@ -383,22 +386,22 @@ def test_stores_listen_on_the_pods_address_and_on_the_ports_of_the_job(make: Mak
 
 
 def test_a_taken_port_of_the_range_is_passed_over(make: Make) -> None:
-    office, pod = make(network={"ports": {"stores": 31000}})
+    controller, pod = make(network={"ports": {"stores": 31000}})
     with ExitStack() as stack:
         for port in range(31000, 31015):
             stack.enter_context(socket.create_server((pod.address, port)))
         pod.start()
-        assert office.ready().port == 31015
+        assert controller.ready().port == 31015
 
 
 def test_logs_of_old_attempts_are_dropped(make: Make) -> None:
-    office, pod = make("pass", warm={"mode": "off"})
+    controller, pod = make("pass", warm={"mode": "off"})
     pod.start()
-    store = office.ready()
+    store = controller.ready()
     for attempt in (1, 2, 22):
-        office.start(attempt=attempt, store=store)
-        office.exited(attempt=attempt)
-        fresh = office.stop(attempt=attempt).store
+        controller.start(attempt=attempt, store=store)
+        controller.exited(attempt=attempt)
+        fresh = controller.stop(attempt=attempt).store
         assert fresh is not None
         store = fresh
     logs = pod.home / "jobs" / "test" / "logs"
@@ -465,27 +468,27 @@ def test_no_interface_is_named_for_loopback_or_an_address_of_others(address: str
 def test_who_waits_ends_when_the_job_does_and_registers_nowhere(
     make: Make, engine: str, outcome: str, status: int
 ) -> None:
-    office, pod = make()
+    controller, pod = make()
     pod.start("--wait", HOLDFAST_ENGINE=engine)
-    until(lambda: office.asked_count >= 2, "it asks and asks again")
-    office.close()
-    office.outcome = outcome
-    office.open(same_port=True)
+    until(lambda: controller.asked_count >= 2, "it asks and asks again")
+    controller.close()
+    controller.outcome = outcome
+    controller.open(same_port=True)
     assert pod.ended() == status
-    assert not office.hellos
+    assert not controller.hellos
 
 
 def test_who_waits_in_vain_is_replaced(make: Make) -> None:
-    office, pod = make(recovery={"controller_absence_s": 1.0})
-    office.close()
+    controller, pod = make(recovery={"controller_absence_s": 1.0})
+    controller.close()
     pod.start("--wait")
     assert pod.ended() == 143
     assert "controller_absence_s" in pod.read()[1]
 
 
 def test_who_waits_hears_sigterm(make: Make) -> None:
-    office, pod = make()
+    controller, pod = make()
     pod.start("--wait")
-    until(lambda: office.asked_count, "it waits")
+    until(lambda: controller.asked_count, "it waits")
     pod.signal(signal.SIGTERM)
     assert pod.ended() == 143

@@ -8,11 +8,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from holdfast.agent import wire
+from holdfast.agent import fork_protocol
 
 LOAD = """
 import sys, msgspec
-from holdfast.agent import late, preloading, wire
+from holdfast.agent import late_environment, preloading, fork_protocol
 order = msgspec.json.decode(sys.argv[1], type=wire.Prepare)
 sys.path.insert(0, order.program.workdir)
 unfit = preloading.load(order.program, order.preload)
@@ -70,8 +70,12 @@ def load(folder: Path, script: str, **preload: object) -> Loaded:
         (site / f"{name}.py").write_text(source)
     (folder / "own.py").write_text("")
     (folder / "script.py").write_text(script)
-    program = wire.Program(script=str(folder / "script.py"), args=("--x",), workdir=str(folder))
-    order = wire.Prepare(program=program, preload=msgspec.convert(preload, wire.Preload))
+    program = fork_protocol.Program(
+        script=str(folder / "script.py"), args=("--x",), workdir=str(folder)
+    )
+    order = fork_protocol.Prepare(
+        program=program, preload=msgspec.convert(preload, fork_protocol.Preload)
+    )
     source = LOAD.replace("NAMES", str([*LIBRARIES, "own", "colorsys"]))
     done = subprocess.run(
         [sys.executable, "-c", source, msgspec.json.encode(order).decode()],

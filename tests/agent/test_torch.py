@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.events import NodeReady, Store
 from tests.agent.conftest import Node
-from tests.agent.office import AgentProcess, parent_of, until
+from tests.agent.controller_stub import AgentProcess, parent_of, until
 
 pytestmark = pytest.mark.slow
 
@@ -32,41 +32,41 @@ time.sleep(600)
 def test_an_uninstrumented_ddp_script_trains_again_after_a_kill_on_a_fresh_store(
     node: Node,
 ) -> None:
-    office, agent = node(DDP, framework="pytorch", workers_per_node=2)
-    ready = office.wait_for(NodeReady)
+    controller, agent = node(DDP, framework="pytorch", workers_per_node=2)
+    ready = controller.wait_for(NodeReady)
     assert ready.store.hosted and not ready.instrumented
     store = ready.store
     for attempt in (1, 2, 3):
-        office.start(attempt=attempt, store=store)
-        pids = office.started(attempt=attempt)
+        controller.start(attempt=attempt, store=store)
+        pids = controller.started(attempt=attempt)
         for rank in (0, 1):
             words = until(partial(_words_after_training, agent, rank, attempt), "a rank trains")
             assert words[1:3] == [str(attempt - 1), "2"]
             assert int(words[3]) < 20, "what DDP imports lazily is loaded ahead"
         os.kill(pids[1], signal.SIGKILL)
-        assert office.exited(attempt=attempt, rank=1).signal == signal.SIGKILL
-        fresh = office.stop(attempt=attempt).store
+        assert controller.exited(attempt=attempt, rank=1).signal == signal.SIGKILL
+        fresh = controller.stop(attempt=attempt).store
         assert fresh is not None and fresh.hosted and fresh != store
         store = fresh
 
 
 def test_a_killed_store_is_replaced_and_the_controller_told(node: Node) -> None:
-    office, agent = node("pass", framework="pytorch", warm={"mode": "off"})
-    store = office.ready()
+    controller, agent = node("pass", framework="pytorch", warm={"mode": "off"})
+    store = controller.ready()
     (server,) = (pid for pid in agent.family() if parent_of(pid) == agent.forkserver())
     os.kill(server, signal.SIGKILL)
-    fresh = office.wait_for(NodeReady, count=2).store
+    fresh = controller.wait_for(NodeReady, count=2).store
     assert fresh.hosted and fresh != store
 
 
 def test_the_forkserver_has_one_thread_and_no_gpu_context(node: Node) -> None:
     source = "import torch; print(torch.cuda.is_initialized(), flush=True)"
-    office, agent = node(source, framework="pytorch", env={"OMP_NUM_THREADS": "1"})
-    office.ready()
+    controller, agent = node(source, framework="pytorch", env={"OMP_NUM_THREADS": "1"})
+    controller.ready()
     forkserver = agent.forkserver()
     assert len(os.listdir(f"/proc/{forkserver}/task")) == 1
-    office.start()
-    assert office.exited().exit_code == 0
+    controller.start()
+    assert controller.exited().exit_code == 0
     assert agent.log() == "False\n"
 
 
@@ -98,19 +98,19 @@ print(json.dumps([by_chance, draw(), torch.get_num_threads()]), flush=True)
 
 def test_what_is_drawn_by_chance_differs_and_what_is_seeded_does_not(node: Node) -> None:
     """Between ranks and between attempts; and what a script sets for torch takes effect."""
-    office, agent = node(DRAW, framework="pytorch", workers_per_node=2)
-    store: Store | None = office.ready()
+    controller, agent = node(DRAW, framework="pytorch", workers_per_node=2)
+    store: Store | None = controller.ready()
     drawn, seeded = [], []
     for attempt in (1, 2):
-        office.start(attempt=attempt, store=store)
+        controller.start(attempt=attempt, store=store)
         for rank in (0, 1):
-            assert office.exited(attempt, rank).exit_code == 0, agent.log(rank, attempt)
+            assert controller.exited(attempt, rank).exit_code == 0, agent.log(rank, attempt)
             line = agent.log(rank, attempt).splitlines()[-1]
             by_chance, by_seed, threads = json.loads(line)
             assert threads == 3
             drawn.append(by_chance)
             seeded.append(by_seed)
-        store = office.stop(attempt=attempt).store
+        store = controller.stop(attempt=attempt).store
     for name in drawn[0]:
         assert len({one[name] for one in drawn}) == 4, name
     assert seeded == [seeded[0]] * 4

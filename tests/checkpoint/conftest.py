@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from moto.server import ThreadedMotoServer
 
-from holdfast.checkpoint.stores import Store, open_store
+from holdfast.checkpoint.open_store import open_store
+from holdfast.checkpoint.stores import CheckpointStore
 from tests.checkpoint.making import Snapshot
 
 CREDENTIALS = {
@@ -62,13 +63,13 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def store(place: str) -> Store:
+def store(place: str) -> CheckpointStore:
     """A store at that place."""
     return open_store(place)
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Store:
+def folder(tmp_path: Path) -> CheckpointStore:
     """A store in a folder."""
     return open_store(str(tmp_path / "shelf"))
 

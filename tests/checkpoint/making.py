@@ -6,14 +6,14 @@ from typing import NamedTuple
 
 import msgspec
 
-from holdfast.checkpoint.arena import Arena, Cell, Header, Part
-from holdfast.checkpoint.board import Tier
+from holdfast.checkpoint.arena import Arena, Cell, CellHeader, StatePart
+from holdfast.checkpoint.bandwidth_limit import BandwidthLimit
 from holdfast.checkpoint.index import Index, Leaf
 from holdfast.checkpoint.key import Key
-from holdfast.checkpoint.limit import Limit
-from holdfast.checkpoint.manifest import Lineage, Manifest, Origin, RankPart
+from holdfast.checkpoint.manifest import Lineage, Manifest, ParentSnapshot, RankPart
 from holdfast.checkpoint.save import begin, commit, save_rank
-from holdfast.checkpoint.stores import Store
+from holdfast.checkpoint.stores import CheckpointStore
+from holdfast.checkpoint.tiers import Tier
 
 NOW = 1_700_000_000.0
 ALIGN = 64
@@ -48,13 +48,13 @@ class Snapshot:
         shared: Mapping[str, Held | bytes] | None = None,
         name: str = "",
         sealed: bool = True,
-    ) -> dict[Part, Cell]:
+    ) -> dict[StatePart, Cell]:
         """Both cells of a snapshot of these leaves."""
-        state = {Part.SHARED: shared or {}, Part.PRIVATE: private or {}}
+        state = {StatePart.SHARED: shared or {}, StatePart.PRIVATE: private or {}}
         return {part: self._fill(part, key, told, name, sealed) for part, told in state.items()}
 
     def _fill(
-        self, part: Part, key: Key, told: Mapping[str, Held | bytes], name: str, sealed: bool
+        self, part: StatePart, key: Key, told: Mapping[str, Held | bytes], name: str, sealed: bool
     ) -> Cell:
         held = {leaf: one if isinstance(one, Held) else Held(one) for leaf, one in told.items()}
         leaves, data = _laid_out(held)
@@ -66,7 +66,7 @@ class Snapshot:
         cell.begin()
         cell.payload[: len(data)] = data
         cell.payload[len(data) : len(data) + len(index)] = index
-        cell.commit(Header(*key, self.rank, self.world_size, 7, len(data), len(index)))
+        cell.commit(CellHeader(*key, self.rank, self.world_size, 7, len(data), len(index)))
         if sealed:
             cell.seal()
         return cell
@@ -85,13 +85,13 @@ def _laid_out(held: Mapping[str, Held]) -> tuple[list[Leaf], bytes]:
 
 
 def saved(
-    store: Store,
+    store: CheckpointStore,
     snapshot: Snapshot,
     key: Key,
     *,
     previous: RankPart | None = None,
     tier: Tier = Tier.SHARED,
-    limit: Limit | None = None,
+    limit: BandwidthLimit | None = None,
     cancelled: Callable[[], bool] = lambda: False,
     **private: Held | bytes,
 ) -> RankPart:
@@ -102,7 +102,9 @@ def saved(
     )
 
 
-def committed_step(store: Store, key: Key, *, name: str = "", **private: Held | bytes) -> Manifest:
+def committed_step(
+    store: CheckpointStore, key: Key, *, name: str = "", **private: Held | bytes
+) -> Manifest:
     """A checkpoint of one rank with these leaves."""
     snapshot = Snapshot()
     try:
@@ -113,7 +115,7 @@ def committed_step(store: Store, key: Key, *, name: str = "", **private: Held | 
     return commit(store, key, ranks=[0], now=NOW)
 
 
-def began(store: Store, attempt: int, parent: Key | None = None) -> None:
+def began(store: CheckpointStore, attempt: int, parent: Key | None = None) -> None:
     """An attempt that goes on from there."""
-    origin = None if parent is None else Origin(*parent)
+    origin = None if parent is None else ParentSnapshot(*parent)
     begin(store, Lineage(attempt=attempt, parent=origin))

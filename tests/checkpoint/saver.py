@@ -13,11 +13,12 @@ import time
 import traceback
 from contextlib import AbstractContextManager
 
-from holdfast.checkpoint.board import Tier
+from holdfast.checkpoint.catalog import committed, previous_part
 from holdfast.checkpoint.key import Key
+from holdfast.checkpoint.open_store import open_store
 from holdfast.checkpoint.save import commit, save_rank
-from holdfast.checkpoint.shelf import committed, previous_part
-from holdfast.checkpoint.stores import Store, Upload, open_store
+from holdfast.checkpoint.stores import CheckpointStore, Upload
+from holdfast.checkpoint.tiers import Tier
 from holdfast.checkpoint.upkeep import prune
 from tests.checkpoint.making import Snapshot
 
@@ -30,7 +31,7 @@ class Telling:
     """A store that says before each change of it that it begins: kills fall between them, and in
     them, however fast the machine is."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: CheckpointStore) -> None:
         self._store = store
         self.where = store.where
         self.list, self.size = store.list, store.size

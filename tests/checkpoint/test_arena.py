@@ -12,8 +12,17 @@ from typing import Any
 
 import pytest
 
-from holdfast.checkpoint.arena import HEADER_BYTES, OWN, STRIDE, Arena, Cell, Header, Key, Part
-from holdfast.checkpoint.room import Room
+from holdfast.checkpoint.arena import (
+    HEADER_BYTES,
+    OWN,
+    STRIDE,
+    Arena,
+    Cell,
+    CellHeader,
+    Key,
+    StatePart,
+)
+from holdfast.checkpoint.free_memory import FreeMemory
 from holdfast.checkpoint.seal import seal_of
 from holdfast.errors import Error
 
@@ -34,14 +43,14 @@ def pattern(step: int) -> bytes:
     return step.to_bytes(8, "little") * (SIZE // 8)
 
 
-def header(step: int, payload: bytes) -> Header:
-    return Header(1, step, 0, 1, 7, len(payload), 0)
+def header(step: int, payload: bytes) -> CellHeader:
+    return CellHeader(1, step, 0, 1, 7, len(payload), 0)
 
 
 def write(arena: Arena, step: int, keep: Key | None) -> None:
     """One snapshot, as a worker writes it."""
     payload = pattern(step)
-    cell = arena.target(Part.SHARED, (keep,) if keep else ())
+    cell = arena.target(StatePart.SHARED, (keep,) if keep else ())
     assert cell is not None
     cell.reserve(len(payload))
     cell.begin()
@@ -52,7 +61,7 @@ def write(arena: Arena, step: int, keep: Key | None) -> None:
 def newest(arena: Arena) -> int:
     """The step of the newest whole snapshot, 0 for none; fails if what it holds is not that."""
     steps = [0]
-    for cell in arena.cells(Part.SHARED):
+    for cell in arena.cells(StatePart.SHARED):
         found = cell.header()
         if found is not None:
             assert cell.intact()
@@ -132,7 +141,7 @@ def test_killed_before_any_line_of_a_write_the_snapshot_is_the_old_or_the_new_on
 def test_one_flipped_byte_of_the_payload_is_found(fd: int, at: int) -> None:
     arena = Arena(fd)
     write(arena, 5, None)
-    cell = arena.find(Part.SHARED, Key(1, 5))
+    cell = arena.find(StatePart.SHARED, Key(1, 5))
     assert cell is not None and cell.intact()
     cell.payload[at] ^= 1
     assert not cell.intact()
@@ -141,7 +150,7 @@ def test_one_flipped_byte_of_the_payload_is_found(fd: int, at: int) -> None:
 def test_no_flipped_byte_of_the_header_goes_unseen(fd: int) -> None:
     arena = Arena(fd)
     write(arena, 5, None)
-    cell = arena.cells(Part.SHARED)[0]
+    cell = arena.cells(StatePart.SHARED)[0]
     good = cell.header()
     for at in range(96):
         cell.memory[at] ^= 4
@@ -155,9 +164,9 @@ def test_no_flipped_byte_of_the_header_goes_unseen(fd: int) -> None:
 def test_a_truncated_arena_is_empty_or_found_damaged(fd: int, length: int) -> None:
     write(Arena(fd), 5, None)
     os.ftruncate(fd, length)
-    assert Arena(fd).find(Part.SHARED, Key(1, 5)) is None
+    assert Arena(fd).find(StatePart.SHARED, Key(1, 5)) is None
     os.ftruncate(fd, STRIDE)
-    regrown = Arena(fd).find(Part.SHARED, Key(1, 5))
+    regrown = Arena(fd).find(StatePart.SHARED, Key(1, 5))
     assert regrown is None or not regrown.intact()
 
 
@@ -181,24 +190,24 @@ def test_the_kept_snapshot_is_never_the_target(fd: int) -> None:
     arena = Arena(fd)
     for step in range(1, 20):
         write(arena, step, Key(1, step - 1))
-        cell = arena.target(Part.SHARED, (Key(1, step),))
+        cell = arena.target(StatePart.SHARED, (Key(1, step),))
         held = cell.header() if cell else None
         assert held is None or held.step == step - 1
-    assert arena.target(Part.SHARED, (Key(1, 19), Key(1, 18))) is None
-    assert arena.target(Part.SHARED, (Key(1, 19), Key(1, 18)), slots=3) is not None
+    assert arena.target(StatePart.SHARED, (Key(1, 19), Key(1, 18))) is None
+    assert arena.target(StatePart.SHARED, (Key(1, 19), Key(1, 18)), slots=3) is not None
 
 
 def test_a_snapshot_that_grows_keeps_the_older_one(fd: int) -> None:
     arena = Arena(fd)
     write(arena, 1, None)
-    cell = arena.target(Part.SHARED, (Key(1, 1),))
+    cell = arena.target(StatePart.SHARED, (Key(1, 1),))
     assert cell is not None
     cell.reserve(40 * SIZE)
     cell.begin()
     cell.payload[:] = bytes(len(cell.payload))
     assert newest(Arena(fd)) == 1
     cell.commit(header(2, bytes(40 * SIZE)))
-    assert Arena(fd).cells(Part.SHARED)[1].intact()
+    assert Arena(fd).cells(StatePart.SHARED)[1].intact()
 
 
 def test_what_does_not_fit_into_memory_is_refused_with_the_arithmetic(fd: int) -> None:
@@ -211,7 +220,7 @@ def test_memory_of_an_earlier_worker_is_not_asked_for_again(
     fd: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Cell(fd, 0).reserve(SIZE)
-    monkeypatch.setattr("holdfast.checkpoint.arena.room", lambda: Room(0, "this test"))
+    monkeypatch.setattr("holdfast.checkpoint.arena.room", lambda: FreeMemory(0, "this test"))
     Cell(fd, 0).reserve(SIZE)
     with pytest.raises(Error):
         Cell(fd, 2).reserve(SIZE)
@@ -228,8 +237,8 @@ def test_what_is_sealed_later_is_checked_as_well(fd: int) -> None:
     assert not cell.intact()
 
 
-def _large(step: int) -> Header:
-    return Header(1, step, 0, 1, 7, LARGE, 0)
+def _large(step: int) -> CellHeader:
+    return CellHeader(1, step, 0, 1, 7, LARGE, 0)
 
 
 def ahead(fd: int, step: int) -> Arena:
@@ -259,12 +268,14 @@ def test_checksums_that_were_taken_ahead_are_used_once(fd: int) -> None:
 
 def test_damage_is_found_ahead(fd: int) -> None:
     ahead(fd, 1)
-    damaged = Arena(fd).cells(Part.PRIVATE)[0]
+    damaged = Arena(fd).cells(StatePart.PRIVATE)[0]
     damaged.reserve(LARGE)
     damaged.payload[LARGE - 1] ^= 1
     arena = Arena(fd)
     arena.look_ahead(cores=1)
-    private, shared = (arena.find(part, Key(1, 1)) for part in (Part.PRIVATE, Part.SHARED))
+    private, shared = (
+        arena.find(part, Key(1, 1)) for part in (StatePart.PRIVATE, StatePart.SHARED)
+    )
     assert private and not private.intact()
     assert shared and shared.intact()
 
@@ -272,15 +283,15 @@ def test_damage_is_found_ahead(fd: int) -> None:
 def test_what_was_written_anew_meanwhile_is_looked_at_anew(fd: int) -> None:
     """By us and by somebody else; the header may even be the same."""
     arena = ahead(fd, 1)
-    own = arena.find(Part.SHARED, Key(1, 1))
+    own = arena.find(StatePart.SHARED, Key(1, 1))
     assert own is not None and own._ahead is not None
     own._ahead[1].result()
     own.begin()
     own.payload[0] ^= 1
     own.commit(_large(1))
     assert own.seal() and own.intact()
-    foreign = arena.find(Part.PRIVATE, Key(1, 1))
-    other = Arena(fd).cells(Part.PRIVATE)[0]
+    foreign = arena.find(StatePart.PRIVATE, Key(1, 1))
+    other = Arena(fd).cells(StatePart.PRIVATE)[0]
     other.reserve(LARGE)
     other.begin()
     other.payload[0] ^= 1
@@ -318,10 +329,10 @@ def test_copies_for_several_ranks_do_not_drive_each_other_out(fd: int) -> None:
             cell = arena.target_for(rank, Key(1, step - 1))
             cell.reserve(8)
             cell.begin()
-            cell.commit(Header(1, step, rank, 8, 7, 8, 0))
+            cell.commit(CellHeader(1, step, rank, 8, 7, 8, 0))
         for rank in (4, 5, 6):
-            assert arena.find(Part.BUDDY, Key(1, step), rank)
-            assert step == 1 or arena.find(Part.BUDDY, Key(1, step - 1), rank)
+            assert arena.find(StatePart.BUDDY, Key(1, step), rank)
+            assert step == 1 or arena.find(StatePart.BUDDY, Key(1, step - 1), rank)
     cell = arena.target_for(7, None)
     found = cell.header()
     assert found is not None and found.key == Key(1, 4), "the oldest gives way to another rank"

@@ -11,11 +11,11 @@ from safetensors.torch import load_file
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.checkpoint.state_dict_loader import load
 
-from holdfast.checkpoint import shelf
+from holdfast.checkpoint import catalog
+from holdfast.checkpoint.catalog import Opened
 from holdfast.checkpoint.dcp import HoldfastReader
 from holdfast.checkpoint.export import export
-from holdfast.checkpoint.shelf import Opened
-from holdfast.checkpoint.stores import open_store
+from holdfast.checkpoint.open_store import open_store
 from holdfast.errors import Error
 from tests.train.layouts import WORLDS, Fleet, Net, truth
 
@@ -36,7 +36,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def opened(places: Path, layout: str) -> Opened:
     store = open_store(str(places / f"{layout}-shared"))
-    return shelf.open_checkpoint(store, shelf.committed(store)[0].key)
+    return catalog.open_checkpoint(store, catalog.committed(store)[0].key)
 
 
 def require_true(state: dict[str, Any]) -> None:

@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 import xxhash
 
-from holdfast.checkpoint.board import Tier
+from holdfast.checkpoint.catalog import previous_part
 from holdfast.checkpoint.key import Key
+from holdfast.checkpoint.open_store import open_store
 from holdfast.checkpoint.save import commit, save_rank
-from holdfast.checkpoint.shelf import previous_part
-from holdfast.checkpoint.stores import open_store
+from holdfast.checkpoint.tiers import Tier
 from tests.checkpoint.making import NOW, Held, Snapshot, began
 
 W = bytes(range(256)) * 70_000  # more than a chunk

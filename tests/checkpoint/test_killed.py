@@ -18,9 +18,10 @@ from pathlib import Path
 import pytest
 
 from holdfast.checkpoint import manifest as files
+from holdfast.checkpoint.catalog import open_checkpoint, read_chunk, survey
 from holdfast.checkpoint.manifest import Manifest
-from holdfast.checkpoint.shelf import open_checkpoint, read_chunk, survey
-from holdfast.checkpoint.stores import Store, open_store
+from holdfast.checkpoint.open_store import open_store
+from holdfast.checkpoint.stores import CheckpointStore
 from tests.checkpoint.conftest import CREDENTIALS
 from tests.checkpoint.saver import PIECES, RANKS
 
@@ -97,7 +98,7 @@ def saver(place: str) -> Iterator[Saver]:
         assert process.wait(20) == 0
 
 
-def require_whole(store: Store, manifest: Manifest) -> None:
+def require_whole(store: CheckpointStore, manifest: Manifest) -> None:
     """Every leaf of every rank is of the step of the checkpoint, down to the last byte."""
     for rank, part in open_checkpoint(store, manifest.key).parts.items():
         private = part.parts["private"].leaves

@@ -11,7 +11,7 @@ from holdfast.checkpoint.manifest import (
     Chunk,
     Lineage,
     Manifest,
-    Origin,
+    ParentSnapshot,
     PartFile,
     RankPart,
     SavedLeaf,
@@ -48,7 +48,7 @@ MANIFEST = Manifest(
     parts=tuple(PartFile(rank, files.rank_file(KEY, rank), 100, DIGEST) for rank in (0, 1)),
     files=(CHUNK.file,),
 )
-LINEAGE = Lineage(attempt=3, parent=Origin(2, 470))
+LINEAGE = Lineage(attempt=3, parent=ParentSnapshot(2, 470))
 RECORDS: list[tuple[RankPart | Manifest | Lineage, str]] = [
     (PART, files.rank_file(KEY, 1)),
     (MANIFEST, files.manifest_file(KEY)),

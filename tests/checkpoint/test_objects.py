@@ -10,10 +10,11 @@ from urllib.parse import urlsplit
 import pytest
 
 from holdfast.checkpoint import objects
+from holdfast.checkpoint.catalog import committed, verify
 from holdfast.checkpoint.key import Key
+from holdfast.checkpoint.open_store import open_store
 from holdfast.checkpoint.save import commit
-from holdfast.checkpoint.shelf import committed, verify
-from holdfast.checkpoint.stores import Store, open_store
+from holdfast.checkpoint.stores import CheckpointStore
 from holdfast.errors import Error
 from tests.checkpoint.faults import Answer, Break, Choose, Fault, Silence, proxied
 from tests.checkpoint.making import NOW, Snapshot, saved
@@ -27,7 +28,7 @@ QUICK: dict[str, Any] = {
 }
 
 
-def through(place: str, endpoint: str) -> Store:
+def through(place: str, endpoint: str) -> CheckpointStore:
     """The place, by way of a proxy."""
     return open_store(place, options={**QUICK, "client_kwargs": {"endpoint_url": endpoint}})
 

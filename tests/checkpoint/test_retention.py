@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from holdfast.checkpoint.key import Key, newest_first
 from holdfast.checkpoint.lineage import implied, left_by, lineages_of, superseded, valid
-from holdfast.checkpoint.manifest import Lineage, Origin
+from holdfast.checkpoint.manifest import Lineage, ParentSnapshot
 from holdfast.checkpoint.retention import LEAST, kept, surplus
 
 KEYS = st.sets(st.builds(Key, st.integers(1, 4), st.integers(0, 10_000)), max_size=60)
@@ -41,7 +41,7 @@ def test_a_long_history_stays_short_and_has_something_of_every_age(
 
 
 def lineage(attempt: int, parent: tuple[int, int] | None, fresh: str = "") -> Lineage:
-    origin = None if parent is None else Origin(*parent)
+    origin = None if parent is None else ParentSnapshot(*parent)
     return Lineage(attempt=attempt, parent=origin, fresh=fresh)
 
 
@@ -158,7 +158,7 @@ class Place:
             case "save":
                 self.step += 1 + number % 50
                 self.held.add(Key(self.attempt, self.step))
-                parent = None if self.parent is None else Origin(*self.parent)
+                parent = None if self.parent is None else ParentSnapshot(*self.parent)
                 known = Lineage(attempt=self.attempt, parent=parent, fresh=self.word)
                 self.files.setdefault(self.attempt, known)
             case "restart" | "roll back" | "idle":

@@ -8,20 +8,9 @@ from pathlib import Path
 import pytest
 
 from holdfast.checkpoint import manifest as files
-from holdfast.checkpoint.arena import Part
-from holdfast.checkpoint.board import Tier
-from holdfast.checkpoint.index import EVERYWHERE, ON_NODE
-from holdfast.checkpoint.key import Key
-from holdfast.checkpoint.limit import Limit
-from holdfast.checkpoint.manifest import CHUNK_BYTES, RankPart
-from holdfast.checkpoint.reuse import FRESH_EVERY
-from holdfast.checkpoint.save import (
-    SaveCancelledError,
-    commit,
-    lacking,
-    save_rank,
-)
-from holdfast.checkpoint.shelf import (
+from holdfast.checkpoint.arena import StatePart
+from holdfast.checkpoint.bandwidth_limit import BandwidthLimit
+from holdfast.checkpoint.catalog import (
     committed,
     index_of,
     open_checkpoint,
@@ -29,14 +18,26 @@ from holdfast.checkpoint.shelf import (
     read_chunk,
     verify,
 )
-from holdfast.checkpoint.stores import Store, open_store
+from holdfast.checkpoint.index import EVERYWHERE, ON_NODE
+from holdfast.checkpoint.key import Key
+from holdfast.checkpoint.manifest import CHUNK_BYTES, RankPart
+from holdfast.checkpoint.open_store import open_store
+from holdfast.checkpoint.reuse import FRESH_EVERY
+from holdfast.checkpoint.save import (
+    SaveCancelledError,
+    commit,
+    lacking,
+    save_rank,
+)
+from holdfast.checkpoint.stores import CheckpointStore
+from holdfast.checkpoint.tiers import Tier
 from holdfast.errors import Error
 from tests.checkpoint.making import NOW, Held, Snapshot, began, committed_step, saved
 
 SMALL, LARGE = b"s" * 1000, os.urandom(CHUNK_BYTES + 5)
 
 
-def test_what_was_saved_is_read_back_on_every_kind_of_place(store: Store) -> None:
+def test_what_was_saved_is_read_back_on_every_kind_of_place(store: CheckpointStore) -> None:
     snapshot = Snapshot()
     shared = {"model.w": LARGE, "model.empty": b"", "model.b": SMALL}
     cells = snapshot.take(Key(2, 7), shared=shared, private={"rng": b"r"}, name="golden")
@@ -58,7 +59,9 @@ def test_what_was_saved_is_read_back_on_every_kind_of_place(store: Store) -> Non
     snapshot.close()
 
 
-def test_what_did_not_change_is_not_written_again(folder: Store, snapshot: Snapshot) -> None:
+def test_what_did_not_change_is_not_written_again(
+    folder: CheckpointStore, snapshot: Snapshot
+) -> None:
     saved(folder, snapshot, Key(1, 1), frozen=LARGE, moving=b"1" * 500)
     first = commit(folder, Key(1, 1), ranks=[0], now=NOW)
     before = previous_part(folder, 0)
@@ -71,7 +74,7 @@ def test_what_did_not_change_is_not_written_again(folder: Store, snapshot: Snaps
     assert verify(folder, Key(1, 2)) == []
 
 
-def test_one_changed_byte_costs_one_chunk(folder: Store, snapshot: Snapshot) -> None:
+def test_one_changed_byte_costs_one_chunk(folder: CheckpointStore, snapshot: Snapshot) -> None:
     first = saved(folder, snapshot, Key(1, 1), big=LARGE)
     changed = bytearray(LARGE)
     changed[-1] ^= 1
@@ -79,7 +82,9 @@ def test_one_changed_byte_costs_one_chunk(folder: Store, snapshot: Snapshot) -> 
     assert part.data_bytes == 5
 
 
-def test_a_little_that_stays_does_not_keep_a_large_file(folder: Store, snapshot: Snapshot) -> None:
+def test_a_little_that_stays_does_not_keep_a_large_file(
+    folder: CheckpointStore, snapshot: Snapshot
+) -> None:
     """Else every checkpoint that is thinned out would leave most of its bytes behind."""
     first = saved(folder, snapshot, Key(1, 1), few=SMALL, moving=b"1" * 5000)
     second = saved(folder, snapshot, Key(1, 2), previous=first, few=SMALL, moving=b"2" * 5000)
@@ -87,7 +92,7 @@ def test_a_little_that_stays_does_not_keep_a_large_file(folder: Store, snapshot:
     assert second.fresh == 0
 
 
-def test_now_and_then_all_is_written_anew(folder: Store, snapshot: Snapshot) -> None:
+def test_now_and_then_all_is_written_anew(folder: CheckpointStore, snapshot: Snapshot) -> None:
     """So that a file which goes bad does not take the whole history along."""
     previous: RankPart | None = None
     written = []
@@ -97,7 +102,9 @@ def test_now_and_then_all_is_written_anew(folder: Store, snapshot: Snapshot) -> 
     assert written == [n % FRESH_EVERY == 0 for n in range(FRESH_EVERY + 2)]
 
 
-def test_a_file_that_has_gone_is_not_referred_to(folder: Store, snapshot: Snapshot) -> None:
+def test_a_file_that_has_gone_is_not_referred_to(
+    folder: CheckpointStore, snapshot: Snapshot
+) -> None:
     first = saved(folder, snapshot, Key(1, 1), frozen=SMALL)
     folder.remove(files.data_file(Key(1, 1), 0))
     assert saved(folder, snapshot, Key(1, 2), previous=first, frozen=SMALL).data_bytes > 1000
@@ -122,8 +129,8 @@ def test_each_tier_gets_what_its_readers_cannot_find_elsewhere(
 # ── what is not saved ─────────────────────────────────────────────────────────────────────────
 
 
-def test_a_flipped_bit_in_memory_is_not_saved(folder: Store, snapshot: Snapshot) -> None:
-    for part in (Part.SHARED, Part.PRIVATE):
+def test_a_flipped_bit_in_memory_is_not_saved(folder: CheckpointStore, snapshot: Snapshot) -> None:
+    for part in (StatePart.SHARED, StatePart.PRIVATE):
         cells = snapshot.take(Key(1, 1), shared={"w": SMALL}, private={"x": SMALL})
         cells[part].payload[500] ^= 1
         with pytest.raises(Error, match="could not be saved") as caught:
@@ -134,26 +141,26 @@ def test_a_flipped_bit_in_memory_is_not_saved(folder: Store, snapshot: Snapshot)
 
 
 def test_a_flipped_bit_between_leaves_or_in_the_index_is_noticed(
-    folder: Store, snapshot: Snapshot
+    folder: CheckpointStore, snapshot: Snapshot
 ) -> None:
     for at in (1001, -1, -20):
         cells = snapshot.take(Key(1, 1), shared={"w": SMALL}, private={"x": SMALL})
-        header = cells[Part.SHARED].header()
+        header = cells[StatePart.SHARED].header()
         assert header is not None
-        cells[Part.SHARED].payload[at % header.payload_bytes] ^= 1
+        cells[StatePart.SHARED].payload[at % header.payload_bytes] ^= 1
         with pytest.raises(Error, match="could not be saved"):
             save_rank(folder, cells, job="job", tier=Tier.SHARED)
 
 
 def test_a_snapshot_that_is_replaced_meanwhile_is_not_saved(
-    folder: Store, snapshot: Snapshot
+    folder: CheckpointStore, snapshot: Snapshot
 ) -> None:
     cells = snapshot.take(Key(1, 1), private={"x": LARGE})
     calls = iter(range(1000))
 
     def overwritten() -> bool:
         if next(calls) == 1:  # between two chunks
-            cells[Part.PRIVATE].payload[CHUNK_BYTES + 2] ^= 1
+            cells[StatePart.PRIVATE].payload[CHUNK_BYTES + 2] ^= 1
         return False
 
     with pytest.raises(Error, match="seal"):
@@ -162,11 +169,11 @@ def test_a_snapshot_that_is_replaced_meanwhile_is_not_saved(
 
 
 def test_cells_of_different_steps_and_unsealed_ones_are_refused(
-    folder: Store, snapshot: Snapshot
+    folder: CheckpointStore, snapshot: Snapshot
 ) -> None:
     one = snapshot.take(Key(1, 1), private={"x": SMALL})
     other = snapshot.take(Key(1, 2), private={"x": SMALL})
-    mixed = {Part.SHARED: one[Part.SHARED], Part.PRIVATE: other[Part.PRIVATE]}
+    mixed = {StatePart.SHARED: one[StatePart.SHARED], StatePart.PRIVATE: other[StatePart.PRIVATE]}
     unsealed = snapshot.take(Key(1, 3), private={"x": SMALL}, sealed=False)
     for cells in (mixed, unsealed):
         with pytest.raises(Error) as caught:
@@ -174,7 +181,9 @@ def test_cells_of_different_steps_and_unsealed_ones_are_refused(
         assert caught.value.slug == "snapshot-changed"
 
 
-def test_a_save_that_is_called_off_leaves_nothing(folder: Store, snapshot: Snapshot) -> None:
+def test_a_save_that_is_called_off_leaves_nothing(
+    folder: CheckpointStore, snapshot: Snapshot
+) -> None:
     for after in range(4):
         calls = iter([False] * after + [True] * 100)
         with pytest.raises(SaveCancelledError):
@@ -182,7 +191,7 @@ def test_a_save_that_is_called_off_leaves_nothing(folder: Store, snapshot: Snaps
         assert folder.list("") == []
 
 
-def test_the_same_save_again_is_done_already(folder: Store, snapshot: Snapshot) -> None:
+def test_the_same_save_again_is_done_already(folder: CheckpointStore, snapshot: Snapshot) -> None:
     first = saved(folder, snapshot, Key(1, 1), x=SMALL)
     assert saved(folder, snapshot, Key(1, 1), x=SMALL) == first
     made = commit(folder, Key(1, 1), ranks=[0], now=NOW)
@@ -191,7 +200,7 @@ def test_the_same_save_again_is_done_already(folder: Store, snapshot: Snapshot) 
 
 
 def test_another_state_under_the_same_name_is_never_taken_for_it(
-    folder: Store, snapshot: Snapshot
+    folder: CheckpointStore, snapshot: Snapshot
 ) -> None:
     """A job that was begun anew in the place of an older one of its name."""
     saved(folder, snapshot, Key(1, 1), x=SMALL)
@@ -207,7 +216,7 @@ def test_another_state_under_the_same_name_is_never_taken_for_it(
 
 
 def test_the_first_save_of_an_attempt_refers_to_nothing_older(
-    folder: Store, snapshot: Snapshot
+    folder: CheckpointStore, snapshot: Snapshot
 ) -> None:
     before = saved(folder, snapshot, Key(1, 1), frozen=LARGE)
     after = saved(folder, snapshot, Key(2, 2), previous=before, frozen=LARGE)
@@ -218,7 +227,7 @@ def test_the_first_save_of_an_attempt_refers_to_nothing_older(
 # ── committing ────────────────────────────────────────────────────────────────────────────────
 
 
-def test_nothing_counts_before_every_rank_is_there(folder: Store) -> None:
+def test_nothing_counts_before_every_rank_is_there(folder: CheckpointStore) -> None:
     snapshots = [Snapshot(rank, 2) for rank in (0, 1)]
     saved(folder, snapshots[0], Key(1, 1), x=SMALL)
     assert lacking(folder, Key(1, 1), [0, 1]) == {1}
@@ -231,7 +240,7 @@ def test_nothing_counts_before_every_rank_is_there(folder: Store) -> None:
         snapshot.close()
 
 
-def test_on_the_disk_of_a_node_only_its_ranks_count(folder: Store) -> None:
+def test_on_the_disk_of_a_node_only_its_ranks_count(folder: CheckpointStore) -> None:
     snapshot = Snapshot(1, 4)
     saved(folder, snapshot, Key(1, 1), tier=Tier.LOCAL, x=SMALL)
     made = commit(folder, Key(1, 1), ranks=[1], now=NOW)
@@ -239,7 +248,7 @@ def test_on_the_disk_of_a_node_only_its_ranks_count(folder: Store) -> None:
     snapshot.close()
 
 
-def test_what_every_rank_left_to_another_is_noticed(folder: Store) -> None:
+def test_what_every_rank_left_to_another_is_noticed(folder: CheckpointStore) -> None:
     nobody = Held(SMALL, own=False, save=0)
     snapshots = [Snapshot(rank, 2) for rank in (0, 1)]
     for one in snapshots:
@@ -265,7 +274,9 @@ def test_a_data_file_that_is_cut_off_is_not_committed(tmp_path: Path, snapshot: 
 # ── older attempts ────────────────────────────────────────────────────────────────────────────
 
 
-def test_an_older_attempt_can_neither_save_nor_commit(folder: Store, snapshot: Snapshot) -> None:
+def test_an_older_attempt_can_neither_save_nor_commit(
+    folder: CheckpointStore, snapshot: Snapshot
+) -> None:
     began(folder, 2)
     saved(folder, snapshot, Key(2, 500), x=SMALL)
     began(folder, 3, Key(2, 480))
@@ -281,7 +292,7 @@ def test_an_older_attempt_can_neither_save_nor_commit(folder: Store, snapshot: S
 
 
 def test_an_attempt_that_is_replaced_while_it_saves_does_not_finish(
-    folder: Store, snapshot: Snapshot
+    folder: CheckpointStore, snapshot: Snapshot
 ) -> None:
     def replaced() -> bool:
         began(folder, 3, Key(2, 480))
@@ -293,7 +304,7 @@ def test_an_attempt_that_is_replaced_while_it_saves_does_not_finish(
     assert lacking(folder, Key(2, 500), [0]) == {0}
 
 
-def test_what_slips_through_the_fence_is_void(folder: Store) -> None:
+def test_what_slips_through_the_fence_is_void(folder: CheckpointStore) -> None:
     """A node that was cut off between its last question and its last write."""
     committed_step(folder, Key(2, 480), x=SMALL)
     committed_step(folder, Key(2, 500), x=SMALL)
@@ -305,20 +316,22 @@ def test_what_slips_through_the_fence_is_void(folder: Store) -> None:
 # ── limits ────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_saving_takes_no_more_than_its_bandwidth(folder: Store, snapshot: Snapshot) -> None:
+def test_saving_takes_no_more_than_its_bandwidth(
+    folder: CheckpointStore, snapshot: Snapshot
+) -> None:
     now = [0.0]
 
     def wait(seconds: float) -> None:
         now[0] += seconds
 
-    limit = Limit(1 << 20, clock=lambda: now[0], wait=wait)
+    limit = BandwidthLimit(1 << 20, clock=lambda: now[0], wait=wait)
     saved(folder, snapshot, Key(1, 1), limit=limit, x=LARGE)
     assert 15.9 <= now[0] <= 16.2
 
 
 def test_a_wait_for_bandwidth_ends_when_the_save_is_called_off() -> None:
     waited: list[float] = []
-    limit = Limit(1.0, clock=lambda: 0.0, wait=waited.append)
+    limit = BandwidthLimit(1.0, clock=lambda: 0.0, wait=waited.append)
     limit.take(10**9, lambda: len(waited) == 3)
     assert len(waited) == 3
 
@@ -326,8 +339,8 @@ def test_a_wait_for_bandwidth_ends_when_the_save_is_called_off() -> None:
 FULL = """
 import resource, sys
 from holdfast.checkpoint.key import Key
-from holdfast.checkpoint.stores import open_store
-from holdfast.checkpoint.shelf import committed, verify
+from holdfast.checkpoint.open_store import open_store
+from holdfast.checkpoint.catalog import committed, verify
 from holdfast.errors import Error
 from tests.checkpoint.making import committed_step
 store = open_store(sys.argv[1])

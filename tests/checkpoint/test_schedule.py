@@ -4,16 +4,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.checkpoint.board import Saved, Tier
-from holdfast.checkpoint.schedule import BOUNDS, FIRST_S, Schedule, interval_s
-from holdfast.checkpoint.settings import Rule, Settings, settings_in
+from holdfast.checkpoint.schedule import BOUNDS, FIRST_S, CheckpointSchedule, interval_s
+from holdfast.checkpoint.settings import CheckpointSettings, TierRule, settings_in
+from holdfast.checkpoint.storage_page import TierStatus
+from holdfast.checkpoint.tiers import Tier
 
-NOTHING = dict.fromkeys(Tier, Saved())
-ALL = Settings(local=Rule(), shared=Rule(), archive=Rule())
+NOTHING = dict.fromkeys(Tier, TierStatus())
+ALL = CheckpointSettings(local=TierRule(), shared=TierRule(), archive=TierRule())
 
 
 def test_a_fixed_time_is_kept_and_the_first_comes_early() -> None:
-    schedule = Schedule(Settings(shared=Rule(every_s=600)), NOTHING, 0.0, 0)
+    schedule = CheckpointSchedule(CheckpointSettings(shared=TierRule(every_s=600)), NOTHING, 0.0, 0)
     assert schedule.due(FIRST_S - 1, 9, NOTHING, 0.0) == set()
     assert schedule.due(FIRST_S, 10, NOTHING, 0.0) == {Tier.SHARED}
     schedule.asked([Tier.SHARED], FIRST_S, 10)
@@ -23,14 +24,18 @@ def test_a_fixed_time_is_kept_and_the_first_comes_early() -> None:
 
 def test_a_job_that_restarts_often_saves_all_the_same() -> None:
     """The clock of a tier runs on over attempts, or restarts each five minutes would starve it."""
-    saved = {**NOTHING, Tier.SHARED: Saved(40, 100.0, 2.0, 0)}
-    schedule = Schedule(Settings(shared=Rule(every_s=600)), saved, 650.0, 45)
+    saved = {**NOTHING, Tier.SHARED: TierStatus(40, 100.0, 2.0, 0)}
+    schedule = CheckpointSchedule(
+        CheckpointSettings(shared=TierRule(every_s=600)), saved, 650.0, 45
+    )
     assert schedule.due(651.0, 46, saved, 0.0) == set()
     assert schedule.due(700.0, 46, saved, 0.0) == {Tier.SHARED}
 
 
 def test_milestones_come_at_their_steps() -> None:
-    schedule = Schedule(Settings(archive=Rule(every_s=1e9, every_steps=100)), NOTHING, 0.0, 250)
+    schedule = CheckpointSchedule(
+        CheckpointSettings(archive=TierRule(every_s=1e9, every_steps=100)), NOTHING, 0.0, 250
+    )
     assert schedule.due(1.0, 299, NOTHING, 0.0) == set()
     assert schedule.due(1.0, 301, NOTHING, 0.0) == {Tier.ARCHIVE}, "also when 300 was no snapshot"
     schedule.asked([Tier.ARCHIVE], 1.0, 301)
@@ -38,11 +43,13 @@ def test_milestones_come_at_their_steps() -> None:
 
 
 def test_a_failed_save_is_tried_again_soon_and_then_ever_later() -> None:
-    schedule = Schedule(Settings(shared=Rule(every_s=3600)), NOTHING, 0.0, 0)
+    schedule = CheckpointSchedule(
+        CheckpointSettings(shared=TierRule(every_s=3600)), NOTHING, 0.0, 0
+    )
     schedule.asked([Tier.SHARED], 100.0, 5)
     waits = []
     for failures in (1, 2, 3, 50):
-        failed = {**NOTHING, Tier.SHARED: Saved(failures=failures)}
+        failed = {**NOTHING, Tier.SHARED: TierStatus(failures=failures)}
         wait = next(s for s in range(4000) if schedule.due(100.0 + s, 6, failed, 0.0))
         waits.append(wait)
     assert waits == [10, 20, 40, 640]
@@ -73,6 +80,9 @@ def test_an_interval_is_always_longer_than_two_saves(
 
 
 def test_a_tier_without_a_rule_is_never_due() -> None:
-    assert Schedule(Settings(), NOTHING, 0.0, 0).due(1e9, 10**9, NOTHING, 0.0) == set()
+    assert (
+        CheckpointSchedule(CheckpointSettings(), NOTHING, 0.0, 0).due(1e9, 10**9, NOTHING, 0.0)
+        == set()
+    )
     assert settings_in({}).tiers == ()
     assert ALL.tiers == tuple(Tier)

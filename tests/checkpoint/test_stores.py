@@ -14,11 +14,12 @@ import numpy as np
 import pytest
 
 from holdfast.checkpoint import folder as folder_store
-from holdfast.checkpoint.stores import Store, open_store
+from holdfast.checkpoint.open_store import open_store
+from holdfast.checkpoint.stores import CheckpointStore
 from holdfast.errors import Error
 
 
-def test_what_was_put_is_read_back_in_whole_and_in_part(store: Store) -> None:
+def test_what_was_put_is_read_back_in_whole_and_in_part(store: CheckpointStore) -> None:
     store.put("a/b.json", b"0123456789")
     assert store.read("a/b.json") == b"0123456789"
     assert store.read("a/b.json", 3, 4) == b"3456"
@@ -30,7 +31,7 @@ def test_what_was_put_is_read_back_in_whole_and_in_part(store: Store) -> None:
     assert (store.read("a/b.json"), store.size("a/b.json")) == (b"new", 3)
 
 
-def test_names_are_those_of_a_folder_and_not_of_those_below(store: Store) -> None:
+def test_names_are_those_of_a_folder_and_not_of_those_below(store: CheckpointStore) -> None:
     assert (store.list(""), store.list("a")) == ([], [])
     for name in ("a/x", "a/y", "b/z"):
         store.put(name, b"1")
@@ -43,7 +44,7 @@ def test_names_are_those_of_a_folder_and_not_of_those_below(store: Store) -> Non
     assert store.list("") == ["b"]
 
 
-def test_what_is_not_there_and_what_ends_too_early_is_missing(store: Store) -> None:
+def test_what_is_not_there_and_what_ends_too_early_is_missing(store: CheckpointStore) -> None:
     store.put("a/b", b"123")
     assert store.size("a/c") is None
     for name, at, length in (("a/c", 0, None), ("a/b", 0, 4), ("a/b", 5, 2), ("c/d", 1, 1)):
@@ -53,7 +54,7 @@ def test_what_is_not_there_and_what_ends_too_early_is_missing(store: Store) -> N
 
 
 @pytest.mark.parametrize("place", ["folder", "s3"], indirect=True)
-def test_a_large_file_is_there_when_it_is_whole_and_not_before(store: Store) -> None:
+def test_a_large_file_is_there_when_it_is_whole_and_not_before(store: CheckpointStore) -> None:
     with store.create("a/big") as upload:
         for letter in (b"a", b"b", b"c"):
             upload.write(memoryview(letter * 100_000))
@@ -61,14 +62,14 @@ def test_a_large_file_is_there_when_it_is_whole_and_not_before(store: Store) -> 
     assert store.read("a/big") == b"a" * 100_000 + b"b" * 100_000 + b"c" * 100_000
 
 
-def test_of_a_file_that_is_given_up_nothing_is_left(store: Store) -> None:
+def test_of_a_file_that_is_given_up_nothing_is_left(store: CheckpointStore) -> None:
     with contextlib.suppress(KeyboardInterrupt), store.create("a/big") as upload:
         upload.write(b"x" * 1000)
         raise KeyboardInterrupt
     assert store.list("a") == []
 
 
-def test_no_name_leads_out_of_the_place(store: Store) -> None:
+def test_no_name_leads_out_of_the_place(store: CheckpointStore) -> None:
     for name in ("../x", "/etc/passwd", "a/../../x", "a//b", "", ".", "a/.hidden", "a\\b", "a\0b"):
         for act in (store.read, store.size, store.remove):
             with pytest.raises(ValueError, match="no name"):
@@ -107,7 +108,9 @@ def taken(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> st
 
 
 @pytest.mark.parametrize("length", LENGTHS)
-def test_what_is_written_in_pieces_arrives_whole(folder: Store, taken: str, length: int) -> None:
+def test_what_is_written_in_pieces_arrives_whole(
+    folder: CheckpointStore, taken: str, length: int
+) -> None:
     data = random.Random(length).randbytes(length)
     with folder.create("a/b") as upload:
         for at in range(0, length, 1_500_007):
@@ -115,7 +118,7 @@ def test_what_is_written_in_pieces_arrives_whole(folder: Store, taken: str, leng
     assert folder.size("a/b") == length and folder.read("a/b") == data, taken
 
 
-def test_large_files_do_not_go_through_the_page_cache(folder: Store) -> None:
+def test_large_files_do_not_go_through_the_page_cache(folder: CheckpointStore) -> None:
     """Or for one block only, of which this is the test."""
     size = 8 * folder_store.BLOCK_BYTES
     with folder.create("a/b") as upload:
@@ -145,7 +148,7 @@ def direct(path: Path) -> bool:
 
 @pytest.mark.parametrize("taken", ["refused"], indirect=True)
 def test_an_error_of_a_flush_on_the_way_is_not_lost(
-    folder: Store, taken: str, monkeypatch: pytest.MonkeyPatch
+    folder: CheckpointStore, taken: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The system tells it once, to whoever flushes first."""
 
@@ -159,7 +162,9 @@ def test_an_error_of_a_flush_on_the_way_is_not_lost(
     assert folder.list("") == [], taken
 
 
-def test_an_error_of_a_block_is_not_lost(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_a_block_is_not_lost(
+    folder: CheckpointStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fails(_fd: int, _data: memoryview) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 

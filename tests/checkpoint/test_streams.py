@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from holdfast.checkpoint.arena import Arena, Cell, Key, Part
+from holdfast.checkpoint.arena import Arena, Cell, Key, StatePart
 from holdfast.checkpoint.streams import Copy, SideThread, later_for
-from holdfast.checkpoint.tensors import Place, Stamp, Writer, read
+from holdfast.checkpoint.tensors import LeafPlace, Stamp, Writer, read
 
 LARGE = 6 << 20  # numbers of 4 bytes: above what is copied at once
 
@@ -45,8 +45,8 @@ def later() -> Iterator[Held]:
     held.may_begin.set()
 
 
-def place(_: str, leaf: Any) -> Place:
-    return Place(tuple(leaf.shape), (0,) * leaf.ndim, stable=True)
+def place(_: str, leaf: Any) -> LeafPlace:
+    return LeafPlace(tuple(leaf.shape), (0,) * leaf.ndim, stable=True)
 
 
 def begin(writer: Writer, tree: Any, later: SideThread, step: int = 1) -> Cell:
@@ -55,7 +55,7 @@ def begin(writer: Writer, tree: Any, later: SideThread, step: int = 1) -> Cell:
 
 
 def test_the_cell_is_whole_when_the_copies_are_and_not_before(arena: Arena, later: Held) -> None:
-    writer, state = Writer(arena, Part.SHARED, place), torch.randn(LARGE)
+    writer, state = Writer(arena, StatePart.SHARED, place), torch.randn(LARGE)
     was = state.clone()
     cell = begin(writer, {"x": state}, later)
     assert writer.beside and cell.header() is None
@@ -68,7 +68,7 @@ def test_the_cell_is_whole_when_the_copies_are_and_not_before(arena: Arena, late
 
 @pytest.mark.parametrize("through_data", [False, True])
 def test_a_change_before_the_copy_is_seen(arena: Arena, later: Held, through_data: bool) -> None:
-    writer, state = Writer(arena, Part.SHARED, place), torch.randn(LARGE)
+    writer, state = Writer(arena, StatePart.SHARED, place), torch.randn(LARGE)
     begin(writer, {"a": {"b": state}}, later)
     (state.data if through_data else state).add_(1.0)
     later.guard()
@@ -78,7 +78,7 @@ def test_a_change_before_the_copy_is_seen(arena: Arena, later: Held, through_dat
 def test_what_has_been_copied_may_change_unseen_only_if_the_copy_is_right(arena: Arena) -> None:
     """Through `.data`, which torch does not count: the bytes that were copied decide."""
     later = SideThread(idle_cores=1)
-    writer, state = Writer(arena, Part.SHARED, place), torch.randn(LARGE)
+    writer, state = Writer(arena, StatePart.SHARED, place), torch.randn(LARGE)
     was = state.clone()
     cell = begin(writer, {"x": state}, later)
     later.guard()
@@ -91,9 +91,9 @@ def test_what_has_been_copied_may_change_unseen_only_if_the_copy_is_right(arena:
 def test_small_payloads_and_what_anything_may_change_are_copied_at_once(
     arena: Arena, later: Held
 ) -> None:
-    small = Writer(arena, Part.SHARED, place)
+    small = Writer(arena, StatePart.SHARED, place)
     assert begin(small, {"x": torch.ones(1000)}, later).intact() and not small.beside
-    loose, state = Writer(arena, Part.PRIVATE), torch.randn(LARGE)
+    loose, state = Writer(arena, StatePart.PRIVATE), torch.randn(LARGE)
     was = state.clone()
     cell = begin(loose, {"x": state}, later)
     state.zero_()
@@ -103,7 +103,7 @@ def test_small_payloads_and_what_anything_may_change_are_copied_at_once(
 
 
 def test_a_snapshot_that_was_given_up_leaves_the_cell_unfinished(arena: Arena, later: Held) -> None:
-    writer = Writer(arena, Part.SHARED, place)
+    writer = Writer(arena, StatePart.SHARED, place)
     cell = begin(writer, {"x": torch.ones(LARGE)}, later)
     later.settle()
     writer.complete()
@@ -130,7 +130,7 @@ def test_what_follows_a_copy_is_done_soon_after_it_and_never_after_the_guard(lat
 
 def test_many_snapshots_one_after_the_other_hold_each_its_own_step(arena: Arena) -> None:
     """The thread and the waiting one share the work however it falls."""
-    later, writer = SideThread(idle_cores=1), Writer(arena, Part.SHARED, place)
+    later, writer = SideThread(idle_cores=1), Writer(arena, StatePart.SHARED, place)
     state = {str(n): torch.zeros(LARGE // 8) for n in range(12)}
     for step in range(1, 21):
         cell = begin(writer, state, later, step)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from holdfast.checkpoint.arena import Arena, Key, Part
+from holdfast.checkpoint.arena import Arena, Key, StatePart
 from holdfast.checkpoint.tensors import Stamp, Writer, cloned, is_leaf, read
 from holdfast.errors import Error
 
@@ -27,7 +27,7 @@ def stamp(step: int) -> Stamp:
 
 def through(arena: Arena, tree: Any) -> Any:
     """Write the tree and read it back."""
-    writer = Writer(arena, Part.SHARED)
+    writer = Writer(arena, StatePart.SHARED)
     writer.encode(tree)
     cell = writer.write(stamp(1), ())
     assert cell.intact()
@@ -117,24 +117,24 @@ def test_arrays_and_numpy_scalars_survive(arena: Arena) -> None:
 def test_what_has_no_plain_memory_is_refused(arena: Arena, value: object) -> None:
     assert not is_leaf(value)
     with pytest.raises(Error, match=r"state\.x"):
-        Writer(arena, Part.SHARED).encode({"x": value}, "state")
+        Writer(arena, StatePart.SHARED).encode({"x": value}, "state")
 
 
 def test_each_snapshot_holds_the_values_of_its_moment(arena: Arena) -> None:
-    writer, weights = Writer(arena, Part.SHARED), torch.zeros(400_000)
+    writer, weights = Writer(arena, StatePart.SHARED), torch.zeros(400_000)
     for step in range(1, 6):
         weights.fill_(step)
         writer.encode({"w": weights, "step": step})
         writer.write(stamp(step), (Key(1, step - 1),))
     for step in (4, 5):
-        cell = arena.find(Part.SHARED, Key(1, step))
+        cell = arena.find(StatePart.SHARED, Key(1, step))
         assert cell is not None and cell.intact()
         tree = read(cell)
         assert tree["step"] == step and (tree["w"] == step).all()
 
 
 def test_a_tensor_that_was_replaced_is_followed(arena: Arena) -> None:
-    writer, state = Writer(arena, Part.SHARED), {"w": torch.zeros(10)}
+    writer, state = Writer(arena, StatePart.SHARED), {"w": torch.zeros(10)}
     for step in range(1, 5):
         state["w"] = torch.full((10,), float(step))
         writer.encode(state)
@@ -143,7 +143,7 @@ def test_a_tensor_that_was_replaced_is_followed(arena: Arena) -> None:
 
 
 def test_state_that_appears_later_is_kept_and_the_older_snapshot_stays(arena: Arena) -> None:
-    writer, tree = Writer(arena, Part.SHARED), {"w": torch.ones(10)}
+    writer, tree = Writer(arena, StatePart.SHARED), {"w": torch.ones(10)}
     writer.encode(tree)
     older = writer.write(stamp(1), ())
     tree["moments"] = torch.ones(3_000_000)
@@ -154,7 +154,7 @@ def test_state_that_appears_later_is_kept_and_the_older_snapshot_stays(arena: Ar
 
 
 def test_a_clone_does_not_change_when_the_cell_does(arena: Arena) -> None:
-    writer, weights = Writer(arena, Part.SHARED), torch.ones(4)
+    writer, weights = Writer(arena, StatePart.SHARED), torch.ones(4)
     writer.encode({"w": weights})
     cell = writer.write(stamp(1), ())
     kept = cloned(read(cell))

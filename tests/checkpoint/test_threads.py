@@ -1,4 +1,4 @@
-"""Several threads read the first checkpoint, frame or board there is, all at once."""
+"""Several threads read the first checkpoint, frame or storage page there is, all at once."""
 
 import subprocess
 import sys
@@ -10,14 +10,14 @@ READERS = {
     "rank": "lambda: manifest.decode(sealed, manifest.RankPart, 'x')",
     "index": "lambda: index.read_index(bytes([0x93, 0x80, 0x90, 0xA0]))",
     "frame": "lambda: msgspec.msgpack.decode(bytes([0x80]), type=known(words.Setup))",
-    "roster": "lambda: msgspec.json.decode(b'{}', type=known(board.Roster))",
+    "worker info": "lambda: msgspec.json.decode(b'{}', type=known(storage_page.WorkerInfo))",
 }
 THREADS = """
 import msgspec, sys, threading
 sys.setswitchinterval(1e-6)
 from holdfast.decoding import known
-from holdfast.agent.storage import words
-from holdfast.checkpoint import board, index, manifest
+from holdfast.agent.storage import protocol
+from holdfast.checkpoint import storage_page, index, manifest
 body = b'{"parts":[],"xxh3_128":"'
 sealed = body + manifest.digest(body).encode() + b'"}'
 barrier, heard = threading.Barrier(8), []

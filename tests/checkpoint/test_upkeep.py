@@ -8,11 +8,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast.checkpoint import manifest as files
-from holdfast.checkpoint.board import Tier
+from holdfast.checkpoint.catalog import committed, previous_part, survey, verify
 from holdfast.checkpoint.key import Key
+from holdfast.checkpoint.open_store import open_store
 from holdfast.checkpoint.save import commit, save_rank
-from holdfast.checkpoint.shelf import committed, previous_part, survey, verify
-from holdfast.checkpoint.stores import Store, open_store, unreachable
+from holdfast.checkpoint.stores import CheckpointStore, unreachable
+from holdfast.checkpoint.tiers import Tier
 from holdfast.checkpoint.upkeep import copy, prune
 from holdfast.errors import Error
 from tests.checkpoint.making import NOW, Snapshot, began, committed_step, saved
@@ -20,7 +21,7 @@ from tests.checkpoint.making import NOW, Snapshot, began, committed_step, saved
 FROZEN = b"f" * 5000
 
 
-def train(store: Store, attempt: int, steps: range) -> None:
+def train(store: CheckpointStore, attempt: int, steps: range) -> None:
     """Checkpoints with leaves that change never, once, and each time."""
     snapshot = Snapshot()
     for step in steps:
@@ -32,7 +33,7 @@ def train(store: Store, attempt: int, steps: range) -> None:
     snapshot.close()
 
 
-def test_pruning_leaves_whole_checkpoints_on_every_kind_of_place(store: Store) -> None:
+def test_pruning_leaves_whole_checkpoints_on_every_kind_of_place(store: CheckpointStore) -> None:
     train(store, 1, range(1, 9))
     pruned = prune(store, newest=2)
     left = committed(store)
@@ -45,7 +46,7 @@ def test_pruning_leaves_whole_checkpoints_on_every_kind_of_place(store: Store) -
     assert prune(store, newest=2).files == ()
 
 
-def test_what_nobody_refers_to_any_more_goes(folder: Store) -> None:
+def test_what_nobody_refers_to_any_more_goes(folder: CheckpointStore) -> None:
     train(folder, 1, range(1, 40))
     prune(folder, newest=2)
     folders = [name for name in folder.list("") if files.key_of(name)]
@@ -55,7 +56,7 @@ def test_what_nobody_refers_to_any_more_goes(folder: Store) -> None:
     assert all(verify(folder, one.key) == [] for one in committed(folder))
 
 
-def test_a_dry_run_removes_nothing(folder: Store) -> None:
+def test_a_dry_run_removes_nothing(folder: CheckpointStore) -> None:
     train(folder, 1, range(1, 9))
     told = prune(folder, newest=2, dry_run=True)
     assert len(committed(folder)) == 8
@@ -63,14 +64,14 @@ def test_a_dry_run_removes_nothing(folder: Store) -> None:
     assert len(committed(folder)) == 4
 
 
-def test_named_ones_stay(folder: Store) -> None:
+def test_named_ones_stay(folder: CheckpointStore) -> None:
     committed_step(folder, Key(1, 1), name="golden", x=b"1")
     train(folder, 1, range(2, 12))
     prune(folder, newest=1)
     assert {1, 10, 11} <= {one.step for one in committed(folder)}
 
 
-def test_the_one_that_is_known_to_be_good_stays(folder: Store) -> None:
+def test_the_one_that_is_known_to_be_good_stays(folder: CheckpointStore) -> None:
     """Nobody has read those after it; the job has gone on from this one."""
     train(folder, 1, range(1, 4))
     for attempt, parent in ((2, Key(1, 2)), (3, Key(2, 21))):
@@ -99,7 +100,7 @@ def test_leftovers_go_and_a_save_that_is_under_way_stays(tmp_path: Path) -> None
 
 
 def test_a_branch_that_was_left_goes_step_by_step_and_at_once_only_if_asked_to(
-    folder: Store,
+    folder: CheckpointStore,
 ) -> None:
     began(folder, 1)
     train(folder, 1, range(1, 8))
@@ -119,7 +120,7 @@ def test_a_branch_that_was_left_goes_step_by_step_and_at_once_only_if_asked_to(
     assert all(verify(folder, one.key) == [] for one in committed(folder))
 
 
-def test_a_lineage_from_nothing_takes_nothing_away_from_another(folder: Store) -> None:
+def test_a_lineage_from_nothing_takes_nothing_away_from_another(folder: CheckpointStore) -> None:
     """All seven went within a minute: restore had found nothing that it could use."""
     began(folder, 1)
     train(folder, 1, range(1, 8))
@@ -135,7 +136,7 @@ def test_a_lineage_from_nothing_takes_nothing_away_from_another(folder: Store) -
 class Refusing:
     """A store that cannot read some files."""
 
-    def __init__(self, store: Store, *names: str) -> None:
+    def __init__(self, store: CheckpointStore, *names: str) -> None:
         self.__dict__.update(store=store, names=names, where=store.where)
 
     def __getattr__(self, name: str) -> Any:
@@ -149,7 +150,9 @@ class Refusing:
         return data
 
 
-def test_an_unreadable_file_hides_nothing_else_and_what_it_needs_stays(folder: Store) -> None:
+def test_an_unreadable_file_hides_nothing_else_and_what_it_needs_stays(
+    folder: CheckpointStore,
+) -> None:
     began(folder, 1)
     train(folder, 1, range(1, 8))
     manifest = files.manifest_file(Key(1, 7))
@@ -164,7 +167,7 @@ def test_an_unreadable_file_hides_nothing_else_and_what_it_needs_stays(folder: S
     assert all(verify(folder, one.key) == [] for one in committed(folder))
 
 
-def test_where_it_cannot_be_told_what_is_needed_nothing_is_removed(folder: Store) -> None:
+def test_where_it_cannot_be_told_what_is_needed_nothing_is_removed(folder: CheckpointStore) -> None:
     began(folder, 1)
     train(folder, 1, range(1, 8))
     names = [files.manifest_file(Key(1, 7)), files.rank_file(Key(1, 7), 0)]
@@ -173,7 +176,9 @@ def test_where_it_cannot_be_told_what_is_needed_nothing_is_removed(folder: Store
     assert len(committed(folder)) == 7
 
 
-def test_an_unreadable_lineage_neither_hides_checkpoints_nor_costs_one(folder: Store) -> None:
+def test_an_unreadable_lineage_neither_hides_checkpoints_nor_costs_one(
+    folder: CheckpointStore,
+) -> None:
     began(folder, 1)
     train(folder, 1, range(1, 8))
     began(folder, 2, Key(1, 2))
@@ -186,7 +191,9 @@ def test_an_unreadable_lineage_neither_hides_checkpoints_nor_costs_one(folder: S
     }
 
 
-def test_where_nothing_is_committed_nothing_is_removed(folder: Store, snapshot: Snapshot) -> None:
+def test_where_nothing_is_committed_nothing_is_removed(
+    folder: CheckpointStore, snapshot: Snapshot
+) -> None:
     saved(folder, snapshot, Key(1, 1), x=b"1")
     assert prune(folder, newest=1).files == ()
 
@@ -219,7 +226,7 @@ def test_whatever_happens_what_counts_is_whole_and_the_last_good_one_is_there(
         assert all(verify(store, one.key) == [] for one in found)
 
 
-def test_a_copy_is_whole_in_itself_and_keeps_its_name(folder: Store, place: str) -> None:
+def test_a_copy_is_whole_in_itself_and_keeps_its_name(folder: CheckpointStore, place: str) -> None:
     target = open_store(place)
     began(folder, 1)
     train(folder, 1, range(1, 4))

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import pytest
 
 from holdfast.checkpoint import manifest as files
-from holdfast.checkpoint.board import Tier
 from holdfast.checkpoint.key import Key
+from holdfast.checkpoint.open_store import open_store
 from holdfast.checkpoint.save import commit, save_rank
-from holdfast.checkpoint.stores import open_store
+from holdfast.checkpoint.tiers import Tier
 from holdfast.cli import main
 from holdfast.drivers import records
 from holdfast.spec import job_from_dict

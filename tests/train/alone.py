@@ -14,14 +14,14 @@ from torch.nn import Linear, Module
 from torch.optim import Optimizer
 
 from holdfast.checkpoint.arena import Arena
-from holdfast.checkpoint.board import Board
-from holdfast.checkpoint.settings import Settings
+from holdfast.checkpoint.settings import CheckpointSettings
+from holdfast.checkpoint.storage_page import StoragePage
 from holdfast.train.cadence import Cadence
-from holdfast.train.ending import Ending
+from holdfast.train.early_end import EarlyEnd
 from holdfast.train.layout import Ranks
 from holdfast.train.placement import Placement
-from holdfast.train.progress import Progress
-from holdfast.train.snapshots import Snapshots, watch_optimizers
+from holdfast.train.progress import ProgressReporter
+from holdfast.train.snapshots import Snapshotter, watch_optimizers
 from holdfast.train.state import State
 from holdfast.train.tracked import Tracked
 
@@ -68,20 +68,20 @@ class Job:
         self,
         turn: Turn,
         every: int = 1,
-        settings: Settings | None = None,
+        settings: CheckpointSettings | None = None,
         makes: Mapping[str, Any] = MappingProxyType({"all": adamw}),
     ) -> None:
         self.turn = turn
         self.makes = makes
         self.every = every
-        self.settings = settings or Settings()
+        self.settings = settings or CheckpointSettings()
         self.fd = Arena.create()
-        self.board = Board(Board.create())
+        self.storage_page = StoragePage(StoragePage.create())
         self.attempt = 0
         self.losses: dict[int, float] = {}
         self.restored: list[int] = []
         self.whole: list[int] = []  # snapshots of the newest attempt
-        self.snapshots: Snapshots
+        self.snapshots: Snapshotter
         self.state: State
 
     def loop(self, total: int = TURNS) -> Iterator[int]:
@@ -91,12 +91,12 @@ class Job:
         place = Placement(0, 0, 1, 1, self.attempt, 0, distributed=False)
         tracked = Tracked(script.kept, DEVICE, [], Ranks(0, 1, 1), None)
         cadence = Cadence(self.every, 0.01)
-        snapshots = Snapshots(
-            Arena(self.fd), self.board, None, place, tracked, cadence, self.settings
+        snapshots = Snapshotter(
+            Arena(self.fd), self.storage_page, None, place, tracked, cadence, self.settings
         )
         watch_optimizers(snapshots, [o for o in script.kept.values() if isinstance(o, Optimizer)])
         self.snapshots = snapshots
-        self.state = State(None, Progress(None, 0), snapshots, Ending(None))
+        self.state = State(None, ProgressReporter(None, 0), snapshots, EarlyEnd(None))
         self.restored.append(self.state.restore())
         self.whole = []
         snapshots.whole = lambda step, _: self.whole.append(step)

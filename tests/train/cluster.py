@@ -21,7 +21,7 @@ from typing import Any
 from torch._C._distributed_c10d import TCPStore
 
 from holdfast.checkpoint.arena import Arena
-from holdfast.checkpoint.board import Board
+from holdfast.checkpoint.storage_page import StoragePage
 from holdfast.page import Page, Word
 from tests.train import workload
 
@@ -49,14 +49,14 @@ class Cluster:
     env: dict[str, str] = field(default_factory=dict)
     attempts: list[Attempt] = field(default_factory=list)
     arenas: list[int] = field(default_factory=list)
-    boards: list[int] = field(default_factory=list)
+    storage_pages: list[int] = field(default_factory=list)
     redo_until: int = 0
     pages: list[Page] = field(default_factory=list)  # of the attempt that runs
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.arenas = [Arena.create() for _ in range(self.world)]
-        self.boards = [Board.create() for _ in range(self.world)]
+        self.storage_pages = [StoragePage.create() for _ in range(self.world)]
 
     @property
     def world(self) -> int:
@@ -94,12 +94,12 @@ class Cluster:
         for rank in ranks:
             os.close(self.arenas[rank])
             self.arenas[rank] = Arena.create()
-            os.close(self.boards[rank])
-            self.boards[rank] = Board.create()
+            os.close(self.storage_pages[rank])
+            self.storage_pages[rank] = StoragePage.create()
 
     def close(self) -> None:
-        """Let go of arenas and boards."""
-        for fd in [*self.arenas, *self.boards]:
+        """Let go of arenas and storage pages."""
+        for fd in [*self.arenas, *self.storage_pages]:
             os.close(fd)
 
     def losses(self, rank: int = 0) -> list[str]:
@@ -136,7 +136,7 @@ class Cluster:
     def _spawn(self, rank: int, page: int, port: int, fault: str) -> BaseProcess:
         env = self._environment(rank, port, fault)
         log = self.folder / f"attempt-{env['HOLDFAST_ATTEMPT']}-rank-{rank}.log"
-        handles = (page, self.arenas[rank], self.boards[rank])
+        handles = (page, self.arenas[rank], self.storage_pages[rank])
         worker = FORKS.Process(target=_work, args=(env, str(log), *map(_Shared, handles)))
         worker.start()
         return worker
@@ -175,10 +175,10 @@ def _received(handle: Any) -> int:
     return fd
 
 
-def _work(env: dict[str, str], log: str, page: int, arena: int, board: int) -> None:
+def _work(env: dict[str, str], log: str, page: int, arena: int, storage_page: int) -> None:
     os.environ.update(env)
     os.environ["HOLDFAST_PAGE_FD"], os.environ["HOLDFAST_ARENA_FD"] = str(page), str(arena)
-    os.environ["HOLDFAST_BOARD_FD"] = str(board)
+    os.environ["HOLDFAST_STORAGE_PAGE_FD"] = str(storage_page)
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(output, 1)
     os.dup2(output, 2)

@@ -32,20 +32,20 @@ from torch.distributed.tensor.parallel import (
 from torch.nn.parallel import DistributedDataParallel
 
 from holdfast.checkpoint import save
-from holdfast.checkpoint.arena import Arena, Part
-from holdfast.checkpoint.board import Tier
+from holdfast.checkpoint.arena import Arena, StatePart
 from holdfast.checkpoint.dcp import HoldfastReader
 from holdfast.checkpoint.key import Key
-from holdfast.checkpoint.manifest import Lineage, Origin
-from holdfast.checkpoint.settings import Settings
-from holdfast.checkpoint.stores import open_store
+from holdfast.checkpoint.manifest import Lineage, ParentSnapshot
+from holdfast.checkpoint.open_store import open_store
+from holdfast.checkpoint.settings import CheckpointSettings
+from holdfast.checkpoint.tiers import Tier
 from holdfast.errors import Error
 from holdfast.train.cadence import Cadence
 from holdfast.train.exchange import Exchange
 from holdfast.train.layout import Ranks
 from holdfast.train.placement import Placement
 from holdfast.train.restore import bring_in
-from holdfast.train.snapshots import Snapshots
+from holdfast.train.snapshots import Snapshotter
 from holdfast.train.tracked import Tracked
 
 FORKS = multiprocessing.get_context("forkserver")
@@ -315,11 +315,11 @@ class Rank:
     def begin(self, name: str, attempt: int, parent: int) -> None:
         """Say that an attempt went on from this step."""
         store = open_store(str(self.folder / f"{name}-shared"))
-        save.begin(store, Lineage(attempt=attempt, parent=Origin(attempt - 1, parent)))
+        save.begin(store, Lineage(attempt=attempt, parent=ParentSnapshot(attempt - 1, parent)))
 
     def damage(self, arena: str, part: str, *ranks: int) -> None:
         """Flip a byte in memory, on these ranks."""
-        cells = self.arenas[arena].cells(Part[part]) if self.rank in ranks else ()
+        cells = self.arenas[arena].cells(StatePart[part]) if self.rank in ranks else ()
         for cell in cells:
             header = cell.header()
             if header is not None:
@@ -352,15 +352,19 @@ class Rank:
         exchange = self._exchange()
         tracked = self._tracked(built, exchange)
         where = self.arenas[name], None, exchange, self._placement(step)
-        snapshots = Snapshots(*where, tracked, Cadence(1, 1.0), Settings())
+        snapshots = Snapshotter(*where, tracked, Cadence(1, 1.0), CheckpointSettings())
         snapshots.take(step)
         snapshots.finish()
 
     def _store(self, name: str, key: Key, tier: str) -> None:
         node = f"-{self.rank // self.local}" if tier == "local" else ""
         store = open_store(str(self.folder / f"{name}-{tier}{node}"))
-        cells = {p: c for p in (Part.SHARED, Part.PRIVATE) if (c := self.arenas[name].find(p, key))}
-        parent = Origin(key.attempt - 1, key.step - 1)
+        cells = {
+            p: c
+            for p in (StatePart.SHARED, StatePart.PRIVATE)
+            if (c := self.arenas[name].find(p, key))
+        }
+        parent = ParentSnapshot(key.attempt - 1, key.step - 1)
         save.begin(store, Lineage(attempt=key.attempt, parent=parent))
         where = Tier.LOCAL if tier == "local" else Tier.SHARED
         save.save_rank(store, cells, job="job", tier=where)

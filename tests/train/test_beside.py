@@ -5,12 +5,12 @@ import time
 import torch
 
 from holdfast.checkpoint.arena import Arena
-from holdfast.checkpoint.settings import Settings
+from holdfast.checkpoint.settings import CheckpointSettings
 from holdfast.checkpoint.streams import SideThread
 from holdfast.train.cadence import Cadence
 from holdfast.train.layout import Ranks
 from holdfast.train.placement import Placement
-from holdfast.train.snapshots import Snapshots, watch_optimizers
+from holdfast.train.snapshots import Snapshotter, watch_optimizers
 from holdfast.train.tracked import Tracked
 
 ALONE = Placement(0, 0, 1, 1, 1, 0, distributed=False)
@@ -53,7 +53,9 @@ def test_the_step_after_a_snapshot_is_told_without_the_wait_in_it() -> None:
     )
     cadence = Told(3)
     arena = Arena(Arena.create())
-    snapshots = Snapshots(arena, None, None, ALONE, tracked, cadence, Settings(), Slow(1))
+    snapshots = Snapshotter(
+        arena, None, None, ALONE, tracked, cadence, CheckpointSettings(), Slow(1)
+    )
     watch_optimizers(snapshots, [optimizer])
     snapshots.restore()
     for step in range(1, 9):

@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import Error
-from holdfast.train.data import Order, Ticket, loader
+from holdfast.train.data import SampleOrder, Ticket, loader
 
 patient = settings(deadline=None)  # other tests may share the machine
 
 orders = st.builds(
-    Order,
+    SampleOrder,
     sample_count=st.integers(1, 200),
     batch_size=st.integers(1, 6),
     seed=st.integers(0, 99),
@@ -26,19 +26,19 @@ orders = st.builds(
 )
 
 
-def step(order: Order, epoch: int, samples: int, world_size: int) -> list[Ticket]:
+def step(order: SampleOrder, epoch: int, samples: int, world_size: int) -> list[Ticket]:
     """The tickets of all ranks for the step at this position."""
     return [next(order.tickets(epoch, samples, rank, world_size)) for rank in range(world_size)]
 
 
-def fits(order: Order, world_size: int) -> bool:
+def fits(order: SampleOrder, world_size: int) -> bool:
     return order.sample_count >= world_size * (order.batch_size if order.drop_last else 1)
 
 
 @patient
 @given(orders, st.lists(st.integers(1, 5), min_size=1, max_size=80))
 def test_no_sample_is_lost_or_doubled_over_resumes_at_any_world_size(
-    order: Order, world_sizes: list[int]
+    order: SampleOrder, world_sizes: list[int]
 ) -> None:
     """Each step is taken by a loader resumed there, each time with another number of ranks."""
     seen: dict[int, list[int]] = {}
@@ -56,7 +56,7 @@ def test_no_sample_is_lost_or_doubled_over_resumes_at_any_world_size(
 
 @patient
 @given(orders, st.integers(1, 5), st.integers(0, 40))
-def test_resuming_is_the_same_as_going_on(order: Order, world_size: int, after: int) -> None:
+def test_resuming_is_the_same_as_going_on(order: SampleOrder, world_size: int, after: int) -> None:
     if not fits(order, world_size):
         return
     for rank in range(world_size):
@@ -68,7 +68,7 @@ def test_resuming_is_the_same_as_going_on(order: Order, world_size: int, after: 
 
 @patient
 @given(orders, st.integers(1, 5))
-def test_every_rank_always_has_something_to_do(order: Order, world_size: int) -> None:
+def test_every_rank_always_has_something_to_do(order: SampleOrder, world_size: int) -> None:
     if fits(order, world_size):
         for rank in range(world_size):
             tickets = islice(order.tickets(0, 0, rank, world_size), 50)

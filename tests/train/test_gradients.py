@@ -13,9 +13,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from holdfast.checkpoint.arena import Arena, Part
-from holdfast.checkpoint.board import Flag
-from holdfast.checkpoint.settings import Rule, Settings
+from holdfast.checkpoint.arena import Arena, StatePart
+from holdfast.checkpoint.settings import CheckpointSettings, TierRule
+from holdfast.checkpoint.tiers import SnapshotFlag
 from holdfast.errors import Error
 from holdfast.train import gradients
 from tests.train.alone import TURNS, Job, Script, Turn, adamw
@@ -159,7 +159,7 @@ WAIT = [usual, zeroed_first, zeroed_in_place, steps_left_out, rare_steps, closur
 KEEP = [left_behind, by_hand, never_zeroed]
 
 
-def job_of(turn: Turn, every: int = 1, settings: Settings | None = None) -> Job:
+def job_of(turn: Turn, every: int = 1, settings: CheckpointSettings | None = None) -> Job:
     return Job(turn, every, settings, OPTIMIZERS.get(turn, {"all": adamw}))
 
 
@@ -212,26 +212,26 @@ def test_gradients_are_kept_where_no_turn_ends_without(
 
 
 def test_a_node_that_goes_does_not_wait_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    job = job_of(by_hand, settings=Settings(shared=Rule(every_s=1e9)))
-    job.board.warn(time.monotonic() + 1e6)
+    job = job_of(by_hand, settings=CheckpointSettings(shared=TierRule(every_s=1e9)))
+    job.storage_page.warn(time.monotonic() + 1e6)
     now = time.monotonic()
     monkeypatch.setattr("holdfast.train.gradients.time.monotonic", lambda: now)
     for step in job.loop():
         if step == 4:
-            assert job.snapshots.stopping
-            now += gradients.HURRY_S
+            assert job.snapshots.loop.stopping
+            now += gradients.URGENT_PATIENCE_S
         if step == 6:
             break
     assert job.whole == [5], "the others wait again"
-    header = next(h for c in Arena(job.fd).cells(Part.PRIVATE) if (h := c.header()))
-    assert Flag.URGENT & header.flags
+    header = next(h for c in Arena(job.fd).cells(StatePart.PRIVATE) if (h := c.header()))
+    assert SnapshotFlag.URGENT & header.flags
 
 
 def test_a_named_checkpoint_waits_for_the_optimizer_and_keeps_its_name() -> None:
-    job = job_of(usual, every=100, settings=Settings(shared=Rule(every_s=1e9)))
+    job = job_of(usual, every=100, settings=CheckpointSettings(shared=TierRule(every_s=1e9)))
     for step in job.loop():
         if step == 5:
-            job.snapshots.request("golden")
+            job.snapshots.requests.ask("golden")
     assert job.whole == [4, 8, 12]
 
 
@@ -253,7 +253,7 @@ def test_nothing_is_snapshotted_where_gradients_cannot_be_kept(
     with caplog.at_level(logging.WARNING):
         for step in job.loop():
             if step == 0:
-                cells = job.snapshots._arena.cells(Part.PRIVATE)
+                cells = job.snapshots._arena.cells(StatePart.PRIVATE)
                 monkeypatch.setattr(type(cells[0]), "reserve", _refuse)
             if step == 8:
                 break
@@ -275,4 +275,4 @@ def test_a_snapshot_that_lacks_what_is_added_to_later_is_given_up(
                 break
     assert job.whole == [1]
     assert "gradients are accumulated onto those that the optimizer has" in caplog.text
-    assert job.snapshots._gradients.spoiled
+    assert job.snapshots._capture.gradients.spoiled

@@ -7,7 +7,7 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoi
 
 from holdfast.checkpoint.index import EVERYWHERE, ON_NODE
 from holdfast.train import optimizers
-from holdfast.train.layout import Entry, Ranks, assign
+from holdfast.train.layout import HeldParameter, Ranks, assign
 from holdfast.train.names import Names, unwrapped
 from holdfast.train.tracked import Tracked
 
@@ -34,11 +34,11 @@ def test_wrappers_leave_no_trace_in_names_and_layers_do() -> None:
     assert names(nn.DataParallel(Nested())) == plain
 
 
-def entry(name: str, at: int = 0, size: int = 8, keeper: str = "all") -> Entry:
-    return Entry(name, (4,), (at,), size, keeper)
+def entry(name: str, at: int = 0, size: int = 8, synced_by: str = "all") -> HeldParameter:
+    return HeldParameter(name, (4,), (at,), size, synced_by)
 
 
-def roles(tables: list[list[Entry]], local: int = 1) -> list[dict[str, tuple[bool, int]]]:
+def roles(tables: list[list[HeldParameter]], local: int = 1) -> list[dict[str, tuple[bool, int]]]:
     worlds = [Ranks(rank, len(tables), local) for rank in range(len(tables))]
     return [{n: r[:2] for n, r in assign(tables, ranks).items()} for ranks in worlds]
 
@@ -66,14 +66,14 @@ def test_shards_are_written_by_those_who_have_them() -> None:
     [(("all", "all"), False), (("", ""), True), (("mesh a", "mesh b"), True), (("", "all"), True)],
 )
 def test_equal_names_are_one_tensor_only_where_something_keeps_them_equal(
-    keepers: tuple[str, str], own: bool
+    synced: tuple[str, str], own: bool
 ) -> None:
-    given = roles([[entry("w", keeper=keeper)] for keeper in keepers])
+    given = roles([[entry("w", synced_by=synced_by)] for synced_by in synced])
     assert [role["w"][0] for role in given] == [own, own]
 
 
 def test_a_name_on_one_rank_only_is_a_tensor_of_all() -> None:
-    given = roles([[entry("first", keeper="")], [entry("second", keeper="")]])
+    given = roles([[entry("first", synced_by="")], [entry("second", synced_by="")]])
     assert given == [{"first": (False, 3)}, {"second": (False, 3)}]
 
 
@@ -89,10 +89,10 @@ def test_the_state_of_an_optimizer_goes_by_names_there_and_back() -> None:
     for number, parameter in enumerate([model.weight, model.bias, loose]):
         parameter.grad = torch.full_like(parameter, number + 1.0)
     optimizer.step()
-    state = optimizers.by_name(optimizer, tracked.name_of)
+    state = optimizers.by_name(optimizer, tracked.names.name_of)
     assert state["param_groups"][0]["params"] == ["weight", "bias", 2]
     other, second, again, _ = made()
-    optimizers.load(second, state, again.meant_by("optimizer"))
+    optimizers.load(second, state, again.names.meant_by("optimizer"))
     for mine, theirs in ((other.weight, model.weight), (other.bias, model.bias)):
         assert torch.equal(second.state[mine]["exp_avg"], optimizer.state[theirs]["exp_avg"])
-    assert again.parameters_of("optimizer").keys() == {"weight", "bias", 2}
+    assert again.names.of_optimizer("optimizer").keys() == {"weight", "bias", 2}

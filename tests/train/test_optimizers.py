@@ -11,17 +11,17 @@ from torch import nn
 
 from holdfast.checkpoint import save
 from holdfast.checkpoint.arena import OWN, Arena
-from holdfast.checkpoint.board import Tier
 from holdfast.checkpoint.key import Key
 from holdfast.checkpoint.manifest import Lineage
-from holdfast.checkpoint.settings import Settings
-from holdfast.checkpoint.stores import open_store
+from holdfast.checkpoint.open_store import open_store
+from holdfast.checkpoint.settings import CheckpointSettings
+from holdfast.checkpoint.tiers import Tier
 from holdfast.errors import Error
 from holdfast.train.cadence import Cadence
 from holdfast.train.layout import Ranks
 from holdfast.train.placement import Placement
 from holdfast.train.restore import bring_in
-from holdfast.train.snapshots import Snapshots
+from holdfast.train.snapshots import Snapshotter
 from holdfast.train.tracked import Tracked
 
 ALONE = Ranks(0, 1, 1)
@@ -86,7 +86,7 @@ class Kept:
     def keep(self, script: Script, step: int) -> None:
         """A snapshot, and a checkpoint of it."""
         where = self.arena, None, None, Placement(0, 0, 1, 1, 1, 0, True)
-        snapshots = Snapshots(*where, script.tracked, Cadence(1, 1.0), Settings())
+        snapshots = Snapshotter(*where, script.tracked, Cadence(1, 1.0), CheckpointSettings())
         snapshots.take(step)
         snapshots.finish()
         store, key = open_store(self.place), Key(1, step)

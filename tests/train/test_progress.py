@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import torch
 
-from holdfast.agent.metrics import Metrics
+from holdfast.agent.metrics_file import MetricsFile
 from holdfast.page import METRIC_COUNT, RECORD_COUNT, Page
-from holdfast.train.progress import Progress
+from holdfast.train.progress import ProgressReporter
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def page() -> Iterator[Page]:
     page.close()
 
 
-def step(progress: Progress, number: int, **metrics: Any) -> None:
+def step(progress: ProgressReporter, number: int, **metrics: Any) -> None:
     progress.log(None, None, 0, metrics)
     progress.step_done(number, 0.1)
 
@@ -35,7 +35,7 @@ def told(page: Page) -> dict[int, dict[str, float]]:
 
 
 def test_names_of_the_script_come_with_the_steps_that_logged_them(page: Page) -> None:
-    progress = Progress(page, 0)
+    progress = ProgressReporter(page, 0)
     step(progress, 1)
     step(progress, 2, lr=0.5, accuracy=torch.tensor([0.25]))
     progress.log(None, None, 0, {"lr": 7})
@@ -48,7 +48,7 @@ def test_names_of_the_script_come_with_the_steps_that_logged_them(page: Page) ->
 
 
 def test_nan_and_infinity_are_values_and_a_value_is_not_repeated(page: Page) -> None:
-    progress = Progress(page, 0)
+    progress = ProgressReporter(page, 0)
     step(progress, 1, a=math.nan, b=-math.inf, c=-0.0)
     step(progress, 2)
     first = told(page)[1]
@@ -57,7 +57,7 @@ def test_nan_and_infinity_are_values_and_a_value_is_not_repeated(page: Page) -> 
 
 
 def test_a_lap_of_the_ring_leaves_nothing_of_the_one_before(page: Page) -> None:
-    progress = Progress(page, 0)
+    progress = ProgressReporter(page, 0)
     step(progress, 1, early=1.0)
     for number in range(2, RECORD_COUNT + 2):
         step(progress, number)
@@ -70,7 +70,7 @@ def test_a_lap_of_the_ring_leaves_nothing_of_the_one_before(page: Page) -> None:
 def test_names_without_room_are_left_out_and_that_is_said_once(
     page: Page, caplog: pytest.LogCaptureFixture
 ) -> None:
-    progress = Progress(page, 0)
+    progress = ProgressReporter(page, 0)
     with caplog.at_level(logging.WARNING):
         for number in range(1, 4):
             step(progress, number, **{f"m{n}": n for n in range(METRIC_COUNT + number)})
@@ -97,7 +97,7 @@ def test_what_cannot_be_kept_is_an_error_also_without_a_page(
     name: str, value: Any, words: str
 ) -> None:
     with pytest.raises(ValueError, match=re.escape(words)):
-        Progress(None, 0).log(None, None, 0, {name: value})
+        ProgressReporter(None, 0).log(None, None, 0, {name: value})
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_what_cannot_be_kept_is_an_error_also_without_a_page(
 def test_a_number_of_the_step_that_is_none_is_an_error_where_it_is_logged(
     page: Page, loss: Any, grad_norm: Any, tokens: Any, words: str
 ) -> None:
-    progress = Progress(page, 0)
+    progress = ProgressReporter(page, 0)
     progress.log(1.0, None, 7, {})
     with pytest.raises(ValueError, match=re.escape(words)):
         progress.log(loss, grad_norm, tokens, {})
@@ -125,11 +125,11 @@ def test_a_number_of_the_step_that_is_none_is_an_error_where_it_is_logged(
 
 
 def test_a_line_has_them_apart_from_the_numbers_of_every_step(page: Page, tmp_path: Path) -> None:
-    progress = Progress(page, 0)
+    progress = ProgressReporter(page, 0)
     progress.log(2.5, None, 7, {"step": 1.5, "bad": math.inf})
     progress.step_done(4, 0.1)
     step(progress, 5)
-    Metrics(tmp_path / "metrics.jsonl").append(3, page.records(0)[0])
+    MetricsFile(tmp_path / "metrics.jsonl").append(3, page.records(0)[0])
     with_metrics, without = map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())
     assert with_metrics.pop("at") > 0
     assert with_metrics == {

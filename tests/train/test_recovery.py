@@ -9,7 +9,7 @@ import random
 
 import pytest
 
-from holdfast.checkpoint.arena import Arena, Part
+from holdfast.checkpoint.arena import Arena, StatePart
 from holdfast.events import Milestone
 from tests.train.cluster import Attempt, Cluster
 from tests.train.conftest import Make, Undisturbed
@@ -32,7 +32,7 @@ def restored_steps(cluster: Cluster, first: int = 1) -> list[int]:
     return [a.restored[0] for a in cluster.attempts[first - 1 :] if came_so_far(a)]
 
 
-def damage(cluster: Cluster, rank: int, part: Part) -> None:
+def damage(cluster: Cluster, rank: int, part: StatePart) -> None:
     """Flip a byte in both cells of this part."""
     for cell in Arena(cluster.arenas[rank]).cells(part):
         header = cell.header()
@@ -131,9 +131,9 @@ def test_ten_random_kills_in_a_row_change_nothing(make: Make, seed: int) -> None
     assert len(set(steps)) > 2
 
 
-@pytest.mark.parametrize("part", [Part.SHARED, Part.PRIVATE])
+@pytest.mark.parametrize("part", [StatePart.SHARED, StatePart.PRIVATE])
 def test_a_damaged_part_is_fetched_from_who_has_it_whole(
-    make: Make, undisturbed: Undisturbed, part: Part
+    make: Make, undisturbed: Undisturbed, part: StatePart
 ) -> None:
     cluster = make(2, 1)
     first = cluster.run("1:1:step:5")
@@ -149,7 +149,7 @@ def test_one_damaged_snapshot_costs_a_step_and_not_the_job(
 ) -> None:
     cluster = make()
     cluster.run("0:1:step:5")
-    cells = Arena(cluster.arenas[0]).cells(Part.SHARED)
+    cells = Arena(cluster.arenas[0]).cells(StatePart.SHARED)
     newest = max(cells, key=lambda cell: h.step if (h := cell.header()) else 0)
     newest.reserve(8, touch=False)
     newest.payload[3] ^= 1
@@ -164,7 +164,7 @@ def test_with_everything_damaged_it_starts_over(
     cluster = make(1, local)
     cluster.run("0:1:step:5")
     for rank in range(local):
-        damage(cluster, rank, Part.SHARED)
+        damage(cluster, rank, StatePart.SHARED)
     assert cluster.finish().restored == [0] * local
     assert cluster.outcome() == undisturbed(1, local)
 

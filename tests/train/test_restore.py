@@ -11,21 +11,22 @@ import pytest
 import torch
 from torch import nn
 
-from holdfast.checkpoint import folder, save, shelf, upkeep
+from holdfast.checkpoint import catalog, folder, save, upkeep
 from holdfast.checkpoint import manifest as files
 from holdfast.checkpoint.arena import OWN, Arena
-from holdfast.checkpoint.board import Tier
 from holdfast.checkpoint.key import Key
-from holdfast.checkpoint.manifest import Lineage, Origin
-from holdfast.checkpoint.settings import Settings
-from holdfast.checkpoint.stores import Store, open_store
+from holdfast.checkpoint.manifest import Lineage, ParentSnapshot
+from holdfast.checkpoint.open_store import open_store
+from holdfast.checkpoint.settings import CheckpointSettings
+from holdfast.checkpoint.stores import CheckpointStore
+from holdfast.checkpoint.tiers import Tier
 from holdfast.errors import Error
 from holdfast.train import restore
 from holdfast.train.cadence import Cadence
 from holdfast.train.layout import Ranks
 from holdfast.train.placement import Placement
-from holdfast.train.restore import Found, bring_in
-from holdfast.train.snapshots import Snapshots
+from holdfast.train.restore import Restored, bring_in
+from holdfast.train.snapshots import Snapshotter
 from holdfast.train.tracked import Tracked
 
 SHARED, LOCAL, ARCHIVE = (f"HOLDFAST_CHECKPOINT_{tier}" for tier in ("SHARED", "LOCAL", "ARCHIVE"))
@@ -55,7 +56,7 @@ class Training:
     def saved(self, attempt: int, *steps: int, parent: Key | None = None, fresh: str = "") -> None:
         """Checkpoints of these steps, by an attempt that went on from there."""
         store = open_store(str(self.place))
-        origin = None if parent is None else Origin(*parent)
+        origin = None if parent is None else ParentSnapshot(*parent)
         save.begin(store, Lineage(attempt=attempt, parent=origin, fresh=fresh))
         for step in steps:
             self.snapshot(attempt, step)
@@ -69,7 +70,7 @@ class Training:
     def snapshot(self, attempt: int, step: int) -> None:
         """One in memory."""
         where = self.arena, None, None, Placement(0, 0, 1, 1, attempt, 0, True)
-        snapshots = Snapshots(*where, self.tracked(), Cadence(1, 1.0), Settings())
+        snapshots = Snapshotter(*where, self.tracked(), Cadence(1, 1.0), CheckpointSettings())
         snapshots.take(step)
         snapshots.finish()
 
@@ -81,7 +82,7 @@ class Training:
 
     def restore(
         self, attempt: int, environ: dict[str, str] | None = None, *, hidden: int = 4
-    ) -> Found | None:
+    ) -> Restored | None:
         """What an attempt goes on from."""
         environ = environ or {SHARED: str(self.place)}
         tracked = self.tracked(hidden)
@@ -97,13 +98,13 @@ class Training:
     def sound(self) -> list[int]:
         """The steps that are there and can be read, whichever attempt has left them."""
         store = open_store(str(self.place))
-        seen = shelf.survey(store)
+        seen = catalog.survey(store)
         keys = [one.key for one in (*seen.committed, *seen.void)]
-        assert all(shelf.verify(store, key) == [] for key in keys)
+        assert all(catalog.verify(store, key) == [] for key in keys)
         return sorted(key.step for key in keys)
 
     @property
-    def store(self) -> Store:
+    def store(self) -> CheckpointStore:
         """The place."""
         return open_store(str(self.place))
 

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from holdfast.checkpoint import streams, tensors
-from holdfast.checkpoint.arena import Arena, Header, Part
+from holdfast.checkpoint.arena import Arena, CellHeader, StatePart
 from holdfast.checkpoint.streams import Copy
 from holdfast.train import Run, gradients, join, loader, session
 
@@ -178,10 +178,10 @@ def stepping(optimizer: torch.optim.Optimizer, step: int) -> None:
 
 def await_copy(arena: Arena, step: int) -> None:
     """Until the snapshot of so many steps is whole here."""
-    headers: list[Header | None] = []
+    headers: list[CellHeader | None] = []
     while step not in [header.step for header in headers if header]:
         time.sleep(0.001)
-        headers = [cell.header() for cell in arena.cells(Part.PRIVATE)]
+        headers = [cell.header() for cell in arena.cells(StatePart.PRIVATE)]
 
 
 def report(run: Run, entry: dict[str, Any]) -> None:

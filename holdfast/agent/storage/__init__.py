@@ -2,6 +2,6 @@
 
 One child of the agent, without torch, beside the workers and never in their way. It seals what they
 wrote, sends private parts to other nodes, keeps copies for these, and saves to durable tiers. It
-holds nothing that cannot be found again in arenas and boards, so it may be killed at any moment and
-started anew: training does not notice.
+holds nothing that cannot be found again in arenas and storage pages, so it may be killed at any
+moment and started anew: training does not notice.
 """

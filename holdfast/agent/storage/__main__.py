@@ -1,6 +1,6 @@
 """The storage process: `python -m holdfast.agent.storage FD PARENT`, started by the agent.
 
-One loop looks at all boards and cells many times a second, which costs next to nothing while
+One loop looks at all storage pages and cells many times a second, which costs next to nothing while
 nothing changes, and leaves the work to threads: checksums, the network and disks do not hold the
 interpreter's lock. It is of low priority, dies with its agent, and ends loudly when anything of it
 fails: the agent then starts another, which finds everything again.
@@ -20,15 +20,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from holdfast.agent import processes
-from holdfast.agent.storage import haste, words
-from holdfast.agent.storage.channel import key_of
-from holdfast.agent.storage.keeping import Keeping
-from holdfast.agent.storage.pushing import Pushing, pool_for
-from holdfast.agent.storage.saving import Saving, asked, passed
+from holdfast.agent.storage import protocol, urgent_save
+from holdfast.agent.storage.copy_sender import CopySender, pool_for
+from holdfast.agent.storage.copy_server import CopyServer
+from holdfast.agent.storage.peer_connection import key_of
 from holdfast.agent.storage.sealing import Sealing
+from holdfast.agent.storage.tier_saver import TierSaver, asked, passed
 from holdfast.checkpoint.arena import OWN, Arena
-from holdfast.checkpoint.board import Board, Roster
 from holdfast.checkpoint.key import Key
+from holdfast.checkpoint.storage_page import StoragePage, WorkerInfo
 
 LOOK_S = 0.02
 LOOK_ANYWAY_S = 0.1  # what was begun may be over, or due again
@@ -45,8 +45,8 @@ def main() -> None:
     threading.excepthook = _die_loudly
     _step_back()
     sock = socket.socket(fileno=int(sys.argv[1]))
-    setup = words.receive_order(sock)
-    if not isinstance(setup, words.Setup):
+    setup = protocol.receive_order(sock)
+    if not isinstance(setup, protocol.Setup):
         sys.exit("the agent was gone before it said what to do")
     Storage(setup, sock).serve()
 
@@ -54,27 +54,29 @@ def main() -> None:
 class Storage:
     """Everything this process looks after."""
 
-    def __init__(self, setup: words.Setup, sock: socket.socket) -> None:
+    def __init__(self, setup: protocol.Setup, sock: socket.socket) -> None:
         self._sock = sock
         self._setup = setup
-        self._boards = [Board(fd) for fd in setup.boards]
+        self._storage_pages = [StoragePage(fd) for fd in setup.storage_pages]
         self._arenas = [Arena(fd) for fd in setup.arenas]
         key = key_of(Path(setup.token_file).read_text().strip())
         self._sealing = Sealing([Arena(fd) for fd in setup.arenas])
-        keeping = Keeping([Arena(fd) for fd in setup.arenas], self._boards, key)
+        copy_server = CopyServer([Arena(fd) for fd in setup.arenas], self._storage_pages, key)
         listener = socket.socket(fileno=setup.listener)
-        self._server = threading.Thread(target=keeping.serve, args=(listener,), daemon=True)
+        self._server = threading.Thread(target=copy_server.serve, args=(listener,), daemon=True)
         pool = pool_for(setup.arenas)
-        pairs = zip((Arena(fd) for fd in setup.arenas), self._boards, strict=True)
-        self._pushing = [Pushing(arena, board, key, pool) for arena, board in pairs]
-        self._saving = [
-            Saving(place, setup.job, self._boards, self._tell) for place in setup.places
+        pairs = zip((Arena(fd) for fd in setup.arenas), self._storage_pages, strict=True)
+        self._copy_senders = [
+            CopySender(arena, storage_page, key, pool) for arena, storage_page in pairs
         ]
-        self._rosters: list[tuple[int, Roster | None]] = [(0, None)] * len(setup.arenas)
+        self._tier_savers = [
+            TierSaver(place, setup.job, self._storage_pages, self._tell) for place in setup.places
+        ]
+        self._infos: list[tuple[int, WorkerInfo | None]] = [(0, None)] * len(setup.arenas)
         self._watched = [c for arena in self._arenas for part in OWN for c in arena.cells(part)]
         self._stamps: list[bytes] = []
         self._look_at = 0.0
-        self._warning: words.Warn | None = None
+        self._warning: protocol.Warn | None = None
         self._taken: tuple[Key, float] | None = None  # urgent snapshot, when it was first seen
         self._released: Key | None = None
         self._settled: Key | None = None
@@ -83,7 +85,7 @@ class Storage:
     def serve(self) -> None:
         """Until the agent is gone."""
         self._server.start()
-        if self._saving:
+        if self._tier_savers:
             threading.Thread(target=self._tell_attempt, daemon=True).start()
         while True:
             readable, _, _ = select.select([self._sock], [], [], LOOK_S)
@@ -99,17 +101,19 @@ class Storage:
         self._stamps = [cell.stamp() for cell in self._watched]
         return self._stamps != before
 
-    def _tell(self, news: words.AnyNews) -> None:
+    def _tell(self, news: protocol.AnyNews) -> None:
         with contextlib.suppress(OSError):  # the agent is gone, and so are we at once
-            words.send(self._sock, news)
+            protocol.send(self._sock, news)
 
     def _tell_attempt(self) -> None:
         """The disk of a node says nothing about others, but is better than nothing."""
-        self._tell(words.Found(attempt=max(one.newest_attempt() for one in self._saving)))
+        self._tell(
+            protocol.NewestAttempt(attempt=max(one.newest_attempt() for one in self._tier_savers))
+        )
 
     def _obey(self) -> bool:
-        order = words.receive_order(self._sock)
-        if isinstance(order, words.Warn):
+        order = protocol.receive_order(self._sock)
+        if isinstance(order, protocol.Warn):
             self._warning = order if order.within_s > 0 else None
             self._taken = None
         return order is not None
@@ -117,40 +121,40 @@ class Storage:
     # ── looking ──
 
     def _look(self) -> None:
-        rosters = [self._roster(rank) for rank in range(len(self._boards))]
+        infos = [self._info(rank) for rank in range(len(self._storage_pages))]
         self._sealing.look()
-        for pushing, roster in zip(self._pushing, rosters, strict=True):
-            if roster is not None:
-                pushing.look(roster)
-        known = [roster for roster in rosters if roster is not None]
-        if len(known) < len(rosters):
+        for sender, info in zip(self._copy_senders, infos, strict=True):
+            if info is not None:
+                sender.look(info)
+        known = [info for info in infos if info is not None]
+        if len(known) < len(infos):
             return
-        if self._saving:
+        if self._tier_savers:
             self._look_at_tiers(known)
         if self._warning is not None:
             self._look_for_safety(self._warning, known)
 
-    def _roster(self, rank: int) -> Roster | None:
+    def _info(self, rank: int) -> WorkerInfo | None:
         """What the worker said about itself; read again only when it has said something new."""
-        board, (seen, roster) = self._boards[rank], self._rosters[rank]
-        count = board.roster_count
-        if count != seen or (count and roster is None):
-            roster = board.roster()
-            self._rosters[rank] = (count, roster)
-        return roster
+        storage_page, (seen, info) = self._storage_pages[rank], self._infos[rank]
+        count = storage_page.info_count
+        if count != seen or (count and info is None):
+            info = storage_page.info()
+            self._infos[rank] = (count, info)
+        return info
 
-    def _look_at_tiers(self, rosters: Sequence[Roster]) -> None:
-        for saving in self._saving:
-            saving.look(self._arenas, rosters)
-        attempt = rosters[0].attempt
+    def _look_at_tiers(self, infos: Sequence[WorkerInfo]) -> None:
+        for saver in self._tier_savers:
+            saver.look(self._arenas, infos)
+        attempt = infos[0].attempt
         present = {key: tiers for key, tiers in self._asked.items() if key.attempt == attempt}
         self._asked = present | asked(self._arenas, attempt)
-        released = passed(self._asked, {one.tier: one.read for one in self._saving})
+        released = passed(self._asked, {one.tier: one.read for one in self._tier_savers})
         if released is not None and released != self._released:
             self._released = released
-            for board in self._boards:
-                board.release(released)
-        settled = passed(self._asked, {one.tier: one.settled for one in self._saving})
+            for storage_page in self._storage_pages:
+                storage_page.release(released)
+        settled = passed(self._asked, {one.tier: one.settled for one in self._tier_savers})
         if settled is not None:
             self._asked = {key: tiers for key, tiers in self._asked.items() if key > settled}
             self._settle(settled)
@@ -158,21 +162,23 @@ class Storage:
     def _settle(self, key: Key) -> None:
         if key != self._settled:
             self._settled = key
-            self._tell(words.Settled(attempt=key.attempt, step=key.step))
+            self._tell(protocol.Settled(attempt=key.attempt, step=key.step))
 
-    def _look_for_safety(self, order: words.Warn, rosters: Sequence[Roster]) -> None:
-        key = haste.urgent_key(self._arenas, rosters[0].attempt)
+    def _look_for_safety(self, order: protocol.Warn, infos: Sequence[WorkerInfo]) -> None:
+        key = urgent_save.urgent_key(self._arenas, infos[0].attempt)
         if key is None:
             return
         if self._taken is None or self._taken[0] != key:
             self._taken = (key, time.monotonic())
-        where = haste.in_tiers(key, order, {one.tier: one.committed for one in self._saving})
+        where = urgent_save.in_tiers(
+            key, order, {one.tier: one.committed for one in self._tier_savers}
+        )
         if where is None and not order.job_ends and self._setup.copies:
             taken_s = time.monotonic() - self._taken[1]
-            where = haste.in_memory(key, self._arenas, self._boards, rosters, taken_s)
+            where = urgent_save.in_memory(key, self._arenas, self._storage_pages, infos, taken_s)
         if where is not None:
             self._warning = None
-            self._tell(words.Safe(attempt=key.attempt, step=key.step, where=where))
+            self._tell(protocol.UrgentSaved(attempt=key.attempt, step=key.step, where=where))
 
 
 def _step_back() -> None:

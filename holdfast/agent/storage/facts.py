@@ -1,10 +1,10 @@
 """What the controller hears of durable checkpoints. Pure."""
 
-from holdfast.agent.storage.words import Committed, Failed
+from holdfast.agent.storage.protocol import Committed, SaveFailed
 from holdfast.events import CheckpointCommitted, CheckpointFailed
 
 
-def of(news: Committed | Failed, node: str) -> CheckpointCommitted | CheckpointFailed | None:
+def of(news: Committed | SaveFailed, node: str) -> CheckpointCommitted | CheckpointFailed | None:
     """The fact; None for a failure that is like the last ones: told at the 1st, 2nd, 4th, 8th."""
     tier = news.tier.name.lower()
     if isinstance(news, Committed):

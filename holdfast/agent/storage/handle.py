@@ -1,7 +1,7 @@
 """The agent's end of its storage process: start it, tell it, hear from it, start it again.
 
-The listening socket, arenas and boards are the agent's, so a storage process may die at any moment
-without anybody but the log noticing: the next one finds everything where it was.
+The listening socket, arenas and storage pages are the agent's, so a storage process may die at any
+moment without anybody but the log noticing: the next one finds everything where it was.
 """
 
 import asyncio
@@ -15,7 +15,8 @@ from collections.abc import Callable, Mapping
 
 from holdfast.agent import processes
 from holdfast.agent.notes import note
-from holdfast.agent.storage import words
+from holdfast.agent.storage import protocol
+from holdfast.checkpoint.storage_page import StoragePage
 
 FIRST_DELAY_S = 0.1
 LAST_DELAY_S = 10.0
@@ -27,11 +28,12 @@ class StorageHandle:
 
     def __init__(
         self,
-        setup: words.Setup,
+        setup: protocol.Setup,
         environment: Mapping[str, str],
-        on_news: Callable[[words.AnyNews], None],
+        on_news: Callable[[protocol.AnyNews], None],
     ) -> None:
         self._setup = setup
+        self._storage_pages = [StoragePage(fd) for fd in setup.storage_pages]
         self._environment = environment
         self._on_news = on_news
         self._sock: socket.socket | None = None
@@ -39,7 +41,7 @@ class StorageHandle:
         self._closed = False
         self._delay = FIRST_DELAY_S
         self._started_at = 0.0
-        self._warning: words.Warn | None = None
+        self._warning: protocol.Warn | None = None
 
     def open(self) -> None:
         """Start it."""
@@ -47,7 +49,12 @@ class StorageHandle:
             return
         self._started_at = asyncio.get_running_loop().time()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        fds = [theirs.fileno(), self._setup.listener, *self._setup.arenas, *self._setup.boards]
+        fds = [
+            theirs.fileno(),
+            self._setup.listener,
+            *self._setup.arenas,
+            *self._setup.storage_pages,
+        ]
         command = [sys.executable, "-m", "holdfast.agent.storage"]
         self._process = subprocess.Popen(
             [*command, str(theirs.fileno()), str(os.getpid())],
@@ -63,10 +70,13 @@ class StorageHandle:
         if self._warning is not None:
             self._tell(self._warning)
 
-    @property
-    def started(self) -> bool:
-        """Whether it was ever started."""
-        return self._process is not None
+    def open_if_wanted(self) -> None:
+        """Start it once a worker has something to be kept; a script that tracks nothing does not
+        pay for it."""
+        if self._process is None and any(
+            storage_page.info_count for storage_page in self._storage_pages
+        ):
+            self.open()
 
     @property
     def pid(self) -> int:
@@ -74,12 +84,12 @@ class StorageHandle:
         running = self._process is not None and self._process.returncode is None
         return self._process.pid if self._process is not None and running else 0
 
-    def warn(self, warning: words.Warn) -> None:
+    def warn(self, warning: protocol.Warn) -> None:
         """Pass a warning on; to the next one, too, should this one die."""
         self._warning = warning
         self._tell(warning)
 
-    def reaped(self, death: processes.Death) -> None:
+    def reaped(self, death: processes.ProcessExit) -> None:
         """It has ended and was waited for: start another, later and later if that goes on."""
         assert self._process is not None
         self._process.returncode = death.exit_code if death.signal is None else -death.signal
@@ -100,15 +110,15 @@ class StorageHandle:
         if self.pid:
             processes.signal_one(self.pid, signal.SIGKILL)
 
-    def _tell(self, word: words.AnyOrder) -> None:
+    def _tell(self, word: protocol.AnyOrder) -> None:
         if self._sock is not None:
             with contextlib.suppress(OSError):  # it has just died; `reaped` follows
-                words.send(self._sock, word)
+                protocol.send(self._sock, word)
 
     def _readable(self) -> None:
         while self._sock is not None:
             try:
-                news = words.receive_news(self._sock)
+                news = protocol.receive_news(self._sock)
             except BlockingIOError:
                 return
             except ConnectionResetError:

@@ -13,9 +13,9 @@ from pathlib import Path
 import msgspec
 
 from holdfast.agent.notes import note
-from holdfast.agent.storage.words import Place
-from holdfast.checkpoint.board import Tier
-from holdfast.checkpoint.settings import PLACES, VARIABLE, Rule, Settings
+from holdfast.agent.storage.protocol import TierPlace
+from holdfast.checkpoint.settings import PLACES, VARIABLE, CheckpointSettings, TierRule
+from holdfast.checkpoint.tiers import Tier
 from holdfast.spec import Job
 from holdfast.spec.storage import ArchiveTier, LocalTier, SharedTier
 
@@ -23,7 +23,7 @@ ADDRESS = "HOLDFAST_STORAGE_ADDRESS"
 NODES_MAX = 64  # of one job on one machine
 
 
-def places_of(job: Job, environ: Mapping[str, str]) -> tuple[Place, ...]:
+def places_of(job: Job, environ: Mapping[str, str]) -> tuple[TierPlace, ...]:
     """The durable tiers of this node, the quickest first."""
     said = job.checkpoints.on_laptop(job.name)
     found = []
@@ -33,7 +33,7 @@ def places_of(job: Job, environ: Mapping[str, str]) -> tuple[Place, ...]:
         if section is not None and where:
             own = _claimed(where) if tier is Tier.LOCAL else where
             found.append(
-                Place(
+                TierPlace(
                     tier=tier,
                     where=own,
                     keep=section.keep,
@@ -50,11 +50,11 @@ def section_of(job: Job, tier: Tier) -> LocalTier | SharedTier | ArchiveTier | N
     return (tiers.local, tiers.shared, tiers.archive)[tier]
 
 
-def variables(job: Job, places: tuple[Place, ...], address: str) -> dict[str, str]:
+def variables(job: Job, places: tuple[TierPlace, ...], address: str) -> dict[str, str]:
     """What the workers find in their environment."""
     rules = {place.tier.name.lower(): _rule(section_of(job, place.tier)) for place in places}
     mttf_h = job.recovery.mttf_h
-    settings = Settings(
+    settings = CheckpointSettings(
         **rules,
         copies=job.snapshots.copies,
         beside=job.snapshots.beside,
@@ -71,11 +71,11 @@ def variables(job: Job, places: tuple[Place, ...], address: str) -> dict[str, st
     return {**where, ADDRESS: address, VARIABLE: msgspec.json.encode(settings).decode()}
 
 
-def _rule(section: LocalTier | SharedTier | ArchiveTier | None) -> Rule:
+def _rule(section: LocalTier | SharedTier | ArchiveTier | None) -> TierRule:
     assert section is not None
     every_s = None if section.every_s == "auto" else section.every_s
     steps = section.golden_every_steps if isinstance(section, ArchiveTier) else None
-    return Rule(every_s=every_s, every_steps=steps)
+    return TierRule(every_s=every_s, every_steps=steps)
 
 
 def _claimed(where: str) -> str:

@@ -12,12 +12,13 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.agent.storage import words
-from holdfast.checkpoint.arena import Arena, Cell, Header, Part
-from holdfast.checkpoint.board import Board, Flag, Peer, Roster
+from holdfast.agent.storage import protocol
+from holdfast.checkpoint.arena import Arena, Cell, CellHeader, StatePart
 from holdfast.checkpoint.index import Index, Leaf
 from holdfast.checkpoint.key import Key
 from holdfast.checkpoint.seal import seal_of
+from holdfast.checkpoint.storage_page import Peer, StoragePage, WorkerInfo
+from holdfast.checkpoint.tiers import SnapshotFlag
 
 TOKEN = "a secret of the job"
 ROUNDS = 30 if "HOLDFAST_TEST_MORE" in os.environ else 3  # kills at random moments
@@ -28,9 +29,9 @@ class Site:
 
     def __init__(self, folder: Path, ranks: int = 1, **setup: object) -> None:
         self.arena_fds = [Arena.create() for _ in range(ranks)]
-        self.board_fds = [Board.create() for _ in range(ranks)]
+        self.storage_page_fds = [StoragePage.create() for _ in range(ranks)]
         self.arenas = [Arena(fd) for fd in self.arena_fds]
-        self.boards = [Board(fd) for fd in self.board_fds]
+        self.storage_pages = [StoragePage(fd) for fd in self.storage_page_fds]
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self.listener.getsockname()[1]}"
         self._token = folder / "token"
@@ -42,25 +43,25 @@ class Site:
     def start(self) -> None:
         """As the agent does."""
         self.sock, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        fds = (theirs.fileno(), self.listener.fileno(), *self.arena_fds, *self.board_fds)
+        fds = (theirs.fileno(), self.listener.fileno(), *self.arena_fds, *self.storage_page_fds)
         self.process = subprocess.Popen(
             [sys.executable, "-m", "holdfast.agent.storage", str(fds[0]), str(os.getpid())],
             pass_fds=fds,
         )
         theirs.close()
-        setup = words.Setup(
+        setup = protocol.Setup(
             node="n", job="job", token_file=str(self._token), arenas=tuple(self.arena_fds),
-            boards=tuple(self.board_fds), listener=self.listener.fileno(),
+            storage_pages=tuple(self.storage_page_fds), listener=self.listener.fileno(),
             places=(),
         )  # fmt: skip
-        words.send(self.sock, msgspec.structs.replace(setup, **self._setup))
+        protocol.send(self.sock, msgspec.structs.replace(setup, **self._setup))
 
-    def news(self, within_s: float = 20.0) -> words.AnyNews:
+    def news(self, within_s: float = 20.0) -> protocol.AnyNews:
         """The next thing it says."""
         assert self.sock is not None
         readable, _, _ = select.select([self.sock], [], [], within_s)
         assert readable, "it says nothing"
-        said = words.receive_news(self.sock)
+        said = protocol.receive_news(self.sock)
         assert said is not None, "it is gone"
         return said
 
@@ -76,7 +77,7 @@ class Site:
         """Everything of it."""
         self.kill()
         self.listener.close()
-        for fd in (*self.arena_fds, *self.board_fds):
+        for fd in (*self.arena_fds, *self.storage_page_fds):
             os.close(fd)
 
 
@@ -102,26 +103,26 @@ def pattern(step: int, size: int) -> bytes:
 
 def snapshot(
     arena: Arena, key: Key, rank: int, world_size: int, size: int, *, keep: Key | None = None,
-    flags: int = Flag.COPY, part: Part = Part.PRIVATE, sealed: bool = False,
+    flags: int = SnapshotFlag.COPY, part: StatePart = StatePart.PRIVATE, sealed: bool = False,
 ) -> Cell:  # fmt: skip
     """One part of a snapshot, as a worker writes it."""
     cell = arena.target(part, (keep,) if keep else ())
     assert cell is not None
-    own = part is Part.PRIVATE
+    own = part is StatePart.PRIVATE
     leaf = Leaf("t", "uint8", (size,), (0,), 0, size, f"{part.name}.x", (size,), (0,), own=own)
     index = msgspec.msgpack.encode(Index({}, [leaf]))
     data = pattern(key.step, size) + index
     cell.reserve(len(data))
     cell.begin()
     cell.payload[: len(data)] = data
-    header = Header(key.attempt, key.step, rank, world_size, 7, size, len(index), flags)
+    header = CellHeader(key.attempt, key.step, rank, world_size, 7, size, len(index), flags)
     cell.commit(header, seal_of(data) if sealed else None)
     return cell
 
 
-def introduce(site: Site, local_rank: int, roster: Roster) -> None:
+def introduce(site: Site, local_rank: int, info: WorkerInfo) -> None:
     """The worker of this local rank says who it is."""
-    site.boards[local_rank].introduce(roster)
+    site.storage_pages[local_rank].introduce(info)
 
 
 def ring(made: list[Site], attempt: int = 1, copies: int = 1, parent: Key | None = None) -> None:
@@ -130,8 +131,8 @@ def ring(made: list[Site], attempt: int = 1, copies: int = 1, parent: Key | None
     for rank, site in enumerate(made):
         others = [(rank + step) % world for step in range(1, copies + 1)]
         peers = tuple(Peer(other, made[other].address, 0) for other in others)
-        roster = Roster(
+        info = WorkerInfo(
             attempt=attempt, rank=rank, world_size=world, local_world_size=1,
             parent=parent, peers=peers,
         )  # fmt: skip
-        introduce(site, 0, roster)
+        introduce(site, 0, info)

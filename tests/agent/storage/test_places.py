@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-from holdfast.agent.storage import facts, places, words
-from holdfast.checkpoint.board import Tier
-from holdfast.checkpoint.settings import VARIABLE, Rule, place_in, settings_in
+from holdfast.agent.storage import facts, places, protocol
+from holdfast.checkpoint.settings import VARIABLE, TierRule, place_in, settings_in
+from holdfast.checkpoint.tiers import Tier
 from holdfast.events import CheckpointFailed
 from holdfast.spec import Job, job_from_dict
 
@@ -25,8 +25,8 @@ def test_a_laptop_uses_the_tiers_whose_folder_is_said() -> None:
     assert places.places_of(job(checkpoints=cluster), {}) == ()
     laptop = job(checkpoints={"shared": {"path": "/x", "keep": 7}, "archive": {"url": "s3://b/p/"}})
     assert places.places_of(laptop, {}) == (
-        words.Place(tier=Tier.SHARED, where="/x/gpt", keep=7, max_bytes_per_s=None),
-        words.Place(tier=Tier.ARCHIVE, where="s3://b/p/gpt", keep=3, max_bytes_per_s=None),
+        protocol.TierPlace(tier=Tier.SHARED, where="/x/gpt", keep=7, max_bytes_per_s=None),
+        protocol.TierPlace(tier=Tier.ARCHIVE, where="s3://b/p/gpt", keep=3, max_bytes_per_s=None),
     )
 
 
@@ -46,8 +46,8 @@ def test_workers_are_told_places_cadence_and_copies() -> None:
     )  # fmt: skip
     told = places.variables(said, places.places_of(said, {}), "h:1")
     settings = settings_in(told)
-    assert (settings.shared, settings.local) == (Rule(every_s=90), None)
-    assert settings.archive == Rule(every_steps=1000)
+    assert (settings.shared, settings.local) == (TierRule(every_s=90), None)
+    assert settings.archive == TierRule(every_steps=1000)
     assert (settings.copies, settings.mttf_s) == (2, 7200)
     assert place_in(Tier.SHARED, told) == "/x/gpt"
     assert told["HOLDFAST_RESTORE_FROM"] == "s3://old/gpt"
@@ -59,7 +59,10 @@ def test_workers_are_told_places_cadence_and_copies() -> None:
 
 def test_a_save_that_goes_on_failing_is_told_more_and_more_rarely() -> None:
     told = [
-        facts.of(words.Failed(tier=Tier.SHARED, attempt=1, step=2, why="x", failures=failures), "n")
+        facts.of(
+            protocol.SaveFailed(tier=Tier.SHARED, attempt=1, step=2, why="x", failures=failures),
+            "n",
+        )
         for failures in range(1, 10)
     ]
     counts = [fact.failures for fact in told if isinstance(fact, CheckpointFailed)]

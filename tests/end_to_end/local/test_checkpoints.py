@@ -9,7 +9,7 @@ from typing import Any
 import psutil
 import pytest
 
-from holdfast.checkpoint import shelf
+from holdfast.checkpoint import catalog
 from holdfast.checkpoint.folder import FolderStore
 from tests.end_to_end.local.jobs import DEADLINE_S, SCRIPTS, RunningJob
 
@@ -85,12 +85,12 @@ def test_a_node_that_is_taken_away_loses_no_step_and_a_stopped_job_can_go_on(hom
     job.process.send_signal(signal.SIGINT)
     job.process.wait(60)
     assert job.status().outcome == "stopped"
-    newest = shelf.committed(place)[0]
+    newest = catalog.committed(place)[0]
     assert newest.step >= at
     job.resume()
     job.wait_end()
     assert {line["attempt"] for line in job.metrics()} == {1, 2, 3}, "it goes on counting"
-    assert shelf.committed(place)[0].step == 50, "the last step is saved before the job ends"
+    assert catalog.committed(place)[0].step == 50, "the last step is saved before the job ends"
     assert restored(job, 3) == newest.step
 
 
@@ -108,20 +108,20 @@ def test_a_job_whose_model_has_changed_stops_and_loses_nothing_until_it_begins_a
         return made
 
     assert job(8).status().outcome == "succeeded"
-    before = [one.key for one in shelf.committed(place)]
+    before = [one.key for one in catalog.committed(place)]
     ended = job(9, "--replace")
     assert ended.status().outcome == "failed"
     why = (ended.folder / "logs" / "attempt-2" / "rank-0.log").read_text()
     assert "error[checkpoint-unusable]: step 8 of attempt 1" in why
     assert "model.weight is (8, 8) float32 there and (9, 8) float32 here" in why
-    assert [one.key for one in shelf.committed(place)] == before
+    assert [one.key for one in catalog.committed(place)] == before
     anew = job(9, "--replace", "--fresh")
     assert anew.status().outcome == "succeeded", anew.terminal.read_text()
     assert restored(anew, min(line["attempt"] for line in anew.metrics())) == 0
-    seen = shelf.survey(place)
+    seen = catalog.survey(place)
     assert {one.attempt for one in seen.committed} == {anew.status().attempt}
     assert {one.key for one in seen.void} == set(before)
-    assert all(shelf.verify(place, one.key) == [] for one in (*seen.committed, *seen.void))
+    assert all(catalog.verify(place, one.key) == [] for one in (*seen.committed, *seen.void))
 
 
 @more

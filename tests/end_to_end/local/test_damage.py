@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.checkpoint.arena import HEADER_BYTES, Arena, Part
+from holdfast.checkpoint.arena import HEADER_BYTES, Arena, StatePart
 from tests.end_to_end.local.jobs import RunningJob, small
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
@@ -28,7 +28,7 @@ def flip_everywhere(path: Path) -> int:
     """Flip a byte in the payload of each whole cell of this arena; returns how many."""
     fd = os.open(path, os.O_RDWR)
     flipped = 0
-    for part in Part:
+    for part in StatePart:
         for cell in Arena(fd).cells(part):
             header = cell.header()
             if header is None:

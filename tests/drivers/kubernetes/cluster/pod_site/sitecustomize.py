@@ -22,7 +22,7 @@ from typing import Any
 
 ADDRESS = os.environ.get("FAKE_POD_IP")
 PAUSES: dict[str, dict[str, float]] = {
-    "holdfast.agent.waiting": {"ASK_EVERY_S": 0.2},
+    "holdfast.agent.launcher": {"ASK_EVERY_S": 0.2},
     "holdfast.drivers.kubernetes.driver": {"RETRY_S": 0.2},
     "holdfast.drivers.kubernetes.doubt": {"ASK_S": 0.3, "STAND_ASIDE_S": 4.0},
     "holdfast.drivers.kubernetes.removal": {"FENCED_S": 0.5, "RETRY_S": 0.2},

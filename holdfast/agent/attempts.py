@@ -1,0 +1,121 @@
+"""The attempts of this node: their start, and the deaths of their workers.
+
+An attempt is started at most once, and never after it was ordered to stop. Where there is no
+forkserver yet, the order waits for it.
+"""
+
+import time
+
+from holdfast.agent import environment
+from holdfast.agent.node_attempt import NodeAttempt, exited
+from holdfast.agent.notes import note
+from holdfast.agent.parts import NodeParts
+from holdfast.agent.processes import ProcessExit
+from holdfast.agent.signals import kill, terminate
+from holdfast.agent.workers import Worker
+from holdfast.messages import Start, WorkersStarted
+
+
+class Attempts:
+    """`_ordered` and `_fenced` only grow: up to which attempt a start and a stop was ordered.
+
+    `newest` is the newest attempt that was started here.
+    """
+
+    def __init__(self, parts: NodeParts) -> None:
+        self._parts = parts
+        self._processes = parts.processes
+        self._ordered = 0
+        self._fenced = 0
+        self._waiting: Start | None = None  # came while there was no forkserver
+        self.newest: NodeAttempt | None = None
+
+    @property
+    def shown(self) -> NodeAttempt | None:
+        """The newest attempt, unless the controller knows that it has stopped."""
+        return None if self.newest is None or self.newest.stopped else self.newest
+
+    # ── start ──
+
+    def start(self, order: Start) -> None:
+        """Start its workers, now or as soon as there is a forkserver."""
+        if order.attempt <= max(self._ordered, self._fenced):
+            return
+        self._ordered = order.attempt
+        if self._processes.ready:
+            self._launch(order)
+        else:
+            self._waiting = order
+
+    def start_waiting(self) -> None:
+        """There is a forkserver: start what waits for it."""
+        if self._waiting is not None:
+            order, self._waiting = self._waiting, None
+            self._launch(order)
+
+    def fence(self, attempt: int) -> bool:
+        """Start nothing up to this attempt any more; whether that may have started elsewhere."""
+        ahead = attempt > max(self._ordered, self._fenced)
+        self._fenced = max(self._fenced, attempt)
+        if self._waiting is not None and self._waiting.attempt <= self._fenced:
+            self._waiting = None
+        return ahead
+
+    def _launch(self, order: Start) -> None:
+        now = time.monotonic()
+        if self.newest is not None:  # never both: the controller should have stopped it
+            terminate(self.newest, self._processes, now)
+            kill(self.newest, self._processes)
+        self._processes.workers.drop_logs(order.attempt)
+        self._processes.stores.use(order.store)
+        run = self.newest = NodeAttempt(order)
+        for local_rank in range(self._processes.workers.count):
+            told = environment.assignment(self._parts.job, order, local_rank)
+            run.workers[local_rank] = self._processes.start(told)
+        self._parts.warm_up.attempt_started(now)
+        self.announce()
+
+    def announce(self) -> None:
+        """Tell the controller once every worker has a process."""
+        run = self.newest
+        if run is None or run.announced or run.stop_at is not None or not run.all_forked:
+            return
+        run.announced = True
+        pids = tuple(worker.pid for _, worker in sorted(run.workers.items()))
+        number = run.order.attempt
+        self._parts.controller.fact(
+            WorkersStarted(node=self._parts.node, attempt=number, pids=pids)
+        )
+
+    # ── deaths ──
+
+    def died(self, worker: Worker, death: ProcessExit) -> None:
+        """A worker has died, with a rank or without."""
+        if worker.assignment is None:
+            if not self._parts.end.begun:
+                note(f"agent: warm worker {worker.local_rank} ended without a rank: {death.words}")
+            return
+        run = self.newest
+        if run is None or run.workers.get(worker.local_rank) is not worker:
+            return
+        if _died_before_its_rank(worker, death) and run.stop_at is None and self._processes.ready:
+            run.workers[worker.local_rank] = self._processes.start(worker.assignment)
+            return
+        self._parts.watch.last_look(run)
+        self.announce()
+        if death.exit_code == 0 and self._parts.saves.unsaved(run.order.attempt):
+            self._parts.tasks.start(self._tell_when_saved(run, worker, death))
+        elif run.is_news(death):
+            self._parts.controller.fact(exited(self._parts.node, worker, death))
+        if not run.alive:
+            run.gone.set()
+
+    async def _tell_when_saved(self, run: NodeAttempt, worker: Worker, death: ProcessExit) -> None:
+        """A worker has finished once its last step is in safety: with the news the job may end."""
+        await self._parts.saves.until_saved(run.order.attempt)
+        if run.is_news(death):
+            self._parts.controller.fact(exited(self._parts.node, worker, death))
+
+
+def _died_before_its_rank(worker: Worker, death: ProcessExit) -> bool:
+    return bool(worker.pid) and death.at < worker.assigned_at

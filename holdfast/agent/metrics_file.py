@@ -1,0 +1,74 @@
+"""`metrics.jsonl`: one line a step, written by the agent that has rank 0.
+
+Records come from the ring in rank 0's progress page, so the worker itself never touches the disk. A
+line is written whole or not at all; what a full disk refuses is dropped and counted.
+"""
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from holdfast.agent.notes import note
+from holdfast.page import StepRecord
+
+
+class MetricsFile:
+    """The file, opened when the first step is done."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._fd = -1
+        self._lost_count = 0
+
+    def append(self, attempt: int, records: list[StepRecord]) -> None:
+        """Write these steps of an attempt; never raises because of the disk."""
+        if not records:
+            return
+        ahead_s = time.time() - time.monotonic()
+        lines = b"".join(_line(attempt, record, ahead_s) for record in records)
+        try:
+            self._append_whole(lines)
+        except OSError as error:
+            if not self._lost_count:
+                note(f"agent: metrics.jsonl: {error.strerror}; steps are dropped")
+            self._lost_count += len(records)
+            return
+        if self._lost_count:
+            note(f"agent: metrics.jsonl: {self._lost_count} steps were dropped")
+            self._lost_count = 0
+
+    def _append_whole(self, lines: bytes) -> None:
+        if self._fd < 0:
+            self._fd = _open_at_line_start(self._path)
+        size = os.fstat(self._fd).st_size
+        written = os.write(self._fd, lines)
+        if written < len(lines):
+            os.ftruncate(self._fd, size)
+            raise OSError(28, "No space left on device")
+
+
+def _line(attempt: int, record: StepRecord, ahead_s: float) -> bytes:
+    values: dict[str, Any] = {
+        "attempt": attempt,
+        "step": record.step,
+        "at": record.at + ahead_s,
+        "loss": record.loss,  # NaN and infinities become null, here and below
+        "grad_norm": record.grad_norm,
+        "tokens": record.tokens,
+    }
+    if record.metrics:
+        values["metrics"] = dict(record.metrics)
+    return msgspec.json.encode(values) + b"\n"
+
+
+def _open_at_line_start(path: Path) -> int:
+    """Open for appending; a line that another agent could not finish is cut off."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    size = os.fstat(fd).st_size
+    last = os.pread(fd, 4096, max(0, size - 4096))
+    if last and not last.endswith(b"\n"):
+        os.ftruncate(fd, size - len(last) + last.rfind(b"\n") + 1)
+    return fd

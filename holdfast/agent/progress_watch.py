@@ -1,0 +1,102 @@
+"""Looking at the progress pages: reports to the controller, steps to `metrics.jsonl`.
+
+Each look costs microseconds: it compares a few bytes per worker. A report goes out when something
+has changed, as often as the controller wants it, and at once when a worker has reached a milestone,
+because the controller measures the stages of a recovery by them. What does not change is repeated
+now and then, for whoever has not heard it.
+"""
+
+import time
+
+import msgspec
+
+from holdfast.agent.controller_connection import ControllerConnection
+from holdfast.agent.metrics_file import MetricsFile
+from holdfast.agent.node_attempt import NodeAttempt
+from holdfast.agent.workers import Worker
+from holdfast.events import Milestone
+from holdfast.messages import Report, WorkerReport
+
+REPEAT_S = 5.0  # at least, where nothing changes
+LOOK_SOON_S = 0.02  # while an attempt comes up
+LOOK_LATER_S = 0.05
+
+
+class ProgressWatch:
+    """What was last seen of the attempt's pages."""
+
+    def __init__(self, node: str, metrics: MetricsFile, controller: ControllerConnection) -> None:
+        self._node = node
+        self._metrics = metrics
+        self._controller = controller
+        self._reported_at = float("-inf")
+        self._reported: list[object] = []  # what the last report said, ages apart
+        self._welcomes = 0  # of the link, at the last report
+        self._records_seen: tuple[int, int] = (0, 0)  # attempt, how many
+        self.pause_s = LOOK_LATER_S
+
+    def look(self, attempt: NodeAttempt | None, now: float) -> None:
+        """One look at every page; sends what is due."""
+        changed = attempt is not None and self._has_news(attempt)
+        if attempt is not None:
+            self._take_records(attempt)
+        coming_up = attempt is not None and not attempt.trains and attempt.stop_at is None
+        self.pause_s = LOOK_SOON_S if coming_up else LOOK_LATER_S
+        if changed or now >= self._reported_at + self._controller.report_s:
+            self.report(attempt, now, anyway=changed)
+
+    def report(self, attempt: NodeAttempt | None, now: float, *, anyway: bool = True) -> None:
+        """Send what the pages say now, if that is not what they said last."""
+        reports = () if attempt is None else tuple(_report_of(attempt, now))
+        number = 0 if attempt is None else attempt.order.attempt
+        said = [number, *map(_without_ages, reports)]
+        anyway |= self._controller.welcomes != self._welcomes  # a new controller knows nothing yet
+        if anyway or said != self._reported or now >= self._reported_at + REPEAT_S:
+            self._reported_at, self._reported = now, said
+            self._welcomes = self._controller.welcomes
+            self._controller.report(Report(node=self._node, attempt=number, workers=reports))
+
+    def last_look(self, attempt: NodeAttempt) -> None:
+        """A worker has died: what it did last must be known before its death is."""
+        self._take_records(attempt)
+        self.report(attempt, time.monotonic())
+
+    def _has_news(self, attempt: NodeAttempt) -> bool:
+        changed = [worker for worker in attempt.workers.values() if _milestones_changed(worker)]
+        if changed:
+            attempt.trains = all(
+                worker.page.reached(Milestone.FIRST_STEP) for worker in attempt.workers.values()
+            )
+        return bool(changed)
+
+    def _take_records(self, attempt: NodeAttempt) -> None:
+        first = attempt.workers.get(0)
+        if first is None or first.assignment is None or first.assignment.rank != 0:
+            return
+        number = attempt.order.attempt
+        seen = self._records_seen[1] if self._records_seen[0] == number else 0
+        records, count = first.page.records(seen)
+        self._records_seen = (number, count)
+        self._metrics.append(number, records)
+
+
+def _milestones_changed(worker: Worker) -> bool:
+    before, worker.milestones = worker.milestones, worker.page.milestone_words()
+    return before != worker.milestones
+
+
+def _without_ages(report: WorkerReport) -> WorkerReport:
+    """Ages grow by themselves."""
+    return msgspec.structs.replace(
+        report,
+        progress=msgspec.structs.replace(report.progress, step_ago_s=0.0),
+        milestones=dict.fromkeys(report.milestones, 0.0),
+    )
+
+
+def _report_of(attempt: NodeAttempt, now: float) -> list[WorkerReport]:
+    return [
+        worker.page.report(worker.assignment.rank, worker.pid, now)
+        for worker in attempt.workers.values()
+        if worker.assignment is not None
+    ]

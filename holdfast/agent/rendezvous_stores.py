@@ -1,0 +1,127 @@
+"""Rendezvous stores of one node: a fresh one for each attempt, the next one opened ahead.
+
+A store is a child of the forkserver that hosts a TCPStore. Nothing of an old attempt can be read in
+a new one because a store that an attempt has used is killed and never offered again. Jobs without
+torch only get a port that is free now.
+"""
+
+import asyncio
+import os
+import signal
+from collections import deque
+from collections.abc import Callable
+
+from holdfast.agent import fork_protocol
+from holdfast.agent.child import listen
+from holdfast.agent.forkserver_handle import ForkserverHandle
+from holdfast.agent.notes import note
+from holdfast.events import Store
+
+
+class RendezvousStores:
+    """At most one fresh store and one in use."""
+
+    def __init__(
+        self, address: str, hosted: bool, new_id: Callable[[], int], ports: tuple[int, ...] = ()
+    ) -> None:
+        self._address = address
+        self._ports = deque(ports)  # those to be tried first come first
+        self._hosted = hosted
+        self._new_id = new_id
+        self.on_fresh: Callable[[Store], None] = lambda _: None
+        """Called with each store that becomes available."""
+        self._forkserver: ForkserverHandle | None = None  # ready to fork
+        self._fresh_id = 0
+        self._used_id = 0
+        self._report = -1
+        self.fresh: Store | None = None
+
+    def fork_from(self, forkserver: ForkserverHandle) -> None:
+        """A forkserver is ready: from now on stores can be opened."""
+        self._forkserver = forkserver
+
+    @property
+    def can_open(self) -> bool:
+        """Whether there is a forkserver that is ready."""
+        return self._forkserver is not None
+
+    def open(self) -> None:
+        """Have a fresh store soon, unless there is one or one is on its way."""
+        if self._forkserver is None or self.fresh is not None or self._report >= 0:
+            return
+        if not self._hosted:
+            self._offer(reserve(self._address, self._next_ports()))
+            return
+        self._report, write_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._fresh_id = self._new_id()
+        order = fork_protocol.Fork(
+            id=self._fresh_id,
+            kind=fork_protocol.ChildKind.STORE,
+            fds=("report",),
+            address=self._address,
+            ports=self._next_ports(),
+        )
+        self._forkserver.fork(order, [write_end])
+        os.close(write_end)
+        asyncio.get_running_loop().add_reader(self._report, self._reported)
+
+    def _next_ports(self) -> tuple[int, ...]:
+        """Where to listen, another port each time: whoever still dials the last store finds none.
+
+        When all are taken, any port is better than no store.
+        """
+        self._ports.rotate(-1)
+        return (*self._ports, 0)
+
+    def _reported(self) -> None:
+        text = os.read(self._report, 64)
+        self._stop_listening()
+        if text:
+            self._offer(Store(host=self._address, port=int(text), hosted=True))
+            return
+        note("agent: no store could be hosted here (see above); rank 0 has to serve")
+        self._fresh_id = 0
+        self._offer(reserve(self._address, self._next_ports()))
+
+    def _offer(self, store: Store) -> None:
+        self.fresh = store
+        self.on_fresh(store)
+
+    def use(self, store: Store) -> None:
+        """An attempt starts on this store, which may be that of another node."""
+        if store == self.fresh:
+            self.fresh = None
+            self._used_id, self._fresh_id = self._fresh_id, 0
+
+    def retire(self) -> None:
+        """The attempt is over: its store is killed."""
+        if self._used_id and self._forkserver is not None:
+            self._forkserver.signal(self._used_id, signal.SIGKILL)
+        self._used_id = 0
+
+    def died(self, id_: int) -> bool:
+        """A child has ended; whether it was the fresh store."""
+        if id_ != self._fresh_id or self._report >= 0:  # on its way: `_reported` hears of it
+            return False
+        self._fresh_id = 0
+        self.fresh = None
+        return True
+
+    def forget(self) -> None:
+        """The forkserver is gone, and every store with it."""
+        self._stop_listening()
+        self._forkserver = None
+        self._fresh_id = self._used_id = 0
+        self.fresh = None
+
+    def _stop_listening(self) -> None:
+        if self._report >= 0:
+            asyncio.get_running_loop().remove_reader(self._report)
+            os.close(self._report)
+            self._report = -1
+
+
+def reserve(address: str, ports: tuple[int, ...] = (0,)) -> Store:
+    """The first of these ports that is free now; nobody listens on it any more."""
+    with listen(address, ports) as sock:
+        return Store(host=address, port=sock.getsockname()[1], hosted=False)

@@ -1,0 +1,38 @@
+"""The signals that end the workers of an attempt: SIGTERM, SIGKILL, and what follows if that hangs.
+
+The times are noted in the attempt, because a death after our own signal is no news (`attempt`).
+"""
+
+import asyncio
+import signal
+import time
+
+from holdfast.agent.node_attempt import NodeAttempt
+from holdfast.agent.node_processes import NodeProcesses
+from holdfast.agent.notes import note
+
+FORCE_AFTER_S = 3.0  # a forkserver that does not carry out SIGKILL in this time is killed itself
+
+
+def terminate(attempt: NodeAttempt, processes: NodeProcesses, now: float) -> None:
+    """SIGTERM to all its workers; only once."""
+    if attempt.stop_at is None:
+        attempt.stop_at = now
+        for worker in attempt.alive:
+            processes.signal(worker, signal.SIGTERM)
+
+
+def kill(attempt: NodeAttempt, processes: NodeProcesses) -> None:
+    """SIGKILL to all its workers that live."""
+    if attempt.alive:
+        attempt.kill_at = time.monotonic()
+        asyncio.get_running_loop().call_later(FORCE_AFTER_S, _force, attempt, processes)
+    for worker in attempt.alive:
+        processes.signal(worker, signal.SIGKILL)
+
+
+def _force(attempt: NodeAttempt, processes: NodeProcesses) -> None:
+    """Its workers are still there: the forkserver itself must hang."""
+    if attempt.alive and processes.ready:
+        note("agent: workers outlive SIGKILL; killing their forkserver")
+        processes.kill()

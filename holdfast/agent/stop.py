@@ -1,0 +1,75 @@
+"""Stopping an attempt as the controller orders it, and the answer once nothing of it is left.
+
+Every order to stop is answered, also one for an attempt that never ran here. Within the grace time
+a snapshot may be saved first. A later order may shorten the grace time of an earlier one.
+"""
+
+import asyncio
+import time
+
+import msgspec
+
+from holdfast.agent.attempts import Attempts
+from holdfast.agent.node_attempt import NodeAttempt
+from holdfast.agent.parts import NodeParts
+from holdfast.agent.signals import kill, terminate
+from holdfast.agent.stray_processes import end_strays
+from holdfast.events import Progress
+from holdfast.messages import Stop, WorkersStopped
+
+
+class AttemptStop:
+    """Carries out `Stop`."""
+
+    def __init__(self, parts: NodeParts, attempts: Attempts, *, has_tiers: bool) -> None:
+        """`has_tiers`: a snapshot can be saved where it outlives the job."""
+        self._parts = parts
+        self._attempts = attempts
+        self._has_tiers = has_tiers
+
+    def obey(self, order: Stop) -> None:
+        """Stop this attempt and all before it."""
+        if self._attempts.fence(order.attempt):
+            self._parts.offer.drop()
+        run, tasks = self._attempts.newest, self._parts.tasks
+        if run is None or run.stopped or run.order.attempt > order.attempt:
+            tasks.start(self._answer(run, order.attempt))
+        elif order.save and run.stop_at is None and self._parts.saves.can(run.order.attempt):
+            tasks.start(self._save_and_stop(order))
+        else:
+            self._stop(run, order)
+
+    def _stop(self, run: NodeAttempt, order: Stop) -> None:
+        first = run.stop_at is None
+        terminate(run, self._parts.processes, time.monotonic())
+        if order.grace_s > 0:
+            loop = asyncio.get_running_loop()
+            loop.call_later(order.grace_s, kill, run, self._parts.processes)
+        else:
+            kill(run, self._parts.processes)
+        if first:
+            self._parts.tasks.start(self._finish(run, order.attempt))
+
+    async def _save_and_stop(self, order: Stop) -> None:
+        """The whole job ends, but its machines stay."""
+        began = time.monotonic()
+        if self._has_tiers:
+            await self._parts.saves.save(order.grace_s, node_goes=False, job_ends=True)
+        left = max(0.1, order.grace_s - (time.monotonic() - began))
+        if not self._parts.end.begun:
+            self.obey(msgspec.structs.replace(order, grace_s=left, save=False))
+
+    async def _finish(self, run: NodeAttempt, number: int) -> None:
+        await run.gone.wait()
+        await end_strays(self._parts.processes.spared)
+        self._parts.processes.stores.retire()
+        await self._answer(run, number)
+        run.stopped = True
+        self._parts.warm_up.attempt_stopped(time.monotonic())
+
+    async def _answer(self, run: NodeAttempt | None, number: int) -> None:
+        store = await self._parts.offer.next()
+        progress = run.progress() if run is not None and run.order.attempt <= number else Progress()
+        node = self._parts.node
+        stopped = WorkersStopped(node=node, attempt=number, store=store, progress=progress)
+        self._parts.controller.fact(stopped)

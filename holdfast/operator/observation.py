@@ -1,0 +1,135 @@
+"""Everything that counts about one TrainingJob, read from the cluster.
+
+Read anew each time and never from what a watch has told: a decision to delete must not rest on news
+that is a second old. A watch only says when to look.
+"""
+
+from dataclasses import dataclass
+
+from holdfast.drivers.kubernetes.cluster import (
+    DEPLOYMENTS,
+    PODS,
+    Cluster,
+    NotFoundError,
+)
+from holdfast.drivers.kubernetes.ending import main_object
+from holdfast.drivers.kubernetes.manifests.names import JOB, ROLE
+from holdfast.drivers.kubernetes.manifests.request import Body
+from holdfast.drivers.kubernetes.pods import Pod, waits_for
+from holdfast.drivers.kubernetes.record import recorded_status
+from holdfast.operator.conditions import ENDED, seconds
+from holdfast.operator.decide import STOP_LIMIT_S, Known
+from holdfast.operator.wanted import Wanted, is_owned, place
+from holdfast.status import JobStatus
+
+DONE = {"Complete": "succeeded", "Completed": "succeeded", "Succeeded": "succeeded"}
+DONE |= {"Failed": "failed", "Aborted": "failed", "Terminated": "failed"}
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What decides, and what is only told."""
+
+    known: Known
+    record: JobStatus | None
+    waiting_for: str | None
+    missing: tuple[Body, ...]  # of the objects that make pods
+
+
+async def look(cluster: Cluster, body: Body, wanted: Wanted, now: float) -> Observation:
+    """Read what there is. Raises `ApiError`."""
+    meta, status = body["metadata"], body.get("status") or {}
+    found = [(one, await _existing(cluster, one)) for one in wanted.moving]
+    record = await recorded_status(cluster, meta["name"], meta["namespace"])
+    there = [have for _, have in found if have is not None]
+    known = Known(
+        status=status,
+        suspend=wanted.suspend,
+        keep_s=wanted.keep_s,
+        digest=wanted.digest,
+        managed=wanted.request.managed,
+        stop_limit_s=wanted.grace_s + STOP_LIMIT_S,
+        record=record,
+        outcome=await _outcome(cluster, wanted, record),
+        there=len(there),
+        foreign=_foreign(there, meta["uid"]),
+        retired=any(_is_retired(have) for have in there),
+        now=now,
+        ended_at=seconds(status.get("completionTime")),
+        stopping_since=_stopping_since(status),
+    )
+    waits = await _waiting(cluster, wanted) if record is None and there else None
+    return Observation(known, record, waits, tuple(one for one, have in found if have is None))
+
+
+async def _existing(cluster: Cluster, body: Body) -> Body | None:
+    kind, name, namespace = place(body)
+    try:
+        return await cluster.get(kind, name, namespace=namespace)
+    except NotFoundError:
+        return None
+
+
+async def _outcome(cluster: Cluster, wanted: Wanted, record: JobStatus | None) -> str | None:
+    if wanted.request.managed:
+        return record.outcome if record is not None and record.outcome in ENDED else None
+    kind = main_object(wanted.request)
+    if kind is None:
+        return await _pods_outcome(cluster, wanted)
+    name, namespace = wanted.request.name, wanted.request.namespace
+    try:
+        body = await cluster.get(kind, name, namespace=namespace)
+    except NotFoundError:
+        return None
+    return engine_outcome(body)
+
+
+async def _pods_outcome(cluster: Cluster, wanted: Wanted) -> str | None:
+    """Plain pods have no object above them: they have ended when all have."""
+    request = wanted.request
+    if request.engine == "cronjob":
+        return None
+    found = await cluster.listed(
+        PODS, Pod, labels=f"{JOB}={request.name}", namespace=request.namespace
+    )
+    phases = {pod.status.phase for pod in found.items}
+    if len(found.items) < request.nodes or not phases <= {"Succeeded", "Failed"}:
+        return None
+    return "failed" if "Failed" in phases else "succeeded"
+
+
+def engine_outcome(body: Body) -> str | None:
+    """How an engine's object says that it ended: by a condition, or Volcano's state."""
+    status = body.get("status") or {}
+    told = [c["type"] for c in status.get("conditions") or [] if c.get("status") == "True"]
+    state = status.get("state")
+    if isinstance(state, dict):
+        told.append(str(state.get("phase")))
+    return next((DONE[word] for word in told if word in DONE), None)
+
+
+def _foreign(bodies: list[Body], uid: str) -> str | None:
+    strange = next((body for body in bodies if not is_owned(body, uid)), None)
+    return None if strange is None else f"{strange['kind']} {strange['metadata']['name']}"
+
+
+def _is_retired(body: Body) -> bool:
+    return bool(body["kind"] == DEPLOYMENTS.kind and body["spec"].get("replicas") == 0)
+
+
+def _stopping_since(status: Body) -> float | None:
+    for condition in status.get("conditions") or []:
+        if condition["type"] == "Suspended" and condition["reason"] == "Stopping":
+            return seconds(condition["lastTransitionTime"])
+    return None
+
+
+async def _waiting(cluster: Cluster, wanted: Wanted) -> str | None:
+    """What the controller's pod waits for, while there is no record that would say more."""
+    request = wanted.request
+    role = "controller" if request.managed else "node"
+    labels = f"{JOB}={request.name},{ROLE}={role}"
+    found = await cluster.listed(PODS, Pod, labels=labels, namespace=request.namespace)
+    reasons = [why for pod in found.items if (why := waits_for(pod)) is not None]
+    who = "its controller waits for" if request.managed else "a node waits for"
+    return f"{who} {reasons[0]}" if reasons else None
