@@ -10,12 +10,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from holdfast.drivers.kubernetes import record, record_journal, segments
+from holdfast.drivers.kubernetes import record, record_journal, segments, sharding
 from holdfast.drivers.kubernetes.api import Api
 from holdfast.drivers.kubernetes.cluster import CONFIG_MAPS, DeniedError
 from holdfast.drivers.kubernetes.listing import jobs
 from holdfast.drivers.kubernetes.manifests.names import JOB, MANAGED_BY
+from holdfast.drivers.kubernetes.manifests.render import requested
 from holdfast.drivers.kubernetes.manifests.request import Body
+from holdfast.drivers.kubernetes.manifests.support import access
 from holdfast.drivers.kubernetes.pace import BYTES_PER_S, Pace
 from holdfast.drivers.kubernetes.record import Record, Recorded, recorded, recorded_status
 from holdfast.drivers.kubernetes.record_journal import published_journal
@@ -23,6 +25,7 @@ from holdfast.drivers.kubernetes.sharded import Cache
 from holdfast.journal import VERSION, Header, Journal
 from record import incident, node
 from record import record as large_record
+from tests.drivers.kubernetes.asking import job
 from tests.drivers.kubernetes.cluster.admission import content_bytes
 from tests.drivers.kubernetes.cluster.fake import FakeCluster, cluster
 from tests.drivers.kubernetes.test_segments import DICE
@@ -255,6 +258,32 @@ def test_incidents_for_which_there_is_no_room_are_left_out_from_the_oldest_on(
 
     playing(story)
     assert "has no room for all 300 incidents" in capsys.readouterr().err
+
+
+def test_the_role_of_a_controller_is_enough_to_write_and_delete_shards_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sharding, "FREE_S", 0.0)
+    request = requested(job(name="gpt"), engine="job", namespace="default")
+
+    async def story(it: FakeCluster, api: Api) -> None:
+        for body in access.objects(request):
+            await api.apply(body)
+        book = await begun(api, tmp_path, large_record(700, 2))
+        own = it.api(account="gpt-controller")
+        record = Record(own, "gpt", book.path, lambda: book.shown, book.owner)
+        for shown in (book.shown, large_record(9_000, 2), large_record(700, 2)):
+            book.shown = shown
+            await record.publish()
+            found = await recorded(own, "gpt")
+            assert found is not None and found.incomplete is None and found.journal is not None
+            assert found.status.nodes == shown.status.nodes
+        assert len(maps(it, "gpt-record-")) == 2, "what was free is gone"
+        with pytest.raises(DeniedError):
+            await own.delete(CONFIG_MAPS, "gpt-job")
+        await own.close()
+
+    playing(story)
 
 
 def test_where_shards_are_forbidden_the_head_is_published_and_says_what_is_missing(
