@@ -10,11 +10,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from holdfast.drivers.kubernetes import record, record_journal, segments
+from holdfast.drivers.kubernetes import record, record_journal, segments, sharding
 from holdfast.drivers.kubernetes.api import Api
 from holdfast.drivers.kubernetes.cluster import CONFIG_MAPS, DeniedError
 from holdfast.drivers.kubernetes.listing import jobs
 from holdfast.drivers.kubernetes.manifests.names import JOB, MANAGED_BY
+from holdfast.drivers.kubernetes.manifests.render import requested
+from holdfast.drivers.kubernetes.manifests.request import Body
+from holdfast.drivers.kubernetes.manifests.support import access
 from holdfast.drivers.kubernetes.pace import BYTES_PER_S, Pace
 from holdfast.drivers.kubernetes.record import Record, Recorded, recorded, recorded_status
 from holdfast.drivers.kubernetes.record_journal import published_journal
@@ -22,6 +25,7 @@ from holdfast.drivers.kubernetes.sharded import Cache
 from holdfast.journal import VERSION, Header, Journal
 from record import incident, node
 from record import record as large_record
+from tests.drivers.kubernetes.asking import job
 from tests.drivers.kubernetes.cluster.admission import content_bytes
 from tests.drivers.kubernetes.cluster.fake import FakeCluster, cluster
 from tests.drivers.kubernetes.test_segments import DICE
@@ -181,7 +185,7 @@ def test_what_is_written_in_a_minute_of_constant_change_is_bounded(
         book = await begun(api, tmp_path, first)
         apply = api.apply
 
-        async def counting(body: record.Body) -> record.Body:
+        async def counting(body: Body) -> Body:
             written.append(content_bytes(body))
             return await apply(body)
 
@@ -216,7 +220,7 @@ def test_what_is_encoded_and_compressed_does_not_hold_up_the_event_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads: set[int] = set()
-    for module, name in ((record, "_written"), (record.gzip, "compress"), (segments, "_block")):
+    for module, name in ((record, "_written"), (gzip, "compress"), (segments, "_block")):
         real = getattr(module, name)
 
         def noted(*args: object, _real: Callable[..., object] = real, **keys: object) -> object:
@@ -244,7 +248,7 @@ def test_incidents_for_which_there_is_no_room_are_left_out_from_the_oldest_on(
         book = await begun(api, tmp_path, large_record(10, 100))
         await book.record.publish()
         book.shown = shown
-        for _ in range(8):
+        for _look in range(8):
             await book.record.publish()
         found = await recorded(api, "gpt", journal=False)
         assert found is not None and found.status.incidents_count == 300
@@ -256,6 +260,32 @@ def test_incidents_for_which_there_is_no_room_are_left_out_from_the_oldest_on(
     assert "has no room for all 300 incidents" in capsys.readouterr().err
 
 
+def test_the_role_of_a_controller_is_enough_to_write_and_delete_shards_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sharding, "FREE_S", 0.0)
+    request = requested(job(name="gpt"), engine="job", namespace="default")
+
+    async def story(it: FakeCluster, api: Api) -> None:
+        for body in access.objects(request):
+            await api.apply(body)
+        book = await begun(api, tmp_path, large_record(700, 2))
+        own = it.api(account="gpt-controller")
+        record = Record(own, "gpt", book.path, lambda: book.shown, book.owner)
+        for shown in (book.shown, large_record(9_000, 2), large_record(700, 2)):
+            book.shown = shown
+            await record.publish()
+            found = await recorded(own, "gpt")
+            assert found is not None and found.incomplete is None and found.journal is not None
+            assert found.status.nodes == shown.status.nodes
+        assert len(maps(it, "gpt-record-")) == 2, "what was free is gone"
+        with pytest.raises(DeniedError):
+            await own.delete(CONFIG_MAPS, "gpt-job")
+        await own.close()
+
+    playing(story)
+
+
 def test_where_shards_are_forbidden_the_head_is_published_and_says_what_is_missing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -265,7 +295,7 @@ def test_where_shards_are_forbidden_the_head_is_published_and_says_what_is_missi
         book = await begun(api, tmp_path, large_record(700, 2))
         apply = api.apply
 
-        async def narrow(body: record.Body) -> record.Body:
+        async def narrow(body: Body) -> Body:
             if body["metadata"]["name"] != "gpt-record":
                 raise DeniedError(403, "Forbidden", "no right")
             return await apply(body)
@@ -336,7 +366,7 @@ def test_a_journal_in_many_segments_is_read_whole_and_closed_ones_are_written_on
     async def story(it: FakeCluster, api: Api) -> None:
         book = await begun(api, tmp_path, large_record(3, 0))
         before: dict[str, str] = {}
-        for _ in range(6):
+        for _grown in range(6):
             grown(book.path, 40)
             await book.record.publish()
             assert await published_journal(api, "gpt") == book.path.read_bytes()
@@ -361,7 +391,7 @@ def test_a_journal_that_outgrows_its_shards_stays_a_sound_one_up_to_a_line_and_i
 
     async def story(_: FakeCluster, api: Api) -> None:
         book = await begun(api, tmp_path, large_record(3, 0))
-        for _ in range(6):
+        for _grown in range(6):
             grown(book.path, 60)
             await book.record.publish()
         found = await published_journal(api, "gpt")
