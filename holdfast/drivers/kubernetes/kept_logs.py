@@ -29,6 +29,7 @@ AT_ONCE = 8
 TAKE_S = 120.0  # for a pod on its way out to end
 GLANCE_S = 2.0  # before we remove one ourselves
 SETTLE_S = 10.0  # for all that are left at the end
+ONE_S = 3.0  # for one of them: the log of a machine that is away does not come at all
 PUBLISH_S = 2.0  # what comes within this time is published together
 
 
@@ -110,7 +111,7 @@ class KeptLogs:
 
         async def one(pod: Pod) -> None:
             async with turns:
-                await self._read(pod, SETTLE_S, follow=False)
+                await self._read(pod, ONE_S, follow=False)
 
         with suppress(TimeoutError):
             async with asyncio.timeout(SETTLE_S):

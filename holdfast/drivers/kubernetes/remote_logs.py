@@ -3,7 +3,8 @@
 Agents put the rank before each line of a worker; every other line is their own talk. Pods come and
 go, so whoever follows looks for new ones again and again. A stream that was cut begins anew from
 the start of the log, and what was shown of it is left out. Of pods that are gone there is what the
-controller has kept of their output; a plain job has no controller, so its lines go with its pods.
+controller has kept of their output; a plain job has no controller, so its lines go with its pods:
+when it fails its engine removes those that still run, and keeps those that have failed.
 """
 
 import asyncio

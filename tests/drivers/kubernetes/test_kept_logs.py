@@ -3,6 +3,9 @@
 import asyncio
 from pathlib import Path
 
+import pytest
+
+from holdfast.drivers.kubernetes import kept_logs as module
 from holdfast.drivers.kubernetes.api import Api
 from holdfast.drivers.kubernetes.cluster import CONFIG_MAPS, PODS
 from holdfast.drivers.kubernetes.kept_logs import (
@@ -20,6 +23,7 @@ from holdfast.drivers.kubernetes.pods import Pod
 from holdfast.drivers.kubernetes.remote import look
 from holdfast.drivers.kubernetes.remote_logs import Following, everything
 from tests.drivers.kubernetes.cluster.fake import FakeCluster
+from tests.drivers.kubernetes.cluster.faults import Fault
 from tests.drivers.kubernetes.seen import RUNS, ended, pod
 from tests.drivers.kubernetes.test_remote import node, printing
 
@@ -114,5 +118,23 @@ def test_following_a_plain_job_that_has_ended_ends(tmp_path: Path) -> None:
         async with asyncio.timeout(10):
             shown = [(p.pod, p.rank, p.text) async for p in Following(api, "run").lines()]
         assert shown == [("run-0", None, "plain words")]
+
+    printing(tmp_path, story)
+
+
+def test_a_machine_that_does_not_answer_holds_up_the_end_for_moments_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "ONE_S", 0.3)
+    monkeypatch.setattr(module, "SETTLE_S", 3600.0)
+
+    async def story(it: FakeCluster, api: Api) -> None:
+        for number in (0, 1):
+            await api.create(node(f"run-{number}", "echo '[rank 0] here'; sleep 60"))
+        await it.until(lambda: [it.output(p) for p in it.pods()] == ["[rank 0] here\n"] * 2)
+        logs, pods = await _kept(api), await _pods(api)
+        it.faults.add(Fault("get", "pods", delay_s=3600.0))
+        await asyncio.wait_for(logs.settle(pods), 60)
+        assert len(await kept_logs(api, "run")) == 1, "of the other one"
 
     printing(tmp_path, story)

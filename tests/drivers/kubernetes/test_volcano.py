@@ -93,6 +93,8 @@ def test_any_failure_starts_the_job_again_as_often_as_it_allows() -> None:
     found = spec("plain", recovery={"max_restarts": 4})
     assert found["maxRetry"] == 5
     assert {each["action"] for each in found["policies"]} == {"RestartJob"}
+    never = spec("plain", recovery={"max_restarts": 0})["policies"]
+    assert {each["action"] for each in never} == {"TerminateJob"}, "which keeps what has failed"
 
 
 def test_the_networkpolicy_is_the_jobs_not_that_of_the_plugin() -> None:

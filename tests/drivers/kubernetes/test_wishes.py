@@ -210,7 +210,7 @@ def test_an_api_that_hangs_is_asked_anew(monkeypatch: pytest.MonkeyPatch) -> Non
 
     async def story(it: FakeCluster, proxy: Proxy, _: Api, there: Heard) -> None:
         async def silence() -> AsyncIterator[bytes]:
-            await asyncio.sleep(3600)
+            await asyncio.Event().wait()
             yield b""
 
         proxy.answer, before = lambda _: Answer(200, silence()), proxy.calls

@@ -60,9 +60,12 @@ def _end(request: Request) -> Body:
 
 
 def _policies(request: Request) -> list[Body]:
-    """The first that fits decides: a failure with the fatal status is also just a failure."""
+    """The first that fits decides: a failure with the fatal status is also just a failure. A job
+    that is not to be restarted is ended, which keeps the pods that have failed, and their output;
+    one at the limit of its restarts has lost them to the last."""
     fatal: list[Body] = [{"exitCode": FATAL, "action": "TerminateJob"}] if request.managed else []
-    again = "RestartPod" if request.managed else "RestartJob"
+    plain = "RestartJob" if request.job.recovery.restarts else "TerminateJob"
+    again = "RestartPod" if request.managed else plain
     lost = [{"event": event, "action": again} for event in ("PodFailed", "PodEvicted")]
     return [*fatal, *lost]
 
