@@ -25,7 +25,7 @@ def test_a_device_is_not_read() -> None:
 def test_a_file_is_read_whole_or_not_at_all(tmp_path: Path) -> None:
     write_durable(tmp_path / "x", b"12345")
     assert read_plain(tmp_path / "x", 5) == b"12345"
-    with pytest.raises(OSError, match="it has 5 bytes, more than 4"):
+    with pytest.raises(OSError, match="its size is 5 bytes, the limit is 4"):
         read_plain(tmp_path / "x", 4)
 
 

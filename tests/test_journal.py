@@ -98,7 +98,7 @@ def test_a_missing_line_is_refused(tmp_path: Path) -> None:
     write(path, EVENTS)
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(lines[:2] + lines[3:]))
-    with pytest.raises(Error, match=r"line 3\b.*\n.*entry 3 where 2 should be") as raised:
+    with pytest.raises(Error, match=r"line 3\b.*\n.*entry 3, expected 2") as raised:
         list(journal.entries(path))
     assert raised.value.slug == "journal-corrupt"
 

@@ -65,7 +65,7 @@ def test_a_job_that_began_without_checksums_goes_on_with_them(tmp_path: Path) ->
     assert path.with_suffix(".v1").read_bytes() == content
     assert lines.sound(path.read_bytes()) and [e.event for e in journal.entries(path)] == EVENTS
     assert told == [
-        f"{path} had no checksums: it was written anew with them, the old one is journal.v1"
+        f"{path} had no checksums and was rewritten with them; the old file is journal.v1"
     ]
 
 
@@ -73,7 +73,7 @@ def test_an_old_journal_that_is_damaged_is_refused_and_left_as_it_is(tmp_path: P
     path = tmp_path / "journal.jsonl"
     content = old_journal(path).replace(b'"seq":2', b'"seq":3')
     path.write_bytes(content)
-    with pytest.raises(Error, match="entry 3 where 2 should be"):
+    with pytest.raises(Error, match="entry 3, expected 2"):
         replay(path, LIMITS)
     assert path.read_bytes() == content
     assert [p.name for p in tmp_path.iterdir()] == ["journal.jsonl"]
@@ -102,9 +102,7 @@ def test_another_decision_about_nodes_is_told_and_the_job_goes_on(tmp_path: Path
     told: list[str] = []
     replay(path, LIMITS, told.append)[1].close()
     (note,) = told
-    assert (
-        "about entry 1 this version would decide AskNodes 1, where AskNodes 2 was decided" in note
-    )
+    assert "at entry 1 this version decides AskNodes 1, the journal has AskNodes 2" in note
     (trouble,) = troubles(path, LIMITS)
     assert trouble.slug == "journal-diverges" and "Holdfast 0" in trouble.help
 
@@ -116,7 +114,7 @@ def test_a_journal_of_another_attempt_than_would_be_ordered_is_not_driven_on(
     path = tmp_path / "journal.jsonl"
     write(path, EVENTS)
     content = path.read_bytes()
-    with pytest.raises(Error, match=r"entry 1 .* AskNodes 2, where AskNodes 1") as raised:
+    with pytest.raises(Error, match=r"entry 1 .* AskNodes 2, the journal has AskNodes 1") as raised:
         replay(path, Limits(node_count=2))
     assert raised.value.slug == "journal-diverges"
     assert path.read_bytes() == content
@@ -131,6 +129,6 @@ def test_an_entry_that_cannot_be_followed_is_an_error_that_names_it(
     path = tmp_path / "journal.jsonl"
     write(path, EVENTS)
     monkeypatch.setattr("holdfast.controller.Controller.handle", impossible)
-    with pytest.raises(Error, match="cannot follow entry 1: KeyError: 'node-9'"):
+    with pytest.raises(Error, match="cannot replay entry 1: KeyError: 'node-9'"):
         replay(path, LIMITS)
     assert read_state(path, LIMITS).attempt == 0

@@ -339,8 +339,9 @@ def _summary(cause: str, exited: WorkerExited) -> str:
         case "peer-lost":
             return f"{who} lost its connection to a peer that had exited or hung."
         case "limit-reached" if exited.error is not None:
-            which = "-f" if "File too large" in exited.error.message else "-n"
-            return f"{who} reached the limit ulimit {which}: {_said(exited.error)}"
+            size = "File too large" in exited.error.message
+            which = "file size limit (ulimit -f)" if size else "open files limit (ulimit -n)"
+            return f"{who} reached the {which}: {_said(exited.error)}"
         case "worker-killed" if exited.error is not None and exited.error.type == "RuntimeError":
             return f"{who} failed with {_said(exited.error)}{_loader_hint(exited.error)}"
         case _ if exited.error is not None:

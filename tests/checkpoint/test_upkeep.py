@@ -171,7 +171,7 @@ def test_where_it_cannot_be_told_what_is_needed_nothing_is_removed(folder: Check
     began(folder, 1)
     train(folder, 1, range(1, 8))
     names = [files.manifest_file(Key(1, 7)), files.rank_file(Key(1, 7), 0)]
-    with pytest.raises(Error, match="cannot be reached"):
+    with pytest.raises(Error, match="is unreachable"):
         prune(Refusing(folder, *names), newest=1)
     assert len(committed(folder)) == 7
 
@@ -254,14 +254,14 @@ def test_only_whole_checkpoints_are_copied_and_not_onto_those_of_others(tmp_path
     part = Snapshot(1, 2)
     saved(store, part, Key(1, 1), x=b"1")
     commit(store, Key(1, 1), ranks=[1], now=NOW)
-    with pytest.raises(Error, match="is not whole"):
+    with pytest.raises(Error, match="is incomplete"):
         copy(store, Key(1, 1), target, now=NOW)
     train(store, 1, range(2, 3))
     copy(store, Key(1, 2), target, now=NOW)
-    with pytest.raises(Error, match="is no place"):
+    with pytest.raises(Error, match="not a valid checkpoint location"):
         copy(store, Key(1, 2), target, now=NOW)
     began(target, 5)
     train(store, 1, range(3, 4))
-    with pytest.raises(Error, match="is no place"):
+    with pytest.raises(Error, match="not a valid checkpoint location"):
         copy(store, Key(1, 3), target, now=NOW)
     part.close()

@@ -88,7 +88,7 @@ def test_a_list_is_its_items() -> None:
         ("", "it contains no objects"),
         ("# nothing\n---\n", "it contains no objects"),
         ("just words", "is not a mapping"),
-        ("kind: Pod\nkind: Job\n", "the key 'kind' (line 2): given twice, first in line 1"),
+        ("kind: Pod\nkind: Job\n", "the key 'kind' (line 2): duplicate key, first on line 1"),
         ("a: !!python/object:os.system {}", "python/object:os.system' is not supported"),
         ("\x00", "it is not YAML"),
     ],
@@ -122,5 +122,5 @@ def test_a_version_that_is_none_is_refused() -> None:
     run = lint("-", "--kubernetes-version", "new", given=GOOD)
     assert (run.returncode, run.stderr.splitlines()[0]) == (
         2,
-        "error[usage]: --kubernetes-version new is not known",
+        "error[usage]: --kubernetes-version new is not supported",
     )

@@ -81,7 +81,7 @@ def test_an_error_has_one_form_for_people_and_one_for_programs(
 ) -> None:
     assert main(["explain", "no-such-slug", "--json"]) == ExitStatus.NOT_FOUND
     printed = capsys.readouterr()
-    assert printed.err.startswith("error[unknown-slug]: there is no error called 'no-such-slug'\n")
+    assert printed.err.startswith("error[unknown-slug]: there is no error 'no-such-slug'\n")
     assert "\n  why: " in printed.err
     assert "\n  help: " in printed.err
     error = json.loads(printed.out)["error"]

@@ -105,8 +105,8 @@ def test_a_rehearsal_says_which_would_take_it_and_why_the_others_not(barren: Sit
     assert run.returncode == 0, run.stderr
     east, west = run.stdout.splitlines()
     assert east.split()[:2] == ["not", "east"]
-    assert "room for 0 of 2 nodes" in east and "waited for 600 s" in east
-    assert west.startswith("takes it") and "west" in west
+    assert "capacity for 0 of 2 nodes" in east and "time out after 600 s" in east
+    assert west.startswith("accepts it") and "west" in west
     assert not barren.has(barren.east) and not barren.has(barren.west)
     run = barren.holdfast("submit", "--dry-run", "client")
     assert "kind: Deployment" in run.stdout and "east, west" in run.stderr
@@ -120,7 +120,7 @@ def test_a_rehearsal_in_which_none_takes_it_fails_with_all_reasons(barren: Sites
     told = json.loads(run.stdout.splitlines()[0])
     assert run.returncode == 3 and told["takes"] is None
     whys = {one["context"]: one["why"] for one in told["clusters"]}
-    assert "room" in whys["east"] and "Deployment" in whys["west"]
+    assert "capacity" in whys["east"] and "Deployment" in whys["west"]
     assert "no context 'north'" in whys["north"]
 
 

@@ -38,7 +38,7 @@ def test_a_module_and_a_program_are_no_scripts() -> None:
 
 
 def test_a_program_and_a_module_at_once_are_refused() -> None:
-    with pytest.raises(Error, match="--module does not fit"):
+    with pytest.raises(Error, match="--module cannot be used"):
         job_from_words(["x"], Flags(module=True, no_python=True))
 
 

@@ -85,8 +85,8 @@ def test_every_problem_is_told_at_once_and_nothing_is_rendered(file: Path) -> No
     ("words", "told"),
     [
         (("--engine", "jobs"), "help: --engine job"),
-        (("--kubernetes-version", "1.20"), "manifests are made for 1.31 to 1.37"),
-        (("--kubernetes-version", "new"), "--kubernetes-version new is not known"),
+        (("--kubernetes-version", "1.20"), "supported versions are 1.31 to 1.37"),
+        (("--kubernetes-version", "new"), "--kubernetes-version new is not supported"),
         (("--mode", "other"), "error[usage]"),
     ],
 )
@@ -150,7 +150,7 @@ def test_sections_for_a_cluster_are_left_alone_with_a_word(tmp_path: Path) -> No
     )
     run = holdfast("run", str(job))
     assert run.returncode == 0, run.stderr
-    assert "note: a run on this machine has no use for image, resources\n" in run.stderr
+    assert "note: ignored on this machine: image, resources\n" in run.stderr
 
 
 # ── figures ───────────────────────────────────────────────────────────────────────────────────

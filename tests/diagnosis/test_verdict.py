@@ -211,12 +211,14 @@ def test_an_exit_by_choice_says_status_and_place() -> None:
 
 def test_a_forkserver_that_died_is_not_told_as_a_lack_of_memory() -> None:
     fell = weigh([exited(3, number=9, forkserver="signal 9", ago_s=1.0), exited(0, number=9)])
-    assert fell.summary == "Rank 3 was taken along by its forkserver, which died (signal 9)."
+    assert fell.summary == "Rank 3 died with its forkserver (signal 9)."
 
 
 def test_a_limit_of_the_shell_is_named() -> None:
     summary = weigh([exited(error=raised("OSError", "[Errno 24] Too many open files"))]).summary
-    assert summary.startswith("Rank 0 reached the limit of ulimit -n: OSError: [Errno 24] Too many")
+    assert summary.startswith(
+        "Rank 0 reached the open files limit (ulimit -n): OSError: [Errno 24]"
+    )
     assert "ulimit -f" in weigh([exited(error=raised("OSError", "File too large"))]).summary
 
 
@@ -236,7 +238,7 @@ def test_the_rank_that_stood_still_is_blamed_and_not_the_one_that_waited() -> No
     assert behind.also_failed == 2
     loading = weigh(waiting, {**others, 5: page(5, phase="data")})
     assert (loading.cause, loading.rank) == ("hang", 5)
-    assert loading.summary.startswith("Rank 5 stood still after step 17 (it was loading data)")
+    assert loading.summary.startswith("Rank 5 hung after step 17 (it was loading data)")
     assert "Timed out waiting 4000ms for recv operation" in loading.summary
 
 

@@ -182,7 +182,7 @@ def test_events_tell_of_phases_restarts_and_waiting() -> None:
     assert [(e.reason, e.warning) for e in said(before, after)] == [
         ("Recovering", True), ("Restarted", False),
     ]  # fmt: skip
-    assert [e.message for e in said(before, waits)][-1] == "waits for machines"
+    assert [e.message for e in said(before, waits)][-1] == "waiting for machines"
 
 
 def test_times_are_read_as_they_are_written() -> None:

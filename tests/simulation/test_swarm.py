@@ -173,4 +173,4 @@ def test_options_of_a_scenario_are_refused_without_one(option: tuple[str, str]) 
         check=False,
     )
     assert found.returncode == 2
-    assert f"{option[0]} needs a scenario" in found.stderr
+    assert f"{option[0]} requires a scenario" in found.stderr

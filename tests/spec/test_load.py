@@ -99,7 +99,7 @@ def test_sections_for_clusters_are_as_strict(tmp_path: Path, section: str, told:
 
 def test_a_duplicate_key_is_an_error(tmp_path: Path) -> None:
     told = why(tmp_path, "name: a\nscript: b\nrecovery:\n  window_s: 1\n  window_s: 2\n")
-    assert told == "recovery.window_s (line 5): given twice, first in line 4; keep one"
+    assert told == "recovery.window_s (line 5): duplicate key, first on line 4; keep one"
 
 
 @pytest.mark.parametrize("given", [("script", "module"), ("script", "command")])
@@ -129,7 +129,7 @@ def test_a_switch_is_true_or_false_and_nothing_like_it(tmp_path: Path, key: str,
 
 def test_a_key_that_is_like_no_other_gets_the_list_of_keys(tmp_path: Path) -> None:
     told = why(tmp_path, "name: a\nscript: b\nwarm: {zzz: 1}\n")
-    assert "warm.zzz (line 3): unknown key; known here: mode, preload" in told
+    assert "warm.zzz (line 3): unknown key; known keys: mode, preload" in told
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def test_the_schema_describes_every_key_by_the_docstring_below_it() -> None:
         "Length of the sliding window in which restarts are counted."
     )
     mode = schema["$defs"]["Warm"]["properties"]["mode"]["description"]
-    assert "ahead; `imports` only loads modules; `auto` picks\n`script`" in mode
+    assert "`imports` only imports modules;" in mode
 
 
 def test_the_schema_knows_every_key_and_the_short_form() -> None:

@@ -90,7 +90,7 @@ def test_break_takes_no_snapshot_and_says_which_checkpoint_is_lost(
                 job.snapshots.requests.ask("best")
                 break
     assert job.whole == []
-    assert "the checkpoint best is not taken" in caplog.text
+    assert "the checkpoint best is not saved" in caplog.text
 
 
 def test_one_rank_asks_and_all_end_at_the_same_step_for_good(make: Make) -> None:

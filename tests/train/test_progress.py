@@ -75,7 +75,7 @@ def test_names_without_room_are_left_out_and_that_is_said_once(
         for number in range(1, 4):
             step(progress, number, **{f"m{n}": n for n in range(METRIC_COUNT + number)})
     assert told(page)[3] == {f"m{n}": float(n) for n in range(METRIC_COUNT)}
-    assert caplog.text.count("are left out") == 1
+    assert caplog.text.count("are ignored") == 1
     assert f"m{METRIC_COUNT} and other new names" in caplog.text
 
 

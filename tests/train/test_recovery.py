@@ -291,7 +291,7 @@ def test_a_step_without_the_optimizers_hook_leaves_no_copy_that_nobody_has_looke
     faulty.run("1:1:after_backward:6")
     assert faulty.finish().restored == [6, 6], faulty.story()
     assert faulty.outcome() == quiet.outcome()
-    assert "the snapshot of step 4 is given up: no tracked optimizer took a step" in faulty.story()
+    assert "the snapshot of step 4 is discarded: no tracked optimizer took a step" in faulty.story()
     assert faulty.story().count("the snapshot of step 4 is given up") == 2, "once on each rank"
 
 

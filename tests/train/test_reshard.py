@@ -92,7 +92,7 @@ def test_no_tier_is_looked_at_for_what_the_attempt_before_left_in_memory(
     step = ("load", "fsdp3", {SHARED: "nowhere://"}, "fsdp3", 3, attempt)
     _, answers, (words, *_) = saved.world(3, ("words",), step, ("words",))
     assert answers == [([], "ARENAS", STEP)] * 3
-    assert ("nothing is found in the shared tier" in words) == looked
+    assert ("cannot read checkpoints in the shared tier" in words) == looked
 
 
 @pytest.mark.parametrize(

@@ -134,7 +134,7 @@ def test_a_past_attempt_is_fenced_and_says_so(tmp_path: Path) -> None:
         take(made[1:], Key(2, 11), SnapshotFlag.SHARED, size=4096)
         failed = said(made[1], protocol.SaveFailed)
         assert isinstance(failed, protocol.SaveFailed)
-        assert "attempt 2 may not save" in failed.why
+        assert "attempt 2 must not save" in failed.why
         assert [one.key for one in catalog.committed(store)] == [Key(3, 10)]
         until(lambda: made[1].storage_pages[0].released == Key(2, 11), "its cells are free again")
 

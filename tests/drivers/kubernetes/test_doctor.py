@@ -66,7 +66,7 @@ def test_missing_rights_are_named_with_the_command_that_grants_them() -> None:
         found = await seen(api, asked("jobset"))
         assert bad(found) == {"rights"}
         [check] = found["rights"]
-        assert check.found == "you may not: jobsets.jobset.x-k8s.io: create, patch"
+        assert check.found == "you lack permissions: jobsets.jobset.x-k8s.io: create, patch"
         assert "--verb=create,patch --resource=jobsets.jobset.x-k8s.io" in check.remedy
 
     play(story, machines=1)
@@ -89,7 +89,7 @@ def test_definitions_without_a_controller_are_no_engine() -> None:
         it.store.delete(QUEUES, "", "default")
         found = await seen(api, asked("volcano"))
         [engines] = found["engines"]
-        assert (engines.ok, "volcano cannot (of Volcano only the def" in engines.found) == (
+        assert (engines.ok, "volcano (only the CRDs" in engines.found) == (
             False, True,
         )  # fmt: skip
 
@@ -101,7 +101,7 @@ def test_how_many_nodes_short_and_of_what() -> None:
         found = await seen(api, asked(nodes={"count": 4, "spares": 1}, resources={"gpus": 8}))
         [check] = found["machines"]
         assert not check.ok
-        assert check.found.startswith("room for 3 of 4 + 1 nodes")
+        assert check.found.startswith("capacity for 3 of 4 + 1 nodes")
         assert "2 nodes short" in check.found
         found = await seen(api, asked(resources={"gpus": 9}))
         assert (
@@ -155,7 +155,7 @@ def test_every_name_that_does_not_exist_is_found() -> None:
     ("mode", "class_", "told"),
     [
         ("ReadWriteMany", None, None),
-        ("ReadWriteOnce", None, "data can be mounted by one machine only (ReadWriteOnce)"),
+        ("ReadWriteOnce", None, "data can be mounted on one machine only (ReadWriteOnce)"),
         ("ReadWriteMany", "gone", "data is Pending: it has no volume"),
     ],
 )

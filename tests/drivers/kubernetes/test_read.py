@@ -22,7 +22,7 @@ def test_a_stream_of_documents_and_lists_becomes_their_objects() -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("a: {b: 1, b: 2}", "the key 'b' (line 1): given twice, on this line"),
+        ("a: {b: 1, b: 2}", "the key 'b' (line 1): duplicate key, on this line"),
         ("a: &a [*a]", "refers to a node that contains it"),
         ("a: " + "[" * 100, "nested too deeply"),
         ("a: !!bool maybe", "is not supported"),

@@ -199,7 +199,7 @@ def test_a_cluster_that_refuses_is_passed_over_at_once(tmp_path: Path) -> None:
                 await it.gone("east", 1010)
             await it.step(1015)
             assert it.roles()[1] is Role.OFFERED
-            assert any("east refuses the job" in line for line in it.said)
+            assert any("east rejects the job" in line for line in it.said)
 
     asyncio.run(live())
 
