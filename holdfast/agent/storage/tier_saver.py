@@ -208,10 +208,10 @@ class TierSaver:
         return not self._unwanted(task) and (self.read == task.key or task.intact())
 
     def _unwanted(self, task: SaveTask) -> bool:
-        """A newer attempt has begun, a newer snapshot is in a hurry, or this one was given up."""
-        hurried = self._urgent is not None and self._urgent > task.key
+        """A newer attempt has begun, a newer snapshot is urgent, or this one was given up."""
+        overtaken = self._urgent is not None and self._urgent > task.key
         void = self._storage_pages[0].voided == task.key
-        return hurried or void or self._attempt > task.key.attempt
+        return overtaken or void or self._attempt > task.key.attempt
 
     def _save_once(self, task: SaveTask, began: float) -> None:
         store = self._opened()
@@ -232,8 +232,8 @@ class TierSaver:
             self._thin(store)
 
     def _save_ranks(self, store: CheckpointStore, task: SaveTask) -> list[RankPart]:
-        hurry = bool(task.flags & SnapshotFlag.URGENT)
-        limit = UNLIMITED if hurry else self._limit
+        urgent = bool(task.flags & SnapshotFlag.URGENT)
+        limit = UNLIMITED if urgent else self._limit
 
         def one(number: int) -> RankPart:
             return save.save_rank(
