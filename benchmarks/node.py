@@ -16,7 +16,7 @@ from holdfast.checkpoint.storage_page import StoragePage
 class Node:
     """From its start to `end`. The storage process also ends when this process does."""
 
-    def __init__(self, folder: Path, places: tuple[protocol.TierPlace, ...] = ()) -> None:
+    def __init__(self, folder: Path, places: tuple[protocol.DurablePlace, ...] = ()) -> None:
         """`places` are its durable tiers. A token is written into `folder`."""
         arena, storage_page = Arena.create(), StoragePage.create()
         self.arena, self.storage_page = Arena(arena), StoragePage(storage_page)

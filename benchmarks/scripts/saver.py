@@ -234,7 +234,7 @@ def _holdfast(state: State, folder: Path, *, beside: bool, durable: bool) -> Con
     from holdfast.train.tracked import Tracked
     from node import Node
 
-    place = protocol.TierPlace(tier=Tier.SHARED, where=str(folder), keep=2, max_bytes_per_s=None)
+    place = protocol.DurablePlace(tier=Tier.SHARED, where=str(folder), keep=2, max_bytes_per_s=None)
     node = Node(folder, (place,) if durable else ())
     settings = CheckpointSettings(shared=TierRule(every_s=1e9)) if durable else CheckpointSettings()
     objects = {"model": state.model, "optimizer": state.optimizer}

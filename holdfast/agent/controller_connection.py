@@ -71,6 +71,46 @@ class _Kept(NamedTuple):
     at: float  # monotonic, when its ages were right
 
 
+class FactQueue:
+    """Facts that the controller does not have on its disk yet, in order of `seq`; those up to
+    `sent` went out on this connection."""
+
+    def __init__(self) -> None:
+        self._kept: deque[_Kept] = deque()
+        self._next_seq = 1
+        self.sent = 0
+        self._all_known = asyncio.Event()
+
+    def add(self, event: AgentFact) -> None:
+        """This has happened just now."""
+        self._kept.append(_Kept(self._next_seq, event, time.monotonic()))
+        self._next_seq += 1
+        self._all_known.clear()
+
+    def forget(self, acked: int) -> None:
+        """The controller has all up to this one."""
+        while self._kept and self._kept[0].seq <= acked:
+            self._kept.popleft()
+        if not self._kept:
+            self._all_known.set()
+
+    def unsent(self) -> list[Fact]:
+        """Those that have not gone out, with ages as of now."""
+        now = time.monotonic()
+        later = (kept for kept in self._kept if kept.seq > self.sent)
+        return [Fact(seq=one.seq, event=_aged(one.event, now - one.at)) for one in later]
+
+    @property
+    def all_sent(self) -> bool:
+        """Whether every fact has gone out on this connection."""
+        return not self._kept or self._kept[-1].seq <= self.sent
+
+    async def until_known(self) -> None:
+        """Wait until the controller has every fact."""
+        if self._kept:
+            await self._all_known.wait()
+
+
 class ReplacedError(Exception):
     """This controller is of an older term than one that was obeyed."""
 
@@ -80,10 +120,7 @@ class RejectedError(Exception):
 
 
 class ControllerConnection:
-    """Facts out, orders in. `run()` must run for anything to move.
-
-    Facts in `_kept` are in order of `seq`; those up to `_sent` went out on this connection.
-    """
+    """Facts out, orders in. `run()` must run for anything to move."""
 
     def __init__(
         self, folder: Path, hello: Callable[[], Hello], on_order: Callable[[Order], None]
@@ -91,13 +128,10 @@ class ControllerConnection:
         self._folder = folder
         self._hello = hello
         self._on_order = on_order
-        self._kept: deque[_Kept] = deque()
-        self._next_seq = 1
-        self._sent = 0
+        self._facts = FactQueue()
         self._report: Report | None = None
         self._answers: deque[Answer] = deque()
         self._news = asyncio.Event()
-        self._all_known = asyncio.Event()
         self._heard_at = time.monotonic()
         self.connected = False
         self.welcomes = 0  # how often a controller has taken us in
@@ -107,9 +141,7 @@ class ControllerConnection:
 
     def fact(self, event: AgentFact) -> None:
         """Send this fact, now or as soon as there is a controller; exactly once in effect."""
-        self._kept.append(_Kept(self._next_seq, event, time.monotonic()))
-        self._next_seq += 1
-        self._all_known.clear()
+        self._facts.add(event)
         self._news.set()
 
     def report(self, report: Report) -> None:
@@ -132,12 +164,11 @@ class ControllerConnection:
     @property
     def all_sent(self) -> bool:
         """Whether every fact has gone out on this connection."""
-        return not self._kept or self._kept[-1].seq <= self._sent
+        return self._facts.all_sent
 
     async def flush(self) -> None:
         """Wait until the controller has every fact on its disk."""
-        if self._kept:
-            await self._all_known.wait()
+        await self._facts.until_known()
 
     async def run(self) -> None:
         """Connect, again and again. Raises `RejectedError` when the node must end."""
@@ -206,8 +237,8 @@ class ControllerConnection:
             raise RejectedError("the controller has given up this node")
         self._term, self.report_s = welcome.term, welcome.report_s
         self._pulse_s, self._ping_s = welcome.pulse_s, welcome.ping_s
-        self._forget(welcome.acked)
-        self._sent = welcome.acked
+        self._facts.forget(welcome.acked)
+        self._facts.sent = welcome.acked
         self._report = None
         self._answers.clear()
         self.connected = True
@@ -218,7 +249,7 @@ class ControllerConnection:
         async for data in connection:
             match _orders.decode(data):  # type: ignore[arg-type]
                 case Ack(seq=seq):
-                    self._forget(seq)
+                    self._facts.forget(seq)
                 case Welcome():
                     raise msgspec.ValidationError("a second Welcome")
                 case GiveJournal() | LookForApi() as order:
@@ -253,16 +284,9 @@ class ControllerConnection:
             if self._report is not None:
                 report, self._report = self._report, None
                 await connection.send(msgspec.msgpack.encode(report))
-            for kept in [k for k in self._kept if k.seq > self._sent]:
-                fact = Fact(seq=kept.seq, event=_aged(kept.event, time.monotonic() - kept.at))
+            for fact in self._facts.unsent():
                 await connection.send(msgspec.msgpack.encode(fact))
-                self._sent = kept.seq
-
-    def _forget(self, acked: int) -> None:
-        while self._kept and self._kept[0].seq <= acked:
-            self._kept.popleft()
-        if not self._kept:
-            self._all_known.set()
+                self._facts.sent = fact.seq
 
 
 def _let_the_kernel_watch(connection: ClientConnection) -> None:

@@ -21,11 +21,11 @@ class Leaving:
     def ask(self, grace_s: float) -> None:
         """Somebody wants this node."""
         end, saves = self._parts.end, self._parts.saves
-        run, hurried = self._attempts.shown, self._asked
+        run, again = self._attempts.shown, self._asked
         self._asked = True
         worth = self._has_tiers or (run is not None and run.order.node_count > 1)
         can = run is not None and run.stop_at is None and saves.can(run.order.attempt)
-        if hurried or not (can and worth) or end.begun:
+        if again or not (can and worth) or end.begun:
             end.ask(grace_s)
         else:
             self._parts.tasks.start(self._save_and_end(grace_s))

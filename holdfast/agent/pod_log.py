@@ -68,7 +68,7 @@ class PodLog:
 
 
 class RankedLines:
-    """Output of one rank on its way to the console, line by line."""
+    """Output of one rank on its way to the standard output, line by line."""
 
     def __init__(self, pod_log: PodLog, rank: int) -> None:
         self._pod_log = pod_log

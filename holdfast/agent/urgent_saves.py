@@ -19,7 +19,7 @@ from holdfast.checkpoint.key import Key
 from holdfast.checkpoint.storage_page import StoragePage
 
 SHARE = 0.7  # of the grace time; the rest is for the workers
-FINAL_SAVE_S = 900.0  # for the checkpoint of the last step, when nothing is in a hurry
+FINAL_SAVE_S = 900.0  # for the checkpoint of the last step, when nothing is urgent
 LOOK_S = 0.05
 
 

@@ -24,7 +24,7 @@ def copy_holders(
     """For each rank those that keep a copy of its private part, on as many different nodes.
 
     `groups` are the tensor, pipeline and data parallel groups as tuples of ranks. There are never
-    more keepers than other nodes: none at all on a single node.
+    more holders than other nodes: none at all on a single node.
     """
     nodes = world_size // local_world_size
     members = _members(world_size, groups)
@@ -92,7 +92,7 @@ def survival(nodes: int, copies: int, losses: int) -> float:
     GEMINI (Wang et al., SOSP 2023, section 4.2) bounds the probability from below by
     1 - S·C(N-m, k-m)/C(N, k), S being the number of different sets of holders: all sets of k lost
     nodes that take a whole set of holders are counted, some of them twice. Its groups of m have
-    S = N/m; keepers by shifts, as here, have S = N (N/2 where two nodes keep each other's).
+    S = N/m; holders by shifts, as here, have S = N (N/2 where two nodes keep each other's).
     """
     holders = min(copies, nodes - 1) + 1
     if losses < holders:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from holdfast.checkpoint.settings import CheckpointSettings
-from holdfast.checkpoint.storage_page import TierStatus
+from holdfast.checkpoint.storage_page import SaveStatus
 from holdfast.checkpoint.tiers import Tier
 from holdfast.goodput.formulas import daly_s
 
@@ -59,7 +59,7 @@ class CheckpointSchedule:
     """
 
     def __init__(
-        self, settings: CheckpointSettings, saved: Mapping[Tier, TierStatus], now: float, step: int
+        self, settings: CheckpointSettings, saved: Mapping[Tier, SaveStatus], now: float, step: int
     ) -> None:
         """`now` is monotonic, `step` is where this attempt begins."""
         self._settings = settings
@@ -67,7 +67,7 @@ class CheckpointSchedule:
         self._last = {tier: (saved[tier].at or None, step) for tier in settings.tiers}
 
     def due(
-        self, now: float, step: int, saved: Mapping[Tier, TierStatus], stall_s: float
+        self, now: float, step: int, saved: Mapping[Tier, SaveStatus], stall_s: float
     ) -> frozenset[Tier]:
         """Tiers that the snapshot after `step` completed steps is for."""
         due = (t for t in self._last if self._is_due(t, now, step, saved[t], stall_s))
@@ -77,14 +77,14 @@ class CheckpointSchedule:
         """A snapshot after `step` completed steps has been taken for these."""
         self._last |= {tier: (now, step) for tier in tiers if tier in self._last}
 
-    def every_s(self, tier: Tier, saved: TierStatus, stall_s: float) -> float:
+    def every_s(self, tier: Tier, saved: SaveStatus, stall_s: float) -> float:
         """The interval now, in seconds."""
         rule = self._settings.rule(tier)
         if rule is not None and rule.every_s is not None:
             return rule.every_s
         return interval_s(tier, saved.seconds, stall_s, self._settings.mttf_s)
 
-    def _is_due(self, tier: Tier, now: float, step: int, saved: TierStatus, stall_s: float) -> bool:
+    def _is_due(self, tier: Tier, now: float, step: int, saved: SaveStatus, stall_s: float) -> bool:
         asked_at, _ = self._last[tier]
         wait_s = self.every_s(tier, saved, stall_s)
         if asked_at is None:

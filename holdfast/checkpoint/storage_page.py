@@ -38,7 +38,7 @@ class _Word(IntEnum):
     RELEASED = 1  # newest snapshot for durable tiers that is not read any more
     COPIED = 4  # newest snapshot that is whole on every rank that keeps copies
     INFO_COUNT = 7
-    TIERS = 8  # for each tier, four words: see `TierStatus`
+    TIERS = 8  # for each tier, four words: see `SaveStatus`
     VOID = 20  # newest snapshot that all ranks have given up
 
 
@@ -64,7 +64,7 @@ class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
     peers: tuple[Peer, ...] = ()  # who keeps copies of this rank; empty: nobody, or gloo does it
 
 
-class TierStatus(NamedTuple):
+class SaveStatus(NamedTuple):
     """What is known of one durable tier."""
 
     step: int = -1  # of the newest committed checkpoint; -1: none yet
@@ -94,7 +94,7 @@ class StoragePage:
         storage_page.copied(None)
         storage_page.void(None)
         for tier in Tier:
-            storage_page.saved(tier, TierStatus())
+            storage_page.saved(tier, SaveStatus())
         storage_page.close()
         return fd
 
@@ -172,19 +172,19 @@ class StoragePage:
         """The newest snapshot that all peers have."""
         return self._get(_Word.COPIED)
 
-    def saved(self, tier: Tier, saved: TierStatus) -> None:
+    def saved(self, tier: Tier, saved: SaveStatus) -> None:
         """How saving to this tier goes."""
-        word = _Word.TIERS + len(TierStatus._fields) * tier
+        word = _Word.TIERS + len(SaveStatus._fields) * tier
         self._floats[word + 1] = saved.at
         self._floats[word + 2] = saved.seconds
         self._ints[word + 3] = saved.failures
         self._ints[word] = saved.step
 
-    def of_tier(self, tier: Tier) -> TierStatus:
+    def of_tier(self, tier: Tier) -> SaveStatus:
         """How saving to this tier goes."""
-        word = _Word.TIERS + len(TierStatus._fields) * tier
+        word = _Word.TIERS + len(SaveStatus._fields) * tier
         ints, floats = self._ints, self._floats
-        return TierStatus(ints[word], floats[word + 1], floats[word + 2], ints[word + 3])
+        return SaveStatus(ints[word], floats[word + 1], floats[word + 2], ints[word + 3])
 
     def _put(self, word: _Word, key: Key | None) -> None:
         count = self._ints[word] // 2 * 2

@@ -23,7 +23,7 @@ Tree = dict[str, Any]
 
 
 class MisfitError(Exception):
-    """It cannot be loaded here; of which kind of trouble that is."""
+    """It cannot be loaded here; which kind of failure that is."""
 
     def __init__(self, why: str, kind: FailureKind = FailureKind.MISFIT) -> None:
         super().__init__(why)

@@ -4,10 +4,10 @@ All ranks try the same list (`candidates`) in the same order, the newest first, 
 stage. A snapshot in memory that was taken in this very layout is used as it lies there; everything
 else goes through one mechanism (`sources`, `reshard`, `fetch`), from whichever layout it comes.
 
-What cannot be loaded is one of three things (`failure`). What turns out to be damaged on any rank
+What cannot be loaded is one of three things (`load_failure`). What turns out to be damaged on any rank
 is given up by all and named; damaged memory is thrown away and the list is made anew, because
 another copy may do. So damage costs steps, not the job. What storage does not give is waited for,
-and then not gone past lightly (`doubts`). And a checkpoint of another model ends the job with an
+and then not gone past lightly (`possibly_newer`). And a checkpoint of another model ends the job with an
 explanation: who begins anew does so on purpose, never because nothing could be used.
 """
 
@@ -165,12 +165,12 @@ class _Restoring:
         found = possibly_newer(one, self._listed, self._inventories, self._unread, counts)
         if not found:
             return False
-        why = "; ".join(dict.fromkeys(doubt.text for doubt in found))
+        why = "; ".join(dict.fromkeys(newer.text for newer in found))
         if self._pauses:
             time.sleep(self._pauses.pop(0))
             self._unread.clear()
             return True
-        if one is None or any(doubt.firm for doubt in found):
+        if one is None or any(newer.firm for newer in found):
             raise refusals.unreachable(one, why)
         if self._ranks.rank == 0:
             logger.warning(

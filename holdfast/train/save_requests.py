@@ -11,7 +11,7 @@ from collections.abc import Set as AbstractSet
 
 from holdfast.checkpoint.schedule import CheckpointSchedule
 from holdfast.checkpoint.settings import CheckpointSettings
-from holdfast.checkpoint.storage_page import StoragePage, TierStatus
+from holdfast.checkpoint.storage_page import SaveStatus, StoragePage
 from holdfast.checkpoint.tiers import SnapshotFlag, Tier
 from holdfast.train.exchange import Agreed
 
@@ -87,7 +87,7 @@ class SaveRequests:
         return [every(tier, saved[tier], stall_s) if tier in used else 0.0 for tier in Tier]
 
     @staticmethod
-    def _saved(storage_page: StoragePage) -> dict[Tier, TierStatus]:
+    def _saved(storage_page: StoragePage) -> dict[Tier, SaveStatus]:
         return {tier: storage_page.of_tier(tier) for tier in Tier}
 
     # ── what a snapshot gets ──

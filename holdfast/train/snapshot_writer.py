@@ -56,7 +56,7 @@ class SnapshotWriter:
 
     def write(self, stamp: Stamp, keep: Collection[Key], slots: int, *, urgent: bool) -> Cell:
         """Copy what `encode` prepared into cells that hold nothing of `keep`; returns the private
-        one. Both are whole, unless copies are `under_way`, which none are in a hurry."""
+        one. Both are whole, unless copies are `under_way`, which no urgent ones are."""
         waits = self._at_once or self._meddled or urgent
         later = None if waits else self._later
         self._step, self._guarded, self._at_once, self.torn = stamp.key.step, False, False, False

@@ -2,7 +2,7 @@
 
 Ranks meet (`exchange`) at every step that may end with a snapshot, and about once a second besides.
 A meeting shows that all ranks have the newest snapshot whole, and settles what happens next: a
-snapshot or none, for which durable tiers, in a hurry because a node is about to go. It is opened in
+snapshot or none, for which durable tiers, urgent because a node is about to go. It is opened in
 the optimizer's pre-step hook, so it is normally over when the step is.
 
 A snapshot writes the shared and the private part into cells that hold nothing which is still
@@ -10,7 +10,7 @@ needed: the newest snapshot that every rank can get even if a node is lost, one 
 copying to other nodes, those that are being saved to durable tiers. Where no such cell is free on
 some rank, all ranks wait with the snapshot, never with training.
 
-Copies may go on beside training (`writer`). Where one was spoiled, all ranks give that snapshot up
+Copies may go on beside training (`snapshot_writer`). Where one was spoiled, all ranks give that snapshot up
 and take another one at once.
 """
 

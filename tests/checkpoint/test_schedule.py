@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 
 from holdfast.checkpoint.schedule import BOUNDS, FIRST_S, CheckpointSchedule, interval_s
 from holdfast.checkpoint.settings import CheckpointSettings, TierRule, settings_in
-from holdfast.checkpoint.storage_page import TierStatus
+from holdfast.checkpoint.storage_page import SaveStatus
 from holdfast.checkpoint.tiers import Tier
 
-NOTHING = dict.fromkeys(Tier, TierStatus())
+NOTHING = dict.fromkeys(Tier, SaveStatus())
 ALL = CheckpointSettings(local=TierRule(), shared=TierRule(), archive=TierRule())
 
 
@@ -24,7 +24,7 @@ def test_a_fixed_time_is_kept_and_the_first_comes_early() -> None:
 
 def test_a_job_that_restarts_often_saves_all_the_same() -> None:
     """The clock of a tier runs on over attempts, or restarts each five minutes would starve it."""
-    saved = {**NOTHING, Tier.SHARED: TierStatus(40, 100.0, 2.0, 0)}
+    saved = {**NOTHING, Tier.SHARED: SaveStatus(40, 100.0, 2.0, 0)}
     schedule = CheckpointSchedule(
         CheckpointSettings(shared=TierRule(every_s=600)), saved, 650.0, 45
     )
@@ -49,7 +49,7 @@ def test_a_failed_save_is_tried_again_soon_and_then_ever_later() -> None:
     schedule.asked([Tier.SHARED], 100.0, 5)
     waits = []
     for failures in (1, 2, 3, 50):
-        failed = {**NOTHING, Tier.SHARED: TierStatus(failures=failures)}
+        failed = {**NOTHING, Tier.SHARED: SaveStatus(failures=failures)}
         wait = next(s for s in range(4000) if schedule.due(100.0 + s, 6, failed, 0.0))
         waits.append(wait)
     assert waits == [10, 20, 40, 640]

@@ -11,8 +11,8 @@ from holdfast.checkpoint.key import Key
 from holdfast.checkpoint.storage_page import (
     STORAGE_PAGE_BYTES,
     Peer,
+    SaveStatus,
     StoragePage,
-    TierStatus,
     WorkerInfo,
 )
 from holdfast.checkpoint.tiers import Tier
@@ -33,7 +33,7 @@ def test_an_empty_board_promises_nothing(fd: int) -> None:
         None,
         False,
     )
-    assert [storage_page.of_tier(tier) for tier in Tier] == [TierStatus()] * 3
+    assert [storage_page.of_tier(tier) for tier in Tier] == [SaveStatus()] * 3
 
 
 def test_both_sides_see_the_same(fd: int) -> None:
@@ -46,10 +46,10 @@ def test_both_sides_see_the_same(fd: int) -> None:
     assert (storage.info(), storage.info_count) == (info, 1)
     storage.release(Key(2, 50))
     storage.copied(Key(2, 49))
-    storage.saved(Tier.SHARED, TierStatus(0, 3.5, 1.5, 2))
+    storage.saved(Tier.SHARED, SaveStatus(0, 3.5, 1.5, 2))
     storage.warn(time.monotonic() + 60)
     assert (worker.released, worker.newest_copied) == (Key(2, 50), Key(2, 49))
-    assert worker.of_tier(Tier.SHARED) == TierStatus(0, 3.5, 1.5, 2)
+    assert worker.of_tier(Tier.SHARED) == SaveStatus(0, 3.5, 1.5, 2)
     assert worker.urgent
     storage.release(None)
     storage.warn(0.0)

@@ -62,7 +62,7 @@ def test_shards_are_written_by_those_who_have_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("keepers", "own"),
+    ("synced", "own"),
     [(("all", "all"), False), (("", ""), True), (("mesh a", "mesh b"), True), (("", "all"), True)],
 )
 def test_equal_names_are_one_tensor_only_where_something_keeps_them_equal(

@@ -14,7 +14,7 @@ import pytest
 from holdfast.checkpoint.arena import Arena, CellHeader, Key, StatePart
 from holdfast.checkpoint.index import read_index
 from holdfast.checkpoint.settings import VARIABLE, CheckpointSettings, TierRule
-from holdfast.checkpoint.storage_page import StoragePage, TierStatus
+from holdfast.checkpoint.storage_page import SaveStatus, StoragePage
 from holdfast.checkpoint.tiers import SnapshotFlag, Tier
 from tests.train.cluster import Cluster
 
@@ -74,7 +74,7 @@ def test_what_is_released_gives_its_room_back(two: Cluster) -> None:
 def test_only_the_first_rank_decides_and_what_its_node_has_saved_counts(two: Cluster) -> None:
     told(two, CheckpointSettings(shared=TierRule(every_s=50.0)))
     now = time.monotonic()
-    StoragePage(two.storage_pages[0]).saved(Tier.SHARED, TierStatus(1, now - 60.0, 1.0, 0))
+    StoragePage(two.storage_pages[0]).saved(Tier.SHARED, SaveStatus(1, now - 60.0, 1.0, 0))
     two.finish()
     assert two.attempts[0].pages[0].report(0, 1, 0.0).tier_every_s == (0.0, 50.0, 0.0)
     assert two.attempts[0].pages[1].report(1, 1, 0.0).tier_every_s == (), "told by rank 0 alone"

@@ -20,13 +20,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from holdfast.agent import processes
-from holdfast.agent.storage import protocol, urgent_save
+from holdfast.agent.storage import protocol
+from holdfast.agent.storage.changes import CellChanges
 from holdfast.agent.storage.copy_sender import CopySender, pool_for
 from holdfast.agent.storage.copy_server import CopyServer
 from holdfast.agent.storage.peer_connection import key_of
 from holdfast.agent.storage.sealing import Sealing
 from holdfast.agent.storage.tier_saver import TierSaver, asked, passed
-from holdfast.checkpoint.arena import OWN, Arena
+from holdfast.agent.storage.urgent_save import UrgentSave
+from holdfast.checkpoint.arena import Arena
 from holdfast.checkpoint.key import Key
 from holdfast.checkpoint.storage_page import StoragePage, WorkerInfo
 
@@ -73,11 +75,9 @@ class Storage:
             TierSaver(place, setup.job, self._storage_pages, self._tell) for place in setup.places
         ]
         self._infos: list[tuple[int, WorkerInfo | None]] = [(0, None)] * len(setup.arenas)
-        self._watched = [c for arena in self._arenas for part in OWN for c in arena.cells(part)]
-        self._stamps: list[bytes] = []
+        self._changes = CellChanges(self._arenas)
         self._look_at = 0.0
-        self._warning: protocol.Warn | None = None
-        self._taken: tuple[Key, float] | None = None  # urgent snapshot, when it was first seen
+        self._urgent = UrgentSave()
         self._released: Key | None = None
         self._settled: Key | None = None
         self._asked: dict[Key, int] = {}  # snapshots for durable tiers that are not settled yet
@@ -91,15 +91,9 @@ class Storage:
             readable, _, _ = select.select([self._sock], [], [], LOOK_S)
             if readable and not self._obey():
                 os._exit(0)
-            if self._changed() or time.monotonic() >= self._look_at:
+            if self._changes.any() or time.monotonic() >= self._look_at:
                 self._look_at = time.monotonic() + LOOK_ANYWAY_S
                 self._look()
-
-    def _changed(self) -> bool:
-        """Whether a worker has done anything since the last look."""
-        before = self._stamps
-        self._stamps = [cell.stamp() for cell in self._watched]
-        return self._stamps != before
 
     def _tell(self, news: protocol.AnyNews) -> None:
         with contextlib.suppress(OSError):  # the agent is gone, and so are we at once
@@ -114,8 +108,7 @@ class Storage:
     def _obey(self) -> bool:
         order = protocol.receive_order(self._sock)
         if isinstance(order, protocol.Warn):
-            self._warning = order if order.within_s > 0 else None
-            self._taken = None
+            self._urgent.warn(order)
         return order is not None
 
     # ── looking ──
@@ -131,8 +124,11 @@ class Storage:
             return
         if self._tier_savers:
             self._look_at_tiers(known)
-        if self._warning is not None:
-            self._look_for_safety(self._warning, known)
+        committed = {one.tier: one.committed for one in self._tier_savers}
+        copies = self._setup.copies
+        safe = self._urgent.look(self._arenas, self._storage_pages, known, committed, copies)
+        if safe is not None:
+            self._tell(safe)
 
     def _info(self, rank: int) -> WorkerInfo | None:
         """What the worker said about itself; read again only when it has said something new."""
@@ -163,22 +159,6 @@ class Storage:
         if key != self._settled:
             self._settled = key
             self._tell(protocol.Settled(attempt=key.attempt, step=key.step))
-
-    def _look_for_safety(self, order: protocol.Warn, infos: Sequence[WorkerInfo]) -> None:
-        key = urgent_save.urgent_key(self._arenas, infos[0].attempt)
-        if key is None:
-            return
-        if self._taken is None or self._taken[0] != key:
-            self._taken = (key, time.monotonic())
-        where = urgent_save.in_tiers(
-            key, order, {one.tier: one.committed for one in self._tier_savers}
-        )
-        if where is None and not order.job_ends and self._setup.copies:
-            taken_s = time.monotonic() - self._taken[1]
-            where = urgent_save.in_memory(key, self._arenas, self._storage_pages, infos, taken_s)
-        if where is not None:
-            self._warning = None
-            self._tell(protocol.UrgentSaved(attempt=key.attempt, step=key.step, where=where))
 
 
 def _step_back() -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.agent.notes import note
-from holdfast.agent.storage.protocol import TierPlace
+from holdfast.agent.storage.protocol import DurablePlace
 from holdfast.checkpoint.settings import PLACES, VARIABLE, CheckpointSettings, TierRule
 from holdfast.checkpoint.tiers import Tier
 from holdfast.spec import Job
@@ -23,7 +23,7 @@ ADDRESS = "HOLDFAST_STORAGE_ADDRESS"
 NODES_MAX = 64  # of one job on one machine
 
 
-def places_of(job: Job, environ: Mapping[str, str]) -> tuple[TierPlace, ...]:
+def places_of(job: Job, environ: Mapping[str, str]) -> tuple[DurablePlace, ...]:
     """The durable tiers of this node, the quickest first."""
     said = job.checkpoints.on_laptop(job.name)
     found = []
@@ -33,7 +33,7 @@ def places_of(job: Job, environ: Mapping[str, str]) -> tuple[TierPlace, ...]:
         if section is not None and where:
             own = _claimed(where) if tier is Tier.LOCAL else where
             found.append(
-                TierPlace(
+                DurablePlace(
                     tier=tier,
                     where=own,
                     keep=section.keep,
@@ -50,7 +50,7 @@ def section_of(job: Job, tier: Tier) -> LocalTier | SharedTier | ArchiveTier | N
     return (tiers.local, tiers.shared, tiers.archive)[tier]
 
 
-def variables(job: Job, places: tuple[TierPlace, ...], address: str) -> dict[str, str]:
+def variables(job: Job, places: tuple[DurablePlace, ...], address: str) -> dict[str, str]:
     """What the workers find in their environment."""
     rules = {place.tier.name.lower(): _rule(section_of(job, place.tier)) for place in places}
     mttf_h = job.recovery.mttf_h

@@ -18,7 +18,7 @@ class StorageMessage(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The root of all messages."""
 
 
-class TierPlace(msgspec.Struct, frozen=True, kw_only=True):
+class DurablePlace(msgspec.Struct, frozen=True, kw_only=True):
     """One durable tier of the job."""
 
     tier: Tier
@@ -40,7 +40,7 @@ class Setup(StorageMessage, frozen=True, kw_only=True):
     arenas: tuple[int, ...]
     storage_pages: tuple[int, ...]
     listener: int
-    places: tuple[TierPlace, ...] = ()
+    places: tuple[DurablePlace, ...] = ()
     copies: int = 1  # of private parts on other nodes
 
 

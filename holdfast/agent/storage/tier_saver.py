@@ -16,20 +16,19 @@ from typing import NamedTuple
 
 from holdfast.agent.notes import note
 from holdfast.agent.storage import protocol
+from holdfast.agent.storage.previous_parts import PreviousParts
 from holdfast.checkpoint import catalog, save, upkeep
 from holdfast.checkpoint.arena import OWN, Arena, Cell, StatePart
 from holdfast.checkpoint.bandwidth_limit import BandwidthLimit
 from holdfast.checkpoint.key import Key
 from holdfast.checkpoint.manifest import (
-    Lineage,
     Manifest,
-    ParentSnapshot,
     RankPart,
     decode,
     manifest_file,
 )
 from holdfast.checkpoint.open_store import open_store
-from holdfast.checkpoint.storage_page import StoragePage, TierStatus, WorkerInfo
+from holdfast.checkpoint.storage_page import SaveStatus, StoragePage, WorkerInfo
 from holdfast.checkpoint.stores import CheckpointStore
 from holdfast.checkpoint.tiers import SnapshotFlag, Tier
 from holdfast.errors import Error
@@ -42,6 +41,7 @@ FINAL = frozenset(("checkpoint-fenced", "snapshot-changed", "storage-place"))  #
 OTHERS_S = 900.0  # that the slowest rank may take longer than those of this node
 POLL_S, POLL_MAX_S = 0.05, 2.0
 AT_ONCE = 4  # ranks of a node that save at the same time
+UNLIMITED = BandwidthLimit(None)
 ALL_TIERS = sum(1 << tier for tier in Tier)
 
 
@@ -111,29 +111,31 @@ class TierSaver:
 
     def __init__(
         self,
-        place: protocol.TierPlace,
+        place: protocol.DurablePlace,
         job: str,
         storage_pages: Sequence[StoragePage],
         tell: Callable[[protocol.AnyNews], None],
     ) -> None:
-        self.tier = place.tier
         self._place = place
         self._job = job
         self._storage_pages = storage_pages
         self._tell = tell
         self._limit = BandwidthLimit(place.max_bytes_per_s)
-        self._unlimited = BandwidthLimit(None)
         self._store: CheckpointStore | None = None
         self._thread: threading.Thread | None = None
-        self._begun = 0  # newest attempt whose lineage is written down
         self._parts: list[RankPart] = []  # of the snapshot that is being saved
-        self._previous: dict[int, RankPart] = {}  # of the last committed checkpoint, by rank
+        self._previous = PreviousParts(place.fresh, len(storage_pages))
         self._attempt = 0  # of the newest worker infos: what older ones save does not count
         self._failures = 0
         self._urgent: Key | None = None  # newest snapshot that comes before all others
         self.read: Key | None = None  # newest snapshot that this tier does not read any more
         self.settled: Key | None = None  # newest one that is committed, or given up
         self.committed: Key | None = None
+
+    @property
+    def tier(self) -> Tier:
+        """The tier that it saves to."""
+        return self._place.tier
 
     @property
     def busy(self) -> bool:
@@ -206,14 +208,14 @@ class TierSaver:
         return not self._unwanted(task) and (self.read == task.key or task.intact())
 
     def _unwanted(self, task: SaveTask) -> bool:
-        """A newer attempt has begun, a newer snapshot is in a hurry, or this one was given up."""
-        hurried = self._urgent is not None and self._urgent > task.key
+        """A newer attempt has begun, a newer snapshot is urgent, or this one was given up."""
+        overtaken = self._urgent is not None and self._urgent > task.key
         void = self._storage_pages[0].voided == task.key
-        return hurried or void or self._attempt > task.key.attempt
+        return overtaken or void or self._attempt > task.key.attempt
 
     def _save_once(self, task: SaveTask, began: float) -> None:
         store = self._opened()
-        self._begin(store, task.infos[0])
+        self._previous.begin(store, task.infos[0])
         if self.read != task.key:
             self._parts = self._save_ranks(store, task)
             self.read = task.key
@@ -221,35 +223,17 @@ class TierSaver:
         if manifest is None:
             raise save.SaveCancelledError
         seconds = time.monotonic() - began
-        self._previous = {part.rank: part for part in self._parts}
+        self._previous.parts = {part.rank: part for part in self._parts}
         self.committed, self._failures = task.key, 0
-        self._show(TierStatus(task.key.step, began, seconds))
+        self._show(SaveStatus(task.key.step, began, seconds))
         if 0 in task.ranks:
             self._tell(_committed(self.tier, manifest, seconds))
         if self._coordinates(task) and not task.flags & SnapshotFlag.URGENT:
             self._thin(store)
 
-    def _begin(self, store: CheckpointStore, info: WorkerInfo) -> None:
-        """Once an attempt: write down what it went on from. This is also what fences older ones."""
-        if self._begun >= info.attempt:
-            return
-        parent = None if info.parent is None else ParentSnapshot(*info.parent)
-        fresh = self._place.fresh
-        save.begin(store, Lineage(attempt=info.attempt, parent=parent, fresh=fresh))
-        for rank in self._ranks_without_previous(info):
-            part = catalog.previous_part(store, rank)
-            if part is not None and part.world_size == info.world_size:
-                self._previous[rank] = part
-        self._begun = info.attempt
-
-    def _ranks_without_previous(self, info: WorkerInfo) -> list[int]:
-        first = info.rank - info.rank % info.local_world_size
-        ranks = range(first, first + len(self._storage_pages))
-        return [rank for rank in ranks if rank not in self._previous]
-
     def _save_ranks(self, store: CheckpointStore, task: SaveTask) -> list[RankPart]:
-        hurry = bool(task.flags & SnapshotFlag.URGENT)
-        limit = self._unlimited if hurry else self._limit
+        urgent = bool(task.flags & SnapshotFlag.URGENT)
+        limit = UNLIMITED if urgent else self._limit
 
         def one(number: int) -> RankPart:
             return save.save_rank(
@@ -257,7 +241,7 @@ class TierSaver:
                 task.cells[number],
                 job=self._job,
                 tier=self.tier,
-                previous=self._previous.get(task.ranks[number]),
+                previous=self._previous.parts.get(task.ranks[number]),
                 limit=limit,
                 cancelled=lambda: self._unwanted(task),
             )
@@ -313,7 +297,7 @@ class TierSaver:
             )
         )  # fmt: skip
 
-    def _show(self, saved: TierStatus) -> None:
+    def _show(self, saved: SaveStatus) -> None:
         for storage_page in self._storage_pages:
             storage_page.saved(self.tier, saved)
 

@@ -25,8 +25,10 @@ def test_a_laptop_uses_the_tiers_whose_folder_is_said() -> None:
     assert places.places_of(job(checkpoints=cluster), {}) == ()
     laptop = job(checkpoints={"shared": {"path": "/x", "keep": 7}, "archive": {"url": "s3://b/p/"}})
     assert places.places_of(laptop, {}) == (
-        protocol.TierPlace(tier=Tier.SHARED, where="/x/gpt", keep=7, max_bytes_per_s=None),
-        protocol.TierPlace(tier=Tier.ARCHIVE, where="s3://b/p/gpt", keep=3, max_bytes_per_s=None),
+        protocol.DurablePlace(tier=Tier.SHARED, where="/x/gpt", keep=7, max_bytes_per_s=None),
+        protocol.DurablePlace(
+            tier=Tier.ARCHIVE, where="s3://b/p/gpt", keep=3, max_bytes_per_s=None
+        ),
     )
 
 

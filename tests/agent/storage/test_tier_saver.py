@@ -12,7 +12,7 @@ from holdfast.checkpoint import catalog
 from holdfast.checkpoint.arena import StatePart
 from holdfast.checkpoint.folder import FolderStore
 from holdfast.checkpoint.key import Key
-from holdfast.checkpoint.storage_page import TierStatus
+from holdfast.checkpoint.storage_page import SaveStatus
 from holdfast.checkpoint.tiers import SnapshotFlag, Tier
 from tests.agent.controller_stub import until
 from tests.agent.storage.site import ROUNDS, Site, ring, sites, snapshot
@@ -26,7 +26,7 @@ def saving(folder: Path, count: int = 2, tier: Tier = Tier.SHARED, **place: obje
 ]:  # fmt: skip
     """Nodes with one durable tier in this folder."""
     said = {"tier": tier, "where": str(folder), "keep": 3, "max_bytes_per_s": None, **place}
-    with sites(count, places=(protocol.TierPlace(**said),)) as made:  # type: ignore[arg-type]
+    with sites(count, places=(protocol.DurablePlace(**said),)) as made:  # type: ignore[arg-type]
         yield made, FolderStore(str(folder))
 
 
@@ -37,7 +37,7 @@ def take(made: list[Site], key: Key, flags: int, keep: Key | None = None, size: 
             snapshot(site.arenas[0], key, rank, len(made), size, keep=keep, flags=flags, part=part)
 
 
-def saved(site: Site, tier: Tier = Tier.SHARED) -> TierStatus:
+def saved(site: Site, tier: Tier = Tier.SHARED) -> SaveStatus:
     """What the worker sees."""
     return site.storage_pages[0].of_tier(tier)
 
@@ -79,7 +79,9 @@ def test_nothing_is_committed_while_a_rank_is_missing(tmp_path: Path) -> None:
 
 
 def test_the_disk_of_each_node_has_checkpoints_of_its_own(tmp_path: Path) -> None:
-    place = protocol.TierPlace(tier=Tier.LOCAL, where=str(tmp_path), keep=2, max_bytes_per_s=None)
+    place = protocol.DurablePlace(
+        tier=Tier.LOCAL, where=str(tmp_path), keep=2, max_bytes_per_s=None
+    )
     with sites(1, places=(place,)) as (site,):
         ring([site, site])  # the second call is that of rank 1 of 2
         snapshot(

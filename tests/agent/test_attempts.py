@@ -1,0 +1,223 @@
+"""Which orders start and stop an attempt on a node, and what the controller is told of it."""
+
+import asyncio
+import signal
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from holdfast.agent import stop as stopping
+from holdfast.agent.attempts import Attempts
+from holdfast.agent.leaving import Leaving
+from holdfast.agent.stop import AttemptStop
+from holdfast.events import NodeReady, Store, WorkerExited
+from holdfast.messages import WorkersStarted, WorkersStopped
+from tests.agent.parts import die, make_parts, start, stop
+
+
+@pytest.fixture(autouse=True)
+def _no_strays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The children of the test are nobody's leftovers."""
+
+    async def none(_: object) -> None:
+        return
+
+    monkeypatch.setattr(stopping, "end_strays", none)
+
+
+def facts(parts: Any, kind: type) -> list[Any]:
+    """What the controller was told of this kind."""
+    return [fact for fact in parts.controller.facts if isinstance(fact, kind)]
+
+
+def looped(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+    """Run a test in an event loop."""
+
+    def run() -> None:
+        asyncio.run(test())
+
+    run.__name__ = test.__name__
+    return run
+
+
+@looped
+async def test_a_start_gives_each_worker_its_rank_and_is_announced_once() -> None:
+    parts = make_parts()
+    attempts = Attempts(parts)
+    attempts.start(start())
+    attempts.announce()
+    assert [told.rank for told in parts.processes.started] == [2, 3]
+    assert [told.pids for told in facts(parts, WorkersStarted)] == [(1, 2)]
+
+
+@looped
+async def test_an_attempt_is_started_at_most_once_and_never_after_its_stop() -> None:
+    parts = make_parts()
+    attempts = Attempts(parts)
+    attempts.start(start(2))
+    attempts.start(start(2))
+    attempts.start(start(1))
+    assert len(parts.processes.started) == 2
+    assert attempts.fence(5), "it may have started elsewhere"
+    assert not attempts.fence(5)
+    attempts.start(start(4))
+    assert len(parts.processes.started) == 2
+
+
+@looped
+async def test_a_start_waits_for_the_forkserver_unless_it_is_stopped_meanwhile() -> None:
+    parts = make_parts()
+    attempts = Attempts(parts)
+    parts.processes.ready = False
+    attempts.start(start(1))
+    attempts.fence(1)
+    attempts.start(start(2))
+    parts.processes.ready = True
+    attempts.start_waiting()
+    attempts.start_waiting()
+    assert {told.attempt for told in parts.processes.started} == {2}
+
+
+@looped
+async def test_two_attempts_never_run_beside_each_other() -> None:
+    parts = make_parts(1)
+    attempts = Attempts(parts)
+    attempts.start(start(1))
+    attempts.start(start(2))
+    assert parts.processes.signals == [(0, signal.SIGTERM), (0, signal.SIGKILL)]
+
+
+@looped
+async def test_a_worker_that_died_while_it_was_warm_is_replaced_and_no_news() -> None:
+    parts = make_parts(1)
+    attempts = Attempts(parts)
+    attempts.start(start())
+    assert attempts.newest is not None
+    first: Any = attempts.newest.workers[0]
+    first.assigned_at = 5.0
+    die(attempts, first, at=4.0)
+    assert attempts.newest.workers[0] is not first
+    assert not facts(parts, WorkerExited)
+
+
+@looped
+async def test_a_worker_has_finished_once_its_last_step_is_saved() -> None:
+    parts = make_parts(1)
+    attempts = Attempts(parts)
+    attempts.start(start())
+    assert attempts.newest is not None
+    parts.saves.unsaved_count = 1
+    die(attempts, attempts.newest.workers[0], code=0)
+    await asyncio.sleep(0)
+    assert not facts(parts, WorkerExited)
+    parts.saves.saved.set()
+    await parts.tasks.settle()
+    assert [told.exit_code for told in facts(parts, WorkerExited)] == [0]
+
+
+@looped
+async def test_a_stop_is_answered_once_all_workers_are_gone_with_the_next_store() -> None:
+    parts = make_parts(2)
+    attempts = Attempts(parts)
+    stops = AttemptStop(parts, attempts, has_tiers=False)
+    parts.processes.stores.open()
+    attempts.start(start())
+    stops.obey(stop(grace_s=60.0))
+    stops.obey(stop())  # shortens the grace time, and is no second stop
+    assert attempts.newest is not None
+    sent = [sig for _, sig in parts.processes.signals]
+    assert sent == [signal.SIGTERM] * 2 + [signal.SIGKILL] * 2
+    for worker in attempts.newest.workers.values():
+        assert not facts(parts, WorkersStopped)
+        die(attempts, worker)
+    await parts.tasks.settle()
+    (told,) = facts(parts, WorkersStopped)
+    assert (told.attempt, told.store.port) == (1, 2), "a store is never used again"
+    assert not facts(parts, WorkerExited), "our own signals explain these deaths"
+    assert attempts.shown is None
+    stops.obey(stop())
+    await parts.tasks.settle()
+    assert len(facts(parts, WorkersStopped)) == 2, "each order is answered"
+
+
+@looped
+async def test_a_store_that_may_have_been_used_elsewhere_is_not_offered_again() -> None:
+    parts = make_parts()
+    stops = AttemptStop(parts, Attempts(parts), has_tiers=False)
+    parts.processes.stores.open()
+    stops.obey(stop(attempt=3))
+    await parts.tasks.settle()
+    assert [told.store.port for told in facts(parts, WorkersStopped)] == [2]
+    assert [told.store.port for told in facts(parts, NodeReady)] == [1]
+
+
+@looped
+async def test_a_stop_that_saves_comes_after_the_save() -> None:
+    parts = make_parts(1)
+    parts.saves.takes_snapshots = True
+    attempts = Attempts(parts)
+    stops = AttemptStop(parts, attempts, has_tiers=True)
+    attempts.start(start())
+    stops.obey(stop(grace_s=60.0, save=True))
+    await asyncio.sleep(0)
+    assert parts.saves.saves == [{"node_goes": False, "job_ends": True}]
+    assert not parts.processes.signals
+    parts.saves.saved.set()
+    await parts.tasks.running.pop(0)
+    assert parts.processes.signals == [(0, signal.SIGTERM)]
+    for task in parts.tasks.running:
+        task.cancel()
+
+
+@looped
+async def test_a_node_that_is_asked_to_leave_saves_first_and_not_when_asked_twice() -> None:
+    parts = make_parts(1)
+    parts.saves.takes_snapshots = True
+    attempts = Attempts(parts)
+    leaving = Leaving(parts, attempts, has_tiers=False)
+    attempts.start(start())
+    leaving.ask(60.0)
+    await asyncio.sleep(0)
+    assert parts.saves.saves == [{"node_goes": True, "job_ends": False}]
+    assert not parts.end.begun
+    leaving.ask(60.0)
+    assert parts.end.begun
+    parts.saves.saved.set()
+    await parts.tasks.settle()
+    assert await parts.end.asked() == 60.0, "the first one who asks says how long workers have"
+
+
+@looped
+async def test_a_node_with_nothing_to_save_leaves_at_once() -> None:
+    parts = make_parts(1)
+    Leaving(parts, Attempts(parts), has_tiers=True).ask(7.0)
+    assert await parts.end.asked() == 7.0
+
+
+@looped
+async def test_a_lost_store_is_replaced_and_the_controller_told_of_the_next() -> None:
+    parts = make_parts()
+    stores = parts.processes.stores
+    stores.open()
+    stores.fresh = None
+    parts.offer.lost()
+    assert [told.store.port for told in facts(parts, NodeReady)] == [1, 2]
+
+
+@looped
+async def test_a_node_is_ready_again_when_tiers_know_of_a_later_attempt() -> None:
+    parts = make_parts()
+    parts.processes.stores.open()
+    for attempt in (0, 4, 3):
+        parts.offer.attempts_found(attempt)
+    assert [told.attempt for told in facts(parts, NodeReady)] == [0, 4]
+
+
+@looped
+async def test_without_a_forkserver_nobody_waits_for_a_store() -> None:
+    parts = make_parts()
+    parts.processes.stores.can_open = False
+    assert await parts.offer.next() is None
+    parts.processes.stores.can_open = True
+    assert await parts.offer.next() == Store(host="h", port=1, hosted=True)
