@@ -236,7 +236,7 @@ class Connection(asyncio.Protocol):
     def abort(self, why: str) -> None:
         """Close at once."""
         self._ours = True
-        logger.info("the connection of %s is cut: %s", self.node, why)
+        logger.info("the connection of %s is cut: %s", self.node or "a stranger", why)
         if self._transport is not None:
             self._transport.abort()
 
@@ -270,9 +270,13 @@ class Connection(asyncio.Protocol):
 
     def _take_events(self) -> None:
         try:
-            for event in self._protocol.events_received():
+            events = self._protocol.events_received()
+            for event in events:
                 if isinstance(event, Frame):
                     self._frame(event)
+                elif len(events) > 1:  # frames came along, and would be heard whatever the answer
+                    self.abort("it did not wait for the answer to its request")
+                    return
                 elif isinstance(event, Request):
                     self._protocol.send_response(self._answer(event))
         except NOT_UNDERSTOOD as error:
