@@ -99,6 +99,8 @@ def with_server(test: Callable[[Server, Ear, int], Awaitable[None]], *lost: str)
         try:
             await test(server, ear, port)
         finally:
+            for connection in list(server.connections):
+                connection.abort("the test is over")
             await server.close()
 
     asyncio.run(run())
