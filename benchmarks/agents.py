@@ -1,54 +1,50 @@
-"""What a controller costs that 2,000 agents talk to: memory and processor.
+"""What a controller costs that 12,500 agents talk to, and what it does for them meanwhile.
 
     .venv/bin/python benchmarks/agents.py [--quick] [--json] [--agents N]
 
-The controller's side is production code in a process of its own: connections, bridge, controller
-and journal, with everything imported that the pod of a controller imports. The agents are one
-process with as many real connections, each of a node with 8 workers that reports as often as an
-agent does. Measured once all are members and one attempt has been started.
+The controller's side is production code in a process of its own: the shell, its host and server, the
+controller, the journal with its copies in the memory of agents, and everything imported that the
+pod of a controller imports. Only the engine is none. The agents are one process (see `crowd.py`)
+with as many real connections, each of a node with 8 workers.
+
+Four things are measured, one after the other: what the controller costs once all are members and
+train; nodes that fall silent while their connections stay open, and with each of them how long it
+takes from the order to stop until the last node has answered; a storm, in which many connections
+break and come back at once; and what of it all was felt by nodes that did nothing wrong.
 """
 
 import argparse
 import asyncio
-import contextlib
 import multiprocessing
 import resource
 import tempfile
 import time
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-import msgspec
 import psutil
-from websockets.asyncio.client import ClientConnection, connect
 
-from holdfast.agent.progress_watch import REPORT_EVERY_S
-from holdfast.drivers.base import drive
+from crowd import TOKEN, WORKERS, be_agents
+from holdfast.actions import AskNodes, EndJob, Entry, Fence
+from holdfast.controller import Controller, Limits, State
 from holdfast.drivers.kubernetes import api, config, driver, incluster
-from holdfast.drivers.switchboard import Switchboard
-from holdfast.events import JobSubmitted, NodeReady, Progress, Store
+from holdfast.events import AnyEvent, AttemptStopped, JobSubmitted, NodeLost, StopRequested
 from holdfast.journal import VERSION, Header, Journal
-from holdfast.messages import (
-    PROTOCOL,
-    Ack,
-    Fact,
-    Hello,
-    Leave,
-    Report,
-    Start,
-    Stop,
-    Welcome,
-    WorkerReport,
-)
+from holdfast.messages import Leave
+from holdfast.shell.clock import Clock
+from holdfast.shell.host import Host
+from holdfast.shell.replicas import FileLines
+from holdfast.shell.shell import Settings, Shell
 from table import Row, report
 
-TOKEN = "benchmark"
-WORKERS = 8
+TIMEOUT_S = 5.0  # as by default
+SPARES = 8  # as many nodes fall silent, one after the other
+STORM = 2_000
 SETTLE_S = 5.0
+LOOK_S = 0.05
 MIB = 1024 * 1024
 PODS_IMPORTS = (api, config, driver, incluster)  # so that memory is that of a controller's pod
-
-_orders = msgspec.msgpack.Decoder(Welcome | Ack | Start | Stop | Leave)
 
 
 def main() -> None:
@@ -59,20 +55,27 @@ def main() -> None:
         f"A controller with {agents:,} agents of {WORKERS} workers",
         {"holdfast": row},
         as_json=args.json,
-        note=f"cpu_share: of one core, while each agent reports every {REPORT_EVERY_S:g} s.",
+        note=(
+            f"cpu_share: of one core. lost_s: from the last sign of life, at {TIMEOUT_S:g} s it is "
+            "due.\nstop_s: from the order until all have answered. wrongly_lost: nodes that were "
+            "there.\nsilence_s: the longest of any well node during the storm; signs of life come "
+            f"every {TIMEOUT_S / 4:g} s.\nstall_s: the longest time for which nothing was heard "
+            "or done."
+        ),
     )
 
 
 def measure(agents: int, seconds: float) -> Row:
-    """Memory and processor of a controller once every agent has its rank."""
+    """All figures of one run."""
     spawn = multiprocessing.get_context("spawn")
     ours, theirs = spawn.Pipe()
+    heard, told = spawn.Pipe(duplex=False)
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder:
-        journal = Path(folder) / "journal.jsonl"
-        words = (theirs, agents, seconds, journal)
+        words = (theirs, told, agents, seconds, Path(folder) / "journal.jsonl")
         controller = spawn.Process(target=control, args=words, daemon=True)
         controller.start()
-        crowd = spawn.Process(target=be_agents, args=(ours.recv(), agents), daemon=True)
+        theirs.close()
+        crowd = spawn.Process(target=be_agents, args=(heard, ours.recv(), agents), daemon=True)
         crowd.start()
         try:
             found: dict[str, float] = ours.recv()
@@ -86,124 +89,186 @@ def measure(agents: int, seconds: float) -> Row:
 # ── the controller's side ─────────────────────────────────────────────────────────────────────
 
 
-def control(told: Connection, agents: int, seconds: float, journal: Path) -> None:
+def control(results: Connection, crowd: Connection, agents: int, seconds: float, at: Path) -> None:
     """Drive a job of so many nodes and say what it took."""
-    resource.setrlimit(resource.RLIMIT_NOFILE, (4 * agents + 100,) * 2)
-    asyncio.run(_control(told, agents, seconds, journal))
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    results.send(asyncio.run(_control(results, crowd, agents, seconds, at)))
 
 
-async def _control(told: Connection, agents: int, seconds: float, path: Path) -> None:
-    from holdfast.controller import Controller, Limits
+async def _control(
+    results: Connection, crowd: Connection, agents: int, seconds: float, at: Path
+) -> dict[str, float]:
+    return await Site(results, crowd, agents, at).run(seconds)
 
-    controller = Controller(Limits(node_count=agents))
-    header = Header(journal=VERSION, holdfast="benchmark", job={}, created_at=time.time())
-    book = Journal.create(path, header)
-    board = Switchboard(controller.state, 30.0, TOKEN, lambda: b"{}")
-    told.send(await board.links.listen("127.0.0.1"))
-    board.put(JobSubmitted())
-    tasks = [
-        asyncio.create_task(board.tick()),
-        asyncio.create_task(
-            drive(controller, book, Only(board), board.queue, board.clock, lambda *_: None)
-        ),
-    ]
-    process = psutil.Process()
-    base = process.memory_info().rss
-    while len(board.bridge.progress.newest()) < agents * WORKERS:
-        await asyncio.sleep(0.2)
-    await asyncio.sleep(SETTLE_S)
-    before, began = sum(process.cpu_times()[:2]), time.perf_counter()
-    await asyncio.sleep(seconds)
-    used, took = sum(process.cpu_times()[:2]) - before, time.perf_counter() - began
-    told.send(
-        {
-            "base_mib": round(base / MIB, 1),
-            "rss_mib": round(process.memory_info().rss / MIB, 1),
+
+class Site:
+    """A controller and what is seen of it."""
+
+    def __init__(self, results: Connection, crowd: Connection, agents: int, at: Path) -> None:
+        self._results, self._crowd, self._agents = results, crowd, agents
+        limits = Limits(
+            node_count=agents - SPARES, spare_count=SPARES, max_restarts=1_000, node_wait_s=3_600.0
+        )
+        header = Header(journal=VERSION, holdfast="benchmark", job={}, created_at=time.time())
+        book = Journal.create(at, header)
+        clock = Clock()
+        self._controller = Controller(limits)
+        self._shell = Shell(
+            self._controller, book, NoEngine(), Settings(TIMEOUT_S, 15.0, 1), clock.now,
+            FileLines(at),
+        )  # fmt: skip
+        self._shell.observe = self._seen
+        self._host = Host(self._shell, clock, TOKEN, TIMEOUT_S)
+        self._entries: list[tuple[float, AnyEvent]] = []
+        self._process = psutil.Process()
+        self._stall_s = 0.0
+
+    async def run(self, seconds: float) -> dict[str, float]:
+        """From the first connection to the end of the job."""
+        base = self._process.memory_info().rss
+        self._results.send(await self._host.server.listen("127.0.0.1"))
+        self._shell.begin(JobSubmitted())
+        running = asyncio.create_task(self._host.run({}, print))
+        watching = asyncio.create_task(self._watch_for_stalls())
+        joined = await self._join()
+        found = {"base_mib": round(base / MIB, 1), **joined, **await self._steady(seconds)}
+        found |= await self._silence()
+        found |= await self._storm()
+        self._shell.put(StopRequested(by="benchmark"))
+        await running
+        watching.cancel()
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        return {**found, "peak_mib": round(peak / MIB, 1)}
+
+    async def _join(self) -> dict[str, float]:
+        began, used = time.perf_counter(), self._cpu_s()
+        await self._all_train()
+        took, used = time.perf_counter() - began, self._cpu_s() - used
+        return {"join_s": round(took, 2), "join_cpu_s": round(used, 2)}
+
+    async def _steady(self, seconds: float) -> dict[str, float]:
+        await asyncio.sleep(SETTLE_S)
+        self._stall_s = 0.0
+        began, before = time.perf_counter(), self._cpu_s()
+        await asyncio.sleep(seconds)
+        used, took = self._cpu_s() - before, time.perf_counter() - began
+        rss = self._process.memory_info().rss
+        return {
+            "rss_mib": round(rss / MIB, 1),
             "cpu_share": round(used / took, 3),
+            "steady_stall_s": round(self._stall_s, 3),
         }
-    )
-    for task in tasks:
-        task.cancel()
+
+    async def _silence(self) -> dict[str, float]:
+        lost_s, stop_s = [], []
+        for _ in range(SPARES):
+            self._entries.clear()
+            self._crowd.send(("silence", 1))
+            lost_at, lost = await self._heard(NodeLost)
+            assert isinstance(lost, NodeLost)
+            stopped_at, _ = await self._heard(AttemptStopped)
+            lost_s.append(lost.ago_s)
+            stop_s.append(stopped_at - lost_at)
+            await self._all_train()
+        return {
+            "lost_s": round(max(lost_s), 2),
+            "stop_s": round(sorted(stop_s)[len(stop_s) // 2], 3),
+            "stop_worst_s": round(max(stop_s), 3),
+        }
+
+    async def _storm(self) -> dict[str, float]:
+        count = min(STORM, self._agents // 2)
+        await asyncio.sleep(TIMEOUT_S)
+        self._entries.clear()
+        self._stall_s = silence_s = 0.0
+        there = len(self._shell.nodes.connected)
+        began, used = time.perf_counter(), self._cpu_s()
+        self._crowd.send(("storm", count))
+        gone = False
+        while not gone or len(self._shell.nodes.connected) < there:
+            gone = gone or len(self._shell.nodes.connected) < there
+            silence_s = max(silence_s, self._longest_silence_s())
+            await asyncio.sleep(LOOK_S)
+        back, used = time.perf_counter() - began, self._cpu_s() - used
+        await asyncio.sleep(TIMEOUT_S)
+        return {
+            "storm": count,
+            "storm_back_s": round(back, 2),
+            "storm_cpu_s": round(used, 2),
+            "silence_s": round(silence_s, 2),
+            "stall_s": round(self._stall_s, 3),
+            "wrongly_lost": sum(isinstance(event, NodeLost) for _, event in self._entries),
+        }
+
+    def _longest_silence_s(self) -> float:
+        now = self._host.server.clock()
+        connected = self._shell.nodes.connected
+        return max(
+            (now - c.heard_at for c in self._host.server.connections if c.node in connected),
+            default=0.0,
+        )
+
+    async def _all_train(self) -> None:
+        """Until every rank has reported in the newest attempt."""
+        members = self._agents - SPARES
+        while len(self._shell.nodes.bridge.progress.newest()) < members * WORKERS:
+            await asyncio.sleep(LOOK_S)
+
+    async def _heard(self, kind: type[AnyEvent]) -> tuple[float, AnyEvent]:
+        while True:
+            for at, event in self._entries:
+                if isinstance(event, kind):
+                    return at, event
+            await asyncio.sleep(LOOK_S)
+
+    async def _watch_for_stalls(self) -> None:
+        while True:
+            began = time.perf_counter()
+            await asyncio.sleep(LOOK_S)
+            self._stall_s = max(self._stall_s, time.perf_counter() - began - LOOK_S)
+
+    def _seen(self, entry: Entry, _state: State) -> None:
+        self._entries.append((time.perf_counter(), entry.event))
+
+    def _cpu_s(self) -> float:
+        return sum(self._process.cpu_times()[:2])
 
 
-class Only:
-    """A driver without an engine: orders only reach agents."""
+class NoEngine:
+    """Nodes are there, or are not."""
 
-    def __init__(self, board: Switchboard) -> None:
-        self._board = board
-        self.settled = board.settled
+    def make(self, order: AskNodes) -> None:
+        """The crowd comes by itself."""
 
-    async def perform(self, action: object) -> None:
-        """Send what an order means."""
-        self._board.put(*await self._board.send(action))  # type: ignore[arg-type]
+    def remove(self, order: Fence, done: Callable[[Sequence[AnyEvent]], None]) -> None:
+        """It only listens to its own silence."""
+        done(())
+
+    def leave(self, order: EndJob) -> Leave:
+        """The end."""
+        return Leave(reason=order.reason)
+
+    def near(self, _node: str) -> bool:
+        """All are far."""
+        return False
+
+    def connections_changed(self) -> None:
+        """Nobody waits for that."""
 
     def disk_full(self, full: bool) -> None:
         """It is not."""
 
-
-# ── the agents' side ──────────────────────────────────────────────────────────────────────────
-
-
-def be_agents(port: int, agents: int) -> None:
-    """All agents in one process."""
-    resource.setrlimit(resource.RLIMIT_NOFILE, (4 * agents + 100,) * 2)
-    asyncio.run(_be_agents(port, agents))
-
-
-async def _be_agents(port: int, agents: int) -> None:
-    gate = asyncio.Semaphore(50)
-    await asyncio.gather(*(_agent(port, number, gate) for number in range(agents)))
-
-
-async def _agent(port: int, number: int, gate: asyncio.Semaphore) -> None:
-    node = f"node-{number:05}"
-    headers = {"Authorization": f"Bearer {TOKEN}"}
-    async with contextlib.AsyncExitStack() as stack:
-        async with gate:
-            url = f"ws://127.0.0.1:{port}/"
-            socket = await stack.enter_async_context(
-                connect(url, additional_headers=headers, compression=None, open_timeout=60)
-            )
-            await _register(socket, node, number)
-        while not isinstance(order := _orders.decode(await socket.recv(decode=False)), Start):
-            pass
-        hearing = asyncio.create_task(_hear(socket))
-        step = 0
-        while not hearing.done():
-            step += 1
-            await socket.send(msgspec.msgpack.encode(_report(node, order, step)))
-            await asyncio.sleep(REPORT_EVERY_S)
-
-
-async def _hear(socket: ClientConnection) -> None:
-    async for _ in socket:
-        pass
-
-
-async def _register(socket: ClientConnection, node: str, number: int) -> None:
-    hello = Hello(
-        protocol=PROTOCOL, node=node, name=node, address="127.0.0.1", workers=WORKERS,
-        pid=1, attempt=0, running=False,
-    )  # fmt: skip
-    await socket.send(msgspec.msgpack.encode(hello))
-    ready = NodeReady(node=node, store=Store("127.0.0.1", number + 1, True), instrumented=True)
-    await socket.send(msgspec.msgpack.encode(Fact(seq=1, event=ready)))
-
-
-def _report(node: str, order: Start, step: int) -> Report:
-    first = order.node_rank * WORKERS
-    workers = tuple(
-        WorkerReport(rank=first + local, pid=1, progress=Progress(step=step), milestones={})
-        for local in range(WORKERS)
-    )
-    return Report(node=node, attempt=order.attempt, workers=workers)
+    def status(self) -> bytes:
+        """Nobody asks."""
+        return b"{}"
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--quick", action="store_true", help="200 agents")
     parser.add_argument("--json", action="store_true", help="print JSON too")
-    parser.add_argument("--agents", type=int, default=2_000)
+    parser.add_argument("--agents", type=int, default=12_500)
     parser.add_argument("--seconds", type=float, default=10.0, help="how long to measure")
     return parser.parse_args()
 

@@ -227,12 +227,12 @@ class ControllerConnection:
             welcome = _orders.decode(await connection.recv(decode=False))
         if not isinstance(welcome, Welcome):
             raise msgspec.ValidationError(f"expected Welcome, got {type(welcome).__name__}")
+        if welcome.term < self._term:  # first of all: it has no say, whatever it speaks
+            raise ReplacedError(f"it is of term {welcome.term}; term {self._term} has begun")
         if welcome.protocol != PROTOCOL:
             raise RejectedError(
                 f"the controller speaks protocol {welcome.protocol}, not {PROTOCOL}"
             )
-        if welcome.term < self._term:
-            raise ReplacedError(f"it is of term {welcome.term}; term {self._term} has begun")
         if not welcome.known:
             raise RejectedError("the controller has given up this node")
         self._term, self.report_s = welcome.term, welcome.report_s

@@ -135,9 +135,7 @@ class Bridge:
         """We did not listen for `late_s`: what was sent is still to be read, so wait anew."""
         self._expected = {node: until + late_s for node, until in self._expected.items()}
         self._tally.forgive(late_s)
-        for node in self._state.nodes:
-            if node not in self._expected:
-                self._liveness.heard(node, now)
+        self._liveness.forgive(now)
 
     # ── to the nodes ──
 

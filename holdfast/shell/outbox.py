@@ -2,7 +2,8 @@
 
 Sending never waits. A connection whose other end does not take what it is sent, because its network
 is cut or its process stopped, is closed once too much waits, or once nothing has moved for too
-long; whoever is well connects again and is told anew what holds.
+long; whoever is well connects again and is told anew what holds. What was taken is counted, not
+what is left: one that takes as much as it is sent makes progress, however much waits.
 """
 
 LIMIT_BYTES = 16 << 20  # several times the largest message
@@ -14,16 +15,18 @@ class Outbox:
 
     def __init__(self, limit_bytes: int = LIMIT_BYTES, deadline_s: float = DEADLINE_S) -> None:
         self._limit_bytes, self._deadline_s = limit_bytes, deadline_s
-        self._waiting_bytes = 0
+        self._taken_bytes = 0
         self._stuck_since: float | None = None
 
-    def observe(self, waiting_bytes: int, now: float) -> str:
-        """So much waits now; why the connection is to be closed, empty if it is not."""
+    def observe(self, sent_bytes: int, waiting_bytes: int, now: float) -> str:
+        """So much was sent in all, of which so much waits still; why the connection is to be closed,
+        empty if it is not."""
+        taken_bytes = sent_bytes - waiting_bytes
         if waiting_bytes == 0:
             self._stuck_since = None
-        elif self._stuck_since is None or waiting_bytes < self._waiting_bytes:
+        elif self._stuck_since is None or taken_bytes > self._taken_bytes:
             self._stuck_since = now
-        self._waiting_bytes = waiting_bytes
+        self._taken_bytes = max(self._taken_bytes, taken_bytes)
         if waiting_bytes > self._limit_bytes:
             return f"it has not taken {waiting_bytes} bytes it was sent"
         if self._stuck_since is not None and now - self._stuck_since >= self._deadline_s:

@@ -5,6 +5,9 @@ has said that it holds the lines that led to it. Which agents these are is chose
 apart: never on the controller's own machine where there is another, and far from each other by
 rank, because neighbours share a rack. Who is slow is not waited for: others are asked as well. Only
 a job of which nobody is connected gets no copy, and there is nobody then whom an order could reach.
+
+A long journal is sent in parts, of which only a few are under way to a node: a new copy must not
+flood its connection, which would be closed for that.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -16,6 +19,7 @@ from holdfast.messages import Keep, Kept
 REPLICAS = 3
 ASK_MORE_S = 0.5  # without an answer, until others are asked as well
 CHUNK_BYTES = 1 << 20
+WINDOW = 4  # parts that one node was sent and has not answered, at most
 
 
 class Lines(Protocol):
@@ -48,23 +52,23 @@ class Replicas:
         self._sent: dict[str, int] = {}  # node → newest line it was sent; the chosen ones
         self._has: dict[str, int] = {}  # node → newest line it says it has
         self._due: dict[str, int] = {}  # node → answers that are still to come
+        self._newest = -1  # line that is to be held
         self._wanted = REPLICAS
         self._asked_at = 0.0
 
     def copy(self, connected: Collection[str], now: float) -> bool:
         """Send what is new; whether it is held by one that counts."""
-        newest = self._lines.count() - 1
+        self._newest = self._lines.count() - 1
         self._wanted, self._asked_at = REPLICAS, now
         for node in self._choose(connected):
-            self._bring_up(node, newest)
+            self._send_more(node)
         return self.held(connected)
 
     def held(self, connected: Collection[str]) -> bool:
-        """Whether every line is held where it outlives the controller, or nobody could hold it."""
-        newest = self._lines.count() - 1
-        there = [node for node in self._ranked() if node in connected]
-        far = [node for node in there if not self._near(node)] or there
-        return not far or any(self._has.get(node, -1) >= newest for node in far)
+        """Whether what was to be copied is held where it outlives the controller, or nobody could
+        hold it."""
+        far = self._far(connected)
+        return not far or any(self._has.get(node, -1) >= self._newest for node in far)
 
     def look(self, connected: Collection[str], now: float) -> None:
         """Ask others as well if those that were asked are slow."""
@@ -72,10 +76,9 @@ class Replicas:
             return
         self._asked_at = now
         self._wanted += REPLICAS
-        newest = self._lines.count() - 1
         for node in self._choose(connected):
-            if self._has.get(node, -1) < newest and not self._due.get(node):
-                self._bring_up(node, newest)
+            if self._has.get(node, -1) < self._newest and not self._due.get(node):
+                self._send_more(node)
 
     def gone(self, node: str) -> None:
         """A node's connection broke: it is asked anew what it has when it is back."""
@@ -86,31 +89,42 @@ class Replicas:
         """What a node says that it holds. False: a newer controller has been there."""
         if answer.term > self._term:
             return False
+        further = answer.seq > self._has.get(node, -1)
         self._due[node] = max(0, self._due.get(node, 0) - 1)
         self._has[node] = answer.seq
+        if further and node in self._sent:  # one that refuses is not asked again at once
+            self._send_more(node)
         return True
 
     def _choose(self, connected: Collection[str]) -> list[str]:
-        """Those that hold a copy already, then new ones far from each other."""
-        there = [node for node in self._ranked() if node in connected]
-        far = [node for node in there if not self._near(node)] or there
+        """Those that hold a copy already, the furthest first, then new ones far from each other.
+        Of more than are wanted, because some were slow for a while, the last get no more."""
+        far = self._far(connected)
         chosen = [node for node in far if node in self._sent]
         others = [node for node in far if node not in self._sent]
+        chosen.sort(key=lambda node: self._has.get(node, -1), reverse=True)
+        for node in chosen[self._wanted :]:
+            del self._sent[node]
         lacking = max(0, min(self._wanted, len(far)) - len(chosen))
-        return chosen + _spread(others, lacking)
+        return chosen[: self._wanted] + _spread(others, lacking)
 
-    def _bring_up(self, node: str, newest: int) -> None:
-        """Send what it misses. One that came back gets everything, of which it keeps what it has;
-        one that misses something, which all its answers have told, gets it from there on."""
+    def _far(self, connected: Collection[str]) -> list[str]:
+        """Nodes that may hold a copy: those that outlive the controller, if there are any."""
+        there = [node for node in self._ranked() if node in connected]
+        return [node for node in there if not self._near(node)] or there
+
+    def _send_more(self, node: str) -> None:
+        """Send what it misses, a few parts at a time. One that came back gets everything, of which
+        it keeps what it has; one that misses something, which all its answers have told, gets it
+        from there on."""
         if self._due.get(node, 0) == 0:
             self._sent[node] = self._has.get(node, -1)
-        first = self._sent.get(node, -1) + 1
-        while first <= newest:
+        while self._due.get(node, 0) < WINDOW and self._sent.get(node, self._newest) < self._newest:
+            first = self._sent[node] + 1
             lines = self._lines.read(first, CHUNK_BYTES)
             self._due[node] = self._due.get(node, 0) + 1
             self._sent[node] = first + len(lines) - 1
             self._send(node, Keep(first=first, lines=tuple(lines), term=self._term))
-            first += len(lines)
 
 
 def _spread(nodes: Sequence[str], count: int) -> list[str]:

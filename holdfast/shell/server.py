@@ -46,7 +46,7 @@ from holdfast.shell.outbox import Outbox
 logger = logging.getLogger(__name__)
 
 BACKLOG = 4_096  # connections that wait to be accepted: a whole job may come back at once
-OPEN_S = 20.0  # for a connection to become one of an agent or of the command line
+OPEN_S = 20.0  # for a connection to become that of an agent; the command line asks and goes
 CLOSE_S = 5.0  # for the other end to answer that it is closed
 DIGEST_S = 0.02  # reports that arrive within this time are decoded together
 DIGEST_COUNT = 500  # at once, then others have their turn
@@ -94,6 +94,7 @@ class Server:
     ) -> None:
         self.listener, self.clock, self.after = listener, clock, after
         self.connections: set[Connection] = set()
+        self.closing = False
         self._expected = _bytes(f"Bearer {token}")
         self._server: asyncio.Server | None = None
         self._place = ("", 0)
@@ -104,10 +105,11 @@ class Server:
     async def listen(self, host: str, port: int = 0) -> int:
         """Start to listen and return the port. Raises `OSError` if it is taken, `Error`
         tls-unusable."""
-        loop = asyncio.get_running_loop()
+        loop, context = asyncio.get_running_loop(), tls.server_context()
         self._server = await loop.create_server(
-            lambda: Connection(self), host, port, backlog=BACKLOG, ssl=tls.server_context()
-        )
+            lambda: Connection(self), host, port, backlog=BACKLOG, ssl=context,
+            ssl_handshake_timeout=OPEN_S if context is not None else None,
+        )  # fmt: skip
         found: int = self._server.sockets[0].getsockname()[1]
         self._place = (host, found)
         return found
@@ -120,6 +122,7 @@ class Server:
         """Stop listening and close every connection, after what was queued for it."""
         if self._server is None:
             return
+        self.closing = True
         self._server.close()
         if self._digesting is not None:
             self._digesting.cancel()
@@ -176,6 +179,7 @@ class Connection(asyncio.Protocol):
         self._protocol = ServerProtocol(max_size=MAX_MESSAGE_BYTES, logger=_quiet)
         self._transport: asyncio.Transport | None = None
         self._outbox = Outbox()
+        self._sent_bytes = 0
         self._parts: list[bytes] = []
         self._report: bytes | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -187,6 +191,9 @@ class Connection(asyncio.Protocol):
         """Somebody has connected; who says nothing is not waited for."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
+        if self._server.closing:  # it had been accepted already
+            transport.abort()
+            return
         self._server.connections.add(self)
         _let_the_kernel_watch(transport.get_extra_info("socket"))
         self._timer = asyncio.get_running_loop().call_later(OPEN_S, transport.abort)
@@ -226,7 +233,7 @@ class Connection(asyncio.Protocol):
     def overdue(self, now: float) -> str:
         """Why it is to be closed because the other end takes nothing; empty if it is not."""
         waiting = 0 if self._transport is None else self._transport.get_write_buffer_size()
-        return self._outbox.observe(waiting, now)
+        return self._outbox.observe(self._sent_bytes, waiting, now)
 
     def close(self, why: str) -> None:
         """Send what is queued, then close; the listener hears no more of it."""
@@ -236,7 +243,7 @@ class Connection(asyncio.Protocol):
     def abort(self, why: str) -> None:
         """Close at once."""
         self._ours = True
-        logger.info("the connection of %s is cut: %s", self.node, why)
+        logger.info("the connection of %s is cut: %s", self.node or "a stranger", why)
         if self._transport is not None:
             self._transport.abort()
 
@@ -260,6 +267,7 @@ class Connection(asyncio.Protocol):
         assert self._transport is not None
         for data in self._protocol.data_to_send():
             if data:
+                self._sent_bytes += len(data)
                 self._transport.write(data)
             else:
                 self._transport.close()  # after what was queued
@@ -269,9 +277,13 @@ class Connection(asyncio.Protocol):
 
     def _take_events(self) -> None:
         try:
-            for event in self._protocol.events_received():
+            events = self._protocol.events_received()
+            for event in events:
                 if isinstance(event, Frame):
                     self._frame(event)
+                elif len(events) > 1:  # frames came along, and would be heard whatever the answer
+                    self.abort("it did not wait for the answer to its request")
+                    return
                 elif isinstance(event, Request):
                     self._protocol.send_response(self._answer(event))
         except NOT_UNDERSTOOD as error:

@@ -125,6 +125,7 @@ class Shell:
         )
         self._replicas = self._copies(lines) if lines is not None else None
         self._facts: deque[tuple[Sequence[AnyEvent], Receipt | None]] = deque()
+        self._begun = False
         self._batch = _Batch(durable=True, held=True)
         self._removing: object = None  # a node that is, until the engine says that it is done
         self._retry_at: float | None = None  # when the full disk is tried again
@@ -149,10 +150,12 @@ class Shell:
 
     def begin(self, first: AnyEvent, existing: Iterable[str] = ()) -> None:
         """Take over the nodes that exist, and hear the first fact: one that exists and never comes
-        is named, whoever was the controller when it fell silent."""
+        is named, whoever was the controller when it fell silent. What was heard before follows."""
         for node in existing:
             self.nodes.expect(node, self._settings.reconnect_s)
-        self.put(first)
+        self._facts.appendleft(((first,), None))
+        self._begun = True
+        self.wake()
 
     def put(self, *events: AnyEvent) -> None:
         """Facts for the controller."""
@@ -227,7 +230,15 @@ class Shell:
 
     def next_deadline(self) -> float | None:
         """When `look` and `step` have something to do even if nothing is heard, silence apart."""
+        if self._rests:
+            return None
         return self._controller.next_deadline() if self._idle else self._retry_at
+
+    @property
+    def _rests(self) -> bool:
+        """Whether nothing is decided, whatever waits."""
+        over = self.replaced_by or self.outcome is not None
+        return bool(not self._begun or self.paused or over)
 
     @property
     def _idle(self) -> bool:
@@ -238,7 +249,7 @@ class Shell:
 
     def step(self) -> bool:
         """Do one thing that is due; False if there is nothing, or it has to wait."""
-        if self.paused or self.replaced_by or self.outcome is not None or self._removing:
+        if self._rests or self._removing:
             return False
         if not self._batch.durable:
             return self._make_durable()

@@ -1,6 +1,6 @@
-"""Between controller and nodes: regressions that the simulation found."""
+"""Between controller and nodes: terms, and regressions that the simulation found."""
 
-from holdfast.actions import Diagnose, StopAttempt, Survey
+from holdfast.actions import Diagnose, Dismiss, Fence, StopAttempt, Survey
 from holdfast.controller import Controller, Limits
 from holdfast.events import (
     AnyEvent,
@@ -15,7 +15,7 @@ from holdfast.events import (
     WorkerError,
     WorkerExited,
 )
-from holdfast.messages import Hello, Report, Stop, WorkerReport
+from holdfast.messages import Hello, Leave, Report, Start, Stop, WorkerReport
 from holdfast.shell.bridge import Bridge
 
 
@@ -42,6 +42,20 @@ def test_a_node_that_reconnects_gets_the_grace_time_of_the_order_not_a_longer_on
     bridge.carry_out(StopAttempt(attempt=1, grace_s=0.0, reason="again"), 1.0)
     bridge.hello(hello("a"), 1.5)
     assert bridge.orders_for("a") == [Stop(attempt=1, grace_s=0.0)]
+
+
+def test_every_order_carries_the_term_of_its_controller_also_one_that_is_repeated() -> None:
+    state = two_nodes_recovering().state
+    bridge = Bridge(state, 5.0, 1.0, term=9)
+    orders = bridge.carry_out(StopAttempt(attempt=1, grace_s=0.0, reason="x"), 1.0)[0]
+    orders += [("a", order) for order in bridge.orders_for("a")]
+    assert state.start is not None
+    orders += bridge.carry_out(state.start, 1.0)[0]
+    orders += bridge.carry_out(Dismiss(node="a", reason="x"), 1.0)[0]
+    orders += bridge.carry_out(Fence(node="a", reason="x"), 1.0)[0]
+    kinds = [type(order) for _, order in orders]
+    assert kinds == [Stop, Stop, Stop, Start, Start, Leave, Leave]
+    assert {order.term for _, order in orders if isinstance(order, Stop | Start | Leave)} == {9}
 
 
 def page(rank: int, phase: str = "step") -> WorkerReport:

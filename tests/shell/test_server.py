@@ -5,7 +5,6 @@ import contextlib
 import logging
 import shutil
 import subprocess
-from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import msgspec
@@ -13,164 +12,95 @@ import pytest
 from holdfast.drivers.links import Links
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from websockets.asyncio.client import ClientConnection, connect
+from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidMessage, InvalidStatus
 
 from holdfast import tls
 from holdfast.errors import Error
 from holdfast.events import CheckpointCommitted, Store
 from holdfast.messages import (
+    MAX_MESSAGE_BYTES,
     PROTOCOL,
     Ack,
     AskStatus,
     Done,
     Fact,
-    FromReplica,
     Hello,
     Keep,
     Kept,
+    Leave,
     Report,
     Stop,
     StopJob,
-    ToAgent,
-    ToClient,
     ToController,
-    ToReplica,
     Welcome,
     WorkersStopped,
 )
+from holdfast.shell import server as shell_server
+from holdfast.shell.server import Connection, Server
+from tests.shell.scene import TERM, hello
+from tests.shell.site import TOKEN, Ear, answered, dial, receive, send, until, with_server
 
-TOKEN = "a-secret"
 COMMITTED = CheckpointCommitted(node="m", tier="shared", attempt=1, step=5, seconds=1.0, bytes=5)
 STOPPED = WorkersStopped(node="n", attempt=1, store=Store("h", 1, True))
 
 
-class Ear:
-    """Listens and remembers."""
-
-    def __init__(self) -> None:
-        self.facts: list[tuple[str, int]] = []
-        self.reports: list[Report] = []
-        self.stops: list[StopJob] = []
-        self.broken: list[str] = []
-
-    def hello(self, hello: Hello) -> bool:
-        return hello.node != "lost"
-
-    def orders_for(self, node: str) -> list[ToAgent]:
-        return [Stop(attempt=1, grace_s=0.0)] if node == "n" else []
-
-    def fact(self, node: str, fact: Fact) -> None:
-        self.facts.append((node, fact.seq))
-
-    def disconnected(self, node: str) -> None:
-        self.broken.append(node)
-
-    def report(self, report: Report) -> None:
-        self.reports.append(report)
-
-    def client(self, message: StopJob | AskStatus) -> ToClient:
-        if isinstance(message, StopJob):
-            self.stops.append(message)
-        return Done()
-
-
-def hello(node: str = "n", protocol: int = PROTOCOL) -> Hello:
-    return Hello(
-        protocol=protocol,
-        node=node,
-        name=node,
-        address="h",
-        workers=1,
-        pid=1,
-        attempt=0,
-        running=False,
-    )
-
-
-async def send(connection: ClientConnection, message: ToController) -> None:
-    await connection.send(msgspec.msgpack.encode(message))
-
-
-async def receive(connection: ClientConnection) -> ToAgent | ToReplica | ToClient:
-    data = await asyncio.wait_for(connection.recv(), 10)
-    assert isinstance(data, bytes)
-    kinds = ToAgent | ToReplica | ToClient
-    found: ToAgent | ToReplica | ToClient = msgspec.msgpack.decode(data, type=kinds)
-    return found
-
-
-def with_links(test: Callable[[Links, Ear, int], Awaitable[None]]) -> None:
-    async def run() -> None:
-        ear = Ear()
-        links = Links(ear, TOKEN)
-        port = await links.listen("127.0.0.1")
-        try:
-            await test(links, ear, port)
-        finally:
-            await links.close()
-
-    asyncio.run(run())
-
-
-def dial(port: int, token: str | None = TOKEN) -> connect:
-    headers = {"Authorization": f"Bearer {token}"} if token is not None else {}
-    return connect(f"ws://127.0.0.1:{port}/", additional_headers=headers, proxy=None)
-
-
 @pytest.mark.parametrize("token", [None, "", "wrong", TOKEN + "x"])
 def test_nobody_gets_in_without_the_token(token: str | None) -> None:
-    async def test(_links: Links, ear: Ear, port: int) -> None:
+    async def test(_server: Server, ear: Ear, port: int) -> None:
         with pytest.raises(InvalidStatus) as raised:
             async with dial(port, token):
                 pass
         assert raised.value.response.status_code == 401
         assert ear.facts == []
 
-    with_links(test)
+    with_server(test)
 
 
-def test_an_agent_is_welcomed_and_told_what_holds() -> None:
-    async def test(_links: Links, _ear: Ear, port: int) -> None:
+def test_an_agent_is_welcomed_and_told_what_the_shell_has_for_it() -> None:
+    async def test(_server: Server, ear: Ear, port: int) -> None:
         async with dial(port) as agent:
             await send(agent, hello())
-            assert await receive(agent) == Welcome(protocol=PROTOCOL, acked=0, known=True)
+            welcome = await receive(agent)
+            assert isinstance(welcome, Welcome) and (welcome.acked, welcome.term) == (0, TERM)
+            ear.wires["n"].send(Stop(attempt=1, grace_s=0.0))
             assert await receive(agent) == Stop(attempt=1, grace_s=0.0)
 
-    with_links(test)
+    with_server(test)
 
 
 @pytest.mark.parametrize("who", [hello("lost"), hello("n", protocol=PROTOCOL + 1)])
 def test_a_lost_node_or_one_of_another_protocol_is_turned_away(who: Hello) -> None:
-    async def test(_links: Links, _ear: Ear, port: int) -> None:
+    async def test(_server: Server, _ear: Ear, port: int) -> None:
         async with dial(port) as agent:
             await send(agent, who)
             welcome = await receive(agent)
             assert isinstance(welcome, Welcome)
             assert not welcome.known
+            with pytest.raises(ConnectionClosed):
+                await receive(agent)
 
-    with_links(test)
+    with_server(test, "lost")
 
 
 def test_a_fact_sent_twice_over_two_connections_is_heard_once() -> None:
-    async def test(links: Links, ear: Ear, port: int) -> None:
+    async def test(_server: Server, ear: Ear, port: int) -> None:
         for _ in range(2):
             async with dial(port) as agent:
                 await send(agent, hello("m"))
-                await receive(agent)
                 await send(agent, Fact(seq=1, event=COMMITTED))
                 await send(agent, Fact(seq=2, event=COMMITTED))
-                await send(agent, AskStatus())
-                await receive(agent)
+                await answered(agent)
         assert ear.facts == [("m", 1), ("m", 2)]
-        await links.acknowledge("m", 2)
+        ear.nodes.acknowledge("m", 2)
         async with dial(port) as agent:
             await send(agent, hello("m"))
-            assert await receive(agent) == Welcome(protocol=PROTOCOL, acked=2, known=True)
+            welcome = await receive(agent)
+            assert isinstance(welcome, Welcome) and welcome.acked == 2
             await send(agent, Fact(seq=2, event=COMMITTED))
-            assert await receive(agent) == Ack(seq=2)
+            assert await receive(agent) == Ack(seq=2, term=TERM)
 
-    with_links(test)
+    with_server(test)
 
 
 GET = "GET / HTTP/1.1\r\nHost: x\r\n"
@@ -206,33 +136,33 @@ def test_a_request_that_is_none_is_refused_without_a_word_in_the_log(
 ) -> None:
     sent = request_ if isinstance(request_, bytes) else (request_ + end).encode("latin-1")
 
-    async def test(_links: Links, ear: Ear, port: int) -> None:
+    async def test(_server: Server, ear: Ear, port: int) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(sent)
         writer.write_eof()
         answer = b""
         with contextlib.suppress(ConnectionError):
             answer = await asyncio.wait_for(reader.read(), 30)
-        assert answer[:12] in (b"", *(b"HTTP/1.1 %d" % status for status in (400, 401, 426, 431)))
+        assert answer[:12] in (b"", *(b"HTTP/1.1 %d" % status for status in (400, 401, 405, 426, 431)))
         writer.close()
         async with dial(port) as agent:
             await send(agent, hello("m"))
             assert isinstance(await receive(agent), Welcome)
-        assert (ear.stops, ear.reports, ear.facts) == ([], [], [])
+        assert (ear.requests, ear.reports, ear.facts) == ([], [], [])
 
-    with_links(test)
+    with_server(test)
     assert [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING] == []
 
 
 def test_two_tokens_are_none() -> None:
-    async def test(_links: Links, _ear: Ear, port: int) -> None:
+    async def test(_server: Server, _ear: Ear, port: int) -> None:
         twice = [("Authorization", f"Bearer {TOKEN}")] * 2
         with pytest.raises(InvalidStatus) as raised:
             async with connect(f"ws://127.0.0.1:{port}/", additional_headers=twice, proxy=None):
                 pass
         assert raised.value.response.status_code == 401
 
-    with_links(test)
+    with_server(test)
 
 
 NESTED = b"\x82\xa4type\xa9AskStatus\xa1x" + b"\x91" * 100_000
@@ -240,7 +170,7 @@ NESTED = b"\x82\xa4type\xa9AskStatus\xa1x" + b"\x91" * 100_000
 
 @pytest.mark.parametrize("garbage", [b"", b"\xff" * 50, "text", b"\x81\xa4type\xa5Hello", NESTED])
 def test_garbage_closes_that_connection_and_no_other(garbage: bytes | str) -> None:
-    async def test(_links: Links, ear: Ear, port: int) -> None:
+    async def test(_server: Server, ear: Ear, port: int) -> None:
         async with dial(port) as good, dial(port) as bad:
             await send(good, hello("m"))
             await receive(good)
@@ -248,11 +178,10 @@ def test_garbage_closes_that_connection_and_no_other(garbage: bytes | str) -> No
             with pytest.raises(ConnectionClosed):
                 await asyncio.wait_for(bad.recv(), 10)
             await send(good, Fact(seq=1, event=COMMITTED))
-            await send(good, AskStatus())
-            assert await receive(good) == Done()
+            await answered(good)
         assert ear.facts == [("m", 1)]
 
-    with_links(test)
+    with_server(test)
 
 
 WHOLE = msgspec.msgpack.encode(Fact(seq=1, event=STOPPED))
@@ -261,35 +190,86 @@ WHOLE = msgspec.msgpack.encode(Fact(seq=1, event=STOPPED))
 @given(st.data())
 @settings(max_examples=60, deadline=None)
 def test_a_damaged_message_is_understood_or_refused_and_said_so(data: st.DataObject) -> None:
-    """Cut off, or with bytes that are others: never anything but `Links` saying why."""
+    """Cut off, or with bytes that are others: never anything but the server saying why."""
     damaged = bytearray(WHOLE[: data.draw(st.integers(0, len(WHOLE)))])
     for at in data.draw(st.lists(st.integers(0, len(WHOLE) - 1), max_size=4)):
         damaged[at : at + 1] = data.draw(st.binary(max_size=3))
 
-    async def test(links: Links, ear: Ear, _port: int) -> None:
-        wire = Wire([msgspec.msgpack.encode(hello()), bytes(damaged)])
-        await links._serve(wire)  # type: ignore[arg-type]
+    async def test(server: Server, ear: Ear, _port: int) -> None:
+        line = await Line.open(server)
+        line.say(msgspec.msgpack.encode(hello()), bytes(damaged))
+        await asyncio.sleep(2 * shell_server.DIGEST_S if bytes(damaged[1:13]) == REPORT else 0)
+        heard = ear.facts or ear.answers or ear.reports or ear.requests
+        closed = line.closed
+        assert closed in (None, 1007) and (closed or heard or bytes(damaged[1:13]) == REPORT)
+        line.connection.connection_lost(None)
         assert ear.broken == ["n"]
-        assert wire.closed in ([], [1007]) and (wire.closed or ear.facts or len(wire.sent) > 1)
 
-    with_links(test)
+    with_server(test)
 
 
-class Wire:
-    """A connection on which these messages come, and then its end."""
+REPORT = shell_server.REPORT
 
-    def __init__(self, coming: list[bytes]) -> None:
-        self.coming, self.sent, self.closed = coming, list[bytes](), list[int]()
 
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        for message in self.coming:
-            yield message
+class Line:
+    """A connection without a network: what is said arrives at once, in one piece."""
 
-    async def send(self, data: bytes) -> None:
-        self.sent.append(data)
+    def __init__(self, server: Server) -> None:
+        self.connection = Connection(server)
+        self.written = bytearray()
+        self.connection.connection_made(Transport(self.written, self.connection))
 
-    async def close(self, code: int, _reason: str) -> None:
-        self.closed.append(code)
+    @staticmethod
+    async def open(server: Server) -> "Line":
+        """One that was let in."""
+        line = Line(server)
+        line.connection.data_received((UPGRADE + KEY + GIVEN + "\r\n").encode())
+        assert line.written.startswith(b"HTTP/1.1 101")
+        line.written.clear()
+        return line
+
+    def say(self, *messages: bytes) -> None:
+        """Messages, in frames of their own."""
+        self.connection.data_received(b"".join(map(frame, messages)))
+
+    @property
+    def closed(self) -> int | None:
+        """The status with which it was closed."""
+        at = bytes(self.written).rfind(b"\x88")
+        return int.from_bytes(self.written[at + 2 : at + 4], "big") if at >= 0 else None
+
+
+class Transport(asyncio.Transport):
+    """Takes everything."""
+
+    def __init__(self, written: bytearray, connection: Connection) -> None:
+        super().__init__()
+        self._written, self._connection = written, connection
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self._written += data
+
+    def abort(self) -> None:
+        if not self._connection.gone.is_set():
+            asyncio.get_running_loop().call_soon(self._connection.connection_lost, None)
+
+    def close(self) -> None:
+        self.abort()
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+
+def frame(payload: bytes, opcode: int = 2, *, fin: bool = True) -> bytes:
+    """As a client sends it, with a mask that changes nothing."""
+    head = bytes([(0x80 if fin else 0) | opcode])
+    if len(payload) < 126:
+        head += bytes([0x80 | len(payload)])
+    elif len(payload) < 1 << 16:
+        head += b"\xfe" + len(payload).to_bytes(2, "big")
+    else:
+        head += b"\xff" + len(payload).to_bytes(8, "big")
+    return head + bytes(4) + payload
 
 
 @pytest.mark.parametrize(
@@ -299,51 +279,303 @@ class Wire:
         Fact(seq=1, event=msgspec.structs.replace(COMMITTED, node="another")),
         Fact(seq=-1, event=COMMITTED),
         Fact(seq=2**63, event=COMMITTED),
-        *map(hello, ("", "../../x", "a\0b\x1b[31m", "n" * 300, "m\n")),
+        *map(hello, ("m", "", "../../x", "a\0b\x1b[31m", "n" * 300, "m\n")),
     ],
     ids=repr,
 )
 def test_what_no_agent_would_say_is_not_taken(message: ToController) -> None:
     """A NaN would be null in the journal, and end whoever replays it."""
 
-    async def test(links: Links, ear: Ear, _port: int) -> None:
-        wire = Wire([*map(msgspec.msgpack.encode, (hello("m"), message))])
-        await links._serve(wire)  # type: ignore[arg-type]
-        assert (wire.closed, ear.facts) == ([1007], [])
+    async def test(server: Server, ear: Ear, _port: int) -> None:
+        line = await Line.open(server)
+        line.say(*map(msgspec.msgpack.encode, (hello("m"), message)))
+        assert (line.closed, ear.facts) == (1007, [])
 
-    with_links(test)
+    with_server(test)
 
 
 def test_a_fact_before_hello_is_not_taken() -> None:
-    async def test(_links: Links, ear: Ear, port: int) -> None:
+    async def test(_server: Server, ear: Ear, port: int) -> None:
         async with dial(port) as agent:
             await send(agent, Fact(seq=1, event=STOPPED))
             await send(agent, StopJob(by="me", now=True))
             assert await receive(agent) == Done()
         assert ear.facts == []
-        assert ear.stops == [StopJob(by="me", now=True)]
+        assert ear.requests == [StopJob(by="me", now=True)]
 
-    with_links(test)
+    with_server(test)
 
 
-def test_what_a_keeper_says_is_heard_with_its_name_and_that_of_a_stranger_is_not() -> None:
-    async def test(links: Links, _ear: Ear, port: int) -> None:
-        heard: list[tuple[str, FromReplica]] = []
-        links.on_kept = lambda node, message: heard.append((node, message))
-        async with dial(port) as keeper, dial(port) as stranger:
+def test_what_a_replica_says_is_heard_with_its_name_and_that_of_a_stranger_is_not() -> None:
+    async def test(_server: Server, ear: Ear, port: int) -> None:
+        async with dial(port) as replica, dial(port) as stranger:
             await send(stranger, Kept(seq=7, term=9))
-            await send(stranger, AskStatus())
-            await receive(stranger)
-            await send(keeper, hello("m"))
-            await receive(keeper)
-            await links.send("m", Keep(first=0, lines=(b"{}\n",), term=1))
-            assert await receive(keeper) == Keep(first=0, lines=(b"{}\n",), term=1)
-            await send(keeper, Kept(seq=0, term=1))
-            await send(keeper, AskStatus())
-            await receive(keeper)
-        assert heard == [("m", Kept(seq=0, term=1))]
+            await answered(stranger)
+            await send(replica, hello("m"))
+            await receive(replica)
+            ear.wires["m"].send(Keep(first=0, lines=(b"{}\n",), term=1))
+            assert await receive(replica) == Keep(first=0, lines=(b"{}\n",), term=1)
+            await send(replica, Kept(seq=0, term=1))
+            await answered(replica)
+        assert ear.answers == [("m", Kept(seq=0, term=1))]
 
-    with_links(test)
+    with_server(test)
+
+
+# ── before it is known who it is ──
+
+
+@pytest.mark.parametrize("token", ["wrong", TOKEN])
+def test_what_comes_along_with_the_request_is_not_heard(token: str) -> None:
+    """It was parsed before the token was looked at."""
+
+    async def test(_server: Server, ear: Ear, port: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        request = UPGRADE + KEY + f"Authorization: Bearer {token}\r\n\r\n"
+        stop = msgspec.msgpack.encode(StopJob(by="nobody", now=True))
+        writer.write(request.encode() + frame(b"", 9) + frame(stop))
+        with contextlib.suppress(ConnectionError):
+            assert await asyncio.wait_for(reader.read(), 30) == b""
+        writer.close()
+        assert ear.requests == []
+
+    with_server(test)
+
+
+def test_what_follows_a_request_that_was_refused_is_not_heard() -> None:
+    async def test(server: Server, ear: Ear, _port: int) -> None:
+        line = Line(server)
+        line.connection.data_received((UPGRADE + KEY + "\r\n").encode())
+        assert line.written.startswith(b"HTTP/1.1 401")
+        line.say(msgspec.msgpack.encode(StopJob(by="nobody", now=True)))
+        assert ear.requests == []
+        line.connection.connection_lost(None)
+
+    with_server(test)
+
+
+@pytest.mark.parametrize(
+    "said", ["", "G", GET, UPGRADE + KEY + GIVEN, UPGRADE + KEY + GIVEN + "\r\n"], ids=repr
+)
+def test_who_does_not_get_as_far_as_hello_is_dropped(
+    said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Byte by byte, it would keep a place for ever."""
+    monkeypatch.setattr(shell_server, "OPEN_S", 0.2)
+
+    async def test(server: Server, _ear: Ear, port: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        for byte in said.encode():
+            writer.write(bytes([byte]))
+            await writer.drain()
+        with contextlib.suppress(ConnectionError):
+            answer = await asyncio.wait_for(reader.read(), 30)
+            assert answer[:12] in (b"", b"HTTP/1.1 101")
+        await until(lambda: not server.connections)
+        writer.close()
+
+    with_server(test)
+
+
+def test_an_agent_is_not_dropped_for_being_there_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shell_server, "OPEN_S", 0.2)
+
+    async def test(_server: Server, _ear: Ear, port: int) -> None:
+        async with dial(port) as agent, dial(port) as late:
+            await send(agent, hello("m"))
+            await receive(agent)
+            with pytest.raises(ConnectionClosed):
+                await receive(late)
+            await answered(agent)
+
+    with_server(test)
+
+
+def test_one_that_is_accepted_while_the_server_closes_is_cut() -> None:
+    async def story() -> None:
+        server = Server(Ear(), TOKEN, asyncio.get_running_loop().time)
+        port = await server.listen("127.0.0.1")
+        opening = [asyncio.open_connection("127.0.0.1", port) for _ in range(50)]
+        opened = asyncio.gather(*opening, return_exceptions=True)
+        await asyncio.sleep(0)
+        async with asyncio.timeout(10):
+            await server.close()
+            for found in await opened:
+                if isinstance(found, tuple):
+                    with contextlib.suppress(ConnectionError):
+                        assert await found[0].read() == b""
+                    found[1].close()
+        assert server.connections == set()
+
+    asyncio.run(story())
+
+
+# ── frames ──
+
+
+def test_a_message_in_many_frames_is_one_message_with_signs_of_life_between() -> None:
+    async def test(server: Server, ear: Ear, _port: int) -> None:
+        line = await Line.open(server)
+        line.say(msgspec.msgpack.encode(hello()))
+        pieces = [WHOLE[at : at + 1] for at in range(len(WHOLE))]
+        line.connection.data_received(frame(pieces[0], 2, fin=False))
+        for piece in pieces[1:-1]:
+            line.connection.data_received(frame(piece, 0, fin=False) + frame(b"", 10))
+        assert ear.facts == []
+        line.connection.data_received(frame(pieces[-1], 0))
+        assert ear.facts == [("n", 1)] and line.closed is None
+
+    with_server(test)
+
+
+def test_bytes_one_by_one_are_the_same_message() -> None:
+    async def test(server: Server, ear: Ear, _port: int) -> None:
+        line = Line(server)
+        said = (UPGRADE + KEY + GIVEN + "\r\n").encode()
+        said += frame(msgspec.msgpack.encode(hello())) + frame(WHOLE)
+        for byte in said:
+            line.connection.data_received(bytes([byte]))
+        assert ear.facts == [("n", 1)]
+
+    with_server(test)
+
+
+@pytest.mark.parametrize("pieces", [1, 5])
+def test_a_message_that_is_too_large_ends_its_connection_before_it_is_read(pieces: int) -> None:
+    async def test(server: Server, ear: Ear, _port: int) -> None:
+        line = await Line.open(server)
+        line.say(msgspec.msgpack.encode(hello()))
+        size = MAX_MESSAGE_BYTES // pieces + 1
+        for number in range(pieces):
+            last = number == pieces - 1
+            line.connection.data_received(frame(bytes(size), 0 if number else 2, fin=last))
+        assert line.closed == 1009 and ear.facts == []
+
+    with_server(test)
+
+
+def test_the_largest_message_there_may_be_is_read() -> None:
+    async def test(_server: Server, ear: Ear, port: int) -> None:
+        async with dial(port) as agent:
+            await send(agent, hello("m"))
+            padding = msgspec.msgpack.encode("x" * (MAX_MESSAGE_BYTES - 100))
+            whole = b"\x82\xa4type\xa9AskStatus\xa1x" + padding
+            assert len(whole) <= MAX_MESSAGE_BYTES
+            await agent.send(whole)
+            await answered(agent)
+        assert ear.requests == [AskStatus(), AskStatus()]
+
+    with_server(test)
+
+
+# ── reports ──
+
+
+def report(step: int) -> Report:
+    return Report(node="n", attempt=step, workers=())
+
+
+def test_of_the_reports_that_wait_the_newest_counts_and_none_holds_up_facts() -> None:
+    async def test(server: Server, ear: Ear, _port: int) -> None:
+        line = await Line.open(server)
+        line.say(msgspec.msgpack.encode(hello()))
+        flood = [msgspec.msgpack.encode(report(step)) for step in range(1_000)]
+        line.say(*flood)
+        assert ear.reports == []
+        line.say(WHOLE)
+        assert ear.facts == [("n", 1)], "at once"
+        assert ear.reports == [report(999)], "what was said before is heard before"
+        line.say(*flood)
+        await until(lambda: len(ear.reports) > 1)
+        assert ear.reports[1:] == [report(999)]
+
+    with_server(test)
+
+
+def test_every_report_that_waits_is_read_when_asked_for() -> None:
+    async def test(server: Server, ear: Ear, _port: int) -> None:
+        for node in ("a", "b"):
+            line = await Line.open(server)
+            said = msgspec.structs.replace(report(1), node=node)
+            line.say(*map(msgspec.msgpack.encode, (hello(node), said)))
+        server.catch_up()
+        assert [found.node for found in ear.reports] == ["a", "b"]
+
+    with_server(test)
+
+
+def test_the_last_report_of_a_connection_that_breaks_is_heard() -> None:
+    async def test(server: Server, ear: Ear, _port: int) -> None:
+        line = await Line.open(server)
+        line.say(*map(msgspec.msgpack.encode, (hello(), report(7))))
+        line.connection.connection_lost(None)
+        assert ear.reports == [report(7)] and ear.broken == ["n"]
+
+    with_server(test)
+
+
+@pytest.mark.parametrize("said", [b"\x84" + REPORT, b"\x84" + REPORT + b"\xff" * 40])
+def test_a_report_that_is_none_ends_its_connection(said: bytes) -> None:
+    async def test(server: Server, ear: Ear, _port: int) -> None:
+        line = await Line.open(server)
+        line.say(msgspec.msgpack.encode(hello()), said)
+        await until(lambda: line.closed)
+        assert line.closed == 1007 and ear.reports == []
+
+    with_server(test)
+
+
+def test_a_report_about_another_node_or_of_a_stranger_is_not_heard() -> None:
+    async def test(server: Server, ear: Ear, _port: int) -> None:
+        stranger, other = await Line.open(server), await Line.open(server)
+        stranger.say(msgspec.msgpack.encode(report(1)))
+        other.say(*map(msgspec.msgpack.encode, (hello("m"), report(1))))
+        server.catch_up()
+        assert ear.reports == []
+
+    with_server(test)
+
+
+# ── the end ──
+
+
+def test_at_the_end_everybody_gets_what_was_queued_and_is_told() -> None:
+    async def story() -> None:
+        ear = Ear()
+        server = Server(ear, TOKEN, asyncio.get_running_loop().time)
+        port = await server.listen("127.0.0.1")
+        async with dial(port) as agent:
+            await send(agent, hello("m"))
+            assert isinstance(await receive(agent), Welcome)
+            ear.wires["m"].send(Leave(reason="the end"))
+            closing = asyncio.create_task(server.close())
+            assert await receive(agent) == Leave(reason="the end")
+            with pytest.raises(ConnectionClosed):
+                await receive(agent)
+            await closing
+        assert ear.broken == [], "nobody is told of what it did itself"
+
+    asyncio.run(story())
+
+
+def test_the_end_does_not_wait_for_who_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shell_server, "CLOSE_S", 0.1)
+
+    async def story() -> None:
+        ear = Ear()
+        server = Server(ear, TOKEN, asyncio.get_running_loop().time)
+        port = await server.listen("127.0.0.1")
+        _reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write((UPGRADE + KEY + GIVEN + "\r\n").encode())
+        await until(lambda: server.connections)
+        async with asyncio.timeout(30):
+            await server.close()
+        writer.close()
+
+    asyncio.run(story())
+
+
+# ── encryption ──
 
 
 @pytest.fixture
@@ -373,7 +605,7 @@ def certificate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_with_tls_an_agent_is_welcomed_and_plain_text_is_not(certificate: Path) -> None:
     headers = {"Authorization": f"Bearer {TOKEN}"}
 
-    async def test(_links: Links, _ear: Ear, port: int) -> None:
+    async def test(_server: Server, _ear: Ear, port: int) -> None:
         url = f"{tls.scheme()}://127.0.0.1:{port}/"
         trusted = connect(url, additional_headers=headers, proxy=None, ssl=tls.client_context())
         async with trusted as agent:
@@ -384,7 +616,7 @@ def test_with_tls_an_agent_is_welcomed_and_plain_text_is_not(certificate: Path) 
                 pass
 
     assert (certificate / "key.pem").exists()
-    with_links(test)
+    with_server(test)
 
 
 def test_a_missing_certificate_is_an_error_before_anything_starts(

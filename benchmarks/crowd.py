@@ -1,0 +1,234 @@
+"""Thousands of agents in one process, as cheap as can be: each is a small object around a socket.
+
+What they send is what agents send: signs of life and reports as often as the controller wants them,
+facts, answers to orders. One clock serves them all. Orders of the benchmark itself come over a pipe:
+`("silence", n)` lets n agents fall silent whose connections stay open, `("storm", n)` cuts n
+connections, which come back at once.
+"""
+
+import asyncio
+import resource
+import time
+from multiprocessing.connection import Connection
+
+import msgspec
+from websockets.client import ClientProtocol
+from websockets.frames import Frame, Opcode
+from websockets.protocol import State as Stage
+from websockets.uri import parse_uri
+
+from holdfast.agent.watch import REPEAT_S
+from holdfast.events import Milestone, NodeReady, Progress, Store
+from holdfast.messages import (
+    MAX_MESSAGE_BYTES,
+    PROTOCOL,
+    Ack,
+    AgentFact,
+    Fact,
+    GiveJournal,
+    Hello,
+    Keep,
+    Kept,
+    Leave,
+    Report,
+    Start,
+    Stop,
+    Welcome,
+    WorkerReport,
+    WorkersStarted,
+    WorkersStopped,
+)
+
+TOKEN = "benchmark"
+WORKERS = 8
+TICK_S = 0.02
+AT_ONCE = 200  # connections that are opened at once, unless a storm is asked for
+REACHED = (
+    Milestone.STARTED, Milestone.ARRIVED, Milestone.JOINED, Milestone.RESTORED,
+    Milestone.FIRST_STEP,
+)  # fmt: skip
+
+_decoder = msgspec.msgpack.Decoder(Welcome | Ack | Start | Stop | Leave | Keep | GiveJournal)
+_encoder = msgspec.msgpack.Encoder()
+
+
+def be_agents(orders: Connection, port: int, count: int) -> None:
+    """All agents, until the process is killed."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    asyncio.run(Crowd(orders, port, count).run())
+
+
+class Crowd:
+    """All of them."""
+
+    def __init__(self, orders: Connection, port: int, count: int) -> None:
+        self._orders, self._port = orders, port
+        self._agents = [Agent(number) for number in range(count)]
+
+    async def run(self) -> None:
+        """Connect, then serve them in turn."""
+        asyncio.get_running_loop().add_reader(self._orders.fileno(), self._ordered)
+        await self._connect(self._agents, AT_ONCE)
+        while True:
+            now = time.monotonic()
+            for agent in self._agents:
+                agent.live(now)
+            await asyncio.sleep(TICK_S)
+
+    async def _connect(self, agents: "list[Agent]", at_once: int) -> None:
+        gate = asyncio.Semaphore(at_once)
+        await asyncio.gather(*(agent.connect(self._port, gate) for agent in agents))
+
+    def _ordered(self) -> None:
+        word, count = self._orders.recv()
+        lively = [agent for agent in self._agents if not agent.silent]
+        if word == "silence":
+            for agent in lively[len(lively) // 2 :][:count]:
+                agent.silent = True
+        else:
+            crowd = lively[-count:]
+            for agent in crowd:
+                agent.cut()
+            self._storm = asyncio.create_task(self._connect(crowd, len(crowd)))
+
+
+class Agent(asyncio.Protocol):
+    """One of them."""
+
+    def __init__(self, number: int) -> None:
+        self._node = f"node-{number:05}"
+        self._store = Store("127.0.0.1", number + 1, True)
+        self._spread = (number * 0.618) % 1.0  # of its turn within a period
+        self._seq = 0
+        self._kept: list[Fact] = []
+        self._order: Start | None = None
+        self._step = 0
+        self._transport: asyncio.Transport | None = None
+        self._protocol: ClientProtocol | None = None
+        self._welcomed = asyncio.Event()
+        self._pulse_s = self._report_s = 1.0
+        self._pulse_at = self._report_at = 0.0
+        self.silent = False
+
+    async def connect(self, port: int, gate: asyncio.Semaphore) -> None:
+        """Until a controller has taken it in."""
+        loop = asyncio.get_running_loop()
+        async with gate:
+            self._welcomed.clear()
+            self._protocol = ClientProtocol(
+                parse_uri(f"ws://127.0.0.1:{port}/"), max_size=MAX_MESSAGE_BYTES
+            )
+            self._transport, _ = await loop.create_connection(lambda: self, "127.0.0.1", port)
+            request = self._protocol.connect()
+            request.headers["Authorization"] = f"Bearer {TOKEN}"
+            self._protocol.send_request(request)
+            self._flush()
+            await self._welcomed.wait()
+
+    def cut(self) -> None:
+        """Its switch has failed."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def live(self, now: float) -> None:
+        """What is due now."""
+        if self.silent or not self._welcomed.is_set():
+            return
+        if now >= self._report_at and self._order is not None:
+            self._step += 1
+            self._say(self._report(self._order))
+            self._report_at = now + self._report_s
+        if now >= self._pulse_at and self._protocol is not None:
+            self._protocol.send_pong(b"")
+            self._flush()
+            self._pulse_at = now + self._pulse_s
+
+    def data_received(self, data: bytes) -> None:
+        """Frames."""
+        assert self._protocol is not None
+        if self.silent:
+            return
+        self._protocol.receive_data(data)
+        for event in self._protocol.events_received():
+            if isinstance(event, Frame):
+                if event.opcode is Opcode.BINARY:
+                    self._hear(_decoder.decode(event.data))
+            elif self._protocol.state is Stage.OPEN:
+                self._hello()
+        self._flush()
+
+    def _hello(self) -> None:
+        hello = Hello(
+            protocol=PROTOCOL, node=self._node, name=self._node, address="127.0.0.1",
+            workers=WORKERS, pid=1, attempt=0, running=self._order is not None,
+        )  # fmt: skip
+        self._say(hello)
+
+    def _hear(self, message: Welcome | Ack | Start | Stop | Leave | Keep | GiveJournal) -> None:
+        match message:
+            case Welcome():
+                self._welcome(message)
+            case Ack(seq=seq):
+                self._kept = [fact for fact in self._kept if fact.seq > seq]
+            case Keep():
+                last = message.first + len(message.lines) - 1
+                self._say(Kept(seq=last, term=message.term))
+            case Start() if self._order is None or message.attempt > self._order.attempt:
+                self._order, self._report_at = message, 0.0
+                self._tell(WorkersStarted(node=self._node, attempt=message.attempt))
+            case Stop():
+                self._order = None
+                stopped = WorkersStopped(
+                    node=self._node, attempt=message.attempt, store=self._fresh(),
+                    progress=Progress(step=self._step),
+                )  # fmt: skip
+                self._tell(stopped)
+            case _:
+                pass
+
+    def _welcome(self, welcome: Welcome) -> None:
+        now = time.monotonic()
+        self._pulse_s, self._report_s = welcome.pulse_s, max(welcome.report_s, 0.2)
+        self._pulse_at = now + self._spread * self._pulse_s
+        self._report_at = now + self._spread * self._report_s
+        self._welcomed.set()
+        if self._seq == 0:
+            self._tell(NodeReady(node=self._node, store=self._store, instrumented=True))
+        else:
+            for fact in self._kept:
+                self._say(fact)
+
+    def _fresh(self) -> Store:
+        self._store = Store(self._store.host, (self._store.port + 20_000) % 60_000, True)
+        return self._store
+
+    def _tell(self, event: AgentFact) -> None:
+        self._seq += 1
+        self._kept.append(Fact(seq=self._seq, event=event))
+        self._say(self._kept[-1])
+
+    def _say(self, message: Hello | Fact | Report | Kept) -> None:
+        assert self._protocol is not None
+        if self._protocol.state is Stage.OPEN:
+            self._protocol.send_binary(_encoder.encode(message))
+            self._flush()
+
+    def _flush(self) -> None:
+        assert self._protocol is not None and self._transport is not None
+        for data in self._protocol.data_to_send():
+            if data:
+                self._transport.write(data)
+
+    def _report(self, order: Start) -> Report:
+        first = order.node_rank * WORKERS
+        ages = {milestone: 10.0 + self._step * REPEAT_S for milestone in REACHED}
+        workers = tuple(
+            WorkerReport(
+                rank=first + local, pid=1, progress=Progress(step=self._step, step_ago_s=0.1),
+                milestones=ages, phase="step", loss=1.25, grad_norm=0.5, step_time_s=0.4,
+                tokens=1_000_000,
+            )
+            for local in range(WORKERS)
+        )  # fmt: skip
+        return Report(node=self._node, attempt=order.attempt, workers=workers)
