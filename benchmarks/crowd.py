@@ -12,12 +12,12 @@ import time
 from multiprocessing.connection import Connection
 
 import msgspec
+from holdfast.agent.watch import REPEAT_S
 from websockets.client import ClientProtocol
 from websockets.frames import Frame, Opcode
 from websockets.protocol import State as Stage
 from websockets.uri import parse_uri
 
-from holdfast.agent.watch import REPEAT_S
 from holdfast.events import Milestone, NodeReady, Progress, Store
 from holdfast.messages import (
     MAX_MESSAGE_BYTES,
@@ -222,7 +222,7 @@ class Agent(asyncio.Protocol):
 
     def _report(self, order: Start) -> Report:
         first = order.node_rank * WORKERS
-        ages = {milestone: 10.0 + self._step * REPEAT_S for milestone in REACHED}
+        ages = dict.fromkeys(REACHED, 10.0 + self._step * REPEAT_S)
         workers = tuple(
             WorkerReport(
                 rank=first + local, pid=1, progress=Progress(step=self._step, step_ago_s=0.1),

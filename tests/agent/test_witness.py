@@ -53,8 +53,15 @@ def test_an_answer_is_one_whoever_we_are(status: str) -> None:
 
 @pytest.mark.parametrize(
     "answer",
-    [b"HTTP/1.1 500 Internal Server Error\r\n\r\n", b"HTTP/1.1 503 \r\n\r\n", b"", b"SSH-2.0-x\r\n"]
-    + [b"HTTP/1.1 \r\n\r\n", b"HTTP/1.1 abc\r\n\r\n", b"\xff" * 100_000],
+    [
+        b"HTTP/1.1 500 Internal Server Error\r\n\r\n",
+        b"HTTP/1.1 503 \r\n\r\n",
+        b"HTTP/1.1 \r\n\r\n",
+        b"HTTP/1.1 abc\r\n\r\n",
+        b"SSH-2.0-x\r\n",
+        b"\xff" * 100_000,
+        b"",
+    ],
 )
 def test_what_says_that_it_cannot_or_is_no_web_server_does_not_answer(answer: bytes) -> None:
     assert not asked(answer)
@@ -67,8 +74,11 @@ def test_who_says_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize(
     "environ",
-    [{}, {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": "no"}]
-    + [{"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": "1"}],
+    [
+        {},
+        {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": "no"},
+        {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": "1"},
+    ],
 )
 def test_where_none_is_named_or_nobody_listens_there_is_no_answer(environ: dict[str, str]) -> None:
     assert not asyncio.run(api_answers(environ))

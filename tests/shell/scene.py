@@ -1,5 +1,5 @@
-"""A shell without a process: a journal, an engine and connections that remember what they were told,
-in one order, and a clock that the test sets."""
+"""A shell without a process: a journal, an engine and connections that remember what they were
+told, in one order, and a clock that the test sets."""
 
 from collections.abc import Callable, Sequence
 
@@ -16,8 +16,8 @@ from holdfast.messages import (
     Keep,
     Kept,
     Leave,
+    Question,
     ToAgent,
-    ToReplica,
     Welcome,
 )
 from holdfast.shell.shell import Settings, Shell
@@ -120,12 +120,12 @@ class Wire:
 
     def __init__(self, node: str, scene: "Scene") -> None:
         self.node = node
-        self.sent: list[ToAgent | ToReplica] = []
+        self.sent: list[ToAgent | Question] = []
         self.end = self.why = self.stuck = ""
         self._scene = scene
         self.heard_at = scene.now
 
-    def send(self, message: ToAgent | ToReplica) -> None:
+    def send(self, message: ToAgent | Question) -> None:
         assert not self.end
         self.sent.append(message)
         self._scene.effects.append((f"{self.node} told", type(message).__name__))
@@ -140,7 +140,7 @@ class Wire:
     def abort(self, why: str) -> None:
         self.end, self.why = "aborted", why
 
-    def told(self, kind: type) -> list[ToAgent | ToReplica]:
+    def told(self, kind: type) -> list[ToAgent | Question]:
         """Messages of a kind."""
         return [message for message in self.sent if isinstance(message, kind)]
 
@@ -157,7 +157,7 @@ class Wire:
         for keep in self.told(Keep):
             assert isinstance(keep, Keep)
             held = Kept(seq=keep.first + len(keep.lines) - 1, term=TERM)
-            self._scene.shell.copied(self.node, held)
+            self._scene.shell.answered(self.node, held)
         self._scene.settle()
 
 

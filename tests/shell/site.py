@@ -13,17 +13,17 @@ from holdfast.controller import Controller, Limits, State
 from holdfast.events import AnyEvent, JobSubmitted
 from holdfast.messages import (
     MAX_MESSAGE_BYTES,
+    Answer,
     AskStatus,
     Done,
     Fact,
-    FromReplica,
     Hello,
+    Question,
     Report,
     StopJob,
     ToAgent,
     ToClient,
     ToController,
-    ToReplica,
 )
 from holdfast.shell.clock import Clock
 from holdfast.shell.host import Host, cancelled
@@ -56,7 +56,7 @@ class Ear:
         self.events: list[AnyEvent] = []
         self.reports: list[Report] = []
         self.requests: list[StopJob | AskStatus] = []
-        self.answers: list[tuple[str, FromReplica]] = []
+        self.answers: list[tuple[str, Answer]] = []
         self.broken: list[str] = []
         self.wires: dict[str, Wire] = {}
         state = State(limits=Limits())
@@ -77,7 +77,7 @@ class Ear:
     def report(self, report: Report) -> None:
         self.reports.append(report)
 
-    def copied(self, node: str, answer: FromReplica) -> None:
+    def answered(self, node: str, answer: Answer) -> None:
         self.answers.append((node, answer))
 
     def client(self, message: StopJob | AskStatus) -> ToClient:
@@ -120,11 +120,11 @@ async def send(connection: ClientConnection, message: ToController) -> None:
     await connection.send(msgspec.msgpack.encode(message))
 
 
-async def receive(connection: ClientConnection) -> ToAgent | ToReplica | ToClient:
+async def receive(connection: ClientConnection) -> ToAgent | Question | ToClient:
     """What comes next."""
     data = await asyncio.wait_for(connection.recv(decode=False), DEADLINE_S)
-    kinds = ToAgent | ToReplica | ToClient
-    found: ToAgent | ToReplica | ToClient = msgspec.msgpack.decode(data, type=kinds)
+    kinds = ToAgent | Question | ToClient
+    found: ToAgent | Question | ToClient = msgspec.msgpack.decode(data, type=kinds)
     return found
 
 
@@ -176,7 +176,7 @@ class Agent:
 
     def __init__(self, node: str) -> None:
         self.node = node
-        self.told: list[ToAgent | ToReplica | ToClient] = []
+        self.told: list[ToAgent | Question | ToClient] = []
         self.connection: ClientConnection | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -190,13 +190,13 @@ class Agent:
         return self
 
     async def _hear(self, connection: ClientConnection) -> None:
-        kinds = ToAgent | ToReplica | ToClient
+        kinds = ToAgent | Question | ToClient
         async for data in connection:
             message = msgspec.msgpack.decode(data, type=kinds)  # type: ignore[arg-type]
             self.told.append(message)
             await self.obey(message)
 
-    async def obey(self, message: ToAgent | ToReplica | ToClient) -> None:
+    async def obey(self, message: ToAgent | Question | ToClient) -> None:
         """Nothing is done."""
 
     async def _live(self, connection: ClientConnection, pulse_s: float) -> None:

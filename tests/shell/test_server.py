@@ -9,7 +9,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from holdfast.drivers.links import Links
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from websockets.asyncio.client import connect
@@ -143,7 +142,10 @@ def test_a_request_that_is_none_is_refused_without_a_word_in_the_log(
         answer = b""
         with contextlib.suppress(ConnectionError):
             answer = await asyncio.wait_for(reader.read(), 30)
-        assert answer[:12] in (b"", *(b"HTTP/1.1 %d" % status for status in (400, 401, 405, 426, 431)))
+        assert answer[:12] in (
+            b"",
+            *(b"HTTP/1.1 %d" % status for status in (400, 401, 405, 426, 431)),
+        )
         writer.close()
         async with dial(port) as agent:
             await send(agent, hello("m"))

@@ -150,7 +150,7 @@ def lost(scene: Scene, node: str) -> None:
 
 def test_what_follows_from_a_fence_waits_until_nothing_of_the_node_acts() -> None:
     scene = Scene(Limits(node_count=2, spare_count=1))
-    a, b, c = scene.running("a", "b", "c")
+    _, b, c = scene.running("a", "b", "c")
     scene.engine.at_once = False
     lost(scene, "a")
     b.fact(2, stopped("b"))
@@ -219,7 +219,7 @@ def test_a_node_given_up_is_neither_told_nor_heard_nor_a_replica() -> None:
     b.holds()
     sent, decided, stops = len(a.sent), scene.book.seq, len(b.told(Stop))
     a.fact(2, exited("a"))
-    scene.shell.copied("a", Kept(seq=10**6, term=TERM))
+    scene.shell.answered("a", Kept(seq=10**6, term=TERM))
     scene.shell.report(Report(node="a", attempt=1, workers=()))
     scene.shell.put(StopRequested(by="me"))
     scene.settle()
@@ -266,7 +266,7 @@ def test_an_agent_that_has_obeyed_a_newer_controller_ends_this_one() -> None:
 def test_a_replica_that_holds_lines_of_a_newer_controller_ends_this_one() -> None:
     scene = Scene(ONE, copies=True)
     (a,) = scene.running("a")
-    scene.shell.copied("a", Kept(seq=0, term=TERM + 2))
+    scene.shell.answered("a", Kept(seq=0, term=TERM + 2))
     assert scene.shell.replaced_by == TERM + 2 and scene.settle() == 0
     assert not a.told(Start)
 
@@ -284,9 +284,7 @@ def test_a_controller_that_takes_over_expects_the_nodes_that_exist() -> None:
     before.running("a", "b")
     state = msgspec.msgpack.decode(msgspec.msgpack.encode(before.state), type=State)
     resumed = ControllerResumed(existing=("a", "b"))
-    scene = Scene(
-        Limits(node_count=2), state=state, existing=("a", "b"), first=resumed
-    )
+    scene = Scene(Limits(node_count=2), state=state, existing=("a", "b"), first=resumed)
     a = scene.connect("a")
     assert a.told(Start), "what holds is told again"
     scene.wait(RECONNECT_S - 1, a)
@@ -392,7 +390,7 @@ def test_at_the_end_everybody_is_let_go_also_who_comes_later_and_nothing_more_is
 def test_a_copy_that_was_asked_for_by_another_controller_is_no_answer_to_this_one() -> None:
     scene = Scene(ONE, copies=True)
     scene.running("a")
-    scene.shell.copied("a", JournalCopy(offset=0, data=b"", size=0))
+    scene.shell.answered("a", JournalCopy(offset=0, data=b"", size=0))
     assert not scene.shell.replaced_by
 
 

@@ -201,7 +201,11 @@ def test_a_clock_that_was_set_changes_nothing(monkeypatch: pytest.MonkeyPatch) -
             waiting = asyncio.create_task(of(api, "b").acquire())
             for _ in range(3):
                 renewed = spec(it)["renewTime"]
-                await it.until(lambda now=renewed: spec(it)["renewTime"] != now)
+
+                def is_new(old: str = renewed) -> bool:
+                    return bool(spec(it)["renewTime"] != old)
+
+                await it.until(is_new)
             assert mood.told == [] and not task.done() and not waiting.done()
             waiting.cancel()
 

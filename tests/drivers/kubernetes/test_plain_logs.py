@@ -6,6 +6,7 @@ still runs. So an engine that makes pods anew keeps the output of those that fai
 
 import asyncio
 import sys
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from holdfast.drivers.kubernetes.ending import main_object
 from holdfast.drivers.kubernetes.manifests.render import unchecked
 from holdfast.drivers.kubernetes.remote import look
 from holdfast.drivers.kubernetes.remote_logs import everything
-from holdfast.operator.sight import DONE
+from holdfast.operator.observation import DONE
 from holdfast.spec.cluster import Engine
 from tests.drivers.kubernetes.asking import asked
 from tests.drivers.kubernetes.cluster.fake import FakeCluster, cluster
@@ -32,7 +33,7 @@ time.sleep(600)
 def left(engine: Engine, restarts: int) -> list[str]:
     """Lines that can be read once the engine says that the job has failed and nothing runs."""
     command = [sys.executable, "-c", PROGRAM]
-    keys = {"recovery": {"max_restarts": restarts}, "command": command}
+    keys: dict[str, Any] = {"recovery": {"max_restarts": restarts}, "command": command}
     request = asked(engine, "plain", nodes=2, namespace="default", **keys)
     kind = main_object(request)
     assert kind is not None
