@@ -150,7 +150,7 @@ def lost(scene: Scene, node: str) -> None:
 
 def test_what_follows_from_a_fence_waits_until_nothing_of_the_node_acts() -> None:
     scene = Scene(Limits(node_count=2, spare_count=1))
-    _, b, c = scene.running("a", "b", "c")
+    a, b, c = scene.running("a", "b", "c")
     scene.engine.at_once = False
     lost(scene, "a")
     b.fact(2, stopped("b"))
@@ -178,7 +178,7 @@ def test_what_came_to_light_while_a_node_was_removed_is_heard_before_what_follow
 def test_while_a_node_is_removed_others_are_heard_and_found_silent_but_nothing_is_decided() -> None:
     """How long that may take is bounded by the engine: a rank must not be given away before."""
     scene = Scene(Limits(node_count=3))
-    a, b, c = scene.running("a", "b", "c")
+    _, b, c = scene.running("a", "b", "c")
     scene.engine.at_once = False
     lost(scene, "a")
     decided = len(scene.book.entries)
