@@ -20,6 +20,10 @@ class Liveness:
         """Watch this node no longer; unknown ones are ignored."""
         self._heard.pop(node, None)
 
+    def forgive(self, now: float) -> None:
+        """Nobody listened: what was not heard until now is held against none of those watched."""
+        self._heard = dict.fromkeys(self._heard, now)
+
     def silent(self, now: float, timeout_s: float) -> list[tuple[str, float]]:
         """Nodes silent for at least `timeout_s`, longest first, each with its silence in seconds.
 

@@ -7,6 +7,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from holdfast.drivers.kubernetes.keepers import CHUNK_BYTES, KEEPERS, Keepers
+from holdfast.drivers.links import Links
+from tests.drivers.test_links import TOKEN, Ear
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
@@ -15,8 +18,6 @@ from holdfast.agent.keeper import Keeper
 from holdfast.controller import Limits
 from holdfast.controller.state import Node, State
 from holdfast.drivers.kubernetes.gather import Gathering
-from holdfast.drivers.kubernetes.keepers import CHUNK_BYTES, KEEPERS, Keepers
-from holdfast.drivers.links import Links
 from holdfast.messages import (
     MAX_MESSAGE_BYTES,
     PROTOCOL,
@@ -28,7 +29,6 @@ from holdfast.messages import (
     Stop,
     Welcome,
 )
-from tests.drivers.test_links import TOKEN, Ear
 
 _decoder = msgspec.msgpack.Decoder(Welcome | Ack | Start | Stop | Keep | GiveJournal)
 

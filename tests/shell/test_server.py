@@ -10,13 +10,13 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from holdfast.drivers.links import Links
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidMessage, InvalidStatus
 
 from holdfast import tls
-from holdfast.drivers.links import Links
 from holdfast.errors import Error
 from holdfast.events import CheckpointCommitted, Store
 from holdfast.messages import (
