@@ -81,12 +81,13 @@ class Bridge:
         return [joined]
 
     def heard(self, node: str, at: float) -> None:
-        """A sign of life."""
-        self._liveness.heard(node, at)
+        """A sign of life; one that was given up is watched no longer."""
+        if node not in self._state.lost:
+            self._liveness.heard(node, at)
 
     def fact(self, node: str, fact: AgentFact, now: float) -> list[AnyEvent]:
         """News of a node. What only concerns that node is not passed on."""
-        self._liveness.heard(node, now)
+        self.heard(node, now)
         match fact:
             case WorkersStopped():
                 return _some(self._tally.stopped(fact))
@@ -111,7 +112,7 @@ class Bridge:
 
     def report(self, report: Report, now: float) -> list[AnyEvent]:
         """Telemetry: a sign of life, and now and then a fact."""
-        self._liveness.heard(report.node, now)
+        self.heard(report.node, now)
         return [*self.progress.observe(report, now)]
 
     def died(self, node: str, detail: str, now: float) -> list[AnyEvent]:

@@ -175,6 +175,7 @@ class Nodes:
             self._disconnect(node, known)
 
     def _disconnect(self, node: str, known: _Node) -> None:
+        self._pass_on(node, known)
         known.wire = None
         if node in self._state.lost or known.dismissed_at is not None:
             del self._nodes[node]
@@ -187,13 +188,17 @@ class Nodes:
         for node, known in list(self._nodes.items()):
             if known.wire is None:
                 continue
-            if known.wire.heard_at > known.heard_at:
-                known.heard_at = known.wire.heard_at
-                self.bridge.heard(node, known.heard_at)
+            self._pass_on(node, known)
             if why := self._stuck(known, known.wire, now):
                 known.wire.abort(why)
                 self._disconnect(node, known)
         self._put(self.bridge.tick(now), None)
+
+    def _pass_on(self, node: str, known: _Node) -> None:
+        """The newest sign of life, before it is forgotten with its connection."""
+        if known.wire is not None and known.wire.heard_at > known.heard_at:
+            known.heard_at = known.wire.heard_at
+            self.bridge.heard(node, known.heard_at)
 
     def _stuck(self, known: _Node, wire: Wire, now: float) -> str:
         if known.dismissed_at is not None and now - known.dismissed_at > GOODBYE_S:

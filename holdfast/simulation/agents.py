@@ -3,7 +3,7 @@
 The rules are those of the real one: an order to start counts only if it is newer than any start or
 stop seen, an order to stop is always answered, facts are numbered and kept until acknowledged, and
 sent again after each reconnect. Its processes are runs on the `Floor`; its heartbeat is not sent
-but looked up (`flows`), because a day of it would be millions of messages.
+but looked up, because a day of it would be millions of messages.
 """
 
 from collections.abc import Sequence
@@ -18,18 +18,20 @@ from holdfast.messages import (
     Ack,
     AgentFact,
     Fact,
+    GiveJournal,
     Hello,
+    Keep,
     Leave,
     Report,
     Start,
     Stop,
-    ToAgent,
     Welcome,
     WorkersStarted,
     WorkersStopped,
 )
 from holdfast.simulation.floor import ORPHANED, Death, Floor, Run
 from holdfast.simulation.nature import Nature
+from holdfast.simulation.wires import Downward, SimulatedWire, Upward
 
 GOODBYE_S = 1.0
 FORKSERVER_S = 8.0  # until a new forkserver has loaded, mean
@@ -41,17 +43,8 @@ FOR_EVER_S = 1e9  # unless it never ends: a process that hangs in the kernel
 class Network(Protocol):
     """The way to the controller."""
 
-    def connect(self, agent: "Agent") -> int:
-        """Say hello; a number for the connection, 0 if there is nobody."""
-
-    def up(self, agent: "Agent", messages: Sequence[Fact | Report]) -> None:
-        """Send to the controller over the agent's connection."""
-
-    def flow_stops(self, agent: "Agent") -> None:
-        """From now on the agent gives no sign of life, or may not."""
-
-    def closed(self, agent: "Agent") -> None:
-        """The connection was closed in a way that both ends notice."""
+    def connect(self, agent: "Agent") -> SimulatedWire | None:
+        """Say hello; the connection, if there is somebody."""
 
     def gone(self, agent: "Agent", how: str) -> None:
         """The agent's process has ended."""
@@ -78,9 +71,7 @@ class Agent:
         self.alive = True
         self.frozen = False
         self.reach = True  # the network lets it talk to the controller
-        self.connection = 0
-        self.in_flight = 0  # messages on their way to the controller
-        self.up_free = self.down_free = 0.0  # a later message does not overtake: when it may arrive
+        self.wire: SimulatedWire | None = None
         self.trouble_until = 0.0  # it may rightly be given up for what happened until then
         self.run: Run | None = None
         self.memory: dict[int, Holding] = {}
@@ -88,7 +79,7 @@ class Agent:
         self._nature, self._network, self._floor = nature, network, floor
         self._connecting = False
         self._welcome = False
-        self._inbox: list[tuple[int, Sequence[ToAgent]]] = []
+        self._inbox: list[tuple[SimulatedWire, Sequence[Downward]]] = []
         self._unseen: list[tuple[Run, int, Death]] = []
         self._kept: list[_Kept] = []
         self._next_seq = 1
@@ -111,18 +102,22 @@ class Agent:
         """Something is wrong with it, now and for so much longer: giving it up is no mistake."""
         self.trouble_until = max(self.trouble_until, self._nature.now + for_s)
 
-    @property
-    def flows(self) -> bool:
-        """Whether its reports reach the controller at this moment."""
-        return self._talks and self.in_flight == 0
+    def hears(self, wire: SimulatedWire) -> bool:
+        """Whether this is its connection, and it reads what arrives."""
+        return self.alive and not self.frozen and wire is self.wire
 
-    @property
-    def _talks(self) -> bool:
-        return self.alive and not self.frozen and self._welcome and self.connection != 0
+    def talks_over(self, wire: SimulatedWire) -> bool:
+        """Whether this is its connection, and it gives signs of life over it."""
+        return self._welcome and self.hears(wire)
+
+    def _falls_silent(self) -> None:
+        if self.wire is not None:
+            self.wire.falls_silent()
+            self.wire.control.falls_silent()
 
     def freeze(self) -> None:
         """It hangs: nothing is read or said."""
-        self._network.flow_stops(self)
+        self._falls_silent()
         self.frozen = True
 
     def wake(self) -> None:
@@ -134,16 +129,15 @@ class Agent:
         unseen, self._unseen = self._unseen, []
         for run, rank, death in unseen:
             self.worker_died(run, rank, death)
-        for connection, messages in inbox:
-            self.receive(connection, messages)
+        for wire, messages in inbox:
+            self.receive(wire, messages)
         self.news()
         self.connect_soon()
 
     def cut(self) -> None:
-        """It cannot reach the controller; neither end is told."""
-        self._network.flow_stops(self)
+        """It cannot reach the controller, which is not told."""
         self.reach = False
-        self.connection = 0
+        self._leave(told=False)
 
     def heal(self) -> None:
         """It can reach the controller again."""
@@ -152,23 +146,31 @@ class Agent:
 
     def disconnect(self) -> None:
         """The connection breaks and both ends notice."""
-        if self.connection:
-            self._network.flow_stops(self)
-            self._network.closed(self)
-            self.connection = 0
+        self._leave(told=True)
         self.connect_soon()
+
+    def lost(self, wire: SimulatedWire) -> None:
+        """This connection is found to be gone."""
+        if wire is self.wire:
+            self.disconnect()
+
+    def _leave(self, *, told: bool) -> None:
+        if self.wire is not None:
+            self._falls_silent()
+            wire, self.wire = self.wire, None
+            wire.drop(told=told)
 
     def die(self, how: str) -> None:
         """Agent and workers are gone at once, and everything in memory."""
         if not self.alive:
             return
-        self._network.flow_stops(self)
+        self._falls_silent()
         self.in_trouble(float("inf"))
         self.alive = False
         self.memory = {}
         if self.run is not None:
             self._floor.vanish(self.run, f"{self.node} died")
-        self._network.closed(self)
+        self._leave(told=True)
         self._network.gone(self, how)
 
     def end(self, grace_s: float) -> None:
@@ -190,16 +192,15 @@ class Agent:
 
     def connect_soon(self) -> None:
         """Try to connect, as long as that can work; else whoever removes the reason tries again."""
-        if not self.connection and not self._connecting:
+        if self.wire is None and not self._connecting:
             self._connecting = True
             self._nature.after(0.1 + self._nature.dice.random(), self._connect)
 
     def _connect(self) -> None:
         self._connecting = False
-        if self.alive and not self.frozen and self.reach and not self.connection:
+        if self.alive and not self.frozen and self.reach and self.wire is None:
             self._welcome = False
-            self.in_flight = 0
-            self.connection = self._network.connect(self)
+            self.wire = self._network.connect(self)
 
     def hello(self) -> Hello:
         """The first message of a connection."""
@@ -214,17 +215,17 @@ class Agent:
             running=self.run is not None and bool(self.run.alive),
         )
 
-    def receive(self, connection: int, messages: Sequence[ToAgent]) -> None:
+    def receive(self, wire: SimulatedWire, messages: Sequence[Downward]) -> None:
         """Messages of the controller have arrived."""
-        if not self.alive or connection != self.connection or self._ending:
+        if not self.alive or wire is not self.wire or self._ending:
             return
         if self.frozen:
-            self._inbox.append((connection, messages))
+            self._inbox.append((wire, messages))
             return
         for message in messages:
             self._take(message)
 
-    def _take(self, message: ToAgent) -> None:
+    def _take(self, message: Downward) -> None:
         match message:
             case Welcome():
                 self._welcomed(message)
@@ -236,6 +237,8 @@ class Agent:
                 self._on_stop(message)
             case Leave():
                 self.end(0.0)
+            case Keep() | GiveJournal():
+                pass
             case _:
                 assert_never(message)
 
@@ -246,7 +249,7 @@ class Agent:
         self._welcome = True
         self.forget(welcome.acked)
         again = [self._sealed(kept) for kept in self._kept]
-        self._network.up(self, [*again, self._report()])
+        self._up(*again, self._report())
 
     def forget(self, acked: int) -> None:
         """The controller has these facts on its disk."""
@@ -257,17 +260,19 @@ class Agent:
         kept = _Kept(self._next_seq, event, self._nature.now)
         self._next_seq += 1
         self._kept.append(kept)
-        if self._talks:
-            first = [self._report()] if report else []
-            self._network.up(self, [*first, self._sealed(kept)])
+        first = [self._report()] if report else []
+        self._up(*first, self._sealed(kept))
+
+    def _up(self, *messages: Upward) -> None:
+        if self.wire is not None and self.talks_over(self.wire):
+            self.wire.up(messages)
 
     def _sealed(self, kept: _Kept) -> Fact:
         return Fact(seq=kept.seq, event=_aged(kept.event, self._nature.now - kept.at))
 
     def news(self) -> None:
         """Its workers have reached a milestone: report it."""
-        if self._talks:
-            self._network.up(self, [self._report()])
+        self._up(self._report())
 
     def _report(self) -> Report:
         run = self.run

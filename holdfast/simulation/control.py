@@ -1,116 +1,36 @@
-"""The controller's process in a simulated world: production code, without sockets and disks.
+"""The controller's process in a simulated world: the production shell without sockets and disks.
 
-It does what a driver does: facts wait in a queue, are decided upon, journaled and synced together,
-and only then are orders carried out, one after the other. Controller, bridge, invariants and the
-lines of the journal are the production ones. It can be killed between any two of these effects;
-what is left then is the journal, its last line possibly torn.
+What a host does with an event loop is done here with virtual time: after anything that is heard the
+shell does what is due, step by step, and it looks for silence when there may be some. The process
+can be killed, or stopped for a while, between any two steps and between any two messages; what is
+left of it then is the journal, its last line possibly torn.
 """
 
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
-import msgspec
-
-from holdfast import journal, lines
-from holdfast.actions import AnyAction, AskNodes, EndJob, Entry, Fence, StopAttempt, Survey
-from holdfast.controller import Controller, Limits, State
+from holdfast.actions import AskNodes, EndJob, Entry, Fence, Outcome
+from holdfast.controller import State
 from holdfast.controller.invariants import check
 from holdfast.detection.stopping import MARGIN_S
-from holdfast.events import AnyEvent, DeadlinePassed
-from holdfast.goodput import Bookkeeper
-from holdfast.messages import PROTOCOL, Ack, Fact, Report, ToAgent, Welcome
-from holdfast.shell.bridge import Bridge
+from holdfast.events import AnyEvent
+from holdfast.messages import Fact, Hello, Leave, Report, Stop
+from holdfast.shell.nodes import GOODBYE_S
+from holdfast.shell.shell import Settings, Shell
 from holdfast.simulation.agents import Agent
+from holdfast.simulation.book import EPOCH, Book
 from holdfast.simulation.nature import Nature
 from holdfast.simulation.referees import Referees
+from holdfast.simulation.wires import Downward, SimulatedWire, Upward
 
-EPOCH = 1_700_000_000.0  # the wall clock when a world begins
 REGISTER_S = 60.0  # as in the local driver
 RECONNECT_S = 10.0
-TICK_S = 0.25
+LOOK_S = 0.25  # between two looks for silence, as a host has them
 STALL_MAX_S = 60.0
-LEAVE_S = 10.0
-
-_encoder = msgspec.json.Encoder()
-_decoder = msgspec.json.Decoder(Entry)
 
 
-class Book:
-    """The journal as it lies on disk, and what can be said from it alone."""
-
-    def __init__(self, limits: Limits, referees: Referees, seed: int) -> None:
-        header = journal.Header(
-            journal=journal.VERSION, holdfast="simulation", job={"seed": seed}, created_at=EPOCH
-        )
-        self.lines = bytearray(_encoder.encode(header))
-        self._checksum = lines.seal(self.lines, journal.BEGIN.checksum)
-        self.books = Bookkeeper(EPOCH)
-        self.seq = 0
-        self._limits = limits
-        self._referees = referees
-        self._pending: list[Entry] = []
-        self._header_bytes = len(self.lines)
-        self._saved: tuple[int, int, bytes] | None = None  # seq, offset, state
-
-    def append(self, entry: Entry) -> None:
-        """Decided, not durable yet."""
-        self._pending.append(entry)
-
-    def sync(self) -> None:
-        """Make everything appended durable."""
-        for entry in self._pending:
-            line = bytearray(_encoder.encode(entry))
-            self._checksum = lines.seal(line, self._checksum)
-            self.lines += line
-            self.seq = entry.seq
-            self.books.add(entry)
-            self._referees.journaled(entry)
-        self._pending.clear()
-
-    def save(self, state: State) -> None:
-        """Keep a state snapshot, so that the next replay is short."""
-        if self._pending:
-            return
-        self._saved = (self.seq, len(self.lines), _encoder.encode(state))
-
-    def tear(self, whole: int, torn: float) -> None:
-        """A crash while writing: `whole` lines of the last batch arrived, and part of the next."""
-        lost = self._pending[whole:]
-        del self._pending[whole:]
-        self.sync()
-        if lost:
-            line = bytearray(_encoder.encode(lost[0]))
-            lines.seal(line, self._checksum)
-            self.lines += line[: int(len(line) * torn)]
-
-    def whole(self) -> Controller:
-        """A controller that has replayed the journal from its first line."""
-        return replay(self.lines[self._header_bytes :], self._limits, None, 0, self._referees)
-
-    def replay(self) -> Controller:
-        """What a new controller process does: cut off a torn line, repeat the rest."""
-        del self.lines[self.lines.rfind(b"\n") + 1 :]
-        self._pending.clear()
-        seq, offset, state = self._saved or (0, self._header_bytes, None)
-        return replay(self.lines[offset:], self._limits, state, seq, self._referees)
-
-
-def replay(
-    content: bytes | bytearray, limits: Limits, state: bytes | None, seq: int, referees: Referees
-) -> Controller:
-    """A controller that has heard the facts of these lines, as `replay.replay` makes it."""
-    known = msgspec.json.decode(state, type=State) if state is not None else None
-    controller = Controller(limits, known)
-    for line in content.splitlines():
-        entry = _decoder.decode(line)
-        seq += 1
-        referees.replayed(entry, seq, controller.handle(entry.event, entry.at))
-    return controller
-
-
-class Engine(Protocol):
-    """What supplies nodes, and the wire to them."""
+class Site(Protocol):
+    """Where a controller runs."""
 
     def start_nodes(self, count: int) -> None:
         """Start this many agents."""
@@ -121,44 +41,48 @@ class Engine(Protocol):
     def living(self) -> Sequence[Agent]:
         """Agents whose process exists, oldest first."""
 
-    def new_connection(self) -> int:
-        """A number that no connection had."""
-
-    def down(self, agent: Agent, connection: int, messages: Sequence[ToAgent]) -> None:
-        """Send to an agent."""
-
     def controller_is_up(self) -> None:
         """Agents may connect."""
 
     def controller_died(self, control: "Control") -> None:
         """This process is gone."""
 
+    def job_ended(self, control: "Control", outcome: Outcome) -> None:
+        """The order to end was carried out."""
+
+
+NO_FATE: tuple[int, Callable[[], None]] = (-1, lambda: None)
+
+
+class DiedError(Exception):
+    """The process is killed here."""
+
 
 class Control:
     """One life of the controller's process."""
 
     def __init__(
-        self, nature: Nature, engine: Engine, book: Book, referees: Referees, offset_s: float
+        self, nature: Nature, site: Site, book: Book, referees: Referees, offset_s: float
     ) -> None:
-        self._nature, self._engine, self._book, self._referees = nature, engine, book, referees
-        self.controller = book.replay()
-        self.state = self.controller.state
+        self._nature, self._site, self._book, self._referees = nature, site, book, referees
+        controller = book.replay()
+        self.state = controller.state
         behind_s = self.state.now - (EPOCH + nature.now + offset_s)
         self._offset_s = EPOCH + offset_s + max(0.0, behind_s)
-        self.bridge = Bridge(self.state, nature.hardship.heartbeat_timeout_s, self.clock)
+        self._timeout_s = nature.hardship.heartbeat_timeout_s
+        settings = Settings(self._timeout_s, RECONNECT_S, term=book.seq + 1)
+        engine = SimulatedEngine(nature, site, self)
+        self.shell = Shell(controller, book, engine, settings, lambda: self.clock)
+        self.shell.observe, self.shell.catch_up = self._observe, self._hear_all
         self.alive = True
         self.stalled = False
-        self.connections: dict[str, int] = {}
-        self._seq = book.seq
-        self._heard: dict[str, int] = {}
-        self._acked: dict[str, int] = {}
-        self._queue: list[tuple[AnyEvent | None, tuple[str, int] | None]] = []
-        self._orders: deque[AnyAction] = deque()
-        self._doom = -1  # orders until this process dies; negative: it does not
-        self._busy = False
+        self._backlog: list[Callable[[], object]] = []  # what came while it was stopped
+        self._decided = 0  # orders of the facts that are decided together
+        self._owed = 0  # steps until what was decided is done
+        self._fate = NO_FATE  # with how many of them left, what happens
+        self._sends_left = -1  # until it dies in the middle of a step; negative: it does not
+        self._looks: list[float] = []  # when to look for silence
         self._deadline: float | None = None
-        self._ticks: list[float] = []
-        self._backlog: list[tuple[Agent, int, Sequence[Fact | Report]]] = []
 
     @property
     def clock(self) -> float:
@@ -167,20 +91,21 @@ class Control:
 
     # ── life ──
 
-    def begin(self, first: AnyEvent) -> None:
+    def begin(self, first: AnyEvent, existing: Sequence[str]) -> None:
         """Take over the agents that exist, and hear the first fact."""
-        for agent in self._engine.living():
-            self.expect(agent.node, RECONNECT_S)
-        self.put(first)
-        if self.alive:
-            self._book.save(self.state)
+        self.look_in(RECONNECT_S)
+        self.hear(lambda: self.shell.begin(first, existing))
 
     def crash(self) -> None:
         """Killed: nothing of this process is left but the journal."""
         if self.alive:
             self.alive = False
-            self._referees.crashed(self.state, self._book.seq == self._seq)
-            self._engine.controller_died(self)
+            self._referees.crashed(self.state, self._book.durable)
+            self._site.controller_died(self)
+
+    def close(self) -> None:
+        """It has done its work."""
+        self.alive = False
 
     def stall(self, for_s: float) -> None:
         """Stopped by SIGSTOP or starved; it goes on later and has missed nothing but time."""
@@ -192,252 +117,216 @@ class Control:
         self.stalled = False
         if not self.alive:
             return
-        self.bridge.forgive(self.clock, late_s)
-        self.put(*self.bridge.tick(self.clock))  # before anything that was sent meanwhile is read
-        for at in [t + late_s for t in self._ticks]:
-            self._nature.after(max(0.0, at - self._nature.now), self._tick)
-        self.look_in(self._nature.hardship.heartbeat_timeout_s)
-        self._look()
+        if late_s > self._timeout_s / 4:
+            self.shell.forgive(late_s)
+        for at in [t + late_s for t in self._looks]:
+            self._nature.after(max(0.0, at - self._nature.now), self._look_if_due)
+        self.falls_silent()
+        self._look()  # before anything that was sent meanwhile is read
         backlog, self._backlog = self._backlog, []
-        for agent, connection, messages in backlog:
-            self.receive(agent, connection, messages)
-        self._engine.controller_is_up()
-        self._plan_deadline()
+        for what in backlog:
+            self.hear(what)
+        self._site.controller_is_up()
 
-    # ── facts ──
+    # ── what is heard ──
+
+    def hear(self, what: Callable[[], object]) -> None:
+        """This happens, or is found to have happened once the process goes on; then everything is
+        done that is due, unless something comes between."""
+        if self.stalled:
+            self._backlog.append(what)
+        if self.stalled or not self.alive:
+            return
+        try:
+            what()
+            while self.alive and not self.stalled and self.shell.step():
+                self._stepped()
+        except DiedError:
+            self.crash()
+        if self.alive and self.shell.outcome is not None and not self._referees.over:
+            self._site.job_ended(self, self.shell.outcome)
+        if self.alive and not self.stalled:
+            self._plan_deadline()
 
     def put(self, *events: AnyEvent) -> None:
         """These facts were heard together."""
-        self._queue.extend((event, None) for event in events)
-        self._work()
-
-    def connect(self, agent: Agent) -> int:
-        """An agent says hello; the number of its connection."""
-        if not self.alive or self.stalled:
-            return 0
-        connection, node = self._engine.new_connection(), agent.node
-        events = self.bridge.hello(agent.hello(), self.clock)
-        self._queue.extend((event, None) for event in events or [])
-        known = events is not None
-        welcome = Welcome(protocol=PROTOCOL, acked=self._acked.get(node, 0), known=known)
-        messages: list[ToAgent] = [welcome]
-        if known:
-            self.connections[node] = connection
-            messages += self.bridge.orders_for(node)
-        self._referees.ordered(node, messages)
-        self._engine.down(agent, connection, messages)
-        self._work()
-        return connection if self.alive else 0  # hearing of it may have been the end of us
-
-    def receive(self, agent: Agent, connection: int, messages: Sequence[Fact | Report]) -> None:
-        """Messages of an agent have arrived."""
-        if not self.alive or self.connections.get(agent.node) != connection:
-            return
-        if self.stalled:
-            self._backlog.append((agent, connection, messages))
-            return
-        for message in messages:
-            if isinstance(message, Report):
-                events = self.bridge.report(message, self.clock)
-                self._queue.extend((event, None) for event in events)
-            else:
-                self._fact(agent.node, message)
-        self._work()
-
-    def _fact(self, node: str, fact: Fact) -> None:
-        if fact.seq <= self._heard.get(node, 0):
-            if fact.seq <= self._acked.get(node, 0):
-                self._send(node, [Ack(seq=fact.seq)])
-            return
-        self._heard[node] = fact.seq
-        events = self.bridge.fact(node, fact.event, self.clock)
-        self._queue.extend((event, None) for event in events)
-        self._queue.append((None, (node, fact.seq)))
+        self.hear(lambda: self.shell.put(*events))
 
     def died(self, node: str, how: str) -> None:
         """The engine says that a node's process has ended."""
-        if self.alive:
-            self.put(*self.bridge.died(node, how, self.clock))
+        self.hear(lambda: self.shell.nodes.died(node, how))
 
-    def pulse(self, agent: Agent) -> None:
-        """A sign of life from this agent."""
-        if self.alive and not self.stalled:
-            self.bridge.report(agent.pulse, self.clock)
+    def connect(self, agent: Agent) -> SimulatedWire | None:
+        """An agent says hello; the connection, if there is somebody."""
+        if not self.alive or self.stalled:
+            return None
+        wire = SimulatedWire(self._nature, agent, self)
+        self.hear(lambda: self._greet(wire, agent.hello()))
+        return wire if self.alive else None  # hearing of it may have been the end of us
+
+    def _greet(self, wire: SimulatedWire, hello: Hello) -> None:
+        if not self.shell.hello(wire, hello):
+            wire.close("")
+
+    def receive(self, wire: SimulatedWire, messages: Sequence[Upward]) -> None:
+        """Messages of an agent have arrived."""
+        self.hear(lambda: self._read(wire, messages))
+
+    def _read(self, wire: SimulatedWire, messages: Sequence[Upward]) -> None:
+        if wire.left:
+            return
+        wire.heard()
+        for message in messages:
+            match message:
+                case Report():
+                    self.shell.report(message)
+                case Fact():
+                    self.shell.fact(wire.agent.node, message)
+                case _:
+                    self.shell.copied(wire.agent.node, message)
+
+    def closed(self, wire: SimulatedWire) -> None:
+        """A connection is gone that it has not closed."""
+        self.hear(lambda: self.shell.closed(wire.agent.node, wire))
 
     def telemetry(self) -> None:
         """Everybody's newest reports are looked at."""
-        if not self.alive or self.stalled:
-            return
-        self._hear_all()
-        self._work()
+        if not self.stalled:
+            self.hear(self._hear_all)
 
     def _hear_all(self) -> None:
-        for agent in self._engine.living():
+        for agent in self._site.living():
             if self._hears(agent):
-                events = self.bridge.report(agent.look(), self.clock)
-                self._queue.extend((event, None) for event in events)
+                self.shell.report(agent.look())
 
     def _hears(self, agent: Agent) -> bool:
-        return agent.flows and self.connections.get(agent.node) == agent.connection
+        return agent.wire is not None and agent.wire.control is self and agent.wire.flows
 
-    # ── silence ──
+    # ── time ──
 
-    def expect(self, node: str, within_s: float) -> None:
-        """This node is to say hello within this time."""
-        self.bridge.expect(node, self.clock + within_s)
-        self.look_in(within_s)
+    def falls_silent(self) -> None:
+        """From now on something may not be heard."""
+        self.look_in(self._timeout_s)
 
     def look_in(self, wait_s: float) -> None:
-        """Look for silent nodes after this time; in between there is nothing to see."""
-        late_s = wait_s + TICK_S * (0.01 + self._nature.dice.random())
-        self._ticks.append(self._nature.now + late_s)
-        self._nature.after(late_s, self._tick)
+        """Look for silence after this time; in between there is nothing to see."""
+        at = self._nature.now + wait_s
+        if not any(at < planned <= at + LOOK_S for planned in self._looks):
+            late_s = wait_s + LOOK_S * (0.01 + 0.99 * self._nature.dice.random())
+            self._looks.append(self._nature.now + late_s)
+            self._nature.after(late_s, self._look_if_due)
 
-    def _tick(self) -> None:
+    def _look_if_due(self) -> None:
         if self.alive and not self.stalled:
-            self._ticks = [t for t in self._ticks if t > self._nature.now]
+            self._looks = [at for at in self._looks if at > self._nature.now]
             self._look()
 
     def _look(self) -> None:
-        heard = [agent for agent in self._engine.living() if self._hears(agent)]
-        for agent in heard:
-            self.bridge.report(agent.pulse, self.clock)
-        self.put(*self.bridge.tick(self.clock))
-        quiet = self.state.nodes.keys() - {agent.node for agent in heard}
-        if quiet and not self._ticks and self.alive:
-            self.look_in(self._nature.hardship.heartbeat_timeout_s / 2)
-
-    # ── decisions ──
-
-    def _work(self) -> None:
-        if self._busy or self.stalled:
-            return
-        self._busy = True
-        while self._queue and self.alive:
-            batch, self._queue = self._queue, []
-            if not self._decide([event for event, _ in batch if event is not None]):
-                return
-            self._settle([receipt for _, receipt in batch if receipt is not None])
-            if not self._perform():
-                return
-        self._busy = False
-        self._plan_deadline()
-
-    def _decide(self, events: Sequence[AnyEvent]) -> bool:
-        """Handle and journal these facts; False if this process did not live to see the end."""
-        for event in events:
-            self._handle(event)
-        risk = self._nature.hardship.share("crash_midway") * (1.0 if self._orders else 0.05)
-        if events and self._nature.chance(risk):
-            dice = self._nature.dice
-            self._doom = dice.randrange(len(self._orders) + 2) - 1
-            if self._doom < 0:  # before everything is on the disk
-                self._orders.clear()
-                self._book.tear(dice.randrange(len(events)), dice.random())
-                self.crash()
-                return False
-        self._book.sync()
-        if self._doom == 0:
-            self.crash()
-        elif self._orders and self._nature.chance(self._nature.hardship.share("stalls_midway")):
-            self.stall(self._nature.between(0.5, STALL_MAX_S))
-        return self.alive
-
-    def _handle(self, event: AnyEvent) -> None:
-        at = max(self.clock, self.state.now)
-        actions = self.controller.handle(event, at)
-        check(self.state)
-        self._seq += 1
-        self._book.append(Entry(seq=self._seq, at=at, event=event, actions=tuple(actions)))
-        self._orders.extend(actions)
-
-    def _settle(self, receipts: Sequence[tuple[str, int]]) -> None:
-        slow = self._nature.hardship.share("slow_acks")
-        for node, seq in receipts:
-            self._acked[node] = max(seq, self._acked.get(node, 0))
-            agent = self._engine.agent(node)
-            if self._nature.chance(slow):
-                self._send(node, [Ack(seq=seq)])
-            elif agent is not None and self._hears_us(agent):
-                agent.forget(seq)
-
-    def _hears_us(self, agent: Agent) -> bool:
-        connection = self.connections.get(agent.node)
-        return agent.alive and not agent.frozen and agent.connection == connection
-
-    def _perform(self) -> bool:
-        """Carry out what was decided; False if that waits for something, or was cut short."""
-        while self._orders and self.alive:
-            if self._doom == 0:
-                self.crash()
-                return False
-            self._doom -= 1
-            action = self._orders.popleft()
-            if isinstance(action, Survey):  # reports come all the time
-                self._hear_all()
-            messages, events = self.bridge.carry_out(action, self.clock)
-            for node, message in messages:
-                self._send(node, [message])
-            match action:
-                case AskNodes():
-                    self._engine.start_nodes(action.count)
-                case Fence():
-                    return self._fence(action.node, events)
-                case EndJob():
-                    self._end(action)
-                    return False
-                case StopAttempt():
-                    self.look_in(action.grace_s + MARGIN_S)
-                case _:
-                    pass
-            self._queue.extend((event, None) for event in events)
-        self._doom = -1
-        return self.alive
-
-    def _fence(self, node: str, events: Sequence[AnyEvent]) -> bool:
-        """Kill everything of the node; nothing else is done meanwhile."""
-        slow = self._nature.chance(self._nature.hardship.share("slow_fences"))
-        wait_s = self._nature.about(2.0) if slow else 0.01
-        self._nature.after(wait_s, self._fenced, node, events)
-        return False
-
-    def _fenced(self, node: str, events: Sequence[AnyEvent]) -> None:
-        agent = self._engine.agent(node)
-        if agent is not None:  # the kill signals were sent, whatever became of us since
-            agent.die("")
-        if not self.alive:
-            return
-        self._queue.extend((event, None) for event in events)
-        if self._perform():
-            self._busy = False
-            self._work()
-            self._plan_deadline()
-
-    def _end(self, action: EndJob) -> None:
-        self.alive = False
-        for agent in self._engine.living():
-            agent.end(0.0)
-            self._nature.after(LEAVE_S, agent.die, "the job is over")
-        self._referees.ended(action.outcome)
-
-    def _send(self, node: str, messages: Sequence[ToAgent]) -> None:
-        agent, connection = self._engine.agent(node), self.connections.get(node)
-        if agent is not None and connection is not None:
-            self._referees.ordered(node, messages)
-            self._engine.down(agent, connection, messages)
-
-    # ── deadlines ──
+        self.hear(self.shell.look)
+        quiet = self.state.nodes.keys() - {a.node for a in self._site.living() if self._hears(a)}
+        if quiet and not self._looks and self.alive:
+            self.look_in(self._timeout_s / 2)
 
     def _plan_deadline(self) -> None:
-        deadline = self.controller.next_deadline()
+        deadline = self.shell.next_deadline()
         if deadline is not None and deadline != self._deadline:
             self._nature.after(max(0.0, deadline - self.clock), self._deadline_passed, deadline)
         self._deadline = deadline
 
     def _deadline_passed(self, deadline: float) -> None:
-        current = self.alive and deadline == self.controller.next_deadline()
-        self._deadline = None
-        if current and not self._queue and not self._busy and not self.stalled:
-            self.put(DeadlinePassed())
-        elif current and not self.stalled:
-            self._nature.after(0.05, self._deadline_passed, deadline)
+        if deadline == self._deadline:
+            self._deadline = None
+            if self.alive and not self.stalled:
+                self._look()
+
+    # ── what comes between ──
+
+    def _observe(self, entry: Entry, state: State) -> None:
+        check(state)
+        self._decided += len(entry.actions)
+
+    def _stepped(self) -> None:
+        """A decision is one step, to make it durable another; then it takes effect, and each of its
+        orders is one."""
+        if self._owed:
+            self._owed -= 1
+        else:
+            self._owed, self._decided = 2 + self._decided, 0
+            self._draw_fate(self._owed)
+        if self._sends_left >= 0:
+            self.crash()
+        elif self._owed == self._fate[0]:
+            self._fate[1]()
+
+    def _draw_fate(self, steps: int) -> None:
+        nature, share = self._nature, self._nature.hardship.share
+        self._fate = NO_FATE
+        if nature.chance(share("crash_midway") * (1.0 if steps > 2 else 0.05)):
+            left = nature.dice.randrange(steps + 1)
+            self._fate = left, self._crash_midway if left < steps else self._crash_while_writing
+        elif steps > 2 and nature.chance(share("stalls_midway")):
+            left = nature.dice.randrange(steps)
+            self._fate = left, lambda: self.stall(nature.between(0.5, STALL_MAX_S))
+
+    def _crash_midway(self) -> None:
+        """Now, or in the middle of what it does next."""
+        if self._nature.dice.random() < 0.5:
+            self._sends_left = self._nature.dice.randrange(1 + len(self.state.nodes))
+        else:
+            self.crash()
+
+    def _crash_while_writing(self) -> None:
+        self._book.tear(self._nature.dice)
+        self.crash()
+
+    def sends(self, wire: SimulatedWire, message: Downward) -> None:
+        """It is about to send this. Raises `DiedError` if it does not come to that."""
+        if self._sends_left == 0:
+            raise DiedError
+        self._sends_left -= 1
+        self._referees.ordered(wire.agent.node, [message])
+        if isinstance(message, Stop):
+            self.look_in(message.grace_s + MARGIN_S)
+        elif isinstance(message, Leave):
+            self.look_in(GOODBYE_S)
+
+
+class SimulatedEngine:
+    """Nodes of a simulated world, as the shell orders them."""
+
+    def __init__(self, nature: Nature, site: Site, control: Control) -> None:
+        self._nature, self._site, self._control = nature, site, control
+
+    def make(self, order: AskNodes) -> None:
+        """Start so many agents."""
+        self._site.start_nodes(order.count)
+
+    def remove(self, order: Fence, done: Callable[[Sequence[AnyEvent]], None]) -> None:
+        """Kill everything of a node."""
+        slow = self._nature.chance(self._nature.hardship.share("slow_fences"))
+        wait_s = self._nature.about(2.0) if slow else 0.01
+        self._nature.after(wait_s, self._removed, order.node, done)
+
+    def _removed(self, node: str, done: Callable[[Sequence[AnyEvent]], None]) -> None:
+        agent = self._site.agent(node)
+        if agent is not None:  # the kill signals were sent, whatever became of us since
+            agent.die("")
+        self._control.hear(lambda: done(()))
+
+    def leave(self, order: EndJob) -> Leave:
+        """The job is over."""
+        return Leave(reason=order.reason)
+
+    def near(self, _node: str) -> bool:
+        """All nodes go down with this machine."""
+        return True
+
+    def connections_changed(self) -> None:
+        """Nobody waits for that."""
+
+    def disk_full(self, _full: bool) -> None:
+        """It never is."""
+
+    def status(self) -> bytes:
+        """Nobody asks."""
+        return b""

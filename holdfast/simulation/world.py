@@ -5,23 +5,25 @@ to recover or end. The engine and the wire are here; agents, workers and the con
 have modules of their own. Everything that goes wrong is decided here, from the world's dice.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
+from holdfast.actions import Outcome
 from holdfast.controller import NodeState, Phase
 from holdfast.events import ControllerResumed, JobSubmitted, StopRequested, Store
-from holdfast.messages import Fact, Report, ToAgent
 from holdfast.simulation.agents import Agent
-from holdfast.simulation.control import REGISTER_S, Book, Control
+from holdfast.simulation.book import Book
+from holdfast.simulation.control import REGISTER_S, Control
 from holdfast.simulation.floor import CRASHED, KILLED, Floor
 from holdfast.simulation.hardship import Hardship
 from holdfast.simulation.nature import Nature
 from holdfast.simulation.referees import Referees
+from holdfast.simulation.wires import SimulatedWire
 
 CALM_S = 900.0  # within this time after the hardship the job trains again, or has ended
 END_S = 120.0  # within this time after a job's end nothing of it is left
 START_S = 2.0  # from the start of an agent to its first hello, mean
 READY_S = 2.0  # from there until it can start workers, mean
-MAX_DELAY_S = 0.5  # of a message, unless it is a late one
+LEAVE_S = 10.0  # for agents to end by themselves when the job is over
 NOTICED_S = 0.3  # from the end of a process until the engine tells, mean
 
 
@@ -39,7 +41,6 @@ class World:
         self.control: Control | None = None
         self._clock_offset_s = 0.0
         self._ports = 1000
-        self._connections = 0
 
     # ── the whole story ──
 
@@ -108,7 +109,8 @@ class World:
         self.agents[agent.node] = agent
         control = self.control
         assert control is not None
-        control.expect(agent.node, REGISTER_S)
+        control.shell.nodes.expect(agent.node, REGISTER_S)
+        control.look_in(REGISTER_S)
         start_s = nature.about(START_S)
         if nature.chance(hard.share("stillborn")):
             self.referees.stillborn += 1
@@ -153,7 +155,8 @@ class World:
         self.control = control = Control(self.nature, self, self.book, self.referees, offset)
         self.referees.restarted(control.state)
         existing = tuple(agent.node for agent in self.living())
-        control.begin(JobSubmitted() if first else ControllerResumed(existing=existing))
+        event = JobSubmitted() if first else ControllerResumed(existing=existing)
+        control.begin(event, existing)
         self.controller_is_up()
 
     def controller_is_up(self) -> None:
@@ -176,68 +179,16 @@ class World:
     def _restart(self, first: bool) -> None:
         self._start_controller(first=first)
 
-    # ── the wire ──
-
-    def connect(self, agent: Agent) -> int:
+    def connect(self, agent: Agent) -> SimulatedWire | None:
         """Say hello to the controller, if there is one."""
-        return self.control.connect(agent) if self.control is not None else 0
+        return self.control.connect(agent) if self.control is not None else None
 
-    def new_connection(self) -> int:
-        """A number that no connection had."""
-        self._connections += 1
-        return self._connections
-
-    def up(self, agent: Agent, messages: Sequence[Fact | Report]) -> None:
-        """From an agent to the controller, in order."""
-        if agent.flows:
-            self._pulse(agent)
-        agent.in_flight += 1
-        delay_s = self._delay_s(agent)
-        agent.up_free = max(agent.up_free, self.nature.now + delay_s)
-        wait_s = agent.up_free - self.nature.now
-        self.nature.after(wait_s, self._arrive, agent, agent.connection, messages)
-
-    def _arrive(self, agent: Agent, connection: int, messages: Sequence[Fact | Report]) -> None:
-        if agent.connection != connection or self.control is None:
-            return
-        agent.in_flight -= 1
-        self.control.receive(agent, connection, messages)
-
-    def down(self, agent: Agent, connection: int, messages: Sequence[ToAgent]) -> None:
-        """From the controller to an agent, in order."""
-        delay_s = self._delay_s(agent)
-        agent.down_free = max(agent.down_free, self.nature.now + delay_s)
-        wait_s = agent.down_free - self.nature.now
-        self.nature.after(wait_s, agent.receive, connection, messages)
-
-    def _delay_s(self, agent: Agent) -> float:
-        delay_s = min(self.nature.about(self.hardship.delay_s), MAX_DELAY_S)
-        if self.nature.chance(self.hardship.share("late_messages")):
-            delay_s += 10.0 * self.nature.dice.random()
-            agent.in_trouble(delay_s + 20.0)
-            self._watch()
-        return delay_s
-
-    def flow_stops(self, agent: Agent) -> None:
-        """From now on the controller hears nothing of this agent, at least for a while."""
-        if agent.flows:
-            self._pulse(agent)
-        self._watch()
-
-    def _pulse(self, agent: Agent) -> None:
-        control = self.control
-        if control is not None and control.connections.get(agent.node) == agent.connection:
-            control.pulse(agent)
-
-    def _watch(self) -> None:
-        if self.control is not None:
-            self.control.look_in(self.hardship.heartbeat_timeout_s)
-
-    def closed(self, agent: Agent) -> None:
-        """Both ends know that the connection is gone."""
-        control = self.control
-        if control is not None and control.connections.get(agent.node) == agent.connection:
-            del control.connections[agent.node]
+    def job_ended(self, control: Control, outcome: Outcome) -> None:
+        """The order to end was carried out: agents that are not told of it are killed."""
+        self.referees.ended(outcome)
+        for agent in self.living():
+            self.nature.after(LEAVE_S, agent.die, "the job is over")
+        self.nature.after(LEAVE_S, control.close)
 
     # ── what goes wrong ──
 

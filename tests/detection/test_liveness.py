@@ -25,6 +25,16 @@ def test_a_forgotten_node_is_not_watched() -> None:
     assert liveness.next_deadline(5.0) is None
 
 
+def test_after_a_time_in_which_nobody_listened_everybody_watched_is_waited_for_anew() -> None:
+    liveness = Liveness()
+    liveness.heard("a", 0.0)
+    liveness.heard("b", 1.0)
+    liveness.forget("b")
+    liveness.forgive(60.0)
+    assert liveness.silent(64.9, 5.0) == []
+    assert liveness.silent(65.0, 5.0) == [("a", 5.0)]
+
+
 def test_the_next_deadline_is_that_of_the_node_heard_longest_ago() -> None:
     liveness = Liveness()
     liveness.heard("a", 1.0)

@@ -8,6 +8,8 @@ from holdfast.events import (
     Diagnosed,
     JobSubmitted,
     NodeJoined,
+    NodeLost,
+    NodeLostReason,
     NodeReady,
     Progress,
     Store,
@@ -97,6 +99,24 @@ def test_a_controller_that_was_stopped_for_a_while_still_waits_for_answers() -> 
     bridge.forgive(50.0, 45.0)
     assert bridge.tick(50.0) == []
     assert [event.node for event in bridge.tick(57.0) if hasattr(event, "node")] == ["a", "b"]
+
+
+def test_a_node_whose_hello_waits_to_be_decided_is_not_blamed_for_a_controller_that_stood() -> None:
+    """It is in nobody's state yet, and has given no sign of life that anybody could have heard."""
+    bridge = Bridge(two_nodes_recovering().state, 5.0, 1.0)
+    bridge.hello(hello("new"), 1.0)
+    bridge.forgive(50.0, 49.0)
+    assert bridge.tick(54.0) == []
+    assert [event.node for event in bridge.tick(56.0) if isinstance(event, NodeLost)] == ["new"]
+
+
+def test_a_node_that_was_given_up_is_not_named_again_whatever_it_still_says() -> None:
+    controller = two_nodes_recovering()
+    bridge = Bridge(controller.state, 5.0, 1.0)
+    controller.handle(NodeLost(node="a", reason=NodeLostReason.SILENT, detail="x"), 2.0)
+    bridge.heard("a", 3.0)
+    bridge.report(Report(node="a", attempt=1, workers=()), 3.0)
+    assert bridge.tick(60.0) == []
 
 
 def test_storage_that_fails_on_every_node_is_told_once_for_each_try() -> None:

@@ -39,7 +39,7 @@ SPARES, ENDS = Promise.SPARES, Promise.END
 CONTROLLER, ATTEMPTS, NODES = (f"controller/{n}.py" for n in ("controller", "attempts", "nodes"))
 RESTART, REPLACE = "controller/policies/restart.py", "controller/policies/replace.py"
 LEAVING, VERDICT = "controller/leaving.py", "diagnosis/verdict.py"
-BRIDGE, STOPPING = "drivers/bridge.py", "detection/stopping.py"
+BRIDGE, STOPPING = "shell/bridge.py", "detection/stopping.py"
 CHOOSE, LEDGER = "checkpoint/choose.py", "goodput/books.py"
 
 MUTANTS: dict[str, Mutant] = {
@@ -84,18 +84,18 @@ MUTANTS: dict[str, Mutant] = {
         "if event.attempt != state.attempt or node is None:",
         "if node is None:",
         HEALTHY,
-        first=1300,
+        first=500,
     ),
     "a stopped controller blames the silent": Mutant(
-        BRIDGE, "if node not in self._expected:", "if False:", HEALTHY
+        BRIDGE, "self._liveness.forgive(now)", "pass", HEALTHY
     ),
     "a stopped controller blames the late": Mutant(
         STOPPING, "self._deadline += late_s", "pass", HEALTHY
     ),
     "a reconnected node gets more time than it has": Mutant(
         BRIDGE,
-        "return [Stop(attempt=self._state.attempt, grace_s=self._grace_s)]",
-        "return [Stop(attempt=self._state.attempt, grace_s=30.0)]",
+        "return Stop(attempt=self._state.attempt, grace_s=self._grace_s, term=self._term)",
+        "return Stop(attempt=self._state.attempt, grace_s=30.0, term=self._term)",
         HEALTHY,
     ),
     "only the first sign of life counts": Mutant(
@@ -123,7 +123,10 @@ MUTANTS: dict[str, Mutant] = {
         CALM,
     ),
     "a reconnected node is not told to start": Mutant(
-        BRIDGE, "return [_start(self._state.start, member.node_rank)]", "return []", CALM
+        BRIDGE,
+        "return [_start(self._state.start, member.node_rank, self._term)]",
+        "return []",
+        CALM,
     ),
     "nothing follows a back-off": Mutant(
         CONTROLLER, "state.start_deadline = None", "return []", TIME
@@ -173,8 +176,8 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "every member is told to be the first": Mutant(
         BRIDGE,
-        "return [(node, _start(action, rank)) for rank, node in ranks], []",
-        "return [(node, _start(action, 0)) for rank, node in ranks], []",
+        "return [(node, _start(action, rank, self._term)) for rank, node in ranks], []",
+        "return [(node, _start(action, 0, self._term)) for rank, node in ranks], []",
         ONE,
     ),
     "a replaced node stays a member": Mutant(
@@ -201,7 +204,7 @@ MUTANTS: dict[str, Mutant] = {
         "if key in held[rank].private:",
         "if any(one.step == key.step for one in held[rank].private):",
         SNAPSHOT,
-        first=1000,
+        first=900,
     ),
     "who has no copy restores from its own": Mutant(
         CHOOSE,

@@ -1,0 +1,116 @@
+"""The journal of a simulated world, as it lies on a disk that can fail in the middle of a line.
+
+Lines, checksums, headers and the ledger drawn from them are those of production. It is the `Book`
+of a shell, and the `Lines` from which copies are made.
+"""
+
+from random import Random
+
+import msgspec
+
+from holdfast import journal, lines
+from holdfast.actions import Entry
+from holdfast.controller import Controller, Limits, State
+from holdfast.goodput import Bookkeeper
+from holdfast.simulation.referees import Referees
+
+EPOCH = 1_700_000_000.0  # the wall clock when a world begins
+STATE_EVERY = 50  # entries between two states that are kept
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(Entry)
+
+
+class Book:
+    """One disk. What was appended and not synced is lost with the process."""
+
+    def __init__(self, limits: Limits, referees: Referees, seed: int) -> None:
+        header = journal.Header(
+            journal=journal.VERSION, holdfast="simulation", job={"seed": seed}, created_at=EPOCH
+        )
+        self.lines = bytearray(_encoder.encode(header))
+        self._checksum = lines.seal(self.lines, journal.BEGIN.checksum)
+        self._ends = [len(self.lines)]  # byte offset of the end of each line
+        self.books = Bookkeeper(EPOCH)
+        self.seq = 0  # of the last entry that was appended
+        self._limits, self._referees = limits, referees
+        self._pending: list[Entry] = []
+        self._saved: tuple[int, bytes | None] = (0, None)  # seq, state
+
+    @property
+    def durable(self) -> bool:
+        """Whether everything that was appended is on the disk."""
+        return not self._pending
+
+    # ── what a shell writes ──
+
+    def append(self, entry: Entry) -> None:
+        """Decided, not durable yet."""
+        self.seq = entry.seq
+        self._pending.append(entry)
+
+    def sync(self) -> None:
+        """Make everything appended durable."""
+        for entry in self._pending:
+            line = bytearray(_encoder.encode(entry))
+            self._checksum = lines.seal(line, self._checksum)
+            self.lines += line
+            self._ends.append(len(self.lines))
+            self.books.add(entry)
+            self._referees.journaled(entry)
+        self._pending.clear()
+
+    def save(self, state: State) -> None:
+        """Keep the state now and then, so that the next replay is short."""
+        if not self._pending and self.seq - self._saved[0] >= STATE_EVERY:
+            self._saved = self.seq, _encoder.encode(state)
+
+    # ── what copies are made of ──
+
+    def count(self) -> int:
+        """How many whole lines there are."""
+        return len(self._ends)
+
+    def read(self, first: int, limit_bytes: int) -> list[bytes]:
+        """Lines from `first` on: at least one, and no more than fit."""
+        start = self._ends[first - 1] if first else 0
+        last = first + 1
+        while last < len(self._ends) and self._ends[last] - start <= limit_bytes:
+            last += 1
+        return bytes(self.lines[start : self._ends[last - 1]]).splitlines(keepends=True)
+
+    # ── what becomes of it ──
+
+    def tear(self, dice: Random) -> None:
+        """A crash while writing: some lines of the last batch arrived, and part of the next."""
+        if not self._pending:
+            return
+        whole = dice.randrange(len(self._pending))
+        lost = self._pending[whole]
+        del self._pending[whole:]
+        self.sync()
+        line = bytearray(_encoder.encode(lost))
+        lines.seal(line, self._checksum)
+        self.lines += line[: int(len(line) * dice.random())]
+        self._pending.append(lost)
+
+    def whole(self) -> Controller:
+        """A controller that has replayed the journal from its first line."""
+        return self._replayed(0, None)
+
+    def replay(self) -> Controller:
+        """What a new controller process does: cut off a torn line, repeat the rest."""
+        del self.lines[self._ends[-1] :]
+        self._pending.clear()
+        self.seq = len(self._ends) - 1
+        return self._replayed(*self._saved)
+
+    def _replayed(self, seq: int, saved: bytes | None) -> Controller:
+        """A controller that has heard the facts after entry `seq`, as `replay.replay` makes it."""
+        known = msgspec.json.decode(saved, type=State) if saved is not None else None
+        controller = Controller(self._limits, known)
+        for line in self.lines[self._ends[seq] :].splitlines():
+            entry = _decoder.decode(line)
+            seq += 1
+            self._referees.replayed(entry, seq, controller.handle(entry.event, entry.at))
+        return controller
