@@ -69,7 +69,7 @@ class Crowd:
     async def run(self) -> None:
         """Connect, then serve them in turn."""
         asyncio.get_running_loop().add_reader(self._orders.fileno(), self._ordered)
-        await self._connect(self._agents, AT_ONCE)
+        self._connecting = asyncio.create_task(self._connect(self._agents, AT_ONCE))
         while True:
             now = time.monotonic()
             for agent in self._agents:
@@ -90,7 +90,7 @@ class Crowd:
             crowd = lively[-count:]
             for agent in crowd:
                 agent.cut()
-            self._storm = asyncio.create_task(self._connect(crowd, len(crowd)))
+            self._connecting = asyncio.create_task(self._connect(crowd, len(crowd)))
 
 
 class Agent(asyncio.Protocol):
@@ -143,6 +143,10 @@ class Agent(asyncio.Protocol):
             self._protocol.send_pong(b"")
             self._flush()
             self._pulse_at = now + self._pulse_s
+
+    def connection_lost(self, _exc: Exception | None) -> None:
+        """Cut, or given up: nothing can be said any more."""
+        self._welcomed.clear()
 
     def data_received(self, data: bytes) -> None:
         """Frames."""
@@ -210,9 +214,12 @@ class Agent(asyncio.Protocol):
 
     def _say(self, message: Hello | Fact | Report | Kept) -> None:
         assert self._protocol is not None
-        if self._protocol.state is Stage.OPEN:
+        if self._protocol.state is Stage.OPEN and not self._transport_closing():
             self._protocol.send_binary(_encoder.encode(message))
             self._flush()
+
+    def _transport_closing(self) -> bool:
+        return self._transport is None or self._transport.is_closing()
 
     def _flush(self) -> None:
         assert self._protocol is not None and self._transport is not None

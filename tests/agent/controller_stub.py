@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
+from websockets.frames import Frame, Opcode
+from websockets.http11 import Request, Response
 from websockets.sync.server import Server, ServerConnection, serve
 
 from holdfast.events import NodeReady, Store, WorkerExited
@@ -44,6 +46,7 @@ from holdfast.messages import (
 from holdfast.spec import Job
 
 DEADLINE_S = 60.0
+PULSE_S = 0.05
 Found = TypeVar("Found")
 Heard = Hello | Fact | Report | Kept | JournalCopy | AskStatus
 _decoder = msgspec.msgpack.Decoder(Heard)
@@ -56,6 +59,18 @@ def until(look: Callable[[], Found], what: str, deadline_s: float = DEADLINE_S) 
         assert time.monotonic() < end, f"not within {deadline_s} s: {what}"
         time.sleep(0.01)
     return found
+
+
+class Line(ServerConnection):
+    """A connection that counts signs of life."""
+
+    pulses = 0
+
+    def process_event(self, event: Frame | Request | Response) -> None:
+        """Anything that arrives."""
+        if isinstance(event, Frame) and event.opcode is Opcode.PONG:
+            self.pulses += 1
+        super().process_event(event)
 
 
 class StubController:
@@ -85,8 +100,9 @@ class StubController:
         """Listen, and publish where."""
         self._hellos_before = len(self.hellos)
         self._server = serve(
-            self._talk, "127.0.0.1", self.port if same_port else 0, max_size=MAX_MESSAGE_BYTES
-        )
+            self._talk, "127.0.0.1", self.port if same_port else 0, max_size=MAX_MESSAGE_BYTES,
+            create_connection=Line,
+        )  # fmt: skip
         self.port = port = self._server.socket.getsockname()[1]
         fresh = self.folder / "controller.new"
         fresh.write_text(json.dumps({"host": "127.0.0.1", "port": port, "pid": os.getpid()}))
@@ -117,7 +133,10 @@ class StubController:
         match message:
             case Hello():
                 self.hellos.append(message)
-                self.send(Welcome(protocol=PROTOCOL, acked=len(self.facts), known=self.known))
+                welcome = Welcome(
+                    protocol=PROTOCOL, acked=len(self.facts), known=self.known, pulse_s=PULSE_S
+                )
+                self.send(welcome)
             case Fact(seq=seq, event=event):
                 self.deliveries.append(seq)
                 if seq not in self.facts:
@@ -138,6 +157,16 @@ class StubController:
         """To the agent that is connected."""
         assert self._socket is not None
         self._socket.send(msgspec.msgpack.encode(message))
+
+    @property
+    def pulses(self) -> int:
+        """Signs of life of the agent that is connected."""
+        return self._socket.pulses if isinstance(self._socket, Line) else 0
+
+    def lives(self, what: str) -> None:
+        """Wait for a few more signs of life."""
+        before = self.pulses
+        until(lambda: self.pulses > before + 3, what)
 
     def of_kind(self, kind: type[Found]) -> list[Found]:
         """Facts of a kind, in order."""

@@ -9,13 +9,13 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
-from holdfast.actions import EndJob, Fence, Outcome
-from holdfast.controller import Controller, Limits
+from holdfast.actions import Fence
+from holdfast.controller import Limits
 from holdfast.drivers import fencing, records
 from holdfast.drivers.client import kill_leftovers
 from holdfast.drivers.fencing import fence_job, fence_nodes, living
@@ -23,8 +23,9 @@ from holdfast.drivers.local import LEAVE_S, LocalDriver
 from holdfast.drivers.nodes import AgentProcess
 from holdfast.drivers.records import controller_alive, create, locked
 from holdfast.errors import Error, ExitStatus
-from holdfast.events import NodeLost, NodeLostReason
+from holdfast.events import AnyEvent, NodeLost, NodeLostReason
 from holdfast.journal import read_header
+from holdfast.replay import replay
 from holdfast.spec import Job
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -93,6 +94,16 @@ def made(home: Path) -> Path:
     folder = home / "jobs" / "job"
     os.close(create(JOB, folder, now=1.0))
     return folder
+
+
+@contextlib.contextmanager
+def driver_of(folder: Path) -> Iterator[LocalDriver]:
+    """The engine of the job in this folder; needs a loop."""
+    controller, book = replay(folder / "journal.jsonl", Limits.of(JOB))
+    try:
+        yield LocalDriver(JOB, folder, controller, book)
+    finally:
+        book.close()
 
 
 def ended(process: "subprocess.Popen[bytes]") -> bool:
@@ -184,11 +195,11 @@ def test_a_node_is_given_up_for_good_whatever_cannot_be_killed_of_it(
     process = node(folder)
     unkillable(process.pid)
 
-    async def fenced() -> list[object]:
-        driver = LocalDriver(JOB, folder, Controller(Limits()))
-        await driver.perform(Fence(node="node-0-00000000", reason="it is late"))
-        queue = driver._board.queue
-        return [queue.get_nowait()[0] for _ in range(queue.qsize())]
+    async def fenced() -> Sequence[AnyEvent]:
+        with driver_of(folder) as driver:
+            found: asyncio.Future[Sequence[AnyEvent]] = asyncio.get_running_loop().create_future()
+            driver.remove(Fence(node="node-0-00000000", reason="it is late"), found.set_result)
+            return await found
 
     (told,) = asyncio.run(fenced())
     assert isinstance(told, NodeLost) and told.reason is NodeLostReason.STUCK
@@ -203,11 +214,11 @@ def test_the_end_of_a_job_does_not_wait_for_an_agent_that_has_not_said_hello(
     process = node(folder)
 
     async def end() -> None:
-        driver = LocalDriver(JOB, folder, Controller(Limits()))
-        driver._add(AgentProcess("node-0-00000000", "node-0", process.pid, process), 60.0)
-        began = time.monotonic()
-        await driver.perform(EndJob(outcome=Outcome.STOPPED, reason="Ctrl-C"))
-        assert time.monotonic() - began < LEAVE_S, "waited for it"
+        with driver_of(folder) as driver:
+            driver._add(AgentProcess("node-0-00000000", "node-0", process.pid, process), 60.0)
+            began = time.monotonic()
+            await driver._end()
+            assert time.monotonic() - began < LEAVE_S, "waited for it"
 
     asyncio.run(end())
     assert ended(process)

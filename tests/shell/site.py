@@ -141,13 +141,18 @@ async def answered(connection: ClientConnection) -> None:
 class Site:
     """A shell in its host, with an engine and a journal of the tests."""
 
-    def __init__(self, limits: Limits, timeout_s: float, lines: Lines | None = None) -> None:
+    def __init__(
+        self, limits: Limits, timeout_s: float, lines: "Callable[[Site], Lines] | None" = None
+    ) -> None:
         self.effects: list[Effect] = []
         self.book, self.engine = Book(self.effects), Engine(self.effects)
         clock = Clock()
         settings = Settings(timeout_s, RECONNECT_S, TERM)
         self.controller = Controller(limits)
-        self.shell = Shell(self.controller, self.book, self.engine, settings, clock.now, lines)
+        self.shell = Shell(
+            self.controller, self.book, self.engine, settings, clock.now,
+            lines(self) if lines is not None else None,
+        )  # fmt: skip
         self.host = Host(self.shell, clock, TOKEN, timeout_s)
 
     def events(self, kind: type) -> list[AnyEvent]:
@@ -157,7 +162,7 @@ class Site:
 
 @contextlib.asynccontextmanager
 async def open_site(
-    limits: Limits, *, timeout_s: float = 2.0, lines: Lines | None = None
+    limits: Limits, *, timeout_s: float = 2.0, lines: Callable[[Site], Lines] | None = None
 ) -> AsyncIterator[tuple[Site, int]]:
     """A site that runs, and its port."""
     site = Site(limits, timeout_s, lines)

@@ -37,6 +37,7 @@ from holdfast.messages import (
     WorkersStopped,
 )
 from holdfast.shell import server as shell_server
+from holdfast.shell.outbox import DEADLINE_S
 from holdfast.shell.server import Connection, Server
 from tests.shell.scene import TERM, hello
 from tests.shell.site import TOKEN, Ear, answered, dial, receive, send, until, with_server
@@ -220,7 +221,8 @@ class Line:
     def __init__(self, server: Server) -> None:
         self.connection = Connection(server)
         self.written = bytearray()
-        self.connection.connection_made(Transport(self.written, self.connection))
+        self.transport = Transport(self.written, self.connection)
+        self.connection.connection_made(self.transport)
 
     @staticmethod
     async def open(server: Server) -> "Line":
@@ -248,6 +250,7 @@ class Transport(asyncio.Transport):
     def __init__(self, written: bytearray, connection: Connection) -> None:
         super().__init__()
         self._written, self._connection = written, connection
+        self.waiting_bytes = 0
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         self._written += data
@@ -260,7 +263,7 @@ class Transport(asyncio.Transport):
         self.abort()
 
     def get_write_buffer_size(self) -> int:
-        return 0
+        return self.waiting_bytes
 
 
 def frame(payload: bytes, opcode: int = 2, *, fin: bool = True) -> bytes:
@@ -467,6 +470,20 @@ def test_the_largest_message_there_may_be_is_read() -> None:
             await agent.send(whole)
             await answered(agent)
         assert ear.requests == [AskStatus(), AskStatus()]
+
+    with_server(test)
+
+
+def test_one_that_takes_nothing_is_overdue_and_one_that_takes_a_little_is_not() -> None:
+    async def test(server: Server, ear: Ear, _port: int) -> None:
+        line = await Line.open(server)
+        line.say(msgspec.msgpack.encode(hello()))
+        line.transport.waiting_bytes = 40
+        assert not line.connection.overdue(0.0)
+        ear.wires["n"].send(Leave(reason="x"))
+        assert not line.connection.overdue(DEADLINE_S - 1), "more was sent, of which some was taken"
+        assert not line.connection.overdue(2 * DEADLINE_S - 2)
+        assert line.connection.overdue(2 * DEADLINE_S)
 
     with_server(test)
 

@@ -1,0 +1,95 @@
+"""Reports are news: when something has changed, not too often, and now and then for who has missed
+one. Signs of life are not their business."""
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+from holdfast.agent.attempt import Attempt
+from holdfast.agent.link import Link
+from holdfast.agent.metrics import Metrics
+from holdfast.agent.watch import LOOK_LATER_S, LOOK_SOON_S, REPEAT_S, Watch
+from holdfast.events import Milestone, Progress
+from holdfast.messages import Report, WorkerReport
+
+REPORT_S = 0.2
+
+
+class Scene:
+    """One worker whose page the test writes, and what was reported of it."""
+
+    def __init__(self) -> None:
+        self.now, self.step, self.milestones = 100.0, 0, dict[Milestone, float]()
+        self.reports: list[Report] = []
+        self.link: Any = SimpleNamespace(
+            report_s=REPORT_S, welcomes=1, report=self.reports.append
+        )
+        page = SimpleNamespace(report=self._page, milestone_words=lambda: len(self.milestones))
+        page.reached = lambda milestone: milestone in self.milestones
+        worker = SimpleNamespace(
+            page=page, pid=1, milestones=0, assignment=SimpleNamespace(rank=3)
+        )
+        self.attempt: Any = SimpleNamespace(
+            workers={0: worker}, order=SimpleNamespace(attempt=1), trains=False, stop_at=None
+        )
+        self.watch = Watch("n", cast(Metrics, None), cast(Link, self.link))
+
+    def _page(self, rank: int, pid: int, now: float) -> WorkerReport:
+        return WorkerReport(
+            rank=rank, pid=pid, progress=Progress(step=self.step, step_ago_s=now),
+            milestones=dict.fromkeys(self.milestones, now),
+        )  # fmt: skip
+
+    def look(self, seconds: float, *, idle: bool = False) -> int:
+        """Look as often as an agent does for so long; how many reports there were."""
+        before, end = len(self.reports), self.now + seconds
+        while self.now < end:
+            self.now += LOOK_LATER_S
+            self.watch.look(None if idle else cast(Attempt, self.attempt), self.now)
+        return len(self.reports) - before
+
+
+def test_where_nothing_changes_a_report_is_repeated_every_few_seconds_and_no_more() -> None:
+    scene = Scene()
+    assert scene.look(REPEAT_S, idle=True) == 1
+    assert scene.look(10 * REPEAT_S, idle=True) in (9, 10)
+    scene = Scene()
+    assert scene.look(REPEAT_S) == 1, "ages that grow are no news"
+
+
+def test_steps_are_reported_as_often_as_the_controller_wants_and_not_more() -> None:
+    scene = Scene()
+    for report_s in (REPORT_S, 1.0):
+        scene.link.report_s = report_s
+        count = 0
+        for _ in range(200):  # looks, in 10 s
+            scene.step += 1
+            count += scene.look(LOOK_LATER_S / 2)
+        assert 0.7 * 10 / report_s <= count <= 10 / report_s + 1
+
+
+def test_a_milestone_is_reported_at_once_and_looked_for_more_often_until_training() -> None:
+    scene = Scene()
+    scene.link.report_s = 1_000.0
+    scene.look(1.0)
+    assert scene.watch.pause_s == LOOK_SOON_S
+    scene.milestones[Milestone.ARRIVED] = 1.0
+    assert scene.look(LOOK_LATER_S) == 1
+    scene.milestones[Milestone.FIRST_STEP] = 1.0
+    assert scene.look(LOOK_LATER_S) == 1
+    assert scene.watch.pause_s == LOOK_LATER_S
+
+
+def test_a_controller_that_is_new_hears_at_once_what_the_old_one_knew() -> None:
+    scene = Scene()
+    scene.look(1.0)
+    scene.link.welcomes += 1
+    assert scene.look(REPORT_S + LOOK_LATER_S) == 1
+
+
+def test_what_a_worker_did_last_is_reported_before_its_death_is() -> None:
+    scene = Scene()
+    scene.look(1.0)
+    before = len(scene.reports)
+    scene.attempt.workers[0].assignment = None
+    scene.watch.last_look(cast(Attempt, scene.attempt))
+    assert len(scene.reports) == before + 1
