@@ -2,11 +2,13 @@
 
 import fcntl
 import functools
+import importlib
 import os
 import shutil
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import typer.main
@@ -190,6 +192,15 @@ def test_a_damaged_journal_is_shown_up_to_the_damage_with_a_warning(
     assert err.startswith(f"error[journal-corrupt]: {path}, line 8, at byte ")
     assert cli.main(["resume", "hurt"]) == 3
     assert "error[journal-corrupt]" in capsys.readouterr().err
+
+
+def test_a_refused_resumption_announces_no_controller(
+    hurt: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resume = importlib.import_module("holdfast.cli.resume")
+    monkeypatch.setattr(resume, "status_of", lambda _: SimpleNamespace(outcome=None))
+    assert cli.main(["resume", hurt.name]) == 2
+    assert capsys.readouterr().err.startswith("error[job-ended]")
 
 
 def test_a_description_in_which_a_bit_has_flipped_is_not_resumed(
