@@ -1,8 +1,8 @@
 """The operator: watches TrainingJobs, their records and what makes their pods, and reconciles.
 
 One of several copies works, the one that holds the Lease; it gives up when it sees that another
-has it, and goes on while the API is away. Watches only put keys into the queue. What goes wrong with one job, even
-a mistake of ours, makes that job wait and nobody else.
+has it, and goes on while the API is away. Watches only put keys into the queue. What goes wrong
+with one job, even a mistake of ours, makes that job wait and nobody else.
 """
 
 import asyncio

@@ -8,6 +8,7 @@ from holdfast.agent.attempt import Attempt
 from holdfast.agent.link import Link
 from holdfast.agent.metrics import Metrics
 from holdfast.agent.watch import LOOK_LATER_S, LOOK_SOON_S, REPEAT_S, Watch
+
 from holdfast.events import Milestone, Progress
 from holdfast.messages import Report, WorkerReport
 
@@ -20,14 +21,10 @@ class Scene:
     def __init__(self) -> None:
         self.now, self.step, self.milestones = 100.0, 0, dict[Milestone, float]()
         self.reports: list[Report] = []
-        self.link: Any = SimpleNamespace(
-            report_s=REPORT_S, welcomes=1, report=self.reports.append
-        )
+        self.link: Any = SimpleNamespace(report_s=REPORT_S, welcomes=1, report=self.reports.append)
         page = SimpleNamespace(report=self._page, milestone_words=lambda: len(self.milestones))
         page.reached = lambda milestone: milestone in self.milestones
-        worker = SimpleNamespace(
-            page=page, pid=1, milestones=0, assignment=SimpleNamespace(rank=3)
-        )
+        worker = SimpleNamespace(page=page, pid=1, milestones=0, assignment=SimpleNamespace(rank=3))
         self.attempt: Any = SimpleNamespace(
             workers={0: worker}, order=SimpleNamespace(attempt=1), trains=False, stop_at=None
         )

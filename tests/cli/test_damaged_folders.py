@@ -2,12 +2,14 @@
 
 import fcntl
 import functools
+import importlib
 import json
 import os
 import shutil
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import typer.main
@@ -210,7 +212,16 @@ def test_a_damaged_state_beside_a_sound_journal_is_told_and_loses_nothing(
     assert cli.main(["why", "hurt", "--json"]) == 0
     out, err = capsys.readouterr()
     assert out == sound and json.loads(out)["incomplete"] is None
-    assert err.startswith(f"error[journal-state-damaged]: {hurt / 'journal.state'} is not used")
+    assert err.startswith(f"error[journal-state-damaged]: {hurt / 'journal.state'} is ignored")
+
+
+def test_a_refused_resumption_announces_no_controller(
+    hurt: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resume = importlib.import_module("holdfast.cli.resume")
+    monkeypatch.setattr(resume, "status_of", lambda _: SimpleNamespace(outcome=None))
+    assert cli.main(["resume", hurt.name]) == 2
+    assert capsys.readouterr().err.startswith("error[job-ended]")
 
 
 def test_a_description_in_which_a_bit_has_flipped_is_not_resumed(

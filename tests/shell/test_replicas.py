@@ -18,11 +18,11 @@ from holdfast.messages import (
     Hello,
     Keep,
     Kept,
+    Question,
     Start,
     Stop,
     ToAgent,
     ToClient,
-    Question,
 )
 from holdfast.shell.outbox import LIMIT_BYTES
 from holdfast.shell.replicas import (

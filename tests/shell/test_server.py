@@ -9,7 +9,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from holdfast.drivers.links import Links
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from websockets.asyncio.client import connect

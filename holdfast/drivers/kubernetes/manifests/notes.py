@@ -122,7 +122,7 @@ NOTES: dict[str, str] = {
         "A separate runtime: failure policies can only be set there, not in the TrainJob."
     ),
     "*.launcherCreationPolicy=WaitForWorkersReady": (
-        "mpirun fails if it starts before its workers."
+        "An mpirun that starts before its workers fails."
     ),
     "*.launcherCreationPolicy=AtStartup": (
         "The launcher is an agent that waits for the end; it does not need the workers."
