@@ -10,8 +10,8 @@ needed: the newest snapshot that every rank can get even if a node is lost, one 
 copying to other nodes, those that are being saved to durable tiers. Where no such cell is free on
 some rank, all ranks wait with the snapshot, never with training.
 
-Copies may go on beside training (`snapshot_writer`). Where one was spoiled, all ranks give that snapshot up
-and take another one at once.
+Copies may go on beside training (`snapshot_writer`). Where one was spoiled, all ranks give that
+snapshot up and take another one at once.
 """
 
 import logging
