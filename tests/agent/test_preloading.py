@@ -17,7 +17,8 @@ order = msgspec.json.decode(sys.argv[1], type=fork_protocol.Prepare)
 sys.path.insert(0, order.program.workdir)
 unfit = preloading.load(order.program, order.preload)
 names = [name for name in NAMES if name in sys.modules]
-found = {"unfit": unfit, "loaded": names, "argv": sys.argv, "looked": sorted(late_environment.read_ahead)}
+looked = sorted(late_environment.read_ahead)
+found = {"unfit": unfit, "loaded": names, "argv": sys.argv, "looked": looked}
 print(msgspec.json.encode(found).decode())
 """
 LIBRARIES = {
