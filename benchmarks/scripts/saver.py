@@ -225,7 +225,7 @@ def holdfast_durable(state: State, folder: Path) -> Contestant:
 def _holdfast(state: State, folder: Path, *, beside: bool, durable: bool) -> Contestant:
     from holdfast.agent.storage import protocol
     from holdfast.checkpoint.settings import CheckpointSettings, TierRule
-    from holdfast.checkpoint.streams import later_for
+    from holdfast.checkpoint.streams import background_copier
     from holdfast.checkpoint.tiers import SnapshotFlag, Tier
     from holdfast.train.cadence import Cadence
     from holdfast.train.layout import Ranks
@@ -243,9 +243,16 @@ def _holdfast(state: State, folder: Path, *, beside: bool, durable: bool) -> Con
         cpu = torch.device("cpu")
         tracked = Tracked(objects, cpu, (), Ranks(0, 1, 1), None)
         alone = Placement(0, 0, 1, 1, 1, 0, distributed=False)
-        later = later_for(cpu, 1) if beside else None
+        background = background_copier(cpu, 1) if beside else None
         return Snapshotter(
-            node.arena, node.storage_page, None, alone, tracked, Cadence(1, 1.0), settings, later
+            node.arena,
+            node.storage_page,
+            None,
+            alone,
+            tracked,
+            Cadence(1, 1.0),
+            settings,
+            background,
         )
 
     snapshots = make()

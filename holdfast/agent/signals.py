@@ -1,6 +1,7 @@
 """The signals that end the workers of an attempt: SIGTERM, SIGKILL, and what follows if that hangs.
 
-The times are noted in the attempt, because a death after our own signal is no news (`node_attempt`).
+The times are noted in the attempt, because a death after our own signal is no news
+(`node_attempt`).
 """
 
 import asyncio

@@ -2,7 +2,8 @@
 
 In memory: `arena` holds copies and `seal` their checksums, `codec` and `index` say what a copy
 consists of, `storage_page` is what a worker and the storage process of its node tell each other,
-`free_memory` what fits, `copy_placement` who keeps copies for whom, `choose` what all ranks continue from.
+`free_memory` what fits, `copy_placement` who keeps copies for whom, `choose` what all ranks
+continue from.
 
 On storage: `manifest` is the format, `stores` the protocol of a place, `folder` and `objects` its
 two kinds, `open_store` picks one; `save` writes and commits, `catalog` finds, reads and verifies,

@@ -29,7 +29,7 @@ _WORTH_BYTES = 64 << 10  # smaller pieces are copied in less time than it takes 
 class Copy(NamedTuple):
     """Bytes to be copied; both are tensors or both are arrays.
 
-    A `stable` source does not change before `Later.guard` is called.
+    A `stable` source does not change before `BackgroundCopier.guard` is called.
     """
 
     target: Any
@@ -44,7 +44,7 @@ class Copy(NamedTuple):
             self.target[...] = self.source
 
 
-class Later(Protocol):
+class BackgroundCopier(Protocol):
     """Who carries out copies that need not be over when they are asked for."""
 
     least_bytes: int
@@ -73,7 +73,7 @@ class Later(Protocol):
 
 
 class SideStream:
-    """`Later` on a GPU."""
+    """`BackgroundCopier` on a GPU."""
 
     least_bytes = 0
     blind = True
@@ -86,7 +86,7 @@ class SideStream:
         self._pinned: dict[tuple[int, int], memoryview] = {}  # held, or it would be unmapped
 
     def start(self, memory: memoryview, copies: Iterable[Copy]) -> None:
-        """See `Later`."""
+        """See `BackgroundCopier`."""
         self._pin(memory)
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
         aside: list[Copy] = []
@@ -102,15 +102,15 @@ class SideStream:
                 copy.source.record_stream(self._stream)  # its memory is not given away before
 
     def then(self, work: Callable[[], None]) -> None:
-        """See `Later`. Nobody waits for the GPU."""
+        """See `BackgroundCopier`. Nobody waits for the GPU."""
 
     def guard(self) -> bool:
-        """See `Later`."""
+        """See `BackgroundCopier`."""
         torch.cuda.current_stream(self._device).wait_stream(self._stream)
         return False
 
     def settle(self) -> None:
-        """See `Later`."""
+        """See `BackgroundCopier`."""
         self._early.synchronize()
         self._stream.synchronize()
 
@@ -135,7 +135,7 @@ class SideStream:
 
 
 class SideThread:
-    """`Later` on a CPU. Arrays only: a tensor that is not plain memory is copied at once."""
+    """`BackgroundCopier` on a CPU, of arrays only: other tensors are copied at once."""
 
     least_bytes = 16 << 20
     blind = False
@@ -152,7 +152,7 @@ class SideThread:
         self._spent_s = 0.0
 
     def start(self, memory: memoryview, copies: Iterable[Copy]) -> None:  # noqa: ARG002
-        """See `Later`."""
+        """See `BackgroundCopier`."""
         for copy in copies:
             if copy.stable and isinstance(copy.target, np.ndarray) and _is_worth(copy.target):
                 self._queue.append(copy)
@@ -164,12 +164,12 @@ class SideThread:
         self._work.release()
 
     def then(self, work: Callable[[], None]) -> None:
-        """See `Later`."""
+        """See `BackgroundCopier`."""
         self._then = work
         self._work.release()
 
     def guard(self) -> bool:
-        """See `Later`."""
+        """See `BackgroundCopier`."""
         self._make_all()
         with self._copying:
             self._then = None
@@ -178,12 +178,12 @@ class SideThread:
             return True
 
     def settle(self) -> None:
-        """See `Later`."""
+        """See `BackgroundCopier`."""
         self.guard()
 
     @property
     def taken_s(self) -> float:
-        """See `Later`."""
+        """See `BackgroundCopier`."""
         return self._spent_s if self._alone else 0.0
 
     def _run(self) -> None:
@@ -218,7 +218,7 @@ def _is_worth(array: Any) -> bool:
     return bool(array.nbytes >= _WORTH_BYTES)
 
 
-def later_for(device: torch.device, local_world_size: int) -> Later:
+def background_copier(device: torch.device, local_world_size: int) -> BackgroundCopier:
     """A side stream for a GPU, a thread on the CPU of a node with this many workers."""
     if device.type == "cuda":
         return SideStream(device)

@@ -28,7 +28,7 @@ from holdfast.checkpoint.arena import Arena, Cell, CellHeader, Key, StatePart
 from holdfast.checkpoint.codec import flatten, unflatten
 from holdfast.checkpoint.index import EVERYWHERE, ON_NODE, Index, Leaf, read_index
 from holdfast.checkpoint.seal import Seal
-from holdfast.checkpoint.streams import Copy, Later
+from holdfast.checkpoint.streams import BackgroundCopier, Copy
 
 _ALIGN = 64
 _BLOCK_BYTES = 1 << 20  # stays in a second-level cache between copy and checksum
@@ -156,11 +156,15 @@ class Writer:
         self._leaves = leaves
 
     def write(
-        self, stamp: Stamp, keep: Collection[Key], slots: int = 2, later: Later | None = None
+        self,
+        stamp: Stamp,
+        keep: Collection[Key],
+        slots: int = 2,
+        background: BackgroundCopier | None = None,
     ) -> Cell:
         """Copy what `encode` prepared into a cell that holds nothing of `keep`; returns it whole,
-        or, where `later` has taken it over (`beside`), as it will be after `complete`. What was
-        taken over is whole or given up, and let go, before the next one is written.
+        or, where `background` has taken it over (`beside`), as it will be after `complete`. What
+        was taken over is whole or given up, and let go, before the next one is written.
 
         There must be such a cell among the first `slots`.
         """
@@ -171,10 +175,10 @@ class Writer:
         cell.begin()
         cell.payload[data_bytes : data_bytes + len(self._index)] = self._index
         header = self._header(stamp, data_bytes)
-        if later is not None and data_bytes > later.least_bytes:
+        if background is not None and data_bytes > background.least_bytes:
             copies = list(self._copies(self._plan(cell, beside=True)))
             self._beside = _Beside(cell, header, self._watched(), list(self._samples(copies)))
-            later.start(cell.memory, (copy for _, copy in copies))
+            background.start(cell.memory, (copy for _, copy in copies))
             return cell
         digest = Seal() if data_bytes <= SEALED_BYTES else None
         _copy(self._plan(cell, beside=False), digest)

@@ -8,7 +8,7 @@ import time
 
 from holdfast.checkpoint.arena import Arena, Cell, Key, StatePart
 from holdfast.checkpoint.contents import GRADIENTS, LOOP
-from holdfast.checkpoint.streams import Later
+from holdfast.checkpoint.streams import BackgroundCopier
 from holdfast.checkpoint.tensors import Stamp
 from holdfast.checkpoint.tiers import SnapshotFlag
 from holdfast.errors import Error
@@ -31,15 +31,15 @@ class Capture:
         placement: Placement,
         tracked: Tracked,
         in_use: SnapshotsInUse,
-        later: Later | None,
+        background: BackgroundCopier | None,
     ) -> None:
-        """`later` carries out copies beside training; None: `take` does."""
+        """`background` carries out copies beside training; None: `take` does."""
         self._arena = arena
         self._placement = placement
         self._tracked = tracked
         self._fingerprint = tracked.fingerprint()
         self._in_use = in_use
-        self.writer = SnapshotWriter(arena, tracked.place, later)
+        self.writer = SnapshotWriter(arena, tracked.place, background)
         self.gradients = Gradients(tracked)
         self.gradients.room, self.gradients.discard = self._has_memory_for, in_use.discard_newest
         self._holds_gradients = False  # the private part that was written last

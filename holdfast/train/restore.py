@@ -4,11 +4,11 @@ All ranks try the same list (`candidates`) in the same order, the newest first, 
 stage. A snapshot in memory that was taken in this very layout is used as it lies there; everything
 else goes through one mechanism (`sources`, `reshard`, `fetch`), from whichever layout it comes.
 
-What cannot be loaded is one of three things (`load_failure`). What turns out to be damaged on any rank
-is given up by all and named; damaged memory is thrown away and the list is made anew, because
+What cannot be loaded is one of three things (`load_failure`). What turns out to be damaged on any
+rank is given up by all and named; damaged memory is thrown away and the list is made anew, because
 another copy may do. So damage costs steps, not the job. What storage does not give is waited for,
-and then not gone past lightly (`possibly_newer`). And a checkpoint of another model ends the job with an
-explanation: who begins anew does so on purpose, never because nothing could be used.
+and then not gone past lightly (`possibly_newer`). And a checkpoint of another model ends the job
+with an explanation: who begins anew does so on purpose, never because nothing could be used.
 """
 
 import logging

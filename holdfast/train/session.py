@@ -16,7 +16,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from holdfast.checkpoint.arena import Arena
 from holdfast.checkpoint.settings import settings_in
 from holdfast.checkpoint.storage_page import StoragePage
-from holdfast.checkpoint.streams import later_for
+from holdfast.checkpoint.streams import background_copier
 from holdfast.errors import Error
 from holdfast.events import Milestone
 from holdfast.page import Phase
@@ -219,7 +219,7 @@ class Run:
             tracked,
             cadence,
             self._settings,
-            later_for(self.device, local) if beside else None,
+            background_copier(self.device, local) if beside else None,
         )
 
 

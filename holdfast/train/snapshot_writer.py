@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from holdfast.checkpoint.arena import Arena, Cell, Key, StatePart
-from holdfast.checkpoint.streams import Later
+from holdfast.checkpoint.streams import BackgroundCopier
 from holdfast.checkpoint.tensors import LeafPlace, Stamp, Writer
 from holdfast.train.tracked import Tree
 
@@ -21,17 +21,20 @@ class SnapshotWriter:
     """The shared and the private part of one snapshot after the other."""
 
     def __init__(
-        self, arena: Arena, place: Callable[[str, Any], LeafPlace], later: Later | None
+        self,
+        arena: Arena,
+        place: Callable[[str, Any], LeafPlace],
+        background: BackgroundCopier | None,
     ) -> None:
-        """`place` is that of `Writer`; `later` carries out copies beside training, if given."""
+        """`place` is that of `Writer`; `background` copies beside training, if given."""
         self._shared = Writer(arena, StatePart.SHARED, place)
         self._private = Writer(arena, StatePart.PRIVATE, place)
-        self._later = later
+        self._background = background
         self._step = 0
         self._guarded = False  # what is being copied may change: it was looked at before
         self._at_once = False  # the next one is not copied beside training
         self._meddled = False  # nor any other: the script changes what it should not
-        self._taken_before_s = 0.0  # of `later`, before the newest snapshot
+        self._taken_before_s = 0.0  # of `background`, before the newest snapshot
         self.torn = False
         """Whether the newest snapshot is not what it should be."""
         self.waited_s = 0.0
@@ -42,7 +45,7 @@ class SnapshotWriter:
     @property
     def beside(self) -> bool:
         """Whether copies go on beside training."""
-        return self._later is not None
+        return self._background is not None
 
     def encode(self, shared: Tree, private: Tree, label: str = "") -> dict[StatePart, int]:
         """Prepare this state for `write`; returns the sizes of its payloads in bytes.
@@ -58,14 +61,14 @@ class SnapshotWriter:
         """Copy what `encode` prepared into cells that hold nothing of `keep`; returns the private
         one. Both are whole, unless copies are `under_way`, which no urgent ones are."""
         waits = self._at_once or self._meddled or urgent
-        later = None if waits else self._later
+        background = None if waits else self._background
         self._step, self._guarded, self._at_once, self.torn = stamp.key.step, False, False, False
-        self._taken_before_s = later.taken_s if later is not None else 0.0
+        self._taken_before_s = background.taken_s if background is not None else 0.0
         self.waited_s = self.taken_s = 0.0
-        self._shared.write(stamp, keep, slots, later)
-        cell = self._private.write(stamp, keep, slots, later)
-        if later is not None and self.under_way:
-            later.then(self._complete_early)
+        self._shared.write(stamp, keep, slots, background)
+        cell = self._private.write(stamp, keep, slots, background)
+        if background is not None and self.under_way:
+            background.then(self._complete_early)
         return cell
 
     @property
@@ -75,10 +78,10 @@ class SnapshotWriter:
 
     def guard(self) -> bool:
         """What is being copied may change after this; returns whether it is copied already."""
-        if self._guarded or self._later is None or not self.under_way:
+        if self._guarded or self._background is None or not self.under_way:
             return not self.under_way
         began = time.monotonic()
-        over = self._later.guard()
+        over = self._background.guard()
         self._guarded = True
         changed = None if self.torn else self._changed()  # said once
         self.waited_s += time.monotonic() - began
@@ -95,7 +98,12 @@ class SnapshotWriter:
     def require_guarded(self) -> None:
         """A step has passed. Without its optimizer's hook nobody knows what was copied, where
         that cannot be seen."""
-        if self._guarded or self._later is None or not self.under_way or not self._later.blind:
+        if (
+            self._guarded
+            or self._background is None
+            or not self.under_way
+            or not self._background.blind
+        ):
             return
         self.torn = self._at_once = True
         logger.warning(
@@ -107,13 +115,13 @@ class SnapshotWriter:
 
     def settle(self) -> None:
         """Return when both cells are whole, or given up."""
-        if self._later is None or not self.under_way:
+        if self._background is None or not self.under_way:
             return
         self.guard()
         began = time.monotonic()
-        self._later.settle()
+        self._background.settle()
         self.waited_s += time.monotonic() - began
-        self.taken_s = self._later.taken_s - self._taken_before_s
+        self.taken_s = self._background.taken_s - self._taken_before_s
         for writer in (self._shared, self._private):
             writer.give_up() if self.torn else writer.complete()
             writer.let_go()
@@ -129,7 +137,7 @@ class SnapshotWriter:
     def _complete_early(self) -> None:
         """All is copied, long before the guard: who dies in between shall not lose it.
 
-        In a thread of `later`, which lets nobody pass the guard meanwhile.
+        In a thread of `background`, which lets nobody pass the guard meanwhile.
         """
         if self._changed() is None:
             self._shared.complete()

@@ -10,8 +10,8 @@ needed: the newest snapshot that every rank can get even if a node is lost, one 
 copying to other nodes, those that are being saved to durable tiers. Where no such cell is free on
 some rank, all ranks wait with the snapshot, never with training.
 
-Copies may go on beside training (`snapshot_writer`). Where one was spoiled, all ranks give that snapshot up
-and take another one at once.
+Copies may go on beside training (`snapshot_writer`). Where one was spoiled, all ranks give that
+snapshot up and take another one at once.
 """
 
 import logging
@@ -24,7 +24,7 @@ from holdfast.checkpoint.arena import Arena, Cell
 from holdfast.checkpoint.contents import LOOP
 from holdfast.checkpoint.settings import CheckpointSettings
 from holdfast.checkpoint.storage_page import StoragePage
-from holdfast.checkpoint.streams import Later
+from holdfast.checkpoint.streams import BackgroundCopier
 from holdfast.checkpoint.tiers import SnapshotFlag
 from holdfast.train.cadence import Cadence
 from holdfast.train.candidates import Location
@@ -57,9 +57,9 @@ class Snapshotter:
         tracked: Tracked,
         cadence: Cadence,
         settings: CheckpointSettings,
-        later: Later | None = None,
+        background: BackgroundCopier | None = None,
     ) -> None:
-        """`later` carries out copies beside training; None: `take` does."""
+        """`background` carries out copies beside training; None: `take` does."""
         self.whole: Callable[[int, float], None] = lambda _step, _seconds: None
         """Called when the snapshot of a step is whole here, with what training waited for it."""
         self._arena = arena
@@ -71,7 +71,7 @@ class Snapshotter:
         self.requests = SaveRequests(settings, storage_page)
         self._in_use = SnapshotsInUse(arena, storage_page, durable=bool(settings.tiers))
         self._peers = PeerCopies(storage_page, exchange, placement, tracked, settings.copies)
-        self._capture = Capture(arena, placement, tracked, self._in_use, later)
+        self._capture = Capture(arena, placement, tracked, self._in_use, background)
         self._meetings = Meetings(
             exchange, cadence, self.loop, self._in_use, self.requests, self._capture
         )

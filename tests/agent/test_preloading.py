@@ -13,11 +13,12 @@ from holdfast.agent import fork_protocol
 LOAD = """
 import sys, msgspec
 from holdfast.agent import late_environment, preloading, fork_protocol
-order = msgspec.json.decode(sys.argv[1], type=wire.Prepare)
+order = msgspec.json.decode(sys.argv[1], type=fork_protocol.Prepare)
 sys.path.insert(0, order.program.workdir)
 unfit = preloading.load(order.program, order.preload)
 names = [name for name in NAMES if name in sys.modules]
-found = {"unfit": unfit, "loaded": names, "argv": sys.argv, "looked": sorted(late.read_ahead)}
+looked = sorted(late_environment.read_ahead)
+found = {"unfit": unfit, "loaded": names, "argv": sys.argv, "looked": looked}
 print(msgspec.json.encode(found).decode())
 """
 LIBRARIES = {

@@ -9,7 +9,7 @@ READERS = {
     "manifest": "lambda: manifest.decode(sealed, manifest.Manifest, 'x')",
     "rank": "lambda: manifest.decode(sealed, manifest.RankPart, 'x')",
     "index": "lambda: index.read_index(bytes([0x93, 0x80, 0x90, 0xA0]))",
-    "frame": "lambda: msgspec.msgpack.decode(bytes([0x80]), type=known(words.Setup))",
+    "frame": "lambda: msgspec.msgpack.decode(bytes([0x80]), type=known(protocol.Setup))",
     "worker info": "lambda: msgspec.json.decode(b'{}', type=known(storage_page.WorkerInfo))",
 }
 THREADS = """

@@ -143,7 +143,7 @@ def beside() -> None:
     """How copies go on beside training: as late as may be, or by the thread however small."""
     match os.environ.get("LAZY"):
         case "thread" | "stream":
-            setattr(session, "later_for", lambda *_: Lazy())  # noqa: B010 - not meant to be replaced
+            setattr(session, "background_copier", lambda *_: Lazy())  # noqa: B010 - not meant to be replaced
         case "real":
             streams.SideThread.least_bytes = 0
             streams._WORTH_BYTES = 0
