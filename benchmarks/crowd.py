@@ -12,12 +12,12 @@ import time
 from multiprocessing.connection import Connection
 
 import msgspec
-from holdfast.agent.watch import REPEAT_S
 from websockets.client import ClientProtocol
 from websockets.frames import Frame, Opcode
 from websockets.protocol import State as Stage
 from websockets.uri import parse_uri
 
+from holdfast.agent.progress_watch import REPEAT_S
 from holdfast.events import Milestone, NodeReady, Progress, Store
 from holdfast.messages import (
     MAX_MESSAGE_BYTES,

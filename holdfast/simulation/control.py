@@ -183,7 +183,7 @@ class Control:
                 case Fact():
                     self.shell.fact(wire.agent.node, message)
                 case _:
-                    self.shell.copied(wire.agent.node, message)
+                    self.shell.answered(wire.agent.node, message)
 
     def closed(self, wire: SimulatedWire) -> None:
         """A connection is gone that it has not closed."""

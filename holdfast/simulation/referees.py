@@ -33,7 +33,7 @@ from holdfast.events import (
     WorkerExited,
 )
 from holdfast.goodput import Bucket, Ledger
-from holdfast.messages import Start, ToAgent, ToReplica
+from holdfast.messages import Question, Start, ToAgent
 from holdfast.simulation.hardship import Hardship
 from holdfast.simulation.nature import Foul, Nature, Promise
 
@@ -75,7 +75,7 @@ class GivenUp:
             self._nodes.add(entry.event.node)
         self._nodes |= {a.node for a in entry.actions if isinstance(a, Fence | Dismiss)}
 
-    def ordered(self, node: str, messages: Sequence[ToAgent | ToReplica]) -> str:
+    def ordered(self, node: str, messages: Sequence[ToAgent | Question]) -> str:
         """What a node is told."""
         starts = any(isinstance(message, Start) for message in messages)
         return f"{node} is told to start workers" if starts and node in self._nodes else ""
@@ -311,7 +311,7 @@ class Referees:
 
     # ── on the wire and on the disk ──
 
-    def ordered(self, node: str, messages: Sequence[ToAgent | ToReplica]) -> None:
+    def ordered(self, node: str, messages: Sequence[ToAgent | Question]) -> None:
         """These messages go to a node."""
         self._judge(Promise.GIVEN_UP, self._given_up.ordered(node, messages))
 

@@ -8,13 +8,13 @@ them would be millions of messages.
 from collections.abc import Sequence
 from typing import Protocol
 
-from holdfast.messages import Ack, Fact, Kept, Report, ToAgent, ToReplica
+from holdfast.messages import Ack, Fact, Kept, Question, Report, ToAgent
 from holdfast.simulation.nature import Nature
 
 MAX_DELAY_S = 0.5  # of a message, unless it is a late one
 
 Upward = Fact | Report | Kept
-Downward = ToAgent | ToReplica
+Downward = ToAgent | Question
 
 
 class AgentEnd(Protocol):

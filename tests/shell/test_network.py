@@ -24,7 +24,7 @@ from holdfast.messages import (
     Stop,
     ToAgent,
     ToClient,
-    ToReplica,
+    Question,
     Welcome,
 )
 from holdfast.shell.replicas import CHUNK_BYTES, WINDOW
@@ -54,7 +54,7 @@ class LongJournal:
 class Replica(Agent):
     """Holds what it is told to."""
 
-    async def obey(self, message: ToAgent | ToReplica | ToClient) -> None:
+    async def obey(self, message: ToAgent | Question | ToClient) -> None:
         """Say so."""
         if isinstance(message, Keep):
             assert self.connection is not None
