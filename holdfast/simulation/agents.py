@@ -22,6 +22,7 @@ from holdfast.messages import (
     Hello,
     Keep,
     Leave,
+    LookForApi,
     Report,
     Start,
     Stop,
@@ -237,7 +238,7 @@ class Agent:
                 self._on_stop(message)
             case Leave():
                 self.end(0.0)
-            case Keep() | GiveJournal():
+            case Keep() | GiveJournal() | LookForApi():
                 pass
             case _:
                 assert_never(message)
