@@ -6,6 +6,7 @@ still runs. So an engine that makes pods anew keeps the output of those that fai
 
 import asyncio
 import sys
+from typing import Any
 
 import pytest
 
@@ -32,7 +33,7 @@ time.sleep(600)
 def left(engine: Engine, restarts: int) -> list[str]:
     """Lines that can be read once the engine says that the job has failed and nothing runs."""
     command = [sys.executable, "-c", PROGRAM]
-    keys = {"recovery": {"max_restarts": restarts}, "command": command}
+    keys: dict[str, Any] = {"recovery": {"max_restarts": restarts}, "command": command}
     request = asked(engine, "plain", nodes=2, namespace="default", **keys)
     kind = main_object(request)
     assert kind is not None

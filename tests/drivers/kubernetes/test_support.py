@@ -172,7 +172,7 @@ def test_a_controller_is_a_small_pod_with_its_token_and_the_nodes_priority() -> 
 def test_a_second_controller_stands_by_wherever_it_can_mount_what_it_needs(
     journal: dict[str, Any] | None, replicas: int
 ) -> None:
-    keys = {"kubernetes": {"journal": journal}} if journal else {}
+    keys: dict[str, Any] = {"kubernetes": {"journal": journal}} if journal else {}
     assert made(**keys)["Deployment/run-controller"]["spec"]["replicas"] == replicas
 
 
