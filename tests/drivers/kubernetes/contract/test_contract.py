@@ -254,11 +254,6 @@ def test_a_new_controller_goes_on_and_training_never_notices(
     played(engine, tmp_path, story, trains=True)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="a new controller expects nobody whom its journal knows, and agents hold on to a silent "
-    "one for 40 s",
-)
 @pytest.mark.parametrize("harm", ["dies", "is cut off"])
 def test_the_machine_of_the_controller_and_of_a_member_may_go(harm: str, tmp_path: Path) -> None:
     """The one that stands by goes on, with the spare; what comes back from the cut is too late."""
