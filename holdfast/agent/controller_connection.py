@@ -210,11 +210,14 @@ class ControllerConnection:
             await self._get_welcome(connection)
             _let_the_kernel_watch(connection)
             talking = [
+                asyncio.create_task(self._receive(connection)),
                 asyncio.create_task(self._send_news(connection)),
                 asyncio.create_task(self._give_signs_of_life(connection)),
             ]
-            try:
-                await self._receive(connection)
+            try:  # one that fails ends all: who only listens would be taken for well
+                ended, _ = await asyncio.wait(talking, return_when=asyncio.FIRST_COMPLETED)
+                for task in ended:
+                    task.result()
             finally:
                 for task in talking:
                     task.cancel()

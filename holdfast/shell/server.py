@@ -4,8 +4,9 @@ Each connection is an asyncio protocol around the Sans-I/O layer of websockets: 
 handed on in the callback that read it, and sending only queues, so that 12,500 connections are
 12,500 small objects and no task. Nothing is answered before the bearer token has been checked.
 
-Whatever arrives is a sign of life. Reports are not decoded as they come: only the newest of each
-node is kept, and those that are waiting are decoded together, apart from facts and orders.
+Whatever arrives is a sign of life; most is nothing else, and is not even parsed. Reports are not
+decoded as they come: only the newest of each node is kept, and those that are waiting are decoded
+together, apart from facts and orders.
 """
 
 import asyncio
@@ -52,6 +53,8 @@ DIGEST_S = 0.02  # reports that arrive within this time are decoded together
 DIGEST_COUNT = 500  # at once, then others have their turn
 SILENT_S = 10  # after this time the kernel gives up what the other end does not acknowledge
 
+PULSE = b"\x8a\x80"  # how a pong without content begins, before its mask
+PULSE_BYTES = 6
 REPORT = b"\xa4type\xa6Report"  # how a report begins, after the byte with the count of its fields
 NOT_UNDERSTOOD = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)  # by the decoder
 
@@ -181,6 +184,7 @@ class Connection(asyncio.Protocol):
         self._outbox = Outbox()
         self._sent_bytes = 0
         self._parts: list[bytes] = []
+        self._left: int | None = None  # bytes of the newest frame that are still to come, if known
         self._report: bytes | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._ours = False  # we have closed it, and know
@@ -201,6 +205,10 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Bytes of any length."""
         self.heard_at = self._server.clock()
+        if self._left == 0 and len(data) == PULSE_BYTES and data.startswith(PULSE):
+            return
+        if self._left is not None:
+            self._left = left_of_frame(data, self._left)
         self._protocol.receive_data(data)
         self._take_events()
         self._flush()
@@ -286,6 +294,7 @@ class Connection(asyncio.Protocol):
                     return
                 elif isinstance(event, Request):
                     self._protocol.send_response(self._answer(event))
+                    self._left = 0
         except NOT_UNDERSTOOD as error:
             who = self.node or "a stranger"
             logger.warning("a message of %s was not understood: %s", who, error)
@@ -356,6 +365,21 @@ class Connection(asyncio.Protocol):
             return
         if report.node == self.node:
             self._server.listener.report(report)
+
+
+def left_of_frame(data: bytes, left: int) -> int | None:
+    """How many bytes of the last frame are still to come after this data, which begins with the
+    `left` last bytes of a frame. None if it ends before that can be known."""
+    at = left
+    while at < len(data):
+        size = data[at + 1] & 0x7F if at + 1 < len(data) else 127
+        length_bytes = {126: 2, 127: 8}.get(size, 0)
+        begin = at + 2 + length_bytes
+        if begin > len(data):
+            return None
+        size = int.from_bytes(data[at + 2 : begin], "big") if length_bytes else size
+        at = begin + 4 + size  # a mask comes before what a client says
+    return at - len(data)
 
 
 _quiet = logging.getLogger(f"{__name__}.protocol")

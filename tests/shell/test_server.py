@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import shutil
 import subprocess
@@ -37,7 +38,7 @@ from holdfast.messages import (
 )
 from holdfast.shell import server as shell_server
 from holdfast.shell.outbox import DEADLINE_S
-from holdfast.shell.server import Connection, Server
+from holdfast.shell.server import Connection, Server, left_of_frame
 from tests.shell.scene import TERM, hello
 from tests.shell.site import TOKEN, Ear, answered, dial, receive, send, until, with_server
 
@@ -428,6 +429,55 @@ def test_a_message_in_many_frames_is_one_message_with_signs_of_life_between() ->
             line.connection.data_received(frame(piece, 0, fin=False) + frame(b"", 10))
         assert ear.facts == []
         line.connection.data_received(frame(pieces[-1], 0))
+        assert ear.facts == [("n", 1)] and line.closed is None
+
+    with_server(test)
+
+
+@given(st.lists(st.integers(0, 70_000), max_size=6), st.data())
+@settings(max_examples=100, deadline=None)
+def test_it_is_known_where_frames_end_wherever_they_are_cut(
+    sizes: list[int], data: st.DataObject
+) -> None:
+    """Six bytes are a sign of life only where a frame may begin."""
+    frames = [frame(bytes(size)) for size in sizes]
+    whole = b"".join(frames)
+    cut = data.draw(st.integers(0, len(whole)))
+    ends = list(itertools.accumulate(map(len, frames), initial=0))
+    left = left_of_frame(whole[:cut], 0)
+    missing = min(end for end in ends if end >= cut) - cut
+    assert left == missing or (left is None and missing)
+    if left is not None:
+        assert left_of_frame(whole[cut:], left) == 0
+
+
+def test_six_bytes_within_a_message_that_look_like_a_sign_of_life_are_part_of_it() -> None:
+    async def test(server: Server, ear: Ear, _port: int) -> None:
+        line = await Line.open(server)
+        line.say(msgspec.msgpack.encode(hello("m")))
+        pulse = shell_server.PULSE + bytes(4)
+        named = msgspec.structs.replace(COMMITTED, name="aaaaaa")
+        said = frame(msgspec.msgpack.encode(Fact(seq=1, event=named)))
+        at = said.index(b"aaaaaa")
+        masked = said[:at] + pulse + said[at + 6 :]  # no text, so it must not be understood
+        for piece in (masked[:at], masked[at : at + 6], masked[at + 6 :]):
+            line.connection.data_received(piece)
+        assert line.closed == 1007 and ear.facts == []
+
+    with_server(test)
+
+
+@pytest.mark.parametrize("beyond", [0, 1, 3])
+def test_signs_of_life_are_noted_however_they_arrive(beyond: int) -> None:
+    async def test(server: Server, ear: Ear, _port: int) -> None:
+        line = await Line.open(server)
+        line.say(msgspec.msgpack.encode(hello()))
+        pulses = frame(b"", 10) * 3
+        for piece in (pulses[: 6 + beyond], pulses[6 + beyond :]):
+            line.connection.heard_at = 0.0
+            line.connection.data_received(piece)
+            assert line.connection.heard_at > 0.0
+        line.say(WHOLE)
         assert ear.facts == [("n", 1)] and line.closed is None
 
     with_server(test)
