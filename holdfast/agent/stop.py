@@ -51,7 +51,7 @@ class AttemptStop:
             self._parts.tasks.start(self._finish(run, order.attempt))
 
     async def _save_and_stop(self, order: Stop) -> None:
-        """The whole job ends, but its machines stay."""
+        """The whole job ends, but the disks of its nodes stay."""
         began = time.monotonic()
         if self._has_tiers:
             await self._parts.saves.save(order.grace_s, node_goes=False, job_ends=True)

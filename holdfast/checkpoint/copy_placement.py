@@ -3,7 +3,7 @@
 Each copy is one shift for all ranks: so many nodes on, and so many places on within the node. A
 shift gives every rank exactly one copy to keep, whatever its size, and needs no table. Of all
 shifts those are taken that lead out of the owner's parallel groups for the most ranks: what takes a
-whole group (a pipeline's machines, a rack that one data-parallel group fills) then leaves the
+whole group (a pipeline's nodes, a rack that one data-parallel group fills) then leaves the
 copies. Where nothing leads out, and where no groups are given, it is the same place on the next
 nodes.
 """

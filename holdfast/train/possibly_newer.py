@@ -1,9 +1,9 @@
 """Whether there may be something newer than the best that can be read now. Pure.
 
 Storage that does not answer for a moment must not cost steps, and a file that cannot be read for
-good must not stop a job. So restore waits a little where there is a doubt. What it does then is
-said by the doubt: go on with a warning, or leave it to the next attempt, which comes when the
-storage may be back.
+good must not stop a job. So restore waits a little where there may be something. What it does then
+depends on how much may be lost: go on with a warning, or leave it to the next attempt, which comes
+when the storage may be back.
 
 A tier that is quicker is saved to more often. What lies in it is at least as new as what a slower
 one has, which therefore need not be seen. It is the other way round with a slower tier's checkpoint

@@ -220,7 +220,7 @@ def test_memory_of_an_earlier_worker_is_not_asked_for_again(
     fd: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Cell(fd, 0).reserve(SIZE)
-    monkeypatch.setattr("holdfast.checkpoint.arena.room", lambda: FreeMemory(0, "this test"))
+    monkeypatch.setattr("holdfast.checkpoint.arena.free_memory", lambda: FreeMemory(0, "this test"))
     Cell(fd, 0).reserve(SIZE)
     with pytest.raises(Error):
         Cell(fd, 2).reserve(SIZE)
