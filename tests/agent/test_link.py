@@ -9,10 +9,10 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from holdfast.agent.link import Link, Order, RejectedError
 from websockets.asyncio.server import ServerConnection, serve
 
 from holdfast.agent import link as agent_link
-from holdfast.agent.link import Link, Order, RejectedError
 from holdfast.events import CheckpointCommitted
 from holdfast.messages import (
     PROTOCOL,

@@ -4,11 +4,10 @@ one. Signs of life are not their business."""
 from types import SimpleNamespace
 from typing import Any, cast
 
-from holdfast.agent.attempt import Attempt
-from holdfast.agent.link import Link
-from holdfast.agent.metrics import Metrics
-from holdfast.agent.watch import LOOK_LATER_S, LOOK_SOON_S, REPEAT_S, Watch
-
+from holdfast.agent.controller_connection import ControllerConnection
+from holdfast.agent.metrics_file import MetricsFile
+from holdfast.agent.node_attempt import NodeAttempt
+from holdfast.agent.progress_watch import LOOK_LATER_S, LOOK_SOON_S, REPEAT_S, ProgressWatch
 from holdfast.events import Milestone, Progress
 from holdfast.messages import Report, WorkerReport
 
@@ -28,7 +27,9 @@ class Scene:
         self.attempt: Any = SimpleNamespace(
             workers={0: worker}, order=SimpleNamespace(attempt=1), trains=False, stop_at=None
         )
-        self.watch = Watch("n", cast(Metrics, None), cast(Link, self.link))
+        self.watch = ProgressWatch(
+            "n", cast(MetricsFile, None), cast(ControllerConnection, self.link)
+        )
 
     def _page(self, rank: int, pid: int, now: float) -> WorkerReport:
         return WorkerReport(
@@ -41,7 +42,7 @@ class Scene:
         before, end = len(self.reports), self.now + seconds
         while self.now < end:
             self.now += LOOK_LATER_S
-            self.watch.look(None if idle else cast(Attempt, self.attempt), self.now)
+            self.watch.look(None if idle else cast(NodeAttempt, self.attempt), self.now)
         return len(self.reports) - before
 
 
@@ -88,5 +89,5 @@ def test_what_a_worker_did_last_is_reported_before_its_death_is() -> None:
     scene.look(1.0)
     before = len(scene.reports)
     scene.attempt.workers[0].assignment = None
-    scene.watch.last_look(cast(Attempt, scene.attempt))
+    scene.watch.last_look(cast(NodeAttempt, scene.attempt))
     assert len(scene.reports) == before + 1

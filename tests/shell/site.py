@@ -4,7 +4,7 @@ that the test can cut."""
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import TypeVar
+from typing import Self, TypeVar
 
 import msgspec
 from websockets.asyncio.client import ClientConnection, connect
@@ -185,7 +185,7 @@ class Agent:
         self.connection: ClientConnection | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
-    async def join(self, port: int, pulse_s: float = 0.1) -> "Agent":
+    async def join(self, port: int, pulse_s: float = 0.1) -> Self:
         """Connect, and be ready."""
         self.connection = await dial(port)
         await send(self.connection, hello(self.node))

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import resource
 import signal
 import subprocess
@@ -19,12 +20,12 @@ from holdfast.messages import (
     Fact,
     Keep,
     Kept,
+    Question,
     Report,
     Start,
     Stop,
     ToAgent,
     ToClient,
-    Question,
     Welcome,
 )
 from holdfast.shell.replicas import CHUNK_BYTES, WINDOW
@@ -269,6 +270,10 @@ UPGRADE = (
 ).encode()
 
 
+def _same(cheap: "Cheap") -> "Cheap":
+    return cheap
+
+
 class Cheap(asyncio.Protocol):
     """Asks to be let in, says hello once it is, and gives one sign of life with it."""
 
@@ -307,7 +312,10 @@ def test_a_storm_of_a_thousand_that_join_at_once_costs_no_sign_of_life_of_others
             says = [frame(msgspec.msgpack.encode(hello(f"n{n}"))) for n in range(count)]
             storm = [Cheap(said) for said in says]
             opened = await asyncio.gather(
-                *(loop.create_connection(lambda c=c: c, "127.0.0.1", port) for c in storm)
+                *(
+                    loop.create_connection(functools.partial(_same, cheap), "127.0.0.1", port)
+                    for cheap in storm
+                )
             )
             await until(lambda: all(cheap.welcomed for cheap in storm))
             await until(lambda: len(site.shell.state.nodes) == count + 1)
