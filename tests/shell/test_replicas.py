@@ -424,4 +424,4 @@ def test_a_copy_in_whose_memory_a_bit_has_flipped_is_passed_over(
     damaged.keeper._lines[1] = journal[1].replace(b"1", b"3", 1)
     sound.keeper.keep(Keep(first=0, lines=journal[:2], term=1))
     assert asyncio.run(gathered(damaged, sound)) == b"".join(journal[:2])
-    assert "the copy of damaged is passed over" in capsys.readouterr().err
+    assert "the copy of damaged is ignored" in capsys.readouterr().err

@@ -240,8 +240,16 @@ class Line:
     @property
     def closed(self) -> int | None:
         """The status with which it was closed."""
-        at = bytes(self.written).rfind(b"\x88")
-        return int.from_bytes(self.written[at + 2 : at + 4], "big") if at >= 0 else None
+        rest = bytes(self.written)
+        while rest:
+            size, head = rest[1], 2
+            if size >= 126:
+                head = 4 if size == 126 else 10
+                size = int.from_bytes(rest[2:head], "big")
+            if rest[0] == 0x88:
+                return int.from_bytes(rest[head : head + 2], "big")
+            rest = rest[head + size :]
+        return None
 
 
 class Transport(asyncio.Transport):
