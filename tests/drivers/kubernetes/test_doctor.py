@@ -77,8 +77,8 @@ def test_an_engine_that_is_not_installed_is_told_with_those_that_are() -> None:
         found = await seen(api, asked("jobset"))
         assert bad(found) == {"engines", "api"}
         [engines] = found["engines"]
-        assert engines.found.startswith("pods, job, cronjob, pytorchjob")
-        assert "jobset, trainjob cannot" in engines.found
+        assert engines.found.startswith("usable: pods, job, cronjob, pytorchjob")
+        assert "not usable: jobset, trainjob" in engines.found
         assert "jobset.sigs.k8s.io" in engines.remedy
 
     play(story, machines=1, engines=[e for e in ENGINES if e not in ("jobset", "trainjob")])
@@ -120,7 +120,7 @@ def test_a_quota_that_is_too_small_is_told_with_numbers() -> None:
         found = await seen(api, asked(nodes=2, resources={"gpus": 8}))
         assert bad(found) == {"quota"}
         assert found["quota"][0].found == (
-            "team: requests.nvidia.com/gpu 8 free of 8, 16 needed; pods 2 free of 2, 3 needed"
+            "team: requests.nvidia.com/gpu 8 free of 8, 16 required; pods 2 free of 2, 3 required"
         )
 
     play(story, machines=3)
@@ -141,7 +141,7 @@ def test_every_name_that_does_not_exist_is_found() -> None:
         found = await seen(api, asked(**NAMES))
         told = {c.found for checks in found.values() for c in checks if not c.ok}
         assert told == {
-            f"there is no {name}" for name in ("wandb", "data", "nfs", "high", "low", "trainer")
+            f"{name} does not exist" for name in ("wandb", "data", "nfs", "high", "low", "trainer")
         }
         it.store.create(SECRETS, "default", {"metadata": {"name": "wandb"}})
         it.store.create(STORAGE_CLASSES, "", {"metadata": {"name": "nfs"}})
@@ -156,7 +156,7 @@ def test_every_name_that_does_not_exist_is_found() -> None:
     [
         ("ReadWriteMany", None, None),
         ("ReadWriteOnce", None, "data can be mounted on one machine only (ReadWriteOnce)"),
-        ("ReadWriteMany", "gone", "data is Pending: it has no volume"),
+        ("ReadWriteMany", "gone", "data is Pending: it is not bound to a volume"),
     ],
 )
 def test_a_claim_must_have_a_volume_that_all_nodes_can_mount(
