@@ -39,7 +39,7 @@ from holdfast.shell.shell import Settings, Shell
 from table import Row, report
 
 TIMEOUT_S = 5.0  # as by default
-SPARES = 8  # as many nodes fall silent, one after the other
+SPARES = 3  # as many nodes fall silent, one after the other
 STORM = 2_000
 SETTLE_S = 5.0
 LOOK_S = 0.05

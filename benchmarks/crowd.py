@@ -7,6 +7,7 @@ connections, which come back at once.
 """
 
 import asyncio
+import heapq
 import resource
 import time
 from multiprocessing.connection import Connection
@@ -70,10 +71,12 @@ class Crowd:
         """Connect, then serve them in turn."""
         asyncio.get_running_loop().add_reader(self._orders.fileno(), self._ordered)
         self._connecting = asyncio.create_task(self._connect(self._agents, AT_ONCE))
+        due = [(0.0, number) for number in range(len(self._agents))]
         while True:
             now = time.monotonic()
-            for agent in self._agents:
-                agent.live(now)
+            while due[0][0] <= now:
+                _, number = due[0]
+                heapq.heapreplace(due, (self._agents[number].live(now), number))
             await asyncio.sleep(TICK_S)
 
     async def _connect(self, agents: "list[Agent]", at_once: int) -> None:
@@ -131,10 +134,10 @@ class Agent(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def live(self, now: float) -> None:
-        """What is due now."""
+    def live(self, now: float) -> float:
+        """What is due now; when something is next."""
         if self.silent or not self._welcomed.is_set():
-            return
+            return now + 0.1
         if now >= self._report_at and self._order is not None:
             self._step += 1
             self._say(self._report(self._order))
@@ -143,6 +146,8 @@ class Agent(asyncio.Protocol):
             self._protocol.send_pong(b"")
             self._flush()
             self._pulse_at = now + self._pulse_s
+        next_at = self._report_at if self._order is not None else now + 0.1
+        return min(self._pulse_at, next_at)
 
     def connection_lost(self, _exc: Exception | None) -> None:
         """Cut, or given up: nothing can be said any more."""
