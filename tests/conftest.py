@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.cpu import CpuPerFile
+
 LEFTOVER_DEADLINE_S = 10.0
 
 
@@ -22,8 +24,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="rewrite the golden files")
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """A shell that runs us in the background has SIGINT ignored; the jobs we start must not."""
+    if "HOLDFAST_TEST_CPU" in os.environ:
+        config.pluginmanager.register(CpuPerFile())
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -1,0 +1,45 @@
+"""What each test file costs in CPU seconds: a pytest plugin, on where HOLDFAST_TEST_CPU is set.
+
+Around each test stand the CPU times of this process and of all children it has waited for, which
+other work on the machine hardly changes; wall time is no measure where the cores are shared. At the
+end the sums per file are printed, the dearest first. A child nobody waits for does not count.
+"""
+
+import resource
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+SHOWN = 40
+
+
+class CpuPerFile:
+    """Adds up what the tests of each file used, also where several processes share them."""
+
+    def __init__(self) -> None:
+        self.used_s: Counter[str] = Counter()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        before = _cpu_s()
+        yield
+        self.used_s[item.location[0]] += _cpu_s() - before  # type: ignore[assignment]
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if hasattr(session.config, "workeroutput"):
+            session.config.workeroutput["cpu_s"] = dict(self.used_s)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: object) -> None:
+        self.used_s.update(getattr(node, "workeroutput", {}).get("cpu_s", {}))
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        terminalreporter.section(f"CPU seconds: {sum(self.used_s.values()):.0f}")
+        for file, seconds in self.used_s.most_common(SHOWN):
+            terminalreporter.line(f"{seconds:8.1f}  {file}")
+
+
+def _cpu_s() -> float:
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(each.ru_utime + each.ru_stime for each in used)
