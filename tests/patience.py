@@ -2,8 +2,7 @@
 
 A deadline costs nothing where all is well, and a machine that is ten times slower than expected is
 no fault. Whoever waits polls or blocks for an event and gives up after `PATIENCE_S`, which
-HOLDFAST_TEST_PATIENCE multiplies; pytest's own limit for one test is above it. `MORE` is whether
-HOLDFAST_TEST_MORE asks for the long variants too.
+HOLDFAST_TEST_PATIENCE multiplies; pytest's own limit for one test is above it.
 """
 
 import os
@@ -11,7 +10,6 @@ import time
 from collections.abc import Callable
 
 PATIENCE_S = 300.0 * float(os.environ.get("HOLDFAST_TEST_PATIENCE", "1"))
-MORE = "HOLDFAST_TEST_MORE" in os.environ
 
 
 def until(condition: Callable[[], object], deadline_s: float = PATIENCE_S) -> bool:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from holdfast.actions import AnyAction, AskNodes, EndJob, Entry, Fence, Outcome
 from holdfast.controller import Controller, Limits, Phase
 from holdfast.controller.invariants import check
-from holdfast.shell.bridge import Bridge
 from holdfast.events import (
     AnyEvent,
     ControllerResumed,
@@ -37,6 +36,7 @@ from holdfast.messages import (
     WorkerReport,
     WorkersStopped,
 )
+from holdfast.shell.bridge import Bridge
 from holdfast.simulation.referees import GivenUp, OneAttempt
 
 TIMEOUT_S = 5.0

@@ -12,8 +12,8 @@ import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from urllib.parse import urlsplit
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 import yaml
 
