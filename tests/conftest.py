@@ -8,13 +8,25 @@ and their working folder, because a forgotten process is exactly one whose paren
 
 import os
 import signal
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
-LEFTOVER_DEADLINE_S = 10.0
+from tests.cpu import CpuPerFile
+from tests.more import examples
+from tests.patience import PATIENCE_S, until
+
+LEFTOVERS_S = PATIENCE_S / 5  # what is left for good costs a test this long
+
+settings.register_profile(
+    "holdfast",
+    max_examples=examples(100),
+    deadline=None,  # a busy machine is no finding
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("holdfast")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -22,8 +34,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="rewrite the golden files")
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """A shell that runs us in the background has SIGINT ignored; the jobs we start must not."""
+    if "HOLDFAST_TEST_CPU" in os.environ:
+        config.pluginmanager.register(CpuPerFile())
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -42,25 +56,15 @@ def nothing_left(home: Path) -> Iterator[None]:
     """Fail unless every process and every shared memory file of this test is gone at its end."""
     before = _shared_memory()
     yield
-    until(lambda: not _processes_of(home), LEFTOVER_DEADLINE_S)
+    until(lambda: not _processes_of(home), LEFTOVERS_S)
     left = _processes_of(home)
     story = "\n".join(f"  {pid}: {_command(pid)}" for pid in left)
     for pid in left:
         _kill(pid)
-    until(lambda: not _shared_memory() - before, LEFTOVER_DEADLINE_S)
+    until(lambda: not _shared_memory() - before, LEFTOVERS_S)
     files = sorted(_shared_memory() - before)
     assert not left, f"processes left behind:\n{story}"
     assert not files, f"shared memory left behind: {files}"
-
-
-def until(condition: Callable[[], bool], deadline_s: float) -> bool:
-    """Poll `condition` until it holds or `deadline_s` have passed; the last answer."""
-    end = time.monotonic() + deadline_s
-    while not condition():
-        if time.monotonic() > end:
-            return condition()
-        time.sleep(0.02)
-    return True
 
 
 def _processes_of(home: Path) -> list[int]:

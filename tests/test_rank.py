@@ -13,9 +13,9 @@ import pytest
 
 from holdfast import rank
 from holdfast.messages import Assignment
+from tests.patience import PATIENCE_S
 
 AHEAD = "import os\nfrom holdfast import rank\nrank.run_ahead()\n"
-DEADLINE_S = 60
 
 
 def run(folder: Path, source: str, line: bytes | None) -> tuple[int, list[str], str]:
@@ -35,7 +35,7 @@ def run(folder: Path, source: str, line: bytes | None) -> tuple[int, list[str], 
         theirs.close()
         if line is not None:
             ours.sendall(line)
-    output, words = process.communicate(timeout=DEADLINE_S)
+    output, words = process.communicate(timeout=PATIENCE_S)
     return process.returncode, output.splitlines(), words
 
 

@@ -44,15 +44,15 @@ from holdfast.messages import (
     WorkersStopped,
 )
 from holdfast.spec import Job
+from tests.patience import PATIENCE_S
 
-DEADLINE_S = 60.0
 PULSE_S = 0.05
 Found = TypeVar("Found")
 Heard = Hello | Fact | Report | Kept | JournalCopy | AskStatus
 _decoder = msgspec.msgpack.Decoder(Heard)
 
 
-def until(look: Callable[[], Found], what: str, deadline_s: float = DEADLINE_S) -> Found:
+def until(look: Callable[[], Found], what: str, deadline_s: float = PATIENCE_S) -> Found:
     """The first true answer of `look`; fails when there is none in time."""
     end = time.monotonic() + deadline_s
     while not (found := look()):
@@ -270,7 +270,7 @@ class AgentProcess:
 
     def ended(self) -> int:
         """Wait for the end; the exit status."""
-        return self.process.wait(DEADLINE_S)
+        return self.process.wait(PATIENCE_S)
 
     def end(self) -> None:
         """Kill all of it."""

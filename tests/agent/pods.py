@@ -17,7 +17,8 @@ from typing import Any
 
 from holdfast.spec import Job
 from holdfast.spec.load import to_yaml
-from tests.agent.controller_stub import DEADLINE_S, StubController, until
+from tests.agent.controller_stub import StubController, until
+from tests.patience import PATIENCE_S
 
 UID = "7b1c6c1e-0000-4000-8000-000000000001"
 PORT = 7070
@@ -86,19 +87,19 @@ class Pod:
     def ended(self) -> int:
         """Wait for the end without reading anything; the exit status."""
         assert self.process is not None
-        return self.process.wait(DEADLINE_S)
+        return self.process.wait(PATIENCE_S)
 
     def read(self) -> tuple[str, str]:
         """Standard output and error up to the end."""
         assert self.process is not None
-        out, err = self.process.communicate(timeout=DEADLINE_S)
+        out, err = self.process.communicate(timeout=PATIENCE_S)
         return out.decode(), err.decode()
 
     def get(self, path: str) -> tuple[int, str]:
         """What the agent answers to a probe; status 0 if nobody listens."""
         url = f"http://{self.address}:{PORT}{path}"
         try:
-            with urllib.request.urlopen(url, timeout=10) as reply:
+            with urllib.request.urlopen(url, timeout=PATIENCE_S) as reply:
                 return reply.status, reply.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()
@@ -123,7 +124,9 @@ class Pod:
                     os.kill(self.pid, signal.SIGKILL)
                 self.process.kill()
             with contextlib.suppress(subprocess.TimeoutExpired, ValueError):
-                print(self.process.communicate(timeout=10)[1].decode())  # for who looks into it
+                print(
+                    self.process.communicate(timeout=PATIENCE_S)[1].decode()
+                )  # for who looks into it
 
 
 def children(pid: int) -> list[int]:

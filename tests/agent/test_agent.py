@@ -1,8 +1,10 @@
 """What a node promises while nothing goes wrong."""
 
+import contextlib
 import json
 import os
 import signal
+import socket
 from pathlib import Path
 
 import pytest
@@ -154,10 +156,14 @@ def _known(family: list[int], worker: int) -> set[int]:
 def test_each_attempt_gets_a_store_of_its_own(node: Node) -> None:
     controller, _ = node(SLEEP, workers_per_node=2)
     stores: list[Store | None] = [controller.ready()]
-    for attempt in (1, 2, 3):
-        controller.start(attempt=attempt, store=stores[-1])
-        controller.started(attempt=attempt)
-        stores.append(controller.stop(attempt=attempt).store)
+    with contextlib.ExitStack() as taken:  # a port that is free may be found free twice
+        for attempt in (1, 2, 3):
+            store = stores[-1]
+            assert store is not None
+            taken.enter_context(socket.create_server((store.host, store.port)))
+            controller.start(attempt=attempt, store=store)
+            controller.started(attempt=attempt)
+            stores.append(controller.stop(attempt=attempt).store)
     assert None not in stores
     assert len(set(stores)) == 4
 

@@ -17,6 +17,7 @@ from holdfast.events import NodeReady, WorkerExited
 from holdfast.messages import Stop, WorkersStarted
 from tests.agent.conftest import Node
 from tests.agent.controller_stub import StubController, is_alive, until
+from tests.patience import PATIENCE_S
 
 SLEEP = "import time; print('up', flush=True); time.sleep(600)"
 FORKING = """
@@ -395,7 +396,7 @@ def test_a_forkserver_that_is_not_wanted_any_more_before_it_is_ready_just_ends()
             ),
         )
         ours.close()
-        assert "Traceback" not in process.communicate(timeout=60)[1]
+        assert "Traceback" not in process.communicate(timeout=PATIENCE_S)[1]
     assert process.returncode == 0
 
 

@@ -24,9 +24,10 @@ from holdfast.checkpoint.open_store import open_store
 from holdfast.checkpoint.stores import CheckpointStore
 from tests.checkpoint.conftest import CREDENTIALS
 from tests.checkpoint.saver import PIECES, RANKS
+from tests.patience import PATIENCE_S
 
-KILLS = {"folder": 190, "s3": 12}
-MORE = int(os.environ.get("HOLDFAST_TEST_KILLS", "1"))  # so many times as many
+KILLS = {"folder": 190, "s3": 12}  # at most, and so many times as many:
+TIMES = int(os.environ.get("HOLDFAST_TEST_KILLS", "1"))
 PAUSE_S = {"folder": 0.01, "s3": 0.1}  # about two changes, on the machine it was written on
 CHANGES = ("create", "put", "remove")
 WRITTEN = {
@@ -95,7 +96,7 @@ def saver(place: str) -> Iterator[Saver]:
         yield Saver(process)
     finally:
         process.stdin.close()  # type: ignore[union-attr]
-        assert process.wait(20) == 0
+        assert process.wait(PATIENCE_S) == 0
 
 
 def require_whole(store: CheckpointStore, manifest: Manifest) -> None:
@@ -122,7 +123,9 @@ def test_whatever_the_moment_of_a_kill_what_counts_is_whole(
     changes, unfinished, referred = set(), 0, 0
     store = open_store(place)
     with saver(place) as process:
-        for turn in range(KILLS[kind] * MORE):
+        for turn in range(KILLS[kind] * TIMES):
+            if TIMES == 1 and turn > KILLS[kind] / 3 and _enough(kind, changes, unfinished):
+                break
             child = process.start()
             process.wait_for_changes(turn % (2 * CYCLE))
             end = time.monotonic() + moments.randrange(2) * moments.uniform(0, PAUSE_S[kind])
@@ -141,8 +144,12 @@ def test_whatever_the_moment_of_a_kill_what_counts_is_whole(
             unfinished += len(found.unfinished)
     for manifest in survey(store).committed:
         require_whole(store, manifest)
-    assert process.committed > KILLS[kind] / 4
+    assert process.committed > turn / 4
     assert referred, "no checkpoint needed a file of an older one"
-    assert unfinished, "no kill left anything unfinished"
+    assert _enough(kind, changes, unfinished), f"{unfinished} unfinished, {changes}"
+
+
+def _enough(kind: str, changes: set[str], unfinished: int) -> bool:
+    """Whether kills fell into every kind of change and left something unfinished."""
     missed = (WRITTEN if kind == "folder" else set()) - changes
-    assert not missed and len(changes) > 3, f"the kills fell into {changes} only"
+    return bool(unfinished) and not missed and len(changes) > 3

@@ -13,6 +13,7 @@ import torch
 from holdfast.checkpoint.arena import Arena, Cell, Key, StatePart
 from holdfast.checkpoint.streams import Copy, SideThread, background_copier
 from holdfast.checkpoint.tensors import LeafPlace, Stamp, Writer, read
+from tests.patience import PATIENCE_S
 
 LARGE = 6 << 20  # numbers of 4 bytes: above what is copied at once
 
@@ -126,7 +127,7 @@ def test_what_follows_a_copy_is_done_soon_after_it_and_never_after_the_guard(
     pieces = [Copy(np.empty(1 << 20, np.uint8), np.ones(1 << 20, np.uint8), stable=True)] * 3
     quick.start(memoryview(b""), pieces)
     quick.then(done.set)
-    assert done.wait(60) and all(bool(piece.target.all()) for piece in pieces)
+    assert done.wait(PATIENCE_S) and all(bool(piece.target.all()) for piece in pieces)
     late = threading.Event()
     background.start(memoryview(b""), pieces)
     background.then(late.set)

@@ -20,6 +20,8 @@ from hypothesis import strategies as st
 from holdfast.cli import foreground, main, output
 from holdfast.cli.tail import Line, Tail
 from holdfast.errors import UNSEEN, Error, ExitStatus, clipped, shown, visible
+from tests.more import examples
+from tests.patience import PATIENCE_S
 
 JOB = "name: a\nscript: train.py\n"
 
@@ -144,7 +146,7 @@ def test_bytes_that_are_no_text_and_closed_streams_end_no_command_in_a_traceback
         h explain no-such-slug 3>&1 >/dev/null 2>&-
     """
     run = subprocess.run(
-        ["bash", "-c", script], cwd=folder, capture_output=True, text=True, timeout=120
+        ["bash", "-c", script], cwd=folder, capture_output=True, text=True, timeout=PATIENCE_S
     )
     said = run.stdout + run.stderr
     assert "Traceback" not in said
@@ -283,7 +285,7 @@ WORDS = st.sampled_from(
     derandomize=True,
     database=None,
     deadline=None,
-    max_examples=60,
+    max_examples=examples(60),
     suppress_health_check=list(HealthCheck),
 )
 @given(st.sampled_from(VERBS), st.lists(WORDS, max_size=5))

@@ -1,24 +1,14 @@
 """Commands that need no running job, as a process of their own: status, output and errors."""
 
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from holdfast.errors import SLUGS
-
-
-def holdfast(*words: str, **environment: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-m", "holdfast.cli", *words],
-        capture_output=True,
-        text=True,
-        env={**os.environ, **environment},
-        timeout=120,
-    )
+from tests.patience import PATIENCE_S
+from tests.warm import Warm, holdfast
 
 
 def test_version_says_the_version() -> None:
@@ -149,17 +139,13 @@ def test_doctor_finds_a_home_that_cannot_be_written() -> None:
 
 
 def test_a_reader_that_leaves_is_no_error() -> None:
-    pipe = subprocess.Popen(
-        [sys.executable, "-m", "holdfast.cli", "schema"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
+    pipe = Warm(["schema"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert pipe.stdout is not None
     assert pipe.stderr is not None
     pipe.stdout.close()
     assert pipe.stderr.read() == b""
     pipe.stderr.close()
-    assert pipe.wait(timeout=60) == 0
+    assert pipe.wait(PATIENCE_S) == 0
 
 
 def test_the_shell_gets_completions() -> None:

@@ -6,8 +6,6 @@ import pty
 import re
 import signal
 import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,40 +13,16 @@ from typing import Any
 import pytest
 
 from docs.generate import FILES
+from tests.patience import PATIENCE_S, until
+from tests.warm import Warm, holdfast, start
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
-DEADLINE_S = 120.0
-
-
-def holdfast(*words: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-m", "holdfast.cli", *words],
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-    )
-
-
-def start(*words: str) -> "subprocess.Popen[str]":
-    return subprocess.Popen(
-        [sys.executable, "-m", "holdfast.cli", *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
 
 
 def answer(*words: str) -> Any:
     run = holdfast(*words, "--json")
     assert run.returncode == 0, run.stderr
     return json.loads(run.stdout)
-
-
-def until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < end, "it never came true"
-        time.sleep(0.05)
 
 
 def printed(home: Path, job: str, text: str) -> Callable[[], bool]:
@@ -123,9 +97,9 @@ def test_a_job_that_gives_up_ends_with_status_5(tool: Tool) -> None:
 
 def test_ctrl_c_stops_cleanly_with_status_130(home: Path, tool: Tool) -> None:
     run = start("run", *tool("trap 'echo bye; exit 0' TERM; echo up; while :; do sleep 0.05; done"))
-    until(printed(home, "tool", "up"))
+    assert until(printed(home, "tool", "up"))
     run.send_signal(signal.SIGINT)
-    out, err = run.communicate(timeout=DEADLINE_S)
+    out, err = run.communicate(timeout=PATIENCE_S)
     assert run.returncode == 130
     assert "[0] bye" in out
     assert "tool stopped" in err
@@ -136,7 +110,7 @@ def test_a_detached_job_is_watched_stopped_and_named_free_again(home: Path, tool
     file = tool("echo up; sleep 600")
     found = answer("run", *file, "--detach")
     assert found["job"] == "tool"
-    until(printed(home, "tool", "up"))
+    assert until(printed(home, "tool", "up"))
     assert answer("status")["controller"] == "alive"
     second = holdfast("run", *file)
     assert second.returncode == 2
@@ -151,12 +125,12 @@ def test_a_detached_job_is_watched_stopped_and_named_free_again(home: Path, tool
 def test_endless_output_starves_nobody(home: Path, tool: Tool, tmp_path: Path) -> None:
     """The job is asked, watched and stopped while its worker prints as fast as it can."""
     with (tmp_path / "shown").open("w") as shown:
-        words = [sys.executable, "-m", "holdfast.cli", "run", *tool("exec yes")]
-        run = subprocess.Popen(words, stdout=shown, stderr=subprocess.PIPE, text=True)
-    until(lambda: any(f.stat().st_size > 1_000_000 for f in home.rglob("rank-0.log")))
+        words = ["run", *tool("exec yes")]
+        run = Warm(words, stdout=shown, stderr=subprocess.PIPE, text=True)
+    assert until(lambda: any(f.stat().st_size > 1_000_000 for f in home.rglob("rank-0.log")))
     assert answer("status")["controller"] == "alive"
     assert holdfast("stop", "tool").returncode == 0
-    _, err = run.communicate(timeout=DEADLINE_S)
+    _, err = run.communicate(timeout=PATIENCE_S)
     assert run.returncode == 130
     assert "tool stopped" in err
     assert "[0] y\n" in (tmp_path / "shown").read_text()
@@ -164,13 +138,13 @@ def test_endless_output_starves_nobody(home: Path, tool: Tool, tmp_path: Path) -
 
 def test_who_watches_may_leave_and_the_job_goes_on(home: Path, tool: Tool) -> None:
     answer("run", *tool("echo up; sleep 600"), "--detach")
-    until(printed(home, "tool", "up"))
+    assert until(printed(home, "tool", "up"))
     for words in (["watch"], ["logs", "--follow"]):
         watching = start(*words)
         assert watching.stdout is not None
         assert watching.stdout.readline()
         watching.send_signal(signal.SIGINT)
-        _, err = watching.communicate(timeout=DEADLINE_S)
+        _, err = watching.communicate(timeout=PATIENCE_S)
         assert (watching.returncode, err) == (130, "")
     assert answer("status")["controller"] == "alive"
     assert answer("stop")["asked"] is True
@@ -178,18 +152,15 @@ def test_who_watches_may_leave_and_the_job_goes_on(home: Path, tool: Tool) -> No
 
 def test_on_a_terminal_the_view_is_live_and_ends_with_the_job(home: Path, tool: Tool) -> None:
     answer("run", *tool("echo up; sleep 600"), "--detach")
-    until(printed(home, "tool", "up"))
+    assert until(printed(home, "tool", "up"))
     ours, theirs = pty.openpty()
     environment = {**os.environ, "TERM": "xterm"}
-    watching = subprocess.Popen(
-        [sys.executable, "-m", "holdfast.cli", "watch"],
-        stdin=theirs, stdout=theirs, stderr=theirs, env=environment,
-    )  # fmt: skip
+    watching = Warm(["watch"], stdin=theirs, stdout=theirs, stderr=theirs, env=environment)
     os.close(theirs)
     seen = os.read(ours, 65536)
     answer("stop")
     seen += _rest(ours)
-    assert watching.wait(timeout=DEADLINE_S) == 0
+    assert watching.wait(timeout=PATIENCE_S) == 0
     assert b"\x1b[" in seen
     assert b"stopped, attempt 1" in seen
 
@@ -207,9 +178,9 @@ def _rest(fd: int) -> bytes:
 
 def test_what_a_dead_controller_left_is_ended_by_stop(home: Path, tool: Tool) -> None:
     answer("run", *tool("echo up; sleep 600"), "--detach")
-    until(printed(home, "tool", "up"))
+    assert until(printed(home, "tool", "up"))
     os.kill(json.loads((home / "jobs/tool/controller.json").read_text())["pid"], signal.SIGKILL)
-    until(lambda: answer("status")["controller"] == "away")
+    assert until(lambda: answer("status")["controller"] == "away")
     assert "holdfast resume tool" in holdfast("status").stdout
     assert answer("stop")["killed_count"] >= 2
     assert answer("stop")["killed_count"] == 0
@@ -220,13 +191,13 @@ def test_a_resumed_job_ends_as_if_nothing_had_happened(
 ) -> None:
     go = tmp_path / "go"
     answer("run", *tool(f"echo up; while [ ! -e {go} ]; do sleep 0.05; done"), "--detach")
-    until(printed(home, "tool", "up"))
+    assert until(printed(home, "tool", "up"))
     os.kill(json.loads((home / "jobs/tool/controller.json").read_text())["pid"], signal.SIGKILL)
-    until(lambda: answer("status")["controller"] == "away")
+    assert until(lambda: answer("status")["controller"] == "away")
     resumed = start("resume", "tool")
-    until(lambda: answer("status")["controller"] == "alive")
+    assert until(lambda: answer("status")["controller"] == "alive")
     go.touch()
-    _, err = resumed.communicate(timeout=DEADLINE_S)
+    _, err = resumed.communicate(timeout=PATIENCE_S)
     assert resumed.returncode == 0, err
     found = answer("status")
     assert (found["attempt"], found["incidents_count"], found["outcome"]) == (1, 0, "succeeded")

@@ -25,12 +25,14 @@ from holdfast.drivers.kubernetes.cluster import (
 from holdfast.drivers.kubernetes.machines import EXPIRES, OWNER, REASON, TAINT
 from holdfast.drivers.kubernetes.manifests.names import JOB, MANAGED_BY
 from record import record as large_record
+from tests import warm
 from tests.drivers.kubernetes.cluster import admission
 from tests.drivers.kubernetes.cluster.fake import FakeCluster, in_thread
 from tests.drivers.kubernetes.cluster.faults import Fault
+from tests.patience import PATIENCE_S, until
+from tests.warm import Warm
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
-DEADLINE_S = 90.0
 
 
 class Site:
@@ -50,21 +52,13 @@ class Site:
                 "nodes": 2, "workers_per_node": 1, **keys}  # fmt: skip
         self.file.write_text(json.dumps(said))
 
-    def start(self, *words: str, **variables: str) -> "subprocess.Popen[str]":
+    def start(self, *words: str, **variables: str) -> Warm:
         """`holdfast WORDS --on kubernetes`."""
-        return subprocess.Popen(
-            [sys.executable, "-m", "holdfast.cli", *words],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**self.env, "HOLDFAST_ON": "kubernetes", **variables},
-        )
+        return warm.start(*words, env={**self.env, "HOLDFAST_ON": "kubernetes", **variables})
 
     def holdfast(self, *words: str, **variables: str) -> "subprocess.CompletedProcess[str]":
         """The same, to its end."""
-        process = self.start(*words, **variables)
-        out, err = process.communicate(timeout=DEADLINE_S)
-        return subprocess.CompletedProcess(words, process.returncode, out, err)
+        return warm.holdfast(*words, env={**self.env, "HOLDFAST_ON": "kubernetes"}, **variables)
 
     def answer(self, *words: str) -> Any:
         """What it says as JSON."""
@@ -74,10 +68,7 @@ class Site:
 
     def until(self, true: Callable[[], bool]) -> None:
         """Wait until something holds."""
-        end = time.monotonic() + DEADLINE_S
-        while not true():
-            assert time.monotonic() < end, self.it.do(lambda it: it.story())
-            time.sleep(0.1)
+        assert until(true), self.it.do(lambda it: it.story())
 
     def file_of(self, name: str) -> Any:
         """A ConfigMap, if it is there."""
@@ -169,7 +160,7 @@ def test_logs_show_what_workers_print_and_follow_to_the_end(site: Site) -> None:
     one = site.holdfast("logs", "gpt", "--rank", "0").stdout
     assert one.splitlines()[0] == "[0] hello 0"
     assert "[1]" not in one
-    out, err = following.communicate(timeout=DEADLINE_S)
+    out, err = following.communicate(timeout=PATIENCE_S)
     assert following.returncode == 0, err
     assert {"[0] hello 0", "[1] hello 1", "[0] bye 0", "[1] bye 1"} == set(out.splitlines())
 
@@ -190,7 +181,7 @@ def test_ctrl_c_stops_the_job_that_is_followed(site: Site) -> None:
     run = site.start("run", str(site.file))
     site.until(lambda: _phase(site) == "running")
     run.send_signal(signal.SIGINT)
-    _out, err = run.communicate(timeout=DEADLINE_S)
+    _out, err = run.communicate(timeout=PATIENCE_S)
     assert run.returncode == 130, err
     assert "asking gpt to stop" in err
     assert site.answer("status", "gpt")["outcome"] == "stopped"
@@ -220,7 +211,7 @@ def test_watching_survives_a_server_that_is_away_for_a_while(site: Site) -> None
     site.until(lambda: _phase(site) == "running")
     watching = site.start("watch", "gpt")
     site.it.do(lambda it: it.faults.add(Fault("get", "configmaps", 503, times=8)))
-    out, err = watching.communicate(timeout=DEADLINE_S)
+    out, err = watching.communicate(timeout=PATIENCE_S)
     assert watching.returncode == 0, err
     assert "gpt: succeeded" in out
 

@@ -2,10 +2,11 @@
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.warm import holdfast
 
 POD = "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {hostNetwork: @@}\n"
 GOOD, BAD = POD.replace("@@", "false"), POD.replace("@@", "true")
@@ -13,13 +14,7 @@ BUDGET = "apiVersion: policy/v1\nkind: PodDisruptionBudget\nmetadata: {name: b}\
 
 
 def lint(*words: str, given: str = "") -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-m", "holdfast.cli", "lint", *words],
-        input=given,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    return holdfast("lint", *words, given=given)
 
 
 def test_a_clean_file_has_status_0(tmp_path: Path) -> None:
@@ -107,12 +102,7 @@ def test_a_missing_file_and_a_folder_are_errors(tmp_path: Path) -> None:
 
 
 def test_explain_knows_the_checks() -> None:
-    run = subprocess.run(
-        [sys.executable, "-m", "holdfast.cli", "explain", "warning[shm-missing]", "--json"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    run = holdfast("explain", "warning[shm-missing]", "--json")
     found = json.loads(run.stdout)
     assert (found["slug"], found["exit_status"]) == ("shm-missing", 0)
     assert "64 MiB" in found["explanation"]

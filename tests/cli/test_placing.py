@@ -4,8 +4,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,12 +13,14 @@ import pytest
 import yaml
 
 from holdfast.drivers.kubernetes.cluster import CONFIG_MAPS, DEPLOYMENTS
+from tests import warm
 from tests.drivers.kubernetes.cluster import rbac
 from tests.drivers.kubernetes.cluster.fake import FakeCluster, in_thread
 from tests.drivers.kubernetes.cluster.mounts import kubeconfig
+from tests.patience import PATIENCE_S, until
+from tests.warm import Warm
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
-DEADLINE_S = 90.0
 JOB: dict[str, Any] = {
     "name": "gpt",
     "image": "img:1",
@@ -53,20 +53,14 @@ class Sites:
         """Another job file."""
         self.file.write_text(json.dumps({**JOB, **keys}))
 
-    def start(self, *words: str) -> "subprocess.Popen[str]":
+    def start(self, *words: str) -> Warm:
         """`holdfast WORDS job.yaml --on kubernetes`."""
-        return subprocess.Popen(
-            [sys.executable, "-m", "holdfast.cli", *words, str(self.file), "--on", "kubernetes"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=self.env,
-        )
+        return warm.start(*words, str(self.file), "--on", "kubernetes", env=self.env)
 
     def holdfast(self, *words: str) -> "subprocess.CompletedProcess[str]":
         """The same, to its end."""
         process = self.start(*words)
-        out, err = process.communicate(timeout=DEADLINE_S)
+        out, err = process.communicate(timeout=PATIENCE_S)
         return subprocess.CompletedProcess(words, process.returncode, out, err)
 
     @staticmethod
@@ -169,12 +163,10 @@ def test_what_cannot_be_placed_is_refused_before_anybody_is_asked(
 def test_a_run_is_followed_in_the_cluster_that_took_it_and_stopped_there(real: Sites) -> None:
     refuse(real.east)
     process = real.start("run")
-    end = time.monotonic() + DEADLINE_S
-    while not _trains(real.west):
-        assert time.monotonic() < end and process.poll() is None
-        time.sleep(0.1)
+    assert until(lambda: _trains(real.west) or process.poll() is not None)
+    assert process.poll() is None
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=DEADLINE_S)
+    _, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130 and "the job has ended: stopped" in err, err
     again = real.holdfast("submit")
     assert (again.returncode, "error[job-exists]" in again.stderr) == (2, True)

@@ -25,6 +25,7 @@ from holdfast.events import (
     Store,
     WorkerExited,
 )
+from tests.more import examples
 
 NODES = st.sampled_from(["a", "b", "c", "d"])
 ATTEMPTS = st.integers(0, 4)
@@ -77,7 +78,7 @@ EVENTS: st.SearchStrategy[AnyEvent] = st.one_of(
 TIMED = st.lists(st.tuples(EVENTS, st.floats(0, 40)), max_size=60)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(limits=LIMITS, events=TIMED)
 def test_invariants_hold_whatever_is_heard(
     limits: Limits, events: list[tuple[AnyEvent, float]]
@@ -92,7 +93,7 @@ def test_invariants_hold_whatever_is_heard(
         assert not controller.state.ended or deadline is None
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(limits=LIMITS, events=TIMED, cut=st.integers(0, 60))
 def test_a_replay_and_a_saved_state_give_the_same_decisions(
     limits: Limits, events: list[tuple[AnyEvent, float]], cut: int

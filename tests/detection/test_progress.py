@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from holdfast.detection import ProgressReducer
 from holdfast.events import Milestone, MilestoneReached, Progress, Progressed
 from holdfast.messages import Report, WorkerReport
+from tests.more import examples
 
 
 def worker(
@@ -200,7 +201,7 @@ MOVES = st.lists(
 
 
 @given(MOVES)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_the_reduced_step_is_always_the_minimum_of_all_ranks(
     moves: list[tuple[int, int, float, float]],
 ) -> None:

@@ -21,6 +21,7 @@ from holdfast.events import (
 )
 from holdfast.goodput import Bookkeeper, Bucket, ledger
 from tests.goodput.journals import STORE, check, start, stop
+from tests.more import examples
 
 NODES = st.sampled_from(["n0", "n1", "n2"])
 ATTEMPTS = st.integers(0, 4)
@@ -78,13 +79,13 @@ def any_journals(draw: st.DrawFn) -> list[Entry]:
 
 
 @given(any_journals(), st.none() | st.floats(990, 6000))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 def test_any_journal_adds_up(entries: list[Entry], now: float | None) -> None:
     check(ledger(1000.0, entries, now))
 
 
 @given(any_journals())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_bills_and_buckets_of_the_past_never_shrink_once_posted(entries: list[Entry]) -> None:
     """Looking in between changes nothing, and the wall time only grows."""
     bookkeeper, wall = Bookkeeper(1000.0), 0
@@ -106,7 +107,7 @@ LIFE = st.tuples(
 
 
 @given(st.lists(LIFE, min_size=1, max_size=6))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_in_a_legal_job_every_fault_has_its_bill_and_nothing_else_is_billed(
     lives: list[tuple[list[float], int, float, float]],
 ) -> None:

@@ -43,15 +43,14 @@ from holdfast.operator.definition import TRAINING_JOBS, definition
 from holdfast.operator.loop import EVERYWHERE, Operator, operate
 from holdfast.operator.rights import role
 from holdfast.status import JobStatus, NodeStatus
-from tests.conftest import until
 from tests.drivers.kubernetes.cluster.fake import FakeCluster, cluster, in_thread
 from tests.drivers.kubernetes.cluster.faults import Fault
 from tests.operator.asking import Body, training_job
+from tests.patience import PATIENCE_S, until
 
 ACCOUNT = "holdfast-operator"
 JOB_ENGINE = {"engine": "job"}
 PLAIN = {"engine": "job", "mode": "plain"}
-QUICK_S = 15.0
 STARTED = time.time()
 
 
@@ -127,7 +126,7 @@ class Site:
 
     async def until(self, true: Callable[[], Any]) -> Any:
         try:
-            return await self.fake.until(true, QUICK_S)
+            return await self.fake.until(true, PATIENCE_S)
         except AssertionError as error:
             raise AssertionError(f"{error}\n{json.dumps(self.status(), indent=1)}") from None
 
@@ -394,12 +393,12 @@ def test_the_command_leads_and_gives_the_lease_back_at_sigterm(tmp_path: Path) -
         with (tmp_path / "log").open("w") as log:
             process = subprocess.Popen(words, env=environ, stderr=log)
         try:
-            assert until(lambda: holder(fake) not in (None, ""), 20)
+            assert until(lambda: holder(fake) not in (None, ""))
             fake.do(lambda it: it.store.create(TRAINING_JOBS, "default", training_job()))
             made = ("default", "run-controller")
-            assert until(lambda: bool(fake.do(lambda it: it.store.find(DEPLOYMENTS, *made))), 20)
+            assert until(lambda: bool(fake.do(lambda it: it.store.find(DEPLOYMENTS, *made))))
             process.send_signal(signal.SIGTERM)
-            assert process.wait(20) == 0, (tmp_path / "log").read_text()
+            assert process.wait(PATIENCE_S) == 0, (tmp_path / "log").read_text()
             assert holder(fake) == ""
         finally:
             process.kill()
@@ -434,9 +433,9 @@ def test_faults_of_the_api_only_delay(fault: Fault) -> None:
             await it.apply(training_job(kubernetes=JOB_ENGINE))
             it.fake.faults.add(fault)
             it.start()
-            await it.fake.until(lambda: it.get(DEPLOYMENTS, "run-controller"), 60)
+            await it.fake.until(lambda: it.get(DEPLOYMENTS, "run-controller"))
             it.publish("running")
-            await it.fake.until(lambda: it.marks().get("Running") == "True", 60)
+            await it.fake.until(lambda: it.marks().get("Running") == "True")
 
     asyncio.run(live())
 

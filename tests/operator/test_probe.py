@@ -5,11 +5,12 @@ import urllib.error
 import urllib.request
 
 from holdfast.operator.probe import serve_probes
+from tests.patience import PATIENCE_S
 
 
 def status(port: int, path: str) -> int:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=PATIENCE_S) as answer:
             return int(answer.status)
     except urllib.error.HTTPError as refusal:
         return refusal.code

@@ -16,13 +16,14 @@ from holdfast.errors import UNSEEN, Error
 from holdfast.spec import job_from_dict, reading
 from holdfast.spec.load import job_from_text, job_schema, to_yaml
 from holdfast.spec.reading import UnreadableError, UnsureError, mapping, plain_value
+from tests.more import examples
 
 ROOT = Path(__file__).parents[2]
 FUZZ = settings(
     derandomize=True,
     database=None,
     deadline=None,
-    max_examples=150,
+    max_examples=examples(150),
     suppress_health_check=list(HealthCheck),
 )
 JOB = "name: a\nscript: b\n"

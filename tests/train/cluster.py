@@ -23,9 +23,9 @@ from torch._C._distributed_c10d import TCPStore
 from holdfast.checkpoint.arena import Arena
 from holdfast.checkpoint.storage_page import StoragePage
 from holdfast.page import Page, Word
+from tests.patience import PATIENCE_S
 from tests.train import workload
 
-DEADLINE_S = 60.0
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["torch", "torch._dynamo", "holdfast.train", "tests.train.workload"])
 
@@ -188,7 +188,7 @@ def _work(env: dict[str, str], log: str, page: int, arena: int, storage_page: in
 
 
 def _wait(workers: list[BaseProcess]) -> None:
-    end = time.monotonic() + DEADLINE_S
+    end = time.monotonic() + PATIENCE_S
     while any(w.exitcode is None for w in workers) and not any(w.exitcode for w in workers):
         assert time.monotonic() < end, "workers hang"
         multiprocessing.connection.wait([w.sentinel for w in _alive(workers)], 1.0)

@@ -47,10 +47,10 @@ from holdfast.train.placement import Placement
 from holdfast.train.restore import bring_in
 from holdfast.train.snapshots import Snapshotter
 from holdfast.train.tracked import Tracked
+from tests.patience import PATIENCE_S
 
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["torch", "torch._dynamo", "holdfast.train", "tests.train.layouts"])
-DEADLINE_S = 60.0
 WORLDS = {
     "single": 1,
     "fsdp1": 1,
@@ -433,7 +433,7 @@ class Fleet:
         numbers = {pipe: rank for rank, pipe in enumerate(self._pipes[:size])}
         while len(answers) < size:
             missing = [pipe for pipe, rank in numbers.items() if rank not in answers]
-            ready = multiprocessing.connection.wait(missing, DEADLINE_S)
+            ready = multiprocessing.connection.wait(missing, PATIENCE_S)
             assert ready, "ranks hang"
             for pipe in ready:
                 answers[numbers[pipe]] = cast("Any", pipe).recv()

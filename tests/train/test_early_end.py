@@ -14,8 +14,9 @@ from holdfast.checkpoint.settings import CheckpointSettings, TierRule
 from holdfast.checkpoint.tiers import SnapshotFlag
 from holdfast.train import restore
 from holdfast.train.candidates import Location
+from tests.patience import PATIENCE_S
 from tests.train.alone import Job, Script
-from tests.train.cluster import DEADLINE_S, FORKS
+from tests.train.cluster import FORKS
 from tests.train.conftest import Make
 
 SHARED = CheckpointSettings(shared=TierRule(every_s=1e9))
@@ -111,7 +112,7 @@ def _without_holdfast(rank: int, port: int, folder: str) -> None:
     )
     from holdfast.train import join
 
-    run = join(backend="gloo", timeout=DEADLINE_S, device="cpu")
+    run = join(backend="gloo", timeout=PATIENCE_S, device="cpu")
     state = run.track(net=torch.nn.Linear(1, 1))
     assert state.restore() == 0 and not run.stopping
     for step, _ in state.steps(total=50):
@@ -130,6 +131,6 @@ def test_ranks_without_holdfast_end_at_the_same_step_too(tmp_path: Path) -> None
     for process in ranks:
         process.start()
     for process in ranks:
-        process.join(DEADLINE_S)
+        process.join(PATIENCE_S)
     assert [process.exitcode for process in ranks] == [0, 0]
     assert [(tmp_path / str(rank)).read_text() for rank in range(2)] == ["5", "5"]

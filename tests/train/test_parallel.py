@@ -11,7 +11,8 @@ from torch._C._distributed_c10d import TCPStore
 from torch.nn.parallel import DistributedDataParallel
 
 from holdfast.train.parallel import data_parallel, spread
-from tests.train.cluster import DEADLINE_S, FORKS
+from tests.patience import PATIENCE_S
+from tests.train.cluster import FORKS
 
 CPU = torch.device("cpu")
 Gradients = list[torch.Tensor]
@@ -72,7 +73,7 @@ def on_every_rank(folder: Path, world_size: int, check: Any, **options: Any) -> 
     for rank in ranks:
         rank.start()
     for rank in ranks:
-        rank.join(DEADLINE_S)
+        rank.join(PATIENCE_S)
         rank.kill()
         rank.join()
     story = "".join(log.read_text() for log in folder.glob("*.log"))

@@ -2,19 +2,18 @@
 bit; and what is damaged is left aside by all ranks."""
 
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.more import MORE
 from tests.train.layouts import SHARDABLE, WORLDS, Fleet, Net
 
 STEP = 7
 SHARED, LOCAL = "HOLDFAST_CHECKPOINT_SHARED", "HOLDFAST_CHECKPOINT_LOCAL"
 BELOW, FROM = "HOLDFAST_RESTORE_BELOW", "HOLDFAST_RESTORE_FROM"
-ALL = "HOLDFAST_TEST_MORE" in os.environ  # every pair; else each layout into four others
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +69,7 @@ def flip(folder: Path, step: int) -> None:
 
 def some(old: str) -> list[str]:
     at = SHARDABLE.index(old)
-    return SHARDABLE if ALL else [(SHARDABLE * 2)[at + n] for n in (0, 2, 5, 9)]
+    return SHARDABLE if MORE else [(SHARDABLE * 2)[at + n] for n in (0, 2, 5, 9)]
 
 
 @pytest.mark.parametrize("old", SHARDABLE)

@@ -17,10 +17,10 @@ from holdfast.checkpoint.arena import Arena
 from holdfast.events import Milestone
 from holdfast.messages import Assignment
 from holdfast.page import Page
+from tests.patience import PATIENCE_S
 from tests.train.conftest import Make, Undisturbed
 
 ROOT = Path(__file__).resolve().parents[2]
-DEADLINE_S = 90
 
 
 def start(code: str, env: dict[str, str], *fds: int) -> subprocess.Popen[str]:
@@ -39,7 +39,7 @@ def start(code: str, env: dict[str, str], *fds: int) -> subprocess.Popen[str]:
 def run(code: str, **env: str) -> tuple[int, str]:
     """Exit status and output of a script."""
     with start(code, env) as process:
-        output, _ = process.communicate(timeout=DEADLINE_S)
+        output, _ = process.communicate(timeout=PATIENCE_S)
         return process.returncode, output
 
 
@@ -66,7 +66,7 @@ def test_two_ranks_with_only_torchruns_variables_train_alike(
     env = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port)}
     env |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "RESULTS": str(tmp_path)}
     ranks = [start(TRAIN, {**env, "RANK": r, "LOCAL_RANK": r}) for r in "01"]
-    outputs = [process.communicate(timeout=DEADLINE_S)[0] for process in ranks]
+    outputs = [process.communicate(timeout=PATIENCE_S)[0] for process in ranks]
     assert [process.returncode for process in ranks] == [0, 0], outputs
     assert losses(tmp_path) == undisturbed(1, 2)[0][0]
 
@@ -96,7 +96,7 @@ def test_a_warm_worker_waits_for_its_rank_and_then_has_it() -> None:
         given = {"HOLDFAST_ATTEMPT": "4", "HOLDFAST_REDO_UNTIL": "9", "WORLD_SIZE": "1"}
         order = Assignment(attempt=4, rank=0, local_rank=0, world_size=1, redo_until=9, env=given)
         os.write(writing, msgspec.json.encode(order) + b"\n")
-        output, _ = process.communicate(timeout=DEADLINE_S)
+        output, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, output
     assert output == "rank 0 1 4 False True\n"
     reached = Page(page).report(0, 1, time.monotonic()).milestones
@@ -110,7 +110,7 @@ def test_a_warm_worker_that_is_not_needed_ends_quietly(torn: bytes) -> None:
         os.close(reading)
         os.write(writing, torn)
         os.close(writing)
-        output, _ = process.communicate(timeout=DEADLINE_S)
+        output, _ = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, output) == (0, "warm\n")
 
 
@@ -145,7 +145,7 @@ def test_what_a_schedule_cannot_keep_is_named_by_its_path() -> None:
         "for step, batch in run.track(odd=Odd()).steps(3): pass\n"
     )
     with start(code, {"HOLDFAST_ARENA_FD": str(fd)}, fd) as process:
-        output, _ = process.communicate(timeout=DEADLINE_S)
+        output, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 1
     assert "]: odd.inner[1] is a _io.TextIOWrapper" in output
 
@@ -178,7 +178,7 @@ def test_a_worker_can_end_although_its_peer_is_stopped() -> None:
     env |= {"TORCHELASTIC_USE_AGENT_STORE": "True"}
     ranks = [start(LAST_WORDS, {**env, "RANK": r, "LOCAL_RANK": r}) for r in "01"]
     try:
-        output, _ = ranks[0].communicate(timeout=DEADLINE_S)
+        output, _ = ranks[0].communicate(timeout=PATIENCE_S)
         assert "leaving" in output
     finally:
         os.kill(ranks[1].pid, signal.SIGKILL)

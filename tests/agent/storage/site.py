@@ -19,9 +19,10 @@ from holdfast.checkpoint.key import Key
 from holdfast.checkpoint.seal import seal_of
 from holdfast.checkpoint.storage_page import Peer, StoragePage, WorkerInfo
 from holdfast.checkpoint.tiers import SnapshotFlag
+from tests.more import MORE
 
 TOKEN = "a secret of the job"
-ROUNDS = 30 if "HOLDFAST_TEST_MORE" in os.environ else 3  # kills at random moments
+ROUNDS = 30 if MORE else 3  # kills at random moments
 
 
 class Site:

@@ -94,7 +94,7 @@ def test_garbage_silence_and_crowds_do_not_keep_copies_from_being_taken() -> Non
                 sock.sendall(os.urandom(4096))
         ring(made)
         snapshot(made[0].arenas[0], Key(1, 1), 0, 2, 1 << 20)
-        until(lambda: made[0].storage_pages[0].newest_copied == Key(1, 1), "the copy is kept", 30)
+        until(lambda: made[0].storage_pages[0].newest_copied == Key(1, 1), "the copy is kept")
         assert made[1].process is not None and made[1].process.poll() is None
 
 

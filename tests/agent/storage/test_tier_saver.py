@@ -205,5 +205,5 @@ def test_an_urgent_snapshot_does_not_wait_for_one_that_is_saved_slowly(tmp_path:
         take([site], Key(1, 1), SnapshotFlag.SHARED)
         until(lambda: any("step-" in name for name in store.list("")), "the slow one has begun")
         take([site], Key(1, 2), SnapshotFlag.SHARED | SnapshotFlag.URGENT, Key(1, 1))
-        until(lambda: saved(site).step == 2, "the urgent one is saved", 15.0)
+        until(lambda: saved(site).step == 2, "the urgent one is saved")
         until(lambda: site.storage_pages[0].released == Key(1, 2), "its cells are free again")

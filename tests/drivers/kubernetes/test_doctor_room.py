@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from holdfast.drivers.kubernetes.doctor_room import Machine, Using, demand, needs, room
 from tests.drivers.kubernetes.asking import asked
+from tests.more import examples
 
 READY = [{"type": "Ready", "status": "True"}]
 
@@ -86,7 +87,7 @@ def test_nodes_that_share_no_machine_take_one_each() -> None:
     assert room(request, [machine("a", cpu="64"), machine("b", cpu="64")], []).nodes == 2
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     cpus=st.integers(1, 4),
     frees=st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=4),

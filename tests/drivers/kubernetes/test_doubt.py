@@ -8,6 +8,7 @@ import pytest
 from holdfast.drivers.kubernetes import doubt
 from holdfast.drivers.kubernetes.doubt import FRESH_S, WITNESSES, Doubt, Witnesses
 from holdfast.messages import ApiSeen, LookForApi
+from tests.patience import PATIENCE_S
 
 
 class Host:
@@ -47,7 +48,7 @@ def told(
         host.answers = answers
         host.doubt = Doubt(host, lambda: sorted(answers))
         watching = asyncio.create_task(host.doubt.watch())
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             await test(host.doubt, host)
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)

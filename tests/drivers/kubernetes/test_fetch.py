@@ -21,6 +21,7 @@ from holdfast.drivers.kubernetes.manifests import pod, storage
 from holdfast.drivers.kubernetes.manifests.part import Part
 from holdfast.drivers.kubernetes.manifests.request import Request
 from holdfast.spec import job_from_dict
+from tests.patience import PATIENCE_S
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):
@@ -70,7 +71,7 @@ def command(folder: Path, *downloads: dict[str, object]) -> list[str]:
 
 def run(words: list[str]) -> subprocess.CompletedProcess[str]:
     """Run it to its end."""
-    return subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
 
 
 def test_a_file_is_fetched_once(web: tuple[str, Path], tmp_path: Path) -> None:
@@ -144,7 +145,7 @@ def test_pods_of_one_machine_share_a_folder(web: tuple[str, Path], tmp_path: Pat
     (folder / "a.bin").write_bytes(os.urandom(3_000_000))
     words = command(tmp_path / "data", {"url": f"{url}/a.bin"})
     several = [subprocess.Popen(words, stdout=subprocess.PIPE, text=True) for _ in range(4)]
-    said = [process.communicate(timeout=60)[0] for process in several]
+    said = [process.communicate(timeout=PATIENCE_S)[0] for process in several]
     assert [process.returncode for process in several] == [0] * 4
     assert sum("already present" in text for text in said) == 3
 

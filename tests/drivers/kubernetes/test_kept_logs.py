@@ -26,6 +26,7 @@ from tests.drivers.kubernetes.cluster.fake import FakeCluster
 from tests.drivers.kubernetes.cluster.faults import Fault
 from tests.drivers.kubernetes.seen import RUNS, ended, pod
 from tests.drivers.kubernetes.test_remote import node, printing
+from tests.patience import PATIENCE_S
 
 
 async def _pods(api: Api) -> list[Pod]:
@@ -115,7 +116,7 @@ def test_following_a_plain_job_that_has_ended_ends(tmp_path: Path) -> None:
     async def story(it: FakeCluster, api: Api) -> None:
         await api.create(node("run-0", "echo plain words"))
         await it.until(lambda: it.pods()[0]["status"]["phase"] == "Succeeded")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             shown = [(p.pod, p.rank, p.text) async for p in Following(api, "run").lines()]
         assert shown == [("run-0", None, "plain words")]
 

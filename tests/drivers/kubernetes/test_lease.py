@@ -17,6 +17,7 @@ from holdfast.drivers.kubernetes.lease import Lease
 from tests.drivers.kubernetes.cluster.fake import FakeCluster, cluster
 from tests.drivers.kubernetes.cluster.faults import Fault
 from tests.drivers.kubernetes.cluster.refusal import Body
+from tests.patience import PATIENCE_S
 
 NUMBERS = {"DURATION_S": 1.0, "SURE_S": 0.6, "RENEW_S": 0.1, "POLL_S": 0.02, "CALL_S": 0.3}
 REAL = {name: getattr(lease, name) for name in NUMBERS}
@@ -103,7 +104,7 @@ def test_a_holder_that_is_silent_is_followed_and_named() -> None:
         await second.acquire()
         assert (second.term, second.former) == (2, "a")
         assert second.is_sure and not first.is_sure
-        await asyncio.wait_for(first.keep(), 5)
+        await asyncio.wait_for(first.keep(), PATIENCE_S)
 
     told(story)
 
@@ -172,7 +173,7 @@ def test_after_a_doubt_the_lease_of_another_is_a_loss() -> None:
             await it.until(lambda: mood.told == ["doubt"])
             away.times = 0
             it.store.change(LEASES, "default", "run-controller", _given_to_b)
-            await asyncio.wait_for(task, 5)
+            await asyncio.wait_for(task, PATIENCE_S)
         assert mood.told == ["doubt"]
 
     def _given_to_b(body: Body) -> None:
@@ -252,7 +253,7 @@ def test_who_may_not_have_a_lease_says_so_at_once() -> None:
 def test_a_call_that_hangs_does_not_keep_the_successor_waiting() -> None:
     async def story(it: FakeCluster, api: Api) -> None:
         it.faults.add(Fault("get", "leases", delay_s=3600.0))
-        await asyncio.wait_for(of(api, "a").acquire(), 10)
+        await asyncio.wait_for(of(api, "a").acquire(), PATIENCE_S)
 
     told(story)
 

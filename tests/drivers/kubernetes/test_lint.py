@@ -12,6 +12,7 @@ from holdfast.errors import SLUGS
 from tests.drivers.kubernetes import engine_forms as engines
 from tests.drivers.kubernetes import forms
 from tests.drivers.kubernetes.forms import Form, files, pod
+from tests.more import examples
 
 FORMS: dict[str, Form] = {
     **forms.RESOURCES,
@@ -147,7 +148,7 @@ def _mangled(value: Any, draw: Any) -> Any:
 
 
 @given(st.data())
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(300), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_nothing_that_anybody_writes_makes_it_raise(data: Any) -> None:
     form = data.draw(st.sampled_from(list(FORMS.values())))
     bodies = [b for b in yaml.safe_load_all(form.text.replace("@@", form.wrong)) if b]

@@ -9,6 +9,7 @@ from holdfast.drivers.kubernetes.manifests.support.monitors import alerts
 from holdfast.drivers.kubernetes.metrics import Metrics
 from holdfast.status import JobStatus, NodeStatus, TierStatus
 from tests.drivers.kubernetes.asking import asked
+from tests.patience import PATIENCE_S
 
 
 def status(**more: object) -> JobStatus:
@@ -27,7 +28,7 @@ def status(**more: object) -> JobStatus:
 def scraped(metrics: Metrics) -> dict[str, float]:
     """Every series over real HTTP."""
     port = metrics.serve(0)
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE_S) as answer:
         lines = answer.read().decode().splitlines()
     found = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
     return {name: float(value) for name, value in found}

@@ -28,6 +28,7 @@ from holdfast.spec import job_from_dict
 from holdfast.spec.cluster import ENGINES, Engine, Mode
 from tests.drivers.kubernetes.schemas import problems
 from tests.drivers.kubernetes.settings import SETTINGS, with_value
+from tests.more import examples
 
 Keys = dict[str, Any]
 MODES: tuple[Mode, ...] = ("managed", "plain")
@@ -61,7 +62,7 @@ OTHERS: dict[str, list[Any]] = {
     ],
 }
 quick = settings(
-    max_examples=int(os.environ.get("HOLDFAST_EXAMPLES", "200")),
+    max_examples=int(os.environ.get("HOLDFAST_EXAMPLES", examples(200))),
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
     derandomize="HOLDFAST_EXAMPLES" not in os.environ,

@@ -300,7 +300,7 @@ def test_a_train_job_goes_before_the_runtime_that_its_webhook_asks_for() -> None
         ending = asyncio.create_task(withdraw(api, "run"))
         _hold(it)
         assert (await ending).held == []
-        await it.until(lambda: ours(it) == set(), 5)
+        await it.until(lambda: ours(it) == set())
 
     play(story, machines=0)
 

@@ -139,7 +139,7 @@ def test_a_wish_that_was_taken_back_may_come_again() -> None:
         await it.until(lambda: there.wishes)
         told = it.server.told
         wish(it, None)
-        await it.until(lambda: it.server.told > told, 10)
+        await it.until(lambda: it.server.told > told)
         wish(it, "gently")
         await it.until(lambda: len(there.wishes) == 2)
         assert there.wishes == [GENTLY, GENTLY]

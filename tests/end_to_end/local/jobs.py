@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,9 +14,10 @@ import yaml
 
 from holdfast.drivers import client, records
 from holdfast.status import Goodput, Incident, JobStatus
+from tests.patience import PATIENCE_S
+from tests.warm import Warm
 
 SCRIPTS = Path(__file__).parent / "scripts"
-DEADLINE_S = 120.0
 
 
 class RunningJob:
@@ -31,7 +31,7 @@ class RunningJob:
         self.file = home.parent / f"{self.name}.yaml"
         self.file.write_text(yaml.safe_dump(spec))
         self.terminal = home.parent / "terminal.txt"
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: Warm | None = None
 
     def start(self, *arguments: str) -> "RunningJob":
         """Run in the foreground of a process of its own."""
@@ -43,8 +43,8 @@ class RunningJob:
 
     def _holdfast(self, *arguments: str) -> "RunningJob":
         with self.terminal.open("ab") as terminal:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "holdfast.cli", *arguments],
+            self.process = Warm(
+                arguments,
                 stdout=terminal,
                 stderr=terminal,
                 stdin=subprocess.DEVNULL,
@@ -112,7 +112,7 @@ class RunningJob:
 
     def wait_until(self, condition: Callable[[JobStatus], bool], what: str) -> JobStatus:
         """Wait for something to be true of the status; fails when the job ends before."""
-        end = time.monotonic() + DEADLINE_S
+        end = time.monotonic() + PATIENCE_S
         while time.monotonic() < end:
             if (self.folder / "job.json").exists():
                 status = self.status()
@@ -122,7 +122,7 @@ class RunningJob:
             ended = self.process.poll()
             assert ended is None, f"the job ended ({ended}) before: {what}\n{self.said()}"
             time.sleep(0.02)
-        raise AssertionError(f"not within {DEADLINE_S:g} s: {what}\n{self.said()}")
+        raise AssertionError(f"not within {PATIENCE_S:g} s: {what}\n{self.said()}")
 
     def wait_step(self, step: int, attempt: int = 0) -> JobStatus:
         """Wait until an attempt (by default any) has done a step and all is well."""
@@ -134,7 +134,7 @@ class RunningJob:
     def wait_end(self, status: int = 0) -> None:
         """Wait for the end, which must come with this exit status, and for the books to balance."""
         assert self.process is not None
-        ended = self.process.wait(DEADLINE_S)
+        ended = self.process.wait(PATIENCE_S)
         assert ended == status, f"exit status {ended}, not {status}\n{self.said()}"
         self.books_balance()
 
@@ -176,7 +176,9 @@ def small(
 
 
 def program(home: Path, text: str, **spec: Any) -> RunningJob:
-    """A job that runs a Python text as its script, without warm workers unless asked for."""
+    """A job that runs a Python text as its script: without torch, which takes seconds to import,
+    and without warm workers unless asked for."""
     path = home.parent / "script.py"
     path.write_text(text)
-    return RunningJob(home, script=str(path), **{"warm": {"mode": "off"}, **spec})
+    plain = {"warm": {"mode": "off"}, "framework": "command"}
+    return RunningJob(home, script=str(path), **{**plain, **spec})

@@ -11,9 +11,10 @@ import pytest
 
 from holdfast.checkpoint import catalog
 from holdfast.checkpoint.folder import FolderStore
-from tests.end_to_end.local.jobs import DEADLINE_S, SCRIPTS, RunningJob
+from tests import more
+from tests.end_to_end.local.jobs import SCRIPTS, RunningJob
+from tests.patience import PATIENCE_S
 
-more = pytest.mark.skipif("HOLDFAST_TEST_MORE" not in os.environ, reason="HOLDFAST_TEST_MORE=1")
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
 
 
@@ -83,7 +84,7 @@ def test_a_node_that_is_taken_away_loses_no_step_and_a_stopped_job_can_go_on(hom
     at = job.status().step or 0
     assert job.process is not None
     job.process.send_signal(signal.SIGINT)
-    job.process.wait(60)
+    job.process.wait(PATIENCE_S)
     assert job.status().outcome == "stopped"
     newest = catalog.committed(place)[0]
     assert newest.step >= at
@@ -104,7 +105,7 @@ def test_a_job_whose_model_has_changed_stops_and_loses_nothing_until_it_begins_a
         args = ["--steps", "8", "--mib", "1", "--pause", "0", "--width", str(width)]
         made = large(home, nodes=1, spares=0, args=args, **spec).start(*flags)
         assert made.process is not None
-        made.process.wait(DEADLINE_S)
+        made.process.wait(PATIENCE_S)
         return made
 
     assert job(8).status().outcome == "succeeded"
@@ -124,7 +125,7 @@ def test_a_job_whose_model_has_changed_stops_and_loses_nothing_until_it_begins_a
     assert all(catalog.verify(place, one.key) == [] for one in (*seen.committed, *seen.void))
 
 
-@more
+@more.long
 def test_a_poisoned_checkpoint_is_left_for_an_older_one(home: Path) -> None:
     spec: dict[str, Any] = {"checkpoints": {"shared": {"path": "checkpoints", "every_s": 1}}}
     args = ["--steps", "50", "--mib", "1", "--pause", "0.1", "--poison", "39", "--fails", "40"]

@@ -2,16 +2,15 @@
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import psutil
 import pytest
 
-from tests.conftest import until
 from tests.end_to_end.local.jobs import program, small
+from tests.patience import until
+from tests.warm import holdfast
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
 
@@ -23,7 +22,7 @@ def test_a_killed_controller_does_not_disturb_training_and_resume_goes_on(home: 
     job.kill_controller()
     assert job.status().controller == "away"
     before = len(job.metrics())
-    assert until(lambda: len(job.metrics()) > before + 20, 60), "training stopped"
+    assert until(lambda: len(job.metrics()) > before + 20), "training stopped"
     job.resume()
     job.wait_step(before + 21)
     assert [job.worker(0), job.worker(1)] == workers
@@ -38,7 +37,7 @@ def test_a_fault_while_the_controller_is_away_is_repaired_when_it_is_back(home: 
     worker = job.worker(1)
     job.kill_controller()
     os.kill(worker, signal.SIGKILL)
-    assert until(lambda: not psutil.pid_exists(worker), 10)
+    assert until(lambda: not psutil.pid_exists(worker))
     job.resume().wait_end()
     assert [i.cause for i in job.incidents()] == ["worker-killed"]
     assert len(job.losses()) == 80
@@ -50,7 +49,7 @@ def test_a_job_that_ended_while_the_controller_was_away_ends_as_if_nothing_had_h
     job = small(home, args=["--steps", "30"]).start()
     job.wait_step(10)
     job.kill_controller()
-    assert until(lambda: (job.out / "final.pt").exists(), 60)
+    assert until(lambda: (job.out / "final.pt").exists())
     job.resume().wait_end()
     assert job.status().outcome == "succeeded"
 
@@ -59,8 +58,7 @@ def test_a_second_controller_is_refused(home: Path) -> None:
     job = small(home, args=["--steps", "2000"]).start()
     job.wait_step(5)
     for verb in (["resume", job.name], ["run", str(job.file)]):
-        command = [sys.executable, "-m", "holdfast.cli", *verb]
-        second = subprocess.run(command, capture_output=True, text=True, check=False)
+        second = holdfast(*verb)
         assert second.returncode == 2, second
         assert "error[job-running]" in second.stderr
     assert job.status().attempt == 1
@@ -92,7 +90,7 @@ def test_a_second_signal_does_not_wait_for_the_grace_time(home: Path) -> None:
     job = program(home, stubborn + "print('up', flush=True)\nwhile True: time.sleep(1)\n")
     job.start()
     job.wait_until(lambda s: s.phase == "running", "running")
-    assert until(lambda: "up" in job.said(), 30)
+    assert until(lambda: "up" in job.said())
     assert job.process is not None
     job.process.send_signal(signal.SIGINT)
     job.wait_until(lambda s: s.phase == "closing", "closing")
@@ -109,7 +107,7 @@ def test_a_replaced_job_whose_controller_was_killed_leaves_nothing(home: Path) -
     (job.folder / "nodes" / "node-0" / "agent.json").unlink()
     (job.folder / "nodes" / "node-1" / "agent.json").write_text("{")
     words = ["run", "--replace", "--name", job.name, "--no-python", "true"]
-    subprocess.run([sys.executable, "-m", "holdfast.cli", *words], check=True)
+    assert holdfast(*words).returncode == 0
 
 
 def test_a_closed_terminal_does_not_stop_the_job(home: Path) -> None:
@@ -127,12 +125,12 @@ def test_a_controller_that_was_paused_does_not_blame_the_nodes(home: Path) -> No
     assert job.process is not None
     job.process.send_signal(signal.SIGSTOP)
     before = len(job.metrics())
-    assert until(lambda: len(job.metrics()) > before + 40, 60)
+    assert until(lambda: len(job.metrics()) > before + 40)
     job.process.send_signal(signal.SIGCONT)
     job.wait_end()
     assert job.incidents() == []
 
 
 def _stop(name: str, *more: str) -> None:
-    command = [sys.executable, "-m", "holdfast.cli", "stop", name, *more]
-    subprocess.run(command, check=True, capture_output=True)
+    told = holdfast("stop", name, *more)
+    assert told.returncode == 0, told.stderr

@@ -3,14 +3,13 @@
 import os
 import signal
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import until
 from tests.end_to_end.local.jobs import RunningJob, program
+from tests.patience import PATIENCE_S, until
+from tests.warm import holdfast
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
 
@@ -19,8 +18,9 @@ RANK = "import os, sys, time\nrank = int(os.environ['RANK'])\n"
 
 
 def why(job: RunningJob) -> str:
-    command = [sys.executable, "-m", "holdfast.cli", "why", job.name]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    told = holdfast("why", job.name)
+    assert told.returncode == 0, told.stderr
+    return told.stdout
 
 
 def test_a_job_that_does_nothing_says_little(home: Path) -> None:
@@ -101,7 +101,7 @@ def test_endless_output_neither_stalls_the_job_nor_fills_the_disk(home: Path) ->
     job = program(home, text, logs=logs).start()
     job.wait_until(lambda s: s.phase == "running", "running")
     log = job.folder / "logs" / "attempt-1"
-    assert until(lambda: len(list(log.glob("rank-0.log*"))) == 2, 60), "never rotated"
+    assert until(lambda: len(list(log.glob("rank-0.log*"))) == 2), "never rotated"
     assert sum(f.stat().st_size for f in log.iterdir()) < 3 * limit
     assert job.process is not None
     job.process.send_signal(signal.SIGTERM)
@@ -118,7 +118,7 @@ def test_any_program_can_be_run(home: Path) -> None:
 def test_a_missing_program_is_named(home: Path) -> None:
     job = RunningJob(home, command=["/no/such/program"]).start()
     assert job.process is not None
-    assert job.process.wait(60) in (1, 2)
+    assert job.process.wait(PATIENCE_S) in (1, 2)
     assert "/no/such/program" in job.said()
 
 
@@ -143,7 +143,8 @@ def test_the_environment_is_as_torchrun_gives_it(home: Path) -> None:
         "TORCHELASTIC_RESTART_COUNT TORCHELASTIC_MAX_RESTARTS"
     )
     text = f"import os\nprint([os.environ[n] for n in '{names}'.split()])\n"
-    program(home, text, workers_per_node=2, **TWO).start().wait_end()
+    with_torch = {"framework": "pytorch", "workers_per_node": 2, **TWO}
+    program(home, text, **with_torch).start().wait_end()
 
 
 def test_a_fork_that_takes_the_terminal_away_is_survived(home: Path) -> None:
@@ -162,7 +163,7 @@ def test_a_finished_name_is_not_overwritten_by_accident(home: Path) -> None:
     program(home, "pass").start().wait_end()
     again = program(home, "pass").start()
     assert again.process is not None
-    assert again.process.wait(60) == 2
+    assert again.process.wait(PATIENCE_S) == 2
     assert "error[job-exists]" in again.said()
     program(home, "pass").start("--replace").wait_end()
 
@@ -171,6 +172,6 @@ def test_a_home_that_cannot_be_written_is_an_error(home: Path) -> None:
     (home / "jobs").write_text("in the way")
     job = program(home, "pass").start()
     assert job.process is not None
-    assert job.process.wait(60) == 3
+    assert job.process.wait(PATIENCE_S) == 3
     assert "error[path-unusable]" in job.said()
     assert os.listdir(home) == ["jobs"]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import until
+from tests.patience import PATIENCE_S, until
 
 DEMO = Path(__file__).parents[3] / "examples" / "demo" / "demo.py"
 
@@ -30,9 +30,9 @@ def test_interrupted_demo_stops_the_job_and_removes_its_home(
         )
     try:
         wanted = "*/jobs/gpt/metrics.jsonl" if trained else "*/jobs/gpt/controller.json"
-        assert until(lambda: bool(list(home.glob(wanted))), 60), _read(tmp_path)
+        assert until(lambda: bool(list(home.glob(wanted)))), _read(tmp_path)
         demo.send_signal(number)
-        assert demo.wait(60) == 130, _read(tmp_path)
+        assert demo.wait(PATIENCE_S) == 130, _read(tmp_path)
         assert list(home.glob("holdfast-demo-*")) == []
     finally:
         demo.kill()

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.patience import PATIENCE_S
+
 SCRIPT = Path(__file__).parents[3] / "examples" / "gpt" / "train.py"
 BIN = Path(sys.executable).parent
 SIZES = {"layers": 1, "width": 32, "heads": 2, "context": 32, "batch-size": 2, "print-every": 1}
@@ -20,7 +22,9 @@ def trained(launcher: list[str], target: Path) -> tuple[list[str], dict[str, tor
     """The losses it printed and the parameters it saved."""
     command = [*launcher, str(SCRIPT), *SMALL, "--steps", str(STEPS), "--save", str(target)]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=PATIENCE_S
+    )
     assert done.returncode == 0, done.stderr
     return re.findall(r"loss (\S+)", done.stdout), torch.load(target, weights_only=True)
 

@@ -19,6 +19,7 @@ from holdfast.operator.federation.decide import (
     decide,
     over,
 )
+from tests.more import examples
 
 TERMS = Terms(max_wait_s=100.0, lost_after_s=50.0)
 AWAY = Seen(reachable=False)
@@ -171,7 +172,7 @@ class World:
 blows = st.tuples(st.sampled_from(["reach", "room", "control", "nothing"]), st.integers(0, 2))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.integers(1, 3), st.lists(blows, max_size=40), st.data())
 def test_no_world_makes_two_clusters_run_it_that_can_be_reached(
     count: int, story: list[tuple[str, int]], data: Any
@@ -204,7 +205,7 @@ def look(world: World, state: State, now: float, *, late: bool) -> tuple[State, 
     return state, orders
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.integers(1, 3), st.lists(blows, max_size=20), st.integers(0, 2))
 def test_once_the_world_is_well_the_job_runs_in_one_cluster(
     count: int, story: list[tuple[str, int]], good: int

@@ -31,6 +31,7 @@ from holdfast.status import JobStatus
 from tests.drivers.kubernetes.cluster.fake import FakeCluster, cluster
 from tests.drivers.kubernetes.cluster.machines import node
 from tests.operator.asking import spec
+from tests.patience import PATIENCE_S
 
 ARCHIVE = {"archive": {"url": "s3://bucket/runs"}}
 CHOICES = [{"context": name, "max_wait_s": 100, "lost_after_s": 50} for name in ("east", "west")]
@@ -134,7 +135,7 @@ def test_the_first_that_admits_the_job_runs_it_and_the_other_is_cleared(tmp_path
             assert it.has("east") and not it.has("west")
             assert await it.step(1050) == [Role.OFFERED, Role.IDLE]
             await it.step(1100)
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(PATIENCE_S):
                 await it.gone("east", 1105)
             assert it.roles() == [Role.IDLE, Role.OFFERED]
             it.admit("west")
@@ -162,7 +163,7 @@ def test_a_lost_cluster_is_replaced_and_cleared_when_it_is_back(tmp_path: Path) 
             assert await it.step(1065) == [Role.LOST, Role.RUNS]
             it.away.clear()
             assert await it.step(1070) == [Role.LEAVING, Role.RUNS]
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(PATIENCE_S):
                 await it.gone("east", 1075)
             assert it.roles() == [Role.IDLE, Role.RUNS] and it.has("west")
 
@@ -195,7 +196,7 @@ def test_a_cluster_that_refuses_is_passed_over_at_once(tmp_path: Path) -> None:
             it.fakes["east"].server.access.denied.add(("patch", "deployments"))
             await it.step(1000)
             await it.step(1005)
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(PATIENCE_S):
                 await it.gone("east", 1010)
             await it.step(1015)
             assert it.roles()[1] is Role.OFFERED
@@ -212,7 +213,7 @@ def test_claims_stay_when_the_job_is_withdrawn(tmp_path: Path) -> None:
             it.fakes["east"].store.create(CLAIMS, "default", claim)
             await it.step(1000)
             await it.step(1100)
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(PATIENCE_S):
                 await it.gone("east", 1105)
             assert it.fakes["east"].store.get(CLAIMS, "default", "data")
 
@@ -266,6 +267,6 @@ def test_holdfast_federate_says_what_is_missing(tmp_path: Path) -> None:
     file = tmp_path / "job.yaml"
     file.write_text("name: run\nscript: t.py\nimage: x\n")
     words = [sys.executable, "-m", "holdfast.cli", "federate", str(file)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 2
     assert "error[clusters-missing]" in done.stderr

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.conftest import until
+from tests.patience import PATIENCE_S, until
 from tests.tidy.source import ROOT
 
 SCRIPT = ROOT / "recipes" / "kubernetes" / "train.py"
@@ -70,15 +70,15 @@ def test_sigterm_to_one_rank_saves_the_step_of_all_and_the_next_start_goes_on(
     tmp_path: Path,
 ) -> None:
     with ranks(tmp_path, "torchrun", "--steps", "1000000", "--shared-every", "900000") as first:
-        assert until(lambda: "step     10" in log(tmp_path), 60)
+        assert until(lambda: "step     10" in log(tmp_path))
         first[1].send_signal(signal.SIGTERM)
-        assert [process.wait(60) for process in first] == [143, 143]
+        assert [process.wait(PATIENCE_S) for process in first] == [143, 143]
     told = re.search(r"leaving after step (\d+)", log(tmp_path))
     assert told is not None
     last = int(told[1])
     assert steps(tmp_path / "shared") == [last]
     with ranks(tmp_path, "torchrun", "--steps", str(last + 3)) as second:
-        assert [process.wait(60) for process in second] == [0, 0]
+        assert [process.wait(PATIENCE_S) for process in second] == [0, 0]
     assert f"from step {last}" in log(tmp_path)
     assert steps(tmp_path / "shared") == [last, last + 3]
 
@@ -89,7 +89,7 @@ def test_ranks_of_mpirun_find_each_other_and_keep_the_newest_checkpoints(
     tmp_path: Path, launcher: str
 ) -> None:
     with ranks(tmp_path, launcher, "--steps", "12", "--local-every", "4") as started:
-        assert [process.wait(60) for process in started] == [0, 0]
+        assert [process.wait(PATIENCE_S) for process in started] == [0, 0]
     assert "2 ranks on" in log(tmp_path)
     assert steps(tmp_path / "local") == [8, 12]
     state = torch.load(tmp_path / "shared" / "step-000000012.pt", weights_only=True)

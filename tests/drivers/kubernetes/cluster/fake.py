@@ -52,10 +52,10 @@ from tests.drivers.kubernetes.cluster.proxy import Proxy
 from tests.drivers.kubernetes.cluster.refusal import Body, RefusalError
 from tests.drivers.kubernetes.cluster.scheduler import schedule
 from tests.drivers.kubernetes.cluster.server import ApiServer
+from tests.patience import PATIENCE_S
 
 T = TypeVar("T")
 POLL_S = 0.02
-PATIENCE_S = 30.0
 
 
 @dataclass

@@ -28,8 +28,8 @@ from holdfast.spec.cluster import Engine
 from holdfast.status import Goodput, Incident, JobStatus
 from tests.drivers.kubernetes.cluster.fake import FakeCluster, cluster
 from tests.end_to_end.local.jobs import SCRIPTS
+from tests.patience import PATIENCE_S
 
-PATIENCE_S = 100.0
 LONG = 100_000  # steps: more than any test waits for
 
 

@@ -428,7 +428,7 @@ def test_an_api_server_that_is_away_delays_no_recovery(engine: Engine, tmp_path:
     async def story(site: Site) -> None:
         await site.trains()
         site.it.faults.add(Fault(code=500, times=1_000_000))
-        await site.it.until(lambda: FIRST_STEP in _journal(site), 60)
+        await site.it.until(lambda: FIRST_STEP in _journal(site))
         site.it.faults.clear()
         await site.trains(attempt=2)
         (incident,) = await site.incidents()

@@ -1,0 +1,76 @@
+"""The command line in processes that need not import it: forked from a warm Python process.
+
+`holdfast(...)` and `Warm(...)` are `subprocess.run` and `subprocess.Popen` of `python -m
+holdfast.cli`: children of ours with arguments, environment, streams and signals of their own.
+Starting Python and importing the package costs half a second of a core, forking next to nothing,
+and hundreds of tests ask the command line. What is promised of a fresh interpreter (imports, hash
+seeds, missing modules) is tested with a fresh one.
+
+Each test process has one server (`warm_server`), which starts with the first command.
+"""
+
+import functools
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tests.patience import PATIENCE_S
+from tests.warm_server import MAX_BYTES
+
+ROOT = Path(__file__).parents[1]
+OF_A_TEST = ("HOLDFAST_HOME", "KUBECONFIG")  # not for the server, which outlives the test
+_lock = threading.Lock()
+_started: list["subprocess.Popen[bytes]"] = []  # kept, so that nobody takes them for forgotten
+
+
+def holdfast(
+    *words: str, given: str = "", env: Mapping[str, str] | None = None, **variables: str
+) -> "subprocess.CompletedProcess[str]":
+    """`holdfast WORDS` to its end; `env` is the whole environment, `variables` come on top."""
+    process = start(*words, env={**(os.environ if env is None else env), **variables})
+    out, err = process.communicate(given, timeout=PATIENCE_S)
+    return subprocess.CompletedProcess(words, process.returncode, out, err)
+
+
+def start(*words: str, env: Mapping[str, str] | None = None) -> "Warm":
+    """`holdfast WORDS`, started, with pipes for its streams."""
+    pipe = subprocess.PIPE
+    return Warm(words, stdin=pipe, stdout=pipe, stderr=pipe, env=env, text=True)
+
+
+class Warm(subprocess.Popen[Any]):
+    """A command of ours; takes what `Popen` takes of streams, environment and folder."""
+
+    def _execute_child(self, words: Any, *how: Any) -> None:
+        """Have it forked instead of executed; the places are those of the class above."""
+        folder, env = how[4:6]
+        ends = how[9:15]  # of standard input, output and errors: to read from, to write to
+        child = [own if fd < 0 else fd for own, fd in enumerate((ends[0], ends[3], ends[5]))]
+        order = {
+            "words": words,
+            "env": dict(os.environ if env is None else env),
+            "folder": os.fspath(folder or os.getcwd()),
+        }
+        with _lock:
+            server = _server(os.getpid())
+            socket.send_fds(server, [json.dumps(order).encode()], child)
+            self.pid = json.loads(server.recv(MAX_BYTES))
+        self._child_created = True
+        self._close_pipe_fds(*ends)
+
+
+@functools.cache
+def _server(_pid: int) -> socket.socket:
+    """The connection to the server of this process."""
+    ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    env = {name: value for name, value in os.environ.items() if name not in OF_A_TEST}
+    words = [sys.executable, "-m", "tests.warm_server", str(its.fileno())]
+    _started.append(subprocess.Popen(words, pass_fds=[its.fileno()], env=env, cwd=ROOT))
+    its.close()
+    return ours

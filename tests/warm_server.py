@@ -1,0 +1,92 @@
+"""`python -m tests.warm_server FD`: imports the command line once, and forks it for each order.
+
+The child becomes a child of whoever started the server (CLONE_PARENT), so that they wait for it,
+signal it and account for it as for any other. No thread is started here, and no lock is held while
+it forks; the server ends when the connection is closed.
+"""
+
+import ctypes
+import gc
+import importlib
+import io
+import json
+import os
+import pkgutil
+import signal
+import socket
+import sys
+from typing import Any, NoReturn
+
+CLONE_PARENT = 0x8000
+NR_CLONE = {"x86_64": 56, "aarch64": 220}[os.uname().machine]
+MAX_BYTES = 1 << 18
+PACKAGES = ("cli", "spec", "drivers", "shell", "goodput", "diagnosis", "journal", "simulation")
+
+
+def main() -> None:
+    """Serve; in a child, return what it runs."""
+    _import_all()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    gc.freeze()
+    sock = socket.socket(fileno=int(sys.argv[1]))
+    while True:
+        data, fds, _, _ = socket.recv_fds(sock, MAX_BYTES, 3)
+        if not data:
+            return
+        pid = _fork()
+        if pid == 0:
+            sock.close()
+            _become(json.loads(data), fds)
+        sock.send(json.dumps(pid).encode())
+        for fd in fds:
+            os.close(fd)
+
+
+def _import_all() -> None:
+    """What any command imports; none may import torch."""
+    for name in PACKAGES:
+        package = importlib.import_module(f"holdfast.{name}")
+        for found in pkgutil.walk_packages(getattr(package, "__path__", ()), f"holdfast.{name}."):
+            if not found.name.endswith(("__main__", "plots")):
+                importlib.import_module(found.name)
+
+
+def _fork() -> int:
+    """`os.fork`, but for the parent."""
+    python, libc = ctypes.pythonapi, ctypes.CDLL(None, use_errno=True)
+    python.PyOS_BeforeFork()
+    pid = int(libc.syscall(NR_CLONE, CLONE_PARENT | signal.SIGCHLD, 0, 0, 0, 0))
+    if pid == 0:
+        python.PyOS_AfterFork_Child()
+    else:
+        python.PyOS_AfterFork_Parent()
+    if pid < 0:
+        raise OSError(ctypes.get_errno(), "clone")
+    return pid
+
+
+def _become(order: dict[str, Any], fds: list[int]) -> NoReturn:
+    """Run the command as if it had just been started."""
+    for own, fd in enumerate(fds):
+        os.dup2(fd, own)
+        os.close(fd)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.environ.clear()
+    os.environ.update(order["env"])
+    os.chdir(order["folder"])
+    sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
+    sys.stdout = sys.__stdout__ = _stream(1, "strict")
+    sys.stderr = sys.__stderr__ = _stream(2, "backslashreplace")
+    sys.argv = ["holdfast", *order["words"]]
+    cli = importlib.import_module("holdfast.cli")
+    sys.exit(cli.main())
+
+
+def _stream(fd: int, errors: str) -> io.TextIOWrapper:
+    """As the interpreter makes them: what goes to a terminal, or is an error, goes line by line."""
+    by_lines = fd == 2 or os.isatty(fd)
+    return io.TextIOWrapper(open(fd, "wb", closefd=False), "utf-8", errors, None, by_lines)
+
+
+if __name__ == "__main__":
+    main()
