@@ -1,4 +1,4 @@
-"""Over real connections, with a network and peers that misbehave: whoever is stuck holds up nobody."""
+"""Over real connections, with a network and peers that misbehave: who is stuck holds up nobody."""
 
 import asyncio
 import contextlib

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from holdfast.agent.link import Link, Order, RejectedError
 from websockets.asyncio.server import ServerConnection, serve
+from websockets.frames import Frame
 
-from holdfast.agent import link as agent_link
+from holdfast.agent import controller_connection
+from holdfast.agent.controller_connection import ControllerConnection, Order, RejectedError
 from holdfast.events import CheckpointCommitted
 from holdfast.messages import (
     PROTOCOL,
@@ -79,10 +80,12 @@ def publish(folder: Path, port: int) -> None:
 
 
 @contextlib.asynccontextmanager
-async def linked(folder: Path) -> AsyncIterator[tuple[Link, list[Order], "asyncio.Task[None]"]]:
+async def linked(
+    folder: Path,
+) -> AsyncIterator[tuple[ControllerConnection, list[Order], "asyncio.Task[None]"]]:
     """A link that runs, the orders that came, and its task."""
     orders: list[Order] = []
-    link = Link(folder, hello, orders.append)
+    link = ControllerConnection(folder, hello, orders.append)
     running = asyncio.create_task(link.run())
     try:
         yield link, orders, running
@@ -208,11 +211,11 @@ def test_where_nothing_happens_signs_of_life_are_sent_and_nothing_else(tmp_path:
                 (connection,) = office.connections
                 heard = connection.protocol.recv_frame
 
-                def frame(found: object) -> None:
-                    pongs.append(type(found).__name__.encode() + bytes([found.opcode]))  # type: ignore[attr-defined]
+                def frame(found: Frame) -> None:
+                    pongs.append(type(found).__name__.encode() + bytes([found.opcode]))
                     heard(found)
 
-                connection.protocol.recv_frame = frame
+                connection.protocol.recv_frame = frame  # type: ignore[method-assign, assignment]
                 await until(lambda: len(pongs) > 5)
                 assert set(pongs) == {b"Frame\x0a"}
                 assert office.facts == [] and office.others == []
@@ -290,8 +293,8 @@ def test_a_fact_that_cannot_be_sent_does_not_leave_a_link_that_seems_well(tmp_pa
 
 def test_a_controller_that_hangs_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its connection stays open, and it answers nothing."""
-    monkeypatch.setattr(agent_link, "PING_S", 0.2)
-    monkeypatch.setattr(agent_link, "ANSWER_S", 1.0)
+    monkeypatch.setattr(controller_connection, "PING_S", 0.2)
+    monkeypatch.setattr(controller_connection, "ANSWER_S", 1.0)
 
     async def story() -> None:
         async with taken_in(tmp_path) as (_server, _ear, port), proxied(port) as (proxy, far):
@@ -322,7 +325,7 @@ def test_what_the_machine_of_the_controller_does_not_acknowledge_breaks_the_conn
                 assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
 
     made: list[int] = []
-    setting = agent_link._let_the_kernel_watch
+    setting = controller_connection._let_the_kernel_watch
 
     def watch(connection: object) -> None:
         setting(connection)  # type: ignore[arg-type]
@@ -330,6 +333,6 @@ def test_what_the_machine_of_the_controller_does_not_acknowledge_breaks_the_conn
         made.append(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(agent_link, "_let_the_kernel_watch", watch)
+        patch.setattr(controller_connection, "_let_the_kernel_watch", watch)
         asyncio.run(story())
     assert made == [8_000]
