@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 from holdfast.diagnosis.environment import is_environment, slug_of
 from holdfast.diagnosis.stuck import Still, stood_still
-from holdfast.diagnosis.symptoms import is_symptom, waited
-from holdfast.events import WorkerError, WorkerExited
+from holdfast.diagnosis.symptoms import is_symptom, missed_by, waited
+from holdfast.events import Ranks, WorkerError, WorkerExited, each_of
 from holdfast.messages import WorkerReport
 
 
@@ -141,7 +141,10 @@ LOADER_KILLED = re.compile(
 LOADER_SHM = "out of shared memory"
 
 
+LEFT = ("exited-early", "exited-silently")  # of these each rank is one of its own
+
 Pages = Mapping[int, WorkerReport]
+NOBODY: Mapping[int, Ranks] = {}
 
 
 class Verdict(NamedTuple):
@@ -161,13 +164,27 @@ class Verdict(NamedTuple):
         return CAUSES[self.cause].origin
 
 
+def kind_of(exited: WorkerExited) -> str:
+    """Equal for exits of which the earliest stands for all: the cause and, after a space, what the
+    verdict asks for besides."""
+    cause = _cause(exited)
+    told = [] if cause in LEFT else [_signature(cause, exited)]
+    if exited.error is not None:
+        told += ["waited" if waited(exited.error) else None]
+        told += [f"missed {rank}" for rank in missed_by(exited.error)]
+    return " ".join([cause, *filter(None, told)])
+
+
 def weigh(
-    exits: Sequence[WorkerExited], pages: Mapping[int, WorkerReport] | None = None
+    exits: Sequence[WorkerExited],
+    pages: Pages | None = None,
+    others: Mapping[int, Ranks] = NOBODY,
 ) -> Verdict:
     """Which worker failed first, and of what.
 
     The ages of the exits have to be counted to one common moment: the larger, the earlier it died.
     Without exits no worker is to blame: the node was lost. `pages` is the newest look at each rank.
+    `others` died later than a rank in `exits`, by that rank, and in the same way (`kind_of`).
     """
     if not exits:
         summary = "No worker failed by itself; a node was lost."
@@ -176,25 +193,27 @@ def weigh(
     order = [(-CAUSES[c].weight, -e.ago_s, e.rank) for c, e in zip(causes, exits, strict=True)]
     first = min(range(len(exits)), key=order.__getitem__)
     cause, chosen = causes[first], exits[first]
-    failed = sum(c != "finished" for c in causes)
-    if cause == "peer-lost" and (still := _waited_for(exits, pages or {})) is not None:
+    alike = {rank: set(each_of(ranks)) for rank, ranks in others.items()}
+    counts = [1 + len(alike.get(e.rank, ())) for e in exits]
+    failed = sum(n for c, n in zip(causes, counts, strict=True) if c != "finished")
+    gone = {e.rank for e in exits}.union(*alike.values())
+    if cause == "peer-lost" and (still := _waited_for(exits, gone, pages or {})) is not None:
         return _hang(still, chosen, failed)
     return Verdict(
         cause=cause,
         rank=chosen.rank,
         chosen=chosen,
-        confidence=_confidence(first, causes, exits),
+        confidence=_confidence(first, causes, exits, alone=counts[first] == 1),
         signature=_signature(cause, chosen),
         summary=_summary(cause, chosen),
         also_failed=failed - (cause != "finished"),
     )
 
 
-def _waited_for(exits: Sequence[WorkerExited], pages: Pages) -> Still | None:
+def _waited_for(exits: Sequence[WorkerExited], gone: set[int], pages: Pages) -> Still | None:
     """Who stood still, if a failed worker says that it waited until the time was up."""
-    if not any(e.error is not None and waited(e.error) for e in exits):
-        return None
-    return stood_still(exits, pages)
+    errors = [e.error for e in exits if e.error is not None]
+    return stood_still(errors, gone, pages) if any(map(waited, errors)) else None
 
 
 def _hang(still: Still, waiting: WorkerExited, failed: int) -> Verdict:
@@ -287,11 +306,13 @@ def _cause_of_message(error: WorkerError) -> str:
     return "device-error" if DEVICE.search(error.message) else "worker-exception"
 
 
-def _confidence(first: int, causes: Sequence[str], exits: Sequence[WorkerExited]) -> float:
+def _confidence(
+    first: int, causes: Sequence[str], exits: Sequence[WorkerExited], *, alone: bool
+) -> float:
     """Less when another exit is as good an explanation; the same bug on all ranks is one."""
     weight = CAUSES[causes[first]].weight
     mine = (causes[first], _signature(causes[first], exits[first]))
-    rivals = any(
+    rivals = (not alone and causes[first] in LEFT) or any(
         CAUSES[c].weight == weight and (c, _signature(c, e)) != mine
         for c, e in zip(causes, exits, strict=True)
     )
@@ -305,8 +326,7 @@ def _signature(cause: str, exited: WorkerExited) -> str | None:
         return f"{error.type}@{error.file}:{error.line}"
     if cause == "worker-exit":
         return f"exit status {exited.exit_code}"
-    left = cause in ("exited-early", "exited-silently")
-    return f"exit status 0 of rank {exited.rank}" if left else None
+    return f"exit status 0 of rank {exited.rank}" if cause in LEFT else None
 
 
 def _signal_name(number: int) -> str:

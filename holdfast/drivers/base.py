@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol
 
 from holdfast.actions import AnyAction, EndJob, Entry, Outcome
 from holdfast.controller import Controller, State
+from holdfast.drivers.exits import Exits
 from holdfast.events import AnyEvent, DeadlinePassed
 from holdfast.journal import Journal, JournalFullError
 
@@ -73,12 +74,15 @@ async def drive(
     observe: Observer,
 ) -> Outcome:
     """Run one job to its end and return how it ended."""
+    exits: Exits[Receipt] = Exits(controller.state)
     while True:
-        heard = await _next_events(controller, queue, clock)
-        events = [event for event, _ in heard if event is not None]
-        decided = [_decide(controller, journal, event, clock, observe) for event in events]
+        decided = [
+            _decide(controller, journal, event, clock, observe)
+            for fact, receipt in await _next_events(controller, exits, queue, clock)
+            for event in exits.hear(fact, receipt, clock.now())
+        ]
         await _sync(journal, driver)
-        await driver.settled([receipt for _, receipt in heard if receipt is not None])
+        await driver.settled(exits.settled())
         journal.save(controller.state)
         for action in (a for actions in decided for a in actions):
             await driver.perform(action)
@@ -86,16 +90,20 @@ async def drive(
                 return action.outcome
 
 
-async def _next_events(controller: Controller, queue: Queue, clock: Clock) -> list[Heard]:
+async def _next_events(
+    controller: Controller, exits: Exits[Receipt], queue: Queue, clock: Clock
+) -> list[Heard]:
     deadline = controller.next_deadline()
-    timeout = None if deadline is None else max(0.0, deadline - clock.now())
+    until = min((at for at in (deadline, exits.due) if at is not None), default=None)
+    timeout = None if until is None else max(0.0, until - clock.now())
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(timeout):  # not wait_for: in 3.11 it may swallow a cancellation
             events = [await queue.get()]
         while len(events) < BATCH and not queue.empty():
             events.append(queue.get_nowait())
         return events
-    return [(DeadlinePassed(), None)]
+    passed = deadline is not None and deadline == until
+    return [(DeadlinePassed() if passed else None, None)]
 
 
 def _decide(

@@ -18,6 +18,7 @@ from holdfast.controller import Controller, Limits, State
 from holdfast.controller.invariants import check
 from holdfast.detection.stopping import MARGIN_S
 from holdfast.drivers.bridge import Bridge
+from holdfast.drivers.exits import Exits
 from holdfast.events import AnyEvent, DeadlinePassed
 from holdfast.goodput import Bookkeeper
 from holdfast.messages import PROTOCOL, Ack, Fact, Report, ToAgent, Welcome
@@ -146,6 +147,8 @@ class Control:
         behind_s = self.state.now - (EPOCH + nature.now + offset_s)
         self._offset_s = EPOCH + offset_s + max(0.0, behind_s)
         self.bridge = Bridge(self.state, nature.hardship.heartbeat_timeout_s, self.clock)
+        self._exits: Exits[tuple[str, int]] = Exits(self.state)
+        self._due: float | None = None  # when a look at what waits there is planned
         self.alive = True
         self.stalled = False
         self.connections: dict[str, int] = {}
@@ -315,25 +318,28 @@ class Control:
         self._busy = True
         while self._queue and self.alive:
             batch, self._queue = self._queue, []
-            if not self._decide([event for event, _ in batch if event is not None]):
+            if not self._decide(batch):
                 return
-            self._settle([receipt for _, receipt in batch if receipt is not None])
+            self._settle(self._exits.settled())
             if not self._perform():
                 return
         self._busy = False
         self._plan_deadline()
 
-    def _decide(self, events: Sequence[AnyEvent]) -> bool:
+    def _decide(self, heard: Sequence[tuple[AnyEvent | None, tuple[str, int] | None]]) -> bool:
         """Handle and journal these facts; False if this process did not live to see the end."""
-        for event in events:
-            self._handle(event)
+        before = self._seq
+        for fact, receipt in heard:
+            for event in self._exits.hear(fact, receipt, max(self.clock, self.state.now)):
+                self._handle(event)
+        count = self._seq - before
         risk = self._nature.hardship.share("crash_midway") * (1.0 if self._orders else 0.05)
-        if events and self._nature.chance(risk):
+        if count and self._nature.chance(risk):
             dice = self._nature.dice
             self._doom = dice.randrange(len(self._orders) + 2) - 1
             if self._doom < 0:  # before everything is on the disk
                 self._orders.clear()
-                self._book.tear(dice.randrange(len(events)), dice.random())
+                self._book.tear(dice.randrange(count), dice.random())
                 self.crash()
                 return False
         self._book.sync()
@@ -350,6 +356,12 @@ class Control:
         self._seq += 1
         self._book.append(Entry(seq=self._seq, at=at, event=event, actions=tuple(actions)))
         self._orders.extend(actions)
+
+    def _look_at_exits(self) -> None:
+        self._due = None
+        if self.alive:
+            self._queue.append((None, None))
+            self._work()
 
     def _settle(self, receipts: Sequence[tuple[str, int]]) -> None:
         slow = self._nature.hardship.share("slow_acks")
@@ -429,6 +441,10 @@ class Control:
     # ── deadlines ──
 
     def _plan_deadline(self) -> None:
+        due = self._exits.due
+        if due is not None and self._due is None:
+            self._due = due
+            self._nature.after(max(0.0, due - self.clock), self._look_at_exits)
         deadline = self.controller.next_deadline()
         if deadline is not None and deadline != self._deadline:
             self._nature.after(max(0.0, deadline - self.clock), self._deadline_passed, deadline)

@@ -38,8 +38,9 @@ SPARES, ENDS = Promise.SPARES, Promise.END
 
 CONTROLLER, ATTEMPTS, NODES = (f"controller/{n}.py" for n in ("controller", "attempts", "nodes"))
 RESTART, REPLACE = "controller/policies/restart.py", "controller/policies/replace.py"
-LEAVING, VERDICT = "controller/leaving.py", "diagnosis/verdict.py"
-BRIDGE, STOPPING = "drivers/bridge.py", "detection/stopping.py"
+WORKERS, LEAVING = "controller/workers.py", "controller/leaving.py"
+VERDICT, STOPPING = "diagnosis/verdict.py", "detection/stopping.py"
+BRIDGE, EXITS = "drivers/bridge.py", "drivers/exits.py"
 CHOOSE, LEDGER = "checkpoint/choose.py", "goodput/books.py"
 
 MUTANTS: dict[str, Mutant] = {
@@ -80,8 +81,8 @@ MUTANTS: dict[str, Mutant] = {
         LEAVING, "if len(state.finished) >= state.world_size:", "if True:", LIMIT
     ),
     "an old exit stops a new attempt": Mutant(
-        CONTROLLER,
-        "if event.attempt != state.attempt or node is None:",
+        WORKERS,
+        "if exited.attempt != state.attempt or node is None:",
         "if node is None:",
         HEALTHY,
         first=1300,
@@ -250,9 +251,9 @@ MUTANTS: dict[str, Mutant] = {
         LIMIT,
     ),
     "a rank that leaves early is a fault at once": Mutant(
-        CONTROLLER,
-        "if event.exit_code == 0:",
-        "if event.exit_code == 0 and event.progress.finished:",
+        WORKERS,
+        "return group.first.exit_code == 0",
+        "return group.first.exit_code == 0 and group.first.progress.finished",
         HEALTHY,
     ),
     "who has left its loop is taken to train": Mutant(
@@ -296,6 +297,18 @@ MUTANTS: dict[str, Mutant] = {
         "state.asked = max(0, state.asked - 1)",
         "pass",
         SPARES,
+    ),
+    "an exit that waits is acknowledged": Mutant(
+        EXITS,
+        "if receipt is not None and receipt[0] in self._nodes:",
+        "if False:",
+        CALM,
+    ),
+    "exits wait for ever": Mutant(
+        WORKERS,
+        "return not last and not (leaving.is_early(exited) and state.leave_deadline is None)",
+        "return True",
+        CALM,
     ),
     "joined stretches of time lose the first": Mutant(
         LEDGER,
