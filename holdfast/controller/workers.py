@@ -18,7 +18,7 @@ MAX_DEATHS = 64  # kinds of exits kept per attempt, and exits that were told alo
 
 
 def counts(state: State, exited: WorkerExited) -> bool:
-    """Whether this attempt has this worker; if not, it is old news or of a node that is given up."""
+    """Whether this attempt has this worker; else it is old news, or of a lost node."""
     node = state.nodes.get(exited.node)
     if exited.attempt != state.attempt or node is None:
         return False

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from holdfast.diagnosis.environment import is_environment, slug_of
 from holdfast.diagnosis.stuck import Still, stood_still
-from holdfast.diagnosis.symptoms import is_symptom, missed_by, waited
+from holdfast.diagnosis.symptoms import is_symptom, waited
 from holdfast.events import Ranks, WorkerError, WorkerExited, each_of
 from holdfast.messages import WorkerReport
 
@@ -164,17 +164,6 @@ class Verdict(NamedTuple):
         return CAUSES[self.cause].origin
 
 
-def kind_of(exited: WorkerExited) -> str:
-    """Equal for exits of which the earliest stands for all: the cause and, after a space, what the
-    verdict asks for besides."""
-    cause = _cause(exited)
-    told = [] if cause in LEFT else [_signature(cause, exited)]
-    if exited.error is not None:
-        told += ["waited" if waited(exited.error) else None]
-        told += [f"missed {rank}" for rank in missed_by(exited.error)]
-    return " ".join([cause, *filter(None, told)])
-
-
 def weigh(
     exits: Sequence[WorkerExited],
     pages: Pages | None = None,
@@ -189,7 +178,7 @@ def weigh(
     if not exits:
         summary = "No worker failed by itself; a node was lost."
         return Verdict("node-lost", None, None, 0.5, None, summary, 0)
-    causes = [_cause(e) for e in exits]
+    causes = [cause_of(e) for e in exits]
     order = [(-CAUSES[c].weight, -e.ago_s, e.rank) for c, e in zip(causes, exits, strict=True)]
     first = min(range(len(exits)), key=order.__getitem__)
     cause, chosen = causes[first], exits[first]
@@ -204,7 +193,7 @@ def weigh(
         rank=chosen.rank,
         chosen=chosen,
         confidence=_confidence(first, causes, exits, alone=counts[first] == 1),
-        signature=_signature(cause, chosen),
+        signature=signature_of(cause, chosen),
         summary=_summary(cause, chosen),
         also_failed=failed - (cause != "finished"),
     )
@@ -233,7 +222,8 @@ def _hang(still: Still, waiting: WorkerExited, failed: int) -> Verdict:
     )
 
 
-def _cause(exited: WorkerExited) -> str:
+def cause_of(exited: WorkerExited) -> str:
+    """What ended this worker, a key of CAUSES."""
     number = _signal(exited)
     if exited.forkserver and number == signal.SIGKILL:
         return "forkserver-died"
@@ -311,16 +301,16 @@ def _confidence(
 ) -> float:
     """Less when another exit is as good an explanation; the same bug on all ranks is one."""
     weight = CAUSES[causes[first]].weight
-    mine = (causes[first], _signature(causes[first], exits[first]))
+    mine = (causes[first], signature_of(causes[first], exits[first]))
     rivals = (not alone and causes[first] in LEFT) or any(
-        CAUSES[c].weight == weight and (c, _signature(c, e)) != mine
+        CAUSES[c].weight == weight and (c, signature_of(c, e)) != mine
         for c, e in zip(causes, exits, strict=True)
     )
     return round(CONFIDENCE[weight] * (RIVALS if rivals else 1.0), 3)
 
 
-def _signature(cause: str, exited: WorkerExited) -> str | None:
-    """Without the message, in which addresses and counts change from time to time."""
+def signature_of(cause: str, exited: WorkerExited) -> str | None:
+    """Equal for the same bug: without the message, in which addresses and counts change."""
     error = exited.error
     if error is not None:
         return f"{error.type}@{error.file}:{error.line}"

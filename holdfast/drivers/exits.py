@@ -18,7 +18,7 @@ import msgspec
 
 from holdfast.controller import State
 from holdfast.controller.workers import counts, may_wait
-from holdfast.diagnosis import kind_of
+from holdfast.diagnosis import Kinds
 from holdfast.events import AnyEvent, ExitGroup, Progress, WorkerExited, WorkersExited, in_rows
 
 HOLD_S = 1.0  # that exits wait at first, and at least
@@ -74,6 +74,7 @@ class Exits(Generic[R]):
 
     def __init__(self, state: State) -> None:
         self._state = state
+        self._kinds = Kinds()
         self._began = (0, 0.0)  # newest attempt of which an exit had to wait, and since when
         self._due: float | None = None
         self._settled: list[R] = []
@@ -121,7 +122,7 @@ class Exits(Generic[R]):
                 return [*self._flush(now), event]
 
     def _hold(self, exited: WorkerExited, now: float) -> None:
-        kind, died_at = kind_of(exited), now - exited.ago_s
+        kind, died_at = self._kinds.of(exited), now - exited.ago_s
         if kind not in self._crowds and len(self._crowds) >= MAX_KINDS:
             kind = kind.partition(" ")[0]
         crowd = self._crowds.setdefault(kind, _Crowd(died_at, exited))
