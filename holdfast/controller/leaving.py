@@ -58,7 +58,7 @@ def surveyed(state: State, event: Surveyed) -> list[AnyAction]:
 
 def _first(state: State) -> WorkerExited | None:
     early = [exited for exited in state.exits if is_early(exited)]
-    return max(early, key=lambda exited: exited.ago_s, default=None)
+    return min(early, key=lambda exited: (-exited.ago_s, exited.rank), default=None)
 
 
 def _told(exited: WorkerExited) -> str:

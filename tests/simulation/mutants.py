@@ -40,7 +40,7 @@ CONTROLLER, ATTEMPTS, NODES = (f"controller/{n}.py" for n in ("controller", "att
 RESTART, REPLACE = "controller/policies/restart.py", "controller/policies/replace.py"
 WORKERS, LEAVING = "controller/workers.py", "controller/leaving.py"
 VERDICT, STOPPING = "diagnosis/verdict.py", "detection/stopping.py"
-BRIDGE, EXITS = "drivers/bridge.py", "drivers/exits.py"
+BRIDGE = "drivers/bridge.py"
 CHOOSE, LEDGER = "checkpoint/choose.py", "goodput/books.py"
 
 MUTANTS: dict[str, Mutant] = {
@@ -297,18 +297,6 @@ MUTANTS: dict[str, Mutant] = {
         "state.asked = max(0, state.asked - 1)",
         "pass",
         SPARES,
-    ),
-    "an exit that waits is acknowledged": Mutant(
-        EXITS,
-        "if receipt is not None and receipt[0] in self._nodes:",
-        "if False:",
-        CALM,
-    ),
-    "exits wait for ever": Mutant(
-        WORKERS,
-        "return not last and not (leaving.is_early(exited) and state.leave_deadline is None)",
-        "return True",
-        CALM,
     ),
     "joined stretches of time lose the first": Mutant(
         LEDGER,
