@@ -8,7 +8,7 @@ from enum import StrEnum
 
 import msgspec
 
-from holdfast.events import AnyEvent, Store, WorkerExited
+from holdfast.events import AnyEvent, Ranks, Store, WorkerExited
 
 
 class Outcome(StrEnum):
@@ -65,10 +65,14 @@ class StopAttempt(Action, frozen=True, kw_only=True):
 
 
 class Diagnose(Action, frozen=True, kw_only=True):
-    """Weigh the exits of an attempt that is known to be stopped. Answered by `Diagnosed`."""
+    """Weigh the exits of an attempt that is known to be stopped. Answered by `Diagnosed`.
+
+    `others` are ranks that ended in the same way as a rank in `exits`, by that rank.
+    """
 
     attempt: int
     exits: tuple[WorkerExited, ...]
+    others: dict[int, Ranks] = {}
 
 
 class Survey(Action, frozen=True, kw_only=True):

@@ -7,6 +7,7 @@ so that clocks of different nodes never meet. The controller turns an age into a
 One event per outcome of an effect: whoever carries out an action reports one of its results.
 """
 
+from collections.abc import Iterable, Iterator
 from enum import StrEnum
 
 import msgspec
@@ -145,6 +146,43 @@ class WorkerExited(Event, frozen=True, kw_only=True):
     forkserver: str = ""  # how its node's forkserver had died just before, if it had
 
 
+Ranks = tuple[tuple[int, int], ...]  # ascending: first and last of each row without a gap
+
+
+def in_rows(ranks: Iterable[int]) -> Ranks:
+    """Ranks in the form in which many of them are small."""
+    rows: list[list[int]] = []
+    for rank in sorted(set(ranks)):
+        if rows and rank == rows[-1][1] + 1:
+            rows[-1][1] = rank
+        else:
+            rows.append([rank, rank])
+    return tuple((first, last) for first, last in rows)
+
+
+def each_of(ranks: Ranks) -> Iterator[int]:
+    """The single ranks, ascending."""
+    return (rank for first, last in ranks for rank in range(first, last + 1))
+
+
+class ExitGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """Workers whose exits a verdict need not tell apart."""
+
+    kind: str  # the cause and, after a space, what sets it apart from others with that cause
+    first: WorkerExited  # the earliest; among equals the one with the lowest rank
+    others: Ranks = ()
+
+
+class WorkersExited(Event, frozen=True, kw_only=True):
+    """Workers ended by themselves, and that decides nothing at once: evidence of a failure that is
+    known already, or exits with status 0 while others train. Told together, however many."""
+
+    attempt: int
+    groups: tuple[ExitGroup, ...]
+    last_ago_s: float  # since the newest of these exits
+    progress: Progress = Progress()  # the furthest step, the newest end of one, the largest sums
+
+
 class AttemptStopped(Event, frozen=True, kw_only=True):
     """No process of the attempt is left on any member that still lives. Answers `StopAttempt`.
 
@@ -243,6 +281,7 @@ AnyEvent = (
     | NodeLost
     | NodeLeft
     | WorkerExited
+    | WorkersExited
     | AttemptStopped
     | MilestoneReached
     | Progressed

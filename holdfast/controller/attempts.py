@@ -88,7 +88,8 @@ def when_stopped(state: State) -> list[AnyAction]:
     if state.phase is Phase.CLOSING:
         return end(state, Outcome.STOPPED, state.why)
     reason = f"attempt {state.attempt} is stopped on every node"
-    return [Diagnose(attempt=state.attempt, exits=state.exits, reason=reason)]
+    exits, others = state.exits, state.others
+    return [Diagnose(attempt=state.attempt, exits=exits, others=others, reason=reason)]
 
 
 def after_verdict(state: State, verdict: Diagnosed) -> list[AnyAction]:

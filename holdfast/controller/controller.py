@@ -8,9 +8,9 @@ or a node that was given up are ignored; "asked to stop" and "known to be stoppe
 from typing import assert_never
 
 from holdfast.actions import AnyAction, Dismiss, EndJob, Fence, Outcome, StopAttempt
-from holdfast.controller import attempts, checkpoints, incidents, leaving, nodes
+from holdfast.controller import attempts, checkpoints, incidents, leaving, nodes, workers
 from holdfast.controller.phases import TRAINING, Phase
-from holdfast.controller.state import Death, Limits, Node, State
+from holdfast.controller.state import Limits, Node, State
 from holdfast.events import (
     AnyEvent,
     AttemptStopped,
@@ -19,6 +19,7 @@ from holdfast.events import (
     ControllerResumed,
     DeadlinePassed,
     Diagnosed,
+    ExitGroup,
     JobSubmitted,
     Milestone,
     MilestoneReached,
@@ -32,10 +33,10 @@ from holdfast.events import (
     StopRequested,
     Surveyed,
     WorkerExited,
+    WorkersExited,
 )
 
 MAX_STILLBORN = 3  # new nodes in a row that are of no use: asking again will not help
-MAX_DEATHS = 64  # exits kept per attempt
 QUIET_S = 60.0  # a script that prints nothing for longer after its start is taken to train
 
 
@@ -64,6 +65,8 @@ def _dispatch(state: State, event: AnyEvent) -> list[AnyAction]:
             return _attempt_stopped(state, event)
         case WorkerExited():
             return _worker_exited(state, event)
+        case WorkersExited():
+            return _workers_exited(state, event)
         case Progressed():
             return _progressed(state, event)
         case MilestoneReached():
@@ -201,39 +204,17 @@ def _speaks(state: State, ago_s: float = 0.0) -> None:
 
 
 def _worker_exited(state: State, event: WorkerExited) -> list[AnyAction]:
-    node = state.nodes.get(event.node)
-    if event.attempt != state.attempt or node is None:
-        return []
-    if node.node_rank != event.rank // state.workers_per_node:  # it has no such worker
+    if not workers.counts(state, event):
         return []
     _note_step(state, event.progress)
-    if state.phase is Phase.RECOVERING:
-        _note_death(state, event)
+    return workers.exited(state, (ExitGroup(kind="", first=event),))
+
+
+def _workers_exited(state: State, event: WorkersExited) -> list[AnyAction]:
+    if event.attempt != state.attempt:
         return []
-    if state.phase not in TRAINING:
-        return []
-    if event.exit_code == 0:
-        return _worker_finished(state, event)
-    if event.rank in state.finished:
-        return []
-    _note_death(state, event)
-    incidents.open_for_exit(state, event)
-    why = state.incidents[-1].summary
-    return attempts.stop(state, Phase.RECOVERING, why, state.limits.restart_grace_s)
-
-
-def _note_death(state: State, event: WorkerExited) -> None:
-    """Once for each rank; a few are enough to see what happened, however large the job."""
-    known = any(death.exited.rank == event.rank for death in state.deaths)
-    if not known and len(state.deaths) < MAX_DEATHS:
-        state.deaths.append(Death(state.now - event.ago_s, event))
-
-
-def _worker_finished(state: State, event: WorkerExited) -> list[AnyAction]:
-    state.finished.add(event.rank)
-    if not event.progress.finished:  # others may still have needed it
-        _note_death(state, event)
-    return leaving.left(state, event)
+    _note_step(state, event.progress)
+    return workers.exited(state, event.groups)
 
 
 def _attempt_stopped(state: State, event: AttemptStopped) -> list[AnyAction]:

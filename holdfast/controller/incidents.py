@@ -77,7 +77,8 @@ def apply_verdict(state: State, verdict: Diagnosed) -> None:
         return
     incident.also_failed = verdict.also_failed
     if incident.cause == "node-lost":
-        incident.also_failed = sum(e.exit_code != 0 for e in state.exits)
+        failed = [death for death in state.deaths if death.exited.exit_code != 0]
+        incident.also_failed = sum(len(death.ranks) for death in failed)
         return
     incident.cause, incident.summary = verdict.cause, verdict.summary
     if verdict.rank is None:

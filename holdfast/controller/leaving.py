@@ -6,6 +6,8 @@ in their steps when the time for leaving is over, the rank that left is what wen
 have left their loop as well, and save or export something, are given the time that takes.
 """
 
+from collections.abc import Iterable
+
 from holdfast.actions import AnyAction, Outcome, Survey
 from holdfast.controller import attempts, incidents
 from holdfast.controller.phases import TRAINING, Phase
@@ -21,11 +23,11 @@ def is_early(exited: WorkerExited) -> bool:
     return exited.exit_code == 0 and progress.step is not None and not progress.finished
 
 
-def left(state: State, exited: WorkerExited) -> list[AnyAction]:
-    """A rank has exited with status 0 and been noted: the job is over, or others are to follow."""
+def left(state: State, exits: Iterable[WorkerExited]) -> list[AnyAction]:
+    """Ranks have exited with status 0 and been noted: the job is over, or others are to follow."""
     if len(state.finished) >= state.world_size:
         return attempts.end(state, Outcome.SUCCEEDED, _how_it_ended(state))
-    if is_early(exited) and state.leave_deadline is None:
+    if state.leave_deadline is None and any(map(is_early, exits)):
         state.leave_deadline = state.now + LEAVE_S
     return []
 
@@ -56,7 +58,7 @@ def surveyed(state: State, event: Surveyed) -> list[AnyAction]:
 
 def _first(state: State) -> WorkerExited | None:
     early = [exited for exited in state.exits if is_early(exited)]
-    return max(early, key=lambda exited: exited.ago_s, default=None)
+    return min(early, key=lambda exited: (-exited.ago_s, exited.rank), default=None)
 
 
 def _told(exited: WorkerExited) -> str:

@@ -11,7 +11,7 @@ import msgspec
 from holdfast.actions import Outcome, StartAttempt
 from holdfast.controller.phases import ENDED, Phase, may_move
 from holdfast.controller.policies.replace import REPLACE_AFTER
-from holdfast.events import Milestone, Store, WorkerError, WorkerExited
+from holdfast.events import Milestone, Ranks, Store, WorkerError, WorkerExited, each_of
 from holdfast.spec import Job
 from holdfast.status import ActionTaken
 
@@ -93,10 +93,17 @@ class IncidentRecord(msgspec.Struct, kw_only=True):
 
 
 class Death(msgspec.Struct, frozen=True):
-    """An exit and when it happened, by the controller's clock."""
+    """An exit and when it happened, by the controller's clock; later ones of its kind with it."""
 
     at: float
     exited: WorkerExited
+    kind: str = ""  # see `ExitGroup`; empty where it was told alone
+    others: Ranks = ()
+
+    @property
+    def ranks(self) -> set[int]:
+        """All that died like this."""
+        return {self.exited.rank, *each_of(self.others)}
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -198,6 +205,11 @@ class State(msgspec.Struct, kw_only=True):
             msgspec.structs.replace(death.exited, ago_s=self.now - death.at)
             for death in self.deaths
         )
+
+    @property
+    def others(self) -> dict[int, Ranks]:
+        """Who died in the same way as a rank in `exits`, by that rank."""
+        return {death.exited.rank: death.others for death in self.deaths if death.others}
 
     @property
     def deadlines(self) -> list[float]:

@@ -6,11 +6,11 @@ still loading data or saving when they were in the step. A barrier of gloo names
 all of that says nothing, it is the one that did not report a failure, if only few did not.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import NamedTuple
 
 from holdfast.diagnosis.symptoms import missed_by
-from holdfast.events import WorkerExited
+from holdfast.events import WorkerError
 from holdfast.messages import WorkerReport
 
 DOING = {  # in the order in which a worker comes by, from one step to the next
@@ -33,14 +33,17 @@ class Still(NamedTuple):
     doing: str
 
 
-def stood_still(exits: Sequence[WorkerExited], pages: Mapping[int, WorkerReport]) -> Still | None:
+def stood_still(
+    errors: Sequence[WorkerError], gone: Set[int], pages: Mapping[int, WorkerReport]
+) -> Still | None:
     """The ranks that the others waited for, or None if nothing tells.
 
-    `exits` are those of ranks that waited; `pages` is the newest look at each rank. Only a minority
-    can stand still, or one of two: when most ranks look like it, looks prove nothing.
+    `errors` are what ranks said that waited, `gone` all that failed by themselves; `pages` is the
+    newest look at each rank. Only a minority can stand still, or one of two: when most ranks look
+    like it, looks prove nothing.
     """
-    silent = pages.keys() - {e.rank for e in exits}
-    named = {rank for e in exits if e.error is not None for rank in missed_by(e.error)}
+    silent = pages.keys() - gone
+    named = {rank for error in errors for rank in missed_by(error)}
     for ranks in (named, _behind(pages), silent):
         if ranks and (ranks is named or 2 * len(ranks) <= len(pages)):
             first = pages.get(min(ranks))

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from holdfast.diagnosis.environment import is_environment, slug_of
 from holdfast.diagnosis.stuck import Still, stood_still
 from holdfast.diagnosis.symptoms import is_symptom, waited
-from holdfast.events import WorkerError, WorkerExited
+from holdfast.events import Ranks, WorkerError, WorkerExited, each_of
 from holdfast.messages import WorkerReport
 
 
@@ -145,7 +145,10 @@ LOADER_KILLED = re.compile(
 LOADER_SHM = "out of shared memory"
 
 
+LEFT = ("exited-early", "exited-silently")  # of these each rank is one of its own
+
 Pages = Mapping[int, WorkerReport]
+NOBODY: Mapping[int, Ranks] = {}
 
 
 class Verdict(NamedTuple):
@@ -166,39 +169,44 @@ class Verdict(NamedTuple):
 
 
 def weigh(
-    exits: Sequence[WorkerExited], pages: Mapping[int, WorkerReport] | None = None
+    exits: Sequence[WorkerExited],
+    pages: Pages | None = None,
+    others: Mapping[int, Ranks] = NOBODY,
 ) -> Verdict:
     """Which worker failed first, and of what.
 
     The ages of the exits have to be counted to one common moment: the larger, the earlier it died.
     Without exits no worker is to blame: the node was lost. `pages` is the newest look at each rank.
+    `others` died later than a rank in `exits`, by that rank, and in the same way (`kind_of`).
     """
     if not exits:
         summary = "No worker failed on its own; a node was lost."
         return Verdict("node-lost", None, None, 0.5, None, summary, 0)
-    causes = [_cause(e) for e in exits]
+    causes = [cause_of(e) for e in exits]
     order = [(-CAUSES[c].weight, -e.ago_s, e.rank) for c, e in zip(causes, exits, strict=True)]
     first = min(range(len(exits)), key=order.__getitem__)
     cause, chosen = causes[first], exits[first]
-    failed = sum(c != "finished" for c in causes)
-    if cause == "peer-lost" and (still := _waited_for(exits, pages or {})) is not None:
+    alike = {rank: set(each_of(ranks)) for rank, ranks in others.items()}
+    counts = [1 + len(alike.get(e.rank, ())) for e in exits]
+    failed = sum(n for c, n in zip(causes, counts, strict=True) if c != "finished")
+    gone = {e.rank for e in exits}.union(*alike.values())
+    if cause == "peer-lost" and (still := _waited_for(exits, gone, pages or {})) is not None:
         return _hang(still, chosen, failed)
     return Verdict(
         cause=cause,
         rank=chosen.rank,
         chosen=chosen,
-        confidence=_confidence(first, causes, exits),
-        signature=_signature(cause, chosen),
+        confidence=_confidence(first, causes, exits, alone=counts[first] == 1),
+        signature=signature_of(cause, chosen),
         summary=_summary(cause, chosen),
         also_failed=failed - (cause != "finished"),
     )
 
 
-def _waited_for(exits: Sequence[WorkerExited], pages: Pages) -> Still | None:
+def _waited_for(exits: Sequence[WorkerExited], gone: set[int], pages: Pages) -> Still | None:
     """Who stood still, if a failed worker says that it waited until the time was up."""
-    if not any(e.error is not None and waited(e.error) for e in exits):
-        return None
-    return stood_still(exits, pages)
+    errors = [e.error for e in exits if e.error is not None]
+    return stood_still(errors, gone, pages) if any(map(waited, errors)) else None
 
 
 def _hang(still: Still, waiting: WorkerExited, failed: int) -> Verdict:
@@ -218,7 +226,8 @@ def _hang(still: Still, waiting: WorkerExited, failed: int) -> Verdict:
     )
 
 
-def _cause(exited: WorkerExited) -> str:
+def cause_of(exited: WorkerExited) -> str:
+    """What ended this worker, a key of CAUSES."""
     number = _signal(exited)
     if exited.forkserver and number == signal.SIGKILL:
         return "forkserver-died"
@@ -293,26 +302,27 @@ def _cause_of_message(error: WorkerError) -> str:
     return "device-error" if DEVICE.search(error.message) else "worker-exception"
 
 
-def _confidence(first: int, causes: Sequence[str], exits: Sequence[WorkerExited]) -> float:
+def _confidence(
+    first: int, causes: Sequence[str], exits: Sequence[WorkerExited], *, alone: bool
+) -> float:
     """Less when another exit is as good an explanation; the same bug on all ranks is one."""
     weight = CAUSES[causes[first]].weight
-    mine = (causes[first], _signature(causes[first], exits[first]))
-    rivals = any(
-        CAUSES[c].weight == weight and (c, _signature(c, e)) != mine
+    mine = (causes[first], signature_of(causes[first], exits[first]))
+    rivals = (not alone and causes[first] in LEFT) or any(
+        CAUSES[c].weight == weight and (c, signature_of(c, e)) != mine
         for c, e in zip(causes, exits, strict=True)
     )
     return round(CONFIDENCE[weight] * (RIVALS if rivals else 1.0), 3)
 
 
-def _signature(cause: str, exited: WorkerExited) -> str | None:
-    """Without the message, in which addresses and counts change from time to time."""
+def signature_of(cause: str, exited: WorkerExited) -> str | None:
+    """Equal for the same bug: without the message, in which addresses and counts change."""
     error = exited.error
     if error is not None:
         return f"{error.type}@{error.file}:{error.line}"
     if cause == "worker-exit":
         return f"exit status {exited.exit_code}"
-    left = cause in ("exited-early", "exited-silently")
-    return f"exit status 0 of rank {exited.rank}" if left else None
+    return f"exit status 0 of rank {exited.rank}" if cause in LEFT else None
 
 
 def _signal_name(number: int) -> str:

@@ -8,7 +8,7 @@ Incidents are numbered by the first order to stop each attempt, unless somebody 
 is how the controller numbers them.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import assert_never
 
 from holdfast.actions import (
@@ -43,6 +43,7 @@ from holdfast.events import (
     StopRequested,
     Surveyed,
     WorkerExited,
+    WorkersExited,
 )
 from holdfast.goodput.attempt import WITHOUT_STEPS, Attempt, Mark, earliest, timeline
 from holdfast.goodput.books import NO_STALLS, Books, milliseconds
@@ -99,8 +100,16 @@ class Bookkeeper:
 
     def _hear(self, event: AnyEvent, at: int) -> None:
         match event:
-            case WorkerExited() | AttemptStopped():
-                self._hear_of_workers(event, at)
+            case WorkerExited():
+                self._hear_of_exits(event, (event,), event.ago_s, at)
+            case WorkersExited():
+                exits = [group.first for group in event.groups]  # the earliest of their kinds
+                self._hear_of_exits(event, exits, event.last_ago_s, at)
+            case AttemptStopped() if event.attempt == self._attempt.number:
+                self._attempt.hear(event.progress, at)
+                self._attempt.gone = at
+            case AttemptStopped():
+                pass
             case MilestoneReached() | Progressed():
                 self._hear_of_training(event, at)
             case NodeReady():
@@ -120,17 +129,21 @@ class Bookkeeper:
             case _:
                 assert_never(event)
 
-    def _hear_of_workers(self, event: WorkerExited | AttemptStopped, at: int) -> None:
+    def _hear_of_exits(
+        self,
+        event: WorkerExited | WorkersExited,
+        exits: Sequence[WorkerExited],
+        last_ago_s: float,
+        at: int,
+    ) -> None:
         attempt = self._attempt
         if event.attempt != attempt.number:
             return
         attempt.hear(event.progress, at)
-        if isinstance(event, AttemptStopped):
-            attempt.gone = at
-            return
-        when = at - milliseconds(event.ago_s)
-        attempt.last_exit = max(when, attempt.last_exit or when)
-        if not _exited_well(event):
+        last = at - milliseconds(last_ago_s)
+        attempt.last_exit = max(last, attempt.last_exit or last)
+        for failed in (exited for exited in exits if not _exited_well(exited)):
+            when = at - milliseconds(failed.ago_s)
             attempt.worker_fault = earliest(attempt.worker_fault, when)
 
     def _hear_of_training(self, event: MilestoneReached | Progressed, at: int) -> None:

@@ -58,6 +58,7 @@ class Bridge:
         self._tally = StopTally()
         self._grace_s = 0.0  # of the newest order to stop
         self._failed_saves: dict[str, tuple[int, int, int]] = {}  # newest told, by tier
+        self._exited: dict[bool, int] = {}  # newest attempt with exits; with status 0, or others
         self.progress = ProgressReducer()
         self.progress.begin(state.attempt, state.world_size, now)
 
@@ -97,11 +98,19 @@ class Bridge:
                 self._tally.ready(node)
                 return [fact]
             case WorkerExited():
-                return [*self._flushed(now), fact]
+                return [*self._before(fact, now), fact]
             case CheckpointFailed():
                 return [fact] if self._is_first(fact) else []
             case _:
                 return [fact]
+
+    def _before(self, exited: WorkerExited, now: float) -> list[AnyEvent]:
+        """Progress goes ahead of the first exit and of the first failure of an attempt: ahead of
+        each there would be as many tellings of it as there are ranks."""
+        well = exited.exit_code == 0
+        known = self._exited.get(well, 0)
+        self._exited[well] = max(exited.attempt, known)
+        return self._flushed(now) if exited.attempt > known else []
 
     def _is_first(self, fact: CheckpointFailed) -> bool:
         """Storage that is away fails on every node at once: one of them is enough."""
@@ -230,7 +239,7 @@ def _start(order: StartAttempt, node_rank: int, term: int) -> Start:
 
 def _diagnose(order: Diagnose, pages: Pages) -> Diagnosed:
     """Weigh the exits; without any (a node was lost) there is nothing to blame on a worker."""
-    verdict = weigh(order.exits, pages)
+    verdict = weigh(order.exits, pages, order.others)
     return Diagnosed(
         attempt=order.attempt,
         cause=verdict.cause,

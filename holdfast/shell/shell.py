@@ -35,6 +35,7 @@ from holdfast.messages import (
     StopJob,
     ToClient,
 )
+from holdfast.shell.exits import Exits
 from holdfast.shell.nodes import Nodes, Receipt, Wire
 from holdfast.shell.replicas import Lines, Replicas
 
@@ -125,6 +126,7 @@ class Shell:
         )
         self._replicas = self._copies(lines) if lines is not None else None
         self._facts: deque[tuple[Sequence[AnyEvent], Receipt | None]] = deque()
+        self._exits: Exits[Receipt] = Exits(self.state)
         self._begun = False
         self._batch = _Batch(durable=True, held=True)
         self._removing: object = None  # a node that is, until the engine says that it is done
@@ -223,6 +225,9 @@ class Shell:
         deadline = self._controller.next_deadline()
         if deadline is not None and now >= deadline and self._idle:
             self.put(DeadlinePassed())
+        if self._exits.due is not None and now >= self._exits.due and self._idle:
+            self._facts.append(((), None))  # exits that waited to be told together
+            self.wake()
 
     def forgive(self, late_s: float) -> None:
         """We did not listen for `late_s`: nobody is to blame for what was not heard meanwhile."""
@@ -232,7 +237,10 @@ class Shell:
         """When `look` and `step` have something to do even if nothing is heard, silence apart."""
         if self._rests:
             return None
-        return self._controller.next_deadline() if self._idle else self._retry_at
+        if not self._idle:
+            return self._retry_at
+        found = (self._controller.next_deadline(), self._exits.due)
+        return min((at for at in found if at is not None), default=None)
 
     @property
     def _rests(self) -> bool:
@@ -264,13 +272,21 @@ class Shell:
         return False
 
     def _decide(self) -> None:
-        batch = self._batch = _Batch()
+        batch, before = _Batch(), self._book.seq
         for _ in range(min(BATCH, len(self._facts))):
             events, receipt = self._facts.popleft()
-            for event in events:
-                batch.orders.extend(self._handle(self.explain(event)))
-            if receipt is not None:
-                batch.receipts[receipt[0]] = receipt[1]
+            last = len(events) - 1
+            for place, event in enumerate(events or (None,)):
+                known = self.explain(event) if event is not None else None
+                self._hear(known, receipt if place >= last else None, batch)
+        batch.receipts = dict(self._exits.settled())
+        batch.durable = batch.held = self._book.seq == before and not batch.receipts
+        self._batch = batch
+
+    def _hear(self, event: AnyEvent | None, receipt: Receipt | None, batch: _Batch) -> None:
+        now = max(self._clock(), self.state.now)
+        for told in self._exits.hear(event, receipt, now):
+            batch.orders.extend(self._handle(told))
 
     def _handle(self, event: AnyEvent) -> Sequence[AnyAction]:
         at = max(self._clock(), self.state.now)

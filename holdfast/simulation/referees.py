@@ -22,6 +22,7 @@ from holdfast.actions import (
 from holdfast.checkpoint.choose import Holding, Plan
 from holdfast.controller import State
 from holdfast.events import (
+    AnyEvent,
     AttemptStopped,
     ControllerResumed,
     Diagnosed,
@@ -31,6 +32,7 @@ from holdfast.events import (
     StopRequested,
     WorkerError,
     WorkerExited,
+    WorkersExited,
 )
 from holdfast.goodput import Bucket, Ledger
 from holdfast.messages import Question, Start, ToAgent
@@ -43,6 +45,17 @@ AWAY = WorkerError(  # what a worker says whose storage is away
     message='Could not connect to the endpoint URL: "https://data.example/shard-1"',
 )
 SLACK_S = 1.0  # by which the ledger may differ from the truth, because messages take time
+
+
+def _exits(event: AnyEvent) -> Sequence[WorkerExited]:
+    """What an event tells in full of workers that ended by themselves."""
+    match event:
+        case WorkerExited():
+            return (event,)
+        case WorkersExited():
+            return tuple(group.first for group in event.groups)
+        case _:
+            return ()
 
 
 class OneAttempt:
@@ -142,8 +155,9 @@ class Efficiency:
         event = entry.event
         if isinstance(event, NodeLost) and not in_trouble(event.node):
             return f"{event.node} is given up ({event.detail}) and is well"
-        if isinstance(event, WorkerExited) and event.signal == SIGSEGV:
-            self._crashes.setdefault(event.node, set()).add((event.attempt, event.rank))
+        for exited in _exits(event):
+            if exited.signal == SIGSEGV:
+                self._crashes.setdefault(exited.node, set()).add((exited.attempt, exited.rank))
         for action in entry.actions:
             if isinstance(action, StopAttempt) and action.attempt > self._stopped:
                 self._stopped = action.attempt
@@ -180,7 +194,7 @@ class Persistence:
         """Count starts and judge them."""
         if isinstance(entry.event, NodeLost | NodeLeft):
             self._hit = self._away = False
-        elif isinstance(entry.event, WorkerExited | AttemptStopped | Progressed):
+        elif isinstance(entry.event, WorkerExited | WorkersExited | AttemptStopped | Progressed):
             self._hear(entry.event, entry.at)
         for action in entry.actions:
             if isinstance(action, StartAttempt) and action.attempt > self._attempt:
@@ -188,14 +202,16 @@ class Persistence:
                 return self._started(entry.at)
         return ""
 
-    def _hear(self, event: WorkerExited | AttemptStopped | Progressed, at: float) -> None:
+    def _hear(
+        self, event: WorkerExited | WorkersExited | AttemptStopped | Progressed, at: float
+    ) -> None:
         step = event.progress.step
         if step is not None and step > self._step:
             self._step, self._fruitless, self._away_since = step, 0, None
-        if isinstance(event, WorkerExited) and event.attempt == self._attempt:
-            if event.error == AWAY and self._away_since is None:
+        for exited in (e for e in _exits(event) if e.attempt == self._attempt):
+            if exited.error == AWAY and self._away_since is None:
                 self._away_since = at
-            self._away = event.error == AWAY or (self._away and event.signal is None)
+            self._away = exited.error == AWAY or (self._away and exited.signal is None)
 
     def _started(self, at: float) -> str:
         self._starts = [t for t in self._starts if t > at - self._limits.window_s] + [at]

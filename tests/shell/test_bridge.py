@@ -1,5 +1,7 @@
 """Between controller and nodes: terms, and regressions that the simulation found."""
 
+import msgspec
+
 from holdfast.actions import Diagnose, Dismiss, Fence, StopAttempt, Survey
 from holdfast.controller import Controller, Limits
 from holdfast.events import (
@@ -130,3 +132,20 @@ def test_storage_that_fails_on_every_node_is_told_once_for_each_try() -> None:
     heard = [failed("a"), failed("b"), failed("b", 2), failed("a", 2), failed("a", step=50)]
     told = [event for fact in heard for event in bridge.fact("a", fact, 1.0)]
     assert told == [failed("a"), failed("b", 2), failed("a", step=50)]
+
+
+def test_progress_is_told_ahead_of_the_first_exit_and_of_the_first_failure_only() -> None:
+    """Pages change all the time: ahead of each exit it would be told once for each rank."""
+    bridge = Bridge(two_nodes_recovering().state, 5.0, 1.0)
+
+    def told(rank: int, exit_code: int, step: int) -> list[str]:
+        for node, other in (("a", 0), ("b", 1)):
+            look = msgspec.structs.replace(page(other), progress=Progress(step=step))
+            bridge.report(Report(node=node, attempt=1, workers=(look,)), 2.0)
+        exited = WorkerExited(node="ab"[rank], attempt=1, rank=rank, exit_code=exit_code)
+        return [type(event).__name__ for event in bridge.fact("ab"[rank], exited, 2.0)]
+
+    assert told(0, 0, step=9) == ["Progressed", "WorkerExited"]
+    assert told(1, 0, step=10) == ["WorkerExited"]
+    assert told(0, 1, step=11) == ["Progressed", "WorkerExited"]
+    assert told(1, 1, step=12) == ["WorkerExited"]

@@ -38,8 +38,9 @@ SPARES, ENDS = Promise.SPARES, Promise.END
 
 CONTROLLER, ATTEMPTS, NODES = (f"controller/{n}.py" for n in ("controller", "attempts", "nodes"))
 RESTART, REPLACE = "controller/policies/restart.py", "controller/policies/replace.py"
-LEAVING, VERDICT = "controller/leaving.py", "diagnosis/verdict.py"
-BRIDGE, STOPPING = "shell/bridge.py", "detection/stopping.py"
+WORKERS, LEAVING = "controller/workers.py", "controller/leaving.py"
+VERDICT, STOPPING = "diagnosis/verdict.py", "detection/stopping.py"
+BRIDGE = "shell/bridge.py"
 CHOOSE, LEDGER = "checkpoint/choose.py", "goodput/books.py"
 
 MUTANTS: dict[str, Mutant] = {
@@ -80,8 +81,8 @@ MUTANTS: dict[str, Mutant] = {
         LEAVING, "if len(state.finished) >= state.world_size:", "if True:", LIMIT
     ),
     "an old exit stops a new attempt": Mutant(
-        CONTROLLER,
-        "if event.attempt != state.attempt or node is None:",
+        WORKERS,
+        "if exited.attempt != state.attempt or node is None:",
         "if node is None:",
         HEALTHY,
         first=500,
@@ -253,9 +254,9 @@ MUTANTS: dict[str, Mutant] = {
         LIMIT,
     ),
     "a rank that leaves early is a fault at once": Mutant(
-        CONTROLLER,
-        "if event.exit_code == 0:",
-        "if event.exit_code == 0 and event.progress.finished:",
+        WORKERS,
+        "return group.first.exit_code == 0",
+        "return group.first.exit_code == 0 and group.first.progress.finished",
         HEALTHY,
     ),
     "who has left its loop is taken to train": Mutant(

@@ -37,6 +37,7 @@ from holdfast.messages import (
     WorkersStopped,
 )
 from holdfast.shell.bridge import Bridge
+from holdfast.shell.exits import Exits
 from holdfast.simulation.referees import GivenUp, OneAttempt
 
 TIMEOUT_S = 5.0
@@ -81,27 +82,32 @@ class Site:
             assert self.controller.handle(entry.event, entry.at) == list(entry.actions)
         self.state = self.controller.state
         self.bridge = Bridge(self.state, TIMEOUT_S, self.now)
+        self.waiting: Exits[tuple[str, int]] = Exits(self.state)
         for place in self.places.values():
             place.connected, place.told = False, 0
         self.put(first)
 
-    def put(self, *events: AnyEvent) -> None:
+    def put(self, *facts: AnyEvent | None) -> None:
         """The controller hears these facts, and what follows from them is carried out."""
-        queue = deque(events)
+        queue = deque(facts)
         while queue:
-            event = queue.popleft()
-            at = max(self.now, self.state.now)
-            actions = self.controller.handle(event, at)
-            check(self.state)
-            entry = Entry(len(self.journal) + 1, at, event, tuple(actions))
-            self.journal.append(entry)
-            self._given_up.journaled(entry)
-            if actions and self.doomed:
-                self.doomed = False
-                self._resume()
-                return
-            for action in actions:
-                queue.extend(self._carry_out(action))
+            for event in self.waiting.hear(queue.popleft(), None, max(self.now, self.state.now)):
+                actions = self._handle(event)
+                if actions and self.doomed:
+                    self.doomed = False
+                    self._resume()
+                    return
+                for action in actions:
+                    queue.extend(self._carry_out(action))
+
+    def _handle(self, event: AnyEvent) -> list[AnyAction]:
+        at = max(self.now, self.state.now)
+        actions = self.controller.handle(event, at)
+        check(self.state)
+        entry = Entry(len(self.journal) + 1, at, event, tuple(actions))
+        self.journal.append(entry)
+        self._given_up.journaled(entry)
+        return actions
 
     def _carry_out(self, action: AnyAction) -> list[AnyEvent]:
         messages, events = self.bridge.carry_out(action, self.now)
@@ -303,6 +309,9 @@ class Site:
         raise AssertionError(f"it does not settle: {self.state.phase}, {self.state.why}")
 
     def _let_time_pass(self) -> None:
+        if self.waiting.due is not None:
+            self.now = max(self.now, self.waiting.due)
+            self.put(None)
         deadline = self.controller.next_deadline()
         idle = not any(p.stopping or not p.ready for p in self.places.values() if p.alive)
         if deadline is not None and idle and not self.state.ended:
