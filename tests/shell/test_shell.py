@@ -16,6 +16,8 @@ from holdfast.events import (
     StopRequested,
     Surveyed,
     WorkerExited,
+    WorkersExited,
+    each_of,
 )
 from holdfast.messages import (
     Ack,
@@ -415,3 +417,29 @@ def test_an_order_is_carried_out_although_nobody_is_there_to_hear_it() -> None:
     back = scene.connect("a")
     (stop,) = back.told(Stop)
     assert isinstance(stop, Stop) and stop.attempt == 1
+
+
+def test_exits_that_wait_are_acknowledged_once_they_are_in_the_journal() -> None:
+    """With nothing else to hear, their time is up by itself, and no deadline has passed then."""
+    scene = Scene(Limits(node_count=40))
+    wires = scene.running(*(f"n{rank:02}" for rank in range(40)))
+    before = len(scene.book.entries)
+    for wire in wires:
+        rank = scene.state.nodes[wire.node].node_rank
+        assert rank is not None
+        wire.fact(2, WorkerExited(node=wire.node, attempt=1, rank=rank, exit_code=1))
+    acknowledged = [wire for wire in wires if Ack(seq=2, term=TERM) in wire.sent]
+    assert len(acknowledged) == 1, "the first failure decides something"
+    due = scene.shell.next_deadline()
+    assert due is not None
+    scene.now = due
+    for wire in wires:
+        wire.heard_at = due
+    scene.shell.look()
+    scene.settle()
+    assert all(Ack(seq=2, term=TERM) in wire.sent for wire in wires)
+    kinds = [type(entry.event).__name__ for entry in scene.book.entries[before:]]
+    assert kinds == ["WorkerExited", "WorkersExited"]
+    told = scene.book.entries[-1].event
+    assert isinstance(told, WorkersExited)
+    assert sum(1 + len(list(each_of(group.others))) for group in told.groups) == 39

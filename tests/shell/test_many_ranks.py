@@ -4,7 +4,6 @@ import random
 from collections.abc import Callable, Iterable
 
 import pytest
-from holdfast.drivers.bridge import Bridge
 
 from holdfast.actions import AnyAction, EndJob, StartAttempt
 from holdfast.controller import Controller, Limits, Phase
@@ -19,6 +18,7 @@ from holdfast.events import (
     WorkerExited,
 )
 from holdfast.messages import AgentFact, Hello, Report, WorkerReport, WorkersStopped
+from holdfast.shell.bridge import Bridge
 from holdfast.shell.exits import Exits
 
 WORKERS = 8
@@ -67,7 +67,9 @@ class Job:
     def report(self, number: int, step: int, waited_s: float = 0.0) -> None:
         """The pages of a node."""
         progress = Progress(step=step, data_wait_s=waited_s)
-        reached = {m: 0.0 for m in Milestone if m not in (Milestone.OUTPUT, Milestone.FINISHED)}
+        reached: dict[Milestone, float] = {
+            m: 0.0 for m in Milestone if m not in (Milestone.OUTPUT, Milestone.FINISHED)
+        }
         workers = tuple(
             WorkerReport(rank=rank, pid=1, progress=progress, milestones=reached)
             for rank in range(number * WORKERS, (number + 1) * WORKERS)
