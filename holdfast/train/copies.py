@@ -39,10 +39,9 @@ class Copies:
         self.taken_s = 0.0
         """What copying it has taken of the cores that training uses, once it has settled."""
 
-    @property
-    def beside(self) -> bool:
-        """Whether copies go on beside training."""
-        return self._later is not None
+    def waits(self, *, hurry: bool) -> bool:
+        """Whether training waits for the next snapshot: it is not copied beside it."""
+        return self._later is None or self._at_once or self._meddled or hurry
 
     def encode(self, shared: Tree, private: Tree, label: str = "") -> dict[Part, int]:
         """Prepare this state for `write`; returns the sizes of its payloads in bytes.
@@ -57,8 +56,7 @@ class Copies:
     def write(self, stamp: Stamp, keep: Collection[Key], slots: int, *, hurry: bool) -> Cell:
         """Copy what `encode` prepared into cells that hold nothing of `keep`; returns the private
         one. Both are whole, unless copies are `under_way`, which none are in a hurry."""
-        waits = self._at_once or self._meddled or hurry
-        later = None if waits else self._later
+        later = None if self.waits(hurry=hurry) else self._later
         self._step, self._guarded, self._at_once, self.torn = stamp.key.step, False, False, False
         self._taken_before_s = later.taken_s if later is not None else 0.0
         self.waited_s = self.taken_s = 0.0

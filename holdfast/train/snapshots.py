@@ -117,9 +117,13 @@ class Snapshots:
         self._schedule: Schedule | None = None
 
     @property
-    def beside(self) -> bool:
-        """Whether copies go on beside training."""
-        return self._copies.beside
+    def under_way(self) -> bool:
+        """Whether the newest snapshot is being copied beside training."""
+        return self._copies.under_way
+
+    def waits(self, flags: Flag) -> bool:
+        """Whether training waits for a snapshot with these flags."""
+        return self._copies.waits(hurry=bool(flags & Flag.URGENT))
 
     @property
     def step(self) -> int:

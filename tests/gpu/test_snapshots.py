@@ -240,7 +240,7 @@ def costs(training: Training, samples: int, rounds: int, measured: Callable[...,
             steps.append(before / NEXT_STEPS)
         assert not training.torn and training.cells(key)
         training.step(inputs)
-    way = "beside training" if training.snapshots.beside else "at once"
+    way = "beside training" if training.snapshots._copies._later else "at once"
     group = f"snapshots {way}, batches of {samples}"
     state = sum(h.payload_bytes for cell in training.cells(key) if (h := cell.header()))
     slots = 2  # cells of each part

@@ -16,6 +16,8 @@ from torch.optim import Optimizer
 from holdfast.checkpoint.arena import Arena
 from holdfast.checkpoint.board import Board
 from holdfast.checkpoint.settings import Settings
+from holdfast.checkpoint.streams import Later
+from holdfast.page import Page
 from holdfast.train.cadence import Cadence
 from holdfast.train.ending import Ending
 from holdfast.train.layout import Ranks
@@ -75,6 +77,8 @@ class Job:
         self.makes = makes
         self.every = every
         self.settings = settings or Settings()
+        self.later: Later | None = None  # copies beside training, set by a test
+        self.page: Page | None = None
         self.fd = Arena.create()
         self.board = Board(Board.create())
         self.attempt = 0
@@ -92,11 +96,11 @@ class Job:
         tracked = Tracked(script.kept, DEVICE, [], Ranks(0, 1, 1), None)
         cadence = Cadence(self.every, 0.01)
         snapshots = Snapshots(
-            Arena(self.fd), self.board, None, place, tracked, cadence, self.settings
+            Arena(self.fd), self.board, None, place, tracked, cadence, self.settings, self.later
         )
         watch_optimizers(snapshots, [o for o in script.kept.values() if isinstance(o, Optimizer)])
         self.snapshots = snapshots
-        self.state = State(None, Progress(None, 0), snapshots, Ending(None))
+        self.state = State(None, Progress(self.page, 0), snapshots, Ending(None))
         self.restored.append(self.state.restore())
         self.whole = []
         snapshots.whole = lambda step, _: self.whole.append(step)
