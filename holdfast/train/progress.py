@@ -111,13 +111,17 @@ class ProgressReporter:
             self._page.step_done(step, step_s, record)
         self._reach_first_steps(step)
 
-    def publish(self, *, wait: bool = False) -> None:
-        """Publish numbers that have arrived from the GPU; `wait` for all of them."""
-        while self._pending and (wait or self._pending[0].arrived.query()):
+    def publish(self, *, through: float = 0) -> None:
+        """Publish numbers that have arrived from the GPU; wait for those of the steps up to this
+        one."""
+        while self._pending and self._is_due(self._pending[0], through):
             step, at, tokens, values, names, arrived = self._pending.popleft()
             arrived.synchronize()
             if self._page is not None:
                 self._page.record(_record(step, at, tokens, names, values.tolist()))
+
+    def _is_due(self, pending: _Pending, through: float) -> bool:
+        return pending.step <= through or bool(pending.arrived.query())
 
     def snapshot_taken(self, step: int, every: int, seconds: float) -> None:
         """A snapshot of `step` is whole here and kept training waiting this long."""

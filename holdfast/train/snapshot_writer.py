@@ -42,10 +42,9 @@ class SnapshotWriter:
         self.taken_s = 0.0
         """What copying it has taken of the cores that training uses, once it has settled."""
 
-    @property
-    def beside(self) -> bool:
-        """Whether copies go on beside training."""
-        return self._background is not None
+    def waits(self, *, urgent: bool) -> bool:
+        """Whether training waits for the next snapshot: it is not copied beside it."""
+        return self._background is None or self._at_once or self._meddled or urgent
 
     def encode(self, shared: Tree, private: Tree, label: str = "") -> dict[StatePart, int]:
         """Prepare this state for `write`; returns the sizes of its payloads in bytes.
@@ -60,8 +59,7 @@ class SnapshotWriter:
     def write(self, stamp: Stamp, keep: Collection[Key], slots: int, *, urgent: bool) -> Cell:
         """Copy what `encode` prepared into cells that hold nothing of `keep`; returns the private
         one. Both are whole, unless copies are `under_way`, which no urgent ones are."""
-        waits = self._at_once or self._meddled or urgent
-        background = None if waits else self._background
+        background = None if self.waits(urgent=urgent) else self._background
         self._step, self._guarded, self._at_once, self.torn = stamp.key.step, False, False, False
         self._taken_before_s = background.taken_s if background is not None else 0.0
         self.waited_s = self.taken_s = 0.0

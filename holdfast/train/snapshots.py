@@ -80,9 +80,13 @@ class Snapshotter:
         self._start = 0
 
     @property
-    def beside(self) -> bool:
-        """Whether copies go on beside training."""
-        return self._capture.writer.beside
+    def under_way(self) -> bool:
+        """Whether the newest snapshot is being copied beside training."""
+        return self._capture.writer.under_way
+
+    def waits(self, flags: SnapshotFlag) -> bool:
+        """Whether training waits for a snapshot with these flags."""
+        return self._capture.writer.waits(urgent=bool(flags & SnapshotFlag.URGENT))
 
     @property
     def step(self) -> int:

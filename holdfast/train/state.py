@@ -132,6 +132,8 @@ class State:
         if self._snapshots is None:
             self._ended = self._ending.step_done()
             return
+        if self._snapshots.under_way:  # it is whole next, so what its steps have logged is told now
+            self._progress.publish(through=self.completed - 1)
         self._snapshots.stepped(took)
         flags = self._snapshots.meet(self.completed, total)
         self._ended = self._snapshots.loop.ended
@@ -140,7 +142,8 @@ class State:
 
     def _snapshot(self, snapshots: Snapshotter, flags: SnapshotFlag) -> None:
         self._progress.phase(Phase.SNAPSHOT)
-        self._progress.publish(wait=not snapshots.beside)
+        if snapshots.waits(flags):
+            self._progress.publish(through=self.completed)
         snapshots.take(self.completed, flags)
         self._progress.planned(snapshots.intervals())
 
@@ -149,7 +152,7 @@ class State:
         self._progress.snapshot_taken(step, self._snapshots.cadence.every, seconds)
 
     def _finish(self) -> None:
-        self._progress.publish(wait=True)
+        self._progress.publish(through=self.completed)
         if self._snapshots is not None:
             flags = self._snapshots.end(self.completed)
             if flags is not None:

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from holdfast.checkpoint.arena import Arena, Cell, Part
+from holdfast.checkpoint.arena import Arena, Cell, StatePart
 from holdfast.checkpoint.streams import Copy, SideStream
 from tests.gpu.workbench import (
     LARGE,
@@ -62,7 +62,7 @@ def test_a_snapshot_is_what_was_there_however_training_goes_on(
     for _ in range(4):  # every cell, twice
         expected = state_of(training)
         key = training.snapshot()
-        assert training.snapshots._copies.under_way, "it is copied beside training"
+        assert training.snapshots.under_way, "it is copied beside training"
         training.step()  # buffers and random numbers at once, parameters once they are copied
         assert not training.torn
         assert not [*differences(expected, contents(training, key))]
@@ -121,8 +121,7 @@ def test_memory_that_cannot_be_pinned_costs_time_and_nothing_else(
     training.restore()
     training.step()
     expected = state_of(training)
-    later = training.snapshots._copies._later
-    assert isinstance(later, SideStream)
+    assert isinstance(training.snapshots._capture.writer._background, SideStream)
     monkeypatch.setattr(torch.cuda, "cudart", lambda: _Refusing())
     with caplog.at_level(logging.WARNING):
         key = training.snapshot()
@@ -148,7 +147,7 @@ def test_memory_that_is_freed_while_it_is_copied_is_given_to_nobody_before(
     cuda: torch.device, fd: int
 ) -> None:
     count = 128 << 20
-    cell = Arena(fd).cells(Part.SHARED)[0]
+    cell = Arena(fd).cells(StatePart.SHARED)[0]
     cell.reserve(count)
     target = cell.payload[:count]
     side = opened(SideStream(cuda))
@@ -240,7 +239,7 @@ def costs(training: Training, samples: int, rounds: int, measured: Callable[...,
             steps.append(before / NEXT_STEPS)
         assert not training.torn and training.cells(key)
         training.step(inputs)
-    way = "beside training" if training.snapshots.beside else "at once"
+    way = "beside training" if training.snapshots._capture.writer._background else "at once"
     group = f"snapshots {way}, batches of {samples}"
     state = sum(h.payload_bytes for cell in training.cells(key) if (h := cell.header()))
     slots = 2  # cells of each part
@@ -272,7 +271,7 @@ def test_measure_pinning_and_copies_into_pinned_memory(
 ) -> None:
     """A GiB of the arena, as it is and as it is pinned."""
     size, group = 1 << 30, "copy of a GiB from the GPU into the arena"
-    cell = Arena(fd).cells(Part.SHARED)[0]
+    cell = Arena(fd).cells(StatePart.SHARED)[0]
     cell.reserve(size)
     source = torch.full((size,), 5, dtype=torch.uint8, device=cuda)
     target = torch.frombuffer(cell.payload[:size], dtype=torch.uint8)

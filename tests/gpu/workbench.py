@@ -14,13 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.checkpoint.arena import OWN, Arena, Cell, Key
-from holdfast.checkpoint.settings import Settings
-from holdfast.checkpoint.streams import SideStream, later_for
+from holdfast.checkpoint.settings import CheckpointSettings
+from holdfast.checkpoint.streams import SideStream, background_copier
 from holdfast.checkpoint.tensors import cloned, read
 from holdfast.train.cadence import Cadence
 from holdfast.train.layout import Ranks
 from holdfast.train.placement import Placement
-from holdfast.train.snapshots import Snapshots, watch_optimizers
+from holdfast.train.snapshots import Snapshotter, watch_optimizers
 from holdfast.train.tracked import Tracked, Tree
 
 
@@ -55,19 +55,19 @@ def stack(size: Size) -> nn.Module:
 _open: list[Any] = []  # whatever has pinned memory
 
 
-def opened(later: Any) -> Any:
+def opened(background: Any) -> Any:
     """Keep this, and the memory that it has pinned, until `unpin`."""
-    _open.append(later)
-    return later
+    _open.append(background)
+    return background
 
 
 def unpin() -> None:
     """Let go of all pinned memory. A worker never does: it ends. Memory that was unmapped while it
     is pinned would be taken for pinned wherever its address is mapped again."""
-    for later in _open:
-        if isinstance(later, SideStream):
-            later.settle()
-            for at, _ in later._pinned:
+    for background in _open:
+        if isinstance(background, SideStream):
+            background.settle()
+            for at, _ in background._pinned:
                 torch.cuda.cudart().cudaHostUnregister(at)  # type: ignore[no-untyped-call]
     _open.clear()
     gc.collect()
@@ -98,15 +98,15 @@ class Training:
         self.attempt = attempt
         objects = {"model": self.model, "optimizer": self.optimizer}
         self.tracked = Tracked(objects, device, [], Ranks(0, 1, 1), None)
-        self.snapshots = Snapshots(
+        self.snapshots = Snapshotter(
             self.arena,
             None,
             None,
             Placement(0, 0, 1, 1, attempt, 0, distributed=False),
             self.tracked,
             Cadence(1, 1.0),
-            Settings(),
-            opened(later_for(device, 1)) if beside else None,
+            CheckpointSettings(),
+            opened(background_copier(device, 1)) if beside else None,
         )
         watch_optimizers(self.snapshots, [self.optimizer])
         self.completed = 0
@@ -155,7 +155,7 @@ class Training:
     @property
     def torn(self) -> bool:
         """Whether the newest snapshot was given up."""
-        return self.snapshots._copies.torn
+        return self.snapshots._capture.writer.torn
 
     def cells(self, key: Key) -> list[Cell]:
         """Where this snapshot lies."""

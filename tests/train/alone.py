@@ -16,6 +16,8 @@ from torch.optim import Optimizer
 from holdfast.checkpoint.arena import Arena
 from holdfast.checkpoint.settings import CheckpointSettings
 from holdfast.checkpoint.storage_page import StoragePage
+from holdfast.checkpoint.streams import BackgroundCopier
+from holdfast.page import Page
 from holdfast.train.cadence import Cadence
 from holdfast.train.early_end import EarlyEnd
 from holdfast.train.layout import Ranks
@@ -75,6 +77,8 @@ class Job:
         self.makes = makes
         self.every = every
         self.settings = settings or CheckpointSettings()
+        self.background: BackgroundCopier | None = None  # copies beside training, set by a test
+        self.page: Page | None = None
         self.fd = Arena.create()
         self.storage_page = StoragePage(StoragePage.create())
         self.attempt = 0
@@ -92,11 +96,18 @@ class Job:
         tracked = Tracked(script.kept, DEVICE, [], Ranks(0, 1, 1), None)
         cadence = Cadence(self.every, 0.01)
         snapshots = Snapshotter(
-            Arena(self.fd), self.storage_page, None, place, tracked, cadence, self.settings
+            Arena(self.fd),
+            self.storage_page,
+            None,
+            place,
+            tracked,
+            cadence,
+            self.settings,
+            self.background,
         )
         watch_optimizers(snapshots, [o for o in script.kept.values() if isinstance(o, Optimizer)])
         self.snapshots = snapshots
-        self.state = State(None, ProgressReporter(None, 0), snapshots, EarlyEnd(None))
+        self.state = State(None, ProgressReporter(self.page, 0), snapshots, EarlyEnd(None))
         self.restored.append(self.state.restore())
         self.whole = []
         snapshots.whole = lambda step, _: self.whole.append(step)

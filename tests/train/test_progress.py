@@ -13,8 +13,12 @@ import pytest
 import torch
 
 from holdfast.agent.metrics_file import MetricsFile
+from holdfast.checkpoint.arena import Cell, CellHeader
 from holdfast.page import METRIC_COUNT, RECORD_COUNT, Page
+from holdfast.train import progress
 from holdfast.train.progress import ProgressReporter
+from tests.train.alone import Job, Script
+from tests.train.workload import Lazy
 
 
 @pytest.fixture
@@ -141,3 +145,57 @@ def test_a_line_has_them_apart_from_the_numbers_of_every_step(page: Page, tmp_pa
         "metrics": {"step": 1.5, "bad": None},
     }
     assert "metrics" not in without
+
+
+class Late:
+    """An event of a GPU that lags behind: nothing has arrived unless somebody waits for it."""
+
+    def __init__(self) -> None:
+        self.waited = False
+
+    def query(self) -> bool:
+        return self.waited
+
+    def synchronize(self) -> None:
+        self.waited = True
+
+
+@pytest.mark.parametrize("beside", [True, False])
+def test_what_a_step_has_logged_on_a_gpu_is_told_before_its_snapshot_is_whole(
+    page: Page, monkeypatch: pytest.MonkeyPatch, beside: bool
+) -> None:
+    """A worker that dies in between does the step again and tells it again; the other way round
+    it would not be told at all."""
+    said: list[tuple[str, int]] = []
+
+    def send(step: int, tokens: int, names: tuple[str, ...], given: list[Any]) -> progress._Pending:
+        values = torch.tensor([float(given[0]), math.nan], dtype=torch.float64)
+        return progress._Pending(step, 0.0, tokens, values, names, Late())
+
+    monkeypatch.setenv("LAZY", "stream")
+    monkeypatch.setattr(progress, "_on_gpu", lambda value: isinstance(value, torch.Tensor))
+    monkeypatch.setattr(progress, "_send", send)
+    monkeypatch.setattr(Page, "record", lambda _, record: said.append(("told", record.step)))
+    commit = Cell.commit
+
+    def whole(cell: Cell, header: CellHeader, checksum: int | None = None) -> None:
+        said.append(("whole", header.step))
+        commit(cell, header, checksum)
+
+    monkeypatch.setattr(Cell, "commit", whole)
+    job = Job(one_step)
+    job.page, job.background = page, Lazy() if beside else None
+    for number in job.loop(total=6):
+        job.state._progress.log(torch.tensor(1.0 / (1 + number)), None, 0, {})
+    assert {n for what, n in said if what == "whole"} == set(range(1, 7))
+    late = [n for n in range(1, 7) if said.index(("told", n)) > said.index(("whole", n))]
+    assert not late, said
+
+
+def one_step(script: Script, _: int, x: torch.Tensor) -> Any:
+    """A step of the optimizer in every turn."""
+    loss = script.net(x).square().mean()
+    loss.backward()
+    script.optimizers["all"].step()
+    script.optimizers["all"].zero_grad()
+    return loss
