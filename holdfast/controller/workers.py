@@ -3,7 +3,7 @@
 The first failure opens an incident and has the attempt stopped; whatever fails after it is only
 evidence. Exits with status 0 are counted until nobody is left. So of a hundred thousand exits two
 or three decide something, and `may_wait` says which can be told together with others, later: the
-journal must not grow with the number of ranks (docs/decisions/0019).
+journal must not grow with the number of ranks (docs/decisions/0021).
 """
 
 from collections.abc import Sequence

@@ -12,6 +12,7 @@ from holdfast.events import (
     ControllerResumed,
     DeadlinePassed,
     Diagnosed,
+    ExitGroup,
     Milestone,
     MilestoneReached,
     NodeJoined,
@@ -24,6 +25,8 @@ from holdfast.events import (
     StopRequested,
     Store,
     WorkerExited,
+    WorkersExited,
+    in_rows,
 )
 from tests.more import examples
 
@@ -40,17 +43,31 @@ LIMITS = st.builds(
     window_s=st.just(50.0),
     node_wait_s=st.just(30.0),
 )
+EXITS = st.builds(
+    WorkerExited,
+    node=NODES,
+    attempt=ATTEMPTS,
+    rank=st.integers(0, 3),
+    exit_code=st.sampled_from([0, 1]),
+    progress=PROGRESS,
+)
+GROUPS = st.builds(
+    ExitGroup,
+    kind=st.sampled_from(["x", "x here", "y"]),
+    first=EXITS,
+    others=st.sets(st.integers(0, 3)).map(in_rows),
+)
 EVENTS: st.SearchStrategy[AnyEvent] = st.one_of(
     st.builds(NodeJoined, node=NODES, name=NODES, address=st.just("h"), workers=st.integers(1, 2)),
     st.builds(NodeReady, node=NODES, store=STORES, instrumented=st.booleans()),
     st.builds(NodeLost, node=NODES, reason=st.sampled_from(NodeLostReason)),
     st.builds(NodeLeft, node=NODES),
+    EXITS,
     st.builds(
-        WorkerExited,
-        node=NODES,
+        WorkersExited,
         attempt=ATTEMPTS,
-        rank=st.integers(0, 3),
-        exit_code=st.sampled_from([0, 1]),
+        groups=st.lists(GROUPS, max_size=3).map(tuple),
+        last_ago_s=st.just(0.0),
         progress=PROGRESS,
     ),
     st.builds(

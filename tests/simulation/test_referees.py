@@ -25,6 +25,7 @@ from holdfast.events import (
     ControllerResumed,
     DeadlinePassed,
     Diagnosed,
+    ExitGroup,
     NodeLeft,
     NodeLost,
     NodeLostReason,
@@ -32,6 +33,7 @@ from holdfast.events import (
     StopRequested,
     Store,
     WorkerExited,
+    WorkersExited,
 )
 from holdfast.goodput import Bucket, Ledger
 from holdfast.goodput.books import NO_STALLS, Books
@@ -261,6 +263,15 @@ def test_a_node_is_replaced_only_after_as_many_crashes_as_it_is_allowed() -> Non
     told = referee.journaled(entry(diagnosed(1), fence), in_trouble)
     assert "n0 is replaced and its workers crashed 1 times" in told
     referee.journaled(entry(exited("n0", 2, 0, CRASH)), in_trouble)
+    assert not referee.journaled(entry(diagnosed(2), fence), in_trouble)
+
+
+def test_a_crash_that_is_told_together_with_others_counts() -> None:
+    referee, fence = Efficiency(hardship()), Fence(node="n0", reason="")
+    for attempt in (1, 2):
+        group = ExitGroup(kind="worker-crashed", first=exited("n0", attempt, 0, CRASH))
+        event = WorkersExited(attempt=attempt, groups=(group,), last_ago_s=0.0)
+        referee.journaled(entry(event), in_trouble)
     assert not referee.journaled(entry(diagnosed(2), fence), in_trouble)
 
 
