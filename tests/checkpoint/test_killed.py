@@ -125,7 +125,8 @@ def test_whatever_the_moment_of_a_kill_what_counts_is_whole(
     store = open_store(place)
     with saver(place) as process:
         for turn in range(KILLS[kind] * TIMES):
-            if TIMES == 1 and turn > KILLS[kind] / 3 and _enough(kind, changes, unfinished):
+            enough = process.committed > turn / 4 > KILLS[kind] / 12 and referred and unfinished
+            if TIMES == 1 and enough and not _missed(kind, changes):
                 break
             child = process.start()
             process.wait_for_changes(turn % (2 * CYCLE))
@@ -147,10 +148,11 @@ def test_whatever_the_moment_of_a_kill_what_counts_is_whole(
         require_whole(store, manifest)
     assert process.committed > turn / 4
     assert referred, "no checkpoint needed a file of an older one"
-    assert _enough(kind, changes, unfinished), f"{unfinished} unfinished, {changes}"
+    assert unfinished, "no kill left anything unfinished"
+    assert not _missed(kind, changes), f"the kills fell into {changes} only"
 
 
-def _enough(kind: str, changes: set[str], unfinished: int) -> bool:
-    """Whether kills fell into every kind of change and left something unfinished."""
-    missed = (WRITTEN if kind == "folder" else set()) - changes
-    return bool(unfinished) and not missed and len(changes) > 3
+def _missed(kind: str, changes: set[str]) -> set[str]:
+    """Changes that no kill fell into; with S3 any four will do."""
+    few = set() if len(changes) > 3 else {"three more"}
+    return (WRITTEN - changes if kind == "folder" else set()) | few

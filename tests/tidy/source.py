@@ -1,17 +1,23 @@
-"""The Python files of this repository, parsed once."""
+"""The Python files of this repository: read, parsed and walked once for all rules.
+
+They are parsed as the oldest Python that is supported, so what only a newer one knows is an error.
+"""
 
 import ast
 import functools
-from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import TypeVar
 
 ROOT = Path(__file__).resolve().parents[2]
+OLDEST = (3, 11)
 FOLDERS = ("holdfast", "tests", "examples", "benchmarks", "docs")
 Function = ast.FunctionDef | ast.AsyncFunctionDef
+Node = TypeVar("Node", bound=ast.AST)
 
 
-class Source(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Source:
     """One file: where it is from the root, its text and its syntax tree."""
 
     path: Path
@@ -21,13 +27,24 @@ class Source(NamedTuple):
     def __str__(self) -> str:
         return str(self.path)
 
-    def functions(self) -> Iterator[Function]:
+    def functions(self) -> list[Function]:
         """Every function and method."""
-        yield from (n for n in ast.walk(self.tree) if isinstance(n, Function))
+        return [*self.all(ast.FunctionDef), *self.all(ast.AsyncFunctionDef)]
 
-    def classes(self) -> Iterator[ast.ClassDef]:
+    def classes(self) -> list[ast.ClassDef]:
         """Every class."""
-        yield from (n for n in ast.walk(self.tree) if isinstance(n, ast.ClassDef))
+        return self.all(ast.ClassDef)
+
+    def all(self, kind: type[Node]) -> list[Node]:
+        """Every node of exactly this kind."""
+        return [node for node in self._nodes.get(kind, ()) if isinstance(node, kind)]
+
+    @functools.cached_property
+    def _nodes(self) -> dict[type[ast.AST], list[ast.AST]]:
+        found: dict[type[ast.AST], list[ast.AST]] = {}
+        for node in ast.walk(self.tree):
+            found.setdefault(type(node), []).append(node)
+        return found
 
 
 @functools.cache
@@ -45,7 +62,7 @@ def package() -> list[Source]:
 
 def _source(path: Path) -> Source:
     text = path.read_text()
-    return Source(path.relative_to(ROOT), text, ast.parse(text, str(path)))
+    return Source(path.relative_to(ROOT), text, ast.parse(text, str(path), feature_version=OLDEST))
 
 
 def body_lines(function: Function) -> int:

@@ -7,8 +7,12 @@ from tests.tidy.source import Source, package
 
 
 def _error_calls(source: Source) -> list[ast.Call]:
-    calls = (n for n in ast.walk(source.tree) if isinstance(n, ast.Call))
-    return [c for c in calls if ast.unparse(c.func).rpartition(".")[2] == "Error"]
+    return [call for call in source.all(ast.Call) if _name(call.func) == "Error"]
+
+
+def _name(function: ast.expr) -> str:
+    """The last part of what is called."""
+    return getattr(function, "attr", None) or getattr(function, "id", "")
 
 
 def _slug(call: ast.Call) -> str | None:

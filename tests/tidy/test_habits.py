@@ -25,9 +25,8 @@ def test_tests_wait_for_conditions_and_never_for_luck() -> None:
 
 
 def _sleeps_outside_loops(source: Source) -> list[ast.Call]:
-    loops = [n for n in ast.walk(source.tree) if isinstance(n, ast.While)]
-    polled = {id(n) for loop in loops for n in ast.walk(loop)}
-    calls = [n for n in ast.walk(source.tree) if isinstance(n, ast.Call) and id(n) not in polled]
+    polled = {id(n) for loop in source.all(ast.While) for n in ast.walk(loop)}
+    calls = [call for call in source.all(ast.Call) if id(call) not in polled]
     return [call for call in calls if ast.unparse(call.func) in SLEEPS and not _is_zero(call)]
 
 
