@@ -257,13 +257,17 @@ class Shell:
         return False
 
     def _decide(self) -> None:
-        batch = self._batch = _Batch()
+        batch, before = _Batch(), self._book.seq
+        self._batch = batch
         for _ in range(min(BATCH, len(self._facts))):
             events, receipt = self._facts.popleft()
             for event in events:
                 batch.orders.extend(self._handle(event))
             if receipt is not None:
                 batch.receipts[receipt[0]] = receipt[1]
+        if self._book.seq == before:  # all that was written is held already
+            batch.durable = True
+            self._acknowledge()
 
     def _handle(self, event: AnyEvent) -> Sequence[AnyAction]:
         at = max(self._clock(), self.state.now)
@@ -296,11 +300,14 @@ class Shell:
         """What was decided is held where it outlives this controller: senders may forget it."""
         if self._replicas is not None and not self._replicas.held(self.nodes.connected):
             return False
+        self._acknowledge()
+        self._book.save(self.state)
+        return True
+
+    def _acknowledge(self) -> None:
         self._batch.held = True
         for node, seq in self._batch.receipts.items():
             self.nodes.acknowledge(node, seq)
-        self._book.save(self.state)
-        return True
 
     def _carry_out(self, action: AnyAction) -> None:
         if isinstance(action, Survey):
