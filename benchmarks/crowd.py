@@ -13,15 +13,10 @@ import time
 from multiprocessing.connection import Connection
 
 import msgspec
-from websockets.client import ClientProtocol
-from websockets.frames import Frame, Opcode
-from websockets.protocol import State as Stage
-from websockets.uri import parse_uri
 
 from holdfast.agent.progress_watch import REPEAT_S
 from holdfast.events import Milestone, NodeReady, Progress, Store
 from holdfast.messages import (
-    MAX_MESSAGE_BYTES,
     PROTOCOL,
     Ack,
     AgentFact,
@@ -48,6 +43,14 @@ REACHED = (
     Milestone.STARTED, Milestone.ARRIVED, Milestone.JOINED, Milestone.RESTORED,
     Milestone.FIRST_STEP,
 )  # fmt: skip
+
+REQUEST = (
+    "GET / HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+    f"Authorization: Bearer {TOKEN}\r\n\r\n"
+).encode()
+MASK = bytes(4)  # changes nothing
+PULSE = b"\x8a\x80" + MASK
 
 _decoder = msgspec.msgpack.Decoder(Welcome | Ack | Start | Stop | Leave | Keep | GiveJournal)
 _encoder = msgspec.msgpack.Encoder()
@@ -108,7 +111,8 @@ class Agent(asyncio.Protocol):
         self._order: Start | None = None
         self._step = 0
         self._transport: asyncio.Transport | None = None
-        self._protocol: ClientProtocol | None = None
+        self._unread = b""
+        self._open = False
         self._welcomed = asyncio.Event()
         self._pulse_s = self._report_s = 1.0
         self._pulse_at = self._report_at = 0.0
@@ -119,14 +123,9 @@ class Agent(asyncio.Protocol):
         loop = asyncio.get_running_loop()
         async with gate:
             self._welcomed.clear()
-            self._protocol = ClientProtocol(
-                parse_uri(f"ws://127.0.0.1:{port}/"), max_size=MAX_MESSAGE_BYTES
-            )
+            self._unread, self._open = b"", False
             self._transport, _ = await loop.create_connection(lambda: self, "127.0.0.1", port)
-            request = self._protocol.connect()
-            request.headers["Authorization"] = f"Bearer {TOKEN}"
-            self._protocol.send_request(request)
-            self._flush()
+            self._transport.write(REQUEST)
             await self._welcomed.wait()
 
     def cut(self) -> None:
@@ -142,9 +141,8 @@ class Agent(asyncio.Protocol):
             self._step += 1
             self._say(self._report(self._order))
             self._report_at = now + self._report_s
-        if now >= self._pulse_at and self._protocol is not None:
-            self._protocol.send_pong(b"")
-            self._flush()
+        if now >= self._pulse_at and self._transport is not None:
+            self._transport.write(PULSE)
             self._pulse_at = now + self._pulse_s
         next_at = self._report_at if self._order is not None else now + 0.1
         return min(self._pulse_at, next_at)
@@ -155,17 +153,31 @@ class Agent(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Frames."""
-        assert self._protocol is not None
         if self.silent:
             return
-        self._protocol.receive_data(data)
-        for event in self._protocol.events_received():
-            if isinstance(event, Frame):
-                if event.opcode is Opcode.BINARY:
-                    self._hear(_decoder.decode(event.data))
-            elif self._protocol.state is Stage.OPEN:
-                self._hello()
-        self._flush()
+        self._unread += data
+        if not self._open:
+            _, found, self._unread = self._unread.partition(b"\r\n\r\n")
+            self._open = bool(found)
+            self._hello()
+        for message in self._messages():
+            self._hear(_decoder.decode(message))
+
+    def _messages(self) -> list[bytes]:
+        """Those that have come whole, of a server that sends each in one frame."""
+        found, at, unread = [], 0, self._unread
+        while at + 2 <= len(unread):
+            size, begin = unread[at + 1], at + 2
+            if size > 125:
+                begin += 2 if size == 126 else 8
+                size = int.from_bytes(unread[at + 2 : begin], "big")
+            if begin + size > len(unread):
+                break
+            if unread[at] == 0x82:
+                found.append(unread[begin : begin + size])
+            at = begin + size
+        self._unread = unread[at:]
+        return found
 
     def _hello(self) -> None:
         hello = Hello(
@@ -218,19 +230,12 @@ class Agent(asyncio.Protocol):
         self._say(self._kept[-1])
 
     def _say(self, message: Hello | Fact | Report | Kept) -> None:
-        assert self._protocol is not None
-        if self._protocol.state is Stage.OPEN and not self._transport_closing():
-            self._protocol.send_binary(_encoder.encode(message))
-            self._flush()
-
-    def _transport_closing(self) -> bool:
-        return self._transport is None or self._transport.is_closing()
-
-    def _flush(self) -> None:
-        assert self._protocol is not None and self._transport is not None
-        for data in self._protocol.data_to_send():
-            if data:
-                self._transport.write(data)
+        if self._transport is None or self._transport.is_closing():
+            return
+        data = _encoder.encode(message)
+        size = len(data)
+        short = bytes((0x82, 0x80 | size)) if size < 126 else b"\x82\xfe" + size.to_bytes(2, "big")
+        self._transport.write(short + MASK + data)
 
     def _report(self, order: Start) -> Report:
         first = order.node_rank * WORKERS

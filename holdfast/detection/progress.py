@@ -127,6 +127,8 @@ class ProgressReducer:
         self._move(old.progress.step if old else None, worker.progress, now)
         self._data_wait_s = max(self._data_wait_s, worker.progress.data_wait_s)
         self._snapshot_s = max(self._snapshot_s, worker.progress.snapshot_s)
+        if len(worker.milestones) == self._seen[worker.rank].bit_count():
+            return []  # they only grow
         ages = worker.milestones.items()
         return [m for m, age_s in ages if self._count(worker, m, now - age_s)]
 

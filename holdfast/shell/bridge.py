@@ -128,6 +128,10 @@ class Bridge:
         """The engine says that the node is gone."""
         return [*self._flushed(now), _lost(node, NodeLostReason.PROCESS, detail)]
 
+    def silent(self, now: float) -> list[str]:
+        """Nodes of which no sign of life was told in time."""
+        return [node for node, _ in self._liveness.silent(now, self._timeout_s)]
+
     def tick(self, now: float) -> list[AnyEvent]:
         """Nodes that are silent, stay away, or do not obey. Each is named once."""
         late: list[NodeLost] = []

@@ -7,6 +7,7 @@ can neither be told anything nor hold a copy of the journal. Which facts of a no
 which are durable is known here too: a fact counts once, however often it is sent.
 """
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -28,6 +29,7 @@ from holdfast.messages import (
 )
 from holdfast.shell.bridge import Bridge
 
+LOOK_S = 1.0  # between two looks at a node that is not silent
 GOODBYE_S = 5.0  # for an agent that was let go to close its connection
 PULSES = 4  # signs of life within the time after which a node counts as silent
 REPORTS_A_SECOND = 2_500  # of all nodes together, at most; decoding more is felt
@@ -88,6 +90,7 @@ class Nodes:
         self._put, self._changed = put, changed
         self.bridge = Bridge(state, timeout_s, clock(), term)
         self._nodes: dict[str, _Node] = {}
+        self._looked: dict[str, float] = {}  # connected nodes, the longest not looked at first
         self._ever_expected: set[str] = set()
         self._farewell: Leave | None = None
 
@@ -127,6 +130,7 @@ class Nodes:
             return False
         self._put(events, None)
         old, known.wire, known.heard_at, known.dismissed_at = known.wire, wire, now, None
+        self._looked[node] = now
         self._ever_expected.add(node)
         if old is not None:
             old.abort("its agent has connected again")
@@ -177,6 +181,7 @@ class Nodes:
     def _disconnect(self, node: str, known: _Node) -> None:
         self._pass_on(node, known)
         known.wire = None
+        self._looked.pop(node, None)
         if node in self._state.lost or known.dismissed_at is not None:
             del self._nodes[node]
         self._changed(node)
@@ -184,15 +189,27 @@ class Nodes:
     # ── silence ──
 
     def look(self, now: float) -> None:
-        """Silent nodes, those that never came, and connections that take nothing."""
-        for node, known in list(self._nodes.items()):
-            if known.wire is None:
-                continue
-            self._pass_on(node, known)
-            if why := self._stuck(known, known.wire, now):
-                known.wire.abort(why)
-                self._disconnect(node, known)
+        """Silent nodes, those that never came, and connections that take nothing.
+
+        A node is looked at every `LOOK_S`, and whenever it would count as silent by what was seen
+        then: looking at 12,500 of them each time would be felt.
+        """
+        due = itertools.takewhile(lambda looked: now - looked[1] >= LOOK_S, self._looked.items())
+        silent = self.bridge.silent(now)
+        for node in dict.fromkeys([*(node for node, _ in due), *silent]):
+            self._look_at(node, now)
         self._put(self.bridge.tick(now), None)
+
+    def _look_at(self, node: str, now: float) -> None:
+        known = self._nodes.get(node)
+        if known is None or known.wire is None:
+            return
+        self._looked.pop(node)
+        self._looked[node] = now
+        self._pass_on(node, known)
+        if why := self._stuck(known, known.wire, now):
+            known.wire.abort(why)
+            self._disconnect(node, known)
 
     def _pass_on(self, node: str, known: _Node) -> None:
         """The newest sign of life, before it is forgotten with its connection."""
@@ -236,6 +253,7 @@ class Nodes:
     def give_up(self, node: str) -> None:
         """Its connection is closed, after what it was told last; facts it sends are not heard."""
         known = self._nodes.pop(node, None)
+        self._looked.pop(node, None)
         if known is not None and known.wire is not None:
             known.wire.close("this node was given up")
             self._changed(node)

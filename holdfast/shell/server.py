@@ -4,9 +4,10 @@ Each connection is an asyncio protocol around the Sans-I/O layer of websockets: 
 handed on in the callback that read it, and sending only queues, so that 12,500 connections are
 12,500 small objects and no task. Nothing is answered before the bearer token has been checked.
 
-Whatever arrives is a sign of life; most is nothing else, and is not even parsed. Reports are not
-decoded as they come: only the newest of each node is kept, and those that are waiting are decoded
-together, apart from facts and orders.
+Whatever arrives is a sign of life. What comes all the time, a pong without content or one message
+in one frame, is taken as it is, past the parser for everything there may be. Reports are not decoded
+as they come: only the newest of each node is kept, and those that are waiting are decoded together,
+apart from facts and orders.
 """
 
 import asyncio
@@ -19,7 +20,7 @@ from typing import Protocol
 
 import msgspec
 from websockets.exceptions import InvalidState
-from websockets.frames import CloseCode, Frame, Opcode
+from websockets.frames import CloseCode, Frame, Opcode, apply_mask
 from websockets.http11 import Request, Response
 from websockets.protocol import State as Stage
 from websockets.server import ServerProtocol
@@ -55,6 +56,7 @@ SILENT_S = 10  # after this time the kernel gives up what the other end does not
 
 PULSE = b"\x8a\x80"  # how a pong without content begins, before its mask
 PULSE_BYTES = 6
+MESSAGE = 0x82  # how a frame begins that is a whole binary message
 REPORT = b"\xa4type\xa6Report"  # how a report begins, after the byte with the count of its fields
 NOT_UNDERSTOOD = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)  # by the decoder
 
@@ -103,7 +105,7 @@ class Server:
         self._place = ("", 0)
         self._reported: dict[Connection, None] = {}  # with a report that was not read yet
         self._digesting: asyncio.TimerHandle | None = None
-        self._encoded: tuple[object, bytes] = (None, b"")
+        self._framed: tuple[object, bytes] = (None, b"")
 
     async def listen(self, host: str, port: int = 0) -> int:
         """Start to listen and return the port. Raises `OSError` if it is taken, `Error`
@@ -140,11 +142,11 @@ class Server:
         given = request.headers.get_all("Authorization")  # `get` raises where there are two
         return len(given) == 1 and hmac.compare_digest(_bytes(given[0]), self._expected)
 
-    def encoded(self, message: ToAgent | Question | ToClient) -> bytes:
-        """Its bytes; what goes to everybody is encoded once."""
-        if message is not self._encoded[0]:
-            self._encoded = (message, _encoder.encode(message))
-        return self._encoded[1]
+    def framed(self, message: ToAgent | Question | ToClient) -> bytes:
+        """Its bytes, in one frame; what goes to everybody is encoded once."""
+        if message is not self._framed[0]:
+            self._framed = (message, framed(_encoder.encode(message)))
+        return self._framed[1]
 
     # ── reports ──
 
@@ -205,14 +207,25 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Bytes of any length."""
         self.heard_at = self._server.clock()
-        if self._left == 0 and len(data) == PULSE_BYTES and data.startswith(PULSE):
+        message = only_message(data) if self._is_between_messages else None
+        if message == b"":
             return
-        if self._left is not None:
-            self._left = left_of_frame(data, self._left)
-        self._protocol.receive_data(data)
-        self._take_events()
+        try:
+            if message is not None:
+                self._message(message)
+            else:
+                self._parse(data)
+        except NOT_UNDERSTOOD as error:
+            who = self.node or "a stranger"
+            logger.warning("a message of %s was not understood: %s", who, error)
+            if self._protocol.state is Stage.OPEN:
+                self._close(CloseCode.INVALID_DATA, str(error))
         self._flush()
         self._server.after()
+
+    @property
+    def _is_between_messages(self) -> bool:
+        return self._left == 0 and not self._parts and self._protocol.state is Stage.OPEN
 
     def eof_received(self) -> None:
         """The other end sends nothing more."""
@@ -234,9 +247,10 @@ class Connection(asyncio.Protocol):
 
     def send(self, message: ToAgent | Question | ToClient) -> None:
         """Queue this, unless the connection is closed."""
-        if self._protocol.state is Stage.OPEN:
-            self._protocol.send_binary(self._server.encoded(message))
-            self._flush()
+        if self._protocol.state is Stage.OPEN and self._transport is not None:
+            data = self._server.framed(message)
+            self._sent_bytes += len(data)
+            self._transport.write(data)
 
     def overdue(self, now: float) -> str:
         """Why it is to be closed because the other end takes nothing; empty if it is not."""
@@ -283,23 +297,20 @@ class Connection(asyncio.Protocol):
 
     # ── what arrives ──
 
-    def _take_events(self) -> None:
-        try:
-            events = self._protocol.events_received()
-            for event in events:
-                if isinstance(event, Frame):
-                    self._frame(event)
-                elif len(events) > 1:  # frames came along, and would be heard whatever the answer
-                    self.abort("it did not wait for the answer to its request")
-                    return
-                elif isinstance(event, Request):
-                    self._protocol.send_response(self._answer(event))
-                    self._left = 0
-        except NOT_UNDERSTOOD as error:
-            who = self.node or "a stranger"
-            logger.warning("a message of %s was not understood: %s", who, error)
-            if self._protocol.state is Stage.OPEN:
-                self._close(CloseCode.INVALID_DATA, str(error))
+    def _parse(self, data: bytes) -> None:
+        if self._left is not None:
+            self._left = left_of_frame(data, self._left)
+        self._protocol.receive_data(data)
+        events = self._protocol.events_received()
+        for event in events:
+            if isinstance(event, Frame):
+                self._frame(event)
+            elif len(events) > 1:  # frames came along, and would be heard whatever the answer
+                self.abort("it did not wait for the answer to its request")
+                return
+            elif isinstance(event, Request):
+                self._protocol.send_response(self._answer(event))
+                self._left = 0
 
     def _answer(self, request: Request) -> Response:
         if self._server.admits(request):
@@ -365,6 +376,32 @@ class Connection(asyncio.Protocol):
             return
         if report.node == self.node:
             self._server.listener.report(report)
+
+
+def framed(message: bytes) -> bytes:
+    """A message in one frame, as a server sends it (RFC 6455, 5.2)."""
+    size = len(message)
+    if size < 126:
+        return bytes((MESSAGE, size)) + message
+    if size < 1 << 16:
+        return bytes((MESSAGE, 126)) + size.to_bytes(2, "big") + message
+    return bytes((MESSAGE, 127)) + size.to_bytes(8, "big") + message
+
+
+def only_message(data: bytes) -> bytes | None:
+    """The message in the one frame of a client that this is, empty if it is a pong without content.
+    None if it is anything else, or more, or less."""
+    if data.startswith(PULSE):
+        return b"" if len(data) == PULSE_BYTES else None
+    if data[0] != MESSAGE or len(data) <= PULSE_BYTES:
+        return None
+    size, mask_at = data[1] - 0x80, 2
+    if size == 126:
+        size, mask_at = int.from_bytes(data[2:4], "big"), 4
+    begin = mask_at + 4
+    if (size > 126 and mask_at == 2) or len(data) != begin + size:
+        return None
+    return apply_mask(data[begin:], data[mask_at:begin])
 
 
 def left_of_frame(data: bytes, left: int) -> int | None:

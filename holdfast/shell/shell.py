@@ -273,6 +273,7 @@ class Shell:
 
     def _decide(self) -> None:
         batch, before = _Batch(), self._book.seq
+        self._batch = batch
         for _ in range(min(BATCH, len(self._facts))):
             events, receipt = self._facts.popleft()
             last = len(events) - 1
@@ -280,8 +281,9 @@ class Shell:
                 known = self.explain(event) if event is not None else None
                 self._hear(known, receipt if place >= last else None, batch)
         batch.receipts = dict(self._exits.settled())
-        batch.durable = batch.held = self._book.seq == before and not batch.receipts
-        self._batch = batch
+        if self._book.seq == before:  # all that was written is held already
+            batch.durable = True
+            self._acknowledge()
 
     def _hear(self, event: AnyEvent | None, receipt: Receipt | None, batch: _Batch) -> None:
         now = max(self._clock(), self.state.now)
@@ -319,11 +321,14 @@ class Shell:
         """What was decided is held where it outlives this controller: senders may forget it."""
         if self._replicas is not None and not self._replicas.held(self.nodes.connected):
             return False
+        self._acknowledge()
+        self._book.save(self.state)
+        return True
+
+    def _acknowledge(self) -> None:
         self._batch.held = True
         for node, seq in self._batch.receipts.items():
             self.nodes.acknowledge(node, seq)
-        self._book.save(self.state)
-        return True
 
     def _carry_out(self, action: AnyAction) -> None:
         if isinstance(action, Survey):

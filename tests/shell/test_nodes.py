@@ -13,7 +13,7 @@ from holdfast.events import (
     NodeLostReason,
 )
 from holdfast.messages import PROTOCOL, Ack, Fact, Leave, Question, Report, ToAgent, Welcome
-from holdfast.shell.nodes import GOODBYE_S, PULSES, REPORT_S, Nodes, Receipt
+from holdfast.shell.nodes import GOODBYE_S, LOOK_S, PULSES, REPORT_S, Nodes, Receipt
 from tests.shell.scene import TERM, TIMEOUT_S, hello
 
 
@@ -218,6 +218,20 @@ def test_a_silent_node_is_named_once_and_its_connection_closed() -> None:
     assert register.look(100.0) == [] and register.nodes.connected == frozenset()
 
 
+def test_a_sign_of_life_counts_from_when_it_came_however_late_it_is_looked_for() -> None:
+    """Nodes are not looked at each time, and none is named for that."""
+    register = Register()
+    line = register.connect("n")
+    for _ in range(100):
+        line.heard_at = register.now + 0.1
+        assert register.look(LOOK_S * 0.6) == []
+    last = line.heard_at
+    while not (events := register.look(0.25)):
+        assert register.now - last < 2 * TIMEOUT_S
+    (event,) = events
+    assert isinstance(event, NodeLost) and TIMEOUT_S <= event.ago_s < TIMEOUT_S + 0.25
+
+
 def test_a_node_whose_connection_broke_is_named_by_its_last_sign_of_life() -> None:
     register = Register()
     line = register.connect("n")
@@ -306,7 +320,7 @@ def test_who_is_let_go_and_stays_is_cut_off() -> None:
     register.nodes.send("n", Leave(reason="not needed"))
     register.look(GOODBYE_S)
     assert str(line.ended) == ""
-    register.look(0.1)
+    register.look(LOOK_S)
     assert line.ended == "aborted: it was let go and stays"
     assert register.nodes.connected == frozenset()
 

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidMessage, InvalidStatus
+from websockets.frames import apply_mask
 
 from holdfast import tls
 from holdfast.errors import Error
@@ -38,7 +39,7 @@ from holdfast.messages import (
 )
 from holdfast.shell import server as shell_server
 from holdfast.shell.outbox import DEADLINE_S
-from holdfast.shell.server import Connection, Server, left_of_frame
+from holdfast.shell.server import Connection, Server, left_of_frame, only_message
 from tests.shell.scene import TERM, hello
 from tests.shell.site import TOKEN, Ear, answered, dial, receive, send, until, with_server
 
@@ -457,6 +458,21 @@ def test_it_is_known_where_frames_end_wherever_they_are_cut(
     assert left == missing or (left is None and missing)
     if left is not None:
         assert left_of_frame(whole[cut:], left) == 0
+
+
+@given(st.binary(max_size=300), st.binary(min_size=4, max_size=4), st.integers(0, 255))
+@settings(max_examples=200, deadline=None)
+def test_one_whole_message_is_taken_as_what_the_parser_makes_of_it(
+    payload: bytes, mask: bytes, first: int
+) -> None:
+    """Everything else is left to the parser."""
+    plain = frame(payload)
+    at = len(plain) - len(payload)
+    data = bytes([first]) + plain[1 : at - 4] + mask + apply_mask(payload, mask)
+    is_pulse = first == 0x8A and not payload
+    is_message = first == 0x82 and bool(payload)
+    assert only_message(data) == (payload if is_message else b"" if is_pulse else None)
+    assert only_message(data + b"x") is None and (len(data) < 8 or only_message(data[:-1]) is None)
 
 
 def test_six_bytes_within_a_message_that_look_like_a_sign_of_life_are_part_of_it() -> None:

@@ -100,8 +100,9 @@ def test_facts_that_wait_together_become_durable_together_up_to_a_limit() -> Non
 def test_news_that_only_concern_a_node_are_acknowledged_too() -> None:
     scene = Scene(ONE)
     (a,) = scene.running("a")
+    saves = scene.book.saves
     a.fact(2, WorkersStarted(node="a", attempt=1))
-    assert acked(a) == [0, 1, 2]
+    assert acked(a) == [0, 1, 2] and scene.book.saves == saves, "and nothing is written for it"
 
 
 def test_nothing_is_decided_before_the_first_fact_and_that_is_the_first() -> None:
