@@ -5,9 +5,9 @@ handed on in the callback that read it, and sending only queues, so that 12,500 
 12,500 small objects and no task. Nothing is answered before the bearer token has been checked.
 
 Whatever arrives is a sign of life. What comes all the time, a pong without content or one message
-in one frame, is taken as it is, past the parser for everything there may be. Reports are not decoded
-as they come: only the newest of each node is kept, and those that are waiting are decoded together,
-apart from facts and orders.
+in one frame, is taken as it is, past the parser for everything there may be. Reports are not
+decoded as they come: only the newest of each node is kept, and those that are waiting are decoded
+together, apart from facts and orders.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from typing import Protocol
 
 import msgspec
 from websockets.exceptions import InvalidState
-from websockets.frames import CloseCode, Frame, Opcode, apply_mask
+from websockets.frames import CloseCode, Frame, Opcode, apply_mask  # type: ignore[attr-defined]
 from websockets.http11 import Request, Response
 from websockets.protocol import State as Stage
 from websockets.server import ServerProtocol

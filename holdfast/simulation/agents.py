@@ -47,6 +47,9 @@ class Network(Protocol):
     def connect(self, agent: "Agent") -> SimulatedWire | None:
         """Say hello; the connection, if there is somebody."""
 
+    def unheard(self, agent: "Agent", since: float) -> None:
+        """From now on nobody can hear it."""
+
     def gone(self, agent: "Agent", how: str) -> None:
         """The agent's process has ended."""
 
@@ -72,6 +75,7 @@ class Agent:
         self.alive = True
         self.frozen = False
         self.reach = True  # the network lets it talk to the controller
+        self.gone_since: float | None = None  # nobody can hear it
         self.wire: SimulatedWire | None = None
         self.trouble_until = 0.0  # it may rightly be given up for what happened until then
         self.run: Run | None = None
@@ -116,16 +120,28 @@ class Agent:
             self.wire.falls_silent()
             self.wire.control.falls_silent()
 
+    def _goes(self) -> None:
+        """From now on it cannot be heard, over whatever connection."""
+        if self.gone_since is None:
+            self.gone_since = self._nature.now
+            self._network.unheard(self, self._nature.now)
+
+    def _is_back(self) -> None:
+        if self.alive and not self.frozen and self.reach:
+            self.gone_since = None
+
     def freeze(self) -> None:
         """It hangs: nothing is read or said."""
         self._falls_silent()
         self.frozen = True
+        self._goes()
 
     def wake(self) -> None:
         """It goes on where it was."""
         if not self.alive or not self.frozen:
             return
         self.frozen = False
+        self._is_back()
         inbox, self._inbox = self._inbox, []
         unseen, self._unseen = self._unseen, []
         for run, rank, death in unseen:
@@ -138,11 +154,13 @@ class Agent:
     def cut(self) -> None:
         """It cannot reach the controller, which is not told."""
         self.reach = False
+        self._goes()
         self._leave(told=False)
 
     def heal(self) -> None:
         """It can reach the controller again."""
         self.reach = True
+        self._is_back()
         self.connect_soon()
 
     def disconnect(self) -> None:
@@ -150,10 +168,11 @@ class Agent:
         self._leave(told=True)
         self.connect_soon()
 
-    def lost(self, wire: SimulatedWire) -> None:
-        """This connection is found to be gone."""
+    def lost(self, wire: SimulatedWire, *, told: bool = False) -> None:
+        """This connection is found to be gone; whether the controller is told."""
         if wire is self.wire:
-            self.disconnect()
+            self._leave(told=told)
+            self.connect_soon()
 
     def _leave(self, *, told: bool) -> None:
         if self.wire is not None:
@@ -168,6 +187,7 @@ class Agent:
         self._falls_silent()
         self.in_trouble(float("inf"))
         self.alive = False
+        self._goes()
         self.memory = {}
         if self.run is not None:
             self._floor.vanish(self.run, f"{self.node} died")

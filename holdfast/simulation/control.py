@@ -6,6 +6,7 @@ can be killed, or stopped for a while, between any two steps and between any two
 left of it then is the journal, its last line possibly torn.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -19,12 +20,12 @@ from holdfast.shell.nodes import GOODBYE_S
 from holdfast.shell.shell import Settings, Shell
 from holdfast.simulation.agents import Agent
 from holdfast.simulation.book import EPOCH, Book
+from holdfast.simulation.duties import SimulatedDuty
 from holdfast.simulation.nature import Nature
-from holdfast.simulation.referees import Referees
+from holdfast.simulation.referees import RECONNECT_S, Referees
 from holdfast.simulation.wires import Downward, SimulatedWire, Upward
 
 REGISTER_S = 60.0  # as in the local driver
-RECONNECT_S = 10.0
 LOOK_S = 0.25  # between two looks for silence, as a host has them
 STALL_MAX_S = 60.0
 
@@ -74,8 +75,14 @@ class Control:
         engine = SimulatedEngine(nature, site, self)
         self.shell = Shell(controller, book, engine, settings, lambda: self.clock)
         self.shell.observe, self.shell.catch_up = self._observe, self._hear_all
+        self.duties = {
+            "watch": SimulatedDuty(nature, self),
+            "supply": SimulatedDuty(nature, self),
+            "look": SimulatedDuty(nature, self, self._forgive),
+        }
         self.alive = True
         self.stalled = False
+        self.awake_since = nature.now  # it hears and decides without a pause; inf: it does not
         self._backlog: list[Callable[[], object]] = []  # what came while it was stopped
         self._decided = 0  # orders of the facts that are decided together
         self._owed = 0  # steps until what was decided is done
@@ -110,15 +117,15 @@ class Control:
     def stall(self, for_s: float) -> None:
         """Stopped by SIGSTOP or starved; it goes on later and has missed nothing but time."""
         if self.alive and not self.stalled:
-            self.stalled = True
+            self.stalled, self.awake_since = True, math.inf
             self._nature.after(for_s, self._go_on, for_s)
 
     def _go_on(self, late_s: float) -> None:
         self.stalled = False
         if not self.alive:
             return
-        if late_s > self._timeout_s / 4:
-            self.shell.forgive(late_s)
+        self.awake_since = self._nature.now
+        self._forgive(late_s)
         for at in [t + late_s for t in self._looks]:
             self._nature.after(max(0.0, at - self._nature.now), self._look_if_due)
         self.falls_silent()
@@ -127,6 +134,11 @@ class Control:
         for what in backlog:
             self.hear(what)
         self._site.controller_is_up()
+
+    def _forgive(self, late_s: float) -> None:
+        """As a host does that notices how late it is."""
+        if late_s > self._timeout_s / 4:
+            self.shell.forgive(late_s)
 
     # ── what is heard ──
 
@@ -154,7 +166,8 @@ class Control:
 
     def died(self, node: str, how: str) -> None:
         """The engine says that a node's process has ended."""
-        self.hear(lambda: self.shell.nodes.died(node, how))
+        watch = self.duties["watch"]
+        self.hear(lambda: watch.do(lambda: self.shell.nodes.died(node, how)))
 
     def connect(self, agent: Agent) -> SimulatedWire | None:
         """An agent says hello; the connection, if there is somebody."""
@@ -222,7 +235,7 @@ class Control:
             self._look()
 
     def _look(self) -> None:
-        self.hear(self.shell.look)
+        self.hear(lambda: self.duties["look"].do(self.shell.look))
         quiet = self.state.nodes.keys() - {a.node for a in self._site.living() if self._hears(a)}
         if quiet and not self._looks and self.alive:
             self.look_in(self._timeout_s / 2)
@@ -236,8 +249,8 @@ class Control:
     def _deadline_passed(self, deadline: float) -> None:
         if deadline == self._deadline:
             self._deadline = None
-            if self.alive and not self.stalled:
-                self._look()
+            if not self.stalled:
+                self.hear(self.shell.look)
 
     # ── what comes between ──
 
@@ -299,19 +312,24 @@ class SimulatedEngine:
 
     def make(self, order: AskNodes) -> None:
         """Start so many agents."""
-        self._site.start_nodes(order.count)
+        self._control.duties["supply"].do(lambda: self._site.start_nodes(order.count))
 
     def remove(self, order: Fence, done: Callable[[Sequence[AnyEvent]], None]) -> None:
         """Kill everything of a node."""
         slow = self._nature.chance(self._nature.hardship.share("slow_fences"))
         wait_s = self._nature.about(2.0) if slow else 0.01
         self._nature.after(wait_s, self._removed, order.node, done)
+        self._control.awake_since = math.inf
 
     def _removed(self, node: str, done: Callable[[Sequence[AnyEvent]], None]) -> None:
         agent = self._site.agent(node)
         if agent is not None:  # the kill signals were sent, whatever became of us since
             agent.die("")
-        self._control.hear(lambda: done(()))
+        self._control.hear(lambda: self._done(done))
+
+    def _done(self, done: Callable[[Sequence[AnyEvent]], None]) -> None:
+        self._control.awake_since = self._nature.now
+        done(())
 
     def leave(self, order: EndJob) -> Leave:
         """The job is over."""

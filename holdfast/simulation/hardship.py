@@ -30,10 +30,20 @@ RATES: dict[str, tuple[float, float]] = {
     "store_losses": (1, 20),  # the fresh store of a node dies
     "crash_loops": (0.2, 4),  # for some time every attempt crashes early
     "storage_outages": (0.5, 8),  # for some time every rank fails to read its data
+    "link_stalls": (2, 100),  # in one direction of a connection nothing moves for some time
+    "half_opens": (1, 30),  # over a connection nothing arrives any more, and nobody is told
+    "link_tears": (2, 60),  # a connection breaks, and one end learns of it later
+    "link_lags": (1, 20),  # over a connection everything takes seconds
+    "duty_deaths": (1, 40),  # a task of the driver dies: that which hears of deaths, and others
 }
 """Times a day, lowest and highest, where it is on at all."""
 LATER = {kind: RATES[kind] for kind in ("storage_outages",)}
 """Drawn by dice of their own, so that a world without them is the one it was before they came."""
+LINKS = {
+    kind: RATES[kind]
+    for kind in ("link_stalls", "half_opens", "link_tears", "link_lags", "duty_deaths")
+}
+"""The same, by other dice."""
 
 SHARES: dict[str, tuple[float, float]] = {
     "crash_midway": (0.01, 0.5),  # of decisions: the controller dies between two of its effects
@@ -52,8 +62,12 @@ SHARES: dict[str, tuple[float, float]] = {
     "torn_copies": (0.05, 0.5),  # of ranks: the newest snapshot is not whole when training breaks
     "damaged_copies": (0.02, 0.2),  # of ranks: its own newest copy cannot be read later
     "forkserver_deaths": (0.1, 0.8),  # of kills of workers: it is the forkserver that dies
+    "broken_duties": (0.1, 0.9),  # of tasks that die: it fails in this process for ever
 }
 """Probabilities, lowest and highest, where it is on at all."""
+LINK_SHARES = {kind: SHARES[kind] for kind in ("broken_duties",)}
+FIRST = {k: v for k, v in RATES.items() if k not in LATER | LINKS}
+FIRST_SHARES = {k: v for k, v in SHARES.items() if k not in LINK_SHARES}
 
 
 class Hardship(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,7 +98,7 @@ class Hardship(msgspec.Struct, frozen=True, kw_only=True):
         """Whether everything that is sent is heard within a second."""
         slow = self.shares.keys() & {"late_messages", "slow_fences"}
         stalls = "controller_stalls" in self.rates or "stalls_midway" in self.shares
-        return not slow and not stalls
+        return not slow and not stalls and not self.rates.keys() & LINKS.keys()
 
     def rate(self, kind: str) -> float:
         """Times a second."""
@@ -98,6 +112,7 @@ class Hardship(msgspec.Struct, frozen=True, kw_only=True):
 def draw(seed: int, *, hours: float = 24.0, nodes: int = 16) -> Hardship:
     """The world of this seed, with a job of at most `nodes` nodes and spares."""
     dice, later = Random(f"hardship {seed}"), Random(f"later hardship {seed}")
+    links = Random(f"hardship of links {seed}")
     spares = dice.choice((0, 1, 1, 2, 3)) if nodes > 3 else dice.choice((0, 1))
     step_s = _between(dice, 0.5, 20)
     steps = hours * 3600 / step_s
@@ -117,8 +132,8 @@ def draw(seed: int, *, hours: float = 24.0, nodes: int = 16) -> Hardship:
         delay_s=_between(dice, 0.0005, 0.2),
         telemetry_s=_between(dice, 600, 3600),
         clock_step_s=_sometimes(dice, 0.3, _between(dice, 1, 7200)),
-        rates=_some(dice, {k: v for k, v in RATES.items() if k not in LATER}) | _some(later, LATER),
-        shares=_some(dice, SHARES),
+        rates=_some(dice, FIRST) | _some(later, LATER) | _some(links, LINKS),
+        shares=_some(dice, FIRST_SHARES) | _some(links, LINK_SHARES),
         quiet_error=later.random() < 0.3,
         early_end_step=int(_sometimes(later, 0.1, 1 + steps * later.random())),
     )

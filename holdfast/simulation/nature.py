@@ -30,6 +30,7 @@ class Promise(StrEnum):
     SPARES = "has its spares again"
     END = "ends when asked"
     TIME = "time goes on"
+    NAMED = "who is gone is named in time"
 
 
 class Foul(AssertionError):  # noqa: N818 - a referee's word, not an error of the caller

@@ -44,6 +44,9 @@ AWAY = WorkerError(  # what a worker says whose storage is away
     type="botocore.exceptions.EndpointConnectionError",
     message='Could not connect to the endpoint URL: "https://data.example/shard-1"',
 )
+RECONNECT_S = 10.0  # that a new controller gives to the nodes of the one before
+NAMED_MARGIN_S = 5.0
+PAUSES_S = 150.0  # of a duty that fails whenever it is started, until its process is replaced
 SLACK_S = 1.0  # by which the ledger may differ from the truth, because messages take time
 
 
@@ -299,6 +302,13 @@ class Referees:
         self.stillborn = 0  # nodes that died before they said anything, or did not fit
         self._waits_since = 0.0  # no attempt, and a controller that waits for nodes
 
+    @property
+    def named_within_s(self) -> float:
+        """How long a member may be gone under one controller that is awake: it may have been told
+        to wait for it, and its look for silence may have to be started again a few times."""
+        pauses_s = PAUSES_S if "duty_deaths" in self._hard.rates else 0.0
+        return self._hard.heartbeat_timeout_s + RECONNECT_S + NAMED_MARGIN_S + pauses_s
+
     def _judge(self, promise: Promise, how: str) -> None:
         if how:
             raise Foul(promise, self._nature.now, how)
@@ -357,6 +367,11 @@ class Referees:
         """There is a controller again."""
         self._waits_since = self._nature.now
         self._judge(Promise.REPLAY, self._replay.restarted(state))
+
+    def silent(self, node: str, for_s: float) -> None:
+        """A member cannot be heard, for so long of the time that its controller was awake."""
+        how = f"{node} is gone for {for_s:.1f} s and a member"
+        self._judge(Promise.NAMED, how if for_s > self.named_within_s else "")
 
     # ── the end ──
 

@@ -3,15 +3,24 @@
 To the shell it is a `Wire`. What is sent at one moment arrives together, later, and in order; what
 is under way when the connection breaks is lost. Signs of life are not sent but looked up: a day of
 them would be millions of messages.
+
+It may stall in one direction or both, tear, or lag. Nobody is told of that: each end finds out as a
+kernel and the agent's link do, after the times that these are set to, or the shell does.
 """
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
-from holdfast.messages import Ack, Fact, Kept, Question, Report, ToAgent
+from holdfast.messages import Ack, Fact, Keep, Kept, Question, Report, ToAgent
+from holdfast.shell.nodes import PULSES
+from holdfast.shell.outbox import DEADLINE_S, Outbox
 from holdfast.simulation.nature import Nature
 
 MAX_DELAY_S = 0.5  # of a message, unless it is a late one
+MESSAGE_BYTES = 200
+UNHEARD_S = 8.0  # from the first sign of life that is not acknowledged until an agent gives up
+PING_S = 10.0  # between two questions of an agent whether the controller is there
+SILENT_S = 20.0  # until the kernel of the controller's machine gives up
 
 Upward = Fact | Report | Kept
 Downward = ToAgent | Question
@@ -34,8 +43,8 @@ class AgentEnd(Protocol):
     def forget(self, acked: int) -> None:
         """The controller has these facts on its disk."""
 
-    def lost(self, wire: "SimulatedWire") -> None:
-        """This connection is found to be gone."""
+    def lost(self, wire: "SimulatedWire", *, told: bool = False) -> None:
+        """This connection is found to be gone; whether the controller is told."""
 
     def in_trouble(self, for_s: float = 0.0) -> None:
         """Giving it up is no mistake, now and for so much longer."""
@@ -60,20 +69,63 @@ class ControlEnd(Protocol):
     def falls_silent(self) -> None:
         """From now on something may not be heard."""
 
+    def look_in(self, wait_s: float) -> None:
+        """Look for silence after this time."""
+
+
+class _Way:
+    """One direction of a connection: in order, and nothing moves while it is stalled."""
+
+    def __init__(self, nature: Nature, arrive: Callable[[Sequence[Any]], None]) -> None:
+        self._nature, self._arrive = nature, arrive
+        self._waiting: list[Sequence[Upward | Downward]] = []
+        self.free_at = 0.0  # a later message does not overtake: when it may arrive
+        self.stalled = False
+
+    def carry(self, messages: Sequence[Upward | Downward], delay_s: float) -> None:
+        """These were sent."""
+        self.free_at = max(self.free_at, self._nature.now + delay_s)
+        self._nature.after(self.free_at - self._nature.now, self._at_the_end, messages)
+
+    def _at_the_end(self, messages: Sequence[Upward | Downward]) -> None:
+        if self.stalled:
+            self._waiting.append(messages)
+        else:
+            self._arrive(messages)
+
+    def flow(self) -> None:
+        """Everything that waited arrives at once."""
+        self.stalled = False
+        waiting, self._waiting = self._waiting, []
+        for messages in waiting:
+            self._arrive(messages)
+
+    @property
+    def waiting_bytes(self) -> int:
+        """How much has been sent and not taken, about."""
+        return sum(_size(message) for messages in self._waiting for message in messages)
+
+
+def _size(message: Upward | Downward) -> int:
+    return sum(map(len, message.lines)) if isinstance(message, Keep) else MESSAGE_BYTES
+
 
 class SimulatedWire:
     """One connection, from the agent's hello until both ends have left it."""
 
     def __init__(self, nature: Nature, agent: AgentEnd, control: ControlEnd) -> None:
         self.agent, self.control = agent, control
+        self.left = False  # by the controller
+        self.lag_s = 0.0  # of each message, more than the others have
         self._nature = nature
         self._heard_at = control.clock
+        self._up, self._down = _Way(nature, self._arrived), _Way(nature, self._delivered)
         self._in_flight = 0  # messages on their way to the controller
-        self._up_free = self._down_free = 0.0  # a later one does not overtake: when it may arrive
         self._batch: list[Downward] | None = None  # what is sent now arrives together
         self._sent_at = -1.0
+        self._outbox = Outbox()
         self._cut = False  # nothing arrives any more, at either end
-        self.left = False  # by the controller
+        self._stalls = 0
 
     # ── the controller's end ──
 
@@ -87,45 +139,46 @@ class SimulatedWire:
     @property
     def flows(self) -> bool:
         """Whether a sign of life arrives at this moment: it overtakes no message."""
-        return not (self._cut or self.left or self._in_flight) and self.agent.talks_over(self)
+        stopped = self._cut or self.left or self._in_flight or self._up.stalled
+        return not stopped and self.agent.talks_over(self)
 
     def send(self, message: Downward) -> None:
         """On its way, unless the connection is closed."""
         if self.left:
             return
         self.control.sends(self, message)
-        if isinstance(message, Ack) and not self._nature.chance(self._slow_acks):
+        at_once = isinstance(message, Ack) and not self._down.stalled
+        if at_once and not self._nature.chance(self._nature.hardship.share("slow_acks")):
             if self.agent.hears(self):
                 self.agent.forget(message.seq)
-            return
-        if self._batch is not None and self._sent_at == self._nature.now:
+        elif self._batch is not None and self._sent_at == self._nature.now:
             self._batch.append(message)
-            return
-        self._batch, self._sent_at = [message], self._nature.now
-        self._down_free = max(self._down_free, self._nature.now + self._delay_s())
-        wait_s = self._down_free - self._nature.now
-        self._nature.after(wait_s, self._delivered, self._batch)
+        else:
+            self._batch, self._sent_at = [message], self._nature.now
+            self._down.carry(self._batch, self._delay_s())
+        if self._down.stalled:
+            self.control.look_in(0.0)
+            self.control.look_in(DEADLINE_S)
 
-    @property
-    def _slow_acks(self) -> float:
-        return self._nature.hardship.share("slow_acks")
-
-    def overdue(self, _now: float) -> str:
+    def overdue(self, now: float) -> str:
         """Why it is to be closed because the other end takes nothing; empty if it is not."""
-        return ""
+        return self._outbox.observe(self._down.waiting_bytes, now)
 
     def close(self, _why: str) -> None:
         """After what was sent the agent finds it closed."""
         self.left = True
-        wait_s = max(self._down_free - self._nature.now, self._delay_s())
-        self._nature.after(wait_s, self.agent.lost, self)
+        self._tell_agent(max(self._down.free_at - self._nature.now, self._delay_s()))
 
     def abort(self, _why: str) -> None:
         """Nothing that was sent arrives any more."""
         self.left = self._cut = True
-        self._nature.after(self._delay_s(), self.agent.lost, self)
+        self._tell_agent(self._delay_s())
 
-    def _delivered(self, messages: list[Downward]) -> None:
+    def _tell_agent(self, in_s: float) -> None:
+        if not self._down.stalled:
+            self._nature.after(in_s, self.agent.lost, self)
+
+    def _delivered(self, messages: Sequence[Downward]) -> None:
         if messages is self._batch:
             self._batch = None
         if not self._cut:
@@ -137,8 +190,7 @@ class SimulatedWire:
         """From the agent to the controller."""
         self.falls_silent()
         self._in_flight += 1
-        self._up_free = max(self._up_free, self._nature.now + self._delay_s())
-        self._nature.after(self._up_free - self._nature.now, self._arrived, messages)
+        self._up.carry(messages, self._delay_s())
 
     def _arrived(self, messages: Sequence[Upward]) -> None:
         if not self._cut:
@@ -157,7 +209,13 @@ class SimulatedWire:
     def drop(self, *, told: bool) -> None:
         """The agent leaves it; whether the controller is told of that."""
         self._cut = True
-        if told and not self.left:
+        if told and not self._up.stalled:
+            self._closed()
+
+    def _closed(self) -> None:
+        """The controller finds it gone."""
+        if not self.left:
+            self.left = True
             self.control.closed(self)
 
     # ── the way ──
@@ -169,4 +227,47 @@ class SimulatedWire:
             delay_s += 10.0 * nature.dice.random()
             self.agent.in_trouble(delay_s + 20.0)
             self.control.falls_silent()
-        return delay_s
+        return delay_s + self.lag_s
+
+    def stall(self, *, up: bool, down: bool) -> None:
+        """Nothing moves any more in these directions; no end is told, and each may find out."""
+        self.falls_silent()
+        self.control.falls_silent()
+        self._up.stalled, self._down.stalled = up, down
+        self._stalls += 1
+        nature, dice = self._nature, self._nature.dice
+        if up:
+            pulse_s = nature.hardship.heartbeat_timeout_s / PULSES
+            nature.after(UNHEARD_S + pulse_s * dice.random(), self._agent_gives_up, self._stalls)
+            nature.after(SILENT_S, self._control_gives_up, self._stalls)
+        if down:
+            wait_s = PING_S * (1 + dice.random())
+            nature.after(wait_s, self._agent_gives_up, self._stalls)
+
+    def flow(self) -> None:
+        """Everything that waited arrives, and the news that the other end has left."""
+        self._stalls += 1
+        self._down.flow()
+        self._up.flow()
+        if self.left:
+            self._tell_agent(self._delay_s())
+
+    def _agent_gives_up(self, stall: int) -> None:
+        if stall == self._stalls:
+            self.agent.lost(self, told=not self._up.stalled)
+
+    def _control_gives_up(self, stall: int) -> None:
+        if stall == self._stalls:
+            self._closed()
+
+    def tear(self, *, agent_s: float, control_s: float) -> None:
+        """It breaks: what is under way is lost, and each end finds out after so long."""
+        self.falls_silent()
+        self.control.falls_silent()
+        self._cut = True
+        self._nature.after(agent_s, self.agent.lost, self)
+        self._nature.after(control_s, self._closed)
+
+    def hurry(self) -> None:
+        """It lags no more."""
+        self.lag_s = 0.0

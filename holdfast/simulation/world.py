@@ -1,19 +1,18 @@
 """A simulated world: nodes, the wire, what goes wrong, and the production controller in the middle.
 
 `World(hardship).run()` lets virtual time pass: hours of hardship, then calm, in which the job has
-to recover or end. The engine and the wire are here; agents, workers and the controller's process
-have modules of their own. Everything that goes wrong is decided here, from the world's dice.
+to recover or end. The engine is here; agents, workers, wires, the controller's process and what
+goes wrong have modules of their own.
 """
 
-from collections.abc import Callable
-
 from holdfast.actions import Outcome
-from holdfast.controller import NodeState, Phase
+from holdfast.controller import Phase
 from holdfast.events import ControllerResumed, JobSubmitted, StopRequested, Store
 from holdfast.simulation.agents import Agent
 from holdfast.simulation.book import Book
 from holdfast.simulation.control import REGISTER_S, Control
-from holdfast.simulation.floor import CRASHED, KILLED, Floor
+from holdfast.simulation.faults import Faults
+from holdfast.simulation.floor import Floor
 from holdfast.simulation.hardship import Hardship
 from holdfast.simulation.nature import Nature
 from holdfast.simulation.referees import Referees
@@ -48,8 +47,7 @@ class World:
         """From submission to the verdict of the referees. Raises `Foul` if one objects."""
         nature = self.nature
         self._start_controller(first=True)
-        for kind in self.hardship.rates:
-            self._plan(kind)
+        Faults(self).begin()
         nature.after(self.hardship.telemetry_s, self._telemetry)
         if self.hardship.stop_after_h:
             nature.after(self.hardship.stop_after_h * 3600, self._ask_to_stop)
@@ -75,6 +73,9 @@ class World:
         for agent in self.living():
             agent.wake()
             agent.heal()
+            if agent.wire is not None:
+                agent.wire.flow()
+                agent.wire.hurry()
 
     def _judge_calm(self) -> None:
         state = self.control.state if self.control is not None else None
@@ -130,6 +131,22 @@ class World:
     def living(self) -> list[Agent]:
         """Agents whose process exists, oldest first."""
         return [agent for agent in self.agents.values() if agent.alive]
+
+    def unheard(self, agent: Agent, since: float) -> None:
+        """From now on nobody can hear it: a member has to be named in time."""
+        wait_s = self.referees.named_within_s + 0.5
+        self.nature.after(wait_s, self._require_named, agent, since)
+
+    def _require_named(self, agent: Agent, since: float) -> None:
+        if agent.gone_since != since or self.referees.over:
+            return
+        control = self.control
+        if control is None:
+            self.unheard(agent, since)
+        elif agent.node in control.state.nodes:
+            awake_s = max(0.0, self.nature.now - max(since, control.awake_since))
+            self.referees.silent(agent.node, awake_s)
+            self.unheard(agent, since)
 
     def gone(self, agent: Agent, how: str) -> None:
         """The agent's process has ended; the engine may tell."""
@@ -189,145 +206,6 @@ class World:
         for agent in self.living():
             self.nature.after(LEAVE_S, agent.die, "the job is over")
         self.nature.after(LEAVE_S, control.close)
-
-    # ── what goes wrong ──
-
-    def _plan(self, kind: str) -> None:
-        self.nature.after(self.nature.about(1.0 / self.hardship.rate(kind)), self._strike, kind)
-
-    def _strike(self, kind: str) -> None:
-        if self.nature.calm or self.referees.over:
-            return
-        strikes: dict[str, Callable[[], None]] = {
-            "worker_kills": self._kill_worker,
-            "node_deaths": self._kill_node,
-            "agent_freezes": self._freeze,
-            "node_hangs": self._hang,
-            "partitions": self._partition,
-            "switch_cuts": self._cut_rack,
-            "rack_losses": self._lose_rack,
-            "power_losses": self._lose_power,
-            "blips": self._blip,
-            "preemptions": self._preempt,
-            "spare_deaths": self._kill_spare,
-            "controller_crashes": self._crash,
-            "controller_stalls": self._stall,
-            "store_losses": self._lose_store,
-            "crash_loops": self._loop,
-            "storage_outages": self._lose_storage,
-        }
-        strikes[kind]()
-        self._plan(kind)
-
-    def _some_agent(self) -> Agent | None:
-        living = self.living()
-        return self.nature.dice.choice(living) if living else None
-
-    def _kill_worker(self) -> None:
-        agent = self._some_agent()
-        if agent is not None and agent.run is not None and agent.run.alive:
-            share = self.hardship.share("forkserver_deaths")
-            if share and self.nature.chance(share):
-                agent.lose_forkserver()
-                return
-            rank = self.nature.dice.choice(agent.run.alive)
-            self.floor.kill(agent.run, rank, self.nature.dice.choice((KILLED, CRASHED)))
-
-    def _kill_node(self) -> None:
-        agent = self._some_agent()
-        if agent is not None:
-            agent.die("its agent process was killed by SIGKILL")
-
-    def _kill_spare(self) -> None:
-        state = self.control.state if self.control is not None else None
-        nodes = state.nodes.values() if state is not None else ()
-        waiting = [n.node for n in nodes if n.state is not NodeState.MEMBER]
-        if waiting:
-            self.agents[self.nature.dice.choice(waiting)].die("its node was lost")
-
-    def _freeze(self) -> None:
-        agent = self._some_agent()
-        if agent is not None and not agent.frozen:
-            for_s = self.nature.between(0.5, 600.0)
-            agent.in_trouble(for_s + 20.0)
-            agent.freeze()
-            self.nature.after(for_s, agent.wake)
-
-    def _hang(self) -> None:
-        agent = self._some_agent()
-        if agent is not None and not agent.frozen:
-            agent.in_trouble(float("inf"))
-            agent.freeze()
-            if agent.run is not None and agent.run.alive:
-                self.floor.break_up(agent.run.group, f"{agent.node} hangs", all_fail=False)
-
-    def _partition(self) -> None:
-        agent = self._some_agent()
-        if agent is not None and agent.reach:
-            self._cut(agent, self.nature.between(0.5, 600.0))
-
-    def _cut(self, agent: Agent, for_s: float) -> None:
-        agent.in_trouble(for_s + 20.0)
-        agent.cut()
-        self.nature.after(for_s, agent.heal)
-
-    def _rack(self) -> list[Agent]:
-        one = self._some_agent()
-        size = self.hardship.rack_size
-        return [a for a in self.living() if one and a.number // size == one.number // size]
-
-    def _cut_rack(self) -> None:
-        for_s = self.nature.between(0.5, 600.0)
-        for agent in self._rack():
-            if agent.reach:
-                self._cut(agent, for_s)
-            if agent.run is not None and agent.run.alive:
-                self.floor.break_up(agent.run.group, "a switch failed", all_fail=True)
-
-    def _lose_rack(self) -> None:
-        for agent in self._rack():
-            self.nature.after(3 * self.nature.dice.random(), agent.die, "its rack lost power")
-
-    def _lose_power(self) -> None:
-        for agent in self.living():
-            agent.die("power was lost")
-
-    def _blip(self) -> None:
-        agent = self._some_agent()
-        if agent is not None:
-            agent.disconnect()
-
-    def _preempt(self) -> None:
-        agent = self._some_agent()
-        if agent is not None:
-            agent.end(self.hardship.limits.stop_grace_s)
-
-    def _lose_store(self) -> None:
-        agent = self._some_agent()
-        if agent is not None:
-            agent.lose_store()
-
-    def _loop(self) -> None:
-        self.floor.crashing = True
-        self.nature.after(self.nature.between(5.0, 300.0), self._loop_ends)
-
-    def _loop_ends(self) -> None:
-        self.floor.crashing = False
-
-    def _lose_storage(self) -> None:
-        self.floor.lose_storage()
-        self.nature.after(self.nature.between(5.0, 2000.0), self._storage_is_back)
-
-    def _storage_is_back(self) -> None:
-        self.floor.storage_away = False
-
-    def _crash(self) -> None:
-        if self.control is not None:
-            self.control.crash()
-
-    def _stall(self) -> None:
-        if self.control is not None:
-            self.control.stall(self.nature.between(0.5, 60.0))
 
     # ── people ──
 

@@ -16,6 +16,14 @@ def test_a_silent_node_is_named_with_its_silence_and_a_heard_one_is_not() -> Non
     assert liveness.silent(20.0, 5.0) == [("b", 9.0), ("a", 6.0)]
 
 
+def test_signs_of_life_may_be_passed_on_in_any_order() -> None:
+    liveness = Liveness()
+    liveness.heard("a", 12.0)
+    liveness.heard("b", 10.0)
+    assert liveness.silent(15.0, 5.0) == [("b", 5.0)]
+    assert liveness.next_deadline(5.0) == 15.0
+
+
 def test_a_forgotten_node_is_not_watched() -> None:
     liveness = Liveness()
     liveness.heard("a", 0.0)

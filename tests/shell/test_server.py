@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidMessage, InvalidStatus
-from websockets.frames import apply_mask
+from websockets.frames import apply_mask  # type: ignore[attr-defined]
 
 from holdfast import tls
 from holdfast.errors import Error

@@ -34,7 +34,7 @@ class Mutant(NamedTuple):
 ONE, GIVEN, SNAPSHOT = Promise.ONE_ATTEMPT, Promise.GIVEN_UP, Promise.SNAPSHOT
 HEALTHY, LIMIT, REPLAY = Promise.EFFICIENCY, Promise.PERSISTENCE, Promise.REPLAY
 BOOKS, CALM, TIME = Promise.BOOKS, Promise.LIVENESS, Promise.TIME
-SPARES, ENDS = Promise.SPARES, Promise.END
+SPARES, ENDS, NAMED = Promise.SPARES, Promise.END, Promise.NAMED
 
 CONTROLLER, ATTEMPTS, NODES = (f"controller/{n}.py" for n in ("controller", "attempts", "nodes"))
 RESTART, REPLACE = "controller/policies/restart.py", "controller/policies/replace.py"
@@ -42,6 +42,8 @@ WORKERS, LEAVING = "controller/workers.py", "controller/leaving.py"
 VERDICT, STOPPING = "diagnosis/verdict.py", "detection/stopping.py"
 BRIDGE = "shell/bridge.py"
 CHOOSE, LEDGER = "checkpoint/choose.py", "goodput/books.py"
+SHELL, SHELL_NODES, REPLICAS = (f"shell/{n}.py" for n in ("shell", "nodes", "replicas"))
+LIVENESS, SUPERVISION = "detection/liveness.py", "shell/supervision.py"
 
 MUTANTS: dict[str, Mutant] = {
     "a lost node is not fenced": Mutant(
@@ -100,9 +102,9 @@ MUTANTS: dict[str, Mutant] = {
         HEALTHY,
     ),
     "only the first sign of life counts": Mutant(
-        "detection/liveness.py",
-        "self._heard[node] = now",
-        "self._heard.setdefault(node, self.__dict__.setdefault(node, now))",
+        LIVENESS,
+        "self._heard[node] = at",
+        "self._heard.setdefault(node, self.__dict__.setdefault(node, at))",
         HEALTHY,
     ),
     "a lost member still has to answer": Mutant(
@@ -318,5 +320,26 @@ MUTANTS: dict[str, Mutant] = {
         "self.cursor = until",
         "pass",
         BOOKS,
+    ),
+    "nodes that exist are not expected by a new controller": Mutant(
+        SHELL, "self.nodes.expect(node, self._settings.reconnect_s)", "pass", NAMED, first=250
+    ),
+    "only the node that came first can be silent": Mutant(
+        LIVENESS,
+        "if now - min(self._heard.values(), default=now) < timeout_s:",
+        "if now - next(iter(self._heard.values()), now) < timeout_s:",
+        NAMED,
+    ),
+    "a duty that died is not started again": Mutant(
+        SUPERVISION,
+        "return float(min(LAST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** (len(recent) - 1)))",
+        "return 1e9",
+        NAMED,
+    ),
+    "a duty that fails again and again never ends its process": Mutant(
+        SUPERVISION,
+        "WITHIN_S = 300.0  # longer than all their pauses together",
+        "WITHIN_S = 120.0",
+        SPARES,
     ),
 }

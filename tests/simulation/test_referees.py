@@ -377,6 +377,17 @@ def test_a_gap_between_intervals_is_a_foul() -> None:
     assert "do not touch" in referees.Books().at_end(gap, 60.0)
 
 
+# ── the controller ──
+
+
+def test_a_member_that_is_gone_has_to_be_named_in_time() -> None:
+    some = all_of_them()
+    some.silent("n0", some.named_within_s)
+    with pytest.raises(Foul, match="n0 is gone for") as caught:
+        some.silent("n0", some.named_within_s + 1.0)
+    assert caught.value.promise is Promise.NAMED
+
+
 # ── all of them ──
 
 

@@ -187,7 +187,8 @@ def test_each_kind_of_fault_alone_is_survived(kind: str) -> None:
 @pytest.mark.parametrize("kind", sorted(SHARES))
 def test_each_kind_of_mishap_alone_is_survived(kind: str) -> None:
     """With the highest probability that is ever drawn, among faults that give occasion to it."""
-    rates = {"worker_kills": 80.0, "node_deaths": 40.0, "controller_crashes": 20.0}
+    kinds = ("worker_kills", "node_deaths", "controller_crashes", "duty_deaths")
+    rates = {one: RATES[one][1] for one in kinds}
     world = lived(quiet(rates=rates, shares={kind: SHARES[kind][1]}, total_steps=0))
     assert world.referees.outcome in ("stopped", "gave_up")
 
