@@ -124,6 +124,7 @@ class SimulatedWire:
         self._batch: list[Downward] | None = None  # what is sent now arrives together
         self._sent_at = -1.0
         self._outbox = Outbox()
+        self._sent_bytes = 0
         self._cut = False  # nothing arrives any more, at either end
         self._stalls = 0
 
@@ -147,8 +148,8 @@ class SimulatedWire:
         if self.left:
             return
         self.control.sends(self, message)
-        at_once = isinstance(message, Ack) and not self._down.stalled
-        if at_once and not self._nature.chance(self._nature.hardship.share("slow_acks")):
+        self._sent_bytes += MESSAGE_BYTES
+        if isinstance(message, Ack) and not self._down.stalled and not self._is_slow():
             if self.agent.hears(self):
                 self.agent.forget(message.seq)
         elif self._batch is not None and self._sent_at == self._nature.now:
@@ -160,9 +161,12 @@ class SimulatedWire:
             self.control.look_in(0.0)
             self.control.look_in(DEADLINE_S)
 
+    def _is_slow(self) -> bool:
+        return self._nature.chance(self._nature.hardship.share("slow_acks"))
+
     def overdue(self, now: float) -> str:
         """Why it is to be closed because the other end takes nothing; empty if it is not."""
-        return self._outbox.observe(self._down.waiting_bytes, now)
+        return self._outbox.observe(self._sent_bytes, self._down.waiting_bytes, now)
 
     def close(self, _why: str) -> None:
         """After what was sent the agent finds it closed."""

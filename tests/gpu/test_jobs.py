@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import until
 from tests.end_to_end.local.jobs import RunningJob
+from tests.patience import until
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
 
