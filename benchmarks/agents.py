@@ -2,9 +2,9 @@
 
     .venv/bin/python benchmarks/agents.py [--quick] [--json] [--agents N]
 
-The controller's side is production code in a process of its own: the shell, its host and server, the
-controller, the journal with its copies in the memory of agents, and everything imported that the
-pod of a controller imports. Only the engine is none. The agents are one process (see `crowd.py`)
+The controller's side is production code in a process of its own: the shell, its host and server,
+the controller, the journal with its copies in the memory of agents, and everything imported that
+the pod of a controller imports. Only the engine is none. The agents are one process (`crowd.py`)
 with as many real connections, each of a node with 8 workers.
 
 Four things are measured, one after the other: what the controller costs once all are members and
@@ -241,7 +241,7 @@ class NoEngine:
     def make(self, order: AskNodes) -> None:
         """The crowd comes by itself."""
 
-    def remove(self, order: Fence, done: Callable[[Sequence[AnyEvent]], None]) -> None:
+    def remove(self, _order: Fence, done: Callable[[Sequence[AnyEvent]], None]) -> None:
         """It only listens to its own silence."""
         done(())
 

@@ -1,9 +1,9 @@
 """Thousands of agents in one process, as cheap as can be: each is a small object around a socket.
 
-What they send is what agents send: signs of life and reports as often as the controller wants them,
-facts, answers to orders. One clock serves them all. Orders of the benchmark itself come over a pipe:
-`("silence", n)` lets n agents fall silent whose connections stay open, `("storm", n)` cuts n
-connections, which come back at once.
+What they send is what agents send: signs of life and reports as often as the controller wants
+them, facts, answers to orders. One clock serves them all. Orders of the benchmark itself come over
+a pipe: `("silence", n)` lets n agents fall silent whose connections stay open, `("storm", n)` cuts
+n connections, which come back at once.
 """
 
 import asyncio
@@ -239,7 +239,7 @@ class Agent(asyncio.Protocol):
 
     def _report(self, order: Start) -> Report:
         first = order.node_rank * WORKERS
-        ages = {milestone: 10.0 + self._step * REPEAT_S for milestone in REACHED}
+        ages = dict.fromkeys(REACHED, 10.0 + self._step * REPEAT_S)
         workers = tuple(
             WorkerReport(
                 rank=first + local, pid=1, progress=Progress(step=self._step, step_ago_s=0.1),

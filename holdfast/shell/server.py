@@ -5,9 +5,9 @@ handed on in the callback that read it, and sending only queues, so that 12,500 
 12,500 small objects and no task. Nothing is answered before the bearer token has been checked.
 
 Whatever arrives is a sign of life. What comes all the time, a pong without content or one message
-in one frame, is taken as it is, past the parser for everything there may be. Reports are not decoded
-as they come: only the newest of each node is kept, and those that are waiting are decoded together,
-apart from facts and orders.
+in one frame, is taken as it is, past the parser for everything there may be. Reports are not
+decoded as they come: only the newest of each node is kept, and those that are waiting are decoded
+together, apart from facts and orders.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from typing import Protocol
 
 import msgspec
 from websockets.exceptions import InvalidState
-from websockets.frames import CloseCode, Frame, Opcode, apply_mask
+from websockets.frames import CloseCode, Frame, Opcode
 from websockets.http11 import Request, Response
 from websockets.protocol import State as Stage
 from websockets.server import ServerProtocol
@@ -392,9 +392,11 @@ def only_message(data: bytes) -> bytes | None:
     if size == 126:
         size, mask_at = int.from_bytes(data[2:4], "big"), 4
     begin = mask_at + 4
-    if size > 126 and mask_at == 2 or len(data) != begin + size:
+    if (size > 126 and mask_at == 2) or len(data) != begin + size:
         return None
-    return apply_mask(data[begin:], data[mask_at:begin])
+    key = data[mask_at:begin] * (size // 4 + 1)
+    masked = int.from_bytes(data[begin:], "big") ^ int.from_bytes(key[:size], "big")
+    return masked.to_bytes(size, "big")
 
 
 def left_of_frame(data: bytes, left: int) -> int | None:

@@ -20,14 +20,10 @@ class Scene:
     def __init__(self) -> None:
         self.now, self.step, self.milestones = 100.0, 0, dict[Milestone, float]()
         self.reports: list[Report] = []
-        self.link: Any = SimpleNamespace(
-            report_s=REPORT_S, welcomes=1, report=self.reports.append
-        )
+        self.link: Any = SimpleNamespace(report_s=REPORT_S, welcomes=1, report=self.reports.append)
         page = SimpleNamespace(report=self._page, milestone_words=lambda: len(self.milestones))
         page.reached = lambda milestone: milestone in self.milestones
-        worker = SimpleNamespace(
-            page=page, pid=1, milestones=0, assignment=SimpleNamespace(rank=3)
-        )
+        worker = SimpleNamespace(page=page, pid=1, milestones=0, assignment=SimpleNamespace(rank=3))
         self.attempt: Any = SimpleNamespace(
             workers={0: worker}, order=SimpleNamespace(attempt=1), trains=False, stop_at=None
         )

@@ -1,5 +1,5 @@
-"""A shell without a process: a journal, an engine and connections that remember what they were told,
-in one order, and a clock that the test sets."""
+"""A shell without a process: a journal, an engine and connections that remember what they were
+told, in one order, and a clock that the test sets."""
 
 from collections.abc import Callable, Sequence
 

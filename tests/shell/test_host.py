@@ -68,7 +68,7 @@ def test_a_step_that_fails_ends_it_with_that_exception() -> None:
         def broken(_order: object) -> None:
             raise RuntimeError("no such engine")
 
-        site.engine.make = broken  # type: ignore[method-assign]
+        site.engine.make = broken  # type: ignore[method-assign, assignment]
         with pytest.raises(RuntimeError, match="no such engine"):
             await site.host.run({}, nothing)
 
@@ -80,7 +80,7 @@ def test_a_look_that_fails_ends_it_with_that_exception() -> None:
         def broken(_now: float) -> None:
             raise RuntimeError("cannot look")
 
-        site.shell.nodes.look = broken  # type: ignore[method-assign]
+        site.shell.nodes.look = broken  # type: ignore[method-assign, assignment]
         with pytest.raises(RuntimeError, match="cannot look"):
             await site.host.run({}, nothing)
 

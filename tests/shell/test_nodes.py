@@ -68,9 +68,7 @@ class Line:
 
 
 def committed(node: str = "n", step: int = 5) -> CheckpointCommitted:
-    return CheckpointCommitted(
-        node=node, tier="shared", attempt=1, step=step, seconds=1.0, bytes=5
-    )
+    return CheckpointCommitted(node=node, tier="shared", attempt=1, step=step, seconds=1.0, bytes=5)
 
 
 def lost(events: list[AnyEvent]) -> list[str]:
@@ -321,7 +319,7 @@ def test_who_is_let_go_and_stays_is_cut_off() -> None:
     line = register.connect("n")
     register.nodes.send("n", Leave(reason="not needed"))
     register.look(GOODBYE_S)
-    assert not line.ended
+    assert line.ended == ""
     register.look(LOOK_S)
     assert line.ended == "aborted: it was let go and stays"
     assert register.nodes.connected == frozenset()

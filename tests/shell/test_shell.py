@@ -179,7 +179,7 @@ def test_what_came_to_light_while_a_node_was_removed_is_heard_before_what_follow
 def test_while_a_node_is_removed_others_are_heard_and_found_silent_but_nothing_is_decided() -> None:
     """How long that may take is bounded by the engine: a rank must not be given away before."""
     scene = Scene(Limits(node_count=3))
-    a, b, c = scene.running("a", "b", "c")
+    _, b, c = scene.running("a", "b", "c")
     scene.engine.at_once = False
     lost(scene, "a")
     decided = len(scene.book.entries)
@@ -285,9 +285,7 @@ def test_a_controller_that_takes_over_expects_the_nodes_that_exist() -> None:
     before.running("a", "b")
     state = msgspec.msgpack.decode(msgspec.msgpack.encode(before.state), type=State)
     resumed = ControllerResumed(existing=("a", "b"))
-    scene = Scene(
-        Limits(node_count=2), state=state, existing=("a", "b"), first=resumed
-    )
+    scene = Scene(Limits(node_count=2), state=state, existing=("a", "b"), first=resumed)
     a = scene.connect("a")
     assert a.told(Start), "what holds is told again"
     scene.wait(RECONNECT_S - 1, a)

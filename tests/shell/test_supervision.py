@@ -77,6 +77,6 @@ def test_a_duty_that_fails_too_often_is_an_error_with_the_last_cause(
     async def duty() -> None:
         raise ValueError("again")
 
-    with pytest.raises(DutyError, match="watching failed 10 times .*; last: ValueError: again"):
+    with pytest.raises(DutyError, match=r"watching failed 10 times .*; last: ValueError: again"):
         asyncio.run(keep_running("watching", duty, said.append))
     assert len(said) == TIMES - 1
