@@ -1,9 +1,9 @@
 """Thousands of agents in one process, as cheap as can be: each is a small object around a socket.
 
 What they send is what agents send: signs of life and reports as often as the controller wants
-them, facts, answers to orders. One clock serves them all. The benchmark's own orders come by pipe:
-`("silence", n)` lets n agents fall silent whose connections stay open, `("storm", n)` cuts n
-connections, which come back at once.
+them, facts, answers to orders. One clock serves them all. Orders of the benchmark itself come over
+a pipe: `("silence", n)` lets n agents fall silent whose connections stay open, `("storm", n)` cuts
+n connections, which come back at once.
 """
 
 import asyncio

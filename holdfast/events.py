@@ -34,7 +34,7 @@ class WorkerError(msgspec.Struct, frozen=True, kw_only=True):
     traceback: str = ""
 
 
-class Progress(msgspec.Struct, frozen=True, kw_only=True):
+class Progress(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """How far one worker (or, reduced, a whole attempt) has come.
 
     `step` counts completed steps: 0 before the first, None where the script does not report any.

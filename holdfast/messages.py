@@ -99,7 +99,7 @@ class Fact(Message, frozen=True, kw_only=True):
     event: AgentFact
 
 
-class WorkerReport(msgspec.Struct, frozen=True, kw_only=True):
+class WorkerReport(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The newest look at one worker's progress page."""
 
     rank: int

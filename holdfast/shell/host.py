@@ -6,6 +6,7 @@ starved, notices by its own late timer and blames nobody for what it has not hea
 """
 
 import asyncio
+import gc
 import signal
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -20,6 +21,7 @@ from holdfast.shell.shell import Shell
 from holdfast.shell.supervision import keep_running
 
 LOOK_S = 0.25  # between two looks for silence
+COLLECT = (10_000, 10, 50)  # thresholds of the garbage collector, see `Host.run`
 TURN_S = 0.05  # the shell works so long at most, then connections have their turn
 
 Duty = Callable[[], Awaitable[object]]
@@ -51,6 +53,7 @@ class Host:
 
         Whatever fails for good ends it, too: the exception of the shell, or `DutyError`.
         """
+        gc.set_threshold(*COLLECT)  # 12,500 connections are looked through for half a second each
         looking = self._loop.create_task(self._look_again_and_again())
         running = [
             self._loop.create_task(keep_running(name, duty, say)) for name, duty in duties.items()

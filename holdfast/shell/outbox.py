@@ -19,8 +19,8 @@ class Outbox:
         self._stuck_since: float | None = None
 
     def observe(self, sent_bytes: int, waiting_bytes: int, now: float) -> str:
-        """So much was sent in all, of which so much waits still; why the connection is to be
-        closed, empty if it is not."""
+        """So much was sent in all, of which so much waits still. Why the connection is to be
+        closed; empty if it is not."""
         taken_bytes = sent_bytes - waiting_bytes
         if waiting_bytes == 0:
             self._stuck_since = None

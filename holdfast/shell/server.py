@@ -20,7 +20,7 @@ from typing import Protocol
 
 import msgspec
 from websockets.exceptions import InvalidState
-from websockets.frames import CloseCode, Frame, Opcode, apply_mask  # type: ignore[attr-defined]
+from websockets.frames import CloseCode, Frame, Opcode
 from websockets.http11 import Request, Response
 from websockets.protocol import State as Stage
 from websockets.server import ServerProtocol
@@ -401,7 +401,9 @@ def only_message(data: bytes) -> bytes | None:
     begin = mask_at + 4
     if (size > 126 and mask_at == 2) or len(data) != begin + size:
         return None
-    return apply_mask(data[begin:], data[mask_at:begin])
+    key = data[mask_at:begin] * (size // 4 + 1)
+    masked = int.from_bytes(data[begin:], "big") ^ int.from_bytes(key[:size], "big")
+    return masked.to_bytes(size, "big")
 
 
 def left_of_frame(data: bytes, left: int) -> int | None:

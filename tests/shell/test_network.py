@@ -1,14 +1,14 @@
-"""Over real connections, with a network and peers that misbehave: who is stuck holds up nobody."""
+"""Over real connections, with networks and peers that misbehave: who is stuck holds up nobody."""
 
 import asyncio
 import contextlib
-import functools
 import resource
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -66,7 +66,9 @@ class Replica(Agent):
 @contextlib.asynccontextmanager
 async def replicas(site_port: int, *nodes: str) -> AsyncIterator[list[Replica]]:
     """These are there."""
-    agents = [await Replica(node).join(site_port) for node in nodes]
+    agents = [Replica(node) for node in nodes]
+    for agent in agents:
+        await agent.join(site_port)
     yield agents
     for agent in agents:
         await agent.leave()
@@ -310,13 +312,10 @@ def test_a_storm_of_a_thousand_that_join_at_once_costs_no_sign_of_life_of_others
             await until(lambda: site.shell.nodes.connected == {"there"})
             loop = asyncio.get_running_loop()
             says = [frame(msgspec.msgpack.encode(hello(f"n{n}"))) for n in range(count)]
-            storm = [Cheap(said) for said in says]
             opened = await asyncio.gather(
-                *(
-                    loop.create_connection(functools.partial(_same, cheap), "127.0.0.1", port)
-                    for cheap in storm
-                )
+                *(loop.create_connection(partial(Cheap, said), "127.0.0.1", port) for said in says)
             )
+            storm = [cheap for _, cheap in opened]
             await until(lambda: all(cheap.welcomed for cheap in storm))
             await until(lambda: len(site.shell.state.nodes) == count + 1)
             assert lost(site) == [] and "there" in site.shell.nodes.connected

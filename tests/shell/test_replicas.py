@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from websockets.exceptions import ConnectionClosed
+from websockets.exceptions import WebSocketException
 
 from holdfast import lines
 from holdfast.agent.keeper import Keeper
@@ -364,7 +364,7 @@ class Agent:
         replica = Replica(self.node)
         replica.keeper = self.keeper
         said = hello(self.node)
-        with contextlib.suppress(OSError, ConnectionClosed):
+        with contextlib.suppress(OSError, WebSocketException):
             async with site.dial(port) as connection:
                 replica.connection = connection
                 await send(connection, _holding(said, self.keeper))

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import itertools
 import logging
 import shutil
 import subprocess
@@ -14,16 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidMessage, InvalidStatus
-from websockets.frames import apply_mask  # type: ignore[attr-defined]
 
 from holdfast import tls
 from holdfast.errors import Error
 from holdfast.events import CheckpointCommitted, Store
 from holdfast.messages import (
-    MAX_MESSAGE_BYTES,
     PROTOCOL,
     Ack,
-    AskStatus,
     Done,
     Fact,
     Hello,
@@ -39,7 +35,8 @@ from holdfast.messages import (
 )
 from holdfast.shell import server as shell_server
 from holdfast.shell.outbox import DEADLINE_S
-from holdfast.shell.server import Connection, Server, left_of_frame, only_message
+from holdfast.shell.server import REPORT, Server
+from tests.shell.line import GET, GIVEN, KEY, UPGRADE, Line, frame
 from tests.shell.scene import TERM, hello
 from tests.shell.site import TOKEN, Ear, answered, dial, receive, send, until, with_server
 
@@ -105,10 +102,6 @@ def test_a_fact_sent_twice_over_two_connections_is_heard_once() -> None:
     with_server(test)
 
 
-GET = "GET / HTTP/1.1\r\nHost: x\r\n"
-UPGRADE = GET + "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
-KEY = "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
-GIVEN = f"Authorization: Bearer {TOKEN}\r\n"
 REQUESTS = {
     "": b"",
     "two tokens": UPGRADE + KEY + GIVEN * 2,
@@ -145,10 +138,8 @@ def test_a_request_that_is_none_is_refused_without_a_word_in_the_log(
         answer = b""
         with contextlib.suppress(ConnectionError):
             answer = await asyncio.wait_for(reader.read(), 30)
-        assert answer[:12] in (
-            b"",
-            *(b"HTTP/1.1 %d" % status for status in (400, 401, 405, 426, 431)),
-        )
+        refused = (400, 401, 405, 426, 431)
+        assert answer[:12] in (b"", *(b"HTTP/1.1 %d" % status for status in refused))
         writer.close()
         async with dial(port) as agent:
             await send(agent, hello("m"))
@@ -203,88 +194,13 @@ def test_a_damaged_message_is_understood_or_refused_and_said_so(data: st.DataObj
     async def test(server: Server, ear: Ear, _port: int) -> None:
         line = await Line.open(server)
         line.say(msgspec.msgpack.encode(hello()), bytes(damaged))
-        await asyncio.sleep(2 * shell_server.DIGEST_S if bytes(damaged[1:13]) == REPORT else 0)
+        server.catch_up()
         heard = ear.facts or ear.answers or ear.reports or ear.requests
-        closed = line.closed
-        assert closed in (None, 1007) and (closed or heard or bytes(damaged[1:13]) == REPORT)
+        assert line.closed == 1007 or (line.closed is None and heard)
         line.connection.connection_lost(None)
         assert ear.broken == ["n"]
 
     with_server(test)
-
-
-REPORT = shell_server.REPORT
-
-
-class Line:
-    """A connection without a network: what is said arrives at once, in one piece."""
-
-    def __init__(self, server: Server) -> None:
-        self.connection = Connection(server)
-        self.written = bytearray()
-        self.transport = Transport(self.written, self.connection)
-        self.connection.connection_made(self.transport)
-
-    @staticmethod
-    async def open(server: Server) -> "Line":
-        """One that was let in."""
-        line = Line(server)
-        line.connection.data_received((UPGRADE + KEY + GIVEN + "\r\n").encode())
-        assert line.written.startswith(b"HTTP/1.1 101")
-        line.written.clear()
-        return line
-
-    def say(self, *messages: bytes) -> None:
-        """Messages, in frames of their own."""
-        self.connection.data_received(b"".join(map(frame, messages)))
-
-    @property
-    def closed(self) -> int | None:
-        """The status with which it was closed."""
-        rest = bytes(self.written)
-        while rest:
-            size, head = rest[1], 2
-            if size >= 126:
-                head = 4 if size == 126 else 10
-                size = int.from_bytes(rest[2:head], "big")
-            if rest[0] == 0x88:
-                return int.from_bytes(rest[head : head + 2], "big")
-            rest = rest[head + size :]
-        return None
-
-
-class Transport(asyncio.Transport):
-    """Takes everything."""
-
-    def __init__(self, written: bytearray, connection: Connection) -> None:
-        super().__init__()
-        self._written, self._connection = written, connection
-        self.waiting_bytes = 0
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        self._written += data
-
-    def abort(self) -> None:
-        if not self._connection.gone.is_set():
-            asyncio.get_running_loop().call_soon(self._connection.connection_lost, None)
-
-    def close(self) -> None:
-        self.abort()
-
-    def get_write_buffer_size(self) -> int:
-        return self.waiting_bytes
-
-
-def frame(payload: bytes, opcode: int = 2, *, fin: bool = True) -> bytes:
-    """As a client sends it, with a mask that changes nothing."""
-    head = bytes([(0x80 if fin else 0) | opcode])
-    if len(payload) < 126:
-        head += bytes([0x80 | len(payload)])
-    elif len(payload) < 1 << 16:
-        head += b"\xfe" + len(payload).to_bytes(2, "big")
-    else:
-        head += b"\xff" + len(payload).to_bytes(8, "big")
-    return head + bytes(4) + payload
 
 
 @pytest.mark.parametrize(
@@ -423,128 +339,6 @@ def test_one_that_is_accepted_while_the_server_closes_is_cut() -> None:
         assert server.connections == set()
 
     asyncio.run(story())
-
-
-# ── frames ──
-
-
-def test_a_message_in_many_frames_is_one_message_with_signs_of_life_between() -> None:
-    async def test(server: Server, ear: Ear, _port: int) -> None:
-        line = await Line.open(server)
-        line.say(msgspec.msgpack.encode(hello()))
-        pieces = [WHOLE[at : at + 1] for at in range(len(WHOLE))]
-        line.connection.data_received(frame(pieces[0], 2, fin=False))
-        for piece in pieces[1:-1]:
-            line.connection.data_received(frame(piece, 0, fin=False) + frame(b"", 10))
-        assert ear.facts == []
-        line.connection.data_received(frame(pieces[-1], 0))
-        assert ear.facts == [("n", 1)] and line.closed is None
-
-    with_server(test)
-
-
-@given(st.lists(st.integers(0, 70_000), max_size=6), st.data())
-@settings(max_examples=100, deadline=None)
-def test_it_is_known_where_frames_end_wherever_they_are_cut(
-    sizes: list[int], data: st.DataObject
-) -> None:
-    """Six bytes are a sign of life only where a frame may begin."""
-    frames = [frame(bytes(size)) for size in sizes]
-    whole = b"".join(frames)
-    cut = data.draw(st.integers(0, len(whole)))
-    ends = list(itertools.accumulate(map(len, frames), initial=0))
-    left = left_of_frame(whole[:cut], 0)
-    missing = min(end for end in ends if end >= cut) - cut
-    assert left == missing or (left is None and missing)
-    if left is not None:
-        assert left_of_frame(whole[cut:], left) == 0
-
-
-@given(st.binary(max_size=300), st.binary(min_size=4, max_size=4), st.integers(0, 255))
-@settings(max_examples=200, deadline=None)
-def test_one_whole_message_is_taken_as_what_the_parser_makes_of_it(
-    payload: bytes, mask: bytes, first: int
-) -> None:
-    """Everything else is left to the parser."""
-    plain = frame(payload)
-    at = len(plain) - len(payload)
-    data = bytes([first]) + plain[1 : at - 4] + mask + apply_mask(payload, mask)
-    is_pulse = first == 0x8A and not payload
-    is_message = first == 0x82 and bool(payload)
-    assert only_message(data) == (payload if is_message else b"" if is_pulse else None)
-    assert only_message(data + b"x") is None and (len(data) < 8 or only_message(data[:-1]) is None)
-
-
-def test_six_bytes_within_a_message_that_look_like_a_sign_of_life_are_part_of_it() -> None:
-    async def test(server: Server, ear: Ear, _port: int) -> None:
-        line = await Line.open(server)
-        line.say(msgspec.msgpack.encode(hello("m")))
-        pulse = shell_server.PULSE + bytes(4)
-        named = msgspec.structs.replace(COMMITTED, name="aaaaaa")
-        said = frame(msgspec.msgpack.encode(Fact(seq=1, event=named)))
-        at = said.index(b"aaaaaa")
-        masked = said[:at] + pulse + said[at + 6 :]  # no text, so it must not be understood
-        for piece in (masked[:at], masked[at : at + 6], masked[at + 6 :]):
-            line.connection.data_received(piece)
-        assert line.closed == 1007 and ear.facts == []
-
-    with_server(test)
-
-
-@pytest.mark.parametrize("beyond", [0, 1, 3])
-def test_signs_of_life_are_noted_however_they_arrive(beyond: int) -> None:
-    async def test(server: Server, ear: Ear, _port: int) -> None:
-        line = await Line.open(server)
-        line.say(msgspec.msgpack.encode(hello()))
-        pulses = frame(b"", 10) * 3
-        for piece in (pulses[: 6 + beyond], pulses[6 + beyond :]):
-            line.connection.heard_at = 0.0
-            line.connection.data_received(piece)
-            assert line.connection.heard_at > 0.0
-        line.say(WHOLE)
-        assert ear.facts == [("n", 1)] and line.closed is None
-
-    with_server(test)
-
-
-def test_bytes_one_by_one_are_the_same_message() -> None:
-    async def test(server: Server, ear: Ear, _port: int) -> None:
-        line = Line(server)
-        said = (UPGRADE + KEY + GIVEN + "\r\n").encode()
-        said += frame(msgspec.msgpack.encode(hello())) + frame(WHOLE)
-        for byte in said:
-            line.connection.data_received(bytes([byte]))
-        assert ear.facts == [("n", 1)]
-
-    with_server(test)
-
-
-@pytest.mark.parametrize("pieces", [1, 5])
-def test_a_message_that_is_too_large_ends_its_connection_before_it_is_read(pieces: int) -> None:
-    async def test(server: Server, ear: Ear, _port: int) -> None:
-        line = await Line.open(server)
-        line.say(msgspec.msgpack.encode(hello()))
-        size = MAX_MESSAGE_BYTES // pieces + 1
-        for number in range(pieces):
-            last = number == pieces - 1
-            line.connection.data_received(frame(bytes(size), 0 if number else 2, fin=last))
-        assert line.closed == 1009 and ear.facts == []
-
-    with_server(test)
-
-
-def test_the_largest_message_there_may_be_is_read() -> None:
-    async def test(_server: Server, ear: Ear, port: int) -> None:
-        async with dial(port) as agent:
-            await send(agent, hello("m"))
-            padding = msgspec.msgpack.encode("x" * (MAX_MESSAGE_BYTES - 100))
-            whole = b"\x82\xa4type\xa9AskStatus\xa1x" + padding
-            assert len(whole) <= MAX_MESSAGE_BYTES
-            await agent.send(whole)
-            await answered(agent)
-        assert ear.requests == [AskStatus(), AskStatus()]
-
-    with_server(test)
 
 
 def test_one_that_takes_nothing_is_overdue_and_one_that_takes_a_little_is_not() -> None:
