@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 PYTHON ?= $(shell for v in 3.11 3.12 3.13; do \
             python$$v -c pass 2>/dev/null && command -v python$$v && break; done || echo python3)
 
-.PHONY: setup demo test lint gpu bench docs clean
+.PHONY: setup demo test test-fast lint gpu bench docs clean
 
 setup: $(STAMP)
 
@@ -27,6 +27,17 @@ lint: setup
 
 test: lint
 	$(BIN)/python -m pytest -n 3 --dist worksteal
+
+# The pure core within a minute: decisions, vocabulary, journal, manifests, rules of style. Tests
+# marked `slow` start jobs or clusters and are left to `make test`.
+MANIFESTS := checks examples gang golden job jobset kubeflow kueue lint mpijob overlay pod pods \
+    properties render schemas support text trainjob volcano
+FAST := controller detection diagnosis goodput shell spec tidy drivers/test_fencing.py \
+    operator/test_decide.py operator/federation/test_decide.py test_damage.py test_files.py \
+    test_journal.py test_page.py test_replay.py $(MANIFESTS:%=drivers/kubernetes/test_%.py)
+
+test-fast: setup
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m 'not slow' $(FAST:%=tests/%)
 
 # With PYTHON=... that interpreter runs them as it is, and nothing is installed: it works where there
 # is no package index. REHEARSE=1 runs them on the CPU. See docs/measurements/README.md.

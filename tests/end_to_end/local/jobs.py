@@ -17,6 +17,7 @@ from holdfast.status import Goodput, Incident, JobStatus
 from tests.patience import PATIENCE_S
 from tests.warm import Warm
 
+TOGETHER: dict[str, Any] = {"nodes": 1, "workers_per_node": 2}  # two ranks, for `small`
 SCRIPTS = Path(__file__).parent / "scripts"
 
 
@@ -164,7 +165,8 @@ class RunningJob:
 def small(
     home: Path, *, nodes: int = 2, spares: int = 0, args: list[str], **spec: Any
 ) -> RunningJob:
-    """A job that runs `scripts/small.py`, with a snapshot after each step."""
+    """A job that runs `scripts/small.py`, with a snapshot after each step. A node imports torch by
+    itself, so ranks share one (`**TOGETHER`) where nothing that is promised is between nodes."""
     out = home.parent / "out"
     return RunningJob(
         home,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.end_to_end.local.jobs import RunningJob, small
+from tests.end_to_end.local.jobs import TOGETHER, RunningJob, small
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
 
@@ -23,7 +23,7 @@ def _finish(job: RunningJob) -> tuple[dict[int, float], dict[str, torch.Tensor]]
 
 def test_three_faults_change_no_bit_of_losses_and_parameters(home: Path) -> None:
     args = ["--steps", str(STEPS)]
-    calm_losses, calm = _finish(small(home, args=args, name="calm").start())
+    calm_losses, calm = _finish(small(home, args=args, name="calm", **TOGETHER).start())
     assert len(calm_losses) == STEPS
 
     job = small(home, spares=1, args=args, name="faults").start()
@@ -43,7 +43,7 @@ def test_three_faults_change_no_bit_of_losses_and_parameters(home: Path) -> None
 
 def test_three_ranks_are_bitwise_equal_too(home: Path) -> None:
     args = ["--steps", "40"]
-    calm = _finish(small(home, nodes=3, args=args, name="calm").start())
+    calm = _finish(small(home, nodes=1, workers_per_node=3, args=args, name="calm").start())
     job = small(home, nodes=3, args=args, name="faults").start()
     job.wait_step(15)
     os.kill(job.worker(2), signal.SIGKILL)

@@ -8,11 +8,19 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.end_to_end.local.jobs import program, small
+from tests.end_to_end.local.jobs import TOGETHER, RunningJob, program, small
 from tests.patience import until
 from tests.warm import holdfast
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
+
+
+def endless(home: Path, first: str = "") -> RunningJob:
+    """A job of two nodes, up and without an end of its own."""
+    text = f"{first}import time\nprint('up', flush=True)\nwhile True: time.sleep(0.1)\n"
+    job = program(home, text, nodes={"count": 2}).start()
+    job.wait_until(lambda s: s.phase == "running" and job.said().count("up") == 2, "running")
+    return job
 
 
 def test_a_killed_controller_does_not_disturb_training_and_resume_goes_on(home: Path) -> None:
@@ -46,7 +54,7 @@ def test_a_fault_while_the_controller_is_away_is_repaired_when_it_is_back(home: 
 def test_a_job_that_ended_while_the_controller_was_away_ends_as_if_nothing_had_happened(
     home: Path,
 ) -> None:
-    job = small(home, args=["--steps", "30"]).start()
+    job = small(home, args=["--steps", "30"], **TOGETHER).start()
     job.wait_step(10)
     job.kill_controller()
     assert until(lambda: (job.out / "final.pt").exists())
@@ -55,8 +63,7 @@ def test_a_job_that_ended_while_the_controller_was_away_ends_as_if_nothing_had_h
 
 
 def test_a_second_controller_is_refused(home: Path) -> None:
-    job = small(home, args=["--steps", "2000"]).start()
-    job.wait_step(5)
+    job = endless(home)
     for verb in (["resume", job.name], ["run", str(job.file)]):
         second = holdfast(*verb)
         assert second.returncode == 2, second
@@ -67,8 +74,7 @@ def test_a_second_controller_is_refused(home: Path) -> None:
 
 
 def test_a_stop_is_clean_and_the_exit_status_says_so(home: Path) -> None:
-    job = small(home, args=["--steps", "1000"]).start()
-    job.wait_step(5)
+    job = endless(home)
     _stop(job.name)
     job.wait_end(130)
     assert job.status().outcome == "stopped"
@@ -77,8 +83,7 @@ def test_a_stop_is_clean_and_the_exit_status_says_so(home: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_to_the_job_stops_it(home: Path, number: int) -> None:
-    job = small(home, args=["--steps", "1000"]).start()
-    job.wait_step(5)
+    job = endless(home)
     assert job.process is not None
     job.process.send_signal(number)
     job.wait_end(130)
@@ -86,11 +91,7 @@ def test_a_signal_to_the_job_stops_it(home: Path, number: int) -> None:
 
 
 def test_a_second_signal_does_not_wait_for_the_grace_time(home: Path) -> None:
-    stubborn = "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-    job = program(home, stubborn + "print('up', flush=True)\nwhile True: time.sleep(1)\n")
-    job.start()
-    job.wait_until(lambda s: s.phase == "running", "running")
-    assert until(lambda: "up" in job.said())
+    job = endless(home, "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n")
     assert job.process is not None
     job.process.send_signal(signal.SIGINT)
     job.wait_until(lambda s: s.phase == "closing", "closing")
@@ -111,7 +112,7 @@ def test_a_replaced_job_whose_controller_was_killed_leaves_nothing(home: Path) -
 
 
 def test_a_closed_terminal_does_not_stop_the_job(home: Path) -> None:
-    job = small(home, args=["--steps", "40"]).start()
+    job = small(home, args=["--steps", "40"], **TOGETHER).start()
     job.wait_step(5)
     assert job.process is not None
     job.process.send_signal(signal.SIGHUP)

@@ -4,10 +4,11 @@ import os
 import random
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.end_to_end.local.jobs import small
+from tests.end_to_end.local.jobs import TOGETHER, small
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
 
@@ -15,19 +16,21 @@ STEPS = 30
 
 
 @pytest.mark.parametrize(
-    "moment",
+    ("moment", "shape"),
     [
-        "rendezvous",
-        "first-step",
-        "snapshot",
-        "between-steps",
-        "last-step",
-        "after-steps",
+        ("rendezvous", {}),
+        ("first-step", TOGETHER),
+        ("snapshot", {}),
+        ("between-steps", TOGETHER),
+        ("last-step", TOGETHER),
+        ("after-steps", {}),
     ],
 )
-def test_a_worker_killed_at_any_moment_costs_at_most_a_step(home: Path, moment: str) -> None:
+def test_a_worker_killed_at_any_moment_costs_at_most_a_step(
+    home: Path, moment: str, shape: dict[str, Any]
+) -> None:
     args = ["--steps", str(STEPS), "--die", moment]
-    job = small(home, args=args, snapshots={"every_steps": 1}).start()
+    job = small(home, args=args, **shape).start()
     job.wait_end()
     assert (job.out / "died").exists(), "the kill never happened"
     (incident,) = job.incidents()
@@ -42,7 +45,7 @@ def test_a_worker_killed_at_any_moment_costs_at_most_a_step(home: Path, moment: 
 
 def test_a_worker_killed_before_join_is_restarted(home: Path) -> None:
     args = ["--steps", "5", "--die", "before-join"]
-    job = small(home, args=args, warm={"mode": "off"}).start()
+    job = small(home, args=args, warm={"mode": "off"}, **TOGETHER).start()
     job.wait_end()
     assert [i.cause for i in job.incidents()] == ["worker-killed"]
 
@@ -84,7 +87,7 @@ def test_a_stopped_agent_is_lost_within_the_heartbeat_timeout(home: Path) -> Non
 def test_ten_kills_in_a_row_at_random_moments(home: Path) -> None:
     chance = random.Random(20261120)
     args = ["--steps", "400", "--pause", "0.01"]
-    job = small(home, args=args, snapshots={"every_steps": 1}).start()
+    job = small(home, args=args, **TOGETHER).start()
     step = 5
     for kill in range(10):
         job.wait_step(step, attempt=kill + 1)
