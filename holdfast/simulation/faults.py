@@ -3,6 +3,7 @@
 How often is the world's hardship; whom it strikes, and for how long, is drawn when it happens.
 """
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from holdfast.controller import NodeState
@@ -17,181 +18,227 @@ NOTICED_S = 20.0  # from a tear until the end that is not told of it knows, at m
 LAG_S = (0.2, 3.0)
 
 
-class Faults:
-    """All that may go wrong in one world, until it is calm."""
+def begin(world: "World") -> None:
+    """From now on everything may happen that this world's hardship names."""
+    for kind in world.hardship.rates:
+        _plan(world, kind)
 
-    def __init__(self, world: "World") -> None:
-        self._world = world
-        self.nature, self.hardship = world.nature, world.hardship
-        self.referees, self.floor = world.referees, world.floor
-        self.living = world.living
 
-    def begin(self) -> None:
-        """From now on everything may happen."""
-        for kind in self.hardship.rates:
-            self._plan(kind)
+def _plan(world: "World", kind: str) -> None:
+    world.nature.after(world.nature.about(1.0 / world.hardship.rate(kind)), _strike, world, kind)
 
-    def _plan(self, kind: str) -> None:
-        self.nature.after(self.nature.about(1.0 / self.hardship.rate(kind)), self._strike, kind)
 
-    def _strike(self, kind: str) -> None:
-        """`worker_kills` is what `_worker_kills` does, and so on."""
-        if not self.nature.calm and not self.referees.over:
-            getattr(self, f"_{kind}")()
-            self._plan(kind)
+def _strike(world: "World", kind: str) -> None:
+    if not world.nature.calm and not world.referees.over:
+        FAULTS[kind](world)
+        _plan(world, kind)
 
-    def _some_agent(self) -> Agent | None:
-        living = self.living()
-        return self.nature.dice.choice(living) if living else None
 
-    def _worker_kills(self) -> None:
-        agent = self._some_agent()
-        if agent is not None and agent.run is not None and agent.run.alive:
-            share = self.hardship.share("forkserver_deaths")
-            if share and self.nature.chance(share):
-                agent.lose_forkserver()
-                return
-            rank = self.nature.dice.choice(agent.run.alive)
-            self.floor.kill(agent.run, rank, self.nature.dice.choice((KILLED, CRASHED)))
+def _some_agent(world: "World") -> Agent | None:
+    living = world.living()
+    return world.nature.dice.choice(living) if living else None
 
-    def _node_deaths(self) -> None:
-        agent = self._some_agent()
-        if agent is not None:
-            agent.die("its agent process was killed by SIGKILL")
 
-    def _spare_deaths(self) -> None:
-        state = self._world.control.state if self._world.control is not None else None
-        nodes = state.nodes.values() if state is not None else ()
-        waiting = [n.node for n in nodes if n.state is not NodeState.MEMBER]
-        if waiting:
-            self._world.agents[self.nature.dice.choice(waiting)].die("its node was lost")
+def _worker_kills(world: "World") -> None:
+    agent = _some_agent(world)
+    if agent is not None and agent.run is not None and agent.run.alive:
+        share = world.hardship.share("forkserver_deaths")
+        if share and world.nature.chance(share):
+            agent.lose_forkserver()
+            return
+        rank = world.nature.dice.choice(agent.run.alive)
+        world.floor.kill(agent.run, rank, world.nature.dice.choice((KILLED, CRASHED)))
 
-    def _agent_freezes(self) -> None:
-        agent = self._some_agent()
-        if agent is not None and not agent.frozen:
-            for_s = self.nature.between(0.5, 600.0)
-            agent.in_trouble(for_s + 20.0)
-            agent.freeze()
-            self.nature.after(for_s, agent.wake)
 
-    def _node_hangs(self) -> None:
-        agent = self._some_agent()
-        if agent is not None and not agent.frozen:
-            agent.in_trouble(float("inf"))
-            agent.freeze()
-            if agent.run is not None and agent.run.alive:
-                self.floor.break_up(agent.run.group, f"{agent.node} hangs", all_fail=False)
+def _node_deaths(world: "World") -> None:
+    agent = _some_agent(world)
+    if agent is not None:
+        agent.die("its agent process was killed by SIGKILL")
 
-    def _partitions(self) -> None:
-        agent = self._some_agent()
-        if agent is not None and agent.reach:
-            self._cut(agent, self.nature.between(0.5, 600.0))
 
-    def _cut(self, agent: Agent, for_s: float) -> None:
+def _spare_deaths(world: "World") -> None:
+    state = world.control.state if world.control is not None else None
+    nodes = state.nodes.values() if state is not None else ()
+    waiting = [n.node for n in nodes if n.state is not NodeState.MEMBER]
+    if waiting:
+        world.agents[world.nature.dice.choice(waiting)].die("its node was lost")
+
+
+def _agent_freezes(world: "World") -> None:
+    agent = _some_agent(world)
+    if agent is not None and not agent.frozen:
+        for_s = world.nature.between(0.5, 600.0)
         agent.in_trouble(for_s + 20.0)
-        agent.cut()
-        self.nature.after(for_s, agent.heal)
+        agent.freeze()
+        world.nature.after(for_s, agent.wake)
 
-    def _rack(self) -> list[Agent]:
-        one = self._some_agent()
-        size = self.hardship.rack_size
-        return [a for a in self.living() if one and a.number // size == one.number // size]
 
-    def _switch_cuts(self) -> None:
-        for_s = self.nature.between(0.5, 600.0)
-        for agent in self._rack():
-            if agent.reach:
-                self._cut(agent, for_s)
-            if agent.run is not None and agent.run.alive:
-                self.floor.break_up(agent.run.group, "a switch failed", all_fail=True)
+def _node_hangs(world: "World") -> None:
+    agent = _some_agent(world)
+    if agent is not None and not agent.frozen:
+        agent.in_trouble(float("inf"))
+        agent.freeze()
+        if agent.run is not None and agent.run.alive:
+            world.floor.break_up(agent.run.group, f"{agent.node} hangs", all_fail=False)
 
-    def _rack_losses(self) -> None:
-        for agent in self._rack():
-            self.nature.after(3 * self.nature.dice.random(), agent.die, "its rack lost power")
 
-    def _power_losses(self) -> None:
-        for agent in self.living():
-            agent.die("power was lost")
+def _partitions(world: "World") -> None:
+    agent = _some_agent(world)
+    if agent is not None and agent.reach:
+        _cut(world, agent, world.nature.between(0.5, 600.0))
 
-    def _blips(self) -> None:
-        agent = self._some_agent()
-        if agent is not None:
-            agent.disconnect()
 
-    def _preemptions(self) -> None:
-        agent = self._some_agent()
-        if agent is not None:
-            agent.end(self.hardship.limits.stop_grace_s)
+def _cut(world: "World", agent: Agent, for_s: float) -> None:
+    agent.in_trouble(for_s + 20.0)
+    agent.cut()
+    world.nature.after(for_s, agent.heal)
 
-    def _store_losses(self) -> None:
-        agent = self._some_agent()
-        if agent is not None:
-            agent.lose_store()
 
-    def _crash_loops(self) -> None:
-        self.floor.crashing = True
-        self.nature.after(self.nature.between(5.0, 300.0), self._loop_ends)
+def _rack(world: "World") -> list[Agent]:
+    one = _some_agent(world)
+    size = world.hardship.rack_size
+    return [a for a in world.living() if one and a.number // size == one.number // size]
 
-    def _loop_ends(self) -> None:
-        self.floor.crashing = False
 
-    def _storage_outages(self) -> None:
-        self.floor.lose_storage()
-        self.nature.after(self.nature.between(5.0, 2000.0), self._storage_is_back)
+def _switch_cuts(world: "World") -> None:
+    for_s = world.nature.between(0.5, 600.0)
+    for agent in _rack(world):
+        if agent.reach:
+            _cut(world, agent, for_s)
+        if agent.run is not None and agent.run.alive:
+            world.floor.break_up(agent.run.group, "a switch failed", all_fail=True)
 
-    def _storage_is_back(self) -> None:
-        self.floor.storage_away = False
 
-    def _controller_crashes(self) -> None:
-        if self._world.control is not None:
-            self._world.control.crash()
+def _rack_losses(world: "World") -> None:
+    for agent in _rack(world):
+        world.nature.after(3 * world.nature.dice.random(), agent.die, "its rack lost power")
 
-    def _controller_stalls(self) -> None:
-        if self._world.control is not None:
-            self._world.control.stall(self.nature.between(0.5, 60.0))
 
-    # ── links ──
+def _power_losses(world: "World") -> None:
+    for agent in world.living():
+        agent.die("power was lost")
 
-    def _some_wire(self) -> SimulatedWire | None:
-        agent = self._some_agent()
-        return agent.wire if agent is not None else None
 
-    def _link_stalls(self) -> None:
-        wire = self._some_wire()
-        if wire is not None:
-            for_s = self.nature.between(0.5, 60.0)
-            wire.agent.in_trouble(for_s + 30.0)
-            up = self.nature.dice.random() < 0.5
-            wire.stall(up=up, down=not up)
-            self.nature.after(for_s, wire.flow)
+def _blips(world: "World") -> None:
+    agent = _some_agent(world)
+    if agent is not None:
+        agent.disconnect()
 
-    def _half_opens(self) -> None:
-        wire = self._some_wire()
-        if wire is not None:
-            wire.agent.in_trouble(60.0)
-            wire.stall(up=True, down=True)
 
-    def _link_tears(self) -> None:
-        wire = self._some_wire()
-        if wire is not None:
-            wire.agent.in_trouble(NOTICED_S + 30.0)
-            late_s = self.nature.between(0.01, NOTICED_S)
-            first = self.nature.dice.random() < 0.5
-            wire.tear(agent_s=0.0 if first else late_s, control_s=late_s if first else 0.0)
+def _preemptions(world: "World") -> None:
+    agent = _some_agent(world)
+    if agent is not None:
+        agent.end(world.hardship.limits.stop_grace_s)
 
-    def _link_lags(self) -> None:
-        wire = self._some_wire()
-        if wire is not None:
-            for_s = self.nature.between(5.0, 600.0)
-            wire.agent.in_trouble(for_s + 30.0)
-            wire.lag_s = self.nature.between(*LAG_S)
-            self.nature.after(for_s, wire.hurry)
 
-    # ── duties ──
+def _store_losses(world: "World") -> None:
+    agent = _some_agent(world)
+    if agent is not None:
+        agent.lose_store()
 
-    def _duty_deaths(self) -> None:
-        control = self._world.control
-        if control is not None:
-            duty = self.nature.dice.choice(list(control.duties.values()))
-            duty.broken = self.nature.chance(self.hardship.share("broken_duties"))
-            duty.fail()
+
+def _crash_loops(world: "World") -> None:
+    world.floor.crashing = True
+    world.nature.after(world.nature.between(5.0, 300.0), _loop_ends, world)
+
+
+def _loop_ends(world: "World") -> None:
+    world.floor.crashing = False
+
+
+def _storage_outages(world: "World") -> None:
+    world.floor.lose_storage()
+    world.nature.after(world.nature.between(5.0, 2000.0), _storage_is_back, world)
+
+
+def _storage_is_back(world: "World") -> None:
+    world.floor.storage_away = False
+
+
+def _controller_crashes(world: "World") -> None:
+    if world.control is not None:
+        world.control.crash()
+
+
+def _controller_stalls(world: "World") -> None:
+    if world.control is not None:
+        world.control.stall(world.nature.between(0.5, 60.0))
+
+
+# ── links ──
+
+
+def _some_wire(world: "World") -> SimulatedWire | None:
+    agent = _some_agent(world)
+    return agent.wire if agent is not None else None
+
+
+def _link_stalls(world: "World") -> None:
+    wire = _some_wire(world)
+    if wire is not None:
+        for_s = world.nature.between(0.5, 60.0)
+        wire.agent.in_trouble(for_s + 30.0)
+        up = world.nature.dice.random() < 0.5
+        wire.stall(up=up, down=not up)
+        world.nature.after(for_s, wire.flow)
+
+
+def _half_opens(world: "World") -> None:
+    wire = _some_wire(world)
+    if wire is not None:
+        wire.agent.in_trouble(60.0)
+        wire.stall(up=True, down=True)
+
+
+def _link_tears(world: "World") -> None:
+    wire = _some_wire(world)
+    if wire is not None:
+        wire.agent.in_trouble(NOTICED_S + 30.0)
+        late_s = world.nature.between(0.01, NOTICED_S)
+        first = world.nature.dice.random() < 0.5
+        wire.tear(agent_s=0.0 if first else late_s, control_s=late_s if first else 0.0)
+
+
+def _link_lags(world: "World") -> None:
+    wire = _some_wire(world)
+    if wire is not None:
+        for_s = world.nature.between(5.0, 600.0)
+        wire.agent.in_trouble(for_s + 30.0)
+        wire.lag_s = world.nature.between(*LAG_S)
+        world.nature.after(for_s, wire.hurry)
+
+
+# ── duties ──
+
+
+def _duty_deaths(world: "World") -> None:
+    control = world.control
+    if control is not None:
+        duty = world.nature.dice.choice(list(control.duties.values()))
+        duty.broken = world.nature.chance(world.hardship.share("broken_duties"))
+        duty.fail()
+
+
+FAULTS: dict[str, Callable[["World"], None]] = {
+    "worker_kills": _worker_kills,
+    "node_deaths": _node_deaths,
+    "spare_deaths": _spare_deaths,
+    "agent_freezes": _agent_freezes,
+    "node_hangs": _node_hangs,
+    "partitions": _partitions,
+    "switch_cuts": _switch_cuts,
+    "rack_losses": _rack_losses,
+    "power_losses": _power_losses,
+    "blips": _blips,
+    "preemptions": _preemptions,
+    "store_losses": _store_losses,
+    "crash_loops": _crash_loops,
+    "storage_outages": _storage_outages,
+    "controller_crashes": _controller_crashes,
+    "controller_stalls": _controller_stalls,
+    "link_stalls": _link_stalls,
+    "half_opens": _half_opens,
+    "link_tears": _link_tears,
+    "link_lags": _link_lags,
+    "duty_deaths": _duty_deaths,
+}

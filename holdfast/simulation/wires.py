@@ -149,7 +149,7 @@ class SimulatedWire:
             return
         self.control.sends(self, message)
         self._sent_bytes += MESSAGE_BYTES
-        if isinstance(message, Ack) and not self._down.stalled and not self._is_slow():
+        if isinstance(message, Ack) and self._travels_at_once():
             if self.agent.hears(self):
                 self.agent.forget(message.seq)
         elif self._batch is not None and self._sent_at == self._nature.now:
@@ -161,8 +161,9 @@ class SimulatedWire:
             self.control.look_in(0.0)
             self.control.look_in(DEADLINE_S)
 
-    def _is_slow(self) -> bool:
-        return self._nature.chance(self._nature.hardship.share("slow_acks"))
+    def _travels_at_once(self) -> bool:
+        slow = self._nature.hardship.share("slow_acks")
+        return not self._down.stalled and not self._nature.chance(slow)
 
     def overdue(self, now: float) -> str:
         """Why it is to be closed because the other end takes nothing; empty if it is not."""

@@ -8,10 +8,10 @@ goes wrong have modules of their own.
 from holdfast.actions import Outcome
 from holdfast.controller import Phase
 from holdfast.events import ControllerResumed, JobSubmitted, StopRequested, Store
+from holdfast.simulation import faults
 from holdfast.simulation.agents import Agent
 from holdfast.simulation.book import Book
 from holdfast.simulation.control import REGISTER_S, Control
-from holdfast.simulation.faults import Faults
 from holdfast.simulation.floor import Floor
 from holdfast.simulation.hardship import Hardship
 from holdfast.simulation.nature import Nature
@@ -47,7 +47,7 @@ class World:
         """From submission to the verdict of the referees. Raises `Foul` if one objects."""
         nature = self.nature
         self._start_controller(first=True)
-        Faults(self).begin()
+        faults.begin(self)
         nature.after(self.hardship.telemetry_s, self._telemetry)
         if self.hardship.stop_after_h:
             nature.after(self.hardship.stop_after_h * 3600, self._ask_to_stop)
