@@ -64,12 +64,7 @@ def test_one_whole_message_is_taken_as_what_the_parser_makes_of_it(
     plain = frame(payload)
     at = len(plain) - len(payload)
     masked = bytes(byte ^ mask[i % 4] for i, byte in enumerate(payload))
-    data = (
-        bytes([first])
-        + plain[1 : at - 4]
-        + mask
-        + bytes(b ^ mask[i % 4] for i, b in enumerate(payload))
-    )
+    data = bytes([first]) + plain[1 : at - 4] + mask + masked
     is_pulse = first == 0x8A and not payload
     is_message = first == 0x82 and bool(payload)
     assert only_message(data) == (payload if is_message else b"" if is_pulse else None)
