@@ -41,7 +41,6 @@ from tests.shell.scene import TERM, hello
 from tests.shell.site import TOKEN, Ear, answered, dial, receive, send, until, with_server
 
 COMMITTED = CheckpointCommitted(node="m", tier="shared", attempt=1, step=5, seconds=1.0, bytes=5)
-REPORT = shell_server.REPORT
 STOPPED = WorkersStopped(node="n", attempt=1, store=Store("h", 1, True))
 
 
