@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from holdfast.controller import Limits
-from holdfast.events import NodeLost, StopRequested, WorkerExited
+from holdfast.events import CheckpointCommitted, NodeLost, StopRequested
 from holdfast.messages import (
     Fact,
     Keep,
@@ -222,10 +222,6 @@ def test_a_node_that_hears_nothing_holds_up_nothing_although_it_gives_signs_of_l
     asyncio.run(story())
 
 
-def exited(node: str) -> WorkerExited:
-    return WorkerExited(node=node, attempt=0, rank=0, exit_code=1)
-
-
 def test_a_connection_that_ends_half_way_is_replaced_by_the_next() -> None:
     """The old one is still open for the controller, because nobody told it."""
 
@@ -326,6 +322,10 @@ def test_a_storm_of_a_thousand_that_join_at_once_costs_no_sign_of_life_of_others
     asyncio.run(story())
 
 
+def committed(node: str) -> CheckpointCommitted:
+    return CheckpointCommitted(node=node, tier="local", attempt=1, step=5, seconds=1.0, bytes=5)
+
+
 def test_a_flood_of_reports_of_one_node_starves_neither_its_facts_nor_others() -> None:
     async def story() -> None:
         async with open_site(Limits(node_count=1, spare_count=1), timeout_s=5.0) as (site, port):
@@ -333,10 +333,10 @@ def test_a_flood_of_reports_of_one_node_starves_neither_its_facts_nor_others() -
             assert flooding.connection is not None
             for step in range(5_000):
                 await send(flooding.connection, Report(node="a", attempt=step, workers=()))
-            await send(flooding.connection, Fact(seq=2, event=exited("a")))
+            await send(flooding.connection, Fact(seq=2, event=committed("a")))
             assert other.connection is not None
-            await send(other.connection, Fact(seq=2, event=exited("b")))
-            await until(lambda: len(site.events(WorkerExited)) == 2)
+            await send(other.connection, Fact(seq=2, event=committed("b")))
+            await until(lambda: len(site.events(CheckpointCommitted)) == 2)
             assert lost(site) == []
             await flooding.leave()
             await other.leave()

@@ -36,9 +36,9 @@ from holdfast.drivers.kubernetes.driver import (
     Observer,
     stop_by_signal,
 )
-from holdfast.drivers.kubernetes.fenced import Fenced
 from holdfast.drivers.kubernetes.gather import Gathering
 from holdfast.drivers.kubernetes.lease import Lease
+from holdfast.drivers.kubernetes.leased_cluster import LeasedCluster
 from holdfast.drivers.kubernetes.manifests.names import JOB, MANAGED_BY
 from holdfast.drivers.kubernetes.manifests.pod import CONTROLLER_PORT
 from holdfast.drivers.kubernetes.manifests.render import requested
@@ -108,7 +108,9 @@ async def control(cluster: Cluster, place: Place, observe: Observer) -> Outcome 
     lease = Lease(cluster, f"{place.job.name}-controller", place.me, labels, origin.owner)
     await lease.acquire()
     keeping = asyncio.create_task(lease.keep())
-    driving = asyncio.create_task(_drive(Fenced(cluster, lease), place, lease, origin, observe))
+    driving = asyncio.create_task(
+        _drive(LeasedCluster(cluster, lease), place, lease, origin, observe)
+    )
     tasks = [keeping, driving, asyncio.create_task(remove_former(cluster, lease.former))]
     outcome = None
     try:

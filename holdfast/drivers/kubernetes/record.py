@@ -32,8 +32,8 @@ from holdfast.drivers.kubernetes.manifests.names import RECORD_SHARDS
 from holdfast.drivers.kubernetes.manifests.request import Body
 from holdfast.drivers.kubernetes.pace import Pace
 from holdfast.drivers.kubernetes.record_journal import PublishedJournal, published_journal
-from holdfast.drivers.kubernetes.sharded import Cache, Found, digest_of, read
-from holdfast.drivers.kubernetes.sharding import Chunk, Home, NoShardError, Parts, Sharding
+from holdfast.drivers.kubernetes.sharded import Cache, ReadShards, digest_of, read
+from holdfast.drivers.kubernetes.sharding import Home, NoShardError, Parts, ShardChunk, Sharding
 from holdfast.drivers.kubernetes.talk import Complaint, say
 from holdfast.status import Goodput, Incident, JobStatus, NodeStatus
 
@@ -189,13 +189,13 @@ def _written(found: Recorded, left_out: int) -> _Written:
     return _Written(Content({**data, STATUS: _text(head)}), parts)
 
 
-def _chunks(items: Sequence[object], sizes: Iterable[int]) -> list[Chunk]:
+def _chunks(items: Sequence[object], sizes: Iterable[int]) -> list[ShardChunk]:
     """Lines of JSON, so many items together that a change at the end changes little."""
     found = []
     for run in _runs(len(items), sizes):
         content = _encoder.encode_lines(items[run])
         pack = partial(gzip.compress, content, 6, mtime=0)
-        found.append(Chunk(digest_of(content), len(content), pack))
+        found.append(ShardChunk(digest_of(content), len(content), pack))
     return found
 
 
@@ -247,7 +247,7 @@ async def recorded_status(
         return None
 
 
-def _decoded(found: Found) -> Recorded:
+def _decoded(found: ReadShards) -> Recorded:
     data, index = found.head["data"], found.index
     status = msgspec.json.decode(data[STATUS], type=JobStatus)
     goodput = msgspec.json.decode(data[GOODPUT], type=Goodput)
@@ -261,7 +261,7 @@ def _decoded(found: Found) -> Recorded:
     return Recorded(status, tuple(faults), goodput, at=index.at, incomplete=_lacks(found))
 
 
-def _lacks(found: Found) -> str | None:
+def _lacks(found: ReadShards) -> str | None:
     """What of the record cannot be shown."""
     name = found.head["metadata"]["name"]
     if found.parts is not None and NODES not in found.parts:

@@ -15,8 +15,8 @@ from typing import BinaryIO, NamedTuple
 
 import xxhash
 
-from holdfast.drivers.kubernetes.sharded import Entry, digest_of
-from holdfast.drivers.kubernetes.sharding import Chunk
+from holdfast.drivers.kubernetes.sharded import ShardEntry, digest_of
+from holdfast.drivers.kubernetes.sharding import ShardChunk
 
 SEGMENT_BYTES = 560_000  # compressed; a block that is still in the compressor comes on top
 BLOCK_BYTES = 64 * 1024
@@ -26,7 +26,7 @@ GZIP = 16 + zlib.MAX_WBITS
 class Packed(NamedTuple):
     """The journal as far as it was read: segments that will not change, and the open one."""
 
-    closed: tuple[Chunk, ...]
+    closed: tuple[ShardChunk, ...]
     open: bytes
 
 
@@ -58,7 +58,7 @@ class _Stream:
 class Segments:
     """Reads a file that only grows; blocks, so it is for a thread beside the event loop."""
 
-    def __init__(self, path: Path, published: Sequence[Entry] = ()) -> None:
+    def __init__(self, path: Path, published: Sequence[ShardEntry] = ()) -> None:
         self._path = path
         self._lock = threading.Lock()  # whoever waits for a thread can be cancelled, a thread not
         self._closed = _unchanged(path, published)
@@ -76,7 +76,7 @@ class Segments:
 
     def _close(self) -> None:
         done, packed = self._open, self._open.finished()
-        self._closed.append(Chunk(done.digest, done.size, lambda: packed))
+        self._closed.append(ShardChunk(done.digest, done.size, lambda: packed))
         self._start += done.size
         self._open = _Stream()
 
@@ -88,16 +88,18 @@ def _block(file: BinaryIO, start: int) -> bytes:
     return block if len(block) == BLOCK_BYTES else block[: block.rfind(b"\n") + 1]
 
 
-def _unchanged(path: Path, published: Sequence[Entry]) -> list[Chunk]:
+def _unchanged(path: Path, published: Sequence[ShardEntry]) -> list[ShardChunk]:
     """Segments that were published before, as far as this is the same journal."""
-    found: list[Chunk] = []
+    found: list[ShardChunk] = []
     with path.open("rb") as file:
         for entry in published:
             start = file.tell()
             content = file.read(entry.size)
             if digest_of(content) != entry.digest:
                 break
-            found.append(Chunk(entry.digest, entry.size, partial(_packed, path, start, entry.size)))
+            found.append(
+                ShardChunk(entry.digest, entry.size, partial(_packed, path, start, entry.size))
+            )
     return found
 
 

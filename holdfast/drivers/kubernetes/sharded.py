@@ -29,7 +29,7 @@ PAUSE_S = 0.3  # before the second try; doubles
 AT_ONCE = 8
 
 
-class Entry(msgspec.Struct, frozen=True):
+class ShardEntry(msgspec.Struct, frozen=True):
     """A chunk in the index. `size`: in bytes, not compressed."""
 
     digest: str
@@ -37,25 +37,25 @@ class Entry(msgspec.Struct, frozen=True):
     shards: tuple[int, ...]
 
 
-class Index(msgspec.Struct, frozen=True):
+class ShardIndex(msgspec.Struct, frozen=True):
     """What a head says of its shards. `at`: when it was written; `left_out`: what had no room."""
 
     at: float | None = None
-    parts: dict[str, tuple[Entry, ...]] = {}
+    parts: dict[str, tuple[ShardEntry, ...]] = {}
     left_out: int = 0
 
     @property
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[ShardEntry]:
         """Those of all parts."""
         return [entry for part in self.parts.values() for entry in part]
 
 
 @dataclass(frozen=True)
-class Found:
+class ReadShards:
     """What was read. `parts` is None if the shards are not those that the index tells of."""
 
     head: Body
-    index: Index
+    index: ShardIndex
     parts: dict[str, bytes] | None
 
 
@@ -82,13 +82,13 @@ def slice_name(digest: str, number: int) -> str:
     return f"{digest}.{number}"
 
 
-def index_of(head: Body) -> Index:
+def index_of(head: Body) -> ShardIndex:
     """The index in a head; an empty one in the head of a version that had none."""
     text = (head.get("data") or {}).get(INDEX)
-    return msgspec.json.decode(text, type=Index) if text else Index()
+    return msgspec.json.decode(text, type=ShardIndex) if text else ShardIndex()
 
 
-async def read(cluster: Cluster, name: str, cache: Cache | None = None) -> Found | None:
+async def read(cluster: Cluster, name: str, cache: Cache | None = None) -> ReadShards | None:
     """The head of this name with all its parts; None if there is none. Raises `ApiError`."""
     cache = {} if cache is None else cache
     for tried in range(TRIES):
@@ -98,13 +98,13 @@ async def read(cluster: Cluster, name: str, cache: Cache | None = None) -> Found
             return None
         index = index_of(head)
         try:
-            return Found(head, index, await _parts(cluster, name, index, cache))
+            return ReadShards(head, index, await _parts(cluster, name, index, cache))
         except _TornError:
             await asyncio.sleep(PAUSE_S * 2**tried)
-    return Found(head, index, None)
+    return ReadShards(head, index, None)
 
 
-async def _parts(cluster: Cluster, name: str, index: Index, cache: Cache) -> dict[str, bytes]:
+async def _parts(cluster: Cluster, name: str, index: ShardIndex, cache: Cache) -> dict[str, bytes]:
     """Every part, from the cache what was read before. Raises `_TornError`."""
     turns = asyncio.Semaphore(AT_ONCE)
     new = [entry for entry in index.entries if entry.digest not in cache]
@@ -123,7 +123,7 @@ async def _parts(cluster: Cluster, name: str, index: Index, cache: Cache) -> dic
     }
 
 
-async def _chunk(cluster: Cluster, name: str, entry: Entry, turns: asyncio.Semaphore) -> bytes:
+async def _chunk(cluster: Cluster, name: str, entry: ShardEntry, turns: asyncio.Semaphore) -> bytes:
     async with turns:
         bodies = [await _shard(cluster, name, number) for number in entry.shards]
     content = await asyncio.to_thread(_unpacked, entry, bodies)
@@ -139,7 +139,7 @@ async def _shard(cluster: Cluster, name: str, number: int) -> Body:
         raise _TornError from error
 
 
-def _unpacked(entry: Entry, bodies: Sequence[Body]) -> bytes | None:
+def _unpacked(entry: ShardEntry, bodies: Sequence[Body]) -> bytes | None:
     """The chunk in these shards; None if they hold another."""
     if not all(holds(body, slice_name(entry.digest, i)) for i, body in enumerate(bodies)):
         return None

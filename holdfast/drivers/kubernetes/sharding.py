@@ -22,8 +22,8 @@ from holdfast.drivers.kubernetes.sharded import (
     CHUNK,
     INDEX,
     PACKED,
-    Entry,
-    Index,
+    ShardEntry,
+    ShardIndex,
     holds,
     index_of,
     shard_name,
@@ -35,7 +35,7 @@ SHARD_BYTES = 700_000  # compressed; a ConfigMap may have a mebibyte, base64 mak
 FREE_S = 300.0  # before a shard to which no index refers is deleted
 
 
-class Chunk(NamedTuple):
+class ShardChunk(NamedTuple):
     """Content with a name. `pack` compresses it, in a thread, if it is not in the cluster yet."""
 
     digest: str
@@ -43,7 +43,7 @@ class Chunk(NamedTuple):
     pack: Callable[[], bytes]
 
 
-Parts = Mapping[str, Sequence[Chunk]]
+Parts = Mapping[str, Sequence[ShardChunk]]
 
 
 class Home(NamedTuple):
@@ -66,7 +66,7 @@ class Sharding:
     def __init__(self, cluster: Cluster, home: Home) -> None:
         self._cluster = cluster
         self._home = home
-        self._index: Index | None = None  # as it is in the cluster; None: not known
+        self._index: ShardIndex | None = None  # as it is in the cluster; None: not known
         self._uid: str | None = None  # of the head
         self._referred: set[int] = set()  # shards that an index in the cluster may refer to
         self._known: dict[str, tuple[int, ...]] = {}  # digest → shards that hold it
@@ -75,7 +75,7 @@ class Sharding:
         self._foreign: set[int] = set()
         self._complain = Complaint()
 
-    async def load(self) -> Index:
+    async def load(self) -> ShardIndex:
         """Know what was published before; the index of it. Raises `ApiError`."""
         if self._index is not None:
             return self._index
@@ -83,7 +83,7 @@ class Sharding:
             head = await self._cluster.get(CONFIG_MAPS, self._home.name)
         except NotFoundError:
             self._begin(None)
-            self._index = Index()
+            self._index = ShardIndex()
             return self._index
         if head["metadata"]["uid"] != self._uid:
             self._begin(head["metadata"]["uid"])
@@ -107,16 +107,16 @@ class Sharding:
         entries, written = before.parts, 0
         if parts is not None:
             if self._uid is None and any(parts.values()):  # whose shards they are to be
-                written += await self._head(Index(at=time.time()), content)
+                written += await self._head(ShardIndex(at=time.time()), content)
             try:
                 entries, stored = await self._store(parts)
             except NoShardError:  # beside those of the old version
-                written += await self._head(Index(at=time.time()), content)
+                written += await self._head(ShardIndex(at=time.time()), content)
                 entries, stored = await self._store(parts)
             written += stored
         left_out = left_out if parts is not None else before.left_out
         uid = self._uid
-        written += await self._head(Index(time.time(), entries, left_out), content)
+        written += await self._head(ShardIndex(time.time(), entries, left_out), content)
         if uid not in (None, self._uid):  # it was deleted meanwhile, and its shards with it
             return written + await self.publish(parts or {}, content, left_out)
         await self._delete_free()
@@ -124,7 +124,7 @@ class Sharding:
 
     # ── writing ──
 
-    async def _store(self, parts: Parts) -> tuple[dict[str, tuple[Entry, ...]], int]:
+    async def _store(self, parts: Parts) -> tuple[dict[str, tuple[ShardEntry, ...]], int]:
         """See to it that every chunk lies in some shards."""
         chunks = {chunk.digest: chunk for part in parts.values() for chunk in part}
         busy = {number for digest in chunks for number in self._known.get(digest, ())}
@@ -133,12 +133,12 @@ class Sharding:
             if digest not in self._known:
                 written += await self._write(chunk, busy)
         entries = {
-            name: tuple(Entry(c.digest, c.size, self._known[c.digest]) for c in part)
+            name: tuple(ShardEntry(c.digest, c.size, self._known[c.digest]) for c in part)
             for name, part in parts.items()
         }
         return entries, written
 
-    async def _write(self, chunk: Chunk, busy: set[int]) -> int:
+    async def _write(self, chunk: ShardChunk, busy: set[int]) -> int:
         """Into shards that are not busy, which are then."""
         packed = await asyncio.to_thread(chunk.pack)
         used: list[int] = []
@@ -179,7 +179,7 @@ class Sharding:
         self._foreign.add(number)
         return False
 
-    async def _head(self, index: Index, content: Content) -> int:
+    async def _head(self, index: ShardIndex, content: Content) -> int:
         """Until its answer is there, nobody knows whether this index is in the cluster."""
         self._index = None
         text = msgspec.json.encode(index).decode()
@@ -189,7 +189,7 @@ class Sharding:
         uid = (await self._cluster.apply(body))["metadata"]["uid"]
         if self._uid not in (None, uid):  # this is another head, and the shards go with the old one
             self._begin(uid)
-            index = Index()
+            index = ShardIndex()
         self._uid, self._index, self._referred = uid, index, _shards(index.entries)
         return whole.size_bytes
 
@@ -206,7 +206,7 @@ class Sharding:
         self._uid, self._index = uid, None
         self._referred, self._known, self._uids, self._free = set(), {}, {}, {}
 
-    async def _all_there(self, entry: Entry) -> bool:
+    async def _all_there(self, entry: ShardEntry) -> bool:
         """Whether the shards hold what the index says of them."""
         for number, shard in enumerate(entry.shards):
             try:
@@ -252,5 +252,5 @@ class Sharding:
         del self._uids[number]
 
 
-def _shards(entries: Iterable[Entry]) -> set[int]:
+def _shards(entries: Iterable[ShardEntry]) -> set[int]:
     return {number for entry in entries for number in entry.shards}

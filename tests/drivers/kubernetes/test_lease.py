@@ -12,8 +12,8 @@ from holdfast.drivers.kubernetes import api as client
 from holdfast.drivers.kubernetes import lease
 from holdfast.drivers.kubernetes.api import Api
 from holdfast.drivers.kubernetes.cluster import CONFIG_MAPS, LEASES, ApiError, DeniedError
-from holdfast.drivers.kubernetes.fenced import Fenced
 from holdfast.drivers.kubernetes.lease import Lease
+from holdfast.drivers.kubernetes.leased_cluster import LeasedCluster
 from tests.drivers.kubernetes.cluster.fake import FakeCluster, cluster
 from tests.drivers.kubernetes.cluster.faults import Fault
 from tests.drivers.kubernetes.cluster.refusal import Body
@@ -264,7 +264,7 @@ def test_a_call_that_hangs_does_not_keep_the_successor_waiting() -> None:
 def test_who_is_in_doubt_changes_nothing_and_sees_everything() -> None:
     async def story(it: FakeCluster, api: Api) -> None:
         held = of(api, "a")
-        fenced = Fenced(api, held)
+        fenced = LeasedCluster(api, held)
         it.store.create(CONFIG_MAPS, "default", {"metadata": {"name": "x", "uid": "u"}})
         uid = it.store.get(CONFIG_MAPS, "default", "x")["metadata"]["uid"]
         body: Body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "y"}}

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.drivers.kubernetes import segments
 from holdfast.drivers.kubernetes.segments import Packed, Segments
-from holdfast.drivers.kubernetes.sharded import Entry, digest_of
+from holdfast.drivers.kubernetes.sharded import ShardEntry, digest_of
 from holdfast.drivers.kubernetes.sharding import SHARD_BYTES
 
 DICE = random.Random(1)
@@ -26,8 +26,8 @@ def whole(packed: Packed) -> bytes:
     )
 
 
-def entries(packed: Packed) -> list[Entry]:
-    return [Entry(one.digest, one.size, (i,)) for i, one in enumerate(packed.closed)]
+def entries(packed: Packed) -> list[ShardEntry]:
+    return [ShardEntry(one.digest, one.size, (i,)) for i, one in enumerate(packed.closed)]
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from holdfast.drivers.kubernetes.config_map import Content
 from holdfast.drivers.kubernetes.manifests.names import JOB
 from holdfast.drivers.kubernetes.manifests.request import Body
 from holdfast.drivers.kubernetes.sharded import Cache, digest_of, read
-from holdfast.drivers.kubernetes.sharding import Chunk, Home, NoShardError, Parts, Sharding
+from holdfast.drivers.kubernetes.sharding import Home, NoShardError, Parts, ShardChunk, Sharding
 from tests.drivers.kubernetes.cluster.fake import FakeCluster, cluster
 from tests.drivers.kubernetes.cluster.faults import Fault
 
@@ -23,8 +23,8 @@ HEAD = "run-record"
 DICE = random.Random(1)
 
 
-def chunk(content: bytes) -> Chunk:
-    return Chunk(digest_of(content), len(content), partial(gzip.compress, content))
+def chunk(content: bytes) -> ShardChunk:
+    return ShardChunk(digest_of(content), len(content), partial(gzip.compress, content))
 
 
 def parts(**contents: Iterable[bytes]) -> Parts:

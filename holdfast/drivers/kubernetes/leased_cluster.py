@@ -11,7 +11,7 @@ from holdfast.drivers.kubernetes.lease import Lease
 from holdfast.drivers.kubernetes.manifests.request import Body
 
 
-class Fenced:
+class LeasedCluster:
     """A `Cluster` that refuses changes, as one that cannot be reached, unless the lease is sure."""
 
     def __init__(self, cluster: Cluster, lease: Lease) -> None:
