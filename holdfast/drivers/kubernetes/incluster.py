@@ -48,6 +48,7 @@ from holdfast.drivers.kubernetes.record import recorded
 from holdfast.drivers.kubernetes.talk import say
 from holdfast.errors import Error
 from holdfast.replay import replay
+from holdfast.shell.server import allow_connections
 from holdfast.spec import Job
 from holdfast.spec.load import job_as_written
 
@@ -100,6 +101,7 @@ def place_of(environ: Mapping[str, str], namespace: str) -> Place:
 
 async def control(cluster: Cluster, place: Place, observe: Observer) -> Outcome | None:
     """Be the controller of this job, until it ends; None: another one took over, or SIGTERM."""
+    allow_connections()
     labels = {JOB: place.job.name, MANAGED_BY: "holdfast"}
     origin = await first_origin(cluster, place.job.name)
     lease = Lease(cluster, f"{place.job.name}-controller", place.me, labels, origin.owner)
