@@ -35,6 +35,7 @@ from holdfast.messages import Leave
 from holdfast.shell.clock import Clock
 from holdfast.shell.host import Host
 from holdfast.shell.replicas import FileLines
+from holdfast.shell.server import allow_connections
 from holdfast.shell.shell import Settings, Shell
 from table import Row, report
 
@@ -91,8 +92,7 @@ def measure(agents: int, seconds: float) -> Row:
 
 def control(results: Connection, crowd: Connection, agents: int, seconds: float, at: Path) -> None:
     """Drive a job of so many nodes and say what it took."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    allow_connections()
     results.send(asyncio.run(_control(results, crowd, agents, seconds, at)))
 
 

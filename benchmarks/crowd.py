@@ -8,7 +8,6 @@ n connections, which come back at once.
 
 import asyncio
 import heapq
-import resource
 import time
 from multiprocessing.connection import Connection
 
@@ -34,6 +33,7 @@ from holdfast.messages import (
     WorkersStarted,
     WorkersStopped,
 )
+from holdfast.shell.server import allow_connections
 
 TOKEN = "benchmark"
 WORKERS = 8
@@ -58,8 +58,7 @@ _encoder = msgspec.msgpack.Encoder()
 
 def be_agents(orders: Connection, port: int, count: int) -> None:
     """All agents, until the process is killed."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    allow_connections()
     asyncio.run(Crowd(orders, port, count).run())
 
 

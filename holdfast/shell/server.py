@@ -14,6 +14,7 @@ import asyncio
 import hmac
 import http
 import logging
+import resource
 import socket
 from collections.abc import Callable
 from typing import Protocol
@@ -419,6 +420,12 @@ def left_of_frame(data: bytes, left: int) -> int | None:
         size = int.from_bytes(data[at + 2 : begin], "big") if length_bytes else size
         at = begin + 4 + size  # a mask comes before what a client says
     return at - len(data)
+
+
+def allow_connections() -> None:
+    """As many as this process may ever have: containers often begin with 1,024 open files."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 _quiet = logging.getLogger(f"{__name__}.protocol")

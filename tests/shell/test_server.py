@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import resource
 import shutil
 import subprocess
 from pathlib import Path
@@ -460,6 +461,16 @@ def test_the_end_does_not_wait_for_who_does_not_answer(monkeypatch: pytest.Monke
         writer.close()
 
     asyncio.run(story())
+
+
+def test_a_controller_may_have_as_many_connections_as_its_system_allows() -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(1_024, before[1]), before[1]))
+        shell_server.allow_connections()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (before[1], before[1])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 # ── encryption ──

@@ -50,6 +50,7 @@ from holdfast.drivers.kubernetes.record_journal import published_journal
 from holdfast.drivers.kubernetes.talk import say
 from holdfast.errors import Error
 from holdfast.replay import replay
+from holdfast.shell.server import allow_connections
 from holdfast.spec import Job
 from holdfast.spec.load import job_as_written
 
@@ -103,6 +104,7 @@ def place_of(environ: Mapping[str, str], namespace: str) -> Place:
 async def control(cluster: Cluster, place: Place, observe: Observer) -> Outcome | None:
     """Be the controller of this job, until it ends; None: another one took over, or SIGTERM."""
     end_by_signal()
+    allow_connections()
     labels = {JOB: place.job.name, MANAGED_BY: "holdfast"}
     origin = await first_origin(cluster, place.job.name)
     lease = Lease(cluster, f"{place.job.name}-controller", place.me, labels, origin.owner)
