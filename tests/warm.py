@@ -62,7 +62,7 @@ class Warm(subprocess.Popen[Any]):
             socket.send_fds(server, [json.dumps(order).encode()], child)
             self.pid = json.loads(server.recv(MAX_BYTES))
         self._child_created = True
-        self._close_pipe_fds(*ends)
+        self._close_pipe_fds(*ends)  # type: ignore[attr-defined]
 
 
 @functools.cache

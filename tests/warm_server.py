@@ -74,9 +74,9 @@ def _become(order: dict[str, Any], fds: list[int]) -> NoReturn:
     os.environ.clear()
     os.environ.update(order["env"])
     os.chdir(order["folder"])
-    sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
-    sys.stdout = sys.__stdout__ = _stream(1, "strict")
-    sys.stderr = sys.__stderr__ = _stream(2, "backslashreplace")
+    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
+    sys.stdout = _stream(1, "strict")
+    sys.stderr = _stream(2, "backslashreplace")
     sys.argv = ["holdfast", *order["words"]]
     cli = importlib.import_module("holdfast.cli")
     sys.exit(cli.main())

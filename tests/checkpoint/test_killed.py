@@ -120,7 +120,8 @@ def test_whatever_the_moment_of_a_kill_what_counts_is_whole(
         place = str(request.getfixturevalue("s3_place"))
         assert os.environ["AWS_ACCESS_KEY_ID"] == CREDENTIALS["AWS_ACCESS_KEY_ID"]
     moments = random.Random(6)
-    changes, unfinished, referred = set(), 0, 0
+    changes: set[str] = set()
+    unfinished, referred = 0, 0
     store = open_store(place)
     with saver(place) as process:
         for turn in range(KILLS[kind] * TIMES):
