@@ -121,7 +121,7 @@ def test_whatever_the_moment_of_a_kill_what_counts_is_whole(
         assert os.environ["AWS_ACCESS_KEY_ID"] == CREDENTIALS["AWS_ACCESS_KEY_ID"]
     moments = random.Random(6)
     changes: set[str] = set()
-    unfinished = referred = 0
+    unfinished, referred = 0, 0
     store = open_store(place)
     with saver(place) as process:
         for turn in range(KILLS[kind] * TIMES):

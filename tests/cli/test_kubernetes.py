@@ -210,6 +210,7 @@ def test_watching_survives_a_server_that_is_away_for_a_while(site: Site) -> None
     site.holdfast("submit", str(site.file))
     site.until(lambda: _phase(site) == "running")
     watching = site.start("watch", "gpt")
+    assert watching.stdout is not None and watching.stdout.readline(), "it has begun to watch"
     site.it.do(lambda it: it.faults.add(Fault("get", "configmaps", 503, times=8)))
     out, err = watching.communicate(timeout=PATIENCE_S)
     assert watching.returncode == 0, err

@@ -12,7 +12,7 @@ def _error_calls(source: Source) -> list[ast.Call]:
 
 def _name(function: ast.expr) -> str:
     """The last part of what is called."""
-    return str(getattr(function, "attr", None) or getattr(function, "id", ""))
+    return str(getattr(function, "attr", getattr(function, "id", "")))
 
 
 def _slug(call: ast.Call) -> str | None:

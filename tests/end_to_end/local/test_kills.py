@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from tests.end_to_end.local.jobs import TOGETHER, small
+from tests.more import MORE
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
 
 STEPS = 30
+KILLS = 10 if MORE else 5
 
 
 @pytest.mark.parametrize(
@@ -84,12 +86,12 @@ def test_a_stopped_agent_is_lost_within_the_heartbeat_timeout(home: Path) -> Non
     assert "heartbeat" in incident.summary
 
 
-def test_ten_kills_in_a_row_at_random_moments(home: Path) -> None:
+def test_many_kills_in_a_row_at_random_moments(home: Path) -> None:
     chance = random.Random(20261120)
-    args = ["--steps", "400", "--pause", "0.01"]
+    args = ["--steps", str(40 * KILLS), "--pause", "0.01"]
     job = small(home, args=args, **TOGETHER).start()
     step = 5
-    for kill in range(10):
+    for kill in range(KILLS):
         job.wait_step(step, attempt=kill + 1)
         os.kill(job.worker(chance.randrange(2)), signal.SIGKILL)
         status = job.wait_until(
@@ -98,5 +100,5 @@ def test_ten_kills_in_a_row_at_random_moments(home: Path) -> None:
         )
         step = (status.step or 0) + chance.randrange(10)
     job.wait_end()
-    assert [i.cause for i in job.incidents()] == ["worker-killed"] * 10
+    assert [i.cause for i in job.incidents()] == ["worker-killed"] * KILLS
     assert max(i.steps_lost for i in job.incidents()) <= 1
