@@ -137,9 +137,6 @@ class Nodes:
         self._changed(node)
         if self._farewell is not None:
             wire.send(self._farewell)
-            return True
-        for order in self.bridge.orders_for(node):
-            wire.send(order)
         return True
 
     def _welcome(self, acked: int, *, known: bool) -> Welcome:
@@ -241,6 +238,12 @@ class Nodes:
         known.wire.send(message)
         if isinstance(message, Leave):
             known.dismissed_at = self._clock()
+
+    def tell_again(self, node: str) -> None:
+        """What holds for a node that has connected, once that may leave."""
+        if self._farewell is None:
+            for order in self.bridge.orders_for(node):
+                self.send(node, order)
 
     def acknowledge(self, node: str, seq: int) -> None:
         """The facts of a node up to this one are durable."""

@@ -106,7 +106,8 @@ class Shell:
     """One life of a controller. `step` until it says False, after anything was heard.
 
     `outcome` is set once the job has ended, `replaced_by` once a newer controller is known of;
-    after either nothing is decided any more, nor while `paused` says why.
+    after either nothing is decided any more, nor while `paused` says why. `doubt` is asked the same
+    before each thing that is done: this process may have stood still since it was last told.
     """
 
     def __init__(
@@ -125,6 +126,8 @@ class Shell:
             self.state, settings.timeout_s, settings.term, clock, self._heard, self._changed
         )
         self._replicas = self._copies(lines) if lines is not None else None
+        self._untold: dict[str, None] = {}  # nodes that have connected and do not know what holds
+        self._somebody_came = False  # since copies of the journal were last seen to be held
         self._facts: deque[tuple[Sequence[AnyEvent], Receipt | None]] = deque()
         self._exits: Exits[Receipt] = Exits(self.state)
         self._begun = False
@@ -137,6 +140,7 @@ class Shell:
         self.explain: Callable[[AnyEvent], AnyEvent] = lambda event: event  # adds what we know
         self.on_api_seen: Callable[[str, ApiSeen], None] = lambda _node, _answer: None
         self.paused = ""
+        self.doubt: Callable[[], str] = lambda: ""
         self.replaced_by = 0
         self.outcome: Outcome | None = None
 
@@ -173,7 +177,11 @@ class Shell:
         if hello.obeyed > self._settings.term:
             self.replaced_by = max(self.replaced_by, hello.obeyed)
             return False
-        return self.nodes.hello(wire, hello)
+        if not self.nodes.hello(wire, hello):
+            return False
+        self._untold[hello.node], self._somebody_came = None, True
+        self.wake()
+        return True
 
     def fact(self, node: str, fact: Fact) -> None:
         """News of a node, perhaps not for the first time. Raises `msgspec.ValidationError`."""
@@ -246,7 +254,7 @@ class Shell:
     def _rests(self) -> bool:
         """Whether nothing is decided, whatever waits."""
         over = self.replaced_by or self.outcome is not None
-        return bool(not self._begun or self.paused or over)
+        return bool(not self._begun or self.paused or self.doubt() or over)
 
     @property
     def _idle(self) -> bool:
@@ -263,13 +271,33 @@ class Shell:
             return self._make_durable()
         if not self._batch.held:
             return self._take_effect()
+        if self._somebody_came and not self._is_held_still():
+            return True
         if self._batch.orders:
             self._carry_out(self._batch.orders.popleft())
             return True
+        self._tell_again()
         if self._facts:
             self._decide()
             return True
         return False
+
+    def _is_held_still(self) -> bool:
+        """Where nobody was connected nobody holds a copy: before an order reaches whoever has come
+        since, one is made."""
+        self._somebody_came = False
+        connected = self.nodes.connected
+        if self._replicas is None or self._replicas.held(connected):
+            return True
+        self._batch.held = False
+        self._replicas.copy(connected, self._clock())
+        return False
+
+    def _tell_again(self) -> None:
+        """Nodes that have connected hear what holds, which is like an order."""
+        untold, self._untold = self._untold, {}
+        for node in untold:
+            self.nodes.tell_again(node)
 
     def _decide(self) -> None:
         batch, before = _Batch(), self._book.seq
@@ -329,6 +357,7 @@ class Shell:
         self._batch.held = True
         for node, seq in self._batch.receipts.items():
             self.nodes.acknowledge(node, seq)
+        self._batch.receipts.clear()
 
     def _carry_out(self, action: AnyAction) -> None:
         if isinstance(action, Survey):

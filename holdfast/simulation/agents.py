@@ -11,6 +11,7 @@ from typing import NamedTuple, Protocol, assert_never
 
 import msgspec
 
+from holdfast.agent.keeper import Keeper
 from holdfast.checkpoint.choose import Holding
 from holdfast.events import NodeLeft, NodeReady, Progress, Store, WorkerExited
 from holdfast.messages import (
@@ -47,6 +48,9 @@ class Network(Protocol):
     def connect(self, agent: "Agent") -> SimulatedWire | None:
         """Say hello; the connection, if there is somebody."""
 
+    def obeys(self, agent: "Agent", order: Start | Stop | Leave) -> None:
+        """It does what it was told."""
+
     def unheard(self, agent: "Agent", since: float) -> None:
         """From now on nobody can hear it."""
 
@@ -80,10 +84,12 @@ class Agent:
         self.trouble_until = 0.0  # it may rightly be given up for what happened until then
         self.run: Run | None = None
         self.memory: dict[int, Holding] = {}
+        self.keeper = Keeper()  # of a copy of the journal, lost with the node
         self.pulse = Report(node=self.node, attempt=-1, workers=())
         self._nature, self._network, self._floor = nature, network, floor
         self._connecting = False
         self._welcome = False
+        self._term = 0  # newest of a controller that was obeyed
         self._inbox: list[tuple[SimulatedWire, Sequence[Downward]]] = []
         self._unseen: list[tuple[Run, int, Death]] = []
         self._kept: list[_Kept] = []
@@ -152,10 +158,11 @@ class Agent:
         self.connect_soon()
 
     def cut(self) -> None:
-        """It cannot reach the controller, which is not told."""
+        """It cannot reach the controller, which is not told; one on its own machine it can."""
         self.reach = False
         self._goes()
-        self._leave(told=False)
+        if self.wire is not None and self.wire.control.machine != self.node:
+            self._leave(told=False)
 
     def heal(self) -> None:
         """It can reach the controller again."""
@@ -188,7 +195,7 @@ class Agent:
         self.in_trouble(float("inf"))
         self.alive = False
         self._goes()
-        self.memory = {}
+        self.memory, self.keeper = {}, Keeper()
         if self.run is not None:
             self._floor.vanish(self.run, f"{self.node} died")
         self._leave(told=True)
@@ -219,7 +226,7 @@ class Agent:
 
     def _connect(self) -> None:
         self._connecting = False
-        if self.alive and not self.frozen and self.reach and self.wire is None:
+        if self.alive and not self.frozen and self.wire is None:
             self._welcome = False
             self.wire = self._network.connect(self)
 
@@ -234,6 +241,9 @@ class Agent:
             pid=self.number + 1,
             attempt=self._ran,
             running=self.run is not None and bool(self.run.alive),
+            kept=self.keeper.seq,
+            term=self.keeper.term,
+            obeyed=self._term,
         )
 
     def receive(self, wire: SimulatedWire, messages: Sequence[Downward]) -> None:
@@ -244,24 +254,44 @@ class Agent:
             self._inbox.append((wire, messages))
             return
         for message in messages:
-            self._take(message)
+            if wire is self.wire:
+                self._take(message)
 
     def _take(self, message: Downward) -> None:
         match message:
-            case Welcome():
-                self._welcomed(message)
             case Ack():
                 self.forget(message.seq)
-            case Start():
-                self._on_start(message)
-            case Stop():
-                self._on_stop(message)
-            case Leave():
-                self.end(0.0)
-            case Keep() | GiveJournal() | LookForApi():
+            case GiveJournal() | LookForApi():
                 pass
+            case Welcome() | Start() | Stop() | Leave() | Keep() if message.term < self._term:
+                self.disconnect()  # its controller has been replaced
+            case Welcome():
+                self._term = message.term
+                self._welcomed(message)
+            case Keep():
+                self._keep(message)
+            case Start() | Stop() | Leave():
+                self._network.obeys(self, message)
+                self._obey(message)
             case _:
                 assert_never(message)
+
+    def _keep(self, order: Keep) -> None:
+        kept = self.keeper.keep(order)
+        if self.wire is not None and kept.term == order.term:
+            self.wire.control.keeps(self.node, kept.seq)
+        self._up(kept)
+
+    def _obey(self, order: Start | Stop | Leave) -> None:
+        match order:
+            case Start():
+                self._on_start(order)
+            case Stop():
+                self._on_stop(order)
+            case Leave():
+                self.end(0.0)
+            case _:
+                assert_never(order)
 
     def _welcomed(self, welcome: Welcome) -> None:
         if not welcome.known:

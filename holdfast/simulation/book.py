@@ -4,12 +4,13 @@ Lines, checksums, headers and the ledger drawn from them are those of production
 of a shell, and the `Lines` from which copies are made.
 """
 
+from itertools import accumulate
 from random import Random
 
 import msgspec
 
 from holdfast import journal, lines
-from holdfast.actions import Entry
+from holdfast.actions import Entry, StartAttempt
 from holdfast.controller import Controller, Limits, State
 from holdfast.goodput import Bookkeeper
 from holdfast.simulation.referees import Referees
@@ -36,6 +37,20 @@ class Book:
         self._limits, self._referees = limits, referees
         self._pending: list[Entry] = []
         self._saved: tuple[int, bytes | None] = (0, None)  # seq, state
+
+    @staticmethod
+    def of_copy(content: bytes, limits: Limits, referees: Referees, seed: int) -> "Book":
+        """A new disk with a copy of a journal; with a new one if there is none."""
+        book = Book(limits, referees, seed)
+        if content:
+            found = content.splitlines(keepends=True)
+            book.lines = bytearray(content)
+            book._ends = list(accumulate(map(len, found)))
+            book._checksum = lines.stated(found[-1]) or 0
+            book.seq = len(found) - 1
+            for line in found[1:]:
+                book.books.add(_decoder.decode(line))
+        return book
 
     @property
     def durable(self) -> bool:
@@ -78,6 +93,41 @@ class Book:
         while last < len(self._ends) and self._ends[last] - start <= limit_bytes:
             last += 1
         return bytes(self.lines[start : self._ends[last - 1]]).splitlines(keepends=True)
+
+    def starts(self) -> dict[int, int]:
+        """The entry that ordered the start of each attempt first, by attempt."""
+        found: dict[int, int] = {}
+        for line in self.lines[self._ends[0] : self._ends[-1]].splitlines():
+            entry = _decoder.decode(line)
+            for action in entry.actions:
+                if isinstance(action, StartAttempt):
+                    found.setdefault(action.attempt, entry.seq)
+        return found
+
+    def shared(self, other: "Book") -> int:
+        """The newest entry up to which both are the same."""
+        same = 0
+        for ours, theirs in zip(self.texts(), other.texts(), strict=False):
+            if ours != theirs:
+                break
+            same += 1
+        return same - 1
+
+    def texts(self) -> list[bytes]:
+        """All whole lines."""
+        return bytes(self.lines[: self._ends[-1]]).splitlines(keepends=True)
+
+    def before(self, ago_s: float) -> bytes:
+        """What it was so long before its last entry."""
+        texts = self.texts()
+        newest = _decoder.decode(texts[-1]).at if len(texts) > 1 else 0.0
+        return b"".join(
+            [texts[0], *(text for text in texts[1:] if _decoder.decode(text).at <= newest - ago_s)]
+        )
+
+    def line(self, seq: int) -> bytes:
+        """One line, with its end."""
+        return self.read(seq, 0)[0]
 
     # ── what becomes of it ──
 

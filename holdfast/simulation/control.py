@@ -8,26 +8,30 @@ left of it then is the journal, its last line possibly torn.
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from holdfast.actions import AskNodes, EndJob, Entry, Fence, Outcome
 from holdfast.controller import State
 from holdfast.controller.invariants import check
 from holdfast.detection.stopping import MARGIN_S
 from holdfast.events import AnyEvent
-from holdfast.messages import Fact, Hello, Leave, Report, Stop
+from holdfast.messages import Fact, Hello, Leave, Report, Start, Stop
 from holdfast.shell.nodes import GOODBYE_S
 from holdfast.shell.shell import Settings, Shell
 from holdfast.simulation.agents import Agent
 from holdfast.simulation.book import EPOCH, Book
 from holdfast.simulation.duties import SimulatedDuty
+from holdfast.simulation.lease import SimulatedLease
 from holdfast.simulation.nature import Nature
-from holdfast.simulation.referees import RECONNECT_S, Referees
+from holdfast.simulation.referees import Referees
 from holdfast.simulation.wires import Downward, SimulatedWire, Upward
 
 REGISTER_S = 60.0  # as in the local driver
+RECONNECT_S = 10.0
+RECONNECT_IN_CLUSTER_S = 15.0
 LOOK_S = 0.25  # between two looks for silence, as a host has them
 STALL_MAX_S = 60.0
+RETRY_S = 1.0
 
 
 class Site(Protocol):
@@ -45,14 +49,26 @@ class Site(Protocol):
     def controller_is_up(self) -> None:
         """Agents may connect."""
 
-    def controller_died(self, control: "Control") -> None:
-        """This process is gone."""
+    def controller_sees(self, control: "Control") -> None:
+        """It reads from the engine what it has missed."""
+
+    def controller_died(self, control: "Control", *, torn: bool) -> None:
+        """This process is gone; `torn`: with its machine, which nobody is told."""
 
     def job_ended(self, control: "Control", outcome: Outcome) -> None:
         """The order to end was carried out."""
 
 
 NO_FATE: tuple[int, Callable[[], None]] = (-1, lambda: None)
+
+
+class Post(NamedTuple):
+    """Where a controller runs, and by what right."""
+
+    offset_s: float  # of its clock
+    term: int
+    machine: str = ""  # that of this node; empty: of no node
+    lease: SimulatedLease | None = None  # in a cluster, where the disk goes with the machine
 
 
 class DiedError(Exception):
@@ -63,18 +79,22 @@ class Control:
     """One life of the controller's process."""
 
     def __init__(
-        self, nature: Nature, site: Site, book: Book, referees: Referees, offset_s: float
+        self, nature: Nature, site: Site, book: Book, referees: Referees, post: Post
     ) -> None:
         self._nature, self._site, self._book, self._referees = nature, site, book, referees
+        self.machine, self.lease = post.machine, post.lease
         controller = book.replay()
         self.state = controller.state
-        behind_s = self.state.now - (EPOCH + nature.now + offset_s)
-        self._offset_s = EPOCH + offset_s + max(0.0, behind_s)
+        behind_s = self.state.now - (EPOCH + nature.now + post.offset_s)
+        self._offset_s = EPOCH + post.offset_s + max(0.0, behind_s)
         self._timeout_s = nature.hardship.heartbeat_timeout_s
-        settings = Settings(self._timeout_s, RECONNECT_S, term=book.seq + 1)
+        reconnect_s = RECONNECT_S if self.lease is None else RECONNECT_IN_CLUSTER_S
+        settings = Settings(self._timeout_s, reconnect_s, post.term)
         engine = SimulatedEngine(nature, site, self)
-        self.shell = Shell(controller, book, engine, settings, lambda: self.clock)
+        kept = book if self.lease is not None else None
+        self.shell = Shell(controller, book, engine, settings, lambda: self.clock, kept)
         self.shell.observe, self.shell.catch_up = self._observe, self._hear_all
+        self.shell.doubt = self._doubts
         self.duties = {
             "watch": SimulatedDuty(nature, self),
             "supply": SimulatedDuty(nature, self),
@@ -82,12 +102,15 @@ class Control:
         }
         self.alive = True
         self.stalled = False
+        self.reach = self.api = self.listens = True  # agents, the API; it takes in agents
         self.awake_since = nature.now  # it hears and decides without a pause; inf: it does not
         self._backlog: list[Callable[[], object]] = []  # what came while it was stopped
-        self._decided = 0  # orders of the facts that are decided together
+        self._decided: int | None = None  # orders of the facts that were just decided together
         self._owed = 0  # steps until what was decided is done
         self._fate = NO_FATE  # with how many of them left, what happens
         self._sends_left = -1  # until it dies in the middle of a step; negative: it does not
+        self._waits_since: float | None = None  # with what was decided
+        self._kept: dict[str, int] = {}  # node → newest line that it holds
         self._looks: list[float] = []  # when to look for silence
         self._deadline: float | None = None
 
@@ -100,15 +123,14 @@ class Control:
 
     def begin(self, first: AnyEvent, existing: Sequence[str]) -> None:
         """Take over the agents that exist, and hear the first fact."""
-        self.look_in(RECONNECT_S)
+        self.look_in(RECONNECT_S if self.lease is None else RECONNECT_IN_CLUSTER_S)
         self.hear(lambda: self.shell.begin(first, existing))
 
-    def crash(self) -> None:
-        """Killed: nothing of this process is left but the journal."""
+    def crash(self, *, torn: bool = False) -> None:
+        """Killed: nothing of this process is left but the journal. `torn`: with its machine."""
         if self.alive:
             self.alive = False
-            self._referees.crashed(self.state, self._book.durable)
-            self._site.controller_died(self)
+            self._site.controller_died(self, torn=torn)
 
     def close(self) -> None:
         """It has done its work."""
@@ -119,6 +141,10 @@ class Control:
         if self.alive and not self.stalled:
             self.stalled, self.awake_since = True, math.inf
             self._nature.after(for_s, self._go_on, for_s)
+            for wire in self._wires():
+                wire.is_asked()
+            if self.lease is not None:
+                self.lease.stops(self)
 
     def _go_on(self, late_s: float) -> None:
         self.stalled = False
@@ -134,11 +160,80 @@ class Control:
         for what in backlog:
             self.hear(what)
         self._site.controller_is_up()
+        if self.lease is not None and not self.lease.is_sure(self):
+            self.doubt()
+        if self.lease is not None and not self.lease.is_safe(self):
+            self.stand_aside()
+        self._renew_soon()
 
     def _forgive(self, late_s: float) -> None:
         """As a host does that notices how late it is."""
         if late_s > self._timeout_s / 4:
             self.shell.forgive(late_s)
+
+    # ── the lease ──
+
+    def lose(self, *, api: bool, agents: bool, for_s: float) -> None:
+        """For some time it can reach neither the API nor agents, or one of them."""
+        if not self.alive or not (self.api and self.reach):
+            return
+        self._nature.after(for_s, self._regain)
+        self.api, self.reach = not api, not agents
+        if api and self.lease is not None:
+            self.lease.stops(self)
+        if agents:
+            for wire in self._wires():
+                wire.stall(up=True, down=True)
+
+    def _regain(self) -> None:
+        self.api = self.reach = True
+        for wire in self._wires():
+            wire.flow()
+        if self.alive:
+            self._site.controller_is_up()
+            self._site.controller_sees(self)
+            self._renew_soon()
+
+    def _renew_soon(self) -> None:
+        if self.lease is not None:
+            self._nature.after(self._nature.dice.random(), self._renew, self.lease)
+
+    def _renew(self, lease: SimulatedLease) -> None:
+        if not self.alive or self.stalled or not self.api:
+            return
+        if not lease.renew(self):
+            self._end()
+        elif self.shell.paused:
+            self.shell.paused, self.awake_since = "", self._nature.now
+            self.listens = True
+            self._site.controller_is_up()
+            self.hear(lambda: None)
+
+    def _doubts(self) -> str:
+        sure = self.lease is None or self.lease.is_sure(self)
+        return "" if sure else "the lease cannot be renewed"
+
+    def doubt(self) -> None:
+        """It may lose the lease soon."""
+        if self.alive and not self.stalled:
+            self.shell.paused, self.awake_since = "the lease cannot be renewed", math.inf
+
+    def stand_aside(self) -> None:
+        """Somebody else may have the lease: agents are let go, to find whoever has it."""
+        if self.alive and not self.stalled:
+            self.listens = False
+            for wire in self._wires():
+                wire.abort("the controller stands aside")
+
+    def _end(self) -> None:
+        """There is another one."""
+        self.alive = False
+        for wire in self._wires():
+            wire.abort("another controller has taken over")
+
+    def _wires(self) -> list[SimulatedWire]:
+        found = (agent.wire for agent in self._site.living())
+        return [wire for wire in found if wire is not None and wire.control is self]
 
     # ── what is heard ──
 
@@ -157,8 +252,21 @@ class Control:
             self.crash()
         if self.alive and self.shell.outcome is not None and not self._referees.over:
             self._site.job_ended(self, self.shell.outcome)
+        if self.alive and self.shell.replaced_by:
+            self._end()
         if self.alive and not self.stalled:
             self._plan_deadline()
+            self._tell_of_waiting()
+
+    def _tell_of_waiting(self) -> None:
+        """What was decided is not done yet, and nothing but a copy of the journal is missing."""
+        if not self._owed or self.awake_since == math.inf:
+            self._waits_since = None
+            return
+        now = self._nature.now
+        self._waits_since = now if self._waits_since is None else self._waits_since
+        self._referees.waits(now - self._waits_since)
+        self.look_in(LOOK_S)
 
     def put(self, *events: AnyEvent) -> None:
         """These facts were heard together."""
@@ -171,7 +279,7 @@ class Control:
 
     def connect(self, agent: Agent) -> SimulatedWire | None:
         """An agent says hello; the connection, if there is somebody."""
-        if not self.alive or self.stalled:
+        if not self.alive or self.stalled or not self.listens:
             return None
         wire = SimulatedWire(self._nature, agent, self)
         self.hear(lambda: self._greet(wire, agent.hello()))
@@ -211,6 +319,18 @@ class Control:
         for agent in self._site.living():
             if self._hears(agent):
                 self.shell.report(agent.look())
+
+    def keeps(self, node: str, seq: int) -> None:
+        """A node holds the journal up to this line."""
+        self._kept[node] = max(seq, self._kept.get(node, -1))
+
+    def _is_kept(self) -> bool:
+        """Whether what an order follows from outlives this machine, as far as anything can."""
+        members = self.shell.nodes.connected & self.state.nodes.keys()
+        far = [node for node in members if node != self.machine]
+        wanted = far or members
+        holders = [node for node, seq in self._kept.items() if seq >= self._book.seq]
+        return not wanted or any(not far or node != self.machine for node in holders)
 
     def _hears(self, agent: Agent) -> bool:
         return agent.wire is not None and agent.wire.control is self and agent.wire.flows
@@ -256,16 +376,16 @@ class Control:
 
     def _observe(self, entry: Entry, state: State) -> None:
         check(state)
-        self._decided += len(entry.actions)
+        self._decided = (self._decided or 0) + len(entry.actions)
 
     def _stepped(self) -> None:
         """A decision is one step, to make it durable another; then it takes effect, and each of its
         orders is one."""
-        if self._owed:
-            self._owed -= 1
-        else:
-            self._owed, self._decided = 2 + self._decided, 0
+        if self._decided is not None:
+            self._owed, self._decided = 2 + self._decided, None
             self._draw_fate(self._owed)
+        elif self._owed:
+            self._owed -= 1
         if self._sends_left >= 0:
             self.crash()
         elif self._owed == self._fate[0]:
@@ -298,10 +418,19 @@ class Control:
             raise DiedError
         self._sends_left -= 1
         self._referees.ordered(wire.agent.node, [message])
+        if isinstance(message, Start | Stop):
+            self.acts(f"{wire.agent.node} is told to {type(message).__name__.lower()}")
+            kept = self.lease is None or self._is_kept()
+            self._referees.unkept("" if kept else f"{message} leaves before a copy is kept")
         if isinstance(message, Stop):
             self.look_in(message.grace_s + MARGIN_S)
         elif isinstance(message, Leave):
             self.look_in(GOODBYE_S)
+
+    def acts(self, what: str) -> None:
+        """It does something that only one controller may do."""
+        safe = self.lease is None or self.lease.is_safe(self)
+        self._referees.acts("" if safe else f"{what} by one whose lease may be another's")
 
 
 class SimulatedEngine:
@@ -312,7 +441,19 @@ class SimulatedEngine:
 
     def make(self, order: AskNodes) -> None:
         """Start so many agents."""
-        self._control.duties["supply"].do(lambda: self._site.start_nodes(order.count))
+        self._control.duties["supply"].do(lambda: self._make(order.count))
+
+    def _make(self, count: int) -> None:
+        """Once the API can be reached, and the lease is sure."""
+        if self._may_change():
+            self._control.acts("nodes are made")
+            self._site.start_nodes(count)
+        else:
+            self._nature.after(RETRY_S, self._control.hear, lambda: self._make(count))
+
+    def _may_change(self) -> bool:
+        control = self._control
+        return control.lease is None or (control.api and control.lease.is_sure(control))
 
     def remove(self, order: Fence, done: Callable[[Sequence[AnyEvent]], None]) -> None:
         """Kill everything of a node."""
@@ -322,6 +463,11 @@ class SimulatedEngine:
         self._control.awake_since = math.inf
 
     def _removed(self, node: str, done: Callable[[Sequence[AnyEvent]], None]) -> None:
+        if not self._may_change():
+            if self._control.alive:
+                self._nature.after(RETRY_S, self._removed, node, done)
+            return
+        self._control.acts(f"{node} is removed")
         agent = self._site.agent(node)
         if agent is not None:  # the kill signals were sent, whatever became of us since
             agent.die("")
@@ -335,9 +481,9 @@ class SimulatedEngine:
         """The job is over."""
         return Leave(reason=order.reason)
 
-    def near(self, _node: str) -> bool:
-        """All nodes go down with this machine."""
-        return True
+    def near(self, node: str) -> bool:
+        """On one machine, or where all of them are."""
+        return self._control.lease is None or node == self._control.machine
 
     def connections_changed(self) -> None:
         """Nobody waits for that."""

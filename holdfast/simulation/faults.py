@@ -92,6 +92,8 @@ def _cut(world: "World", agent: Agent, for_s: float) -> None:
     agent.in_trouble(for_s + 20.0)
     agent.cut()
     world.nature.after(for_s, agent.heal)
+    if world.control is not None and world.control.machine == agent.node:
+        world.control.lose(api=True, agents=True, for_s=for_s)
 
 
 def _rack(world: "World") -> list[Agent]:
@@ -111,12 +113,21 @@ def _switch_cuts(world: "World") -> None:
 
 def _rack_losses(world: "World") -> None:
     for agent in _rack(world):
-        world.nature.after(3 * world.nature.dice.random(), agent.die, "its rack lost power")
+        world.nature.after(
+            3 * world.nature.dice.random(), _lose, world, agent, "its rack lost power"
+        )
 
 
 def _power_losses(world: "World") -> None:
     for agent in world.living():
-        agent.die("power was lost")
+        _lose(world, agent, "power was lost")
+
+
+def _lose(world: "World", agent: Agent, how: str) -> None:
+    """A machine dies, with the controller if it is there."""
+    if world.control is not None and world.control.machine == agent.node:
+        world.control.crash(torn=True)
+    agent.die(how)
 
 
 def _blips(world: "World") -> None:
@@ -208,6 +219,43 @@ def _link_lags(world: "World") -> None:
         world.nature.after(for_s, wire.hurry)
 
 
+# ── the controller's machine ──
+
+
+def _api_cuts(world: "World") -> None:
+    if world.control is not None:
+        world.control.lose(api=True, agents=False, for_s=world.nature.between(0.5, 300.0))
+
+
+def _controller_cuts(world: "World") -> None:
+    _cut_controller(world, api=False)
+
+
+def _controller_isolations(world: "World") -> None:
+    _cut_controller(world, api=True)
+
+
+def _cut_controller(world: "World", *, api: bool) -> None:
+    control, for_s = world.control, world.nature.between(0.5, 300.0)
+    if control is not None:
+        for agent in world.living():
+            agent.in_trouble(for_s + 40.0)
+        control.lose(api=api, agents=True, for_s=for_s)
+        near = world.agent(control.machine)
+        if near is not None and near.alive and near.reach and api:
+            near.cut()
+            world.nature.after(for_s, near.heal)
+
+
+def _machine_losses(world: "World") -> None:
+    control = world.control
+    if control is not None:
+        near = world.agent(control.machine)
+        control.crash(torn=True)
+        if near is not None:
+            near.die("")
+
+
 # ── duties ──
 
 
@@ -241,4 +289,8 @@ FAULTS: dict[str, Callable[["World"], None]] = {
     "link_tears": _link_tears,
     "link_lags": _link_lags,
     "duty_deaths": _duty_deaths,
+    "api_cuts": _api_cuts,
+    "controller_cuts": _controller_cuts,
+    "controller_isolations": _controller_isolations,
+    "machine_losses": _machine_losses,
 }

@@ -35,6 +35,10 @@ RATES: dict[str, tuple[float, float]] = {
     "link_tears": (2, 60),  # a connection breaks, and one end learns of it later
     "link_lags": (1, 20),  # over a connection everything takes seconds
     "duty_deaths": (1, 40),  # a task of the driver dies: that which hears of deaths, and others
+    "api_cuts": (2, 40),  # the controller cannot reach the API, in a cluster
+    "controller_cuts": (1, 20),  # it cannot reach agents on other machines
+    "controller_isolations": (1, 20),  # neither of both
+    "machine_losses": (1, 20),  # its machine dies, and the node that is there
 }
 """Times a day, lowest and highest, where it is on at all."""
 LATER = {kind: RATES[kind] for kind in ("storage_outages",)}
@@ -44,6 +48,11 @@ LINKS = {
     for kind in ("link_stalls", "half_opens", "link_tears", "link_lags", "duty_deaths")
 }
 """The same, by other dice."""
+CLUSTER = {
+    kind: RATES[kind]
+    for kind in ("api_cuts", "controller_cuts", "controller_isolations", "machine_losses")
+}
+"""The same, by dice of their own, in worlds that are clusters."""
 
 SHARES: dict[str, tuple[float, float]] = {
     "crash_midway": (0.01, 0.5),  # of decisions: the controller dies between two of its effects
@@ -66,7 +75,7 @@ SHARES: dict[str, tuple[float, float]] = {
 }
 """Probabilities, lowest and highest, where it is on at all."""
 LINK_SHARES = {kind: SHARES[kind] for kind in ("broken_duties",)}
-FIRST = {k: v for k, v in RATES.items() if k not in LATER | LINKS}
+FIRST = {k: v for k, v in RATES.items() if k not in LATER | LINKS | CLUSTER}
 FIRST_SHARES = {k: v for k, v in SHARES.items() if k not in LINK_SHARES}
 
 
@@ -92,13 +101,14 @@ class Hardship(msgspec.Struct, frozen=True, kw_only=True):
     clock_step_s: float  # of the wall clock, at each restart of the controller, to either side
     rates: dict[str, float]  # times a day
     shares: dict[str, float]
+    cluster: bool = False  # the controller's disk goes with its machine, and a lease changes hands
 
     @property
     def prompt(self) -> bool:
         """Whether everything that is sent is heard within a second."""
         slow = self.shares.keys() & {"late_messages", "slow_fences"}
         stalls = "controller_stalls" in self.rates or "stalls_midway" in self.shares
-        return not slow and not stalls and not self.rates.keys() & LINKS.keys()
+        return not slow and not stalls and not self.rates.keys() & (LINKS | CLUSTER).keys()
 
     def rate(self, kind: str) -> float:
         """Times a second."""
@@ -112,7 +122,8 @@ class Hardship(msgspec.Struct, frozen=True, kw_only=True):
 def draw(seed: int, *, hours: float = 24.0, nodes: int = 16) -> Hardship:
     """The world of this seed, with a job of at most `nodes` nodes and spares."""
     dice, later = Random(f"hardship {seed}"), Random(f"later hardship {seed}")
-    links = Random(f"hardship of links {seed}")
+    links, lease = Random(f"hardship of links {seed}"), Random(f"hardship of leases {seed}")
+    cluster = lease.random() < 0.4
     spares = dice.choice((0, 1, 1, 2, 3)) if nodes > 3 else dice.choice((0, 1))
     step_s = _between(dice, 0.5, 20)
     steps = hours * 3600 / step_s
@@ -132,8 +143,12 @@ def draw(seed: int, *, hours: float = 24.0, nodes: int = 16) -> Hardship:
         delay_s=_between(dice, 0.0005, 0.2),
         telemetry_s=_between(dice, 600, 3600),
         clock_step_s=_sometimes(dice, 0.3, _between(dice, 1, 7200)),
-        rates=_some(dice, FIRST) | _some(later, LATER) | _some(links, LINKS),
+        rates=_some(dice, FIRST)
+        | _some(later, LATER)
+        | _some(links, LINKS)
+        | _some(lease, CLUSTER if cluster else {}),
         shares=_some(dice, FIRST_SHARES) | _some(links, LINK_SHARES),
+        cluster=cluster,
         quiet_error=later.random() < 0.3,
         early_end_step=int(_sometimes(later, 0.1, 1 + steps * later.random())),
     )

@@ -31,6 +31,8 @@ class Promise(StrEnum):
     END = "ends when asked"
     TIME = "time goes on"
     NAMED = "who is gone is named in time"
+    BOUND = "no decision waits for the silent"
+    TERMS = "one controller acts"
 
 
 class Foul(AssertionError):  # noqa: N818 - a referee's word, not an error of the caller

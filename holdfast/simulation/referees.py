@@ -35,7 +35,8 @@ from holdfast.events import (
     WorkersExited,
 )
 from holdfast.goodput import Bucket, Ledger
-from holdfast.messages import Question, Start, ToAgent
+from holdfast.messages import Leave, Question, Start, Stop, ToAgent
+from holdfast.shell.outbox import DEADLINE_S
 from holdfast.simulation.hardship import Hardship
 from holdfast.simulation.nature import Foul, Nature, Promise
 
@@ -44,8 +45,9 @@ AWAY = WorkerError(  # what a worker says whose storage is away
     type="botocore.exceptions.EndpointConnectionError",
     message='Could not connect to the endpoint URL: "https://data.example/shard-1"',
 )
-RECONNECT_S = 10.0  # that a new controller gives to the nodes of the one before
+RECONNECT_S = 15.0  # that a new controller gives to the nodes of the one before
 NAMED_MARGIN_S = 5.0
+WAIT_MARGIN_S = 5.0
 PAUSES_S = 150.0  # of a duty that fails whenever it is started, until its process is replaced
 SLACK_S = 1.0  # by which the ledger may differ from the truth, because messages take time
 
@@ -83,13 +85,19 @@ class GivenUp:
     """A node that was given up is never told to train, and does not train."""
 
     def __init__(self) -> None:
-        self._nodes: set[str] = set()
+        self._nodes: dict[str, int] = {}  # and the entry that says so
 
     def journaled(self, entry: Entry) -> None:
         """Whom this entry gives up."""
+        given_up = [a.node for a in entry.actions if isinstance(a, Fence | Dismiss)]
         if isinstance(entry.event, NodeLost | NodeLeft):
-            self._nodes.add(entry.event.node)
-        self._nodes |= {a.node for a in entry.actions if isinstance(a, Fence | Dismiss)}
+            given_up.append(entry.event.node)
+        for node in given_up:
+            self._nodes.setdefault(node, entry.seq)
+
+    def forget(self, after: int) -> None:
+        """Later entries are lost, and nobody has acted on them."""
+        self._nodes = {node: seq for node, seq in self._nodes.items() if seq <= after}
 
     def ordered(self, node: str, messages: Sequence[ToAgent | Question]) -> str:
         """What a node is told."""
@@ -247,6 +255,37 @@ class Persistence:
         return bool(self._starts) and self.used_up(self._starts[-1])
 
 
+class Terms:
+    """Of two controllers only one acts, and what was done is known to all that follow."""
+
+    def __init__(self) -> None:
+        self._obeyed: dict[str, int] = {}  # node → newest term
+        self._ordered: dict[int, int] = {}  # attempt → entry that ordered its start
+        self._begun: set[int] = set()  # attempts that a node was told to start, and did
+
+    def journaled(self, entry: Entry) -> None:
+        """What this entry orders."""
+        for action in entry.actions:
+            if isinstance(action, StartAttempt):
+                self._ordered.setdefault(action.attempt, entry.seq)
+
+    def obeyed(self, node: str, order: Start | Stop | Leave) -> str:
+        """A node does what it was told."""
+        newest = self._obeyed.get(node, 0)
+        self._obeyed[node] = max(newest, order.term)
+        if isinstance(order, Start):
+            self._begun.add(order.attempt)
+        return f"{node} obeys term {order.term} after {newest}" if order.term < newest else ""
+
+    def took_over(self, ordered: dict[int, int], is_kept: Callable[[int], bool]) -> str:
+        """A controller has only what it has gathered. `is_kept`: whether an entry could be had."""
+        lost = [a for a in sorted(self._begun) if ordered.get(a) != self._ordered[a]]
+        missed = [attempt for attempt in lost if is_kept(self._ordered[attempt])]
+        self._begun -= set(lost)
+        self._ordered = dict(ordered)
+        return f"attempt {missed[0]} was begun, and is in no journal now" if missed else ""
+
+
 class Replay:
     """The journal alone gives the same decisions and the same state."""
 
@@ -293,10 +332,11 @@ class Referees:
         self._hard, self._nature = hardship, nature
         self._one, self._given_up, self._snapshots = OneAttempt(), GivenUp(), Snapshots()
         self._efficiency, self._persistence = Efficiency(hardship), Persistence(hardship)
-        self._replay, self._books = Replay(), Books()
+        self._replay, self._books, self._terms = Replay(), Books(), Terms()
         self.in_trouble: Callable[[str], bool] = bool
         self.over = False  # the job has ended and that was carried out
-        self.stop_asked = self.finished = self._decided = False
+        self.stop_asked = self.finished = False
+        self._decided = 0  # the entry that ends the job
         self.outcome: Outcome | None = None
         self.entries = self.attempts = 0
         self.stillborn = 0  # nodes that died before they said anything, or did not fit
@@ -307,7 +347,14 @@ class Referees:
         """How long a member may be gone under one controller that is awake: it may have been told
         to wait for it, and its look for silence may have to be started again a few times."""
         pauses_s = PAUSES_S if "duty_deaths" in self._hard.rates else 0.0
-        return self._hard.heartbeat_timeout_s + RECONNECT_S + NAMED_MARGIN_S + pauses_s
+        waits_s = self.waits_s_max if self._hard.cluster else 0.0
+        return self._hard.heartbeat_timeout_s + RECONNECT_S + NAMED_MARGIN_S + pauses_s + waits_s
+
+    @property
+    def waits_s_max(self) -> float:
+        """How long a decision may wait: until whoever is silent, or takes nothing, is found out."""
+        pauses_s = PAUSES_S if "duty_deaths" in self._hard.rates else 0.0
+        return max(self._hard.heartbeat_timeout_s, DEADLINE_S) + WAIT_MARGIN_S + pauses_s
 
     def _judge(self, promise: Promise, how: str) -> None:
         if how:
@@ -347,12 +394,13 @@ class Referees:
         self._judge(Promise.EFFICIENCY, self._efficiency.journaled(entry, self.in_trouble))
         self._judge(Promise.PERSISTENCE, self._persistence.journaled(entry))
         self._given_up.journaled(entry)
+        self._terms.journaled(entry)
         self.stillborn += any(isinstance(a, Dismiss) for a in entry.actions)
         if isinstance(entry.event, AttemptStopped):
             self._waits_since = self._nature.now
         for action in entry.actions:
             if isinstance(action, EndJob) and not self._decided:
-                self._decided = True  # a controller that comes back only repeats it
+                self._decided = entry.seq  # a controller that comes back only repeats it
                 self._judge_decision(action.outcome, entry.at)
 
     def replayed(self, entry: Entry, seq: int, actions: Sequence[AnyAction]) -> None:
@@ -372,6 +420,35 @@ class Referees:
         """A member cannot be heard, for so long of the time that its controller was awake."""
         how = f"{node} is gone for {for_s:.1f} s and a member"
         self._judge(Promise.NAMED, how if for_s > self.named_within_s else "")
+
+    def waits(self, for_s: float) -> None:
+        """What was decided is not done, for so long, though nothing but a copy is missing."""
+        how = f"what was decided waits for {for_s:.1f} s"
+        self._judge(Promise.BOUND, how if for_s > self.waits_s_max else "")
+
+    # ── one controller ──
+
+    def obeyed(self, node: str, order: Start | Stop | Leave) -> None:
+        """A node does what it was told."""
+        self._judge(Promise.TERMS, self._terms.obeyed(node, order))
+
+    def acts(self, how: str) -> None:
+        """A controller does something; what is wrong with that."""
+        self._judge(Promise.TERMS, how)
+
+    def unkept(self, how: str) -> None:
+        """An order leaves; what is wrong with that."""
+        self._judge(Promise.TERMS, how)
+
+    def took_over(
+        self, shared: int, ordered: dict[int, int], is_kept: Callable[[int], bool]
+    ) -> None:
+        """A controller has gathered a journal, of which `shared` is the newest entry that the one
+        before had, too."""
+        self._given_up.forget(shared)
+        self._decided = self._decided if self._decided <= shared else 0
+        self._replay.crashed(State(limits=self._hard.limits), False)
+        self._judge(Promise.TERMS, self._terms.took_over(ordered, is_kept))
 
     # ── the end ──
 

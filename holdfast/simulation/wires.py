@@ -53,9 +53,15 @@ class AgentEnd(Protocol):
 class ControlEnd(Protocol):
     """The process of a controller, as its connections see it."""
 
+    machine: str
+    stalled: bool
+
     @property
     def clock(self) -> float:
         """What this process takes for the present."""
+
+    def keeps(self, node: str, seq: int) -> None:
+        """A node holds the journal up to this line."""
 
     def sends(self, wire: "SimulatedWire", message: Downward) -> None:
         """It is about to send this; that may be the end of it."""
@@ -260,6 +266,14 @@ class SimulatedWire:
     def _agent_gives_up(self, stall: int) -> None:
         if stall == self._stalls:
             self.agent.lost(self, told=not self._up.stalled)
+
+    def is_asked(self) -> None:
+        """The controller has been stopped: an agent that asks whether it is there gets no answer."""
+        self._nature.after(PING_S * (1 + self._nature.dice.random()), self._no_answer)
+
+    def _no_answer(self) -> None:
+        if self.control.stalled:
+            self.agent.lost(self, told=True)
 
     def _control_gives_up(self, stall: int) -> None:
         if stall == self._stalls:

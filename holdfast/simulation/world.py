@@ -7,13 +7,15 @@ goes wrong have modules of their own.
 
 from holdfast.actions import Outcome
 from holdfast.controller import Phase
-from holdfast.events import ControllerResumed, JobSubmitted, StopRequested, Store
+from holdfast.events import StopRequested, Store
+from holdfast.messages import Leave, Start, Stop
 from holdfast.simulation import faults
 from holdfast.simulation.agents import Agent
 from holdfast.simulation.book import Book
 from holdfast.simulation.control import REGISTER_S, Control
 from holdfast.simulation.floor import Floor
 from holdfast.simulation.hardship import Hardship
+from holdfast.simulation.lives import Lives
 from holdfast.simulation.nature import Nature
 from holdfast.simulation.referees import Referees
 from holdfast.simulation.wires import SimulatedWire
@@ -35,10 +37,9 @@ class World:
         self.referees = Referees(hardship, self.nature)
         self.referees.in_trouble = self._in_trouble
         self.floor = Floor(self.nature, self.referees)
-        self.book = Book(hardship.limits, self.referees, hardship.seed)
         self.agents: dict[str, Agent] = {}
-        self.control: Control | None = None
-        self._clock_offset_s = 0.0
+        self.lives = Lives(self.nature, self, self.referees)
+        self._ended: dict[str, str] = {}  # nodes whose end the engine knows of, and how
         self._ports = 1000
 
     # ── the whole story ──
@@ -46,7 +47,7 @@ class World:
     def run(self) -> None:
         """From submission to the verdict of the referees. Raises `Foul` if one objects."""
         nature = self.nature
-        self._start_controller(first=True)
+        self.lives.begin()
         faults.begin(self)
         nature.after(self.hardship.telemetry_s, self._telemetry)
         if self.hardship.stop_after_h:
@@ -143,7 +144,9 @@ class World:
         control = self.control
         if control is None:
             self.unheard(agent, since)
-        elif agent.node in control.state.nodes:
+        elif agent.node in control.state.nodes and (
+            agent.node != control.machine or agent.frozen or not agent.alive
+        ):
             awake_s = max(0.0, self.nature.now - max(since, control.awake_since))
             self.referees.silent(agent.node, awake_s)
             self.unheard(agent, since)
@@ -155,7 +158,8 @@ class World:
             self.nature.after(self.nature.about(NOTICED_S), self._notice, agent.node, how)
 
     def _notice(self, node: str, how: str) -> None:
-        if self.control is not None:
+        self._ended[node] = how
+        if self.control is not None and self.control.api:
             self.control.died(node, how)
 
     def new_store(self) -> Store:
@@ -165,40 +169,37 @@ class World:
 
     # ── the controller's process ──
 
-    def _start_controller(self, *, first: bool = False) -> None:
-        if self.referees.over:
-            return
-        offset = self._clock_offset_s
-        self.control = control = Control(self.nature, self, self.book, self.referees, offset)
-        self.referees.restarted(control.state)
-        existing = tuple(agent.node for agent in self.living())
-        event = JobSubmitted() if first else ControllerResumed(existing=existing)
-        control.begin(event, existing)
-        self.controller_is_up()
+    @property
+    def control(self) -> Control | None:
+        """The controller that agents find, if there is one."""
+        return self.lives.control
+
+    @property
+    def book(self) -> Book:
+        """Its journal, or the one before."""
+        return self.lives.book
 
     def controller_is_up(self) -> None:
         """Agents may connect."""
         for agent in self.living():
             agent.connect_soon()
 
-    def controller_died(self, control: Control) -> None:
-        """Agents notice; after some time somebody starts it again."""
-        if control is not self.control:
-            return
-        self.control = None
-        for agent in self.living():
-            agent.disconnect()
-        dice, step_s = self.nature.dice, self.hardship.clock_step_s
-        self._clock_offset_s += step_s * (2 * dice.random() - 1)
-        again = self.book.seq == 0
-        self.nature.after(self.nature.between(0.2, 900.0), self._restart, again)
+    def controller_sees(self, control: Control) -> None:
+        """It reads from the engine what it has missed."""
+        for node in control.state.nodes.keys() & self._ended.keys():
+            control.died(node, self._ended[node])
 
-    def _restart(self, first: bool) -> None:
-        self._start_controller(first=first)
+    def controller_died(self, control: Control, *, torn: bool) -> None:
+        """This process is gone; `torn`: with its machine, which nobody is told."""
+        self.lives.died(control, torn=torn)
 
     def connect(self, agent: Agent) -> SimulatedWire | None:
         """Say hello to the controller, if there is one."""
-        return self.control.connect(agent) if self.control is not None else None
+        return self.lives.connect(agent)
+
+    def obeys(self, agent: Agent, order: Start | Stop | Leave) -> None:
+        """It does what it was told."""
+        self.referees.obeyed(agent.node, order)
 
     def job_ended(self, control: Control, outcome: Outcome) -> None:
         """The order to end was carried out: agents that are not told of it are killed."""

@@ -1,0 +1,183 @@
+"""The processes of a job's controller: one after the other and, in a cluster, two at once.
+
+On one machine the journal outlives the process, and somebody starts another. In a cluster the disk
+goes with the machine: a lease says who may be the controller, whoever stands by on another machine
+takes it once it is not renewed, and gathers the journal from the agents that hold copies, as the
+driver for Kubernetes does. The one before may still run meanwhile, or come back.
+"""
+
+from collections.abc import Callable
+
+from holdfast import lines
+from holdfast.events import ControllerResumed, JobSubmitted
+from holdfast.simulation.agents import Agent
+from holdfast.simulation.book import Book
+from holdfast.simulation.control import Control, Post, Site
+from holdfast.simulation.lease import SimulatedLease
+from holdfast.simulation.nature import Nature
+from holdfast.simulation.referees import Referees
+from holdfast.simulation.wires import SimulatedWire
+
+AWAY_S = (0.2, 900.0)  # until somebody starts another process
+AGAIN_S = (0.2, 8.0)  # until the same container runs again
+GATHER_S = 10.0  # for agents to find who gathers
+AFTER_FIRST_S = 1.0  # once one was here, the others are not far
+LOOK_S = 0.05
+RECORD_S = 30.0  # how old the published journal is, at most
+
+
+class Gathered:
+    """Copies of the journal, as agents that connect give them; `done` is called with the best."""
+
+    def __init__(self, nature: Nature, expected: int, done: Callable[[bytes], None]) -> None:
+        self._nature, self._expected, self._done = nature, expected, done
+        self._began = nature.now
+        self._first_at: float | None = None
+        self._heard: set[str] = set()
+        self._best, self._rank = b"", (-1, -1)  # newest term, then newest line
+        nature.after(LOOK_S, self._look)
+
+    def visit(self, agent: Agent) -> None:
+        """An agent is here, and is sent away again."""
+        rank = (agent.keeper.term, agent.keeper.seq)
+        if agent.keeper.seq >= 0 and rank > self._rank:
+            self._best, self._rank = copy_of(agent), rank
+            assert lines.sound(self._best)
+        self._heard.add(agent.node)
+        if self._first_at is None:
+            self._first_at = self._nature.now
+
+    def _look(self) -> None:
+        if self._enough():
+            self._done(self._best)
+        else:
+            self._nature.after(LOOK_S, self._look)
+
+    def _enough(self) -> bool:
+        now = self._nature.now
+        if len(self._heard) >= self._expected or now - self._began > GATHER_S:
+            return True
+        since_first_s = now - self._first_at if self._first_at is not None else 0.0
+        return since_first_s > AFTER_FIRST_S and bool(self._best)
+
+    def doubt(self) -> None:
+        """It reaches the API."""
+
+    def stand_aside(self) -> None:
+        """It holds no agents."""
+
+
+def copy_of(agent: Agent) -> bytes:
+    """All lines that an agent holds."""
+    return b"".join(part.data for part in agent.keeper.copy())
+
+
+class Lives:
+    """Who is the controller now: new connections lead to `control`."""
+
+    def __init__(self, nature: Nature, site: Site, referees: Referees) -> None:
+        self._nature, self._site, self._referees = nature, site, referees
+        self._hard = nature.hardship
+        self.control: Control | None = None
+        self.book = Book(self._hard.limits, referees, self._hard.seed)
+        self._lease = SimulatedLease(nature, self._succeed) if self._hard.cluster else None
+        self._gathered: Gathered | None = None
+        self._offset_s = 0.0  # of the clock where the next one runs
+
+    def begin(self) -> None:
+        """The first one."""
+        self._start("n0" if self._lease is not None and self._nature.dice.random() < 0.5 else "")
+
+    def _start(self, machine: str) -> None:
+        if self._referees.over:
+            return
+        lease, first = self._lease, self.book.seq == 0
+        term = lease.term if lease is not None else self.book.seq + 1
+        if lease is not None and lease.holder is None:
+            term += 1
+        post = Post(self._offset_s, term, machine, lease)
+        self.control = control = Control(self._nature, self._site, self.book, self._referees, post)
+        if lease is not None and lease.holder is None:
+            lease.take(control)
+        elif lease is not None:
+            lease.go_on_with(control)
+        self._referees.restarted(control.state)
+        existing = tuple(agent.node for agent in self._site.living())
+        event = JobSubmitted() if first else ControllerResumed(existing=existing)
+        control.begin(event, existing)
+        self._site.controller_is_up()
+
+    def connect(self, agent: Agent) -> SimulatedWire | None:
+        """An agent says hello to whoever the Service leads to."""
+        if self._gathered is not None and agent.reach:
+            self._gathered.visit(agent)
+        control = self.control
+        if control is None or not _reach(agent, control):
+            return None
+        return control.connect(agent)
+
+    def died(self, control: Control, *, torn: bool) -> None:
+        """This process is gone. Agents notice, unless it went with its machine."""
+        for wire in [a.wire for a in self._site.living()]:
+            if wire is not None and wire.control is control:
+                if torn:
+                    wire.stall(up=True, down=True)
+                else:
+                    wire.agent.disconnect()
+        if control is not self.control:
+            return
+        self.control = None
+        self._referees.crashed(control.state, self.book.durable)
+        dice, step_s = self._nature.dice, self._hard.clock_step_s
+        self._offset_s += step_s * (2 * dice.random() - 1)
+        if self._lease is None:
+            self._nature.after(self._nature.between(*AWAY_S), self._start, "")
+            return
+        self._lease.stops(control)
+        if not torn and dice.random() < 0.5:
+            wait_s = self._nature.between(*AGAIN_S)
+            self._nature.after(wait_s, self._start_again, self._lease, control)
+
+    def _start_again(self, lease: SimulatedLease, control: Control) -> None:
+        """The container of the same pod: the same holder with the same disk, if it still is."""
+        if lease.holder is control:
+            self._start(control.machine)
+
+    # ── in a cluster ──
+
+    def _succeed(self) -> None:
+        """Whoever stands by has taken the lease."""
+        if self._referees.over:
+            return
+        assert self._lease is not None
+        self.control = None
+        living = self._site.living()
+        machines = ["", *(agent.node for agent in living if agent.reach and not agent.frozen)]
+        machine = self._nature.dice.choice(machines)
+        self._gathered = Gathered(
+            self._nature, len(living), lambda best: self._go_on(machine, best)
+        )
+        self._lease.take(self._gathered)
+        self._site.controller_is_up()
+
+    def _go_on(self, machine: str, best: bytes) -> None:
+        old, self._gathered = self.book, None
+        record = old.before(self._nature.dice.random() * RECORD_S)
+        content = max(best, record, key=len)
+        self.book = Book.of_copy(content, self._hard.limits, self._referees, self._hard.seed)
+        holders = [agent for agent in self._site.living() if agent.reach and not agent.frozen]
+
+        def is_kept(seq: int) -> bool:
+            return any(_holds(agent, old, seq) for agent in holders)
+
+        self._referees.took_over(old.shared(self.book), self.book.starts(), is_kept)
+        self._start(machine)
+
+
+def _reach(agent: Agent, control: Control) -> bool:
+    return agent.node == control.machine or (agent.reach and control.reach)
+
+
+def _holds(agent: Agent, book: Book, seq: int) -> bool:
+    """Whether this entry of this journal is in the agent's copy."""
+    return agent.keeper.seq >= seq and copy_of(agent).splitlines()[seq] == book.line(seq)[:-1]
