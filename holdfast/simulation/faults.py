@@ -238,8 +238,6 @@ def _controller_isolations(world: "World") -> None:
 def _cut_controller(world: "World", *, api: bool) -> None:
     control, for_s = world.control, world.nature.between(0.5, 300.0)
     if control is not None:
-        for agent in world.living():
-            agent.in_trouble(for_s + 40.0)
         control.lose(api=api, agents=True, for_s=for_s)
         near = world.agent(control.machine)
         if near is not None and near.alive and near.reach and api:
