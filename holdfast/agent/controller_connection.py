@@ -186,7 +186,7 @@ class ControllerConnection:
                 self._heard_at = time.monotonic()
                 delay = FIRST_DELAY_S
             if why != said:
-                note(f"agent: no controller: {why}; trying again")
+                note(f"agent: no controller: {why}; retrying")
                 said = why
             await asyncio.sleep(delay)
             delay = min(2 * delay, LAST_DELAY_S)

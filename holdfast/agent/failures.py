@@ -122,4 +122,4 @@ def _message(error: BaseException) -> str:
     try:
         return str(error)
     except Exception:
-        return "(its message could not be made)"
+        return "(its message could not be formatted)"

@@ -42,7 +42,7 @@ def wait(folder: Path, fatal: int, let_go: int, patience_s: float) -> int:
                     return 0 if outcome == "succeeded" else fatal
         except (OSError, WebSocketException, msgspec.MsgspecError) as error:
             if (why := f"{type(error).__name__}: {error}") != said:
-                note(f"agent: no controller: {why}; trying again")
+                note(f"agent: no controller: {why}; retrying")
                 said = why
         time.sleep(ASK_EVERY_S)
     note("agent: no controller for longer than recovery.controller_absence_s")

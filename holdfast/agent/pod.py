@@ -191,7 +191,7 @@ def _make_folder(pod: PodEnvironment, job: Job) -> None:
 def _incomplete(why: str) -> Error:
     return Error(
         "pod-incomplete",
-        "this is no pod of a job",
+        "this is not a pod of a job",
         why=why,
-        help="holdfast render job.yaml   (shows what a pod has to be told)",
+        help="holdfast render job.yaml   (shows the environment that a pod needs)",
     )

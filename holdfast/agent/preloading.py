@@ -120,11 +120,11 @@ def _load(wanted: Import) -> str | None:
     if _threads().items() - threads.items():
         _in_a_child(lambda: None)  # OpenBLAS ends its threads before a fork, and starts them later
     if left := _threads().items() - threads.items():
-        return f"it leaves threads behind ({', '.join(sorted(name for _, name in left))})"
+        return f"it starts threads that do not exit ({', '.join(sorted(name for _, name in left))})"
     if _has_gpu() and not had_gpu:
-        return "it takes a GPU while it is imported"
+        return "it initializes a GPU at import"
     if _looked_for_rank and not _forget(before):
-        return f"{', '.join(sorted(_looked_for_rank))} looks for the rank while it is imported"
+        return f"{', '.join(sorted(_looked_for_rank))} reads the rank at import"
     return None
 
 
@@ -185,7 +185,7 @@ def _forget(before: set[str]) -> bool:
     for name in [name for name in sys.modules if name.partition(".")[0] in gone]:
         del sys.modules[name]
     _left_to_workers.update(gone)
-    note(f"forkserver: left to workers, as the rank is looked for: import {', '.join(packages)}")
+    note(f"forkserver: left to workers, because they read the rank: import {', '.join(packages)}")
     return _can_be_imported(packages)
 
 

@@ -61,7 +61,7 @@ def _page(path: str, health: Health) -> tuple[int, str]:
         case "/live":
             return 200, ""
         case "/ready":
-            return (200, "") if health.registered else (503, "no controller has welcomed it yet\n")
+            return (200, "") if health.registered else (503, "not connected to a controller yet\n")
         case "/metrics":
             return 200, figures(health, time.time())
         case _:
@@ -89,5 +89,5 @@ def _unusable(host: str, port: int, error: OSError) -> Error:
         "port-unusable",
         f"the agent cannot listen on {host}, port {port}",
         why=error.strerror or str(error),
-        help="set network.ports.agent to a port that is free on every machine",
+        help="set network.ports.agent to a port that is unused on every machine",
     )

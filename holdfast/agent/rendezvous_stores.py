@@ -79,7 +79,7 @@ class RendezvousStores:
         if text:
             self._offer(Store(host=self._address, port=int(text), hosted=True))
             return
-        note("agent: no store could be hosted here (see above); rank 0 has to serve")
+        note("agent: no rendezvous store could be started here (see above); rank 0 must host it")
         self._fresh_id = 0
         self._offer(reserve(self._address, self._next_ports()))
 

@@ -35,5 +35,5 @@ def kill(attempt: NodeAttempt, processes: NodeProcesses) -> None:
 def _force(attempt: NodeAttempt, processes: NodeProcesses) -> None:
     """Its workers are still there: the forkserver itself must hang."""
     if attempt.alive and processes.ready:
-        note("agent: workers outlive SIGKILL; killing their forkserver")
+        note("agent: workers survived SIGKILL; killing their forkserver")
         processes.kill()

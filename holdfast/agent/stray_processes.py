@@ -26,7 +26,7 @@ async def end_strays(spared: Callable[[], frozenset[int]]) -> None:
         for pid in left:
             processes.signal_one(pid, signal.SIGKILL)
         if left and time.monotonic() > said_at:
-            note(f"agent: processes {sorted(left)} do not die")
+            note(f"agent: processes {sorted(left)} do not exit")
             said_at += SAY_AFTER_S
         await asyncio.sleep(PAUSE_S)
 

@@ -39,7 +39,7 @@ class UrgentSaves:
         """The storage process has something in safety."""
         match news:
             case protocol.UrgentSaved():
-                note(f"agent: step {news.step} is safe in {news.where}")
+                note(f"agent: step {news.step} is persisted in {news.where}")
                 self._safe.set()
             case protocol.Settled():
                 self._settled = Key(news.attempt, news.step)
@@ -61,7 +61,7 @@ class UrgentSaves:
             async with asyncio.timeout(within_s):
                 await self._safe.wait()
         if not self._safe.is_set():
-            note(f"agent: no snapshot could be brought to safety in {within_s:.1f} s")
+            note(f"agent: no snapshot could be persisted within {within_s:.1f} s")
         self.over()
 
     def over(self) -> None:

@@ -23,7 +23,7 @@ def try_start(state: State) -> list[AnyAction]:
         return [*actions, *_wait_for_nodes(state)]
     store = state.nodes[state.ranks[0]].store
     if store is None:  # its forkserver is coming back; NodeReady follows
-        state.why = f"{state.nodes[state.ranks[0]].name} is to open a rendezvous store"
+        state.why = f"{state.nodes[state.ranks[0]].name} opens a rendezvous store"
         state.wait_deadline = state.wait_deadline or state.now + state.limits.node_wait_s
         return actions
     state.wait_deadline = None
@@ -128,7 +128,7 @@ def _ends(state: State, verdict: Diagnosed) -> tuple[Outcome, str] | None:
         return Outcome.FAILED, verdict.summary
     again = _same_error(state, verdict)
     if again and not _may_repeat(state):
-        why = f"the same error came back at the same place without progress: {verdict.summary}"
+        why = f"the same error repeated at the same place without progress: {verdict.summary}"
         if not _goes_back(state, verdict, last_chance=True):
             return Outcome.FAILED, why
     elif not _goes_back(state, verdict, last_chance=False) and again:
@@ -210,13 +210,13 @@ def _replace(state: State, verdict: Diagnosed) -> list[AnyAction]:
 def _cap_reached(state: State) -> str:
     limits = state.limits
     cap = f"{limits.max_restarts} restarts in {limits.window_s:g} s are allowed"
-    return f"{cap} and all are used; last: {_last_cause(state)}"
+    return f"{cap}, all of them used; last: {_last_cause(state)}"
 
 
 def _trouble(state: State) -> str:
     restarts = f"{state.barren} restart{'s' if state.barren != 1 else ''}"
     lasted_s = state.now - (state.trouble_since or state.now)
-    kept = f"errors of the environment kept the job from any progress for {lasted_s:.0f} s"
+    kept = f"errors of the environment prevented any progress for {lasted_s:.0f} s"
     return f"{kept}, through {restarts}; last: {_last_cause(state)}"
 
 
@@ -238,7 +238,8 @@ def _restart(state: State, delay_s: float) -> list[AnyAction]:
     state.move(Phase.WAITING, f"restart after: {_last_cause(state)}")
     if delay_s:
         state.start_deadline = begins
-        row = f"{state.fruitless} attempts in a row without progress"
+        attempts = "attempt" if state.fruitless == 1 else "attempts"
+        row = f"{state.fruitless} {attempts} in a row without progress"
         used = f"{state.limits.max_restarts} restarts in {state.limits.window_s:g} s are used up"
         state.why = f"{row if state.fruitless else used}: next in {delay_s:.3g} s"
         incidents.note(state, "Wait", state.why)

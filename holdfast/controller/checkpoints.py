@@ -54,7 +54,7 @@ def roll_back(state: State, now: Trial, *, last_chance: bool) -> bool:
         return False
     state.restore_below, state.rolled_back = older + 1, now.failure
     state.poison_step = max(now.restored, now.step or 0)
-    why = f"step {now.restored} was gone on from and failed in the same way again: {now.failure}"
+    why = f"step {now.restored} was restored and led to the same failure: {now.failure}"
     incidents.note(state, "RollBack", f"{why}; step {older} or an older one is next")
     return True
 

@@ -175,14 +175,14 @@ def _node_joined(state: State, event: NodeJoined) -> list[AnyAction]:
     actions = nodes.join(state, event)
     if not actions:
         return []
-    return [*actions, *_in_vain(state, f"a node does not fit: {actions[0].reason}")]
+    return [*actions, *_in_vain(state, f"a node is incompatible: {actions[0].reason}")]
 
 
 def _in_vain(state: State, why: str) -> list[AnyAction]:
     """A new node is of no use. A few in a row mean that none ever will be."""
     state.stillborn += 1
     if state.stillborn >= MAX_STILLBORN and state.phase is Phase.WAITING:
-        return attempts.end(state, Outcome.GAVE_UP, f"new nodes are of no use: {why}")
+        return attempts.end(state, Outcome.GAVE_UP, f"replacement nodes keep failing: {why}")
     if state.stillborn >= MAX_STILLBORN or state.phase is Phase.CLOSING:
         return []
     return nodes.top_up(state, why)
@@ -307,7 +307,7 @@ def _stop_requested(state: State, event: StopRequested) -> list[AnyAction]:
 
 def _deadline_passed(state: State) -> list[AnyAction]:
     if state.wait_deadline is not None and state.now >= state.wait_deadline:
-        waited = f"waited {state.limits.node_wait_s:g} s and in vain: {state.why}"
+        waited = f"timed out after {state.limits.node_wait_s:g} s: {state.why}"
         return attempts.end(state, Outcome.GAVE_UP, waited)
     if state.start_deadline is not None and state.now >= state.start_deadline:
         state.start_deadline = None
@@ -330,9 +330,9 @@ def _resumed(state: State, event: ControllerResumed) -> list[AnyAction]:
     ]
     phase = state.phase
     for node in sorted(state.nodes.keys() - alive):
-        actions += _node_gone(state, node, "gone when the controller came back", 0.0)
+        actions += _node_gone(state, node, "lost while the controller was down", 0.0)
     if not state.ended and state.phase is not Phase.CLOSING:
-        actions += nodes.top_up(state, "nodes are missing since the controller came back")
+        actions += nodes.top_up(state, "nodes were lost while the controller was down")
     return [*actions, *(_repeat_orders(state) if state.phase is phase else [])]
 
 

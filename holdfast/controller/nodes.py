@@ -99,7 +99,7 @@ def step_back(state: State, unready: Sequence[str]) -> None:
     for node in slow:
         _vacate(state, node)
         node.state, node.node_rank, node.store = NodeState.JOINING, None, None
-        state.tell(f"{node.name} steps back: its forkserver is being started anew")
+        state.tell(f"{node.name} gives up its rank: its forkserver is being restarted")
 
 
 def missing(state: State) -> int:

@@ -22,7 +22,7 @@ def request(folder: Path, message: StopJob | AskStatus) -> StatusReply | Done:
     """Ask the job's controller. Raises `ConnectionError` if none answers."""
     address = records.read_address(folder)
     if address is None or not records.controller_alive(folder):
-        raise ConnectionError(f"no controller runs for {folder.name}")
+        raise ConnectionError(f"no controller is running for {folder.name}")
     headers = {"Authorization": f"Bearer {records.read_secret(folder)}"}
     try:
         with connect(
@@ -36,7 +36,7 @@ def request(folder: Path, message: StopJob | AskStatus) -> StatusReply | Done:
             connection.send(msgspec.msgpack.encode(message))
             reply = connection.recv(timeout=TIMEOUT_S)
     except (OSError, WebSocketException, ValueError) as error:  # ValueError: no name of a host
-        raise ConnectionError(f"the controller of {folder.name} does not answer") from error
+        raise ConnectionError(f"the controller of {folder.name} does not respond") from error
     found: StatusReply | Done = _decoder.decode(
         reply if isinstance(reply, bytes) else reply.encode()
     )
@@ -59,6 +59,6 @@ def kill_leftovers(folder: Path) -> int:
     Raises `Error` process-stuck if some of them cannot be killed.
     """
     fenced = fence_job(folder)
-    remedy = f"holdfast stop {folder.name}   (once the kernel has let go of it)"
-    require_gone(fenced, f"not everything of job {folder.name!r} has ended", remedy)
+    remedy = f"holdfast stop {folder.name}   (once the process has exited)"
+    require_gone(fenced, f"some processes of job {folder.name!r} are still running", remedy)
     return fenced.killed

@@ -39,7 +39,7 @@ def _require(kind: int, needed: int, what: str, flag: str, unit: int) -> None:
         why="every process of the job inherits it from this shell",
         help=remedy
         if enough
-        else f"{remedy}   (in another shell: the hard limit of this one is lower)",
+        else f"{remedy}   (in another shell: the hard limit of this shell is lower)",
     )
 
 

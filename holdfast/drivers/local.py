@@ -202,7 +202,7 @@ class LocalDriver:
         """Say so once; the job trains on, but nothing new is decided."""
         if full != self._full:
             self._full = full
-            what = "is full: no decision can be written" if full else "has room again"
+            what = "is full: decisions cannot be written" if full else "has free space again"
             _say(f"the disk under {self._folder} {what}")
 
     def _start_agents(self, count: int) -> None:

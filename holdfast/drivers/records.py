@@ -90,7 +90,7 @@ def _beside(folder: Path) -> Path:
 def _moved_away(folder: Path) -> Path:
     """The record of a job under another name, once nothing of the job runs any more."""
     with locked(folder):
-        remedy = f"wait until it is gone, or run under another --name (holdfast stop {folder.name})"
+        remedy = f"wait until it has exited (holdfast stop {folder.name}), or use another --name"
         require_gone(fence_job(folder), f"job {folder.name!r} cannot be replaced", remedy)
         return folder.rename(f"{_beside(folder)}.old")
 
@@ -160,7 +160,7 @@ def _exists(name: str, folder: Path) -> Error:
         f"there is a record of a job named {name!r}",
         why=f"{folder} holds its journal and logs",
         help=f"choose another --name, or drop the record with --replace "
-        f"(to look at it first: holdfast why {name})",
+        f"(to inspect it first: holdfast why {name})",
     )
 
 
@@ -169,7 +169,7 @@ def already_running(name: str) -> Error:
     return Error(
         "job-running",
         f"job {name!r} is already running",
-        why="its controller is alive and holds the lock; a job has one controller",
+        why="its controller is running and holds the lock; a job has one controller",
         help=f"holdfast watch {name}   (or: holdfast stop {name})",
     )
 
@@ -207,7 +207,7 @@ def require_same_job(folder: Path, job: Job) -> None:
     """The journal's first line has the description too, and a checksum. Raises `Error`
     record-damaged if it is another one."""
     if recorded_job(folder) != job:
-        raise _damaged(folder, "job.json", "the journal was begun with another description")
+        raise _damaged(folder, "job.json", "the journal was started with a different description")
 
 
 def recorded_job(folder: Path) -> Job:
@@ -218,7 +218,7 @@ def recorded_job(folder: Path) -> Job:
     except ValueError as error:
         raise Error(
             "journal-version",
-            f"{path}, line 1: the description of the job is not one that this version knows",
+            f"{path}, line 1: this version does not support this job description",
             why=_in_short(error),
             help="use the version of Holdfast named in the journal's first line",
         ) from error
@@ -233,9 +233,9 @@ def _damaged(folder: Path, name: str, why: str) -> Error:
     path, source = shlex.quote(str(folder / name)), shlex.quote(str(folder / JOURNAL))
     remedies = {
         "job.json": f"the journal has it too: head -n 1 {source} | jq .job > {path}",
-        "token": f"end what runs: holdfast stop {folder.name}; then run the job anew",
+        "token": f"stop what is running: holdfast stop {folder.name}; then run the job again",
     }
-    return Error("record-damaged", f"{folder / name} cannot be used", why=why, help=remedies[name])
+    return Error("record-damaged", f"{folder / name} is damaged", why=why, help=remedies[name])
 
 
 @contextlib.contextmanager

@@ -140,7 +140,8 @@ class Bridge:
             late.append(_lost(node, NodeLostReason.SILENT, _silence(silent_s), silent_s))
         for node in [n for n, until in self._expected.items() if now > until]:
             del self._expected[node]
-            late.append(_lost(node, NodeLostReason.SILENT, "its agent runs but does not connect"))
+            why = "its agent is running but does not connect"
+            late.append(_lost(node, NodeLostReason.SILENT, why))
         for node in self._tally.late(now):
             late.append(_lost(node, NodeLostReason.SILENT, "it did not stop its workers in time"))
         return [*self._flushed(now), *late] if late else []

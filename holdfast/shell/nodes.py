@@ -258,7 +258,7 @@ class Nodes:
         known = self._nodes.pop(node, None)
         self._looked.pop(node, None)
         if known is not None and known.wire is not None:
-            known.wire.close("this node was given up")
+            known.wire.close("this node was replaced")
             self._changed(node)
 
     def say_farewell(self, leave: Leave) -> None:
@@ -274,5 +274,5 @@ def _require_fit(node: str, fact: Fact) -> None:
     """It is about its sender, and the journal can keep it: JSON has no NaN, which would be null and
     end whoever replays it. Raises `msgspec.ValidationError`."""
     if fact.event.node != node:
-        raise msgspec.ValidationError(f"{node} tells of {fact.event.node!r}")
+        raise msgspec.ValidationError(f"{node} reports about {fact.event.node!r}")
     msgspec.json.decode(msgspec.json.encode(fact.event), type=type(fact.event))

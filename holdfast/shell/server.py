@@ -217,8 +217,8 @@ class Connection(asyncio.Protocol):
             else:
                 self._parse(data)
         except NOT_UNDERSTOOD as error:
-            who = self.node or "a stranger"
-            logger.warning("a message of %s was not understood: %s", who, error)
+            who = self.node or "an unknown peer"
+            logger.warning("cannot decode a message from %s: %s", who, error)
             if self._protocol.state is Stage.OPEN:
                 self._close(CloseCode.INVALID_DATA, str(error))
         self._flush()
@@ -266,7 +266,7 @@ class Connection(asyncio.Protocol):
     def abort(self, why: str) -> None:
         """Close at once."""
         self._ours = True
-        logger.info("the connection of %s is cut: %s", self.node or "a stranger", why)
+        logger.info("the connection of %s is cut: %s", self.node or "an unknown peer", why)
         if self._transport is not None:
             self._transport.abort()
 

@@ -24,7 +24,7 @@ LOST_COLORS = (
 def check(path: Path) -> None:
     """Raise `Error` plot-unavailable now if nothing could be drawn into this file later."""
     if path.suffix.lower() not in KINDS:
-        raise _unavailable(f"{path} is neither .png nor .svg", "name a file that ends with .png")
+        raise _unavailable(f"unsupported plot format: {path}", "name a file that ends with .png")
     if not path.parent.is_dir():
         raise _unavailable(f"there is no folder {path.parent}", f"mkdir -p {path.parent}")
     try:

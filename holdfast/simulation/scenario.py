@@ -149,9 +149,9 @@ class Checkpoint(Section):
     copy_s: Seconds = 5.0
     """From its end until the peer has its copy. Assumed."""
     restore_s: Seconds = 2.0
-    """Putting back from the node's own memory. Assumed."""
+    """Restoring from the node's own memory. Assumed."""
     restore_peer_s: Seconds = 10.0
-    """Putting back when a node's share comes from its peer. Assumed."""
+    """Restoring when a node's share comes from its peer. Assumed."""
     peer_distance: Whole | None = Field(default=None, ge=1, le=100_000)
     """The peer of node rank r is r + this. Default: nodes_per_rack, so in another rack."""
 
@@ -225,7 +225,7 @@ class Scenario(Section):
     nodes: Whole = Field(ge=1, le=100_000)
     """Nodes that train."""
     spares: Annotated[Whole, Field(ge=0, le=10_000)] | Literal["auto"] = "auto"
-    """Nodes that are warm and wait. `auto`: by policies/spares.py, for the time until the engine
+    """Warm standby nodes. `auto`: by policies/spares.py, for the time until the engine
     gives a new node or, as far as free nodes do not suffice, until one is repaired."""
     days: Annotated[float, Field(gt=0, le=3650, allow_inf_nan=False), Numeric] = 30.0
     """Length of one world."""
@@ -430,7 +430,7 @@ def _bad_setting(
 ) -> Error:
     return Error(
         "usage",
-        f"{shown(setting)} sets nothing",
+        f"{shown(setting)} is not a setting",
         why=why,
         help="for example --set times.detection_s=2",
     )

@@ -105,6 +105,6 @@ def _killed() -> Error:
     return Error(
         "simulation-killed",
         "a process that simulates worlds was killed",
-        why="somebody or the kernel, for want of memory, sent it SIGKILL",
+        why="it got SIGKILL, most often because the machine ran out of memory",
         help="run fewer at a time: taskset --cpu-list 0 holdfast simulate --swarm 100",
     )

@@ -152,7 +152,7 @@ def axis(text: str) -> Axis:
     if not equals or not key or not found:
         raise Error(
             "usage",
-            f"{shown(text)} varies nothing",
+            f"{shown(text)} is not a sweep",
             why="a sweep is the path of one number and its values",
             help="for example --sweep spares=0..16 or --sweep checkpoint.interval_s=10,30,60",
         )

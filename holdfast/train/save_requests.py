@@ -49,7 +49,7 @@ class SaveRequests:
         """The step under way is to end with a snapshot that is saved under this name."""
         if self.name not in (None, name):
             logger.warning(
-                "the checkpoint %s could not be taken yet, it is called %s now",
+                "the checkpoint %s could not be taken yet and is renamed to %s",
                 *(self.name, name),
             )
         self.name = name

@@ -187,7 +187,7 @@ class Snapshotter:
                 return flags
             time.sleep(END_PAUSE_S)
         if self.step < total:
-            logger.warning("step %d, the last one, is in no snapshot: no room came free", total)
+            logger.warning("step %d, the last one, is in no snapshot: no free slot", total)
         return None
 
     def finish(self) -> None:

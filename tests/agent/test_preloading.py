@@ -119,13 +119,13 @@ def test_a_library_that_looks_for_the_rank_is_left_to_workers_without_what_it_ne
 ) -> None:
     found = load(tmp_path, "import ranked, keeper\nfrom ranked import rank", imports=True)
     assert (found.unfit, found.loaded) == ({}, ["heavy"])
-    assert found.notes.count("left to workers, as the rank is looked for: import ranked") == 1
+    assert found.notes.count("left to workers, because they read the rank: import ranked") == 1
 
 
 def test_libraries_that_cannot_live_in_a_process_that_forks_are_named(tmp_path: Path) -> None:
     found = load(tmp_path, "", modules=["busy", "once", "broken", "quits", "heavy"])
     assert "looks for the rank" in found.unfit.pop("once")
-    assert found.unfit == {"busy": "it leaves threads behind (python)"}
+    assert found.unfit == {"busy": "it starts threads that do not exit (python)"}
     assert "ValueError: no" in found.notes
 
 
@@ -156,4 +156,4 @@ def test_a_module_that_loads_the_driver_of_a_gpu_is_done_without(tmp_path: Path)
     (torch / "cuda.py").write_text(CUDA)
     (torch / "counts.py").write_text("import torch; torch.cuda.device_count()")
     found = load(tmp_path, "", framework=["torch"], modules=["heavy", "torch.counts"])
-    assert found.unfit == {"torch.counts": "it takes a GPU while it is imported"}
+    assert found.unfit == {"torch.counts": "it initializes a GPU at import"}

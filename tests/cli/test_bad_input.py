@@ -115,7 +115,7 @@ def refused(*words: str) -> str:
         (("simulate", "spot-256", "--set", "nodes=true"), "nodes: must be a valid integer"),
         (("simulate", "spot-256", "--set", 'failures.mix="a\\0"'), "embedded null byte"),
         (("simulate", "spot-256", "--set", f"failures.mix={'x' * 5000}"), "File name too long"),
-        (("simulate", "spot-256", "--sweep", "spares=５..６"), "varies nothing"),
+        (("simulate", "spot-256", "--sweep", "spares=５..６"), "is not a sweep"),
         (("\x1b[31mfoo",), "no such command '\\x1b[31mfoo'"),
         (("status", "--\x1b[31m"), "no such option: --\\x1b[31m"),
         (("status", "--" + "x" * 100_000), "characters ..."),

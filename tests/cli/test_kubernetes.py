@@ -292,7 +292,7 @@ def test_status_says_what_the_job_waits_for_and_the_next_command(barren: Site) -
 def test_a_suspended_job_is_resumed(barren: Site) -> None:
     barren.script("exit 0", lifetime={"suspend": True})
     barren.holdfast("submit", str(barren.file), "--engine", "job")
-    assert barren.answer("resume")["done"] == ["Job gpt is not suspended any more"]
+    assert barren.answer("resume")["done"] == ["Job gpt is resumed"]
 
 
 def test_a_job_whose_controller_is_scaled_down_tells_how_to_start_it(barren: Site) -> None:

@@ -303,7 +303,7 @@ def test_a_node_given_up_is_disconnected_after_what_it_was_told() -> None:
     line = register.connect("n")
     register.nodes.send("n", Leave(reason="x"))
     register.nodes.give_up("n")
-    assert line.ended == "closed: this node was given up" and line.sent[-1] == Leave(reason="x")
+    assert line.ended == "closed: this node was replaced" and line.sent[-1] == Leave(reason="x")
     register.put.clear()
     register.nodes.fact("n", Fact(seq=1, event=committed()))
     register.nodes.report(Report(node="n", attempt=0, workers=()))

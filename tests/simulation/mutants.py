@@ -136,7 +136,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "spares are not asked for again": Mutant(
         CONTROLLER,
-        'actions += nodes.top_up(state, "nodes are missing since the controller came back")',
+        'actions += nodes.top_up(state, "nodes were lost while the controller was down")',
         "pass",
         SPARES,
     ),

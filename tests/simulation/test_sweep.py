@@ -31,7 +31,7 @@ def test_an_axis_is_a_span_or_a_list(text: str, values: tuple[object, ...]) -> N
 
 @pytest.mark.parametrize("text", ["spares=", "=3", "spares=1,,2", "spares=a..b", "spares"])
 def test_an_axis_without_values_is_refused(text: str) -> None:
-    with pytest.raises(Error, match="varies nothing"):
+    with pytest.raises(Error, match="is not a sweep"):
         axis(text)
 
 

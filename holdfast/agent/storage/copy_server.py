@@ -96,7 +96,7 @@ class CopyServer:
         connection.patience(SILENCE_S)
         header = _header_of(offer)
         if header is None or not 0 <= offer.local_rank < len(self._arenas):
-            raise ConnectionError("an offer that makes no sense")
+            raise ConnectionError("invalid offer")
         if (why := self._refusal(offer)) is not None:
             connection.say(CopyAnswer(word="refused", why=why))
             return

@@ -106,7 +106,7 @@ def dial(address: str, key: bytes) -> PeerConnection:
         answer = _read(sock, _NONCE_BYTES + _PROOF_BYTES, end)
         theirs, proof = answer[:_NONCE_BYTES], answer[_NONCE_BYTES:]
         if not hmac.compare_digest(proof, _proof(key, b"server", mine, theirs)):
-            raise StrangerError("it does not know this job's token")
+            raise StrangerError("wrong token")
         sock.sendall(_proof(key, b"client", mine, theirs))
         return PeerConnection(sock)
     except BaseException:
@@ -119,12 +119,12 @@ def admit(sock: socket.socket, key: bytes) -> PeerConnection:
     end, mine = time.monotonic() + HANDSHAKE_S, os.urandom(_NONCE_BYTES)
     hello = _read(sock, len(_MAGIC) + _NONCE_BYTES, end)
     if hello[: len(_MAGIC)] != _MAGIC:
-        raise StrangerError("it speaks something else")
+        raise StrangerError("protocol mismatch")
     theirs = hello[len(_MAGIC) :]
     sock.sendall(mine + _proof(key, b"server", theirs, mine))
     proof = _read(sock, _PROOF_BYTES, end)
     if not hmac.compare_digest(proof, _proof(key, b"client", theirs, mine)):
-        raise StrangerError("it does not know this job's token")
+        raise StrangerError("wrong token")
     return PeerConnection(sock)
 
 
@@ -138,7 +138,7 @@ def _read(sock: socket.socket, count: int, end: float) -> bytes:
             raise ConnectionError("the connection was closed")
         data += more
         if time.monotonic() > end:
-            raise TimeoutError("the handshake took too long")
+            raise TimeoutError("the handshake timed out")
     return data
 
 

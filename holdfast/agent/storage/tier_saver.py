@@ -279,7 +279,8 @@ class TierSaver:
             for line in upkeep.prune(store, newest=self._place.keep).words:
                 note(f"storage: {self._named}: removed steps {line}")
         except Error as error:
-            note(f"storage: {self._named}: old checkpoints stay: {error.what}: {error.why}")
+            why = f"{error.what}: {error.why}"
+            note(f"storage: {self._named}: old checkpoints were not removed: {why}")
 
     # ── what others see ──
 

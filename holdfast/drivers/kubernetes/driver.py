@@ -192,7 +192,8 @@ class KubernetesDriver:
 
     def disk_full(self, full: bool) -> None:
         """Say so; the job trains on, but nothing new is decided."""
-        say("the disk is full: no decision can be written" if full else "there is room again")
+        what = "is full: decisions cannot be written" if full else "has free space again"
+        say(f"the disk {what}")
 
     # ── the end ──
 
@@ -202,7 +203,7 @@ class KubernetesDriver:
             async with asyncio.timeout(LEAVE_S):
                 await self._until_all_left()
         except TimeoutError:
-            say("some agents have not left in time")
+            say("some agents did not exit in time")
         await self._output.settle(self._roster.by_rank())
         await ending.finish(self._cluster, self._request, outcome, self._roster.pods.values())
 

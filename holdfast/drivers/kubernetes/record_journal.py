@@ -95,11 +95,11 @@ async def published_journal(cluster: Cluster, job: str) -> bytes | None:
             raise ValueError("its shards are not those of its index")
         tail = gzip.decompress(binary_of(found.head)[OPEN])
     except (KeyError, ValueError, OSError, EOFError, zlib.error) as error:
-        say(f"ConfigMap {name} is passed over: {type(error).__name__}: {error}")
+        say(f"ConfigMap {name} is ignored: {type(error).__name__}: {error}")
         return None
     content = found.parts.get(PART, b"") + tail
     whole = content[: content.rfind(b"\n") + 1]  # it may have been read while a line was written
     if not lines.sound(whole):
-        say(f"ConfigMap {name} is passed over: its lines are not what was written")
+        say(f"ConfigMap {name} is ignored: checksum mismatch")
         return None
     return whole

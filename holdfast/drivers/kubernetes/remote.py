@@ -251,8 +251,8 @@ def _controller(seen: Look) -> str:
     """What the controller is waiting for."""
     for pod in seen.controllers:
         if not pod.leaving and (why := waits_for(pod)) is not None:
-            return f"its controller, which waits for {why}"
-    return "its controller to be started" if seen.kept else "somebody to start its controller"
+            return f"its controller, which is waiting for {why}"
+    return "its controller to be started" + ("" if seen.kept else " (holdfast resume)")
 
 
 def require_managed(seen: Look, words: str) -> Job:

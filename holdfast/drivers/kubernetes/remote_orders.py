@@ -90,10 +90,10 @@ async def _freed(cluster: Cluster, seen: Look, request: Request) -> list[str]:
     kind, patch = main_object(request), suspension(request)
     if request.engine == "cronjob":
         await cluster.patch(CRON_JOBS, seen.name, {"spec": {"suspend": False}})
-        return ["its schedule is on again"]
+        return ["its schedule is resumed"]
     if kind is not None and patch is not None:
         await cluster.patch(kind, seen.name, _opposite(patch))
-        return [f"{kind.kind} {seen.name} is not suspended any more"]
+        return [f"{kind.kind} {seen.name} is resumed"]
     freed = [await _ungated(cluster, pod) for pod in seen.nodes]
     await _restart(cluster, seen.controllers)  # so that it reads the file anew
     return [f"{sum(freed)} pods may start"]

@@ -23,7 +23,6 @@ REFUSED = "the cluster to accept its pods: "  # how the driver's status says it
 FAILED = ("FailedCreate", "FailedCreatePod", "FailedCreatePodReason")
 MOUNT = ("FailedMount", "FailedAttachVolume", "FailedMapVolume")
 CLAIM_REASONS = ("ProvisioningFailed", "FailedBinding", "WaitForPodScheduled")
-SCHEDULER = re.compile(r"0/(\d+) nodes are available: (.*?)(?:\. preemption:|\.?$)", re.DOTALL)
 
 
 class _Object(msgspec.Struct, frozen=True):
@@ -135,7 +134,7 @@ def _not_made(message: str, about: About) -> Error:
         return known
     return Error(
         "cluster-refused",
-        f"the pods of {about.what} cannot be made",
+        f"the pods of {about.what} cannot be created",
         why=message,
         help=f"holdfast doctor --on kubernetes{about.words} job.yaml",
     )
@@ -178,13 +177,13 @@ def _why_unbound(name: str, events: Iterable[Event]) -> str:
         e for e in events if (e.involved_object.kind, e.involved_object.name) == (CLAIMS.kind, name)
     ]
     newest = max(said, key=lambda event: event.at, default=None)
-    return newest.message if newest is not None else "it has no volume yet (Pending)"
+    return newest.message if newest is not None else "it is not bound to a volume yet (Pending)"
 
 
 def _claim(name: str, why: str, about: About) -> Error:
     return Error(
         "claim-pending",
-        f"{about.what} waits for the claim {name}",
+        f"{about.what} is waiting for PersistentVolumeClaim {name}",
         why=why,
         help=f"kubectl describe pvc {name} -n {about.namespace}   (kubectl get storageclass "
         "shows what a claim can ask for)",
@@ -235,7 +234,7 @@ def _waits(pod: Pod, reasons: frozenset[str], job: str) -> str | None:
     for container in [*pod.status.init_container_statuses, *pod.status.container_statuses]:
         waiting = container.state.waiting
         if waiting is not None and waiting.reason in reasons and not _soon(container, job):
-            return f"{waiting.reason}: {waiting.message or 'no more is said'}"
+            return f"{waiting.reason}: {waiting.message or 'no message'}"
     return None
 
 
@@ -260,8 +259,8 @@ def _unstarted(reason: str, who: str, said: Sequence[str], of: int, about: About
         "pod-unstartable",
         f"{told} cannot be started",
         why=why,
-        help=f"make what is missing (kubectl get secrets,configmaps -n {about.namespace}); pods "
-        "go on by themselves",
+        help=f"create what is missing (kubectl get secrets,configmaps -n {about.namespace}); the "
+        "pods then start automatically",
     )
 
 
@@ -281,13 +280,13 @@ def _unscheduled(pod: Pod) -> str | None:
 def _no_machine(who: str, said: Sequence[str], of: int, about: About) -> Error:
     why = Counter(said).most_common(1)[0][0]
     short = lacking(why)
-    lack = f": too little {' and '.join(short)}" if short else ""
+    lack = f": insufficient {' and '.join(short)}" if short else ""
     return Error(
         "unschedulable",
-        f"{_some(len(said), of, who)} cannot be placed on any machine{lack}",
-        why=in_words(why),
-        help=f"holdfast doctor --on kubernetes{about.words} job.yaml   (counts machines that fit); "
-        "ask for less, or wait: they start when there is room",
+        f"{_some(len(said), of, who)} cannot be scheduled{lack}",
+        why=why or "no message from the scheduler",
+        help=f"holdfast doctor --on kubernetes{about.words} job.yaml   (counts matching machines); "
+        "request less, or wait: the pods start when capacity is available",
     )
 
 
@@ -298,12 +297,3 @@ def lacking(message: str) -> list[str]:
         for count, resource in re.findall(r"(\d+) Insufficient ([^\s,]+)", message)
     }
     return sorted(counts, key=lambda resource: -counts[resource])
-
-
-def in_words(message: str) -> str:
-    """The scheduler's sentence, in which "nodes" are what we call machines."""
-    found = SCHEDULER.search(message)
-    if found is None:
-        return message or "the scheduler says no more"
-    told = found[2].replace("node(s)", "machines").replace("Insufficient", "with too little")
-    return f"of {found[1]} machines none can take it: {told}"

@@ -61,7 +61,7 @@ class Supply:
                 self.trouble, wait_s = self._held_back(), RETRY_S
             except ApiError as error:
                 self.trouble = f"the cluster to accept its pods: {error.message}"
-                say(f"cannot make a pod: {error}")
+                say(f"cannot create a pod: {error}")
                 await asyncio.sleep(wait_s)
                 wait_s = min(2 * wait_s, RETRY_LAST_S)
                 self._look.set()
@@ -112,4 +112,4 @@ class Supply:
         """Why none are made although some are missing."""
         if self._roster.missing() <= len(self._unseen()) or self._lacking() > 0:
             return None
-        return f"{self._roster.leaving()} pods that are on their way out to go"
+        return f"{self._roster.leaving()} terminating pods to be deleted"

@@ -160,9 +160,9 @@ def test_what_machines_lack_is_told_with_how_many_nodes_are_short() -> None:
     pods = [unplaced("a", said), unplaced("b", said), runs("c")]
     error = told(look(*pods))["unschedulable"]
     assert error.what == (
-        "2 of 3 nodes of run cannot be placed on any machine: too little nvidia.com/gpu and cpu"
+        "2 of 3 nodes of run cannot be scheduled: insufficient nvidia.com/gpu and cpu"
     )
-    assert error.why.startswith("of 5 machines none can take it: 2 with too little cpu, 3")
+    assert error.why == said, "word for word: people search for it"
 
 
 def test_a_sentence_of_another_scheduler_is_shown_as_it_is() -> None:
@@ -233,7 +233,7 @@ def test_without_a_record_the_status_says_what_the_controller_waits_for() -> Non
     found = status(look(waits("x", "ErrImagePull", "no such tag", "controller")))
     assert (found.phase, found.controller) == ("waiting", "starting")
     assert found.waiting_for == (
-        "its controller, which waits for its image (ErrImagePull): no such tag"
+        "its controller, which is waiting for its image (ErrImagePull): no such tag"
     )
 
 

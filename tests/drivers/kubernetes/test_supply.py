@@ -86,7 +86,7 @@ def test_pods_that_stay_on_their_way_out_are_named_as_what_is_waited_for() -> No
         while made.trouble is None:
             await asyncio.sleep(0)
         working.cancel()
-        assert made.trouble == "9 pods that are on their way out to go"
+        assert made.trouble == "9 terminating pods to be deleted"
         assert cluster.made == []
 
     asyncio.run(story())

@@ -80,7 +80,7 @@ def test_a_node_that_is_taken_away_loses_no_step_and_a_stopped_job_can_go_on(hom
     job.wait_step(at + 5, attempt=2)
     assert restored(job, 2) >= at
     words = (job.folder / "nodes" / victim / "agent.log").read_text()
-    assert " is safe in " in words
+    assert " is persisted in " in words
     at = job.status().step or 0
     assert job.process is not None
     job.process.send_signal(signal.SIGINT)
