@@ -105,6 +105,10 @@ class Death(msgspec.Struct, frozen=True):
         """All that died like this."""
         return {self.exited.rank, *each_of(self.others)}
 
+    def has(self, rank: int) -> bool:
+        """Whether this rank did."""
+        return rank == self.exited.rank or any(a <= rank <= b for a, b in self.others)
+
 
 class Failure(msgspec.Struct, frozen=True):
     """The last user error: the same one again without progress ends the job."""

@@ -76,24 +76,32 @@ def _failed(state: State, groups: Sequence[ExitGroup]) -> list[AnyAction]:
 def _note(state: State, group: ExitGroup) -> None:
     """Once for each rank; a few kinds are enough to see what happened, however large the job."""
     first, deaths = group.first, state.deaths
-    fresh = {first.rank, *each_of(group.others)}.difference(*(death.ranks for death in deaths))
-    place = _place(deaths, group)
-    if not fresh or (place is None and not group.kind and len(deaths) >= MAX_DEATHS):
-        return
     died = Death(state.now - first.ago_s, first, group.kind)
+    if group.kind:
+        _note_kind(deaths, died, {first.rank, *each_of(group.others)})
+    elif len(deaths) < MAX_DEATHS and not any(death.has(first.rank) for death in deaths):
+        deaths.append(died)
+
+
+def _note_kind(deaths: list[Death], died: Death, ranks: set[int]) -> None:
+    """These ranks died in the same way, `died` as the first of them."""
+    rank, fresh = died.exited.rank, ranks.difference(*(death.ranks for death in deaths))
+    place = _place(deaths, died)
+    if not fresh:
+        return
     if place is None:
-        deaths.append(_of(died, group.kind, fresh))
+        deaths.append(_of(died, died.kind, fresh))
         return
     known = deaths[place]
-    earlier = first.rank in fresh and (died.at, first.rank) < (known.at, known.exited.rank)
+    earlier = rank in fresh and (died.at, rank) < (known.at, known.exited.rank)
     deaths[place] = _of(died if earlier else known, known.kind, fresh | known.ranks)
 
 
-def _place(deaths: Sequence[Death], group: ExitGroup) -> int | None:
+def _place(deaths: Sequence[Death], died: Death) -> int | None:
     """Where deaths of this kind are kept; once there are many kinds, those of its cause."""
-    rank, kind = group.first.rank, group.kind
-    alike = [i for i, d in enumerate(deaths) if (kind and d.kind == kind) or rank in d.ranks]
-    if not alike and kind and len(deaths) >= MAX_DEATHS:
+    rank, kind = died.exited.rank, died.kind
+    alike = [i for i, death in enumerate(deaths) if death.kind == kind or death.has(rank)]
+    if not alike and len(deaths) >= MAX_DEATHS:
         alike = [i for i, death in enumerate(deaths) if _cause(death.kind) == _cause(kind)]
     return alike[0] if alike else None
 

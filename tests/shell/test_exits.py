@@ -1,6 +1,7 @@
 """Exits that decide nothing are told together, late, and with nothing lost by it."""
 
 import itertools
+from functools import partial
 
 import msgspec
 from hypothesis import given, settings
@@ -116,6 +117,25 @@ def test_an_exit_that_waits_alone_is_told_as_it_is_only_older() -> None:
     ear.hear(None, 10.0 + HOLD_S)
     aged = msgspec.structs.replace(progress, step_ago_s=3.0 + HOLD_S)
     assert ear.told[1:] == [msgspec.structs.replace(failed(6, ago_s=2.0), progress=aged)]
+
+
+def test_an_event_says_how_far_its_ranks_had_come_and_when_the_last_of_them_died() -> None:
+    ear = Ear(training())
+    ear.hear(failed(5), 10.0)
+    pages = (
+        (2.0, Progress(step=7, step_ago_s=5.0, data_wait_s=1.0, snapshot_s=4.0)),
+        (0.5, Progress(step=9, step_ago_s=3.0, data_wait_s=2.0)),
+        (1.0, Progress(step=8, step_ago_s=4.0)),
+    )
+    for rank, (ago_s, progress) in enumerate(pages):
+        ear.hear(msgspec.structs.replace(failed(rank, ago_s=ago_s), progress=progress), 10.25)
+    ear.hear(None, 12.25)
+    (told,) = ear.told[1:]
+    assert isinstance(told, WorkersExited)
+    assert told.progress == Progress(step=9, step_ago_s=5.0, data_wait_s=2.0, snapshot_s=4.0)
+    assert told.last_ago_s == 2.5
+    (group,) = told.groups
+    assert (group.first.rank, group.first.ago_s, group.others) == (0, 4.0, ((1, 2),))
 
 
 def test_the_last_rank_that_finishes_ends_the_job_at_once() -> None:
@@ -258,18 +278,9 @@ def lives(draw: st.DrawFn) -> Facts:
     """
     facts: Facts = []
     for attempt in range(1, draw(st.integers(2, 4))):
-        ways = draw(st.lists(WAYS, min_size=1, max_size=3))
         reached = MilestoneReached(attempt=attempt, milestone=Milestone.CAUGHT_UP, step=8)
-        exits = st.builds(
-            _exit,
-            st.sampled_from(range(len(ways))).map(ways.__getitem__),
-            st.just(attempt),
-            RANKS,
-            AGES,
-            AGES,
-        )
-        rare = others(attempt)
-        events = st.one_of(*[exits] * 15, rare)
+        ways = draw(st.lists(WAYS, min_size=1, max_size=3))
+        events = st.integers(0, 15).flatmap(partial(_mostly, exits(ways, attempt), others(attempt)))
         facts.append((reached, 1.0))
         facts += draw(st.lists(st.tuples(events, LATER), min_size=6, max_size=24, unique_by=_who))
         stopped = AttemptStopped(attempt=attempt, store=Store("h", 90 + attempt, True))
@@ -288,6 +299,17 @@ def _exit(how: WorkerExited, attempt: int, rank: int, ago_s: float, step_ago_s: 
     return msgspec.structs.replace(
         how, node=node, attempt=attempt, rank=rank, ago_s=ago_s, progress=progress
     )
+
+
+def exits(ways: list[WorkerExited], attempt: int) -> st.SearchStrategy[AnyEvent]:
+    way = st.integers(0, len(ways) - 1).map(ways.__getitem__)
+    return st.builds(_exit, way, st.just(attempt), RANKS, AGES, AGES)
+
+
+def _mostly(
+    some: st.SearchStrategy[AnyEvent], rare: st.SearchStrategy[AnyEvent], number: int
+) -> st.SearchStrategy[AnyEvent]:
+    return some if number else rare
 
 
 def others(attempt: int) -> st.SearchStrategy[AnyEvent]:
