@@ -19,6 +19,7 @@ from holdfast.shell.shell import Shell
 from holdfast.shell.supervision import keep_running
 
 LOOK_S = 0.25  # between two looks for silence
+LATE_S = 1.0  # so late a look blames nobody: many short stops are as long as a long one
 TURN_S = 0.05  # the shell works so long at most, then connections have their turn
 
 Duty = Callable[[], Awaitable[object]]
@@ -125,7 +126,7 @@ class Host:
     def _look(self) -> None:
         late_s = time.monotonic() - self._looked_at - LOOK_S
         self._looked_at = time.monotonic()
-        if late_s > self._timeout_s / 4:
+        if late_s > min(LATE_S, self._timeout_s / 4):
             self.shell.forgive(late_s)
         self.shell.look()
         self.wake()

@@ -29,6 +29,7 @@ from holdfast.simulation.wires import Downward, SimulatedWire, Upward
 REGISTER_S = 60.0  # as in the local driver
 RECONNECT_S = 10.0
 RECONNECT_IN_CLUSTER_S = 15.0
+LATE_S = 1.0  # so late a look blames nobody, as in a host
 LOOK_S = 0.25  # between two looks for silence, as a host has them
 STALL_MAX_S = 60.0
 RETRY_S = 1.0
@@ -48,6 +49,9 @@ class Site(Protocol):
 
     def controller_is_up(self) -> None:
         """Agents may connect."""
+
+    def cut_off(self, for_s: float) -> None:
+        """For some time the controller cannot reach agents."""
 
     def controller_sees(self, control: "Control") -> None:
         """It reads from the engine what it has missed."""
@@ -139,7 +143,7 @@ class Control:
     def stall(self, for_s: float) -> None:
         """Stopped by SIGSTOP or starved; it goes on later and has missed nothing but time."""
         if self.alive and not self.stalled:
-            self.stalled, self.awake_since = True, math.inf
+            self.stalled, self.awake_since, self._waits_since = True, math.inf, None
             self._nature.after(for_s, self._go_on, for_s)
             for wire in self._wires():
                 wire.is_asked()
@@ -168,7 +172,7 @@ class Control:
 
     def _forgive(self, late_s: float) -> None:
         """As a host does that notices how late it is."""
-        if late_s > self._timeout_s / 4:
+        if late_s > min(LATE_S, self._timeout_s / 4):
             self.shell.forgive(late_s)
 
     # ── the lease ──
@@ -182,8 +186,10 @@ class Control:
         if api and self.lease is not None:
             self.lease.stops(self)
         if agents:
+            self._site.cut_off(for_s)
             for wire in self._wires():
-                wire.stall(up=True, down=True)
+                if wire.agent.node != self.machine:
+                    wire.stall(up=True, down=True)
 
     def _regain(self) -> None:
         self.api = self.reach = True
@@ -260,7 +266,8 @@ class Control:
 
     def _tell_of_waiting(self) -> None:
         """What was decided is not done yet, and nothing but a copy of the journal is missing."""
-        if not self._owed or self.awake_since == math.inf:
+        done = not self._owed and (self.lease is None or self._is_kept())
+        if done or self.awake_since == math.inf or self._doubts():
             self._waits_since = None
             return
         now = self._nature.now

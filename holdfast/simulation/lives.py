@@ -165,7 +165,8 @@ class Lives:
         record = old.before(self._nature.dice.random() * RECORD_S)
         content = max(best, record, key=len)
         self.book = Book.of_copy(content, self._hard.limits, self._referees, self._hard.seed)
-        holders = [agent for agent in self._site.living() if agent.reach and not agent.frozen]
+        free = [agent for agent in self._site.living() if agent.wire is None]
+        holders = [agent for agent in free if agent.reach and not agent.frozen]
 
         def is_kept(seq: int) -> bool:
             return any(_holds(agent, old, seq) for agent in holders)

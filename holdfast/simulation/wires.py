@@ -12,14 +12,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from holdfast.messages import Ack, Fact, Keep, Kept, Report, ToAgent, ToReplica
-from holdfast.shell.nodes import PULSES
 from holdfast.shell.outbox import DEADLINE_S, Outbox
 from holdfast.simulation.nature import Nature
 
 MAX_DELAY_S = 0.5  # of a message, unless it is a late one
 MESSAGE_BYTES = 200
-UNHEARD_S = 8.0  # from the first sign of life that is not acknowledged until an agent gives up
-PING_S = 10.0  # between two questions of an agent whether the controller is there
+PING_S = 4.0  # between two questions of an agent whether the controller is there; and to answer
 SILENT_S = 20.0  # until the kernel of the controller's machine gives up
 
 Upward = Fact | Report | Kept
@@ -175,11 +173,13 @@ class SimulatedWire:
 
     def close(self, _why: str) -> None:
         """After what was sent the agent finds it closed."""
+        self.falls_silent()
         self.left = True
         self._tell_agent(max(self._down.free_at - self._nature.now, self._delay_s()))
 
     def abort(self, _why: str) -> None:
         """Nothing that was sent arrives any more."""
+        self.falls_silent()
         self.left = self._cut = True
         self._tell_agent(self._delay_s())
 
@@ -244,14 +244,9 @@ class SimulatedWire:
         self.control.falls_silent()
         self._up.stalled, self._down.stalled = up, down
         self._stalls += 1
-        nature, dice = self._nature, self._nature.dice
+        self._nature.after(self._answer_s(), self._agent_gives_up, self._stalls)
         if up:
-            pulse_s = nature.hardship.heartbeat_timeout_s / PULSES
-            nature.after(UNHEARD_S + pulse_s * dice.random(), self._agent_gives_up, self._stalls)
-            nature.after(SILENT_S, self._control_gives_up, self._stalls)
-        if down:
-            wait_s = PING_S * (1 + dice.random())
-            nature.after(wait_s, self._agent_gives_up, self._stalls)
+            self._nature.after(SILENT_S, self._control_gives_up, self._stalls)
 
     def flow(self) -> None:
         """Everything that waited arrives, and the news that the other end has left."""
@@ -266,12 +261,16 @@ class SimulatedWire:
             self.agent.lost(self, told=not self._up.stalled)
 
     def is_asked(self) -> None:
-        """The controller has been stopped: an agent that asks whether it is there gets no answer."""
-        self._nature.after(PING_S * (1 + self._nature.dice.random()), self._no_answer)
+        """The controller has been stopped: an agent that asks whether it is there hears nothing."""
+        self._nature.after(self._answer_s(), self._no_answer)
 
     def _no_answer(self) -> None:
         if self.control.stalled:
             self.agent.lost(self, told=True)
+
+    def _answer_s(self) -> float:
+        """How long an agent waits that has asked some time ago, or will soon."""
+        return PING_S * (1 + self._nature.dice.random())
 
     def _control_gives_up(self, stall: int) -> None:
         if stall == self._stalls:

@@ -5,6 +5,8 @@ to recover or end. The engine is here; agents, workers, wires, the controller's 
 goes wrong have modules of their own.
 """
 
+import math
+
 from holdfast.actions import Outcome
 from holdfast.controller import Phase
 from holdfast.events import StopRequested, Store
@@ -39,6 +41,7 @@ class World:
         self.floor = Floor(self.nature, self.referees)
         self.agents: dict[str, Agent] = {}
         self.lives = Lives(self.nature, self, self.referees)
+        self._cut_off_until = -math.inf  # its controller could not reach agents
         self._ended: dict[str, str] = {}  # nodes whose end the engine knows of, and how
         self._ports = 1000
 
@@ -95,7 +98,8 @@ class World:
 
     def _in_trouble(self, node: str) -> bool:
         agent = self.agents.get(node)
-        return agent is None or not agent.alive or agent.trouble_until + 30.0 > self.nature.now
+        until = max(self._cut_off_until, agent.trouble_until if agent is not None else math.inf)
+        return agent is None or not agent.alive or until + 30.0 > self.nature.now
 
     # ── the engine ──
 
@@ -183,6 +187,10 @@ class World:
         """Agents may connect."""
         for agent in self.living():
             agent.connect_soon()
+
+    def cut_off(self, for_s: float) -> None:
+        """For some time the controller cannot reach agents."""
+        self._cut_off_until = max(self._cut_off_until, self.nature.now + for_s + 10.0)
 
     def controller_sees(self, control: Control) -> None:
         """It reads from the engine what it has missed."""
