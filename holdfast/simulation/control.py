@@ -188,7 +188,8 @@ class Control:
         if agents:
             self._site.cut_off(for_s)
             for wire in self._wires():
-                wire.stall(up=True, down=True)
+                if wire.agent.node != self.machine:
+                    wire.stall(up=True, down=True)
 
     def _regain(self) -> None:
         self.api = self.reach = True
@@ -265,7 +266,8 @@ class Control:
 
     def _tell_of_waiting(self) -> None:
         """What was decided is not done yet, and nothing but a copy of the journal is missing."""
-        if not self._owed or self.awake_since == math.inf or self._doubts():
+        done = not self._owed and (self.lease is None or self._is_kept())
+        if done or self.awake_since == math.inf or self._doubts():
             self._waits_since = None
             return
         now = self._nature.now

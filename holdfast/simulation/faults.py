@@ -228,21 +228,19 @@ def _api_cuts(world: "World") -> None:
 
 
 def _controller_cuts(world: "World") -> None:
-    _cut_controller(world, api=False)
+    """Not for so long that each new node is taken for one that is of no use."""
+    if world.control is not None:
+        world.control.lose(api=False, agents=True, for_s=world.nature.between(0.5, 45.0))
 
 
 def _controller_isolations(world: "World") -> None:
-    _cut_controller(world, api=True)
-
-
-def _cut_controller(world: "World", *, api: bool) -> None:
     control, for_s = world.control, world.nature.between(0.5, 300.0)
     if control is not None:
-        control.lose(api=api, agents=True, for_s=for_s)
         near = world.agent(control.machine)
-        if near is not None and near.alive and near.reach and api:
-            near.cut()
-            world.nature.after(for_s, near.heal)
+        if near is not None and near.alive and near.reach:
+            _cut(world, near, for_s)
+        else:
+            control.lose(api=True, agents=True, for_s=for_s)
 
 
 def _machine_losses(world: "World") -> None:

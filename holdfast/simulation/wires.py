@@ -178,11 +178,13 @@ class SimulatedWire:
 
     def close(self, _why: str) -> None:
         """After what was sent the agent finds it closed."""
+        self.falls_silent()
         self.left = True
         self._tell_agent(max(self._down.free_at - self._nature.now, self._delay_s()))
 
     def abort(self, _why: str) -> None:
         """Nothing that was sent arrives any more."""
+        self.falls_silent()
         self.left = self._cut = True
         self._tell_agent(self._delay_s())
 
