@@ -286,10 +286,15 @@ class Control:
 
     def connect(self, agent: Agent) -> SimulatedWire | None:
         """An agent says hello; the connection, if there is somebody."""
-        if not self.alive or self.stalled or not self.listens:
+        if not self.alive or not self.listens:
             return None
         wire = SimulatedWire(self._nature, agent, self)
-        self.hear(lambda: self._greet(wire, agent.hello()))
+        if self.stalled:
+            self._backlog.append(lambda: agent.wire is wire and self._greet(wire, agent.hello()))
+        else:
+            self.hear(lambda: self._greet(wire, agent.hello()))
+        if self.stalled:
+            wire.is_asked()
         return wire if self.alive else None  # hearing of it may have been the end of us
 
     def _greet(self, wire: SimulatedWire, hello: Hello) -> None:
@@ -333,7 +338,7 @@ class Control:
 
     def _is_kept(self) -> bool:
         """Whether what an order follows from outlives this machine, as far as anything can."""
-        members = self.shell.nodes.connected & self.state.nodes.keys()
+        members = self.shell.nodes.connected & {*self.state.ranks.values(), *self.state.spares}
         far = [node for node in members if node != self.machine]
         wanted = far or members
         holders = [node for node, seq in self._kept.items() if seq >= self._book.seq]

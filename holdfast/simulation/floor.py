@@ -135,7 +135,8 @@ class Floor:
         return run
 
     def _group_of(self, order: Start) -> Group:
-        if order.attempt not in self.groups:
+        known = self.groups.get(order.attempt)
+        if known is None or (known.order.store != order.store and not known.lives):
             self.groups = {a: g for a, g in self.groups.items() if g.lives}
             self.groups[order.attempt] = Group(order.attempt, order)
         return self.groups[order.attempt]
