@@ -81,6 +81,10 @@ class Bridge:
         )
         return [joined]
 
+    def forget(self, node: str) -> None:
+        """Nobody listens to this node now: its silence is no news."""
+        self._liveness.forget(node)
+
     def heard(self, node: str, at: float) -> None:
         """A sign of life; one that was given up is watched no longer."""
         if node not in self._state.lost:

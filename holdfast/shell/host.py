@@ -85,11 +85,13 @@ class Host:
 
     async def stand_aside(self) -> None:
         """Another controller may act: let every agent go, so that it finds that one."""
+        self.shell.nodes.release("another controller may have begun")
         await self.server.close()
 
     async def come_back(self) -> None:
         """Take agents in again."""
         await self.server.listen_again()
+        self.shell.expect_again()
 
     def ask(self, question: Question, nodes: Iterable[str]) -> None:
         """Send this to those of these nodes that are connected."""

@@ -261,6 +261,14 @@ class Nodes:
             known.wire.close("this node was replaced")
             self._changed(node)
 
+    def release(self, why: str) -> None:
+        """Close every connection; that nothing is heard from now on is held against nobody."""
+        for node, known in list(self._nodes.items()):
+            if known.wire is not None:
+                known.wire.close(why)
+                self._disconnect(node, known)
+            self.bridge.forget(node)
+
     def say_farewell(self, leave: Leave) -> None:
         """To everybody, and to whoever connects from now on. How long they take is their engine's
         business."""

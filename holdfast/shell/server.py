@@ -112,6 +112,7 @@ class Server:
         """Start to listen and return the port. Raises `OSError` if it is taken, `Error`
         tls-unusable."""
         loop, context = asyncio.get_running_loop(), tls.server_context()
+        self.closing = False
         self._server = await loop.create_server(
             lambda: Connection(self), host, port, backlog=BACKLOG, ssl=context,
             ssl_handshake_timeout=OPEN_S if context is not None else None,

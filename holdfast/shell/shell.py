@@ -163,6 +163,11 @@ class Shell:
         self._begun = True
         self.wake()
 
+    def expect_again(self) -> None:
+        """Nobody could connect for a while: every node is to connect anew."""
+        for node in self.state.nodes:
+            self.nodes.expect(node, self._settings.reconnect_s)
+
     def put(self, *events: AnyEvent) -> None:
         """Facts for the controller."""
         self._heard(events, None)

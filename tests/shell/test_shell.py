@@ -444,3 +444,37 @@ def test_exits_that_wait_are_acknowledged_once_they_are_in_the_journal() -> None
     told = scene.book.entries[-1].event
     assert isinstance(told, WorkersExited)
     assert sum(1 + len(list(each_of(group.others))) for group in told.groups) == 39
+
+
+def test_who_stands_aside_holds_no_silence_against_anybody_and_waits_anew_when_it_is_back() -> None:
+    scene = Scene()
+    wires = scene.running("a", "b")
+    scene.shell.paused = "the lease cannot be renewed"
+    scene.shell.nodes.release("another controller may have begun")
+    assert [wire.end for wire in wires] == ["closed", "closed"]
+    scene.now += 100 * TIMEOUT_S
+    scene.shell.look()
+    scene.shell.paused = ""
+    scene.shell.expect_again()
+    scene.settle()
+    assert not scene.state.lost
+    scene.connect("a")
+    scene.now += RECONNECT_S + 0.1
+    scene.shell.nodes.hello(Wire("a", scene), hello("a"))
+    scene.shell.look()
+    scene.settle()
+    assert set(scene.state.lost) == {"b"}, "it has not come back"
+
+
+def test_a_doubt_is_asked_for_before_each_thing_that_is_done() -> None:
+    scene = Scene()
+    scene.running("a", "b")
+    doubts = ["", "stopped meanwhile"]
+    scene.shell.doubt = lambda: doubts.pop(0) if doubts else "for good"
+    before = len(scene.book.entries)
+    scene.shell.put(StopRequested(by="x"))
+    scene.settle()
+    assert len(scene.book.entries) == before, "decided at most, but not durable and not obeyed"
+    scene.shell.doubt = lambda: ""
+    scene.settle()
+    assert len(scene.book.entries) > before

@@ -188,7 +188,7 @@ MUTANTS: dict[str, Mutant] = {
         "nodes.remove(state, node_id, why)",
         "pass",
         GIVEN,
-        first=2100,
+        first=9495,
     ),
     "a node is replaced at its first fault": Mutant(
         REPLACE,

@@ -66,6 +66,8 @@ class Doubt:
 
     def __init__(self, host: Controlled, far: Callable[[], Sequence[str]]) -> None:
         self._host, self._far = host, far
+        self.is_sure: Callable[[], bool] = lambda: True  # by the lease's own clock
+        self._outage = False
         self._witnesses = Witnesses()
         self._doubtful = asyncio.Event()
 
@@ -77,8 +79,13 @@ class Doubt:
     def end(self) -> None:
         """It is sure, and nobody else had it meanwhile."""
         self._doubtful.clear()
-        self._witnesses = Witnesses()
+        self._witnesses, self._outage = Witnesses(), False
         self._host.pause("")
+
+    def standing(self) -> str:
+        """Why nothing may be decided at this moment; empty if it may. Asked before each decision,
+        because a process that was stopped does not hear of a doubt before it acts."""
+        return "" if self.is_sure() or self._outage else UNSURE
 
     def heard(self, node: str, answer: ApiSeen) -> None:
         """What a node has found."""
@@ -98,7 +105,8 @@ class Doubt:
         began, told, aside = time.monotonic(), "", False
         while self._doubtful.is_set():
             now = time.monotonic()
-            why = "" if self._witnesses.outage(now) else UNSURE
+            self._outage = self._witnesses.outage(now)
+            why = "" if self._outage else UNSURE
             self._host.pause(why)
             said = f"{UNSURE}: nothing is decided until it can be" if why else OUTAGE
             if said != told:

@@ -92,6 +92,7 @@ class KubernetesDriver:
         self._roster = Roster(controller.state)
         self.doubt = Doubt(self.host, self._far)
         self._shell.explain, self._shell.on_api_seen = self._roster.explained, self.doubt.heard
+        self._shell.doubt = self.doubt.standing
         self._wishes = Wishes(cluster, request.name, self._asked_to_stop)
         self._metrics = Metrics()
         self._books = Bookkeeper(journal.read_header(journal_path).created_at)

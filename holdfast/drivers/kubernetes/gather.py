@@ -20,7 +20,7 @@ from holdfast.drivers.kubernetes.talk import say
 from holdfast.messages import MAX_MESSAGE_BYTES, GiveJournal, Hello, JournalCopy, ToController
 
 WITHIN_S = 10.0  # for agents to find us
-AFTER_FIRST_S = 1.0  # once one was here, the others are not far
+AFTER_FIRST_S = 3.0  # once one was here, the others are not far: they try once a second
 
 _decoder = msgspec.msgpack.Decoder(ToController)
 _encoder = msgspec.msgpack.Encoder()

@@ -163,6 +163,7 @@ async def _drive(
     assert task is not None
     stop_by_signal(driver, task.cancel)
     lease.on_doubt, lease.on_sure = driver.doubt.begin, driver.doubt.end
+    driver.doubt.is_sure = lambda: lease.is_sure
     if not lease.is_sure:
         driver.doubt.begin()
     try:

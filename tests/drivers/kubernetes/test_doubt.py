@@ -125,3 +125,19 @@ def test_an_old_answer_says_nothing() -> None:
     witnesses.heard("b", True, 1.0)
     assert witnesses.elsewhere(1.0) and not witnesses.outage(1.0)
     assert not witnesses.elsewhere(1.1 + FRESH_S)
+
+
+def test_a_process_that_was_stopped_does_not_decide_before_it_has_heard_of_the_doubt(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def story(it: Doubt, host: Host) -> None:
+        assert not it.standing() and not host.paused
+        it.is_sure = lambda: False
+        assert it.standing() and not host.paused
+        it.begin()
+        await until(lambda: not it.standing())
+        assert not host.paused, "nobody else can have the lease now"
+        host.answers["a"] = True
+        await until(it.standing)
+
+    told(story, monkeypatch, a=False)
