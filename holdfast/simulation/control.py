@@ -284,13 +284,17 @@ class Control:
         watch = self.duties["watch"]
         self.hear(lambda: watch.do(lambda: self.shell.nodes.died(node, how)))
 
+    def _greet_late(self, wire: SimulatedWire, agent: Agent) -> None:
+        if agent.wire is wire:
+            self._greet(wire, agent.hello())
+
     def connect(self, agent: Agent) -> SimulatedWire | None:
         """An agent says hello; the connection, if there is somebody."""
         if not self.alive or not self.listens:
             return None
         wire = SimulatedWire(self._nature, agent, self)
         if self.stalled:
-            self._backlog.append(lambda: agent.wire is wire and self._greet(wire, agent.hello()))
+            self._backlog.append(lambda: self._greet_late(wire, agent))
         else:
             self.hear(lambda: self._greet(wire, agent.hello()))
         if self.stalled:
