@@ -276,7 +276,7 @@ class ControllerConnection:
                 return
             else:
                 asked_at, answer = time.monotonic(), asyncio.ensure_future(await connection.ping())
-            await asyncio.sleep(self._pulse_s)
+            await asyncio.sleep(min(self._pulse_s, self._ping_s))
 
     async def _send_news(self, connection: ClientConnection) -> None:
         while True:

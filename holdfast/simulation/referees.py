@@ -255,7 +255,7 @@ class Persistence:
         return bool(self._starts) and self.used_up(self._starts[-1])
 
 
-class Terms:
+class OneTerm:
     """Of two controllers only one acts, and what was done is known to all that follow."""
 
     def __init__(self) -> None:
@@ -332,7 +332,7 @@ class Referees:
         self._hard, self._nature = hardship, nature
         self._one, self._given_up, self._snapshots = OneAttempt(), GivenUp(), Snapshots()
         self._efficiency, self._persistence = Efficiency(hardship), Persistence(hardship)
-        self._replay, self._books, self._terms = Replay(), Books(), Terms()
+        self._replay, self._books, self._terms = Replay(), Books(), OneTerm()
         self.in_trouble: Callable[[str], bool] = bool
         self.over = False  # the job has ended and that was carried out
         self.stop_asked = self.finished = False

@@ -293,7 +293,6 @@ def test_a_fact_that_cannot_be_sent_does_not_leave_a_link_that_seems_well(tmp_pa
 
 def test_a_controller_that_hangs_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its connection stays open, and it answers nothing."""
-    monkeypatch.setattr(controller_connection, "PING_S", 0.2)
     monkeypatch.setattr(controller_connection, "ANSWER_S", 1.0)
 
     async def story() -> None:

@@ -124,7 +124,7 @@ def test_a_library_that_looks_for_the_rank_is_left_to_workers_without_what_it_ne
 
 def test_libraries_that_cannot_live_in_a_process_that_forks_are_named(tmp_path: Path) -> None:
     found = load(tmp_path, "", modules=["busy", "once", "broken", "quits", "heavy"])
-    assert "looks for the rank" in found.unfit.pop("once")
+    assert "reads the rank" in found.unfit.pop("once")
     assert found.unfit == {"busy": "it starts threads that do not exit (python)"}
     assert "ValueError: no" in found.notes
 

@@ -191,9 +191,8 @@ def test_a_damaged_journal_is_shown_up_to_the_damage_with_a_warning(
     for verb in ("status", "why", "goodput"):
         assert cli.main([verb, "hurt", "--json"]) == 3, "what it prints is not the whole truth"
         lacks = json.loads(capsys.readouterr().out)["incomplete"]
-        assert (
-            lacks == f"{path}, line 8, at byte {at}: its checksum is wrong; all before it is sound"
-        )
+        where = f"{path}, line 8, at byte {at}"
+        assert lacks == f"{where}: checksum mismatch; everything before it is intact"
     assert cli.main(["incidents", "hurt"]) == 3
     out, err = capsys.readouterr()
     assert "it was killed" in out

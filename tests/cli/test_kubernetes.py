@@ -347,8 +347,8 @@ def test_doctor_says_that_all_is_well_or_what_is_not(barren: Site) -> None:
     barren.script("exit 0", resources={"gpus": 16})
     run = barren.holdfast("doctor", str(barren.file))
     assert run.returncode == 3
-    assert "bad  machines: room for 0 of 2 nodes" in run.stdout
-    assert "too little nvidia.com/gpu" in run.stdout
+    assert "bad  machines: capacity for 0 of 2 nodes" in run.stdout
+    assert "insufficient nvidia.com/gpu" in run.stdout
 
 
 # ── wrong input ───────────────────────────────────────────────────────────────────────────────

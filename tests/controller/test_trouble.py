@@ -73,7 +73,7 @@ def test_who_fails_because_a_rank_left_early_is_not_blamed_and_the_second_time_e
     world.tell(world.exited("a", 0, progress=Progress(step=12)))
     end = only(world.recover(**left), EndJob)
     assert end.outcome is Outcome.FAILED
-    assert "the same error came back" in end.reason
+    assert "the same error repeated" in end.reason
     assert "exited with status 0 after step 12" in end.reason
 
 
@@ -100,7 +100,7 @@ def test_storage_that_is_away_is_waited_for_within_the_window(max_restarts: int)
         only(actions, StartAttempt)
     assert 3600.0 < world.now - began < 3 * 3600.0
     assert only(actions, EndJob).outcome is Outcome.GAVE_UP
-    assert "errors of the environment kept the job from any progress" in world.state.why
+    assert "errors of the environment prevented any progress" in world.state.why
     assert "storage is away" in world.state.why
 
 

@@ -47,7 +47,7 @@ def test_the_same_seed_gives_the_same_journal_however_python_hashes() -> None:
 
 
 def test_every_kind_of_hardship_is_on_in_some_worlds_and_off_in_others() -> None:
-    worlds = [draw(seed) for seed in range(200)]
+    worlds = [draw(seed, clusters=True) for seed in range(200)]
     for kind in RATES:
         assert 20 < sum(kind in world.rates for world in worlds) < 180, kind
     for kind in SHARES:
@@ -146,7 +146,7 @@ def test_storage_that_is_away_for_minutes_does_not_end_a_sound_job(seed: int) ->
     assert world.referees.outcome == "succeeded"
     assert world.control is not None
     causes = [incident.cause for incident in world.control.state.incidents]
-    assert causes.count("environment") == len(causes) > 4, causes
+    assert causes.count("environment") == len(causes) > 1, causes
     exact = msgspec.structs.replace(hard.limits, max_restarts=2, exact=True)
     ended = lived(msgspec.structs.replace(hard, limits=exact))
     assert ended.referees.outcome in ("gave_up", "succeeded")

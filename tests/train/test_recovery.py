@@ -276,7 +276,7 @@ def test_what_a_script_changes_while_it_is_being_copied_is_in_no_snapshot(
     assert faulty.outcome() == quiet.outcome(), "the snapshot that counts is right"
     if not in_time:
         name = "optimizer" if how == "moment" else "model"
-        assert f"the snapshot of step 4 is given up: {name}." in faulty.story()
+        assert f"the snapshot of step 4 is discarded: {name}." in faulty.story()
 
 
 @pytest.mark.parametrize("how", sample(["plain"], ["data", "moment"]))
@@ -303,7 +303,7 @@ def test_a_step_without_the_optimizers_hook_leaves_no_copy_that_nobody_has_looke
     assert faulty.finish().restored == [6, 6], faulty.story()
     assert faulty.outcome() == quiet.outcome()
     assert "the snapshot of step 4 is discarded: no tracked optimizer took a step" in faulty.story()
-    assert faulty.story().count("the snapshot of step 4 is given up") == 2, "once on each rank"
+    assert faulty.story().count("the snapshot of step 4 is discarded") == 2, "once on each rank"
 
 
 @pytest.mark.parametrize(
@@ -381,4 +381,4 @@ def test_kept_gradients_go_to_another_number_of_ranks_if_they_are_of_all(
         new.env["SPLIT"] = ""
     new.attempts += old.attempts
     assert new.finish().restored[0] >= 4
-    assert ("are left out" in new.story()) == (not split)
+    assert ("are discarded: each of" in new.story()) == (not split)
