@@ -157,15 +157,17 @@ class Shell:
     def begin(self, first: AnyEvent, existing: Iterable[str] = ()) -> None:
         """Take over the nodes that exist, and hear the first fact: one that exists and never comes
         is named, whoever was the controller when it fell silent. What was heard before follows."""
-        for node in existing:
-            self.nodes.expect(node, self._settings.reconnect_s)
+        self._expect(existing)
         self._facts.appendleft(((first,), None))
         self._begun = True
         self.wake()
 
     def expect_again(self) -> None:
         """Nobody could connect for a while: every node is to connect anew."""
-        for node in self.state.nodes:
+        self._expect(self.state.nodes)
+
+    def _expect(self, nodes: Iterable[str]) -> None:
+        for node in nodes:
             self.nodes.expect(node, self._settings.reconnect_s)
 
     def put(self, *events: AnyEvent) -> None:
