@@ -183,11 +183,13 @@ class Site:
         self._entries.clear()
         self._stall_s = silence_s = 0.0
         there = len(self._shell.nodes.connected)
+        old = frozenset(self._host.server.connections)
         began, used = time.perf_counter(), self._cpu_s()
         self._crowd.send(("storm", count))
-        gone = False
-        while not gone or len(self._shell.nodes.connected) < there:
-            gone = gone or len(self._shell.nodes.connected) < there
+        while (
+            len(old & self._host.server.connections) > len(old) - count
+            or len(self._shell.nodes.connected) < there
+        ):
             silence_s = max(silence_s, self._longest_silence_s())
             await asyncio.sleep(LOOK_S)
         back, used = time.perf_counter() - began, self._cpu_s() - used
