@@ -321,9 +321,6 @@ MUTANTS: dict[str, Mutant] = {
         "pass",
         BOOKS,
     ),
-    "nodes that exist are not expected by a new controller": Mutant(
-        SHELL, "self.nodes.expect(node, self._settings.reconnect_s)", "pass", NAMED, first=250
-    ),
     "only the node that came first can be silent": Mutant(
         LIVENESS,
         "if now - min(self._heard.values(), default=now) < timeout_s:",
