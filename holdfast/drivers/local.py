@@ -147,9 +147,8 @@ class LocalDriver:
             self._add(AgentProcess(node.node, node.name, node.pid, None), RECONNECT_S)
         shell.begin(first, self._agents)
         try:
-            outcome = await host.run({}, _say)
+            outcome = await host.run({}, self._end, _say)
             assert outcome is not None, "this job has another controller"  # its lock is ours
-            await self._end()
             return outcome
         finally:
             await host.server.close()
@@ -214,7 +213,7 @@ class LocalDriver:
             except OSError as error:
                 self._shell.nodes.died(name, f"cannot start an agent: {error.strerror}")
 
-    async def _end(self) -> None:
+    async def _end(self, _outcome: Outcome) -> None:
         """Agents have been told; what does not go by itself is killed."""
         await self._end_unborn()
         endings = [agent.ended.wait() for agent in self._agents.values()]

@@ -26,6 +26,7 @@ LATE_S = 1.0  # so late a look blames nobody: many short stops are as long as a 
 TURN_S = 0.05  # the shell works so long at most, then connections have their turn
 
 Duty = Callable[[], Awaitable[object]]
+End = Callable[[Outcome], Awaitable[object]]
 
 
 class Host:
@@ -49,8 +50,11 @@ class Host:
         if self._turn is None:
             self._turn = self._loop.call_soon(self._take_turn)
 
-    async def run(self, duties: Mapping[str, Duty], say: Callable[[str], None]) -> Outcome | None:
-        """Until the job has ended, or a newer controller is known of: None.
+    async def run(
+        self, duties: Mapping[str, Duty], end: End, say: Callable[[str], None]
+    ) -> Outcome | None:
+        """Until the job has ended and `end` has cleared up, which the duties still go on for; or
+        until a newer controller is known of: None.
 
         Whatever fails for good ends it, too: the exception of the shell, or `DutyError`.
         """
@@ -66,7 +70,10 @@ class Host:
             for task in (looking, *running):
                 if task.done() and not self._over.done():
                     task.result()
-            return await self._over
+            outcome = await self._over
+            if outcome is not None:
+                await end(outcome)
+            return outcome
         finally:
             await cancelled(looking, *running)
             for handle in (self._turn, self._timer):
@@ -140,7 +147,10 @@ class Host:
 
     def _on_time(self) -> None:
         self._timer_at = self._timer = None
-        self._look()
+        try:
+            self._look()
+        except Exception as error:  # the loop would only log it
+            self.fail(error)
 
     async def _look_again_and_again(self) -> None:
         while True:

@@ -133,6 +133,8 @@ class Server:
         self._server.close()
         if self._digesting is not None:
             self._digesting.cancel()
+            self._digesting = None
+        self._reported.clear()
         for connection in list(self.connections):
             connection.close("the controller ends")
         closings = [connection.gone.wait() for connection in self.connections]

@@ -19,7 +19,7 @@ from holdfast.messages import Start, Stop
 from holdfast.shell import supervision
 from holdfast.shell.supervision import DutyError
 from tests.shell.scene import TERM, hello
-from tests.shell.site import DEADLINE_S, Agent, Site, dial, open_site, send, until
+from tests.shell.site import DEADLINE_S, Agent, Site, at_once, dial, open_site, send, until
 
 ONE = Limits(node_count=1)
 
@@ -47,7 +47,7 @@ def nothing(_text: str) -> None:
 def test_it_runs_until_the_job_has_ended() -> None:
     async def test(site: Site) -> None:
         site.shell.put(StopRequested(by="me"))
-        assert await site.host.run({}, nothing) is Outcome.STOPPED
+        assert await site.host.run({}, at_once, nothing) is Outcome.STOPPED
 
     hosted(test)
 
@@ -63,6 +63,25 @@ def test_it_ends_without_an_outcome_once_a_newer_controller_is_known_of() -> Non
     asyncio.run(story())
 
 
+def test_the_engine_clears_up_while_the_duties_go_on_and_sees_what_they_see() -> None:
+    async def test(site: Site) -> None:
+        asked, seen = asyncio.Event(), asyncio.Event()
+
+        async def watching() -> None:
+            await asked.wait()
+            seen.set()
+            await asyncio.Event().wait()
+
+        async def end(_outcome: Outcome) -> None:
+            asked.set()
+            await seen.wait()
+
+        site.shell.put(StopRequested(by="me"))
+        assert await site.host.run({"watching": watching}, end, nothing) is Outcome.STOPPED
+
+    hosted(test)
+
+
 def test_a_step_that_fails_ends_it_with_that_exception() -> None:
     async def test(site: Site) -> None:
         def broken(_order: object) -> None:
@@ -70,7 +89,7 @@ def test_a_step_that_fails_ends_it_with_that_exception() -> None:
 
         site.engine.make = broken  # type: ignore[method-assign, assignment]
         with pytest.raises(RuntimeError, match="no such engine"):
-            await site.host.run({}, nothing)
+            await site.host.run({}, at_once, nothing)
 
     hosted(test)
 
@@ -82,14 +101,31 @@ def test_a_look_that_fails_ends_it_with_that_exception() -> None:
 
         site.shell.nodes.look = broken  # type: ignore[method-assign, assignment]
         with pytest.raises(RuntimeError, match="cannot look"):
-            await site.host.run({}, nothing)
+            await site.host.run({}, at_once, nothing)
 
     hosted(test)
 
 
+def test_a_look_at_a_deadline_that_fails_ends_it_too() -> None:
+    async def test(site: Site) -> None:
+        looks = []
+
+        def broken(now: float) -> None:
+            looks.append(now)
+            raise RuntimeError("cannot look")
+
+        site.shell.nodes.look = broken  # type: ignore[method-assign, assignment]
+        site.host._look_again_and_again = asyncio.Event().wait  # type: ignore[method-assign, assignment]
+        with pytest.raises(RuntimeError, match="cannot look"):
+            await site.host.run({}, at_once, nothing)
+        assert looks
+
+    hosted(test, Limits(node_count=1, node_wait_s=0.1))
+
+
 def test_what_the_engine_calls_a_failure_ends_it() -> None:
     async def test(site: Site) -> None:
-        running = asyncio.create_task(site.host.run({}, nothing))
+        running = asyncio.create_task(site.host.run({}, at_once, nothing))
         await asyncio.sleep(0)
         site.host.fail(OSError("gone"))
         site.host.fail(OSError("later"))
@@ -115,7 +151,7 @@ def test_a_duty_that_dies_is_said_and_goes_on(monkeypatch: pytest.MonkeyPatch) -
             site.shell.put(StopRequested(by="me"))
             await asyncio.Event().wait()
 
-        assert await site.host.run({"watching": duty}, said.append) is Outcome.STOPPED
+        assert await site.host.run({"watching": duty}, at_once, said.append) is Outcome.STOPPED
 
     hosted(test)
     assert said == ["watching failed and is started again: OSError: no route"] * 2
@@ -138,7 +174,7 @@ def test_a_duty_that_fails_too_often_ends_it_and_the_other_duties(
                 ended.append("steady")
 
         with pytest.raises(DutyError, match="watching failed"):
-            await site.host.run({"watching": failing, "steady": steady}, nothing)
+            await site.host.run({"watching": failing, "steady": steady}, at_once, nothing)
 
     hosted(test)
     assert ended == ["steady"]
@@ -174,7 +210,7 @@ def test_a_second_signal_stops_at_once() -> None:
 
 def test_a_deadline_is_told_when_it_has_come_although_nothing_is_heard() -> None:
     async def test(site: Site) -> None:
-        assert await site.host.run({}, nothing) is Outcome.GAVE_UP
+        assert await site.host.run({}, at_once, nothing) is Outcome.GAVE_UP
         assert len(site.events(DeadlinePassed)) == 1
 
     hosted(test, Limits(node_count=1, node_wait_s=0.3))
@@ -248,7 +284,7 @@ def test_turns_are_short_so_that_connections_are_read_between_two(
         loop.call_soon(other)
         for _ in range(3_000):
             site.shell.put(DeadlinePassed())
-        running = asyncio.create_task(site.host.run({}, nothing))
+        running = asyncio.create_task(site.host.run({}, at_once, nothing))
         await until(lambda: site.book.seq > 3_000)
         assert len(set(others)) >= 3, "nothing else was done until all was decided"
         running.cancel()

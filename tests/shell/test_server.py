@@ -392,6 +392,20 @@ def test_every_report_that_waits_is_read_when_asked_for() -> None:
     with_server(test)
 
 
+def test_a_server_that_listens_again_reads_reports_again() -> None:
+    async def test(server: Server, ear: Ear, _port: int) -> None:
+        before = await Line.open(server)
+        before.say(*map(msgspec.msgpack.encode, (hello(), report(1))))
+        before.connection.connection_lost(None)
+        await server.close()
+        await server.listen_again()
+        line = await Line.open(server)
+        line.say(*map(msgspec.msgpack.encode, (hello(), report(2))))
+        await until(lambda: report(2) in ear.reports)
+
+    with_server(test)
+
+
 def test_the_last_report_of_a_connection_that_breaks_is_heard() -> None:
     async def test(server: Server, ear: Ear, _port: int) -> None:
         line = await Line.open(server)

@@ -130,10 +130,7 @@ class KubernetesDriver:
             "publishing output": self._output.run,
         }
         try:
-            outcome = await self.host.run(duties, say)
-            if outcome is not None:
-                await self._end(outcome)
-            return outcome
+            return await self.host.run(duties, self._end, say)
         finally:
             await self._removal.close()
             if not self._shell.replaced_by:

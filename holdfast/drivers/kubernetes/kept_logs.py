@@ -20,7 +20,7 @@ from holdfast.drivers.kubernetes.cluster import CONFIG_MAPS, ApiError, Cluster, 
 from holdfast.drivers.kubernetes.config_map import Content, binary_of, config_map
 from holdfast.drivers.kubernetes.manifests.request import Body
 from holdfast.drivers.kubernetes.pods import Pod, main_container
-from holdfast.drivers.kubernetes.talk import say
+from holdfast.drivers.kubernetes.talk import Complaint
 
 LINES = 1000  # of each pod
 PODS = 48
@@ -54,9 +54,11 @@ class KeptLogs:
         self._cluster, self._job, self._owner = cluster, job, owner
         self._kept: dict[str, bytes] = {}  # by key in the ConfigMap, the oldest first
         self._taken: set[str] = set()  # UIDs of pods that are or were read to their end
-        self._reading: dict[str, Pod] = {}  # those that are, by UID
+        self._unread: dict[str, Pod] = {}  # those of which the end has not been read, by UID
         self._turns = asyncio.Semaphore(AT_ONCE)
         self._news = asyncio.Event()
+        self._publishing = asyncio.Lock()
+        self._complain = Complaint()
 
     async def load(self) -> None:
         """What a controller before this one has kept."""
@@ -73,9 +75,16 @@ class KeptLogs:
 
     async def publish(self) -> None:
         """What there is, if it is new."""
-        if not self._news.is_set():
-            return
-        self._news.clear()
+        async with self._publishing:
+            if self._news.is_set():
+                self._news.clear()
+                try:
+                    await self._apply()
+                except BaseException:  # cancelled: whoever publishes at the end does
+                    self._news.set()
+                    raise
+
+    async def _apply(self) -> None:
         name = logs_name(self._job)
         content = Content(binary=self._kept)
         try:
@@ -83,7 +92,11 @@ class KeptLogs:
                 config_map(self._cluster, self._job, name, self._owner, content, bulk=True)
             )
         except ApiError as error:
-            say(f"{name} cannot be published: {error}")
+            self._complain(f"{name} cannot be published: {error}")
+            if error.transient:
+                self._news.set()
+        else:
+            self._complain("")
 
     def wants(self, pod: Pod) -> bool:
         """Whether this pod's output is to be read now: soon nobody can."""
@@ -93,10 +106,10 @@ class KeptLogs:
     async def take(self, pod: Pod) -> None:
         """Its output until it ends."""
         self._taken.add(pod.uid)
-        self._reading[pod.uid] = pod
+        self._unread[pod.uid] = pod
         async with self._turns:
-            await self._read(pod, TAKE_S, follow=not pod.over)
-        self._reading.pop(pod.uid, None)
+            if await self._read(pod, TAKE_S, follow=not pod.over):
+                del self._unread[pod.uid]
 
     async def glance(self, pod: Pod) -> None:
         """Its output until now, because it is about to be removed."""
@@ -104,8 +117,9 @@ class KeptLogs:
 
     async def settle(self, pods: Iterable[Pod]) -> None:
         """The output of what is left at the end of the job, those that matter most first; what is
-        being read to its end is read as far as it is, because nobody waits for that."""
-        left = [*self._reading.values()]
+        still being read, or could not be, is read as far as it is, because nobody waits for that.
+        """
+        left = [*self._unread.values()]
         left += [pod for pod in pods if pod.spec.node_name and pod.uid not in self._taken]
         turns = asyncio.Semaphore(AT_ONCE)
 
@@ -118,7 +132,9 @@ class KeptLogs:
                 await asyncio.gather(*(one(pod) for pod in left[:PODS]))
         await self.publish()
 
-    async def _read(self, pod: Pod, within_s: float, *, follow: bool) -> None:
+    async def _read(self, pod: Pod, within_s: float, *, follow: bool) -> bool:
+        """Whether all there was has come within that time."""
+        whole = False
         lines: deque[str] = deque(maxlen=LINES)
         count = 0
         reading = self._cluster.log(
@@ -129,8 +145,10 @@ class KeptLogs:
                 async for line in reading:
                     lines.append(line)
                     count += 1
+            whole = True
         if lines:
             self._keep(Kept(pod.metadata.name, pod.uid, tuple(lines), cut=count >= LINES))
+        return whole
 
     def _keep(self, found: Kept) -> None:
         key = f"{found.pod}.{found.uid[:8]}.json.gz"

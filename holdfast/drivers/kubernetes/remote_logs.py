@@ -65,6 +65,7 @@ async def everything(cluster: Cluster, seen: Look, say: Say) -> AsyncIterator[Pr
     for found in [k for k in kept.values() if k.uid not in there]:
         for line in _shown(found, say):
             yield line
+    unread = set()
     for pod in sorted(seen.nodes, key=lambda pod: (len(pod.metadata.name), pod.metadata.name)):
         shown = False
         try:
@@ -75,6 +76,12 @@ async def everything(cluster: Cluster, seen: Look, say: Say) -> AsyncIterator[Pr
             say(f"the log of {pod.metadata.name} cannot be read: {error}")
         if not shown and pod.uid in kept:
             for line in _shown(kept[pod.uid], say):
+                yield line
+        elif not shown:
+            unread.add(pod.uid)
+    for found in await _kept(cluster, seen.name) if unread else ():  # they may have gone just now
+        if found.uid in unread:
+            for line in _shown(found, say):
                 yield line
 
 

@@ -1,13 +1,14 @@
 """Output outlives pods: the last part of each log is kept, and shown when its pod is gone."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from holdfast.drivers.kubernetes import kept_logs as module
 from holdfast.drivers.kubernetes.api import Api
-from holdfast.drivers.kubernetes.cluster import CONFIG_MAPS, PODS
+from holdfast.drivers.kubernetes.cluster import CONFIG_MAPS, PODS, NotFoundError
 from holdfast.drivers.kubernetes.kept_logs import (
     PIECE_BYTES,
     Kept,
@@ -22,6 +23,7 @@ from holdfast.drivers.kubernetes.kept_logs import (
 from holdfast.drivers.kubernetes.pods import Pod
 from holdfast.drivers.kubernetes.remote import look
 from holdfast.drivers.kubernetes.remote_logs import Following, everything
+from holdfast.shell.host import cancelled
 from tests.drivers.kubernetes.cluster.fake import FakeCluster
 from tests.drivers.kubernetes.cluster.faults import Fault
 from tests.drivers.kubernetes.seen import RUNS, ended, pod
@@ -99,6 +101,69 @@ def test_one_machine_that_is_away_does_not_hide_the_output_of_the_others(tmp_pat
         await logs.settle(seen.nodes)
         shown = [p.text async for p in everything(api, seen, said.append)]
         assert shown == ["a", "b"], "what was kept of it stands in"
+
+    printing(tmp_path, story)
+
+
+def test_a_log_that_could_not_be_read_when_its_pod_ended_is_read_again_at_the_end(
+    tmp_path: Path,
+) -> None:
+    async def story(it: FakeCluster, api: Api) -> None:
+        await api.create(node("run-0", "echo '[rank 0] a'"))
+        await it.until(lambda: it.pods()[0]["status"]["phase"] == "Succeeded")
+        logs, [over] = await _kept(api), await _pods(api)
+        it.faults.add(Fault("get", "pods", code=500, times=100))
+        await logs.take(over)
+        it.faults.clear()
+        await logs.settle([])
+        assert [k.lines for k in await kept_logs(api, "run")] == [("[rank 0] a",)]
+
+    printing(tmp_path, story)
+
+
+def test_what_is_kept_is_published_although_publishing_it_was_broken_off_or_refused(
+    tmp_path: Path,
+) -> None:
+    async def story(it: FakeCluster, api: Api) -> None:
+        await api.create(node("run-0", "echo '[rank 0] a'"))
+        await it.until(lambda: it.pods()[0]["status"]["phase"] == "Succeeded")
+        logs, [over] = await _kept(api), await _pods(api)
+        await logs.glance(over)
+        it.faults.add(Fault("patch", "configmaps", delay_s=3600.0))
+        publishing = asyncio.create_task(logs.publish())
+        await asyncio.sleep(0.1)
+        await cancelled(publishing)
+        it.faults.clear()
+        it.faults.add(Fault("patch", "configmaps", code=503, times=100))
+        await logs.publish()
+        it.faults.clear()
+        await logs.publish()
+        assert [k.lines for k in await kept_logs(api, "run")] == [("[rank 0] a",)]
+
+    printing(tmp_path, story)
+
+
+def test_a_pod_that_goes_while_logs_are_read_is_read_from_what_was_kept(tmp_path: Path) -> None:
+    async def story(it: FakeCluster, api: Api) -> None:
+        await api.create(node("run-0", "echo '[rank 0] a'"))
+        await it.until(lambda: it.pods()[0]["status"]["phase"] == "Succeeded")
+        seen = await look(api, "run")
+        logs = await _kept(api)
+
+        def log(*_args: object, **_keys: object) -> AsyncIterator[str]:
+            return going()
+
+        async def going() -> AsyncIterator[str]:
+            await logs.settle(seen.nodes)
+            await api.delete(PODS, "run-0")
+            raise NotFoundError(404, "NotFound", "gone")
+            yield ""
+
+        other = it.api()
+        other.log = log  # type: ignore[method-assign, assignment]
+        shown = [p.text async for p in everything(other, seen, str)]
+        await other.close()
+        assert shown == ["a"]
 
     printing(tmp_path, story)
 
