@@ -405,9 +405,12 @@ def test_a_stop_leaves_nothing_running_and_the_engine_brings_nothing_back(
 ) -> None:
     async def story(site: Site) -> None:
         await site.trains()
+        controller = await site.controller()
         await site.stop()
         await site.ends("stopped")
         await _keeps_quiet(site)
+        said = site.it.output(controller)
+        assert "stopped" in said and "did not exit in time" not in said, said
 
     played(engine, tmp_path, story)
 
