@@ -118,7 +118,7 @@ class Site:
             self._controller, book, NoEngine(), Settings(TIMEOUT_S, 15.0, 1), clock.now,
             FileLines(at),
         )  # fmt: skip
-        self._shell.observe = self._seen
+        self._shell.decisions.observe = self._seen
         self._host = Host(self._shell, clock, TOKEN, TIMEOUT_S)
         self._entries: list[tuple[float, AnyEvent]] = []
         self._process = psutil.Process()

@@ -139,7 +139,7 @@ class LocalDriver:
     async def run(self, first: AnyEvent, observe: Observer) -> Outcome:
         """From the first fact to the last agent's end."""
         shell, host = self._shell, self._host
-        shell.observe = observe
+        shell.decisions.observe = observe
         host.stop_at(signal.SIGINT, signal.SIGTERM)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._terminal_gone)
         self._publish(await host.server.listen(HOST))
@@ -147,7 +147,7 @@ class LocalDriver:
             self._add(AgentProcess(node.node, node.name, node.pid, None), RECONNECT_S)
         shell.begin(first, self._agents)
         try:
-            outcome = await host.run({}, self._end, _say)
+            outcome = await host.run({}, _say, self._end)
             assert outcome is not None, "this job has another controller"  # its lock is ours
             return outcome
         finally:

@@ -51,10 +51,10 @@ class Host:
             self._turn = self._loop.call_soon(self._take_turn)
 
     async def run(
-        self, duties: Mapping[str, Duty], end: End, say: Callable[[str], None]
+        self, duties: Mapping[str, Duty], say: Callable[[str], None], end: End | None = None
     ) -> Outcome | None:
         """Until the job has ended and `end` has cleared up, which the duties still go on for; or
-        until a newer controller is known of: None.
+        until another controller is to go on: None.
 
         Whatever fails for good ends it, too: the exception of the shell, or `DutyError`.
         """
@@ -71,7 +71,7 @@ class Host:
                 if task.done() and not self._over.done():
                     task.result()
             outcome = await self._over
-            if outcome is not None:
+            if outcome is not None and end is not None:
                 await end(outcome)
             return outcome
         finally:
@@ -130,7 +130,7 @@ class Host:
         except Exception as error:
             self.fail(error)
             return
-        if self.shell.outcome is not None or self.shell.replaced_by:
+        if self.shell.is_over:
             self._over.set_result(self.shell.outcome)
         self._set_timer()
 

@@ -36,6 +36,7 @@ REPORTS_A_SECOND = 2_500  # of all nodes together, at most; decoding more is fel
 REPORT_S = 0.2  # between two of a node, at least
 PINGS_A_SECOND = 1_500
 PING_S = 4.0
+AT_ONCE = 0.6  # of the time after which one is silent, the others are too: two signs of life missed
 
 
 class Wire(Protocol):
@@ -196,6 +197,17 @@ class Nodes:
         for node in dict.fromkeys([*(node for node, _ in due), *silent]):
             self._look_at(node, now)
         self._put(self.bridge.tick(now), None)
+
+    def cut_off(self, near: Callable[[str], bool], now: float) -> bool:
+        """Whether all nodes on other machines, and more than one, have fallen silent at once: then
+        it is more likely that we are cut off from them than that all have died."""
+        if not self.bridge.silent(now):
+            return False
+        far = [(node, known) for node, known in self._nodes.items() if not near(node)]
+        for node, known in far:
+            self._pass_on(node, known)
+        limit_s = self._timeout_s * AT_ONCE
+        return len(far) > 1 and all(now - known.heard_at >= limit_s for _, known in far)
 
     def _look_at(self, node: str, now: float) -> None:
         known = self._nodes.get(node)

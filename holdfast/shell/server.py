@@ -81,8 +81,8 @@ class Listener(Protocol):
     def answered(self, node: str, answer: Answer) -> None:
         """What a node says to what it was asked."""
 
-    def client(self, message: StopJob | AskStatus) -> ToClient:
-        """A request of the command line."""
+    def client(self, message: StopJob | AskStatus, reply: Callable[[ToClient], None]) -> None:
+        """A request of the command line, answered now or later."""
 
     def closed(self, node: str, wire: Wire) -> None:
         """A connection is gone that nobody here has closed."""
@@ -355,7 +355,7 @@ class Connection(asyncio.Protocol):
                 if message.node == self.node:
                     listener.report(message)
             case _:
-                self.send(listener.client(message))
+                listener.client(message, self.send)
 
     def _hello(self, hello: Hello) -> None:
         if self.node:

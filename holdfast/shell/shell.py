@@ -1,26 +1,22 @@
 """The shell around one controller: from what nodes say to what they are told, without waiting.
 
-Facts wait in a queue; those that wait together are decided together, journaled and made durable,
-copied where the disk may vanish, and only then acknowledged and carried out, one order after the
-other. `step` does one such thing, so whoever hosts the shell may be interrupted, or die, between
-any two. The life of each node is that of `Nodes`.
+What is heard becomes facts, which `Decisions` turns into orders that may leave; these are carried
+out here, one after the other. `step` does one thing, so whoever hosts the shell may be interrupted,
+or die, between any two. The life of each node is that of `Nodes`.
 
 Nothing here waits for a node: sending only queues, silence and connections that take nothing are
 found by `look`, and everything a node may be waited for has a bound. There is no clock, no task and
 no socket in it, so the simulation runs it as it is.
 """
 
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, assert_never
 
 import msgspec
 
-from holdfast.actions import AnyAction, AskNodes, EndJob, Entry, Fence, Outcome, Survey
-from holdfast.controller import Controller, State
-from holdfast.events import AnyEvent, DeadlinePassed, StopRequested
-from holdfast.journal import JournalFullError
+from holdfast.actions import AnyAction, AskNodes, EndJob, Fence, Outcome, Survey
+from holdfast.controller import Controller
+from holdfast.events import AnyEvent, StopRequested
 from holdfast.messages import (
     Answer,
     ApiSeen,
@@ -35,27 +31,9 @@ from holdfast.messages import (
     StopJob,
     ToClient,
 )
-from holdfast.shell.exits import Exits
+from holdfast.shell.decisions import Book, Decisions
 from holdfast.shell.nodes import Nodes, Receipt, Wire
 from holdfast.shell.replicas import Lines, Replicas
-
-BATCH = 1_000  # facts decided together at most
-FULL_DISK_RETRY_S = 1.0
-
-
-class Book(Protocol):
-    """The journal."""
-
-    seq: int
-
-    def append(self, entry: Entry) -> None:
-        """Decided, not durable yet."""
-
-    def sync(self) -> None:
-        """Make everything appended durable. Raises `JournalFullError`."""
-
-    def save(self, state: State) -> None:
-        """Keep the state, so that the next replay is short."""
 
 
 class Engine(Protocol):
@@ -92,22 +70,14 @@ class Settings(NamedTuple):
     term: int  # greater than that of every controller before
 
 
-@dataclass(slots=True)
-class _Batch:
-    """Facts that were decided together, and what follows from them."""
-
-    orders: deque[AnyAction] = field(default_factory=deque)
-    receipts: dict[str, int] = field(default_factory=dict)  # newest fact heard, by node
-    durable: bool = False  # on the disk
-    held: bool = False  # and where it outlives this controller
-
-
 class Shell:
     """One life of a controller. `step` until it says False, after anything was heard.
 
-    `outcome` is set once the job has ended, `replaced_by` once a newer controller is known of;
-    after either nothing is decided any more, nor while `paused` says why. `doubt` is asked the same
-    before each thing that is done: this process may have stood still since it was last told.
+    `outcome` is set once the job has ended, `replaced_by` (its term) once a newer controller is
+    known of, and `cut_off` once all nodes on other machines fell silent at once, if `can_hand_over`
+    holds: another controller may reach them. After each nothing is decided any more, nor while
+    `paused` says why. `doubt` is asked the same before each thing that is done: this process may
+    have stood still since it was last told.
     """
 
     def __init__(
@@ -120,28 +90,25 @@ class Shell:
         lines: Lines | None = None,
     ) -> None:
         self.state = controller.state
-        self._controller, self._book, self._engine = controller, book, engine
-        self._settings, self._clock = settings, clock
+        self._engine, self._settings, self._clock = engine, settings, clock
         self.nodes = Nodes(
             self.state, settings.timeout_s, settings.term, clock, self._heard, self._changed
         )
         self._replicas = self._copies(lines) if lines is not None else None
+        self.decisions = Decisions(
+            controller, book, self._replicas, self.nodes.acknowledge, engine.disk_full, clock
+        )
         self._untold: dict[str, None] = {}  # nodes that have connected and do not know what holds
         self._somebody_came = False  # since copies of the journal were last seen to be held
-        self._facts: deque[tuple[Sequence[AnyEvent], Receipt | None]] = deque()
-        self._exits: Exits[Receipt] = Exits(self.state)
         self._begun = False
-        self._batch = _Batch(durable=True, held=True)
         self._removing: object = None  # a node that is, until the engine says that it is done
-        self._retry_at: float | None = None  # when the full disk is tried again
-        self.observe: Callable[[Entry, State], None] = lambda _entry, _state: None
         self.catch_up: Callable[[], None] = lambda: None  # reads the reports that wait
         self.wake: Callable[[], None] = lambda: None  # there may be something to do
-        self.explain: Callable[[AnyEvent], AnyEvent] = lambda event: event  # adds what we know
         self.on_api_seen: Callable[[str, ApiSeen], None] = lambda _node, _answer: None
         self.paused = ""
         self.doubt: Callable[[], str] = lambda: ""
-        self.replaced_by = 0
+        self.can_hand_over: Callable[[], bool] = lambda: False  # to a controller elsewhere
+        self.replaced_by, self.cut_off = 0, False
         self.outcome: Outcome | None = None
 
     def _copies(self, lines: Lines) -> Replicas:
@@ -158,7 +125,7 @@ class Shell:
         """Take over the nodes that exist, and hear the first fact: one that exists and never comes
         is named, whoever was the controller when it fell silent. What was heard before follows."""
         self._expect(existing)
-        self._facts.appendleft(((first,), None))
+        self.decisions.put_first(first)
         self._begun = True
         self.wake()
 
@@ -175,8 +142,7 @@ class Shell:
         self._heard(events, None)
 
     def _heard(self, events: Sequence[AnyEvent], receipt: Receipt | None) -> None:
-        if events or receipt is not None:
-            self._facts.append((events, receipt))
+        if self.decisions.put(events, receipt):
             self.wake()
 
     def hello(self, wire: Wire, hello: Hello) -> bool:
@@ -213,14 +179,14 @@ class Shell:
             case _:
                 pass  # of a journal that was asked for before this controller began
 
-    def client(self, message: StopJob | AskStatus) -> ToClient:
-        """A request of the command line."""
+    def client(self, message: StopJob | AskStatus, reply: Callable[[ToClient], None]) -> None:
+        """A request of the command line; one to stop is answered once it cannot be lost."""
         match message:
             case StopJob():
                 self.put(StopRequested(by=message.by, now=message.now))
-                return Done()
+                self.decisions.then(lambda: reply(Done()))
             case AskStatus():
-                return StatusReply(status=self._engine.status())
+                reply(StatusReply(status=self._engine.status()))
             case _:
                 assert_never(message)
 
@@ -234,14 +200,12 @@ class Shell:
     def look(self) -> None:
         """Silence, and time that has passed: a few times a second, and at `next_deadline`."""
         now = self._clock()
+        if self.can_hand_over() and self.nodes.cut_off(self._engine.near, now):
+            self.cut_off = True
+            return
         self.nodes.look(now)
-        if self._replicas is not None and self._batch.durable and not self._batch.held:
-            self._replicas.look(self.nodes.connected, now)
-        deadline = self._controller.next_deadline()
-        if deadline is not None and now >= deadline and self._idle:
-            self.put(DeadlinePassed())
-        if self._exits.due is not None and now >= self._exits.due and self._idle:
-            self._facts.append(((), None))  # exits that waited to be told together
+        self.decisions.look(self.nodes.connected, now)
+        if not self._removing and self.decisions.put_what_is_due(now):
             self.wake()
 
     def forgive(self, late_s: float) -> None:
@@ -250,121 +214,44 @@ class Shell:
 
     def next_deadline(self) -> float | None:
         """When `look` and `step` have something to do even if nothing is heard, silence apart."""
-        if self._rests:
+        if self._rests or self._removing:
             return None
-        if not self._idle:
-            return self._retry_at
-        found = (self._controller.next_deadline(), self._exits.due)
-        return min((at for at in found if at is not None), default=None)
+        return self.decisions.next_deadline()
 
     @property
     def _rests(self) -> bool:
         """Whether nothing is decided, whatever waits."""
-        over = self.replaced_by or self.outcome is not None
-        return bool(not self._begun or self.paused or self.doubt() or over)
+        return bool(not self._begun or self.paused or self.doubt() or self.is_over)
 
     @property
-    def _idle(self) -> bool:
-        """Whether nothing waits to be decided or done."""
-        return not (self._facts or self._batch.orders or self._removing) and self._batch.held
+    def is_over(self) -> bool:
+        """Whether this controller decides nothing any more."""
+        return bool(self.outcome is not None or self.replaced_by or self.cut_off)
 
-    # ── decisions ──
+    # ── orders ──
 
     def step(self) -> bool:
         """Do one thing that is due; False if there is nothing, or it has to wait."""
         if self._rests or self._removing:
             return False
-        if not self._batch.durable:
-            return self._make_durable()
-        if not self._batch.held:
-            return self._take_effect()
-        if self._somebody_came and not self._is_held_still():
-            return True
-        if self._batch.orders:
-            self._carry_out(self._batch.orders.popleft())
+        decisions = self.decisions
+        if decisions.pending:
+            return decisions.advance(self.nodes.connected)
+        if self._somebody_came:
+            self._somebody_came = False
+            if not decisions.hold_again(self.nodes.connected):
+                return True
+        if decisions.orders:
+            self._carry_out(decisions.orders.popleft())
             return True
         self._tell_again()
-        if self._facts:
-            self._decide()
-            return True
-        return False
-
-    def _is_held_still(self) -> bool:
-        """Where nobody was connected nobody holds a copy: before an order reaches whoever has come
-        since, one is made."""
-        self._somebody_came = False
-        connected = self.nodes.connected
-        if self._replicas is None or self._replicas.held(connected):
-            return True
-        self._batch.held = False
-        self._replicas.copy(connected, self._clock())
-        return False
+        return decisions.decide()
 
     def _tell_again(self) -> None:
         """Nodes that have connected hear what holds, which is like an order."""
         untold, self._untold = self._untold, {}
         for node in untold:
             self.nodes.tell_again(node)
-
-    def _decide(self) -> None:
-        batch, before = _Batch(), self._book.seq
-        self._batch = batch
-        for _ in range(min(BATCH, len(self._facts))):
-            events, receipt = self._facts.popleft()
-            last = len(events) - 1
-            for place, event in enumerate(events or (None,)):
-                known = self.explain(event) if event is not None else None
-                self._hear(known, receipt if place >= last else None, batch)
-        batch.receipts = dict(self._exits.settled())
-        if self._book.seq == before:  # all that was written is held already
-            batch.durable = True
-            self._acknowledge()
-
-    def _hear(self, event: AnyEvent | None, receipt: Receipt | None, batch: _Batch) -> None:
-        now = max(self._clock(), self.state.now)
-        for told in self._exits.hear(event, receipt, now):
-            batch.orders.extend(self._handle(told))
-
-    def _handle(self, event: AnyEvent) -> Sequence[AnyAction]:
-        at = max(self._clock(), self.state.now)
-        actions = self._controller.handle(event, at)
-        entry = Entry(seq=self._book.seq + 1, at=at, event=event, actions=tuple(actions))
-        self._book.append(entry)
-        self.observe(entry, self.state)
-        return actions
-
-    def _make_durable(self) -> bool:
-        """No order takes effect while the disk is full; workers train on meanwhile."""
-        now = self._clock()
-        if self._retry_at is not None and now < self._retry_at:
-            return False
-        try:
-            self._book.sync()
-        except JournalFullError:
-            self._retry_at = now + FULL_DISK_RETRY_S
-            self._engine.disk_full(True)
-            return False
-        if self._retry_at is not None:
-            self._retry_at = None
-            self._engine.disk_full(False)
-        self._batch.durable = True
-        if self._replicas is not None:
-            self._replicas.copy(self.nodes.connected, now)
-        return True
-
-    def _take_effect(self) -> bool:
-        """What was decided is held where it outlives this controller: senders may forget it."""
-        if self._replicas is not None and not self._replicas.held(self.nodes.connected):
-            return False
-        self._acknowledge()
-        self._book.save(self.state)
-        return True
-
-    def _acknowledge(self) -> None:
-        self._batch.held = True
-        for node, seq in self._batch.receipts.items():
-            self.nodes.acknowledge(node, seq)
-        self._batch.receipts.clear()
 
     def _carry_out(self, action: AnyAction) -> None:
         if isinstance(action, Survey):

@@ -97,7 +97,7 @@ class Control:
         engine = SimulatedEngine(nature, site, self)
         kept = book if self.lease is not None else None
         self.shell = Shell(controller, book, engine, settings, lambda: self.clock, kept)
-        self.shell.observe, self.shell.catch_up = self._observe, self._hear_all
+        self.shell.decisions.observe, self.shell.catch_up = self._observe, self._hear_all
         self.shell.doubt = self._doubts
         self.duties = {
             "watch": SimulatedDuty(nature, self),

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.actions import Fence
+from holdfast.actions import Fence, Outcome
 from holdfast.controller import Limits
 from holdfast.drivers import fencing, records
 from holdfast.drivers.client import kill_leftovers
@@ -217,7 +217,7 @@ def test_the_end_of_a_job_does_not_wait_for_an_agent_that_has_not_said_hello(
         with driver_of(folder) as driver:
             driver._add(AgentProcess("node-0-00000000", "node-0", process.pid, process), 60.0)
             began = time.monotonic()
-            await driver._end()
+            await driver._end(Outcome.STOPPED)
             assert time.monotonic() - began < LEAVE_S, "waited for it"
 
     asyncio.run(end())

@@ -9,7 +9,6 @@ from typing import Self, TypeVar
 import msgspec
 from websockets.asyncio.client import ClientConnection, connect
 
-from holdfast.actions import Outcome
 from holdfast.controller import Controller, Limits, State
 from holdfast.events import AnyEvent, JobSubmitted
 from holdfast.messages import (
@@ -81,9 +80,9 @@ class Ear:
     def answered(self, node: str, answer: Answer) -> None:
         self.answers.append((node, answer))
 
-    def client(self, message: StopJob | AskStatus) -> ToClient:
+    def client(self, message: StopJob | AskStatus, reply: Callable[[ToClient], None]) -> None:
         self.requests.append(message)
-        return Done()
+        reply(Done())
 
     def closed(self, node: str, wire: Wire) -> None:
         self.broken.append(node)
@@ -161,10 +160,6 @@ class Site:
         return [entry.event for entry in self.book.entries if isinstance(entry.event, kind)]
 
 
-async def at_once(_outcome: Outcome) -> None:
-    """The end of an engine that has nothing to clear up."""
-
-
 @contextlib.asynccontextmanager
 async def open_site(
     limits: Limits, *, timeout_s: float = 2.0, lines: Callable[[Site], Lines] | None = None
@@ -173,7 +168,7 @@ async def open_site(
     site = Site(limits, timeout_s, lines)
     port = await site.host.server.listen("127.0.0.1")
     site.shell.begin(JobSubmitted())
-    running = asyncio.create_task(site.host.run({}, at_once, lambda _text: None))
+    running = asyncio.create_task(site.host.run({}, lambda _text: None))
     try:
         yield site, port
     finally:

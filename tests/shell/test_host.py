@@ -19,7 +19,7 @@ from holdfast.messages import Start, Stop
 from holdfast.shell import supervision
 from holdfast.shell.supervision import DutyError
 from tests.shell.scene import TERM, hello
-from tests.shell.site import DEADLINE_S, Agent, Site, at_once, dial, open_site, send, until
+from tests.shell.site import DEADLINE_S, Agent, Site, dial, open_site, send, until
 
 ONE = Limits(node_count=1)
 
@@ -47,7 +47,7 @@ def nothing(_text: str) -> None:
 def test_it_runs_until_the_job_has_ended() -> None:
     async def test(site: Site) -> None:
         site.shell.put(StopRequested(by="me"))
-        assert await site.host.run({}, at_once, nothing) is Outcome.STOPPED
+        assert await site.host.run({}, nothing) is Outcome.STOPPED
 
     hosted(test)
 
@@ -77,7 +77,7 @@ def test_the_engine_clears_up_while_the_duties_go_on_and_sees_what_they_see() ->
             await seen.wait()
 
         site.shell.put(StopRequested(by="me"))
-        assert await site.host.run({"watching": watching}, end, nothing) is Outcome.STOPPED
+        assert await site.host.run({"watching": watching}, nothing, end) is Outcome.STOPPED
 
     hosted(test)
 
@@ -89,7 +89,7 @@ def test_a_step_that_fails_ends_it_with_that_exception() -> None:
 
         site.engine.make = broken  # type: ignore[method-assign, assignment]
         with pytest.raises(RuntimeError, match="no such engine"):
-            await site.host.run({}, at_once, nothing)
+            await site.host.run({}, nothing)
 
     hosted(test)
 
@@ -101,7 +101,7 @@ def test_a_look_that_fails_ends_it_with_that_exception() -> None:
 
         site.shell.nodes.look = broken  # type: ignore[method-assign, assignment]
         with pytest.raises(RuntimeError, match="cannot look"):
-            await site.host.run({}, at_once, nothing)
+            await site.host.run({}, nothing)
 
     hosted(test)
 
@@ -114,10 +114,13 @@ def test_a_look_at_a_deadline_that_fails_ends_it_too() -> None:
             looks.append(now)
             raise RuntimeError("cannot look")
 
-        site.shell.nodes.look = broken  # type: ignore[method-assign, assignment]
-        site.host._look_again_and_again = asyncio.Event().wait  # type: ignore[method-assign, assignment]
+        async def never() -> None:
+            await asyncio.Event().wait()
+
+        site.shell.nodes.look = broken  # type: ignore[method-assign]
+        site.host._look_again_and_again = never  # type: ignore[method-assign]
         with pytest.raises(RuntimeError, match="cannot look"):
-            await site.host.run({}, at_once, nothing)
+            await site.host.run({}, nothing)
         assert looks
 
     hosted(test, Limits(node_count=1, node_wait_s=0.1))
@@ -125,7 +128,7 @@ def test_a_look_at_a_deadline_that_fails_ends_it_too() -> None:
 
 def test_what_the_engine_calls_a_failure_ends_it() -> None:
     async def test(site: Site) -> None:
-        running = asyncio.create_task(site.host.run({}, at_once, nothing))
+        running = asyncio.create_task(site.host.run({}, nothing))
         await asyncio.sleep(0)
         site.host.fail(OSError("gone"))
         site.host.fail(OSError("later"))
@@ -151,7 +154,7 @@ def test_a_duty_that_dies_is_said_and_goes_on(monkeypatch: pytest.MonkeyPatch) -
             site.shell.put(StopRequested(by="me"))
             await asyncio.Event().wait()
 
-        assert await site.host.run({"watching": duty}, at_once, said.append) is Outcome.STOPPED
+        assert await site.host.run({"watching": duty}, said.append) is Outcome.STOPPED
 
     hosted(test)
     assert said == ["watching failed and is started again: OSError: no route"] * 2
@@ -174,7 +177,7 @@ def test_a_duty_that_fails_too_often_ends_it_and_the_other_duties(
                 ended.append("steady")
 
         with pytest.raises(DutyError, match="watching failed"):
-            await site.host.run({"watching": failing, "steady": steady}, at_once, nothing)
+            await site.host.run({"watching": failing, "steady": steady}, nothing)
 
     hosted(test)
     assert ended == ["steady"]
@@ -210,7 +213,7 @@ def test_a_second_signal_stops_at_once() -> None:
 
 def test_a_deadline_is_told_when_it_has_come_although_nothing_is_heard() -> None:
     async def test(site: Site) -> None:
-        assert await site.host.run({}, at_once, nothing) is Outcome.GAVE_UP
+        assert await site.host.run({}, nothing) is Outcome.GAVE_UP
         assert len(site.events(DeadlinePassed)) == 1
 
     hosted(test, Limits(node_count=1, node_wait_s=0.3))
@@ -284,7 +287,7 @@ def test_turns_are_short_so_that_connections_are_read_between_two(
         loop.call_soon(other)
         for _ in range(3_000):
             site.shell.put(DeadlinePassed())
-        running = asyncio.create_task(site.host.run({}, at_once, nothing))
+        running = asyncio.create_task(site.host.run({}, nothing))
         await until(lambda: site.book.seq > 3_000)
         assert len(set(others)) >= 3, "nothing else was done until all was decided"
         running.cancel()

@@ -33,11 +33,12 @@ from holdfast.messages import (
     StatusReply,
     Stop,
     StopJob,
+    ToClient,
     Welcome,
     WorkersStarted,
     WorkersStopped,
 )
-from holdfast.shell.shell import BATCH, FULL_DISK_RETRY_S
+from holdfast.shell.decisions import BATCH, FULL_DISK_RETRY_S
 from tests.shell.scene import RECONNECT_S, TERM, TIMEOUT_S, Scene, Wire, acked, hello, ready
 
 ONE = Limits(node_count=1, restart_grace_s=0.0)
@@ -363,12 +364,28 @@ def test_a_survey_reads_the_reports_that_wait_first() -> None:
 
 
 def test_the_command_line_is_answered_and_its_wish_is_decided_upon() -> None:
-    scene = Scene(ONE)
-    assert scene.shell.client(AskStatus()) == StatusReply(status=b"{}")
-    assert scene.shell.client(StopJob(by="me", now=True)) == Done()
+    scene, replies = Scene(ONE), list[ToClient]()
+    scene.shell.client(AskStatus(), replies.append)
+    assert replies == [StatusReply(status=b"{}")]
+    scene.shell.client(StopJob(by="me", now=True), replies.append)
     scene.settle()
     assert scene.events(StopRequested) == [StopRequested(by="me", now=True)]
     assert scene.shell.outcome is Outcome.STOPPED
+
+
+def test_a_request_to_stop_is_answered_once_it_is_durable_and_held_elsewhere() -> None:
+    scene, replies = Scene(ONE, copies=True), list[ToClient]()
+    (node,) = scene.running("a")
+    node.holds()
+    scene.book.full = True
+    scene.shell.client(StopJob(by="me", now=False), replies.append)
+    scene.settle()
+    assert replies == [] and not scene.events(StopRequested), "the disk is full"
+    scene.book.full = False
+    scene.wait(FULL_DISK_RETRY_S, node)
+    assert replies == [] and scene.events(StopRequested), "nobody else has it"
+    node.holds()
+    assert replies == [Done()]
 
 
 def test_at_the_end_everybody_is_let_go_also_who_comes_later_and_nothing_more_is_decided() -> None:
@@ -388,6 +405,36 @@ def test_at_the_end_everybody_is_let_go_also_who_comes_later_and_nothing_more_is
     scene.shell.look()
     assert scene.settle() == 0 and scene.book.seq == decided
     assert scene.shell.next_deadline() is None
+
+
+# ── who is cut off, and from whom ──
+
+
+def test_a_controller_to_whom_all_other_machines_fall_silent_at_once_hands_over() -> None:
+    """They have hardly died at the same moment, and giving them up would end the job."""
+    scene = Scene(Limits(node_count=3))
+    scene.engine.nearby = frozenset({"a"})
+    a, _b, _c = scene.running("a", "b", "c")
+    scene.shell.can_hand_over = lambda: True
+    scene.wait(2 * TIMEOUT_S, a)
+    assert scene.shell.cut_off and scene.shell.outcome is None
+    assert not scene.events(NodeLost) and scene.settle() == 0
+    assert scene.shell.next_deadline() is None
+
+
+@pytest.mark.parametrize("why", ["one is heard", "one was left", "nobody could go on", "earlier"])
+def test_silent_nodes_are_lost_unless_all_fell_silent_at_once(why: str) -> None:
+    scene = Scene(Limits(node_count=3))
+    scene.engine.nearby = frozenset({"a", "c"} if why == "one was left" else {"a"})
+    a, b, c = scene.running("a", "b", "c")
+    scene.shell.can_hand_over = lambda: why != "nobody could go on"
+    if why == "earlier":
+        scene.wait(TIMEOUT_S / 2, a, c)
+    lively = [a, c] if why in ("one is heard", "one was left") else [a]
+    scene.wait(TIMEOUT_S * (0.55 if why == "earlier" else 1.5), *lively)
+    lost = [event.node for event in scene.events(NodeLost) if isinstance(event, NodeLost)]
+    assert "b" in lost and not scene.shell.cut_off
+    assert b.end
 
 
 def test_a_copy_that_was_asked_for_by_another_controller_is_no_answer_to_this_one() -> None:

@@ -91,8 +91,10 @@ class KubernetesDriver:
         self.host = Host(self._shell, self._clock, me.token, timeout_s)
         self._roster = Roster(controller.state)
         self.doubt = Doubt(self.host, self._far)
-        self._shell.explain, self._shell.on_api_seen = self._roster.explained, self.doubt.heard
+        self._shell.decisions.explain = self._roster.explained
+        self._shell.on_api_seen = self.doubt.heard
         self._shell.doubt = self.doubt.standing
+        self._shell.can_hand_over = lambda: self.doubt.is_sure()
         self._wishes = Wishes(cluster, request.name, self._asked_to_stop)
         self._metrics = Metrics()
         self._books = Bookkeeper(journal.read_header(journal_path).created_at)
@@ -113,7 +115,7 @@ class KubernetesDriver:
             self._books.add(entry)
             observe(entry, state)
 
-        self._shell.observe = seen
+        self._shell.decisions.observe = seen
         await self.host.server.listen(LISTEN, port)
         self._metrics.serve(metrics_port)
         await self._output.load()
@@ -130,7 +132,12 @@ class KubernetesDriver:
             "publishing output": self._output.run,
         }
         try:
-            return await self.host.run(duties, self._end, say)
+            outcome = await self.host.run(duties, say, self._end)
+            if self._shell.replaced_by:
+                say(f"a newer controller has begun (term {self._shell.replaced_by}): this one ends")
+            elif self._shell.cut_off:
+                say("no node on any other machine is heard of: another controller takes over")
+            return outcome
         finally:
             await self._removal.close()
             if not self._shell.replaced_by:

@@ -170,10 +170,8 @@ async def _drive(
         outcome = await driver.run(observe, port=place.port, metrics_port=place.metrics_port)
     finally:
         book.close()
-    if outcome is None:
-        say("a newer controller has taken over: this one ends")
-        return None
-    await _retire(cluster, place.job.name)
+    if outcome is not None:
+        await _retire(cluster, place.job.name)
     return outcome
 
 

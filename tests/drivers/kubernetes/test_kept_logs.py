@@ -129,9 +129,9 @@ def test_what_is_kept_is_published_although_publishing_it_was_broken_off_or_refu
         await it.until(lambda: it.pods()[0]["status"]["phase"] == "Succeeded")
         logs, [over] = await _kept(api), await _pods(api)
         await logs.glance(over)
-        it.faults.add(Fault("patch", "configmaps", delay_s=3600.0))
+        slow = it.faults.add(Fault("patch", "configmaps", delay_s=3600.0))
         publishing = asyncio.create_task(logs.publish())
-        await asyncio.sleep(0.1)
+        await it.until(lambda: slow.times == 0)
         await cancelled(publishing)
         it.faults.clear()
         it.faults.add(Fault("patch", "configmaps", code=503, times=100))
@@ -156,11 +156,12 @@ def test_a_pod_that_goes_while_logs_are_read_is_read_from_what_was_kept(tmp_path
         async def going() -> AsyncIterator[str]:
             await logs.settle(seen.nodes)
             await api.delete(PODS, "run-0")
+            for line in list[str]():
+                yield line
             raise NotFoundError(404, "NotFound", "gone")
-            yield ""
 
         other = it.api()
-        other.log = log  # type: ignore[method-assign, assignment]
+        other.log = log  # type: ignore[method-assign]
         shown = [p.text async for p in everything(other, seen, str)]
         await other.close()
         assert shown == ["a"]

@@ -183,6 +183,11 @@ class FakeCluster:
         uids = self.server.cut_off
         (uids.add if cut else uids.discard)(pod["metadata"]["uid"])
 
+    def cut_from_pods(self, pod: Body) -> None:
+        """The API server answers the pod, and what it serves reaches nobody: connections stay open
+        and say nothing."""
+        self.proxy.cut_off.add(pod["status"]["podIP"])
+
     def freeze_machine(self, name: str) -> None:
         """Its network is cut in the middle of everything: connections stay open and say nothing,
         and what runs there does not know of it when it goes on."""

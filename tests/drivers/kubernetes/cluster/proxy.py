@@ -12,6 +12,7 @@ from tests.drivers.kubernetes.cluster.selectors import fits
 from tests.drivers.kubernetes.cluster.store import Store
 
 PIECE = 65536
+POLL_S = 0.05
 Listening = tuple[str, int]
 
 
@@ -22,6 +23,7 @@ class Proxy:
         self._store, self._network = store, network
         self._servers: dict[Listening, asyncio.Server] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self.cut_off: set[str] = set()  # addresses of pods to and from which nothing passes
 
     async def run(self) -> None:
         """Keep the listeners in step with the Services, until cancelled."""
@@ -82,7 +84,8 @@ class Proxy:
             return
         inner_reader, inner_writer = await asyncio.open_connection(*target)
         try:
-            ways = [_copy(reader, inner_writer), _copy(inner_reader, writer)]
+            ip = target[0]
+            ways = [self._copy(ip, reader, inner_writer), self._copy(ip, inner_reader, writer)]
             tasks = [asyncio.ensure_future(way) for way in ways]
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -103,6 +106,17 @@ class Proxy:
         pod = random.choice(found)
         return pod["status"]["podIP"], _port(pod, port)
 
+    async def _copy(
+        self, ip: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        with contextlib.suppress(OSError):
+            while piece := await reader.read(PIECE):
+                while ip in self.cut_off:
+                    await asyncio.sleep(POLL_S)
+                writer.write(piece)
+                await writer.drain()
+            writer.write_eof()
+
 
 def _reachable(service: Body, pod: Body) -> bool:
     early = service["spec"].get("publishNotReadyAddresses")
@@ -120,11 +134,3 @@ def named_port(pod: Body, target: int | str) -> int:
         return target
     ports = [p for c in pod["spec"]["containers"] for p in c.get("ports", [])]
     return int(next(p["containerPort"] for p in ports if p.get("name") == target))
-
-
-async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with contextlib.suppress(OSError):
-        while piece := await reader.read(PIECE):
-            writer.write(piece)
-            await writer.drain()
-        writer.write_eof()

@@ -319,6 +319,27 @@ def test_a_controller_that_the_api_does_not_answer_gives_way_to_the_one_it_answe
     played("pods", tmp_path, story, trains=True)
 
 
+def test_a_controller_that_hears_of_no_node_any_more_gives_way_to_one_that_does(
+    tmp_path: Path,
+) -> None:
+    """It reaches the API server and no agent. They have hardly all died: training goes on."""
+
+    async def story(site: Site) -> None:
+        before = await site.trains(spares=1)
+        old = await site.controller()
+        site.it.cut_from_pods(old)
+        after = await site.until(
+            lambda s: (s.step or 0) > (before.step or 0) + 300 and s.controller == "alive",
+            "the next controller to see training go on",
+        )
+        assert after.attempt == before.attempt and not await site.incidents()
+        assert "another controller takes over" in site.it.output(old)
+        await site.stop()
+        await site.ends("stopped")
+
+    played("pods", tmp_path, story, trains=True, scheduling={"one_per_machine": True})
+
+
 def _name(pod: dict[str, Any]) -> str:
     return str(pod["metadata"]["name"])
 
