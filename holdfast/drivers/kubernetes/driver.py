@@ -16,7 +16,6 @@ import msgspec
 from holdfast import journal
 from holdfast.actions import AskNodes, EndJob, Entry, Fence, Outcome
 from holdfast.controller import Controller, State
-from holdfast.drivers import report
 from holdfast.drivers.kubernetes import ending, machines
 from holdfast.drivers.kubernetes.cluster import (
     PODS,
@@ -25,6 +24,7 @@ from holdfast.drivers.kubernetes.cluster import (
     Cluster,
 )
 from holdfast.drivers.kubernetes.doubt import Doubt
+from holdfast.drivers.kubernetes.job_books import JobBooks
 from holdfast.drivers.kubernetes.kept_logs import KeptLogs
 from holdfast.drivers.kubernetes.manifests.kueue import queue_of
 from holdfast.drivers.kubernetes.manifests.names import JOB
@@ -40,13 +40,11 @@ from holdfast.drivers.kubernetes.talk import say
 from holdfast.drivers.kubernetes.watch import follow
 from holdfast.drivers.kubernetes.wishes import Wishes
 from holdfast.events import AnyEvent, ControllerResumed, JobSubmitted, StopRequested
-from holdfast.goodput import Bookkeeper, Ledger, to_goodput
 from holdfast.messages import Leave
 from holdfast.shell.clock import Clock
 from holdfast.shell.host import Host
 from holdfast.shell.replicas import FileLines
 from holdfast.shell.shell import Settings, Shell
-from holdfast.status import JobStatus
 
 REGISTER_S = 60.0  # for an agent to connect once its container runs
 RECONNECT_S = 5.0  # for an agent to find a controller that came back
@@ -97,16 +95,17 @@ class KubernetesDriver:
         self._shell.can_hand_over = lambda: self.doubt.is_sure()
         self._wishes = Wishes(cluster, request.name, self._asked_to_stop)
         self._metrics = Metrics()
-        self._books = Bookkeeper(journal.read_header(journal_path).created_at)
-        for entry in journal.entries(journal_path):
-            self._books.add(entry)
         owner = me.belongs.owner
+        self._books = JobBooks(
+            request.name, journal_path, controller.state, self._clock.now,
+            self._shell.nodes.bridge.progress.newest, self._waits_for,
+        )  # fmt: skip
         self._record = Record(cluster, request.name, journal_path, self._look, owner)
         self._output = KeptLogs(cluster, request.name, owner)
         avoided = machines.Machines(cluster, request)
         self._removal = Removal(cluster, self._roster, avoided, self._output)
         self._supply = Supply(cluster, request, controller.state, self._roster, avoided)
-        self._all_gone = asyncio.Event()
+        self._departures = ending.Departures(self._there)
 
     async def run(self, observe: Observer, *, port: int, metrics_port: int) -> Outcome | None:
         """From the first fact to the last agent's end; None: a newer controller has taken over."""
@@ -191,38 +190,23 @@ class KubernetesDriver:
         connected = sorted(self._shell.nodes.connected)
         return [node for node in connected if not self.near(node)] or connected
 
+    def _there(self) -> set[str]:
+        return {*self._shell.nodes.connected, *self._roster.running()}
+
     def connections_changed(self) -> None:
         """Somebody may have left."""
-        self._all_gone.set()
+        self._departures.changed()
 
     def disk_full(self, full: bool) -> None:
         """Say so; the job trains on, but nothing new is decided."""
         what = "is full: decisions cannot be written" if full else "has free space again"
         say(f"the disk {what}")
 
-    # ── the end ──
-
     async def _end(self, outcome: Outcome) -> None:
         """Agents have been told to leave; then the engine ends."""
-        try:
-            async with asyncio.timeout(LEAVE_S):
-                await self._until_all_left()
-        except TimeoutError:
-            say("some agents did not exit in time")
+        await self._departures.wait(LEAVE_S)
         await self._output.settle(self._roster.by_rank())
         await ending.finish(self._cluster, self._request, outcome, self._roster.pods.values())
-
-    async def _until_all_left(self) -> None:
-        """Until their pods have ended too: a launcher asks us for the end, and what is seen to have
-        ended by itself is left for people to read its output. Some engines start what has ended
-        again at once; nobody waits for those, which would go on until the engine is suspended."""
-        waited = self._there()
-        while waited & self._there():
-            self._all_gone.clear()
-            await self._all_gone.wait()
-
-    def _there(self) -> set[str]:
-        return {*self._shell.nodes.connected, *self._roster.running()}
 
     # ── facts ──
 
@@ -245,7 +229,7 @@ class KubernetesDriver:
             self._gone(self._roster.see(change.object))
             self._expect(change.object)
         self._supply.look()
-        self._all_gone.set()
+        self._departures.changed()
 
     def _gone(self, nodes: list[Gone]) -> None:
         for node, how in nodes:
@@ -267,35 +251,16 @@ class KubernetesDriver:
 
     def status(self) -> bytes:
         """`JobStatus` as JSON."""
-        return msgspec.json.encode(self._status(self._ledger()))
+        return msgspec.json.encode(self._books.status())
 
     def _look(self) -> Recorded:
-        """What people see from outside."""
-        ledger = self._ledger()
-        status = self._status(ledger)
-        self._metrics.observe(status)
-        incidents = tuple(report.incidents(self._state, ledger))
-        return Recorded(status, incidents, to_goodput(self._request.name, ledger))
+        found = self._books.look()
+        self._metrics.observe(found.status)
+        return found
 
-    def _ledger(self) -> Ledger:
-        return self._books.at(None if self._state.ended else self._clock.now())
-
-    def _status(self, ledger: Ledger) -> JobStatus:
-        """While the job waits for nodes it says what these wait for."""
-        status = report.job_status(
-            self._request.name,
-            self._state,
-            ledger,
-            controller="ended" if self._state.ended else "alive",
-            telemetry=self._shell.nodes.bridge.progress.newest(),
-        )
-        if status.phase != "waiting":
-            return status
-        request = self._request
-        waits = self._supply.trouble or self._roster.waiting_for(
-            request.pods, queue_of(request.job)
-        )
-        return msgspec.structs.replace(status, waiting_for=waits or status.waiting_for)
+    def _waits_for(self) -> str | None:
+        queue = queue_of(self._request.job)
+        return self._supply.trouble or self._roster.waiting_for(self._request.pods, queue)
 
 
 def stop_by_signal(driver: KubernetesDriver, end: Callable[[], object]) -> None:

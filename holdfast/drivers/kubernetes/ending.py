@@ -6,7 +6,7 @@ at; Volcano terminates its job by the exit status; pods of our own are simply no
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from holdfast.actions import Outcome
 from holdfast.drivers.kubernetes.cluster import PODS, ApiError, Cluster, Kind
@@ -63,6 +63,31 @@ def suspension(request: Request) -> Body | None:
             return {"spec": {"suspend": True}}
         case _:
             return {"spec": {"runPolicy": {"suspend": True}}}
+
+
+class Departures:
+    """Waits for whatever is `there`, nodes and pods, to end by itself."""
+
+    def __init__(self, there: Callable[[], set[str]]) -> None:
+        self._there = there
+        self._change = asyncio.Event()
+
+    def changed(self) -> None:
+        """Somebody may have left."""
+        self._change.set()
+
+    async def wait(self, seconds: float) -> None:
+        """Until their pods have ended too: a launcher asks us for the end, and what is seen to have
+        ended by itself is left for people to read its output. Some engines start what has ended
+        again at once; nobody waits for those, which would go on until the engine is suspended."""
+        waited = self._there()
+        try:
+            async with asyncio.timeout(seconds):
+                while waited & self._there():
+                    self._change.clear()
+                    await self._change.wait()
+        except TimeoutError:
+            say("some agents did not exit in time")
 
 
 async def finish(cluster: Cluster, request: Request, outcome: Outcome, pods: Iterable[Pod]) -> None:

@@ -1,0 +1,67 @@
+"""What is to be told of a job from outside: status, incidents and the account of its time.
+
+Follows the journal entry by entry, so that an account costs the same however long the job runs.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from holdfast import journal
+from holdfast.actions import Entry
+from holdfast.controller import State
+from holdfast.diagnosis.verdict import Pages
+from holdfast.drivers import report
+from holdfast.drivers.kubernetes.record import Recorded
+from holdfast.goodput import Bookkeeper, Ledger, to_goodput
+from holdfast.status import JobStatus
+
+
+class JobBooks:
+    """The books of one job. `newest` gives the progress of its ranks, `waits_for` what its nodes
+    wait for while there are not enough of them."""
+
+    def __init__(
+        self,
+        name: str,
+        journal_path: Path,
+        state: State,
+        clock: Callable[[], float],
+        newest: Callable[[], Pages],
+        waits_for: Callable[[], str | None],
+    ) -> None:
+        self._name, self._state, self._clock = name, state, clock
+        self._newest, self._waits_for = newest, waits_for
+        self._books = Bookkeeper(journal.read_header(journal_path).created_at)
+        for entry in journal.entries(journal_path):
+            self.add(entry)
+
+    def add(self, entry: Entry) -> None:
+        """The next entry."""
+        self._books.add(entry)
+
+    def look(self) -> Recorded:
+        """All of it."""
+        ledger = self._ledger()
+        incidents = tuple(report.incidents(self._state, ledger))
+        return Recorded(self._status(ledger), incidents, to_goodput(self._name, ledger))
+
+    def status(self) -> JobStatus:
+        """The status alone."""
+        return self._status(self._ledger())
+
+    def _ledger(self) -> Ledger:
+        return self._books.at(None if self._state.ended else self._clock())
+
+    def _status(self, ledger: Ledger) -> JobStatus:
+        status = report.job_status(
+            self._name,
+            self._state,
+            ledger,
+            controller="ended" if self._state.ended else "alive",
+            telemetry=self._newest(),
+        )
+        if status.phase != "waiting":
+            return status
+        return msgspec.structs.replace(status, waiting_for=self._waits_for() or status.waiting_for)
