@@ -48,7 +48,6 @@ SLACK_S = 15.0  # silence beyond that is one
 STRICT = {"fieldManager": FIELD_MANAGER, "fieldValidation": "Strict"}
 JSON, MERGE = "application/json", "application/merge-patch+json"
 APPLY = "application/apply-patch+yaml"
-AGAIN = (429, 500, 502, 503, 504)
 
 
 class _Details(msgspec.Struct):

@@ -5,6 +5,7 @@ A pod that names something which is not there is accepted, and then waits withou
 
 from holdfast.drivers.kubernetes.cluster import (
     CLAIMS,
+    PRIORITIES,
     SECRETS,
     SERVICE_ACCOUNTS,
     STORAGE_CLASSES,
@@ -17,7 +18,6 @@ from holdfast.drivers.kubernetes.doctor import Check, Patient
 from holdfast.drivers.kubernetes.manifests.request import Body
 from holdfast.spec import Job
 
-PRIORITIES = Kind("scheduling.k8s.io/v1", "PriorityClass", "priorityclasses", namespaced=False)
 DEVICES = Kind("resource.k8s.io/v1", "DeviceClass", "deviceclasses", namespaced=False)
 QUEUES = ("v1beta2", "v1beta1")  # versions of Kueue, the newest first
 MANY = frozenset(("ReadWriteMany", "ReadOnlyMany"))

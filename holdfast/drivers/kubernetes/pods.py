@@ -79,7 +79,6 @@ class Status(msgspec.Struct, rename="camel", frozen=True):
     phase: str = "Pending"
     reason: str = ""
     message: str = ""
-    pod_ip: str = msgspec.field(name="podIP", default="")
     conditions: list[Condition] = []
     container_statuses: list[Container] = []
     init_container_statuses: list[Container] = []

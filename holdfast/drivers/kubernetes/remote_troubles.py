@@ -22,7 +22,6 @@ from holdfast.spec import Job
 REFUSED = "the cluster to accept its pods: "  # how the driver's status says it
 FAILED = ("FailedCreate", "FailedCreatePod", "FailedCreatePodReason")
 MOUNT = ("FailedMount", "FailedAttachVolume", "FailedMapVolume")
-CLAIM_REASONS = ("ProvisioningFailed", "FailedBinding", "WaitForPodScheduled")
 
 
 class _Object(msgspec.Struct, frozen=True):
