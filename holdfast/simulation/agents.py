@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Protocol, assert_never
 
 from holdfast.agent.fact_queue import FactQueue
-from holdfast.agent.keeper import Keeper
+from holdfast.agent.journal_replica import JournalReplica
 from holdfast.checkpoint.choose import Holding
 from holdfast.events import NodeLeft, NodeReady, Progress, Store, WorkerExited
 from holdfast.messages import (
@@ -77,7 +77,7 @@ class Agent:
         self.trouble_until = 0.0  # it may rightly be given up for what happened until then
         self.run: Run | None = None
         self.memory: dict[int, Holding] = {}
-        self.keeper = Keeper()  # of a copy of the journal, lost with the node
+        self.replica = JournalReplica()  # lost with the node
         self.pulse = Report(node=self.node, attempt=-1, workers=())
         self._nature, self._network, self._floor = nature, network, floor
         self._connecting = False
@@ -187,7 +187,7 @@ class Agent:
         self.in_trouble(float("inf"))
         self.alive = False
         self._goes()
-        self.memory, self.keeper = {}, Keeper()
+        self.memory, self.replica = {}, JournalReplica()
         if self.run is not None:
             self._floor.vanish(self.run, f"{self.node} died")
         self._leave(told=True)
@@ -233,8 +233,8 @@ class Agent:
             pid=self.number + 1,
             attempt=self._ran,
             running=self.run is not None and bool(self.run.alive),
-            kept=self.keeper.seq,
-            term=self.keeper.term,
+            kept=self.replica.seq,
+            term=self.replica.term,
             obeyed=self._term,
         )
 
@@ -269,7 +269,7 @@ class Agent:
                 assert_never(message)
 
     def _keep(self, order: Keep) -> None:
-        kept = self.keeper.keep(order)
+        kept = self.replica.keep(order)
         if self.wire is not None and kept.term == order.term:
             self.wire.control.keeps(self.node, kept.seq)
         self._up(kept)
