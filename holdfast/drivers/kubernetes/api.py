@@ -289,7 +289,7 @@ async def opened(context: str | None = None, namespace: str | None = None) -> Ap
     return api
 
 
-def _away(connection: config.Connection, exc: ApiError) -> Error:
+def _away(connection: config.ClusterClient, exc: ApiError) -> Error:
     through = f" through the proxy {connection.proxy}" if connection.proxy else ""
     return Error(
         "cluster-unreachable",

@@ -17,7 +17,7 @@ from holdfast.drivers.kubernetes.cluster import (
     PODS,
     ApiError,
 )
-from holdfast.drivers.kubernetes.listing import Listed, jobs
+from holdfast.drivers.kubernetes.listing import ListedJob, jobs
 from holdfast.drivers.kubernetes.manifests.engines.pods import GATE
 from holdfast.drivers.kubernetes.manifests.names import JOB, ROLE, STOP
 from holdfast.drivers.kubernetes.manifests.render import requested
@@ -265,7 +265,7 @@ def test_jobs_of_all_namespaces_are_listed_managed_and_plain() -> None:
 
 
 def test_a_plain_job_that_has_ended_waits_for_nothing() -> None:
-    done = Listed("run", "default", pods=[over("run-0", 0), over("run-1", 0)])
+    done = ListedJob("run", "default", pods=[over("run-0", 0), over("run-1", 0)])
     assert (done.phase, done.waiting_for) == ("succeeded", None)
 
 
