@@ -70,7 +70,6 @@ class NodeLostReason(StrEnum):
     SILENT = "silent"  # no heartbeat within recovery.heartbeat_timeout_s
     PROCESS = "process"  # the engine says it is dead: agent process or pod gone
     STUCK = "stuck"  # given up before, and a process of it cannot be killed
-    REJECTED = "rejected"  # it cannot work with the others (version, number of workers)
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag=True):

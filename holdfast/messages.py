@@ -9,7 +9,7 @@ nothing, and anything else that arrives is one too.
 Each controller of a job has a term, greater than those of all before it. Every order carries it,
 and an agent obeys none of an older term than it has seen: whoever was replaced cannot act on it.
 
-Where the controller's disk may vanish with it, some agents are keepers: they hold the journal in
+Where the controller's disk may vanish with it, some agents hold a replica of the journal in
 memory. Lines are numbered as in the file: 0 is the header, `n` the entry with `seq` n.
 """
 

@@ -39,7 +39,7 @@ PAGE_BYTES = VALUES_OFFSET + RECORD_COUNT * METRIC_COUNT * 8
 _ZERO = 0x7FF8_0000_5A45_524F  # a NaN that no arithmetic makes: zero, as zero bits are no value
 
 
-class Phase(IntEnum):
+class WorkerPhase(IntEnum):
     """What a worker does at the moment."""
 
     STARTING = 0
@@ -118,7 +118,7 @@ class Page:
 
     # ── worker side ──
 
-    def phase(self, phase: Phase) -> None:
+    def phase(self, phase: WorkerPhase) -> None:
         """Say what the worker does now."""
         self._ints[Word.PHASE] = phase
 
@@ -316,7 +316,7 @@ def _row(record: int) -> int:
 
 
 def _phase_name(value: int) -> str:
-    return Phase(value).name.lower() if value in list(Phase) else ""
+    return WorkerPhase(value).name.lower() if value in list(WorkerPhase) else ""
 
 
 def _number(value: float) -> float | None:

@@ -19,7 +19,7 @@ from holdfast.agent import environment
 from holdfast.agent.attempts import Attempts
 from holdfast.agent.child import listen
 from holdfast.agent.controller_connection import ControllerConnection, Order, RejectedError
-from holdfast.agent.keeper import Keeper
+from holdfast.agent.journal_replica import JournalReplica
 from holdfast.agent.leaving import Leaving
 from holdfast.agent.metrics_file import MetricsFile
 from holdfast.agent.node import ON_A_LAPTOP, AgentOptions, NodeIdentity
@@ -74,7 +74,7 @@ class Agent:
         self._job = job
         self._pod_log = options.pod_log
         self._places = places.places_of(job, environ)
-        self._keeper = Keeper()
+        self._replica = JournalReplica()
         self._controller = ControllerConnection(me.folder, self._hello, self._on_order)
         instrumented = is_instrumented(environment.program_of(job))
         processes = self._make_processes(environ, options, instrumented)
@@ -251,17 +251,17 @@ class Agent:
             pid=os.getpid(),
             attempt=run.order.attempt if run is not None else 0,
             running=run is not None and bool(run.alive),
-            kept=self._keeper.seq,
-            term=self._keeper.term,
+            kept=self._replica.seq,
+            term=self._replica.term,
         )
 
     def _on_order(self, order: Order) -> None:
         """While the node ends nothing is started or stopped any more."""
         match order:
             case Keep():
-                self._controller.answer(self._keeper.keep(order))
+                self._controller.answer(self._replica.keep(order))
             case GiveJournal():
-                for part in self._keeper.copy():
+                for part in self._replica.copy():
                     self._controller.answer(part)
             case LookForApi():
                 self._parts.tasks.start(self._look_for_api())

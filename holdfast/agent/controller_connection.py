@@ -13,22 +13,20 @@ import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import msgspec
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import WebSocketException
 
 from holdfast import tls
+from holdfast.agent.fact_queue import FactQueue
 from holdfast.agent.notes import note
-from holdfast.events import Progress
 from holdfast.messages import (
     MAX_MESSAGE_BYTES,
     PROTOCOL,
     Ack,
     AgentFact,
     Answer,
-    Fact,
     GiveJournal,
     Hello,
     Keep,
@@ -65,52 +63,6 @@ class ControllerAddress(msgspec.Struct, frozen=True):
         return f"[{self.host}]" if ":" in self.host else self.host
 
 
-class _Kept(NamedTuple):
-    seq: int
-    event: AgentFact
-    at: float  # monotonic, when its ages were right
-
-
-class FactQueue:
-    """Facts that the controller does not have on its disk yet, in order of `seq`; those up to
-    `sent` went out on this connection."""
-
-    def __init__(self) -> None:
-        self._kept: deque[_Kept] = deque()
-        self._next_seq = 1
-        self.sent = 0
-        self._all_known = asyncio.Event()
-
-    def add(self, event: AgentFact) -> None:
-        """This has happened just now."""
-        self._kept.append(_Kept(self._next_seq, event, time.monotonic()))
-        self._next_seq += 1
-        self._all_known.clear()
-
-    def forget(self, acked: int) -> None:
-        """The controller has all up to this one."""
-        while self._kept and self._kept[0].seq <= acked:
-            self._kept.popleft()
-        if not self._kept:
-            self._all_known.set()
-
-    def unsent(self) -> list[Fact]:
-        """Those that have not gone out, with ages as of now."""
-        now = time.monotonic()
-        later = (kept for kept in self._kept if kept.seq > self.sent)
-        return [Fact(seq=one.seq, event=_aged(one.event, now - one.at)) for one in later]
-
-    @property
-    def all_sent(self) -> bool:
-        """Whether every fact has gone out on this connection."""
-        return not self._kept or self._kept[-1].seq <= self.sent
-
-    async def until_known(self) -> None:
-        """Wait until the controller has every fact."""
-        if self._kept:
-            await self._all_known.wait()
-
-
 class ReplacedError(Exception):
     """This controller is of an older term than one that was obeyed."""
 
@@ -129,6 +81,7 @@ class ControllerConnection:
         self._hello = hello
         self._on_order = on_order
         self._facts = FactQueue()
+        self._all_known = asyncio.Event()
         self._report: Report | None = None
         self._answers: deque[Answer] = deque()
         self._news = asyncio.Event()
@@ -141,7 +94,8 @@ class ControllerConnection:
 
     def fact(self, event: AgentFact) -> None:
         """Send this fact, now or as soon as there is a controller; exactly once in effect."""
-        self._facts.add(event)
+        self._facts.add(event, time.monotonic())
+        self._all_known.clear()
         self._news.set()
 
     def report(self, report: Report) -> None:
@@ -168,7 +122,8 @@ class ControllerConnection:
 
     async def flush(self) -> None:
         """Wait until the controller has every fact on its disk."""
-        await self._facts.until_known()
+        if self._facts:
+            await self._all_known.wait()
 
     async def run(self) -> None:
         """Connect, again and again. Raises `RejectedError` when the node must end."""
@@ -240,7 +195,7 @@ class ControllerConnection:
             raise RejectedError("the controller has given up this node")
         self._term, self.report_s = welcome.term, welcome.report_s
         self._pulse_s, self._ping_s = welcome.pulse_s, welcome.ping_s
-        self._facts.forget(welcome.acked)
+        self._known_up_to(welcome.acked)
         self._facts.sent = welcome.acked
         self._report = None
         self._answers.clear()
@@ -248,11 +203,16 @@ class ControllerConnection:
         self.welcomes += 1
         self._news.set()
 
+    def _known_up_to(self, acked: int) -> None:
+        self._facts.forget(acked)
+        if not self._facts:
+            self._all_known.set()
+
     async def _receive(self, connection: ClientConnection) -> None:
         async for data in connection:
             match _orders.decode(data):  # type: ignore[arg-type]
                 case Ack(seq=seq):
-                    self._facts.forget(seq)
+                    self._known_up_to(seq)
                 case Welcome():
                     raise msgspec.ValidationError("a second Welcome")
                 case GiveJournal() | LookForApi() as order:
@@ -287,7 +247,7 @@ class ControllerConnection:
             if self._report is not None:
                 report, self._report = self._report, None
                 await connection.send(msgspec.msgpack.encode(report))
-            for fact in self._facts.unsent():
+            for fact in self._facts.unsent(time.monotonic()):
                 await connection.send(msgspec.msgpack.encode(fact))
                 self._facts.sent = fact.seq
 
@@ -298,15 +258,3 @@ def _let_the_kernel_watch(connection: ClientConnection) -> None:
     if found is not None and found.family in (socket.AF_INET, socket.AF_INET6):
         milliseconds = int(1_000 * UNHEARD_S)
         found.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
-
-
-def _aged(event: AgentFact, by_s: float) -> AgentFact:
-    """The event with its ages `by_s` older."""
-    older: dict[str, Any] = {}
-    if (ago_s := getattr(event, "ago_s", None)) is not None:
-        older["ago_s"] = ago_s + by_s
-    progress = getattr(event, "progress", None)
-    if isinstance(progress, Progress) and progress.step is not None:
-        step_ago_s = progress.step_ago_s + by_s
-        older["progress"] = msgspec.structs.replace(progress, step_ago_s=step_ago_s)
-    return msgspec.structs.replace(event, **older) if older else event

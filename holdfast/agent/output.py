@@ -125,11 +125,6 @@ class Output:
         for sink in sinks:
             sink.write(held)
 
-    @property
-    def holds_text(self) -> bool:
-        """Whether there is output that has gone nowhere yet."""
-        return bool(self._held)
-
     def finish(self) -> None:
         """Take what is still in the pipe, then close; whoever holds the other end is not waited
         for."""

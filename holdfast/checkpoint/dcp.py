@@ -30,7 +30,7 @@ from holdfast.checkpoint.consolidate import consolidated, filled
 from holdfast.checkpoint.contents import Pieces, Ref
 from holdfast.checkpoint.key import Key
 from holdfast.checkpoint.open_store import open_store
-from holdfast.checkpoint.pieces import Checkpoint, require_all
+from holdfast.checkpoint.pieces import CheckpointPieces, require_all
 from holdfast.errors import Error
 
 
@@ -49,7 +49,7 @@ class HoldfastReader(StorageReader):
 
         Raises `Error` checkpoint-not-found, checkpoint-damaged or storage-*.
         """
-        self._checkpoint = Checkpoint(catalog.open_checkpoint(*_find(place, step, attempt)))
+        self._checkpoint = CheckpointPieces(catalog.open_checkpoint(*_find(place, step, attempt)))
         tree = filled(consolidated(self._checkpoint.contents), _Leaf)
         self._items, self._mappings = flatten_state_dict(tree)
 

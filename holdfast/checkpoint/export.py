@@ -22,7 +22,7 @@ from holdfast.checkpoint.catalog import Opened
 from holdfast.checkpoint.consolidate import consolidated, filled, modules_of
 from holdfast.checkpoint.contents import Ref
 from holdfast.checkpoint.open_store import open_store
-from holdfast.checkpoint.pieces import Checkpoint
+from holdfast.checkpoint.pieces import CheckpointPieces
 from holdfast.checkpoint.stores import CheckpointStore
 from holdfast.errors import Error
 
@@ -66,7 +66,7 @@ def export(
 
     Raises `Error` checkpoint-damaged, layout-unknown, export-unavailable or storage-*.
     """
-    checkpoint = Checkpoint(opened)
+    checkpoint = CheckpointPieces(opened)
     match form:
         case "torch":
             _write_torch(checkpoint, open_store(to))
@@ -79,7 +79,7 @@ def export(
             raise ValueError(f"{form!r} is not one of torch, dcp and safetensors")
 
 
-def state_of(checkpoint: Checkpoint) -> dict[str, Any]:
+def state_of(checkpoint: CheckpointPieces) -> dict[str, Any]:
     """The whole state in memory; what is of numpy as tensors and numbers of Python."""
     state: dict[str, Any] = filled(
         consolidated(checkpoint.contents), lambda ref: _without_numpy(checkpoint.whole(ref))
@@ -96,13 +96,13 @@ def _without_numpy(value: Any) -> Any:
 # ── torch.save and DCP ──
 
 
-def _write_torch(checkpoint: Checkpoint, store: CheckpointStore) -> None:
+def _write_torch(checkpoint: CheckpointPieces, store: CheckpointStore) -> None:
     buffer = io.BytesIO()
     torch.save(state_of(checkpoint), buffer)
     _put(store, "checkpoint.pt", [buffer.getbuffer()])
 
 
-def _write_dcp(checkpoint: Checkpoint, to: str) -> None:
+def _write_dcp(checkpoint: CheckpointPieces, to: str) -> None:
     from torch.distributed.checkpoint.filesystem import FileSystemWriter
     from torch.distributed.checkpoint.state_dict_saver import save
 
@@ -121,7 +121,9 @@ def _write_dcp(checkpoint: Checkpoint, to: str) -> None:
 # ── safetensors ──
 
 
-def _write_safetensors(checkpoint: Checkpoint, store: CheckpointStore, limit: int | None) -> None:
+def _write_safetensors(
+    checkpoint: CheckpointPieces, store: CheckpointStore, limit: int | None
+) -> None:
     items = list(_model_tensors(checkpoint))
     shards = list(_shards(items, limit))
     if limit is None or len(shards) == 1:
@@ -137,7 +139,7 @@ def _write_safetensors(checkpoint: Checkpoint, store: CheckpointStore, limit: in
     store.put("model.safetensors.index.json", json.dumps(index, indent=2).encode())
 
 
-def _model_tensors(checkpoint: Checkpoint) -> Iterator[_Item]:
+def _model_tensors(checkpoint: CheckpointPieces) -> Iterator[_Item]:
     """Parameters and buffers; of several models with the name of each in front."""
     modules = modules_of(checkpoint.contents)
     tree = consolidated(checkpoint.contents)
@@ -175,7 +177,7 @@ def _shards(items: Iterable[_Item], limit: int | None) -> Iterator[list[_Item]]:
 
 
 def _write_file(
-    checkpoint: Checkpoint, store: CheckpointStore, name: str, items: list[_Item]
+    checkpoint: CheckpointPieces, store: CheckpointStore, name: str, items: list[_Item]
 ) -> None:
     head = _header(items)
     tensors = (_bytes_of(checkpoint.whole(item.ref)) for item in items if item.bytes)

@@ -23,7 +23,6 @@ from holdfast.checkpoint.key import Key
 from holdfast.decoding import known
 from holdfast.errors import Error
 
-FORMAT = 1
 CHUNK_BYTES = 16 << 20
 ATTEMPTS = "attempts"
 MANIFEST = "manifest.json"

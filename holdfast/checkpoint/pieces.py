@@ -25,7 +25,7 @@ Box = tuple[tuple[int, ...], tuple[int, ...]]  # offsets in the leaf, lengths
 _PARTS = {name: part for part, name in NAMES.items()}
 
 
-class Checkpoint:
+class CheckpointPieces:
     """What a checkpoint consists of, and its bytes."""
 
     def __init__(self, opened: Opened) -> None:

@@ -14,7 +14,7 @@ from holdfast.cli.output import AsJson, duration, json_result, result, table, ta
 from holdfast.errors import Error
 
 if TYPE_CHECKING:
-    from holdfast.drivers.kubernetes.listing import Listed
+    from holdfast.drivers.kubernetes.listing import ListedJob
     from holdfast.status import JobStatus
 
 HEADER = ("JOB", "PHASE", "NODES", "ATTEMPT", "STEP", "ETTR", "AGE", "WAITING FOR")
@@ -92,12 +92,12 @@ def _fields(job: str, status: "JobStatus | None") -> dict[str, object]:
     return {"job": job, "phase": phase, "waiting_for": waiting, "status": status}
 
 
-def _listed_fields(one: "Listed") -> dict[str, object]:
+def _listed_fields(one: "ListedJob") -> dict[str, object]:
     said = {"phase": one.phase, "waiting_for": one.waiting_for, "managed": one.managed}
     return {**_fields(one.job, one.status), **said, "submitted_at": one.submitted_at}
 
 
-def _listed_row(one: "Listed", now: float) -> tuple[str, ...]:
+def _listed_row(one: "ListedJob", now: float) -> tuple[str, ...]:
     up = sum(pod.running for pod in one.nodes)
     nodes = f"{up}/{len(one.nodes)}"
     if one.status is not None:

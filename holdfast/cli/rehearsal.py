@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from holdfast.drivers.kubernetes.manifests.request import Body, Request
-    from holdfast.drivers.kubernetes.submit import Trial
+    from holdfast.drivers.kubernetes.submit import RehearsedObject
     from holdfast.errors import Error
 
 OF_THE_SERVER = ("managedFields", "resourceVersion", "uid", "generation", "creationTimestamp")
@@ -52,7 +52,7 @@ def _note(one: dict[str, Any]) -> str:
     return f"   ({one['note']})" if one["note"] else ""
 
 
-def _told(trial: "Trial", trials: "Sequence[Trial]") -> dict[str, Any]:
+def _told(trial: "RehearsedObject", trials: "Sequence[RehearsedObject]") -> dict[str, Any]:
     change, note = _change(trial), None
     if trial.error is not None:
         later = _waits_for_others(trial, trials)
@@ -64,14 +64,14 @@ def _told(trial: "Trial", trials: "Sequence[Trial]") -> dict[str, Any]:
     return {"kind": trial.body["kind"], "name": name, "change": change, "note": note, "diff": diff}
 
 
-def _change(trial: "Trial") -> str:
+def _change(trial: "RehearsedObject") -> str:
     if trial.before is None:
         return "new"
     same = trial.after is not None and _plain(trial.before) == _plain(trial.after)
     return "same" if same else "changed"
 
 
-def _waits_for_others(trial: "Trial", trials: "Sequence[Trial]") -> bool:
+def _waits_for_others(trial: "RehearsedObject", trials: "Sequence[RehearsedObject]") -> bool:
     """Whether it is refused only because a new object, which it names, was not really made."""
     from holdfast.drivers.kubernetes.cluster import NotFoundError
 
@@ -109,7 +109,7 @@ def _plain(body: "Body") -> "Body":
     return {**{k: v for k, v in body.items() if k != "status"}, "metadata": meta}
 
 
-def refusals(trials: "Sequence[Trial]", namespace: str, words: str) -> "list[Error]":
+def refusals(trials: "Sequence[RehearsedObject]", namespace: str, words: str) -> "list[Error]":
     """What the server would refuse for good."""
     from holdfast.drivers.kubernetes.submit_refusals import about, refused
 

@@ -92,7 +92,7 @@ class IncidentRecord(msgspec.Struct, kw_only=True):
     log: str | None = None
 
 
-class Death(msgspec.Struct, frozen=True):
+class DatedExit(msgspec.Struct, frozen=True):
     """An exit and when it happened, by the controller's clock; later ones of its kind with it."""
 
     at: float
@@ -169,7 +169,7 @@ class State(msgspec.Struct, kw_only=True):
     milestones: list[Milestone] = []
     finished: set[int] = set()  # ranks that exited well
     stopped: bool = True  # nothing of this attempt is left anywhere
-    deaths: list[Death] = []  # workers that did not finish in this attempt
+    deaths: list[DatedExit] = []  # workers that did not finish in this attempt
     max_step: int | None = None  # furthest step ever completed
 
     restarts: list[float] = []  # times, within the window

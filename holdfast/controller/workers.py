@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from holdfast.actions import AnyAction
 from holdfast.controller import attempts, incidents, leaving
 from holdfast.controller.phases import TRAINING, Phase
-from holdfast.controller.state import Death, State
+from holdfast.controller.state import DatedExit, State
 from holdfast.events import ExitGroup, WorkerExited, each_of, in_rows
 
 MAX_DEATHS = 64  # kinds of exits kept per attempt, and exits that were told alone
@@ -76,14 +76,14 @@ def _failed(state: State, groups: Sequence[ExitGroup]) -> list[AnyAction]:
 def _note(state: State, group: ExitGroup) -> None:
     """Once for each rank; a few kinds are enough to see what happened, however large the job."""
     first, deaths = group.first, state.deaths
-    died = Death(state.now - first.ago_s, first, group.kind)
+    died = DatedExit(state.now - first.ago_s, first, group.kind)
     if group.kind:
         _note_kind(deaths, died, {first.rank, *each_of(group.others)})
     elif len(deaths) < MAX_DEATHS and not any(death.has(first.rank) for death in deaths):
         deaths.append(died)
 
 
-def _note_kind(deaths: list[Death], died: Death, ranks: set[int]) -> None:
+def _note_kind(deaths: list[DatedExit], died: DatedExit, ranks: set[int]) -> None:
     """These ranks died in the same way, `died` as the first of them."""
     rank, fresh = died.exited.rank, ranks.difference(*(death.ranks for death in deaths))
     place = _place(deaths, died)
@@ -97,7 +97,7 @@ def _note_kind(deaths: list[Death], died: Death, ranks: set[int]) -> None:
     deaths[place] = _of(died if earlier else known, known.kind, fresh | known.ranks)
 
 
-def _place(deaths: Sequence[Death], died: Death) -> int | None:
+def _place(deaths: Sequence[DatedExit], died: DatedExit) -> int | None:
     """Where deaths of this kind are kept; once there are many kinds, those of its cause."""
     rank, kind = died.exited.rank, died.kind
     alike = [i for i, death in enumerate(deaths) if death.kind == kind or death.has(rank)]
@@ -110,5 +110,5 @@ def _cause(kind: str) -> str:
     return kind.partition(" ")[0]
 
 
-def _of(first: Death, kind: str, ranks: set[int]) -> Death:
-    return Death(first.at, first.exited, kind, in_rows(ranks - {first.exited.rank}))
+def _of(first: DatedExit, kind: str, ranks: set[int]) -> DatedExit:
+    return DatedExit(first.at, first.exited, kind, in_rows(ranks - {first.exited.rank}))

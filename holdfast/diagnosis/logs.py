@@ -43,7 +43,7 @@ class Frame(NamedTuple):
     line: int
 
 
-class Kind(Enum):
+class TracebackKind(Enum):
     """Where a traceback stands in what Python printed."""
 
     PLAIN = auto()
@@ -54,7 +54,7 @@ class Kind(Enum):
 class Raised(NamedTuple):
     """One exception with its traceback; lines `first` to `last` (exclusive) of the text."""
 
-    kind: Kind
+    kind: TracebackKind
     type: str
     message: str
     frames: tuple[Frame, ...]
@@ -74,7 +74,7 @@ def parse_traceback(text: str) -> WorkerError | None:
     lines, chain = _last_chain(text)
     if not chain:
         return None
-    final = [r for r in chain if r.kind is Kind.PLAIN][-1:] or chain[:1]
+    final = [r for r in chain if r.kind is TracebackKind.PLAIN][-1:] or chain[:1]
     place = _place(chain)
     return WorkerError(
         type=final[0].type,
@@ -104,7 +104,7 @@ def _last_chain(text: str) -> tuple[list[str], list[Raised]]:
 
 
 def _starts(raised: Raised) -> bool:
-    return raised.kind is Kind.PLAIN and not raised.chained
+    return raised.kind is TracebackKind.PLAIN and not raised.chained
 
 
 def _of_one_rank(lines: Sequence[str]) -> list[str]:
@@ -138,18 +138,18 @@ def _tracebacks(lines: Sequence[str]) -> Iterator[Raised]:
                 before = raised.last
 
 
-def _kind(header: re.Match[str] | None, member: bool) -> Kind:
+def _kind(header: re.Match[str] | None, member: bool) -> TracebackKind:
     if member:
-        return Kind.MEMBER
+        return TracebackKind.MEMBER
     original = header is not None and header.group(1) == "Original "
-    return Kind.ORIGINAL if original else Kind.PLAIN
+    return TracebackKind.ORIGINAL if original else TracebackKind.PLAIN
 
 
 def _mentioned(lines: Sequence[str], at: int) -> bool:
     return at > 0 and lines[at - 1].startswith(NOT_FATAL)
 
 
-def _raised(lines: Sequence[str], first: int, before: int, kind: Kind) -> Raised | None:
+def _raised(lines: Sequence[str], first: int, before: int, kind: TracebackKind) -> Raised | None:
     """The exception whose traceback begins at line `first`; None if the text ends too early."""
     in_group = "|" in lines[first][:12] or "+" in lines[first][:12]
     margin = _margin(lines[first]) if in_group else 0
@@ -212,7 +212,7 @@ def _bare_syntax_error(lines: Sequence[str]) -> Iterator[Raised]:
                 place = Frame(frame.group(1), int(frame.group(2)))
                 message = found.group(2) or ""
                 yield Raised(
-                    Kind.PLAIN,
+                    TracebackKind.PLAIN,
                     found.group(1),
                     message,
                     (place,),
@@ -226,8 +226,8 @@ def _bare_syntax_error(lines: Sequence[str]) -> Iterator[Raised]:
 
 
 def _place(chain: Sequence[Raised]) -> Frame:
-    closest = [r for r in chain if r.kind is not Kind.PLAIN]
-    nearest = [*closest, *reversed([r for r in chain if r.kind is Kind.PLAIN])]
+    closest = [r for r in chain if r.kind is not TracebackKind.PLAIN]
+    nearest = [*closest, *reversed([r for r in chain if r.kind is TracebackKind.PLAIN])]
     if nearest[0].type in SYNTAX and nearest[0].frames:
         return nearest[0].frames[-1]  # where the text is wrong, whoever compiles it
     own = (f for r in nearest for f in reversed(r.frames) if not is_library(f.file))

@@ -14,8 +14,6 @@ from collections.abc import Iterator
 from holdfast.diagnosis.logs import raised_in
 from holdfast.events import WorkerError
 
-DISTRIBUTED = ("DistError", "DistNetworkError", "DistStoreError", "DistBackendError")
-
 GLOO = re.compile(
     r"Connection closed by peer"
     r"|(?:Read|Write) error \[|\[[\d.:a-f%]+\]:\d+: (?:Connection reset by peer|Broken pipe)"

@@ -26,7 +26,7 @@ WITHOUT_STEPS = (Milestone.STARTED, Milestone.OUTPUT)  # of scripts that report 
 QUIET_S = 60.0  # who says nothing for longer after the start is taken to train all the same
 
 
-class Mark(NamedTuple):
+class BucketStart(NamedTuple):
     """From this moment on time goes into this bucket and onto this incident's bill."""
 
     at: int
@@ -108,7 +108,9 @@ def earliest(known: int | None, at: int) -> int:
     return at if known is None else min(known, at)
 
 
-def timeline(attempt: Attempt, until: int, *, instrumented: bool, closed: bool) -> list[Mark]:
+def timeline(
+    attempt: Attempt, until: int, *, instrumented: bool, closed: bool
+) -> list[BucketStart]:
     """The stretches of an attempt up to `until`; `closed`: nothing more will be heard of it.
 
     The marks are in order and never before the attempt began; without `instrumented` a worker is
@@ -130,8 +132,8 @@ def _trained_until(attempt: Attempt, until: int, closed: bool) -> int:
     return attempt.last_exit if closed and attempt.last_exit is not None else until
 
 
-def _training(attempt: Attempt, instrumented: bool) -> list[Mark]:
-    marks = [Mark(attempt.began, attempt.opening, attempt.carried)]
+def _training(attempt: Attempt, instrumented: bool) -> list[BucketStart]:
+    marks = [BucketStart(attempt.began, attempt.opening, attempt.carried)]
     for milestone in Milestone:
         at = attempt.reached.get(milestone)
         if at is None:
@@ -140,7 +142,9 @@ def _training(attempt: Attempt, instrumented: bool) -> list[Mark]:
         if bucket is None:
             continue
         trains = bucket in (Bucket.PRODUCTIVE, Bucket.OTHER)
-        marks.append(Mark(max(at, marks[-1].at), bucket, None if trains else marks[-1].incident))
+        marks.append(
+            BucketStart(max(at, marks[-1].at), bucket, None if trains else marks[-1].incident)
+        )
     return marks
 
 
@@ -157,37 +161,37 @@ def _blind(attempt: Attempt, milestone: Milestone) -> Bucket | None:
             return AFTER[milestone]
 
 
-def _unfinished_step(attempt: Attempt, last: Mark, end: int) -> list[Mark]:
+def _unfinished_step(attempt: Attempt, last: BucketStart, end: int) -> list[BucketStart]:
     """What came after the last completed step is to be redone or, without a fault, was no step."""
     if last.bucket is not Bucket.PRODUCTIVE or attempt.step_end is None:
         return []
     at = min(max(attempt.step_end, last.at), end)
-    return [Mark(at, Bucket.OTHER if attempt.incident is None else Bucket.REPLAY, None)]
+    return [BucketStart(at, Bucket.OTHER if attempt.incident is None else Bucket.REPLAY, None)]
 
 
-def _aftermath(attempt: Attempt, end: int, incident: int | None, closed: bool) -> list[Mark]:
-    marks: list[Mark] = []
+def _aftermath(attempt: Attempt, end: int, incident: int | None, closed: bool) -> list[BucketStart]:
+    marks: list[BucketStart] = []
     if attempt.incident is not None and attempt.ordered is not None:
         incident = attempt.incident
         marks = [
-            Mark(end, Bucket.DETECT, incident),
-            Mark(attempt.ordered, Bucket.TEARDOWN, incident),
+            BucketStart(end, Bucket.DETECT, incident),
+            BucketStart(attempt.ordered, Bucket.TEARDOWN, incident),
         ]
         if attempt.gone is not None:
-            marks.append(Mark(attempt.gone, Bucket.SCHEDULE, incident))
+            marks.append(BucketStart(attempt.gone, Bucket.SCHEDULE, incident))
     elif attempt.ordered is not None:
-        marks = [Mark(attempt.ordered, Bucket.TEARDOWN, None)]
+        marks = [BucketStart(attempt.ordered, Bucket.TEARDOWN, None)]
     elif closed and attempt.number > 0:
-        marks = [Mark(end, Bucket.TEARDOWN, None)]
+        marks = [BucketStart(end, Bucket.TEARDOWN, None)]
     if attempt.closing is not None:
         marks = [m for m in marks if m.at <= attempt.closing]
-        marks.append(Mark(attempt.closing, Bucket.TEARDOWN, None))
+        marks.append(BucketStart(attempt.closing, Bucket.TEARDOWN, None))
     return marks
 
 
-def _in_order(marks: list[Mark], until: int) -> list[Mark]:
+def _in_order(marks: list[BucketStart], until: int) -> list[BucketStart]:
     """Each mark not before the one ahead of it, and none after `until`."""
-    ordered: list[Mark] = []
+    ordered: list[BucketStart] = []
     for mark in marks:
         at = max(mark.at, ordered[-1].at) if ordered else mark.at
         ordered.append(mark._replace(at=min(at, until)))

@@ -45,7 +45,7 @@ from holdfast.events import (
     WorkerExited,
     WorkersExited,
 )
-from holdfast.goodput.attempt import WITHOUT_STEPS, Attempt, Mark, earliest, timeline
+from holdfast.goodput.attempt import WITHOUT_STEPS, Attempt, BucketStart, earliest, timeline
 from holdfast.goodput.books import NO_STALLS, Books, milliseconds
 from holdfast.goodput.buckets import Bucket
 from holdfast.goodput.ledger import Ledger, close_books
@@ -199,7 +199,7 @@ class Bookkeeper:
 
     # ── posting ──
 
-    def _timeline(self, until: int, *, closed: bool) -> list[Mark]:
+    def _timeline(self, until: int, *, closed: bool) -> list[BucketStart]:
         return timeline(self._attempt, until, instrumented=self._instrumented, closed=closed)
 
     def _close(self, at: int) -> int | None:
@@ -217,14 +217,14 @@ class Bookkeeper:
         until = min(at, attempt.step_end)
         if until <= max(cursor, caught_up):
             return
-        marks = [Mark(cursor, Bucket.PRODUCTIVE, None)]
+        marks = [BucketStart(cursor, Bucket.PRODUCTIVE, None)]
         if cursor <= caught_up:  # what came before is not posted yet
             marks = self._timeline(until, closed=False)
         _post(self._books, attempt, until, marks, final=True)
 
 
 def _post(
-    books: Books, attempt: Attempt, until: int, marks: list[Mark], *, final: bool = False
+    books: Books, attempt: Attempt, until: int, marks: list[BucketStart], *, final: bool = False
 ) -> None:
     """Post each stretch; `final`: its stalls will not be asked for again."""
     ends = [*(m.at for m in marks[1:]), until]

@@ -65,18 +65,3 @@ def daly_s(save: float, mttf: float) -> float:
         return mttf
     x = save / (2 * mttf)
     return young_s(save, mttf) * (1 + math.sqrt(x) / 3 + x / 9) - save
-
-
-def expected_goodput(
-    mttf: float, save: float, detect: float, restart: float, load: float, interval: float
-) -> float | None:
-    """G = (1 − (T_d + T_r + T_l + τ/2)/M) / (1 + δ/τ), all in one unit. None where it breaks down.
-
-    `expected_ettr` with the lost time of an incident split into detection, restart and load.
-    """
-    return expected_ettr(1, 1 / mttf, detect + restart + load, save, interval)
-
-
-def affordable_loss_s(target: float, nodes: int, failures_per_node_s: float) -> float:
-    """Seconds each incident may cost so that ETTR stays at `target`: (1 − target)·MTTF."""
-    return (1 - target) * mttf_s(nodes, failures_per_node_s)

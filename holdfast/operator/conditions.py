@@ -17,7 +17,7 @@ WORDS = {"gave_up": "GaveUp"}
 ENDED = ("succeeded", "failed", "gave_up", "stopped")
 
 
-class Fact(NamedTuple):
+class ConditionState(NamedTuple):
     """What a condition says."""
 
     holds: bool
@@ -105,26 +105,30 @@ def _run(record: JobStatus) -> Body:
 
 def _facts(
     decision: Decision, phase: str, record: JobStatus | None, outcome: str | None
-) -> dict[str, Fact]:
+) -> dict[str, ConditionState]:
     why = (record.why if record is not None else None) or ""
     refused = phase in ("Rejected", "Blocked")
     now = phase.replace(" ", "")
     ended = outcome is not None
     return {
-        "Accepted": Fact(not refused, decision.reason or "Accepted", decision.message)
+        "Accepted": ConditionState(not refused, decision.reason or "Accepted", decision.message)
         if refused or decision.reason == "ChangeWaits"
-        else Fact(True, "Accepted"),
-        "Running": Fact(phase == "Running", now, why),
-        "Recovering": Fact(phase == "Recovering", now, why),
-        "Suspended": Fact(phase == "Suspended", decision.reason or now, decision.message)
+        else ConditionState(True, "Accepted"),
+        "Running": ConditionState(phase == "Running", now, why),
+        "Recovering": ConditionState(phase == "Recovering", now, why),
+        "Suspended": ConditionState(phase == "Suspended", decision.reason or now, decision.message)
         if phase in ("Suspended", "Suspending")
-        else Fact(False, "NotSuspended"),
-        "Complete": Fact(outcome == "succeeded", now if ended else "NotEnded", why),
-        "Failed": Fact(ended and outcome != "succeeded", now if ended else "NotEnded", why),
+        else ConditionState(False, "NotSuspended"),
+        "Complete": ConditionState(outcome == "succeeded", now if ended else "NotEnded", why),
+        "Failed": ConditionState(
+            ended and outcome != "succeeded", now if ended else "NotEnded", why
+        ),
     }
 
 
-def _conditions(old: Body, facts: dict[str, Fact], generation: int, now: float) -> list[Body]:
+def _conditions(
+    old: Body, facts: dict[str, ConditionState], generation: int, now: float
+) -> list[Body]:
     before = {c["type"]: c for c in old.get("conditions") or []}
     found = []
     for kind in CONDITIONS:

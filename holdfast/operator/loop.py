@@ -45,7 +45,7 @@ FIGURES_S = 10.0  # between two writes of a status in which only step and ETTR a
 EVERYWHERE = ""
 
 
-class Meta(msgspec.Struct):
+class _Meta(msgspec.Struct):
     """Metadata of what is watched."""
 
     name: str
@@ -56,7 +56,7 @@ class Meta(msgspec.Struct):
 class Named(msgspec.Struct):
     """Of any object what it is called: enough to know which job to look at."""
 
-    metadata: Meta
+    metadata: _Meta
 
     @property
     def key(self) -> Key:

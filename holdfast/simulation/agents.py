@@ -7,11 +7,10 @@ but looked up, because a day of it would be millions of messages.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol, assert_never
+from typing import Protocol, assert_never
 
-import msgspec
-
-from holdfast.agent.keeper import Keeper
+from holdfast.agent.fact_queue import FactQueue
+from holdfast.agent.journal_replica import JournalReplica
 from holdfast.checkpoint.choose import Holding
 from holdfast.events import NodeLeft, NodeReady, Progress, Store, WorkerExited
 from holdfast.messages import (
@@ -61,12 +60,6 @@ class Network(Protocol):
         """A store on a port that nobody has used."""
 
 
-class _Kept(NamedTuple):
-    seq: int
-    event: AgentFact
-    at: float  # when its ages were right
-
-
 class Agent:
     """One node from its start to its end."""
 
@@ -84,7 +77,7 @@ class Agent:
         self.trouble_until = 0.0  # it may rightly be given up for what happened until then
         self.run: Run | None = None
         self.memory: dict[int, Holding] = {}
-        self.keeper = Keeper()  # of a copy of the journal, lost with the node
+        self.replica = JournalReplica()  # lost with the node
         self.pulse = Report(node=self.node, attempt=-1, workers=())
         self._nature, self._network, self._floor = nature, network, floor
         self._connecting = False
@@ -92,8 +85,7 @@ class Agent:
         self._term = 0  # newest of a controller that was obeyed
         self._inbox: list[tuple[SimulatedWire, Sequence[Downward]]] = []
         self._unseen: list[tuple[Run, int, Death]] = []
-        self._kept: list[_Kept] = []
-        self._next_seq = 1
+        self._facts = FactQueue()
         self._newest = self._fenced = 0
         self._ran = 0  # newest attempt whose workers it has run
         self._stopping: Stop | None = None
@@ -195,7 +187,7 @@ class Agent:
         self.in_trouble(float("inf"))
         self.alive = False
         self._goes()
-        self.memory, self.keeper = {}, Keeper()
+        self.memory, self.replica = {}, JournalReplica()
         if self.run is not None:
             self._floor.vanish(self.run, f"{self.node} died")
         self._leave(told=True)
@@ -241,8 +233,8 @@ class Agent:
             pid=self.number + 1,
             attempt=self._ran,
             running=self.run is not None and bool(self.run.alive),
-            kept=self.keeper.seq,
-            term=self.keeper.term,
+            kept=self.replica.seq,
+            term=self.replica.term,
             obeyed=self._term,
         )
 
@@ -277,7 +269,7 @@ class Agent:
                 assert_never(message)
 
     def _keep(self, order: Keep) -> None:
-        kept = self.keeper.keep(order)
+        kept = self.replica.keep(order)
         if self.wire is not None and kept.term == order.term:
             self.wire.control.keeps(self.node, kept.seq)
         self._up(kept)
@@ -299,27 +291,28 @@ class Agent:
             return
         self._welcome = True
         self.forget(welcome.acked)
-        again = [self._sealed(kept) for kept in self._kept]
-        self._up(*again, self._report())
+        self._facts.sent = welcome.acked
+        self._up(*self._sending(), self._report())
 
     def forget(self, acked: int) -> None:
         """The controller has these facts on its disk."""
-        while self._kept and self._kept[0].seq <= acked:
-            del self._kept[0]
+        self._facts.forget(acked)
 
     def _fact(self, event: AgentFact, *, report: bool = False) -> None:
-        kept = _Kept(self._next_seq, event, self._nature.now)
-        self._next_seq += 1
-        self._kept.append(kept)
+        self._facts.add(event, self._nature.now)
         first = [self._report()] if report else []
-        self._up(*first, self._sealed(kept))
+        self._up(*first, *self._sending())
 
     def _up(self, *messages: Upward) -> None:
         if self.wire is not None and self.talks_over(self.wire):
             self.wire.up(messages)
 
-    def _sealed(self, kept: _Kept) -> Fact:
-        return Fact(seq=kept.seq, event=_aged(kept.event, self._nature.now - kept.at))
+    def _sending(self) -> list[Fact]:
+        """What has not gone out yet; what is lost on the way is sent again after a reconnect."""
+        facts = self._facts.unsent(self._nature.now)
+        if facts:
+            self._facts.sent = facts[-1].seq
+        return facts
 
     def news(self) -> None:
         """Its workers have reached a milestone: report it."""
@@ -493,15 +486,3 @@ class Agent:
             return Progress()
         pages = [self._floor.progress(run, rank) for rank in run.ranks]
         return max(pages, key=lambda page: -1 if page.step is None else page.step)
-
-
-def _aged(event: AgentFact, by_s: float) -> AgentFact:
-    """The event with its ages `by_s` older."""
-    if by_s <= 0 or not isinstance(event, WorkerExited | WorkersStarted | WorkersStopped):
-        return event
-    older = msgspec.structs.replace(event, ago_s=event.ago_s + by_s)
-    if isinstance(older, WorkersStarted) or older.progress.step is None:
-        return older
-    step_ago_s = older.progress.step_ago_s + by_s
-    progress = msgspec.structs.replace(older.progress, step_ago_s=step_ago_s)
-    return msgspec.structs.replace(older, progress=progress)

@@ -39,8 +39,8 @@ class Gathered:
 
     def visit(self, agent: Agent) -> None:
         """An agent is here, and is sent away again."""
-        rank = (agent.keeper.term, agent.keeper.seq)
-        if agent.keeper.seq >= 0 and rank > self._rank:
+        rank = (agent.replica.term, agent.replica.seq)
+        if agent.replica.seq >= 0 and rank > self._rank:
             self._best, self._rank = copy_of(agent), rank
             assert lines.sound(self._best)
         self._heard.add(agent.node)
@@ -69,7 +69,7 @@ class Gathered:
 
 def copy_of(agent: Agent) -> bytes:
     """All lines that an agent holds."""
-    return b"".join(part.data for part in agent.keeper.copy())
+    return b"".join(part.data for part in agent.replica.copy())
 
 
 class Lives:
@@ -181,4 +181,4 @@ def _reach(agent: Agent, control: Control) -> bool:
 
 def _holds(agent: Agent, book: Book, seq: int) -> bool:
     """Whether this entry of this journal is in the agent's copy."""
-    return agent.keeper.seq >= seq and copy_of(agent).splitlines()[seq] == book.line(seq)[:-1]
+    return agent.replica.seq >= seq and copy_of(agent).splitlines()[seq] == book.line(seq)[:-1]

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import torch
 
 from holdfast.events import Milestone
-from holdfast.page import METRIC_COUNT, Page, Phase, StepRecord
+from holdfast.page import METRIC_COUNT, Page, StepRecord, WorkerPhase
 from holdfast.train.placement import Placement, descriptor
 
 logger = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ class ProgressReporter:
         self._snapshot_s = 0.0
         self._pending: deque[_Pending] = deque()
 
-    def phase(self, phase: Phase) -> None:
+    def phase(self, phase: WorkerPhase) -> None:
         """Say what this worker does now."""
         if self._page is not None:
             self._page.phase(phase)

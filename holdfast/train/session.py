@@ -19,7 +19,7 @@ from holdfast.checkpoint.storage_page import StoragePage
 from holdfast.checkpoint.streams import background_copier
 from holdfast.errors import Error
 from holdfast.events import Milestone
-from holdfast.page import Phase
+from holdfast.page import WorkerPhase
 from holdfast.rank import await_rank
 from holdfast.train.cadence import Cadence
 from holdfast.train.early_end import EarlyEnd
@@ -149,7 +149,7 @@ class Run:
         """
         if self._tracked:
             raise _unavailable("run.track() was called twice", "pass all objects in one call")
-        self._progress.phase(Phase.SETUP)
+        self._progress.phase(WorkerPhase.SETUP)
         everything = objects if loader is None else {**objects, "loader": loader}
         gather = self._exchange.gather_bytes if self._exchange else None
         tracked = Tracked(everything, self.device, self._parallel, self._ranks, gather)
@@ -251,11 +251,11 @@ def join(
     progress = open_progress(placement)
     progress.reach(Milestone.STARTED)
     progress.reach(Milestone.ARRIVED)
-    progress.phase(Phase.RENDEZVOUS)
+    progress.phase(WorkerPhase.RENDEZVOUS)
     join_group(placement, chosen, backend, wait)
     run = Run(placement, chosen, progress, wait)
     progress.reach(Milestone.JOINED)
-    progress.phase(Phase.SETUP)
+    progress.phase(WorkerPhase.SETUP)
     return run
 
 

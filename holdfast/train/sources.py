@@ -16,7 +16,7 @@ from holdfast.checkpoint.catalog import Opened
 from holdfast.checkpoint.contents import Contents, Ref
 from holdfast.checkpoint.index import Index, read_index
 from holdfast.checkpoint.manifest import SavedPart
-from holdfast.checkpoint.pieces import Box, Checkpoint, cut, present, read_leaf, saved_parts
+from holdfast.checkpoint.pieces import Box, CheckpointPieces, cut, present, read_leaf, saved_parts
 from holdfast.checkpoint.tensors import byte_tensor, index_of, view
 
 Gather = Callable[[bytes], list[bytes]]
@@ -125,7 +125,7 @@ class Files:
 
     def __init__(self, opened: Opened, world_size: int) -> None:
         """`world_size` is that of the readers. Raises `Error` checkpoint-damaged, storage-*."""
-        self._checkpoint = Checkpoint(opened)
+        self._checkpoint = CheckpointPieces(opened)
         self._everybody = range(world_size)
         self.contents = self._checkpoint.contents
         self.read = self._checkpoint.read

@@ -22,7 +22,7 @@ import torch
 from holdfast.checkpoint.tiers import SnapshotFlag
 from holdfast.errors import Error
 from holdfast.events import Milestone
-from holdfast.page import Phase
+from holdfast.page import WorkerPhase
 from holdfast.train.early_end import EarlyEnd
 from holdfast.train.parallel import spread
 from holdfast.train.progress import ProgressReporter
@@ -71,7 +71,7 @@ class State:
         while self.completed < total and not self._ended:
             began = time.monotonic()
             batch = self._next_batch(began)
-            self._progress.phase(Phase.STEP)
+            self._progress.phase(WorkerPhase.STEP)
             try:
                 yield self.completed, batch
             except GeneratorExit:
@@ -90,7 +90,7 @@ class State:
         """
         if not self._restored:
             self._restored = True
-            self._progress.phase(Phase.RESTORE)
+            self._progress.phase(WorkerPhase.RESTORE)
             self.completed = self._snapshots.restore() if self._snapshots else 0
             self._ended = self._snapshots is not None and self._snapshots.loop.ended
             if self.completed == 0:
@@ -120,7 +120,7 @@ class State:
 
     def _next_batch(self, began: float) -> Any:
         assert self._batches is not None
-        self._progress.phase(Phase.DATA)
+        self._progress.phase(WorkerPhase.DATA)
         batch = next(self._batches)
         self._progress.waited_for_data(time.monotonic() - began)
         return batch
@@ -141,7 +141,7 @@ class State:
             self._snapshot(self._snapshots, flags)
 
     def _snapshot(self, snapshots: Snapshotter, flags: SnapshotFlag) -> None:
-        self._progress.phase(Phase.SNAPSHOT)
+        self._progress.phase(WorkerPhase.SNAPSHOT)
         if snapshots.waits(flags):
             self._progress.publish(through=self.completed)
         snapshots.take(self.completed, flags)
@@ -161,13 +161,13 @@ class State:
             self._snapshots.loop.close()
         self._ending.close()
         self._ended = False
-        self._progress.phase(Phase.FINISHED)
+        self._progress.phase(WorkerPhase.FINISHED)
         self._progress.reach(Milestone.FINISHED)
 
     def _leave(self) -> None:
         """The loop is left in the middle of a step, by `break` or an exception: what follows is no
         step, however long it takes."""
-        self._progress.phase(Phase.FINISHED)
+        self._progress.phase(WorkerPhase.FINISHED)
         name = self._snapshots.requests.name if self._snapshots is not None else None
         if name is not None:
             logger.warning(

@@ -261,6 +261,24 @@ def test_an_acknowledged_fact_is_not_sent_again(tmp_path: Path) -> None:
     asyncio.run(story())
 
 
+def test_whoever_waits_continues_when_the_controller_has_every_fact(tmp_path: Path) -> None:
+    async def story() -> None:
+        office = Office(welcome(5))
+        async with controller(office) as port:
+            publish(tmp_path, port)
+            async with linked(tmp_path) as (link, _orders, _running):
+                await link.flush()  # nothing has happened
+                link.fact(committed(1))
+                waiting = asyncio.ensure_future(link.flush())
+                await until(lambda: office.facts)
+                assert not waiting.done()
+                (connection,) = office.connections
+                await connection.send(msgspec.msgpack.encode(Ack(seq=1, term=5)))
+                await asyncio.wait_for(waiting, 30)
+
+    asyncio.run(story())
+
+
 def test_orders_come_in_their_order(tmp_path: Path) -> None:
     async def story() -> None:
         async with taken_in(tmp_path) as (_server, ear, _port):

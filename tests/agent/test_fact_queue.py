@@ -1,42 +1,67 @@
 """No fact is lost between two connections, and none is sent twice on one."""
 
-import asyncio
+import pytest
 
-from holdfast.agent.controller_connection import FactQueue
-from holdfast.events import NodeLeft
-from holdfast.messages import WorkersStarted
+from holdfast.agent.fact_queue import FactQueue
+from holdfast.events import NodeLeft, NodeReady, Progress, Store, WorkerExited
+from holdfast.messages import AgentFact, WorkersStarted, WorkersStopped
 
 
 def test_facts_are_numbered_and_stay_until_they_are_acknowledged() -> None:
     facts = FactQueue()
     for name in ("a", "b", "c"):
-        facts.add(NodeLeft(node=name))
-    assert [fact.seq for fact in facts.unsent()] == [1, 2, 3]
+        facts.add(NodeLeft(node=name), 0.0)
+    assert [fact.seq for fact in facts.unsent(0.0)] == [1, 2, 3]
     facts.sent = 3
-    assert facts.all_sent and facts.unsent() == []
+    assert facts.all_sent and facts.unsent(0.0) == []
     facts.forget(1)
     facts.sent = 1  # a new connection, whose controller knows the first one
-    assert [fact.event for fact in facts.unsent()] == [NodeLeft(node="b"), NodeLeft(node="c")]
+    assert [fact.event for fact in facts.unsent(0.0)] == [NodeLeft(node="b"), NodeLeft(node="c")]
     assert not facts.all_sent
+    facts.forget(3)
+    assert not facts
+    facts.add(NodeLeft(node="d"), 0.0)
+    assert facts and [fact.seq for fact in facts.unsent(0.0)] == [4]
 
 
-def test_ages_are_those_of_the_moment_of_sending() -> None:
+def exited(ago_s: float, step_ago_s: float, step: int | None = 7) -> WorkerExited:
+    progress = Progress(step=step, step_ago_s=step_ago_s)
+    return WorkerExited(
+        node="n",
+        attempt=1,
+        rank=0,
+        exit_code=None,
+        signal=9,
+        progress=progress,
+        ago_s=ago_s,
+    )
+
+
+def stopped(ago_s: float, step_ago_s: float) -> WorkersStopped:
+    progress = Progress(step=7, step_ago_s=step_ago_s)
+    return WorkersStopped(node="n", attempt=1, store=None, progress=progress, ago_s=ago_s)
+
+
+@pytest.mark.parametrize(
+    ("event", "later"),
+    [
+        (exited(1.0, 2.0), exited(5.0, 6.0)),
+        (exited(1.0, 0.0, step=None), exited(5.0, 0.0, step=None)),  # it has made no step
+        (stopped(0.0, 2.0), stopped(4.0, 6.0)),
+        (
+            WorkersStarted(node="n", attempt=1, ago_s=1.0),
+            WorkersStarted(node="n", attempt=1, ago_s=5.0),
+        ),
+        (NodeLeft(node="n"), NodeLeft(node="n")),
+        (
+            NodeReady(node="n", store=Store(host="h", port=1, hosted=True), instrumented=True),
+            NodeReady(node="n", store=Store(host="h", port=1, hosted=True), instrumented=True),
+        ),
+    ],
+)
+def test_ages_are_those_of_the_moment_of_sending(event: AgentFact, later: AgentFact) -> None:
     facts = FactQueue()
-    facts.add(WorkersStarted(node="n", attempt=1, ago_s=5.0))
-    first, second = facts.unsent()[0].event, facts.unsent()[0].event
-    assert isinstance(first, WorkersStarted) and isinstance(second, WorkersStarted)
-    assert 5.0 <= first.ago_s <= second.ago_s
-
-
-def test_whoever_waits_goes_on_when_the_controller_has_every_fact() -> None:
-    async def waits() -> None:
-        facts = FactQueue()
-        await facts.until_known()
-        facts.add(NodeLeft(node="n"))
-        waiting = asyncio.ensure_future(facts.until_known())
-        await asyncio.sleep(0)
-        assert not waiting.done()
-        facts.forget(1)
-        await waiting
-
-    asyncio.run(waits())
+    facts.add(event, 100.0)
+    assert facts.unsent(100.0)[0].event == event
+    assert facts.unsent(104.0)[0].event == later
+    assert facts.unsent(104.0)[0].event == later, "and do not add up"

@@ -9,7 +9,7 @@ import pytest
 from websockets.exceptions import WebSocketException
 
 from holdfast import lines
-from holdfast.agent.keeper import Keeper
+from holdfast.agent.journal_replica import JournalReplica
 from holdfast.controller import Limits
 from holdfast.drivers.kubernetes.gather import Gathering
 from holdfast.events import StopRequested
@@ -46,7 +46,7 @@ class Copies:
         self.path.write_bytes(b"")
         self.nodes = list(nodes)
         self.connected = set(nodes)
-        self.keepers = {node: Keeper() for node in nodes}
+        self.keepers = {node: JournalReplica() for node in nodes}
         self.queue: list[tuple[str, Keep]] = []
         self.now = 0.0
         self._checksum = 0
@@ -94,7 +94,7 @@ class Copies:
         return {node for node, _ in self.queue}
 
 
-def held_by(keeper: Keeper) -> bytes:
+def held_by(keeper: JournalReplica) -> bytes:
     return b"".join(part.data for part in keeper.copy())
 
 
@@ -219,7 +219,7 @@ def test_one_that_lost_its_copy_gets_all_of_it_again(tmp_path: Path) -> None:
     copies.write("header", "one")
     copies.copy()
     copies.deliver("a")
-    copies.keepers["a"] = Keeper()
+    copies.keepers["a"] = JournalReplica()
     copies.write("two")
     copies.copy()
     copies.deliver("a")
@@ -271,7 +271,7 @@ class Replica(site.Agent):
 
     def __init__(self, node: str) -> None:
         super().__init__(node)
-        self.keeper = Keeper()
+        self.keeper = JournalReplica()
 
     async def obey(self, message: ToAgent | Question | ToClient) -> None:
         """Keep what it is told to."""
@@ -357,7 +357,7 @@ class Agent:
     """The keeping part of an agent, over a real connection to a successor."""
 
     def __init__(self, node: str) -> None:
-        self.node, self.keeper = node, Keeper()
+        self.node, self.keeper = node, JournalReplica()
 
     async def visit(self, port: int) -> None:
         """Connect, say what it holds, and do as it is told until the connection ends."""
@@ -372,7 +372,7 @@ class Agent:
                     await replica.obey(await site.receive(connection))
 
 
-def _holding(said: Hello, keeper: Keeper) -> Hello:
+def _holding(said: Hello, keeper: JournalReplica) -> Hello:
     return msgspec.structs.replace(said, kept=keeper.seq, term=keeper.term)
 
 

@@ -48,7 +48,6 @@ SLACK_S = 15.0  # silence beyond that is one
 STRICT = {"fieldManager": FIELD_MANAGER, "fieldValidation": "Strict"}
 JSON, MERGE = "application/json", "application/merge-patch+json"
 APPLY = "application/apply-patch+yaml"
-AGAIN = (429, 500, 502, 503, 504)
 
 
 class _Details(msgspec.Struct):
@@ -290,7 +289,7 @@ async def opened(context: str | None = None, namespace: str | None = None) -> Ap
     return api
 
 
-def _away(connection: config.Connection, exc: ApiError) -> Error:
+def _away(connection: config.ClusterClient, exc: ApiError) -> Error:
     through = f" through the proxy {connection.proxy}" if connection.proxy else ""
     return Error(
         "cluster-unreachable",

@@ -40,7 +40,7 @@ UNREADABLE = (OSError, ValueError, LookupError, AttributeError, RecursionError, 
 PORT_MAX = 65535
 
 
-class Connection(NamedTuple):
+class ClusterClient(NamedTuple):
     """A client for one cluster, the namespace that its context names, and what to call it."""
 
     client: httpx2.AsyncClient
@@ -60,7 +60,7 @@ class Way(NamedTuple):
 STRAIGHT = Way()
 
 
-def connect(context: str | None = None) -> Connection:
+def connect(context: str | None = None) -> ClusterClient:
     """A client for a context; for the current one, or for the cluster we run in, if none is named.
 
     In a pod its account is used, unless `KUBECONFIG` or a context is named. Raises `Error`.
@@ -83,7 +83,7 @@ def _account() -> SingleConfig:
     return found
 
 
-def _opened(config: SingleConfig, way: Way = STRAIGHT) -> Connection:
+def _opened(config: SingleConfig, way: Way = STRAIGHT) -> ClusterClient:
     try:
         for url in (config.cluster.server, way.proxy):
             _require_port(url or "")
@@ -93,7 +93,7 @@ def _opened(config: SingleConfig, way: Way = STRAIGHT) -> Connection:
     client.headers = httpx2.Headers([*client.headers.multi_items(), *way.headers])
     if way.server_name is not None:
         client.event_hooks = {"request": [_asking_for(way.server_name)]}
-    return Connection(client, config.namespace, config.context_name, _shown(way.proxy))
+    return ClusterClient(client, config.namespace, config.context_name, _shown(way.proxy))
 
 
 def _require_port(url: str) -> None:

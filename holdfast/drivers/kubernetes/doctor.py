@@ -40,7 +40,7 @@ PEOPLE = (  # what people do with a job that runs: group, resource, verbs
 )
 
 
-class Check(NamedTuple):
+class ClusterCheck(NamedTuple):
     """One thing that was looked at."""
 
     name: str
@@ -77,19 +77,19 @@ class Right(NamedTuple):
         return f"{whole}/{part}" if part else whole
 
 
-Examination = Callable[[Patient], Awaitable[list[Check]]]
+Examination = Callable[[Patient], Awaitable[list[ClusterCheck]]]
 
 
-async def server(patient: Patient) -> list[Check]:
+async def server(patient: Patient) -> list[ClusterCheck]:
     """The version of the API server."""
     parts = patient.server.removeprefix("v").split(".")
     minor = int("".join(c for c in parts[1] if c.isdigit()) or 0) if len(parts) > 1 else 0
     known = (int(parts[0]), minor) >= OLDEST if parts[0].isdigit() else False
     newest = f"1.{OLDEST[1]} to 1.{NEWEST[1]} are supported"
-    return [Check("server", known, f"Kubernetes {patient.server}", newest)]
+    return [ClusterCheck("server", known, f"Kubernetes {patient.server}", newest)]
 
 
-async def namespace(patient: Patient) -> list[Check]:
+async def namespace(patient: Patient) -> list[ClusterCheck]:
     """The namespace."""
     name = patient.cluster.namespace
     remedy = f"kubectl create namespace {name}"
@@ -97,18 +97,22 @@ async def namespace(patient: Patient) -> list[Check]:
         found = await patient.cluster.get(NAMESPACES, name)
     except DeniedError:
         return [
-            Check("namespace", True, f"{name} (no permission to check whether it exists)", remedy)
+            ClusterCheck(
+                "namespace", True, f"{name} (no permission to check whether it exists)", remedy
+            )
         ]
     except NotFoundError:
-        return [Check("namespace", False, f"{name} does not exist", remedy)]
+        return [ClusterCheck("namespace", False, f"{name} does not exist", remedy)]
     leaving = "deletionTimestamp" in found["metadata"]
-    return [Check("namespace", not leaving, f"{name}{' is being deleted' * leaving}", remedy)]
+    return [
+        ClusterCheck("namespace", not leaving, f"{name}{' is being deleted' * leaving}", remedy)
+    ]
 
 
 # ── rights ────────────────────────────────────────────────────────────────────────────────────
 
 
-async def rights(patient: Patient) -> list[Check]:
+async def rights(patient: Patient) -> list[ClusterCheck]:
     """What submitting the job and working with it takes, asked right by right."""
     asked = sorted(needed(patient.request))
     turns = asyncio.Semaphore(AT_ONCE)
@@ -120,9 +124,11 @@ async def rights(patient: Patient) -> list[Check]:
     answers = await asyncio.gather(*map(allowed, asked))
     lacking = [right for right, yes in zip(asked, answers, strict=True) if not yes]
     if not lacking:
-        return [Check("rights", True, f"all {len(asked)} required permissions", "")]
+        return [ClusterCheck("rights", True, f"all {len(asked)} required permissions", "")]
     found = "; ".join(f"{of}: {', '.join(verbs)}" for of, verbs in _by_resource(lacking).items())
-    return [Check("rights", False, f"you lack permissions: {found}", _grant(patient, lacking))]
+    return [
+        ClusterCheck("rights", False, f"you lack permissions: {found}", _grant(patient, lacking))
+    ]
 
 
 def needed(request: Request) -> set[Right]:
@@ -200,7 +206,7 @@ def _grant(patient: Patient, lacking: list[Right]) -> str:
 # ── kinds ─────────────────────────────────────────────────────────────────────────────────────
 
 
-async def engines(patient: Patient) -> list[Check]:
+async def engines(patient: Patient) -> list[ClusterCheck]:
     """Which engines can be used, and whether the job's kinds are all served."""
     served = await _served(patient.cluster)
     usable = [e for e in ENGINES if _usable(patient.request, e, served)]
@@ -210,7 +216,7 @@ async def engines(patient: Patient) -> list[Check]:
     others = ", ".join(e for e in ENGINES if e not in usable)
     found = f"usable: {', '.join(usable)}" + (f"; not usable: {others}" if others else "")
     found += f" ({VOLCANO_IDLE})" if idle else ""
-    checks = [Check("engines", engine in usable, found, _install(patient.request))]
+    checks = [ClusterCheck("engines", engine in usable, found, _install(patient.request))]
     lacking = {
         (str(body["apiVersion"]), str(body["kind"]))
         for body in wanted(patient.request)
@@ -241,9 +247,9 @@ def _install(request: Request) -> str:
     return f"install {INSTALL.get(group, group)}, or choose another with --engine"
 
 
-def _no_kind(api: str, kind: str) -> Check:
+def _no_kind(api: str, kind: str) -> ClusterCheck:
     group = api.rpartition("/")[0]
-    return Check(
+    return ClusterCheck(
         "api", False, f"{kind} ({api}) is not served", f"install {INSTALL.get(group, api)}"
     )
 

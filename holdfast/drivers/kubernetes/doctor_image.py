@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from holdfast.drivers.kubernetes.cluster import PODS, ApiError, Cluster
-from holdfast.drivers.kubernetes.doctor import Check, Patient
+from holdfast.drivers.kubernetes.doctor import ClusterCheck, Patient
 from holdfast.drivers.kubernetes.manifests.engines import pods as own_pods
 from holdfast.drivers.kubernetes.manifests.names import MANAGED_BY
 from holdfast.drivers.kubernetes.manifests.request import Body, Request
@@ -34,7 +34,7 @@ print(json.dumps({"python": sys.version.split()[0], "torch": version("torch"),
 """
 
 
-async def image(patient: Patient) -> list[Check]:
+async def image(patient: Patient) -> list[ClusterCheck]:
     """What the image says of itself."""
     body = pod(patient.request, f"{patient.request.name}-image-check-{secrets.token_hex(2)}")
     name = body["metadata"]["name"]
@@ -45,7 +45,7 @@ async def image(patient: Patient) -> list[Check]:
     finally:
         await patient.cluster.delete(PODS, name, grace_s=0)
     if isinstance(said, str):
-        return [Check("image", False, said, remedy)]
+        return [ClusterCheck("image", False, said, remedy)]
     return [_judged(patient.request, said)]
 
 
@@ -104,7 +104,7 @@ async def _versions(cluster: Cluster, seen: Pod) -> dict[str, Any] | str:
     return found
 
 
-def _judged(request: Request, said: dict[str, Any]) -> Check:
+def _judged(request: Request, said: dict[str, Any]) -> ClusterCheck:
     python = tuple(int(part) for part in str(said["python"]).split(".")[:2])
     missing = [
         *(["holdfast"] if request.managed and not said["holdfast"] else []),
@@ -113,4 +113,4 @@ def _judged(request: Request, said: dict[str, Any]) -> Check:
     ]
     told = ", ".join(f"{name} {version or 'is missing'}" for name, version in said.items())
     remedy = f"install {', '.join(missing)} in the image: pip install 'holdfast[train]'"
-    return Check("image", not missing, told, remedy)
+    return ClusterCheck("image", not missing, told, remedy)

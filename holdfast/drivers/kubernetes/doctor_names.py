@@ -5,6 +5,7 @@ A pod that names something which is not there is accepted, and then waits withou
 
 from holdfast.drivers.kubernetes.cluster import (
     CLAIMS,
+    PRIORITIES,
     SECRETS,
     SERVICE_ACCOUNTS,
     STORAGE_CLASSES,
@@ -13,11 +14,10 @@ from holdfast.drivers.kubernetes.cluster import (
     Kind,
     NotFoundError,
 )
-from holdfast.drivers.kubernetes.doctor import Check, Patient
+from holdfast.drivers.kubernetes.doctor import ClusterCheck, Patient
 from holdfast.drivers.kubernetes.manifests.request import Body
 from holdfast.spec import Job
 
-PRIORITIES = Kind("scheduling.k8s.io/v1", "PriorityClass", "priorityclasses", namespaced=False)
 DEVICES = Kind("resource.k8s.io/v1", "DeviceClass", "deviceclasses", namespaced=False)
 QUEUES = ("v1beta2", "v1beta1")  # versions of Kueue, the newest first
 MANY = frozenset(("ReadWriteMany", "ReadOnlyMany"))
@@ -34,7 +34,7 @@ HELP = {
 }
 
 
-async def names(patient: Patient) -> list[Check]:
+async def names(patient: Patient) -> list[ClusterCheck]:
     """Everything that the job file says exists."""
     job = patient.request.job
     named = [*_secrets(job), *_classes(job)]
@@ -78,31 +78,33 @@ def _claims(job: Job) -> dict[str, bool]:
     return found
 
 
-async def _exists(patient: Patient, kind: Kind, name: str) -> Check:
+async def _exists(patient: Patient, kind: Kind, name: str) -> ClusterCheck:
     found = await _seen(patient, kind, name)
-    return found if isinstance(found, Check) else Check(kind.kind, True, name, "")
+    return found if isinstance(found, ClusterCheck) else ClusterCheck(kind.kind, True, name, "")
 
 
-async def _seen(patient: Patient, kind: Kind, name: str) -> Body | Check:
+async def _seen(patient: Patient, kind: Kind, name: str) -> Body | ClusterCheck:
     """The object, or what is to be said about not seeing it."""
     remedy = HELP[kind.kind].format(name=name, namespace=patient.cluster.namespace)
     try:
         return await patient.cluster.get(kind, name)
     except NotFoundError:
-        return Check(kind.kind, False, f"{name} does not exist", remedy)
+        return ClusterCheck(kind.kind, False, f"{name} does not exist", remedy)
     except DeniedError:
-        return Check(kind.kind, True, f"{name} (no permission to check whether it exists)", remedy)
+        return ClusterCheck(
+            kind.kind, True, f"{name} (no permission to check whether it exists)", remedy
+        )
 
 
-async def _claim(patient: Patient, name: str, many: bool) -> Check:
+async def _claim(patient: Patient, name: str, many: bool) -> ClusterCheck:
     found = await _seen(patient, CLAIMS, name)
-    if isinstance(found, Check):
+    if isinstance(found, ClusterCheck):
         return found
     phase = found.get("status", {}).get("phase", "Pending")
     modes = found["spec"].get("accessModes") or []
     describe = f"kubectl describe pvc {name} -n {patient.cluster.namespace}"
     if phase == "Lost" or (phase == "Pending" and not await _bound_later(patient, found)):
-        return Check(
+        return ClusterCheck(
             CLAIMS.kind, False, f"{name} is {phase}: it is not bound to a volume", describe
         )
     if many and not MANY & set(modes):
@@ -110,8 +112,8 @@ async def _claim(patient: Patient, name: str, many: bool) -> Check:
         remedy = (
             "create a claim with accessModes: [ReadWriteMany] and a StorageClass that supports it"
         )
-        return Check(CLAIMS.kind, False, told, remedy)
-    return Check(CLAIMS.kind, True, f"{name} is {phase}", "")
+        return ClusterCheck(CLAIMS.kind, False, told, remedy)
+    return ClusterCheck(CLAIMS.kind, True, f"{name} is {phase}", "")
 
 
 async def _bound_later(patient: Patient, claim: Body) -> bool:
@@ -128,11 +130,11 @@ async def _bound_later(patient: Patient, claim: Body) -> bool:
     return bool(found.get("volumeBindingMode") == "WaitForFirstConsumer")
 
 
-async def _queue(patient: Patient) -> list[Check]:
+async def _queue(patient: Patient) -> list[ClusterCheck]:
     kueue = patient.request.job.scheduling.kueue
     if kueue is None:
         return []
-    last: Check | None = None
+    last: ClusterCheck | None = None
     for version in QUEUES:
         kind = Kind(f"kueue.x-k8s.io/{version}", "LocalQueue", "localqueues")
         last = await _exists(patient, kind, kueue.queue)

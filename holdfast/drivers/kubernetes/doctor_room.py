@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from holdfast.drivers.kubernetes.cluster import NODES, PODS, QUOTAS, DeniedError
-from holdfast.drivers.kubernetes.doctor import Check, Patient
+from holdfast.drivers.kubernetes.doctor import ClusterCheck, Patient
 from holdfast.drivers.kubernetes.manifests.engines import pods as own_pods
 from holdfast.drivers.kubernetes.manifests.placement import one_per_machine
 from holdfast.drivers.kubernetes.manifests.quantities import amount
@@ -76,7 +76,7 @@ class _NodeStatus(msgspec.Struct, frozen=True):
     conditions: list[_Condition] = []
 
 
-class Machine(msgspec.Struct, frozen=True):
+class NodeObject(msgspec.Struct, frozen=True):
     """A machine of the cluster."""
 
     metadata: _Meta
@@ -131,15 +131,15 @@ def _total(containers: Iterable[_Container]) -> Amounts:
 # ── quotas ────────────────────────────────────────────────────────────────────────────────────
 
 
-async def quotas(patient: Patient) -> list[Check]:
+async def quotas(patient: Patient) -> list[ClusterCheck]:
     """Every quota of the namespace."""
     where = patient.cluster.namespace
     try:
         found = (await patient.cluster.listed(QUOTAS, Quota)).items
     except DeniedError:
-        return [Check("quota", True, "no permission to list quotas", "")]
+        return [ClusterCheck("quota", True, "no permission to list quotas", "")]
     if not found:
-        return [Check("quota", True, f"namespace {where} has no quotas", "")]
+        return [ClusterCheck("quota", True, f"namespace {where} has no quotas", "")]
     asked = demand(patient.request)
     return [_quota(quota, asked, where) for quota in found]
 
@@ -155,7 +155,7 @@ def demand(request: Request) -> Amounts:
     return found
 
 
-def _quota(quota: Quota, asked: Amounts, namespace: str) -> Check:
+def _quota(quota: Quota, asked: Amounts, namespace: str) -> ClusterCheck:
     short = []
     for name, hard in quota.status.hard.items():
         free = amount(hard) - amount(quota.status.used.get(name, "0"))
@@ -164,7 +164,7 @@ def _quota(quota: Quota, asked: Amounts, namespace: str) -> Check:
     name = quota.metadata.name
     remedy = f"request less, stop other jobs, or raise the quota: kubectl edit quota {name} "
     remedy += f"-n {namespace}"
-    return Check("quota", not short, f"{name}: {'; '.join(short) or 'sufficient'}", remedy)
+    return ClusterCheck("quota", not short, f"{name}: {'; '.join(short) or 'sufficient'}", remedy)
 
 
 def _plain(number: Fraction) -> str:
@@ -177,13 +177,13 @@ def _plain(number: Fraction) -> str:
 # ── machines ──────────────────────────────────────────────────────────────────────────────────
 
 
-async def machines(patient: Patient) -> list[Check]:
+async def machines(patient: Patient) -> list[ClusterCheck]:
     """Room on machines for every node of the job."""
     request = patient.request
     try:
-        found = (await patient.cluster.listed(NODES, Machine)).items
+        found = (await patient.cluster.listed(NODES, NodeObject)).items
     except DeniedError:
-        return [Check("machines", True, "no permission to list machines", "")]
+        return [ClusterCheck("machines", True, "no permission to list machines", "")]
     try:
         pods = (await patient.cluster.listed(PODS, Using, namespace="")).items
     except DeniedError:
@@ -197,7 +197,7 @@ async def machines(patient: Patient) -> list[Check]:
     ok = have.nodes >= request.nodes
     if have.nodes < request.pods:
         told += _short(request, have)
-    return [Check("machines", ok, told, _remedy(have))]
+    return [ClusterCheck("machines", ok, told, _remedy(have))]
 
 
 def _short(request: Request, have: Room) -> str:
@@ -221,7 +221,7 @@ def _remedy(have: Room) -> str:
     )
 
 
-def room(request: Request, machines: Iterable[Machine], pods: Iterable[Using]) -> Room:
+def room(request: Request, machines: Iterable[NodeObject], pods: Iterable[Using]) -> Room:
     """How many nodes of the job fit on the machines, beside the pods that are there."""
     spec = own_pods.template(request)["spec"]
     need, at_most = needs(request), 1 if one_per_machine(request.job) else request.pods
@@ -256,17 +256,17 @@ def _used(pods: Iterable[Using]) -> dict[str, Amounts]:
     return found
 
 
-def _free(machine: Machine, used: Mapping[str, Fraction]) -> Amounts:
+def _free(machine: NodeObject, used: Mapping[str, Fraction]) -> Amounts:
     have = {name: amount(quantity) for name, quantity in machine.status.allocatable.items()}
     return {name: size - used.get(name, Fraction(0)) for name, size in have.items()}
 
 
-def _selected(machine: Machine, spec: Body) -> bool:
+def _selected(machine: NodeObject, spec: Body) -> bool:
     wanted = spec.get("nodeSelector") or {}
     return all(machine.metadata.labels.get(key) == value for key, value in wanted.items())
 
 
-def _tolerated(machine: Machine, spec: Body) -> bool:
+def _tolerated(machine: NodeObject, spec: Body) -> bool:
     barring = [t for t in machine.spec.taints if t.effect in ("NoSchedule", "NoExecute")]
     tolerations = spec.get("tolerations") or []
     return all(any(_tolerates(t, taint) for t in tolerations) for taint in barring)

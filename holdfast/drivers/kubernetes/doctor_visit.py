@@ -2,7 +2,7 @@
 
 from holdfast.drivers.kubernetes import doctor
 from holdfast.drivers.kubernetes.cluster import ApiError, Cluster
-from holdfast.drivers.kubernetes.doctor import Check, Examination, Patient
+from holdfast.drivers.kubernetes.doctor import ClusterCheck, Examination, Patient
 from holdfast.drivers.kubernetes.doctor_image import image
 from holdfast.drivers.kubernetes.doctor_names import names
 from holdfast.drivers.kubernetes.doctor_room import machines, quotas
@@ -18,19 +18,21 @@ ALWAYS: tuple[Examination, ...] = (
 FOR_A_JOB: tuple[Examination, ...] = (quotas, names)
 
 
-async def visit(patient: Patient, *, look_at_image: bool = False) -> list[Check]:
+async def visit(patient: Patient, *, look_at_image: bool = False) -> list[ClusterCheck]:
     """Every check that can be made."""
     planned = [*ALWAYS, *(FOR_A_JOB if patient.given else ())]
     planned += [image] if look_at_image and patient.given else []
     return [check for examine in planned for check in await _one(examine, patient)]
 
 
-async def _one(examine: Examination, patient: Patient) -> list[Check]:
+async def _one(examine: Examination, patient: Patient) -> list[ClusterCheck]:
     try:
         return await examine(patient)
     except ApiError as error:
         name = examine.__name__
-        return [Check(name, False, f"the cluster denies access: {error}", "see the line above")]
+        return [
+            ClusterCheck(name, False, f"the cluster denies access: {error}", "see the line above")
+        ]
 
 
 async def server_version(cluster: Cluster) -> str:

@@ -33,7 +33,7 @@ ONE_S = 3.0  # for one of them: the log of a machine that is away does not come 
 PUBLISH_S = 2.0  # what comes within this time is published together
 
 
-class Kept(msgspec.Struct, frozen=True):
+class KeptLog(msgspec.Struct, frozen=True):
     """The end of one pod's output."""
 
     pod: str
@@ -147,10 +147,10 @@ class KeptLogs:
                     count += 1
             whole = True
         if lines:
-            self._keep(Kept(pod.metadata.name, pod.uid, tuple(lines), cut=count >= LINES))
+            self._keep(KeptLog(pod.metadata.name, pod.uid, tuple(lines), cut=count >= LINES))
         return whole
 
-    def _keep(self, found: Kept) -> None:
+    def _keep(self, found: KeptLog) -> None:
         key = f"{found.pod}.{found.uid[:8]}.json.gz"
         self._kept.pop(key, None)
         self._kept[key] = packed(found)
@@ -159,7 +159,7 @@ class KeptLogs:
         self._news.set()
 
 
-def packed(found: Kept) -> bytes:
+def packed(found: KeptLog) -> bytes:
     """Compressed, with as many of the last lines as there is room for."""
     while len(piece := gzip.compress(msgspec.json.encode(found), mtime=0)) > PIECE_BYTES:
         if len(found.lines) == 1:
@@ -170,11 +170,11 @@ def packed(found: Kept) -> bytes:
     return piece
 
 
-async def kept_logs(cluster: Cluster, job: str) -> list[Kept]:
+async def kept_logs(cluster: Cluster, job: str) -> list[KeptLog]:
     """What was kept of a job. Raises `ApiError`."""
     try:
         body = await cluster.get(CONFIG_MAPS, logs_name(job))
     except NotFoundError:
         return []
     pieces = binary_of(body).values()
-    return [msgspec.json.decode(gzip.decompress(piece), type=Kept) for piece in pieces]
+    return [msgspec.json.decode(gzip.decompress(piece), type=KeptLog) for piece in pieces]

@@ -35,7 +35,7 @@ class _Map(msgspec.Struct, frozen=True):
 
 
 @dataclass
-class Listed:
+class ListedJob:
     """One job."""
 
     job: str
@@ -78,7 +78,7 @@ class Listed:
         return summary(there, len(there))
 
 
-async def jobs(cluster: Cluster, namespace: str | None = None) -> list[Listed]:
+async def jobs(cluster: Cluster, namespace: str | None = None) -> list[ListedJob]:
     """The jobs of a namespace, or with "" of all, the newest first. Raises `ApiError`."""
     maps = (await cluster.listed(CONFIG_MAPS, _Map, labels=LISTED, namespace=namespace)).items
     found = _from_maps(maps)
@@ -89,7 +89,7 @@ async def jobs(cluster: Cluster, namespace: str | None = None) -> list[Listed]:
 
 
 def _spaces(
-    found: dict[tuple[str, str], Listed], cluster: Cluster, namespace: str | None
+    found: dict[tuple[str, str], ListedJob], cluster: Cluster, namespace: str | None
 ) -> Sequence[str]:
     """Namespaces whose pods are to be listed: only those with jobs, if all were asked for."""
     if namespace is None:
@@ -97,12 +97,14 @@ def _spaces(
     return sorted({space for space, _ in found})
 
 
-def _from_maps(maps: Iterable[_Map]) -> dict[tuple[str, str], Listed]:
-    found: dict[tuple[str, str], Listed] = {}
+def _from_maps(maps: Iterable[_Map]) -> dict[tuple[str, str], ListedJob]:
+    found: dict[tuple[str, str], ListedJob] = {}
     for item in maps:
         meta = item.metadata
         name = meta.labels[JOB]
-        job = found.setdefault((meta.namespace, name), Listed(name, meta.namespace, managed=True))
+        job = found.setdefault(
+            (meta.namespace, name), ListedJob(name, meta.namespace, managed=True)
+        )
         if meta.name == f"{name}-job" or not job.submitted_at:
             job.submitted_at = _seconds(meta.creation_timestamp)
         if item.data.status:
@@ -110,10 +112,10 @@ def _from_maps(maps: Iterable[_Map]) -> dict[tuple[str, str], Listed]:
     return found
 
 
-def _add_pods(found: dict[tuple[str, str], Listed], pods: Iterable[Pod], namespace: str) -> None:
+def _add_pods(found: dict[tuple[str, str], ListedJob], pods: Iterable[Pod], namespace: str) -> None:
     for pod in pods:
         name = pod.metadata.labels[JOB]
-        found.setdefault((namespace, name), Listed(name, namespace)).pods.append(pod)
+        found.setdefault((namespace, name), ListedJob(name, namespace)).pods.append(pod)
 
 
 def _seconds(text: str) -> float:

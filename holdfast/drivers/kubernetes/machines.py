@@ -33,7 +33,7 @@ TRIES = 5
 HOSTNAME = "kubernetes.io/hostname"
 
 
-class Meta(msgspec.Struct, rename="camel", frozen=True):
+class _Meta(msgspec.Struct, rename="camel", frozen=True):
     """Metadata."""
 
     name: str
@@ -50,7 +50,7 @@ class Taint(msgspec.Struct, rename="camel", omit_defaults=True, frozen=True):
     time_added: str | None = None
 
 
-class Spec(msgspec.Struct, frozen=True):
+class _Spec(msgspec.Struct, frozen=True):
     """Taints."""
 
     taints: list[Taint] = []
@@ -60,8 +60,8 @@ class Spec(msgspec.Struct, frozen=True):
 class Machine(msgspec.Struct, frozen=True):
     """A machine of the cluster (a Node, in Kubernetes' words)."""
 
-    metadata: Meta
-    spec: Spec = Spec()
+    metadata: _Meta
+    spec: _Spec = _Spec()
 
     @property
     def cordoned(self) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 import msgspec
 
 
-class Meta(msgspec.Struct, rename="camel", frozen=True):
+class _Meta(msgspec.Struct, rename="camel", frozen=True):
     """Metadata."""
 
     name: str
@@ -19,7 +19,7 @@ class Meta(msgspec.Struct, rename="camel", frozen=True):
     deletion_timestamp: str | None = None
 
 
-class Spec(msgspec.Struct, rename="camel", frozen=True):
+class PodSpec(msgspec.Struct, rename="camel", frozen=True):
     """Where it runs."""
 
     node_name: str = ""
@@ -79,7 +79,6 @@ class Status(msgspec.Struct, rename="camel", frozen=True):
     phase: str = "Pending"
     reason: str = ""
     message: str = ""
-    pod_ip: str = msgspec.field(name="podIP", default="")
     conditions: list[Condition] = []
     container_statuses: list[Container] = []
     init_container_statuses: list[Container] = []
@@ -88,8 +87,8 @@ class Status(msgspec.Struct, rename="camel", frozen=True):
 class Pod(msgspec.Struct, frozen=True):
     """A pod."""
 
-    metadata: Meta
-    spec: Spec = Spec()
+    metadata: _Meta
+    spec: PodSpec = PodSpec()
     status: Status = Status()
 
     @property

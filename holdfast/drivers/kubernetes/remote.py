@@ -133,7 +133,7 @@ class _Meta(msgspec.Struct, rename="camel", frozen=True):
     creation_timestamp: str = ""
 
 
-class Named(msgspec.Struct, frozen=True):
+class _Named(msgspec.Struct, frozen=True):
     """An object of which only the metadata matters."""
 
     metadata: _Meta
@@ -142,7 +142,7 @@ class Named(msgspec.Struct, frozen=True):
 async def newest(cluster: Cluster, words: str = "") -> str:
     """The job that was submitted last. Raises `Error` job-not-found if there is none."""
     try:
-        found = await cluster.listed(CONFIG_MAPS, Named, labels=LISTED)
+        found = await cluster.listed(CONFIG_MAPS, _Named, labels=LISTED)
     except ApiError as error:
         raise refused(error, About("jobs", "v1", cluster.namespace, words)) from error
     files = [f.metadata for f in found.items if is_job_file(f)]
@@ -151,13 +151,13 @@ async def newest(cluster: Cluster, words: str = "") -> str:
     return max(files, key=lambda m: (m.creation_timestamp, m.name)).labels[JOB]
 
 
-def is_job_file(found: Named) -> bool:
+def is_job_file(found: _Named) -> bool:
     """Whether a ConfigMap of ours is the file of a job."""
     return found.metadata.name == f"{found.metadata.labels.get(JOB)}-job"
 
 
 async def _unknown(cluster: Cluster, name: str, words: str) -> Error:
-    found = await cluster.listed(CONFIG_MAPS, Named, labels=LISTED)
+    found = await cluster.listed(CONFIG_MAPS, _Named, labels=LISTED)
     known = sorted({f.metadata.labels[JOB] for f in found.items})
     why = f"known: {', '.join(known[:10])}" if known else "none has been submitted there"
     return _not_found(f"there is no job {name!r}", why, cluster, words)

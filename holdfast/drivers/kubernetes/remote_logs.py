@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from typing import NamedTuple
 
 from holdfast.drivers.kubernetes.cluster import ApiError, Cluster, InvalidError, NotFoundError
-from holdfast.drivers.kubernetes.kept_logs import Kept, kept_logs
+from holdfast.drivers.kubernetes.kept_logs import KeptLog, kept_logs
 from holdfast.drivers.kubernetes.pods import Pod, main_container
 from holdfast.drivers.kubernetes.remote import Look, look
 from holdfast.drivers.kubernetes.sharded import Cache
@@ -85,14 +85,14 @@ async def everything(cluster: Cluster, seen: Look, say: Say) -> AsyncIterator[Pr
                 yield line
 
 
-def _shown(found: Kept, say: Say) -> Iterator[Printed]:
+def _shown(found: KeptLog, say: Say) -> Iterator[Printed]:
     if found.cut:
         say(f"of pod {found.pod} only the last {len(found.lines)} lines were kept")
     for line in found.lines:
         yield parsed(found.pod, line)
 
 
-async def _kept(cluster: Cluster, name: str) -> list[Kept]:
+async def _kept(cluster: Cluster, name: str) -> list[KeptLog]:
     """None to whoever may not read them."""
     try:
         return await kept_logs(cluster, name)

@@ -22,7 +22,6 @@ from holdfast.spec import Job
 REFUSED = "the cluster to accept its pods: "  # how the driver's status says it
 FAILED = ("FailedCreate", "FailedCreatePod", "FailedCreatePodReason")
 MOUNT = ("FailedMount", "FailedAttachVolume", "FailedMapVolume")
-CLAIM_REASONS = ("ProvisioningFailed", "FailedBinding", "WaitForPodScheduled")
 
 
 class _Object(msgspec.Struct, frozen=True):
@@ -30,7 +29,7 @@ class _Object(msgspec.Struct, frozen=True):
     name: str = ""
 
 
-class Event(msgspec.Struct, rename="camel", frozen=True):
+class EventObject(msgspec.Struct, rename="camel", frozen=True):
     """What happened to an object."""
 
     involved_object: _Object = _Object()
@@ -54,7 +53,7 @@ class _ClaimMeta(msgspec.Struct, frozen=True):
     name: str
 
 
-class Claim(msgspec.Struct, frozen=True):
+class ClaimObject(msgspec.Struct, frozen=True):
     """A PersistentVolumeClaim."""
 
     metadata: _ClaimMeta
@@ -64,19 +63,19 @@ class Claim(msgspec.Struct, frozen=True):
 class Evidence(NamedTuple):
     """What else the namespace says."""
 
-    events: Sequence[Event] = ()
-    claims: Sequence[Claim] | None = None  # None: not known
+    events: Sequence[EventObject] = ()
+    claims: Sequence[ClaimObject] | None = None  # None: not known
 
 
 async def evidence(cluster: Cluster, seen: Look) -> Evidence:
     """Events and claims, if anything waits. What may not be read is left out."""
     if seen.outcome is not None or not waiting(seen):
         return Evidence()
-    events: list[Event] = []
-    claims: list[Claim] | None = None
+    events: list[EventObject] = []
+    claims: list[ClaimObject] | None = None
     try:
-        events = (await cluster.listed(EVENTS, Event)).items
-        claims = (await cluster.listed(CLAIMS, Claim)).items
+        events = (await cluster.listed(EVENTS, EventObject)).items
+        claims = (await cluster.listed(CLAIMS, ClaimObject)).items
     except ApiError:
         pass  # the rest of the answer does not depend on it
     return Evidence([event for event in events if event.type == "Warning"], claims)
@@ -122,7 +121,7 @@ def _refused(seen: Look, found: Evidence, about: About) -> list[Error]:
     return [_not_made(newest.message, about)] if newest is not None else []
 
 
-def _concerns(event: Event, names: Iterable[str]) -> bool:
+def _concerns(event: EventObject, names: Iterable[str]) -> bool:
     """Engines make objects in between, whose names begin with that of the job."""
     who = event.involved_object.name
     return any(who == name or who.startswith(f"{name}-") for name in names)
@@ -172,7 +171,7 @@ def claims_of(job: Job) -> list[str]:
     return list(dict.fromkeys([*names, *(pvc for pvc in own if pvc is not None)]))
 
 
-def _why_unbound(name: str, events: Iterable[Event]) -> str:
+def _why_unbound(name: str, events: Iterable[EventObject]) -> str:
     said = [
         e for e in events if (e.involved_object.kind, e.involved_object.name) == (CLAIMS.kind, name)
     ]
@@ -209,7 +208,7 @@ def _mounts(who: str, pods: Sequence[Pod], job: str, found: Evidence, about: Abo
     created, for as long as it takes."""
     alive = [pod for pod in pods if not pod.ended and not pod.leaving]
     waiting = {pod.metadata.name for pod in alive if pod.spec.node_name and not pod.running}
-    newest: dict[str, Event] = {}
+    newest: dict[str, EventObject] = {}
     for event in found.events:
         name = event.involved_object.name
         soon = f'secret "{job}-token" not found' in event.message

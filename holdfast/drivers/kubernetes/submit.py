@@ -50,14 +50,14 @@ POLL_S = 1.0
 HOLDS_DATA = ("PersistentVolumeClaim", "VolumeSnapshot")
 
 
-class Standing(NamedTuple):
+class JobPresence(NamedTuple):
     """What there is of a job in the cluster."""
 
     exists: bool
     running: bool
 
 
-class Trial(NamedTuple):
+class RehearsedObject(NamedTuple):
     """What the server would make of one object: the object before and after, or why not."""
 
     body: Body
@@ -135,7 +135,7 @@ def _belonging(body: Body, request: Request, owner: Body | None) -> Body:
     return body if owner is None or stays or _is_home(body, request) else owned(body, owner)
 
 
-async def rehearse(cluster: Cluster, request: Request) -> list[Trial]:
+async def rehearse(cluster: Cluster, request: Request) -> list[RehearsedObject]:
     """What the server would do with every object; nothing is made."""
     owner = await _owner_there(cluster, request)
     return [await _trial(cluster, _belonging(body, request, owner)) for body in wanted(request)]
@@ -149,41 +149,41 @@ async def _owner_there(cluster: Cluster, request: Request) -> Body | None:
         return None
 
 
-async def _trial(cluster: Cluster, body: Body) -> Trial:
+async def _trial(cluster: Cluster, body: Body) -> RehearsedObject:
     before, name = None, body["metadata"]["name"]
     try:
         before = await cluster.get(kind_of(body), name)
     except NotFoundError:
         pass
     except ApiError as error:
-        return Trial(body, None, None, error)
+        return RehearsedObject(body, None, None, error)
     try:
-        return Trial(body, before, await cluster.apply(body, dry_run=True), None)
+        return RehearsedObject(body, before, await cluster.apply(body, dry_run=True), None)
     except ApiError as error:
-        return Trial(body, before, None, error)
+        return RehearsedObject(body, before, None, error)
 
 
 # ── what is there already ─────────────────────────────────────────────────────────────────────
 
 
-async def standing(cluster: Cluster, request: Request) -> Standing:
+async def standing(cluster: Cluster, request: Request) -> JobPresence:
     """Whether a job of this name is in the namespace. A half-made one counts as none."""
     if request.engine == "cronjob":
-        return Standing(exists=False, running=False)  # its schedule may be changed at any time
+        return JobPresence(exists=False, running=False)  # its schedule may be changed at any time
     if not request.managed:
         return await _plain(cluster, request)
     found = await recorded_status(cluster, request.name)
     if found is not None and found.outcome is not None:
-        return Standing(exists=True, running=False)
+        return JobPresence(exists=True, running=False)
     runs = await _there(cluster, DEPLOYMENTS, f"{request.name}-controller")
-    return Standing(exists=runs or found is not None, running=runs)
+    return JobPresence(exists=runs or found is not None, running=runs)
 
 
-async def _plain(cluster: Cluster, request: Request) -> Standing:
+async def _plain(cluster: Cluster, request: Request) -> JobPresence:
     pods = (await cluster.listed(PODS, Pod, labels=f"{JOB}={request.name}")).items
     kind = main_object(request)
     exists = bool(pods) or (kind is not None and await _there(cluster, kind, request.name))
-    return Standing(exists=exists, running=any(not pod.ended for pod in pods))
+    return JobPresence(exists=exists, running=any(not pod.ended for pod in pods))
 
 
 async def _there(cluster: Cluster, kind: Kind, name: str) -> bool:
@@ -194,7 +194,7 @@ async def _there(cluster: Cluster, kind: Kind, name: str) -> bool:
     return True
 
 
-def _may_replace(name: str, found: Standing, replace: bool, words: str) -> None:
+def _may_replace(name: str, found: JobPresence, replace: bool, words: str) -> None:
     on = f"--on kubernetes{words}"
     if found.running:
         raise Error(
@@ -289,7 +289,7 @@ async def _former_stopped(cluster: Cluster, request: Request) -> None:
     deadline = time.monotonic() + STOPPED_WITHIN_S
     while (await standing(cluster, request)).running:
         if time.monotonic() > deadline:
-            _may_replace(request.name, Standing(exists=True, running=True), False, "")
+            _may_replace(request.name, JobPresence(exists=True, running=True), False, "")
         await asyncio.sleep(POLL_S)
 
 

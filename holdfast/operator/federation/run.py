@@ -49,7 +49,7 @@ Connect = Callable[[str, str | None], Awaitable[Cluster]]
 Tell = Callable[[str], None]
 
 
-class Place(NamedTuple):
+class MemberCluster(NamedTuple):
     """A cluster of the federation."""
 
     name: str
@@ -58,7 +58,7 @@ class Place(NamedTuple):
     terms: Terms
 
 
-def places_of(job: Job) -> list[Place]:
+def places_of(job: Job) -> list[MemberCluster]:
     """The clusters of a job. Raises `Error` clusters-missing, or what is wrong with the job."""
     if (why := _cannot(job)) is not None:
         raise Error(
@@ -69,7 +69,7 @@ def places_of(job: Job) -> list[Place]:
             "job file, or use holdfast submit with --context",
         )
     return [
-        Place(
+        MemberCluster(
             f"{c.context}/{c.namespace}" if c.namespace else c.context,
             c.context,
             c.namespace,

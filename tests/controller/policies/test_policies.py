@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.controller.policies import interval, replace, restart, shrink, spares
+from holdfast.controller.policies import interval, replace, restart, spares
 from holdfast.goodput import formulas
 
 
@@ -85,20 +85,3 @@ def test_without_a_spare_a_node_is_replaced_only_when_nothing_works_on_it() -> N
 def test_the_back_off_grows_to_its_limit_and_stays_there_for_any_number_of_attempts() -> None:
     waits = [restart.backoff_s(n) for n in (0, 1, 2, 3, 8, 9, 2_000, 1_000_000)]
     assert waits == [0.0, 0.0, 0.5, 1.0, 30.0, 30.0, 30.0, 30.0]
-
-
-def test_shrinking_pays_when_the_wait_is_long_against_two_changes() -> None:
-    assert shrink.should_shrink(100, 1, wait_s=600.0, change_s=60.0)
-    assert not shrink.should_shrink(100, 1, wait_s=100.0, change_s=60.0)
-    assert not shrink.should_shrink(2, 2, wait_s=1e9, change_s=1.0)
-    assert not shrink.should_shrink(100, 0, wait_s=1e9, change_s=1.0)
-
-
-@given(st.integers(2, 1000), st.integers(1, 1000), st.floats(1, 1000))
-def test_shrinking_starts_to_pay_at_the_break_even(nodes: int, missing: int, change: float) -> None:
-    even = shrink.break_even_s(nodes, missing, change)
-    if math.isinf(even):
-        assert missing >= nodes
-        return
-    assert shrink.should_shrink(nodes, missing, even * 1.01, change)
-    assert not shrink.should_shrink(nodes, missing, even * 0.99, change)

@@ -1,7 +1,6 @@
 """The API client against a real HTTP server: what is asked, what is retried, what is told."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
@@ -23,9 +22,10 @@ from holdfast.drivers.kubernetes.cluster import (
     NotFoundError,
 )
 from tests.drivers.kubernetes.cluster.conditions import is_true
-from tests.drivers.kubernetes.cluster.fake import FakeCluster, cluster
+from tests.drivers.kubernetes.cluster.fake import FakeCluster
 from tests.drivers.kubernetes.cluster.faults import Fault
 from tests.drivers.kubernetes.cluster.refusal import Body
+from tests.drivers.kubernetes.playing import playing
 
 
 class Meta(msgspec.Struct):
@@ -39,20 +39,6 @@ class Named(msgspec.Struct):
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "PAUSE_S", 0.001)
-
-
-def talking(act: Callable[[FakeCluster, Api], Awaitable[None]], machines: int = 0) -> None:
-    """Do something with a client and a cluster."""
-
-    async def whole() -> None:
-        async with cluster(machines=machines) as it:
-            api = it.api()
-            try:
-                await act(it, api)
-            finally:
-                await api.close()
-
-    asyncio.run(whole())
 
 
 def config(name: str = "a", **data: str) -> Body:
@@ -78,7 +64,7 @@ def test_an_object_is_created_read_patched_and_deleted() -> None:
         with pytest.raises(NotFoundError, match='configmaps "a" not found'):
             await api.get(CONFIG_MAPS, "a")
 
-    talking(act)
+    playing(act)
 
 
 def test_a_list_comes_in_pages_and_holds_only_what_was_asked_for(
@@ -95,7 +81,7 @@ def test_a_list_comes_in_pages_and_holds_only_what_was_asked_for(
         assert len(it.server.calls) - before == 3
         assert int(found.version) == it.store.version
 
-    talking(act)
+    playing(act)
 
 
 def test_a_list_whose_next_page_is_gone_is_asked_for_at_once(
@@ -110,7 +96,7 @@ def test_a_list_whose_next_page_is_gone_is_asked_for_at_once(
         it.faults.add(Fault("list", code=410))
         assert len((await api.listed(CONFIG_MAPS, Named)).items) == 2
 
-    talking(act)
+    playing(act)
 
 
 def test_labels_choose_and_a_namespace_may_be_any() -> None:
@@ -125,7 +111,7 @@ def test_labels_choose_and_a_namespace_may_be_any() -> None:
         assert [item.metadata.name for item in only.items] == ["b"]
         assert len((await api.listed(CONFIG_MAPS, Named)).items) == 1
 
-    talking(act)
+    playing(act)
 
 
 def test_an_unknown_field_is_refused_in_every_kind_of_write() -> None:
@@ -138,7 +124,7 @@ def test_an_unknown_field_is_refused_in_every_kind_of_write() -> None:
         with pytest.raises(InvalidError, match="date"):
             await api.patch(CONFIG_MAPS, "a", {"date": {}})
 
-    talking(act)
+    playing(act)
 
 
 def test_applying_twice_changes_nothing_and_applying_less_takes_back() -> None:
@@ -147,7 +133,7 @@ def test_applying_twice_changes_nothing_and_applying_less_takes_back() -> None:
         assert (await api.apply(config(x="1", y="2"))) == first
         assert (await api.apply(config(x="1")))["data"] == {"x": "1"}
 
-    talking(act)
+    playing(act)
 
 
 def test_a_field_of_another_writer_is_only_taken_by_force() -> None:
@@ -157,7 +143,7 @@ def test_a_field_of_another_writer_is_only_taken_by_force() -> None:
             await api.apply(config(x="2"), force=False)
         assert (await api.apply(config(x="2")))["data"] == {"x": "2"}
 
-    talking(act)
+    playing(act)
 
 
 def test_a_dry_run_is_validated_and_changes_nothing() -> None:
@@ -168,7 +154,7 @@ def test_a_dry_run_is_validated_and_changes_nothing() -> None:
             await api.apply({**config(), "date": {}}, dry_run=True)
         assert it.store.all(CONFIG_MAPS) == []
 
-    talking(act)
+    playing(act)
 
 
 # ── deletion and eviction ─────────────────────────────────────────────────────────────────────
@@ -181,7 +167,7 @@ def test_what_is_gone_or_another_is_as_good_as_deleted() -> None:
         await api.delete(CONFIG_MAPS, "a", uid="00000000-0000-0000-0000-000000000000")
         assert it.store.find(CONFIG_MAPS, "default", "a") is not None
 
-    talking(act)
+    playing(act)
 
 
 def test_an_eviction_takes_only_the_pod_that_was_meant() -> None:
@@ -193,7 +179,7 @@ def test_an_eviction_takes_only_the_pod_that_was_meant() -> None:
         assert it.store.find(PODS, "default", "a") is None
         assert await api.evict("a", uid=uid)
 
-    talking(act)
+    playing(act)
 
 
 def test_a_disruption_budget_is_told_at_once_and_not_retried() -> None:
@@ -213,7 +199,7 @@ def test_a_disruption_budget_is_told_at_once_and_not_retried() -> None:
         await api.delete(BUDGETS, "b")
         assert await api.evict("a", uid=uid)
 
-    talking(act, machines=1)
+    playing(act, machines=1)
 
 
 # ── trouble ───────────────────────────────────────────────────────────────────────────────────
@@ -226,7 +212,7 @@ def test_a_busy_server_is_asked_again(code: int) -> None:
         it.faults.add(Fault("get", code=code, times=client.TRIES - 1))
         assert (await api.get(CONFIG_MAPS, "a"))["kind"] == "ConfigMap"
 
-    talking(act)
+    playing(act)
 
 
 def test_a_server_that_stays_busy_is_given_up() -> None:
@@ -238,7 +224,7 @@ def test_a_server_that_stays_busy_is_given_up() -> None:
         assert caught.value.transient
         assert len(it.server.calls) - before == client.TRIES
 
-    talking(act)
+    playing(act)
 
 
 def test_a_connection_that_breaks_is_made_again() -> None:
@@ -246,7 +232,7 @@ def test_a_connection_that_breaks_is_made_again() -> None:
         it.faults.add(Fault("patch", cut=True))
         assert (await api.apply(config(x="1")))["data"] == {"x": "1"}
 
-    talking(act)
+    playing(act)
 
 
 def test_the_server_says_how_long_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -259,7 +245,7 @@ def test_the_server_says_how_long_to_wait(monkeypatch: pytest.MonkeyPatch) -> No
         await api.get(CONFIG_MAPS, "a")
         assert 0.2 <= asyncio.get_running_loop().time() - began < 5.0
 
-    talking(act)
+    playing(act)
 
 
 def test_a_creation_that_may_have_worked_is_not_made_again() -> None:
@@ -270,7 +256,7 @@ def test_a_creation_that_may_have_worked_is_not_made_again() -> None:
         assert caught.value.status == 500
         assert it.store.find(CONFIG_MAPS, "default", "a") is not None
 
-    talking(act)
+    playing(act)
 
 
 def test_a_creation_that_was_turned_away_is_made_again() -> None:
@@ -278,7 +264,7 @@ def test_a_creation_that_was_turned_away_is_made_again() -> None:
         it.faults.add(Fault("create", code=429))
         await api.create(config())
 
-    talking(act)
+    playing(act)
 
 
 @pytest.mark.parametrize(
@@ -291,7 +277,7 @@ def test_other_refusals_are_told_by_their_class(code: int, error: type[ApiError]
         with pytest.raises(error, match="because"):
             await api.get(CONFIG_MAPS, "a")
 
-    talking(act)
+    playing(act)
 
 
 def test_a_kind_that_is_not_there_is_not_found() -> None:
@@ -299,7 +285,7 @@ def test_a_kind_that_is_not_there_is_not_found() -> None:
         with pytest.raises(NotFoundError, match="could not find the requested resource"):
             await api.listed(Kind("example.com/v1", "Poodle", "poodles"), Named)
 
-    talking(act)
+    playing(act)
 
 
 def test_a_server_that_is_away_is_transient(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -311,7 +297,7 @@ def test_a_server_that_is_away_is_transient(monkeypatch: pytest.MonkeyPatch) -> 
             await api.get(CONFIG_MAPS, "a")
         assert (caught.value.status, caught.value.transient) == (0, True)
 
-    talking(act)
+    playing(act)
 
 
 def test_an_answer_that_is_no_answer_is_an_error_of_the_api() -> None:
@@ -323,7 +309,7 @@ def test_an_answer_that_is_no_answer_is_an_error_of_the_api() -> None:
         with pytest.raises(ApiError, match="cannot be read"):
             await api.listed(CONFIG_MAPS, Odd)
 
-    talking(act)
+    playing(act)
 
 
 def test_an_account_may_do_what_its_role_says_and_nothing_else() -> None:
@@ -353,7 +339,7 @@ def test_an_account_may_do_what_its_role_says_and_nothing_else() -> None:
             await account.listed(NODES, Named)
         await account.close()
 
-    talking(act)
+    playing(act)
 
 
 # ── logs and anything else ────────────────────────────────────────────────────────────────────
@@ -372,7 +358,7 @@ def test_a_log_is_followed_to_the_end_of_the_container() -> None:
         assert heard == ["one", "two"]
         assert [line async for line in api.log("a", container="main", tail=1)] == ["two"]
 
-    talking(act, machines=1)
+    playing(act, machines=1)
 
 
 def test_the_log_of_a_container_that_waits_says_why() -> None:
@@ -381,7 +367,7 @@ def test_the_log_of_a_container_that_waits_says_why() -> None:
         with pytest.raises(InvalidError, match="is waiting to start"):
             await anext(api.log("a", container="main"))
 
-    talking(act)
+    playing(act)
 
 
 def test_any_path_can_be_asked_for() -> None:
@@ -392,4 +378,4 @@ def test_any_path_can_be_asked_for() -> None:
         found = await api.ask("/apis/batch/v1")
         assert "jobs" in {resource["name"] for resource in found["resources"]}
 
-    talking(act)
+    playing(act)

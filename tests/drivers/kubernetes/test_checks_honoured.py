@@ -27,6 +27,15 @@ from tests.drivers.kubernetes.settings import (
 )
 
 PLACES = sorted(limits.EVERYWHERE)
+FROM_FILE = frozenset(
+    ("args", "env", "image.python", "workers_per_node", "warm", "snapshots", "recovery", "logs",
+     "resources.state", "network.ports.stores", "network.ports.storage", "elasticity", "clusters",
+     "checkpoints.start_from", "checkpoints.fresh",
+     *(f"checkpoints.{tier}.{key}" for tier in ("local", "shared", "archive")
+       for key in ("every_s", "keep", "max_bytes_per_s")), "checkpoints.archive.golden_every_steps")
+)  # fmt: skip
+"""Settings that agents, controller or federation read from the job file, so that no manifest shows
+them."""
 
 
 def asked(engine: Engine, mode: Mode, keys: Mapping[str, Any]) -> Request:
@@ -81,7 +90,7 @@ def outcome(path: str, engine: Engine, mode: Mode) -> str:
 
 def _from_file(path: str, engine: Engine) -> bool:
     above = {path[:end] for end, sign in enumerate(path) if sign == "."} | {path}
-    return engine == "cronjob" or bool(above & limits.FROM_FILE)
+    return engine == "cronjob" or bool(above & FROM_FILE)
 
 
 @pytest.mark.parametrize("path", SETTINGS)

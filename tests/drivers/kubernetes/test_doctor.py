@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.drivers.kubernetes.api import Api
 from holdfast.drivers.kubernetes.cluster import CLAIMS, QUOTAS, SECRETS, STORAGE_CLASSES
-from holdfast.drivers.kubernetes.doctor import QUEUES, Check, Patient, needed
+from holdfast.drivers.kubernetes.doctor import QUEUES, ClusterCheck, Patient, needed
 from holdfast.drivers.kubernetes.doctor_visit import nearest, visit
 from holdfast.drivers.kubernetes.manifests.request import Request
 from holdfast.drivers.kubernetes.submit import submit
@@ -18,16 +18,16 @@ from tests.drivers.kubernetes.test_submit import asked, play
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
 
-async def seen(api: Api, request: Request, **options: Any) -> dict[str, list[Check]]:
+async def seen(api: Api, request: Request, **options: Any) -> dict[str, list[ClusterCheck]]:
     """All checks by name."""
     patient = Patient(api, request, True, "v1.37.1", " -n default")
-    found: dict[str, list[Check]] = {}
+    found: dict[str, list[ClusterCheck]] = {}
     for check in await visit(patient, **options):
         found.setdefault(check.name, []).append(check)
     return found
 
 
-def bad(found: dict[str, list[Check]]) -> set[str]:
+def bad(found: dict[str, list[ClusterCheck]]) -> set[str]:
     """Names of what is wrong, each of which has a remedy."""
     wrong = [check for checks in found.values() for check in checks if not check.ok]
     assert all(check.remedy for check in wrong)

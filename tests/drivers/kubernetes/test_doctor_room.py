@@ -7,21 +7,21 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.drivers.kubernetes.doctor_room import Machine, Using, demand, needs, room
+from holdfast.drivers.kubernetes.doctor_room import NodeObject, Using, demand, needs, room
 from tests.drivers.kubernetes.asking import asked
 from tests.more import examples
 
 READY = [{"type": "Ready", "status": "True"}]
 
 
-def machine(name: str = "m", *, taints: Any = (), labels: Any = None, **have: str) -> Machine:
+def machine(name: str = "m", *, taints: Any = (), labels: Any = None, **have: str) -> NodeObject:
     return msgspec.convert(
         {
             "metadata": {"name": name, "labels": labels or {}},
             "spec": {"taints": list(taints)},
             "status": {"allocatable": {"pods": "110", **have}, "conditions": READY},
         },
-        Machine,
+        NodeObject,
     )
 
 

@@ -32,7 +32,8 @@ from tests.drivers.kubernetes.cluster.pace import Pace
 from tests.drivers.kubernetes.cluster.processes import MARK
 from tests.drivers.kubernetes.cluster.refusal import Body
 from tests.drivers.kubernetes.cluster.store import Store
-from tests.drivers.kubernetes.test_api import pod, talking
+from tests.drivers.kubernetes.playing import playing
+from tests.drivers.kubernetes.test_api import pod
 
 
 def phase(it: FakeCluster, name: str = "a") -> str:
@@ -63,7 +64,7 @@ def test_a_write_from_an_old_version_is_a_conflict() -> None:
         with pytest.raises(ConflictError, match="has been modified"):
             await api.patch(CONFIG_MAPS, "a", late)
 
-    talking(act)
+    playing(act)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +90,7 @@ def test_only_the_paths_of_a_real_server_are_served(method: str, path: str, code
             json = body if method == "POST" else None
             assert (await client.request(method, path, json=json)).status_code == code
 
-    talking(act)
+    playing(act)
 
 
 def test_a_namespace_goes_with_all_that_is_in_it_and_takes_nothing_new() -> None:
@@ -106,7 +107,7 @@ def test_a_namespace_goes_with_all_that_is_in_it_and_takes_nothing_new() -> None
         assert it.store.all(CONFIG_MAPS, "new") == []
         await there.close()
 
-    talking(act)
+    playing(act)
 
 
 def test_status_changes_only_through_its_own_path() -> None:
@@ -117,7 +118,7 @@ def test_status_changes_only_through_its_own_path() -> None:
         told = await api.patch(PODS, "a", {"status": {"phase": "Failed"}}, part="status")
         assert told["status"]["phase"] == "Failed"
 
-    talking(act)
+    playing(act)
 
 
 def test_a_pod_cannot_become_another() -> None:
@@ -126,7 +127,7 @@ def test_a_pod_cannot_become_another() -> None:
         with pytest.raises(InvalidError, match="may not change fields"):
             await api.patch(PODS, "a", {"spec": {"hostname": "b"}})
 
-    talking(act)
+    playing(act)
 
 
 def test_a_finalizer_holds_an_object_that_is_deleted() -> None:
@@ -139,7 +140,7 @@ def test_a_finalizer_holds_an_object_that_is_deleted() -> None:
         with pytest.raises(NotFoundError):
             await api.get(CONFIG_MAPS, "a")
 
-    talking(act)
+    playing(act)
 
 
 def test_what_belongs_to_something_goes_with_it_in_the_foreground_first() -> None:
@@ -151,7 +152,7 @@ def test_what_belongs_to_something_goes_with_it_in_the_foreground_first() -> Non
         await it.until(lambda: it.store.find(DEPLOYMENTS, "default", "a") is None)
         assert it.pods() == []
 
-    talking(act, machines=1)
+    playing(act, machines=1)
 
 
 def deployment(*command: str) -> Body:
@@ -175,7 +176,7 @@ def test_a_pod_needs_its_account_and_room_in_the_quota() -> None:
         with pytest.raises(DeniedError, match="exceeded quota: q, requested: pods=1"):
             await api.create(pod("b"))
 
-    talking(act)
+    playing(act)
 
 
 def test_a_definition_makes_a_kind_with_its_own_validation() -> None:
@@ -204,7 +205,7 @@ def test_a_definition_makes_a_kind_with_its_own_validation() -> None:
         await api.create({**poodle, "spec": {"x": 1}})
         assert await api.get(Kind("example.com/v1", "Poodle", "poodles"), "a")
 
-    talking(act)
+    playing(act)
 
 
 def test_a_question_about_rights_is_answered() -> None:
@@ -218,7 +219,7 @@ def test_a_question_about_rights_is_answered() -> None:
             )
             assert told["status"]["allowed"] is allowed
 
-    talking(act)
+    playing(act)
 
 
 def test_the_clock_of_the_server_can_be_wrong() -> None:
@@ -227,7 +228,7 @@ def test_the_clock_of_the_server_can_be_wrong() -> None:
         body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}}
         assert (await api.create(body))["metadata"]["creationTimestamp"] < "2000"
 
-    talking(act)
+    playing(act)
 
 
 # ── pods ──────────────────────────────────────────────────────────────────────────────────────
@@ -249,7 +250,7 @@ def test_a_pod_that_fits_nowhere_says_what_is_missing(requests: Body, why: str) 
         assert condition(it, "PodScheduled")["reason"] == "Unschedulable"
         assert why in condition(it, "PodScheduled")["message"]
 
-    talking(act, machines=2)
+    playing(act, machines=2)
 
 
 def test_a_claim_that_is_not_bound_holds_its_pod() -> None:
@@ -268,7 +269,7 @@ def test_a_claim_that_is_not_bound_holds_its_pod() -> None:
         await it.until(lambda: condition(it, "PodScheduled"))
         assert "unbound immediate" in condition(it, "PodScheduled")["message"]
 
-    talking(act, machines=1)
+    playing(act, machines=1)
 
 
 def test_a_pod_waits_for_its_secret_and_finds_it_where_it_is_mounted() -> None:
@@ -290,7 +291,7 @@ def test_a_pod_waits_for_its_secret_and_finds_it_where_it_is_mounted() -> None:
         await it.until(lambda: phase(it) == "Failed")
         assert it.output(it.store.get(PODS, "default", "a")) == "value a value\n"
 
-    talking(act, machines=1)
+    playing(act, machines=1)
 
 
 def test_a_secret_can_be_read_by_its_group_and_by_nobody_else() -> None:
@@ -306,19 +307,16 @@ def test_a_secret_can_be_read_by_its_group_and_by_nobody_else() -> None:
         await it.until(lambda: (phase(it), phase(it, "b")) == ("Failed", "Succeeded"))
         assert "Permission denied" in it.output(it.store.get(PODS, "default", "a"))
 
-    talking(act, machines=1)
+    playing(act, machines=1)
 
 
 def test_an_image_that_cannot_be_pulled_is_waited_for() -> None:
-    async def whole() -> None:
-        async with cluster(machines=1, images={"good": None}) as it:
-            api = it.api()
-            await api.create(pod())
-            await it.until(lambda: waiting(it) == "ImagePullBackOff")
-            assert phase(it) == "Pending"
-            await api.close()
+    async def act(it: FakeCluster, api: Api) -> None:
+        await api.create(pod())
+        await it.until(lambda: waiting(it) == "ImagePullBackOff")
+        assert phase(it) == "Pending"
 
-    asyncio.run(whole())
+    playing(act, machines=1, images={"good": None})
 
 
 @pytest.mark.parametrize("policy", ["Always", "OnFailure"])
@@ -332,7 +330,7 @@ def test_a_container_that_fails_is_restarted_with_growing_pauses(policy: str) ->
         assert told["lastState"]["terminated"]["exitCode"] == 3
         assert phase(it) == "Running"
 
-    talking(act, machines=1)
+    playing(act, machines=1)
 
 
 def test_a_pod_that_ignores_sigterm_is_killed_after_its_grace_with_all_it_started() -> None:
@@ -350,7 +348,7 @@ def test_a_pod_that_ignores_sigterm_is_killed_after_its_grace_with_all_it_starte
         await it.until(lambda: it.store.find(PODS, "default", "a") is None)
         assert not _marked(found, it)
 
-    talking(act, machines=1)
+    playing(act, machines=1)
 
 
 def _marked(found: Body, it: FakeCluster) -> list[int]:
@@ -376,7 +374,7 @@ def test_a_container_that_is_killed_ends_with_137() -> None:
         told = it.store.get(PODS, "default", "a")["status"]["containerStatuses"][0]
         assert told["state"]["terminated"]["exitCode"] == 137
 
-    talking(act, machines=1)
+    playing(act, machines=1)
 
 
 LISTENING = """
@@ -412,7 +410,7 @@ def test_pods_that_listen_on_the_same_port_are_two_and_a_service_finds_the_ready
         await it.until(lambda: phase(it, "c") in ("Succeeded", "Failed"))
         assert it.output(it.store.get(PODS, "default", "c")) == "200\n"
 
-    talking(act, machines=1)
+    playing(act, machines=1)
 
 
 # ── machines ──────────────────────────────────────────────────────────────────────────────────
@@ -444,7 +442,7 @@ def test_a_dead_machine_is_first_silent_then_not_ready_and_its_pods_stay_termina
         await it.until(lambda: it.store.find(PODS, "default", "a") is None)
         await it.until(lambda: is_true(it.store.get(NODES, "", "m-0"), "Ready"))
 
-    talking(act, machines=1)
+    playing(act, machines=1)
 
 
 def _dead(pid: int) -> bool:
@@ -465,7 +463,7 @@ def test_on_a_machine_that_is_cut_off_processes_run_on() -> None:
         await it.until(lambda: it.store.find(PODS, "default", "a") is None)
         assert not psutil.pid_exists(pid) or _dead(pid)
 
-    talking(act, machines=1)
+    playing(act, machines=1)
 
 
 def test_a_drained_machine_gets_no_pods_and_loses_those_it_has() -> None:
@@ -481,7 +479,7 @@ def test_a_drained_machine_gets_no_pods_and_loses_those_it_has() -> None:
             )
         )
 
-    talking(act, machines=2)
+    playing(act, machines=2)
 
 
 # ── Jobs ──────────────────────────────────────────────────────────────────────────────────────
@@ -518,7 +516,7 @@ def test_a_job_fails_after_its_limit_and_by_its_rules_at_once() -> None:
         told = it.store.get(JOBS, "default", "a")["status"]["conditions"][-1]
         assert told["reason"] == "PodFailurePolicy"
 
-    talking(act, machines=1)
+    playing(act, machines=1)
 
 
 def test_a_job_refuses_what_only_its_own_validation_knows() -> None:
@@ -531,7 +529,7 @@ def test_a_job_refuses_what_only_its_own_validation_knows() -> None:
         with pytest.raises(InvalidError, match="in tandem"):
             await api.patch(JOBS, "a", {"spec": {"completions": 3}})
 
-    talking(act)
+    playing(act)
 
 
 # ── the cluster as a whole ────────────────────────────────────────────────────────────────────
@@ -545,7 +543,7 @@ def test_nothing_is_left_of_a_cluster() -> None:
         await it.until(lambda: phase(it) == "Running")
         kept.extend((it.folder, it.pid(it.store.get(PODS, "default", "a"))))
 
-    talking(act, machines=1)
+    playing(act, machines=1)
     folder, pid = kept
     assert not folder.exists()
     assert not psutil.pid_exists(pid) or _dead(pid)

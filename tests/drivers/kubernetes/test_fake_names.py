@@ -1,19 +1,18 @@
 """Names in the cluster of the tests come as late as in a real one, where torchrun falls into it: it
 asks once, at its start, whether the endpoint that all meet at is its own."""
 
-import asyncio
 import sys
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 from holdfast.drivers.kubernetes.api import Api
 from holdfast.drivers.kubernetes.cluster import PODS
 from holdfast.drivers.kubernetes.manifests.render import unchecked
 from tests.drivers.kubernetes.asking import asked
-from tests.drivers.kubernetes.cluster.fake import FakeCluster, cluster
+from tests.drivers.kubernetes.cluster.fake import FakeCluster
 from tests.drivers.kubernetes.cluster.names import file_of
 from tests.drivers.kubernetes.cluster.pace import Pace
 from tests.drivers.kubernetes.cluster.refusal import Body
+from tests.drivers.kubernetes.playing import playing
 
 LATE = Pace(names_s=150.0)  # 1.5 s: longer than a pod takes to start
 ASKS = """
@@ -40,18 +39,6 @@ except OSError:
 mine = {found[4][0] for found in socket.getaddrinfo(socket.gethostname(), None)}
 print("host" if told & mine else "guest", flush=True)
 """
-
-
-def told(act: Callable[[FakeCluster, Api], Awaitable[None]], pace: Pace = LATE) -> None:
-    async def whole() -> None:
-        async with cluster(pace=pace, engines=()) as it:
-            api = it.api()
-            try:
-                await act(it, api)
-            finally:
-                await api.close()
-
-    asyncio.run(whole())
 
 
 def service(**spec: Any) -> Body:
@@ -87,7 +74,7 @@ def test_a_pod_knows_itself_at_once_and_others_know_it_later() -> None:
         assert await said(it, "first") == "[]"
         assert await said(it, "then") == f"['{ip}']"
 
-    told(act)
+    playing(act, machines=3, engines=(), pace=LATE)
 
 
 def test_a_name_that_nobody_has_is_unknown_and_no_one_else_is_asked() -> None:
@@ -95,7 +82,7 @@ def test_a_name_that_nobody_has_is_unknown_and_no_one_else_is_asked() -> None:
         await api.create(asks("example.com"))
         assert await said(it, "first") == "[]"
 
-    told(act)
+    playing(act, machines=3, engines=(), pace=LATE)
 
 
 def test_the_service_itself_has_the_addresses_of_all_its_pods_or_its_own() -> None:
@@ -105,7 +92,7 @@ def test_the_service_itself_has_the_addresses_of_all_its_pods_or_its_own() -> No
         address = it.network.service("default", "run")
         assert await said(it, "then") == f"['{address}']"
 
-    told(act, Pace())
+    playing(act, machines=3, engines=(), pace=Pace())
 
 
 def test_a_pod_that_is_not_ready_has_a_name_only_where_the_service_says_so() -> None:
@@ -120,7 +107,7 @@ def test_a_pod_that_is_not_ready_has_a_name_only_where_the_service_says_so() -> 
         assert "a.run" not in names.read_text()
         assert "then" not in it.output(it.pods()[0])
 
-    told(act, Pace())
+    playing(act, machines=3, engines=(), pace=Pace())
 
 
 def test_a_name_outlives_its_pod_for_as_long_as_it_came_late() -> None:
@@ -134,7 +121,7 @@ def test_a_name_outlives_its_pod_for_as_long_as_it_came_late() -> None:
         assert it.pods() == [] and "a.run" in names.read_text()
         await it.until(lambda: "a.run" not in names.read_text())
 
-    told(act)
+    playing(act, machines=3, engines=(), pace=LATE)
 
 
 # ── what torchrun decides ─────────────────────────────────────────────────────────────────────
@@ -159,7 +146,7 @@ def decisions(*, waits: bool) -> list[str]:
 
         await it.until(both)
 
-    told(act)
+    playing(act, machines=3, engines=(), pace=LATE)
     return sorted(found)
 
 

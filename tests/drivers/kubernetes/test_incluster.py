@@ -10,7 +10,8 @@ from holdfast.drivers.kubernetes.api import Api
 from holdfast.drivers.kubernetes.cluster import PODS
 from holdfast.drivers.kubernetes.incluster import end_by_signal, remove_former
 from tests.drivers.kubernetes.cluster.fake import FakeCluster
-from tests.drivers.kubernetes.test_api import pod, talking
+from tests.drivers.kubernetes.playing import playing
+from tests.drivers.kubernetes.test_api import pod
 
 
 def test_the_pod_of_the_one_before_is_removed_and_no_other() -> None:
@@ -23,7 +24,7 @@ def test_the_pod_of_the_one_before_is_removed_and_no_other() -> None:
         await remove_former(api, "")
         assert it.store.find(PODS, "default", "b") is not None
 
-    talking(act)
+    playing(act)
 
 
 def test_a_pod_that_cannot_be_removed_holds_up_nobody(capsys: pytest.CaptureFixture[str]) -> None:
@@ -31,7 +32,7 @@ def test_a_pod_that_cannot_be_removed_holds_up_nobody(capsys: pytest.CaptureFixt
         it.server.access.denied.add(("delete", "pods"))
         await remove_former(api, "a")
 
-    talking(act)
+    playing(act)
     assert "pod a cannot be removed" in capsys.readouterr().err
 
 

@@ -11,7 +11,7 @@ from holdfast.drivers.kubernetes.api import Api
 from holdfast.drivers.kubernetes.cluster import CONFIG_MAPS, PODS, NotFoundError
 from holdfast.drivers.kubernetes.kept_logs import (
     PIECE_BYTES,
-    Kept,
+    KeptLog,
     KeptLogs,
     kept_logs,
     logs_name,
@@ -171,9 +171,9 @@ def test_a_pod_that_goes_while_logs_are_read_is_read_from_what_was_kept(tmp_path
 
 def test_of_much_output_the_end_is_kept_and_of_many_pods_those_read_last() -> None:
     lines = tuple(f"{n} {hash(str(n))}" for n in range(5000))
-    piece = packed(Kept("a", "u", lines))
+    piece = packed(KeptLog("a", "u", lines))
     assert len(piece) <= PIECE_BYTES
-    long = packed(Kept("a", "u", ("x".join(lines),)))
+    long = packed(KeptLog("a", "u", ("x".join(lines),)))
     assert len(long) <= PIECE_BYTES
     assert MOST * PIECE_BYTES * 4 / 3 < 1 << 20, "a ConfigMap holds all of them"
 

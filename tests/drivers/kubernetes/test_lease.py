@@ -14,14 +14,14 @@ from holdfast.drivers.kubernetes.api import Api
 from holdfast.drivers.kubernetes.cluster import CONFIG_MAPS, LEASES, ApiError, DeniedError
 from holdfast.drivers.kubernetes.lease import Lease
 from holdfast.drivers.kubernetes.leased_cluster import LeasedCluster
-from tests.drivers.kubernetes.cluster.fake import FakeCluster, cluster
+from tests.drivers.kubernetes.cluster.fake import FakeCluster
 from tests.drivers.kubernetes.cluster.faults import Fault
 from tests.drivers.kubernetes.cluster.refusal import Body
+from tests.drivers.kubernetes.playing import playing
 from tests.patience import PATIENCE_S
 
 NUMBERS = {"DURATION_S": 1.0, "SURE_S": 0.6, "RENEW_S": 0.1, "POLL_S": 0.02, "CALL_S": 0.3}
 REAL = {name: getattr(lease, name) for name in NUMBERS}
-Story = Callable[[FakeCluster, Api], Awaitable[None]]
 
 
 @pytest.fixture(autouse=True)
@@ -30,18 +30,6 @@ def _short(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in NUMBERS.items():
         monkeypatch.setattr(lease, name, value)
     monkeypatch.setattr(client, "PAUSE_S", 0.01)
-
-
-def told(story: Story) -> None:
-    async def play() -> None:
-        async with cluster(machines=0) as it:
-            api = it.api()
-            try:
-                await story(it, api)
-            finally:
-                await api.close()
-
-    asyncio.run(play())
 
 
 def of(api: Api, who: str) -> Lease:
@@ -94,7 +82,7 @@ def test_one_who_waits_takes_it_when_it_is_given_back() -> None:
         assert (second.term, second.former) == (2, ""), "nobody is to be removed"
         assert spec(it)["holderIdentity"] == "b"
 
-    told(story)
+    playing(story)
 
 
 def test_a_holder_that_is_silent_is_followed_and_named() -> None:
@@ -106,7 +94,7 @@ def test_a_holder_that_is_silent_is_followed_and_named() -> None:
         assert second.is_sure and not first.is_sure
         await asyncio.wait_for(first.keep(), PATIENCE_S)
 
-    told(story)
+    playing(story)
 
 
 def test_of_many_that_wait_one_gets_it() -> None:
@@ -123,7 +111,7 @@ def test_of_many_that_wait_one_gets_it() -> None:
         for task in tasks:
             task.cancel()
 
-    told(story)
+    playing(story)
 
 
 def test_the_same_pod_takes_its_own_lease_up_again_at_once() -> None:
@@ -133,7 +121,7 @@ def test_the_same_pod_takes_its_own_lease_up_again_at_once() -> None:
         await asyncio.wait_for(again.acquire(), NUMBERS["DURATION_S"] / 2)
         assert (again.term, again.former) == (1, "")
 
-    told(story)
+    playing(story)
 
 
 @pytest.mark.parametrize(
@@ -160,7 +148,7 @@ def test_a_holder_that_cannot_renew_doubts_before_anybody_else_can_have_it(fault
             await it.until(lambda: mood.told == ["doubt", "sure"])
             assert held.is_sure
 
-    told(story)
+    playing(story)
 
 
 def test_after_a_doubt_the_lease_of_another_is_a_loss() -> None:
@@ -179,7 +167,7 @@ def test_after_a_doubt_the_lease_of_another_is_a_loss() -> None:
     def _given_to_b(body: Body) -> None:
         body["spec"] |= {"holderIdentity": "b", "leaseTransitions": 2}
 
-    told(story)
+    playing(story)
 
 
 def test_a_clock_that_was_set_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,7 +198,7 @@ def test_a_clock_that_was_set_changes_nothing(monkeypatch: pytest.MonkeyPatch) -
             assert mood.told == [] and not task.done() and not waiting.done()
             waiting.cancel()
 
-    told(story)
+    playing(story)
 
 
 def test_a_holder_that_slept_knows_at_once_that_it_is_not_sure(
@@ -224,7 +212,7 @@ def test_a_holder_that_slept_knows_at_once_that_it_is_not_sure(
         monkeypatch.setattr(lease, "_clock", lambda: real() + slept)
         assert not held.is_sure
 
-    told(story)
+    playing(story)
 
 
 def test_terms_go_on_after_somebody_has_deleted_the_lease() -> None:
@@ -238,7 +226,7 @@ def test_terms_go_on_after_somebody_has_deleted_the_lease() -> None:
         await waiting
         assert third.term == 3
 
-    told(story)
+    playing(story)
 
 
 def test_who_may_not_have_a_lease_says_so_at_once() -> None:
@@ -247,7 +235,7 @@ def test_who_may_not_have_a_lease_says_so_at_once() -> None:
         with pytest.raises(DeniedError):
             await of(api, "a").acquire()
 
-    told(story)
+    playing(story)
 
 
 def test_a_call_that_hangs_does_not_keep_the_successor_waiting() -> None:
@@ -255,7 +243,7 @@ def test_a_call_that_hangs_does_not_keep_the_successor_waiting() -> None:
         it.faults.add(Fault("get", "leases", delay_s=3600.0))
         await asyncio.wait_for(of(api, "a").acquire(), PATIENCE_S)
 
-    told(story)
+    playing(story)
 
 
 # ── what a holder may do ──────────────────────────────────────────────────────────────────────
@@ -288,4 +276,4 @@ def test_who_is_in_doubt_changes_nothing_and_sees_everything() -> None:
                 await call()
         assert it.store.find(CONFIG_MAPS, "default", "x") is None
 
-    told(story)
+    playing(story)

@@ -1,14 +1,15 @@
 """What the controller makes belongs to the job's ConfigMap, or to what that belongs to."""
 
-import asyncio
 from typing import Any
 
 import pytest
 
+from holdfast.drivers.kubernetes.api import Api
 from holdfast.drivers.kubernetes.cluster import CONFIG_MAPS
 from holdfast.drivers.kubernetes.origin import Origin, first_origin, origin
-from tests.drivers.kubernetes.cluster.fake import FakeCluster, cluster
+from tests.drivers.kubernetes.cluster.fake import FakeCluster
 from tests.drivers.kubernetes.cluster.faults import Fault
+from tests.drivers.kubernetes.playing import playing
 
 ABOVE = {"apiVersion": "v1", "kind": "ConfigMap", "name": "above"}
 
@@ -24,15 +25,10 @@ def home(it: FakeCluster, **said: Any) -> str:
 
 
 def found(**said: Any) -> tuple[str, Origin]:
-    async def story() -> tuple[str, Origin]:
-        async with cluster(machines=0) as it:
-            uid, api = home(it, **said), it.api()
-            try:
-                return uid, await origin(api, "run")
-            finally:
-                await api.close()
+    async def story(it: FakeCluster, api: Api) -> tuple[str, Origin]:
+        return home(it, **said), await origin(api, "run")
 
-    return asyncio.run(story())
+    return playing(story)
 
 
 def test_a_job_without_an_owner_is_its_config_map() -> None:
@@ -54,11 +50,9 @@ def test_one_that_only_refers_to_it_is_no_owner() -> None:
 
 @pytest.mark.parametrize("code", [404, 503])
 def test_it_is_waited_for(code: int) -> None:
-    async def story() -> None:
-        async with cluster(machines=0) as it:
-            uid, api = home(it), it.api()
-            it.faults.add(Fault("get", "configmaps", code, times=1))
-            assert (await first_origin(api, "run")).run == uid
-            await api.close()
+    async def story(it: FakeCluster, api: Api) -> None:
+        uid = home(it)
+        it.faults.add(Fault("get", "configmaps", code, times=1))
+        assert (await first_origin(api, "run")).run == uid
 
-    asyncio.run(story())
+    playing(story)

@@ -4,7 +4,6 @@ Engines remove what still runs when a job fails, and one whose containers start 
 still runs. So an engine that makes pods anew keeps the output of those that failed.
 """
 
-import asyncio
 import sys
 from typing import Any
 
@@ -18,8 +17,9 @@ from holdfast.drivers.kubernetes.remote_logs import everything
 from holdfast.operator.observation import DONE
 from holdfast.spec.cluster import Engine
 from tests.drivers.kubernetes.asking import asked
-from tests.drivers.kubernetes.cluster.fake import FakeCluster, cluster
+from tests.drivers.kubernetes.cluster.fake import FakeCluster
 from tests.drivers.kubernetes.cluster.refusal import Body
+from tests.drivers.kubernetes.playing import playing
 
 PROGRAM = """
 import socket, sys, time
@@ -37,22 +37,15 @@ def left(engine: Engine, restarts: int) -> list[str]:
     request = asked(engine, "plain", nodes=2, namespace="default", **keys)
     kind = main_object(request)
     assert kind is not None
-    found: list[str] = []
 
-    async def play() -> None:
-        async with cluster() as it:
-            api = it.api()
-            try:
-                for body in unchecked(request):
-                    await api.apply(body)
-                await it.until(lambda: _failed(it.store.get(kind, "default", "run")))
-                await it.until(lambda: not _running(it))
-                found.extend(await _lines(api))
-            finally:
-                await api.close()
+    async def story(it: FakeCluster, api: Api) -> list[str]:
+        for body in unchecked(request):
+            await api.apply(body)
+        await it.until(lambda: _failed(it.store.get(kind, "default", "run")))
+        await it.until(lambda: not _running(it))
+        return await _lines(api)
 
-    asyncio.run(play())
-    return found
+    return playing(story, machines=3)
 
 
 def _failed(body: Body) -> bool:

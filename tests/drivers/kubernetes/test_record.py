@@ -1,10 +1,9 @@
 """The record of a job of any size: a small object for who lists, all of it for who asks."""
 
-import asyncio
 import base64
 import gzip
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -27,22 +26,9 @@ from record import incident, node
 from record import record as large_record
 from tests.drivers.kubernetes.asking import job
 from tests.drivers.kubernetes.cluster.admission import content_bytes
-from tests.drivers.kubernetes.cluster.fake import FakeCluster, cluster
+from tests.drivers.kubernetes.cluster.fake import FakeCluster
+from tests.drivers.kubernetes.playing import playing
 from tests.drivers.kubernetes.test_segments import DICE
-
-Story = Callable[[FakeCluster, Api], Awaitable[None]]
-
-
-def playing(story: Story) -> None:
-    async def run() -> None:
-        async with cluster(machines=0) as it:
-            api = it.api()
-            try:
-                await story(it, api)
-            finally:
-                await api.close()
-
-    asyncio.run(run())
 
 
 class Book:
@@ -350,13 +336,6 @@ def grown(path: Path, entries: int) -> None:
         event = StopRequested(by=DICE.randbytes(2_000).hex(), now=False)
         book.append(Entry(book.seq + 1, 1.0, event, ()))
     book.close()
-
-
-@pytest.fixture
-def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Segments of a hundred kilobytes or so."""
-    monkeypatch.setattr(segments, "SEGMENT_BYTES", 20_000)
-    monkeypatch.setattr(segments, "BLOCK_BYTES", 5_000)
 
 
 @pytest.mark.usefixtures("small_segments")

@@ -1,6 +1,5 @@
 """A job seen from outside: its logs, the wishes that are passed to it, the list of all jobs."""
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from pathlib import Path
@@ -18,7 +17,7 @@ from holdfast.drivers.kubernetes.cluster import (
     PODS,
     ApiError,
 )
-from holdfast.drivers.kubernetes.listing import Listed, jobs
+from holdfast.drivers.kubernetes.listing import ListedJob, jobs
 from holdfast.drivers.kubernetes.manifests.engines.pods import GATE
 from holdfast.drivers.kubernetes.manifests.names import JOB, ROLE, STOP
 from holdfast.drivers.kubernetes.manifests.render import requested
@@ -28,9 +27,10 @@ from holdfast.drivers.kubernetes.remote_orders import ask_to_stop, resume
 from holdfast.drivers.kubernetes.submit import submit
 from holdfast.errors import Error
 from tests.drivers.kubernetes.asking import job
-from tests.drivers.kubernetes.cluster.fake import FakeCluster, cluster
+from tests.drivers.kubernetes.cluster.fake import FakeCluster
 from tests.drivers.kubernetes.cluster.faults import Fault
 from tests.drivers.kubernetes.cluster.refusal import Body
+from tests.drivers.kubernetes.playing import playing
 from tests.drivers.kubernetes.seen import ended as over
 from tests.drivers.kubernetes.test_submit import asked, ended, play
 
@@ -39,16 +39,7 @@ pytestmark = pytest.mark.usefixtures("nothing_left")
 
 def printing(folder: Path, story: Callable[[FakeCluster, Api], Awaitable[None]]) -> None:
     """Let something happen in a cluster whose only image is a folder with scripts."""
-
-    async def run() -> None:
-        async with cluster(machines=2, images={"shell": folder}) as it:
-            api = it.api()
-            try:
-                await story(it, api)
-            finally:
-                await api.close()
-
-    asyncio.run(run())
+    playing(story, machines=2, images={"shell": folder})
 
 
 def node(name: str, script: str) -> Body:
@@ -274,7 +265,7 @@ def test_jobs_of_all_namespaces_are_listed_managed_and_plain() -> None:
 
 
 def test_a_plain_job_that_has_ended_waits_for_nothing() -> None:
-    done = Listed("run", "default", pods=[over("run-0", 0), over("run-1", 0)])
+    done = ListedJob("run", "default", pods=[over("run-0", 0), over("run-1", 0)])
     assert (done.phase, done.waiting_for) == ("succeeded", None)
 
 

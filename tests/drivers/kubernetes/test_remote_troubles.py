@@ -6,10 +6,10 @@ from typing import Any
 
 import msgspec
 
-from holdfast.drivers.kubernetes.pods import Pod, Spec
+from holdfast.drivers.kubernetes.pods import Pod, PodSpec
 from holdfast.drivers.kubernetes.record import Recorded
 from holdfast.drivers.kubernetes.remote import Look, incomplete, stale, status
-from holdfast.drivers.kubernetes.remote_troubles import Claim, Event, Evidence, troubles
+from holdfast.drivers.kubernetes.remote_troubles import ClaimObject, EventObject, Evidence, troubles
 from holdfast.drivers.kubernetes.submit_refusals import About
 from holdfast.errors import Error
 from holdfast.status import Goodput, JobStatus
@@ -91,9 +91,10 @@ def test_a_volume_that_cannot_be_mounted_is_told_in_the_words_of_the_kubelet() -
     said = 'MountVolume.SetUp failed for volume "data" : mount failed: exit status 32'
     who = {"kind": "Pod", "name": "run-0"}
     event = msgspec.convert(
-        {"involvedObject": who, "reason": "FailedMount", "message": said, "type": "Warning"}, Event
+        {"involvedObject": who, "reason": "FailedMount", "message": said, "type": "Warning"},
+        EventObject,
     )
-    placed = msgspec.convert({"nodeName": "m-0"}, Spec)
+    placed = msgspec.convert({"nodeName": "m-0"}, PodSpec)
     creating = msgspec.structs.replace(waits("run-0", "ContainerCreating"), spec=placed)
     (error,) = troubles(look(creating, runs("run-1"), runs("run-2")), Evidence([event]), ABOUT)
     assert (error.slug, error.what) == (
@@ -111,7 +112,7 @@ def a_status(waiting_for: str) -> JobStatus:
     )  # fmt: skip
 
 
-def event(name: str, message: str, reason: str = "FailedCreate", kind: str = "Job") -> Event:
+def event(name: str, message: str, reason: str = "FailedCreate", kind: str = "Job") -> EventObject:
     return msgspec.convert(
         {
             "involvedObject": {"kind": kind, "name": name},
@@ -120,7 +121,7 @@ def event(name: str, message: str, reason: str = "FailedCreate", kind: str = "Jo
             "type": "Warning",
             "lastTimestamp": "2026-01-01T00:00:00Z",
         },
-        Event,
+        EventObject,
     )
 
 
@@ -181,8 +182,8 @@ def test_a_secret_that_is_missing_is_told_but_not_the_token_that_comes_by_itself
     assert told(look(soon)) == {}
 
 
-def claim(name: str, phase: str) -> Claim:
-    return msgspec.convert({"metadata": {"name": name}, "status": {"phase": phase}}, Claim)
+def claim(name: str, phase: str) -> ClaimObject:
+    return msgspec.convert({"metadata": {"name": name}, "status": {"phase": phase}}, ClaimObject)
 
 
 def test_a_claim_without_a_volume_says_why_its_provisioner_says() -> None:

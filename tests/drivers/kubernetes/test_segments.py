@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.drivers.kubernetes import segments
 from holdfast.drivers.kubernetes.segments import Packed, Segments
 from holdfast.drivers.kubernetes.sharded import ShardEntry, digest_of
 from holdfast.drivers.kubernetes.sharding import SHARD_BYTES
@@ -30,14 +29,7 @@ def entries(packed: Packed) -> list[ShardEntry]:
     return [ShardEntry(one.digest, one.size, (i,)) for i, one in enumerate(packed.closed)]
 
 
-@pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Segments of a few blocks."""
-    monkeypatch.setattr(segments, "SEGMENT_BYTES", 20_000)
-    monkeypatch.setattr(segments, "BLOCK_BYTES", 5_000)
-
-
-@pytest.mark.usefixtures("small")
+@pytest.mark.usefixtures("small_segments")
 def test_all_of_a_growing_file_can_be_had_at_any_time_and_a_closed_segment_stays(
     tmp_path: Path,
 ) -> None:
@@ -66,7 +58,7 @@ def test_a_line_without_its_end_waits_for_it(tmp_path: Path) -> None:
     assert whole(cut.advance()) == b"one\ntwo\n"
 
 
-@pytest.mark.usefixtures("small")
+@pytest.mark.usefixtures("small_segments")
 def test_each_byte_is_compressed_once_however_often_it_is_published(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -96,7 +88,7 @@ def test_each_byte_is_compressed_once_however_often_it_is_published(
     assert sum(eaten) == path.stat().st_size
 
 
-@pytest.mark.usefixtures("small")
+@pytest.mark.usefixtures("small_segments")
 def test_a_new_controller_knows_the_segments_of_the_last_one_again(tmp_path: Path) -> None:
     path = tmp_path / "journal"
     path.write_bytes(b"".join(line() for _ in range(300)))
@@ -106,7 +98,7 @@ def test_a_new_controller_knows_the_segments_of_the_last_one_again(tmp_path: Pat
     assert whole(again) == path.read_bytes()
 
 
-@pytest.mark.usefixtures("small")
+@pytest.mark.usefixtures("small_segments")
 def test_segments_of_another_journal_are_not_taken_for_ours(tmp_path: Path) -> None:
     path, other = tmp_path / "journal", tmp_path / "other"
     other.write_bytes(b"".join(line() for _ in range(300)))

@@ -3,7 +3,7 @@
 import asyncio
 import gzip
 import random
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 
 import pytest
@@ -16,8 +16,9 @@ from holdfast.drivers.kubernetes.manifests.names import JOB
 from holdfast.drivers.kubernetes.manifests.request import Body
 from holdfast.drivers.kubernetes.sharded import Cache, digest_of, read
 from holdfast.drivers.kubernetes.sharding import Home, NoShardError, Parts, ShardChunk, Sharding
-from tests.drivers.kubernetes.cluster.fake import FakeCluster, cluster
+from tests.drivers.kubernetes.cluster.fake import FakeCluster
 from tests.drivers.kubernetes.cluster.faults import Fault
+from tests.drivers.kubernetes.playing import playing
 
 HEAD = "run-record"
 DICE = random.Random(1)
@@ -57,18 +58,6 @@ async def told(api: Api) -> dict[str, bytes] | None:
     found = await read(api, HEAD)
     assert found is not None
     return found.parts
-
-
-def playing(story: Callable[[FakeCluster, Api], Awaitable[None]]) -> None:
-    async def run() -> None:
-        async with cluster(machines=0) as it:
-            api = it.api()
-            try:
-                await story(it, api)
-            finally:
-                await api.close()
-
-    asyncio.run(run())
 
 
 @pytest.fixture(autouse=True)

@@ -26,10 +26,11 @@ from holdfast.errors import Error
 from holdfast.spec.cluster import ENGINES, Engine
 from holdfast.status import Goodput, JobStatus
 from tests.drivers.kubernetes.asking import job
-from tests.drivers.kubernetes.cluster.fake import FakeCluster, cluster
+from tests.drivers.kubernetes.cluster.fake import FakeCluster
 from tests.drivers.kubernetes.cluster.faults import Fault
 from tests.drivers.kubernetes.cluster.kinds import ENGINES as KINDS
 from tests.drivers.kubernetes.cluster.kinds import JOB_SETS
+from tests.drivers.kubernetes.playing import playing
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 NIGHTLY = {"cron": "0 3 * * *"}
@@ -46,18 +47,11 @@ def asked(engine: Engine = "pods", mode: Any = "managed", **keys: Any) -> Reques
     return requested(job(**keys), engine=engine, mode=mode, namespace="default")
 
 
-def play(story: Callable[[FakeCluster, Api], Awaitable[None]], **options: Any) -> None:
+def play(
+    story: Callable[[FakeCluster, Api], Awaitable[None]], machines: int = 3, **options: Any
+) -> None:
     """Let something happen in a cluster whose machines can pull no image."""
-
-    async def run() -> None:
-        async with cluster(images={}, **options) as it:
-            api = it.api()
-            try:
-                await story(it, api)
-            finally:
-                await api.close()
-
-    asyncio.run(run())
+    playing(story, machines=machines, images={}, **options)
 
 
 def ours(it: FakeCluster) -> set[str]:

@@ -9,10 +9,12 @@ import pytest
 
 from holdfast.drivers.kubernetes import api as client
 from holdfast.drivers.kubernetes import watch
+from holdfast.drivers.kubernetes.api import Api
 from holdfast.drivers.kubernetes.cluster import CONFIG_MAPS, ApiError, Change
-from tests.drivers.kubernetes.cluster.fake import FakeCluster, cluster
+from tests.drivers.kubernetes.cluster.fake import FakeCluster
 from tests.drivers.kubernetes.cluster.faults import Fault
 from tests.drivers.kubernetes.cluster.refusal import Body
+from tests.drivers.kubernetes.playing import playing
 
 
 class Meta(msgspec.Struct):
@@ -54,32 +56,30 @@ def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 def following(act: Callable[[FakeCluster, Known], Awaitable[None]], labels: str = "") -> None:
     """Follow the ConfigMaps of a cluster and do something to it."""
 
-    async def whole() -> None:
-        async with cluster(machines=0) as it:
-            known, api = Known(), it.api()
-            put(it, "first")
-            task = asyncio.ensure_future(
-                watch.follow(
-                    api,
-                    CONFIG_MAPS,
-                    Map,
-                    labels,
-                    known.on_listed,
-                    known.on_change,
-                    on_trouble=known.troubles.append,
-                )
+    async def story(it: FakeCluster, api: Api) -> None:
+        known = Known()
+        put(it, "first")
+        task = asyncio.ensure_future(
+            watch.follow(
+                api,
+                CONFIG_MAPS,
+                Map,
+                labels,
+                known.on_listed,
+                known.on_change,
+                on_trouble=known.troubles.append,
             )
-            await it.until(lambda: known.lists == 1)
-            try:
-                await act(it, known)
-                assert not task.done()
-            finally:
-                task.cancel()
-                with suppress(asyncio.CancelledError):
-                    await task
-                await api.close()
+        )
+        await it.until(lambda: known.lists == 1)
+        try:
+            await act(it, known)
+            assert not task.done()
+        finally:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
 
-    asyncio.run(whole())
+    playing(story)
 
 
 def put(it: FakeCluster, name: str, **data: str) -> Body:

@@ -20,12 +20,12 @@ from holdfast.drivers.kubernetes.lint import (  # noqa: F401 - each fills the ta
     trainer,
     volcano,
 )
-from holdfast.drivers.kubernetes.lint.check import CHECKS, Check, Finding
+from holdfast.drivers.kubernetes.lint.check import CHECKS, Finding, LintCheck
 from holdfast.drivers.kubernetes.lint.look import name, text
 from holdfast.drivers.kubernetes.lint.spots import File, Spot, Version, joined
 from holdfast.drivers.kubernetes.manifests.request import Body
 
-__all__ = ["CHECKS", "Check", "Finding", "lint"]
+__all__ = ["CHECKS", "Finding", "LintCheck", "lint"]
 
 
 def lint(bodies: Sequence[Body], version: Version | None = None) -> list[Finding]:
@@ -33,7 +33,7 @@ def lint(bodies: Sequence[Body], version: Version | None = None) -> list[Finding
 
     `version` is that of Kubernetes, where a check depends on it.
     """
-    by_place: dict[str, list[Check]] = {}
+    by_place: dict[str, list[LintCheck]] = {}
     for check in CHECKS.values():
         for place in check.at:
             by_place.setdefault(place, []).append(check)
@@ -45,12 +45,12 @@ def lint(bodies: Sequence[Body], version: Version | None = None) -> list[Finding
     ]
 
 
-def _anywhere(spot: Spot, by_place: dict[str, list[Check]]) -> list[Check]:
+def _anywhere(spot: Spot, by_place: dict[str, list[LintCheck]]) -> list[LintCheck]:
     """Checks of every object, whatever its kind."""
     return by_place.get("*", []) if spot.kind not in ("job", "pod") else []
 
 
-def _found(check: Check, spot: Spot) -> Iterator[Finding]:
+def _found(check: LintCheck, spot: Spot) -> Iterator[Finding]:
     for path, what in check.look(spot):
         yield Finding(
             check.slug,

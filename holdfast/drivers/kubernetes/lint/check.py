@@ -17,7 +17,7 @@ Look = Callable[[Spot], Iterator[Hit]]
 
 
 @dataclass(frozen=True)
-class Check:
+class LintCheck:
     """One trap. `at`: kinds of objects, or `job` and `pod` for these wherever they stand."""
 
     slug: str
@@ -42,7 +42,7 @@ class Finding:
     help: str
 
 
-CHECKS: dict[str, Check] = {}
+CHECKS: dict[str, LintCheck] = {}
 """Every check by its slug."""
 
 
@@ -57,7 +57,7 @@ def check(
 
     def register(look: Look) -> Look:
         assert slug not in CHECKS, slug
-        CHECKS[slug] = Check(slug, level, at, why, help, look)
+        CHECKS[slug] = LintCheck(slug, level, at, why, help, look)
         return look
 
     return register

@@ -14,7 +14,6 @@ from holdfast.drivers.kubernetes.manifests.request import Body
 
 WIDTH = 100
 NAMES = "resourceNames"  # of which a rule may have dozens
-Note = tuple[str, ...]  # lines of a comment
 Path = tuple[str, ...]
 Part = TypeVar("Part", Body, list[object])
 

@@ -23,8 +23,3 @@ def given(job: Job, path: str) -> Any | None:
 def _is_default(section: BaseModel, name: str, value: object) -> bool:
     default = type(section).model_fields[name].get_default(call_default_factory=True)
     return default is not PydanticUndefined and bool(value == default)
-
-
-def given_at(job: Job, *paths: str) -> list[str]:
-    """Those of the paths that were given."""
-    return [path for path in paths if given(job, path) is not None]

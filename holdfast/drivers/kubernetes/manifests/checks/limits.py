@@ -134,16 +134,6 @@ LIMITS: dict[str, Limit] = {
 }
 """Settings that not every engine honours in every mode."""
 
-FROM_FILE = frozenset(
-    ("args", "env", "image.python", "workers_per_node", "warm", "snapshots", "recovery", "logs",
-     "resources.state", "network.ports.stores", "network.ports.storage", "elasticity", "clusters",
-     "checkpoints.start_from", "checkpoints.fresh",
-     *(f"checkpoints.{tier}.{key}" for tier in ("local", "shared", "archive")
-       for key in ("every_s", "keep", "max_bytes_per_s")), "checkpoints.archive.golden_every_steps")
-)  # fmt: skip
-"""Settings that agents, controller or federation read from the job file, so that no manifest shows
-them."""
-
 
 def honours(path: str, engine: Engine, mode: Mode) -> bool:
     """Whether this engine honours the setting at `path` in this mode."""

@@ -26,7 +26,7 @@ from holdfast.spec.cluster import Engine
 INT32_MAX = 2**31 - 1
 
 
-class Kind(NamedTuple):
+class JobKind(NamedTuple):
     """What the operator calls things in one kind of job."""
 
     name: str
@@ -37,21 +37,21 @@ class Kind(NamedTuple):
     first: str | None = None  # role of the first node, where it is one of its own
 
 
-KINDS: dict[Engine, Kind] = {
-    "pytorchjob": Kind("PyTorchJob", "pytorchReplicaSpecs", "pytorch", "pytorchjob-port", 23456),
-    "tfjob": Kind("TFJob", "tfReplicaSpecs", "tensorflow", "tfjob-port", 2222),
-    "jaxjob": Kind("JAXJob", "jaxReplicaSpecs", "jax", "jaxjob-port", 6666),
-    "xgboostjob": Kind(
+KINDS: dict[Engine, JobKind] = {
+    "pytorchjob": JobKind("PyTorchJob", "pytorchReplicaSpecs", "pytorch", "pytorchjob-port", 23456),
+    "tfjob": JobKind("TFJob", "tfReplicaSpecs", "tensorflow", "tfjob-port", 2222),
+    "jaxjob": JobKind("JAXJob", "jaxReplicaSpecs", "jax", "jaxjob-port", 6666),
+    "xgboostjob": JobKind(
         "XGBoostJob", "xgbReplicaSpecs", "xgboost", "xgboostjob-port", 9999, "Master"
     ),
-    "paddlejob": Kind("PaddleJob", "paddleReplicaSpecs", "paddle", "master", 36543),
+    "paddlejob": JobKind("PaddleJob", "paddleReplicaSpecs", "paddle", "master", 36543),
 }
 
 ELASTIC: tuple[Engine, ...] = ("pytorchjob", "paddlejob")
 """Engines with an `elasticPolicy`."""
 
 
-class Role(NamedTuple):
+class ReplicaSpec(NamedTuple):
     """Some pods that are alike."""
 
     name: str
@@ -150,16 +150,16 @@ def _elastic(request: Request) -> Body:
 # ── roles ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def _roles(request: Request, kind: Kind) -> list[Role]:
+def _roles(request: Request, kind: JobKind) -> list[ReplicaSpec]:
     """Roles with their pods; a role without pods is left out, as the operator refuses it."""
     part = _part(request, kind)
     first = _first(request, kind)
-    found = [Role(first, 1, _leader(part, first))] if first else []
-    found.append(Role("Worker", request.pods - len(found), part))
+    found = [ReplicaSpec(first, 1, _leader(part, first))] if first else []
+    found.append(ReplicaSpec("Worker", request.pods - len(found), part))
     return [role for role in [*found, *_beside(request, part)] if role.pods]
 
 
-def _first(request: Request, kind: Kind) -> str | None:
+def _first(request: Request, kind: JobKind) -> str | None:
     """Role of the first node. A PyTorchJob gives torchrun an address only if it has a Master."""
     if request.engine == "pytorchjob" and not request.managed and not request.job.elasticity:
         return "Master"
@@ -172,19 +172,19 @@ def _leader(part: Part, role: str) -> Part:
     return replace(part, role="chief") if role == "Chief" else part
 
 
-def _beside(request: Request, part: Part) -> list[Role]:
+def _beside(request: Request, part: Part) -> list[ReplicaSpec]:
     """Parameter servers and evaluator of TensorFlow; the evaluator reads data and checkpoints."""
     if request.engine != "tfjob" or request.managed:
         return []
     asked = request.job.roles
     small = replace(part, small=True, cpu=asked.cpu, memory=asked.memory)
     return [
-        Role("PS", asked.ps, replace(small, role="ps")),
-        Role("Evaluator", int(asked.evaluator), replace(small, role="evaluator", data=True)),
+        ReplicaSpec("PS", asked.ps, replace(small, role="ps")),
+        ReplicaSpec("Evaluator", int(asked.evaluator), replace(small, role="evaluator", data=True)),
     ]
 
 
-def _part(request: Request, kind: Kind) -> Part:
+def _part(request: Request, kind: JobKind) -> Part:
     """A node. The port is that of the rendezvous; agents have their own and leave it alone."""
     port = kind.number if request.managed else request.job.network.ports.rendezvous
     return Part(
@@ -207,7 +207,7 @@ def _program(request: Request) -> tuple[str, ...]:
             return program.script(request)
 
 
-def _replicas(request: Request, role: Role) -> Body:
+def _replicas(request: Request, role: ReplicaSpec) -> Body:
     beside = role.part.small  # outside the gang, like a spare
     template = pod.template(request, role.part)
     if request.engine == "pytorchjob" and not request.managed:

@@ -1,11 +1,11 @@
-"""A copy of the controller's journal in the memory of an agent.
+"""A replica of the controller's journal in the memory of an agent.
 
 Where the controller's disk goes with its pod, a few agents hold every line before it takes effect,
-and a new controller gathers the best copy: that whose last line is of the newest term and, among
-those, the longest. Sending lines again does no harm: those that are the same stay, with their term,
-and only a line that differs ends what was held before. So a controller that knows nothing of a copy
-may send it everything from the start, and may die half way. Lines are taken as they were written:
-a line whose checksum is wrong, or that does not follow the one before it, is none.
+and a new controller gathers the best replica: the one whose last line is of the newest term and,
+among those, the longest. Sending lines again does no harm: those that are the same stay, with their
+term, and only a line that differs ends what was held before. So a controller that knows nothing of
+a replica may send it everything from the start, and may die half way. Lines are taken as they were
+written: a line whose checksum is wrong, or that does not follow the one before it, is none.
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from holdfast.messages import JournalCopy, Keep, Kept
 PART_BYTES = 1024 * 1024  # of a copy that is given back
 
 
-class Keeper:
+class JournalReplica:
     """Lines by number, without a gap: `_lines[n]` is line `n` of the journal."""
 
     def __init__(self) -> None:
