@@ -16,7 +16,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from tests.patience import PATIENCE_S
 from tests.warm_server import MAX_BYTES
 
 ROOT = Path(__file__).parents[1]
+PIPE = subprocess.PIPE
 OF_A_TEST = ("HOLDFAST_HOME", "KUBECONFIG")  # not for the server, which outlives the test
 _lock = threading.Lock()
 _started: list["subprocess.Popen[bytes]"] = []  # kept, so that nobody takes them for forgotten
@@ -34,18 +35,29 @@ def holdfast(
 ) -> "subprocess.CompletedProcess[str]":
     """`holdfast WORDS` to its end; `env` is the whole environment, `variables` come on top."""
     process = start(*words, env={**(os.environ if env is None else env), **variables})
-    out, err = process.communicate(given, timeout=PATIENCE_S)
-    return subprocess.CompletedProcess(words, process.returncode, out, err)
+    return _to_its_end(process, given)
 
 
 def start(*words: str, env: Mapping[str, str] | None = None) -> "Warm":
     """`holdfast WORDS`, started, with pipes for its streams."""
-    pipe = subprocess.PIPE
-    return Warm(words, stdin=pipe, stdout=pipe, stderr=pipe, env=env, text=True)
+    return Warm(words, stdin=PIPE, stdout=PIPE, stderr=PIPE, env=env, text=True)
+
+
+def program(module: str, *words: str, given: str = "") -> "subprocess.CompletedProcess[str]":
+    """What `python -m MODULE WORDS` does that calls its `main`, to its end."""
+    process = _Program(words, module, stdin=PIPE, stdout=PIPE, stderr=PIPE, text=True)
+    return _to_its_end(process, given)
+
+
+def _to_its_end(process: "Warm", given: str) -> "subprocess.CompletedProcess[str]":
+    out, err = process.communicate(given, timeout=PATIENCE_S)
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
 class Warm(subprocess.Popen[Any]):
     """A command of ours; takes what `Popen` takes of streams, environment and folder."""
+
+    module = "holdfast.cli"  # whose `main` is run
 
     def _execute_child(self, words: Any, *how: Any) -> None:
         """Have it forked instead of executed; the places are those of the class above."""
@@ -53,6 +65,7 @@ class Warm(subprocess.Popen[Any]):
         ends = how[9:15]  # of standard input, output and errors: to read from, to write to
         child = [own if fd < 0 else fd for own, fd in enumerate((ends[0], ends[3], ends[5]))]
         order = {
+            "module": self.module,
             "words": words,
             "env": dict(os.environ if env is None else env),
             "folder": os.fspath(folder or os.getcwd()),
@@ -63,6 +76,14 @@ class Warm(subprocess.Popen[Any]):
             self.pid = json.loads(server.recv(MAX_BYTES))
         self._child_created = True
         self._close_pipe_fds(*ends)  # type: ignore[attr-defined]
+
+
+class _Program(Warm):
+    """Another program than the command line."""
+
+    def __init__(self, words: Sequence[str], module: str, **how: Any) -> None:
+        self.module = module
+        super().__init__(words, **how)
 
 
 @functools.cache

@@ -78,8 +78,7 @@ def _become(order: dict[str, Any], fds: list[int]) -> NoReturn:
     sys.stdout = _stream(1, "strict")
     sys.stderr = _stream(2, "backslashreplace")
     sys.argv = ["holdfast", *order["words"]]
-    cli = importlib.import_module("holdfast.cli")
-    sys.exit(cli.main())
+    sys.exit(importlib.import_module(order["module"]).main())
 
 
 def _stream(fd: int, errors: str) -> io.TextIOWrapper:

@@ -54,6 +54,7 @@ MUTANTS: dict[str, Mutant] = {
         "Fence(node=node, reason=state.lost[node]) for node in sorted(alive & state.lost.keys())",
         "Fence(node=node, reason=state.lost[node]) for node in ()",
         ONE,
+        first=370,
     ),
     "a used store stays on offer": Mutant(
         ATTEMPTS,
@@ -66,12 +67,14 @@ MUTANTS: dict[str, Mutant] = {
         "state.wait_deadline = None  # nobody waited while there was no controller",
         "pass",
         LIMIT,
+        first=80,
     ),
     "restarts are not counted": Mutant(
         ATTEMPTS,
         "state.restarts = [*restart.recent(state.restarts, begins, state.limits.window_s), begins]",
         "pass",
         LIMIT,
+        first=60,
     ),
     "the same bug is not recognised": Mutant(
         RESTART,
@@ -111,7 +114,7 @@ MUTANTS: dict[str, Mutant] = {
         BRIDGE, "told = _some(self._tally.lost(action.node))", "told = _some(None)", CALM
     ),
     "late members are not named": Mutant(
-        STOPPING, "return sorted(self._pending)", "return []", CALM
+        STOPPING, "return sorted(self._pending)", "return []", CALM, first=45
     ),
     "a lost member stops nothing": Mutant(
         CONTROLLER,
@@ -141,7 +144,11 @@ MUTANTS: dict[str, Mutant] = {
         SPARES,
     ),
     "an ended job does not end again": Mutant(
-        CONTROLLER, "return [EndJob(outcome=state.outcome, reason=state.why)]", "return []", ENDS
+        CONTROLLER,
+        "return [EndJob(outcome=state.outcome, reason=state.why)]",
+        "return []",
+        ENDS,
+        first=195,
     ),
     "a job that is asked to stop awaits no answer": Mutant(
         CONTROLLER,
@@ -167,15 +174,16 @@ MUTANTS: dict[str, Mutant] = {
         'return float(fruitless * __import__("random").random())',
         REPLAY,
     ),
-    "a lost node is forgotten": Mutant(NODES, "state.lost[node_id] = why", "pass", ONE),
+    "a lost node is forgotten": Mutant(NODES, "state.lost[node_id] = why", "pass", ONE, first=80),
     "the furthest step is forgotten": Mutant(
         CONTROLLER,
         "state.max_step = max(state.max_step or 0, progress.step)",
         "state.max_step = progress.step",
         BOOKS,
+        first=140,
     ),
     "the step before the last is redone": Mutant(
-        ATTEMPTS, "redo_until=state.max_step or 0,", "redo_until=0,", BOOKS
+        ATTEMPTS, "redo_until=state.max_step or 0,", "redo_until=0,", BOOKS, first=45
     ),
     "every member is told to be the first": Mutant(
         BRIDGE,
@@ -188,7 +196,7 @@ MUTANTS: dict[str, Mutant] = {
         "nodes.remove(state, node_id, why)",
         "pass",
         GIVEN,
-        first=9495,
+        first=9840,
     ),
     "a node is replaced at its first fault": Mutant(
         REPLACE,
@@ -207,7 +215,7 @@ MUTANTS: dict[str, Mutant] = {
         "if key in held[rank].private:",
         "if any(one.step == key.step for one in held[rank].private):",
         SNAPSHOT,
-        first=900,
+        first=1310,
     ),
     "who has no copy restores from its own": Mutant(
         CHOOSE,
@@ -233,6 +241,7 @@ MUTANTS: dict[str, Mutant] = {
         "if is_symptom(error):",
         "if False:",
         LIMIT,
+        first=150,
     ),
     "errors of the environment are the script's": Mutant(
         VERDICT, "case _ if is_environment(error):", "case _ if False:", LIMIT
@@ -290,6 +299,7 @@ MUTANTS: dict[str, Mutant] = {
         "if answer.node == self._first:",
         "if True:",
         CALM,
+        first=45,
     ),
     "nobody is asked to replace a lost node": Mutant(
         CONTROLLER,
@@ -314,6 +324,7 @@ MUTANTS: dict[str, Mutant] = {
         "if room <= 0:",
         "if room == 0:",
         BOOKS,
+        first=45,
     ),
     "booked time is booked again": Mutant(
         LEDGER,
@@ -332,6 +343,7 @@ MUTANTS: dict[str, Mutant] = {
         "return float(min(LAST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** (len(recent) - 1)))",
         "return 1e9",
         NAMED,
+        first=40,
     ),
     "a duty that fails again and again never ends its process": Mutant(
         SUPERVISION,

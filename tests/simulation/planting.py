@@ -1,40 +1,66 @@
-"""The package with a planted bug, in a process of its own: `PLANT` is the beginning of its program.
+"""`planting.main`: looks in worlds of the package with a planted bug, until its promise breaks.
 
-The bug takes the place of the sound module when that is imported; everything else is loaded from
-the compiled files as usual, which a copy of the package would not have.
+Runs in a process forked from one that has imported everything (`tests.warm`). The bug takes the
+place of the sound module when that is imported, so what is above the vocabulary is forgotten and
+imported once more; no planted bug is in the vocabulary, which takes the longest to import.
 """
 
-from pathlib import Path
+import importlib
+import importlib.abc
+import importlib.machinery
+import sys
+from collections.abc import Sequence
+from types import CodeType, ModuleType
 
-import holdfast
-from tests.simulation.mutants import Mutant
+SEEDS = 500
+HOURS, NODES = 6.0, 6
+VOCABULARY = ("actions", "errors", "events", "files", "lines", "messages", "spec", "status")
 
-PLANT = """
-import importlib.abc, importlib.machinery, sys
 
-class Planted(importlib.machinery.SourceFileLoader):
-    def get_code(self, name):
-        return compile(sys.argv[2], self.path, "exec", dont_inherit=True)
+def main() -> None:
+    """`FILE PROMISE FIRST`, and on standard input the source of FILE with the bug in it."""
+    file, promise, first = sys.argv[1:]
+    for name in [name for name in sys.modules if _is_above(name)]:
+        del sys.modules[name]
+    planting = Planting(file, sys.stdin.read())
+    sys.meta_path.insert(0, planting)
+    swarm = importlib.import_module("holdfast.simulation.swarm")
+    assert planting.done, "the bug is in no module that a world needs"
+    for seed in range(int(first), int(first) + SEEDS):
+        foul = swarm.run(seed, hours=HOURS, nodes=NODES)[0].foul
+        if foul.startswith(f"{promise} at "):
+            print(seed)
+            return
 
-class Finder(importlib.abc.MetaPathFinder):
-    def find_spec(self, name, path, target=None):
+
+def _is_above(name: str) -> bool:
+    package, _, rest = name.partition(".")
+    return package == "holdfast" and rest.partition(".")[0] not in ("", *VOCABULARY)
+
+
+class Planting(importlib.abc.MetaPathFinder):
+    """Finds the one module with the bug in it."""
+
+    def __init__(self, file: str, source: str) -> None:
+        self.file, self.source, self.done = file, source, False
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, _: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
         spec = importlib.machinery.PathFinder.find_spec(name, path)
-        if spec is None or spec.origin != sys.argv[1]:
+        if spec is None or spec.origin != self.file:
             return None
-        spec.loader = Planted(name, spec.origin)
-        Finder.used = True
+        spec.loader = Planted(name, self.file, self.source)
+        self.done = True
         return spec
 
-sys.meta_path.insert(0, Finder())
-import holdfast.simulation.swarm
-assert Finder.used, "the bug is in no module that a world needs"
-"""
 
+class Planted(importlib.machinery.SourceFileLoader):
+    """Takes the source it was given for that of the file."""
 
-def words(mutant: Mutant) -> tuple[str, str]:
-    """The arguments of such a program: the file, and its source with the bug in it.
+    def __init__(self, name: str, file: str, source: str) -> None:
+        super().__init__(name, file)
+        self.source = source
 
-    Raises `LookupError` as `Mutant.planted`.
-    """
-    file = Path(holdfast.__file__).parent / mutant.file
-    return str(file), mutant.planted(file.read_text())
+    def get_code(self, _: str) -> CodeType:
+        return compile(self.source, self.path, "exec", dont_inherit=True)

@@ -1,43 +1,29 @@
 """Do the referees see anything? Bugs are planted in the package, and each is to be found.
 
-A process of its own loads the package with the bug in it, for the bug is planted where the source
-is read, and runs world after world from its first seed on until the promise that the bug breaks is
-seen broken. The same world is clean without the bug, or finding it would mean nothing.
+A process of its own loads the package with the bug in it (`planting`) and runs world after world
+from its first seed on until the promise that the bug breaks is seen broken. The same world is clean
+without the bug, or finding it would mean nothing.
 """
 
-import subprocess
-import sys
+from pathlib import Path
 
 import pytest
 
+import holdfast
 from holdfast.simulation.nature import Promise
 from holdfast.simulation.swarm import run
+from tests import warm
 from tests.simulation import planting
 from tests.simulation.mutants import MUTANTS, Mutant
-
-SEEDS = 500
-HOURS, NODES = 6.0, 6
-SEARCH = f"""
-from holdfast.simulation.swarm import run
-first = int(sys.argv[4])
-for seed in range(first, first + {SEEDS}):
-    foul = run(seed, hours={HOURS}, nodes={NODES})[0].foul
-    if foul.startswith(sys.argv[3] + " at "):
-        print(seed)
-        break
-"""
+from tests.simulation.planting import HOURS, NODES, SEEDS
 
 
 @pytest.mark.parametrize("mutant", MUTANTS.values(), ids=MUTANTS.keys())
 def test_a_planted_bug_is_found_by_the_referee_it_concerns(mutant: Mutant) -> None:
-    searched = subprocess.run(
-        [sys.executable, "-P", "-c", planting.PLANT + SEARCH, *planting.words(mutant),
-         mutant.breaks, str(mutant.first)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )  # fmt: skip
+    file = Path(holdfast.__file__).parent / mutant.file
+    planted = mutant.planted(file.read_text())
+    words = (str(file), mutant.breaks, str(mutant.first))
+    searched = warm.program(planting.__name__, *words, given=planted)
     assert searched.returncode == 0, searched.stderr
     assert searched.stdout, f"not found in {SEEDS} worlds"
     sound = run(int(searched.stdout), hours=HOURS, nodes=NODES)[0]

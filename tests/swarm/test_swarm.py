@@ -4,7 +4,6 @@ The worlds differ in size and length as well as in what goes wrong in them. `hol
 --swarm 10000` looks at more of them; a seed that fails goes into regressions.txt.
 """
 
-import functools
 from collections import Counter
 
 import pytest
@@ -14,7 +13,6 @@ from tests.more import sample
 
 SWARMS = sample(  # first seed, worlds, hours, nodes
     [
-        (0, 50, 24.0, 16),
         (1000, 75, 24.0, 2),
         (1000, 75, 24.0, 4),
         (2000, 50, 2.0, 1),
@@ -34,23 +32,26 @@ OPEN = ("holdfast simulate --seed 1006 --nodes 2:",)  # "the same bug is tried a
 """Worlds that object and are not understood yet. They are to be mended, or the referee is."""
 
 
-@functools.cache
 def lived(first: int, worlds: int, hours: float, nodes: int) -> list[Told]:
     return [run(seed, hours=hours, nodes=nodes)[0] for seed in range(first, first + worlds)]
+
+
+def objections(told: list[Told]) -> list[str]:
+    fouls = [f"{world.command}: {world.foul}" for world in told if world.foul]
+    return [foul for foul in fouls if not foul.startswith(OPEN)]
 
 
 @pytest.mark.parametrize(("first", "worlds", "hours", "nodes"), SWARMS)
 def test_no_promise_is_broken_in_any_world(
     first: int, worlds: int, hours: float, nodes: int
 ) -> None:
-    told = lived(first, worlds, hours, nodes)
-    fouls = [f"{world.command}: {world.foul}" for world in told if world.foul]
-    assert [foul for foul in fouls if not foul.startswith(OPEN)] == []
+    assert objections(lived(first, worlds, hours, nodes)) == []
 
 
-def test_the_worlds_are_worth_looking_at() -> None:
+def test_no_promise_is_broken_in_worlds_that_are_worth_looking_at() -> None:
     """Jobs end in every way there is, and most of them are restarted several times."""
     told = lived(0, 50, 24.0, 16)
+    assert objections(told) == []
     assert set(Counter(world.outcome for world in told)) == {
         "succeeded", "failed", "gave_up", "stopped",
     }  # fmt: skip
