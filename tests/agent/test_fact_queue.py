@@ -13,7 +13,7 @@ def test_facts_are_numbered_and_stay_until_they_are_acknowledged() -> None:
         facts.add(NodeLeft(node=name), 0.0)
     assert [fact.seq for fact in facts.unsent(0.0)] == [1, 2, 3]
     facts.sent = 3
-    assert facts.all_sent and facts.unsent(0.0) == []
+    assert (facts.all_sent, facts.unsent(0.0)) == (True, [])
     facts.forget(1)
     facts.sent = 1  # a new connection, whose controller knows the first one
     assert [fact.event for fact in facts.unsent(0.0)] == [NodeLeft(node="b"), NodeLeft(node="c")]
