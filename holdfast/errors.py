@@ -175,6 +175,16 @@ SLUGS: dict[str, Slug] = {
         "The controller of a detached job exited, or did not respond in time, before the job was "
         "running. The message names its log; `holdfast stop NAME` cleans up.",
     ),
+    "job-not-running": Slug(
+        ExitStatus.NOT_FOUND,
+        "The job has no controller that could be asked: it has ended, or waits to be resumed. "
+        "`holdfast status NAME` says which, `holdfast resume NAME` starts a controller again.",
+    ),
+    "rank-not-found": Slug(
+        ExitStatus.NOT_FOUND,
+        "No running worker of the job has this rank, or its node has not answered. `holdfast nodes "
+        "NAME` shows which ranks there are.",
+    ),
     "incident-not-found": Slug(
         ExitStatus.NOT_FOUND,
         "The job has no incident of that number. `holdfast incidents NAME` lists those it has.",

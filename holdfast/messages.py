@@ -28,8 +28,9 @@ from holdfast.events import (
     Store,
     WorkerExited,
 )
+from holdfast.stacks import StackGroup
 
-PROTOCOL = 4
+PROTOCOL = 5
 MAX_MESSAGE_BYTES = 4 * 1024 * 1024  # of any message, both ways
 NodeName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*\Z", max_length=253)]
 Count = Annotated[int, Meta(ge=0, lt=1 << 53)]
@@ -150,6 +151,13 @@ class ApiSeen(Message, frozen=True, kw_only=True):
     answers: bool
 
 
+class Stacks(Message, frozen=True, kw_only=True):
+    """Answer to `TakeStacks`: what the workers of this node do, grouped by what is the same."""
+
+    number: int
+    groups: tuple[StackGroup, ...]
+
+
 # ── controller → agent ────────────────────────────────────────────────────────────────────────
 
 
@@ -235,6 +243,12 @@ class LookForApi(Message, frozen=True, kw_only=True):
     """Ask the cluster's API server for anything; answered by `ApiSeen`."""
 
 
+class TakeStacks(Message, frozen=True, kw_only=True):
+    """Look what the workers do; answered by `Stacks` with the same `number`."""
+
+    number: int
+
+
 # ── command line ↔ controller ─────────────────────────────────────────────────────────────────
 
 
@@ -255,17 +269,30 @@ class StatusReply(Message, frozen=True, kw_only=True):
     status: bytes
 
 
+class AskStacks(Message, frozen=True, kw_only=True):
+    """`holdfast stacks`: answered by `StacksReply`, after some seconds at most."""
+
+
+class StacksReply(Message, frozen=True, kw_only=True):
+    """What the workers of the job do, the smallest group first. `missing` are members that were not
+    connected, or have not answered in time."""
+
+    groups: tuple[StackGroup, ...]
+    missing: tuple[str, ...] = ()
+
+
 class Done(Message, frozen=True, kw_only=True):
     """The request was taken."""
 
 
 FromReplica = Kept | JournalCopy
 ToReplica = Keep | GiveJournal
-Question = ToReplica | LookForApi
-Answer = FromReplica | ApiSeen
-ToController = Hello | Fact | Report | Answer | StopJob | AskStatus
+Question = ToReplica | LookForApi | TakeStacks
+Answer = FromReplica | ApiSeen | Stacks
+FromClient = StopJob | AskStatus | AskStacks
+ToController = Hello | Fact | Report | Answer | FromClient
 ToAgent = Welcome | Ack | Start | Stop | Leave
-ToClient = StatusReply | Done
+ToClient = StatusReply | StacksReply | Done
 
 # ── agent → worker (control socket, one JSON line) ────────────────────────────────────────────
 

@@ -32,6 +32,7 @@ from holdfast.agent.progress_watch import ProgressWatch
 from holdfast.agent.rendezvous_stores import RendezvousStores
 from holdfast.agent.script_source import is_instrumented
 from holdfast.agent.shutdown import CLOSE_S, end_processes, end_workers, say_goodbye, until
+from holdfast.agent.stack_dump import stacks_of
 from holdfast.agent.stop import AttemptStop
 from holdfast.agent.storage import facts, places, protocol
 from holdfast.agent.storage.handle import StorageHandle
@@ -52,8 +53,10 @@ from holdfast.messages import (
     Keep,
     Leave,
     LookForApi,
+    Stacks,
     Start,
     Stop,
+    TakeStacks,
 )
 from holdfast.spec import Job
 
@@ -265,6 +268,8 @@ class Agent:
                     self._controller.answer(part)
             case LookForApi():
                 self._parts.tasks.start(self._look_for_api())
+            case TakeStacks():
+                self._parts.tasks.start(self._take_stacks(order.number))
             case Leave():
                 self._parts.end.obey(order)
             case Start():
@@ -278,6 +283,12 @@ class Agent:
 
     async def _look_for_api(self) -> None:
         self._controller.answer(ApiSeen(answers=await api_answers(os.environ)))
+
+    async def _take_stacks(self, number: int) -> None:
+        run = self._attempts.shown
+        workers = run.alive if run is not None else ()
+        known = [(w.assignment.rank, w.pid) for w in workers if w.assignment is not None and w.pid]
+        self._controller.answer(Stacks(number=number, groups=await stacks_of(known)))
 
 
 def _address_of(host: str, listener: socket.socket) -> str:

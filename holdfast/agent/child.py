@@ -73,6 +73,7 @@ def _stand_alone(born: ForkedChild) -> None:
     with contextlib.suppress(PermissionError):  # the parent was faster
         os.setpgid(0, 0)
     processes.die_with_parent(born.parent, signal.SIGKILL)
+    processes.let_stacks_be_read()
     _reset_signals()
     _redirect(born.fds.pop("output", None))
     for name, fd in born.fds.items():

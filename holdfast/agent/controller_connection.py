@@ -35,6 +35,7 @@ from holdfast.messages import (
     Report,
     Start,
     Stop,
+    TakeStacks,
     Welcome,
 )
 
@@ -43,7 +44,7 @@ LAST_DELAY_S = 1.0
 ANSWER_S = 5.0
 UNHEARD_S = 8.0  # a controller whose machine does not acknowledge what is sent is left
 
-Order = Start | Stop | Leave | Keep | GiveJournal | LookForApi
+Order = Start | Stop | Leave | Keep | GiveJournal | LookForApi | TakeStacks
 
 _orders = msgspec.msgpack.Decoder(Welcome | Ack | Order)
 
@@ -215,7 +216,7 @@ class ControllerConnection:
                     self._known_up_to(seq)
                 case Welcome():
                     raise msgspec.ValidationError("a second Welcome")
-                case GiveJournal() | LookForApi() as order:
+                case GiveJournal() | LookForApi() | TakeStacks() as order:
                     self._on_order(order)
                 case order:
                     if order.term < self._term:

@@ -4,6 +4,7 @@ Plain functions over prctl, waitid and /proc. A group is killed while its dead l
 zombie: only then can its number not have been given to somebody else.
 """
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -13,6 +14,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_PTRACER = 0x59616D61  # linux/prctl.h; Documentation/admin-guide/LSM/Yama.rst
+_PTRACER_ANY = (1 << 64) - 1
 _PR_SET_CHILD_SUBREAPER = 36
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -44,8 +47,15 @@ def adopt_orphans() -> None:
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
+def let_stacks_be_read() -> None:
+    """Where Yama restricts tracing to descendants (the default of Ubuntu), a program of the same
+    user may read this process nevertheless. Elsewhere the kernel knows no such restriction."""
+    with contextlib.suppress(OSError):
+        _prctl(_PR_SET_PTRACER, _PTRACER_ANY)
+
+
 def _prctl(option: int, value: int) -> None:
-    if _libc.prctl(option, value, 0, 0, 0) != 0:
+    if _libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0) != 0:
         error = ctypes.get_errno()
         raise OSError(error, os.strerror(error))
 

@@ -25,6 +25,7 @@ from holdfast.cli import (
     run,
     schema,
     simulate,
+    stacks,
     status,
     stop,
     submit,
@@ -72,6 +73,7 @@ app.command("watch")(watch.watch)
 app.command("logs")(logs.logs)
 app.command("why")(why.why)
 app.command("incidents")(incidents.incidents)
+app.command("stacks")(stacks.stacks)
 app.command("goodput")(goodput.goodput)
 app.command("stop")(stop.stop)
 app.command("resume")(resume.resume)

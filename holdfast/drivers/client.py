@@ -10,15 +10,24 @@ from websockets.sync.client import connect
 from holdfast import tls
 from holdfast.drivers import records
 from holdfast.drivers.fencing import fence_job, require_gone
-from holdfast.messages import AskStatus, Done, StatusReply, StopJob, ToClient
+from holdfast.messages import (
+    MAX_MESSAGE_BYTES,
+    AskStacks,
+    AskStatus,
+    FromClient,
+    StacksReply,
+    StatusReply,
+    ToClient,
+)
 from holdfast.status import JobStatus
 
 TIMEOUT_S = 5.0
+STACKS_S = 60.0  # for all nodes to answer, or to be given up
 
 _decoder = msgspec.msgpack.Decoder(ToClient)
 
 
-def request(folder: Path, message: StopJob | AskStatus) -> StatusReply | Done:
+def request(folder: Path, message: FromClient, within_s: float = TIMEOUT_S) -> ToClient:
     """Ask the job's controller. Raises `ConnectionError` if none answers."""
     address = records.read_address(folder)
     if address is None or not records.controller_alive(folder):
@@ -32,14 +41,13 @@ def request(folder: Path, message: StopJob | AskStatus) -> StatusReply | Done:
             open_timeout=TIMEOUT_S,
             compression=None,
             proxy=None,
+            max_size=MAX_MESSAGE_BYTES,
         ) as connection:
             connection.send(msgspec.msgpack.encode(message))
-            reply = connection.recv(timeout=TIMEOUT_S)
+            reply = connection.recv(timeout=within_s)
     except (OSError, WebSocketException, ValueError) as error:  # ValueError: no name of a host
         raise ConnectionError(f"the controller of {folder.name} does not respond") from error
-    found: StatusReply | Done = _decoder.decode(
-        reply if isinstance(reply, bytes) else reply.encode()
-    )
+    found: ToClient = _decoder.decode(reply if isinstance(reply, bytes) else reply.encode())
     return found
 
 
@@ -51,6 +59,13 @@ def status(folder: Path) -> JobStatus:
         return records.status(folder, time.time())
     assert isinstance(reply, StatusReply)
     return msgspec.json.decode(reply.status, type=JobStatus)
+
+
+def stacks(folder: Path) -> StacksReply:
+    """What the job's workers do now. Raises `ConnectionError` if no controller answers."""
+    reply = request(folder, AskStacks(), STACKS_S)
+    assert isinstance(reply, StacksReply)
+    return reply
 
 
 def kill_leftovers(folder: Path) -> int:

@@ -31,14 +31,14 @@ from holdfast.messages import (
     MAX_MESSAGE_BYTES,
     Answer,
     ApiSeen,
-    AskStatus,
     Fact,
+    FromClient,
     Hello,
     JournalCopy,
     Kept,
     Question,
     Report,
-    StopJob,
+    Stacks,
     ToAgent,
     ToClient,
     ToController,
@@ -81,7 +81,7 @@ class Listener(Protocol):
     def answered(self, node: str, answer: Answer) -> None:
         """What a node says to what it was asked."""
 
-    def client(self, message: StopJob | AskStatus, reply: Callable[[ToClient], None]) -> None:
+    def client(self, message: FromClient, reply: Callable[[ToClient], None]) -> None:
         """A request of the command line, answered now or later."""
 
     def closed(self, node: str, wire: Wire) -> None:
@@ -348,7 +348,7 @@ class Connection(asyncio.Protocol):
             case Fact():
                 if self.node:
                     listener.fact(self.node, message)
-            case Kept() | JournalCopy() | ApiSeen():
+            case Kept() | JournalCopy() | ApiSeen() | Stacks():
                 if self.node:
                     listener.answered(self.node, message)
             case Report():

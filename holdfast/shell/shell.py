@@ -20,13 +20,16 @@ from holdfast.events import AnyEvent, StopRequested
 from holdfast.messages import (
     Answer,
     ApiSeen,
+    AskStacks,
     AskStatus,
     Done,
     Fact,
+    FromClient,
     Hello,
     Kept,
     Leave,
     Report,
+    Stacks,
     StatusReply,
     StopJob,
     ToClient,
@@ -34,6 +37,7 @@ from holdfast.messages import (
 from holdfast.shell.decisions import Book, Decisions
 from holdfast.shell.nodes import Nodes, Receipt, Wire
 from holdfast.shell.replicas import Lines, Replicas
+from holdfast.shell.stack_collection import StackCollection
 
 
 class Engine(Protocol):
@@ -98,6 +102,7 @@ class Shell:
         self.decisions = Decisions(
             controller, book, self._replicas, self.nodes.acknowledge, engine.disk_full, clock
         )
+        self._stacks = StackCollection(self.nodes.send)
         self._untold: dict[str, None] = {}  # nodes that have connected and do not know what holds
         self._somebody_came = False  # since copies of the journal were last seen to be held
         self._begun = False
@@ -176,10 +181,12 @@ class Shell:
                     self.replaced_by = max(self.replaced_by, answer.term)
             case ApiSeen():
                 self.on_api_seen(node, answer)
+            case Stacks():
+                self._stacks.answered(node, answer, self._clock())
             case _:
                 pass  # of a journal that was asked for before this controller began
 
-    def client(self, message: StopJob | AskStatus, reply: Callable[[ToClient], None]) -> None:
+    def client(self, message: FromClient, reply: Callable[[ToClient], None]) -> None:
         """A request of the command line; one to stop is answered once it cannot be lost."""
         match message:
             case StopJob():
@@ -187,12 +194,16 @@ class Shell:
                 self.decisions.then(lambda: reply(Done()))
             case AskStatus():
                 reply(StatusReply(status=self._engine.status()))
+            case AskStacks():
+                members = [node for _, node in sorted(self.state.ranks.items())]
+                self._stacks.ask(members, self.nodes.connected, self._clock(), reply)
             case _:
                 assert_never(message)
 
     def _changed(self, node: str) -> None:
         if self._replicas is not None:
             self._replicas.gone(node)  # what it holds is asked anew on each connection
+        self._stacks.gone(node, self._clock())
         self._engine.connections_changed()
 
     # ── time ──
@@ -205,6 +216,7 @@ class Shell:
             return
         self.nodes.look(now)
         self.decisions.look(self.nodes.connected, now)
+        self._stacks.look(now)
         if not self._removing and self.decisions.put_what_is_due(now):
             self.wake()
 

@@ -26,6 +26,7 @@ from holdfast.messages import (
     Report,
     Start,
     Stop,
+    TakeStacks,
     Welcome,
     WorkersStarted,
     WorkersStopped,
@@ -253,7 +254,7 @@ class Agent:
         match message:
             case Ack():
                 self.forget(message.seq)
-            case GiveJournal() | LookForApi():
+            case GiveJournal() | LookForApi() | TakeStacks():
                 pass
             case Welcome() | Start() | Stop() | Leave() | Keep() if message.term < self._term:
                 self.disconnect()  # its controller has been replaced

@@ -17,10 +17,10 @@ from holdfast.messages import (
     AskStatus,
     Done,
     Fact,
+    FromClient,
     Hello,
     Question,
     Report,
-    StopJob,
     ToAgent,
     ToClient,
     ToController,
@@ -55,7 +55,7 @@ class Ear:
         self.facts: list[Receipt] = []
         self.events: list[AnyEvent] = []
         self.reports: list[Report] = []
-        self.requests: list[StopJob | AskStatus] = []
+        self.requests: list[FromClient] = []
         self.answers: list[tuple[str, Answer]] = []
         self.broken: list[str] = []
         self.wires: dict[str, Wire] = {}
@@ -80,7 +80,7 @@ class Ear:
     def answered(self, node: str, answer: Answer) -> None:
         self.answers.append((node, answer))
 
-    def client(self, message: StopJob | AskStatus, reply: Callable[[ToClient], None]) -> None:
+    def client(self, message: FromClient, reply: Callable[[ToClient], None]) -> None:
         self.requests.append(message)
         reply(Done())
 

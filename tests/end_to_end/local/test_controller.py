@@ -2,6 +2,7 @@
 
 import os
 import signal
+import textwrap
 import time
 from pathlib import Path
 
@@ -21,6 +22,41 @@ def endless(home: Path, first: str = "") -> RunningJob:
     job = program(home, text, nodes={"count": 2}).start()
     job.wait_until(lambda s: s.phase == "running" and job.said().count("up") == 2, "running")
     return job
+
+
+def test_stacks_show_which_rank_the_others_wait_for(home: Path) -> None:
+    """One rank sleeps where the others are in a collective; a third is stopped by a signal."""
+    script = """
+        import os, time
+        import torch, torch.distributed as dist
+        dist.init_process_group("gloo")
+        def read_batch():
+            print("reading", flush=True)
+            time.sleep(1e6)
+        if dist.get_rank() == 1:
+            read_batch()
+        print("waiting", flush=True)
+        dist.all_reduce(torch.ones(1))
+    """
+    job = program(home, textwrap.dedent(script), nodes={"count": 3}).start()
+    job.wait_until(lambda _: job.said().count("ing") == 3, "all to be there")
+    os.kill(job.worker(2), signal.SIGSTOP)
+
+    def shown() -> str:
+        return holdfast("stacks", job.name).stdout
+
+    assert until(lambda: "read_batch" in shown() and ", stopped" in shown()), shown()
+    text = shown()
+    assert "3 ranks at 3 places" in text
+    assert text.index("= 1 rank (1)") < text.index("all_reduce"), "the odd one first"
+    whole = holdfast("stacks", job.name, "--rank", "1").stdout
+    assert "thread MainThread" in whole and "time.sleep" not in whole
+    wrong = holdfast("stacks", job.name, "--rank", "7")
+    assert wrong.returncode != 0 and "error[rank-not-found]" in wrong.stderr
+    os.kill(job.worker(2), signal.SIGCONT)
+    holdfast("stop", job.name, "--now")
+    over = holdfast("stacks", job.name)
+    assert over.returncode != 0 and "error[job-not-running]" in over.stderr
 
 
 def test_a_killed_controller_does_not_disturb_training_and_resume_goes_on(home: Path) -> None:

@@ -1,0 +1,139 @@
+"""What the workers of this node do at this moment: their Python stacks, by py-spy.
+
+py-spy reads the memory of a process from outside, so it does not matter whether the process is
+stuck in a collective, holds the GIL or was stopped by a signal. It is paused for some milliseconds
+while it is read; one that is stopped already is read as it is. Where tracing is not permitted
+(a container without SYS_PTRACE, and a kernel that asks for it) the answer says so.
+"""
+
+import asyncio
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+import psutil
+
+from holdfast.events import in_rows
+from holdfast.stacks import MAX_THREADS, StackGroup, ThreadStack, joined, shortened
+
+ONE_S = 5.0  # for one process
+AT_ONCE = 4  # programs that read
+MAX_CHILDREN = 8  # processes of a worker that are read besides it, as of its data loader
+MAIN = "MainThread"
+
+
+class _Frame(msgspec.Struct):
+    name: str
+    short_filename: str | None
+    filename: str
+    line: int
+
+
+class _Thread(msgspec.Struct):
+    pid: int
+    thread_name: str | None
+    active: bool
+    owns_gil: bool
+    frames: list[_Frame]
+
+
+_threads = msgspec.json.Decoder(list[_Thread])
+
+
+class DumpError(Exception):
+    """The stacks of a process could not be read; the message says why."""
+
+
+async def stacks_of(workers: Iterable[tuple[int, int]]) -> tuple[StackGroup, ...]:
+    """Of these workers, each a rank and a process id. Never raises; takes a few seconds at most."""
+    turns = asyncio.Semaphore(AT_ONCE)
+    return joined(await asyncio.gather(*(_worker(rank, pid, turns) for rank, pid in workers)))
+
+
+async def _worker(rank: int, pid: int, turns: asyncio.Semaphore) -> StackGroup:
+    ranks = in_rows([rank])
+    try:
+        process = psutil.Process(pid)
+        state = process.status()
+        children = process.children(recursive=True)[:MAX_CHILDREN]
+    except psutil.Error:
+        return StackGroup(ranks=ranks, why="the process has ended")
+    try:
+        threads = await _process(pid, turns)
+    except DumpError as error:
+        return StackGroup(ranks=ranks, state=state, why=str(error))
+    found = await asyncio.gather(
+        *(_process(child.pid, turns) for child in children), return_exceptions=True
+    )
+    for others in found:  # a child may be no Python program, or just end
+        threads += others if isinstance(others, list) else []
+    return StackGroup(ranks=ranks, state=state, threads=tuple(threads[:MAX_THREADS]))
+
+
+async def _process(pid: int, turns: asyncio.Semaphore) -> list[ThreadStack]:
+    """Its threads, the main one first. Raises `DumpError`."""
+    async with turns:
+        try:
+            return _read(await _spy(pid))
+        except DumpError:
+            return _read(await _spy(pid, "--nonblocking"))
+
+
+async def _spy(pid: int, *options: str) -> bytes:
+    """In a thread: the agent reaps its children itself, so nobody can wait for their status."""
+    command = [_program(), "dump", "--json", "--pid", str(pid), *options]
+    try:
+        ran = await asyncio.to_thread(
+            subprocess.run, command, stdin=subprocess.DEVNULL, capture_output=True, timeout=ONE_S
+        )
+    except OSError as error:
+        raise DumpError(f"py-spy cannot be started: {error.strerror}") from error
+    except subprocess.TimeoutExpired as error:
+        raise DumpError(f"py-spy did not answer within {ONE_S:g} s") from error
+    if not ran.stdout:
+        raise DumpError(_reason(ran.stderr.decode(errors="replace")))
+    return ran.stdout
+
+
+def _program() -> str:
+    """Beside the interpreter, where pip puts it, or in PATH."""
+    beside = Path(sys.executable).with_name("py-spy")
+    return str(beside) if beside.exists() else shutil.which("py-spy") or "py-spy"
+
+
+def _reason(said: str) -> str:
+    """What py-spy said, in one line: its error, and the innermost cause."""
+    told = [line.strip() for line in said.split("Stack backtrace:")[0].splitlines()]
+    told = [line for line in told if line and line != "Caused by:"]
+    if not told:
+        return "py-spy failed without a word"
+    last = told[-1].partition(": ")[2] if told[-1][:1].isdigit() else told[-1]
+    return f"py-spy: {told[0].removeprefix('Error: ')}" + (f": {last}" if last != told[0] else "")
+
+
+def _read(out: bytes) -> list[ThreadStack]:
+    try:
+        found = _threads.decode(out)
+    except msgspec.MsgspecError as error:
+        raise DumpError(f"py-spy answered something else: {error}") from error
+    threads = [_thread(thread) for thread in found if thread.frames]
+    if not threads:
+        raise DumpError("the process runs no Python code")
+    return sorted(threads, key=lambda thread: thread.name != MAIN)
+
+
+def _thread(found: _Thread) -> ThreadStack:
+    return ThreadStack(
+        name=found.thread_name or "",
+        pid=found.pid,
+        frames=shortened([_place(frame) for frame in reversed(found.frames)]),
+        active=found.active,
+        holds_gil=found.owns_gil,
+    )
+
+
+def _place(frame: _Frame) -> str:
+    return f"{frame.name} ({frame.short_filename or frame.filename}:{frame.line})"

@@ -1,0 +1,121 @@
+"""`holdfast stacks`: what every worker of a job does at this moment."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from holdfast.cli.locate import job_folder
+from holdfast.cli.output import AsJson, JobName, count, json_result, result, talk
+from holdfast.errors import Error
+
+if TYPE_CHECKING:
+    from holdfast.diagnosis.stacks import Branch
+    from holdfast.messages import StacksReply
+    from holdfast.stacks import StackGroup
+
+
+def stacks(
+    name: JobName = None,
+    rank: Annotated[
+        int | None,
+        typer.Option("--rank", min=0, help="Only the group of this rank, with all its threads."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the Python stacks of all workers, grouped, the rarest first."""
+    from holdfast.drivers.client import stacks as ask
+    from holdfast.drivers.records import controller_alive, controller_silent
+
+    folder = job_folder(name)
+    if not controller_alive(folder):
+        raise Error(
+            "job-not-running",
+            f"no controller is running for job {folder.name}",
+            why="stacks are taken from running workers, which the controller asks for",
+            help=f"holdfast why {folder.name}   (what happened last)",
+        )
+    try:
+        reply = ask(folder)
+    except ConnectionError as error:
+        raise controller_silent(folder.name) from error
+    groups = _chosen(reply.groups, rank, folder.name)
+    if as_json:
+        json_result({"job": folder.name, "groups": groups, "missing": reply.missing})
+    elif rank is not None:
+        result("\n".join(_whole(groups[0])))
+    else:
+        result("\n".join(_overview(folder.name, groups)))
+    _tell_missing(reply)
+
+
+def _chosen(
+    groups: "tuple[StackGroup, ...]", rank: int | None, job: str
+) -> "tuple[StackGroup, ...]":
+    from holdfast.events import each_of
+
+    found = tuple(one for one in groups if rank is None or rank in each_of(one.ranks))
+    if found or rank is None:
+        return found
+    raise Error(
+        "rank-not-found",
+        f"rank {rank} of job {job} has no running worker",
+        why=f"{count(sum(one.count for one in groups), 'rank', 'ranks')} answered",
+        help=f"holdfast stacks {job}   (all that there are)",
+    )
+
+
+def _overview(job: str, groups: "tuple[StackGroup, ...]") -> Iterator[str]:
+    from holdfast.diagnosis.stacks import tree
+    from holdfast.stacks import in_words
+
+    read = [one for one in groups if one.threads]
+    ranks = sum(one.count for one in groups)
+    if not ranks:
+        yield f"{job}: no worker is running"
+        return
+    yield f"{job}: {count(ranks, 'rank', 'ranks')} at {count(len(groups), 'place', 'places')}"
+    if read:
+        yield from _lines(tree(read), "")
+    for one in groups:
+        if not one.threads:
+            yield f"{_ranks(one)} ({in_words(one.ranks)}): no stack: {one.why}"
+
+
+def _lines(branch: "Branch", indent: str) -> Iterator[str]:
+    from holdfast.stacks import in_words
+
+    for frame in branch.frames:
+        yield f"{indent}{frame}"
+    for one in branch.ended:
+        yield f"{indent}  = {_ranks(one)} ({in_words(one.ranks)}){_state(one)}"
+    for way in branch.below:
+        yield from _lines(way, indent + "  " * bool(branch.frames))
+
+
+def _state(group: "StackGroup") -> str:
+    """What is not to be expected of a worker that trains."""
+    return f", {group.state}" if group.state not in ("running", "sleeping", "") else ""
+
+
+def _ranks(group: "StackGroup") -> str:
+    return count(group.count, "rank", "ranks")
+
+
+def _whole(group: "StackGroup") -> Iterator[str]:
+    from holdfast.stacks import in_words
+
+    yield f"{_ranks(group)} ({in_words(group.ranks)}){_state(group)}"
+    if not group.threads:
+        yield f"  no stack: {group.why}"
+    for thread in group.threads:
+        marks = ", active" * thread.active + ", holds the GIL" * thread.holds_gil
+        yield f"  thread {thread.name or '(no name)'} of process {thread.pid}{marks}"
+        yield from (f"    {frame}" for frame in thread.frames)
+
+
+def _tell_missing(reply: "StacksReply") -> None:
+    if reply.missing:
+        shown = ", ".join(reply.missing[:5]) + (", ..." if len(reply.missing) > 5 else "")
+        nodes = count(len(reply.missing), "node", "nodes")
+        talk(f"{nodes} did not answer: {shown}")

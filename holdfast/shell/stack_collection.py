@@ -1,0 +1,91 @@
+"""Asks the members of a job for the stacks of their workers, and joins what they say as it comes.
+
+A few hundred nodes are asked at a time, so that a large job does not answer all at once. Who does
+not answer in time is named instead. Pure: sending only queues, and times are the caller's.
+"""
+
+from collections import deque
+from collections.abc import Callable, Collection
+
+import msgspec
+
+from holdfast.messages import Stacks, StacksReply, TakeStacks
+from holdfast.stacks import StackGroup, joined
+
+WAVE = 256  # nodes that have been asked and have not answered, at most
+NODE_S = 12.0  # for one of them: agents give up a process after 5 s, and try twice
+REPLY_BYTES = 3 << 20  # of an answer, below what one message may have
+
+Reply = Callable[[StacksReply], None]
+
+
+class StackCollection:
+    """One collection at a time; whoever asks while it is under way hears the same."""
+
+    def __init__(self, send: Callable[[str, TakeStacks], None]) -> None:
+        self._send = send
+        self._number = 0
+        self._replies: list[Reply] = []
+        self._waiting: deque[str] = deque()
+        self._asked: dict[str, float] = {}  # since when
+        self._groups: tuple[StackGroup, ...] = ()
+        self._missing: list[str] = []
+
+    def ask(
+        self, members: Collection[str], connected: Collection[str], now: float, reply: Reply
+    ) -> None:
+        """What the workers of these nodes do."""
+        self._replies.append(reply)
+        if len(self._replies) > 1:
+            return
+        self._number += 1
+        self._groups = ()
+        self._waiting = deque(node for node in members if node in connected)
+        self._missing = [node for node in members if node not in connected]
+        self._go_on(now)
+
+    def answered(self, node: str, answer: Stacks, now: float) -> None:
+        """What a node says."""
+        if answer.number == self._number and self._asked.pop(node, None) is not None:
+            self._groups = joined([*self._groups, *answer.groups])
+            self._go_on(now)
+
+    def gone(self, node: str, now: float) -> None:
+        """Its connection is gone, and the answer with it."""
+        if self._asked.pop(node, None) is not None:
+            self._missing.append(node)
+            self._go_on(now)
+
+    def look(self, now: float) -> None:
+        """Who has had enough time is not waited for any longer."""
+        late = [node for node, since in self._asked.items() if now - since >= NODE_S]
+        for node in late:
+            del self._asked[node]
+        if late:
+            self._missing += late
+            self._go_on(now)
+
+    def _go_on(self, now: float) -> None:
+        while self._waiting and len(self._asked) < WAVE:
+            node = self._waiting.popleft()
+            self._asked[node] = now
+            self._send(node, TakeStacks(number=self._number))
+        if not self._asked:
+            replies, self._replies = self._replies, []
+            told = StacksReply(groups=fitting(self._groups), missing=tuple(sorted(self._missing)))
+            for reply in replies:
+                reply(told)
+
+
+def fitting(groups: tuple[StackGroup, ...], limit: int = REPLY_BYTES) -> tuple[StackGroup, ...]:
+    """As much as one message may have: main threads before others, small groups before large."""
+    if _size(groups) <= limit:
+        return groups
+    main = tuple(msgspec.structs.replace(one, threads=one.threads[:1]) for one in groups)
+    while _size(main) > limit:
+        main = main[: len(main) // 2]
+    return main
+
+
+def _size(groups: tuple[StackGroup, ...]) -> int:
+    return len(msgspec.msgpack.encode(groups))

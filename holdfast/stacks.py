@@ -1,0 +1,78 @@
+"""Stacks of workers, grouped by what is the same: however many ranks there are, few stacks differ.
+
+A node groups those of its workers before it sends them, and the controller joins what comes from
+the nodes, so that it never holds more than `MAX_GROUPS` of them.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from holdfast.events import Ranks, each_of, in_rows
+
+MAX_FRAMES = 64  # of a thread; of more the middle is left out
+MAX_THREADS = 24  # of a worker, with all its processes
+MAX_GROUPS = 256
+LEFT_OUT = "..."
+
+
+class ThreadStack(msgspec.Struct, frozen=True, kw_only=True):
+    """One thread. `frames` reads "function (file:line)", the outermost first."""
+
+    name: str
+    pid: int
+    frames: tuple[str, ...]
+    active: bool = False  # it was on a processor, or ready to be
+    holds_gil: bool = False
+
+
+class StackGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """Ranks whose main threads stand at the same place. `threads` are all of the lowest of them,
+    the main one first; empty if they could not be read, and `why` says so."""
+
+    ranks: Ranks
+    threads: tuple[ThreadStack, ...] = ()
+    state: str = ""  # of the process: running, sleeping, stopped, disk-sleep, zombie
+    why: str = ""
+
+    @property
+    def frames(self) -> tuple[str, ...]:
+        """Of the main thread."""
+        return self.threads[0].frames if self.threads else ()
+
+    @property
+    def count(self) -> int:
+        """How many ranks."""
+        return sum(last - first + 1 for first, last in self.ranks)
+
+
+def joined(groups: Iterable[StackGroup]) -> tuple[StackGroup, ...]:
+    """Those with the same stack, state and reason made one; the smallest first.
+
+    Beyond `MAX_GROUPS` the rarest are kept, because what is rare is looked for.
+    """
+    found: dict[tuple[object, ...], list[StackGroup]] = {}
+    for group in groups:
+        found.setdefault((group.frames, group.state, group.why), []).append(group)
+    made = [_one(same) for same in found.values()]
+    return tuple(sorted(made, key=lambda group: (group.count, group.ranks))[:MAX_GROUPS])
+
+
+def _one(same: Sequence[StackGroup]) -> StackGroup:
+    first = min(same, key=lambda group: group.ranks)
+    ranks = in_rows(rank for group in same for rank in each_of(group.ranks))
+    return msgspec.structs.replace(first, ranks=ranks)
+
+
+def shortened(frames: Sequence[str]) -> tuple[str, ...]:
+    """At most `MAX_FRAMES`: the outermost and the innermost."""
+    if len(frames) <= MAX_FRAMES:
+        return tuple(frames)
+    half = MAX_FRAMES // 2
+    return (*frames[: half - 1], LEFT_OUT, *frames[-half:])
+
+
+def in_words(ranks: Ranks, most: int = 8) -> str:
+    """`0-3, 7`; of many rows only the first."""
+    rows = [str(first) if first == last else f"{first}-{last}" for first, last in ranks]
+    return ", ".join(rows[:most]) + (", ..." if len(rows) > most else "")

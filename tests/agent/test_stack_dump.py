@@ -1,0 +1,146 @@
+"""What a worker does is seen from outside, whatever it is stuck in."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from holdfast.agent import stack_dump
+from holdfast.agent.stack_dump import stacks_of
+from holdfast.stacks import StackGroup
+from tests.patience import until
+
+SLEEPS = "def waits():\n    print('up', flush=True)\n    time.sleep(1e6)\nwaits()\n"
+HOLDS_THE_GIL = (
+    "def stuck():\n    print('up', flush=True)\n    re.match('(a*)*b', 'a' * 64)\nstuck()\n"
+)
+HAS_CHILDREN = (
+    "def loads():\n    time.sleep(1e6)\n"
+    "def waits():\n    loader.join()\n"
+    "loader = multiprocessing.get_context('fork').Process(target=loads, daemon=True)\n"
+    "loader.start()\nprint('up', flush=True)\nwaits()\n"
+)
+HAS_THREADS = (
+    "def other():\n    time.sleep(1e6)\n"
+    "threading.Thread(target=other, name='feeder', daemon=True).start()\n"
+) + SLEEPS
+
+Start = Callable[[str], "subprocess.Popen[bytes]"]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Starts scripts, and ends them."""
+    running: list[subprocess.Popen[bytes]] = []
+
+    def begin(text: str) -> "subprocess.Popen[bytes]":
+        script = f"import multiprocessing, re, threading, time\n{text}"
+        process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
+        running.append(process)
+        assert process.stdout is not None and process.stdout.readline() == b"up\n"
+        return process
+
+    yield begin
+    for process in running:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            for child in psutil.Process(process.pid).children(recursive=True):
+                child.kill()
+        process.kill()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def taken(*workers: tuple[int, int]) -> tuple[StackGroup, ...]:
+    return asyncio.run(stacks_of(workers))
+
+
+def stands_in(group: StackGroup, function: str) -> bool:
+    return any(frame.startswith(f"{function} (") for frame in group.frames)
+
+
+@pytest.mark.parametrize(("script", "function"), [(SLEEPS, "waits"), (HOLDS_THE_GIL, "stuck")])
+def test_a_worker_that_waits_or_holds_the_gil_is_seen(
+    start: Start, script: str, function: str
+) -> None:
+    process = start(script)
+
+    def seen() -> bool:
+        [group] = taken((3, process.pid))
+        assert group.ranks == ((3, 3),)
+        return stands_in(group, function)
+
+    assert until(seen)
+    assert process.poll() is None, "it goes on"
+
+
+def test_a_stopped_worker_is_read_as_it_is_and_stays_stopped(start: Start) -> None:
+    process = start(SLEEPS)
+    os.kill(process.pid, signal.SIGSTOP)
+    assert until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED)
+    [group] = taken((0, process.pid))
+    assert group.state == "stopped" and stands_in(group, "waits")
+    assert psutil.Process(process.pid).status() == psutil.STATUS_STOPPED
+
+
+def test_all_threads_of_a_worker_and_of_its_children_are_told_the_main_one_first(
+    start: Start,
+) -> None:
+    [group] = taken((0, start(HAS_THREADS).pid))
+    assert [thread.name for thread in group.threads] == ["MainThread", "feeder"]
+    process = start(HAS_CHILDREN)
+    [group] = taken((0, process.pid))
+    assert group.threads[0].pid == process.pid and stands_in(group, "waits")
+    children = [t for t in group.threads if t.pid != process.pid]
+    assert children and any("loads" in frame for frame in children[0].frames)
+
+
+def test_workers_at_the_same_place_are_one_group(start: Start) -> None:
+    a, b, c = start(SLEEPS), start(SLEEPS), start(HAS_THREADS)
+    groups = taken((0, a.pid), (1, b.pid), (2, c.pid))
+    assert [group.count for group in groups] == [1, 2], "the lines of the third are others"
+
+
+def test_why_there_is_no_stack_is_said(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = start(SLEEPS)
+    ended.kill()
+    ended.wait()
+    plain = subprocess.Popen(["sleep", "1000"])
+    try:
+        gone, other = taken((0, ended.pid), (1, plain.pid))
+    finally:
+        plain.kill()
+        plain.wait()
+    assert gone.why == "the process has ended" and gone.threads == ()
+    assert other.why.startswith("py-spy: ") and "\n" not in other.why
+    monkeypatch.setattr(stack_dump, "_program", lambda: "/nowhere/py-spy")
+    [group] = taken((0, os.getpid()))
+    assert group.why == "py-spy cannot be started: No such file or directory"
+
+
+def test_a_reader_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stuck = tmp_path / "py-spy"
+    stuck.write_text("#!/bin/sh\nexec sleep 1000\n")
+    stuck.chmod(0o755)
+    monkeypatch.setattr(stack_dump, "_program", lambda: str(stuck))
+    monkeypatch.setattr(stack_dump, "ONE_S", 0.2)
+    [group] = taken((0, os.getpid()))
+    assert group.why == "py-spy did not answer within 0.2 s"
+
+
+def test_what_is_no_answer_is_not_taken_for_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    odd = tmp_path / "py-spy"
+    odd.write_text("#!/bin/sh\necho '[{}]'\n")
+    odd.chmod(0o755)
+    monkeypatch.setattr(stack_dump, "_program", lambda: str(odd))
+    [group] = taken((0, os.getpid()))
+    assert group.why.startswith("py-spy answered something else")
