@@ -6,7 +6,8 @@ Starting Python and importing the package costs half a second of a core, forking
 and hundreds of tests ask the command line. What is promised of a fresh interpreter (imports, hash
 seeds, missing modules) is tested with a fresh one.
 
-Each test process has one server (`warm_server`), which starts with the first command.
+Each test process has one server (`warm_server`), which starts with the first command, and another
+one for processes of fake clusters (`tests/drivers/kubernetes/cluster`).
 """
 
 import functools
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.patience import PATIENCE_S
-from tests.warm_server import MAX_BYTES
+from tests.warm_server import MAX_BYTES, ROOM
 
 ROOT = Path(__file__).parents[1]
 PIPE = subprocess.PIPE
@@ -58,6 +59,7 @@ class Warm(subprocess.Popen[Any]):
     """A command of ours; takes what `Popen` takes of streams, environment and folder."""
 
     module = "holdfast.cli"  # whose `main` is run
+    around: Mapping[str, str] = {}  # environment of the server, for what it imports
 
     def _execute_child(self, words: Any, *how: Any) -> None:
         """Have it forked instead of executed; the places are those of the class above."""
@@ -71,7 +73,7 @@ class Warm(subprocess.Popen[Any]):
             "folder": os.fspath(folder or os.getcwd()),
         }
         with _lock:
-            server = _server(os.getpid())
+            server = _server(os.getpid(), *self.around.items())
             socket.send_fds(server, [json.dumps(order).encode()], child)
             self.pid = json.loads(server.recv(MAX_BYTES))
         self._child_created = True
@@ -87,11 +89,12 @@ class _Program(Warm):
 
 
 @functools.cache
-def _server(_pid: int) -> socket.socket:
+def _server(_pid: int, *around: tuple[str, str]) -> socket.socket:
     """The connection to the server of this process."""
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    env = {name: value for name, value in os.environ.items() if name not in OF_A_TEST}
+    own = {name: value for name, value in os.environ.items() if name not in OF_A_TEST}
     words = [sys.executable, "-m", "tests.warm_server", str(its.fileno())]
+    env = {**own, **dict(around), **ROOM}
     _started.append(subprocess.Popen(words, pass_fds=[its.fileno()], env=env, cwd=ROOT))
     its.close()
     return ours
