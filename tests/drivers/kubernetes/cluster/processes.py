@@ -88,12 +88,12 @@ def start(command: Sequence[str], env: Mapping[str, str], folder: Path, log: Pat
     """Start a container whose output goes to `log`. Raises OSError if it cannot be started."""
     mark = uuid.uuid4().hex
     how: dict[str, Any] = {"env": {**env, MARK: mark}, "cwd": folder, "stdin": subprocess.DEVNULL}
+    how["start_new_session"] = True
     with log.open("ab") as output:
         how |= {"stdout": output, "stderr": subprocess.STDOUT}
         if Path(command[0]).name == "holdfast":
             return Container(Program(command[1:], **how), mark)
-        apart: dict[str, Any] = {"start_new_session": True, "preexec_fn": confine}
-        return Container(subprocess.Popen(command, **how, **apart), mark)
+        return Container(subprocess.Popen(command, preexec_fn=confine, **how), mark)
 
 
 def _marked(mark: str) -> Iterator[int]:
