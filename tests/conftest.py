@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.cpu import CpuPerFile
+from tests.cpu import CpuPerTest
 from tests.more import examples
 from tests.patience import PATIENCE_S, until
 
@@ -37,7 +37,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """A shell that runs us in the background has SIGINT ignored; the jobs we start must not."""
     if "HOLDFAST_TEST_CPU" in os.environ:
-        config.pluginmanager.register(CpuPerFile())
+        config.pluginmanager.register(CpuPerTest())
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -1,8 +1,9 @@
-"""What each test file costs in CPU seconds: a pytest plugin, on where HOLDFAST_TEST_CPU is set.
+"""What tests cost in CPU seconds: a pytest plugin, on where HOLDFAST_TEST_CPU is set.
 
 Around each test stand the CPU times of this process and its descendants, which other work on the
-machine hardly changes; wall time is no measure where the cores are shared. At the end the sums per
-file are printed, the dearest first. What nobody waits for does not count: `holdfast run --detach`.
+machine hardly changes; wall time is no measure where the cores are shared. At the end the dearest
+tests and the sums per file are printed. What nobody waits for does not count, such as what
+`holdfast run --detach` has started.
 """
 
 import contextlib
@@ -15,8 +16,8 @@ import pytest
 SHOWN = 40
 
 
-class CpuPerFile:
-    """Adds up what the tests of each file used, also where several processes share them."""
+class CpuPerTest:
+    """Keeps what each test used, also where several processes share them."""
 
     def __init__(self) -> None:
         self.used_s: Counter[str] = Counter()
@@ -25,7 +26,7 @@ class CpuPerFile:
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
         before = _cpu_s()
         yield
-        self.used_s[item.location[0]] += _cpu_s() - before  # type: ignore[assignment]
+        self.used_s[item.nodeid] += _cpu_s() - before  # type: ignore[assignment]
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         if hasattr(session.config, "workeroutput"):
@@ -36,9 +37,14 @@ class CpuPerFile:
         self.used_s.update(getattr(node, "workeroutput", {}).get("cpu_s", {}))
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        terminalreporter.section(f"CPU seconds: {sum(self.used_s.values()):.0f}")
-        for file, seconds in self.used_s.most_common(SHOWN):
-            terminalreporter.line(f"{seconds:8.1f}  {file}")
+        files: Counter[str] = Counter()
+        for test, seconds in self.used_s.items():
+            files[test.partition("::")[0]] += seconds  # type: ignore[assignment]
+        terminalreporter.section(f"CPU seconds: {sum(files.values()):.0f}")
+        for used_s in (self.used_s, files):
+            for name, seconds in used_s.most_common(SHOWN):
+                terminalreporter.line(f"{seconds:8.1f}  {name}")
+            terminalreporter.line("")
 
 
 def _cpu_s() -> float:

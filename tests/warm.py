@@ -6,11 +6,11 @@ Starting Python and importing the package costs half a second of a core, forking
 and hundreds of tests ask the command line. What is promised of a fresh interpreter (imports, hash
 seeds, missing modules) is tested with a fresh one.
 
-Each test process has one server (`warm_server`), which starts with the first command.
+Each test process has one server (`warm_server`), which starts with the first command, and another
+one for processes of fake clusters (`tests/drivers/kubernetes/cluster`).
 """
 
 import functools
-import json
 import os
 import socket
 import subprocess
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.patience import PATIENCE_S
-from tests.warm_server import MAX_BYTES
+from tests.warm_tree import GROWING, ROOM, Forked
 
 ROOT = Path(__file__).parents[1]
 PIPE = subprocess.PIPE
@@ -54,28 +54,24 @@ def _to_its_end(process: "Warm", given: str) -> "subprocess.CompletedProcess[str
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
-class Warm(subprocess.Popen[Any]):
+class Warm(Forked):
     """A command of ours; takes what `Popen` takes of streams, environment and folder."""
 
     module = "holdfast.cli"  # whose `main` is run
+    around: Mapping[str, str] = {}  # environment of the server, for what it imports
+
+    def order(self, words: Any) -> dict[str, Any]:
+        """The command."""
+        grows = bool(words) and words[0] in GROWING
+        return {"module": self.module, "is_main": False, "words": words, "tree": grows}
+
+    def server(self) -> socket.socket:
+        """That of this process."""
+        return _server(os.getpid(), *self.around.items())
 
     def _execute_child(self, words: Any, *how: Any) -> None:
-        """Have it forked instead of executed; the places are those of the class above."""
-        folder, env = how[4:6]
-        ends = how[9:15]  # of standard input, output and errors: to read from, to write to
-        child = [own if fd < 0 else fd for own, fd in enumerate((ends[0], ends[3], ends[5]))]
-        order = {
-            "module": self.module,
-            "words": words,
-            "env": dict(os.environ if env is None else env),
-            "folder": os.fspath(folder or os.getcwd()),
-        }
         with _lock:
-            server = _server(os.getpid())
-            socket.send_fds(server, [json.dumps(order).encode()], child)
-            self.pid = json.loads(server.recv(MAX_BYTES))
-        self._child_created = True
-        self._close_pipe_fds(*ends)  # type: ignore[attr-defined]
+            super()._execute_child(words, *how)
 
 
 class _Program(Warm):
@@ -87,11 +83,12 @@ class _Program(Warm):
 
 
 @functools.cache
-def _server(_pid: int) -> socket.socket:
+def _server(_pid: int, *around: tuple[str, str]) -> socket.socket:
     """The connection to the server of this process."""
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    env = {name: value for name, value in os.environ.items() if name not in OF_A_TEST}
+    own = {name: value for name, value in os.environ.items() if name not in OF_A_TEST}
     words = [sys.executable, "-m", "tests.warm_server", str(its.fileno())]
+    env = {**own, **dict(around), **ROOM}
     _started.append(subprocess.Popen(words, pass_fds=[its.fileno()], env=env, cwd=ROOT))
     its.close()
     return ours

@@ -3,43 +3,69 @@
 The child becomes a child of whoever started the server (CLONE_PARENT), so that they wait for it,
 signal it and account for it as for any other. No thread is started here, and no lock is held while
 it forks; the server ends when the connection is closed.
+
+A child that starts further processes of ours gets a server of its own, forked from this one: a job
+is a tree of processes as it is without us, and none of them imports anything (`warm_tree`).
 """
 
+import atexit
+import contextlib
 import ctypes
+import fcntl
 import gc
 import importlib
 import io
 import json
 import os
 import pkgutil
+import runpy
 import signal
 import socket
 import sys
+import threading
 from typing import Any, NoReturn
+
+from tests import warm_tree
+from tests.warm_tree import MAX_BYTES, MAX_FDS
 
 CLONE_PARENT = 0x8000
 NR_CLONE = {"x86_64": 56, "aarch64": 220}[os.uname().machine]
-MAX_BYTES = 1 << 18
-PACKAGES = ("cli", "spec", "drivers", "shell", "goodput", "diagnosis", "journal", "simulation")
+PR_SET_PDEATHSIG = 1
+ABOVE = 300  # numbers of file descriptors that no order asks for
+PACKAGES = (
+    "agent", "cli", "spec", "drivers", "shell", "goodput", "diagnosis", "journal", "simulation",
+)  # fmt: skip
 
 
 def main() -> None:
     """Serve; in a child, return what it runs."""
     _import_all()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.environ["OMP_NUM_THREADS"] = "1"  # for libraries that read it once
+    serve(socket.socket(fileno=int(sys.argv[1])))
+
+
+def serve(sock: socket.socket) -> None:
+    """Fork for each order, until nobody can give one."""
     gc.freeze()
-    sock = socket.socket(fileno=int(sys.argv[1]))
     while True:
-        data, fds, _, _ = socket.recv_fds(sock, MAX_BYTES, 3)
+        data, fds, _, _ = socket.recv_fds(sock, MAX_BYTES, MAX_FDS)
         if not data:
             return
+        order = json.loads(data)
+        if order["tree"] and "torch" not in sys.modules:
+            _import_for_workers()
+        ready, is_ready = os.pipe()
         pid = _fork()
         if pid == 0:
             sock.close()
-            _become(json.loads(data), fds)
-        sock.send(json.dumps(pid).encode())
-        for fd in fds:
+            os.close(ready)
+            _become(order, fds, is_ready)
+        for fd in (is_ready, *fds):
             os.close(fd)
+        os.read(ready, 1)
+        os.close(ready)
+        sock.send(json.dumps(pid).encode())
 
 
 def _import_all() -> None:
@@ -47,8 +73,16 @@ def _import_all() -> None:
     for name in PACKAGES:
         package = importlib.import_module(f"holdfast.{name}")
         for found in pkgutil.walk_packages(getattr(package, "__path__", ()), f"holdfast.{name}."):
-            if not found.name.endswith(("__main__", "plots")):
+            if not found.name.endswith(("__main__", "plots", "forkserver")):
                 importlib.import_module(found.name)
+
+
+def _import_for_workers() -> None:
+    """What takes seconds in each node of a job that trains."""
+    for name in importlib.import_module("holdfast.agent.environment").TORCH_PRELOAD:
+        importlib.import_module(name)
+    gc.collect()
+    gc.freeze()
 
 
 def _fork() -> int:
@@ -65,26 +99,101 @@ def _fork() -> int:
     return pid
 
 
-def _become(order: dict[str, Any], fds: list[int]) -> NoReturn:
+def _become(order: dict[str, Any], fds: list[int], is_ready: int) -> NoReturn:
     """Run the command as if it had just been started."""
-    for own, fd in enumerate(fds):
-        os.dup2(fd, own)
-        os.close(fd)
+    if order["session"]:
+        os.setsid()
+    if order["group"] >= 0:
+        os.setpgid(0, order["group"])
+    is_ready = fcntl.fcntl(is_ready, fcntl.F_DUPFD_CLOEXEC, ABOVE)
+    _arrange(fds, [0, 1, 2, *order["kept"]])
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.clear()
     os.environ.update(order["env"])
+    _show(order["env"])
     os.chdir(order["folder"])
+    os.write(is_ready, b"!")
+    os.close(is_ready)
+    _open_streams()
+    sys.argv = ["holdfast", *order["words"]]
+    if not order["is_main"]:
+        importlib.import_module(order["module"])
+    for name in ("sitecustomize", order["module"]):
+        getattr(sys.modules.get(name), "adopt", lambda: None)()
+    if order["tree"]:
+        _branch()
+    try:
+        _run(order["module"], order["is_main"])
+    except SystemExit as end:
+        _end(end)
+        raise
+    sys.exit()
+
+
+def _arrange(fds: list[int], numbers: list[int]) -> None:
+    """Give what was received the numbers that it has where it came from, and close the rest."""
+    moved = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, ABOVE) for fd in fds]
+    os.closerange(3, ABOVE)
+    for fd, number in zip(moved, numbers, strict=True):
+        os.dup2(fd, number)
+        os.close(fd)
+
+
+def _show(env: dict[str, str]) -> None:
+    """Write the environment where /proc shows it: by it processes know whose they are."""
+    with open("/proc/self/stat", encoding="utf-8") as file:
+        start, end = map(int, file.read().rpartition(")")[2].split()[47:49])
+    text = b"".join(os.fsencode(f"{name}={value}") + b"\0" for name, value in env.items())
+    ctypes.memmove(start, text[: end - start].ljust(end - start, b"\0"), end - start)
+
+
+def _open_streams() -> None:
     sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
     sys.stdout = _stream(1, "strict")
     sys.stderr = _stream(2, "backslashreplace")
-    sys.argv = ["holdfast", *order["words"]]
-    sys.exit(importlib.import_module(order["module"]).main())
 
 
 def _stream(fd: int, errors: str) -> io.TextIOWrapper:
     """As the interpreter makes them: what goes to a terminal, or is an error, goes line by line."""
-    by_lines = fd == 2 or os.isatty(fd)
+    by_lines = fd == 2 or os.isatty(fd) or "PYTHONUNBUFFERED" in os.environ
     return io.TextIOWrapper(open(fd, "wb", closefd=False), "utf-8", errors, None, by_lines)
+
+
+def _branch() -> None:
+    """A server for what this process will start. It goes with this process."""
+    ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    parent = os.getpid()
+    if os.fork():
+        its.close()
+        warm_tree.grow(ours)
+        return
+    ours.close()
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    _show({})  # it is no part of the job
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if os.getppid() == parent:
+        serve(its)
+    os._exit(0)
+
+
+def _run(module: str, is_main: bool) -> None:
+    """`python -m MODULE`, or its `main`."""
+    if is_main:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    else:
+        sys.exit(importlib.import_module(module).main())
+
+
+def _end(end: SystemExit) -> None:
+    """As the interpreter does, but without taking apart all that was imported; unless it has to
+    say something."""
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        if end.code is None or isinstance(end.code, int):
+            os._exit((end.code or 0) & 0xFF)
 
 
 if __name__ == "__main__":

@@ -227,13 +227,14 @@ def test_figures_say_what_the_workers_do(make: Make) -> None:
     pod.start()
     controller.ready()
     assert "timestamp" not in pod.get("/metrics")[1]
+    began = time.time()
     controller.start(attempt=4)
     text = until(lambda: _with_step(pod.get("/metrics")[1]), "a step is done")
     figures = dict(line.split() for line in text.splitlines() if not line.startswith("#"))
     assert figures["holdfast_node_attempt"] == "4"
     assert figures["holdfast_node_workers"] == "1"
     assert figures["holdfast_node_step"] == "5"
-    assert abs(time.time() - float(figures["holdfast_last_step_timestamp_seconds"])) < 60
+    assert began - 1 < float(figures["holdfast_last_step_timestamp_seconds"]) < time.time() + 1
 
 
 def _with_step(text: str) -> str:

@@ -104,7 +104,10 @@ def _request(client: socket.socket) -> bytes:
     length = int(found[1]) if found else 0
     chunks = [body]
     while sum(map(len, chunks)) < length:
-        chunks.append(client.recv(1 << 20))
+        got = client.recv(1 << 20)
+        if not got:
+            return b""
+        chunks.append(got)
     kept = [line for line in head.split(b"\r\n") if not line.lower().startswith(b"expect:")]
     return b"\r\n".join([*kept, b"Connection: close"]) + HEAD_END + b"".join(chunks)
 

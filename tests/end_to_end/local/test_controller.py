@@ -3,23 +3,23 @@
 import os
 import signal
 import textwrap
-import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 from tests.end_to_end.local.jobs import TOGETHER, RunningJob, program, small
-from tests.patience import until
+from tests.patience import PATIENCE_S, until
 from tests.warm import holdfast
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
 
 
-def endless(home: Path, first: str = "") -> RunningJob:
+def endless(home: Path, first: str = "", **spec: Any) -> RunningJob:
     """A job of two nodes, up and without an end of its own."""
     text = f"{first}import time\nprint('up', flush=True)\nwhile True: time.sleep(0.1)\n"
-    job = program(home, text, nodes={"count": 2}).start()
+    job = program(home, text, nodes={"count": 2}, **spec).start()
     job.wait_until(lambda s: s.phase == "running" and job.said().count("up") == 2, "running")
     return job
 
@@ -127,14 +127,13 @@ def test_a_signal_to_the_job_stops_it(home: Path, number: int) -> None:
 
 
 def test_a_second_signal_does_not_wait_for_the_grace_time(home: Path) -> None:
-    job = endless(home, "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n")
+    ignore = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+    job = endless(home, ignore, recovery={"stop_grace_s": 10 * PATIENCE_S})
     assert job.process is not None
     job.process.send_signal(signal.SIGINT)
     job.wait_until(lambda s: s.phase == "closing", "closing")
-    asked = time.monotonic()
     job.process.send_signal(signal.SIGINT)
     job.wait_end(130)
-    assert time.monotonic() - asked < 14, "waited for the whole grace time"
 
 
 def test_a_replaced_job_whose_controller_was_killed_leaves_nothing(home: Path) -> None:

@@ -241,7 +241,7 @@ class PodLife:
             try:
                 found = mounts.container(spec, self.ip, images.get(spec["image"]), addresses)
                 log = self.folder / f"{spec['name']}.log"
-                process = await processes.start(found.command, found.env, found.folder, log)
+                process = processes.start(found.command, found.env, found.folder, log)
             except NotYetError as exc:
                 self._wait(spec["name"], "CreateContainerConfigError", str(exc), restarts)
                 await self._pause(MOUNT_S)

@@ -19,6 +19,7 @@ import yaml
 
 from holdfast.drivers.kubernetes.cluster import CLAIMS, CONFIG_MAPS, SECRETS, SERVICE_ACCOUNTS
 from tests.drivers.kubernetes.cluster.names import hostname
+from tests.drivers.kubernetes.cluster.processes import SITE
 from tests.drivers.kubernetes.cluster.rbac import BOUND, token
 from tests.drivers.kubernetes.cluster.refusal import Body
 from tests.drivers.kubernetes.cluster.store import Store
@@ -27,7 +28,6 @@ from tests.tidy.source import ROOT
 JOB = "/etc/holdfast/job"
 REFERENCE = re.compile(r"\$\(([A-Za-z_][A-Za-z0-9_]*)\)")
 ADDRESS = re.compile(r"^([a-z][-a-z0-9]*)(?:\.[-a-z0-9.]+)?:(\d+)$")
-SITE = Path(__file__).parent / "pod_site"
 IMAGE_USER = 1000
 INHERITED = ("LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH")
 

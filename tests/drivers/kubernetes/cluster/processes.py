@@ -7,26 +7,39 @@ and cannot change for themselves.
 
 import asyncio
 import contextlib
-import ctypes
 import os
 import signal
+import subprocess
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
+from tests.drivers.kubernetes.cluster.confinement import confine
+from tests.tidy.source import ROOT
+from tests.warm import Warm
+
+SITE = Path(__file__).parent / "pod_site"
 MARK = "FAKE_CONTAINER"
-PR_SET_PDEATHSIG = 1
-PR_CAPBSET_DROP = 24
-OVERRIDES = (1, 2)  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
 SHELL = 128
-_libc = ctypes.CDLL(None)
+
+
+class Program(Warm):
+    """`holdfast` in a pod: what takes the command line half a second takes this nothing."""
+
+    module = "tests.drivers.kubernetes.cluster.pod_program"
+    around = MappingProxyType({"PYTHONPATH": f"{SITE}:{ROOT}", "FAKE_POD_IP": "of the child"})
 
 
 class Container:
     """One life of a container. Created by `start`."""
 
-    def __init__(self, process: asyncio.subprocess.Process, mark: str) -> None:
+    def __init__(self, process: "subprocess.Popen[bytes]", mark: str) -> None:
         self._process, self._mark = process, mark
+        self._gone = asyncio.Event()
+        self._watched = os.pidfd_open(process.pid)
+        asyncio.get_running_loop().add_reader(self._watched, self._reap)
 
     @property
     def pid(self) -> int:
@@ -35,9 +48,16 @@ class Container:
 
     async def wait(self) -> int:
         """Its exit status once nothing of it is left; 128 + N if signal N ended it."""
-        code = await self._process.wait()
+        await self._gone.wait()
+        code = self._process.wait()
         self.kill()
         return SHELL - code if code < 0 else code
+
+    def _reap(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._watched)
+        os.close(self._watched)
+        self._process.wait()
+        self._gone.set()
 
     def terminate(self) -> None:
         """SIGTERM for the first process."""
@@ -61,36 +81,19 @@ class Container:
                 os.kill(pid, number)
 
     def _send(self, number: int) -> None:
-        """Not by `send_signal`, which may reap the process behind the back of asyncio."""
-        if self._process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self._process.pid, number)
+        self._process.send_signal(number)
 
 
-async def start(
-    command: Sequence[str], env: Mapping[str, str], folder: Path, log: Path
-) -> Container:
+def start(command: Sequence[str], env: Mapping[str, str], folder: Path, log: Path) -> Container:
     """Start a container whose output goes to `log`. Raises OSError if it cannot be started."""
     mark = uuid.uuid4().hex
+    how: dict[str, Any] = {"env": {**env, MARK: mark}, "cwd": folder, "stdin": subprocess.DEVNULL}
+    how["start_new_session"] = True
     with log.open("ab") as output:
-        process = await asyncio.create_subprocess_exec(
-            *command,
-            env={**env, MARK: mark},
-            cwd=folder,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=output,
-            stderr=asyncio.subprocess.STDOUT,
-            start_new_session=True,
-            preexec_fn=_die_with_parent,
-        )
-    return Container(process, mark)
-
-
-def _die_with_parent() -> None:
-    """And without root's right to read every file: modes count as they do in a container."""
-    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    for capability in OVERRIDES:
-        _libc.prctl(PR_CAPBSET_DROP, capability)
+        how |= {"stdout": output, "stderr": subprocess.STDOUT}
+        if Path(command[0]).name == "holdfast":
+            return Container(Program(command[1:], **how), mark)
+        return Container(subprocess.Popen(command, preexec_fn=confine, **how), mark)
 
 
 def _marked(mark: str) -> Iterator[int]:

@@ -35,6 +35,12 @@ _bind = socket.socket.bind
 _getaddrinfo = socket.getaddrinfo
 
 
+def adopt() -> None:
+    """This process was forked, and is of the pod that its environment names."""
+    global ADDRESS, NAME
+    ADDRESS, NAME = os.environ.get("FAKE_POD_IP"), os.environ.get("FAKE_POD_NAME", "")
+
+
 def _bind_here(self: socket.socket, address: Any) -> None:
     """`bind`, but of the pod's address where all are meant; of IPv6 there is none."""
     if self.family == socket.AF_INET and address[0] in ("", "0.0.0.0"):

@@ -1,0 +1,85 @@
+"""How processes of ours are ordered from a warm server, by tests and by other processes of ours.
+
+`Forked` is a `subprocess.Popen` whose process is forked instead of executed. `grow` makes this
+process start `python -m holdfast.X` that way; everything else is executed as ever, and so is that
+once the server is gone.
+"""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from typing import Any
+
+MAX_BYTES = 1 << 18
+MAX_FDS = 200
+ROOM = {"HOLDFAST_TEST_ROOM": "-" * (1 << 16)}  # for what `_show` of the server writes
+GROWING = ("run", "resume", "agent", "controller")  # commands that start processes of ours
+MODULES = {  # what may be forked, and whether it starts processes of ours
+    "holdfast.agent": True,
+    "holdfast.agent.forkserver": False,
+    "holdfast.agent.storage": False,
+    "holdfast.cli": True,
+}
+_server: socket.socket | None = None
+
+
+class Forked(subprocess.Popen[Any]):
+    """Takes what `Popen` takes of streams, environment, folder, session and group."""
+
+    def order(self, words: Any) -> dict[str, Any]:
+        """What is to run: module, whether as `__main__`, words, whether it grows."""
+        raise NotImplementedError
+
+    def server(self) -> socket.socket:
+        """Who is to fork it."""
+        raise NotImplementedError
+
+    def _execute_child(self, words: Any, *how: Any) -> None:
+        """The places of `how` are those of the class above."""
+        kept, folder, env = sorted(how[3]), how[4], how[5]
+        ends = how[9:15]  # of standard input, output and errors: to read from, to write to
+        streams = [own if fd < 0 else fd for own, fd in enumerate((ends[0], ends[3], ends[5]))]
+        order = {
+            **self.order(words),
+            "env": dict(os.environ if env is None else env),
+            "folder": os.fspath(folder or os.getcwd()),
+            "kept": kept,
+            "session": how[20],
+            "group": how[21],
+        }
+        server = self.server()
+        socket.send_fds(server, [json.dumps(order).encode()], [*streams, *kept])
+        self.pid = json.loads(server.recv(MAX_BYTES))
+        self._child_created = True
+        self._close_pipe_fds(*ends)  # type: ignore[attr-defined]
+
+
+class Child(Forked):
+    """What a process of ours starts."""
+
+    def order(self, words: Any) -> dict[str, Any]:
+        """`python -m MODULE WORDS`."""
+        module = words[2]
+        return {"module": module, "is_main": True, "words": words[3:], "tree": MODULES[module]}
+
+    def server(self) -> socket.socket:
+        """The one that `grow` was given."""
+        assert _server is not None
+        return _server
+
+    def _execute_child(self, words: Any, *how: Any) -> None:
+        if list(words[:2]) == [sys.executable, "-m"] and words[2] in MODULES:
+            try:
+                return super()._execute_child(words, *how)
+            except (OSError, json.JSONDecodeError):
+                pass  # the server has been killed
+        return subprocess.Popen._execute_child(self, words, *how)  # type: ignore[attr-defined]
+
+
+def grow(server: socket.socket) -> None:
+    """From now on this server forks what this process starts."""
+    global _server
+    _server = server
+    subprocess.Popen = Child  # type: ignore[misc]
