@@ -288,24 +288,24 @@ def causes() -> str:
     rows = [(f"`{name}`", cause.meaning, _then(cause)) for name, cause in CAUSES.items()]
     return f"""# Causes of incidents
 
-`holdfast incidents` and `holdfast why` name one of these. The rank that failed first is blamed, and
-not because a peer was gone: what cannot be a consequence outweighs what may be one.
+`holdfast incidents` and `holdfast why` name one of these. The cause is taken from the rank that
+failed first for a reason of its own: what cannot be a consequence outweighs what may be one.
 
-- **tried again**: the workers restart, after a second attempt without progress later and later.
+- **retried**: the workers restart; after a second attempt without progress, with a growing delay.
 - **waited for**: the same, with longer waits (5 s, doubled up to 6 minutes), whatever the step and
   however often it comes. Restarts never exceed the cap; a job that has used it up waits. What ends
   the job is `recovery.window_s` (an hour) of such errors without any progress.
-- **tried once more**: the same error at the same place without progress ends the job. The number
-  in `recovery.max_restarts` or `--max-restarts`, where one is given, is kept to the letter instead:
-  that many restarts, for this and for what is waited for, and then the end.
+- **retried once**: the same error at the same place without progress ends the job. The number
+  in `recovery.max_restarts` or `--max-restarts`, where one is given, is used instead:
+  exactly that many restarts, for this and for what is waited for, and then the job ends.
 
 {table(("cause", "meaning", "then"), rows)}
 
 Errors of the environment are known by the exception, or one that it was raised from: broken and
 refused connections, names that do not resolve, time-outs (also of a DataLoader), HTTP 408, 429 and
 5xx, throttling of object stores, EIO, ESTALE and the like, and Holdfast's own `storage-*`. A 403 or
-404, `FileNotFoundError`, a certificate that is not valid and whatever else a script does wrong with
-a connection are the script's.
+404, `FileNotFoundError`, an invalid certificate and other mistakes of a script in using a
+connection count as errors of the script.
 """
 
 
@@ -314,11 +314,11 @@ def _then(cause: Cause) -> str:
         return "the job ends"
     match cause.origin:
         case Origin.CODE:
-            return "tried once more"
+            return "retried once"
         case Origin.ENVIRONMENT:
             return "waited for"
         case Origin.ELSEWHERE:
-            return "tried again"
+            return "retried"
 
 
 def exit_status() -> str:

@@ -116,7 +116,7 @@ SLUGS: dict[str, Slug] = {
     ),
     "record-stale": Slug(
         ExitStatus.PLATFORM,
-        "What is told of a job in a cluster is what its controller published last, and that was "
+        "The status of a job in a cluster is what its controller published last, and that was "
         "longer ago than it should be. Either no controller runs, or it cannot reach the API "
         "server. Training does not depend on either. The command did what it could.",
     ),

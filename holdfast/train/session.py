@@ -179,7 +179,7 @@ class Run:
         """End this step with a snapshot that is saved to the tier which survives most.
 
         Called on every rank in the same step of the loop. `name` (letters, digits, `._-`) keeps
-        the checkpoint from being thinned out. Saving goes on in the background. Where gradients
+        the checkpoint from being thinned out. Saving continues in the background. Where gradients
         are carried over to the next step, the snapshot waits for the step that uses them.
 
         Raises `Error` (no-durable-tier, run-unavailable).

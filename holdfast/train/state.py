@@ -60,9 +60,9 @@ class State:
     def steps(self, total: int) -> Iterator[tuple[int, Any]]:
         """Yield `(step, batch)` until `total` steps are done, counting from 0.
 
-        Starts at the step after the restored one. `batch` is None without a loader. A step is a
-        turn of the loop: with gradient accumulation, one batch and not one step of the optimizer.
-        May be called again with a larger `total` to go on.
+        Starts at the step after the restored one. `batch` is None without a loader. A step is one
+        iteration of the loop: with gradient accumulation, a batch and not a step of the optimizer.
+        May be called again with a larger `total` to continue.
 
         Raises `Error` (not-tracked, loader-empty, snapshot-unreadable, snapshot-too-large).
         """

@@ -18,10 +18,17 @@ def test_facts_are_numbered_and_stay_until_they_are_acknowledged() -> None:
     facts.sent = 1  # a new connection, whose controller knows the first one
     assert [fact.event for fact in facts.unsent(0.0)] == [NodeLeft(node="b"), NodeLeft(node="c")]
     assert not facts.all_sent
-    facts.forget(3)
-    assert not facts
-    facts.add(NodeLeft(node="d"), 0.0)
-    assert facts and [fact.seq for fact in facts.unsent(0.0)] == [4]
+
+
+def test_numbers_go_up_when_every_fact_is_known() -> None:
+    facts = FactQueue()
+    facts.add(NodeLeft(node="a"), 0.0)
+    assert bool(facts)
+    facts.forget(1)
+    facts.sent = 1
+    assert not bool(facts)
+    facts.add(NodeLeft(node="b"), 0.0)
+    assert [fact.seq for fact in facts.unsent(0.0)] == [2]
 
 
 def exited(ago_s: float, step_ago_s: float, step: int | None = 7) -> WorkerExited:

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from holdfast.drivers.kubernetes.manifests.checks import problems, require
+from holdfast.drivers.kubernetes.manifests.checks.conflicts import KEYS
 from holdfast.drivers.kubernetes.manifests.checks.frameworks import PLAIN
 from holdfast.drivers.kubernetes.manifests.checks.naming import longest_name
 from holdfast.drivers.kubernetes.manifests.checks.secrecy import looks_secret
@@ -12,7 +13,7 @@ from holdfast.drivers.kubernetes.manifests.engines import ENGINES as MAKERS
 from holdfast.drivers.kubernetes.manifests.render import render
 from holdfast.drivers.kubernetes.manifests.request import Request
 from holdfast.errors import Error, ExitStatus
-from holdfast.spec import job_from_dict
+from holdfast.spec import Job, job_from_dict
 from holdfast.spec.cluster import ENGINES, Engine, Mode
 from tests.drivers.kubernetes.asking import asked
 
@@ -168,6 +169,36 @@ def test_ranks_have_one_source(
 ) -> None:
     expected = [("settings-conflict", f"env.{name}")] if refused else []
     assert told(engine, mode, framework=framework, env={name: "1"}) == expected
+
+
+@pytest.mark.parametrize(("name", "key"), KEYS.items())
+def test_a_variable_that_holdfast_sets_is_refused_with_the_key_that_is_meant(
+    name: str, key: str
+) -> None:
+    section, _, setting = key.partition(".")
+    model = Job.model_fields[section].annotation
+    assert not setting or setting in getattr(model, "model_fields")  # noqa: B009
+    error = only(env={name: "1"})
+    assert (error.slug, error.what) == (
+        "settings-conflict",
+        f"env.{name}: {name} would be set twice",
+    )
+    assert error.why == f"Holdfast sets it from the key {key} of the job file"
+    assert error.help == f"remove env.{name} and set {key}"
+
+
+def test_tls_is_not_a_variable_of_workers_and_is_set_by_an_overlay() -> None:
+    error = only(env={"HOLDFAST_TLS": "/etc/holdfast-tls"})
+    assert error.what == "env.HOLDFAST_TLS: agents and the controller would not get HOLDFAST_TLS"
+    assert "set it with the key overlay" in error.help
+    assert "name: HOLDFAST_TLS, value: /etc/holdfast-tls" in error.help
+
+
+def test_other_names_of_holdfast_are_reserved() -> None:
+    plain = only("job", "plain", env={"HOLDFAST_TLS": "/etc/holdfast-tls"})
+    assert plain.what == "env.HOLDFAST_TLS: the name HOLDFAST_TLS is reserved"
+    of_a_secret = only(secrets=[{"name": "s", "env": {"HOLDFAST_MINE": "key"}}])
+    assert of_a_secret.what.startswith("secrets[0].env.HOLDFAST_MINE: the name HOLDFAST_MINE is")
 
 
 def test_a_command_may_have_its_own_ranks_where_nobody_gives_any() -> None:

@@ -295,7 +295,7 @@ def _cronjob_name_too_long(spot: Spot) -> Iterator[Hit]:
     "warning",
     "CronJob",
     why="concurrencyPolicy looks only at the CronJob's own Jobs, and a training that is part of it "
-    "cannot be resumed or queued by itself",
+    "cannot be resumed or queued separately",
     help="let the CronJob submit the job: holdfast submit job.yaml",
 )
 def _cronjob_embeds_training(spot: Spot) -> Iterator[Hit]:

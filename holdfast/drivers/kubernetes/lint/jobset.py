@@ -24,7 +24,7 @@ def _jobs(spot: Spot) -> list[tuple[str, Body, Body]]:
     "jobset-backoff-limit",
     "warning",
     "JobSet",
-    why="with the default of 6 a child Job replaces failed pods by itself, alone and ever more "
+    why="with the default of 6 a child Job replaces failed pods on its own and ever more "
     "slowly, before the JobSet learns of it",
     help="set backoffLimit: 0 in the Job template",
 )

@@ -28,7 +28,21 @@ OPERATORS: dict[str, frozenset[str]] = {
     "mpijob": frozenset(("K_MPI_JOB_ROLE", "OMPI_MCA_orte_default_hostfile")),
     "volcano": frozenset(("VK_TASK_INDEX", "VC_TASK_INDEX")),
 }
-PREFIXES = ("HOLDFAST_", "TORCHELASTIC_", "PET_")  # of variables that are never the user's
+OURS = "HOLDFAST_"
+PREFIXES = ("TORCHELASTIC_", "PET_")  # of variables that are never the user's
+KEYS = {
+    "HOLDFAST_JOB": "name",
+    "HOLDFAST_SNAPSHOT_EVERY": "snapshots.every_steps",
+    "HOLDFAST_SNAPSHOT_MAX_OVERHEAD": "snapshots.max_overhead",
+    "HOLDFAST_CHECKPOINTS": "checkpoints",
+    "HOLDFAST_CHECKPOINT_LOCAL": "checkpoints.local",
+    "HOLDFAST_CHECKPOINT_SHARED": "checkpoints.shared",
+    "HOLDFAST_CHECKPOINT_ARCHIVE": "checkpoints.archive",
+    "HOLDFAST_RESTORE_FROM": "checkpoints.start_from",
+    "HOLDFAST_RESTORE_FRESH": "checkpoints.fresh",
+}
+"""Variables that Holdfast sets from a key of the job file."""
+TLS = "HOLDFAST_TLS"  # for agents and the controller; only an overlay sets it
 INDEXED = frozenset(("job", "cronjob", "jobset", "trainjob"))
 STORES = 16  # ports from `ports.stores` on that agents may use at a time
 
@@ -55,13 +69,50 @@ def variables(job: Job) -> dict[str, str]:
 
 def _two_ranks(request: Request) -> Iterator[Error]:
     for name, path in variables(request.job).items():
-        if _set_by_others(request, name):
+        if path == f"env.{TLS}" and request.managed:
+            yield _not_for_workers(path)
+        elif name in KEYS:
+            yield _has_a_key(name, path)
+        elif name.startswith(OURS):
+            yield _reserved(name, path)
+        elif _set_by_others(request, name):
             yield Error(
                 "settings-conflict",
                 f"{path}: {name} would be set twice",
                 why=f"{_who(request, name)} sets it for every process and every attempt",
                 help=f"remove {path}; a script reads {name} from its environment",
             )
+
+
+def _not_for_workers(path: str) -> Error:
+    return Error(
+        "settings-conflict",
+        f"{path}: agents and the controller would not get {TLS}",
+        why=f"{path} sets a variable of the workers; {TLS} is read by agents and the controller, "
+        "which also need the certificates in a volume",
+        help=f"remove {path} and set it with the key overlay: under overlay.spec.containers write "
+        f'{{name: "*", env: [{{name: {TLS}, value: /etc/holdfast-tls}}]}}, and add the volume as '
+        "docs/guides/security.md shows",
+    )
+
+
+def _has_a_key(name: str, path: str) -> Error:
+    return Error(
+        "settings-conflict",
+        f"{path}: {name} would be set twice",
+        why=f"Holdfast sets it from the key {KEYS[name]} of the job file",
+        help=f"remove {path} and set {KEYS[name]}",
+    )
+
+
+def _reserved(name: str, path: str) -> Error:
+    return Error(
+        "settings-conflict",
+        f"{path}: the name {name} is reserved",
+        why=f"variables whose names start with {OURS} are set by Holdfast only",
+        help=f"remove {path}, or choose another name; a script reads the variables of Holdfast "
+        "from its environment",
+    )
 
 
 def _set_by_others(request: Request, name: str) -> bool:
@@ -73,7 +124,7 @@ def _set_by_others(request: Request, name: str) -> bool:
 
 
 def _who(request: Request, name: str) -> str:
-    if request.managed or name.startswith("HOLDFAST_"):
+    if request.managed:
         return "Holdfast"
     if name in OPERATORS.get(request.engine, frozenset()) or name == "JOB_COMPLETION_INDEX":
         return f"the engine {request.engine}"
