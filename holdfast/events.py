@@ -78,16 +78,23 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class JobSubmitted(Event, frozen=True, kw_only=True):
-    """The job is to run. Always the first event."""
+    """The job is to run. Always the first event.
+
+    `term` is that of the controller that says so; see `shell/succession.py`.
+    """
+
+    term: int = 0
 
 
 class ControllerResumed(Event, frozen=True, kw_only=True):
     """A new controller process has replayed the journal and goes on.
 
-    `existing` names the nodes the driver found alive; the others of the roster are gone.
+    `existing` names the nodes the driver found alive; the others of the roster are gone. `term` is
+    that of the new controller: of every line from here on, until the next one goes on.
     """
 
     existing: tuple[str, ...]
+    term: int = 0
 
 
 class NodeJoined(Event, frozen=True, kw_only=True):

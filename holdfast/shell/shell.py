@@ -19,7 +19,13 @@ import msgspec
 
 from holdfast.actions import AnyAction, AskNodes, EndJob, Entry, Fence, Outcome, Survey
 from holdfast.controller import Controller, State
-from holdfast.events import AnyEvent, DeadlinePassed, StopRequested
+from holdfast.events import (
+    AnyEvent,
+    ControllerResumed,
+    DeadlinePassed,
+    JobSubmitted,
+    StopRequested,
+)
 from holdfast.journal import JournalFullError
 from holdfast.messages import (
     Answer,
@@ -154,11 +160,14 @@ class Shell:
 
     # ── what is heard ──
 
-    def begin(self, first: AnyEvent, existing: Iterable[str] = ()) -> None:
+    def begin(
+        self, first: JobSubmitted | ControllerResumed, existing: Iterable[str] = ()
+    ) -> None:
         """Take over the nodes that exist, and hear the first fact: one that exists and never comes
         is named, whoever was the controller when it fell silent. What was heard before follows."""
         self._expect(existing)
-        self._facts.appendleft(((first,), None))
+        told = msgspec.structs.replace(first, term=self._settings.term)
+        self._facts.appendleft(((told,), None))
         self._begun = True
         self.wake()
 
