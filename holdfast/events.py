@@ -106,6 +106,14 @@ class NodeJoined(Event, frozen=True, kw_only=True):
     workers: int  # workers it will run
 
 
+class OrdersLost(Event, frozen=True, kw_only=True):
+    """A node has obeyed orders that are not in this journal: its newest lines were lost with a
+    controller, and a new one went on from an older copy."""
+
+    node: str
+    attempt: int  # the newest that it was told to start or to stop
+
+
 class NodeReady(Event, frozen=True, kw_only=True):
     """The node can start workers at once; `store` is the fresh store it offers.
 
@@ -284,6 +292,7 @@ AnyEvent = (
     JobSubmitted
     | ControllerResumed
     | NodeJoined
+    | OrdersLost
     | NodeReady
     | NodeLost
     | NodeLeft

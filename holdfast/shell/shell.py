@@ -160,9 +160,7 @@ class Shell:
 
     # ── what is heard ──
 
-    def begin(
-        self, first: JobSubmitted | ControllerResumed, existing: Iterable[str] = ()
-    ) -> None:
+    def begin(self, first: JobSubmitted | ControllerResumed, existing: Iterable[str] = ()) -> None:
         """Take over the nodes that exist, and hear the first fact: one that exists and never comes
         is named, whoever was the controller when it fell silent. What was heard before follows."""
         self._expect(existing)

@@ -6,8 +6,8 @@ more. The term stands in the first entry that each controller writes, so the byt
 a journal ends, wherever they were found: with agents, on a disk, or published.
 
 One holder is enough for an order to leave, so any agent may be the only one that knows of it: all
-that run are waited for. Those on the machine of the controller before are not for long, for what
-they hold does not count while there are others, and they may have died with it.
+that run are waited for. Those on the machine of the controller before are not for long if there are
+others, for what they hold does not count then, and they may have died with it.
 
 Pure: the driver for Kubernetes and the simulation both decide by it.
 """
@@ -72,7 +72,7 @@ class RollCall:
     """
 
     def __init__(self, far: Collection[str], near: Collection[str], now: float) -> None:
-        self._far, self._near, self._began = set(far), set(near), now
+        self._far, self._near, self._began = set(far or near), set(near if far else ()), now
         self._held = NOWHERE
         self.best = b""
 

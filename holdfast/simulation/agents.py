@@ -241,6 +241,8 @@ class Agent:
             pid=self.number + 1,
             attempt=self._ran,
             running=self.run is not None and bool(self.run.alive),
+            ordered=self._newest,
+            fenced=self._fenced,
             kept=self.keeper.seq,
             term=self.keeper.term,
             obeyed=self._term,

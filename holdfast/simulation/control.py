@@ -193,9 +193,9 @@ class Control:
 
     def _regain(self) -> None:
         self.api = self.reach = True
-        for wire in self._wires():
-            wire.flow()
         if self.alive:
+            for wire in self._wires():
+                wire.flow()
             self._site.controller_is_up()
             self._site.controller_sees(self)
             self._renew_soon()

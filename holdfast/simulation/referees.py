@@ -28,6 +28,7 @@ from holdfast.events import (
     Diagnosed,
     NodeLeft,
     NodeLost,
+    OrdersLost,
     Progressed,
     StopRequested,
     WorkerError,
@@ -40,7 +41,8 @@ from holdfast.shell.outbox import DEADLINE_S
 from holdfast.simulation.hardship import Hardship
 from holdfast.simulation.nature import Foul, Nature, Promise
 
-REASONS = (NodeLost, NodeLeft, StopRequested, ControllerResumed)  # to stop what is not broken
+REASONS = (NodeLost, NodeLeft, StopRequested, ControllerResumed, OrdersLost)
+"""To stop what is not broken."""
 AWAY = WorkerError(  # what a worker says whose storage is away
     type="botocore.exceptions.EndpointConnectionError",
     message='Could not connect to the endpoint URL: "https://data.example/shard-1"',

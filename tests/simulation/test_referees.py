@@ -309,7 +309,9 @@ def tries_of_a_bug(hard: Hardship, steps: Sequence[int]) -> list[str]:
     for number, step in enumerate(steps, 1):
         told.append(referee.journaled(entry(diagnosed(), order(number), at=number * 1000)))
         referee.bugged()
-        referee.journaled(entry(AttemptStopped(attempt=number, store=None, progress=Progress(step=step))))
+        referee.journaled(
+            entry(AttemptStopped(attempt=number, store=None, progress=Progress(step=step)))
+        )
     return told
 
 

@@ -247,7 +247,9 @@ async def _prepare(cluster: Cluster, place: Place, run: str, lease: Lease, token
 
     What the controller of the term before has left is complete, so nobody else is asked. A disk
     that only this pod uses may hold an older one: another controller may have acted since."""
-    folder = shelf.place(place.journals, place.job.name, f"{run}{place.start}", lease.term, place.me)
+    folder = shelf.place(
+        place.journals, place.job.name, f"{run}{place.start}", lease.term, place.me
+    )
     if (folder / shelf.FILE).exists():
         return folder / shelf.FILE
     term, left = shelf.left_behind(folder)
