@@ -41,8 +41,11 @@ class Site(Protocol):
     def start_nodes(self, count: int) -> None:
         """Start this many agents."""
 
-    def agent(self, node: str) -> Agent | None:
-        """The agent of a node, dead or alive."""
+    def remove(self, node: str) -> None:
+        """Kill everything of a node."""
+
+    def existing(self) -> Sequence[str]:
+        """Nodes that the engine takes for alive."""
 
     def living(self) -> Sequence[Agent]:
         """Agents whose process exists, oldest first."""
@@ -484,9 +487,7 @@ class SimulatedEngine:
                 self._nature.after(RETRY_S, self._removed, node, done)
             return
         self._control.acts(f"{node} is removed")
-        agent = self._site.agent(node)
-        if agent is not None:  # the kill signals were sent, whatever became of us since
-            agent.die("")
+        self._site.remove(node)  # the kill signals were sent, whatever became of us since
         self._control.hear(lambda: self._done(done))
 
     def _done(self, done: Callable[[Sequence[AnyEvent]], None]) -> None:

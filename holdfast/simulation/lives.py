@@ -91,7 +91,7 @@ class Lives:
             lease.go_on_with(control)
         self._former = machine
         self._referees.restarted(control.state)
-        existing = tuple(agent.node for agent in self._site.living())
+        existing = tuple(self._site.existing())
         event = JobSubmitted() if first else ControllerResumed(existing=existing)
         control.begin(event, existing)
         self._site.controller_is_up()
@@ -143,9 +143,8 @@ class Lives:
         living = self._site.living()
         machines = ["", *(agent.node for agent in living if agent.reach and not agent.frozen)]
         machine = self._nature.dice.choice(machines)
-        far = [agent.node for agent in living if agent.node != self._former]
-        near = [agent.node for agent in living if agent.node == self._former]
-        call = RollCall(far, near, self._nature.now)
+        near = {self._former}.intersection(self._site.existing())
+        call = RollCall(set(self._site.existing()) - near, near, self._nature.now)
         self._gathered = Gathered(self._nature, call, lambda best: self._go_on(machine, best))
         self._lease.take(self._gathered)
         self._site.controller_is_up()

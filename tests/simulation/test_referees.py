@@ -60,7 +60,13 @@ CRASH = 11  # SIGSEGV
 def hardship() -> Hardship:
     world = draw(0, hours=1, nodes=3)
     return msgspec.structs.replace(
-        world, limits=LIMITS, instrumented=True, clock_step_s=0.0, rates={}, shares={}
+        world,
+        limits=LIMITS,
+        instrumented=True,
+        clock_step_s=0.0,
+        rates={},
+        shares={},
+        cluster=False,
     )
 
 
