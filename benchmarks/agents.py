@@ -26,7 +26,7 @@ from pathlib import Path
 import psutil
 
 from crowd import TOKEN, WORKERS, be_agents
-from holdfast.actions import AskNodes, EndJob, Entry, Fence, Outcome
+from holdfast.actions import AskNodes, EndJob, Entry, Fence
 from holdfast.controller import Controller, Limits, State
 from holdfast.drivers.kubernetes import api, config, driver, incluster
 from holdfast.events import AnyEvent, AttemptStopped, JobSubmitted, NodeLost, StopRequested
@@ -129,7 +129,7 @@ class Site:
         base = self._process.memory_info().rss
         self._results.send(await self._host.server.listen("127.0.0.1"))
         self._shell.begin(JobSubmitted())
-        running = asyncio.create_task(self._host.run({}, _nothing_left, print))
+        running = asyncio.create_task(self._host.run({}, print))
         watching = asyncio.create_task(self._watch_for_stalls())
         joined = await self._join()
         found = {"base_mib": round(base / MIB, 1), **joined, **await self._steady(seconds)}
@@ -264,10 +264,6 @@ class NoEngine:
     def status(self) -> bytes:
         """Nobody asks."""
         return b"{}"
-
-
-async def _nothing_left(_outcome: Outcome) -> None:
-    """There is no engine whose objects would have to be cleared up."""
 
 
 def _arguments() -> argparse.Namespace:

@@ -77,16 +77,26 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class JobSubmitted(Event, frozen=True, kw_only=True):
-    """The job is to run. Always the first event."""
+    """The job is to run. Always the first event.
+
+    `term` is that of the controller that says so; see `shell/succession.py`.
+    """
+
+    term: int = 0
 
 
 class ControllerResumed(Event, frozen=True, kw_only=True):
     """A new controller process has replayed the journal and goes on.
 
-    `existing` names the nodes the driver found alive; the others of the roster are gone.
+    `existing` names the nodes the driver found alive; the others of the roster are gone. `term` is
+    that of the new controller: of every line from here on, until the next one goes on.
     """
 
     existing: tuple[str, ...]
+    term: int = 0
+
+
+Beginning = JobSubmitted | ControllerResumed  # what every controller hears first
 
 
 class NodeJoined(Event, frozen=True, kw_only=True):
@@ -96,6 +106,14 @@ class NodeJoined(Event, frozen=True, kw_only=True):
     name: str
     address: str  # host under which other nodes reach it
     workers: int  # workers it will run
+
+
+class OrdersLost(Event, frozen=True, kw_only=True):
+    """A node has obeyed orders that are not in this journal: its newest lines were lost with a
+    controller, and a new one went on from an older copy."""
+
+    node: str
+    attempt: int  # the newest that it was told to start or to stop
 
 
 class NodeReady(Event, frozen=True, kw_only=True):
@@ -276,6 +294,7 @@ AnyEvent = (
     JobSubmitted
     | ControllerResumed
     | NodeJoined
+    | OrdersLost
     | NodeReady
     | NodeLost
     | NodeLeft

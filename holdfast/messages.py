@@ -54,6 +54,8 @@ class Hello(Message, frozen=True, kw_only=True):
     pid: int
     attempt: int  # newest attempt whose workers it has run; 0 before the first
     running: bool  # workers of that attempt are alive
+    ordered: int = 0  # newest attempt that it was told to start
+    fenced: int = 0  # and to stop: it starts none up to this one any more
     kept: int = -1  # newest line of the journal that it holds; -1: none
     term: int = 0  # of that line: see `Keep`
     obeyed: int = 0  # newest term of a controller that it has obeyed; an older one has no say

@@ -75,7 +75,8 @@ class Child(Forked):
                 return super()._execute_child(words, *how)
             except (OSError, json.JSONDecodeError):
                 pass  # the server has been killed
-        return subprocess.Popen._execute_child(self, words, *how)  # type: ignore[attr-defined]
+        subprocess.Popen._execute_child(self, words, *how)  # type: ignore[attr-defined]
+        return None
 
 
 def grow(server: socket.socket) -> None:

@@ -254,6 +254,8 @@ class Agent:
             pid=os.getpid(),
             attempt=run.order.attempt if run is not None else 0,
             running=run is not None and bool(run.alive),
+            ordered=self._attempts.ordered,
+            fenced=self._attempts.fenced,
             kept=self._replica.seq,
             term=self._replica.term,
         )

@@ -17,7 +17,7 @@ from holdfast.messages import Start, WorkersStarted
 
 
 class Attempts:
-    """`_ordered` and `_fenced` only grow: up to which attempt a start and a stop was ordered.
+    """`ordered` and `fenced` only grow: up to which attempt a start and a stop was ordered.
 
     `newest` is the newest attempt that was started here.
     """
@@ -25,8 +25,8 @@ class Attempts:
     def __init__(self, parts: NodeParts) -> None:
         self._parts = parts
         self._processes = parts.processes
-        self._ordered = 0
-        self._fenced = 0
+        self.ordered = 0
+        self.fenced = 0
         self._waiting: Start | None = None  # came while there was no forkserver
         self.newest: NodeAttempt | None = None
 
@@ -39,9 +39,9 @@ class Attempts:
 
     def start(self, order: Start) -> None:
         """Start its workers, now or as soon as there is a forkserver."""
-        if order.attempt <= max(self._ordered, self._fenced):
+        if order.attempt <= max(self.ordered, self.fenced):
             return
-        self._ordered = order.attempt
+        self.ordered = order.attempt
         if self._processes.ready:
             self._launch(order)
         else:
@@ -55,9 +55,9 @@ class Attempts:
 
     def fence(self, attempt: int) -> bool:
         """Start nothing up to this attempt any more; whether that may have started elsewhere."""
-        ahead = attempt > max(self._ordered, self._fenced)
-        self._fenced = max(self._fenced, attempt)
-        if self._waiting is not None and self._waiting.attempt <= self._fenced:
+        ahead = attempt > max(self.ordered, self.fenced)
+        self.fenced = max(self.fenced, attempt)
+        if self._waiting is not None and self._waiting.attempt <= self.fenced:
             self._waiting = None
         return ahead
 

@@ -44,7 +44,7 @@ def _start(state: State, store: Store) -> StartAttempt:
     taken = max(0, state.known_attempt - state.attempt)  # by attempts of an earlier journal
     state.earlier_attempts += taken
     state.attempt += taken + 1
-    first = state.start is None
+    first = state.start is None and not state.incidents
     why = "first attempt" if first else f"restart after: {_last_cause(state)}"
     state.move(Phase.STARTING, why)
     state.start = StartAttempt(
@@ -83,6 +83,23 @@ def stop(
     return [StopAttempt(attempt=state.attempt, grace_s=grace_s, save=save, reason=why)]
 
 
+def overtaken(state: State, attempt: int) -> list[AnyAction]:
+    """The lines that ordered the attempts up to this one are lost: stop whatever is left of them.
+    The order that is known is none any more."""
+    lost = attempt - state.attempt
+    state.earlier_attempts += lost
+    state.attempt, state.start, state.stopped = attempt, None, False
+    state.deaths, state.finished = [], set()
+    why = f"orders up to attempt {attempt} were lost with a controller"
+    if state.phase is Phase.CLOSING:
+        return [StopAttempt(attempt=attempt, grace_s=0.0, reason=state.why)]
+    incidents.open_for_lost_orders(state, why)
+    if state.phase is not Phase.RECOVERING:
+        return stop(state, Phase.RECOVERING, why, 0.0)
+    incidents.note(state, "StopAttempt", why)
+    return [StopAttempt(attempt=attempt, grace_s=0.0, reason=why)]
+
+
 def when_stopped(state: State) -> list[AnyAction]:
     """Nothing of the attempt is left: explain the fault, or end the job."""
     if state.phase is Phase.CLOSING:
@@ -96,9 +113,10 @@ def after_verdict(state: State, verdict: Diagnosed) -> list[AnyAction]:
     """The ladder: give up on what cannot change, on a repeated error of the script, on trouble that
     lasts too long or a crash loop; else start again."""
     incidents.apply_verdict(state, verdict)
-    if state.incidents[-1].cause == "node-lost":  # it explains whatever the workers said
+    cause = state.incidents[-1].cause
+    if cause in incidents.OF_NO_WORKER:
         verdict = msgspec.structs.replace(
-            verdict, cause="node-lost", user_error=False, environment=False, final=False
+            verdict, cause=cause, user_error=False, environment=False, final=False
         )
     _count(state, verdict)
     state.restarts = restart.recent(state.restarts, state.now, state.limits.window_s)

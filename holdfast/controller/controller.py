@@ -28,6 +28,7 @@ from holdfast.events import (
     NodeLost,
     NodeLostReason,
     NodeReady,
+    OrdersLost,
     Progress,
     Progressed,
     StopRequested,
@@ -75,6 +76,8 @@ def _dispatch(state: State, event: AnyEvent) -> list[AnyAction]:
             return _node_ready(state, event)
         case NodeJoined():
             return _node_joined(state, event)
+        case OrdersLost():
+            return _orders_lost(state, event)
         case NodeLost():
             return _node_lost(state, event)
         case NodeLeft():
@@ -123,6 +126,15 @@ def _node_ready(state: State, event: NodeReady) -> list[AnyAction]:
     state.known_attempt = max(state.known_attempt, event.attempt)
     nodes.ready(state, node)
     return attempts.try_start(state)
+
+
+def _orders_lost(state: State, event: OrdersLost) -> list[AnyAction]:
+    """Attempts may run, or have run, that are not known here: all up to the newest are stopped, and
+    no number is given twice."""
+    trains = event.attempt == state.attempt and state.phase in TRAINING
+    if event.attempt < state.attempt or not (trains or event.attempt > state.attempt):
+        return []
+    return attempts.overtaken(state, event.attempt)
 
 
 def _node_lost(state: State, event: NodeLost) -> list[AnyAction]:

@@ -7,6 +7,7 @@ from holdfast.controller.state import IncidentRecord, Node, State
 from holdfast.events import Diagnosed, WorkerExited
 from holdfast.status import ActionTaken
 
+OF_NO_WORKER = ("node-lost", "orders-lost")  # causes that explain whatever workers said
 LISTED_MAX = 8  # nodes that a summary names; the incident has all of them
 
 
@@ -50,6 +51,24 @@ def open_for_node(state: State, node: Node, why: str, ago_s: float) -> None:
     )
 
 
+def open_for_lost_orders(state: State, why: str) -> None:
+    """A controller was lost, and with it the newest lines of the journal."""
+    _open(
+        state,
+        IncidentRecord(
+            id=len(state.incidents) + 1,
+            cause="orders-lost",
+            summary=why,
+            node="controller",
+            rank=None,
+            attempt=state.attempt,
+            step=state.max_step,
+            started_at=state.now,
+            detected_at=state.now,
+        ),
+    )
+
+
 def node_lost_meanwhile(state: State, node: Node, why: str) -> None:
     """A member was lost while its attempt was being stopped, or before the next one.
 
@@ -76,7 +95,7 @@ def apply_verdict(state: State, verdict: Diagnosed) -> None:
     if incident is None:
         return
     incident.also_failed = verdict.also_failed
-    if incident.cause == "node-lost":
+    if incident.cause in OF_NO_WORKER:
         failed = [death for death in state.deaths if death.exited.exit_code != 0]
         incident.also_failed = sum(len(death.ranks) for death in failed)
         return

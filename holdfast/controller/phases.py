@@ -23,7 +23,7 @@ class Phase(StrEnum):
 
 
 MOVES: dict[Phase, frozenset[Phase]] = {
-    Phase.WAITING: frozenset({Phase.STARTING, Phase.GAVE_UP, Phase.STOPPED}),
+    Phase.WAITING: frozenset({Phase.STARTING, Phase.RECOVERING, Phase.GAVE_UP, Phase.STOPPED}),
     Phase.STARTING: frozenset({Phase.RUNNING, Phase.RECOVERING, Phase.CLOSING, Phase.SUCCEEDED}),
     Phase.RUNNING: frozenset({Phase.RECOVERING, Phase.CLOSING, Phase.SUCCEEDED}),
     Phase.RECOVERING: frozenset({Phase.WAITING, Phase.CLOSING, Phase.FAILED, Phase.GAVE_UP}),

@@ -113,6 +113,11 @@ CAUSES: dict[str, Cause] = {
     ),
     "hang": Cause(Weight.CAUSE, ELSEWHERE, "A worker hung while the others waited for it."),
     "node-lost": Cause(Weight.CAUSE, ELSEWHERE, "A node was lost, with all its workers."),
+    "orders-lost": Cause(
+        Weight.CAUSE,
+        ELSEWHERE,
+        "A controller was lost with its newest orders; what they had started was stopped.",
+    ),
     "finished": Cause(Weight.NONE, ELSEWHERE, "The worker had completed all its steps."),
 }
 """Every cause a verdict or an incident can name, with the sentence the documentation prints."""

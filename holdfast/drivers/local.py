@@ -23,7 +23,14 @@ from holdfast.drivers import records, report
 from holdfast.drivers.fencing import Fenced, fence_job, fence_nodes, living, say_stuck
 from holdfast.drivers.nodes import AgentProcess, known_nodes, number_of, start_agent
 from holdfast.errors import Error
-from holdfast.events import AnyEvent, ControllerResumed, JobSubmitted, NodeLost, NodeLostReason
+from holdfast.events import (
+    AnyEvent,
+    Beginning,
+    ControllerResumed,
+    JobSubmitted,
+    NodeLost,
+    NodeLostReason,
+)
 from holdfast.messages import Leave
 from holdfast.replay import replay
 from holdfast.shell.clock import Clock
@@ -95,7 +102,7 @@ def _run(
     folder: Path,
     controller: Controller,
     book: journal.Journal,
-    first: AnyEvent,
+    first: Beginning,
     on_event: Observer,
 ) -> Outcome:
     async def drive() -> Outcome:
@@ -136,7 +143,7 @@ class LocalDriver:
         self._shell = Shell(controller, book, self, settings, self._clock.now)
         self._host = Host(self._shell, self._clock, records.read_secret(folder), timeout_s)
 
-    async def run(self, first: AnyEvent, observe: Observer) -> Outcome:
+    async def run(self, first: Beginning, observe: Observer) -> Outcome:
         """From the first fact to the last agent's end."""
         shell, host = self._shell, self._host
         shell.decisions.observe = observe

@@ -39,6 +39,7 @@ from holdfast.events import (
     NodeLeft,
     NodeLost,
     NodeReady,
+    OrdersLost,
     Progressed,
     StopRequested,
     Surveyed,
@@ -122,6 +123,8 @@ class Bookkeeper:
                 idle = self._attempt.number == 0 or self._attempt.ordered is not None
                 if idle and self._attempt.closing is None:
                     self._attempt.closing = at
+            case OrdersLost():
+                self._attempt.number = max(self._attempt.number, event.attempt)
             case JobSubmitted() | ControllerResumed() | NodeJoined() | Diagnosed():
                 pass
             case DeadlinePassed() | CheckpointCommitted() | CheckpointFailed() | Surveyed():

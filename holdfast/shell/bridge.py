@@ -15,6 +15,7 @@ from holdfast.actions import (
     Survey,
 )
 from holdfast.controller import NodeState, Phase, State
+from holdfast.controller.phases import TRAINING
 from holdfast.detection.liveness import Liveness
 from holdfast.detection.progress import ProgressReducer
 from holdfast.detection.stopping import MARGIN_S, StopTally
@@ -27,6 +28,7 @@ from holdfast.events import (
     NodeLost,
     NodeLostReason,
     NodeReady,
+    OrdersLost,
     Surveyed,
     WorkerExited,
 )
@@ -56,6 +58,7 @@ class Bridge:
         self._liveness = Liveness()
         self._expected: dict[str, float] = {}  # nodes that are to say hello, and until when
         self._tally = StopTally()
+        self._strays: set[str] = set()  # nodes that run workers and are no members
         self._grace_s = 0.0  # of the newest order to stop
         self._failed_saves: dict[str, tuple[int, int, int]] = {}  # newest told, by tier
         self._exited: dict[bool, int] = {}  # newest attempt with exits; with status 0, or others
@@ -74,20 +77,34 @@ class Bridge:
             return None
         self._liveness.heard(hello.node, now)
         self._expected.pop(hello.node, None)
+        lost = self._orders_lost(hello)
         if hello.node in self._state.nodes:
-            return []
+            return lost
+        if hello.running:
+            self._strays.add(hello.node)
         joined = NodeJoined(
             node=hello.node, name=hello.name, address=hello.address, workers=hello.workers
         )
-        return [joined]
+        return [joined, *lost]
+
+    def _orders_lost(self, hello: Hello) -> list[AnyEvent]:
+        """Whether it has obeyed what this journal does not tell of. An order leaves after its line
+        is held, so what is told of by nobody that could be asked is lost."""
+        newest = max(hello.ordered, hello.fenced)
+        trains = self._state.phase in TRAINING and hello.fenced == self._state.attempt
+        if newest > self._state.attempt or trains:
+            return [OrdersLost(node=hello.node, attempt=newest)]
+        return []
 
     def forget(self, node: str) -> None:
         """Nobody listens to this node now: its silence is no news."""
         self._liveness.forget(node)
 
     def heard(self, node: str, at: float) -> None:
-        """A sign of life; one that was given up is watched no longer."""
-        if node not in self._state.lost:
+        """A sign of life; one that was given up is not watched, though it may not know yet."""
+        if node in self._state.lost:
+            self._liveness.forget(node)
+        else:
             self._liveness.heard(node, at)
 
     def fact(self, node: str, fact: AgentFact, now: float) -> list[AnyEvent]:
@@ -209,7 +226,8 @@ class Bridge:
     ) -> tuple[list[tuple[str, ToAgent]], list[AnyEvent]]:
         ranks, deadline = self._state.ranks, now + order.grace_s + MARGIN_S
         self._grace_s = order.grace_s
-        told = self._tally.begin(order.attempt, ranks.values(), ranks.get(0), deadline)
+        members = {*ranks.values(), *(self._strays & self._state.nodes.keys())}
+        told = self._tally.begin(order.attempt, members, ranks.get(0), deadline)
         message = Stop(
             attempt=order.attempt, grace_s=order.grace_s, save=order.save, term=self._term
         )

@@ -16,7 +16,7 @@ import msgspec
 
 from holdfast.actions import AnyAction, AskNodes, EndJob, Fence, Outcome, Survey
 from holdfast.controller import Controller
-from holdfast.events import AnyEvent, StopRequested
+from holdfast.events import AnyEvent, Beginning, StopRequested
 from holdfast.messages import (
     Answer,
     ApiSeen,
@@ -126,11 +126,11 @@ class Shell:
 
     # ── what is heard ──
 
-    def begin(self, first: AnyEvent, existing: Iterable[str] = ()) -> None:
+    def begin(self, first: Beginning, existing: Iterable[str] = ()) -> None:
         """Take over the nodes that exist, and hear the first fact: one that exists and never comes
         is named, whoever was the controller when it fell silent. What was heard before follows."""
         self._expect(existing)
-        self.decisions.put_first(first)
+        self.decisions.put_first(msgspec.structs.replace(first, term=self._settings.term))
         self._begun = True
         self.wake()
 

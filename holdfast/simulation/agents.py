@@ -234,6 +234,8 @@ class Agent:
             pid=self.number + 1,
             attempt=self._ran,
             running=self.run is not None and bool(self.run.alive),
+            ordered=self._newest,
+            fenced=self._fenced,
             kept=self.replica.seq,
             term=self.replica.term,
             obeyed=self._term,

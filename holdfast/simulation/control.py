@@ -14,7 +14,7 @@ from holdfast.actions import AskNodes, EndJob, Entry, Fence, Outcome
 from holdfast.controller import State
 from holdfast.controller.invariants import check
 from holdfast.detection.stopping import MARGIN_S
-from holdfast.events import AnyEvent
+from holdfast.events import AnyEvent, Beginning
 from holdfast.messages import Fact, Hello, Leave, Report, Start, Stop
 from holdfast.shell.nodes import GOODBYE_S
 from holdfast.shell.shell import Settings, Shell
@@ -41,8 +41,11 @@ class Site(Protocol):
     def start_nodes(self, count: int) -> None:
         """Start this many agents."""
 
-    def agent(self, node: str) -> Agent | None:
-        """The agent of a node, dead or alive."""
+    def remove(self, node: str) -> None:
+        """Kill everything of a node."""
+
+    def existing(self) -> Sequence[str]:
+        """Nodes that the engine takes for alive."""
 
     def living(self) -> Sequence[Agent]:
         """Agents whose process exists, oldest first."""
@@ -125,7 +128,7 @@ class Control:
 
     # ── life ──
 
-    def begin(self, first: AnyEvent, existing: Sequence[str]) -> None:
+    def begin(self, first: Beginning, existing: Sequence[str]) -> None:
         """Take over the agents that exist, and hear the first fact."""
         self.look_in(RECONNECT_S if self.lease is None else RECONNECT_IN_CLUSTER_S)
         self.hear(lambda: self.shell.begin(first, existing))
@@ -193,9 +196,9 @@ class Control:
 
     def _regain(self) -> None:
         self.api = self.reach = True
-        for wire in self._wires():
-            wire.flow()
         if self.alive:
+            for wire in self._wires():
+                wire.flow()
             self._site.controller_is_up()
             self._site.controller_sees(self)
             self._renew_soon()
@@ -484,9 +487,7 @@ class SimulatedEngine:
                 self._nature.after(RETRY_S, self._removed, node, done)
             return
         self._control.acts(f"{node} is removed")
-        agent = self._site.agent(node)
-        if agent is not None:  # the kill signals were sent, whatever became of us since
-            agent.die("")
+        self._site.remove(node)  # the kill signals were sent, whatever became of us since
         self._control.hear(lambda: self._done(done))
 
     def _done(self, done: Callable[[Sequence[AnyEvent]], None]) -> None:

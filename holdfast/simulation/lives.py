@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from holdfast import lines
 from holdfast.events import ControllerResumed, JobSubmitted
+from holdfast.shell.succession import RollCall, newest
 from holdfast.simulation.agents import Agent
 from holdfast.simulation.book import Book
 from holdfast.simulation.control import Control, Post, Site
@@ -20,45 +21,31 @@ from holdfast.simulation.wires import SimulatedWire
 
 AWAY_S = (0.2, 900.0)  # until somebody starts another process
 AGAIN_S = (0.2, 8.0)  # until the same container runs again
-GATHER_S = 10.0  # for agents to find who gathers
-AFTER_FIRST_S = 1.0  # once one was here, the others are not far
 LOOK_S = 0.05
 RECORD_S = 30.0  # how old the published journal is, at most
 
 
 class Gathered:
-    """Copies of the journal, as agents that connect give them; `done` is called with the best."""
+    """Copies of the journal, as agents that connect give them; `done` is called with the newest."""
 
-    def __init__(self, nature: Nature, expected: int, done: Callable[[bytes], None]) -> None:
-        self._nature, self._expected, self._done = nature, expected, done
-        self._began = nature.now
-        self._first_at: float | None = None
-        self._heard: set[str] = set()
-        self._best, self._rank = b"", (-1, -1)  # newest term, then newest line
+    def __init__(self, nature: Nature, call: RollCall, done: Callable[[bytes], None]) -> None:
+        self._nature, self._call, self._done = nature, call, done
         nature.after(LOOK_S, self._look)
 
     def visit(self, agent: Agent) -> None:
         """An agent is here, and is sent away again."""
-        rank = (agent.replica.term, agent.replica.seq)
-        if agent.replica.seq >= 0 and rank > self._rank:
-            self._best, self._rank = copy_of(agent), rank
-            assert lines.sound(self._best)
-        self._heard.add(agent.node)
-        if self._first_at is None:
-            self._first_at = self._nature.now
+        replica = agent.replica
+        if self._call.wanted(replica.term, replica.seq):
+            copy = copy_of(agent)
+            assert lines.sound(copy)
+            self._call.fetched(replica.term, replica.seq, copy)
+        self._call.heard(agent.node)
 
     def _look(self) -> None:
-        if self._enough():
-            self._done(self._best)
+        if self._call.is_over(self._nature.now):
+            self._done(self._call.best)
         else:
             self._nature.after(LOOK_S, self._look)
-
-    def _enough(self) -> bool:
-        now = self._nature.now
-        if len(self._heard) >= self._expected or now - self._began > GATHER_S:
-            return True
-        since_first_s = now - self._first_at if self._first_at is not None else 0.0
-        return since_first_s > AFTER_FIRST_S and bool(self._best)
 
     def doubt(self) -> None:
         """It reaches the API."""
@@ -82,6 +69,7 @@ class Lives:
         self.book = Book(self._hard.limits, referees, self._hard.seed)
         self._lease = SimulatedLease(nature, self._succeed) if self._hard.cluster else None
         self._gathered: Gathered | None = None
+        self._former = ""  # machine of the newest controller
         self._offset_s = 0.0  # of the clock where the next one runs
 
     def begin(self) -> None:
@@ -101,8 +89,9 @@ class Lives:
             lease.take(control)
         elif lease is not None:
             lease.go_on_with(control)
+        self._former = machine
         self._referees.restarted(control.state)
-        existing = tuple(agent.node for agent in self._site.living())
+        existing = tuple(self._site.existing())
         event = JobSubmitted() if first else ControllerResumed(existing=existing)
         control.begin(event, existing)
         self._site.controller_is_up()
@@ -154,16 +143,16 @@ class Lives:
         living = self._site.living()
         machines = ["", *(agent.node for agent in living if agent.reach and not agent.frozen)]
         machine = self._nature.dice.choice(machines)
-        self._gathered = Gathered(
-            self._nature, len(living), lambda best: self._go_on(machine, best)
-        )
+        near = {self._former}.intersection(self._site.existing())
+        call = RollCall(set(self._site.existing()) - near, near, self._nature.now)
+        self._gathered = Gathered(self._nature, call, lambda best: self._go_on(machine, best))
         self._lease.take(self._gathered)
         self._site.controller_is_up()
 
     def _go_on(self, machine: str, best: bytes) -> None:
         old, self._gathered = self.book, None
         record = old.before(self._nature.dice.random() * RECORD_S)
-        content = max(best, record, key=len)
+        content = newest([best, record])
         self.book = Book.of_copy(content, self._hard.limits, self._referees, self._hard.seed)
         free = [agent for agent in self._site.living() if agent.wire is None]
         holders = [agent for agent in free if agent.reach and not agent.frozen]

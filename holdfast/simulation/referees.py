@@ -28,6 +28,7 @@ from holdfast.events import (
     Diagnosed,
     NodeLeft,
     NodeLost,
+    OrdersLost,
     Progressed,
     StopRequested,
     WorkerError,
@@ -40,7 +41,8 @@ from holdfast.shell.outbox import DEADLINE_S
 from holdfast.simulation.hardship import Hardship
 from holdfast.simulation.nature import Foul, Nature, Promise
 
-REASONS = (NodeLost, NodeLeft, StopRequested, ControllerResumed)  # to stop what is not broken
+REASONS = (NodeLost, NodeLeft, StopRequested, ControllerResumed, OrdersLost)
+"""To stop what is not broken."""
 AWAY = WorkerError(  # what a worker says whose storage is away
     type="botocore.exceptions.EndpointConnectionError",
     message='Could not connect to the endpoint URL: "https://data.example/shard-1"',
@@ -189,7 +191,8 @@ class Persistence:
         self._starts: list[float] = []  # by the controller's clock
         self._attempt = 0
         self._hit = False  # this attempt ran into the bug, and nothing else happened
-        self._hits = 0  # in a row
+        self._hits = 0  # in a row, and at one place as far as the controller can know
+        self._hit_step = -1  # the furthest step that was known of then
         self._step = -1  # furthest that the controller can know of
         self._fruitless = 0  # starts since it grew
         self._away = False  # this attempt failed because its storage was away, and of nothing else
@@ -226,13 +229,15 @@ class Persistence:
 
     def _started(self, at: float) -> str:
         self._starts = [t for t in self._starts if t > at - self._limits.window_s] + [at]
-        self._hits = self._hits + 1 if self._hit else 0  # else it came past the bug
+        same = self._hit and self._step == self._hit_step
+        self._hits = self._hits + 1 if same else int(self._hit)  # 0: it came past the bug
+        self._hit_step = self._step
         self._hit = self._away = False
         self._fruitless += 1
         if len(self._starts) > self._limits.max_restarts + 2:
             return f"{len(self._starts)} starts within {self._limits.window_s:g} s"
-        tries = max(2, self._limits.max_restarts) if self._limits.exact else 2
-        return f"the same bug is tried a {self._hits + 1}th time" if self._hits > tries else ""
+        tries = self._limits.max_restarts if self._limits.exact else 1
+        return f"the same bug is tried {self._hits + 1} times" if self._hits > tries else ""
 
     def used_up(self, at: float) -> bool:
         """Whether there were as many restarts as are allowed."""

@@ -36,11 +36,9 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
     virtual_s: float  # how long it took in the world
 
 
-def run(
-    seed: int, *, hours: float = 24.0, nodes: int = 16, clusters: bool = False
-) -> tuple[Told, bytes]:
+def run(seed: int, *, hours: float = 24.0, nodes: int = 16) -> tuple[Told, bytes]:
     """One world from its beginning to its end, and its journal. See `draw`."""
-    world = World(draw(seed, hours=hours, nodes=nodes, clusters=clusters))
+    world = World(draw(seed, hours=hours, nodes=nodes))
     foul = ""
     try:
         world.run()

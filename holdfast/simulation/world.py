@@ -133,6 +133,19 @@ class World:
         """The agent of a node, dead or alive."""
         return self.agents.get(node)
 
+    def remove(self, node: str) -> None:
+        """Kill everything of a node."""
+        agent = self.agents.get(node)
+        if agent is not None:
+            agent.die("")
+        self._ended[node] = "it was removed"
+
+    def existing(self) -> list[str]:
+        """Nodes that the engine takes for alive: in a cluster a machine that has died is not missed
+        for most of a minute, nor is what was on it."""
+        unnoticed = self.agents.keys() - self._ended.keys() if self.hardship.cluster else ()
+        return [a.node for a in self.agents.values() if a.alive or a.node in unnoticed]
+
     def living(self) -> list[Agent]:
         """Agents whose process exists, oldest first."""
         return [agent for agent in self.agents.values() if agent.alive]

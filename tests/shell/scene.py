@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 from holdfast.actions import AskNodes, EndJob, Entry, Fence
 from holdfast.controller import Controller, Limits, State
-from holdfast.events import AnyEvent, JobSubmitted, NodeReady, Store
+from holdfast.events import AnyEvent, Beginning, JobSubmitted, NodeReady, Store
 from holdfast.journal import JournalFullError
 from holdfast.messages import (
     PROTOCOL,
@@ -171,7 +171,7 @@ class Scene:
         copies: bool = False,
         state: State | None = None,
         existing: Sequence[str] = (),
-        first: AnyEvent | None = None,
+        first: Beginning | None = None,
         begin: bool = True,
     ) -> None:
         self.now = 100.0

@@ -387,8 +387,8 @@ async def free_port() -> int:
 
 async def gathered(*agents: Agent) -> bytes:
     """What a successor finds with these."""
-    port = await free_port()
-    waiting = asyncio.create_task(Gathering(TOKEN, len(agents)).gather("127.0.0.1", port))
+    port, nodes = await free_port(), [agent.node for agent in agents]
+    waiting = asyncio.create_task(Gathering(TOKEN, nodes).gather("127.0.0.1", port))
     while not waiting.done():
         for agent in agents:
             await agent.visit(port)

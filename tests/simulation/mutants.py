@@ -35,6 +35,7 @@ ONE, GIVEN, SNAPSHOT = Promise.ONE_ATTEMPT, Promise.GIVEN_UP, Promise.SNAPSHOT
 HEALTHY, LIMIT, REPLAY = Promise.EFFICIENCY, Promise.PERSISTENCE, Promise.REPLAY
 BOOKS, CALM, TIME = Promise.BOOKS, Promise.LIVENESS, Promise.TIME
 SPARES, ENDS, NAMED = Promise.SPARES, Promise.END, Promise.NAMED
+BOUND, TERMS = Promise.BOUND, Promise.TERMS
 
 CONTROLLER, ATTEMPTS, NODES = (f"controller/{n}.py" for n in ("controller", "attempts", "nodes"))
 RESTART, REPLACE = "controller/policies/restart.py", "controller/policies/replace.py"
@@ -44,6 +45,7 @@ BRIDGE = "shell/bridge.py"
 CHOOSE, LEDGER = "checkpoint/choose.py", "goodput/books.py"
 SHELL, SHELL_NODES, REPLICAS = (f"shell/{n}.py" for n in ("shell", "nodes", "replicas"))
 LIVENESS, SUPERVISION = "detection/liveness.py", "shell/supervision.py"
+SUCCESSION = "shell/succession.py"
 
 MUTANTS: dict[str, Mutant] = {
     "a lost node is not fenced": Mutant(
@@ -344,6 +346,48 @@ MUTANTS: dict[str, Mutant] = {
         "return 1e9",
         NAMED,
         first=40,
+    ),
+    "nodes that exist are not expected by a new controller": Mutant(
+        SHELL,
+        "self.nodes.expect(node, self._settings.reconnect_s)",
+        "pass",
+        NAMED,
+    ),
+    "a silent node stays connected": Mutant(
+        SHELL_NODES,
+        "if now - known.heard_at > self._timeout_s:",
+        "if False:",
+        BOUND,
+    ),
+    "an order leaves before a copy is held": Mutant(
+        SHELL,
+        "if self._replicas is not None and not self._replicas.held(self.nodes.connected):",
+        "if False:",
+        TERMS,
+    ),
+    "a copy on the controller's own machine is enough": Mutant(
+        REPLICAS,
+        "return [node for node in there if not self._near(node)] or there",
+        "return there",
+        TERMS,
+    ),
+    "whoever may have lost the lease acts": Mutant(
+        SHELL,
+        "return bool(not self._begun or self.paused or self.doubt() or over)",
+        "return bool(not self._begun or over)",
+        TERMS,
+    ),
+    "not every agent is asked for its copy": Mutant(
+        SUCCESSION,
+        "return waited_s > WITHIN_S",
+        "return waited_s > 1.0",
+        TERMS,
+    ),
+    "attempts of a lost journal are counted again": Mutant(
+        BRIDGE,
+        "if newest > self._state.attempt or trains:",
+        "if False:",
+        CALM,
     ),
     "a duty that fails again and again never ends its process": Mutant(
         SUPERVISION,

@@ -14,6 +14,7 @@ from holdfast.controller import Controller, Limits, Phase
 from holdfast.controller.invariants import check
 from holdfast.events import (
     AnyEvent,
+    Beginning,
     ControllerResumed,
     DeadlinePassed,
     JobSubmitted,
@@ -76,7 +77,7 @@ class Site:
 
     # ── the controller's process ──
 
-    def _take_over(self, first: AnyEvent) -> None:
+    def _take_over(self, first: Beginning) -> None:
         self.controller = Controller(self.limits)
         for entry in self.journal:
             assert self.controller.handle(entry.event, entry.at) == list(entry.actions)

@@ -31,10 +31,8 @@ def test_a_planted_bug_is_found_by_the_referee_it_concerns(mutant: Mutant) -> No
 
 
 def test_every_promise_is_needed_to_find_some_bug() -> None:
-    """A referee that no planted bug needs is removed. Those of clusters have none yet: bugs are
-    looked for in worlds without one."""
-    of_clusters = {Promise.BOUND, Promise.TERMS}
-    assert {mutant.breaks for mutant in MUTANTS.values()} == set(Promise) - of_clusters
+    """A referee that no planted bug needs is removed."""
+    assert {mutant.breaks for mutant in MUTANTS.values()} == set(Promise)
 
 
 def test_there_are_enough_bugs_and_each_is_one_line() -> None:

@@ -60,7 +60,13 @@ CRASH = 11  # SIGSEGV
 def hardship() -> Hardship:
     world = draw(0, hours=1, nodes=3)
     return msgspec.structs.replace(
-        world, limits=LIMITS, instrumented=True, clock_step_s=0.0, rates={}, shares={}
+        world,
+        limits=LIMITS,
+        instrumented=True,
+        clock_step_s=0.0,
+        rates={},
+        shares={},
+        cluster=False,
     )
 
 
@@ -302,13 +308,29 @@ def test_an_order_that_is_repeated_is_one_start() -> None:
     assert not any(told)
 
 
-def test_a_bug_that_comes_back_each_time_is_not_tried_for_ever() -> None:
-    referee = Persistence(hardship())
-    told = []
-    for number in range(1, 5):
+def tries_of_a_bug(hard: Hardship, steps: Sequence[int]) -> list[str]:
+    """What is said of each start, where each attempt fails at the bug, by what it knows after this
+    step."""
+    referee, told = Persistence(hard), []
+    for number, step in enumerate(steps, 1):
         told.append(referee.journaled(entry(diagnosed(), order(number), at=number * 1000)))
         referee.bugged()
-    assert told == ["", "", "", "the same bug is tried a 4th time"]
+        referee.journaled(
+            entry(AttemptStopped(attempt=number, store=None, progress=Progress(step=step)))
+        )
+    return told
+
+
+def test_a_bug_that_comes_back_is_tried_once_more_or_as_often_as_was_asked_for() -> None:
+    hard = hardship()
+    assert tries_of_a_bug(hard, [7] * 3) == ["", "", "the same bug is tried 3 times"]
+    exact = msgspec.structs.replace(hard, limits=msgspec.structs.replace(LIMITS, exact=True))
+    assert tries_of_a_bug(exact, [7] * 4) == [""] * 3 + ["the same bug is tried 4 times"]
+
+
+def test_a_bug_that_was_first_told_a_step_early_is_another_one() -> None:
+    """World 1006 of two nodes: a rank had failed before it could tell of its last step."""
+    assert tries_of_a_bug(hardship(), [6, 7, 7, 7]) == [""] * 3 + ["the same bug is tried 3 times"]
 
 
 @pytest.mark.parametrize("other", [None, lost("n0"), NodeLeft(node="n0")])

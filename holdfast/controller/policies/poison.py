@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from holdfast.controller.state import Trial
 
 INNOCENT = frozenset(
-    ("node-lost", "exited-early", "exited-silently", "hang", "checkpoint-unusable")
+    ("node-lost", "orders-lost", "exited-early", "exited-silently", "hang", "checkpoint-unusable")
 )
 """Causes that no older checkpoint would change."""
 

@@ -1,14 +1,15 @@
-"""Before a new controller begins: fetch the longest copy of the journal that anybody has.
+"""Before a new controller begins: fetch the newest copy of the journal that any agent has.
 
-Copies are in the memory of agents and in the job's record. Agents come back to a controller within
-a second or two of its Service pointing to it, so a short wait is enough; those that hold nothing
-are sent away at once and come again.
+Agents come back to a controller within a second or two of its Service pointing to it. Each is asked
+for its copy if it is newer than those before, and sent away; it comes again once we listen for
+good. Who is waited for, and which copy is the newest, `holdfast.shell.succession` decides.
 """
 
 import asyncio
 import hmac
 import http
 import time
+from collections.abc import Collection
 
 import msgspec
 from websockets.asyncio.server import ServerConnection, serve
@@ -16,47 +17,39 @@ from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
 from holdfast import lines, tls
+from holdfast.drivers.kubernetes.roster import uid_of
 from holdfast.drivers.kubernetes.talk import say
 from holdfast.messages import MAX_MESSAGE_BYTES, GiveJournal, Hello, JournalCopy, ToController
+from holdfast.shell.succession import RollCall
 
-WITHIN_S = 10.0  # for agents to find us
-AFTER_FIRST_S = 3.0  # once one was here, the others are not far: they try once a second
+LOOK_S = 0.05
 
 _decoder = msgspec.msgpack.Decoder(ToController)
 _encoder = msgspec.msgpack.Encoder()
 
 
 class Gathering:
-    """Whoever connects is asked for what it keeps."""
+    """Whoever connects is asked for what it keeps. `far` and `near`: as of a `RollCall`, by the UID
+    of the pod, whose agent may be another one by then."""
 
-    def __init__(self, token: str, expected: int) -> None:
+    def __init__(self, token: str, far: Collection[str], near: Collection[str] = ()) -> None:
         self._token = f"Bearer {token}"
-        self._expected = expected
-        self._heard: set[str] = set()
-        self._first_at: float | None = None
-        self.best = b""
-        self._rank = (-1, -1)  # term and newest line of the best copy
+        self._far, self._near = far, near
 
     async def gather(self, host: str, port: int) -> bytes:
-        """The longest copy; empty if nobody has one in time."""
+        """The newest copy; empty if nobody has one in time."""
+        self._call = RollCall(self._far, self._near, time.monotonic())
         server = await serve(
             self._serve, host, port, process_request=self._authenticate,
             max_size=MAX_MESSAGE_BYTES, compression=None, ssl=tls.server_context(),
         )  # fmt: skip
         try:
-            began = time.monotonic()
-            while not self._enough(time.monotonic() - began):
-                await asyncio.sleep(0.05)
+            while not self._call.is_over(time.monotonic()):
+                await asyncio.sleep(LOOK_S)
         finally:
             server.close()
             await server.wait_closed()
-        return self.best
-
-    def _enough(self, waited_s: float) -> bool:
-        if len(self._heard) >= self._expected or waited_s > WITHIN_S:
-            return True
-        since_first = time.monotonic() - self._first_at if self._first_at is not None else 0.0
-        return since_first > AFTER_FIRST_S and bool(self.best)
+        return self._call.best
 
     def _authenticate(self, connection: ServerConnection, request: Request) -> Response | None:
         given = request.headers.get("Authorization", "")
@@ -68,15 +61,14 @@ class Gathering:
         try:
             hello = _decoder.decode(await connection.recv(decode=False))
             if isinstance(hello, Hello):
-                if hello.kept >= 0 and (hello.term, hello.kept) > self._rank:
-                    await self._fetch(connection, hello.node, (hello.term, hello.kept))
-                self._heard.add(hello.node)
-                self._first_at = self._first_at or time.monotonic()
+                if self._call.wanted(hello.term, hello.kept):
+                    await self._fetch(connection, hello)
+                self._call.heard(uid_of(hello.node))
         except (ConnectionClosed, msgspec.MsgspecError):
             return
 
-    async def _fetch(self, connection: ServerConnection, node: str, rank: tuple[int, int]) -> None:
-        """A whole and sound copy, or nothing. What a newer controller had kept counts more."""
+    async def _fetch(self, connection: ServerConnection, hello: Hello) -> None:
+        """A whole and sound copy, or nothing."""
         await connection.send(_encoder.encode(GiveJournal()))
         data, size = b"", 1
         while len(data) < size:
@@ -84,7 +76,7 @@ class Gathering:
             if not isinstance(part, JournalCopy) or part.offset != len(data):
                 return
             data, size = data + part.data, part.size
-        if not lines.sound(data):
-            say(f"the copy of {node} is ignored: checksum mismatch")
-        elif rank > self._rank:
-            self.best, self._rank = data, rank
+        if lines.sound(data):
+            self._call.fetched(hello.term, hello.kept, data)
+        else:
+            say(f"the copy of {hello.node} is ignored: checksum mismatch")

@@ -47,14 +47,17 @@ from holdfast.drivers.kubernetes.manifests.support.services import METRICS_PORT
 from holdfast.drivers.kubernetes.origin import Origin, first_origin
 from holdfast.drivers.kubernetes.pods import Pod
 from holdfast.drivers.kubernetes.record_journal import published_journal
+from holdfast.drivers.kubernetes.roster import ROLE, TRAINS
 from holdfast.drivers.kubernetes.talk import say
 from holdfast.errors import Error
 from holdfast.replay import replay
 from holdfast.shell.server import allow_connections
+from holdfast.shell.succession import newest
 from holdfast.spec import Job
 from holdfast.spec.load import job_as_written
 
 NODE_WAIT_S = 604_800.0  # a queue may be long; a week is what a job file may say at most
+NEWLINE = b"\n"
 NEEDED = ("HOLDFAST_JOB", "HOLDFAST_JOB_FILE", "HOLDFAST_ENGINE", "HOLDFAST_HOME")
 
 
@@ -155,7 +158,7 @@ async def _drive(
     cluster: Cluster, place: Place, lease: Lease, origin: Origin, observe: Observer
 ) -> Outcome | None:
     token = await token_of(cluster, place.job.name, origin.owner)
-    path = await _prepare(cluster, place, origin.run, lease.term, token)
+    path = await _prepare(cluster, place, origin.run, lease, token)
     controller, book = replay(path, limits_of(place.job))
     me = Identity(token, origin, lease.term, await _machine(cluster, place.me))
     driver = KubernetesDriver(place.request, path, controller, book, cluster, me)
@@ -237,35 +240,38 @@ async def _make_token(cluster: Cluster, job: str, owner: Body) -> None:
 # ── the journal ───────────────────────────────────────────────────────────────────────────────
 
 
-async def _prepare(cluster: Cluster, place: Place, run: str, term: int, token: str) -> Path:
-    """The journal: the one that lies there, else the longest copy, else a new one.
+async def _prepare(cluster: Cluster, place: Place, run: str, lease: Lease, token: str) -> Path:
+    """The journal: the one that lies there, else the newest that anybody has, else a new one.
 
-    On a claim every line was there before anybody else had it, so nobody else is asked."""
-    folder = shelf.place(place.journals, place.job.name, f"{run}{place.start}", term, place.me)
+    What the controller of the term before has left is complete, so nobody else is asked. A disk
+    that only this pod uses may hold an older one: another controller may have acted since."""
+    folder = shelf.place(
+        place.journals, place.job.name, f"{run}{place.start}", lease.term, place.me
+    )
     if (folder / shelf.FILE).exists():
         return folder / shelf.FILE
-    copy = shelf.left_behind(folder)
-    where = "on its volume" if copy else "recovered from a copy"
-    copy = copy or await _longest_copy(cluster, place, token)
-    if copy:
-        lines = copy.count(b"\n")
-        say(f"resuming from a journal of {lines} lines {where}")
-    path = shelf.begin(place.job, folder, copy, now=time.time())
+    term, left = shelf.left_behind(folder)
+    others = [] if left and term >= lease.term - 1 else await _copies(cluster, place, lease, token)
+    found = newest([left, *others])
+    if found:
+        where = "on its volume" if found == left else "recovered from a copy"
+        say(f"resuming from a journal of {found.count(NEWLINE)} lines {where}")
+    path = shelf.begin(place.job, folder, found, now=time.time())
     shelf.forget_others(folder)
     return path
 
 
-async def _longest_copy(cluster: Cluster, place: Place, token: str) -> bytes:
+async def _copies(cluster: Cluster, place: Place, lease: Lease, token: str) -> list[bytes]:
+    """The published journal and the newest one that an agent holds."""
     published = await published_journal(cluster, place.job.name) or b""
     label = f"{JOB}={place.job.name}"
     pods = (await cluster.listed(PODS, Pod, labels=label)).items
-    running = sum(
-        p.running and p.metadata.labels.get("holdfast.dev/role") != "controller" for p in pods
-    )
-    if not published and not running:
-        return b""
-    kept = await Gathering(token, running).gather(LISTEN, place.port) if running else b""
-    return max(kept, published, key=len)
+    machine = next((p.spec.node_name for p in pods if p.metadata.name == lease.former), None)
+    agents = [p for p in pods if p.running and p.metadata.labels.get(ROLE, "node") in TRAINS]
+    near = {pod.uid for pod in agents if pod.spec.node_name == machine}
+    far = {pod.uid for pod in agents} - near
+    kept = await Gathering(token, far, near).gather(LISTEN, place.port) if agents else b""
+    return [published, kept]
 
 
 # ── the end ───────────────────────────────────────────────────────────────────────────────────

@@ -24,16 +24,17 @@ def place(shelf: Path, job: str, run: str, term: int, pod: str) -> Path:
     return shelf / job / run / f"{term:06d}-{pod}"
 
 
-def left_behind(folder: Path) -> bytes:
-    """The journal of the newest controller of this run; empty if there is none that is whole."""
-    for path in sorted(folder.parent.glob(f"*/{FILE}"), reverse=True):
+def left_behind(folder: Path) -> tuple[int, bytes]:
+    """The journal of the newest controller of this run, and its term; 0 and an empty one if there
+    is none that is whole."""
+    for path in sorted(folder.parent.glob(f"[0-9]*/{FILE}"), reverse=True):
         try:
             journal.end_of(path)
         except (Error, OSError) as error:
             say(f"{path} is ignored: {error}")
         else:
-            return path.read_bytes()
-    return b""
+            return int(path.parent.name.partition("-")[0]), path.read_bytes()
+    return 0, b""
 
 
 def begin(job: Job, folder: Path, content: bytes, *, now: float) -> Path:

@@ -21,7 +21,7 @@ def test_the_next_controller_goes_on_with_the_journal_of_the_one_before(tmp_path
     first = shelf.place(tmp_path, "run", "uid-1", 9, "pod-a")
     content = begun(first)
     second = shelf.place(tmp_path, "run", "uid-1", 10, "pod-b")
-    assert shelf.left_behind(second) == content
+    assert shelf.left_behind(second) == (9, content)
     assert begun(second, content) == content
     shelf.forget_others(second)
     assert list(second.parent.iterdir()) == [second]
@@ -35,7 +35,7 @@ def test_the_newest_of_several_counts_though_another_is_longer(tmp_path: Path) -
     stray = shelf.place(tmp_path, "run", "uid-1", 1, "pod-z") / shelf.FILE
     begun(stray.parent)
     stray.write_bytes(content + b"half of a line" * 9)
-    assert shelf.left_behind(shelf.place(tmp_path, "run", "uid-1", 3, "pod-b")) == content
+    assert shelf.left_behind(shelf.place(tmp_path, "run", "uid-1", 3, "pod-b")) == (2, content)
 
 
 @pytest.mark.parametrize("harm", [b"", b"not a journal\n", b'{"journal":99}\n'])
@@ -44,14 +44,14 @@ def test_what_cannot_be_read_is_passed_over(tmp_path: Path, harm: bytes) -> None
     broken = shelf.place(tmp_path, "run", "uid-1", 2, "pod-b")
     begun(broken)
     (broken / shelf.FILE).write_bytes(harm)
-    assert shelf.left_behind(shelf.place(tmp_path, "run", "uid-1", 3, "pod-c")) == content
+    assert shelf.left_behind(shelf.place(tmp_path, "run", "uid-1", 3, "pod-c")) == (1, content)
 
 
 def test_a_former_job_of_the_name_is_neither_taken_nor_touched(tmp_path: Path) -> None:
     former = shelf.place(tmp_path, "run", "uid-1", 5, "pod-a")
     content = begun(former)
     ours = shelf.place(tmp_path, "run", "uid-2", 1, "pod-b")
-    assert shelf.left_behind(ours) == b""
+    assert shelf.left_behind(ours) == (0, b"")
     begun(ours)
     shelf.forget_others(ours)
     assert (former / shelf.FILE).read_bytes() == content
