@@ -24,6 +24,7 @@ from docs.training import train  # noqa: E402
 from holdfast.cli.app import app  # noqa: E402
 from holdfast.cli.torchrun import FLAGS  # noqa: E402
 from holdfast.diagnosis import CAUSES  # noqa: E402
+from holdfast.diagnosis.signatures import GROUPS, Signature  # noqa: E402
 from holdfast.diagnosis.verdict import Cause, Origin  # noqa: E402
 from holdfast.drivers.kubernetes.lint import CHECKS  # noqa: E402
 from holdfast.drivers.kubernetes.manifests.checks.effects import NEEDS  # noqa: E402
@@ -309,6 +310,27 @@ connection count as errors of the script.
 """
 
 
+def known_problems() -> str:
+    """What `holdfast explain` finds in logs."""
+    parts = [
+        f"## {title}\n\n" + "\n\n".join(_problem(one) for one in group)
+        for title, group in GROUPS.items()
+    ]
+    return f"""# Known problems
+
+`holdfast explain < train.log` (or `kubectl logs POD | holdfast explain -`) finds these in anybody's
+log, the likeliest cause first; `holdfast why` does so in what the rank that failed first has
+printed. *Consequence* means that another rank has failed before: look there.
+
+{chr(10).join(parts)}
+"""
+
+
+def _problem(one: Signature) -> str:
+    cause = prose(f"*{one.blame.value.capitalize()}.* {one.cause}")
+    return f"### {one.slug}\n\n{cause}\n\n{prose(one.remedy)}"
+
+
 def _then(cause: Cause) -> str:
     if cause.final:
         return "the job ends"
@@ -531,6 +553,7 @@ PAGES = {
     "scenario.md": scenario,
     "errors.md": errors,
     "causes.md": causes,
+    "known-problems.md": known_problems,
     "exit-status.md": exit_status,
     "torchrun-flags.md": torchrun_flags,
     "files.md": files,

@@ -13,6 +13,7 @@ from holdfast.cli.source import job_source, lacking, tell
 from holdfast.errors import Error
 
 if TYPE_CHECKING:
+    from holdfast.diagnosis.signatures import Signature
     from holdfast.status import Incident, JobStatus
 
 TAIL_LINES = 20
@@ -67,7 +68,26 @@ def _fields(status: "JobStatus", incident: "Incident | None", tail: list[str]) -
         "waiting_for": status.waiting_for,
         "incident": incident,
         "log_tail": tail,
+        "known_problem": _told(incident, tail),
     }
+
+
+def _known(incident: "Incident", tail: list[str]) -> "Signature | None":
+    """A known problem in what the rank that failed first has printed; what is only a consequence
+    of others explains nothing."""
+    from holdfast.diagnosis.signatures import Blame, spotted
+
+    lines = incident.traceback.splitlines() if incident.traceback else tail
+    found = [one.signature for one in spotted(lines)]
+    return next((one for one in found if one.blame is not Blame.CONSEQUENCE), None)
+
+
+def _told(incident: "Incident | None", tail: list[str]) -> dict[str, str] | None:
+    known = _known(incident, tail) if incident is not None else None
+    if known is None:
+        return None
+    told = {"slug": known.slug, "blame": known.blame.value}
+    return {**told, "cause": known.cause, "remedy": known.remedy}
 
 
 def _quiet(status: "JobStatus") -> str:
@@ -84,6 +104,9 @@ def _print(status: "JobStatus", incident: "Incident", of: int, tail: list[str], 
     result(f"  when   {story.clock(incident.started_at)}, {_length(status, incident)}")
     if story.followers(incident):
         result(f"  ranks  {story.followers(incident)}")
+    if (known := _known(incident, tail)) is not None:
+        result(f"  known  {known.slug} ({known.blame}): {known.cause}")
+        result(f"  help   {known.remedy}")
     for action in incident.actions:
         after = duration(max(0.0, action.at - incident.started_at))
         told = story.measure(action.action, action.reason, incident.summary)

@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -92,6 +93,28 @@ def test_explain_lists_and_explains() -> None:
     assert "exit status 2" in holdfast("explain", "job-invalid").stdout
     assert "exit status 2" in holdfast("explain", "error[job-invalid]:").stdout
     assert "did you mean job-invalid?" in holdfast("explain", "job-invalide").stderr
+
+
+def test_explain_finds_known_problems_in_a_log(tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    log.write_bytes(
+        b"step 1\nRuntimeError: [pair.cc:534] Connection closed by peer [10.0.0.4]:46571\n"
+        b"\xff\x00 junk\n" + b"x" * 1_000_000 + b"\n"
+        b"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
+    )
+    text = log.read_text(errors="replace")
+    told = holdfast("explain", "-", given=text).stdout
+    assert told.index("gpu-memory (code; line 5)") < told.index("gloo-peer-closed (consequence")
+    problems = json.loads(holdfast("explain", "-", "--json", given=text).stdout)["problems"]
+    assert [one["slug"] for one in problems] == ["gpu-memory", "gloo-peer-closed"]
+    with log.open("rb") as file:
+        ran = subprocess.run(
+            [sys.executable, "-m", "holdfast.cli", "explain"], stdin=file, capture_output=True,
+            text=True, check=False,
+        )  # fmt: skip
+    assert ran.stdout == told
+    assert "no known problem" in holdfast("explain", "-", given="all is well\n").stdout
+    assert "A known problem of logs (code)" in holdfast("explain", "gpu-memory").stdout
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,167 @@
+"""CUDA, cuDNN, drivers and what the kernel says of GPUs."""
+
+from holdfast.diagnosis.signatures.signature import Blame, signature
+
+DEVICES = (
+    signature(
+        "gpu-memory",
+        r"CUDA out of memory|HIP out of memory|torch\.OutOfMemoryError",
+        Blame.CODE,
+        "The GPU has not enough memory for this step.",
+        "Use a smaller batch with gradient accumulation, activation checkpointing, bf16 or "
+        "sharding (FSDP). If `reserved but unallocated` is large, set "
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True. If it fails after hours, something "
+        "keeps tensors alive: collect loss.item(), not loss.",
+    ),
+    signature(
+        "cublas-memory",
+        r"CUBLAS_STATUS_ALLOC_FAILED",
+        Blame.CODE,
+        "cuBLAS could not allocate its workspace: the GPU's memory is full.",
+        "As for CUDA out of memory: a smaller batch; leave some memory to libraries.",
+    ),
+    signature(
+        "device-side-assert",
+        r"device-side assert triggered|Assertion `.*` failed\.$",
+        Blame.DATA,
+        "A kernel refused its input, mostly an index or a class label that is out of range.",
+        "Run the batch on the CPU, or with CUDA_LAUNCH_BLOCKING=1, to see the line; check labels "
+        "against the number of classes and token ids against the vocabulary.",
+    ),
+    signature(
+        "illegal-memory-access",
+        r"an illegal memory access was encountered|CUDA_ERROR_ILLEGAL_ADDRESS",
+        Blame.CODE,
+        "A kernel read or wrote memory that is not its own.",
+        "Run with CUDA_LAUNCH_BLOCKING=1 and compute-sanitizer; suspect custom kernels first. If "
+        "it only ever happens on one machine, suspect that GPU (XID 31 in `dmesg`).",
+    ),
+    signature(
+        "gpu-ecc-error",
+        r"uncorrectable ECC error|CUDA_ERROR_ECC_UNCORRECTABLE",
+        Blame.MACHINE,
+        "The GPU's memory is damaged: an error that could not be corrected.",
+        "Take the machine out of service, reset the GPU, look at remapped rows "
+        "(`nvidia-smi -q -d ROW_REMAPPER`), and replace it if it comes again.",
+    ),
+    signature(
+        "gpu-fell-off-the-bus",
+        r"fallen off the bus|GPU is lost|Unable to determine the device handle for GPU|Xid.*: 79,",
+        Blame.MACHINE,
+        "The GPU does not answer any more (XID 79).",
+        "Take the machine out of service; check power and PCIe seating. A reboot may help.",
+    ),
+    signature(
+        "gpu-xid",
+        r"NVRM: Xid \(",
+        Blame.MACHINE,
+        "The driver reported an error of a GPU.",
+        "Look up the number in NVIDIA's XID catalogue: 13, 31, 43 and 45 may be the program's, 48, "
+        "63, 64, 74, 79, 92, 94, 95, 119 and 120 the machine's.",
+    ),
+    signature(
+        "gpu-launch-timeout",
+        r"the launch timed out and was terminated|CUDA_ERROR_LAUNCH_TIMEOUT",
+        Blame.MACHINE,
+        "A kernel ran longer than the driver allows.",
+        "A GPU that also drives a display has such a limit; on a server suspect the GPU.",
+    ),
+    signature(
+        "gpu-launch-failure",
+        r"unspecified launch failure|CUDA_ERROR_LAUNCH_FAILED",
+        Blame.MACHINE,
+        "A kernel died without a reason being given.",
+        "Run with CUDA_LAUNCH_BLOCKING=1; if the same code runs elsewhere, suspect this GPU.",
+    ),
+    signature(
+        "no-kernel-image",
+        r"no kernel image is available for execution|not compatible with the current PyTorch "
+        r"installation",
+        Blame.ENVIRONMENT,
+        "PyTorch, or an extension, was built for other GPUs than this one.",
+        "Install a build whose list of architectures has this GPU "
+        "(torch.cuda.get_arch_list()), and rebuild extensions with TORCH_CUDA_ARCH_LIST.",
+    ),
+    signature(
+        "driver-too-old",
+        r"NVIDIA driver on your system is too old|CUDA driver version is insufficient",
+        Blame.ENVIRONMENT,
+        "The driver of the machine is older than the CUDA runtime of the image needs.",
+        "Update the driver, use an image with an older CUDA, or install the forward-compatibility "
+        "package.",
+    ),
+    signature(
+        "driver-mismatch",
+        r"Driver/library version mismatch",
+        Blame.MACHINE,
+        "The driver was updated while its old kernel module was loaded.",
+        "Reboot the machine, or reload the nvidia modules with nothing using them.",
+    ),
+    signature(
+        "no-driver",
+        r"Found no NVIDIA driver on your system|CUDA_ERROR_NO_DEVICE|no CUDA-capable device is "
+        r"detected|libcuda\.so\.1: cannot open shared object file",
+        Blame.CONFIGURATION,
+        "The process sees no GPU at all.",
+        "In a container: request nvidia.com/gpu (or --gpus all) and use the NVIDIA runtime; check "
+        "CUDA_VISIBLE_DEVICES; on the host run `nvidia-smi`.",
+    ),
+    signature(
+        "device-ordinal",
+        r"invalid device ordinal",
+        Blame.CODE,
+        "The script asks for a GPU number that this process does not see.",
+        "Use LOCAL_RANK, not RANK, for set_device; workers_per_node must not exceed the number of "
+        "GPUs, and CUDA_VISIBLE_DEVICES may hide some.",
+    ),
+    signature(
+        "gpu-busy",
+        r"CUDA-capable devices? (?:is|are) busy or unavailable",
+        Blame.MACHINE,
+        "Another process has the GPU for itself, or the GPU is in an error state.",
+        "Look at `nvidia-smi` for processes left over and for compute mode E. Process.",
+    ),
+    signature(
+        "fabric-manager",
+        r"system not yet initialized|CUDA_ERROR_SYSTEM_NOT_READY",
+        Blame.MACHINE,
+        "The NVSwitch fabric of the machine is not up.",
+        "Start nvidia-fabricmanager in the version of the driver; look at its log.",
+    ),
+    signature(
+        "cuda-unknown-error",
+        r"CUDA unknown error|CUDA error: unknown error",
+        Blame.MACHINE,
+        "CUDA could not be initialised.",
+        "Reload nvidia_uvm or reboot; do not change CUDA_VISIBLE_DEVICES after the first use.",
+    ),
+    signature(
+        "cudnn-error",
+        r"CUDNN_STATUS_(?:NOT_INITIALIZED|INTERNAL_ERROR|EXECUTION_FAILED|MAPPING_ERROR)",
+        Blame.MACHINE,
+        "cuDNN could not start or run: mostly out of memory, or its version does not fit.",
+        "Try a smaller batch; look for a second libcudnn in LD_LIBRARY_PATH; check the GPU.",
+    ),
+    signature(
+        "cublas-error",
+        r"CUBLAS_STATUS_(?:EXECUTION_FAILED|INTERNAL_ERROR|NOT_INITIALIZED|INVALID_VALUE)",
+        Blame.CODE,
+        "A matrix product failed: mostly the consequence of an earlier error of the device.",
+        "Run with CUDA_LAUNCH_BLOCKING=1; an index out of range before it is the usual reason.",
+    ),
+    signature(
+        "cuda-in-forked-process",
+        r"Cannot re-initialize CUDA in forked subprocess",
+        Blame.CODE,
+        "A process was forked after CUDA had been used, and uses it again.",
+        "Use the start method spawn or forkserver, and keep CUDA out of data set code.",
+    ),
+    signature(
+        "compile-failed",
+        r"torch\._dynamo\.exc\.\w+|BackendCompilerFailed|torch\._inductor\.exc\.\w+",
+        Blame.CODE,
+        "torch.compile could not compile the model.",
+        "Run with TORCHDYNAMO_VERBOSE=1 to see the line; exclude that function with "
+        "torch.compiler.disable, or train without torch.compile to confirm.",
+    ),
+)

@@ -1,0 +1,175 @@
+"""Memory, files, limits and signals of the machine."""
+
+from holdfast.diagnosis.signatures.signature import Blame, signature
+
+HOST = (
+    signature(
+        "host-memory",
+        r"Out of memory: Killed process|Memory cgroup out of memory|oom-kill:|OOMKilled",
+        Blame.CONFIGURATION,
+        "The kernel killed a process because memory, or the container's limit, was used up.",
+        "Raise the memory request and limit together, use fewer data loader workers, and look for "
+        "a process that grows. Files in /dev/shm and in emptyDir of medium Memory count as well.",
+    ),
+    signature(
+        "loader-shared-memory",
+        r"DataLoader worker .*(?:Bus error|out of shared memory)|"
+        r"unable to (?:write to file|open shared memory object|mmap \d+ bytes from file) </?torch_",
+        Blame.CONFIGURATION,
+        "/dev/shm is too small for the batches that data loader workers hand over.",
+        "Set resources.shm in the job file, --shm-size or --ipc=host for Docker; or fewer "
+        "num_workers, a smaller prefetch_factor.",
+    ),
+    signature(
+        "loader-killed",
+        r"DataLoader worker \(pid(?:\(s\))? [\d, ]+\) (?:is killed by signal: Killed|exited "
+        r"unexpectedly)",
+        Blame.CONFIGURATION,
+        "A data loader worker was killed, mostly by the kernel because memory was used up.",
+        "Look for oom-kill in `dmesg`; use fewer num_workers, and keep large Python lists out of "
+        "the data set (each worker copies them as it touches them).",
+    ),
+    signature(
+        "bus-error",
+        r"^(?:Bus error|Fatal Python error: Bus error)|\bSIGBUS\b",
+        Blame.CONFIGURATION,
+        "Memory that is backed by a file could not be provided: mostly /dev/shm is full, else a "
+        "mapped file was cut or its disk failed.",
+        "Set resources.shm larger; check `df /dev/shm` and the disk of memory-mapped data.",
+    ),
+    signature(
+        "segmentation-fault",
+        r"^Segmentation fault|Fatal Python error: Segmentation fault|\bSIGSEGV\b",
+        Blame.CODE,
+        "Native code accessed memory that is not its own.",
+        "Run with PYTHONFAULTHANDLER=1 for the Python line; suspect extensions that were built for "
+        "another version. If it only ever happens on one machine, test its memory.",
+    ),
+    signature(
+        "illegal-instruction",
+        r"^Illegal instruction|\bSIGILL\b",
+        Blame.ENVIRONMENT,
+        "The program uses instructions that this processor does not have.",
+        "Install builds for this processor (AVX2, AVX-512 may be missing), or use other machines.",
+    ),
+    signature(
+        "no-space",
+        r"\[Errno 28\]|No space left on device",
+        Blame.STORAGE,
+        "A file system is full.",
+        "`df -h` and `df -i` show which one; /tmp, /dev/shm and checkpoint folders are usual. "
+        "Keep fewer checkpoints (checkpoints.*.keep).",
+    ),
+    signature(
+        "disk-quota",
+        r"\[Errno 122\]|Disk quota exceeded",
+        Blame.STORAGE,
+        "The quota of the user or project is used up.",
+        "Remove old checkpoints, or ask for more.",
+    ),
+    signature(
+        "read-only-file-system",
+        r"\[Errno 30\]|Read-only file system",
+        Blame.STORAGE,
+        "The file system cannot be written: by configuration, or because its disk failed.",
+        "Check the mount (readOnly, readOnlyRootFilesystem); `dmesg` says whether the kernel "
+        "remounted it after an error.",
+    ),
+    signature(
+        "stale-file-handle",
+        r"\[Errno 116\]|Stale (?:NFS )?file handle",
+        Blame.STORAGE,
+        "A file on a network file system was replaced or its server restarted.",
+        "Restart the process; do not replace files of data sets while they are read.",
+    ),
+    signature(
+        "input-output-error",
+        r"\[Errno 5\]|Input/output error",
+        Blame.STORAGE,
+        "A disk or a network file system could not read or write.",
+        "Look at `dmesg` and at the storage service; if it is a local disk, replace it.",
+    ),
+    signature(
+        "open-files-exhausted",
+        r"\[Errno 24\]|Too many open files",
+        Blame.CONFIGURATION,
+        "The limit of open files of the process is reached.",
+        "Raise `ulimit -n`; torch.multiprocessing.set_sharing_strategy('file_system') needs fewer.",
+    ),
+    signature(
+        "too-many-threads",
+        r"can't start new thread|pthread_create failed|Resource temporarily unavailable",
+        Blame.CONFIGURATION,
+        "No more threads or processes may be started.",
+        "Raise the limit of processes (`ulimit -u`, pids of the cgroup), set OMP_NUM_THREADS, and "
+        "use fewer num_workers.",
+    ),
+    signature(
+        "memory-allocation",
+        r"\[Errno 12\]|DefaultCPUAllocator: (?:can't allocate|not enough) memory|std::bad_alloc|"
+        r"^MemoryError",
+        Blame.CONFIGURATION,
+        "The host has not enough memory for an allocation.",
+        "Raise the memory of the container, read less at once, use fewer num_workers.",
+    ),
+    signature(
+        "permission-denied",
+        r"\[Errno 13\]|PermissionError:",
+        Blame.CONFIGURATION,
+        "The user of the process may not use a file or folder.",
+        "Check owner and mode, runAsUser and fsGroup of the pod, and whether a cache folder "
+        "(HF_HOME, TORCH_HOME) belongs to another user.",
+    ),
+    signature(
+        "file-not-found",
+        r"FileNotFoundError|\[Errno 2\] No such file",
+        Blame.CONFIGURATION,
+        "A file or folder that the script names does not exist on this node.",
+        "Check the working directory and the mounts of every node, not only of the first.",
+    ),
+    signature(
+        "clock-skew",
+        r"certificate is not yet valid|RequestTimeTooSkewed|between the request time and the",
+        Blame.MACHINE,
+        "The clock of the machine is wrong.",
+        "Start chrony or ntpd; `timedatectl` shows the difference.",
+    ),
+    signature(
+        "name-resolution",
+        r"Temporary failure in name resolution|Name or service not known|"
+        r"nodename nor servname provided|getaddrinfo failed",
+        Blame.NETWORK,
+        "A host name could not be resolved.",
+        "Right after a pod has started its name may not be known yet: wait and try again. Else "
+        "check the name, the headless Service and the cluster's DNS.",
+    ),
+    signature(
+        "no-route",
+        r"No route to host|\[Errno 113\]|Network is unreachable|\[Errno 101\]",
+        Blame.NETWORK,
+        "There is no way to the other machine.",
+        "Check NetworkPolicies, security groups and whether that machine is up.",
+    ),
+    signature(
+        "connection-reset",
+        r"Connection reset by peer|\[Errno 104\]",
+        Blame.CONSEQUENCE,
+        "The other end of a connection has gone.",
+        "If the other end is a rank, look at why that one failed; if it is a service, it restarted "
+        "or refuses so many connections.",
+    ),
+    signature(
+        "connection-refused",
+        r"Connection refused|\[Errno 111\]",
+        Blame.NETWORK,
+        "Nobody listens where the process wants to connect to.",
+        "Check host and port, and whether that service has started.",
+    ),
+    signature(
+        "certificate",
+        r"CERTIFICATE_VERIFY_FAILED|certificate verify failed",
+        Blame.CONFIGURATION,
+        "A certificate could not be verified.",
+        "Install the CA of your proxy into the image and set SSL_CERT_FILE or REQUESTS_CA_BUNDLE.",
+    ),
+)

@@ -1,0 +1,163 @@
+"""Exceptions of Python and PyTorch that are the script's, its data's or its packages'."""
+
+from holdfast.diagnosis.signatures.signature import Blame, signature
+
+PYTHON = (
+    signature(
+        "module-missing",
+        r"ModuleNotFoundError: No module named",
+        Blame.ENVIRONMENT,
+        "A package is not installed where the script runs, or a folder is not on the path.",
+        "Install it into the image; for modules of your own run from their folder, or set "
+        "PYTHONPATH.",
+    ),
+    signature(
+        "library-too-old",
+        r"version `(?:GLIBC|GLIBCXX|CXXABI)_[\d.]+' not found",
+        Blame.ENVIRONMENT,
+        "A binary was built for a newer system than this one.",
+        "Use a newer base image, or install a wheel for this one (manylinux tag).",
+    ),
+    signature(
+        "undefined-symbol",
+        r"undefined symbol: ",
+        Blame.ENVIRONMENT,
+        "An extension was built for another version of PyTorch or CUDA than is installed.",
+        "Reinstall the extension for exactly this version of PyTorch, without a cached wheel.",
+    ),
+    signature(
+        "import-name-missing",
+        r"ImportError: cannot import name",
+        Blame.ENVIRONMENT,
+        "A package has another version than the script expects, or a file of yours hides it.",
+        "Compare versions with the ones the script was written for; look for a file of yours with "
+        "the name of the package.",
+    ),
+    signature(
+        "numpy-abi",
+        r"numpy\.dtype size changed|compiled using NumPy 1\.x cannot be run in",
+        Blame.ENVIRONMENT,
+        "An extension was built for another major version of NumPy.",
+        "Pin numpy<2, or upgrade the extension.",
+    ),
+    signature(
+        "shape-mismatch",
+        r"mat1 and mat2 shapes cannot be multiplied|The size of tensor a \(\d+\) must match|"
+        r"shape '\[.*\]' is invalid for input of size|Given groups=\d+, weight of size",
+        Blame.CODE,
+        "Tensors have shapes that do not fit together.",
+        "Print the shapes at the line of the traceback; a last batch that is smaller or samples of "
+        "another size are usual (drop_last=True).",
+    ),
+    signature(
+        "samples-differ",
+        r"stack expects each tensor to be equal size|Trying to resize storage that is not",
+        Blame.DATA,
+        "Samples of one batch have different sizes.",
+        "Pad or crop them, or give the DataLoader a collate_fn.",
+    ),
+    signature(
+        "device-mismatch",
+        r"Expected all tensors to be on the same device",
+        Blame.CODE,
+        "Tensors of one operation are on different devices.",
+        "Move inputs with .to(device), and register constant tensors as buffers.",
+    ),
+    signature(
+        "dtype-mismatch",
+        r"expected scalar type \w+ but found|must have the same dtype|Input type \(.*\) and weight "
+        r"type \(.*\) should be the same",
+        Blame.CODE,
+        "Tensors of one operation have different types.",
+        "Run the forward pass under autocast, or cast inputs to the type of the model.",
+    ),
+    signature(
+        "state-dict-mismatch",
+        r"Error\(s\) in loading state_dict for|size mismatch for .*: copying a param",
+        Blame.CONFIGURATION,
+        "The checkpoint is of a model with other names or sizes.",
+        "Use the arguments that the checkpoint was made with; a prefix `module.` or `_orig_mod.` "
+        "is that of DistributedDataParallel or torch.compile.",
+    ),
+    signature(
+        "checkpoint-file-damaged",
+        r"PytorchStreamReader failed|invalid header or archive is corrupted|HeaderTooLarge|"
+        r"MetadataIncompleteBuffer|InvalidHeaderDeserialization",
+        Blame.STORAGE,
+        "A checkpoint file is incomplete or damaged.",
+        "Go back to the one before; write to a temporary name and rename, so that a process that "
+        "dies leaves no half file.",
+    ),
+    signature(
+        "weights-only",
+        r"Weights only load failed",
+        Blame.ENVIRONMENT,
+        "torch.load refuses objects that are no tensors (since PyTorch 2.6).",
+        "If you trust the file: weights_only=False, or torch.serialization.add_safe_globals.",
+    ),
+    signature(
+        "in-place-gradient",
+        r"modified by an inplace operation",
+        Blame.CODE,
+        "A tensor that the backward pass needs was changed in place.",
+        "Find it with torch.autograd.set_detect_anomaly(True); avoid += and _-methods there.",
+    ),
+    signature(
+        "backward-twice",
+        r"Trying to backward through the graph a second time",
+        Blame.CODE,
+        "The graph of a step is used again in the next.",
+        "Detach hidden states between steps; pass retain_graph=True only if that is meant.",
+    ),
+    signature(
+        "no-gradient",
+        r"does not require grad and does not have a grad_fn",
+        Blame.CODE,
+        "The loss depends on no parameter that is trained.",
+        "Look for .detach(), torch.no_grad() or frozen parameters on the way to the loss.",
+    ),
+    signature(
+        "nan-in-backward",
+        r"returned nan values in its \d+th output|Loss is (?:nan|NaN|inf)|loss (?:is|=) ?nan",
+        Blame.DATA,
+        "A value became NaN or infinite.",
+        "Go back to a checkpoint before it, and look at the batch; clip gradients, lower the "
+        "learning rate, use bf16 instead of fp16.",
+    ),
+    signature(
+        "loss-scale-exhausted",
+        r"Current loss scale already at minimum|Minimum loss scale reached",
+        Blame.DATA,
+        "Every step overflows in fp16: training has diverged.",
+        "Go back to an earlier checkpoint with a lower learning rate, or train in bf16.",
+    ),
+    signature(
+        "index-out-of-range",
+        r"IndexError: (?:index out of range in self|Target \d+ is out of bounds)",
+        Blame.DATA,
+        "A token id or a class label is larger than the model expects.",
+        "Compare the tokenizer's size with the embedding's, and labels with the number of classes.",
+    ),
+    signature(
+        "not-picklable",
+        r"Can't (?:get local|pickle (?:local )?)(?:object|attribute|<)|cannot pickle '",
+        Blame.CODE,
+        "An object cannot be sent to another process, such as a data loader worker.",
+        "Define functions at module level instead of lambdas; open files and connections in the "
+        "worker.",
+    ),
+    signature(
+        "no-main-guard",
+        r"before the current process has finished its bootstrapping phase",
+        Blame.CODE,
+        "The script starts processes while it is imported by them.",
+        "Put its body under `if __name__ == '__main__':`.",
+    ),
+    signature(
+        "recursion",
+        r"RecursionError: maximum recursion depth exceeded",
+        Blame.CODE,
+        "Functions call each other without end.",
+        "The traceback shows which; deep copies and pickling of linked objects are usual.",
+    ),
+)
