@@ -82,6 +82,16 @@ class _Program(Warm):
         super().__init__(words, **how)
 
 
+class Script(Warm):
+    """`python -c SCRIPT`, where torch has been imported already."""
+
+    module = "tests.warm_script"
+
+    def order(self, words: Any) -> dict[str, Any]:
+        """The script, which is given what nodes are given."""
+        return {**super().order(words), "tree": True}
+
+
 @functools.cache
 def _server(_pid: int, *around: tuple[str, str]) -> socket.socket:
     """The connection to the server of this process."""
