@@ -1,4 +1,4 @@
-"""`join()` and what it gives, in processes of their own: alone, warm, under torchrun's variables."""
+"""`join()` and what it gives, in processes of their own: alone, warm, with torchrun's variables."""
 
 import json
 import os
