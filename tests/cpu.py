@@ -39,7 +39,7 @@ class CpuPerTest:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         files: Counter[str] = Counter()
         for test, seconds in self.used_s.items():
-            files[test.partition("::")[0]] += seconds  # type: ignore[assignment]
+            files[test.partition("::")[0]] += seconds
         terminalreporter.section(f"CPU seconds: {sum(files.values()):.0f}")
         for used_s in (self.used_s, files):
             for name, seconds in used_s.most_common(SHOWN):

@@ -73,10 +73,12 @@ class Child(Forked):
     def _execute_child(self, words: Any, *how: Any) -> None:
         if list(words[:2]) == [sys.executable, "-m"] and words[2] in MODULES:
             try:
-                return super()._execute_child(words, *how)
+                super()._execute_child(words, *how)
             except (OSError, json.JSONDecodeError):
-                pass  # the server has been killed
-        return super(Forked, self)._execute_child(words, *how)  # type: ignore[misc]
+                pass  # the server has been killed: an agent does that to what it does not know
+            else:
+                return
+        super(Forked, self)._execute_child(words, *how)  # type: ignore[misc]
 
 
 def grow(server: socket.socket) -> None:
