@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.patience import PATIENCE_S
-from tests.warm_tree import GROWING, ROOM, Forked
+from tests.warm_tree import GROWING, ROOM, ROOM_OF_WORDS, Forked
 
 ROOT = Path(__file__).parents[1]
 PIPE = subprocess.PIPE
@@ -82,12 +82,22 @@ class _Program(Warm):
         super().__init__(words, **how)
 
 
+class Script(Warm):
+    """`python -c SCRIPT`, where torch has been imported already."""
+
+    module = "tests.warm_script"
+
+    def order(self, words: Any) -> dict[str, Any]:
+        """The script, which is given what nodes are given."""
+        return {**super().order(words), "tree": True}
+
+
 @functools.cache
 def _server(_pid: int, *around: tuple[str, str]) -> socket.socket:
     """The connection to the server of this process."""
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     own = {name: value for name, value in os.environ.items() if name not in OF_A_TEST}
-    words = [sys.executable, "-m", "tests.warm_server", str(its.fileno())]
+    words = [sys.executable, "-m", "tests.warm_server", str(its.fileno()), ROOM_OF_WORDS]
     env = {**own, **dict(around), **ROOM}
     _started.append(subprocess.Popen(words, pass_fds=[its.fileno()], env=env, cwd=ROOT))
     its.close()

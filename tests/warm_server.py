@@ -110,7 +110,8 @@ def _become(order: dict[str, Any], fds: list[int], is_ready: int) -> NoReturn:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.clear()
     os.environ.update(order["env"])
-    _show(order["env"])
+    said = ["-m", order["module"]] if order["is_main"] else ["holdfast"]
+    _show([sys.executable, *said, *order["words"]], order["env"])
     os.chdir(order["folder"])
     os.write(is_ready, b"!")
     os.close(is_ready)
@@ -139,12 +140,14 @@ def _arrange(fds: list[int], numbers: list[int]) -> None:
         os.close(fd)
 
 
-def _show(env: dict[str, str]) -> None:
-    """Write the environment where /proc shows it: by it processes know whose they are."""
+def _show(words: list[str], env: dict[str, str]) -> None:
+    """Write words and environment where /proc shows them: by them processes are found."""
     with open("/proc/self/stat", encoding="utf-8") as file:
-        start, end = map(int, file.read().rpartition(")")[2].split()[47:49])
-    text = b"".join(os.fsencode(f"{name}={value}") + b"\0" for name, value in env.items())
-    ctypes.memmove(start, text[: end - start].ljust(end - start, b"\0"), end - start)
+        places = [int(field) for field in file.read().rpartition(")")[2].split()[45:49]]
+    shown = (words, [f"{name}={value}" for name, value in env.items()])
+    for start, end, texts in zip(places[::2], places[1::2], shown, strict=True):
+        data = b"".join(os.fsencode(text) + b"\0" for text in texts)
+        ctypes.memmove(start, data[: end - start].ljust(end - start, b"\0"), end - start)
 
 
 def _open_streams() -> None:
@@ -169,7 +172,7 @@ def _branch() -> None:
         return
     ours.close()
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    _show({})  # it is no part of the job
+    _show(["(warm)"], {})  # it is no part of the job
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if os.getppid() == parent:
         serve(its)

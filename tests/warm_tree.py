@@ -14,7 +14,8 @@ from typing import Any
 
 MAX_BYTES = 1 << 18
 MAX_FDS = 200
-ROOM = {"HOLDFAST_TEST_ROOM": "-" * (1 << 16)}  # for what `_show` of the server writes
+ROOM_OF_WORDS = "-" * (1 << 12)  # what the server is started with, so that it can write there
+ROOM = {"HOLDFAST_TEST_ROOM": "-" * (1 << 16)}  # the same in the environment
 GROWING = ("run", "resume", "agent", "controller")  # commands that start processes of ours
 MODULES = {  # what may be forked, and whether it starts processes of ours
     "holdfast.agent": True,
@@ -72,11 +73,12 @@ class Child(Forked):
     def _execute_child(self, words: Any, *how: Any) -> None:
         if list(words[:2]) == [sys.executable, "-m"] and words[2] in MODULES:
             try:
-                return super()._execute_child(words, *how)
+                super()._execute_child(words, *how)
             except (OSError, json.JSONDecodeError):
-                pass  # the server has been killed
-        subprocess.Popen._execute_child(self, words, *how)  # type: ignore[attr-defined]
-        return None
+                pass  # the server has been killed: an agent does that to what it does not know
+            else:
+                return
+        super(Forked, self)._execute_child(words, *how)  # type: ignore[misc]
 
 
 def grow(server: socket.socket) -> None:

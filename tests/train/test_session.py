@@ -1,11 +1,10 @@
-"""`join()` and what it gives, in real interpreters: alone, warm, under torchrun's variables."""
+"""`join()` and what it gives, in processes of their own: alone, warm, with torchrun's variables."""
 
 import json
 import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -17,18 +16,17 @@ from holdfast.checkpoint.arena import Arena
 from holdfast.events import Milestone
 from holdfast.messages import Assignment
 from holdfast.page import Page
+from tests import warm
 from tests.patience import PATIENCE_S
 from tests.train.conftest import Make, Undisturbed
 
-ROOT = Path(__file__).resolve().parents[2]
 
-
-def start(code: str, env: dict[str, str], *fds: int) -> subprocess.Popen[str]:
-    """A script in an interpreter of its own."""
+def start(code: str, env: dict[str, str], *fds: int) -> warm.Script:
+    """A script in an interpreter of its own, which has torch already."""
     clean = {k: v for k, v in os.environ.items() if not k.startswith("HOLDFAST")}
-    return subprocess.Popen(
-        [sys.executable, "-c", code],
-        env={**clean, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **env},
+    return warm.Script(
+        [code],
+        env={**clean, "OMP_NUM_THREADS": "1", **env},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -7,7 +7,7 @@ in both modes; whatever is rendered then is also valid by schema and by lint.
 import json
 from collections.abc import Mapping
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -15,6 +15,7 @@ from holdfast.drivers.kubernetes.lint import lint
 from holdfast.drivers.kubernetes.manifests.checks import frameworks, limits, problems
 from holdfast.drivers.kubernetes.manifests.render import unchecked
 from holdfast.drivers.kubernetes.manifests.request import Body, Request
+from holdfast.errors import Error
 from holdfast.spec import job_from_dict
 from holdfast.spec.cluster import ENGINES, Engine, Mode
 from tests.drivers.kubernetes import schemas
@@ -26,6 +27,7 @@ from tests.drivers.kubernetes.settings import (
     with_value,
 )
 
+Place = tuple[Engine, Mode]
 PLACES = sorted(limits.EVERYWHERE)
 FROM_FILE = frozenset(
     ("args", "env", "image.python", "workers_per_node", "warm", "snapshots", "recovery", "logs",
@@ -60,15 +62,15 @@ def _framework(engine: Engine, mode: Mode, keys: Mapping[str, Any]) -> str:
     return wanted if wanted in known else known[0]
 
 
-def rendered(request: Request) -> list[Body]:
+def _said(bodies: list[Body]) -> list[Body]:
     """The objects without the job file, which says everything and proves nothing."""
-    return [body for body in unchecked(request) if body["kind"] != "ConfigMap"]
+    return [body for body in bodies if body["kind"] != "ConfigMap"]
 
 
 @cache
 def without(around: str, engine: Engine, mode: Mode) -> list[Body]:
     """What is rendered without a setting, which many have in common."""
-    return rendered(asked(engine, mode, json.loads(around)))
+    return _said(unchecked(asked(engine, mode, json.loads(around))))
 
 
 def with_setting(path: str, engine: Engine, mode: Mode) -> Request:
@@ -78,14 +80,32 @@ def with_setting(path: str, engine: Engine, mode: Mode) -> Request:
     return asked(engine, mode, with_value(setting.around, path, value))
 
 
-def outcome(path: str, engine: Engine, mode: Mode) -> str:
-    """What becomes of a setting: `error`, `changes`, `file` or `dropped`."""
-    request = with_setting(path, engine, mode)
-    if problems(request):
-        return "error"
-    if rendered(request) != without(json.dumps(dict(SETTINGS[path].around)), engine, mode):
-        return "changes"
-    return "file" if mode == "managed" and _from_file(path, engine) else "dropped"
+class Made(NamedTuple):
+    """A setting in every place, what is wrong with it there, and what is rendered if nothing is."""
+
+    path: str
+    requests: dict[Place, Request]
+    errors: dict[Place, list[Error]]
+    bodies: dict[Place, list[Body]]
+
+    def outcome(self, place: Place) -> str:
+        """What becomes of the setting: `error`, `changes`, `file` or `dropped`."""
+        if self.errors[place]:
+            return "error"
+        around = json.dumps(dict(SETTINGS[self.path].around))
+        if _said(self.bodies[place]) != without(around, *place):
+            return "changes"
+        engine, mode = place
+        return "file" if mode == "managed" and _from_file(self.path, engine) else "dropped"
+
+
+@pytest.fixture(scope="module", params=SETTINGS)
+def made(request: pytest.FixtureRequest) -> Made:
+    """Each setting, once for all tests: making it takes longer than looking at it."""
+    requests = {place: with_setting(request.param, *place) for place in PLACES}
+    errors = {place: problems(asked) for place, asked in requests.items()}
+    bodies = {place: unchecked(requests[place]) for place in PLACES if not errors[place]}
+    return Made(request.param, requests, errors, bodies)
 
 
 def _from_file(path: str, engine: Engine) -> bool:
@@ -93,14 +113,13 @@ def _from_file(path: str, engine: Engine) -> bool:
     return engine == "cronjob" or bool(above & FROM_FILE)
 
 
-@pytest.mark.parametrize("path", SETTINGS)
-def test_a_setting_is_honoured_or_refused_by_every_engine_as_the_table_says(path: str) -> None:
+def test_a_setting_is_honoured_or_refused_by_every_engine_as_the_table_says(made: Made) -> None:
     """What the table allows may still need another setting, which only some engines have."""
-    found = {place: outcome(path, *place) for place in PLACES}
+    found = {place: made.outcome(place) for place in PLACES}
     assert [place for place, what in found.items() if what == "dropped"] == []
     assert set(found.values()) != {"error"}, "nobody can use it"
     refused = {place for place, what in found.items() if what == "error"}
-    wrong = {place for place in PLACES if not limits.honours(path, *place)}
+    wrong = {place for place in PLACES if not limits.honours(made.path, *place)}
     assert wrong <= refused
     assert limits.told(limits.EVERYWHERE - wrong)
 
@@ -111,14 +130,11 @@ def wrong(body: str) -> tuple[str, ...]:
     return tuple(schemas.problems(json.loads(body)))
 
 
-@pytest.mark.parametrize("path", SETTINGS)
-def test_what_a_setting_renders_to_is_valid_and_sound(path: str) -> None:
-    requests = [with_setting(path, *place) for place in PLACES]
-    for request in (request for request in requests if not problems(request)):
-        bodies = unchecked(request)
+def test_what_a_setting_renders_to_is_valid_and_sound(made: Made) -> None:
+    for place, bodies in made.bodies.items():
         told = [line for body in bodies for line in wrong(json.dumps(body, sort_keys=True))]
         errors = [finding for finding in lint(bodies) if finding.level == "error"]
-        assert (told, errors) == ([], []), request
+        assert (told, errors) == ([], []), made.requests[place]
 
 
 def test_there_is_a_value_for_every_optional_setting() -> None:
