@@ -21,7 +21,7 @@ from websockets.exceptions import WebSocketException
 
 from holdfast import tls
 from holdfast.agent.notes import note
-from holdfast.events import Progress
+from holdfast.events import NodeReady, Progress
 from holdfast.messages import (
     MAX_MESSAGE_BYTES,
     PROTOCOL,
@@ -93,6 +93,10 @@ class FactQueue:
             self._kept.popleft()
         if not self._kept:
             self._all_known.set()
+
+    def holds(self, kind: type[AgentFact]) -> bool:
+        """Whether the controller is still to learn of such a fact."""
+        return any(isinstance(one.event, kind) for one in self._kept)
 
     def unsent(self) -> list[Fact]:
         """Those that have not gone out, with ages as of now."""
@@ -225,6 +229,8 @@ class ControllerConnection:
 
     async def _get_welcome(self, connection: ClientConnection) -> None:
         hello = msgspec.structs.replace(self._hello(), obeyed=self._term)
+        if self._facts.holds(NodeReady):  # it follows
+            hello = msgspec.structs.replace(hello, ready=False)
         await connection.send(msgspec.msgpack.encode(hello))
         async with asyncio.timeout(ANSWER_S):
             welcome = _orders.decode(await connection.recv(decode=False))

@@ -243,10 +243,16 @@ class Agent:
             running=self.run is not None and bool(self.run.alive),
             ordered=self._newest,
             fenced=self._fenced,
+            ready=self._told(),
             kept=self.keeper.seq,
             term=self.keeper.term,
             obeyed=self._term,
         )
+
+    def _told(self) -> bool:
+        """Whether a controller was told of the fresh store, and knows it."""
+        follows = any(isinstance(kept.event, NodeReady) for kept in self._kept)
+        return not follows and self._store is not None and self._told_store == self._store
 
     def receive(self, wire: SimulatedWire, messages: Sequence[Downward]) -> None:
         """Messages of the controller have arrived."""
