@@ -14,7 +14,7 @@ from holdfast.actions import AskNodes, EndJob, Entry, Fence, Outcome
 from holdfast.controller import State
 from holdfast.controller.invariants import check
 from holdfast.detection.stopping import MARGIN_S
-from holdfast.events import AnyEvent
+from holdfast.events import AnyEvent, ControllerResumed, JobSubmitted
 from holdfast.messages import Fact, Hello, Leave, Report, Start, Stop
 from holdfast.shell.nodes import GOODBYE_S
 from holdfast.shell.shell import Settings, Shell
@@ -128,7 +128,7 @@ class Control:
 
     # ── life ──
 
-    def begin(self, first: AnyEvent, existing: Sequence[str]) -> None:
+    def begin(self, first: JobSubmitted | ControllerResumed, existing: Sequence[str]) -> None:
         """Take over the agents that exist, and hear the first fact."""
         self.look_in(RECONNECT_S if self.lease is None else RECONNECT_IN_CLUSTER_S)
         self.hear(lambda: self.shell.begin(first, existing))
