@@ -89,11 +89,13 @@ class ControllerResumed(Event, frozen=True, kw_only=True):
     """A new controller process has replayed the journal and goes on.
 
     `existing` names the nodes the driver found alive; the others of the roster are gone. `term` is
-    that of the new controller: of every line from here on, until the next one goes on.
+    that of the new controller: of every line from here on, until the next one goes on. `obeyed` is
+    the newest attempt that an agent was told to start or to stop, where agents were asked.
     """
 
     existing: tuple[str, ...]
     term: int = 0
+    obeyed: int = 0
 
 
 Beginning = JobSubmitted | ControllerResumed  # what every controller hears first

@@ -59,6 +59,7 @@ class Hello(Message, frozen=True, kw_only=True):
     kept: int = -1  # newest line of the journal that it holds; -1: none
     term: int = 0  # of that line: see `Keep`
     obeyed: int = 0  # newest term of a controller that it has obeyed; an older one has no say
+    ready: bool = False  # a controller was told of its fresh store and knows it
 
 
 class WorkersStarted(Message, frozen=True, kw_only=True):

@@ -256,6 +256,7 @@ class Agent:
             running=run is not None and bool(run.alive),
             ordered=self._attempts.ordered,
             fenced=self._attempts.fenced,
+            ready=self._parts.offer.told,
             kept=self._replica.seq,
             term=self._replica.term,
         )

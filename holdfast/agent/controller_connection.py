@@ -21,6 +21,7 @@ from websockets.exceptions import WebSocketException
 from holdfast import tls
 from holdfast.agent.fact_queue import FactQueue
 from holdfast.agent.notes import note
+from holdfast.events import NodeReady
 from holdfast.messages import (
     MAX_MESSAGE_BYTES,
     PROTOCOL,
@@ -181,6 +182,8 @@ class ControllerConnection:
 
     async def _get_welcome(self, connection: ClientConnection) -> None:
         hello = msgspec.structs.replace(self._hello(), obeyed=self._term)
+        if self._facts.holds(NodeReady):  # it follows
+            hello = msgspec.structs.replace(hello, ready=False)
         await connection.send(msgspec.msgpack.encode(hello))
         async with asyncio.timeout(ANSWER_S):
             welcome = _orders.decode(await connection.recv(decode=False))

@@ -41,6 +41,10 @@ class FactQueue:
         while self._kept and self._kept[0].seq <= acked:
             self._kept.popleft()
 
+    def holds(self, kind: type[AgentFact]) -> bool:
+        """Whether the controller is still to learn of such a fact."""
+        return any(isinstance(one.event, kind) for one in self._kept)
+
     def unsent(self, now: float) -> list[Fact]:
         """Those that have not gone out, with ages as of now."""
         later = (kept for kept in self._kept if kept.seq > self.sent)

@@ -50,6 +50,12 @@ class StoreOffer:
                 )
             )
 
+    @property
+    def told(self) -> bool:
+        """Whether the controller was told of the store that is fresh now."""
+        fresh = self._stores.fresh
+        return fresh is not None and fresh == self._told
+
     def attempts_found(self, attempt: int) -> None:
         """Durable tiers know attempts up to this one; 0 if they have not answered yet."""
         if self._attempt_found is None or attempt > self._attempt_found:

@@ -90,6 +90,7 @@ def overtaken(state: State, attempt: int) -> list[AnyAction]:
     state.earlier_attempts += lost
     state.attempt, state.start, state.stopped = attempt, None, False
     state.deaths, state.finished = [], set()
+    nodes.void_stores(state)
     why = f"orders up to attempt {attempt} were lost with a controller"
     if state.phase is Phase.CLOSING:
         return [StopAttempt(attempt=attempt, grace_s=0.0, reason=state.why)]

@@ -340,12 +340,15 @@ def _resumed(state: State, event: ControllerResumed) -> list[AnyAction]:
     actions: list[AnyAction] = [
         Fence(node=node, reason=state.lost[node]) for node in sorted(alive & state.lost.keys())
     ]
+    overtaken = event.obeyed > state.attempt and not state.ended
+    actions += attempts.overtaken(state, event.obeyed) if overtaken else []
     phase = state.phase
     for node in sorted(state.nodes.keys() - alive):
         actions += _node_gone(state, node, "lost while the controller was down", 0.0)
     if not state.ended and state.phase is not Phase.CLOSING:
         actions += nodes.top_up(state, "nodes were lost while the controller was down")
-    return [*actions, *(_repeat_orders(state) if state.phase is phase else [])]
+    repeat = state.phase is phase and not overtaken
+    return [*actions, *(_repeat_orders(state) if repeat else [])]
 
 
 def _repeat_orders(state: State) -> list[AnyAction]:

@@ -50,6 +50,15 @@ def ready(state: State, node: Node) -> None:
         state.spares.append(node.node)
 
 
+def void_stores(state: State) -> None:
+    """Nobody knows which stores have been used: each node that waits is to offer another one."""
+    for node in state.nodes.values():
+        node.store = None
+        if node.state is NodeState.SPARE:
+            node.state = NodeState.JOINING
+    state.spares.clear()
+
+
 def fill_ranks(state: State) -> list[AnyAction]:
     """Give vacant node ranks to spares, longest waiting first, once there are enough of them."""
     if missing(state):

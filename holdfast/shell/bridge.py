@@ -5,6 +5,8 @@ orders into a message for each node concerned. Every driver and the simulation s
 what is tested in one holds in all. The time is an argument; membership is read from the state.
 """
 
+import math
+
 from holdfast.actions import (
     AnyAction,
     Diagnose,
@@ -58,7 +60,7 @@ class Bridge:
         self._liveness = Liveness()
         self._expected: dict[str, float] = {}  # nodes that are to say hello, and until when
         self._tally = StopTally()
-        self._strays: set[str] = set()  # nodes that run workers and are no members
+        self._strays: dict[str, int] = {}  # nodes of which a former controller knew more than we
         self._grace_s = 0.0  # of the newest order to stop
         self._failed_saves: dict[str, tuple[int, int, int]] = {}  # newest told, by tier
         self._exited: dict[bool, int] = {}  # newest attempt with exits; with status 0, or others
@@ -77,22 +79,26 @@ class Bridge:
             return None
         self._liveness.heard(hello.node, now)
         self._expected.pop(hello.node, None)
-        lost = self._orders_lost(hello)
-        if hello.node in self._state.nodes:
+        lost, known = self._orders_lost(hello), self._state.nodes.get(hello.node)
+        newest = max(hello.ordered, hello.fenced)
+        waits = known is None or known.state is NodeState.JOINING
+        if waits and (hello.ready or hello.running or (known is None and newest)):
+            self._strays[hello.node] = max(newest, self._state.attempt)
+        if known is not None:
             return lost
-        if hello.running:
-            self._strays.add(hello.node)
         joined = NodeJoined(
             node=hello.node, name=hello.name, address=hello.address, workers=hello.workers
         )
-        return [joined, *lost]
+        return [*lost, joined]
 
     def _orders_lost(self, hello: Hello) -> list[AnyEvent]:
         """Whether it has obeyed what this journal does not tell of. An order leaves after its line
-        is held, so what is told of by nobody that could be asked is lost."""
+        is held, so such lines are lost; whoever waits may have done otherwise, or its store."""
         newest = max(hello.ordered, hello.fenced)
         trains = self._state.phase in TRAINING and hello.fenced == self._state.attempt
         if newest > self._state.attempt or trains:
+            waiting = self._state.nodes.keys() - self._state.ranks.values()
+            self._strays |= dict.fromkeys(waiting, newest)
             return [OrdersLost(node=hello.node, attempt=newest)]
         return []
 
@@ -112,7 +118,7 @@ class Bridge:
         self.heard(node, now)
         match fact:
             case WorkersStopped():
-                return _some(self._tally.stopped(fact))
+                return [*self._ready_after(fact), *_some(self._tally.stopped(fact))]
             case WorkersStarted():
                 return []
             case NodeReady():
@@ -124,6 +130,14 @@ class Bridge:
                 return [fact] if self._is_first(fact) else []
             case _:
                 return [fact]
+
+    def _ready_after(self, stopped: WorkersStopped) -> list[AnyEvent]:
+        """One that told a former controller that it is ready has stopped whatever it ran since, and
+        has a store that nobody can have used."""
+        if stopped.attempt < self._strays.get(stopped.node, math.inf) or stopped.store is None:
+            return []
+        del self._strays[stopped.node]
+        return [NodeReady(node=stopped.node, store=stopped.store)]
 
     def _before(self, exited: WorkerExited, now: float) -> list[AnyEvent]:
         """Progress goes ahead of the first exit and of the first failure of an attempt: ahead of
@@ -207,6 +221,8 @@ class Bridge:
 
     def orders_for(self, node: str) -> list[ToAgent]:
         """What a node that just (re)connected has to know."""
+        if node in self._strays:
+            return [Stop(attempt=self._strays[node], grace_s=0.0, term=self._term)]
         member = self._state.nodes.get(node)
         if member is None or member.state is not NodeState.MEMBER or member.node_rank is None:
             return []
@@ -226,7 +242,7 @@ class Bridge:
     ) -> tuple[list[tuple[str, ToAgent]], list[AnyEvent]]:
         ranks, deadline = self._state.ranks, now + order.grace_s + MARGIN_S
         self._grace_s = order.grace_s
-        members = {*ranks.values(), *(self._strays & self._state.nodes.keys())}
+        members = {*ranks.values(), *(self._strays.keys() & self._state.nodes.keys())}
         told = self._tally.begin(order.attempt, members, ranks.get(0), deadline)
         message = Stop(
             attempt=order.attempt, grace_s=order.grace_s, save=order.save, term=self._term

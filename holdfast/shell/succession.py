@@ -74,6 +74,7 @@ class RollCall:
     def __init__(self, far: Collection[str], near: Collection[str], now: float) -> None:
         self._far, self._near, self._began = set(far or near), set(near if far else ()), now
         self._held = NOWHERE
+        self.obeyed = 0  # the newest attempt that anybody was told to start or to stop
         self.best = b""
 
     def wanted(self, term: int, line: int) -> bool:
@@ -85,8 +86,9 @@ class RollCall:
         if self.wanted(term, line):
             self._held, self.best = Position(term, line), copy
 
-    def heard(self, node: str) -> None:
-        """This agent has said what it holds, and has given it if it was wanted."""
+    def heard(self, node: str, ordered: int, fenced: int) -> None:
+        """This agent has said what it holds and was told, and has given what was wanted."""
+        self.obeyed = max(self.obeyed, ordered, fenced)
         self._far.discard(node)
         self._near.discard(node)
 

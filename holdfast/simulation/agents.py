@@ -236,10 +236,16 @@ class Agent:
             running=self.run is not None and bool(self.run.alive),
             ordered=self._newest,
             fenced=self._fenced,
+            ready=self._told(),
             kept=self.replica.seq,
             term=self.replica.term,
             obeyed=self._term,
         )
+
+    def _told(self) -> bool:
+        """Whether a controller was told of the fresh store, and knows it."""
+        follows = self._facts.holds(NodeReady)
+        return not follows and self._store is not None and self._told_store == self._store
 
     def receive(self, wire: SimulatedWire, messages: Sequence[Downward]) -> None:
         """Messages of the controller have arrived."""

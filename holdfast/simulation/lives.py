@@ -28,7 +28,7 @@ RECORD_S = 30.0  # how old the published journal is, at most
 class Gathered:
     """Copies of the journal, as agents that connect give them; `done` is called with the newest."""
 
-    def __init__(self, nature: Nature, call: RollCall, done: Callable[[bytes], None]) -> None:
+    def __init__(self, nature: Nature, call: RollCall, done: Callable[[RollCall], None]) -> None:
         self._nature, self._call, self._done = nature, call, done
         nature.after(LOOK_S, self._look)
 
@@ -39,11 +39,12 @@ class Gathered:
             copy = copy_of(agent)
             assert lines.sound(copy)
             self._call.fetched(replica.term, replica.seq, copy)
-        self._call.heard(agent.node)
+        hello = agent.hello()
+        self._call.heard(agent.node, hello.ordered, hello.fenced)
 
     def _look(self) -> None:
         if self._call.is_over(self._nature.now):
-            self._done(self._call.best)
+            self._done(self._call)
         else:
             self._nature.after(LOOK_S, self._look)
 
@@ -76,7 +77,7 @@ class Lives:
         """The first one."""
         self._start("n0" if self._lease is not None and self._nature.dice.random() < 0.5 else "")
 
-    def _start(self, machine: str) -> None:
+    def _start(self, machine: str, obeyed: int = 0) -> None:
         if self._referees.over:
             return
         lease, first = self._lease, self.book.seq == 0
@@ -92,7 +93,7 @@ class Lives:
         self._former = machine
         self._referees.restarted(control.state)
         existing = tuple(self._site.existing())
-        event = JobSubmitted() if first else ControllerResumed(existing=existing)
+        event = JobSubmitted() if first else ControllerResumed(existing=existing, obeyed=obeyed)
         control.begin(event, existing)
         self._site.controller_is_up()
 
@@ -145,14 +146,14 @@ class Lives:
         machine = self._nature.dice.choice(machines)
         near = {self._former}.intersection(self._site.existing())
         call = RollCall(set(self._site.existing()) - near, near, self._nature.now)
-        self._gathered = Gathered(self._nature, call, lambda best: self._go_on(machine, best))
+        self._gathered = Gathered(self._nature, call, lambda over: self._go_on(machine, over))
         self._lease.take(self._gathered)
         self._site.controller_is_up()
 
-    def _go_on(self, machine: str, best: bytes) -> None:
+    def _go_on(self, machine: str, call: RollCall) -> None:
         old, self._gathered = self.book, None
         record = old.before(self._nature.dice.random() * RECORD_S)
-        content = newest([best, record])
+        content = newest([call.best, record])
         self.book = Book.of_copy(content, self._hard.limits, self._referees, self._hard.seed)
         free = [agent for agent in self._site.living() if agent.wire is None]
         holders = [agent for agent in free if agent.reach and not agent.frozen]
@@ -161,7 +162,7 @@ class Lives:
             return any(_holds(agent, old, seq) for agent in holders)
 
         self._referees.took_over(old.shared(self.book), self.book.starts(), is_kept)
-        self._start(machine)
+        self._start(machine, call.obeyed)
 
 
 def _reach(agent: Agent, control: Control) -> bool:

@@ -1,6 +1,8 @@
 """Regressions that simulated worlds found, most of them about a controller that comes back."""
 
-from holdfast.actions import AnyAction, AskNodes, EndJob, Fence, StartAttempt
+import pytest
+
+from holdfast.actions import AnyAction, AskNodes, EndJob, Fence, StartAttempt, StopAttempt
 from holdfast.controller import Controller, Limits
 from holdfast.controller.invariants import check
 from holdfast.events import (
@@ -14,6 +16,7 @@ from holdfast.events import (
     NodeLost,
     NodeLostReason,
     NodeReady,
+    OrdersLost,
     Store,
     WorkerExited,
 )
@@ -86,3 +89,44 @@ def test_a_spare_that_does_not_fit_is_replaced_by_another_but_not_for_ever() -> 
         asked += [a.count for a in tell(controller, 1.0, odd) if isinstance(a, AskNodes)]
     assert asked == [1, 1]
     assert not controller.state.ended
+
+
+def trains_alone() -> Controller:
+    controller = Controller(Limits(node_count=1, spare_count=1))
+    events = (joined("a"), ready("a", 1), joined("b"), ready("b", 2))
+    tell(controller, 0.0, JobSubmitted(), *events)
+    assert controller.state.attempt == 1
+    return controller
+
+
+@pytest.mark.parametrize("attempt", [1, 4])
+def test_orders_that_were_lost_are_stopped_and_their_numbers_not_given_again(attempt: int) -> None:
+    """Attempt 1 was stopped, or 4 was begun, by a controller whose newest lines nobody has."""
+    controller = trains_alone()
+    (stop,) = tell(controller, 2.0, OrdersLost(node="a", attempt=attempt))
+    assert isinstance(stop, StopAttempt) and stop.attempt == attempt
+    assert tell(controller, 2.0, OrdersLost(node="b", attempt=attempt)) == []
+    stopped = AttemptStopped(attempt=attempt, store=Store("h", 3, True))
+    verdict = Diagnosed(attempt=attempt, cause="node-lost", summary="x", confidence=0.5)
+    start = tell(controller, 3.0, stopped, verdict)[-1]
+    assert isinstance(start, StartAttempt) and start.attempt == attempt + 1
+    assert [i.cause for i in controller.state.incidents] == ["orders-lost"]
+
+
+def test_a_controller_that_knows_of_lost_orders_repeats_no_older_one() -> None:
+    controller = trains_alone()
+    actions = tell(controller, 2.0, ControllerResumed(existing=("a", "b"), obeyed=3))
+    assert [a.attempt for a in actions if isinstance(a, StopAttempt)] == [3]
+    assert not [a for a in actions if isinstance(a, StartAttempt)]
+
+
+def test_stores_of_which_nobody_knows_whether_they_were_used_are_offered_anew() -> None:
+    controller = trains_alone()
+    tell(controller, 2.0, OrdersLost(node="a", attempt=4))
+    assert {n.store for n in controller.state.nodes.values()} == {None}
+    assert controller.state.spares == []
+
+
+def test_orders_that_are_in_the_journal_are_not_lost() -> None:
+    controller = trains_alone()
+    assert tell(controller, 2.0, OrdersLost(node="a", attempt=0)) == []

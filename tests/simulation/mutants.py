@@ -176,7 +176,7 @@ MUTANTS: dict[str, Mutant] = {
         'return float(fruitless * __import__("random").random())',
         REPLAY,
     ),
-    "a lost node is forgotten": Mutant(NODES, "state.lost[node_id] = why", "pass", ONE, first=80),
+    "a lost node is forgotten": Mutant(NODES, "state.lost[node_id] = why", "pass", ONE, first=900),
     "the furthest step is forgotten": Mutant(
         CONTROLLER,
         "state.max_step = max(state.max_step or 0, progress.step)",
@@ -353,9 +353,9 @@ MUTANTS: dict[str, Mutant] = {
         "pass",
         NAMED,
     ),
-    "a silent node stays connected": Mutant(
-        SHELL_NODES,
-        "if now - known.heard_at > self._timeout_s:",
+    "nobody else is asked to hold a copy": Mutant(
+        SHELL,
+        "if self._replicas is not None and self._batch.durable and not self._batch.held:",
         "if False:",
         BOUND,
     ),
@@ -382,12 +382,6 @@ MUTANTS: dict[str, Mutant] = {
         "return waited_s > WITHIN_S",
         "return waited_s > 1.0",
         TERMS,
-    ),
-    "attempts of a lost journal are counted again": Mutant(
-        BRIDGE,
-        "if newest > self._state.attempt or trains:",
-        "if False:",
-        CALM,
     ),
     "a duty that fails again and again never ends its process": Mutant(
         SUPERVISION,

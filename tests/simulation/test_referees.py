@@ -29,6 +29,7 @@ from holdfast.events import (
     NodeLeft,
     NodeLost,
     NodeLostReason,
+    OrdersLost,
     Progress,
     StopRequested,
     Store,
@@ -250,7 +251,13 @@ def test_an_attempt_is_stopped_only_if_something_in_it_broke() -> None:
 
 @pytest.mark.parametrize(
     "reason",
-    [lost("n0"), NodeLeft(node="n0"), StopRequested(by="a person"), ControllerResumed(existing=())],
+    [
+        lost("n0"),
+        NodeLeft(node="n0"),
+        StopRequested(by="a person"),
+        ControllerResumed(existing=()),
+        OrdersLost(node="n0", attempt=1),
+    ],
 )
 def test_a_lost_member_or_a_person_is_a_reason_to_stop(reason: AnyEvent) -> None:
     assert not Efficiency(hardship()).journaled(entry(reason, stop(1)), in_trouble)

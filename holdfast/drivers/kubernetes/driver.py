@@ -62,6 +62,7 @@ class Identity(NamedTuple):
     belongs: Origin
     term: int
     machine: str  # it runs on; "" if that is not known
+    obeyed: int = 0  # newest attempt that an agent was told of before it
 
 
 class KubernetesDriver:
@@ -120,7 +121,8 @@ class KubernetesDriver:
         await self._output.load()
         await self._see_what_exists()
         existing = self._roster.existing()
-        first = ControllerResumed(existing=tuple(existing)) if self._resumed else JobSubmitted()
+        resumed = ControllerResumed(existing=tuple(existing), obeyed=self._me.obeyed)
+        first = resumed if self._resumed else JobSubmitted()
         self._shell.begin(first, existing if self._resumed else ())
         duties = {
             "watching pods": self._watch,

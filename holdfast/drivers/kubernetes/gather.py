@@ -36,8 +36,8 @@ class Gathering:
         self._token = f"Bearer {token}"
         self._far, self._near = far, near
 
-    async def gather(self, host: str, port: int) -> bytes:
-        """The newest copy; empty if nobody has one in time."""
+    async def gather(self, host: str, port: int) -> RollCall:
+        """What they have said; its `best` is empty if nobody has a copy in time."""
         self._call = RollCall(self._far, self._near, time.monotonic())
         server = await serve(
             self._serve, host, port, process_request=self._authenticate,
@@ -49,7 +49,7 @@ class Gathering:
         finally:
             server.close()
             await server.wait_closed()
-        return self._call.best
+        return self._call
 
     def _authenticate(self, connection: ServerConnection, request: Request) -> Response | None:
         given = request.headers.get("Authorization", "")
@@ -63,7 +63,7 @@ class Gathering:
             if isinstance(hello, Hello):
                 if self._call.wanted(hello.term, hello.kept):
                     await self._fetch(connection, hello)
-                self._call.heard(uid_of(hello.node))
+                self._call.heard(uid_of(hello.node), hello.ordered, hello.fenced)
         except (ConnectionClosed, msgspec.MsgspecError):
             return
 

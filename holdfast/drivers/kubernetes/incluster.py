@@ -52,7 +52,7 @@ from holdfast.drivers.kubernetes.talk import say
 from holdfast.errors import Error
 from holdfast.replay import replay
 from holdfast.shell.server import allow_connections
-from holdfast.shell.succession import newest
+from holdfast.shell.succession import RollCall, newest
 from holdfast.spec import Job
 from holdfast.spec.load import job_as_written
 
@@ -158,9 +158,9 @@ async def _drive(
     cluster: Cluster, place: Place, lease: Lease, origin: Origin, observe: Observer
 ) -> Outcome | None:
     token = await token_of(cluster, place.job.name, origin.owner)
-    path = await _prepare(cluster, place, origin.run, lease, token)
+    path, obeyed = await _prepare(cluster, place, origin.run, lease, token)
     controller, book = replay(path, limits_of(place.job))
-    me = Identity(token, origin, lease.term, await _machine(cluster, place.me))
+    me = Identity(token, origin, lease.term, await _machine(cluster, place.me), obeyed)
     driver = KubernetesDriver(place.request, path, controller, book, cluster, me)
     task = asyncio.current_task()
     assert task is not None
@@ -240,8 +240,11 @@ async def _make_token(cluster: Cluster, job: str, owner: Body) -> None:
 # ── the journal ───────────────────────────────────────────────────────────────────────────────
 
 
-async def _prepare(cluster: Cluster, place: Place, run: str, lease: Lease, token: str) -> Path:
-    """The journal: the one that lies there, else the newest that anybody has, else a new one.
+async def _prepare(
+    cluster: Cluster, place: Place, run: str, lease: Lease, token: str
+) -> tuple[Path, int]:
+    """The journal: the one that lies there, else the newest that anybody has, else a new one; and
+    the newest attempt that an agent has heard of, if agents were asked.
 
     What the controller of the term before has left is complete, so nobody else is asked. A disk
     that only this pod uses may hold an older one: another controller may have acted since."""
@@ -249,29 +252,30 @@ async def _prepare(cluster: Cluster, place: Place, run: str, lease: Lease, token
         place.journals, place.job.name, f"{run}{place.start}", lease.term, place.me
     )
     if (folder / shelf.FILE).exists():
-        return folder / shelf.FILE
+        return folder / shelf.FILE, 0
     term, left = shelf.left_behind(folder)
-    others = [] if left and term >= lease.term - 1 else await _copies(cluster, place, lease, token)
-    found = newest([left, *others])
+    found, obeyed = left, 0
+    if not left or term < lease.term - 1:
+        published = await published_journal(cluster, place.job.name) or b""
+        call = await _roll_call(cluster, place, lease, token)
+        found, obeyed = newest([left, published, call.best]), call.obeyed
     if found:
         where = "on its volume" if found == left else "recovered from a copy"
         say(f"resuming from a journal of {found.count(NEWLINE)} lines {where}")
     path = shelf.begin(place.job, folder, found, now=time.time())
     shelf.forget_others(folder)
-    return path
+    return path, obeyed
 
 
-async def _copies(cluster: Cluster, place: Place, lease: Lease, token: str) -> list[bytes]:
-    """The published journal and the newest one that an agent holds."""
-    published = await published_journal(cluster, place.job.name) or b""
+async def _roll_call(cluster: Cluster, place: Place, lease: Lease, token: str) -> RollCall:
+    """What the agents say that run."""
     label = f"{JOB}={place.job.name}"
     pods = (await cluster.listed(PODS, Pod, labels=label)).items
     machine = next((p.spec.node_name for p in pods if p.metadata.name == lease.former), None)
     agents = [p for p in pods if p.running and p.metadata.labels.get(ROLE, "node") in TRAINS]
     near = {pod.uid for pod in agents if pod.spec.node_name == machine}
     far = {pod.uid for pod in agents} - near
-    kept = await Gathering(token, far, near).gather(LISTEN, place.port) if agents else b""
-    return [published, kept]
+    return await Gathering(token, far, near).gather(LISTEN, place.port)
 
 
 # ── the end ───────────────────────────────────────────────────────────────────────────────────

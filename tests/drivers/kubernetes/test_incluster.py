@@ -3,12 +3,20 @@
 import asyncio
 import os
 import signal
+from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
+from holdfast.actions import Entry
+from holdfast.drivers.kubernetes import incluster, shelf
 from holdfast.drivers.kubernetes.api import Api
 from holdfast.drivers.kubernetes.cluster import PODS
-from holdfast.drivers.kubernetes.incluster import end_by_signal, remove_former
+from holdfast.drivers.kubernetes.incluster import Place, end_by_signal, remove_former
+from holdfast.events import ControllerResumed
+from holdfast.journal import VERSION, Header, Journal
+from holdfast.shell.succession import RollCall, position_of
+from tests.drivers.kubernetes.asking import job
 from tests.drivers.kubernetes.cluster.fake import FakeCluster
 from tests.drivers.kubernetes.playing import playing
 from tests.drivers.kubernetes.test_api import pod
@@ -46,3 +54,68 @@ def test_a_signal_ends_a_controller_that_only_waits() -> None:
 
     with pytest.raises(asyncio.CancelledError):
         asyncio.run(wait())
+
+
+# ── the journal it begins with ──
+
+
+class Asked:
+    """Agents that hold this copy, and have heard of attempt 7; whether they were asked."""
+
+    def __init__(self, copy: bytes) -> None:
+        self.copy, self.times = copy, 0
+
+    def __call__(self, _token: str, far: set[str], near: set[str]) -> "Asked":
+        self.call = RollCall(far, near, 0.0)
+        return self
+
+    async def gather(self, _host: str, _port: int) -> RollCall:
+        self.times += 1
+        self.call.heard("a", ordered=7, fenced=6)
+        position = position_of(self.copy)
+        self.call.fetched(position.term, position.line, self.copy)
+        return self.call
+
+
+def written(path: Path, *terms: int) -> bytes:
+    """A journal with an entry of a controller of each of these terms."""
+    journal = Journal.create(path, Header(journal=VERSION, holdfast="x", job={}, created_at=0.0))
+    for seq, term in enumerate(terms, 1):
+        event = ControllerResumed(existing=(), term=term)
+        journal.append(Entry(seq=seq, at=1.0, event=event, actions=()))
+    journal.sync()
+    journal.close()
+    return path.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("left_term", "copy_terms", "taken", "asked"),
+    [
+        (4, (1, 2), "left", False),  # that of the controller before: complete
+        (3, (1, 2, 4), "copy", True),  # another one has acted since
+        (3, (1,), "left", True),  # and has left nothing
+    ],
+)
+def test_what_lies_on_a_disk_is_taken_unless_another_controller_has_acted_since(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    left_term: int,
+    copy_terms: tuple[int, ...],
+    taken: str,
+    asked: bool,
+) -> None:
+    copy = written(tmp_path / "copy", *copy_terms)
+    left = written(tmp_path / "left", 1, 3, 3, 3, 3)
+    agents = Asked(copy)
+    monkeypatch.setattr(incluster, "Gathering", agents)
+    place = Place(job(), Mock(), tmp_path / "jobs", "", "pod-a", 0, 0)
+    shelf.begin(place.job, shelf.place(place.journals, "run", "u", left_term, "pod-a"), left, now=1)
+
+    async def act(_it: FakeCluster, api: Api) -> None:
+        lease = Mock(term=5, former="")
+        path, obeyed = await incluster._prepare(api, place, "u", lease, "token")
+        assert path.read_bytes() == {"left": left, "copy": copy}[taken]
+        assert (agents.times, obeyed) == ((1, 7) if asked else (0, 0))
+        assert [p.name for p in path.parent.parent.iterdir()] == ["000005-pod-a"]
+
+    playing(act)

@@ -1,0 +1,66 @@
+"""The referees of worlds with two controllers: each objects to its promise broken, and no other."""
+
+import msgspec
+import pytest
+
+from holdfast.actions import Entry
+from holdfast.simulation.nature import Foul, Nature
+from holdfast.simulation.referees import OneTerm, Referees
+from tests.simulation.test_referees import diagnosed, hardship, order, start
+
+
+def test_an_agent_obeys_no_older_term() -> None:
+    referee = OneTerm()
+    orders = [msgspec.structs.replace(start(1), term=term) for term in (2, 2, 3)]
+    assert not any(referee.obeyed("n0", order) for order in orders)
+    assert not referee.obeyed("n1", orders[0])
+    assert referee.obeyed("n0", orders[0]) == "n0 obeys term 2 after 3"
+
+
+def begun(*attempts: int) -> OneTerm:
+    """Each attempt was ordered by the entry of its number times ten, and an agent obeyed."""
+    referee = OneTerm()
+    for attempt in attempts:
+        referee.journaled(
+            Entry(seq=attempt * 10, at=0.0, event=diagnosed(), actions=(order(attempt),))
+        )
+        referee.obeyed("n0", start(attempt))
+    return referee
+
+
+def test_what_was_begun_is_in_the_journal_that_is_gone_on_from_if_anybody_has_it() -> None:
+    assert not begun(1, 2).took_over({1: 10, 2: 20}, lambda _seq: True)
+    lost = begun(1, 2).took_over({1: 10}, lambda seq: seq == 20)
+    assert lost == "attempt 2 was begun, and is in no journal now"
+    other = begun(1, 2).took_over({1: 10, 2: 19}, lambda _seq: True)
+    assert other == "attempt 2 was begun, and is in no journal now"
+
+
+def test_what_nobody_has_any_more_is_lost_without_blame_and_once() -> None:
+    referee = begun(1, 2)
+    assert not referee.took_over({1: 10}, lambda _seq: False)
+    assert not referee.took_over({1: 10}, lambda _seq: True)
+
+
+def test_an_attempt_that_no_agent_has_begun_may_be_lost() -> None:
+    referee = OneTerm()
+    referee.journaled(Entry(seq=10, at=0.0, event=diagnosed(), actions=(order(1),)))
+    assert not referee.took_over({}, lambda _seq: True)
+
+
+def test_decisions_wait_for_no_longer_than_it_takes_to_find_out_the_silent() -> None:
+    judge = Referees(hardship(), Nature(hardship()))
+    judge.waits(judge.waits_s_max)
+    with pytest.raises(
+        Foul, match=r"no decision waits for the silent at 0\.000 s: what was decided"
+    ):
+        judge.waits(judge.waits_s_max + 0.1)
+
+
+def test_whoever_acts_without_the_lease_or_before_a_copy_is_kept_breaks_a_promise() -> None:
+    judge = Referees(hardship(), Nature(hardship()))
+    judge.acts("")
+    judge.unkept("")
+    for objects in (judge.acts, judge.unkept):
+        with pytest.raises(Foul, match=r"one controller acts at 0\.000 s: something"):
+            objects("something")
