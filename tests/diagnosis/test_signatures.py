@@ -9,7 +9,7 @@ from holdfast.diagnosis.signatures import GROUPS, SIGNATURES, Blame, spotted
 from holdfast.drivers.kubernetes.lint import CHECKS
 from holdfast.errors import SLUGS
 
-RECORDED = Path(__file__).parent / "recorded" / "signatures.txt"
+RECORDED = Path(__file__).parent / "excerpts.txt"
 
 
 def excerpts() -> dict[str, list[str]]:
