@@ -149,7 +149,7 @@ def test_one_exit_has_the_cause_it_shows(cause: str, one: WorkerExited) -> None:
 
 
 def test_every_cause_of_an_exit_is_in_the_table_above() -> None:
-    assert {cause for cause, _ in CASES} | {"node-lost", "hang"} == set(CAUSES)
+    assert {cause for cause, _ in CASES} | {"node-lost", "orders-lost", "hang"} == set(CAUSES)
 
 
 def test_a_failed_rank_outweighs_the_symptoms_of_the_others_whenever_they_came() -> None:

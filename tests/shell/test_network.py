@@ -29,6 +29,7 @@ from holdfast.messages import (
     Welcome,
 )
 from holdfast.shell.replicas import CHUNK_BYTES, WINDOW
+from tests.shell.line import frame
 from tests.shell.scene import hello
 from tests.shell.site import TOKEN, Agent, Site, open_site, proxied, send, until
 
@@ -288,11 +289,6 @@ class Cheap(asyncio.Protocol):
             self._transport.write(self._said)
         else:
             self.welcomed = True
-
-
-def frame(payload: bytes) -> bytes:
-    assert len(payload) < 126
-    return bytes((0x82, 0x80 | len(payload))) + bytes(4) + payload
 
 
 def test_a_storm_of_a_thousand_that_join_at_once_costs_no_sign_of_life_of_others() -> None:
