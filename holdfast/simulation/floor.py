@@ -50,6 +50,7 @@ class Host(Protocol):
     """The agent of a node, as its workers see it."""
 
     node: str
+    alive: bool
     memory: dict[int, Holding]  # by local rank; lost with the node
 
     def worker_died(self, run: "Run", rank: int, death: Death) -> None:
@@ -97,6 +98,11 @@ class Group:
         return any(run.alive for run in self.runs.values())
 
     @property
+    def forgotten(self) -> bool:
+        """Whether nobody is left who knows of it: its number may be given to another one."""
+        return not any(run.host.alive for run in self.runs.values())
+
+    @property
     def inherited_step(self) -> int:
         """Steps that were done when this attempt took over."""
         return self.restored.step if self.restored else 0
@@ -136,7 +142,8 @@ class Floor:
 
     def _group_of(self, order: Start) -> Group:
         known = self.groups.get(order.attempt)
-        if known is None or (known.order.store != order.store and not known.lives):
+        other = known is not None and (known.order.store != order.store or known.forgotten)
+        if known is None or (other and not known.lives):
             self.groups = {a: g for a, g in self.groups.items() if g.lives}
             self.groups[order.attempt] = Group(order.attempt, order)
         return self.groups[order.attempt]

@@ -13,13 +13,22 @@ from holdfast.events import (
     NodeLost,
     NodeLostReason,
     NodeReady,
+    OrdersLost,
     Progress,
     Store,
     Surveyed,
     WorkerError,
     WorkerExited,
 )
-from holdfast.messages import Hello, Leave, Report, Start, Stop, WorkerReport
+from holdfast.messages import (
+    Hello,
+    Leave,
+    Report,
+    Start,
+    Stop,
+    WorkerReport,
+    WorkersStopped,
+)
 from holdfast.shell.bridge import Bridge
 
 
@@ -149,3 +158,25 @@ def test_progress_is_told_ahead_of_the_first_exit_and_of_the_first_failure_only(
     assert told(1, 0, step=10) == ["WorkerExited"]
     assert told(0, 1, step=11) == ["Progressed", "WorkerExited"]
     assert told(1, 1, step=12) == ["WorkerExited"]
+
+
+def test_a_node_of_which_a_former_controller_knew_more_stops_and_offers_a_fresh_store() -> None:
+    """What it told is acknowledged, and the lines that said so are lost."""
+    bridge = Bridge(two_nodes_recovering().state, 5.0, 1.0, term=3)
+    told = msgspec.structs.replace(hello("c"), ordered=9, fenced=8, ready=True)
+    events = bridge.hello(told, 2.0)
+    assert events is not None
+    assert [type(event) for event in events] == [OrdersLost, NodeJoined]
+    assert bridge.orders_for("c") == [Stop(attempt=9, grace_s=0.0, term=3)]
+    store = Store("h", 7, True)
+    early, late = (WorkersStopped(node="c", attempt=n, store=store) for n in (8, 9))
+    assert bridge.fact("c", early, 3.0) == []
+    assert bridge.fact("c", late, 3.0) == [NodeReady(node="c", store=store)]
+
+
+def test_a_new_node_that_was_told_nothing_is_told_nothing() -> None:
+    bridge = Bridge(two_nodes_recovering().state, 5.0, 1.0)
+    new = msgspec.structs.replace(hello("c"), attempt=0, running=False)
+    events = bridge.hello(new, 2.0)
+    assert events is not None and [type(event) for event in events] == [NodeJoined]
+    assert bridge.orders_for("c") == []
