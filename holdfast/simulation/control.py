@@ -62,6 +62,9 @@ class Site(Protocol):
     def controller_died(self, control: "Control", *, torn: bool) -> None:
         """This process is gone; `torn`: with its machine, which nobody is told."""
 
+    def handed_over(self, control: "Control") -> None:
+        """It has given the lease back, for one that reaches the nodes."""
+
     def job_ended(self, control: "Control", outcome: Outcome) -> None:
         """The order to end was carried out."""
 
@@ -102,6 +105,7 @@ class Control:
         self.shell = Shell(controller, book, engine, settings, lambda: self.clock, kept)
         self.shell.decisions.observe, self.shell.catch_up = self._observe, self._hear_all
         self.shell.doubt = self._doubts
+        self.shell.can_hand_over = lambda: self.lease is not None and not self._doubts()
         self.duties = {
             "watch": SimulatedDuty(nature, self),
             "supply": SimulatedDuty(nature, self),
@@ -211,7 +215,7 @@ class Control:
         if not self.alive or self.stalled or not self.api:
             return
         if not lease.renew(self):
-            self._end()
+            self._end("another controller has taken over")
         elif self.shell.paused:
             self.shell.paused, self.awake_since = "", self._nature.now
             self.listens = True
@@ -234,11 +238,11 @@ class Control:
             for wire in self._wires():
                 wire.abort("the controller stands aside")
 
-    def _end(self) -> None:
-        """There is another one."""
+    def _end(self, why: str) -> None:
+        """For another one to go on."""
         self.alive = False
         for wire in self._wires():
-            wire.abort("another controller has taken over")
+            wire.abort(why)
 
     def _wires(self) -> list[SimulatedWire]:
         found = (agent.wire for agent in self._site.living())
@@ -262,7 +266,10 @@ class Control:
         if self.alive and self.shell.outcome is not None and not self._referees.over:
             self._site.job_ended(self, self.shell.outcome)
         if self.alive and self.shell.replaced_by:
-            self._end()
+            self._end("another controller has taken over")
+        if self.alive and self.shell.cut_off:
+            self._end("it hears of no node")
+            self._site.handed_over(self)
         if self.alive and not self.stalled:
             self._plan_deadline()
             self._tell_of_waiting()

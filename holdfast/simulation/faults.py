@@ -228,9 +228,8 @@ def _api_cuts(world: "World") -> None:
 
 
 def _controller_cuts(world: "World") -> None:
-    """Not for so long that each new node is taken for one that is of no use."""
     if world.control is not None:
-        world.control.lose(api=False, agents=True, for_s=world.nature.between(0.5, 45.0))
+        world.control.lose(api=False, agents=True, for_s=world.nature.between(0.5, 300.0))
 
 
 def _controller_isolations(world: "World") -> None:

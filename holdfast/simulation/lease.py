@@ -5,6 +5,7 @@ call by call, but follows from when it could do so last. From then on it is sure
 for a little longer nobody else takes the lease; then a successor does, on another machine.
 """
 
+import math
 from collections.abc import Callable
 from typing import Protocol
 
@@ -59,6 +60,14 @@ class SimulatedLease:
             nature.after(wait_s - ago_s, self._unless_renewed, self._breaks, what)
         late_s = DURATION_S + POLL_S * nature.dice.random()
         nature.after(late_s - ago_s, self._unless_renewed, self._breaks, self._expired)
+
+    def release(self, holder: Holder) -> None:
+        """It is given back: whoever stands by takes it at the next look."""
+        if holder is self.holder:
+            self._breaks += 1
+            self._renewed_at = -math.inf
+            wait_s = POLL_S * self._nature.dice.random()
+            self._nature.after(wait_s, self._unless_renewed, self._breaks, self._expired)
 
     def _unless_renewed(self, breaks: int, what: Callable[[], None]) -> None:
         if breaks == self._breaks:

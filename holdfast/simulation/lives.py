@@ -70,6 +70,7 @@ class Lives:
         self.book = Book(self._hard.limits, referees, self._hard.seed)
         self._lease = SimulatedLease(nature, self._succeed) if self._hard.cluster else None
         self._gathered: Gathered | None = None
+        self._published: Book | None = None  # whole, by a controller that handed over
         self._former = ""  # machine of the newest controller
         self._offset_s = 0.0  # of the clock where the next one runs
 
@@ -128,6 +129,12 @@ class Lives:
             wait_s = self._nature.between(*AGAIN_S)
             self._nature.after(wait_s, self._start_again, self._lease, control)
 
+    def handed_over(self, control: Control) -> None:
+        """It has published its journal and given the lease back."""
+        assert self._lease is not None
+        self.control, self._published = None, self.book
+        self._lease.release(control)
+
     def _start_again(self, lease: SimulatedLease, control: Control) -> None:
         """The container of the same pod: the same holder with the same disk, if it still is."""
         if lease.holder is control:
@@ -152,7 +159,8 @@ class Lives:
 
     def _go_on(self, machine: str, call: RollCall) -> None:
         old, self._gathered = self.book, None
-        record = old.before(self._nature.dice.random() * RECORD_S)
+        age_s = 0.0 if self._published is old else self._nature.dice.random() * RECORD_S
+        record = old.before(age_s)
         content = newest([call.best, record])
         self.book = Book.of_copy(content, self._hard.limits, self._referees, self._hard.seed)
         free = [agent for agent in self._site.living() if agent.wire is None]

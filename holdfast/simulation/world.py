@@ -214,6 +214,10 @@ class World:
         """This process is gone; `torn`: with its machine, which nobody is told."""
         self.lives.died(control, torn=torn)
 
+    def handed_over(self, control: Control) -> None:
+        """It has given the lease back, for one that reaches the nodes."""
+        self.lives.handed_over(control)
+
     def connect(self, agent: Agent) -> SimulatedWire | None:
         """Say hello to the controller, if there is one."""
         return self.lives.connect(agent)

@@ -48,6 +48,13 @@ LIVENESS, SUPERVISION = "detection/liveness.py", "shell/supervision.py"
 SUCCESSION = "shell/succession.py"
 
 MUTANTS: dict[str, Mutant] = {
+    "a controller that is cut off from all nodes gives them up": Mutant(
+        SHELL_NODES,
+        "return len(far) > 1 and all(now - known.heard_at >= limit_s for _, known in far)",
+        "return False",
+        LIMIT,
+        first=18,
+    ),
     "a lost node is not fenced": Mutant(
         CONTROLLER, "actions: list[AnyAction] = [fence]", "actions: list[AnyAction] = []", ONE
     ),
