@@ -2,8 +2,8 @@
 
 The rules are those of the real one: an order to start counts only if it is newer than any start or
 stop seen, an order to stop is always answered, facts are numbered and kept until acknowledged, and
-sent again after each reconnect. Its processes are runs on the `Floor`; its heartbeat is not sent
-but looked up, because a day of it would be millions of messages.
+sent again after each reconnect. Its processes are runs of the `GroundTruth`; its heartbeat is not
+sent but looked up, because a day of it would be millions of messages.
 """
 
 from collections.abc import Sequence
@@ -31,8 +31,8 @@ from holdfast.messages import (
     WorkersStarted,
     WorkersStopped,
 )
-from holdfast.simulation.floor import ORPHANED, Death, Floor, Run
-from holdfast.simulation.nature import Nature
+from holdfast.simulation.environment import Environment
+from holdfast.simulation.ground_truth import ORPHANED, Death, GroundTruth, Run
 from holdfast.simulation.wires import Downward, SimulatedWire, Upward
 
 GOODBYE_S = 1.0
@@ -65,7 +65,7 @@ class Agent:
     """One node from its start to its end."""
 
     def __init__(
-        self, nature: Nature, network: Network, floor: Floor, number: int, workers: int
+        self, env: Environment, network: Network, truth: GroundTruth, number: int, workers: int
     ) -> None:
         self.node = f"n{number}"
         self.number = number
@@ -80,7 +80,7 @@ class Agent:
         self.memory: dict[int, Holding] = {}
         self.replica = JournalReplica()  # lost with the node
         self.pulse = Report(node=self.node, attempt=-1, workers=())
-        self._nature, self._network, self._floor = nature, network, floor
+        self._env, self._network, self._truth = env, network, truth
         self._connecting = False
         self._welcome = False
         self._term = 0  # newest of a controller that was obeyed
@@ -104,7 +104,7 @@ class Agent:
 
     def in_trouble(self, for_s: float = 0.0) -> None:
         """Something is wrong with it, now and for so much longer: giving it up is no mistake."""
-        self.trouble_until = max(self.trouble_until, self._nature.now + for_s)
+        self.trouble_until = max(self.trouble_until, self._env.now + for_s)
 
     def hears(self, wire: SimulatedWire) -> bool:
         """Whether this is its connection, and it reads what arrives."""
@@ -122,8 +122,8 @@ class Agent:
     def _goes(self) -> None:
         """From now on it cannot be heard, over whatever connection."""
         if self.gone_since is None:
-            self.gone_since = self._nature.now
-            self._network.unheard(self, self._nature.now)
+            self.gone_since = self._env.now
+            self._network.unheard(self, self._env.now)
 
     def _is_back(self) -> None:
         if self.alive and not self.frozen and self.reach:
@@ -190,7 +190,7 @@ class Agent:
         self._goes()
         self.memory, self.replica = {}, JournalReplica()
         if self.run is not None:
-            self._floor.vanish(self.run, f"{self.node} died")
+            self._truth.vanish(self.run, f"{self.node} died")
         self._leave(told=True)
         self._network.gone(self, how)
 
@@ -200,14 +200,14 @@ class Agent:
             return
         self._ending = True
         self.in_trouble(float("inf"))
-        self._nature.after(self._ending_s(grace_s), self._say_goodbye)
+        self._env.after(self._ending_s(grace_s), self._say_goodbye)
 
     def _say_goodbye(self) -> None:
         if self.alive:
             if self.run is not None:
-                self._floor.vanish(self.run, f"{self.node} was taken away")
+                self._truth.vanish(self.run, f"{self.node} was taken away")
             self._fact(NodeLeft(node=self.node))
-            self._nature.after(GOODBYE_S, self.die, "its agent process ended with status 0")
+            self._env.after(GOODBYE_S, self.die, "its agent process ended with status 0")
 
     # ── the connection ──
 
@@ -215,7 +215,7 @@ class Agent:
         """Try to connect, as long as that can work; else whoever removes the reason tries again."""
         if self.wire is None and not self._connecting:
             self._connecting = True
-            self._nature.after(0.1 + self._nature.dice.random(), self._connect)
+            self._env.after(0.1 + self._env.dice.random(), self._connect)
 
     def _connect(self) -> None:
         self._connecting = False
@@ -308,7 +308,7 @@ class Agent:
         self._facts.forget(acked)
 
     def _fact(self, event: AgentFact, *, report: bool = False) -> None:
-        self._facts.add(event, self._nature.now)
+        self._facts.add(event, self._env.now)
         first = [self._report()] if report else []
         self._up(*first, *self._sending())
 
@@ -318,7 +318,7 @@ class Agent:
 
     def _sending(self) -> list[Fact]:
         """What has not gone out yet; what is lost on the way is sent again after a reconnect."""
-        facts = self._facts.unsent(self._nature.now)
+        facts = self._facts.unsent(self._env.now)
         if facts:
             self._facts.sent = facts[-1].seq
         return facts
@@ -331,7 +331,7 @@ class Agent:
         run = self.run
         if run is None or self._stopped:
             return self.pulse
-        workers = self._floor.report(run)
+        workers = self._truth.report(run)
         return Report(node=self.node, attempt=run.group.attempt, workers=workers)
 
     def look(self) -> Report:
@@ -352,14 +352,14 @@ class Agent:
             self._store = self._network.new_store()
         if self._told_store is None:
             self._told_store = self._store
-            instrumented = self._nature.hardship.instrumented
+            instrumented = self._env.hardship.instrumented
             self._fact(NodeReady(node=self.node, store=self._store, instrumented=instrumented))
 
     def lose_store(self) -> None:
         """The fresh store dies; soon there is another."""
         if self._store is not None:
             self._store = self._told_store = None
-            self._nature.after(self._nature.about(1.0), self._open_store)
+            self._env.after(self._env.about(1.0), self._open_store)
 
     def lose_forkserver(self) -> None:
         """It dies, and with it every worker and store; another one takes a while to load."""
@@ -367,16 +367,16 @@ class Agent:
             return
         self._forks = False
         self._store = self._told_store = None
-        self._nature.after(self._nature.about(FORKSERVER_S), self._forks_again)
+        self._env.after(self._env.about(FORKSERVER_S), self._forks_again)
         if self.run is not None:
             for rank in list(self.run.alive):
-                self._floor.kill(self.run, rank, ORPHANED)
+                self._truth.kill(self.run, rank, ORPHANED)
 
     def _forks_again(self) -> None:
         if not self.alive or self._ending:
             return
         if self.frozen:
-            self._nature.after(1.0, self._forks_again)
+            self._env.after(1.0, self._forks_again)
             return
         self._forks = True
         self._open_store()
@@ -400,9 +400,9 @@ class Agent:
     def _launch(self, order: Start) -> None:
         self._ran = order.attempt
         if self.run is not None and self.run.alive:
-            self._floor.clear(self.run)
+            self._truth.clear(self.run)
         self._stopped, self._stopping = False, None
-        self.run = self._floor.launch(self, order)
+        self.run = self._truth.launch(self, order)
         if self.holds_store(order.store.port):
             self._store = None
         started = WorkersStarted(node=self.node, attempt=order.attempt)
@@ -421,7 +421,7 @@ class Agent:
             rank=rank,
             exit_code=death.exit_code,
             signal=death.signal,
-            progress=self._floor.progress(run, rank),
+            progress=self._truth.progress(run, rank),
             error=death.error,
             forkserver=death.forkserver,
         )
@@ -435,36 +435,36 @@ class Agent:
             self._waiting = None
         run = self.run
         if run is None or self._stopped or run.group.attempt > order.attempt:
-            self._nature.after(0.01, self._answer, order.attempt)
+            self._env.after(0.01, self._answer, order.attempt)
             return
         first, self._stopping = self._stopping is None, order
         if first:
-            self._nature.after(self._stopping_s(run, order), self._workers_gone, run)
+            self._env.after(self._stopping_s(run, order), self._workers_gone, run)
         elif order.grace_s == 0:
-            self._nature.after(self._nature.about(KILL_S), self._workers_gone, run)
+            self._env.after(self._env.about(KILL_S), self._workers_gone, run)
 
     def _stopping_s(self, run: Run, order: Stop) -> float:
         """Most workers obey SIGTERM; those that hang are killed after the grace time."""
-        nature = self._nature
-        if nature.chance(nature.hardship.share("stuck_stops")):
-            overdue_s = OVERDUE_S * nature.dice.random() if nature.chance(0.7) else FOR_EVER_S
+        env = self._env
+        if env.chance(env.hardship.share("stuck_stops")):
+            overdue_s = OVERDUE_S * env.dice.random() if env.chance(0.7) else FOR_EVER_S
             self.in_trouble(order.grace_s + overdue_s)
             return order.grace_s + overdue_s
         return self._ending_s(order.grace_s) if run.alive else 0.01
 
     def _ending_s(self, grace_s: float) -> float:
-        nature = self._nature
-        stubborn = nature.dice.random() < 0.3
-        return (grace_s if stubborn else min(grace_s, 0.1)) + nature.about(KILL_S)
+        env = self._env
+        stubborn = env.dice.random() < 0.3
+        return (grace_s if stubborn else min(grace_s, 0.1)) + env.about(KILL_S)
 
     def _workers_gone(self, run: Run) -> None:
         if run is not self.run or self._stopped or not self.alive:
             return
         if self.frozen:  # its forkserver has reaped them, nobody is there to tell
-            self._nature.after(1.0, self._workers_gone, run)
+            self._env.after(1.0, self._workers_gone, run)
             return
         if run.alive:
-            self._floor.clear(run)
+            self._truth.clear(run)
         assert self._stopping is not None
         self._answer(self._stopping.attempt)
 
@@ -472,12 +472,12 @@ class Agent:
         """Nothing of the attempt is left here; with the next store, if there is one in time."""
         if not self.alive or self._ending:
             return
-        lost = self._nature.hardship.share("lost_stores")
+        lost = self._env.hardship.share("lost_stores")
         if not self._forks:
             self._store = None
-        elif self._store is None and self._nature.chance(lost):
+        elif self._store is None and self._env.chance(lost):
             self._told_store = None
-            self._nature.after(self._nature.about(5.0), self._open_store)
+            self._env.after(self._env.about(5.0), self._open_store)
         elif self._store is None:
             self._store = self._network.new_store()
         self._told_store = self._store
@@ -493,5 +493,5 @@ class Agent:
         run = self.run
         if run is None or run.group.attempt > attempt:
             return Progress()
-        pages = [self._floor.progress(run, rank) for rank in run.ranks]
+        pages = [self._truth.progress(run, rank) for rank in run.ranks]
         return max(pages, key=lambda page: -1 if page.step is None else page.step)

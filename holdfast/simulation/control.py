@@ -21,8 +21,8 @@ from holdfast.shell.shell import Settings, Shell
 from holdfast.simulation.agents import Agent
 from holdfast.simulation.book import EPOCH, Book
 from holdfast.simulation.duties import SimulatedDuty
+from holdfast.simulation.environment import Environment
 from holdfast.simulation.lease import SimulatedLease
-from holdfast.simulation.nature import Nature
 from holdfast.simulation.referees import Referees
 from holdfast.simulation.wires import Downward, SimulatedWire, Upward
 
@@ -89,32 +89,32 @@ class Control:
     """One life of the controller's process."""
 
     def __init__(
-        self, nature: Nature, site: Site, book: Book, referees: Referees, post: Post
+        self, env: Environment, site: Site, book: Book, referees: Referees, post: Post
     ) -> None:
-        self._nature, self._site, self._book, self._referees = nature, site, book, referees
+        self._env, self._site, self._book, self._referees = env, site, book, referees
         self.machine, self.lease = post.machine, post.lease
         controller = book.replay()
         self.state = controller.state
-        behind_s = self.state.now - (EPOCH + nature.now + post.offset_s)
+        behind_s = self.state.now - (EPOCH + env.now + post.offset_s)
         self._offset_s = EPOCH + post.offset_s + max(0.0, behind_s)
-        self._timeout_s = nature.hardship.heartbeat_timeout_s
+        self._timeout_s = env.hardship.heartbeat_timeout_s
         reconnect_s = RECONNECT_S if self.lease is None else RECONNECT_IN_CLUSTER_S
         settings = Settings(self._timeout_s, reconnect_s, post.term)
-        engine = SimulatedEngine(nature, site, self)
+        engine = SimulatedEngine(env, site, self)
         kept = book if self.lease is not None else None
         self.shell = Shell(controller, book, engine, settings, lambda: self.clock, kept)
         self.shell.decisions.observe, self.shell.catch_up = self._observe, self._hear_all
         self.shell.doubt = self._doubts
         self.shell.can_hand_over = lambda: self.lease is not None and not self._doubts()
         self.duties = {
-            "watch": SimulatedDuty(nature, self),
-            "supply": SimulatedDuty(nature, self),
-            "look": SimulatedDuty(nature, self, self._forgive),
+            "watch": SimulatedDuty(env, self),
+            "supply": SimulatedDuty(env, self),
+            "look": SimulatedDuty(env, self, self._forgive),
         }
         self.alive = True
         self.stalled = False
         self.reach = self.api = self.listens = True  # agents, the API; it takes in agents
-        self.awake_since = nature.now  # it hears and decides without a pause; inf: it does not
+        self.awake_since = env.now  # it hears and decides without a pause; inf: it does not
         self._backlog: list[Callable[[], object]] = []  # what came while it was stopped
         self._decided: int | None = None  # orders of the facts that were just decided together
         self._owed = 0  # steps until what was decided is done
@@ -128,7 +128,7 @@ class Control:
     @property
     def clock(self) -> float:
         """What this process takes for the present."""
-        return self._nature.now + self._offset_s
+        return self._env.now + self._offset_s
 
     # ── life ──
 
@@ -151,7 +151,7 @@ class Control:
         """Stopped by SIGSTOP or starved; it goes on later and has missed nothing but time."""
         if self.alive and not self.stalled:
             self.stalled, self.awake_since, self._waits_since = True, math.inf, None
-            self._nature.after(for_s, self._go_on, for_s)
+            self._env.after(for_s, self._go_on, for_s)
             for wire in self._wires():
                 wire.is_asked()
             if self.lease is not None:
@@ -161,10 +161,10 @@ class Control:
         self.stalled = False
         if not self.alive:
             return
-        self.awake_since = self._nature.now
+        self.awake_since = self._env.now
         self._forgive(late_s)
         for at in [t + late_s for t in self._looks]:
-            self._nature.after(max(0.0, at - self._nature.now), self._look_if_due)
+            self._env.after(max(0.0, at - self._env.now), self._look_if_due)
         self.falls_silent()
         self._look()  # before anything that was sent meanwhile is read
         backlog, self._backlog = self._backlog, []
@@ -188,7 +188,7 @@ class Control:
         """For some time it can reach neither the API nor agents, or one of them."""
         if not self.alive or not (self.api and self.reach):
             return
-        self._nature.after(for_s, self._regain)
+        self._env.after(for_s, self._regain)
         self.api, self.reach = not api, not agents
         if api and self.lease is not None:
             self.lease.stops(self)
@@ -209,7 +209,7 @@ class Control:
 
     def _renew_soon(self) -> None:
         if self.lease is not None:
-            self._nature.after(self._nature.dice.random(), self._renew, self.lease)
+            self._env.after(self._env.dice.random(), self._renew, self.lease)
 
     def _renew(self, lease: SimulatedLease) -> None:
         if not self.alive or self.stalled or not self.api:
@@ -217,7 +217,7 @@ class Control:
         if not lease.renew(self):
             self._end("another controller has taken over")
         elif self.shell.paused:
-            self.shell.paused, self.awake_since = "", self._nature.now
+            self.shell.paused, self.awake_since = "", self._env.now
             self.listens = True
             self._site.controller_is_up()
             self.hear(lambda: None)
@@ -280,7 +280,7 @@ class Control:
         if done or self.awake_since == math.inf or self._doubts():
             self._waits_since = None
             return
-        now = self._nature.now
+        now = self._env.now
         self._waits_since = now if self._waits_since is None else self._waits_since
         self._referees.waits(now - self._waits_since)
         self.look_in(LOOK_S)
@@ -302,7 +302,7 @@ class Control:
         """An agent says hello; the connection, if there is somebody."""
         if not self.alive or not self.listens:
             return None
-        wire = SimulatedWire(self._nature, agent, self)
+        wire = SimulatedWire(self._env, agent, self)
         if self.stalled:
             self._backlog.append(lambda: self._greet_late(wire, agent))
         else:
@@ -369,15 +369,15 @@ class Control:
 
     def look_in(self, wait_s: float) -> None:
         """Look for silence after this time; in between there is nothing to see."""
-        at = self._nature.now + wait_s
+        at = self._env.now + wait_s
         if not any(at < planned <= at + LOOK_S for planned in self._looks):
-            late_s = wait_s + LOOK_S * (0.01 + 0.99 * self._nature.dice.random())
-            self._looks.append(self._nature.now + late_s)
-            self._nature.after(late_s, self._look_if_due)
+            late_s = wait_s + LOOK_S * (0.01 + 0.99 * self._env.dice.random())
+            self._looks.append(self._env.now + late_s)
+            self._env.after(late_s, self._look_if_due)
 
     def _look_if_due(self) -> None:
         if self.alive and not self.stalled:
-            self._looks = [at for at in self._looks if at > self._nature.now]
+            self._looks = [at for at in self._looks if at > self._env.now]
             self._look()
 
     def _look(self) -> None:
@@ -389,7 +389,7 @@ class Control:
     def _plan_deadline(self) -> None:
         deadline = self.shell.next_deadline()
         if deadline is not None and deadline != self._deadline:
-            self._nature.after(max(0.0, deadline - self.clock), self._deadline_passed, deadline)
+            self._env.after(max(0.0, deadline - self.clock), self._deadline_passed, deadline)
         self._deadline = deadline
 
     def _deadline_passed(self, deadline: float) -> None:
@@ -418,24 +418,24 @@ class Control:
             self._fate[1]()
 
     def _draw_fate(self, steps: int) -> None:
-        nature, share = self._nature, self._nature.hardship.share
+        env, share = self._env, self._env.hardship.share
         self._fate = NO_FATE
-        if nature.chance(share("crash_midway") * (1.0 if steps > 2 else 0.05)):
-            left = nature.dice.randrange(steps + 1)
+        if env.chance(share("crash_midway") * (1.0 if steps > 2 else 0.05)):
+            left = env.dice.randrange(steps + 1)
             self._fate = left, self._crash_midway if left < steps else self._crash_while_writing
-        elif steps > 2 and nature.chance(share("stalls_midway")):
-            left = nature.dice.randrange(steps)
-            self._fate = left, lambda: self.stall(nature.between(0.5, STALL_MAX_S))
+        elif steps > 2 and env.chance(share("stalls_midway")):
+            left = env.dice.randrange(steps)
+            self._fate = left, lambda: self.stall(env.between(0.5, STALL_MAX_S))
 
     def _crash_midway(self) -> None:
         """Now, or in the middle of what it does next."""
-        if self._nature.dice.random() < 0.5:
-            self._sends_left = self._nature.dice.randrange(1 + len(self.state.nodes))
+        if self._env.dice.random() < 0.5:
+            self._sends_left = self._env.dice.randrange(1 + len(self.state.nodes))
         else:
             self.crash()
 
     def _crash_while_writing(self) -> None:
-        self._book.tear(self._nature.dice)
+        self._book.tear(self._env.dice)
         self.crash()
 
     def sends(self, wire: SimulatedWire, message: Downward) -> None:
@@ -462,8 +462,8 @@ class Control:
 class SimulatedEngine:
     """Nodes of a simulated world, as the shell orders them."""
 
-    def __init__(self, nature: Nature, site: Site, control: Control) -> None:
-        self._nature, self._site, self._control = nature, site, control
+    def __init__(self, env: Environment, site: Site, control: Control) -> None:
+        self._env, self._site, self._control = env, site, control
 
     def make(self, order: AskNodes) -> None:
         """Start so many agents."""
@@ -475,7 +475,7 @@ class SimulatedEngine:
             self._control.acts("nodes are made")
             self._site.start_nodes(count)
         else:
-            self._nature.after(RETRY_S, self._control.hear, lambda: self._make(count))
+            self._env.after(RETRY_S, self._control.hear, lambda: self._make(count))
 
     def _may_change(self) -> bool:
         control = self._control
@@ -483,22 +483,22 @@ class SimulatedEngine:
 
     def remove(self, order: Fence, done: Callable[[Sequence[AnyEvent]], None]) -> None:
         """Kill everything of a node."""
-        slow = self._nature.chance(self._nature.hardship.share("slow_fences"))
-        wait_s = self._nature.about(2.0) if slow else 0.01
-        self._nature.after(wait_s, self._removed, order.node, done)
+        slow = self._env.chance(self._env.hardship.share("slow_fences"))
+        wait_s = self._env.about(2.0) if slow else 0.01
+        self._env.after(wait_s, self._removed, order.node, done)
         self._control.awake_since = math.inf
 
     def _removed(self, node: str, done: Callable[[Sequence[AnyEvent]], None]) -> None:
         if not self._may_change():
             if self._control.alive:
-                self._nature.after(RETRY_S, self._removed, node, done)
+                self._env.after(RETRY_S, self._removed, node, done)
             return
         self._control.acts(f"{node} is removed")
         self._site.remove(node)  # the kill signals were sent, whatever became of us since
         self._control.hear(lambda: self._done(done))
 
     def _done(self, done: Callable[[Sequence[AnyEvent]], None]) -> None:
-        self._control.awake_since = self._nature.now
+        self._control.awake_since = self._env.now
         done(())
 
     def leave(self, order: EndJob) -> Leave:

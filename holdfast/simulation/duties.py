@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from holdfast.shell.supervision import Strikes
-from holdfast.simulation.nature import Nature
+from holdfast.simulation.environment import Environment
 
 SOON_S = 1.0  # until one that is broken fails again, mean
 
@@ -27,9 +27,12 @@ class SimulatedDuty:
     """One duty of a process. `missed` hears for how long it did not run, once it runs again."""
 
     def __init__(
-        self, nature: Nature, process: Process, missed: Callable[[float], object] = lambda _s: None
+        self,
+        env: Environment,
+        process: Process,
+        missed: Callable[[float], object] = lambda _s: None,
     ) -> None:
-        self._nature, self._process, self._missed = nature, process, missed
+        self._env, self._process, self._missed = env, process, missed
         self._strikes = Strikes()
         self._waiting: list[Callable[[], object]] = []
         self.runs = True
@@ -47,11 +50,11 @@ class SimulatedDuty:
         if not self.runs:
             return
         self.runs = False
-        pause_s = self._strikes.failed(self._nature.now)
+        pause_s = self._strikes.failed(self._env.now)
         if pause_s is None:
             self._process.crash()
         else:
-            self._nature.after(pause_s, self._again, pause_s)
+            self._env.after(pause_s, self._again, pause_s)
 
     def _again(self, pause_s: float) -> None:
         self.runs = True
@@ -59,7 +62,7 @@ class SimulatedDuty:
         self._process.hear(lambda: self._missed(pause_s))
         if self.broken:
             self._waiting = waiting
-            self._nature.after(self._nature.about(SOON_S), self.fail)
+            self._env.after(self._env.about(SOON_S), self.fail)
             return
         for what in waiting:
             self._process.hear(what)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.controller import NodeState
 from holdfast.simulation.agents import Agent
-from holdfast.simulation.floor import CRASHED, KILLED
+from holdfast.simulation.ground_truth import CRASHED, KILLED
 from holdfast.simulation.wires import SimulatedWire
 
 if TYPE_CHECKING:
@@ -25,29 +25,29 @@ def begin(world: "World") -> None:
 
 
 def _plan(world: "World", kind: str) -> None:
-    world.nature.after(world.nature.about(1.0 / world.hardship.rate(kind)), _strike, world, kind)
+    world.env.after(world.env.about(1.0 / world.hardship.rate(kind)), _strike, world, kind)
 
 
 def _strike(world: "World", kind: str) -> None:
-    if not world.nature.calm and not world.referees.over:
+    if not world.env.calm and not world.referees.over:
         FAULTS[kind](world)
         _plan(world, kind)
 
 
 def _some_agent(world: "World") -> Agent | None:
     living = world.living()
-    return world.nature.dice.choice(living) if living else None
+    return world.env.dice.choice(living) if living else None
 
 
 def _worker_kills(world: "World") -> None:
     agent = _some_agent(world)
     if agent is not None and agent.run is not None and agent.run.alive:
         share = world.hardship.share("forkserver_deaths")
-        if share and world.nature.chance(share):
+        if share and world.env.chance(share):
             agent.lose_forkserver()
             return
-        rank = world.nature.dice.choice(agent.run.alive)
-        world.floor.kill(agent.run, rank, world.nature.dice.choice((KILLED, CRASHED)))
+        rank = world.env.dice.choice(agent.run.alive)
+        world.truth.kill(agent.run, rank, world.env.dice.choice((KILLED, CRASHED)))
 
 
 def _node_deaths(world: "World") -> None:
@@ -61,16 +61,16 @@ def _spare_deaths(world: "World") -> None:
     nodes = state.nodes.values() if state is not None else ()
     waiting = [n.node for n in nodes if n.state is not NodeState.MEMBER]
     if waiting:
-        world.agents[world.nature.dice.choice(waiting)].die("its node was lost")
+        world.agents[world.env.dice.choice(waiting)].die("its node was lost")
 
 
 def _agent_freezes(world: "World") -> None:
     agent = _some_agent(world)
     if agent is not None and not agent.frozen:
-        for_s = world.nature.between(0.5, 600.0)
+        for_s = world.env.between(0.5, 600.0)
         agent.in_trouble(for_s + 20.0)
         agent.freeze()
-        world.nature.after(for_s, agent.wake)
+        world.env.after(for_s, agent.wake)
 
 
 def _node_hangs(world: "World") -> None:
@@ -79,19 +79,19 @@ def _node_hangs(world: "World") -> None:
         agent.in_trouble(float("inf"))
         agent.freeze()
         if agent.run is not None and agent.run.alive:
-            world.floor.break_up(agent.run.group, f"{agent.node} hangs", all_fail=False)
+            world.truth.break_up(agent.run.group, f"{agent.node} hangs", all_fail=False)
 
 
 def _partitions(world: "World") -> None:
     agent = _some_agent(world)
     if agent is not None and agent.reach:
-        _cut(world, agent, world.nature.between(0.5, 600.0))
+        _cut(world, agent, world.env.between(0.5, 600.0))
 
 
 def _cut(world: "World", agent: Agent, for_s: float) -> None:
     agent.in_trouble(for_s + 20.0)
     agent.cut()
-    world.nature.after(for_s, agent.heal)
+    world.env.after(for_s, agent.heal)
     if world.control is not None and world.control.machine == agent.node:
         world.control.lose(api=True, agents=True, for_s=for_s)
 
@@ -103,19 +103,17 @@ def _rack(world: "World") -> list[Agent]:
 
 
 def _switch_cuts(world: "World") -> None:
-    for_s = world.nature.between(0.5, 600.0)
+    for_s = world.env.between(0.5, 600.0)
     for agent in _rack(world):
         if agent.reach:
             _cut(world, agent, for_s)
         if agent.run is not None and agent.run.alive:
-            world.floor.break_up(agent.run.group, "a switch failed", all_fail=True)
+            world.truth.break_up(agent.run.group, "a switch failed", all_fail=True)
 
 
 def _rack_losses(world: "World") -> None:
     for agent in _rack(world):
-        world.nature.after(
-            3 * world.nature.dice.random(), _lose, world, agent, "its rack lost power"
-        )
+        world.env.after(3 * world.env.dice.random(), _lose, world, agent, "its rack lost power")
 
 
 def _power_losses(world: "World") -> None:
@@ -149,21 +147,21 @@ def _store_losses(world: "World") -> None:
 
 
 def _crash_loops(world: "World") -> None:
-    world.floor.crashing = True
-    world.nature.after(world.nature.between(5.0, 300.0), _loop_ends, world)
+    world.truth.crashing = True
+    world.env.after(world.env.between(5.0, 300.0), _loop_ends, world)
 
 
 def _loop_ends(world: "World") -> None:
-    world.floor.crashing = False
+    world.truth.crashing = False
 
 
 def _storage_outages(world: "World") -> None:
-    world.floor.lose_storage()
-    world.nature.after(world.nature.between(5.0, 2000.0), _storage_is_back, world)
+    world.truth.lose_storage()
+    world.env.after(world.env.between(5.0, 2000.0), _storage_is_back, world)
 
 
 def _storage_is_back(world: "World") -> None:
-    world.floor.storage_away = False
+    world.truth.storage_away = False
 
 
 def _controller_crashes(world: "World") -> None:
@@ -173,7 +171,7 @@ def _controller_crashes(world: "World") -> None:
 
 def _controller_stalls(world: "World") -> None:
     if world.control is not None:
-        world.control.stall(world.nature.between(0.5, 60.0))
+        world.control.stall(world.env.between(0.5, 60.0))
 
 
 # ── links ──
@@ -187,11 +185,11 @@ def _some_wire(world: "World") -> SimulatedWire | None:
 def _link_stalls(world: "World") -> None:
     wire = _some_wire(world)
     if wire is not None:
-        for_s = world.nature.between(0.5, 60.0)
+        for_s = world.env.between(0.5, 60.0)
         wire.agent.in_trouble(for_s + 30.0)
-        up = world.nature.dice.random() < 0.5
+        up = world.env.dice.random() < 0.5
         wire.stall(up=up, down=not up)
-        world.nature.after(for_s, wire.flow)
+        world.env.after(for_s, wire.flow)
 
 
 def _half_opens(world: "World") -> None:
@@ -205,18 +203,18 @@ def _link_tears(world: "World") -> None:
     wire = _some_wire(world)
     if wire is not None:
         wire.agent.in_trouble(NOTICED_S + 30.0)
-        late_s = world.nature.between(0.01, NOTICED_S)
-        first = world.nature.dice.random() < 0.5
+        late_s = world.env.between(0.01, NOTICED_S)
+        first = world.env.dice.random() < 0.5
         wire.tear(agent_s=0.0 if first else late_s, control_s=late_s if first else 0.0)
 
 
 def _link_lags(world: "World") -> None:
     wire = _some_wire(world)
     if wire is not None:
-        for_s = world.nature.between(5.0, 600.0)
+        for_s = world.env.between(5.0, 600.0)
         wire.agent.in_trouble(for_s + 30.0)
-        wire.lag_s = world.nature.between(*LAG_S)
-        world.nature.after(for_s, wire.hurry)
+        wire.lag_s = world.env.between(*LAG_S)
+        world.env.after(for_s, wire.hurry)
 
 
 # ── the controller's machine ──
@@ -224,16 +222,16 @@ def _link_lags(world: "World") -> None:
 
 def _api_cuts(world: "World") -> None:
     if world.control is not None:
-        world.control.lose(api=True, agents=False, for_s=world.nature.between(0.5, 300.0))
+        world.control.lose(api=True, agents=False, for_s=world.env.between(0.5, 300.0))
 
 
 def _controller_cuts(world: "World") -> None:
     if world.control is not None:
-        world.control.lose(api=False, agents=True, for_s=world.nature.between(0.5, 300.0))
+        world.control.lose(api=False, agents=True, for_s=world.env.between(0.5, 300.0))
 
 
 def _controller_isolations(world: "World") -> None:
-    control, for_s = world.control, world.nature.between(0.5, 300.0)
+    control, for_s = world.control, world.env.between(0.5, 300.0)
     if control is not None:
         near = world.agent(control.machine)
         if near is not None and near.alive and near.reach:
@@ -257,8 +255,8 @@ def _machine_losses(world: "World") -> None:
 def _duty_deaths(world: "World") -> None:
     control = world.control
     if control is not None:
-        duty = world.nature.dice.choice(list(control.duties.values()))
-        duty.broken = world.nature.chance(world.hardship.share("broken_duties"))
+        duty = world.env.dice.choice(list(control.duties.values()))
+        duty.broken = world.env.chance(world.hardship.share("broken_duties"))
         duty.fail()
 
 

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 from typing import Protocol
 
-from holdfast.simulation.nature import Nature
+from holdfast.simulation.environment import Environment
 
 DURATION_S = 10.0  # as in the driver for Kubernetes: without renewal, until it can be taken
 SURE_S = 7.0  # until the holder is in doubt
@@ -30,8 +30,8 @@ class Holder(Protocol):
 class SimulatedLease:
     """What the API server knows. `expired` is called once somebody else can take it."""
 
-    def __init__(self, nature: Nature, expired: Callable[[], None]) -> None:
-        self._nature, self._expired = nature, expired
+    def __init__(self, env: Environment, expired: Callable[[], None]) -> None:
+        self._env, self._expired = env, expired
         self._renewed_at: float | None = None  # the last time; None: it goes on
         self._breaks = 0  # times that renewals have stopped or begun
         self.holder: Holder | None = None
@@ -51,23 +51,23 @@ class SimulatedLease:
         """From now on this one cannot renew it."""
         if holder is not self.holder or self._renewed_at is not None:
             return
-        nature = self._nature
-        ago_s = RENEW_S * nature.dice.random()
-        self._renewed_at = nature.now - ago_s
+        env = self._env
+        ago_s = RENEW_S * env.dice.random()
+        self._renewed_at = env.now - ago_s
         self._breaks += 1
         waits = ((SURE_S, holder.doubt), (DURATION_S, holder.stand_aside))
         for wait_s, what in waits:
-            nature.after(wait_s - ago_s, self._unless_renewed, self._breaks, what)
-        late_s = DURATION_S + POLL_S * nature.dice.random()
-        nature.after(late_s - ago_s, self._unless_renewed, self._breaks, self._expired)
+            env.after(wait_s - ago_s, self._unless_renewed, self._breaks, what)
+        late_s = DURATION_S + POLL_S * env.dice.random()
+        env.after(late_s - ago_s, self._unless_renewed, self._breaks, self._expired)
 
     def release(self, holder: Holder) -> None:
         """It is given back: whoever stands by takes it at the next look."""
         if holder is self.holder:
             self._breaks += 1
             self._renewed_at = -math.inf
-            wait_s = POLL_S * self._nature.dice.random()
-            self._nature.after(wait_s, self._unless_renewed, self._breaks, self._expired)
+            wait_s = POLL_S * self._env.dice.random()
+            self._env.after(wait_s, self._unless_renewed, self._breaks, self._expired)
 
     def _unless_renewed(self, breaks: int, what: Callable[[], None]) -> None:
         if breaks == self._breaks:
@@ -89,4 +89,4 @@ class SimulatedLease:
 
     def _held(self, holder: Holder, for_s: float) -> bool:
         since = self._renewed_at
-        return holder is self.holder and (since is None or self._nature.now - since < for_s)
+        return holder is self.holder and (since is None or self._env.now - since < for_s)

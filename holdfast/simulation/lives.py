@@ -14,8 +14,8 @@ from holdfast.shell.succession import RollCall, newest
 from holdfast.simulation.agents import Agent
 from holdfast.simulation.book import Book
 from holdfast.simulation.control import Control, Post, Site
+from holdfast.simulation.environment import Environment
 from holdfast.simulation.lease import SimulatedLease
-from holdfast.simulation.nature import Nature
 from holdfast.simulation.referees import Referees
 from holdfast.simulation.wires import SimulatedWire
 
@@ -28,9 +28,9 @@ RECORD_S = 30.0  # how old the published journal is, at most
 class Gathered:
     """Copies of the journal, as agents that connect give them; `done` is called with the newest."""
 
-    def __init__(self, nature: Nature, call: RollCall, done: Callable[[RollCall], None]) -> None:
-        self._nature, self._call, self._done = nature, call, done
-        nature.after(LOOK_S, self._look)
+    def __init__(self, env: Environment, call: RollCall, done: Callable[[RollCall], None]) -> None:
+        self._env, self._call, self._done = env, call, done
+        env.after(LOOK_S, self._look)
 
     def visit(self, agent: Agent) -> None:
         """An agent is here, and is sent away again."""
@@ -43,10 +43,10 @@ class Gathered:
         self._call.heard(agent.node, hello.ordered, hello.fenced)
 
     def _look(self) -> None:
-        if self._call.is_over(self._nature.now):
+        if self._call.is_over(self._env.now):
             self._done(self._call)
         else:
-            self._nature.after(LOOK_S, self._look)
+            self._env.after(LOOK_S, self._look)
 
     def doubt(self) -> None:
         """It reaches the API."""
@@ -63,12 +63,12 @@ def copy_of(agent: Agent) -> bytes:
 class Lives:
     """Who is the controller now: new connections lead to `control`."""
 
-    def __init__(self, nature: Nature, site: Site, referees: Referees) -> None:
-        self._nature, self._site, self._referees = nature, site, referees
-        self._hard = nature.hardship
+    def __init__(self, env: Environment, site: Site, referees: Referees) -> None:
+        self._env, self._site, self._referees = env, site, referees
+        self._hard = env.hardship
         self.control: Control | None = None
         self.book = Book(self._hard.limits, referees, self._hard.seed)
-        self._lease = SimulatedLease(nature, self._succeed) if self._hard.cluster else None
+        self._lease = SimulatedLease(env, self._succeed) if self._hard.cluster else None
         self._gathered: Gathered | None = None
         self._published: Book | None = None  # whole, by a controller that handed over
         self._former = ""  # machine of the newest controller
@@ -76,7 +76,7 @@ class Lives:
 
     def begin(self) -> None:
         """The first one."""
-        self._start("n0" if self._lease is not None and self._nature.dice.random() < 0.5 else "")
+        self._start("n0" if self._lease is not None and self._env.dice.random() < 0.5 else "")
 
     def _start(self, machine: str, obeyed: int = 0) -> None:
         if self._referees.over:
@@ -86,7 +86,7 @@ class Lives:
         if lease is not None and lease.holder is None:
             term += 1
         post = Post(self._offset_s, term, machine, lease)
-        self.control = control = Control(self._nature, self._site, self.book, self._referees, post)
+        self.control = control = Control(self._env, self._site, self.book, self._referees, post)
         if lease is not None and lease.holder is None:
             lease.take(control)
         elif lease is not None:
@@ -119,15 +119,15 @@ class Lives:
             return
         self.control = None
         self._referees.crashed(control.state, self.book.durable)
-        dice, step_s = self._nature.dice, self._hard.clock_step_s
+        dice, step_s = self._env.dice, self._hard.clock_step_s
         self._offset_s += step_s * (2 * dice.random() - 1)
         if self._lease is None:
-            self._nature.after(self._nature.between(*AWAY_S), self._start, "")
+            self._env.after(self._env.between(*AWAY_S), self._start, "")
             return
         self._lease.stops(control)
         if not torn and dice.random() < 0.5:
-            wait_s = self._nature.between(*AGAIN_S)
-            self._nature.after(wait_s, self._start_again, self._lease, control)
+            wait_s = self._env.between(*AGAIN_S)
+            self._env.after(wait_s, self._start_again, self._lease, control)
 
     def handed_over(self, control: Control) -> None:
         """It has published its journal and given the lease back."""
@@ -150,16 +150,16 @@ class Lives:
         self.control = None
         living = self._site.living()
         machines = ["", *(agent.node for agent in living if agent.reach and not agent.frozen)]
-        machine = self._nature.dice.choice(machines)
+        machine = self._env.dice.choice(machines)
         near = {self._former}.intersection(self._site.existing())
-        call = RollCall(set(self._site.existing()) - near, near, self._nature.now)
-        self._gathered = Gathered(self._nature, call, lambda over: self._go_on(machine, over))
+        call = RollCall(set(self._site.existing()) - near, near, self._env.now)
+        self._gathered = Gathered(self._env, call, lambda over: self._go_on(machine, over))
         self._lease.take(self._gathered)
         self._site.controller_is_up()
 
     def _go_on(self, machine: str, call: RollCall) -> None:
         old, self._gathered = self.book, None
-        age_s = 0.0 if self._published is old else self._nature.dice.random() * RECORD_S
+        age_s = 0.0 if self._published is old else self._env.dice.random() * RECORD_S
         record = old.before(age_s)
         content = newest([call.best, record])
         self.book = Book.of_copy(content, self._hard.limits, self._referees, self._hard.seed)

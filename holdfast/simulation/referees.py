@@ -1,6 +1,6 @@
 """Referees: what must be true of a world, whatever the controller believes.
 
-They are told what really happens (on the floor, on the wire, on the disk) and object by raising
+They are told what really happens (to workers, on the wire, on the disk) and object by raising
 `Foul`. Each looks at one promise. None shares code with what it judges; a referee that no planted
 bug needs is removed (tests/simulation/test_mutants.py).
 """
@@ -38,8 +38,8 @@ from holdfast.events import (
 from holdfast.goodput import Bucket, Ledger
 from holdfast.messages import Leave, Question, Start, Stop, ToAgent
 from holdfast.shell.outbox import DEADLINE_S
+from holdfast.simulation.environment import Environment, Foul, Promise
 from holdfast.simulation.hardship import Hardship
-from holdfast.simulation.nature import Foul, Nature, Promise
 
 REASONS = (NodeLost, NodeLeft, StopRequested, ControllerResumed, OrdersLost)
 """To stop what is not broken."""
@@ -333,8 +333,8 @@ class Books:
 class Referees:
     """All referees of one world: each hears what concerns it, and the first to object is heard."""
 
-    def __init__(self, hardship: Hardship, nature: Nature) -> None:
-        self._hard, self._nature = hardship, nature
+    def __init__(self, hardship: Hardship, env: Environment) -> None:
+        self._hard, self._env = hardship, env
         self._one, self._given_up, self._snapshots = OneAttempt(), GivenUp(), Snapshots()
         self._efficiency, self._persistence = Efficiency(hardship), Persistence(hardship)
         self._replay, self._books, self._terms = Replay(), Books(), OneTerm()
@@ -363,9 +363,9 @@ class Referees:
 
     def _judge(self, promise: Promise, how: str) -> None:
         if how:
-            raise Foul(promise, self._nature.now, how)
+            raise Foul(promise, self._env.now, how)
 
-    # ── on the floor ──
+    # ── what workers do ──
 
     def launched(self, node: str, order: Start, others: Sequence[int], there: str | None) -> None:
         """A node begins to run workers."""
@@ -402,7 +402,7 @@ class Referees:
         self._terms.journaled(entry)
         self.stillborn += any(isinstance(a, Dismiss) for a in entry.actions)
         if isinstance(entry.event, AttemptStopped):
-            self._waits_since = self._nature.now
+            self._waits_since = self._env.now
         for action in entry.actions:
             if isinstance(action, EndJob) and not self._decided:
                 self._decided = entry.seq  # a controller that comes back only repeats it
@@ -418,7 +418,7 @@ class Referees:
 
     def restarted(self, state: State) -> None:
         """There is a controller again."""
-        self._waits_since = self._nature.now
+        self._waits_since = self._env.now
         self._judge(Promise.REPLAY, self._replay.restarted(state))
 
     def silent(self, node: str, for_s: float) -> None:
@@ -472,7 +472,7 @@ class Referees:
         self._judge(Promise.PERSISTENCE, how)
 
     def _may_give_up(self, at: float) -> bool:
-        waited_s = self._nature.now - self._waits_since
+        waited_s = self._env.now - self._waits_since
         in_vain = waited_s >= self._hard.limits.node_wait_s - 1.0
         return self._persistence.may_give_up(at) or in_vain or self.stillborn >= 3
 

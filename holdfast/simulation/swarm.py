@@ -55,8 +55,8 @@ def run(seed: int, *, hours: float = 24.0, nodes: int = 16) -> tuple[Told, bytes
         outcome=referees.outcome.value if referees.outcome else "",
         attempts=referees.attempts,
         entries=referees.entries,
-        happened=world.nature.happened,
-        virtual_s=world.nature.now,
+        happened=world.env.happened,
+        virtual_s=world.env.now,
     )
     return told, bytes(world.book.lines)
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from holdfast.errors import Error, shown
-from holdfast.simulation import capacity, scenario, stock
+from holdfast.simulation import capacity, requeue, scenario
 from holdfast.simulation.plan import Plan, work_out
 from holdfast.simulation.result import Result, Summary, summarize
 from holdfast.spec.section import NUMBER
@@ -138,7 +138,7 @@ def _results(tasks: Sequence[Task]) -> Iterator[Result]:
 def run_task(task: Task) -> Result:
     """One world in this process."""
     plan = plan_of(task.question)
-    way = stock.run if task.way == "torchrun" else capacity.run
+    way = requeue.run if task.way == "torchrun" else capacity.run
     return way(plan, task.seed)
 
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from holdfast.messages import Ack, Fact, Keep, Kept, Question, Report, ToAgent
 from holdfast.shell.outbox import DEADLINE_S, Outbox
-from holdfast.simulation.nature import Nature
+from holdfast.simulation.environment import Environment
 
 MAX_DELAY_S = 0.5  # of a message, unless it is a late one
 MESSAGE_BYTES = 200
@@ -83,16 +83,16 @@ class ControlEnd(Protocol):
 class _Way:
     """One direction of a connection: in order, and nothing moves while it is stalled."""
 
-    def __init__(self, nature: Nature, arrive: Callable[[Sequence[Any]], None]) -> None:
-        self._nature, self._arrive = nature, arrive
+    def __init__(self, env: Environment, arrive: Callable[[Sequence[Any]], None]) -> None:
+        self._env, self._arrive = env, arrive
         self._waiting: list[Sequence[Upward | Downward]] = []
         self.free_at = 0.0  # a later message does not overtake: when it may arrive
         self.stalled = False
 
     def carry(self, messages: Sequence[Upward | Downward], delay_s: float) -> None:
         """These were sent."""
-        self.free_at = max(self.free_at, self._nature.now + delay_s)
-        self._nature.after(self.free_at - self._nature.now, self._at_the_end, messages)
+        self.free_at = max(self.free_at, self._env.now + delay_s)
+        self._env.after(self.free_at - self._env.now, self._at_the_end, messages)
 
     def _at_the_end(self, messages: Sequence[Upward | Downward]) -> None:
         if self.stalled:
@@ -120,13 +120,13 @@ def _size(message: Upward | Downward) -> int:
 class SimulatedWire:
     """One connection, from the agent's hello until both ends have left it."""
 
-    def __init__(self, nature: Nature, agent: AgentEnd, control: ControlEnd) -> None:
+    def __init__(self, env: Environment, agent: AgentEnd, control: ControlEnd) -> None:
         self.agent, self.control = agent, control
         self.left = False  # by the controller
         self.lag_s = 0.0  # of each message, more than the others have
-        self._nature = nature
+        self._env = env
         self._heard_at = control.clock
-        self._up, self._down = _Way(nature, self._arrived), _Way(nature, self._delivered)
+        self._up, self._down = _Way(env, self._arrived), _Way(env, self._delivered)
         self._in_flight = 0  # messages on their way to the controller
         self._batch: list[Downward] | None = None  # what is sent now arrives together
         self._sent_at = -1.0
@@ -159,18 +159,18 @@ class SimulatedWire:
         if isinstance(message, Ack) and self._travels_at_once():
             if self.agent.hears(self):
                 self.agent.forget(message.seq)
-        elif self._batch is not None and self._sent_at == self._nature.now:
+        elif self._batch is not None and self._sent_at == self._env.now:
             self._batch.append(message)
         else:
-            self._batch, self._sent_at = [message], self._nature.now
+            self._batch, self._sent_at = [message], self._env.now
             self._down.carry(self._batch, self._delay_s())
         if self._down.stalled:
             self.control.look_in(0.0)
             self.control.look_in(DEADLINE_S)
 
     def _travels_at_once(self) -> bool:
-        slow = self._nature.hardship.share("slow_acks")
-        return not self._down.stalled and not self._nature.chance(slow)
+        slow = self._env.hardship.share("slow_acks")
+        return not self._down.stalled and not self._env.chance(slow)
 
     def overdue(self, now: float) -> str:
         """Why it is to be closed because the other end takes nothing; empty if it is not."""
@@ -180,7 +180,7 @@ class SimulatedWire:
         """After what was sent the agent finds it closed."""
         self.falls_silent()
         self.left = True
-        self._tell_agent(max(self._down.free_at - self._nature.now, self._delay_s()))
+        self._tell_agent(max(self._down.free_at - self._env.now, self._delay_s()))
 
     def abort(self, _why: str) -> None:
         """Nothing that was sent arrives any more."""
@@ -190,7 +190,7 @@ class SimulatedWire:
 
     def _tell_agent(self, in_s: float) -> None:
         if not self._down.stalled:
-            self._nature.after(in_s, self.agent.lost, self)
+            self._env.after(in_s, self.agent.lost, self)
 
     def _delivered(self, messages: Sequence[Downward]) -> None:
         if messages is self._batch:
@@ -235,10 +235,10 @@ class SimulatedWire:
     # ── the way ──
 
     def _delay_s(self) -> float:
-        nature = self._nature
-        delay_s = min(nature.about(nature.hardship.delay_s), MAX_DELAY_S)
-        if nature.chance(nature.hardship.share("late_messages")):
-            delay_s += 10.0 * nature.dice.random()
+        env = self._env
+        delay_s = min(env.about(env.hardship.delay_s), MAX_DELAY_S)
+        if env.chance(env.hardship.share("late_messages")):
+            delay_s += 10.0 * env.dice.random()
             self.agent.in_trouble(delay_s + 20.0)
             self.control.falls_silent()
         return delay_s + self.lag_s
@@ -249,9 +249,9 @@ class SimulatedWire:
         self.control.falls_silent()
         self._up.stalled, self._down.stalled = up, down
         self._stalls += 1
-        self._nature.after(self._answer_s(), self._agent_gives_up, self._stalls)
+        self._env.after(self._answer_s(), self._agent_gives_up, self._stalls)
         if up:
-            self._nature.after(SILENT_S, self._control_gives_up, self._stalls)
+            self._env.after(SILENT_S, self._control_gives_up, self._stalls)
 
     def flow(self) -> None:
         """Everything that waited arrives, and the news that the other end has left."""
@@ -267,7 +267,7 @@ class SimulatedWire:
 
     def is_asked(self) -> None:
         """The controller has been stopped: an agent that asks whether it is there hears nothing."""
-        self._nature.after(self._answer_s(), self._no_answer)
+        self._env.after(self._answer_s(), self._no_answer)
 
     def _no_answer(self) -> None:
         if self.control.stalled:
@@ -275,7 +275,7 @@ class SimulatedWire:
 
     def _answer_s(self) -> float:
         """How long an agent waits that has asked some time ago, or will soon."""
-        return PING_S * (1 + self._nature.dice.random())
+        return PING_S * (1 + self._env.dice.random())
 
     def _control_gives_up(self, stall: int) -> None:
         if stall == self._stalls:
@@ -286,8 +286,8 @@ class SimulatedWire:
         self.falls_silent()
         self.control.falls_silent()
         self._cut = True
-        self._nature.after(agent_s, self.agent.lost, self)
-        self._nature.after(control_s, self._closed)
+        self._env.after(agent_s, self.agent.lost, self)
+        self._env.after(control_s, self._closed)
 
     def hurry(self) -> None:
         """It lags no more."""

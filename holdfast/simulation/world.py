@@ -15,10 +15,10 @@ from holdfast.simulation import faults
 from holdfast.simulation.agents import Agent
 from holdfast.simulation.book import Book
 from holdfast.simulation.control import REGISTER_S, Control
-from holdfast.simulation.floor import Floor
+from holdfast.simulation.environment import Environment
+from holdfast.simulation.ground_truth import GroundTruth
 from holdfast.simulation.hardship import Hardship
 from holdfast.simulation.lives import Lives
-from holdfast.simulation.nature import Nature
 from holdfast.simulation.referees import Referees
 from holdfast.simulation.wires import SimulatedWire
 
@@ -35,12 +35,12 @@ class World:
 
     def __init__(self, hardship: Hardship) -> None:
         self.hardship = hardship
-        self.nature = Nature(hardship)
-        self.referees = Referees(hardship, self.nature)
+        self.env = Environment(hardship)
+        self.referees = Referees(hardship, self.env)
         self.referees.in_trouble = self._in_trouble
-        self.floor = Floor(self.nature, self.referees)
+        self.truth = GroundTruth(self.env, self.referees)
         self.agents: dict[str, Agent] = {}
-        self.lives = Lives(self.nature, self, self.referees)
+        self.lives = Lives(self.env, self, self.referees)
         self._cut_off_until = -math.inf  # its controller could not reach agents
         self._ended: dict[str, str] = {}  # nodes whose end the engine knows of, and how
         self._ports = 1000
@@ -49,31 +49,31 @@ class World:
 
     def run(self) -> None:
         """From submission to the verdict of the referees. Raises `Foul` if one objects."""
-        nature = self.nature
+        env = self.env
         self.lives.begin()
         faults.begin(self)
-        nature.after(self.hardship.telemetry_s, self._telemetry)
+        env.after(self.hardship.telemetry_s, self._telemetry)
         if self.hardship.stop_after_h:
-            nature.after(self.hardship.stop_after_h * 3600, self._ask_to_stop)
+            env.after(self.hardship.stop_after_h * 3600, self._ask_to_stop)
         self._run_until(self.hardship.hours * 3600)
         self._calm_down()
-        self._run_until(nature.now + CALM_S)
+        self._run_until(env.now + CALM_S)
         if not self.referees.over:
             self._judge_calm()
             self._ask_to_stop()
-            self._run_until(nature.now + CALM_S)
-        nature.run(nature.now + END_S)
+            self._run_until(env.now + CALM_S)
+        env.run(env.now + END_S)
         self._judge_end()
 
     def _run_until(self, end: float) -> None:
         """In strides, so that a job that has ended does not cost the rest of the day."""
-        while self.nature.now < end and not self.referees.over:
-            self.nature.run(min(end, self.nature.now + 600.0))
+        while self.env.now < end and not self.referees.over:
+            self.env.run(min(end, self.env.now + 600.0))
 
     def _calm_down(self) -> None:
-        nature = self.nature
-        nature.calm = True
-        self.floor.crashing = self.floor.storage_away = False
+        env = self.env
+        env.calm = True
+        self.truth.crashing = self.truth.storage_away = False
         for agent in self.living():
             agent.wake()
             agent.heal()
@@ -85,13 +85,13 @@ class World:
         state = self.control.state if self.control is not None else None
         what = f"{state.phase}, {state.why}" if state is not None else "there is no controller"
         trains = state is not None and any(
-            group.attempt == state.attempt for group in self.floor.training()
+            group.attempt == state.attempt for group in self.truth.training()
         )
         at_work = [a.node for a in self.living() if a.run is not None and a.run.alive]
         self.referees.calm(trains, what, at_work, len(state.nodes) if state is not None else 0)
 
     def _judge_end(self) -> None:
-        self.referees.at_end(self.book.books.at(None), self.floor.new_steps_s)
+        self.referees.at_end(self.book.books.at(None), self.truth.new_steps_s)
         if self.control is not None:
             self.referees.crashed(self.control.state, True)
             self.referees.restarted(self.book.whole().state)
@@ -99,7 +99,7 @@ class World:
     def _in_trouble(self, node: str) -> bool:
         agent = self.agents.get(node)
         until = max(self._cut_off_until, agent.trouble_until if agent is not None else math.inf)
-        return agent is None or not agent.alive or until + 30.0 > self.nature.now
+        return agent is None or not agent.alive or until + 30.0 > self.env.now
 
     # ── the engine ──
 
@@ -109,25 +109,25 @@ class World:
             self._start_node()
 
     def _start_node(self) -> None:
-        nature, hard = self.nature, self.hardship
-        odd = bool(self.agents) and nature.chance(hard.share("odd_nodes"))
-        agent = Agent(nature, self, self.floor, len(self.agents), hard.workers + odd)
+        env, hard = self.env, self.hardship
+        odd = bool(self.agents) and env.chance(hard.share("odd_nodes"))
+        agent = Agent(env, self, self.truth, len(self.agents), hard.workers + odd)
         self.agents[agent.node] = agent
         control = self.control
         assert control is not None
         control.shell.nodes.expect(agent.node, REGISTER_S)
         control.look_in(REGISTER_S)
-        start_s = nature.about(START_S)
-        if nature.chance(hard.share("stillborn")):
+        start_s = env.about(START_S)
+        if env.chance(hard.share("stillborn")):
             self.referees.stillborn += 1
-            nature.after(start_s, agent.die, "its agent process ended with status 1")
+            env.after(start_s, agent.die, "its agent process ended with status 1")
             return
-        if nature.chance(hard.share("slow_nodes")):
+        if env.chance(hard.share("slow_nodes")):
             start_s += 120.0
             self.referees.stillborn += 1
             agent.in_trouble(start_s)
-        nature.after(start_s, agent.connect_soon)
-        nature.after(start_s + nature.about(READY_S), agent.ready)
+        env.after(start_s, agent.connect_soon)
+        env.after(start_s + env.about(READY_S), agent.ready)
 
     def agent(self, node: str) -> Agent | None:
         """The agent of a node, dead or alive."""
@@ -153,7 +153,7 @@ class World:
     def unheard(self, agent: Agent, since: float) -> None:
         """From now on nobody can hear it: a member has to be named in time."""
         wait_s = self.referees.named_within_s + 0.5
-        self.nature.after(wait_s, self._require_named, agent, since)
+        self.env.after(wait_s, self._require_named, agent, since)
 
     def _require_named(self, agent: Agent, since: float) -> None:
         if agent.gone_since != since or self.referees.over:
@@ -164,15 +164,15 @@ class World:
         elif agent.node in control.state.nodes and (
             agent.node != control.machine or agent.frozen or not agent.alive
         ):
-            awake_s = max(0.0, self.nature.now - max(since, control.awake_since))
+            awake_s = max(0.0, self.env.now - max(since, control.awake_since))
             self.referees.silent(agent.node, awake_s)
             self.unheard(agent, since)
 
     def gone(self, agent: Agent, how: str) -> None:
         """The agent's process has ended; the engine may tell."""
-        silent = self.nature.chance(self.hardship.share("silent_deaths"))
+        silent = self.env.chance(self.hardship.share("silent_deaths"))
         if how and not silent:
-            self.nature.after(self.nature.about(NOTICED_S), self._notice, agent.node, how)
+            self.env.after(self.env.about(NOTICED_S), self._notice, agent.node, how)
 
     def _notice(self, node: str, how: str) -> None:
         self._ended[node] = how
@@ -203,7 +203,7 @@ class World:
 
     def cut_off(self, for_s: float) -> None:
         """For some time the controller cannot reach agents."""
-        self._cut_off_until = max(self._cut_off_until, self.nature.now + for_s + 10.0)
+        self._cut_off_until = max(self._cut_off_until, self.env.now + for_s + 10.0)
 
     def controller_sees(self, control: Control) -> None:
         """It reads from the engine what it has missed."""
@@ -230,8 +230,8 @@ class World:
         """The order to end was carried out: agents that are not told of it are killed."""
         self.referees.ended(outcome)
         for agent in self.living():
-            self.nature.after(LEAVE_S, agent.die, "the job is over")
-        self.nature.after(LEAVE_S, control.close)
+            self.env.after(LEAVE_S, agent.die, "the job is over")
+        self.env.after(LEAVE_S, control.close)
 
     # ── people ──
 
@@ -239,15 +239,15 @@ class World:
         if self.control is not None:
             self.control.telemetry()
         if not self.referees.over:
-            self.nature.after(self.hardship.telemetry_s, self._telemetry)
+            self.env.after(self.hardship.telemetry_s, self._telemetry)
 
     def _ask_to_stop(self) -> None:
         """`holdfast stop`, again until the controller is seen to have heard it."""
         if self.referees.over:
             return
-        self.nature.after(10.0, self._ask_to_stop)
+        self.env.after(10.0, self._ask_to_stop)
         control = self.control
         if control is None or control.stalled or control.state.phase is Phase.CLOSING:
             return
         self.referees.stop_asked = True
-        control.put(StopRequested(by="a person", now=self.nature.dice.random() < 0.2))
+        control.put(StopRequested(by="a person", now=self.env.dice.random() < 0.2))

@@ -6,7 +6,7 @@ twice, fails the test: then the mutant has to move with the code.
 
 from typing import NamedTuple
 
-from holdfast.simulation.nature import Promise
+from holdfast.simulation.environment import Promise
 
 
 class Mutant(NamedTuple):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.simulation.nature import Promise
+from holdfast.simulation.environment import Promise
 from holdfast.simulation.swarm import run
 from tests import warm
 from tests.simulation import planting

@@ -41,8 +41,8 @@ from holdfast.goodput.books import NO_STALLS, Books
 from holdfast.goodput.ledger import close_books
 from holdfast.messages import Start, Stop
 from holdfast.simulation import referees
+from holdfast.simulation.environment import Environment, Foul, Promise
 from holdfast.simulation.hardship import Hardship, draw
-from holdfast.simulation.nature import Foul, Nature, Promise
 from holdfast.simulation.referees import (
     AWAY,
     Efficiency,
@@ -421,7 +421,7 @@ def test_a_member_that_is_gone_has_to_be_named_in_time() -> None:
 
 
 def all_of_them() -> Referees:
-    return Referees(hardship(), Nature(hardship()))
+    return Referees(hardship(), Environment(hardship()))
 
 
 def test_once_it_is_calm_the_job_trains_with_its_spares() -> None:
@@ -523,11 +523,11 @@ def test_progress_and_other_faults_begin_the_account_anew() -> None:
 
 def waited(for_s: float) -> Referees:
     """It is this long ago that the attempt was known to be stopped."""
-    nature = Nature(hardship())
-    some = Referees(hardship(), nature)
-    nature.now = 1000.0
+    env = Environment(hardship())
+    some = Referees(hardship(), env)
+    env.now = 1000.0
     some.journaled(entry(AttemptStopped(attempt=1, store=None)))
-    nature.now += for_s
+    env.now += for_s
     return some
 
 
@@ -546,10 +546,10 @@ def test_an_end_is_judged_when_it_is_decided_and_not_when_it_is_repeated() -> No
 
 def test_every_referee_is_heard() -> None:
     """What one of them objects to is raised with its promise and the time."""
-    nature = Nature(hardship())
-    some = Referees(hardship(), nature)
+    env = Environment(hardship())
+    some = Referees(hardship(), env)
     some.in_trouble = in_trouble
-    nature.now = 7.0
+    env.now = 7.0
     some.journaled(entry(lost("n1"), order(1)))
     fouls: list[tuple[Promise, Callable[[], None]]] = [
         (Promise.ONE_ATTEMPT, lambda: some.launched("n0", start(2), [1], None)),

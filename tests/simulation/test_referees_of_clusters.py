@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from holdfast.actions import Entry
-from holdfast.simulation.nature import Foul, Nature
+from holdfast.simulation.environment import Environment, Foul
 from holdfast.simulation.referees import OneTerm, Referees
 from tests.simulation.test_referees import diagnosed, hardship, order, start
 
@@ -49,7 +49,7 @@ def test_an_attempt_that_no_agent_has_begun_may_be_lost() -> None:
 
 
 def test_decisions_wait_for_no_longer_than_it_takes_to_find_out_the_silent() -> None:
-    judge = Referees(hardship(), Nature(hardship()))
+    judge = Referees(hardship(), Environment(hardship()))
     judge.waits(judge.waits_s_max)
     with pytest.raises(
         Foul, match=r"no decision waits for the silent at 0\.000 s: what was decided"
@@ -58,7 +58,7 @@ def test_decisions_wait_for_no_longer_than_it_takes_to_find_out_the_silent() -> 
 
 
 def test_whoever_acts_without_the_lease_or_before_a_copy_is_kept_breaks_a_promise() -> None:
-    judge = Referees(hardship(), Nature(hardship()))
+    judge = Referees(hardship(), Environment(hardship()))
     judge.acts("")
     judge.unkept("")
     for objects in (judge.acts, judge.unkept):

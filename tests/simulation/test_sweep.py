@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.cli import main
 from holdfast.errors import Error
-from holdfast.simulation import plots, stock, sweep
+from holdfast.simulation import plots, requeue, sweep
 from holdfast.simulation.result import Result, interval, student_t, summarize
 from holdfast.simulation.sweep import Task, answer, axis, plan_of, question, run_task
 
@@ -73,7 +73,7 @@ def test_means_count_worlds_that_lack_a_cause_or_a_bucket() -> None:
 def test_the_stock_way_meets_the_same_faults_and_its_time_adds_up() -> None:
     asked = question("llama3-16k", ["days=20"])
     plan = plan_of(asked)
-    ours, theirs = run_task(Task(asked, 5)), stock.run(plan, 5)
+    ours, theirs = run_task(Task(asked, 5)), requeue.run(plan, 5)
     assert sum(theirs.buckets.values()) == pytest.approx(plan.horizon_s)
     assert all(seconds >= 0 for seconds in theirs.buckets.values())
     assert theirs.ettr < ours.ettr

@@ -14,8 +14,8 @@ from holdfast.actions import EndJob, Entry
 from holdfast.controller import Phase
 from holdfast.goodput import ledger
 from holdfast.replay import replay
+from holdfast.simulation.environment import AT_ONCE_MAX, Environment, Foul
 from holdfast.simulation.hardship import CLUSTER, RATES, SHARES, Hardship, draw
-from holdfast.simulation.nature import AT_ONCE_MAX, Foul, Nature
 from holdfast.simulation.swarm import run
 from holdfast.simulation.world import World
 
@@ -131,7 +131,7 @@ def lived(hard: Hardship) -> World:
 def test_where_nothing_goes_wrong_the_job_succeeds_at_its_first_attempt() -> None:
     world = lived(quiet())
     assert (world.referees.outcome, world.referees.attempts) == ("succeeded", 1)
-    assert 1000.0 < world.nature.now < 2000.0
+    assert 1000.0 < world.env.now < 2000.0
 
 
 def test_a_bug_of_the_users_code_fails_the_job_after_one_more_try() -> None:
@@ -197,28 +197,28 @@ def test_each_kind_of_mishap_alone_is_survived(kind: str) -> None:
 
 
 def test_a_world_in_which_time_stands_still_is_a_foul() -> None:
-    nature = Nature(quiet())
+    env = Environment(quiet())
 
     def again() -> None:
-        nature.after(0.0, again)
+        env.after(0.0, again)
 
     again()
     with pytest.raises(Foul, match=f"time goes on at 0.000 s: {AT_ONCE_MAX} things"):
-        nature.run(1.0)
+        env.run(1.0)
 
 
 def test_things_at_the_same_time_happen_in_the_order_in_which_they_were_planned() -> None:
-    nature = Nature(quiet())
+    env = Environment(quiet())
     seen: list[int] = []
     for number in range(20):
-        nature.after(1.0, seen.append, number)
-    nature.after(0.5, seen.append, -1)
-    nature.run(2.0)
+        env.after(1.0, seen.append, number)
+    env.after(0.5, seen.append, -1)
+    env.run(2.0)
     assert seen == [-1, *range(20)]
-    assert nature.now == 2.0
+    assert env.now == 2.0
 
 
 def test_nothing_goes_wrong_by_chance_once_it_is_calm() -> None:
-    nature = Nature(quiet())
-    nature.calm = True
-    assert not any(nature.chance(1.0) for _ in range(100))
+    env = Environment(quiet())
+    env.calm = True
+    assert not any(env.chance(1.0) for _ in range(100))

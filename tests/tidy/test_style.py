@@ -31,7 +31,7 @@ TOO_LARGE = frozenset(
         "simulation/agents.py: Agent",
         "simulation/capacity.py: World",
         "simulation/control.py: Control",
-        "simulation/floor.py: Floor",
+        "simulation/ground_truth.py: GroundTruth",
         "simulation/referees.py: Referees",
         "simulation/wires.py: SimulatedWire",
         "simulation/world.py: World",

@@ -14,7 +14,7 @@ from holdfast.checkpoint.choose import Holding, choose
 from holdfast.checkpoint.key import Key
 from holdfast.events import Milestone, Progress, WorkerError
 from holdfast.messages import Start, WorkerReport
-from holdfast.simulation.nature import Nature
+from holdfast.simulation.environment import Environment
 from holdfast.simulation.referees import AWAY, Referees
 
 NOTHING = Holding(frozenset(), frozenset(), frozenset())
@@ -108,12 +108,12 @@ class Group:
         return self.restored.step if self.restored else 0
 
 
-class Floor:
+class GroundTruth:
     """All workers of all nodes."""
 
-    def __init__(self, nature: Nature, referees: Referees) -> None:
-        self._nature = nature
-        self._hard = nature.hardship
+    def __init__(self, env: Environment, referees: Referees) -> None:
+        self._env = env
+        self._hard = env.hardship
         self._referees = referees
         self.groups: dict[int, Group] = {}  # that have workers
         self.crashing = False  # a crash loop: every attempt crashes early
@@ -127,17 +127,17 @@ class Floor:
         group = self._group_of(order)
         first = order.node_rank * order.workers_per_node
         ranks = range(first, first + order.workers_per_node)
-        run = Run(host, group, ranks, list(ranks), self._nature.now)
+        run = Run(host, group, ranks, list(ranks), self._env.now)
         others = [g.attempt for g in self.groups.values() if g is not group and g.lives]
         there = group.runs.get(order.node_rank)
         self._referees.launched(host.node, order, others, there.host.node if there else None)
         group.runs[order.node_rank] = run
         if order.node_rank == 0 and not host.holds_store(order.store.port):
             self.break_up(group, "its rendezvous store was gone", all_fail=True)
-        self._nature.after(self._nature.about(ARRIVE_S), self._arrive, run)
-        if self.crashing and not self._nature.calm:
-            early_s = self._nature.about(2.0 + self._hard.step_s)  # some get as far as a snapshot
-            self._nature.after(early_s, self.kill, run, run.ranks[0], CRASHED)
+        self._env.after(self._env.about(ARRIVE_S), self._arrive, run)
+        if self.crashing and not self._env.calm:
+            early_s = self._env.about(2.0 + self._hard.step_s)  # some get as far as a snapshot
+            self._env.after(early_s, self.kill, run, run.ranks[0], CRASHED)
         return run
 
     def _group_of(self, order: Start) -> Group:
@@ -151,7 +151,7 @@ class Floor:
     def _arrive(self, run: Run) -> None:
         if not run.alive:
             return
-        run.arrived_at = self._nature.now
+        run.arrived_at = self._env.now
         run.host.news()
         group = run.group
         if self.storage_away and group.broken_at is None:
@@ -160,7 +160,7 @@ class Floor:
             self._fail_later(run)
         elif self._complete(group):
             what = self._restore if self._hard.instrumented else self._run_blind
-            self._nature.after(self._nature.about(0.1), what, group)
+            self._env.after(self._env.about(0.1), what, group)
 
     def _complete(self, group: Group) -> bool:
         here = [r for r in group.runs.values() if r.arrived_at is not None and r.alive]
@@ -169,14 +169,14 @@ class Floor:
     def _run_blind(self, group: Group) -> None:
         """A script that reports nothing trains all the same."""
         if group.broken_at is None:
-            group.first_at = self._nature.now
+            group.first_at = self._env.now
             self._tell(group)
             self._plan_last_step(group)
 
     def _restore(self, group: Group) -> None:
         if group.broken_at is not None:
             return
-        group.joined_at = self._nature.now
+        group.joined_at = self._env.now
         workers = group.order.workers_per_node
         held = [
             group.runs[rank // workers].host.memory.get(rank % workers, NOTHING)
@@ -185,26 +185,26 @@ class Floor:
         plan = choose(held, workers)
         self._referees.resumed(group.attempt, plan, held, workers)
         group.restored = plan.key if plan is not None else None
-        self._nature.after(self._nature.about(0.2), self._restored, group)
+        self._env.after(self._env.about(0.2), self._restored, group)
 
     def _restored(self, group: Group) -> None:
         if group.broken_at is not None:
             return
-        group.restored_at = self._nature.now
+        group.restored_at = self._env.now
         self._tell(group)
-        step_s = self._hard.step_s + self._nature.about(1.0)
-        if self._nature.chance(self._hard.share("slow_first_steps")):
-            step_s += SLOW_FIRST_STEP_S * self._nature.dice.random()
-        self._nature.after(step_s, self._first_step, group)
+        step_s = self._hard.step_s + self._env.about(1.0)
+        if self._env.chance(self._hard.share("slow_first_steps")):
+            step_s += SLOW_FIRST_STEP_S * self._env.dice.random()
+        self._env.after(step_s, self._first_step, group)
 
     def _first_step(self, group: Group) -> None:
         if group.broken_at is not None:
             return
-        group.first_at = self._nature.now
+        group.first_at = self._env.now
         self._tell(group)
         caught_up = self._end_of(group, group.order.redo_until + 1)
-        if caught_up > self._nature.now:
-            self._nature.after(caught_up - self._nature.now, self._tell, group)
+        if caught_up > self._env.now:
+            self._env.after(caught_up - self._env.now, self._tell, group)
         self._plan_last_step(group)
 
     def _plan_last_step(self, group: Group) -> None:
@@ -218,8 +218,8 @@ class Floor:
             self._at_step(group, step, self._end_early)
 
     def _at_step(self, group: Group, step: int, what: Callable[[Group], None]) -> None:
-        wait_s = self._end_of(group, step) - self._nature.now
-        self._nature.after(max(0.0, wait_s), what, group)
+        wait_s = self._end_of(group, step) - self._env.now
+        self._env.after(max(0.0, wait_s), what, group)
 
     def _bug(self, group: Group) -> None:
         if group.broken_at is None:
@@ -238,8 +238,8 @@ class Floor:
         self._tell(group)
         for run in group.runs.values():
             for rank in run.ranks:
-                wait_s = self._nature.between(*EXPORT_S) if rank == 0 else self._nature.about(0.5)
-                self._nature.after(wait_s, self._leave, run, rank, DONE)
+                wait_s = self._env.between(*EXPORT_S) if rank == 0 else self._env.about(0.5)
+                self._env.after(wait_s, self._leave, run, rank, DONE)
 
     def _finish(self, group: Group) -> None:
         if group.broken_at is not None:
@@ -248,7 +248,7 @@ class Floor:
         self._tell(group)
         for run in group.runs.values():
             for rank in run.ranks:
-                self._nature.after(self._nature.about(0.5), self._leave, run, rank, DONE)
+                self._env.after(self._env.about(0.5), self._leave, run, rank, DONE)
 
     def _leave(self, run: Run, rank: int, death: Death) -> None:
         if rank in run.alive:
@@ -297,13 +297,13 @@ class Floor:
         first = group.broken_at is None
         if first:
             step = self.step(group)
-            group.broken_at = self._nature.now
+            group.broken_at = self._env.now
             self._furthest = max(self._furthest, step)
             for run in group.runs.values():
                 self._settle(run, step)
         if fault:
             self._referees.broken(group.attempt)
-        if all_fail or (first and (fault or self._nature.chance(0.3))):
+        if all_fail or (first and (fault or self._env.chance(0.3))):
             for run in group.runs.values():
                 self._fail_later(run, surely=all_fail)
 
@@ -314,7 +314,7 @@ class Floor:
 
     def _settle(self, run: Run, step: int) -> None:
         """Which step each rank has completed, and which snapshots are left in memory."""
-        group, dice = run.group, self._nature.dice
+        group, dice = run.group, self._env.dice
         ragged = group.first_at is not None and step > group.inherited_step + 1
         for rank in run.ranks:
             mine = step - (1 if ragged and dice.random() < 0.3 else 0)
@@ -334,23 +334,23 @@ class Floor:
         key = Key(group.attempt, newest) if done else None
         own = keys + self._newest(key, _ahead(old.private, group.inherited_step))
         buddy = keys + self._newest(key, _ahead(old.buddy, group.inherited_step))
-        if self._nature.chance(self._hard.share("damaged_copies")):
+        if self._env.chance(self._hard.share("damaged_copies")):
             own = []
         whole = frozenset(own)
         run.host.memory[place] = Holding(whole, whole, frozenset(buddy))
 
     def _newest(self, key: Key | None, old: list[Key]) -> list[Key]:
         """The copy of this snapshot or, where it was not written, what it would have replaced."""
-        written = key is not None and not self._nature.chance(self._hard.share("torn_copies"))
+        written = key is not None and not self._env.chance(self._hard.share("torn_copies"))
         return [key] if written and key is not None else old
 
     def _fail_later(self, run: Run, *, surely: bool = False) -> None:
         """A survivor of a broken attempt fails by itself, or hangs until it is stopped."""
-        stuck = self._nature.chance(self._hard.share("stuck_survivors"))
+        stuck = self._env.chance(self._hard.share("stuck_survivors"))
         if run.arrived_at is None or ((stuck or run.group.waits) and not surely):
             return
         for rank in run.alive:
-            self._nature.after(self._nature.about(0.3), self._leave, run, rank, run.group.dies_of)
+            self._env.after(self._env.about(0.3), self._leave, run, rank, run.group.dies_of)
 
     # ── what can be seen ──
 
@@ -358,7 +358,7 @@ class Floor:
         """The newest step that the attempt has completed."""
         if group.first_at is None:
             return group.inherited_step
-        now = self._nature.now if group.broken_at is None else group.broken_at
+        now = self._env.now if group.broken_at is None else group.broken_at
         done = group.inherited_step + 1 + int((now - group.first_at) / self._hard.step_s + 1e-6)
         return min(done, self._hard.total_steps or done, group.last_step or done)
 
@@ -389,7 +389,7 @@ class Floor:
             return Progress(step=0 if run.arrived_at is not None else None)
         step = run.last.get(rank, self.step(group))
         since = group.restored_at if group.first_at is None else self._end_of(group, step)
-        ago_s = max(0.0, self._nature.now - since)
+        ago_s = max(0.0, self._env.now - since)
         return Progress(step=step, step_ago_s=ago_s, finished=self.finished(group))
 
     def report(self, run: Run) -> tuple[WorkerReport, ...]:
@@ -409,7 +409,7 @@ class Floor:
 
     def _milestones(self, run: Run) -> dict[Milestone, float]:
         """Age of each milestone that the workers of this node have reached."""
-        group, now = run.group, self._nature.now
+        group, now = run.group, self._env.now
         found = {Milestone.STARTED: now - run.started_at}
         if not self._hard.instrumented:
             if group.first_at is not None:
@@ -428,7 +428,7 @@ class Floor:
         return found
 
     def _late_milestones(self, run: Run, found: dict[Milestone, float]) -> None:
-        group, now = run.group, self._nature.now
+        group, now = run.group, self._env.now
         step = min(run.last.values(), default=self.step(group))
         if step > group.order.redo_until:
             end = self._end_of(group, group.order.redo_until + 1)

@@ -43,7 +43,7 @@ class Foul(AssertionError):  # noqa: N818 - a referee's word, not an error of th
         self.promise, self.at, self.how = promise, at, how
 
 
-class Nature:
+class Environment:
     """The virtual clock, the dice and how hard this world is."""
 
     def __init__(self, hardship: Hardship) -> None:
