@@ -167,6 +167,10 @@ class Bridge:
         """Nodes of which no sign of life was told in time."""
         return [node for node, _ in self._liveness.silent(now, self._timeout_s)]
 
+    def is_overdue(self, now: float) -> bool:
+        """Whether a node that was to say hello has not in time."""
+        return any(now > until for until in self._expected.values())
+
     def tick(self, now: float) -> list[AnyEvent]:
         """Nodes that are silent, stay away, or do not obey. Each is named once."""
         late: list[NodeLost] = []

@@ -94,6 +94,7 @@ class Nodes:
         self._looked: dict[str, float] = {}  # connected nodes, the longest not looked at first
         self._ever_expected: set[str] = set()
         self._farewell: Leave | None = None
+        self._met_far = False  # whether a node on another machine was ever connected
 
     @property
     def connected(self) -> frozenset[str]:
@@ -199,15 +200,20 @@ class Nodes:
         self._put(self.bridge.tick(now), None)
 
     def cut_off(self, near: Callable[[str], bool], now: float) -> bool:
-        """Whether all nodes on other machines, and more than one, have fallen silent at once: then
-        it is more likely that we are cut off from them than that all have died."""
-        if not self.bridge.silent(now):
+        """Whether it is likely that we are cut off from the nodes on other machines: all of them,
+        and more than one, have fallen silent at once; or none is heard, and one that was to connect
+        does not either, though others could before."""
+        if not self._met_far:
+            self._met_far = any(k.wire and not near(node) for node, k in self._nodes.items())
+        overdue = self.bridge.is_overdue(now)
+        if not (self._met_far and (overdue or self.bridge.silent(now))):
             return False
         far = [(node, known) for node, known in self._nodes.items() if not near(node)]
         for node, known in far:
             self._pass_on(node, known)
         limit_s = self._timeout_s * AT_ONCE
-        return len(far) > 1 and all(now - known.heard_at >= limit_s for _, known in far)
+        heard = any(now - known.heard_at < limit_s for _, known in far)
+        return not heard and (overdue or len(far) > 1)
 
     def _look_at(self, node: str, now: float) -> None:
         known = self._nodes.get(node)

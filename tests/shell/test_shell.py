@@ -422,6 +422,24 @@ def test_a_controller_to_whom_all_other_machines_fall_silent_at_once_hands_over(
     assert scene.shell.next_deadline() is None
 
 
+def test_a_controller_whose_only_node_and_its_replacement_are_not_heard_hands_over() -> None:
+    """One node may have died; that the next cannot connect either makes it likely that we cannot be
+    reached. A controller that nobody has ever reached blames the node: handing over helped not."""
+    for met in (True, False):
+        scene = Scene(ONE)
+        scene.shell.can_hand_over = lambda: True
+        if met:
+            scene.running("a")
+            scene.wait(2 * TIMEOUT_S)
+            assert set(scene.state.lost) == {"a"}
+        scene.shell.nodes.expect("b", 10.0)
+        scene.wait(9.5)
+        assert not scene.shell.cut_off
+        scene.wait(1.0)
+        assert scene.shell.cut_off == met
+        assert ("b" in scene.state.lost) == (not met)
+
+
 @pytest.mark.parametrize("why", ["one is heard", "one was left", "nobody could go on", "earlier"])
 def test_silent_nodes_are_lost_unless_all_fell_silent_at_once(why: str) -> None:
     scene = Scene(Limits(node_count=3))

@@ -44,13 +44,14 @@ VERDICT, STOPPING = "diagnosis/verdict.py", "detection/stopping.py"
 BRIDGE = "shell/bridge.py"
 CHOOSE, LEDGER = "checkpoint/choose.py", "goodput/books.py"
 SHELL, SHELL_NODES, REPLICAS = (f"shell/{n}.py" for n in ("shell", "nodes", "replicas"))
+DECISIONS = "shell/decisions.py"
 LIVENESS, SUPERVISION = "detection/liveness.py", "shell/supervision.py"
 SUCCESSION = "shell/succession.py"
 
 MUTANTS: dict[str, Mutant] = {
     "a controller that is cut off from all nodes gives them up": Mutant(
         SHELL_NODES,
-        "return len(far) > 1 and all(now - known.heard_at >= limit_s for _, known in far)",
+        "return not heard and (overdue or len(far) > 1)",
         "return False",
         LIMIT,
         first=18,
@@ -361,14 +362,14 @@ MUTANTS: dict[str, Mutant] = {
         NAMED,
     ),
     "nobody else is asked to hold a copy": Mutant(
-        SHELL,
+        DECISIONS,
         "if self._replicas is not None and self._batch.durable and not self._batch.held:",
         "if False:",
         BOUND,
     ),
     "an order leaves before a copy is held": Mutant(
-        SHELL,
-        "if self._replicas is not None and not self._replicas.held(self.nodes.connected):",
+        DECISIONS,
+        "if self._replicas is not None and not self._replicas.held(connected):",
         "if False:",
         TERMS,
     ),
@@ -380,8 +381,8 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "whoever may have lost the lease acts": Mutant(
         SHELL,
-        "return bool(not self._begun or self.paused or self.doubt() or over)",
-        "return bool(not self._begun or over)",
+        "return bool(not self._begun or self.paused or self.doubt() or self.is_over)",
+        "return bool(not self._begun or self.is_over)",
         TERMS,
     ),
     "not every agent is asked for its copy": Mutant(
