@@ -1,4 +1,4 @@
-"""Which nodes have fallen silent: the last sign of life of each.
+"""Which nodes have fallen silent, or never came: the last sign of life of each, and deadlines.
 
 Signs of life are passed on in any order, so the oldest is looked for: among those of 12,500 nodes
 within a millisecond, a few times a second.
@@ -37,3 +37,26 @@ class Liveness:
         """The earliest time at which `silent` can name a node; None if none is watched."""
         oldest = min(self._heard.values(), default=None)
         return None if oldest is None else oldest + timeout_s
+
+
+class Expected:
+    """Nodes that are to say hello, and until when."""
+
+    def __init__(self) -> None:
+        self._until: dict[str, float] = {}
+
+    def add(self, node: str, until: float) -> None:
+        """It has been started, or is to reconnect."""
+        self._until[node] = until
+
+    def forget(self, node: str) -> None:
+        """It has come, or is given up."""
+        self._until.pop(node, None)
+
+    def late(self, now: float) -> list[str]:
+        """Those that have not come in time."""
+        return [node for node, until in self._until.items() if now > until]
+
+    def forgive(self, late_s: float) -> None:
+        """Nobody listened for so long: they have that much longer."""
+        self._until = {node: until + late_s for node, until in self._until.items()}

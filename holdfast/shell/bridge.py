@@ -18,7 +18,7 @@ from holdfast.actions import (
 )
 from holdfast.controller import NodeState, Phase, State
 from holdfast.controller.phases import TRAINING
-from holdfast.detection.liveness import Liveness
+from holdfast.detection.liveness import Expected, Liveness
 from holdfast.detection.progress import ProgressReducer
 from holdfast.detection.stopping import MARGIN_S, StopTally
 from holdfast.diagnosis.verdict import CAUSES, Origin, Pages, weigh
@@ -58,7 +58,7 @@ class Bridge:
         self._term = term  # of every order
         self._timeout_s = heartbeat_timeout_s
         self._liveness = Liveness()
-        self._expected: dict[str, float] = {}  # nodes that are to say hello, and until when
+        self.expected = Expected()
         self._tally = StopTally()
         self._strays: dict[str, int] = {}  # nodes of which a former controller knew more than we
         self._grace_s = 0.0  # of the newest order to stop
@@ -71,14 +71,14 @@ class Bridge:
 
     def expect(self, node: str, until: float) -> None:
         """This node has been started, or is to reconnect; it counts as lost if it stays away."""
-        self._expected[node] = until
+        self.expected.add(node, until)
 
     def hello(self, hello: Hello, now: float) -> list[AnyEvent] | None:
         """A node (re)connected. None: it was given up and must end."""
         if hello.node in self._state.lost:
             return None
         self._liveness.heard(hello.node, now)
-        self._expected.pop(hello.node, None)
+        self.expected.forget(hello.node)
         lost, known = self._orders_lost(hello), self._state.nodes.get(hello.node)
         newest = max(hello.ordered, hello.fenced)
         waits = known is None or known.state is NodeState.JOINING
@@ -167,18 +167,14 @@ class Bridge:
         """Nodes of which no sign of life was told in time."""
         return [node for node, _ in self._liveness.silent(now, self._timeout_s)]
 
-    def is_overdue(self, now: float) -> bool:
-        """Whether a node that was to say hello has not in time."""
-        return any(now > until for until in self._expected.values())
-
     def tick(self, now: float) -> list[AnyEvent]:
         """Nodes that are silent, stay away, or do not obey. Each is named once."""
         late: list[NodeLost] = []
         for node, silent_s in self._liveness.silent(now, self._timeout_s):
             self._liveness.forget(node)
             late.append(_lost(node, NodeLostReason.SILENT, _silence(silent_s), silent_s))
-        for node in [n for n, until in self._expected.items() if now > until]:
-            del self._expected[node]
+        for node in self.expected.late(now):
+            self.expected.forget(node)
             why = "its agent is running but does not connect"
             late.append(_lost(node, NodeLostReason.SILENT, why))
         for node in self._tally.late(now):
@@ -187,7 +183,7 @@ class Bridge:
 
     def forgive(self, now: float, late_s: float) -> None:
         """We did not listen for `late_s`: what was sent is still to be read, so wait anew."""
-        self._expected = {node: until + late_s for node, until in self._expected.items()}
+        self.expected.forgive(late_s)
         self._tally.forgive(late_s)
         self._liveness.forgive(now)
 
@@ -214,7 +210,7 @@ class Bridge:
                 return [], [Surveyed(attempt=action.attempt, training_count=training)]
             case Fence():
                 self._liveness.forget(action.node)
-                self._expected.pop(action.node, None)
+                self.expected.forget(action.node)
                 told = _some(self._tally.lost(action.node))
                 leave = Leave(reason="this node was given up", term=self._term)
                 return [(action.node, leave)], told

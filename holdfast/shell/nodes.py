@@ -205,7 +205,7 @@ class Nodes:
         does not either, though others could before."""
         if not self._met_far:
             self._met_far = any(k.wire and not near(node) for node, k in self._nodes.items())
-        overdue = self.bridge.is_overdue(now)
+        overdue = bool(self.bridge.expected.late(now))
         if not (self._met_far and (overdue or self.bridge.silent(now))):
             return False
         far = [(node, known) for node, known in self._nodes.items() if not near(node)]
