@@ -163,6 +163,7 @@ class WorkerExited(Event, frozen=True, kw_only=True):
     error: WorkerError | None = None
     log: str = ""  # path of the worker's log, relative to the job's folder
     forkserver: str = ""  # how its node's forkserver had died just before, if it had
+    oom: str = ""  # what limits the memory, if the kernel has killed a process of the node for it
 
 
 Ranks = tuple[tuple[int, int], ...]  # ascending: first and last of each row without a gap

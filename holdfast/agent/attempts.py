@@ -9,6 +9,7 @@ import time
 from holdfast.agent import environment
 from holdfast.agent.node_attempt import NodeAttempt, exited
 from holdfast.agent.notes import note
+from holdfast.agent.oom_kills import OomKills
 from holdfast.agent.parts import NodeParts
 from holdfast.agent.processes import ProcessExit
 from holdfast.agent.signals import kill, terminate
@@ -29,6 +30,7 @@ class Attempts:
         self.fenced = 0
         self._waiting: Start | None = None  # came while there was no forkserver
         self.newest: NodeAttempt | None = None
+        self._oom = OomKills()
 
     @property
     def shown(self) -> NodeAttempt | None:
@@ -66,6 +68,7 @@ class Attempts:
         if self.newest is not None:  # never both: the controller should have stopped it
             terminate(self.newest, self._processes, now)
             kill(self.newest, self._processes)
+        self._oom.new()  # what was killed before is no news of this attempt
         self._processes.workers.drop_logs(order.attempt)
         self._processes.stores.use(order.store)
         run = self.newest = NodeAttempt(order)
@@ -106,7 +109,8 @@ class Attempts:
         if death.exit_code == 0 and self._parts.saves.unsaved(run.order.attempt):
             self._parts.tasks.start(self._tell_when_saved(run, worker, death))
         elif run.is_news(death):
-            self._parts.controller.fact(exited(self._parts.node, worker, death))
+            oom = self._oom.new() if death.exit_code != 0 else ""
+            self._parts.controller.fact(exited(self._parts.node, worker, death, oom))
         if not run.alive:
             run.gone.set()
 

@@ -56,7 +56,7 @@ class NodeAttempt:
         return max(pages, key=_step_of, default=Progress())
 
 
-def exited(node: str, worker: Worker, death: ProcessExit) -> WorkerExited:
+def exited(node: str, worker: Worker, death: ProcessExit, oom: str = "") -> WorkerExited:
     """The fact that a worker with a rank has died, with what it left behind."""
     assert worker.assignment is not None
     now = time.monotonic()
@@ -71,6 +71,7 @@ def exited(node: str, worker: Worker, death: ProcessExit) -> WorkerExited:
         error=_error_of(worker, death),
         log=worker.log,
         forkserver=worker.forkserver,
+        oom=oom,
     )
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 CGROUPS = Path("/sys/fs/cgroup")
+OWN = Path("/proc/self/cgroup")
 UNLIMITED = 1 << 60  # version 1 has a huge number where nothing was said
 
 
@@ -22,12 +23,12 @@ class FreeMemory(NamedTuple):
 
 def free_memory(
     meminfo: Path = Path("/proc/meminfo"),
-    own: Path = Path("/proc/self/cgroup"),
+    own: Path = OWN,
     cgroups: Path = CGROUPS,
 ) -> FreeMemory:
     """The tightest of all limits on this process."""
     limits = [FreeMemory(_available(meminfo), "the machine's memory")]
-    for folder in _folders(own, cgroups):
+    for folder in memory_groups(own, cgroups):
         if (left := _left(folder)) is not None:
             limits.append(FreeMemory(left, "the container's memory limit"))
     return min(limits)
@@ -38,8 +39,9 @@ def _available(meminfo: Path) -> int:
     return int(fields["MemAvailable"].split()[0]) * 1024
 
 
-def _folders(own: Path, cgroups: Path) -> list[Path]:
-    """Of our control group and those above it; in a container often only the topmost is there."""
+def memory_groups(own: Path = OWN, cgroups: Path = CGROUPS) -> list[Path]:
+    """Folders of our control group and those above it, the innermost first; in a container often
+    only the topmost is there."""
     try:
         lines = [line.split(":", 2) for line in own.read_text().splitlines()]
     except OSError:
@@ -55,13 +57,20 @@ def _folders(own: Path, cgroups: Path) -> list[Path]:
 
 def _left(folder: Path) -> int | None:
     """Bytes below this group's limit; None where it has none."""
-    names = [("memory.max", "memory.current", "inactive_file")]
-    names.append(("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"))
-    for limit_name, used_name, cache_name in names:
-        limit, used = _number(folder / limit_name), _number(folder / used_name)
-        if limit is not None and used is not None and limit < UNLIMITED:
+    limit = limit_of(folder)
+    names = [("memory.current", "inactive_file")]
+    names.append(("memory.usage_in_bytes", "total_inactive_file"))
+    for used_name, cache_name in names:
+        used = _number(folder / used_name)
+        if limit is not None and used is not None:
             return max(0, limit - used + _cache(folder, cache_name))
     return None
+
+
+def limit_of(folder: Path) -> int | None:
+    """Bytes that this group may use; None if it has no limit."""
+    found = (_number(folder / name) for name in ("memory.max", "memory.limit_in_bytes"))
+    return next((limit for limit in found if limit is not None and limit < UNLIMITED), None)
 
 
 def _cache(folder: Path, name: str) -> int:

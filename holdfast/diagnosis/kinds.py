@@ -43,7 +43,7 @@ class Kinds:
 
 def _gist(exited: WorkerExited) -> tuple[object, ...]:
     progress, error = exited.progress, exited.error
-    how = (exited.exit_code, exited.signal, exited.forkserver != "")
+    how = (exited.exit_code, exited.signal, exited.forkserver != "", exited.oom)
     return (*how, progress.finished, progress.step is None, *(_said(error) if error else ()))
 
 

@@ -95,7 +95,9 @@ CAUSES: dict[str, Cause] = {
     "exited-silently": Cause(
         Weight.ODD, CODE, "A worker exited with status 0 while others still needed it."
     ),
-    "out-of-memory": Cause(Weight.CAUSE, CODE, "The worker ran out of memory."),
+    "out-of-memory": Cause(
+        Weight.CAUSE, CODE, "The worker ran out of memory: of the accelerator, or of the host."
+    ),
     "device-error": Cause(
         Weight.CAUSE, ELSEWHERE, "The accelerator or its driver reported an error."
     ),
@@ -234,6 +236,8 @@ def _hang(still: Still, waiting: WorkerExited, failed: int) -> Verdict:
 def cause_of(exited: WorkerExited) -> str:
     """What ended this worker, a key of CAUSES."""
     number = _signal(exited)
+    if exited.oom and (number == signal.SIGKILL or _loader_was_killed(exited.error)):
+        return "out-of-memory"
     if exited.forkserver and number == signal.SIGKILL:
         return "forkserver-died"
     aborted_after = number == signal.SIGABRT and exited.error is not None
@@ -259,6 +263,10 @@ def _cause_of_signal(number: int) -> str:
     if name == "SIGABRT":
         return "worker-aborted"
     return "worker-crashed" if name in CRASHES else "worker-killed"
+
+
+def _loader_was_killed(error: WorkerError | None) -> bool:
+    return error is not None and LOADER_KILLED.search(error.message) is not None
 
 
 def _cause_of_success(exited: WorkerExited) -> str:
@@ -327,6 +335,8 @@ def signature_of(cause: str, exited: WorkerExited) -> str | None:
         return f"{error.type}@{error.file}:{error.line}"
     if cause == "worker-exit":
         return f"exit status {exited.exit_code}"
+    if cause == "out-of-memory":
+        return "killed for memory"
     return f"exit status 0 of rank {exited.rank}" if cause in LEFT else None
 
 
@@ -340,6 +350,9 @@ def _signal_name(number: int) -> str:
 def _summary(cause: str, exited: WorkerExited) -> str:
     who = f"Rank {exited.rank}"
     match cause:
+        case "out-of-memory" if exited.oom:
+            whom = f"{who} was" if exited.error is None else f"A data loader process of {who} was"
+            return f"{whom} killed by the kernel's out-of-memory killer ({exited.oom})."
         case "finished":
             return f"{who} had completed all its steps."
         case "exited-early":

@@ -31,6 +31,7 @@ def exited(
     finished: bool = False,
     ago_s: float = 0.0,
     forkserver: str = "",
+    oom: str = "",
 ) -> WorkerExited:
     return WorkerExited(
         node=f"n{rank}",
@@ -42,6 +43,7 @@ def exited(
         progress=Progress(step=step, finished=finished),
         error=error,
         forkserver=forkserver,
+        oom=oom,
     )
 
 
@@ -80,6 +82,9 @@ NCCL_OWN = raised(BACKEND, "NCCL error in: ProcessGroupNCCL.cpp:1331, unhandled 
 CASES = [
     ("worker-killed", exited(number=signal.SIGKILL)),
     ("worker-killed", exited(number=signal.SIGTERM)),
+    ("out-of-memory", exited(number=signal.SIGKILL, oom="memory limit 64 MiB")),
+    ("out-of-memory", exited(number=signal.SIGKILL, oom="memory limit 64 MiB", forkserver="x")),
+    ("worker-killed", exited(number=signal.SIGTERM, oom="memory limit 64 MiB")),
     ("worker-killed", exited(code=137)),
     ("worker-killed", exited(error=raised("KeyboardInterrupt"))),
     ("forkserver-died", exited(number=signal.SIGKILL, forkserver="signal 9")),
@@ -150,6 +155,19 @@ def test_one_exit_has_the_cause_it_shows(cause: str, one: WorkerExited) -> None:
 
 def test_every_cause_of_an_exit_is_in_the_table_above() -> None:
     assert {cause for cause, _ in CASES} | {"node-lost", "orders-lost", "hang"} == set(CAUSES)
+
+
+def test_what_the_kernel_killed_for_memory_says_the_limit_and_is_the_same_bug_again() -> None:
+    killed = exited(number=signal.SIGKILL, oom="memory limit 512 MiB")
+    verdict = weigh([killed])
+    assert verdict.summary == (
+        "Rank 0 was killed by the kernel's out-of-memory killer (memory limit 512 MiB)."
+    )
+    assert verdict.signature == weigh([killed]).signature is not None
+    loader = raised("RuntimeError", "DataLoader worker (pid 7) is killed by signal: Killed. ")
+    verdict = weigh([exited(error=loader, oom="memory limit 512 MiB")])
+    assert verdict.cause == "out-of-memory"
+    assert verdict.summary.startswith("A data loader process of Rank 0 was killed by the kernel's")
 
 
 def test_a_failed_rank_outweighs_the_symptoms_of_the_others_whenever_they_came() -> None:

@@ -3,11 +3,15 @@
 import os
 import signal
 import socket
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.end_to_end.local.jobs import RunningJob, program
+from tests.memory_group import limited
 from tests.patience import PATIENCE_S, until
 from tests.warm import holdfast
 
@@ -42,6 +46,26 @@ def test_a_script_that_cannot_run_fails_after_the_second_time(
     told = why(job)
     assert kind in told and "script.py" in told
     assert ("known  module-missing (environment)" in told) == (kind == "ModuleNotFoundError")
+
+
+@pytest.fixture
+def memory() -> Iterator[Path]:
+    yield from limited(600 << 20)
+
+
+def test_a_worker_that_uses_up_its_memory_is_told_from_one_that_is_killed(
+    home: Path, memory: Path
+) -> None:
+    """The kernel kills it, which nobody sees but the counter of its control group."""
+    text = RANK + "eaten = []\nwhile rank == 1: eaten.append(os.urandom(1 << 22))\ntime.sleep(600)"
+    job = program(home, text, **TWO)
+    joins = f"echo $$ > {memory}/cgroup.procs; exec {sys.executable} -m holdfast.cli run {job.file}"
+    ran = subprocess.run(["sh", "-c", joins], capture_output=True, text=True, check=False)
+    assert ran.returncode == 1, ran.stderr
+    assert [(i.cause, i.rank) for i in job.incidents()] == [("out-of-memory", 1)] * 2
+    assert "Rank 1 was killed by the kernel's out-of-memory killer (memory limit 600 MiB)" in why(
+        job
+    )
 
 
 def test_an_exception_on_one_rank_is_shown_with_its_traceback(home: Path) -> None:
