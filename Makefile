@@ -26,7 +26,7 @@ lint: setup
 	$(BIN)/lint-imports
 
 test: lint
-	$(BIN)/python -m pytest -n 3 --dist worksteal
+	$(BIN)/python -m pytest -n 4 --dist worksteal
 
 # The pure core within a minute: decisions, vocabulary, journal, manifests, rules of style. Tests
 # marked `slow` start jobs or clusters and are left to `make test`.

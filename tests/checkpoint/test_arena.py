@@ -25,6 +25,7 @@ from holdfast.checkpoint.arena import (
 from holdfast.checkpoint.free_memory import FreeMemory
 from holdfast.checkpoint.seal import seal_of
 from holdfast.errors import Error
+from tests.more import examples
 
 SIZE = 200_000
 LARGE = 20 << 20  # of what is looked at ahead
@@ -90,10 +91,10 @@ def in_child(work: Callable[[], Any]) -> int:
     return pid
 
 
-def test_killed_at_200_random_moments_the_newest_snapshot_is_whole(fd: int) -> None:
+def test_killed_at_random_moments_the_newest_snapshot_is_whole(fd: int) -> None:
     rng = random.Random(1)
     before = 0
-    for _ in range(200):
+    for _ in range(examples(200)):
         pid = in_child(lambda: write_on(fd))
         moment = time.monotonic() + rng.random() * 0.006
         while time.monotonic() < moment:
@@ -103,7 +104,7 @@ def test_killed_at_200_random_moments_the_newest_snapshot_is_whole(fd: int) -> N
         after = newest(Arena(fd))
         assert after >= before
         before = after
-    assert before > 200
+    assert before > examples(200)
 
 
 def die_at_line(number: int, work: Callable[[], None]) -> None:

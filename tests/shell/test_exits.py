@@ -35,6 +35,7 @@ from holdfast.goodput import Bookkeeper
 from holdfast.shell.bridge import Bridge
 from holdfast.shell.exits import HOLD_S, MAX_KINDS, Exits
 from tests.diagnosis.test_verdict import CASES
+from tests.more import examples
 
 NODES, WORKERS = 4, 4
 BEGIN = 8.0
@@ -367,7 +368,7 @@ def but_deaths(state: State) -> State:
     return msgspec.structs.replace(state, deaths=[])
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(facts=lives())
 def test_told_together_they_lead_to_the_same_orders_verdicts_and_accounts(
     facts: Facts,

@@ -6,6 +6,7 @@ import pytest
 
 from holdfast.simulation import validation
 from holdfast.simulation.validation import Cell
+from tests.more import sample
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +38,7 @@ def test_where_faults_are_as_frequent_as_their_cost_is_long_more_is_left_than_th
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mttf_h", [24, 6])
+@pytest.mark.parametrize("mttf_h", sample([6], [24]))
 def test_the_best_interval_of_a_sweep_is_that_of_young_and_daly(mttf_h: int) -> None:
     found = validation.optimum(300.0, mttf_h * 3600.0, 600.0, seeds=2, fault_count=600)
     assert found.found_s == pytest.approx(found.daly_s, rel=0.05)

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.more import sample
 from tests.patience import PATIENCE_S, until
 from tests.tidy.source import ROOT
 
@@ -84,7 +85,7 @@ def test_sigterm_to_one_rank_saves_the_step_of_all_and_the_next_start_goes_on(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("launcher", ["Open MPI", "MPICH"])
+@pytest.mark.parametrize("launcher", sample(["Open MPI"], ["MPICH"]))
 def test_ranks_of_mpirun_find_each_other_and_keep_the_newest_checkpoints(
     tmp_path: Path, launcher: str
 ) -> None:
