@@ -35,10 +35,10 @@ class OomKills:
                     lines = (folder / name).read_text().splitlines()
                 except OSError:
                     continue
-                words = [line.split() for line in lines]
-                found = [int(count) for word, count in words if word == "oom_kill"]
-                if found:
-                    return found[0]
+                found = [line.removeprefix("oom_kill ") for line in lines]
+                counts = [int(count) for count in found if count.isdecimal()]
+                if counts:
+                    return counts[0]
         return 0
 
     def _limit(self) -> str:

@@ -73,5 +73,5 @@ def test_both_versions_of_control_groups_are_read(
 
 
 def test_where_nothing_counts_nothing_is_said(tmp_path: Path) -> None:
-    (tmp_path / "memory.events").write_text("oom 1\n")
+    (tmp_path / "memory.events").write_text("oom 1\n\nsomething else entirely\noom_kill many\n")
     assert OomKills([tmp_path]).new() == "" == OomKills([]).new()
