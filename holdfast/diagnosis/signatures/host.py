@@ -122,7 +122,7 @@ HOST = (
     ),
     signature(
         "file-not-found",
-        r"FileNotFoundError|\[Errno 2\] No such file",
+        r"FileNotFoundError|\[Errno 2\] No such file|Parent directory .* does not exist",
         Blame.CONFIGURATION,
         "A file or folder that the script names does not exist on this node.",
         "Check the working directory and the mounts of every node, not only of the first.",
