@@ -93,6 +93,12 @@ class Decisions:
         """Call this once everything that was put until now is held."""
         self._replies.append(reply)
 
+    def reply_now(self) -> None:
+        """Nothing more is decided: nobody is to wait for that."""
+        replies, self._replies = self._replies, []
+        for reply in replies:
+            reply()
+
     def look(self, connected: Collection[str], now: float) -> None:
         """Time has passed: some replicas may be slow."""
         if self._replicas is not None and self._batch.durable and not self._batch.held:

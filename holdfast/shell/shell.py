@@ -192,6 +192,8 @@ class Shell:
             case StopJob():
                 self.put(StopRequested(by=message.by, now=message.now))
                 self.decisions.then(lambda: reply(Done()))
+                if self.outcome is not None:
+                    self.decisions.reply_now()
             case AskStatus():
                 reply(StatusReply(status=self._engine.status()))
             case AskStacks():
@@ -282,6 +284,7 @@ class Shell:
                 leave = self._engine.leave(action)
                 self.nodes.say_farewell(msgspec.structs.replace(leave, term=self._settings.term))
                 self.outcome = action.outcome
+                self.decisions.reply_now()  # there is nothing left to stop
             case _:
                 pass
         self.put(*events)

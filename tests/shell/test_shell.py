@@ -388,6 +388,18 @@ def test_a_request_to_stop_is_answered_once_it_is_durable_and_held_elsewhere() -
     assert replies == [Done()]
 
 
+def test_a_request_to_stop_is_answered_at_the_end_of_the_job_and_after_it() -> None:
+    scene, replies = Scene(ONE), list[ToClient]()
+    scene.shell.client(StopJob(by="me", now=True), replies.append)
+    while scene.shell.outcome is None:
+        if scene.shell.decisions.orders and not scene.shell.decisions.pending:
+            scene.shell.client(StopJob(by="late", now=True), replies.append)
+        assert scene.shell.step()
+    assert replies == [Done(), Done()], "the second came just before the job ended"
+    scene.shell.client(StopJob(by="later", now=True), replies.append)
+    assert replies == [Done()] * 3
+
+
 def test_at_the_end_everybody_is_let_go_also_who_comes_later_and_nothing_more_is_decided() -> None:
     scene = Scene(Limits(node_count=2))
     a, b = scene.connect("a"), scene.connect("b")

@@ -35,6 +35,14 @@ async def _pods(api: Api) -> list[Pod]:
     return list((await look(api, "run")).pods)
 
 
+async def _ended(it: FakeCluster, api: Api) -> Pod:
+    """One that has printed `a` as rank 0, and succeeded."""
+    await api.create(node("run-0", "echo '[rank 0] a'"))
+    await it.until(lambda: it.pods()[0]["status"]["phase"] == "Succeeded")
+    [over] = await _pods(api)
+    return over
+
+
 async def _kept(api: Api) -> KeptLogs:
     body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "owner"}}
     made = await api.create(body)
@@ -109,9 +117,7 @@ def test_a_log_that_could_not_be_read_when_its_pod_ended_is_read_again_at_the_en
     tmp_path: Path,
 ) -> None:
     async def story(it: FakeCluster, api: Api) -> None:
-        await api.create(node("run-0", "echo '[rank 0] a'"))
-        await it.until(lambda: it.pods()[0]["status"]["phase"] == "Succeeded")
-        logs, [over] = await _kept(api), await _pods(api)
+        logs, over = await _kept(api), await _ended(it, api)
         it.faults.add(Fault("get", "pods", code=500, times=100))
         await logs.take(over)
         it.faults.clear()
@@ -125,9 +131,7 @@ def test_what_is_kept_is_published_although_publishing_it_was_broken_off_or_refu
     tmp_path: Path,
 ) -> None:
     async def story(it: FakeCluster, api: Api) -> None:
-        await api.create(node("run-0", "echo '[rank 0] a'"))
-        await it.until(lambda: it.pods()[0]["status"]["phase"] == "Succeeded")
-        logs, [over] = await _kept(api), await _pods(api)
+        logs, over = await _kept(api), await _ended(it, api)
         await logs.glance(over)
         slow = it.faults.add(Fault("patch", "configmaps", delay_s=3600.0))
         publishing = asyncio.create_task(logs.publish())
@@ -145,10 +149,8 @@ def test_what_is_kept_is_published_although_publishing_it_was_broken_off_or_refu
 
 def test_a_pod_that_goes_while_logs_are_read_is_read_from_what_was_kept(tmp_path: Path) -> None:
     async def story(it: FakeCluster, api: Api) -> None:
-        await api.create(node("run-0", "echo '[rank 0] a'"))
-        await it.until(lambda: it.pods()[0]["status"]["phase"] == "Succeeded")
-        seen = await look(api, "run")
-        logs = await _kept(api)
+        await _ended(it, api)
+        seen, logs = await look(api, "run"), await _kept(api)
 
         def log(*_args: object, **_keys: object) -> AsyncIterator[str]:
             return going()
