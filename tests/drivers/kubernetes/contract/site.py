@@ -124,12 +124,20 @@ class Site:
     async def trains(self, *, attempt: int = 1, spares: int = 0, after: int = 0) -> JobStatus:
         """Wait until it trains in this attempt or a later one, with so many spares ready."""
         light = self.request.job.command is not None  # reports no steps
-        return await self.until(
+        status = await self.until(
             lambda s: s.phase == "running" and s.attempt >= attempt
             and (light or (s.step or 0) > after)
             and sum(node.state == "spare" for node in s.nodes) >= spares,
             f"attempt {attempt} to train past step {after} with {spares} spares",
         )  # fmt: skip
+        if light:  # it runs once it is started, and may be stopped before its first word
+            await self._both_speak()
+        return status
+
+    async def _both_speak(self) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            while not {0, 1} <= await self.spoken():
+                await asyncio.sleep(0.1)
 
     async def ends(self, outcome: str) -> JobStatus:
         """Wait for the end; then the books balance, and nothing of it runs any more."""
