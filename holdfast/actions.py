@@ -8,7 +8,7 @@ from enum import StrEnum
 
 import msgspec
 
-from holdfast.events import AnyEvent, Ranks, Store, WorkerExited
+from holdfast.events import AnyEvent, HangSuspected, Ranks, Store, WorkerExited
 
 
 class Outcome(StrEnum):
@@ -75,6 +75,12 @@ class Diagnose(Action, frozen=True, kw_only=True):
     others: dict[int, Ranks] = {}
 
 
+class CollectEvidence(Action, frozen=True, kw_only=True):
+    """Look what the workers of an attempt do that makes no progress. Answered by `HangJudged`."""
+
+    suspicion: HangSuspected
+
+
 class Survey(Action, frozen=True, kw_only=True):
     """Look which ranks are in their steps. Answered by `Surveyed`."""
 
@@ -109,6 +115,7 @@ AnyAction = (
     | StartAttempt
     | StopAttempt
     | Diagnose
+    | CollectEvidence
     | Survey
     | Fence
     | Dismiss

@@ -272,6 +272,39 @@ class Diagnosed(Event, frozen=True, kw_only=True):
     also_failed: int = 0  # workers that failed after it, as a consequence
 
 
+class HangSuspected(Event, frozen=True, kw_only=True):
+    """Some ranks have made no progress for longer than they may, and are to be looked at."""
+
+    attempt: int
+    ago_s: float  # since the last progress of the rank that has stood still the longest
+    budget_s: float  # that it had
+    step: int | None  # that these ranks have completed
+    step_s: float  # a median step; 0: unknown
+    trained: bool  # each of them has done its first step in this attempt
+    ranks: Ranks  # that have come least far, some of them
+
+
+class Judgement(StrEnum):
+    """What a look at workers without progress has shown."""
+
+    HANG = "hang"  # they will make none any more
+    SLOW = "slow"  # they work, or may
+    PAUSED = "paused"  # all were stopped, or one is being debugged: somebody wants that
+    UNKNOWN = "unknown"  # not all could be looked at
+
+
+class HangJudged(Event, frozen=True, kw_only=True):
+    """What became of a suspicion. The answer to `CollectEvidence`."""
+
+    attempt: int
+    judgement: Judgement
+    summary: str  # one sentence for a person
+    confidence: float
+    ago_s: float  # since the last progress
+    ranks: Ranks = ()  # that the others wait for; empty: nobody stands out
+    evidence: tuple[str, ...] = ()  # lines: who stands where
+
+
 class StopRequested(Event, frozen=True, kw_only=True):
     """Somebody wants the job to end; `now` skips the grace time."""
 
@@ -309,6 +342,8 @@ AnyEvent = (
     | CheckpointCommitted
     | CheckpointFailed
     | Diagnosed
+    | HangSuspected
+    | HangJudged
     | StopRequested
     | Surveyed
     | DeadlinePassed

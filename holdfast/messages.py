@@ -247,9 +247,12 @@ class LookForApi(Message, frozen=True, kw_only=True):
 
 
 class TakeStacks(Message, frozen=True, kw_only=True):
-    """Look what the workers do; answered by `Stacks` with the same `number`."""
+    """Look what the workers do, so many times, `apart_s` apart; answered by `Stacks` with the same
+    `number`. Only more than one look tells whether anything moves."""
 
     number: int
+    looks: Annotated[int, Meta(ge=1, le=8)] = 1
+    apart_s: float = 0.0
 
 
 # ── command line ↔ controller ─────────────────────────────────────────────────────────────────

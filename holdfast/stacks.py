@@ -5,6 +5,7 @@ the nodes, so that it never holds more than `MAX_GROUPS` of them.
 """
 
 from collections.abc import Iterable, Sequence
+from enum import StrEnum
 
 import msgspec
 
@@ -14,6 +15,16 @@ MAX_FRAMES = 64  # of a thread; of more the middle is left out
 MAX_THREADS = 24  # of a worker, with all its processes
 MAX_GROUPS = 256
 LEFT_OUT = "..."
+
+
+class Activity(StrEnum):
+    """What a worker did between several looks at it, from least to most."""
+
+    UNKNOWN = ""  # one look does not tell
+    STILL = "still"  # its main thread stood where it was, and used no processor
+    BACKGROUND = "background"  # so did that, but other threads moved or used a processor
+    BUSY = "busy"  # it stood where it was; it, or a process of its own, computed, read or wrote
+    MOVES = "moves"  # it was seen at different places
 
 
 class ThreadStack(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,6 +45,7 @@ class StackGroup(msgspec.Struct, frozen=True, kw_only=True):
     threads: tuple[ThreadStack, ...] = ()
     state: str = ""  # of the process: running, sleeping, stopped, disk-sleep, zombie
     why: str = ""
+    activity: Activity = Activity.UNKNOWN
 
     @property
     def frames(self) -> tuple[str, ...]:
@@ -47,15 +59,19 @@ class StackGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def joined(groups: Iterable[StackGroup]) -> tuple[StackGroup, ...]:
-    """Those with the same stack, state and reason made one; the smallest first.
+    """Those with the same stack, state, activity and reason made one; the smallest first.
 
     Beyond `MAX_GROUPS` the rarest are kept, because what is rare is looked for.
     """
     found: dict[tuple[object, ...], list[StackGroup]] = {}
     for group in groups:
-        found.setdefault((group.frames, group.state, group.why), []).append(group)
+        found.setdefault(_kind(group), []).append(group)
     made = [_one(same) for same in found.values()]
     return tuple(sorted(made, key=lambda group: (group.count, group.ranks))[:MAX_GROUPS])
+
+
+def _kind(group: StackGroup) -> tuple[object, ...]:
+    return group.frames, group.state, group.why, group.activity
 
 
 def _one(same: Sequence[StackGroup]) -> StackGroup:

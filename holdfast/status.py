@@ -100,6 +100,7 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     traceback: str | None = None
     log: str | None = None  # path of the log of the rank that failed first
     nodes: tuple[str, ...] = ()  # names of all nodes that it was about, `node` first
+    evidence: tuple[str, ...] = ()  # of a hang: which ranks stood where
 
 
 class Goodput(msgspec.Struct, frozen=True, kw_only=True):

@@ -272,7 +272,7 @@ class Agent:
             case LookForApi():
                 self._parts.tasks.start(self._look_for_api())
             case TakeStacks():
-                self._parts.tasks.start(self._take_stacks(order.number))
+                self._parts.tasks.start(self._take_stacks(order))
             case Leave():
                 self._parts.end.obey(order)
             case Start():
@@ -287,11 +287,12 @@ class Agent:
     async def _look_for_api(self) -> None:
         self._controller.answer(ApiSeen(answers=await api_answers(os.environ)))
 
-    async def _take_stacks(self, number: int) -> None:
+    async def _take_stacks(self, order: TakeStacks) -> None:
         run = self._attempts.shown
         workers = run.alive if run is not None else ()
         known = [(w.assignment.rank, w.pid) for w in workers if w.assignment is not None and w.pid]
-        self._controller.answer(Stacks(number=number, groups=await stacks_of(known)))
+        groups = await stacks_of(known, order.looks, order.apart_s)
+        self._controller.answer(Stacks(number=order.number, groups=groups))
 
 
 def _address_of(host: str, listener: socket.socket) -> str:

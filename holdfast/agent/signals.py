@@ -21,6 +21,7 @@ def terminate(attempt: NodeAttempt, processes: NodeProcesses, now: float) -> Non
         attempt.stop_at = now
         for worker in attempt.alive:
             processes.signal(worker, signal.SIGTERM)
+            processes.signal(worker, signal.SIGCONT)  # one that was stopped would not see it
 
 
 def kill(attempt: NodeAttempt, processes: NodeProcesses) -> None:

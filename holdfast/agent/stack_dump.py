@@ -10,12 +10,14 @@ import asyncio
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
 import psutil
 
+from holdfast.agent.activity import activity, usage_of
 from holdfast.events import in_rows
 from holdfast.stacks import MAX_THREADS, StackGroup, ThreadStack, joined, shortened
 
@@ -47,30 +49,50 @@ class DumpError(Exception):
     """The stacks of a process could not be read; the message says why."""
 
 
-async def stacks_of(workers: Iterable[tuple[int, int]]) -> tuple[StackGroup, ...]:
-    """Of these workers, each a rank and a process id. Never raises; takes a few seconds at most."""
+async def stacks_of(
+    workers: Iterable[tuple[int, int]], looks: int = 1, apart_s: float = 0.0
+) -> tuple[StackGroup, ...]:
+    """Of these workers, each a rank and a process id; with more than one look also what they did
+    meanwhile. Never raises; takes a few seconds at most."""
     turns = asyncio.Semaphore(AT_ONCE)
-    return joined(await asyncio.gather(*(_worker(rank, pid, turns) for rank, pid in workers)))
+    found = (_worker(rank, pid, turns, looks, apart_s) for rank, pid in workers)
+    return joined(await asyncio.gather(*found))
 
 
-async def _worker(rank: int, pid: int, turns: asyncio.Semaphore) -> StackGroup:
+async def _worker(
+    rank: int, pid: int, turns: asyncio.Semaphore, looks: int, apart_s: float
+) -> StackGroup:
     ranks = in_rows([rank])
     try:
         process = psutil.Process(pid)
-        state = process.status()
-        children = process.children(recursive=True)[:MAX_CHILDREN]
+        before, since = usage_of(process), time.monotonic()
+        seen = [await _look(process, turns)]
+        for _ in range(looks - 1):
+            await asyncio.sleep(apart_s)
+            seen.append(await _look(process, turns))
+        after, took_s = usage_of(process), time.monotonic() - since
     except psutil.Error:
         return StackGroup(ranks=ranks, why="the process has ended")
+    if looks == 1:
+        return msgspec.structs.replace(seen[0], ranks=ranks)
+    did = activity(seen, before, after, took_s)
+    return msgspec.structs.replace(seen[-1], ranks=ranks, activity=did)
+
+
+async def _look(process: psutil.Process, turns: asyncio.Semaphore) -> StackGroup:
+    """One worker with its processes. Raises `psutil.Error`."""
+    state = process.status()
+    children = process.children(recursive=True)[:MAX_CHILDREN]
     try:
-        threads = await _process(pid, turns)
+        threads = await _process(process.pid, turns)
     except DumpError as error:
-        return StackGroup(ranks=ranks, state=state, why=str(error))
+        return StackGroup(ranks=(), state=state, why=str(error))
     found = await asyncio.gather(
         *(_process(child.pid, turns) for child in children), return_exceptions=True
     )
     for others in found:  # a child may be no Python program, or just end
         threads += others if isinstance(others, list) else []
-    return StackGroup(ranks=ranks, state=state, threads=tuple(threads[:MAX_THREADS]))
+    return StackGroup(ranks=(), state=state, threads=tuple(threads[:MAX_THREADS]))
 
 
 async def _process(pid: int, turns: asyncio.Semaphore) -> list[ThreadStack]:

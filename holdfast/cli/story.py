@@ -79,6 +79,8 @@ def closed(incident: "IncidentRecord") -> str:
 
 def followers(incident: "Incident") -> str:
     """One cause on top, however many ranks failed."""
+    if incident.evidence and not incident.also_failed:
+        return ""  # nobody failed
     if not incident.also_failed:
         return "1 rank failed" if incident.rank is not None else ""
     first = "1 rank failed first" if incident.rank is not None else "the node failed first"

@@ -120,7 +120,10 @@ def _print(status: "JobStatus", incident: "Incident", of: int, tail: list[str], 
 
 
 def print_evidence(incident: "Incident", tail: list[str]) -> None:
-    """The traceback of the rank that failed first, as it is; without one, the end of its log."""
+    """Who stood where in a hang; the traceback of the rank that failed first, as it is, or the end
+    of its log."""
+    if incident.evidence:
+        result("\nstacks:\n" + "\n".join(f"  {line}" for line in incident.evidence))
     if incident.traceback:
         result(f"\ntraceback of rank {incident.rank}:\n{story.traceback(incident.traceback)}")
     elif tail:

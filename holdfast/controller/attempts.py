@@ -62,6 +62,7 @@ def _start(state: State, store: Store) -> StartAttempt:
     state.attempt_started_at, state.progress_mark = state.now, state.max_step
     state.start_deadline = state.leave_deadline = state.quiet_deadline = None
     state.milestones, state.finished, state.deaths = [], set(), []
+    state.hang, state.standstill = None, ""
     state.restored = state.reached = None
     state.stopped = False
     incidents.note(state, "StartAttempt", why)
@@ -89,7 +90,7 @@ def overtaken(state: State, attempt: int) -> list[AnyAction]:
     lost = attempt - state.attempt
     state.earlier_attempts += lost
     state.attempt, state.start, state.stopped = attempt, None, False
-    state.deaths, state.finished = [], set()
+    state.deaths, state.finished, state.hang = [], set(), None
     nodes.void_stores(state)
     why = f"orders up to attempt {attempt} were lost with a controller"
     if state.phase is Phase.CLOSING:
@@ -105,6 +106,8 @@ def when_stopped(state: State) -> list[AnyAction]:
     """Nothing of the attempt is left: explain the fault, or end the job."""
     if state.phase is Phase.CLOSING:
         return end(state, Outcome.STOPPED, state.why)
+    if state.hang is not None:
+        return after_verdict(state, state.hang)
     reason = f"attempt {state.attempt} is stopped on every node"
     exits, others = state.exits, state.others
     return [Diagnose(attempt=state.attempt, exits=exits, others=others, reason=reason)]

@@ -8,7 +8,15 @@ or a node that was given up are ignored; "asked to stop" and "known to be stoppe
 from typing import assert_never
 
 from holdfast.actions import AnyAction, Dismiss, EndJob, Fence, Outcome, StopAttempt
-from holdfast.controller import attempts, checkpoints, incidents, leaving, nodes, workers
+from holdfast.controller import (
+    attempts,
+    checkpoints,
+    hangs,
+    incidents,
+    leaving,
+    nodes,
+    workers,
+)
 from holdfast.controller.phases import TRAINING, Phase
 from holdfast.controller.state import Limits, Node, State
 from holdfast.events import (
@@ -20,6 +28,8 @@ from holdfast.events import (
     DeadlinePassed,
     Diagnosed,
     ExitGroup,
+    HangJudged,
+    HangSuspected,
     JobSubmitted,
     Milestone,
     MilestoneReached,
@@ -85,6 +95,10 @@ def _dispatch(state: State, event: AnyEvent) -> list[AnyAction]:
             return _node_gone(state, event.node, why, 0.0)
         case Diagnosed():
             return _diagnosed(state, event)
+        case HangSuspected():
+            return hangs.suspected(state, event)
+        case HangJudged():
+            return hangs.judged(state, event)
         case CheckpointCommitted() | CheckpointFailed():
             return _checkpoint(state, event)
         case Surveyed():
@@ -252,6 +266,7 @@ def _note_step(state: State, progress: Progress) -> None:
 def _progressed(state: State, event: Progressed) -> list[AnyAction]:
     if event.attempt == state.attempt:
         _note_step(state, event.progress)
+        state.standstill = ""
     return []
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from holdfast.controller.phases import Phase
 from holdfast.controller.state import IncidentRecord, Node, State
-from holdfast.events import Diagnosed, WorkerExited
+from holdfast.events import Diagnosed, HangJudged, WorkerExited
 from holdfast.status import ActionTaken
 
 OF_NO_WORKER = ("node-lost", "orders-lost")  # causes that explain whatever workers said
@@ -49,6 +49,26 @@ def open_for_node(state: State, node: Node, why: str, ago_s: float) -> None:
             detected_at=state.now,
         ),
     )
+
+
+def open_for_hang(state: State, judged: HangJudged, rank: int | None) -> None:
+    """Workers hang; the rank is that of the first the others wait for, if one stands out."""
+    node = state.ranks.get((rank or 0) // state.workers_per_node, "")
+    record = IncidentRecord(
+        id=len(state.incidents) + 1,
+        cause="hang",
+        summary=judged.summary,
+        node=_name_of(state, node),
+        rank=None,
+        attempt=state.attempt,
+        step=state.max_step,
+        started_at=state.now - judged.ago_s,
+        detected_at=state.now,
+        evidence=list(judged.evidence),
+    )
+    if rank is not None:
+        _blame_for_standing_still(state, record, rank)
+    _open(state, record)
 
 
 def open_for_lost_orders(state: State, why: str) -> None:

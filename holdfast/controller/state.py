@@ -11,7 +11,7 @@ import msgspec
 from holdfast.actions import Outcome, StartAttempt
 from holdfast.controller.phases import ENDED, Phase, may_move
 from holdfast.controller.policies.replace import REPLACE_AFTER
-from holdfast.events import Milestone, Ranks, Store, WorkerError, WorkerExited, each_of
+from holdfast.events import Diagnosed, Milestone, Ranks, Store, WorkerError, WorkerExited, each_of
 from holdfast.spec import Job
 from holdfast.status import ActionTaken
 
@@ -31,6 +31,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     node_wait_s: float = 600.0
     replace_after: int = REPLACE_AFTER  # device faults of one node; 0: never for that
     copies: int = 0  # of private state on other nodes
+    hang_timeout_s: float = 0.0  # without progress; 0: hangs are not looked for
 
     @staticmethod
     def of(job: Job) -> "Limits":
@@ -46,6 +47,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
             stop_grace_s=recovery.stop_grace_s,
             node_wait_s=recovery.node_wait_s,
             copies=job.snapshots.copies,
+            hang_timeout_s=recovery.hang_timeout_s if recovery.hangs == "auto" else 0.0,
         )
 
 
@@ -90,6 +92,7 @@ class IncidentRecord(msgspec.Struct, kw_only=True):
     signal: int | None = None
     error: WorkerError | None = None
     log: str | None = None
+    evidence: list[str] = []  # who stood where
 
 
 class DatedExit(msgspec.Struct, frozen=True):
@@ -190,6 +193,8 @@ class State(msgspec.Struct, kw_only=True):
     known_attempt: int = 0  # the newest that durable tiers know, whoever counted it
     earlier_attempts: int = 0  # of the numbers up to `attempt`, those that this journal did not use
     incidents: list[IncidentRecord] = []
+    standstill: str = ""  # why no step is made, while workers were seen to work or to be paused
+    hang: Diagnosed | None = None  # for which this attempt is being stopped
 
     start_deadline: float | None = None  # back-off: not before
     wait_deadline: float | None = None

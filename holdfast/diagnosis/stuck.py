@@ -44,7 +44,7 @@ def stood_still(
     """
     silent = pages.keys() - gone
     named = {rank for error in errors for rank in missed_by(error)}
-    for ranks in (named, _behind(pages), silent):
+    for ranks in (named, behind(pages), silent):
         if ranks and (ranks is named or 2 * len(ranks) <= len(pages)):
             first = pages.get(min(ranks))
             step = first.progress.step if first is not None else None
@@ -53,7 +53,7 @@ def stood_still(
     return None
 
 
-def _behind(pages: Mapping[int, WorkerReport]) -> set[int]:
+def behind(pages: Mapping[int, WorkerReport]) -> set[int]:
     """The ranks that have come least far; empty if all are at one place."""
     places = {
         rank: (page.progress.step, ORDER.get(page.phase, len(ORDER)))
@@ -61,5 +61,5 @@ def _behind(pages: Mapping[int, WorkerReport]) -> set[int]:
         if page.progress.step is not None and not page.progress.finished
     }
     least = min(places.values(), default=None)
-    behind = {rank for rank, place in places.items() if place == least}
-    return behind if len(behind) < len(places) else set()
+    last = {rank for rank, place in places.items() if place == least}
+    return last if len(last) < len(places) else set()

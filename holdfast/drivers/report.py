@@ -50,7 +50,7 @@ def job_status(
         snapshot_every=first.snapshot_every if first else None,
         controller=controller,
         outcome=str(state.outcome) if state.outcome else None,
-        why=state.why,
+        why=state.standstill or state.why,
         checkpoints=_checkpoints(state, first.tier_every_s if first else ()),
         copies=_copies(state),
     )
@@ -150,4 +150,5 @@ def _incident(record: IncidentRecord, ledger: Ledger) -> Incident:
         traceback=error.traceback if error else None,
         log=record.log,
         nodes=tuple(dict.fromkeys((record.node, *record.nodes))),
+        evidence=tuple(record.evidence),
     )

@@ -15,6 +15,7 @@ from holdfast.actions import (
     AnyAction,
     AskNodes,
     AssignRank,
+    CollectEvidence,
     Diagnose,
     Dismiss,
     EndJob,
@@ -32,7 +33,10 @@ from holdfast.events import (
     ControllerResumed,
     DeadlinePassed,
     Diagnosed,
+    HangJudged,
+    HangSuspected,
     JobSubmitted,
+    Judgement,
     Milestone,
     MilestoneReached,
     NodeJoined,
@@ -123,11 +127,15 @@ class Bookkeeper:
                 idle = self._attempt.number == 0 or self._attempt.ordered is not None
                 if idle and self._attempt.closing is None:
                     self._attempt.closing = at
+            case HangJudged():
+                self._hear_of_hang(event, at)
             case OrdersLost():
                 self._attempt.number = max(self._attempt.number, event.attempt)
             case JobSubmitted() | ControllerResumed() | NodeJoined() | Diagnosed():
                 pass
             case DeadlinePassed() | CheckpointCommitted() | CheckpointFailed() | Surveyed():
+                pass
+            case HangSuspected():
                 pass
             case _:
                 assert_never(event)
@@ -148,6 +156,12 @@ class Bookkeeper:
         for failed in (exited for exited in exits if not _exited_well(exited)):
             when = at - milliseconds(failed.ago_s)
             attempt.worker_fault = earliest(attempt.worker_fault, when)
+
+    def _hear_of_hang(self, event: HangJudged, at: int) -> None:
+        """The time that stood still before it was noticed is lost, too."""
+        if event.attempt == self._attempt.number and event.judgement is Judgement.HANG:
+            since = at - milliseconds(event.ago_s)
+            self._attempt.worker_fault = earliest(self._attempt.worker_fault, since)
 
     def _hear_of_training(self, event: MilestoneReached | Progressed, at: int) -> None:
         attempt = self._attempt
@@ -182,7 +196,7 @@ class Bookkeeper:
             case EndJob():
                 self._close(at)
                 self._ended = True
-            case AskNodes() | Diagnose() | Survey() | Dismiss() | Fence():
+            case AskNodes() | Diagnose() | CollectEvidence() | Survey() | Dismiss() | Fence():
                 pass
             case _:
                 assert_never(action)

@@ -14,7 +14,16 @@ from typing import NamedTuple, Protocol, assert_never
 
 import msgspec
 
-from holdfast.actions import AnyAction, AskNodes, EndJob, Fence, Outcome, Survey
+from holdfast.actions import (
+    AnyAction,
+    AskNodes,
+    CollectEvidence,
+    EndJob,
+    Fence,
+    Outcome,
+    StartAttempt,
+    Survey,
+)
 from holdfast.controller import Controller
 from holdfast.events import AnyEvent, Beginning, StopRequested
 from holdfast.messages import (
@@ -35,9 +44,9 @@ from holdfast.messages import (
     ToClient,
 )
 from holdfast.shell.decisions import Book, Decisions
+from holdfast.shell.evidence import Evidence
 from holdfast.shell.nodes import Nodes, Receipt, Wire
 from holdfast.shell.replicas import Lines, Replicas
-from holdfast.shell.stack_collection import StackCollection
 
 
 class Engine(Protocol):
@@ -102,7 +111,8 @@ class Shell:
         self.decisions = Decisions(
             controller, book, self._replicas, self.nodes.acknowledge, engine.disk_full, clock
         )
-        self._stacks = StackCollection(self.nodes.send)
+        progress = self.nodes.bridge.progress
+        self.evidence = Evidence(self.state, progress, self.nodes.send, self.put)
         self._untold: dict[str, None] = {}  # nodes that have connected and do not know what holds
         self._somebody_came = False  # since copies of the journal were last seen to be held
         self._begun = False
@@ -168,6 +178,7 @@ class Shell:
     def report(self, report: Report) -> None:
         """Telemetry."""
         self.nodes.report(report)
+        self.evidence.observe(report, self._clock())
 
     def closed(self, node: str, wire: Wire) -> None:
         """A connection is gone that nobody here has closed."""
@@ -182,7 +193,7 @@ class Shell:
             case ApiSeen():
                 self.on_api_seen(node, answer)
             case Stacks():
-                self._stacks.answered(node, answer, self._clock())
+                self.evidence.answered(node, answer, self._clock())
             case _:
                 pass  # of a journal that was asked for before this controller began
 
@@ -197,15 +208,14 @@ class Shell:
             case AskStatus():
                 reply(StatusReply(status=self._engine.status()))
             case AskStacks():
-                members = [node for _, node in sorted(self.state.ranks.items())]
-                self._stacks.ask(members, self.nodes.connected, self._clock(), reply)
+                self.evidence.ask(self.nodes.connected, self._clock(), reply)
             case _:
                 assert_never(message)
 
     def _changed(self, node: str) -> None:
         if self._replicas is not None:
             self._replicas.gone(node)  # what it holds is asked anew on each connection
-        self._stacks.gone(node, self._clock())
+        self.evidence.gone(node, self._clock())
         self._engine.connections_changed()
 
     # ── time ──
@@ -218,13 +228,14 @@ class Shell:
             return
         self.nodes.look(now)
         self.decisions.look(self.nodes.connected, now)
-        self._stacks.look(now)
+        self.evidence.look(now, self.catch_up)
         if not self._removing and self.decisions.put_what_is_due(now):
             self.wake()
 
     def forgive(self, late_s: float) -> None:
         """We did not listen for `late_s`: nobody is to blame for what was not heard meanwhile."""
         self.nodes.forgive(late_s)
+        self.evidence.forgive(self._clock())
 
     def next_deadline(self) -> float | None:
         """When `look` and `step` have something to do even if nothing is heard, silence apart."""
@@ -274,6 +285,10 @@ class Shell:
         for node, message in messages:
             self.nodes.send(node, message)
         match action:
+            case StartAttempt():
+                self.evidence.begin(action.attempt, self._clock())
+            case CollectEvidence():
+                self.evidence.collect(action, self.nodes.connected, self._clock())
             case AskNodes():
                 self._engine.make(action)
             case Fence():

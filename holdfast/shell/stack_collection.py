@@ -5,7 +5,7 @@ not answer in time is named instead. Pure: sending only queues, and times are th
 """
 
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 
 import msgspec
 
@@ -20,10 +20,20 @@ Reply = Callable[[StacksReply], None]
 
 
 class StackCollection:
-    """One collection at a time; whoever asks while it is under way hears the same."""
+    """One collection at a time; whoever asks while it is under way hears the same.
 
-    def __init__(self, send: Callable[[str, TakeStacks], None]) -> None:
-        self._send = send
+    `numbers` are those of its questions, of which no other collection has any.
+    """
+
+    def __init__(
+        self,
+        send: Callable[[str, TakeStacks], None],
+        numbers: Iterator[int],
+        looks: int = 1,
+        apart_s: float = 0.0,
+    ) -> None:
+        self._send, self._numbers = send, numbers
+        self._looks, self._apart_s = looks, apart_s
         self._number = 0
         self._replies: list[Reply] = []
         self._waiting: deque[str] = deque()
@@ -38,11 +48,22 @@ class StackCollection:
         self._replies.append(reply)
         if len(self._replies) > 1:
             return
-        self._number += 1
+        self._number = next(self._numbers)
         self._groups = ()
         self._waiting = deque(node for node in members if node in connected)
         self._missing = [node for node in members if node not in connected]
         self._go_on(now)
+
+    @property
+    def asks(self) -> bool:
+        """Whether a collection is under way."""
+        return bool(self._replies)
+
+    def abandon(self) -> None:
+        """Whatever is said now is not waited for, and nobody hears of it."""
+        self._number, self._replies = 0, []
+        self._waiting.clear()
+        self._asked.clear()
 
     def answered(self, node: str, answer: Stacks, now: float) -> None:
         """What a node says."""
@@ -69,12 +90,15 @@ class StackCollection:
         while self._waiting and len(self._asked) < WAVE:
             node = self._waiting.popleft()
             self._asked[node] = now
-            self._send(node, TakeStacks(number=self._number))
+            self._send(node, self._question())
         if not self._asked:
             replies, self._replies = self._replies, []
             told = StacksReply(groups=fitting(self._groups), missing=tuple(sorted(self._missing)))
             for reply in replies:
                 reply(told)
+
+    def _question(self) -> TakeStacks:
+        return TakeStacks(number=self._number, looks=self._looks, apart_s=self._apart_s)
 
 
 def fitting(groups: tuple[StackGroup, ...], limit: int = REPLY_BYTES) -> tuple[StackGroup, ...]:

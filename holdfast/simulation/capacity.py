@@ -22,6 +22,7 @@ from holdfast.actions import (
     AnyAction,
     AskNodes,
     AssignRank,
+    CollectEvidence,
     Diagnose,
     Dismiss,
     EndJob,
@@ -185,7 +186,7 @@ class World:
             case Fence() | Dismiss():
                 if self._machines.runs(action.node):
                     self._bury(action.node, self._plan.scenario.cluster.repair_s)
-            case EndJob() | Survey():  # nobody leaves early here
+            case EndJob() | Survey() | CollectEvidence():  # nobody leaves early or hangs here
                 pass
             case _:
                 assert_never(action)

@@ -110,6 +110,12 @@ class Recovery(Section):
     """Between SIGTERM and SIGKILL when the job is asked to stop; pods get at least 30 s."""
     node_wait_s: Seconds = 600.0
     """How long to wait for missing nodes before giving up."""
+    hangs: Literal["auto", "off"] = "auto"
+    """Whether workers that make no progress are looked at, and restarted if they hang. Scripts that
+    do not call `holdfast.train.join()` report no progress to watch."""
+    hang_timeout_s: Seconds = 600.0
+    """Workers without progress for this long hang, whatever they seem to do; one that stands still
+    and does nothing hangs long before. Above the longest evaluation or save of the script."""
     controller_absence_s: Seconds = 86_400.0
     """How long agents continue without a controller before they exit."""
     mttf_h: Annotated[float, Field(gt=0, le=1_000_000, allow_inf_nan=False), Numeric] | None = None

@@ -14,7 +14,7 @@ import pytest
 
 from holdfast.agent import stack_dump
 from holdfast.agent.stack_dump import stacks_of
-from holdfast.stacks import StackGroup
+from holdfast.stacks import Activity, StackGroup
 from tests.patience import until
 
 SLEEPS = "def waits():\n    print('up', flush=True)\n    time.sleep(1e6)\nwaits()\n"
@@ -144,3 +144,67 @@ def test_what_is_no_answer_is_not_taken_for_one(
     monkeypatch.setattr(stack_dump, "_program", lambda: str(odd))
     [group] = taken((0, os.getpid()))
     assert group.why.startswith("py-spy answered something else")
+
+
+# ── what it did meanwhile ──
+
+MOVES = (
+    "def one():\n    return sum(range(10**5))\n"
+    "def two():\n    return sorted(range(10**5))\n"
+    "print('up', flush=True)\nwhile True: one(); two()\n"
+)
+SPINS = "def spins():\n    print('up', flush=True)\n    re.match('(a*)*b', 'a' * 64)\nspins()\n"
+WORKS_BESIDE = (
+    "def other():\n"
+    "    while True: sum(range(10**6))\n"
+    "threading.Thread(target=other, daemon=True).start()\n"
+) + SLEEPS
+HAS_A_WORKING_CHILD = (
+    "def works():\n    while True: sum(range(10**6))\n"
+    "loader = multiprocessing.get_context('fork').Process(target=works, daemon=True)\n"
+    "loader.start()\nprint('up', flush=True)\nloader.join()\n"
+)
+READS = (
+    "def reads():\n    print('up', flush=True)\n"
+    "    while True: file.read(10**6) or file.seek(0)\n"
+    "file = open('/dev/zero', 'rb')\nreads()\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("script", "did"),
+    [
+        (SLEEPS, {Activity.STILL}),
+        (SPINS, {Activity.BUSY}),
+        (MOVES, {Activity.MOVES, Activity.BUSY}),
+        (WORKS_BESIDE, {Activity.BACKGROUND, Activity.BUSY}),  # which of them: whose lock it is
+        (HAS_A_WORKING_CHILD, {Activity.BUSY}),
+        (READS, {Activity.MOVES, Activity.BUSY}),
+    ],
+)
+def test_several_looks_tell_what_a_worker_did_meanwhile(
+    start: Start, script: str, did: set[Activity]
+) -> None:
+    process = start(script)
+
+    def seen() -> bool:
+        [group] = asyncio.run(stacks_of([(0, process.pid)], looks=3, apart_s=0.2))
+        return group.activity in did
+
+    assert until(seen)
+
+
+def test_a_worker_that_was_stopped_is_still(start: Start) -> None:
+    process = start(MOVES)
+    process.send_signal(signal.SIGSTOP)
+
+    def seen() -> bool:
+        [group] = asyncio.run(stacks_of([(0, process.pid)], looks=2, apart_s=0.1))
+        return group.activity is Activity.STILL and group.state == "stopped"
+
+    assert until(seen)
+
+
+def test_one_look_tells_nothing_of_that(start: Start) -> None:
+    [group] = taken((0, start(SLEEPS).pid))
+    assert group.activity is Activity.UNKNOWN

@@ -1,5 +1,7 @@
 """Stacks are asked of all members, and whoever does not answer holds up nobody for long."""
 
+import itertools
+
 import pytest
 
 from holdfast.events import in_rows
@@ -20,7 +22,10 @@ class Site:
     def __init__(self) -> None:
         self.asked: list[tuple[str, int]] = []
         self.replies: list[StacksReply] = []
-        self.collection = StackCollection(lambda node, ask: self.asked.append((node, ask.number)))
+        self.collection = StackCollection(self._send, itertools.count(1))
+
+    def _send(self, node: str, ask: TakeStacks) -> None:
+        self.asked.append((node, ask.number))
 
     def ask(self, *members: str, connected: set[str] | None = None, now: float = 0.0) -> None:
         there = set(members) if connected is None else connected
@@ -110,8 +115,8 @@ def test_a_shell_asks_its_members_and_replies_to_whoever_asked() -> None:
     a, b = scene.running("a", "b")
     scene.shell.client(AskStacks(), replies.append)
     for wire in (a, b):
-        assert wire.told(TakeStacks) == [TakeStacks(number=1)]
-    scene.shell.answered("a", Stacks(number=1, groups=(group(0),)))
+        assert wire.told(TakeStacks) == [TakeStacks(number=2)]
+    scene.shell.answered("a", Stacks(number=2, groups=(group(0),)))
     assert replies == []
     scene.wait(NODE_S + 1, a, b)
     [told] = replies

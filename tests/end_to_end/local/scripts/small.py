@@ -1,13 +1,15 @@
 """A small DDP training that can be killed at any chosen moment, by itself, once.
 
 `--die MOMENT` makes rank `--die-rank` send itself SIGKILL at that moment the first time it gets
-there; a marker file makes it once over all attempts. Dropout, a shuffled loader and a scheduler
-make every kind of state matter for the losses.
+there; a marker file makes it once over all attempts. `--how` makes it hang instead. Dropout, a
+shuffled loader and a scheduler make every kind of state matter for the losses.
 """
 
 import argparse
+import ctypes
 import os
 import signal
+import threading
 import time
 from pathlib import Path
 
@@ -25,7 +27,24 @@ parser.add_argument("--pause", type=float, default=0.02)
 parser.add_argument("--die", default="")
 parser.add_argument("--die-rank", type=int, default=1)
 parser.add_argument("--die-step", type=int, default=10)
+parser.add_argument("--how", choices=["kill", "sleep", "lock", "gil", "stop"], default="kill")
 args = parser.parse_args()
+
+
+def hang_in_a_lock() -> None:
+    """Wait for oneself."""
+    lock = threading.Lock()
+    lock.acquire()
+    lock.acquire()
+
+
+HARM = {
+    "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "sleep": lambda: time.sleep(1e6),
+    "lock": hang_in_a_lock,
+    "gil": lambda: ctypes.PyDLL(None).sleep(1_000_000),  # in C, with the interpreter's lock
+    "stop": lambda: os.kill(os.getpid(), signal.SIGSTOP),
+}
 
 
 def die(moment: str, rank: int, step: int | None = None) -> None:
@@ -36,7 +55,7 @@ def die(moment: str, rank: int, step: int | None = None) -> None:
         os.close(os.open(args.out / "died", os.O_CREAT | os.O_EXCL))
     except FileExistsError:
         return
-    os.kill(os.getpid(), signal.SIGKILL)
+    HARM[args.how]()  # type: ignore[no-untyped-call]
 
 
 def deadly(moment: str, inner, after: int = 0):  # type: ignore[no-untyped-def]

@@ -1,0 +1,73 @@
+"""What a worker did between several looks at it: whether it moved, computed, read or wrote.
+
+A worker that waits in a collective, a lock or a sleep stands at one place and uses no processor;
+one that compiles, evaluates or loads a file does. The kernel's counters tell them apart where
+stacks alone do not, and are there where stacks cannot be read. A thread that is ready to run and
+gets no processor does not wait for anybody: on an overloaded machine nothing else would tell.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+
+from holdfast.stacks import Activity, StackGroup
+
+BUSY_SHARE = 0.2  # of one processor; a wait that wakes up now and then takes less
+BUSY_BYTES_S = 1 << 20  # read or written
+RUNNABLE = "running"
+NANOSECOND = 1e-9
+
+
+class Usage(NamedTuple):
+    """Counters since the start of the process: seconds of processors, and bytes."""
+
+    main_s: float  # the main thread, and processes of its own
+    others_s: float  # the other threads
+    starved_s: float  # all threads, ready to run and without a processor
+    bytes: int
+
+
+def usage_of(process: psutil.Process) -> Usage:
+    """Of a worker now. Raises `psutil.Error`."""
+    times = process.cpu_times()
+    threads = {thread.id: thread.user_time + thread.system_time for thread in process.threads()}
+    starved_s = sum(_starved_s(process.pid, thread) for thread in threads)
+    main_s = threads.pop(process.pid, 0.0)
+    children_s = times.children_user + times.children_system
+    for child in process.children(recursive=True):
+        try:
+            of_child = child.cpu_times()
+        except psutil.Error:
+            continue
+        children_s += of_child.user + of_child.system
+    counters = process.io_counters()
+    moved_bytes = counters.read_chars + counters.write_chars
+    return Usage(main_s + children_s, sum(threads.values()), starved_s, moved_bytes)
+
+
+def _starved_s(pid: int, thread: int) -> float:
+    """The second number of `schedstat` (Documentation/scheduler/sched-stats.rst); 0 where the
+    kernel does not count it."""
+    try:
+        text = Path(f"/proc/{pid}/task/{thread}/schedstat").read_text()
+        return int(text.split()[1]) * NANOSECOND
+    except (OSError, IndexError, ValueError):
+        return 0.0
+
+
+def activity(looks: Sequence[StackGroup], before: Usage, after: Usage, took_s: float) -> Activity:
+    """From looks at a worker, and the counters around them. A look may have no stacks."""
+    read = [look.threads for look in looks if look.threads]
+    if len({threads[0].frames for threads in read}) > 1:
+        return Activity.MOVES
+    least_s = BUSY_SHARE * took_s
+    busy_s = max(after.main_s - before.main_s, after.starved_s - before.starved_s)
+    many_bytes = after.bytes - before.bytes > BUSY_BYTES_S * took_s
+    if busy_s > least_s or many_bytes or any(look.state == RUNNABLE for look in looks):
+        return Activity.BUSY
+    others = {tuple(sorted((t.pid, t.frames) for t in threads[1:])) for threads in read}
+    if len(others) > 1 or after.others_s - before.others_s > least_s:
+        return Activity.BACKGROUND
+    return Activity.STILL

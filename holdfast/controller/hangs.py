@@ -1,0 +1,39 @@
+"""Workers that make no progress: look at them, and stop the attempt if they hang.
+
+Who suspects them, and what a look shows, is told as facts, so that both can be replayed. A look
+that shows workers at work changes nothing but what `status` says.
+"""
+
+from holdfast.actions import AnyAction, CollectEvidence
+from holdfast.controller import attempts, incidents
+from holdfast.controller.phases import TRAINING, Phase
+from holdfast.controller.state import State
+from holdfast.events import Diagnosed, HangJudged, HangSuspected, Judgement, each_of
+
+
+def suspected(state: State, event: HangSuspected) -> list[AnyAction]:
+    """Have a look."""
+    if event.attempt != state.attempt or state.phase not in TRAINING:
+        return []
+    reason = f"no progress for {event.ago_s:.1f} s, {event.budget_s:.1f} s are usual at most"
+    return [CollectEvidence(suspicion=event, reason=reason)]
+
+
+def judged(state: State, event: HangJudged) -> list[AnyAction]:
+    """What the look has shown."""
+    if event.attempt != state.attempt or state.phase not in TRAINING:
+        return []
+    if event.judgement is not Judgement.HANG:
+        state.standstill = event.summary
+        state.tell(event.summary)
+        return []
+    first = next(each_of(event.ranks), None)
+    state.hang = Diagnosed(
+        attempt=event.attempt,
+        cause="hang",
+        summary=event.summary,
+        confidence=event.confidence,
+        rank=first,
+    )
+    incidents.open_for_hang(state, event, first)
+    return attempts.stop(state, Phase.RECOVERING, event.summary, state.limits.restart_grace_s)

@@ -1,0 +1,154 @@
+"""When an attempt has stood still for too long: no event per heartbeat, one suspicion per stall.
+
+A rank shows that it lives by completing a step or by going on to another phase. How long that may
+take is learned from the attempt itself: several median steps, and more than the longest pause so
+far, so that an evaluation every fifty steps is suspected once. Before its first step nothing is
+known of a rank, and compiling or loading may take minutes. A suspicion is cheap: it only has the
+workers looked at, and what is seen there decides (`diagnosis/hang.py`). While it is not confirmed,
+the next one comes after half as long again. Times are of one clock that never steps back.
+"""
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from statistics import median
+
+from holdfast.events import HangSuspected, Milestone, in_rows
+from holdfast.messages import Report, WorkerReport
+
+FLOOR_S = 2.0  # nobody is suspected earlier
+STORAGE_FLOOR_S = 30.0  # nor while all wait for data or save: storage is sometimes slow
+BEGIN_S = 120.0  # until the first step, in the first attempt
+BEGIN_MIN_S = 20.0  # in later ones, which are known to take less
+BEGINS = 4.0  # times what it took in the attempt before
+STEPS = 5.0  # median steps
+PAUSES = 1.5  # times the longest pause so far
+AGAIN = 0.5  # of what a stall has lasted, until it is suspected again
+DECISIVE_S = (15.0, 30.0, 60.0)  # after which some ways to stand still are no longer waited for
+LEARNED = 8  # steps, before which the first one says how long they may take
+KEPT = 512  # step times that the median is taken of
+SHORT_ROW = 32  # steps among which one long pause can be told from many steps
+STORAGE_PHASES = ("data", "snapshot")
+LEFT = "finished"
+NAMED = 64  # ranks that a suspicion names
+
+
+class HangWatch:
+    """What is known of the progress of one attempt's ranks. One that has not called `join()`, or
+    has left its loop, is not watched."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s  # then a last look is due
+        self._begin_s = BEGIN_S
+        self.begin(0, 0, 0.0)
+
+    def begin(self, attempt: int, world_size: int, now: float) -> None:
+        """Forget everything and watch this attempt of `world_size` ranks."""
+        self._attempt, self._began = attempt, now
+        self._moved = [math.inf] * world_size  # when each rank last moved; inf: not watched
+        self._step = [-1] * world_size
+        self._trained = bytearray(world_size)  # whether it has done its first step
+        self._untrained = world_size
+        self._marks: dict[int, tuple[int, str, int]] = {}  # what each rank said last
+        self._times: deque[float] = deque(maxlen=KEPT)
+        self._longest_s = self._first_s = 0.0  # pauses: of all steps, and of the first
+        self._next = 0.0  # suspicion, at the earliest
+
+    def observe(self, report: Report, now: float) -> None:
+        """Take in one node's report. Costs O(workers in the report)."""
+        if report.attempt == self._attempt:
+            for worker in report.workers:
+                if 0 <= worker.rank < len(self._moved):
+                    self._take_in(worker, now)
+
+    def forgive(self, now: float) -> None:
+        """We did not listen for a while: for all we know, everybody has moved meanwhile."""
+        self._moved = [now if at < math.inf else at for at in self._moved]
+
+    def stands_s(self, now: float) -> float:
+        """For how long the rank has stood still that has done so the longest."""
+        oldest = min(self._moved, default=math.inf)
+        return max(0.0, now - oldest) if oldest < math.inf else 0.0
+
+    @property
+    def step_s(self) -> float:
+        """A median step; 0 while unknown."""
+        return median(self._times) if self._times else 0.0
+
+    def is_due(self, now: float) -> bool:
+        """Whether somebody has stood still for too long; again and again while that lasts."""
+        stands_s = self.stands_s(now)
+        enough = stands_s >= FLOOR_S and now >= self._next
+        return enough and stands_s >= self._budget_s(self._still(now))
+
+    def suspect(self, now: float) -> HangSuspected:
+        """Who that is."""
+        stands_s, still = self.stands_s(now), self._still(now)
+        ahead = [at - stands_s for at in (*DECISIVE_S, self._timeout_s) if at > stands_s]
+        self._next = now + min([max(FLOOR_S, AGAIN * stands_s), *ahead])
+        behind = self._behind(still)
+        step = self._step[behind[0]]
+        return HangSuspected(
+            attempt=self._attempt,
+            ago_s=stands_s,
+            budget_s=self._budget_s(still),
+            step=step if step >= 0 else None,
+            step_s=self.step_s,
+            trained=all(self._trained[rank] for rank in still),
+            ranks=in_rows(behind[:NAMED]),
+        )
+
+    def _still(self, now: float) -> list[int]:
+        """Ranks that have stood still about as long as the one that has done so the longest."""
+        latest = now - self.stands_s(now) / 2
+        return [rank for rank, at in enumerate(self._moved) if at <= latest]
+
+    def _budget_s(self, still: Sequence[int]) -> float:
+        if not all(self._trained[rank] for rank in still):
+            return self._begin_s
+        storage = all(self._marks[rank][1] in STORAGE_PHASES for rank in still)
+        floor_s = STORAGE_FLOOR_S if storage else FLOOR_S
+        if len(self._times) < LEARNED:
+            floor_s = max(floor_s, BEGIN_MIN_S, PAUSES * self._first_s)
+        return max(floor_s, STEPS * self.step_s, PAUSES * self._longest_s)
+
+    def _behind(self, still: Sequence[int]) -> list[int]:
+        """Of the ranks that stand still, those that have come least far."""
+        least = min(self._step[rank] for rank in still)
+        return [rank for rank in still if self._step[rank] == least]
+
+    def _take_in(self, worker: WorkerReport, now: float) -> None:
+        rank, progress = worker.rank, worker.progress
+        if worker.phase == LEFT or progress.finished:
+            self._moved[rank] = math.inf
+            return
+        step = -1 if progress.step is None else progress.step
+        mark, known = (step, worker.phase, len(worker.milestones)), self._marks.get(rank)
+        if mark == known or Milestone.ARRIVED not in worker.milestones:
+            return
+        self._marks[rank] = mark
+        same_phase = known is not None and known[1] == worker.phase
+        at = now - progress.step_ago_s if step > self._step[rank] and same_phase else now
+        if step > self._step[rank]:
+            self._advance(worker, step, now - progress.step_ago_s)
+        before = self._moved[rank]
+        self._moved[rank] = max(before, at) if before < math.inf else at
+
+    def _advance(self, worker: WorkerReport, step: int, at: float) -> None:
+        """It has completed steps: learn how long they take, the first of an attempt apart."""
+        rank = worker.rank
+        count, pause_s = step - self._step[rank], at - self._moved[rank]
+        self._step[rank] = step
+        if self._trained[rank] and pause_s > -math.inf:
+            step_s = worker.step_time_s or pause_s / count
+            self._times.append(step_s)
+            short = count <= SHORT_ROW
+            longest_s = pause_s - (count - 1) * step_s if short else pause_s / count
+            self._longest_s = max(self._longest_s, longest_s)
+        elif not self._trained[rank] and Milestone.FIRST_STEP in worker.milestones:
+            self._trained[rank] = True
+            self._untrained -= 1
+            self._first_s = max(self._first_s, pause_s)
+            if not self._untrained:
+                took_s = BEGINS * (at - self._began)
+                self._begin_s = min(max(took_s, BEGIN_MIN_S), BEGIN_S)

@@ -1,0 +1,282 @@
+"""What workers without progress do, by several looks at each of them: hung, slow, or paused.
+
+Whoever stands at another place than those that wait in a collective is the one they wait for; where
+stacks do not tell, it is the minority by step and phase, or the smallest group of stacks. What the
+suspects did between the looks decides: who stood still and used no processor hangs, at once or,
+where it waits for data or storage, after half a minute; who computed without moving may compile,
+and is given a minute; who moved evaluates, or saves, and is given as long as the job file says. If
+all wait at one place the network may be back in a moment. If one of those that wait moves, nobody
+waits for anybody. Workers that were all stopped, or that somebody debugs, do not hang.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence, Set
+from typing import NamedTuple
+
+from holdfast.diagnosis.stuck import DOING, behind
+from holdfast.events import HangJudged, HangSuspected, Judgement, each_of, in_rows
+from holdfast.messages import WorkerReport
+from holdfast.stacks import Activity, StackGroup, in_words
+
+SPIN_S = 60.0  # for a worker that computes and does not move
+SPIN_STEPS = 20.0  # median steps
+TOGETHER_S = 15.0  # where all wait at one place: a link comes back, or never
+EXTERNAL_S = 30.0  # for data, storage or another program
+BLIND_S = 30.0  # where stacks cannot be read, and nobody uses a processor
+LINES_MAX = 16  # of evidence
+FRAMES_SHOWN = 4
+PLACES_SHOWN = 3
+STOPPED = ("stopped",)
+TRACED = ("tracing-stop",)
+IN_KERNEL = ("disk-sleep",)
+QUIET = (Activity.STILL, Activity.BACKGROUND)
+ENDED = "the process has ended"
+# Functions of torch in which a rank waits for others.
+WAITS = frozenset(
+    (
+        "all_reduce", "all_gather", "all_gather_into_tensor", "all_gather_object",
+        "all_gather_single", "all_to_all", "all_to_all_single", "barrier", "monitored_barrier",
+        "broadcast", "broadcast_object_list", "gather", "gather_object", "recv",
+        "recv_object_list", "reduce", "reduce_scatter", "reduce_scatter_tensor", "scatter",
+        "scatter_object_list", "send", "send_object_list", "batch_isend_irecv", "wait_tensor",
+        "synchronize", "_engine_run_backward", "_store_based_barrier",
+    )
+)  # fmt: skip
+WAITING_FILES = ("torch/distributed/", "torch/autograd/", "torch/cuda/", "torch/accelerator/")
+EXTERNAL = (  # where a worker waits for something outside
+    "ssl.py", "socket.py", "selectors.py", "http/", "urllib3/", "requests/", "httpx/", "botocore/",
+    "fsspec/", "s3fs/", "gcsfs/", "subprocess.py", "queue.py", "multiprocessing/", "asyncio/",
+    "torch/utils/data/", "torch/serialization.py", "torch/distributed/checkpoint/",
+)  # fmt: skip
+DEBUGGERS = ("pdb.py", "bdb.py", "debugpy/", "pydevd", "ipdb/")
+
+
+class Look(NamedTuple):
+    """What a rank was seen to do."""
+
+    rank: int
+    group: StackGroup
+
+    @property
+    def waits(self) -> bool:
+        """For other ranks, by where it stands: below the wait there is nothing of the script."""
+        frames = self.group.frames
+        inner = next((n for n in reversed(range(len(frames))) if _is_wait(frames[n])), None)
+        return inner is not None and all(map(_is_library, frames[inner:]))
+
+
+def judge(
+    suspicion: HangSuspected,
+    groups: Sequence[StackGroup],
+    missing: Sequence[str],
+    pages: Mapping[int, WorkerReport],
+    timeout_s: float,
+) -> HangJudged:
+    """From the newest page of each rank and looks at all workers that could be reached.
+
+    `missing` are nodes that did not answer. After `timeout_s` whoever makes no progress hangs,
+    unless somebody wants that.
+    """
+    looks = [Look(rank, group) for group in groups for rank in each_of(group.ranks)]
+    suspects = _suspects(looks, pages)
+    told = _Told(suspicion, groups, [look.rank for look in suspects])
+    if paused := _paused(looks):
+        return told(Judgement.PAUSED, paused, 0.95)
+    stopped = [look for look in looks if look.group.state in STOPPED]
+    if stopped:
+        who = _Told(suspicion, groups, [look.rank for look in stopped])
+        named = _named([look.rank for look in stopped])
+        return who(Judgement.HANG, f"{named} {_was(stopped)} stopped by a signal (SIGSTOP)", 0.97)
+    late = suspicion.ago_s >= timeout_s
+    if missing or not looks or any(look.group.why == ENDED for look in looks):
+        return _unseen(told, missing, late=late)
+    return _by_activity(told, looks, suspects, pages, late=late)
+
+
+class _Told:
+    """Makes the answer to one suspicion."""
+
+    def __init__(
+        self, suspicion: HangSuspected, groups: Sequence[StackGroup], ranks: Sequence[int]
+    ) -> None:
+        self.suspicion, self.groups, self.ranks = suspicion, groups, ranks
+
+    def __call__(self, judgement: Judgement, summary: str, confidence: float) -> HangJudged:
+        after = f" after step {self.suspicion.step}" if self.suspicion.step is not None else ""
+        where = after if judgement is Judgement.HANG else f" for {self.suspicion.ago_s:.0f} s"
+        first, colon, rest = summary.partition(":")
+        return HangJudged(
+            attempt=self.suspicion.attempt,
+            judgement=judgement,
+            summary=f"{first}{where}{colon}{rest}",
+            confidence=confidence,
+            ago_s=self.suspicion.ago_s,
+            ranks=in_rows(self.ranks) if judgement is Judgement.HANG else (),
+            evidence=tuple(map(_line, self.groups[:LINES_MAX])),
+        )
+
+
+def _by_activity(
+    told: _Told,
+    looks: Sequence[Look],
+    suspects: Sequence[Look],
+    pages: Mapping[int, WorkerReport],
+    *,
+    late: bool,
+) -> HangJudged:
+    chosen = {look.rank for look in suspects}
+    others = [look for look in looks if look.rank not in chosen]
+    waited_for = suspects or looks
+    most = max((_activity(look) for look in waited_for), key=_liveliness)
+    summary = _story(suspects, others, pages)
+    blind = not any(look.group.frames for look in looks)
+    sure = 0.5 if blind else 0.9 if suspects else 0.7
+    if late:
+        return told(Judgement.HANG, summary, 0.6)
+    working = next((one for one in others if one.group.activity is Activity.MOVES), None)
+    if working is not None and suspects:
+        return told(Judgement.SLOW, f"No step: rank {working.rank} works {_at(working)}", 0.7)
+    still_s = BLIND_S if blind else _stillness_s(suspects, looks)
+    if _patience_s(most, told.suspicion, still_s) > told.suspicion.ago_s:
+        slow = next(one for one in waited_for if _activity(one) is most)
+        does = "waits" if most in QUIET else "works"
+        return told(Judgement.SLOW, f"No step: rank {slow.rank} {does} {_at(slow)}", 0.7)
+    return told(Judgement.HANG, summary, sure)
+
+
+def _stillness_s(suspects: Sequence[Look], looks: Sequence[Look]) -> float:
+    """How long to wait for ranks that stand where they are."""
+    if any(map(_is_outside, suspects or looks)):
+        return EXTERNAL_S
+    together = len({look.group.frames for look in looks}) == 1 and len(looks) > 1
+    return TOGETHER_S if together else 0.0
+
+
+def _is_outside(look: Look) -> bool:
+    return any(frame.partition(" (")[2].startswith(EXTERNAL) for frame in look.group.frames)
+
+
+def _patience_s(most: Activity, suspicion: HangSuspected, still_s: float) -> float:
+    """How long somebody who does this is waited for; `still_s` where it stands still."""
+    match most:
+        case Activity.MOVES | Activity.UNKNOWN:
+            return float("inf")
+        case Activity.BUSY:
+            return max(SPIN_S, SPIN_STEPS * suspicion.step_s)
+        case Activity.BACKGROUND if not suspicion.trained:
+            return float("inf")  # it may load something
+        case _:
+            return still_s
+
+
+def _activity(look: Look) -> Activity:
+    """Who waits in the kernel for a disk does something."""
+    group = look.group
+    return Activity.BUSY if group.activity in QUIET and group.state in IN_KERNEL else group.activity
+
+
+def _liveliness(activity: Activity) -> int:
+    return list(Activity).index(activity) if activity else len(Activity)
+
+
+def _suspects(looks: Sequence[Look], pages: Mapping[int, WorkerReport]) -> list[Look]:
+    """Whom the others wait for, or nobody where all do the same."""
+    free = [look for look in looks if not look.waits]
+    if 0 < 2 * len(free) <= len(looks):
+        return free
+    seen = {look.rank for look in looks}
+    known = {rank: page for rank, page in pages.items() if rank in seen}
+    for ranks in (behind(known), _smallest(looks)):
+        if ranks and 2 * len(ranks) < len(looks):
+            return [look for look in looks if look.rank in ranks]
+    return []
+
+
+def _smallest(looks: Sequence[Look]) -> Set[int]:
+    """The ranks that are not where most are."""
+    places: dict[tuple[str, ...], set[int]] = {}
+    for look in looks:
+        places.setdefault(look.group.frames, set()).add(look.rank)
+    most = max(places.values(), key=len, default=set())
+    return {look.rank for look in looks} - most
+
+
+def _is_wait(frame: str) -> bool:
+    name, _, place = frame.partition(" (")
+    function = name.rpartition(".")[2]
+    return function in WAITS and place.startswith(WAITING_FILES)
+
+
+def _paused(looks: Sequence[Look]) -> str:
+    """Why nothing is to be done about it; empty if nobody wants it so."""
+    if looks and all(look.group.state in STOPPED for look in looks):
+        return "Paused: all workers are stopped by a signal (SIGSTOP)"
+    for look in looks:
+        frames = look.group.frames
+        if look.group.state in TRACED or any(_is_debugger(frame) for frame in frames):
+            return f"Paused: rank {look.rank} is being debugged"
+    return ""
+
+
+def _is_debugger(frame: str) -> bool:
+    place = frame.partition(" (")[2]
+    return place.startswith(DEBUGGERS) or any(f"/{name}" in place for name in DEBUGGERS)
+
+
+def _unseen(told: _Told, missing: Sequence[str], *, late: bool) -> HangJudged:
+    who = f"node {missing[0]} did not answer" if missing else "a worker has just ended"
+    if late:
+        return told(Judgement.HANG, f"The workers hung: {who}", 0.4)
+    return told(Judgement.UNKNOWN, f"No step: {who}", 0.3)
+
+
+def _story(
+    suspects: Sequence[Look], others: Sequence[Look], pages: Mapping[int, WorkerReport]
+) -> str:
+    if not suspects:
+        places = {look.group.frames: look for look in reversed(others)}
+        told = [f"rank {look.rank} {_at(look)}" for look in reversed(places.values())]
+        return f"All ranks hung: {'; '.join(told[:PLACES_SHOWN])}"
+    page = pages.get(suspects[0].rank)
+    doing = DOING.get(page.phase, "") if page is not None else ""
+    where = _at(suspects[0]) if suspects[0].group.frames else doing or "its stack is unknown"
+    waiting = f", while {_counted(others)} {_at(others[0])}" if others else ""
+    return f"{_named([look.rank for look in suspects])} hung: {where}{waiting}"
+
+
+def _at(look: Look) -> str:
+    """The innermost frame of the script, and where that leads."""
+    frames = look.group.frames
+    if not frames:
+        return f"somewhere ({look.group.why})" if look.group.why else "somewhere"
+    own = next((frame for frame in reversed(frames) if not _is_library(frame)), frames[-1])
+    if look.waits:
+        inner = next(frame for frame in reversed(frames) if _is_wait(frame))
+        return f"in {inner.partition(' (')[0]}, called by {own}"
+    return f"in {own}" if own == frames[-1] else f"in {frames[-1]}, called by {own}"
+
+
+def _is_library(frame: str) -> bool:
+    place = frame.partition(" (")[2]
+    return place.startswith(("torch/", "holdfast/", "<frozen", "threading.py", "contextlib.py"))
+
+
+def _named(ranks: Sequence[int]) -> str:
+    return f"Rank{'s' if len(ranks) > 1 else ''} {in_words(in_rows(ranks))}"
+
+
+def _counted(looks: Sequence[Look]) -> str:
+    who = f"rank {looks[0].rank}" if len(looks) == 1 else f"{len(looks)} ranks"
+    return f"{who} {_was(looks)}"
+
+
+def _was(looks: Sequence[Look]) -> str:
+    return "was" if len(looks) == 1 else "were"
+
+
+def _line(group: StackGroup) -> str:
+    """One place, and who stood there."""
+    ranks: Iterable[int] = each_of(group.ranks)
+    who = _named(list(ranks)).lower()
+    did = ", ".join(filter(None, (group.state, group.activity.value)))
+    frames = " < ".join(reversed(group.frames[-FRAMES_SHOWN:])) or group.why or "no stack"
+    return f"{who} ({did}): {frames}"

@@ -1,0 +1,105 @@
+"""What is looked for beside the facts that nodes tell: whether an attempt hangs, and where it is.
+
+`HangWatch` says that nobody moves; that is a fact, and the controller answers with the order to
+look. Every member is asked what its workers do, three times within a second; what they say becomes
+the fact that the controller decides on. People may ask for stacks at any time. Pure, like
+everything in the shell: sending only queues, and times are the caller's.
+"""
+
+import itertools
+from collections.abc import Callable, Collection
+
+import msgspec
+
+from holdfast.actions import CollectEvidence
+from holdfast.controller import State
+from holdfast.controller.phases import TRAINING
+from holdfast.detection.hang import HangWatch
+from holdfast.detection.progress import ProgressReducer
+from holdfast.diagnosis.hang import judge
+from holdfast.messages import Report, Stacks, StacksReply, TakeStacks
+from holdfast.shell.stack_collection import Reply, StackCollection
+
+LOOKS = 3
+APART_S = 0.4
+
+
+class Evidence:
+    """What is known, or suspected, of the attempt under way. `may_stand` says whether anybody can
+    have stopped moving, where telemetry is read only when it is wanted."""
+
+    def __init__(
+        self,
+        state: State,
+        progress: ProgressReducer,
+        send: Callable[[str, TakeStacks], None],
+        put: Callable[..., None],
+    ) -> None:
+        self._state, self._progress, self._put = state, progress, put
+        self._now = 0.0
+        self._watch = HangWatch(state.limits.hang_timeout_s)
+        self._looks = StackCollection(send, itertools.count(1, 2), LOOKS, APART_S)
+        self._asked = StackCollection(send, itertools.count(2, 2))
+        self.may_stand: Callable[[], bool] = lambda: True
+
+    def begin(self, attempt: int, now: float) -> None:
+        """Watch this attempt."""
+        self._looks.abandon()
+        self._watch.begin(attempt, self._state.world_size, now)
+
+    def observe(self, report: Report, now: float) -> None:
+        """Telemetry of one node."""
+        self._watch.observe(report, now)
+
+    def forgive(self, now: float) -> None:
+        """We did not listen for a while."""
+        self._watch.forgive(now)
+
+    def look(self, now: float, catch_up: Callable[[], None]) -> None:
+        """Time has passed. `catch_up` reads what was reported meanwhile."""
+        self._now = now
+        self._looks.look(now)
+        self._asked.look(now)
+        if self._watches and self._watch.is_due(now) and self.may_stand():
+            catch_up()
+            if self._watch.is_due(now):
+                self._put(self._watch.suspect(now))
+
+    @property
+    def _watches(self) -> bool:
+        wanted = bool(self._state.limits.hang_timeout_s) and not self._looks.asks
+        return wanted and self._state.phase in TRAINING
+
+    def collect(self, order: CollectEvidence, connected: Collection[str], now: float) -> None:
+        """Have everybody looked at."""
+        since = now - order.suspicion.ago_s
+
+        def found(reply: StacksReply) -> None:
+            pages, timeout_s = self._progress.newest(), self._state.limits.hang_timeout_s
+            suspicion = msgspec.structs.replace(order.suspicion, ago_s=self._now - since)
+            judged = judge(suspicion, reply.groups, reply.missing, pages, timeout_s)
+            progressed = self._progress.flush(self._now)
+            self._put(*((progressed,) if progressed is not None else ()), judged)
+
+        self._now = now
+
+        self._looks.ask(self._members(), connected, now, found)
+
+    def ask(self, connected: Collection[str], now: float, reply: Reply) -> None:
+        """Somebody wants to see where the workers are."""
+        self._asked.ask(self._members(), connected, now, reply)
+
+    def _members(self) -> list[str]:
+        return [node for _, node in sorted(self._state.ranks.items())]
+
+    def answered(self, node: str, answer: Stacks, now: float) -> None:
+        """What a node says."""
+        self._now = now
+        self._looks.answered(node, answer, now)
+        self._asked.answered(node, answer, now)
+
+    def gone(self, node: str, now: float) -> None:
+        """Its connection is gone."""
+        self._now = now
+        self._looks.gone(node, now)
+        self._asked.gone(node, now)

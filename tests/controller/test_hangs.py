@@ -1,0 +1,122 @@
+"""A suspicion has the workers looked at; only what the look shows stops an attempt."""
+
+import pytest
+
+from holdfast.actions import CollectEvidence, Diagnose, Fence, StartAttempt, StopAttempt
+from holdfast.controller import Phase
+from holdfast.events import (
+    AttemptStopped,
+    HangJudged,
+    HangSuspected,
+    Judgement,
+    NodeLost,
+    NodeLostReason,
+    Progress,
+    Progressed,
+)
+from tests.controller.test_controller import World, kinds, only, running
+
+STORY = "Rank 1 hung after step 10: in read_batch (train.py:9), while rank 0 was in all_reduce"
+
+
+def suspected(world: World, attempt: int | None = None) -> HangSuspected:
+    return HangSuspected(
+        attempt=attempt or world.state.attempt, ago_s=2.0, budget_s=2.0, step=10, step_s=0.05,
+        trained=True, ranks=((1, 1),),
+    )  # fmt: skip
+
+
+def judged(world: World, judgement: Judgement = Judgement.HANG, **what: object) -> HangJudged:
+    what = {"ranks": ((1, 1),), "summary": STORY, "attempt": world.state.attempt} | what
+    return HangJudged(judgement=judgement, confidence=0.9, ago_s=3.0, evidence=("a", "b"), **what)  # type: ignore[arg-type]
+
+
+def test_a_suspicion_is_answered_by_a_look_and_changes_nothing() -> None:
+    world = running()
+    look = only(world.tell(suspected(world)), CollectEvidence)
+    assert look.suspicion == suspected(world)
+    assert world.state.phase is Phase.RUNNING and not world.state.incidents
+
+
+def test_a_hang_stops_the_attempt_blames_the_rank_and_restarts_in_place() -> None:
+    world = running()
+    world.tell(suspected(world))
+    assert kinds(world.tell(judged(world))) == ["StopAttempt"]
+    (incident,) = world.state.incidents
+    assert (incident.cause, incident.rank, incident.node, incident.summary) == (
+        "hang",
+        1,
+        "b",
+        STORY,
+    )
+    assert incident.detected_at - incident.started_at == pytest.approx(3.0)
+    assert incident.evidence == ["a", "b"]
+    start = only(world.all_stopped(), StartAttempt)
+    assert start.attempt == 2 and world.state.hang is None
+    assert incident.cause == "hang" and incident.log == "logs/attempt-1/rank-1.log"
+    world.train(step=11, restored=10)
+    assert incident.ended_at is not None
+
+
+def test_a_hang_of_nobody_in_particular_blames_no_rank() -> None:
+    world = running()
+    world.tell(judged(world, ranks=(), summary="All ranks hung after step 10"))
+    (incident,) = world.state.incidents
+    assert incident.rank is None and incident.log is None
+    assert kinds(world.all_stopped()) == ["StartAttempt"]
+
+
+@pytest.mark.parametrize("judgement", [Judgement.SLOW, Judgement.PAUSED, Judgement.UNKNOWN])
+def test_whatever_else_a_look_shows_is_only_told_until_training_moves(judgement: Judgement) -> None:
+    world = running()
+    assert world.tell(judged(world, judgement, summary="No step for 3 s", ranks=())) == []
+    assert world.state.phase is Phase.RUNNING and not world.state.incidents
+    assert world.state.standstill == "No step for 3 s"
+    world.tell(Progressed(attempt=1, progress=Progress(step=12)))
+    assert world.state.standstill == ""
+
+
+def test_what_is_said_of_an_earlier_attempt_or_one_that_is_being_stopped_counts_no_more() -> None:
+    world = running()
+    assert world.tell(suspected(world, attempt=7)) == []
+    assert world.tell(judged(world, attempt=7)) == []
+    world.kill("b", 1)
+    assert world.tell(suspected(world)) == []
+    assert world.tell(judged(world)) == []
+    assert [incident.cause for incident in world.state.incidents] == ["worker-failed"]
+    assert kinds(world.all_stopped()) == ["Diagnose"]
+
+
+def test_a_node_that_is_lost_while_a_hang_is_stopped_explains_it() -> None:
+    world = running()
+    world.tell(judged(world))
+    lost = world.tell(NodeLost(node="b", reason=NodeLostReason.SILENT, detail="no heartbeat"))
+    assert only(lost, Fence).node == "b"
+    assert kinds(world.all_stopped()) == ["AssignRank", "StartAttempt"]
+    (incident,) = world.state.incidents
+    assert incident.cause == "node-lost" and incident.rank is None
+
+
+def test_a_job_that_hangs_again_and_again_without_progress_ends() -> None:
+    world = running(max_restarts=3)
+    for _ in range(10):
+        if world.state.ended:
+            break
+        world.now = max([world.now, *world.state.deadlines])
+        if world.state.phase is Phase.WAITING:
+            from holdfast.events import DeadlinePassed
+
+            world.tell(DeadlinePassed())
+        world.tell(judged(world, summary=STORY))
+        world.all_stopped()
+    assert world.state.ended and "restarts" in world.state.why
+    assert {incident.cause for incident in world.state.incidents} == {"hang"}
+
+
+def test_a_stop_that_is_known_only_after_the_verdict_is_not_diagnosed_twice() -> None:
+    world = running()
+    stop = only(world.tell(judged(world)), StopAttempt)
+    again = AttemptStopped(attempt=stop.attempt, store=world.store())
+    first = world.tell(again)
+    assert not any(isinstance(action, Diagnose) for action in [*first, *world.tell(again)])
+    assert world.state.attempt == 2

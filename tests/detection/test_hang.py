@@ -1,0 +1,250 @@
+"""Nobody is suspected who moves as it has moved before; whoever stands still is, in seconds."""
+
+import itertools
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.detection.hang import (
+    BEGIN_MIN_S,
+    BEGIN_S,
+    FLOOR_S,
+    PAUSES,
+    STORAGE_FLOOR_S,
+    HangWatch,
+)
+from holdfast.events import HangSuspected, Milestone, Progress, each_of
+from holdfast.messages import Report, WorkerReport
+from tests.more import examples
+
+TIMEOUT_S = 600.0
+LOOK_S = 0.2
+JOINED = frozenset((Milestone.STARTED, Milestone.ARRIVED, Milestone.JOINED, Milestone.RESTORED))
+TRAINED = JOINED | {Milestone.FIRST_STEP, Milestone.CAUGHT_UP}
+
+
+class Job:
+    """Ranks whose pages say what the test wants, read as often as a controller would."""
+
+    def __init__(self, ranks: int = 2, timeout_s: float = TIMEOUT_S) -> None:
+        self.now = 1000.0
+        self.ranks = ranks
+        self.watch = HangWatch(timeout_s)
+        self.suspicions: list[HangSuspected] = []
+        self.begin(1)
+
+    def begin(self, attempt: int) -> None:
+        self.attempt, self.step, self.ended_at = attempt, -1, {}
+        self.steps = dict.fromkeys(range(self.ranks), 0)
+        self.ended_at = dict.fromkeys(range(self.ranks), self.now)
+        self.phase = dict.fromkeys(range(self.ranks), "step")
+        self.reached = dict.fromkeys(range(self.ranks), JOINED)
+        self.step_s = 0.05
+        self.watch.begin(attempt, self.ranks, self.now)
+        self.tell()
+
+    def tell(self) -> None:
+        workers = tuple(
+            WorkerReport(
+                rank=rank,
+                pid=1,
+                progress=Progress(step=step, step_ago_s=self.now - self.ended_at[rank]),
+                milestones=dict.fromkeys(self.reached[rank], 1.0),
+                phase=self.phase[rank],
+                step_time_s=self.step_s,
+            )
+            for rank, step in self.steps.items()
+        )
+        self.watch.observe(Report(node="n", attempt=self.attempt, workers=workers), self.now)
+
+    def advance(self, step_s: float, *, stuck: frozenset[int] = frozenset()) -> None:
+        """One step of all ranks but the stuck ones."""
+        self.pass_by(step_s)
+        self.step_s = step_s
+        for rank in set(self.steps) - stuck:
+            self.steps[rank] += 1
+            self.ended_at[rank] = self.now
+            self.reached[rank] = TRAINED
+
+    def pass_by(self, seconds: float) -> None:
+        """Time passes, and the controller looks."""
+        end = self.now + seconds
+        while self.now < end:
+            self.now = min(self.now + LOOK_S, end)
+            self.tell()
+            if self.watch.is_due(self.now):
+                self.suspicions.append(self.watch.suspect(self.now))
+
+    def trains(self, steps: int, step_s: float = 0.05) -> None:
+        for _ in range(steps):
+            self.advance(step_s)
+
+
+def test_a_rank_that_stands_still_is_suspected_after_two_seconds_of_short_steps() -> None:
+    job = Job(ranks=4)
+    job.trains(100)
+    for _ in range(3):
+        job.advance(0.05, stuck=frozenset({2}))
+    job.pass_by(2 * FLOOR_S)
+    first = job.suspicions[0]
+    assert FLOOR_S <= first.ago_s <= FLOOR_S + 2 * LOOK_S
+    assert (first.attempt, first.step, list(each_of(first.ranks))) == (1, 100, [2])
+    assert first.trained and first.step_s == pytest.approx(0.05)
+
+
+def test_long_steps_are_given_several_times_their_length() -> None:
+    job = Job()
+    job.trains(20, step_s=10.0)
+    job.pass_by(49.0)
+    assert job.suspicions == []
+    job.pass_by(3.0)
+    assert job.suspicions[0].ago_s == pytest.approx(50.0, abs=1.0)
+
+
+def test_an_evaluation_every_fifty_steps_is_suspected_once() -> None:
+    job = Job()
+    for _ in range(20):
+        job.trains(50)
+        job.pass_by(7.0)
+    assert 1 <= len(job.suspicions) <= 3
+    assert all(s.step == 50 for s in job.suspicions)
+
+
+def test_and_a_hang_after_that_when_it_has_lasted_longer_than_any_of_them() -> None:
+    job = Job()
+    for _ in range(5):
+        job.trains(50)
+        job.pass_by(7.0)
+    job.suspicions.clear()
+    job.pass_by(PAUSES * 7.0 + 2.0)
+    assert PAUSES * 7.0 <= job.suspicions[0].ago_s <= PAUSES * 7.0 + 1.0
+
+
+@settings(max_examples=examples(20), deadline=None)
+@given(seed=st.integers(0, 2**32), median_s=st.sampled_from([0.02, 0.3, 2.0, 15.0]))
+def test_noisy_steps_raise_no_suspicion_once_they_are_known(seed: int, median_s: float) -> None:
+    """Log-normal, as step times of clusters are; one in a hundred takes four times as long."""
+    dice, job = random.Random(seed), Job()
+    job.trains(5, median_s)
+    for _ in range(300):
+        slow = 4.0 if dice.random() < 0.01 else 1.0
+        job.advance(min(median_s * slow * dice.lognormvariate(0.0, 0.1), 4.9 * median_s))
+    assert job.suspicions == []
+
+
+def test_compiling_before_the_first_step_is_given_minutes() -> None:
+    job = Job()
+    job.pass_by(BEGIN_S - 2.0)
+    assert job.suspicions == []
+    job.pass_by(4.0)
+    assert job.suspicions[0].step == 0 and not job.suspicions[0].trained
+
+
+def test_a_later_attempt_is_given_less_by_what_the_first_took() -> None:
+    job = Job()
+    job.pass_by(3.0)
+    job.trains(10)
+    job.begin(2)
+    job.pass_by(BEGIN_MIN_S + 1.0)
+    assert job.suspicions[0].ago_s == pytest.approx(BEGIN_MIN_S, abs=1.0)
+
+
+@pytest.mark.parametrize("phase", ["data", "snapshot"])
+def test_storage_is_sometimes_slow(phase: str) -> None:
+    job = Job()
+    job.trains(100)
+    job.phase = dict.fromkeys(job.phase, phase)
+    job.pass_by(STORAGE_FLOOR_S - 1.0)
+    assert job.suspicions == []
+    job.pass_by(2.0)
+    assert len(job.suspicions) == 1
+
+
+def test_one_rank_in_its_step_while_others_wait_for_data_is_not_storage() -> None:
+    job = Job()
+    job.trains(100)
+    job.phase[0] = "data"
+    job.pass_by(FLOOR_S + 1.0)
+    assert len(job.suspicions) == 1
+
+
+def test_going_on_to_another_phase_is_a_sign_of_life() -> None:
+    job = Job()
+    job.trains(100)
+    for phase in ("data", "step", "snapshot", "data", "step"):
+        job.phase = dict.fromkeys(job.phase, phase)
+        job.pass_by(FLOOR_S - 0.5)
+    assert job.suspicions == []
+
+
+def test_a_stall_is_suspected_ever_more_rarely_and_once_more_when_the_time_is_up() -> None:
+    job = Job(timeout_s=100.0)
+    job.trains(100)
+    job.pass_by(130.0)
+    lasted = [s.ago_s for s in job.suspicions]
+    gaps = [later - before for before, later in itertools.pairwise(lasted)]
+    assert len(lasted) < 15 and max(gaps) < 52.0
+    assert any(100.0 <= s <= 100.5 for s in lasted)
+
+
+def test_a_long_first_step_is_taken_for_the_usual_one_until_more_are_known() -> None:
+    job = Job()
+    job.trains(2, step_s=60.0)
+    job.pass_by(85.0)
+    assert job.suspicions == []
+
+
+def test_who_has_left_its_loop_is_not_watched() -> None:
+    job = Job()
+    job.trains(100)
+    job.phase = dict.fromkeys(job.phase, "finished")
+    job.pass_by(1000.0)
+    assert job.suspicions == []
+
+
+def test_a_script_without_the_library_is_not_watched() -> None:
+    watch = HangWatch(TIMEOUT_S)
+    watch.begin(1, 1, 0.0)
+    plain = WorkerReport(
+        rank=0, pid=1, progress=Progress(), milestones={Milestone.STARTED: 1.0}, phase="starting"
+    )
+    watch.observe(Report(node="n", attempt=1, workers=(plain,)), 1.0)
+    assert not watch.is_due(10_000.0)
+
+
+def test_reports_of_other_attempts_and_ranks_that_do_not_exist_are_ignored() -> None:
+    job = Job(ranks=1)
+    job.trains(10)
+    for attempt, rank in ((2, 0), (1, 7), (1, -1)):
+        strange = WorkerReport(
+            rank=rank, pid=1, progress=Progress(step=99), milestones=dict.fromkeys(TRAINED, 1.0)
+        )
+        job.watch.observe(Report(node="n", attempt=attempt, workers=(strange,)), job.now)
+    job.pass_by(FLOOR_S + 1.0)
+    assert job.suspicions[0].step == 10
+
+
+def test_a_controller_that_did_not_listen_blames_nobody_for_that() -> None:
+    job = Job()
+    job.trains(100)
+    job.now += 60.0
+    job.watch.forgive(job.now)
+    assert not job.watch.is_due(job.now + 1.0)
+    job.pass_by(FLOOR_S + 1.0)
+    assert len(job.suspicions) == 1
+
+
+def test_reports_that_are_read_rarely_teach_the_same() -> None:
+    """A thousand steps between two looks: no pause is taken for a long one."""
+    job = Job()
+    job.trains(10)
+    for _ in range(5):
+        job.now += 50.0
+        for rank in job.steps:
+            job.steps[rank] += 1000
+            job.ended_at[rank] = job.now
+        job.tell()
+    job.pass_by(FLOOR_S + 1.0)
+    assert job.suspicions and job.suspicions[0].budget_s == FLOOR_S

@@ -1,0 +1,193 @@
+"""Looks at workers without progress: who hangs, who is slow, and who is left alone."""
+
+import pytest
+
+from holdfast.diagnosis.hang import (
+    EXTERNAL_S,
+    LINES_MAX,
+    SPIN_S,
+    TOGETHER_S,
+    judge,
+)
+from holdfast.events import HangJudged, HangSuspected, Judgement, Progress, each_of, in_rows
+from holdfast.messages import WorkerReport
+from holdfast.stacks import Activity, StackGroup, ThreadStack
+
+TIMEOUT_S = 600.0
+SCRIPT = "<module> (train.py:50)"
+ALL_REDUCE = (SCRIPT, "all_reduce (torch/distributed/distributed_c10d.py:2806)")
+BACKWARD = (
+    "<module> (train.py:51)",
+    "Tensor.backward (torch/_tensor.py:623)",
+    "_engine_run_backward (torch/autograd/graph.py:979)",
+)
+SLEEP = (SCRIPT, "read_batch (data.py:12)")
+LOADER = (SCRIPT, "_get_data (torch/utils/data/dataloader.py:1240)", "get (queue.py:171)")
+
+
+def stands(
+    *ranks: int,
+    at: tuple[str, ...] = ALL_REDUCE,
+    does: str = "still",
+    state: str = "sleeping",
+    why: str = "",
+) -> StackGroup:
+    thread = ThreadStack(name="MainThread", pid=1, frames=at)
+    return StackGroup(
+        ranks=in_rows(ranks), threads=(thread,) if at else (), state=state, why=why,
+        activity=Activity(does),
+    )  # fmt: skip
+
+
+def judged(
+    *groups: StackGroup,
+    ago_s: float = 3.0,
+    missing: tuple[str, ...] = (),
+    steps: dict[int, int] | None = None,
+    trained: bool = True,
+    step_s: float = 0.05,
+) -> HangJudged:
+    suspicion = HangSuspected(
+        attempt=4, ago_s=ago_s, budget_s=2.0, step=7, step_s=step_s, trained=trained, ranks=()
+    )
+    pages = {
+        rank: WorkerReport(
+            rank=rank, pid=1, progress=Progress(step=step), milestones={}, phase="step"
+        )
+        for rank, step in (steps or {}).items()
+    }
+    found = judge(suspicion, groups, missing, pages, TIMEOUT_S)
+    assert found.attempt == 4 and found.ago_s == ago_s
+    return found
+
+
+def ranks(found: HangJudged) -> list[int]:
+    return list(each_of(found.ranks))
+
+
+@pytest.mark.parametrize("waiting", [ALL_REDUCE, BACKWARD])
+def test_one_rank_that_stands_apart_while_the_others_wait_hangs(waiting: tuple[str, ...]) -> None:
+    found = judged(stands(3, at=SLEEP), stands(0, 1, 2, 4, at=waiting))
+    assert found.judgement is Judgement.HANG and ranks(found) == [3]
+    assert found.summary.startswith("Rank 3 hung after step 7: in read_batch (data.py:12)")
+    assert "while 4 ranks were in" in found.summary and found.confidence >= 0.9
+
+
+def test_of_two_ranks_the_one_that_does_not_wait() -> None:
+    assert ranks(judged(stands(1, at=SLEEP), stands(0))) == [1]
+
+
+def test_a_function_of_the_script_below_backward_is_no_wait() -> None:
+    hook = (*BACKWARD, "hook (train.py:9)")
+    assert ranks(judged(stands(2, at=hook), stands(0, 1, 3, at=BACKWARD))) == [2]
+
+
+def test_waiters_that_spin_in_the_driver_do_not_hide_who_sleeps() -> None:
+    """On a GPU a rank that waits for a result uses a whole processor."""
+    item = ("<module> (train.py:60)",)
+    found = judged(stands(5, at=SLEEP), stands(0, 1, 2, 3, 4, at=item, does="busy"))
+    assert found.judgement is Judgement.HANG and ranks(found) == [5]
+
+
+def test_the_page_of_a_rank_tells_where_stacks_are_alike() -> None:
+    found = judged(
+        stands(0, 1, 2, 3), ago_s=TOGETHER_S + 1, steps={0: 7, 1: 7, 2: 6, 3: 7}
+    )  # fmt: skip
+    assert found.judgement is Judgement.HANG and ranks(found) == [2]
+
+
+def test_all_at_one_place_are_given_time_for_a_link_to_come_back() -> None:
+    assert judged(stands(0, 1, 2)).judgement is Judgement.SLOW
+    found = judged(stands(0, 1, 2), ago_s=TOGETHER_S + 1)
+    assert found.judgement is Judgement.HANG and ranks(found) == []
+    assert found.summary.startswith("All ranks hung after step 7: rank 0 in all_reduce")
+
+
+def test_ranks_that_wait_for_each_other_at_different_places_hang_together() -> None:
+    barrier = (SCRIPT, "barrier (torch/distributed/distributed_c10d.py:4793)")
+    found = judged(stands(0), stands(1, at=barrier))
+    assert found.judgement is Judgement.HANG and ranks(found) == []
+    assert "rank 0 in all_reduce" in found.summary and "rank 1 in barrier" in found.summary
+
+
+def test_who_moves_is_slow_until_the_time_is_up() -> None:
+    groups = stands(0, at=SLEEP, does="moves"), stands(1, 2)
+    found = judged(*groups, ago_s=TIMEOUT_S - 1)
+    assert found.judgement is Judgement.SLOW and ranks(found) == []
+    assert found.summary == "No step for 599 s: rank 0 works in read_batch (data.py:12)"
+    assert judged(*groups, ago_s=TIMEOUT_S).judgement is Judgement.HANG
+
+
+def test_who_computes_at_one_place_is_given_a_minute() -> None:
+    groups = stands(1, at=SLEEP, does="busy"), stands(0, 2)
+    assert judged(*groups, ago_s=SPIN_S - 1).judgement is Judgement.SLOW
+    assert judged(*groups, ago_s=SPIN_S + 1).judgement is Judgement.HANG
+    long = judged(*groups, ago_s=SPIN_S + 1, step_s=30.0)
+    assert long.judgement is Judgement.SLOW, "one step takes half of that"
+
+
+def test_a_wait_in_the_kernel_for_a_disk_is_work() -> None:
+    groups = stands(1, at=SLEEP, state="disk-sleep"), stands(0, 2)
+    assert judged(*groups).judgement is Judgement.SLOW
+
+
+def test_data_and_storage_are_waited_for() -> None:
+    upload = (SCRIPT, "put (fsspec/asyn.py:97)", "read (ssl.py:1170)")
+    for place in (LOADER, upload):
+        groups = stands(0, at=place), stands(1, 2)
+        assert judged(*groups).judgement is Judgement.SLOW
+        assert judged(*groups, ago_s=EXTERNAL_S + 1).judgement is Judgement.HANG
+
+
+def test_others_that_move_do_not_wait_for_anybody() -> None:
+    found = judged(stands(0, at=SLEEP), stands(1, 2, 3, at=(SCRIPT,), does="moves"))
+    assert found.judgement is Judgement.SLOW
+
+
+def test_before_the_first_step_threads_in_the_background_may_load() -> None:
+    groups = stands(0, at=SLEEP, does="background"), stands(1, 2)
+    assert judged(*groups, trained=False, ago_s=130.0).judgement is Judgement.SLOW
+    assert judged(*groups).judgement is Judgement.HANG
+
+
+def test_a_rank_that_was_stopped_is_named_and_all_of_them_are_let_be() -> None:
+    found = judged(stands(2, at=SLEEP, state="stopped"), stands(0, 1))
+    assert found.judgement is Judgement.HANG and ranks(found) == [2]
+    assert found.summary == "Rank 2 was stopped by a signal (SIGSTOP) after step 7"
+    everybody = judged(stands(0, 1, state="stopped"), ago_s=10 * TIMEOUT_S)
+    assert everybody.judgement is Judgement.PAUSED
+
+
+@pytest.mark.parametrize(
+    "debugged",
+    [
+        stands(1, at=(SCRIPT, "trace_dispatch (bdb.py:90)", "interaction (pdb.py:359)")),
+        stands(1, at=SLEEP, state="tracing-stop"),
+        stands(1, at=(SCRIPT, "wait (site-packages/debugpy/server/x.py:1)")),
+    ],
+)
+def test_who_is_debugged_is_left_alone_for_ever(debugged: StackGroup) -> None:
+    found = judged(debugged, stands(0), ago_s=10 * TIMEOUT_S)
+    assert found.judgement is Judgement.PAUSED and "rank 1" in found.summary
+
+
+def test_nobody_is_blamed_before_all_have_been_looked_at() -> None:
+    found = judged(stands(3, at=SLEEP), stands(0, 1), missing=("node-2",))
+    assert found.judgement is Judgement.UNKNOWN and "node-2" in found.summary
+    ended = StackGroup(ranks=((1, 1),), why="the process has ended")
+    assert judged(ended, stands(0)).judgement is Judgement.UNKNOWN
+    assert judged().judgement is Judgement.UNKNOWN
+
+
+def test_without_stacks_only_time_and_idle_processors_tell() -> None:
+    blind = stands(0, 1, 2, at=(), why="py-spy: Permission denied")
+    assert judged(blind).judgement is Judgement.SLOW
+    found = judged(blind, ago_s=31.0)
+    assert found.judgement is Judgement.HANG and found.confidence <= 0.5
+
+
+def test_evidence_says_who_stood_where_and_stays_small() -> None:
+    groups = [stands(rank, at=(SCRIPT, f"f{rank} (a.py:1)")) for rank in range(40)]
+    found = judged(*groups, ago_s=TOGETHER_S + 1)
+    assert len(found.evidence) == LINES_MAX
+    assert found.evidence[0] == "rank 0 (sleeping, still): f0 (a.py:1) < <module> (train.py:50)"

@@ -1,0 +1,49 @@
+"""A rank that hangs is found in seconds, named, and training goes on bitwise as without."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.end_to_end.local.jobs import small
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
+
+STEPS = 60
+PLACE = {"sleep": "<lambda>", "lock": "hang_in_a_lock", "gil": "<lambda>"}
+
+
+@pytest.mark.parametrize("how", ["sleep", "lock", "gil", "stop"])
+def test_a_rank_that_hangs_in_a_step_is_named_with_its_stack_and_restarted(
+    home: Path, how: str
+) -> None:
+    args = ["--steps", str(STEPS), "--die", "between-steps", "--die-step", "40", "--how", how]
+    job = small(home, args=args).start()
+    job.wait_end()
+    (incident,) = job.incidents()
+    assert (incident.cause, incident.rank) == ("hang", 1), incident.summary
+    assert incident.signal is None and incident.exit_code is None
+    assert incident.steps_lost <= 1 and incident.bill["detect"] > 1.0
+    assert len(incident.evidence) == 2
+    if how == "stop":
+        assert "SIGSTOP" in incident.summary
+    else:
+        [line] = [line for line in incident.evidence if line.startswith("rank 1 ")]
+        assert PLACE[how] in line, incident.evidence
+    assert len(job.losses()) == STEPS
+
+
+def test_a_job_whose_workers_are_all_stopped_by_hand_is_left_alone(home: Path) -> None:
+    job = small(home, args=["--steps", "200"]).start()
+    job.wait_step(20)
+    workers = [job.worker(rank) for rank in (0, 1)]
+    for pid in workers:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        job.wait_until(lambda s: "Paused" in (s.why or ""), "the pause to be seen")
+    finally:
+        for pid in workers:
+            os.kill(pid, signal.SIGCONT)
+    job.wait_end()
+    assert job.incidents() == []

@@ -1,0 +1,157 @@
+"""From reports that do not change to an order to look, and from the answers to a judgement."""
+
+from holdfast.controller import Limits
+from holdfast.detection.hang import FLOOR_S
+from holdfast.events import (
+    HangJudged,
+    HangSuspected,
+    Judgement,
+    Milestone,
+    Progress,
+    Progressed,
+    in_rows,
+)
+from holdfast.messages import Report, Stacks, Stop, TakeStacks, WorkerReport
+from holdfast.shell.evidence import LOOKS
+from holdfast.shell.stack_collection import NODE_S
+from holdfast.stacks import Activity, StackGroup, ThreadStack
+from tests.shell.scene import Scene, Wire
+
+TRAINED = [m for m in Milestone if m not in (Milestone.FINISHED, Milestone.OUTPUT)]
+STEP_S = 0.05
+
+
+class Training(Scene):
+    """Two nodes with a rank each, whose pages say what the test wants."""
+
+    def __init__(self, hang_timeout_s: float = 600.0) -> None:
+        super().__init__(Limits(node_count=2, hang_timeout_s=hang_timeout_s))
+        self.wires = self.running("a", "b")
+        self.steps = {0: 0, 1: 0}
+        self.tell()
+
+    def tell(self, ago_s: float = 0.0) -> None:
+        for wire in self.wires:
+            rank = self.wires.index(wire)
+            page = WorkerReport(
+                rank=rank,
+                pid=1,
+                progress=Progress(step=self.steps[rank], step_ago_s=ago_s),
+                milestones=dict.fromkeys(TRAINED, 1.0),
+                phase="step",
+                step_time_s=STEP_S,
+            )
+            self.shell.report(Report(node=wire.node, attempt=self.state.attempt, workers=(page,)))
+        self.settle()
+
+    def train(self, steps: int) -> None:
+        for _ in range(steps):
+            self.now += STEP_S
+            self.steps = {rank: step + 1 for rank, step in self.steps.items()}
+            self.tell()
+
+    def stall(self, seconds: float = FLOOR_S + 0.5) -> None:
+        self.wait(seconds, *self.wires)
+
+    def answer(self, wire: Wire, at: str, does: Activity = Activity.STILL) -> None:
+        [asked] = wire.told(TakeStacks)[-1:]
+        assert isinstance(asked, TakeStacks) and asked.looks == LOOKS
+        rank = self.wires.index(wire)
+        thread = ThreadStack(name="MainThread", pid=1, frames=("main (t.py:1)", at))
+        group = StackGroup(
+            ranks=in_rows([rank]), threads=(thread,), state="sleeping", activity=does
+        )
+        self.shell.answered(wire.node, Stacks(number=asked.number, groups=(group,)))
+        self.settle()
+
+
+WAITS = "all_reduce (torch/distributed/distributed_c10d.py:1)"
+
+
+def test_a_stall_has_every_member_looked_at_and_a_rank_apart_is_stopped() -> None:
+    scene = Training()
+    scene.train(50)
+    assert not scene.events(HangSuspected)
+    scene.stall()
+    assert len(scene.events(HangSuspected)) == 1
+    a, b = scene.wires
+    scene.answer(a, WAITS)
+    assert not scene.events(HangJudged) and not a.told(Stop)
+    scene.answer(b, "sleep (t.py:9)")
+    [judged] = scene.events(HangJudged)
+    assert isinstance(judged, HangJudged) and judged.judgement is Judgement.HANG
+    assert judged.ranks == ((1, 1),)
+    assert a.told(Stop) and b.told(Stop)
+    assert scene.state.incidents[-1].cause == "hang"
+
+
+def test_the_time_of_the_look_counts_and_progress_is_told_ahead_of_it() -> None:
+    scene = Training()
+    scene.train(50)
+    scene.stall(FLOOR_S + 1.0)
+    began = scene.now
+    scene.wait(2.0, *scene.wires)
+    scene.answer(scene.wires[0], WAITS)
+    scene.answer(scene.wires[1], "sleep (t.py:9)")
+    [judged] = scene.events(HangJudged)
+    assert isinstance(judged, HangJudged) and judged.ago_s > FLOOR_S + 2.0
+    assert began < scene.now
+    told = [entry.event for entry in scene.book.entries]
+    before = told[told.index(judged) - 1]
+    assert isinstance(before, Progressed) and before.progress.step == 50
+    assert scene.state.incidents[-1].step == 50
+
+
+def test_who_moves_is_looked_at_again_later_and_nothing_is_stopped() -> None:
+    scene = Training()
+    scene.train(50)
+    scene.stall()
+    for wire in scene.wires:
+        scene.answer(wire, "evaluate (t.py:9)", Activity.MOVES)
+    assert scene.state.standstill.startswith("No step for")
+    scene.stall(5.0)
+    assert len(scene.events(HangSuspected)) >= 2
+    assert not any(wire.told(Stop) for wire in scene.wires)
+
+
+def test_a_member_that_does_not_answer_is_waited_for_some_seconds_and_blames_nobody() -> None:
+    scene = Training()
+    scene.train(50)
+    scene.stall()
+    scene.answer(scene.wires[0], WAITS)
+    scene.wait(NODE_S + 1.0, *scene.wires)
+    [judged] = scene.events(HangJudged)
+    assert isinstance(judged, HangJudged) and judged.judgement is Judgement.UNKNOWN
+
+
+def test_an_answer_that_comes_after_the_attempt_was_stopped_is_not_asked_for_any_more() -> None:
+    scene = Training()
+    scene.train(50)
+    scene.stall()
+    b = scene.wires[1]
+    scene.shell.closed("b", b)
+    scene.shell.nodes.died("b", "its agent died")
+    scene.settle()
+    scene.answer(scene.wires[0], WAITS)
+    assert all(event.judgement is Judgement.UNKNOWN for event in scene.events(HangJudged)
+               if isinstance(event, HangJudged))  # fmt: skip
+    assert scene.state.incidents[-1].cause == "node-lost"
+
+
+def test_a_job_that_wants_no_watch_is_not_watched() -> None:
+    scene = Training(hang_timeout_s=0.0)
+    scene.train(50)
+    scene.stall(60.0)
+    assert not scene.events(HangSuspected)
+
+
+def test_a_controller_that_stood_still_itself_suspects_nobody() -> None:
+    scene = Training()
+    scene.train(50)
+    scene.now += 60.0
+    scene.shell.forgive(60.0)
+    for wire in scene.wires:
+        wire.heard_at = scene.now
+    scene.shell.look()
+    scene.settle()
+    assert not scene.events(HangSuspected)
