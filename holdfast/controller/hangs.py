@@ -12,8 +12,8 @@ from holdfast.events import Diagnosed, HangJudged, HangSuspected, Judgement, eac
 
 
 def suspected(state: State, event: HangSuspected) -> list[AnyAction]:
-    """Have a look."""
-    if event.attempt != state.attempt or state.phase not in TRAINING:
+    """Have a look; but where ranks have left, others may wait for them in vain (`leaving.py`)."""
+    if event.attempt != state.attempt or state.phase not in TRAINING or state.finished:
         return []
     reason = f"no progress for {event.ago_s:.1f} s, {event.budget_s:.1f} s are usual at most"
     return [CollectEvidence(suspicion=event, reason=reason)]

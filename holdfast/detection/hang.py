@@ -141,7 +141,7 @@ class HangWatch:
         self._step[rank] = step
         if self._trained[rank] and pause_s > -math.inf:
             step_s = worker.step_time_s or pause_s / count
-            self._times.append(step_s)
+            self._times.extend([step_s] * min(count, LEARNED))
             short = count <= SHORT_ROW
             longest_s = pause_s - (count - 1) * step_s if short else pause_s / count
             self._longest_s = max(self._longest_s, longest_s)

@@ -24,6 +24,7 @@ from holdfast.messages import (
     Leave,
     LookForApi,
     Report,
+    Stacks,
     Start,
     Stop,
     TakeStacks,
@@ -33,10 +34,12 @@ from holdfast.messages import (
 )
 from holdfast.simulation.environment import Environment
 from holdfast.simulation.ground_truth import ORPHANED, Death, GroundTruth, Run
+from holdfast.simulation.sight import stacks
 from holdfast.simulation.wires import Downward, SimulatedWire, Upward
 
 GOODBYE_S = 1.0
 FORKSERVER_S = 8.0  # until a new forkserver has loaded, mean
+LOOK_S = 1.0  # to look at its workers, several times, mean
 KILL_S = 0.05  # from SIGKILL until a process is gone, mean
 OVERDUE_S = 60.0  # how much longer a stuck stop takes than it may, at most
 FOR_EVER_S = 1e9  # unless it never ends: a process that hangs in the kernel
@@ -262,8 +265,10 @@ class Agent:
         match message:
             case Ack():
                 self.forget(message.seq)
-            case GiveJournal() | LookForApi() | TakeStacks():
+            case GiveJournal() | LookForApi():
                 pass
+            case TakeStacks():
+                self._env.after(self._env.about(LOOK_S), self._tell_stacks, message.number)
             case Welcome() | Start() | Stop() | Leave() | Keep() if message.term < self._term:
                 self.disconnect()  # its controller has been replaced
             case Welcome():
@@ -276,6 +281,10 @@ class Agent:
                 self._obey(message)
             case _:
                 assert_never(message)
+
+    def _tell_stacks(self, number: int) -> None:
+        run = self.run
+        self._up(Stacks(number=number, groups=stacks(run) if run is not None else ()))
 
     def _keep(self, order: Keep) -> None:
         kept = self.replica.keep(order)

@@ -65,6 +65,9 @@ class Site(Protocol):
     def handed_over(self, control: "Control") -> None:
         """It has given the lease back, for one that reaches the nodes."""
 
+    def stands(self) -> bool:
+        """Whether workers wait for one that does not move."""
+
     def job_ended(self, control: "Control", outcome: Outcome) -> None:
         """The order to end was carried out."""
 
@@ -105,6 +108,7 @@ class Control:
         self.shell = Shell(controller, book, engine, settings, lambda: self.clock, kept)
         self.shell.decisions.observe, self.shell.catch_up = self._observe, self._hear_all
         self.shell.doubt = self._doubts
+        self.shell.evidence.may_stand = site.stands
         self.shell.can_hand_over = lambda: self.lease is not None and not self._doubts()
         self.duties = {
             "watch": SimulatedDuty(env, self),
@@ -381,6 +385,9 @@ class Control:
             self._look()
 
     def _look(self) -> None:
+        if self._site.stands():
+            self.hear(self._hear_all)
+            self.look_in(LOOK_S)
         self.hear(lambda: self.duties["look"].do(self.shell.look))
         quiet = self.state.nodes.keys() - {a.node for a in self._site.living() if self._hears(a)}
         if quiet and not self._looks and self.alive:

@@ -50,6 +50,15 @@ def _worker_kills(world: "World") -> None:
         world.truth.kill(agent.run, rank, world.env.dice.choice((KILLED, CRASHED)))
 
 
+def _rank_hangs(world: "World") -> None:
+    """Of scripts that report their steps: nobody sees it of others."""
+    agent = _some_agent(world)
+    if agent is None or agent.run is None or not (agent.run.alive and world.hardship.instrumented):
+        return
+    if world.truth.hang(agent.run, world.env.dice.choice(agent.run.alive)):
+        world.hangs(agent.run.group)
+
+
 def _node_deaths(world: "World") -> None:
     agent = _some_agent(world)
     if agent is not None:
@@ -262,6 +271,7 @@ def _duty_deaths(world: "World") -> None:
 
 FAULTS: dict[str, Callable[["World"], None]] = {
     "worker_kills": _worker_kills,
+    "rank_hangs": _rank_hangs,
     "node_deaths": _node_deaths,
     "spare_deaths": _spare_deaths,
     "agent_freezes": _agent_freezes,

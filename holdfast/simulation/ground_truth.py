@@ -90,6 +90,7 @@ class Group:
     broken_at: float | None = None
     dies_of: Death = BROKEN_LINK  # once it is broken
     waits: bool = False  # once it is broken nobody fails by itself: they wait for who left
+    hung: int | None = None  # this rank hangs, and the others wait for it
     last_step: int = 0  # it leaves its loop after this one; 0: not yet known
 
     @property
@@ -269,6 +270,20 @@ class GroundTruth:
         if rank in run.alive and not self._over(run.group):
             self.break_up(run.group, f"rank {rank} died")
             self._leave(run, rank, death)
+
+    def hang(self, run: Run, rank: int) -> bool:
+        """One worker stops moving, and does not die; everybody waits for it. Whether it does."""
+        group = run.group
+        if rank not in run.alive or group not in self.training() or self._over(group):
+            return False
+        group.hung, group.waits = rank, True
+        self.break_up(group, f"rank {rank} hangs")
+        self._referees.hung(group.attempt, rank)
+        return True
+
+    def stands(self) -> bool:
+        """Whether workers wait for somebody that does not move."""
+        return any(g.hung is not None and g.lives for g in self.groups.values())
 
     def vanish(self, run: Run, why: str) -> None:
         """All workers of a node are gone, and nobody is there to tell."""

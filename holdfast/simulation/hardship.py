@@ -38,6 +38,7 @@ RATES: dict[str, tuple[float, float]] = {
     "api_cuts": (2, 40),  # the controller cannot reach the API, in a cluster
     "controller_cuts": (1, 20),  # it cannot reach agents on other machines
     "controller_isolations": (1, 20),  # neither of both
+    "rank_hangs": (2, 60),  # a worker stops moving and does not die
     "machine_losses": (1, 20),  # its machine dies, and the node that is there
 }
 """Times a day, lowest and highest, where it is on at all."""
@@ -53,7 +54,11 @@ CLUSTER = {
     for kind in ("api_cuts", "controller_cuts", "controller_isolations", "machine_losses")
 }
 """The same, by dice of their own, in worlds that are clusters."""
+HANGS = {kind: RATES[kind] for kind in ("rank_hangs",)}
+"""The same; hangs are looked for where there are any."""
 CLUSTERS = 1 / 3  # of all worlds: they cost half as much again as others
+
+HANG_TIMEOUT_S = 600.0
 
 SHARES: dict[str, tuple[float, float]] = {
     "crash_midway": (0.01, 0.5),  # of decisions: the controller dies between two of its effects
@@ -76,7 +81,7 @@ SHARES: dict[str, tuple[float, float]] = {
 }
 """Probabilities, lowest and highest, where it is on at all."""
 LINK_SHARES = {kind: SHARES[kind] for kind in ("broken_duties",)}
-FIRST = {k: v for k, v in RATES.items() if k not in LATER | LINKS | CLUSTER}
+FIRST = {k: v for k, v in RATES.items() if k not in LATER | LINKS | CLUSTER | HANGS}
 FIRST_SHARES = {k: v for k, v in SHARES.items() if k not in LINK_SHARES}
 
 
@@ -125,6 +130,8 @@ def draw(seed: int, *, hours: float = 24.0, nodes: int = 16) -> Hardship:
     cluster, in which a controller goes with its machine and another one takes its lease."""
     dice, later = Random(f"hardship {seed}"), Random(f"later hardship {seed}")
     links, lease = Random(f"hardship of links {seed}"), Random(f"hardship of leases {seed}")
+    hangs = _some(Random(f"hardship of hangs {seed}"), HANGS)
+    watch_s = HANG_TIMEOUT_S if hangs else 0.0
     cluster = lease.random() < CLUSTERS
     spares = dice.choice((0, 1, 1, 2, 3)) if nodes > 3 else dice.choice((0, 1))
     step_s = _between(dice, 0.5, 20)
@@ -132,7 +139,7 @@ def draw(seed: int, *, hours: float = 24.0, nodes: int = 16) -> Hardship:
     return Hardship(
         seed=seed,
         hours=hours,
-        limits=_limits(dice, later, max(1, nodes - spares), spares),
+        limits=_limits(dice, later, max(1, nodes - spares), spares, watch_s),
         workers=dice.choice((1, 1, 2)),
         rack_size=dice.choice((2, 4, 8)),
         step_s=step_s,
@@ -148,6 +155,7 @@ def draw(seed: int, *, hours: float = 24.0, nodes: int = 16) -> Hardship:
         rates=_some(dice, FIRST)
         | _some(later, LATER)
         | _some(links, LINKS)
+        | hangs
         | _some(lease, CLUSTER if cluster else {}),
         shares=_some(dice, FIRST_SHARES) | _some(links, LINK_SHARES),
         cluster=cluster,
@@ -156,7 +164,7 @@ def draw(seed: int, *, hours: float = 24.0, nodes: int = 16) -> Hardship:
     )
 
 
-def _limits(dice: Random, later: Random, nodes: int, spares: int) -> Limits:
+def _limits(dice: Random, later: Random, nodes: int, spares: int, hang_timeout_s: float) -> Limits:
     max_restarts = dice.choice((2, 5, 20, 100, 1000, 1000, 1000))
     return Limits(
         node_count=nodes,
@@ -167,6 +175,7 @@ def _limits(dice: Random, later: Random, nodes: int, spares: int) -> Limits:
         restart_grace_s=dice.choice((0.0, 2.0, 2.0, 10.0)),
         stop_grace_s=15.0,
         node_wait_s=dice.choice((120.0, 600.0)),
+        hang_timeout_s=hang_timeout_s,
         copies=1,  # each node's snapshots are at its buddy, too
     )
 

@@ -26,6 +26,7 @@ from holdfast.events import (
     AttemptStopped,
     ControllerResumed,
     Diagnosed,
+    HangJudged,
     NodeLeft,
     NodeLost,
     OrdersLost,
@@ -34,6 +35,7 @@ from holdfast.events import (
     WorkerError,
     WorkerExited,
     WorkersExited,
+    each_of,
 )
 from holdfast.goodput import Bucket, Ledger
 from holdfast.messages import Leave, Question, Start, Stop, ToAgent
@@ -50,6 +52,7 @@ AWAY = WorkerError(  # what a worker says whose storage is away
 RECONNECT_S = 15.0  # that a new controller gives to the nodes of the one before
 NAMED_MARGIN_S = 5.0
 WAIT_MARGIN_S = 5.0
+HANG_S = 60.0  # to find a hang: some members may not answer at first
 PAUSES_S = 150.0  # of a duty that fails whenever it is started, until its process is replaced
 SLACK_S = 1.0  # by which the ledger may differ from the truth, because messages take time
 
@@ -157,17 +160,29 @@ class Efficiency:
         self._replace_after = hardship.limits.replace_after
         self._crashes: dict[str, set[tuple[int, int]]] = {}  # node → attempts and ranks
         self._broken: set[int] = set()
+        self._hung: dict[int, int] = {}  # attempt → the rank that hangs
         self._stopped = 0
 
     def broken(self, attempt: int) -> None:
         """Something broke in this attempt."""
         self._broken.add(attempt)
 
+    def hung(self, attempt: int, rank: int) -> None:
+        """A worker hangs."""
+        self._hung[attempt] = rank
+
+    def _judge_blame(self, event: HangJudged) -> str:
+        hung, blamed = self._hung.get(event.attempt), [*each_of(event.ranks)]
+        wrong = hung is not None and bool(blamed) and blamed != [hung]
+        return f"ranks {blamed} are blamed for a hang of rank {hung}" if wrong else ""
+
     def journaled(self, entry: Entry, in_trouble: Callable[[str], bool]) -> str:
         """Judge whom an entry gives up, and what it stops."""
         event = entry.event
         if isinstance(event, NodeLost) and not in_trouble(event.node):
             return f"{event.node} is given up ({event.detail}) and is well"
+        if isinstance(event, HangJudged) and (wrong := self._judge_blame(event)):
+            return wrong
         for exited in _exits(event):
             if exited.signal == SIGSEGV:
                 self._crashes.setdefault(exited.node, set()).add((exited.attempt, exited.rank))
@@ -356,6 +371,12 @@ class Referees:
         return self._hard.heartbeat_timeout_s + RECONNECT_S + NAMED_MARGIN_S + pauses_s + waits_s
 
     @property
+    def found_within_s(self) -> float:
+        """How long an attempt may hang under one controller that is awake: members that cannot be
+        looked at have to be named first."""
+        return self.named_within_s + HANG_S
+
+    @property
     def waits_s_max(self) -> float:
         """How long a decision may wait: until whoever is silent, or takes nothing, is found out."""
         pauses_s = PAUSES_S if "duty_deaths" in self._hard.rates else 0.0
@@ -382,6 +403,15 @@ class Referees:
     def broken(self, attempt: int) -> None:
         """Something broke in this attempt."""
         self._efficiency.broken(attempt)
+
+    def hung(self, attempt: int, rank: int) -> None:
+        """A worker hangs, and the others wait for it."""
+        self._efficiency.hung(attempt, rank)
+
+    def stands(self, attempt: int, for_s: float) -> None:
+        """An attempt hangs, for so long of the time that its controller was awake."""
+        how = f"attempt {attempt} hangs for {for_s:.1f} s"
+        self._judge(Promise.NAMED, how if for_s > self.found_within_s else "")
 
     def bugged(self) -> None:
         """The user's code failed, as it always does at this step."""

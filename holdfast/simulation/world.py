@@ -9,6 +9,7 @@ import math
 
 from holdfast.actions import Outcome
 from holdfast.controller import Phase
+from holdfast.controller.phases import TRAINING
 from holdfast.events import StopRequested, Store
 from holdfast.messages import Leave, Start, Stop
 from holdfast.simulation import faults
@@ -16,7 +17,7 @@ from holdfast.simulation.agents import Agent
 from holdfast.simulation.book import Book
 from holdfast.simulation.control import REGISTER_S, Control
 from holdfast.simulation.environment import Environment
-from holdfast.simulation.ground_truth import GroundTruth
+from holdfast.simulation.ground_truth import GroundTruth, Group
 from holdfast.simulation.hardship import Hardship
 from holdfast.simulation.lives import Lives
 from holdfast.simulation.referees import Referees
@@ -168,6 +169,25 @@ class World:
             self.referees.silent(agent.node, awake_s)
             self.unheard(agent, since)
 
+    def hangs(self, group: Group) -> None:
+        """An attempt stands still: that has to be found in time."""
+        if self.control is not None:
+            self.control.look_in(0.0)
+        self._watch(group, self.env.now)
+
+    def _watch(self, group: Group, since: float) -> None:
+        self.env.after(self.referees.found_within_s + 0.5, self._require_found, group, since)
+
+    def _require_found(self, group: Group, since: float) -> None:
+        if not group.lives or self.referees.over:
+            return
+        control = self.control
+        if control is not None and control.state.attempt == group.attempt:
+            trains = control.state.phase in TRAINING and control.reach
+            awake_s = max(0.0, self.env.now - max(since, control.awake_since)) if trains else 0.0
+            self.referees.stands(group.attempt, awake_s)
+        self._watch(group, since)
+
     def gone(self, agent: Agent, how: str) -> None:
         """The agent's process has ended; the engine may tell."""
         silent = self.env.chance(self.hardship.share("silent_deaths"))
@@ -217,6 +237,10 @@ class World:
     def handed_over(self, control: Control) -> None:
         """It has given the lease back, for one that reaches the nodes."""
         self.lives.handed_over(control)
+
+    def stands(self) -> bool:
+        """Whether workers wait for one that does not move."""
+        return self.truth.stands()
 
     def connect(self, agent: Agent) -> SimulatedWire | None:
         """Say hello to the controller, if there is one."""

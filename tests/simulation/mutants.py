@@ -46,9 +46,20 @@ CHOOSE, LEDGER = "checkpoint/choose.py", "goodput/books.py"
 SHELL, SHELL_NODES, REPLICAS = (f"shell/{n}.py" for n in ("shell", "nodes", "replicas"))
 DECISIONS = "shell/decisions.py"
 LIVENESS, SUPERVISION = "detection/liveness.py", "shell/supervision.py"
+EVIDENCE, HANG, HANGS = "shell/evidence.py", "diagnosis/hang.py", "controller/hangs.py"
 SUCCESSION = "shell/succession.py"
 
 MUTANTS: dict[str, Mutant] = {
+    "nobody looks for hangs": Mutant(EVIDENCE, "if self._watch.is_due(now):", "if False:", NAMED),
+    "a look that shows a hang stops nothing": Mutant(
+        HANGS, "if event.judgement is not Judgement.HANG:", "if event.judgement:", NAMED
+    ),
+    "the wrong rank is blamed for every hang": Mutant(
+        HANG,
+        "free = [look for look in looks if not look.waits]",
+        "free = looks[-1:]",
+        HEALTHY,
+    ),
     "a controller that is cut off from all nodes gives them up": Mutant(
         SHELL_NODES,
         "return not heard and (overdue or len(far) > 1)",

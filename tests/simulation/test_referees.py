@@ -26,6 +26,8 @@ from holdfast.events import (
     DeadlinePassed,
     Diagnosed,
     ExitGroup,
+    HangJudged,
+    Judgement,
     NodeLeft,
     NodeLost,
     NodeLostReason,
@@ -35,6 +37,7 @@ from holdfast.events import (
     Store,
     WorkerExited,
     WorkersExited,
+    in_rows,
 )
 from holdfast.goodput import Bucket, Ledger
 from holdfast.goodput.books import NO_STALLS, Books
@@ -267,6 +270,30 @@ def test_repeating_an_order_to_stop_is_no_foul() -> None:
     referee = Efficiency(hardship())
     referee.journaled(entry(StopRequested(by="a person"), stop(1)), in_trouble)
     assert not referee.journaled(entry(DeadlinePassed(), stop(1)), in_trouble)
+
+
+def test_a_hang_is_blamed_on_the_rank_that_hangs_or_on_nobody() -> None:
+    referee = Efficiency(hardship())
+    referee.broken(1)
+    referee.hung(1, 3)
+
+    def judged(*ranks: int) -> HangJudged:
+        return HangJudged(
+            attempt=1, judgement=Judgement.HANG, summary="", confidence=1.0, ago_s=3.0,
+            ranks=in_rows(ranks),
+        )  # fmt: skip
+
+    assert not referee.journaled(entry(judged(3), stop(1)), in_trouble)
+    assert not referee.journaled(entry(judged(), stop(1)), in_trouble)
+    for wrong in (judged(2), judged(2, 3)):
+        assert "blamed for a hang of rank 3" in referee.journaled(entry(wrong), in_trouble)
+
+
+def test_an_attempt_that_hangs_is_found_in_time() -> None:
+    all_of_them = Referees(hardship(), Environment(hardship()))
+    all_of_them.stands(1, all_of_them.found_within_s)
+    with pytest.raises(Foul, match="attempt 1 hangs"):
+        all_of_them.stands(1, all_of_them.found_within_s + 1.0)
 
 
 def test_a_node_is_replaced_only_after_as_many_crashes_as_it_is_allowed() -> None:
