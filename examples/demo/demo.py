@@ -24,7 +24,7 @@ import psutil
 from rich.console import Console
 
 from account import Account, broken_promises, losses, next_commands, show
-from faults import kill_node, kill_worker
+from harm import kill_node, kill_worker
 from holdfast.spec.load import job_from_yaml
 from holdfast.status import Goodput, Incident, JobStatus
 

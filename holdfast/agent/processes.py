@@ -93,7 +93,10 @@ def reap(leads_group: Callable[[int], bool]) -> Iterator[ProcessExit]:
         at = time.monotonic()
         if leads_group(found.si_pid):
             signal_group(found.si_pid, signal.SIGKILL)
-        _, status = os.waitpid(found.si_pid, 0)
+        try:
+            _, status = os.waitpid(found.si_pid, 0)
+        except ChildProcessError:  # a thread of ours that ran a program has waited for it
+            continue
         yield death_of(found.si_pid, status, at)
 
 

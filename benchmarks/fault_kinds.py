@@ -1,0 +1,48 @@
+"""The kinds of faults of benchmarks/faults.py, and what Holdfast should call them."""
+
+from typing import NamedTuple
+
+
+class Kind(NamedTuple):
+    """Causes that are right for it; whether it is of one rank, or of all of them."""
+
+    causes: tuple[str, ...]
+    has_rank: bool = True
+    everywhere: bool = False
+
+
+NODE = Kind(("node-lost",), has_rank=False)
+HANG = Kind(("hang",))
+EXCEPTION = Kind(("worker-exception",))
+KINDS: dict[str, Kind] = {
+    "SIGKILL": Kind(("worker-killed",)),
+    "SIGTERM": Kind(("worker-killed",)),
+    "SIGSEGV": Kind(("worker-crashed",)),
+    "SIGBUS": Kind(("worker-crashed",)),
+    "abort": Kind(("worker-aborted",)),
+    "exception": EXCEPTION,
+    "exception on all ranks": Kind(("worker-exception",), has_rank=False, everywhere=True),
+    "exception from another thread": EXCEPTION,
+    "recursion": EXCEPTION,
+    "import error": Kind(("import-error",)),
+    "exit with status 3": Kind(("worker-exit",)),
+    "exit with status 0": Kind(("exited-early",)),
+    "host memory refused": Kind(("out-of-memory",)),
+    "disk full": Kind(("disk-full",)),
+    "open files": Kind(("limit-reached",)),
+    "connection refused": Kind(("environment",)),
+    "storage answers 503": Kind(("environment",)),
+    "sleep": HANG,
+    "deadlock": HANG,
+    "GIL held": HANG,
+    "SIGSTOP": HANG,
+    "loop in Python": HANG,
+    "loop in C": HANG,
+    "skipped collective": Kind(("hang", "peer-lost", "worker-aborted"), has_rank=False),
+    "mismatched collective": Kind(("hang", "worker-exception", "worker-aborted", "peer-lost")),
+    "input stops": HANG,
+    "NaN": Kind(("nan",), has_rank=False),
+    "agent killed": NODE,
+    "agent stopped": NODE,
+    "forkserver killed": Kind(("forkserver-died", "node-lost"), has_rank=False),
+}

@@ -1,0 +1,249 @@
+"""A campaign of faults in a real job: what is detected, how soon, and is it put down to the right
+cause and rank?
+
+    .venv/bin/python benchmarks/faults.py [--rounds N] [--only KIND ...] [--clean S] [--json]
+
+A DDP training of two ranks on two nodes (gloo, steps of 50 ms, benchmarks/scripts/faulty.py)
+suffers one fault after the other, each kind once a round on a rank and at a step drawn by chance,
+in jobs of eight. The time runs from the moment the script notes before it does harm (for what is
+done to agents and forkservers: before the signal) to the first measure taken, by the journal. A
+fault without an incident before the next fault is missed; an incident without a fault is a false
+alarm. `--clean S` trains that long without faults and with noise instead: evaluations, garbage
+collection, slow saves and reads.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import psutil
+import yaml
+
+from fault_kinds import KINDS
+from table import Row, report
+
+SCRIPT = Path(__file__).parent / "scripts" / "faulty.py"
+HOLDFAST = str(Path(sys.executable).parent / "holdfast")
+JOB_OF = 8  # faults in one job
+FIRST_STEP, APART = 30, 25  # steps before the first fault, and between two
+LIMIT_S = 900.0
+NAME = "faults"
+
+
+@dataclass
+class Fault:
+    """One of them, and what became of it."""
+
+    kind: str
+    rank: int
+    at: float | None = None  # when it was done; None: it did not come to that
+    cause: str = ""
+    blamed: int | None = None
+    after_s: float | None = None
+
+
+def main() -> None:
+    """Run the campaign."""
+    arguments = _arguments()
+    folder = arguments.keep or Path(tempfile.mkdtemp(prefix="faults-"))
+    folder.mkdir(exist_ok=True)
+    try:
+        clean = arguments.clean
+        rows, note = _clean(folder, clean) if clean else _campaign(folder, arguments)
+    finally:
+        if arguments.keep is None:
+            shutil.rmtree(folder, ignore_errors=True)
+    report("Faults in a job of two ranks", rows, as_json=arguments.json, note=note)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--only", nargs="+", choices=list(KINDS), default=list(KINDS))
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--clean", type=float, default=0.0)
+    parser.add_argument("--keep", type=Path, help="a folder, for the records of all jobs")
+    parser.add_argument("--json", action="store_true")
+    return parser.parse_args()
+
+
+def _campaign(folder: Path, arguments: argparse.Namespace) -> tuple[dict[str, Row], str]:
+    dice = random.Random(arguments.seed)
+    kinds = [kind for _ in range(arguments.rounds) for kind in _shuffled(arguments.only, dice)]
+    faults, false = [], 0
+    for first in range(0, len(kinds), JOB_OF):
+        batch = [Fault(kind, dice.randrange(2)) for kind in kinds[first : first + JOB_OF]]
+        false += _job(folder / str(first), batch)
+        faults += batch
+        print(f"{len(faults)} of {len(kinds)} faults", file=sys.stderr)
+    return _rows(faults), _note(faults, false)
+
+
+def _shuffled(kinds: list[str], dice: random.Random) -> list[str]:
+    return dice.sample(kinds, len(kinds))
+
+
+def _job(folder: Path, faults: list[Fault]) -> int:
+    """Let a job suffer these; returns how many incidents belong to none of them."""
+    folder.mkdir()
+    plan = folder / "plan.json"
+    orders = []
+    for number, fault in enumerate(faults):
+        rank = -1 if KINDS[fault.kind].everywhere else fault.rank
+        orders.append({"kind": fault.kind, "rank": rank, "step": FIRST_STEP + APART * number})
+    plan.write_text(json.dumps(orders))
+    steps = FIRST_STEP + APART * len(faults) + 20
+    process = _start(folder, ["--plan", str(plan), "--steps", str(steps)])
+    _attend(process, folder, plan, faults)
+    incidents = _incidents(folder)
+    for number, fault in enumerate(faults):
+        marks = [*folder.glob(f"plan.json.{number}"), *folder.glob(f"plan.json.{number}.*")]
+        fault.at = min((float(mark.read_text()) for mark in marks), default=None)
+    return _matched(faults, incidents)
+
+
+def _start(folder: Path, words: list[str]) -> "subprocess.Popen[bytes]":
+    job = {
+        "name": NAME,
+        "script": str(SCRIPT),
+        "args": words,
+        "nodes": {"count": 2, "spares": 1},
+        "snapshots": {"every_steps": 1},
+        "recovery": {"max_restarts": 1000},
+    }
+    (folder / "job.yaml").write_text(yaml.safe_dump(job))
+    environment = {**os.environ, "HOLDFAST_HOME": str(folder / "home"), "OMP_NUM_THREADS": "1"}
+    with open(folder / "terminal", "wb") as out:
+        return subprocess.Popen(
+            [HOLDFAST, "run", str(folder / "job.yaml")], env=environment, stdout=out, stderr=out
+        )
+
+
+def _attend(
+    process: "subprocess.Popen[bytes]", folder: Path, plan: Path, faults: list[Fault]
+) -> None:
+    """Do to agents what the script only announces, and end a job that does not end."""
+    done: set[int] = set()
+    end = time.monotonic() + LIMIT_S
+    while process.poll() is None:
+        for number, fault in enumerate(faults):
+            if number not in done and Path(f"{plan}.{number}").exists():
+                done.add(number)
+                _from_outside(folder, fault)
+        if time.monotonic() > end:
+            process.send_signal(signal.SIGINT)
+            end += 30.0
+        time.sleep(0.005)
+
+
+def _from_outside(folder: Path, fault: Fault) -> None:
+    if fault.kind not in ("agent killed", "agent stopped", "forkserver killed"):
+        return
+    status = json.loads(_ask(folder, "status"))
+    name = next(node["name"] for node in status["nodes"] if node["rank"] == fault.rank)
+    agent = folder / "home" / "jobs" / NAME / "nodes" / name / "agent.json"
+    pid = json.loads(agent.read_text())["pid"]
+    with contextlib.suppress(psutil.Error):
+        if fault.kind == "forkserver killed":
+            children = psutil.Process(pid).children()
+            pid = next(c.pid for c in children if "forkserver" in " ".join(c.cmdline()))
+        os.kill(pid, signal.SIGSTOP if fault.kind == "agent stopped" else signal.SIGKILL)
+
+
+def _ask(folder: Path, *words: str) -> str:
+    environment = {**os.environ, "HOLDFAST_HOME": str(folder / "home")}
+    ran = subprocess.run(
+        [HOLDFAST, *words, NAME, "--json"], env=environment, capture_output=True, check=False
+    )
+    return ran.stdout.decode()
+
+
+def _incidents(folder: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(_ask(folder, "incidents"))
+    return found
+
+
+def _matched(faults: list[Fault], incidents: list[dict[str, Any]]) -> int:
+    """Each incident to the newest fault before it was found; returns how many are left over."""
+    done = sorted((f for f in faults if f.at is not None), key=lambda fault: fault.at or 0.0)
+    left = 0
+    for incident in incidents:
+        found_at = incident["actions"][0]["at"]
+        before = [fault for fault in done if (fault.at or 0.0) <= found_at]
+        if not before or before[-1].cause:
+            left += 1
+            continue
+        fault = before[-1]
+        fault.cause, fault.blamed = incident["cause"], incident["rank"]
+        fault.after_s = max(0.0, found_at - (fault.at or 0.0))
+    return left
+
+
+def _rows(faults: list[Fault]) -> dict[str, Row]:
+    rows: dict[str, Row] = {}
+    for kind in dict.fromkeys(fault.kind for fault in faults):
+        same = [fault for fault in faults if fault.kind == kind and fault.at is not None]
+        if same:
+            rows[kind] = _row(same)
+    rows["all"] = _row([fault for fault in faults if fault.at is not None])
+    return rows
+
+
+def _row(faults: list[Fault]) -> Row:
+    found = [fault for fault in faults if fault.cause]
+    waits = [fault.after_s for fault in found if fault.after_s is not None]
+    ranked = [fault for fault in found if KINDS[fault.kind].has_rank]
+    causes = Counter(fault.cause for fault in found)
+    return {
+        "faults": len(faults),
+        "detected": len(found),
+        "median_s": round(median(waits), 3) if waits else None,
+        "worst_s": round(max(waits), 3) if waits else None,
+        "right_cause": sum(fault.cause in KINDS[fault.kind].causes for fault in found),
+        "right_rank": sum(f.blamed == f.rank for f in ranked) if ranked else None,
+        "of": len(ranked) if ranked else None,
+        "causes": " ".join(f"{cause}:{count}" for cause, count in causes.most_common(4)),
+    }
+
+
+def _note(faults: list[Fault], false: int) -> str:
+    undone = sum(fault.at is None for fault in faults)
+    kept = f"{undone} faults did not come to pass, because their job had ended. " if undone else ""
+    return f"{kept}{false} incidents belong to no fault."
+
+
+def _clean(folder: Path, seconds: float) -> tuple[dict[str, Row], str]:
+    """Noise and no fault."""
+    process = _start(folder, ["--noise", "--steps", "100000000"])
+    end = time.monotonic() + seconds
+    while process.poll() is None and time.monotonic() < end:
+        time.sleep(1.0)
+    status = json.loads(_ask(folder, "status"))
+    process.send_signal(signal.SIGINT)
+    process.wait(120)
+    incidents = _incidents(folder)
+    journal = (folder / "home" / "jobs" / NAME / "journal.jsonl").read_text()
+    row: Row = {
+        "seconds": seconds,
+        "steps": status["step"],
+        "suspicions": journal.count('"type":"HangSuspected","attempt"') // 2,
+        "false_alarms": len(incidents),
+    }
+    return {"noise": row}, "\n".join(incident["summary"] for incident in incidents)
+
+
+if __name__ == "__main__":
+    main()

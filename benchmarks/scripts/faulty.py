@@ -1,0 +1,232 @@
+"""A DDP training that does to itself what it is told, one thing after another, each once.
+
+`--plan FILE` is JSON: a list of {"kind", "rank", "step"}. At that step that rank (or with rank -1
+each) notes the time in `FILE.NUMBER[.RANK]` and does it; what is noted is not done again, so the
+next attempt goes on to the next one. `--noise` makes steps uneven instead, as real jobs are:
+evaluations, garbage collection, slow saves, a slow reader now and then.
+"""
+
+import argparse
+import ctypes
+import gc
+import http.server
+import json
+import os
+import random
+import re
+import signal
+import socket
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from holdfast.train import join
+from holdfast.train.data import loader
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--plan", type=Path)
+parser.add_argument("--steps", type=int, required=True)
+parser.add_argument("--step-s", type=float, default=0.05)
+parser.add_argument("--noise", action="store_true")
+args = parser.parse_args()
+plan = json.loads(args.plan.read_text()) if args.plan else []
+LONG_S = 1_000_000
+
+
+def lock() -> None:
+    """Wait for oneself."""
+    one = threading.Lock()
+    one.acquire()
+    one.acquire()
+
+
+def spin_in_python() -> None:
+    """Compute for ever."""
+    while True:
+        pass
+
+
+def spin_in_c() -> None:
+    """Compute for ever without ever giving the interpreter's lock away."""
+    re.match("(a*)*b", "a" * 200)
+
+
+def hold_the_gil() -> None:
+    """Wait in C with the interpreter's lock."""
+    ctypes.PyDLL(None).sleep(LONG_S)
+
+
+def raise_from_outside() -> None:
+    """Another thread raises in this one."""
+    mine = threading.get_ident()
+    raised = ctypes.py_object(RuntimeError)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(mine), raised)
+    time.sleep(0.01)
+
+
+def fill_a_disk() -> None:
+    """ENOSPC from the kernel."""
+    with open("/dev/full", "wb") as file:
+        file.write(b"x" * (1 << 20))
+
+
+def refused() -> None:
+    """Nobody listens there."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    socket.create_connection(("127.0.0.1", port), timeout=5)
+
+
+class Busy(http.server.BaseHTTPRequestHandler):
+    """A service that is overloaded."""
+
+    def do_GET(self) -> None:
+        """503."""
+        self.send_error(503)
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+
+def answered_503() -> None:
+    """Storage that is overloaded."""
+    server = http.server.HTTPServer(("127.0.0.1", 0), Busy)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    urllib.request.urlopen(f"http://127.0.0.1:{server.server_port}/shard")
+
+
+def mismatched() -> None:
+    """A collective of another size than that of the others."""
+    torch.distributed.all_reduce(torch.ones(1 << 16))
+
+
+def descend() -> None:
+    """Recurse until the interpreter refuses."""
+    descend()
+
+
+def too_many_files() -> None:
+    """The limit of open files."""
+    kept = []
+    while True:
+        kept.append(open("/dev/null"))  # noqa: SIM115
+
+
+HARM: dict[str, Callable[[], object]] = {
+    "SIGKILL": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "SIGTERM": lambda: os.kill(os.getpid(), signal.SIGTERM),
+    "SIGSEGV": lambda: ctypes.string_at(0),
+    "SIGBUS": lambda: os.kill(os.getpid(), signal.SIGBUS),
+    "abort": os.abort,
+    "exception": lambda: [][1],
+    "exception on all ranks": lambda: int("missing"),
+    "exception from another thread": raise_from_outside,
+    "recursion": descend,
+    "import error": lambda: __import__("no_such_module"),
+    "exit with status 3": lambda: os._exit(3),
+    "exit with status 0": lambda: os._exit(0),
+    "host memory refused": lambda: torch.empty(1 << 46),
+    "disk full": fill_a_disk,
+    "open files": too_many_files,
+    "connection refused": refused,
+    "storage answers 503": answered_503,
+    "sleep": lambda: time.sleep(LONG_S),
+    "deadlock": lock,
+    "GIL held": hold_the_gil,
+    "SIGSTOP": lambda: os.kill(os.getpid(), signal.SIGSTOP),
+    "loop in Python": spin_in_python,
+    "loop in C": spin_in_c,
+    "skipped collective": lambda: time.sleep(0),
+    "mismatched collective": mismatched,
+    "input stops": lambda: None,
+    "NaN": lambda: None,
+    "agent killed": lambda: time.sleep(3),
+    "agent stopped": lambda: time.sleep(0),
+    "forkserver killed": lambda: time.sleep(3),
+}
+
+
+def due(step: int, rank: int) -> str:
+    """What this rank has to do now, for the first time."""
+    for number, order in enumerate(plan):
+        if order["step"] == step and order["rank"] in (rank, -1):
+            suffix = f".{rank}" if order["rank"] == -1 else ""
+            mark = Path(f"{args.plan}.{number}{suffix}")
+            try:
+                with open(mark, "x") as file:
+                    file.write(str(time.time()))
+            except FileExistsError:
+                return ""
+            return str(order["kind"])
+    return ""
+
+
+def evaluate(dice: random.Random) -> None:
+    """Compute without steps, for seconds."""
+    end = time.monotonic() + dice.uniform(0.5, 8.0)
+    with torch.no_grad():
+        while time.monotonic() < end:
+            model(torch.ones(256, 16))
+
+
+def disturb(step: int, dice: random.Random) -> None:
+    """What happens in jobs that are well."""
+    if step % 50 == 49:
+        evaluate(dice)
+        torch.distributed.barrier()
+    if step % 70 == 0:
+        gc.collect()
+    if run.is_main and step % 120 == 119:
+        time.sleep(dice.uniform(0.1, 1.5))  # saves a file of its own
+    if dice.random() < 0.01:
+        time.sleep(dice.uniform(0.1, 1.0))  # a slow read
+
+
+class Input(torch.utils.data.Dataset):  # type: ignore[type-arg]
+    """Samples; one of which may never come."""
+
+    stops = False
+
+    def __len__(self) -> int:
+        return 4096
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if Input.stops:
+            time.sleep(LONG_S)
+        return torch.full((16,), float(index % 7))
+
+
+torch.manual_seed(7)
+model = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 4))
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+run = join()
+wrapped = run.parallelize(model)
+state = run.track(model=wrapped, optimizer=optimizer, loader=loader(Input(), batch_size=8, seed=5))
+dice = random.Random(run.rank + os.getpid() * args.noise)
+for step, inputs in state.steps(total=args.steps):
+    time.sleep(args.step_s * dice.uniform(0.7, 1.3))
+    if args.noise:
+        disturb(step, dice)
+    what = due(step, run.rank)
+    if what:
+        HARM[what]()
+    Input.stops = what == "input stops"
+    loss = wrapped(inputs).square().mean()
+    if what == "NaN":
+        loss = loss * float("nan")
+    if what == "skipped collective":
+        with wrapped.no_sync():  # type: ignore[operator]
+            loss.backward()
+    else:
+        loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    run.log(loss=loss)
+sys.exit(0)

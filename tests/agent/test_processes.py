@@ -1,0 +1,50 @@
+"""Children that have ended are reaped, whoever else waits for them."""
+
+import subprocess
+import sys
+
+
+def in_a_process_of_its_own(body: str) -> str:
+    """Reaping takes every child there is, so not in the process of the tests."""
+    imports = "import os, signal, subprocess, sys\nfrom holdfast.agent.processes import reap\n"
+    ran = subprocess.run(
+        [sys.executable, "-c", imports + body], capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
+def test_a_child_that_a_thread_has_waited_for_in_between_ends_nobody() -> None:
+    told = in_a_process_of_its_own(
+        """
+first = subprocess.Popen([sys.executable, "-c", "pass"])
+second = subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"])
+for child in (first, second):
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+def leads_group(pid):
+    if pid == first.pid:
+        os.waitpid(pid, 0)  # what `subprocess.run` does in its thread, just now
+    return False
+print([(death.pid == second.pid, death.exit_code) for death in reap(leads_group)])
+"""
+    )
+    assert told.strip() == "[(True, 3)]"
+
+
+def test_every_child_that_has_ended_is_told_once_with_how_it_ended() -> None:
+    told = in_a_process_of_its_own(
+        """
+first = subprocess.Popen([sys.executable, "-c", "raise SystemExit(7)"])
+second = subprocess.Popen([sys.executable, "-c", "import time; print(flush=True); time.sleep(60)"],
+                          stdout=subprocess.PIPE)
+second.stdout.readline()
+second.send_signal(signal.SIGKILL)
+for child in (first, second):
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+found = {death.pid: (death.exit_code, death.signal) for death in reap(lambda pid: False)}
+assert found == {first.pid: (7, None), second.pid: (None, 9)}, found
+assert list(reap(lambda pid: False)) == []
+print("well")
+"""
+    )
+    assert told.strip() == "well"
