@@ -8,7 +8,15 @@ or a node that was given up are ignored; "asked to stop" and "known to be stoppe
 from typing import assert_never
 
 from holdfast.actions import AnyAction, Dismiss, EndJob, Fence, Outcome, StopAttempt
-from holdfast.controller import attempts, checkpoints, incidents, leaving, nodes, workers
+from holdfast.controller import (
+    attempts,
+    checkpoints,
+    incidents,
+    leaving,
+    nodes,
+    numerics,
+    workers,
+)
 from holdfast.controller.phases import TRAINING, Phase
 from holdfast.controller.state import Limits, Node, State
 from holdfast.events import (
@@ -28,6 +36,8 @@ from holdfast.events import (
     NodeLost,
     NodeLostReason,
     NodeReady,
+    NumbersBroke,
+    NumbersSpiked,
     OrdersLost,
     Progress,
     Progressed,
@@ -87,6 +97,10 @@ def _dispatch(state: State, event: AnyEvent) -> list[AnyAction]:
             return _diagnosed(state, event)
         case CheckpointCommitted() | CheckpointFailed():
             return _checkpoint(state, event)
+        case NumbersBroke():
+            return numerics.broke(state, event)
+        case NumbersSpiked():
+            return numerics.spiked(state, event)
         case Surveyed():
             return leaving.surveyed(state, event)
         case DeadlinePassed():
@@ -244,8 +258,9 @@ def _attempt_stopped(state: State, event: AttemptStopped) -> list[AnyAction]:
 
 def _note_step(state: State, progress: Progress) -> None:
     if progress.step is not None:
-        state.max_step = max(state.max_step or 0, progress.step)
-        state.reached = max(state.reached or 0, progress.step)
+        step = numerics.finite(state, progress.step)
+        state.max_step = max(state.max_step or 0, step)
+        state.reached = max(state.reached or 0, step)
         checkpoints.passed(state)
 
 
