@@ -35,6 +35,7 @@ from holdfast.train.load_failure import FailureKind, LoadFailure, failure_of, wo
 from holdfast.train.possibly_newer import possibly_newer
 from holdfast.train.read_plan import MisfitError
 from holdfast.train.reshard import Assembly
+from holdfast.train.soundness import nan_in
 from holdfast.train.sources import Disks, Files, Memory, ReadablePart, StateSource, readable_parts
 from holdfast.train.tracked import Tracked, Tree
 
@@ -146,7 +147,7 @@ class _Restoring:
                 self._say_nothing_is_there()
                 return None
             found = self._try(candidate)
-            if found is not None:
+            if found is not None and self._is_sound(candidate, found):
                 return found
             checkpoints = checkpoints or candidates.in_tiers(self._ranks, self._environ)
         raise Error(
@@ -275,6 +276,17 @@ class _Restoring:
                 "step %d in %s is skipped, it %s: %s",
                 *(one.key.step, one.where.words, _WORDS[failure.kind], failure.text),
             )
+
+    def _is_sound(self, one: Candidate, found: Restored) -> bool:
+        """After a failure that is to be left behind: whether nothing in it is NaN on any rank. A
+        loss may turn NaN a step after the parameters did."""
+        if candidates.BELOW not in self._environ:
+            return True
+        failure = self._agree(nan_in(found.shared, found.private, self._tracked))
+        if failure is not None:
+            self._drop(one, failure)
+            self._dropped[one] = failure
+        return failure is None
 
     def _named(self, one: Candidate) -> str:
         if one.where <= Location.MEMORY:
