@@ -301,7 +301,7 @@ class _Restoring:
         wrong = None
         try:
             if one.where is Location.MEMORY:
-                cells = self._cells(one)
+                cells = _cells_of(one, self._arena)
                 sound = verify([cell for _, cell in cells])
                 wrong = None if sound else LoadFailure(FailureKind.DAMAGED, "in memory")
             elif one.where is Location.LOCAL:
@@ -320,16 +320,6 @@ class _Restoring:
             return None, Memory(one.world_size, cells, self._gather)
         local = self._ranks.local_world_size
         return None, files or Disks(one.world_size, disk, self._gather, local)
-
-    def _cells(self, one: Candidate) -> list[tuple[StatePart, Cell]]:
-        found = [
-            (part, cell, cell.header()) for part in StatePart for cell in self._arena.cells(part)
-        ]
-        return [
-            (part, cell)
-            for part, cell, h in found
-            if h and (h.key, h.world_size, h.fingerprint) == (one.key, *one[2:])
-        ]
 
     def _disk(self, one: Candidate) -> tuple[Opened, list[ReadablePart]] | None:
         """What the disk of this node has of a checkpoint."""
@@ -402,6 +392,16 @@ def snapshot_waits(arena: Arena, exchange: Exchange, ranks: Ranks) -> bool:
         for fingerprint in prints
         for one in candidates.candidates(inventories, ranks, fingerprint)
     )
+
+
+def _cells_of(one: Candidate, arena: Arena) -> list[tuple[StatePart, Cell]]:
+    """What memory of this node has of a snapshot."""
+    found = [(part, cell, cell.header()) for part in StatePart for cell in arena.cells(part)]
+    return [
+        (part, cell)
+        for part, cell, h in found
+        if h and (h.key, h.world_size, h.fingerprint) == (one.key, *one[2:])
+    ]
 
 
 def _used(plan: Plan, arena: Arena, rank: int) -> Iterator[Cell]:
