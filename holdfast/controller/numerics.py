@@ -17,7 +17,7 @@ from holdfast.events import Diagnosed, NumbersBroke, NumbersSpiked
 from holdfast.status import Note
 
 CAUSE = "nan"
-NEAR_STEPS = 100  # a step so close to the last bad one, or before it, is the same place
+NEAR_STEPS = 10  # a step so close to the last bad one, or before it, is the same place
 NOTES_MAX = 20
 
 

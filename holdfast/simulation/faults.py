@@ -50,6 +50,12 @@ def _worker_kills(world: "World") -> None:
         world.truth.kill(agent.run, rank, world.env.dice.choice((KILLED, CRASHED)))
 
 
+def _bad_numbers(world: "World") -> None:
+    agent = _some_agent(world)
+    if agent is not None and agent.run is not None and agent.run.alive:
+        world.truth.spoil(agent.run)
+
+
 def _node_deaths(world: "World") -> None:
     agent = _some_agent(world)
     if agent is not None:
@@ -262,6 +268,7 @@ def _duty_deaths(world: "World") -> None:
 
 FAULTS: dict[str, Callable[["World"], None]] = {
     "worker_kills": _worker_kills,
+    "bad_numbers": _bad_numbers,
     "node_deaths": _node_deaths,
     "spare_deaths": _spare_deaths,
     "agent_freezes": _agent_freezes,
