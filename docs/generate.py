@@ -78,7 +78,8 @@ FILES = (
         "agent of rank 0",
         "One JSON object for each step of rank 0: `attempt`, `step` (completed), `at` (seconds "
         "since the epoch), `loss`, `grad_norm`, `tokens`, and `metrics` (name: value) where the "
-        "script gave names of its own. Not logged, NaN and infinite are null. A step that was "
+        "script gave names of its own. Not logged, NaN and infinite are null; `not_finite` (name: "
+        "`nan`, `inf` or `-inf`) has those that were logged. A step that was "
         "redone has a line for each attempt; the last one counts.",
     ),
 )

@@ -48,6 +48,37 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     finished: bool = False  # all steps done: an exit with status 0 is expected
 
 
+class Quantity(StrEnum):
+    """A number of each step that is watched; the value is the name under which it is logged."""
+
+    LOSS = "loss"
+    GRAD_NORM = "grad_norm"
+
+    @property
+    def words(self) -> str:
+        """For people."""
+        return "gradient norm" if self is Quantity.GRAD_NORM else "loss"
+
+
+class Broken(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The first step of one rank in an attempt whose loss, or whose gradient norm for many steps in
+    a row, was not finite. Told once; what comes after is a consequence."""
+
+    step: int  # number of the step, from 1
+    what: Quantity
+    value: str  # nan, inf or -inf
+    ago_s: float = 0.0  # since that step was over
+
+
+class Spike(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The newest step of one rank whose loss or gradient norm was far above the usual."""
+
+    step: int
+    what: Quantity
+    value: float
+    usual: float  # the median of the steps before
+
+
 class Milestone(StrEnum):
     """What every rank of an attempt has done, in this order. Reported once each per attempt.
 
@@ -164,6 +195,7 @@ class WorkerExited(Event, frozen=True, kw_only=True):
     log: str = ""  # path of the worker's log, relative to the job's folder
     forkserver: str = ""  # how its node's forkserver had died just before, if it had
     oom: str = ""  # what limits the memory, if the kernel has killed a process of the node for it
+    broke: Broken | None = None  # its numbers had been no numbers before it ended
 
 
 Ranks = tuple[tuple[int, int], ...]  # ascending: first and last of each row without a gap
@@ -232,6 +264,23 @@ class Progressed(Event, frozen=True, kw_only=True):
     progress: Progress
 
 
+class NumbersBroke(Event, frozen=True, kw_only=True):
+    """The loss of the attempt was not finite, or its gradient norm for many steps in a row. Told
+    once for each attempt, by the first report that says so; the verdict looks at all ranks."""
+
+    attempt: int
+    rank: int  # who reports it: of one report the earliest step, of those the lowest rank
+    broke: Broken
+
+
+class NumbersSpiked(Event, frozen=True, kw_only=True):
+    """The loss or gradient norm of a step was far above the usual and finite: only noted."""
+
+    attempt: int
+    rank: int
+    spike: Spike
+
+
 class CheckpointCommitted(Event, frozen=True, kw_only=True):
     """A checkpoint is whole in a durable tier and can be gone on from. Told by the node of rank 0;
     for the tier on the disks of nodes it stands for all of them."""
@@ -270,6 +319,7 @@ class Diagnosed(Event, frozen=True, kw_only=True):
     final: bool = False  # not even a second attempt could change anything
     signature: str | None = None  # exception type and place: equal for the same bug
     also_failed: int = 0  # workers that failed after it, as a consequence
+    step: int | None = None  # the first of any rank whose numbers were not finite
 
 
 class HangSuspected(Event, frozen=True, kw_only=True):
@@ -339,6 +389,8 @@ AnyEvent = (
     | AttemptStopped
     | MilestoneReached
     | Progressed
+    | NumbersBroke
+    | NumbersSpiked
     | CheckpointCommitted
     | CheckpointFailed
     | Diagnosed

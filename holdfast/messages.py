@@ -19,12 +19,14 @@ import msgspec
 from msgspec import Meta
 
 from holdfast.events import (
+    Broken,
     CheckpointCommitted,
     CheckpointFailed,
     Milestone,
     NodeLeft,
     NodeReady,
     Progress,
+    Spike,
     Store,
     WorkerExited,
 )
@@ -112,13 +114,15 @@ class WorkerReport(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     milestones: dict[Milestone, float]  # age in seconds of each one reached
     restored_step: int = 0
     phase: str = ""  # what the worker says it does now
-    loss: float | None = None
+    loss: float | None = None  # of the newest step; None: nothing was logged. May be no number
     grad_norm: float | None = None
     step_time_s: float | None = None
     tokens: int = 0
     snapshot_step: int = 0
     snapshot_every: int = 0
     tier_every_s: tuple[float, ...] = ()  # planned now, by tier; 0: not used. Told by rank 0
+    broke: Broken | None = None  # the first step whose numbers were not finite
+    spike: Spike | None = None
 
 
 class Report(Message, frozen=True, kw_only=True):

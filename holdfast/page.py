@@ -7,7 +7,14 @@ step, the last losses and the traceback of a worker killed by SIGKILL are still 
 
 Layout: 32 words of 8 bytes (see `Word`), a ring of step records, space for one `WorkerError`, then
 the names of the script's own metrics and a ring of their values, one row for each step record. A
-name keeps its column; the memory of columns that nobody uses is never touched.
+name keeps its column; the memory of columns that nobody uses is never touched. At the end is what
+the worker has noticed about its numbers (`NumberWord`): the page is polled five times a second, and
+a step may be over in milliseconds.
+
+A number that was not logged is zero bits, and zero is a NaN that no arithmetic makes: so a NaN that
+was computed is told apart from nothing. It is stored as an integer, because a NaN that passes
+through a float may lose its bits.
+
 All times are CLOCK_MONOTONIC, which processes of one machine share.
 """
 
@@ -22,7 +29,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from holdfast.events import Milestone, Progress, WorkerError
+from holdfast.events import Broken, Milestone, Progress, Quantity, Spike, WorkerError
 from holdfast.messages import WorkerReport
 
 MAGIC = 0x3145_4741_5046_4831
@@ -35,7 +42,8 @@ METRIC_COUNT = 32  # names that a script may log besides those that every step h
 METRIC_NAME_BYTES = 64  # with a zero at the end
 NAMES_OFFSET = ERROR_OFFSET + ERROR_BYTES
 VALUES_OFFSET = NAMES_OFFSET + METRIC_COUNT * METRIC_NAME_BYTES
-PAGE_BYTES = VALUES_OFFSET + RECORD_COUNT * METRIC_COUNT * 8
+NUMBERS_OFFSET = VALUES_OFFSET + RECORD_COUNT * METRIC_COUNT * 8
+PAGE_BYTES = NUMBERS_OFFSET + 128
 _ZERO = 0x7FF8_0000_5A45_524F  # a NaN that no arithmetic makes: zero, as zero bits are no value
 
 
@@ -75,19 +83,33 @@ class Word(IntEnum):
     INTERVALS = 24  # one word per durable tier, the quickest first: seconds; 0.0 = not used
 
 
+class NumberWord(IntEnum):
+    """Index of each 8-byte word about numbers, from `NUMBERS_OFFSET` on. Steps are written last."""
+
+    BROKE_STEP = 0  # the first whose numbers were not finite; 0: none
+    BROKE_AT = 1
+    BROKE_WHAT = 2  # place in `Quantity`
+    BROKE_VALUE = 3
+    SPIKE_STEP = 4  # the newest; 0: none
+    SPIKE_WHAT = 5
+    SPIKE_VALUE = 6
+    SPIKE_USUAL = 7
+
+
 MILESTONES = tuple(Milestone)
+QUANTITIES = tuple(Quantity)
 TIER_COUNT = 3
 
 
 class StepRecord(NamedTuple):
-    """What one step logged. NaN where the script logged nothing of the kind."""
+    """What one step logged. None where the script logged nothing of the kind; NaN is a value."""
 
     step: int
     at: float  # monotonic
-    loss: float
-    grad_norm: float
+    loss: float | None
+    grad_norm: float | None
     tokens: int
-    metrics: Mapping[str, float] = MappingProxyType({})  # what else; NaN is a value
+    metrics: Mapping[str, float] = MappingProxyType({})  # what else
 
 
 class Page:
@@ -168,13 +190,13 @@ class Page:
         ints, floats = self._ints, self._floats
         ints[at] = record.step
         floats[at + 1] = record.at
-        floats[at + 2] = record.loss
-        floats[at + 3] = record.grad_norm
+        self._put(at + 2, record.loss)
+        self._put(at + 3, record.grad_norm)
         ints[at + 4] = record.tokens
         self._write_metrics(count, record.metrics)
         ints[Word.RECORD_NEXT] = count + 1
-        floats[Word.LOSS] = record.loss
-        floats[Word.GRAD_NORM] = record.grad_norm
+        self._put(Word.LOSS, record.loss)
+        self._put(Word.GRAD_NORM, record.grad_norm)
         ints[Word.TOKENS] += record.tokens
 
     def column(self, name: str) -> int | None:
@@ -196,11 +218,33 @@ class Page:
         columns = {self.column(name): value for name, value in metrics.items()}
         first = _row(record)
         for column in range(len(self._columns)):
-            value = columns.get(column)
-            if value is None or value == 0.0:
-                self._ints[first + column] = 0 if value is None else _ZERO
-            else:
-                self._floats[first + column] = value
+            self._put(first + column, columns.get(column))
+
+    def _put(self, at: int, value: float | None) -> None:
+        """A number, or None for nothing, into the word `at`."""
+        if value is None or value == 0.0:
+            self._ints[at] = 0 if value is None else _ZERO
+        else:
+            self._floats[at] = value
+
+    def broke(self, step: int, at: float, what: Quantity, value: float) -> None:
+        """Note the first step whose numbers were not finite, and when it was over (monotonic);
+        later ones do not count."""
+        first = NUMBERS_OFFSET // 8
+        if self._ints[first + NumberWord.BROKE_STEP] != 0:
+            return
+        self._floats[first + NumberWord.BROKE_AT] = at
+        self._ints[first + NumberWord.BROKE_WHAT] = QUANTITIES.index(what)
+        self._floats[first + NumberWord.BROKE_VALUE] = value
+        self._ints[first + NumberWord.BROKE_STEP] = step
+
+    def spiked(self, spike: Spike) -> None:
+        """Note a step whose numbers were far above the usual; the newest counts."""
+        first = NUMBERS_OFFSET // 8
+        self._ints[first + NumberWord.SPIKE_WHAT] = QUANTITIES.index(spike.what)
+        self._floats[first + NumberWord.SPIKE_VALUE] = spike.value
+        self._floats[first + NumberWord.SPIKE_USUAL] = spike.usual
+        self._ints[first + NumberWord.SPIKE_STEP] = spike.step
 
     def fail(self, error: WorkerError) -> None:
         """Leave the uncaught exception behind for the agent; long texts are cut to fit."""
@@ -262,14 +306,48 @@ class Page:
             milestones={m: max(0.0, now - at) for m, at in reached if at > 0},
             restored_step=self._ints[Word.RESTORED_STEP],
             phase=_phase_name(self._ints[Word.PHASE]),
-            loss=_number(self._floats[Word.LOSS]) if step_time else None,
-            grad_norm=_number(self._floats[Word.GRAD_NORM]) if step_time else None,
+            loss=self._get(Word.LOSS),
+            grad_norm=self._get(Word.GRAD_NORM),
             step_time_s=step_time or None,
             tokens=self._ints[Word.TOKENS],
             snapshot_step=self._ints[Word.SNAPSHOT_STEP],
             snapshot_every=self._ints[Word.SNAPSHOT_EVERY],
             tier_every_s=self._intervals(),
+            broke=self.first_broke(now),
+            spike=self._newest_spike(),
         )
+
+    def first_broke(self, now: float) -> Broken | None:
+        """The first step whose numbers were not finite, if any; `now` is monotonic."""
+        first = NUMBERS_OFFSET // 8
+        step = self._ints[first + NumberWord.BROKE_STEP]
+        if step == 0:
+            return None
+        return Broken(
+            step=step,
+            what=_quantity(self._ints[first + NumberWord.BROKE_WHAT]),
+            value=spelled(self._floats[first + NumberWord.BROKE_VALUE]),
+            ago_s=max(0.0, now - self._floats[first + NumberWord.BROKE_AT]),
+        )
+
+    def _newest_spike(self) -> Spike | None:
+        first = NUMBERS_OFFSET // 8
+        step = self._ints[first + NumberWord.SPIKE_STEP]
+        if step == 0:
+            return None
+        return Spike(
+            step=step,
+            what=_quantity(self._ints[first + NumberWord.SPIKE_WHAT]),
+            value=self._floats[first + NumberWord.SPIKE_VALUE],
+            usual=self._floats[first + NumberWord.SPIKE_USUAL],
+        )
+
+    def _get(self, at: int) -> float | None:
+        """What `_put` has left in the word `at`."""
+        bits = self._ints[at]
+        if bits in (0, _ZERO):
+            return None if bits == 0 else 0.0
+        return self._floats[at]
 
     def _intervals(self) -> tuple[float, ...]:
         """Nothing on most ranks, and then nothing is sent."""
@@ -296,18 +374,20 @@ class Page:
 
     def _metrics(self, record: int, names: Sequence[str]) -> dict[str, float]:
         """Where a name came after this record, its column was never written here: no value."""
-        cells = ((name, _row(record) + column) for column, name in enumerate(names))
-        return {
-            name: 0.0 if self._ints[at] == _ZERO else self._floats[at]
-            for name, at in cells
-            if self._ints[at] != 0
-        }
+        first = _row(record)
+        cells = ((name, self._get(first + column)) for column, name in enumerate(names))
+        return {name: value for name, value in cells if value is not None}
 
     def _record(self, number: int, names: Sequence[str]) -> StepRecord:
         at = HEADER_BYTES // 8 + (number % RECORD_COUNT) * RECORD_WORDS
-        floats, ints = self._floats, self._ints
-        numbers = ints[at], floats[at + 1], floats[at + 2], floats[at + 3], ints[at + 4]
-        return StepRecord(*numbers, self._metrics(number, names))
+        return StepRecord(
+            self._ints[at],
+            self._floats[at + 1],
+            self._get(at + 2),
+            self._get(at + 3),
+            self._ints[at + 4],
+            self._metrics(number, names),
+        )
 
 
 def _row(record: int) -> int:
@@ -319,8 +399,13 @@ def _phase_name(value: int) -> str:
     return WorkerPhase(value).name.lower() if value in list(WorkerPhase) else ""
 
 
-def _number(value: float) -> float | None:
-    return None if math.isnan(value) else value
+def _quantity(place: int) -> Quantity:
+    return QUANTITIES[place] if 0 <= place < len(QUANTITIES) else Quantity.LOSS
+
+
+def spelled(value: float) -> str:
+    """A number that is not finite as a word, for JSON has none for it: nan, inf or -inf."""
+    return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
 
 
 def _as_text(error: WorkerError) -> WorkerError:

@@ -1,6 +1,7 @@
 """What you get: the shapes behind every `--json` and, later, the API.
 
-Fields are only ever added. Times are seconds since the epoch (UTC), durations end in `_s`.
+Fields are only ever added. Times are seconds since the epoch (UTC), durations end in `_s`. JSON has
+no numbers that are not finite: where one may be so, it is null and a field beside it says which.
 """
 
 import msgspec
@@ -41,6 +42,16 @@ class Copies(msgspec.Struct, frozen=True, kw_only=True):
     next_loss: float | None = None  # probability to survive one more than that, at least
 
 
+class Note(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that was noticed in training and stops nothing: a spike of the loss."""
+
+    at: float
+    attempt: int
+    step: int
+    rank: int
+    text: str
+
+
 class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The answer of `holdfast status`."""
 
@@ -67,6 +78,8 @@ class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
     training_count: int | None = None  # nodes with a rank; told where `nodes` lie elsewhere
     recorded_at: float | None = None  # when the record in a cluster was written
     incomplete: str | None = None  # why not all that there was could be read
+    loss_is: str | None = None  # nan, inf or -inf, where `loss` is null because of that
+    notes: tuple[Note, ...] = ()  # the newest ones
 
 
 class ActionTaken(msgspec.Struct, frozen=True, kw_only=True):

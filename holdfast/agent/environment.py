@@ -77,6 +77,7 @@ def node_environment(
         "HOLDFAST_NODE": node,
         "HOLDFAST_SNAPSHOT_EVERY": str(job.snapshots.every_steps),
         "HOLDFAST_SNAPSHOT_MAX_OVERHEAD": str(job.snapshots.max_overhead),
+        "HOLDFAST_ON_NAN": job.recovery.on_nan,
     }
     return env | job.env | ours | dict(storage)
 

@@ -2,8 +2,12 @@
 
 Records come from the ring in rank 0's progress page, so the worker itself never touches the disk. A
 line is written whole or not at all; what a full disk refuses is dropped and counted.
+
+JSON has no numbers that are not finite. Such a value is null, as is one that was not logged, and
+`not_finite` of the line has its name and what it is: `"nan"`, `"inf"` or `"-inf"`.
 """
 
+import math
 import os
 import time
 from pathlib import Path
@@ -12,7 +16,7 @@ from typing import Any
 import msgspec
 
 from holdfast.agent.notes import note
-from holdfast.page import StepRecord
+from holdfast.page import StepRecord, spelled
 
 
 class MetricsFile:
@@ -55,12 +59,15 @@ def _line(attempt: int, record: StepRecord, ahead_s: float) -> bytes:
         "attempt": attempt,
         "step": record.step,
         "at": record.at + ahead_s,
-        "loss": record.loss,  # NaN and infinities become null, here and below
+        "loss": record.loss,  # what is not finite becomes null, here and below
         "grad_norm": record.grad_norm,
         "tokens": record.tokens,
     }
     if record.metrics:
         values["metrics"] = dict(record.metrics)
+    named = {"loss": record.loss, "grad_norm": record.grad_norm, **record.metrics}
+    if bad := {n: spelled(v) for n, v in named.items() if v is not None and not math.isfinite(v)}:
+        values["not_finite"] = bad
     return msgspec.json.encode(values) + b"\n"
 
 

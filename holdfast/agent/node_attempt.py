@@ -72,6 +72,7 @@ def exited(node: str, worker: Worker, death: ProcessExit, oom: str = "") -> Work
         log=worker.log,
         forkserver=worker.forkserver,
         oom=oom,
+        broke=worker.page.first_broke(now),
     )
 
 

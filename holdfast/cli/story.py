@@ -77,6 +77,11 @@ def closed(incident: "IncidentRecord") -> str:
     return f"incident {incident.id}: training again after {duration(lasted)}, {lost}"
 
 
+def notes(status: "JobStatus") -> list[str]:
+    """What was noticed in training and stopped nothing, the newest last."""
+    return [f"{clock(note.at)}, attempt {note.attempt}: {note.text}" for note in status.notes]
+
+
 def followers(incident: "Incident") -> str:
     """One cause on top, however many ranks failed."""
     if incident.evidence and not incident.also_failed:
@@ -112,6 +117,8 @@ def training(status: "JobStatus") -> str:
     parts = [f"step {status.step}"]
     if status.loss is not None:
         parts.append(f"loss {status.loss:.4f}")
+    elif status.loss_is is not None:
+        parts.append(f"loss {status.loss_is}")
     if status.step_time_s is not None:
         parts.append(f"{duration(status.step_time_s)} a step")
     if status.snapshot_step is not None:

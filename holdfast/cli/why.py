@@ -69,6 +69,7 @@ def _fields(status: "JobStatus", incident: "Incident | None", tail: list[str]) -
         "incident": incident,
         "log_tail": tail,
         "known_problem": _told(incident, tail),
+        "notes": status.notes,
     }
 
 
@@ -95,7 +96,8 @@ def _quiet(status: "JobStatus") -> str:
     lines = [f"{status.job} has had no incidents: {story.headline(status)}"]
     lines += [f"why: {status.why}"] if status.why else []
     lines += [f"waiting for: {status.waiting_for}"] if status.waiting_for else []
-    return "\n".join([*lines, story.training(status)])
+    notes = [f"note: {text}" for text in story.notes(status)]
+    return "\n".join([*lines, story.training(status), *notes])
 
 
 def _print(status: "JobStatus", incident: "Incident", of: int, tail: list[str], words: str) -> None:
@@ -113,6 +115,8 @@ def _print(status: "JobStatus", incident: "Incident", of: int, tail: list[str], 
         result(f"  done   after {after}: {told or 'stop the attempt'}")
     result(f"  cost   {story.bill(incident)}")
     result(f"  now    {story.headline(status, words)}")
+    for text in story.notes(status):
+        result(f"  note   {text}")
     if words and incident.rank is not None and not incident.traceback:
         talk(f"  (what it printed: holdfast logs {status.job}{words} --rank {incident.rank})")
     else:

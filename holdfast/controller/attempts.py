@@ -3,7 +3,7 @@
 import msgspec
 
 from holdfast.actions import AnyAction, Diagnose, EndJob, Fence, Outcome, StartAttempt, StopAttempt
-from holdfast.controller import checkpoints, incidents, nodes
+from holdfast.controller import checkpoints, incidents, nodes, numerics
 from holdfast.controller.phases import FINAL, Phase
 from holdfast.controller.policies import poison, replace, restart
 from holdfast.controller.state import Failure, Node, State
@@ -63,7 +63,7 @@ def _start(state: State, store: Store) -> StartAttempt:
     state.start_deadline = state.leave_deadline = state.quiet_deadline = None
     state.milestones, state.finished, state.deaths = [], set(), []
     state.hang, state.standstill = None, ""
-    state.restored = state.reached = None
+    state.restored = state.reached = state.bad_step = None
     state.stopped = False
     incidents.note(state, "StartAttempt", why)
     return state.start
@@ -124,7 +124,7 @@ def after_verdict(state: State, verdict: Diagnosed) -> list[AnyAction]:
         )
     _count(state, verdict)
     state.restarts = restart.recent(state.restarts, state.now, state.limits.window_s)
-    ends = _ends(state, verdict)
+    ends = numerics.after_verdict(state, verdict) or _ends(state, verdict)
     if ends is not None:
         return end(state, *ends)
     if verdict.user_error and verdict.signature is not None:

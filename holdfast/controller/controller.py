@@ -15,6 +15,7 @@ from holdfast.controller import (
     incidents,
     leaving,
     nodes,
+    numerics,
     workers,
 )
 from holdfast.controller.phases import TRAINING, Phase
@@ -38,6 +39,8 @@ from holdfast.events import (
     NodeLost,
     NodeLostReason,
     NodeReady,
+    NumbersBroke,
+    NumbersSpiked,
     OrdersLost,
     Progress,
     Progressed,
@@ -101,6 +104,10 @@ def _dispatch(state: State, event: AnyEvent) -> list[AnyAction]:
             return hangs.judged(state, event)
         case CheckpointCommitted() | CheckpointFailed():
             return _checkpoint(state, event)
+        case NumbersBroke():
+            return numerics.broke(state, event)
+        case NumbersSpiked():
+            return numerics.spiked(state, event)
         case Surveyed():
             return leaving.surveyed(state, event)
         case DeadlinePassed():
@@ -258,8 +265,9 @@ def _attempt_stopped(state: State, event: AttemptStopped) -> list[AnyAction]:
 
 def _note_step(state: State, progress: Progress) -> None:
     if progress.step is not None:
-        state.max_step = max(state.max_step or 0, progress.step)
-        state.reached = max(state.reached or 0, progress.step)
+        step = numerics.finite(state, progress.step)
+        state.max_step = max(state.max_step or 0, step)
+        state.reached = max(state.reached or 0, step)
         checkpoints.passed(state)
 
 

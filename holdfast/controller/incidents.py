@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 from holdfast.controller.phases import Phase
 from holdfast.controller.state import IncidentRecord, Node, State
-from holdfast.events import Diagnosed, HangJudged, WorkerExited
+from holdfast.events import Diagnosed, HangJudged, NumbersBroke, WorkerExited
 from holdfast.status import ActionTaken
 
-OF_NO_WORKER = ("node-lost", "orders-lost")  # causes that explain whatever workers said
+OF_NO_WORKER = ("node-lost", "orders-lost", "nan")  # causes that explain whatever workers said
 LISTED_MAX = 8  # nodes that a summary names; the incident has all of them
 
 
@@ -89,6 +89,25 @@ def open_for_lost_orders(state: State, why: str) -> None:
     )
 
 
+def open_for_numbers(state: State, event: NumbersBroke, cause: str, why: str) -> None:
+    """The loss was not finite. Whose, and from which step on, the verdict may know better."""
+    node = state.ranks.get(event.rank // state.workers_per_node, "")
+    _open(
+        state,
+        IncidentRecord(
+            id=len(state.incidents) + 1,
+            cause=cause,
+            summary=why,
+            node=_name_of(state, node),
+            rank=None,
+            attempt=state.attempt,
+            step=event.broke.step,
+            started_at=state.now - event.broke.ago_s,
+            detected_at=state.now,
+        ),
+    )
+
+
 def node_lost_meanwhile(state: State, node: Node, why: str) -> None:
     """A member was lost while its attempt was being stopped, or before the next one.
 
@@ -115,7 +134,7 @@ def apply_verdict(state: State, verdict: Diagnosed) -> None:
     if incident is None:
         return
     incident.also_failed = verdict.also_failed
-    if incident.cause in OF_NO_WORKER:
+    if incident.cause in OF_NO_WORKER and (incident.cause, verdict.cause) != ("nan", "nan"):
         failed = [death for death in state.deaths if death.exited.exit_code != 0]
         incident.also_failed = sum(len(death.ranks) for death in failed)
         return

@@ -13,7 +13,7 @@ from holdfast.controller.phases import ENDED, Phase, may_move
 from holdfast.controller.policies.replace import REPLACE_AFTER
 from holdfast.events import Diagnosed, Milestone, Ranks, Store, WorkerError, WorkerExited, each_of
 from holdfast.spec import Job
-from holdfast.status import ActionTaken
+from holdfast.status import ActionTaken, Note
 
 STORY_LENGTH = 40
 
@@ -32,6 +32,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     replace_after: int = REPLACE_AFTER  # device faults of one node; 0: never for that
     copies: int = 0  # of private state on other nodes
     hang_timeout_s: float = 0.0  # without progress; 0: hangs are not looked for
+    on_nan: str = "restart"  # or "stop", "ignore"
 
     @staticmethod
     def of(job: Job) -> "Limits":
@@ -48,6 +49,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
             node_wait_s=recovery.node_wait_s,
             copies=job.snapshots.copies,
             hang_timeout_s=recovery.hang_timeout_s if recovery.hangs == "auto" else 0.0,
+            on_nan=job.recovery.on_nan,
         )
 
 
@@ -190,6 +192,9 @@ class State(msgspec.Struct, kw_only=True):
     rolled_back: str | None = None  # failure for which an older checkpoint was tried last
     tiers: dict[str, TierRecord] = {}  # durable tiers that have been heard of
     committed: list[int] = []  # steps of committed checkpoints, in the order of their commits
+    bad_step: int | None = None  # the first of this attempt whose numbers were not finite
+    last_bad_step: int | None = None  # where that began the last time
+    notes: list[Note] = []  # what was noticed and is no fault; the newest ones
     known_attempt: int = 0  # the newest that durable tiers know, whoever counted it
     earlier_attempts: int = 0  # of the numbers up to `attempt`, those that this journal did not use
     incidents: list[IncidentRecord] = []

@@ -14,6 +14,7 @@ from enum import IntEnum, StrEnum
 from typing import NamedTuple
 
 from holdfast.diagnosis.environment import is_environment, slug_of
+from holdfast.diagnosis.numbers import first_broken
 from holdfast.diagnosis.stuck import Still, stood_still
 from holdfast.diagnosis.symptoms import is_symptom, waited
 from holdfast.events import Ranks, WorkerError, WorkerExited, each_of
@@ -95,6 +96,11 @@ CAUSES: dict[str, Cause] = {
     "exited-silently": Cause(
         Weight.ODD, CODE, "A worker exited with status 0 while others still needed it."
     ),
+    "nan": Cause(
+        Weight.CAUSE,
+        ELSEWHERE,
+        "The loss was NaN or infinite, or the gradient norm was for 20 steps in a row.",
+    ),
     "out-of-memory": Cause(
         Weight.CAUSE, CODE, "The worker ran out of memory: of the accelerator, or of the host."
     ),
@@ -168,6 +174,7 @@ class Verdict(NamedTuple):
     signature: str | None  # type and place of the exception: equal for the same bug
     summary: str  # one sentence for a person
     also_failed: int  # workers that failed besides
+    step: int | None = None  # the first whose numbers were not finite, where that is the cause
 
     @property
     def origin(self) -> Origin:
@@ -183,9 +190,15 @@ def weigh(
     """Which worker failed first, and of what.
 
     The ages of the exits have to be counted to one common moment: the larger, the earlier it died.
-    Without exits no worker is to blame: the node was lost. `pages` is the newest look at each rank.
-    `others` died later than a rank in `exits`, by that rank, and in the same way (`kind_of`).
+    Without exits no worker has failed: its numbers were not finite, or the node was lost. `pages`
+    is the newest look at each rank. `others` died later than a rank in `exits`, by that rank, and
+    in the same way (`kind_of`).
     """
+    if all(cause_of(e) == "finished" for e in exits) and (bad := first_broken(pages or {})):
+        alone = Weight.CAUSE if bad.rank is not None else Weight.MAYBE
+        return Verdict(
+            "nan", bad.rank, None, CONFIDENCE[alone], None, bad.summary, 0, step=bad.step
+        )
     if not exits:
         summary = "No worker failed on its own; a node was lost."
         return Verdict("node-lost", None, None, 0.5, None, summary, 0)

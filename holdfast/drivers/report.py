@@ -1,5 +1,6 @@
 """The controller's state and the ledger, put into the shapes people get. Pure."""
 
+import math
 from collections.abc import Mapping, Sequence
 
 from holdfast.checkpoint.copy_placement import survival
@@ -8,6 +9,7 @@ from holdfast.controller import IncidentRecord, State
 from holdfast.controller.state import Node, TierRecord
 from holdfast.goodput.ledger import Ledger
 from holdfast.messages import WorkerReport
+from holdfast.page import spelled
 from holdfast.status import Copies, Incident, JobStatus, NodeStatus, TierStatus
 
 
@@ -23,6 +25,8 @@ def job_status(
     workers = telemetry or {}
     first = workers.get(0)
     step = _lowest_step(workers, state)
+    loss = first.loss if first else None
+    finite = loss is not None and math.isfinite(loss)
     return JobStatus(
         job=job,
         phase=str(state.phase),
@@ -44,7 +48,9 @@ def job_status(
         waiting_for=_waiting_for(state),
         started_at=state.started_at,
         wall_s=ledger.wall_s,
-        loss=first.loss if first else None,
+        loss=loss if finite else None,
+        loss_is=None if finite or loss is None else spelled(loss),
+        notes=tuple(state.notes),
         step_time_s=first.step_time_s if first else None,
         snapshot_step=min((w.snapshot_step for w in workers.values()), default=None),
         snapshot_every=first.snapshot_every if first else None,

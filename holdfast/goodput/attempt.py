@@ -47,7 +47,7 @@ class Attempt:
     step_end: int | None = None  # end of the newest completed step
     sums: Stalls | None = None  # since the start of the attempt, largest of all ranks
     settled: Stalls | None = None  # the part of `sums` that is booked, or before `productive`
-    worker_fault: int | None = None  # earliest failed exit
+    worker_fault: int | None = None  # earliest failed exit, or end of a step that was no number
     node_fault: int | None = None  # earliest last sign of life of a lost member
     last_exit: int | None = None
     ordered: int | None = None  # when StopAttempt was ordered

@@ -43,6 +43,8 @@ from holdfast.events import (
     NodeLeft,
     NodeLost,
     NodeReady,
+    NumbersBroke,
+    NumbersSpiked,
     OrdersLost,
     Progressed,
     StopRequested,
@@ -133,6 +135,8 @@ class Bookkeeper:
                 self._attempt.number = max(self._attempt.number, event.attempt)
             case JobSubmitted() | ControllerResumed() | NodeJoined() | Diagnosed():
                 pass
+            case NumbersBroke() | NumbersSpiked():  # a fault only if the attempt is stopped for it
+                pass
             case DeadlinePassed() | CheckpointCommitted() | CheckpointFailed() | Surveyed():
                 pass
             case HangSuspected():
@@ -213,6 +217,10 @@ class Bookkeeper:
         if not isinstance(event, StopRequested):
             self._incidents += 1
             attempt.incident = self._incidents
+        if isinstance(event, NumbersBroke):
+            bad = max(attempt.began, at - milliseconds(event.broke.ago_s))
+            attempt.worker_fault = earliest(attempt.worker_fault, bad)
+            self._books.take_back(bad, attempt.number)
 
     # ── posting ──
 

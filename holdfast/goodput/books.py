@@ -1,8 +1,9 @@
 """The books: stretches of time posted one after the other, each into one bucket.
 
-A cursor only moves forward, and every post covers the time from the cursor to a given moment. So
-the buckets are exact, never overlap and always sum to the time from the start to the cursor,
-whatever the facts were. All in integer milliseconds, because sums of floats would drift.
+A cursor moves forward, and every post covers the time from the cursor to a given moment. So the
+buckets are exact, never overlap and always sum to the time from the start to the cursor, whatever
+the facts were. It moves back only where steps turn out to be lost that were taken for good. All in
+integer milliseconds, because sums of floats would drift.
 """
 
 from collections import deque
@@ -111,6 +112,28 @@ class Books:
         self._draw()
         return taken
 
+    def take_back(self, moment: int, attempt: int) -> None:
+        """What was booked as productive for this attempt from `moment` on was not: the cursor goes
+        back, and that time is to be booked anew. Of stalls within a cut stretch a share stays."""
+        while self.intervals and self.cursor > moment:
+            last = self.intervals[-1]
+            if last.bucket is not Bucket.PRODUCTIVE or last.attempt != attempt:
+                break
+            self._remove(self.intervals.pop())
+            self.cursor = max(last.start_ms, moment)
+            if self.cursor > last.start_ms:
+                self._add(_cut(last, self.cursor))
+        productive = self.buckets[Bucket.PRODUCTIVE]
+        while self.curve and (self.curve[-1][0] > self.cursor or self.curve[-1][1] > productive):
+            self.curve.pop()
+        self._draw()
+
+    def _remove(self, old: Interval) -> None:
+        """Take a stretch that is on no bill out of the buckets."""
+        self.buckets[Bucket.DATA_WAIT] -= old.stalls.data_wait
+        self.buckets[Bucket.CHECKPOINT_STALL] -= old.stalls.checkpoint
+        self.buckets[old.bucket] -= old.end_ms - old.start_ms - sum(old.stalls)
+
     def _note(self, bucket: Bucket, incident: int | None) -> None:
         if self.incident is not None and bucket in ENDS_INCIDENT:
             self.bills[self.incident].recovered = True
@@ -145,6 +168,13 @@ class Books:
                 return self.buckets[Bucket.PRODUCTIVE] - _between(before, point, moment)
             before = point
         return 0
+
+
+def _cut(old: Interval, end_ms: int) -> Interval:
+    """The stretch up to `end_ms`, with its share of the stalls."""
+    whole, left = old.end_ms - old.start_ms, end_ms - old.start_ms
+    stalls = Stalls(*(stall * left // whole for stall in old.stalls))
+    return old._replace(end_ms=end_ms, stalls=stalls)
 
 
 def _continues(old: Interval, new: Interval) -> bool:

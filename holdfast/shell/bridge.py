@@ -19,6 +19,7 @@ from holdfast.actions import (
 from holdfast.controller import NodeState, Phase, State
 from holdfast.controller.phases import TRAINING
 from holdfast.detection.liveness import Expected, Liveness
+from holdfast.detection.numerics import NumbersReducer
 from holdfast.detection.progress import ProgressReducer
 from holdfast.detection.stopping import MARGIN_S, StopTally
 from holdfast.diagnosis.verdict import CAUSES, Origin, Pages, weigh
@@ -64,6 +65,7 @@ class Bridge:
         self._grace_s = 0.0  # of the newest order to stop
         self._failed_saves: dict[str, tuple[int, int, int]] = {}  # newest told, by tier
         self._exited: dict[bool, int] = {}  # newest attempt with exits; with status 0, or others
+        self._numbers = NumbersReducer()
         self.progress = ProgressReducer()
         self.progress.begin(state.attempt, state.world_size, now)
 
@@ -125,7 +127,7 @@ class Bridge:
                 self._tally.ready(node)
                 return [fact]
             case WorkerExited():
-                return [*self._before(fact, now), fact]
+                return [*self._numbers.exited(fact), *self._before(fact, now), fact]
             case CheckpointFailed():
                 return [fact] if self._is_first(fact) else []
             case _:
@@ -157,7 +159,7 @@ class Bridge:
     def report(self, report: Report, now: float) -> list[AnyEvent]:
         """Telemetry: a sign of life, and now and then a fact."""
         self.heard(report.node, now)
-        return [*self.progress.observe(report, now)]
+        return [*self._numbers.observe(report), *self.progress.observe(report, now)]
 
     def died(self, node: str, detail: str, now: float) -> list[AnyEvent]:
         """The engine says that the node is gone."""
@@ -294,4 +296,5 @@ def _diagnose(order: Diagnose, pages: Pages) -> Diagnosed:
         final=CAUSES[verdict.cause].final,
         signature=verdict.signature,
         also_failed=verdict.also_failed,
+        step=verdict.step,
     )

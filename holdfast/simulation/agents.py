@@ -433,6 +433,7 @@ class Agent:
             progress=self._truth.progress(run, rank),
             error=death.error,
             forkserver=death.forkserver,
+            broke=self._truth.broke(run, rank),
         )
         self._fact(exited, report=True)
 

@@ -33,6 +33,7 @@ class Promise(StrEnum):
     NAMED = "who is gone is named in time"
     BOUND = "no decision waits for the silent"
     TERMS = "one controller acts"
+    FINITE = "no number, no way on"
 
 
 class Foul(AssertionError):  # noqa: N818 - a referee's word, not an error of the caller

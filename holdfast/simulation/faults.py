@@ -59,6 +59,12 @@ def _rank_hangs(world: "World") -> None:
         world.hangs(agent.run.group)
 
 
+def _bad_numbers(world: "World") -> None:
+    agent = _some_agent(world)
+    if agent is not None and agent.run is not None and agent.run.alive:
+        world.truth.spoil(agent.run)
+
+
 def _node_deaths(world: "World") -> None:
     agent = _some_agent(world)
     if agent is not None:
@@ -272,6 +278,7 @@ def _duty_deaths(world: "World") -> None:
 FAULTS: dict[str, Callable[["World"], None]] = {
     "worker_kills": _worker_kills,
     "rank_hangs": _rank_hangs,
+    "bad_numbers": _bad_numbers,
     "node_deaths": _node_deaths,
     "spare_deaths": _spare_deaths,
     "agent_freezes": _agent_freezes,

@@ -12,9 +12,10 @@ from typing import Protocol
 
 from holdfast.checkpoint.choose import Holding, choose
 from holdfast.checkpoint.key import Key
-from holdfast.events import Milestone, Progress, WorkerError
+from holdfast.events import Broken, Milestone, Progress, WorkerError
 from holdfast.messages import Start, WorkerReport
 from holdfast.simulation.environment import Environment
+from holdfast.simulation.numbers import BadNumbers, broken
 from holdfast.simulation.referees import AWAY, Referees
 
 NOTHING = Holding(frozenset(), frozenset(), frozenset())
@@ -119,6 +120,7 @@ class GroundTruth:
         self.groups: dict[int, Group] = {}  # that have workers
         self.crashing = False  # a crash loop: every attempt crashes early
         self.storage_away = False  # nobody can read data
+        self.numbers = BadNumbers()
         self._furthest = 0  # step that any attempt that is over has completed
 
     # ── life of an attempt ──
@@ -147,6 +149,7 @@ class GroundTruth:
         if known is None or (other and not known.lives):
             self.groups = {a: g for a, g in self.groups.items() if g.lives}
             self.groups[order.attempt] = Group(order.attempt, order)
+            self.numbers.forget(order.attempt)
         return self.groups[order.attempt]
 
     def _arrive(self, run: Run) -> None:
@@ -183,8 +186,11 @@ class GroundTruth:
             group.runs[rank // workers].host.memory.get(rank % workers, NOTHING)
             for rank in range(group.order.node_count * workers)
         ]
+        held = self.numbers.restorable(held, group.order.restore_below)
         plan = choose(held, workers)
         self._referees.resumed(group.attempt, plan, held, workers)
+        bad = plan is not None and self.numbers.is_bad(plan.key)
+        self._referees.took(group.attempt, plan, bad)
         group.restored = plan.key if plan is not None else None
         self._env.after(self._env.about(0.2), self._restored, group)
 
@@ -202,6 +208,9 @@ class GroundTruth:
         if group.broken_at is not None:
             return
         group.first_at = self._env.now
+        if group.restored is not None and self.numbers.is_bad(group.restored):
+            self.numbers.strike(group.attempt, group.inherited_step + 1, None)
+            self._referees.broken(group.attempt)
         self._tell(group)
         caught_up = self._end_of(group, group.order.redo_until + 1)
         if caught_up > self._env.now:
@@ -285,6 +294,28 @@ class GroundTruth:
         """Whether workers wait for somebody that does not move."""
         return any(g.hung is not None and g.lives for g in self.groups.values())
 
+    def spoil(self, run: Run) -> None:
+        """The step under way ends with a loss that is NaN on one rank of this node."""
+        group = run.group
+        trains = group.first_at is not None and group.broken_at is None and not self._over(group)
+        if self._hard.instrumented and trains and not self.numbers.struck(group.attempt):
+            step = self.step(group) + 1
+            self.numbers.strike(group.attempt, step, self._env.dice.choice(run.alive))
+            self._at_step(group, step, self._show_numbers)
+
+    def _show_numbers(self, group: Group) -> None:
+        if group.broken_at is None:
+            self._referees.broken(group.attempt)
+            self._tell(group)
+
+    def broke(self, run: Run, rank: int) -> Broken | None:
+        """What the rank's progress page says of its numbers."""
+        group, page = run.group, self.progress(run, rank)
+        if group.first_at is None or page.step is None:
+            return None
+        step = self.numbers.seen_by(group.attempt, rank, page.step)
+        return broken(step, self._env.now - self._end_of(group, step or 0))
+
     def vanish(self, run: Run, why: str) -> None:
         """All workers of a node are gone, and nobody is there to tell."""
         if run.alive and not self._over(run.group):
@@ -340,7 +371,8 @@ class GroundTruth:
     def _leave_copies(self, run: Run, rank: int, mine: int, step: int) -> None:
         """The newest snapshot may be torn, or not be at the buddy yet; the one before is whole."""
         group, every, place = run.group, self._hard.snapshot_every, rank - run.ranks[0]
-        newest = step - (step - group.inherited_step) % every
+        last = self.numbers.last_snapshot(group.attempt, step)
+        newest = last - (last - group.inherited_step) % every
         keys = [group.restored] if group.restored else []
         old = run.host.memory.get(place, NOTHING)
         if newest - every > group.inherited_step:
@@ -417,6 +449,7 @@ class GroundTruth:
                 progress=self.progress(run, rank),
                 milestones=milestones,
                 restored_step=restored,
+                broke=self.broke(run, rank),
                 phase="finished" if self._over(run.group) else "step",
             )
             for rank in run.ranks

@@ -35,6 +35,7 @@ RATES: dict[str, tuple[float, float]] = {
     "link_tears": (2, 60),  # a connection breaks, and one end learns of it later
     "link_lags": (1, 20),  # over a connection everything takes seconds
     "duty_deaths": (1, 40),  # a task of the driver dies: that which hears of deaths, and others
+    "bad_numbers": (1, 20),  # the loss of one rank is NaN, and soon all parameters are
     "api_cuts": (2, 40),  # the controller cannot reach the API, in a cluster
     "controller_cuts": (1, 20),  # it cannot reach agents on other machines
     "controller_isolations": (1, 20),  # neither of both
@@ -48,6 +49,8 @@ LINKS = {
     kind: RATES[kind]
     for kind in ("link_stalls", "half_opens", "link_tears", "link_lags", "duty_deaths")
 }
+"""The same, by other dice."""
+NUMBERS = {kind: RATES[kind] for kind in ("bad_numbers",)}
 """The same, by other dice."""
 CLUSTER = {
     kind: RATES[kind]
@@ -81,7 +84,8 @@ SHARES: dict[str, tuple[float, float]] = {
 }
 """Probabilities, lowest and highest, where it is on at all."""
 LINK_SHARES = {kind: SHARES[kind] for kind in ("broken_duties",)}
-FIRST = {k: v for k, v in RATES.items() if k not in LATER | LINKS | CLUSTER | HANGS}
+LATE = LATER | LINKS | NUMBERS | CLUSTER | HANGS
+FIRST = {k: v for k, v in RATES.items() if k not in LATE}
 FIRST_SHARES = {k: v for k, v in SHARES.items() if k not in LINK_SHARES}
 
 
@@ -156,6 +160,7 @@ def draw(seed: int, *, hours: float = 24.0, nodes: int = 16) -> Hardship:
         | _some(later, LATER)
         | _some(links, LINKS)
         | hangs
+        | _some(Random(f"hardship of numbers {seed}"), NUMBERS)
         | _some(lease, CLUSTER if cluster else {}),
         shares=_some(dice, FIRST_SHARES) | _some(links, LINK_SHARES),
         cluster=cluster,

@@ -42,6 +42,7 @@ from holdfast.messages import Leave, Question, Start, Stop, ToAgent
 from holdfast.shell.outbox import DEADLINE_S
 from holdfast.simulation.environment import Environment, Foul, Promise
 from holdfast.simulation.hardship import Hardship
+from holdfast.simulation.numbers import FiniteNumbers
 
 REASONS = (NodeLost, NodeLeft, StopRequested, ControllerResumed, OrdersLost)
 """To stop what is not broken."""
@@ -353,6 +354,7 @@ class Referees:
         self._one, self._given_up, self._snapshots = OneAttempt(), GivenUp(), Snapshots()
         self._efficiency, self._persistence = Efficiency(hardship), Persistence(hardship)
         self._replay, self._books, self._terms = Replay(), Books(), OneTerm()
+        self._numbers = FiniteNumbers()
         self.in_trouble: Callable[[str], bool] = bool
         self.over = False  # the job has ended and that was carried out
         self.stop_asked = self.finished = False
@@ -400,6 +402,10 @@ class Referees:
         """An attempt has chosen its snapshot."""
         self._judge(Promise.SNAPSHOT, self._snapshots.resumed(attempt, plan, held, workers))
 
+    def took(self, attempt: int, plan: Plan | None, bad: bool) -> None:
+        """What the snapshot is worth that an attempt has chosen."""
+        self._judge(Promise.FINITE, self._numbers.resumed(attempt, plan, bad))
+
     def broken(self, attempt: int) -> None:
         """Something broke in this attempt."""
         self._efficiency.broken(attempt)
@@ -428,6 +434,7 @@ class Referees:
         self.entries = entry.seq
         self._judge(Promise.EFFICIENCY, self._efficiency.journaled(entry, self.in_trouble))
         self._judge(Promise.PERSISTENCE, self._persistence.journaled(entry))
+        self._judge(Promise.FINITE, self._numbers.journaled(entry))
         self._given_up.journaled(entry)
         self._terms.journaled(entry)
         self.stillborn += any(isinstance(a, Dismiss) for a in entry.actions)
@@ -481,6 +488,7 @@ class Referees:
         """A controller has gathered a journal, of which `shared` is the newest entry that the one
         before had, too."""
         self._given_up.forget(shared)
+        self._numbers.forget(shared)
         self._decided = self._decided if self._decided <= shared else 0
         self._replay.crashed(State(limits=self._hard.limits), False)
         self._judge(Promise.TERMS, self._terms.took_over(ordered, is_kept))
@@ -495,7 +503,7 @@ class Referees:
         reasons = {
             Outcome.SUCCEEDED: self.finished,
             Outcome.STOPPED: self.stop_asked,
-            Outcome.FAILED: self._persistence.bugs > 0,
+            Outcome.FAILED: self._persistence.bugs > 0 or self._numbers.repeated(),
             Outcome.GAVE_UP: self._may_give_up(at),
         }
         how = "" if reasons[outcome] else f"the job {outcome.value} for no reason"

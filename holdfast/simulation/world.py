@@ -86,7 +86,8 @@ class World:
         state = self.control.state if self.control is not None else None
         what = f"{state.phase}, {state.why}" if state is not None else "there is no controller"
         trains = state is not None and any(
-            group.attempt == state.attempt for group in self.truth.training()
+            group.attempt == state.attempt and not self.truth.numbers.struck(group.attempt)
+            for group in self.truth.training()
         )
         at_work = [a.node for a in self.living() if a.run is not None and a.run.alive]
         self.referees.calm(trains, what, at_work, len(state.nodes) if state is not None else 0)

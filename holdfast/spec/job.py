@@ -118,6 +118,10 @@ class Recovery(Section):
     and does nothing hangs long before. Above the longest evaluation or save of the script."""
     controller_absence_s: Seconds = 86_400.0
     """How long agents continue without a controller before they exit."""
+    on_nan: Literal["restart", "stop", "ignore"] = "restart"
+    """What follows a loss that is NaN or infinite (or 20 such gradient norms in a row): `restart`
+    from a snapshot of before and, if that comes again, once from an older checkpoint, then the job
+    ends as failed; `stop` ends it at once; `ignore` trains on and only notes it."""
     mttf_h: Annotated[float, Field(gt=0, le=1_000_000, allow_inf_nan=False), Numeric] | None = None
     """Mean time between failures of the whole job in hours, for `every_s: auto` of checkpoints.
     Default: one failure a day is assumed."""

@@ -57,6 +57,7 @@ class Agreed(NamedTuple):
     carried: int = 0  # some rank carries gradients over to the next turn (`gradients`)
     keep: int = 0  # some rank has waited long enough: they are kept with the snapshot
     end: int = 0  # some rank wants the loop to end
+    unsound: int = 0  # some rank's loss or gradient norm is not finite: nothing is kept of that
 
     @property
     def together(self) -> bool:

@@ -1,8 +1,10 @@
-"""Where the training loop stands, and whether it is to end early.
+"""Where the training loop stands, whether it is to end early, and whether its state is sound.
 
 Any rank may ask for the end; the loop ends on all of them at the step at whose meeting they learn
-of it.
+of it. In the same way they learn that some rank's numbers are not finite.
 """
+
+from collections.abc import Callable
 
 from holdfast.train.exchange import Agreed
 
@@ -19,6 +21,10 @@ class LoopPosition:
         """Whether all ranks know that some rank wants the loop to end."""
         self.stopping = False
         """Whether all ranks know that the job is to stop, or that some node is about to go."""
+        self.numbers_bad: Callable[[int], bool] = lambda _step: False
+        """Whether this rank's numbers up to this step, or newer ones, are not finite."""
+        self.unsound = False
+        """Whether all ranks know that those of some rank are not."""
 
     def ask_end(self) -> None:
         """The loop is to end, on all ranks, once they have met. May be called by any of them."""
@@ -27,6 +33,7 @@ class LoopPosition:
     def learn(self, agreed: Agreed) -> None:
         """What all ranks know now."""
         self.stopping |= bool(agreed.urgent)
+        self.unsound = bool(agreed.unsound)
         if agreed.end:
             self.ended, self.total = True, self.completed
 

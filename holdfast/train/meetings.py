@@ -74,7 +74,8 @@ class Meetings:
         return agreed
 
     def _say(self, completed: int, clean: bool) -> Agreed:
-        """What this rank has to say at the meeting of this step."""
+        """What this rank has to say at the meeting of this step. Of its numbers those of the step
+        before are waited for, whose state is the newest snapshot at most; the GPU works on."""
         in_use, cadence, requests = self._in_use, self._cadence, self._requests
         idle = not in_use.saving()  # one at a time
         tiers = requests.due(completed, cadence.cost_us / 1e6) if idle else frozenset[Tier]()
@@ -98,4 +99,5 @@ class Meetings:
             carried=carried,
             keep=keep,
             end=int(self._loop.asked_end),
+            unsound=int(self._loop.numbers_bad(completed - 1)),
         )

@@ -6,10 +6,13 @@ when the copy has arrived, usually with the next step; asking for their value at
 the GPU once a step. Names that the script makes up get a column of the page at their first use;
 those that find none are left out, which is said once. Without a page (plain `python train.py`)
 nothing is kept.
+
+Whoever publishes the numbers of a step looks at them (`detection.numerics`): the first that are not
+finite, and those far above the usual, are noted in the page. `unsound` says whether a snapshot
+should be taken at all.
 """
 
 import logging
-import math
 import os
 import re
 import time
@@ -19,7 +22,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from holdfast.events import Milestone
+from holdfast.detection.numerics import FirstBad, NumberWatch
+from holdfast.events import Milestone, Spike
 from holdfast.page import METRIC_COUNT, Page, StepRecord, WorkerPhase
 from holdfast.train.placement import Placement, descriptor
 
@@ -38,13 +42,17 @@ class _Pending(NamedTuple):
     values: torch.Tensor  # loss, gradient norm, then `names`; pinned
     names: tuple[str, ...]
     arrived: Any  # torch.cuda.Event
+    missing: tuple[int, ...]  # places of `values` for which nothing was logged
 
 
 class ProgressReporter:
     """What one worker reports. Every method is cheap and does nothing without a page."""
 
-    def __init__(self, page: Page | None, redo_until: int) -> None:
+    def __init__(self, page: Page | None, redo_until: int, *, on_nan: str = "restart") -> None:
+        """`on_nan` is `recovery.on_nan` of the job."""
         self._page = page
+        self._ignores = on_nan == "ignore"
+        self._watch = NumberWatch()
         self._redo_until = redo_until
         self._loss: Any = None
         self._grad_norm: Any = None
@@ -106,19 +114,40 @@ class ProgressReporter:
             self._pending.append(_send(step, tokens, names, values))
             self._page.step_done(step, step_s, None)
         else:
-            numbers = [*map(_number, values)]
-            record = _record(step, time.monotonic(), tokens, names, numbers)
+            record = _record(step, time.monotonic(), tokens, names, [*map(_number, values)])
             self._page.step_done(step, step_s, record)
+            self._look_at(record)
         self._reach_first_steps(step)
 
     def publish(self, *, through: float = 0) -> None:
         """Publish numbers that have arrived from the GPU; wait for those of the steps up to this
         one."""
         while self._pending and self._is_due(self._pending[0], through):
-            step, at, tokens, values, names, arrived = self._pending.popleft()
+            step, at, tokens, values, names, arrived, missing = self._pending.popleft()
             arrived.synchronize()
             if self._page is not None:
-                self._page.record(_record(step, at, tokens, names, values.tolist()))
+                record = _record(step, at, tokens, names, _unless(missing, values.tolist()))
+                self._page.record(record)
+                self._look_at(record)
+
+    def _look_at(self, record: StepRecord) -> None:
+        assert self._page is not None, "nothing is recorded without a page"
+        match self._watch.step(record.step, record.at, record.loss, record.grad_norm):
+            case FirstBad(step, at, what, value):
+                self._page.broke(step, at, what, value)
+            case Spike() as spike:
+                self._page.spiked(spike)
+            case None:
+                pass
+
+    def unsound(self, through: int) -> bool:
+        """Whether the newest step up to this one, or one that is known already, had a loss or a
+        gradient norm that is not finite: the state after it may be of no use. Waits for numbers
+        that are still on their way from the GPU. Never where the job ignores them."""
+        if self._ignores:
+            return False
+        self.publish(through=through)
+        return self._watch.unsound
 
     def _is_due(self, pending: _Pending, through: float) -> bool:
         return pending.step <= through or bool(pending.arrived.query())
@@ -149,17 +178,24 @@ def open_progress(placement: Placement) -> ProgressReporter:
     """The progress page the agent passed, or a mute one."""
     fd = descriptor("HOLDFAST_PAGE_FD")
     os.environ.pop("HOLDFAST_PAGE_FD", None)  # children of the script must not write to it
-    return ProgressReporter(None if fd is None else Page(fd), placement.redo_until)
+    page = None if fd is None else Page(fd)
+    on_nan = os.environ.get("HOLDFAST_ON_NAN", "restart")
+    return ProgressReporter(page, placement.redo_until, on_nan=on_nan)
 
 
 def _on_gpu(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.is_cuda
 
 
-def _number(value: Any) -> float:
+def _number(value: Any) -> float | None:
     if isinstance(value, torch.Tensor):
         return float(value.item())
-    return math.nan if value is None else float(value)
+    return None if value is None else float(value)
+
+
+def _unless(missing: Sequence[int], values: Sequence[float]) -> list[float | None]:
+    """The values, with None at places for which nothing was logged."""
+    return [None if at in missing else value for at, value in enumerate(values)]
 
 
 def _count(name: str, value: Any) -> int:
@@ -194,10 +230,11 @@ def _scalar(name: str, value: Any) -> Any:
 
 
 def _record(
-    step: int, at: float, tokens: int, names: Sequence[str], values: Sequence[float]
+    step: int, at: float, tokens: int, names: Sequence[str], values: Sequence[float | None]
 ) -> StepRecord:
     loss, grad_norm, *others = values
-    return StepRecord(step, at, loss, grad_norm, tokens, dict(zip(names, others, strict=True)))
+    metrics = {name: value for name, value in zip(names, others, strict=True) if value is not None}
+    return StepRecord(step, at, loss, grad_norm, tokens, metrics)
 
 
 def _send(step: int, tokens: int, names: tuple[str, ...], given: Sequence[Any]) -> _Pending:
@@ -205,8 +242,9 @@ def _send(step: int, tokens: int, names: tuple[str, ...], given: Sequence[Any]) 
     for at, value in enumerate(given):
         if _on_gpu(value):
             values[at].copy_(value.detach().reshape(()), non_blocking=True)
-        else:
-            values[at] = _number(value)
+        elif value is not None:
+            values[at] = value
+    missing = tuple(at for at, value in enumerate(given) if value is None)
     arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
     arrived.record()
-    return _Pending(step, time.monotonic(), tokens, values, names, arrived)
+    return _Pending(step, time.monotonic(), tokens, values, names, arrived, missing)

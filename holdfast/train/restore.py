@@ -35,6 +35,7 @@ from holdfast.train.load_failure import FailureKind, LoadFailure, failure_of, wo
 from holdfast.train.possibly_newer import possibly_newer
 from holdfast.train.read_plan import MisfitError
 from holdfast.train.reshard import Assembly
+from holdfast.train.soundness import nan_in
 from holdfast.train.sources import Disks, Files, Memory, ReadablePart, StateSource, readable_parts
 from holdfast.train.tracked import Tracked, Tree
 
@@ -146,7 +147,7 @@ class _Restoring:
                 self._say_nothing_is_there()
                 return None
             found = self._try(candidate)
-            if found is not None:
+            if found is not None and self._is_sound(candidate, found):
                 return found
             checkpoints = checkpoints or candidates.in_tiers(self._ranks, self._environ)
         raise Error(
@@ -276,6 +277,17 @@ class _Restoring:
                 *(one.key.step, one.where.words, _WORDS[failure.kind], failure.text),
             )
 
+    def _is_sound(self, one: Candidate, found: Restored) -> bool:
+        """After a failure that is to be left behind: whether nothing in it is NaN on any rank. A
+        loss may turn NaN a step after the parameters did."""
+        if candidates.BELOW not in self._environ:
+            return True
+        failure = self._agree(nan_in(found.shared, found.private, self._tracked))
+        if failure is not None:
+            self._drop(one, failure)
+            self._dropped[one] = failure
+        return failure is None
+
     def _named(self, one: Candidate) -> str:
         if one.where <= Location.MEMORY:
             return one.where.words
@@ -289,7 +301,7 @@ class _Restoring:
         wrong = None
         try:
             if one.where is Location.MEMORY:
-                cells = self._cells(one)
+                cells = _cells_of(one, self._arena)
                 sound = verify([cell for _, cell in cells])
                 wrong = None if sound else LoadFailure(FailureKind.DAMAGED, "in memory")
             elif one.where is Location.LOCAL:
@@ -308,16 +320,6 @@ class _Restoring:
             return None, Memory(one.world_size, cells, self._gather)
         local = self._ranks.local_world_size
         return None, files or Disks(one.world_size, disk, self._gather, local)
-
-    def _cells(self, one: Candidate) -> list[tuple[StatePart, Cell]]:
-        found = [
-            (part, cell, cell.header()) for part in StatePart for cell in self._arena.cells(part)
-        ]
-        return [
-            (part, cell)
-            for part, cell, h in found
-            if h and (h.key, h.world_size, h.fingerprint) == (one.key, *one[2:])
-        ]
 
     def _disk(self, one: Candidate) -> tuple[Opened, list[ReadablePart]] | None:
         """What the disk of this node has of a checkpoint."""
@@ -390,6 +392,16 @@ def snapshot_waits(arena: Arena, exchange: Exchange, ranks: Ranks) -> bool:
         for fingerprint in prints
         for one in candidates.candidates(inventories, ranks, fingerprint)
     )
+
+
+def _cells_of(one: Candidate, arena: Arena) -> list[tuple[StatePart, Cell]]:
+    """What memory of this node has of a snapshot."""
+    found = [(part, cell, cell.header()) for part in StatePart for cell in arena.cells(part)]
+    return [
+        (part, cell)
+        for part, cell, h in found
+        if h and (h.key, h.world_size, h.fingerprint) == (one.key, *one[2:])
+    ]
 
 
 def _used(plan: Plan, arena: Arena, rank: int) -> Iterator[Cell]:

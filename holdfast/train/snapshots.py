@@ -10,6 +10,11 @@ needed: the newest snapshot that every rank can get even if a node is lost, one 
 copying to other nodes, those that are being saved to durable tiers. Where no such cell is free on
 some rank, all ranks wait with the snapshot, never with training.
 
+After a step whose loss or gradient norm is not finite on some rank no snapshot is taken, until the
+numbers are finite again: there would soon be none of a sound state left. What is known of the step
+under way comes too late for its own snapshot where the meeting runs beside the optimizer, or the
+numbers are still on the GPU; so one snapshot may be of the bad step, and the one before it stays.
+
 Copies may go on beside training (`snapshot_writer`). Where one was spoiled, all ranks give that
 snapshot up and take another one at once.
 """
@@ -153,7 +158,7 @@ class Snapshotter:
         tiers = agreed.local or agreed.shared or agreed.archive
         asked = agreed.torn or agreed.urgent or self.requests.waiting
         full = agreed.blocked or (agreed.pending and agreed.stuck)
-        if full or not (due or tiers or asked):
+        if full or self.loop.unsound or not (due or tiers or asked):
             return None
         last = completed >= self.loop.total
         self._meetings.owed = self._capture.gradients.wait(agreed, last=last)
@@ -185,6 +190,9 @@ class Snapshotter:
             flags = self.meet(total, total)
             if flags is not None:
                 return flags
+            if self.loop.unsound:
+                logger.warning("step %d, the last one, is in no snapshot: not finite", total)
+                return None
             time.sleep(END_PAUSE_S)
         if self.step < total:
             logger.warning("step %d, the last one, is in no snapshot: no free slot", total)

@@ -56,6 +56,7 @@ class State:
         """Completed steps, including those before a restart; 0 before `steps()` has restored."""
         if snapshots is not None:
             snapshots.whole = self._whole
+            snapshots.loop.numbers_bad = progress.unsound
 
     def steps(self, total: int) -> Iterator[tuple[int, Any]]:
         """Yield `(step, batch)` until `total` steps are done, counting from 0.

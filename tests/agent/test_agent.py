@@ -199,7 +199,7 @@ def test_reports_come_without_workers_and_follow_a_milestone_at_once(node: Node,
         "page = Page(int(os.environ['HOLDFAST_PAGE_FD']))\n"
         "page.reach(Milestone.ARRIVED)\n"
         "page.restored(3)\n"
-        "page.step_done(4, 0.1, StepRecord(4, time.monotonic(), 0.1, float('nan'), 5))\n"
+        "page.step_done(4, 0.1, StepRecord(4, time.monotonic(), 0.1, None, 5))\n"
         "page.reach(Milestone.FIRST_STEP)\n"
         "page.step_done(5, 0.1, StepRecord(5, time.monotonic(), 2/3, 1.0, 5))\n"
         "page.reach(Milestone.FINISHED)\n",

@@ -46,7 +46,7 @@ from holdfast.events import (
 class World:
     """A controller and the facts a well-behaved cluster would report."""
 
-    def __init__(self, **limits: float) -> None:
+    def __init__(self, **limits: float | str) -> None:
         self.controller = Controller(Limits(**{"node_count": 2, "spare_count": 1, **limits}))  # type: ignore[arg-type]
         self.now = 100.0
         self.ports = 1000
@@ -119,7 +119,7 @@ def only(actions: Sequence[AnyAction | None], kind: type[T]) -> T:
     return found[0]
 
 
-def running(**limits: float) -> World:
+def running(**limits: float | str) -> World:
     world = World(**limits)
     world.submit()
     world.train(step=10)

@@ -4,6 +4,7 @@ import pytest
 
 from holdfast.actions import AssignRank, Entry, Fence, Outcome
 from holdfast.events import (
+    Broken,
     ControllerResumed,
     DeadlinePassed,
     Diagnosed,
@@ -12,7 +13,9 @@ from holdfast.events import (
     NodeLost,
     NodeLostReason,
     NodeReady,
+    NumbersBroke,
     Progress,
+    Quantity,
     StopRequested,
 )
 from holdfast.goodput import Bookkeeper, Bucket, ledger, to_goodput
@@ -208,6 +211,39 @@ def test_a_long_step_that_a_fault_cuts_short_is_work_to_be_redone() -> None:
     assert books.buckets[Bucket.PRODUCTIVE] == 13_000
     assert books.buckets[Bucket.REPLAY] == 6_000
     assert books.bill(1) == {}  # it was lost before the first evidence of the fault
+
+
+def test_time_from_a_bad_step_on_is_billed_though_it_was_booked_as_productive() -> None:
+    """Progress up to second 20 was told, and booked with its stalls; the step that ended in second
+    14 was already no number."""
+    broke = Broken(step=5, what=Quantity.LOSS, value="nan", ago_s=8.0)
+    lines = journal(
+        heard(0, JobSubmitted(), *assign("n0"), start(1, 1)),
+        *bring_up(1, 0.0, caught_up=4.0),
+        heard(4, progressed(1, 1, 0.0, data=0.0, snap=0.0)),
+        heard(20, progressed(1, 9, 0.0, data=3.2, snap=0.0)),
+        heard(22, NumbersBroke(attempt=1, rank=0, broke=broke), stop(1)),
+        heard(23, stopped(1)),
+    )
+    books = ledger(START, lines, START + 23)
+    check(books)
+    assert books.buckets[Bucket.PRODUCTIVE] + books.buckets[Bucket.DATA_WAIT] == 10_000
+    assert books.buckets[Bucket.DATA_WAIT] == 2_000, "its share of the stalls"
+    assert books.bill(1) == {"detect": 8.0, "teardown": 1.0}
+    assert books.bills[1].fault_ms - books.start_ms == 14_000
+
+
+def test_bad_numbers_that_stop_nothing_cost_nothing() -> None:
+    broke = Broken(step=5, what=Quantity.LOSS, value="nan", ago_s=8.0)
+    told = [heard(22, NumbersBroke(attempt=1, rank=0, broke=broke))]
+    before = [
+        heard(0, JobSubmitted(), *assign("n0"), start(1, 1)),
+        *bring_up(1, 0.0, caught_up=3.0),
+    ]
+    after = [heard(40, progressed(1, 30, 0.0, 0.0, 0.0))]
+    books = ledger(START, journal(*before, *told, *after), START + 40)
+    check(books)
+    assert books.buckets == ledger(START, journal(*before, *after), START + 40).buckets
 
 
 def test_a_worker_that_died_first_but_was_heard_last_dates_the_fault() -> None:

@@ -7,6 +7,7 @@ from holdfast.actions import AnyAction, AssignRank, EndJob, Entry, Fence, Outcom
 from holdfast.events import (
     AnyEvent,
     AttemptStopped,
+    Broken,
     ControllerResumed,
     DeadlinePassed,
     Milestone,
@@ -14,8 +15,10 @@ from holdfast.events import (
     NodeLost,
     NodeLostReason,
     NodeReady,
+    NumbersBroke,
     Progress,
     Progressed,
+    Quantity,
     StopRequested,
     WorkerExited,
 )
@@ -46,6 +49,18 @@ EVENTS: st.SearchStrategy[AnyEvent] = st.one_of(
         exit_code=st.sampled_from([None, 0, 1]),
         ago_s=AGES,
         progress=PROGRESS,
+    ),
+    st.builds(
+        NumbersBroke,
+        attempt=ATTEMPTS,
+        rank=st.just(0),
+        broke=st.builds(
+            Broken,
+            step=st.integers(1, 9),
+            what=st.just(Quantity.LOSS),
+            value=st.just("nan"),
+            ago_s=AGES,
+        ),
     ),
     st.builds(AttemptStopped, attempt=ATTEMPTS, store=st.none(), progress=PROGRESS),
     st.builds(NodeLost, node=NODES, reason=st.sampled_from(NodeLostReason), ago_s=AGES),

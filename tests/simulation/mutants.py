@@ -35,13 +35,13 @@ ONE, GIVEN, SNAPSHOT = Promise.ONE_ATTEMPT, Promise.GIVEN_UP, Promise.SNAPSHOT
 HEALTHY, LIMIT, REPLAY = Promise.EFFICIENCY, Promise.PERSISTENCE, Promise.REPLAY
 BOOKS, CALM, TIME = Promise.BOOKS, Promise.LIVENESS, Promise.TIME
 SPARES, ENDS, NAMED = Promise.SPARES, Promise.END, Promise.NAMED
-BOUND, TERMS = Promise.BOUND, Promise.TERMS
+BOUND, TERMS, FINITE = Promise.BOUND, Promise.TERMS, Promise.FINITE
 
 CONTROLLER, ATTEMPTS, NODES = (f"controller/{n}.py" for n in ("controller", "attempts", "nodes"))
 RESTART, REPLACE = "controller/policies/restart.py", "controller/policies/replace.py"
 WORKERS, LEAVING = "controller/workers.py", "controller/leaving.py"
 VERDICT, STOPPING = "diagnosis/verdict.py", "detection/stopping.py"
-BRIDGE = "shell/bridge.py"
+BRIDGE, NUMERICS = "shell/bridge.py", "controller/numerics.py"
 CHOOSE, LEDGER = "checkpoint/choose.py", "goodput/books.py"
 SHELL, SHELL_NODES, REPLICAS = (f"shell/{n}.py" for n in ("shell", "nodes", "replicas"))
 DECISIONS = "shell/decisions.py"
@@ -66,6 +66,24 @@ MUTANTS: dict[str, Mutant] = {
         "return False",
         LIMIT,
         first=18,
+    ),
+    "a bad step is forgotten with its attempt": Mutant(
+        NUMERICS,
+        "state.restore_below = min(step, state.restore_below or step)",
+        "pass",
+        FINITE,
+    ),
+    "what the bad step itself has left may be restored": Mutant(
+        NUMERICS,
+        "state.restore_below = min(step, state.restore_below or step)",
+        "state.restore_below = min(step, state.restore_below or step) + 1",
+        FINITE,
+    ),
+    "only the verdict may say that numbers are bad": Mutant(
+        NUMERICS,
+        "return attempts.stop(state, Phase.RECOVERING, why, state.limits.restart_grace_s)",
+        "return []",
+        CALM,
     ),
     "a lost node is not fenced": Mutant(
         CONTROLLER, "actions: list[AnyAction] = [fence]", "actions: list[AnyAction] = []", ONE
@@ -198,8 +216,8 @@ MUTANTS: dict[str, Mutant] = {
     "a lost node is forgotten": Mutant(NODES, "state.lost[node_id] = why", "pass", ONE, first=900),
     "the furthest step is forgotten": Mutant(
         CONTROLLER,
-        "state.max_step = max(state.max_step or 0, progress.step)",
-        "state.max_step = progress.step",
+        "state.max_step = max(state.max_step or 0, step)",
+        "state.max_step = step",
         BOOKS,
         first=140,
     ),
@@ -217,7 +235,7 @@ MUTANTS: dict[str, Mutant] = {
         "nodes.remove(state, node_id, why)",
         "pass",
         GIVEN,
-        first=9840,
+        first=9330,
     ),
     "a node is replaced at its first fault": Mutant(
         REPLACE,

@@ -143,6 +143,7 @@ def test_a_line_has_them_apart_from_the_numbers_of_every_step(page: Page, tmp_pa
         "grad_norm": None,
         "tokens": 7,
         "metrics": {"step": 1.5, "bad": None},
+        "not_finite": {"bad": "inf"},
     }
     assert "metrics" not in without
 
@@ -170,7 +171,7 @@ def test_what_a_step_has_logged_on_a_gpu_is_told_before_its_snapshot_is_whole(
 
     def send(step: int, tokens: int, names: tuple[str, ...], given: list[Any]) -> progress._Pending:
         values = torch.tensor([float(given[0]), math.nan], dtype=torch.float64)
-        return progress._Pending(step, 0.0, tokens, values, names, Late())
+        return progress._Pending(step, 0.0, tokens, values, names, Late(), (1,))
 
     monkeypatch.setenv("LAZY", "stream")
     monkeypatch.setattr(progress, "_on_gpu", lambda value: isinstance(value, torch.Tensor))

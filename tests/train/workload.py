@@ -227,6 +227,12 @@ def unreduced(model: Any) -> Iterator[None]:
         model.set_requires_gradient_sync(True)
 
 
+def is_nan(run: Run, step: int) -> bool:
+    """Whether this rank logs a NaN: from some step on, as NAN=RANK:STEP says."""
+    rank, _, first = os.environ.get("NAN", "-1:0").partition(":")
+    return run.rank == int(rank) and step >= int(first)
+
+
 def main() -> None:
     """The training script."""
     torch.set_num_threads(1)
@@ -269,7 +275,7 @@ def main() -> None:
         fault.at("stepped", step)
         schedule.step()
         more.grow(int(os.environ.get("BALLAST", "1")))
-        run.log(loss=loss, tokens=batch.numel())
+        run.log(loss=loss * torch.nan if is_nan(run, step) else loss, tokens=batch.numel())
         entry = {"attempt": run.attempt, "step": step, "loss": loss.item().hex()}
         report(run, {**entry, "batch": hashlib.sha256(batch.numpy().tobytes()).hexdigest()})
     sums = [word.sum().item() for word in more.words]

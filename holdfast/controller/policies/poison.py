@@ -10,9 +10,12 @@ from collections.abc import Sequence
 from holdfast.controller.state import Trial
 
 INNOCENT = frozenset(
-    ("node-lost", "orders-lost", "exited-early", "exited-silently", "hang", "checkpoint-unusable")
+    (
+        *("node-lost", "orders-lost", "exited-early", "exited-silently", "hang"),
+        *("checkpoint-unusable", "nan"),
+    )
 )
-"""Causes that no older checkpoint would change."""
+"""Causes that no older checkpoint would change, or (nan) that have a way back of their own."""
 
 
 def suspected(last: Trial | None, now: Trial) -> bool:

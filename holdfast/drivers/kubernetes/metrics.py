@@ -68,8 +68,9 @@ class Metrics:
             yield GaugeMetricFamily(
                 "holdfast_step", "Last step completed by all ranks", value=status.step
             )
-        if status.loss is not None:
-            yield GaugeMetricFamily("holdfast_loss", "Loss of rank 0", value=status.loss)
+        loss = status.loss if status.loss_is is None else float(status.loss_is)
+        if loss is not None:
+            yield GaugeMetricFamily("holdfast_loss", "Loss of rank 0", value=loss)
         if self._stepped_at is not None:
             told = "Time of the last change of the step"
             name = "holdfast_last_step_timestamp_seconds"

@@ -3,6 +3,10 @@
 `--die MOMENT` makes rank `--die-rank` send itself SIGKILL at that moment the first time it gets
 there; a marker file makes it once over all attempts. `--how` makes it hang instead. Dropout, a
 shuffled loader and a scheduler make every kind of state matter for the losses.
+
+`--bad loss` makes the loss of rank `--bad-rank` NaN in step `--bad-step`, `--times` times over all
+attempts; its gradients make all parameters NaN. `--bad norm` makes it log an infinite gradient norm
+there and changes nothing, as a step that AMP has skipped.
 """
 
 import argparse
@@ -28,6 +32,10 @@ parser.add_argument("--die", default="")
 parser.add_argument("--die-rank", type=int, default=1)
 parser.add_argument("--die-step", type=int, default=10)
 parser.add_argument("--how", choices=["kill", "sleep", "lock", "gil", "stop"], default="kill")
+parser.add_argument("--bad", choices=("", "loss", "norm"), default="")
+parser.add_argument("--bad-rank", type=int, default=1)
+parser.add_argument("--bad-step", type=int, default=10)
+parser.add_argument("--times", type=int, default=1)
 args = parser.parse_args()
 
 
@@ -56,6 +64,15 @@ def die(moment: str, rank: int, step: int | None = None) -> None:
     except FileExistsError:
         return
     HARM[args.how]()  # type: ignore[no-untyped-call]
+
+
+def is_bad(what: str, rank: int, step: int) -> bool:
+    """Whether this number goes bad in this step, and has not often enough yet."""
+    if (what, rank, step) != (args.bad, args.bad_rank, args.bad_step):
+        return False
+    before: int = len(list(args.out.glob("bad-*")))
+    (args.out / f"bad-{before}").touch()
+    return bool(before < args.times)
 
 
 def deadly(moment: str, inner, after: int = 0):  # type: ignore[no-untyped-def]
@@ -95,12 +112,16 @@ for step, (inputs, targets) in state.steps(total=args.steps):
     if step == 0:
         die("first-step", run.rank)
     loss = (wrapped(inputs) - targets).square().mean()
+    if is_bad("loss", run.rank, step):
+        loss = loss * torch.nan
     loss.backward()
     optimizer.step()
     scheduler.step()
     optimizer.zero_grad()
     time.sleep(args.pause)
     run.log(loss=loss, tokens=len(inputs))
+    if is_bad("norm", run.rank, step):
+        run.log(grad_norm=torch.inf)
     die("between-steps", run.rank, step)
     if step == args.steps - 1:
         die("last-step", run.rank)

@@ -1,0 +1,100 @@
+"""Numbers that are no numbers: what follows when the loss of an attempt was not finite.
+
+The attempt is stopped, and the next one goes on below the first bad step: from a snapshot in memory
+or a checkpoint, whichever is the newest. Where that comes again at the same place, what was
+restored may carry it, so an older checkpoint is tried once; then the job ends. What the attempt did
+from the bad step on counts as not done: it will be done again, and not as a repetition.
+
+The first report decides that it stops, the verdict, which knows what all ranks had noticed, from
+which step on and because of whom.
+"""
+
+from holdfast.actions import AnyAction, Outcome
+from holdfast.controller import attempts, checkpoints, incidents
+from holdfast.controller.phases import TRAINING, Phase
+from holdfast.controller.state import State, Trial
+from holdfast.events import Diagnosed, NumbersBroke, NumbersSpiked
+from holdfast.status import Note
+
+CAUSE = "nan"
+NEAR_STEPS = 10  # a step so close to the last bad one, or before it, is the same place
+NOTES_MAX = 20
+
+
+def broke(state: State, event: NumbersBroke) -> list[AnyAction]:
+    """The loss is not finite. While an attempt is stopped for another reason it is remembered."""
+    if event.attempt != state.attempt or state.phase not in (*TRAINING, Phase.RECOVERING):
+        return []
+    what, step = event.broke.what.words, event.broke.step
+    why = f"the {what} was {event.broke.value} at step {step} on rank {event.rank}"
+    if state.limits.on_nan == "ignore":
+        _note(state, step, event.rank, f"{why} (recovery.on_nan: ignore)")
+        return []
+    _forget_from(state, step)
+    if state.phase is Phase.RECOVERING:
+        incidents.note(state, "NumbersBroke", why)
+        return []
+    incidents.open_for_numbers(state, event, CAUSE, why)
+    return attempts.stop(state, Phase.RECOVERING, why, state.limits.restart_grace_s)
+
+
+def spiked(state: State, event: NumbersSpiked) -> list[AnyAction]:
+    """Far above the usual and finite: training goes on, and may well recover."""
+    spike = event.spike
+    if event.attempt == state.attempt:
+        value, usual = f"{spike.value:.4g}", f"{spike.usual:.4g}"
+        what = spike.what.words
+        told = f"the {what} rose to {value} at step {spike.step} on rank {event.rank}"
+        _note(state, spike.step, event.rank, f"{told}, from a median of {usual}")
+    return []
+
+
+def finite(state: State, step: int) -> int:
+    """How many of these steps were done with finite numbers, as far as is known."""
+    return step if state.bad_step is None else min(step, state.bad_step - 1)
+
+
+def after_verdict(state: State, verdict: Diagnosed) -> tuple[Outcome, str] | None:
+    """Where the next attempt may go on; or how the job ends, and why."""
+    if state.bad_step is None:
+        return None
+    if verdict.step is not None:
+        _forget_from(state, min(state.bad_step, verdict.step))
+    incident = state.incidents[-1]
+    if incident.cause == CAUSE:
+        incident.step = state.bad_step
+        if state.limits.on_nan == "stop":
+            return Outcome.FAILED, f"{incident.summary} recovery.on_nan is stop"
+    return _go_below(state, state.bad_step)
+
+
+def _go_below(state: State, step: int) -> tuple[Outcome, str] | None:
+    last = state.last_bad_step
+    if last is None or step > last + NEAR_STEPS:
+        state.last_bad_step = step
+        state.restore_below = min(step, state.restore_below or step)
+        state.poison_step = max(step, state.poison_step or 0)
+        incidents.note(state, "RollBack", f"only what was saved before step {step} is restored")
+        return None
+    now = Trial(state.restored or 0, f"{CAUSE} near step {last}", state.reached)
+    if checkpoints.roll_back(state, now, last_chance=True):
+        state.poison_step = max(step, state.poison_step or 0)
+        return None
+    summary = state.incidents[-1].summary
+    again = f"at step {step} again, after step {now.restored} was restored"
+    return Outcome.FAILED, f"numbers were not finite {again}: {summary}"
+
+
+def _forget_from(state: State, step: int) -> None:
+    """What this attempt did from this step on is not done."""
+    state.bad_step = min(step, state.bad_step or step)
+    before = state.progress_mark  # earlier attempts did so much with finite numbers
+    if state.max_step is not None:
+        state.max_step = min(state.max_step, max(before or 0, state.bad_step - 1))
+    if state.reached is not None:
+        state.reached = min(state.reached, state.bad_step - 1)
+
+
+def _note(state: State, step: int, rank: int, text: str) -> None:
+    note = Note(at=state.now, attempt=state.attempt, step=step, rank=rank, text=text)
+    state.notes = [*state.notes, note][-NOTES_MAX:]

@@ -1,0 +1,73 @@
+"""A loss that is no number is seen at its step, gone back on, and never reported as success."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.end_to_end.local.jobs import TOGETHER, RunningJob, small
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
+
+STEPS = 40
+BAD_STEP = 20  # the script counts from 0: it is completed step 21
+ARGS = ["--steps", str(STEPS), "--bad-step", str(BAD_STEP)]
+
+
+def parameters(job: RunningJob) -> dict[str, torch.Tensor]:
+    found: dict[str, torch.Tensor] = torch.load(job.out / "final.pt", weights_only=True)
+    (job.out / "final.pt").unlink()
+    return found
+
+
+def finite_losses(job: RunningJob) -> dict[int, float]:
+    """By step; steps whose loss was no number were done again."""
+    return {line["step"]: line["loss"] for line in job.metrics() if line["loss"] is not None}
+
+
+def test_a_loss_that_is_nan_once_changes_no_bit_of_the_result(home: Path) -> None:
+    calm = small(home, args=ARGS, name="calm", **TOGETHER).start()
+    calm.wait_end()
+    expected = parameters(calm)
+    job = small(home, args=[*ARGS, "--bad", "loss"], name="bad", **TOGETHER).start()
+    job.wait_end()
+    found = parameters(job)
+    assert finite_losses(job) == calm.losses()
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+    (incident,) = job.incidents()
+    assert (incident.cause, incident.rank, incident.step) == ("nan", 1, BAD_STEP + 1)
+    assert incident.ended_at is not None and incident.steps_lost <= 2
+    assert "The loss of rank 1 was nan at step 21." in incident.summary
+
+
+def test_a_loss_that_is_nan_each_time_ends_the_job_with_its_step_and_rank(home: Path) -> None:
+    args = [*ARGS, "--bad", "loss", "--times", "99"]
+    job = small(home, args=args, name="bad", **TOGETHER).start()
+    job.wait_end(1)
+    status = job.status()
+    assert status.outcome == "failed" and status.attempt == 2
+    assert "The loss of rank 1 was nan at step 21." in (status.why or "")
+    assert [i.cause for i in job.incidents()] == ["nan", "nan"]
+
+
+def test_a_loss_that_is_nan_in_the_last_step_is_no_success(home: Path) -> None:
+    last = ["--steps", "12", "--bad-step", "11", "--bad", "loss", "--times", "99"]
+    job = small(home, args=last, name="bad", **TOGETHER).start()
+    job.wait_end(1)
+    assert job.status().outcome == "failed"
+
+
+def test_one_infinite_gradient_norm_is_no_fault(home: Path) -> None:
+    job = small(home, args=[*ARGS, "--bad", "norm"], name="scaled", **TOGETHER).start()
+    job.wait_end()
+    assert job.incidents() == [] and job.status().attempt == 1
+
+
+def test_a_job_that_ignores_nan_trains_on_and_says_so(home: Path) -> None:
+    args = [*ARGS, "--bad", "loss"]
+    recovery = {"on_nan": "ignore"}
+    job = small(home, args=args, name="ignored", recovery=recovery, **TOGETHER).start()
+    job.wait_end()
+    status = job.status()
+    assert job.incidents() == [] and status.attempt == 1
+    assert [note.step for note in status.notes] == [BAD_STEP + 1]
