@@ -50,7 +50,7 @@ EXTERNAL = (  # where a worker waits for something outside
 DEBUGGERS = ("pdb.py", "bdb.py", "debugpy/", "pydevd", "ipdb/")
 
 
-class Look(NamedTuple):
+class SeenRank(NamedTuple):
     """What a rank was seen to do."""
 
     rank: int
@@ -76,7 +76,7 @@ def judge(
     `missing` are nodes that did not answer. After `timeout_s` whoever makes no progress hangs,
     unless somebody wants that.
     """
-    looks = [Look(rank, group) for group in groups for rank in each_of(group.ranks)]
+    looks = [SeenRank(rank, group) for group in groups for rank in each_of(group.ranks)]
     suspects = _suspects(looks, pages)
     told = _Told(suspicion, groups, [look.rank for look in suspects])
     if paused := _paused(looks):
@@ -117,8 +117,8 @@ class _Told:
 
 def _by_activity(
     told: _Told,
-    looks: Sequence[Look],
-    suspects: Sequence[Look],
+    looks: Sequence[SeenRank],
+    suspects: Sequence[SeenRank],
     pages: Mapping[int, WorkerReport],
     *,
     late: bool,
@@ -143,7 +143,7 @@ def _by_activity(
     return told(Judgement.HANG, summary, sure)
 
 
-def _stillness_s(suspects: Sequence[Look], looks: Sequence[Look]) -> float:
+def _stillness_s(suspects: Sequence[SeenRank], looks: Sequence[SeenRank]) -> float:
     """How long to wait for ranks that stand where they are."""
     if any(map(_is_outside, suspects or looks)):
         return EXTERNAL_S
@@ -151,7 +151,7 @@ def _stillness_s(suspects: Sequence[Look], looks: Sequence[Look]) -> float:
     return TOGETHER_S if together else 0.0
 
 
-def _is_outside(look: Look) -> bool:
+def _is_outside(look: SeenRank) -> bool:
     return any(frame.partition(" (")[2].startswith(EXTERNAL) for frame in look.group.frames)
 
 
@@ -168,7 +168,7 @@ def _patience_s(most: Activity, suspicion: HangSuspected, still_s: float) -> flo
             return still_s
 
 
-def _activity(look: Look) -> Activity:
+def _activity(look: SeenRank) -> Activity:
     """Who waits in the kernel for a disk does something."""
     group = look.group
     return Activity.BUSY if group.activity in QUIET and group.state in IN_KERNEL else group.activity
@@ -178,7 +178,7 @@ def _liveliness(activity: Activity) -> int:
     return list(Activity).index(activity) if activity else len(Activity)
 
 
-def _suspects(looks: Sequence[Look], pages: Mapping[int, WorkerReport]) -> list[Look]:
+def _suspects(looks: Sequence[SeenRank], pages: Mapping[int, WorkerReport]) -> list[SeenRank]:
     """Whom the others wait for, or nobody where all do the same."""
     free = [look for look in looks if not look.waits]
     if 0 < 2 * len(free) <= len(looks):
@@ -191,7 +191,7 @@ def _suspects(looks: Sequence[Look], pages: Mapping[int, WorkerReport]) -> list[
     return []
 
 
-def _smallest(looks: Sequence[Look]) -> Set[int]:
+def _smallest(looks: Sequence[SeenRank]) -> Set[int]:
     """The ranks that are not where most are."""
     places: dict[tuple[str, ...], set[int]] = {}
     for look in looks:
@@ -206,7 +206,7 @@ def _is_wait(frame: str) -> bool:
     return function in WAITS and place.startswith(WAITING_FILES)
 
 
-def _paused(looks: Sequence[Look]) -> str:
+def _paused(looks: Sequence[SeenRank]) -> str:
     """Why nothing is to be done about it; empty if nobody wants it so."""
     if looks and all(look.group.state in STOPPED for look in looks):
         return "Paused: all workers are stopped by a signal (SIGSTOP)"
@@ -230,7 +230,7 @@ def _unseen(told: _Told, missing: Sequence[str], *, late: bool) -> HangJudged:
 
 
 def _story(
-    suspects: Sequence[Look], others: Sequence[Look], pages: Mapping[int, WorkerReport]
+    suspects: Sequence[SeenRank], others: Sequence[SeenRank], pages: Mapping[int, WorkerReport]
 ) -> str:
     if not suspects:
         places = {look.group.frames: look for look in reversed(others)}
@@ -243,7 +243,7 @@ def _story(
     return f"{_named([look.rank for look in suspects])} hung: {where}{waiting}"
 
 
-def _at(look: Look) -> str:
+def _at(look: SeenRank) -> str:
     """The innermost frame of the script, and where that leads."""
     frames = look.group.frames
     if not frames:
@@ -264,12 +264,12 @@ def _named(ranks: Sequence[int]) -> str:
     return f"Rank{'s' if len(ranks) > 1 else ''} {in_words(in_rows(ranks))}"
 
 
-def _counted(looks: Sequence[Look]) -> str:
+def _counted(looks: Sequence[SeenRank]) -> str:
     who = f"rank {looks[0].rank}" if len(looks) == 1 else f"{len(looks)} ranks"
     return f"{who} {_was(looks)}"
 
 
-def _was(looks: Sequence[Look]) -> str:
+def _was(looks: Sequence[SeenRank]) -> str:
     return "was" if len(looks) == 1 else "were"
 
 

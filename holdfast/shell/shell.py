@@ -44,7 +44,7 @@ from holdfast.messages import (
     ToClient,
 )
 from holdfast.shell.decisions import Book, Decisions
-from holdfast.shell.evidence import Evidence
+from holdfast.shell.hang_detection import HangDetection
 from holdfast.shell.nodes import Nodes, Receipt, Wire
 from holdfast.shell.replicas import Lines, Replicas
 
@@ -112,7 +112,7 @@ class Shell:
             controller, book, self._replicas, self.nodes.acknowledge, engine.disk_full, clock
         )
         progress = self.nodes.bridge.progress
-        self.evidence = Evidence(self.state, progress, self.nodes.send, self.put)
+        self.hangs = HangDetection(self.state, progress, self.nodes.send, self.put)
         self._untold: dict[str, None] = {}  # nodes that have connected and do not know what holds
         self._somebody_came = False  # since copies of the journal were last seen to be held
         self._begun = False
@@ -178,7 +178,7 @@ class Shell:
     def report(self, report: Report) -> None:
         """Telemetry."""
         self.nodes.report(report)
-        self.evidence.observe(report, self._clock())
+        self.hangs.observe(report, self._clock())
 
     def closed(self, node: str, wire: Wire) -> None:
         """A connection is gone that nobody here has closed."""
@@ -193,7 +193,7 @@ class Shell:
             case ApiSeen():
                 self.on_api_seen(node, answer)
             case Stacks():
-                self.evidence.answered(node, answer, self._clock())
+                self.hangs.answered(node, answer, self._clock())
             case _:
                 pass  # of a journal that was asked for before this controller began
 
@@ -208,14 +208,14 @@ class Shell:
             case AskStatus():
                 reply(StatusReply(status=self._engine.status()))
             case AskStacks():
-                self.evidence.ask(self.nodes.connected, self._clock(), reply)
+                self.hangs.ask(self.nodes.connected, self._clock(), reply)
             case _:
                 assert_never(message)
 
     def _changed(self, node: str) -> None:
         if self._replicas is not None:
             self._replicas.gone(node)  # what it holds is asked anew on each connection
-        self.evidence.gone(node, self._clock())
+        self.hangs.gone(node, self._clock())
         self._engine.connections_changed()
 
     # ── time ──
@@ -228,14 +228,14 @@ class Shell:
             return
         self.nodes.look(now)
         self.decisions.look(self.nodes.connected, now)
-        self.evidence.look(now, self.catch_up)
+        self.hangs.look(now, self.catch_up)
         if not self._removing and self.decisions.put_what_is_due(now):
             self.wake()
 
     def forgive(self, late_s: float) -> None:
         """We did not listen for `late_s`: nobody is to blame for what was not heard meanwhile."""
         self.nodes.forgive(late_s)
-        self.evidence.forgive(self._clock())
+        self.hangs.forgive(self._clock())
 
     def next_deadline(self) -> float | None:
         """When `look` and `step` have something to do even if nothing is heard, silence apart."""
@@ -286,9 +286,9 @@ class Shell:
             self.nodes.send(node, message)
         match action:
             case StartAttempt():
-                self.evidence.begin(action.attempt, self._clock())
+                self.hangs.begin(action.attempt, self._clock())
             case CollectEvidence():
-                self.evidence.collect(action, self.nodes.connected, self._clock())
+                self.hangs.collect(action, self.nodes.connected, self._clock())
             case AskNodes():
                 self._engine.make(action)
             case Fence():

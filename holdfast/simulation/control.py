@@ -108,7 +108,7 @@ class Control:
         self.shell = Shell(controller, book, engine, settings, lambda: self.clock, kept)
         self.shell.decisions.observe, self.shell.catch_up = self._observe, self._hear_all
         self.shell.doubt = self._doubts
-        self.shell.evidence.may_stand = site.stands
+        self.shell.hangs.may_stand = site.stands
         self.shell.can_hand_over = lambda: self.lease is not None and not self._doubts()
         self.duties = {
             "watch": SimulatedDuty(env, self),

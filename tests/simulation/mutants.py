@@ -46,11 +46,11 @@ CHOOSE, LEDGER = "checkpoint/choose.py", "goodput/books.py"
 SHELL, SHELL_NODES, REPLICAS = (f"shell/{n}.py" for n in ("shell", "nodes", "replicas"))
 DECISIONS = "shell/decisions.py"
 LIVENESS, SUPERVISION = "detection/liveness.py", "shell/supervision.py"
-EVIDENCE, HANG, HANGS = "shell/evidence.py", "diagnosis/hang.py", "controller/hangs.py"
+DETECTION, HANG, HANGS = "shell/hang_detection.py", "diagnosis/hang.py", "controller/hangs.py"
 SUCCESSION = "shell/succession.py"
 
 MUTANTS: dict[str, Mutant] = {
-    "nobody looks for hangs": Mutant(EVIDENCE, "if self._watch.is_due(now):", "if False:", NAMED),
+    "nobody looks for hangs": Mutant(DETECTION, "if self._watch.is_due(now):", "if False:", NAMED),
     "a look that shows a hang stops nothing": Mutant(
         HANGS, "if event.judgement is not Judgement.HANG:", "if event.judgement:", NAMED
     ),

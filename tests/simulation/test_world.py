@@ -99,7 +99,7 @@ def quiet(**changes: object) -> Hardship:
     """A world of two nodes and a spare in which nothing goes wrong unless asked for."""
     hard = draw(0, hours=2.0, nodes=3)
     limits = msgspec.structs.replace(
-        hard.limits, node_count=2, spare_count=1, max_restarts=20, exact=False
+        hard.limits, node_count=2, spare_count=1, max_restarts=20, exact=False, hang_timeout_s=600.0
     )
     calm = msgspec.structs.replace(
         hard,

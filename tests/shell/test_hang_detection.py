@@ -12,7 +12,7 @@ from holdfast.events import (
     in_rows,
 )
 from holdfast.messages import Report, Stacks, Stop, TakeStacks, WorkerReport
-from holdfast.shell.evidence import LOOKS
+from holdfast.shell.hang_detection import LOOKS
 from holdfast.shell.stack_collection import NODE_S
 from holdfast.stacks import Activity, StackGroup, ThreadStack
 from tests.shell.scene import Scene, Wire

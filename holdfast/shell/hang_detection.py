@@ -24,7 +24,7 @@ LOOKS = 3
 APART_S = 0.4
 
 
-class Evidence:
+class HangDetection:
     """What is known, or suspected, of the attempt under way. `may_stand` says whether anybody can
     have stopped moving, where telemetry is read only when it is wanted."""
 
