@@ -67,6 +67,9 @@ class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
     training_count: int | None = None  # nodes with a rank; told where `nodes` lie elsewhere
     recorded_at: float | None = None  # when the record in a cluster was written
     incomplete: str | None = None  # why not all that there was could be read
+    optimizer_steps: int | None = None  # in this attempt, of a script that reports no steps
+    optimizer_step_ago_s: float | None = None  # since the newest of them
+    optimizer_step_time_s: float | None = None  # lately
 
 
 class ActionTaken(msgspec.Struct, frozen=True, kw_only=True):

@@ -106,7 +106,7 @@ def headline(status: "JobStatus", words: str = "") -> str:
 def training(status: "JobStatus") -> str:
     """Step, loss and speed, as far as they are known."""
     if status.step is None:
-        return "no steps reported"
+        return _seen(status)
     parts = [f"step {status.step}"]
     if status.loss is not None:
         parts.append(f"loss {status.loss:.4f}")
@@ -115,6 +115,15 @@ def training(status: "JobStatus") -> str:
     if status.snapshot_step is not None:
         parts.append(f"snapshot of step {status.snapshot_step}{_spacing(status)}")
     return ", ".join(parts)
+
+
+def _seen(status: "JobStatus") -> str:
+    """Of a script that reports no steps: those of its optimizer, in this attempt."""
+    number, each_s = status.optimizer_steps, status.optimizer_step_time_s
+    if number is None:
+        return "no steps reported"
+    steps = f"{number:,} optimizer step{'s' if number > 1 else ''}"
+    return steps if each_s is None else f"{steps}, {duration(each_s)} each"
 
 
 def _spacing(status: "JobStatus") -> str:

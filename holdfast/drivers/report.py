@@ -1,6 +1,7 @@
 """The controller's state and the ledger, put into the shapes people get. Pure."""
 
 from collections.abc import Mapping, Sequence
+from typing import TypedDict
 
 from holdfast.checkpoint.copy_placement import survival
 from holdfast.checkpoint.tiers import Tier
@@ -53,7 +54,30 @@ def job_status(
         why=state.why,
         checkpoints=_checkpoints(state, first.tier_every_s if first else ()),
         copies=_copies(state),
+        **_seen(workers),
     )
+
+
+class _Seen(TypedDict, total=False):
+    """What is seen of steps that the script does not report."""
+
+    optimizer_steps: int
+    optimizer_step_ago_s: float
+    optimizer_step_time_s: float | None
+
+
+def _seen(workers: Mapping[int, WorkerReport]) -> _Seen:
+    """Of the rank that has done the fewest. Ranks without an optimizer are none of them, nor is
+    anybody where steps are reported."""
+    steps = [worker for worker in workers.values() if worker.optimizer_steps]
+    if not steps or any(worker.progress.step is not None for worker in workers.values()):
+        return {}
+    last = min(steps, key=lambda worker: worker.optimizer_steps)
+    return {
+        "optimizer_steps": last.optimizer_steps,
+        "optimizer_step_ago_s": round(last.optimizer_step_ago_s, 3),
+        "optimizer_step_time_s": last.optimizer_step_time_s,
+    }
 
 
 def _checkpoints(state: State, planned: Sequence[float]) -> tuple[TierStatus, ...]:

@@ -161,6 +161,9 @@ class Job(Section):
     """Worker processes per node. `auto`: one per GPU, or one where there is none."""
     warm: Warm = Warm()
     """Warm worker processes for the next attempt."""
+    instrument: Literal["auto", "off"] = "auto"
+    """`auto` counts the steps of PyTorch optimizers in a script or module that does not use
+    `holdfast.train`, by a hook of PyTorch, to show its progress; `off` does not."""
     snapshots: Snapshots = Snapshots()
     """Memory snapshots."""
     recovery: Recovery = Recovery()

@@ -53,6 +53,7 @@ SETTINGS: dict[str, Setting] = {
     "warm.mode": Setting("off"),
     "warm.preload": Setting(["numpy"]),
     "warm.preload_imports": Setting(False),
+    "instrument": Setting("off"),
     "snapshots.every_steps": Setting(7),
     "snapshots.max_overhead": Setting(0.5),
     "snapshots.copies": Setting(2),
