@@ -124,6 +124,10 @@ class WorkerReport(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     optimizer_steps: int = 0
     optimizer_step_ago_s: float = 0.0  # since the end of the newest
     optimizer_step_time_s: float | None = None  # lately
+    # What its output tells, by the patterns of the job: whatever the script means by a step.
+    printed_step: int | None = None
+    printed_step_ago_s: float = 0.0  # since it became that
+    printed_loss: float | None = None
 
 
 class Report(Message, frozen=True, kw_only=True):

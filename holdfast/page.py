@@ -81,6 +81,9 @@ class Word(IntEnum):
     OPTIMIZER_STEP_AT = 30  # end of the newest
     OPTIMIZER_STEP_TIME = 31  # from one to the next, lately
     STEPPED = 32  # the milestone of this name
+    PRINTED_STEP = 33  # newest step that the output tells + 1; 0 = none. Written by the agent
+    PRINTED_AT = 34  # when it became that
+    PRINTED_LOSS = 35  # likewise; zero bits are none
 
 
 _IN_A_ROW = tuple(milestone for milestone in Milestone if milestone is not Milestone.STEPPED)
@@ -244,6 +247,20 @@ class Page:
 
     # ── agent side ──
 
+    def step_printed(self, step: int) -> None:
+        """The worker's output tells this step."""
+        if self._ints[Word.PRINTED_STEP] != step + 1:
+            self._floats[Word.PRINTED_AT] = time.monotonic()
+            self._ints[Word.PRINTED_STEP] = step + 1
+            self.reach(Milestone.STEPPED)
+
+    def loss_printed(self, loss: float) -> None:
+        """And this loss."""
+        if loss == 0.0:
+            self._ints[Word.PRINTED_LOSS] = _ZERO
+        else:
+            self._floats[Word.PRINTED_LOSS] = loss
+
     def error(self) -> WorkerError | None:
         """The exception the worker left, if any."""
         length = self._ints[Word.ERROR_LENGTH]
@@ -280,6 +297,8 @@ class Page:
         """Everything the page says, for the controller; `now` is monotonic."""
         reached = ((m, self._floats[MILESTONES[m]]) for m in Milestone)
         step_time = self._floats[Word.STEP_TIME]
+        printed = self._ints[Word.PRINTED_STEP] - 1
+        printed_ago_s = max(0.0, now - self._floats[Word.PRINTED_AT]) if printed >= 0 else 0.0
         steps = self._ints[Word.OPTIMIZER_STEPS]
         step_ago_s = max(0.0, now - self._floats[Word.OPTIMIZER_STEP_AT]) if steps else 0.0
         return WorkerReport(
@@ -296,10 +315,19 @@ class Page:
             snapshot_step=self._ints[Word.SNAPSHOT_STEP],
             snapshot_every=self._ints[Word.SNAPSHOT_EVERY],
             tier_every_s=self._intervals(),
+            printed_step=printed if printed >= 0 else None,
+            printed_step_ago_s=printed_ago_s,
+            printed_loss=self._printed_loss(),
             optimizer_steps=steps,
             optimizer_step_ago_s=step_ago_s,
             optimizer_step_time_s=self._floats[Word.OPTIMIZER_STEP_TIME] if steps > 1 else None,
         )
+
+    def _printed_loss(self) -> float | None:
+        bits = self._ints[Word.PRINTED_LOSS]
+        if bits in (0, _ZERO):
+            return 0.0 if bits else None
+        return _number(self._floats[Word.PRINTED_LOSS])
 
     def _intervals(self) -> tuple[float, ...]:
         """Nothing on most ranks, and then nothing is sent."""

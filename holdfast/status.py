@@ -70,6 +70,8 @@ class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
     optimizer_steps: int | None = None  # in this attempt, of a script that reports no steps
     optimizer_step_ago_s: float | None = None  # since the newest of them
     optimizer_step_time_s: float | None = None  # lately
+    printed_step: int | None = None  # newest that its output tells, by the patterns of the job
+    printed_step_ago_s: float | None = None  # since it became that
 
 
 class ActionTaken(msgspec.Struct, frozen=True, kw_only=True):

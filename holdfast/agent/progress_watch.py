@@ -95,6 +95,7 @@ def _without_ages(report: WorkerReport) -> WorkerReport:
         progress=msgspec.structs.replace(report.progress, step_ago_s=0.0),
         milestones=dict.fromkeys(report.milestones, 0.0),
         optimizer_step_ago_s=0.0,
+        printed_step_ago_s=0.0,
     )
 
 

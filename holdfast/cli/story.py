@@ -118,12 +118,18 @@ def training(status: "JobStatus") -> str:
 
 
 def _seen(status: "JobStatus") -> str:
-    """Of a script that reports no steps: those of its optimizer, in this attempt."""
-    number, each_s = status.optimizer_steps, status.optimizer_step_time_s
-    if number is None:
-        return "no steps reported"
-    steps = f"{number:,} optimizer step{'s' if number > 1 else ''}"
-    return steps if each_s is None else f"{steps}, {duration(each_s)} each"
+    """Of a script that reports no steps: what it prints, and those of its optimizer, in this
+    attempt."""
+    number, each_s, parts = status.optimizer_steps, status.optimizer_step_time_s, []
+    if status.printed_step is not None:
+        parts.append(f"step {status.printed_step} (from its output)")
+    if status.loss is not None:
+        parts.append(f"loss {status.loss:.4f}")
+    if number is not None:
+        parts.append(f"{number:,} optimizer step{'s' if number > 1 else ''}")
+    if number is not None and each_s is not None:
+        parts.append(f"{duration(each_s)} each")
+    return ", ".join(parts) or "no steps reported"
 
 
 def _spacing(status: "JobStatus") -> str:

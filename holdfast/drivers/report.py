@@ -45,7 +45,7 @@ def job_status(
         waiting_for=_waiting_for(state),
         started_at=state.started_at,
         wall_s=ledger.wall_s,
-        loss=first.loss if first else None,
+        loss=_loss(first) if first else None,
         step_time_s=first.step_time_s if first else None,
         snapshot_step=min((w.snapshot_step for w in workers.values()), default=None),
         snapshot_every=first.snapshot_every if first else None,
@@ -64,20 +64,31 @@ class _Seen(TypedDict, total=False):
     optimizer_steps: int
     optimizer_step_ago_s: float
     optimizer_step_time_s: float | None
+    printed_step: int
+    printed_step_ago_s: float
 
 
 def _seen(workers: Mapping[int, WorkerReport]) -> _Seen:
-    """Of the rank that has done the fewest. Ranks without an optimizer are none of them, nor is
-    anybody where steps are reported."""
-    steps = [worker for worker in workers.values() if worker.optimizer_steps]
-    if not steps or any(worker.progress.step is not None for worker in workers.values()):
-        return {}
-    last = min(steps, key=lambda worker: worker.optimizer_steps)
-    return {
-        "optimizer_steps": last.optimizer_steps,
-        "optimizer_step_ago_s": round(last.optimizer_step_ago_s, 3),
-        "optimizer_step_time_s": last.optimizer_step_time_s,
-    }
+    """Of the rank that has done the fewest. Ranks without an optimizer, or that print nothing, are
+    none of them, nor is anybody where steps are reported."""
+    found = _Seen()
+    if any(worker.progress.step is not None for worker in workers.values()):
+        return found
+    if steps := [worker for worker in workers.values() if worker.optimizer_steps]:
+        last = min(steps, key=lambda worker: worker.optimizer_steps)
+        found["optimizer_steps"] = last.optimizer_steps
+        found["optimizer_step_ago_s"] = round(last.optimizer_step_ago_s, 3)
+        found["optimizer_step_time_s"] = last.optimizer_step_time_s
+    printed = [(w.printed_step, w) for w in workers.values() if w.printed_step is not None]
+    if printed:
+        step, behind = min(printed, key=lambda pair: pair[0])
+        found["printed_step"] = step
+        found["printed_step_ago_s"] = round(behind.printed_step_ago_s, 3)
+    return found
+
+
+def _loss(worker: WorkerReport) -> float | None:
+    return worker.printed_loss if worker.loss is None else worker.loss
 
 
 def _checkpoints(state: State, planned: Sequence[float]) -> tuple[TierStatus, ...]:

@@ -54,6 +54,8 @@ SETTINGS: dict[str, Setting] = {
     "warm.preload": Setting(["numpy"]),
     "warm.preload_imports": Setting(False),
     "instrument": Setting("off"),
+    "progress.step_pattern": Setting(r"step (\d+)"),
+    "progress.loss_pattern": Setting(r"loss (\S+)"),
     "snapshots.every_steps": Setting(7),
     "snapshots.max_overhead": Setting(0.5),
     "snapshots.copies": Setting(2),

@@ -154,3 +154,34 @@ def spoke(job: RunningJob, attempt: int) -> bool:
         f'"{Milestone.OUTPUT}"' in text and f'"attempt":{attempt}' in text
         for text in (json.dumps(line, separators=(",", ":")) for line in lines)
     )
+
+
+PRINTS = """
+import os, time
+attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+print("reading step 7 of 9, which is old", flush=True)
+while not os.path.exists(f"go-{attempt}"):
+    time.sleep(0.01)
+for step in range(100 * attempt, 100_000):
+    print(f"[{step}/100000] cost: {1 / (step + 1):.6f}", end="\\r", flush=True)
+    time.sleep(0.01)
+"""
+
+
+def test_the_step_of_a_script_without_torch_is_read_from_its_output(home: Path) -> None:
+    """And is the first sign that it trains again; nothing else is concluded from its number."""
+    patterns = {"step_pattern": r"^\[(\d+)/", "loss_pattern": r"cost: (?P<loss>\S+)"}
+    job = program(home, PRINTS, workdir=str(home.parent), workers_per_node=1, progress=patterns)
+    job.start()
+    allow(home, 0)
+    status = job.wait_until(lambda s: (s.printed_step or 0) > 20, "steps in the output")
+    assert status.step is None and status.loss is not None and 0.0 < status.loss < 0.05
+    assert "(from its output), loss 0.0" in holdfast("status", job.name).stdout
+    os.kill(job.worker(0), signal.SIGKILL)
+    job.wait_until(lambda _: spoke(job, 2), "the controller has heard it")
+    assert job.incidents()[0].ended_at is None
+    allow(home, 1)
+    job.wait_until(lambda s: (s.printed_step or 0) > 100, "steps of the second attempt")
+    job.wait_until(lambda _: job.incidents()[0].ended_at is not None, "training again")
+    assert job.incidents()[0].steps_lost == 0
+    stop(job)
