@@ -47,7 +47,7 @@ gpu: $(if $(GIVEN),,setup)
 	$(if $(GIVEN),$(PYTHON),$(BIN)/python) -m tests.gpu $(if $(REHEARSE),--rehearse)
 
 bench: setup
-	set -e; for name in restart overhead controller simulation render watch agents checkpoint peers; do \
+	set -e; for name in restart overhead instrument controller simulation render watch agents checkpoint peers; do \
 	    $(BIN)/python benchmarks/$$name.py --quick; done
 
 docs: setup

@@ -82,11 +82,13 @@ class Spike(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class Milestone(StrEnum):
     """What every rank of an attempt has done, in this order. Reported once each per attempt.
 
-    OUTPUT is the exception: one rank is enough, because many scripts print on rank 0 only.
+    OUTPUT and STEPPED are exceptions: one rank is enough, because many scripts print on rank 0
+    only, and some have ranks without an optimizer.
     """
 
     STARTED = "started"  # worker process runs with its rank
     OUTPUT = "output"  # one rank has printed something; only of scripts that report no steps
+    STEPPED = "stepped"  # one rank was seen to do a step; likewise
     ARRIVED = "arrived"  # called join()
     JOINED = "joined"  # process group ready
     RESTORED = "restored"  # state in place, or nothing to restore

@@ -32,7 +32,7 @@ from holdfast.events import (
 )
 from holdfast.stacks import StackGroup
 
-PROTOCOL = 5
+PROTOCOL = 6
 MAX_MESSAGE_BYTES = 4 * 1024 * 1024  # of any message, both ways
 NodeName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*\Z", max_length=253)]
 Count = Annotated[int, Meta(ge=0, lt=1 << 53)]
@@ -123,6 +123,15 @@ class WorkerReport(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     tier_every_s: tuple[float, ...] = ()  # planned now, by tier; 0: not used. Told by rank 0
     broke: Broken | None = None  # the first step whose numbers were not finite
     spike: Spike | None = None
+    # Of a script that reports no steps. They count from 1 in each attempt: they tell that it goes
+    # on and how fast, not how far the training has come. 0: none seen, or they are not counted.
+    optimizer_steps: int = 0
+    optimizer_step_ago_s: float = 0.0  # since the end of the newest
+    optimizer_step_time_s: float | None = None  # lately
+    # What its output tells, by the patterns of the job: whatever the script means by a step.
+    printed_step: int | None = None
+    printed_step_ago_s: float = 0.0  # since it became that
+    printed_loss: float | None = None
 
 
 class Report(Message, frozen=True, kw_only=True):

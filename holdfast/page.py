@@ -5,7 +5,7 @@ only ever stores aligned 8-byte values, each of which is seen whole by the reade
 tolerates that two of them are a few nanoseconds apart. The page outlives the worker, so the last
 step, the last losses and the traceback of a worker killed by SIGKILL are still there.
 
-Layout: 32 words of 8 bytes (see `Word`), a ring of step records, space for one `WorkerError`, then
+Layout: 64 words of 8 bytes (see `Word`), a ring of step records, space for one `WorkerError`, then
 the names of the script's own metrics and a ring of their values, one row for each step record. A
 name keeps its column; the memory of columns that nobody uses is never touched. At the end is what
 the worker has noticed about its numbers (`NumberWord`): the page is polled five times a second, and
@@ -15,6 +15,9 @@ A number that was not logged is zero bits, and zero is a NaN that no arithmetic 
 was computed is told apart from nothing. It is stored as an integer, because a NaN that passes
 through a float may lose its bits.
 
+Steps that a script reports and steps that are only seen of it have words of their own: the former
+are those of the whole training and decide what is lost and redone, the latter count from 1 in each
+attempt.
 All times are CLOCK_MONOTONIC, which processes of one machine share.
 """
 
@@ -33,7 +36,7 @@ from holdfast.events import Broken, Milestone, Progress, Quantity, Spike, Worker
 from holdfast.messages import WorkerReport
 
 MAGIC = 0x3145_4741_5046_4831
-HEADER_BYTES = 256
+HEADER_BYTES = 512
 RECORD_WORDS = 5
 RECORD_COUNT = 1024
 ERROR_OFFSET = HEADER_BYTES + RECORD_COUNT * RECORD_WORDS * 8
@@ -81,6 +84,13 @@ class Word(IntEnum):
     METRIC_NAMES = 15  # how many there are; written after the name
     MILESTONES = 16  # one word per Milestone, in order; 0.0 = not yet
     INTERVALS = 24  # one word per durable tier, the quickest first: seconds; 0.0 = not used
+    OPTIMIZER_STEPS = 29  # seen in this attempt; 0 = none, or they are not counted
+    OPTIMIZER_STEP_AT = 30  # end of the newest
+    OPTIMIZER_STEP_TIME = 31  # from one to the next, lately
+    STEPPED = 32  # the milestone of this name
+    PRINTED_STEP = 33  # newest step that the output tells + 1; 0 = none. Written by the agent
+    PRINTED_AT = 34  # when it became that
+    PRINTED_LOSS = 35  # likewise; zero bits are none
 
 
 class NumberWord(IntEnum):
@@ -96,7 +106,11 @@ class NumberWord(IntEnum):
     SPIKE_USUAL = 7
 
 
-MILESTONES = tuple(Milestone)
+_IN_A_ROW = tuple(milestone for milestone in Milestone if milestone is not Milestone.STEPPED)
+MILESTONES: dict[Milestone, int] = {
+    **{milestone: Word.MILESTONES + place for place, milestone in enumerate(_IN_A_ROW)},
+    Milestone.STEPPED: Word.STEPPED,
+}
 QUANTITIES = tuple(Quantity)
 TIER_COUNT = 3
 
@@ -146,7 +160,7 @@ class Page:
 
     def reach(self, milestone: Milestone) -> None:
         """Note the time of a milestone; only the first time counts."""
-        index = Word.MILESTONES + MILESTONES.index(milestone)
+        index = MILESTONES[milestone]
         if self._floats[index] == 0.0:
             self._floats[index] = time.monotonic()
 
@@ -182,6 +196,19 @@ class Page:
         self._floats[Word.STEP_TIME] = step_time_s
         self._floats[Word.STEP_AT] = time.monotonic() if record is None else record.at
         self._ints[Word.STEP] = step + 1
+
+    def optimizer_stepped(self, count: int, at: float, step_time_s: float) -> None:
+        """Step number `count` of the optimizer, in this attempt, ended at `at` (monotonic)."""
+        self._floats[Word.OPTIMIZER_STEP_TIME] = step_time_s
+        self._floats[Word.OPTIMIZER_STEP_AT] = at
+        self._ints[Word.OPTIMIZER_STEPS] = count
+        if count == 1:
+            self.phase(WorkerPhase.STEP)
+            self.reach(Milestone.STEPPED)
+
+    def forget_optimizer(self) -> None:
+        """Its steps are not counted any more, so nothing may be concluded from their number."""
+        self._ints[Word.OPTIMIZER_STEPS] = 0
 
     def record(self, record: StepRecord) -> None:
         """Publish what one step logged."""
@@ -263,6 +290,20 @@ class Page:
 
     # ── agent side ──
 
+    def step_printed(self, step: int) -> None:
+        """The worker's output tells this step."""
+        if self._ints[Word.PRINTED_STEP] != step + 1:
+            self._floats[Word.PRINTED_AT] = time.monotonic()
+            self._ints[Word.PRINTED_STEP] = step + 1
+            self.reach(Milestone.STEPPED)
+
+    def loss_printed(self, loss: float) -> None:
+        """And this loss."""
+        if loss == 0.0:
+            self._ints[Word.PRINTED_LOSS] = _ZERO
+        else:
+            self._floats[Word.PRINTED_LOSS] = loss
+
     def error(self) -> WorkerError | None:
         """The exception the worker left, if any."""
         length = self._ints[Word.ERROR_LENGTH]
@@ -277,12 +318,12 @@ class Page:
 
     def milestone_words(self) -> bytes:
         """The times of all milestones as they are: other bytes mean another one was reached."""
-        first = 8 * Word.MILESTONES
-        return self._map[first : first + 8 * len(MILESTONES)]
+        row, apart = 8 * Word.MILESTONES, 8 * Word.STEPPED
+        return self._map[row : row + 8 * len(_IN_A_ROW)] + self._map[apart : apart + 8]
 
     def reached(self, milestone: Milestone) -> bool:
         """Whether the worker has reached this milestone."""
-        return self._floats[Word.MILESTONES + MILESTONES.index(milestone)] > 0
+        return bool(self._floats[MILESTONES[milestone]] > 0)
 
     def progress(self, now: float) -> Progress:
         """How far the worker is; `now` is monotonic."""
@@ -297,8 +338,12 @@ class Page:
 
     def report(self, rank: int, pid: int, now: float) -> WorkerReport:
         """Everything the page says, for the controller; `now` is monotonic."""
-        reached = ((m, self._floats[Word.MILESTONES + i]) for i, m in enumerate(MILESTONES))
+        reached = ((m, self._floats[MILESTONES[m]]) for m in Milestone)
         step_time = self._floats[Word.STEP_TIME]
+        printed = self._ints[Word.PRINTED_STEP] - 1
+        printed_ago_s = max(0.0, now - self._floats[Word.PRINTED_AT]) if printed >= 0 else 0.0
+        steps = self._ints[Word.OPTIMIZER_STEPS]
+        step_ago_s = max(0.0, now - self._floats[Word.OPTIMIZER_STEP_AT]) if steps else 0.0
         return WorkerReport(
             rank=rank,
             pid=pid,
@@ -315,6 +360,12 @@ class Page:
             tier_every_s=self._intervals(),
             broke=self.first_broke(now),
             spike=self._newest_spike(),
+            printed_step=printed if printed >= 0 else None,
+            printed_step_ago_s=printed_ago_s,
+            printed_loss=self._printed_loss(),
+            optimizer_steps=steps,
+            optimizer_step_ago_s=step_ago_s,
+            optimizer_step_time_s=self._floats[Word.OPTIMIZER_STEP_TIME] if steps > 1 else None,
         )
 
     def first_broke(self, now: float) -> Broken | None:
@@ -348,6 +399,9 @@ class Page:
         if bits in (0, _ZERO):
             return None if bits == 0 else 0.0
         return self._floats[at]
+
+    def _printed_loss(self) -> float | None:
+        return self._get(Word.PRINTED_LOSS)
 
     def _intervals(self) -> tuple[float, ...]:
         """Nothing on most ranks, and then nothing is sent."""

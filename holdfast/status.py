@@ -80,6 +80,11 @@ class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
     incomplete: str | None = None  # why not all that there was could be read
     loss_is: str | None = None  # nan, inf or -inf, where `loss` is null because of that
     notes: tuple[Note, ...] = ()  # the newest ones
+    optimizer_steps: int | None = None  # in this attempt, of a script that reports no steps
+    optimizer_step_ago_s: float | None = None  # since the newest of them
+    optimizer_step_time_s: float | None = None  # lately
+    printed_step: int | None = None  # newest that its output tells, by the patterns of the job
+    printed_step_ago_s: float | None = None  # since it became that
 
 
 class ActionTaken(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,7 +4,8 @@ It first undoes everything that would tell it from a process started by hand: gr
 signal handlers, standard streams, random state, environment. Only the secret of `hash(str)` cannot
 be drawn anew: it is that of the forkserver in all its children. Then it runs the script as
 `__main__`. When the script fails, the traceback is shown without our frames and the error is left
-in the progress page, where the agent finds it even if the disk is full.
+in the progress page, where the agent finds it even if the disk is full. Unless the job says no, the
+steps of its optimizers are counted there as well.
 """
 
 import __future__
@@ -22,7 +23,7 @@ import sys
 import types
 from typing import Any, NamedTuple, NoReturn
 
-from holdfast import rank
+from holdfast import optimizer_steps, rank
 from holdfast.agent import failures, fork_protocol, late_environment, processes, script_source
 from holdfast.page import Page
 
@@ -50,7 +51,10 @@ def become(born: ForkedChild) -> None:
         case fork_protocol.ChildKind.RUN:
             if "control" in born.fds:
                 rank.run_ahead()
-    with failures.shown_and_left(Page(page_fd) if page_fd is not None else None):
+    page = Page(page_fd) if page_fd is not None else None
+    if page is not None and born.program.instrument:
+        optimizer_steps.observe(page)
+    with failures.shown_and_left(page):
         _enter_workdir(born.program)
         _run_to_the_end(born.program)
 

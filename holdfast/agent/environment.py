@@ -132,6 +132,7 @@ def program_of(job: Job) -> Program:
         command=job.command or (),
         args=job.args,
         workdir=job.workdir,
+        instrument=job.instrument == "auto",
     )
 
 

@@ -34,6 +34,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     command: tuple[str, ...] = ()
     args: tuple[str, ...] = ()
     workdir: str = "."
+    instrument: bool = False  # count the steps of its optimizers
 
     def path_entry(self) -> str:
         """What Python puts first on `sys.path` for it; empty for a command."""

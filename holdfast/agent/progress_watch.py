@@ -64,9 +64,7 @@ class ProgressWatch:
     def _has_news(self, attempt: NodeAttempt) -> bool:
         changed = [worker for worker in attempt.workers.values() if _milestones_changed(worker)]
         if changed:
-            attempt.trains = all(
-                worker.page.reached(Milestone.FIRST_STEP) for worker in attempt.workers.values()
-            )
+            attempt.trains = all(_trains(worker) for worker in attempt.workers.values())
         return bool(changed)
 
     def _take_records(self, attempt: NodeAttempt) -> None:
@@ -85,12 +83,19 @@ def _milestones_changed(worker: Worker) -> bool:
     return before != worker.milestones
 
 
+def _trains(worker: Worker) -> bool:
+    page = worker.page
+    return page.reached(Milestone.FIRST_STEP) or page.reached(Milestone.STEPPED)
+
+
 def _without_ages(report: WorkerReport) -> WorkerReport:
     """Ages grow by themselves."""
     return msgspec.structs.replace(
         report,
         progress=msgspec.structs.replace(report.progress, step_ago_s=0.0),
         milestones=dict.fromkeys(report.milestones, 0.0),
+        optimizer_step_ago_s=0.0,
+        printed_step_ago_s=0.0,
     )
 
 

@@ -21,11 +21,13 @@ from holdfast.agent import fork_protocol
 from holdfast.agent.forkserver_handle import ForkserverHandle
 from holdfast.agent.output import LogFile, Output
 from holdfast.agent.pod_log import PodLog, RankedLines
+from holdfast.agent.printed_steps import PrintedSteps
 from holdfast.agent.processes import ProcessExit
 from holdfast.events import Milestone
 from holdfast.messages import Assignment
 from holdfast.page import Page
 from holdfast.rank import ERROR_FILE
+from holdfast.spec.progress import ProgressPatterns
 
 
 @dataclass
@@ -80,6 +82,7 @@ class Workers:
     arenas: list[int]
     storage_pages: list[int]
     tell_output: bool = False  # that a worker prints is news: nothing else tells that it works
+    patterns: ProgressPatterns | None = None  # of what its output tells of its progress
     pod_log: PodLog | None = None  # where output is shown besides the files
     attempts_kept: int | None = None  # of which there are logs; None: all
     table: dict[int, Worker] = field(default_factory=dict)
@@ -103,10 +106,16 @@ class Workers:
             _tell(worker, assignment)
         file = LogFile(self.folder / log, self.log_bytes)
         echo = (RankedLines(self.pod_log, assignment.rank),) if self.pod_log is not None else ()
-        worker.output.send_to(file, *echo)
+        worker.output.send_to(file, *echo, *self._steps_in_output_of(worker))
         if self.tell_output:
             worker.output.on_first = partial(worker.page.reach, Milestone.OUTPUT)
         return worker
+
+    def _steps_in_output_of(self, worker: Worker) -> tuple[PrintedSteps, ...]:
+        """What reads them, unless the script reports them by itself."""
+        if self.patterns is None or not self.tell_output:
+            return ()
+        return (PrintedSteps(self.patterns, worker.page),)
 
     def _with_error_file(self, assignment: Assignment, log: str) -> Assignment:
         """Where `@record` of torch.distributed.elastic leaves an exception."""

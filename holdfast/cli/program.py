@@ -36,6 +36,7 @@ class Flags(NamedTuple):
     fresh: str | None = None
     preload: tuple[str, ...] | None = None
     preload_imports: bool | None = None
+    instrument: bool | None = None
 
 
 def is_job_file(word: str) -> bool:
@@ -141,6 +142,7 @@ def _changes(flags: Flags) -> dict[str, Any]:
         "env": dict(map(_variable, flags.env)),
         "logs": _given(terminal=flags.terminal),
         "warm": _given(preload=flags.preload, preload_imports=flags.preload_imports),
+        "instrument": None if flags.instrument is None else ("off", "auto")[flags.instrument],
         "checkpoints": _given(start_from=flags.start_from, fresh=flags.fresh),
     }
     return {key: value for key, value in changes.items() if value not in (None, {})}

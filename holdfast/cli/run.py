@@ -98,6 +98,13 @@ PreloadImports = Annotated[
     bool | None,
     typer.Option(help="Import ahead of time what the script imports at its top. Default: yes."),
 ]
+Instrument = Annotated[
+    bool | None,
+    typer.Option(
+        help="Count the steps of PyTorch optimizers in a script without `holdfast.train`. Default: "
+        "yes."
+    ),
+]
 Detach = Annotated[
     bool, typer.Option("--detach", "-d", help="Run in the background and return immediately.")
 ]
@@ -123,6 +130,7 @@ def run(
     terminal: Shown = None,
     preload: Preload = None,
     preload_imports: PreloadImports = None,
+    instrument: Instrument = None,
     detach: Detach = False,
     replace: Replace = False,
     start_from: From = None,
@@ -158,6 +166,7 @@ def run(
         fresh=fresh_word(fresh),
         preload=tuple(preload or ()) or None,
         preload_imports=preload_imports,
+        instrument=instrument,
     )
     reach = reached(on, context_name, namespace)
     if reach is None and (engine is not None or dry_run is not None):

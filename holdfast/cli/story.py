@@ -113,7 +113,7 @@ def headline(status: "JobStatus", words: str = "") -> str:
 def training(status: "JobStatus") -> str:
     """Step, loss and speed, as far as they are known."""
     if status.step is None:
-        return "no steps reported"
+        return _seen(status)
     parts = [f"step {status.step}"]
     if status.loss is not None:
         parts.append(f"loss {status.loss:.4f}")
@@ -124,6 +124,21 @@ def training(status: "JobStatus") -> str:
     if status.snapshot_step is not None:
         parts.append(f"snapshot of step {status.snapshot_step}{_spacing(status)}")
     return ", ".join(parts)
+
+
+def _seen(status: "JobStatus") -> str:
+    """Of a script that reports no steps: what it prints, and those of its optimizer, in this
+    attempt."""
+    number, each_s, parts = status.optimizer_steps, status.optimizer_step_time_s, []
+    if status.printed_step is not None:
+        parts.append(f"step {status.printed_step} (from its output)")
+    if status.loss is not None:
+        parts.append(f"loss {status.loss:.4f}")
+    if number is not None:
+        parts.append(f"{number:,} optimizer step{'s' if number > 1 else ''}")
+    if number is not None and each_s is not None:
+        parts.append(f"{duration(each_s)} each")
+    return ", ".join(parts) or "no steps reported"
 
 
 def _spacing(status: "JobStatus") -> str:

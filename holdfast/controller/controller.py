@@ -52,6 +52,7 @@ from holdfast.events import (
 
 MAX_STILLBORN = 3  # new nodes in a row that are of no use: asking again will not help
 QUIET_S = 60.0  # a script that prints nothing for longer after its start is taken to train
+STEP_WAIT_S = 600.0  # so is one that has done steps before and does none for longer
 
 
 class Controller:
@@ -230,7 +231,8 @@ def _training(state: State) -> None:
 
 
 def _speaks(state: State, ago_s: float = 0.0) -> None:
-    """A script that reports no steps has said something, or has been at work for long enough."""
+    """A script that reports no steps was seen to do one or, where none have been seen so far, has
+    said something; or it has been at work for long enough."""
     state.quiet_deadline = None
     _training(state)
     incidents.close(state, ago_s)
@@ -288,8 +290,11 @@ def _milestone_reached(state: State, event: MilestoneReached) -> list[AnyAction]
         case Milestone.STARTED if not state.instrumented:
             _training(state)
             if state.open_incident is not None:
-                state.quiet_deadline = state.now + QUIET_S
-        case Milestone.OUTPUT if not state.instrumented:
+                state.quiet_deadline = state.now + (STEP_WAIT_S if state.steps_seen else QUIET_S)
+        case Milestone.OUTPUT if not (state.instrumented or state.steps_seen):
+            _speaks(state, event.ago_s)
+        case Milestone.STEPPED if not state.instrumented:
+            state.steps_seen = True
             _speaks(state, event.ago_s)
         case Milestone.ARRIVED:
             state.instrumented = True

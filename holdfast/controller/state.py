@@ -167,6 +167,7 @@ class State(msgspec.Struct, kw_only=True):
     faults: dict[str, list[float]] = {}  # node → recent device faults
     workers_per_node: int = 0  # of the first node; all must agree
     instrumented: bool = False  # progress will be reported
+    steps_seen: bool = False  # no, but steps of its optimizer, or in its output, are seen
 
     attempt: int = 0
     attempt_started_at: float = 0.0

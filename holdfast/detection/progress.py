@@ -1,12 +1,13 @@
 """Reports of single workers reduced to facts about the whole attempt.
 
-A milestone is reached when every rank has reached it (OUTPUT: when one has); an attempt is as far
-as its slowest rank.
+A milestone is reached when every rank has reached it (OUTPUT, STEPPED: when one has); an attempt is
+as far as its slowest rank.
 Counters hold how many ranks are where, so that a report costs what it contains and not what the
 job is large. The controller hears a few facts a minute, however often its nodes report.
 """
 
 import heapq
+from array import array
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 
@@ -17,7 +18,7 @@ EVERY_S = 5.0  # between two tellings of progress, at first
 LAST_EVERY_S = 60.0  # and at last: the journal of a job that trains for months has to stay small
 SLOWER = 1 / 120  # of the attempt's age
 ORDER = {milestone: place for place, milestone in enumerate(Milestone)}
-BY_ONE = (Milestone.OUTPUT,)  # one rank is enough for these
+BY_ONE = (Milestone.OUTPUT, Milestone.STEPPED)  # one rank is enough for these
 LEFT = "finished"  # what a worker says it does once it has left its loop
 FRESH_S = 12.0  # for what a rank says that it does; it is repeated in less than half of that
 COMES_WITH_PROGRESS = (Milestone.CAUGHT_UP, Milestone.FINISHED)
@@ -76,7 +77,7 @@ class ProgressReducer:
         self._heard: dict[int, float] = {}  # when that was
         self._steps = Steps()
         self._reporting = 0  # ranks that report steps
-        self._seen = bytearray(world_size)  # a bit for each milestone a rank has reached
+        self._seen = array("H", bytes(2 * world_size))  # a bit for each milestone of a rank
         self._reached: dict[Milestone, Crowd] = {m: Crowd() for m in Milestone}
         self._restored: int | None = None  # lowest of all ranks
         self._data_wait_s = self._snapshot_s = 0.0

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import TypedDict
 
 from holdfast.checkpoint.copy_placement import survival
 from holdfast.checkpoint.tiers import Tier
@@ -25,7 +26,7 @@ def job_status(
     workers = telemetry or {}
     first = workers.get(0)
     step = _lowest_step(workers, state)
-    loss = first.loss if first else None
+    loss = _loss(first) if first else None
     finite = loss is not None and math.isfinite(loss)
     return JobStatus(
         job=job,
@@ -59,7 +60,41 @@ def job_status(
         why=state.standstill or state.why,
         checkpoints=_checkpoints(state, first.tier_every_s if first else ()),
         copies=_copies(state),
+        **_seen(workers),
     )
+
+
+class _Seen(TypedDict, total=False):
+    """What is seen of steps that the script does not report."""
+
+    optimizer_steps: int
+    optimizer_step_ago_s: float
+    optimizer_step_time_s: float | None
+    printed_step: int
+    printed_step_ago_s: float
+
+
+def _seen(workers: Mapping[int, WorkerReport]) -> _Seen:
+    """Of the rank that has done the fewest. Ranks without an optimizer, or that print nothing, are
+    none of them, nor is anybody where steps are reported."""
+    found = _Seen()
+    if any(worker.progress.step is not None for worker in workers.values()):
+        return found
+    if steps := [worker for worker in workers.values() if worker.optimizer_steps]:
+        last = min(steps, key=lambda worker: worker.optimizer_steps)
+        found["optimizer_steps"] = last.optimizer_steps
+        found["optimizer_step_ago_s"] = round(last.optimizer_step_ago_s, 3)
+        found["optimizer_step_time_s"] = last.optimizer_step_time_s
+    printed = [(w.printed_step, w) for w in workers.values() if w.printed_step is not None]
+    if printed:
+        step, behind = min(printed, key=lambda pair: pair[0])
+        found["printed_step"] = step
+        found["printed_step_ago_s"] = round(behind.printed_step_ago_s, 3)
+    return found
+
+
+def _loss(worker: WorkerReport) -> float | None:
+    return worker.printed_loss if worker.loss is None else worker.loss
 
 
 def _checkpoints(state: State, planned: Sequence[float]) -> tuple[TierStatus, ...]:

@@ -5,7 +5,9 @@ only sharpen the moments kept here, and `timeline` reads the stretches off once 
 That takes a handful of numbers for an attempt, however long it trains.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from typing import NamedTuple
 
 from holdfast.events import Milestone, Progress
@@ -22,8 +24,17 @@ AFTER: dict[Milestone, Bucket] = {
     Milestone.FINISHED: Bucket.OTHER,
 }
 """What an attempt does once it has reached a milestone, until the next one."""
-WITHOUT_STEPS = (Milestone.STARTED, Milestone.OUTPUT)  # of scripts that report no steps
+WITHOUT_STEPS = (Milestone.STARTED, Milestone.OUTPUT, Milestone.STEPPED)  # where none are reported
 QUIET_S = 60.0  # who says nothing for longer after the start is taken to train all the same
+STEP_WAIT_S = 600.0  # so is who did steps in an earlier attempt, and none for longer in this
+
+
+class Visibility(Enum):
+    """How steps of the script come to be known."""
+
+    UNKNOWN = auto()
+    SEEN = auto()  # of its optimizer, or in its output: that there are some, not which
+    REPORTED = auto()
 
 
 class BucketStart(NamedTuple):
@@ -108,18 +119,17 @@ def earliest(known: int | None, at: int) -> int:
     return at if known is None else min(known, at)
 
 
-def timeline(
-    attempt: Attempt, until: int, *, instrumented: bool, closed: bool
-) -> list[BucketStart]:
+def timeline(attempt: Attempt, until: int, *, steps: Visibility, closed: bool) -> list[BucketStart]:
     """The stretches of an attempt up to `until`; `closed`: nothing more will be heard of it.
 
-    The marks are in order and never before the attempt began; without `instrumented` a worker is
-    productive while it runs.
+    The marks are in order and never before the attempt began; where no steps are reported, a worker
+    is productive while it runs.
     """
     end = _trained_until(attempt, until, closed)
-    marks = _training(attempt, instrumented)
+    reported = steps is Visibility.REPORTED
+    marks = _training(attempt) if reported else _blind(attempt, steps)
     marks = [marks[0], *(m for m in marks[1:] if m.at <= end)]
-    if instrumented and attempt.step_end is not None and (attempt.incident or closed):
+    if reported and attempt.step_end is not None and (attempt.incident or closed):
         marks += _unfinished_step(attempt, marks[-1], end)
     return _in_order([*marks, *_aftermath(attempt, end, marks[-1].incident, closed)], until)
 
@@ -132,33 +142,38 @@ def _trained_until(attempt: Attempt, until: int, closed: bool) -> int:
     return attempt.last_exit if closed and attempt.last_exit is not None else until
 
 
-def _training(attempt: Attempt, instrumented: bool) -> list[BucketStart]:
+def _training(attempt: Attempt) -> list[BucketStart]:
+    reached = ((attempt.reached.get(milestone), AFTER.get(milestone)) for milestone in Milestone)
+    return _marks(attempt, ((at, bucket) for at, bucket in reached if bucket is not None))
+
+
+def _blind(attempt: Attempt, steps: Visibility) -> list[BucketStart]:
+    """Without steps: it starts until it is seen to do one or, where that cannot be seen, until it
+    says something, unless that takes too long to tell."""
+    started, spoke, stepped = (attempt.reached.get(milestone) for milestone in WITHOUT_STEPS)
+    if started is None:
+        return _marks(attempt, ((spoke if stepped is None else stepped, Bucket.PRODUCTIVE),))
+    latest = started + round(STEP_WAIT_S * 1000)
+    if stepped is not None:
+        trains = stepped if attempt.carried is None else min(stepped, latest)
+    elif steps is Visibility.SEEN:
+        trains = latest
+    else:
+        quick = spoke is not None and spoke - started <= QUIET_S * 1000
+        trains = spoke if spoke is not None and quick else started
+    return _marks(attempt, ((started, Bucket.START), (trains, Bucket.PRODUCTIVE)))
+
+
+def _marks(attempt: Attempt, changes: Iterable[tuple[int | None, Bucket]]) -> list[BucketStart]:
     marks = [BucketStart(attempt.began, attempt.opening, attempt.carried)]
-    for milestone in Milestone:
-        at = attempt.reached.get(milestone)
+    for at, bucket in changes:
         if at is None:
-            continue
-        bucket = AFTER.get(milestone) if instrumented else _blind(attempt, milestone)
-        if bucket is None:
             continue
         trains = bucket in (Bucket.PRODUCTIVE, Bucket.OTHER)
         marks.append(
             BucketStart(max(at, marks[-1].at), bucket, None if trains else marks[-1].incident)
         )
     return marks
-
-
-def _blind(attempt: Attempt, milestone: Milestone) -> Bucket | None:
-    """Without steps: it starts until it says something, unless that takes too long to tell."""
-    started, spoke = (attempt.reached.get(m) for m in WITHOUT_STEPS)
-    quick = started is not None and spoke is not None and spoke - started <= QUIET_S * 1000
-    match milestone:
-        case Milestone.STARTED:
-            return Bucket.START if quick else Bucket.PRODUCTIVE
-        case Milestone.OUTPUT:
-            return Bucket.PRODUCTIVE
-        case _:
-            return AFTER[milestone]
 
 
 def _unfinished_step(attempt: Attempt, last: BucketStart, end: int) -> list[BucketStart]:

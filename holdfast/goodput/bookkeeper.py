@@ -52,7 +52,14 @@ from holdfast.events import (
     WorkerExited,
     WorkersExited,
 )
-from holdfast.goodput.attempt import WITHOUT_STEPS, Attempt, BucketStart, earliest, timeline
+from holdfast.goodput.attempt import (
+    WITHOUT_STEPS,
+    Attempt,
+    BucketStart,
+    Visibility,
+    earliest,
+    timeline,
+)
 from holdfast.goodput.books import NO_STALLS, Books, milliseconds
 from holdfast.goodput.buckets import Bucket
 from holdfast.goodput.ledger import Ledger, close_books
@@ -79,7 +86,7 @@ class Bookkeeper:
         self._attempt = Attempt(0, start, Bucket.SCHEDULE, None)
         self._ranks: dict[int, str] = {}  # node rank → node
         self._members: set[str] = set()  # the nodes with a rank
-        self._instrumented = False
+        self._steps = Visibility.UNKNOWN
         self._launched = False  # workers have run
         self._incidents = 0
         self._last = start
@@ -97,7 +104,7 @@ class Bookkeeper:
     def at(self, now: float | None) -> Ledger:
         """The ledger at `now`, or at the last entry; what is still open is booked as it looks."""
         books = self._books.copy()
-        observed = self._instrumented or not self._launched
+        observed = self._steps is Visibility.REPORTED or not self._launched
         if not self._ended:
             until = self._last if now is None else max(self._last, milliseconds(now))
             _post(books, self._attempt, until, self._timeline(until, closed=False))
@@ -120,7 +127,7 @@ class Bookkeeper:
             case MilestoneReached() | Progressed():
                 self._hear_of_training(event, at)
             case NodeReady():
-                self._instrumented = self._instrumented or event.instrumented
+                self._steps = Visibility.REPORTED if event.instrumented else self._steps
             case NodeLost():
                 self._suspect(event.node, at - milliseconds(event.ago_s))
             case NodeLeft():
@@ -176,7 +183,10 @@ class Bookkeeper:
             self._post_progress(at)
             return
         self._launched = True
-        self._instrumented = self._instrumented or event.milestone not in WITHOUT_STEPS
+        if event.milestone not in WITHOUT_STEPS:
+            self._steps = Visibility.REPORTED
+        elif event.milestone is Milestone.STEPPED and self._steps is Visibility.UNKNOWN:
+            self._steps = Visibility.SEEN
         attempt.reach(event.milestone, at - milliseconds(event.ago_s))
 
     def _suspect(self, node: str, when: int) -> None:
@@ -225,7 +235,7 @@ class Bookkeeper:
     # ── posting ──
 
     def _timeline(self, until: int, *, closed: bool) -> list[BucketStart]:
-        return timeline(self._attempt, until, instrumented=self._instrumented, closed=closed)
+        return timeline(self._attempt, until, steps=self._steps, closed=closed)
 
     def _close(self, at: int) -> int | None:
         """Post the rest of the open attempt; the incident that is still open is returned."""

@@ -175,6 +175,7 @@ class GroundTruth:
         if group.broken_at is None:
             group.first_at = self._env.now
             self._tell(group)
+            self._env.after(self._hard.step_s, self._tell, group)
             self._plan_last_step(group)
 
     def _restore(self, group: Group) -> None:
@@ -462,6 +463,7 @@ class GroundTruth:
         if not self._hard.instrumented:
             if group.first_at is not None:
                 found[Milestone.OUTPUT] = now - group.first_at
+                self._look_at_steps(group, found)
             return found
         for milestone, at in (
             (Milestone.ARRIVED, run.arrived_at),
@@ -474,6 +476,12 @@ class GroundTruth:
         if group.first_at is not None:
             self._late_milestones(run, found)
         return found
+
+    def _look_at_steps(self, group: Group, found: dict[Milestone, float]) -> None:
+        """In every other world the first step is seen, though not reported."""
+        end = self._end_of(group, group.inherited_step + 2)  # after its first words
+        if self._hard.seed % 2 and end <= self._env.now:
+            found[Milestone.STEPPED] = self._env.now - end
 
     def _late_milestones(self, run: Run, found: dict[Milestone, float]) -> None:
         group, now = run.group, self._env.now

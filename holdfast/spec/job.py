@@ -26,6 +26,7 @@ from holdfast.spec.cluster import (
 from holdfast.spec.clusters import ClusterChoice
 from holdfast.spec.network import Network
 from holdfast.spec.placement import Scheduling
+from holdfast.spec.progress import ProgressPatterns
 from holdfast.spec.resources import Image, Resources, Secret
 from holdfast.spec.section import (
     NAME_PATTERN,
@@ -171,6 +172,12 @@ class Job(Section):
     """Worker processes per node. `auto`: one per GPU, or one where there is none."""
     warm: Warm = Warm()
     """Warm worker processes for the next attempt."""
+    instrument: Literal["auto", "off"] = "auto"
+    """`auto` counts the steps of PyTorch optimizers in a script or module that does not use
+    `holdfast.train`, by a hook of PyTorch, to show its progress; `off` does not."""
+    progress: ProgressPatterns | None = None
+    """Patterns for the step and the loss in the output of a script that does not use
+    `holdfast.train`."""
     snapshots: Snapshots = Snapshots()
     """Memory snapshots."""
     recovery: Recovery = Recovery()

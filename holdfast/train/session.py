@@ -19,6 +19,7 @@ from holdfast.checkpoint.storage_page import StoragePage
 from holdfast.checkpoint.streams import background_copier
 from holdfast.errors import Error
 from holdfast.events import Milestone
+from holdfast.optimizer_steps import leave_to_the_script
 from holdfast.page import WorkerPhase
 from holdfast.rank import await_rank
 from holdfast.train.cadence import Cadence
@@ -248,6 +249,7 @@ def join(
     if placement.distributed:
         require_choice(backend, wait)
     _joined = True
+    leave_to_the_script()
     progress = open_progress(placement)
     progress.reach(Milestone.STARTED)
     progress.reach(Milestone.ARRIVED)

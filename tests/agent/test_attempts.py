@@ -16,6 +16,9 @@ from holdfast.messages import WorkersStarted, WorkersStopped
 from tests.agent.parts import die, make_parts, start, stop
 
 
+ASKED = [(0, signal.SIGTERM), (0, signal.SIGCONT)]
+
+
 @pytest.fixture(autouse=True)
 def _no_strays(monkeypatch: pytest.MonkeyPatch) -> None:
     """The children of the test are nobody's leftovers."""
@@ -85,7 +88,7 @@ async def test_two_attempts_never_run_beside_each_other() -> None:
     attempts = Attempts(parts)
     attempts.start(start(1))
     attempts.start(start(2))
-    assert parts.processes.signals == [(0, signal.SIGTERM), (0, signal.SIGKILL)]
+    assert parts.processes.signals == [*ASKED, (0, signal.SIGKILL)]
 
 
 @looped
@@ -127,7 +130,8 @@ async def test_a_stop_is_answered_once_all_workers_are_gone_with_the_next_store(
     stops.obey(stop())  # shortens the grace time, and is no second stop
     assert attempts.newest is not None
     sent = [sig for _, sig in parts.processes.signals]
-    assert sent == [signal.SIGTERM] * 2 + [signal.SIGKILL] * 2
+    asked = [signal.SIGTERM, signal.SIGCONT]
+    assert sent == asked * 2 + [signal.SIGKILL] * 2
     for worker in attempts.newest.workers.values():
         assert not facts(parts, WorkersStopped)
         die(attempts, worker)
@@ -165,7 +169,7 @@ async def test_a_stop_that_saves_comes_after_the_save() -> None:
     assert not parts.processes.signals
     parts.saves.saved.set()
     await parts.tasks.running.pop(0)
-    assert parts.processes.signals == [(0, signal.SIGTERM)]
+    assert parts.processes.signals == ASKED
     for task in parts.tasks.running:
         task.cancel()
 

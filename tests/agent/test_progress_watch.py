@@ -19,6 +19,7 @@ class Scene:
 
     def __init__(self) -> None:
         self.now, self.step, self.milestones = 100.0, 0, dict[Milestone, float]()
+        self.optimizer_steps = 0
         self.reports: list[Report] = []
         self.link: Any = SimpleNamespace(report_s=REPORT_S, welcomes=1, report=self.reports.append)
         page = SimpleNamespace(report=self._page, milestone_words=lambda: len(self.milestones))
@@ -34,7 +35,8 @@ class Scene:
     def _page(self, rank: int, pid: int, now: float) -> WorkerReport:
         return WorkerReport(
             rank=rank, pid=pid, progress=Progress(step=self.step, step_ago_s=now),
-            milestones=dict.fromkeys(self.milestones, now),
+            milestones=dict.fromkeys(self.milestones, now), optimizer_steps=self.optimizer_steps,
+            optimizer_step_ago_s=now,
         )  # fmt: skip
 
     def look(self, seconds: float, *, idle: bool = False) -> int:
@@ -75,6 +77,17 @@ def test_a_milestone_is_reported_at_once_and_looked_for_more_often_until_trainin
     scene.milestones[Milestone.FIRST_STEP] = 1.0
     assert scene.look(LOOK_LATER_S) == 1
     assert scene.watch.pause_s == LOOK_LATER_S
+
+
+def test_steps_that_are_seen_count_as_training_and_their_age_is_no_news() -> None:
+    scene = Scene()
+    scene.milestones[Milestone.STEPPED] = 1.0
+    scene.optimizer_steps = 5
+    scene.look(1.0)
+    assert scene.attempt.trains and scene.watch.pause_s == LOOK_LATER_S
+    assert scene.look(REPEAT_S / 2) == 0
+    scene.optimizer_steps += 1
+    assert scene.look(2 * REPORT_S) == 1
 
 
 def test_a_controller_that_is_new_hears_at_once_what_the_old_one_knew() -> None:

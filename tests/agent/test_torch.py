@@ -122,4 +122,5 @@ def test_what_is_drawn_by_chance_differs_and_what_is_seeded_does_not(node: Node)
 
 def _words_after_training(agent: AgentProcess, rank: int, attempt: int) -> list[str]:
     log = agent.log(rank, attempt)
-    return log.split() if log.startswith("trained") and log.endswith("\n") else []
+    lines = [line for line in log.splitlines() if line.startswith("trained")]
+    return lines[0].split() if lines and log.endswith("\n") else []

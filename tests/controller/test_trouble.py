@@ -213,3 +213,34 @@ def test_a_script_without_steps_trains_again_when_it_says_something_or_after_a_w
         world.recover()
     lasted = [(i.ended_at or 0.0) - i.detected_at for i in world.state.incidents[:2]]
     assert lasted[0] > 60.0 > lasted[1]
+
+
+def test_a_script_whose_steps_are_seen_trains_again_with_the_first_of_them() -> None:
+    """Not with its first words; and after a long while if no step is seen any more."""
+    world = World()
+    world.submit(instrumented=False)
+    for attempt, stepped in ((1, True), (2, True), (3, False)):
+        world.tell(MilestoneReached(attempt=attempt, milestone=Milestone.STARTED))
+        world.tell(MilestoneReached(attempt=attempt, milestone=Milestone.OUTPUT))
+        assert (world.state.open_incident is None) == (attempt == 1)
+        if stepped:
+            told = MilestoneReached(attempt=attempt, milestone=Milestone.STEPPED, ago_s=0.5)
+            world.tell(told, after_s=100.0)
+        else:
+            assert world.controller.next_deadline() == pytest.approx(world.now + 600.0, abs=1.0)
+            world.tell(DeadlinePassed(), after_s=600.1)
+        assert world.state.open_incident is None
+        world.kill("b", 1)
+        world.recover()
+    lasted = [(i.ended_at or 0.0) - i.detected_at for i in world.state.incidents[:2]]
+    assert 99.5 <= lasted[0] < 110.0 and lasted[1] > 600.0
+    assert world.state.max_step is None and not world.state.instrumented
+
+
+def test_a_step_seen_before_join_says_nothing_of_a_script_that_reports_its_own() -> None:
+    world = running()
+    world.kill("b", 1)
+    world.recover()
+    world.tell(MilestoneReached(attempt=2, milestone=Milestone.STARTED))
+    world.tell(MilestoneReached(attempt=2, milestone=Milestone.STEPPED))
+    assert world.state.open_incident is not None and not world.state.steps_seen

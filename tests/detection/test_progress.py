@@ -56,11 +56,20 @@ def test_a_milestone_is_told_when_the_last_rank_reaches_it_and_only_once() -> No
     )
 
 
-def test_the_first_output_is_told_when_one_rank_has_it() -> None:
+@pytest.mark.parametrize("what", [Milestone.OUTPUT, Milestone.STEPPED])
+def test_the_first_output_and_step_seen_are_told_when_one_rank_has_it(what: Milestone) -> None:
     four = reducer(4)
-    told = four.observe(report(worker(2, None, reached={"output": 0.5})), 10.0)
-    assert [e.milestone for e in told if isinstance(e, MilestoneReached)] == [Milestone.OUTPUT]
-    assert four.observe(report(worker(0, None, reached={"output": 0.1})), 10.5) == []
+    told = four.observe(report(worker(2, None, reached={what: 0.5})), 10.0)
+    assert [e.milestone for e in told if isinstance(e, MilestoneReached)] == [what]
+    assert four.observe(report(worker(0, None, reached={what: 0.1})), 10.5) == []
+
+
+def test_steps_that_are_only_seen_are_no_progress_of_the_attempt() -> None:
+    ranks = reducer()
+    seen = [msgspec.structs.replace(worker(r, None), optimizer_steps=1000) for r in (0, 1)]
+    assert ranks.observe(report(*seen), 101.0) == []
+    assert ranks.flush(200.0) is None
+    assert ranks.training(frozenset(), 101.0) == 0
 
 
 def test_a_rank_trains_if_it_says_so_now_and_has_not_left_its_loop() -> None:

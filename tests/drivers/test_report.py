@@ -1,22 +1,24 @@
 """What people get of durable tiers: those that are planned, and those that have ever been used."""
 
+from holdfast.cli.story import training
 from holdfast.controller.state import Limits, State, TierRecord
 from holdfast.drivers.report import job_status
 from holdfast.events import Progress
 from holdfast.goodput.ledger import Ledger
 from holdfast.messages import WorkerReport
-from holdfast.status import TierStatus
+from holdfast.status import JobStatus, TierStatus
+
+LEDGER = Ledger(
+    start_ms=0, end_ms=10_000, buckets={}, intervals=(), bills={}, ettr=1.0, ettr_1h=1.0,
+    observed=True, ended=False,
+)  # fmt: skip
 
 
 def tiers(state: State, *planned: float) -> tuple[TierStatus, ...]:
     report = WorkerReport(
         rank=0, pid=1, progress=Progress(step=9), milestones={}, tier_every_s=planned
     )
-    ledger = Ledger(
-        start_ms=0, end_ms=10_000, buckets={}, intervals=(), bills={}, ettr=1.0, ettr_1h=1.0,
-        observed=True, ended=False,
-    )  # fmt: skip
-    return job_status("j", state, ledger, controller="up", telemetry={0: report}).checkpoints
+    return job_status("j", state, LEDGER, controller="up", telemetry={0: report}).checkpoints
 
 
 def test_a_tier_is_shown_before_anything_is_committed_with_the_interval_of_now() -> None:
@@ -33,3 +35,32 @@ def test_what_was_used_is_shown_when_nothing_runs() -> None:
     assert (shared.tier, shared.step, shared.age_s, shared.every_s) == ("shared", 5, 10.0, 12.0)
     (shared,) = tiers(state, 0.0, 600.0, 0.0)
     assert shared.every_s == 600.0
+
+
+def stepped(rank: int, steps: int, step: int | None = None) -> WorkerReport:
+    return WorkerReport(
+        rank=rank, pid=1, progress=Progress(step=step), milestones={}, optimizer_steps=steps,
+        optimizer_step_ago_s=0.25 * rank, optimizer_step_time_s=0.051 if steps > 1 else None,
+    )  # fmt: skip
+
+
+def seen(*workers: WorkerReport) -> tuple[JobStatus, str]:
+    state = State(limits=Limits(), now=100.0)
+    found = {worker.rank: worker for worker in workers}
+    status = job_status("j", state, LEDGER, controller="up", telemetry=found)
+    return status, training(status)
+
+
+def test_steps_of_an_optimizer_are_shown_and_are_not_the_step_of_the_job() -> None:
+    """Of the rank that has done the fewest; ranks without an optimizer are none of them."""
+    status, text = seen(stepped(0, 1235), stepped(1, 1234), stepped(2, 0))
+    assert (status.step, status.step_time_s) == (None, None)
+    assert (status.optimizer_steps, status.optimizer_step_ago_s) == (1234, 0.25)
+    assert text == "1,234 optimizer steps, 51 ms each"
+    assert seen(stepped(0, 1))[1] == "1 optimizer step"
+    assert seen(stepped(0, 0))[1] == "no steps reported"
+
+
+def test_where_the_script_reports_steps_those_of_its_optimizer_are_not_shown() -> None:
+    status, text = seen(stepped(0, 7, step=3))
+    assert status.optimizer_steps is None and text.startswith("step 3")

@@ -307,6 +307,32 @@ def test_a_script_without_the_library_starts_until_it_says_something(spoke: floa
     assert books.buckets[Bucket.PRODUCTIVE] == 5500 + 91_000 - 1000 * start_s
 
 
+@pytest.mark.parametrize(("stepped", "trains"), [(12.0, 12.0), (90.0, 90.0), (None, 610.0)])
+def test_a_script_whose_steps_are_seen_starts_until_the_first_of_them(
+    stepped: float | None, trains: float
+) -> None:
+    """Whatever it says before; and no longer than a controller waits for it."""
+    said = [heard(stepped, reached(2, Milestone.STEPPED))] if stepped is not None else []
+    entries = journal(
+        heard(1, JobSubmitted(), *assign("n0"), start(1, 1)),
+        heard(2, reached(1, Milestone.STARTED)),
+        heard(2.5, reached(1, Milestone.OUTPUT)),
+        heard(6, reached(1, Milestone.STEPPED)),
+        heard(8, exited(0, 1, code=3), stop(1)),
+        heard(9, stopped(1), start(2, 1)),
+        heard(10, reached(2, Milestone.STARTED)),
+        heard(11, reached(2, Milestone.OUTPUT)),
+        *said,
+        heard(1000, exited(0, 2, code=0), end()),
+    )
+    books = ledger(START, entries, None)
+    check(books)
+    assert not books.observed
+    assert books.bill(1) == {"teardown": 1.0, "start": trains - 9.0}
+    assert books.buckets[Bucket.PRODUCTIVE] == 2000 + 1000 * (1000 - trains)
+    assert books.buckets[Bucket.REPLAY] == 0
+
+
 def test_a_requested_stop_is_no_incident() -> None:
     books = ledger(
         START,

@@ -67,7 +67,7 @@ class Job:
     def report(self, number: int, step: int, waited_s: float = 0.0) -> None:
         """The pages of a node."""
         progress = Progress(step=step, data_wait_s=waited_s)
-        not_yet = (Milestone.OUTPUT, Milestone.FINISHED)
+        not_yet = (Milestone.OUTPUT, Milestone.STEPPED, Milestone.FINISHED)
         reached: dict[Milestone, float] = {m: 0.0 for m in Milestone if m not in not_yet}
         workers = tuple(
             WorkerReport(rank=rank, pid=1, progress=progress, milestones=reached)

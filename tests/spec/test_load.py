@@ -210,3 +210,28 @@ def test_the_schema_knows_every_key_and_the_short_form() -> None:
     )
     assert schema["additionalProperties"] is False
     json.dumps(schema)
+
+
+@pytest.mark.parametrize(
+    ("section", "what"),
+    [
+        (r"{step_pattern: '(\d+'}", "step_pattern (line 3): is not a valid regular expression: m"),
+        ("{step_pattern: 'step'}", r"has no group; mark the number, as in step (?P<step>\S+)"),
+        ("{loss_pattern: '(a)(b)'}", "progress.loss_pattern (line 3): has 2 groups; mark"),
+        ("{loss_pattern: '(?P<step>a)(b)'}", "has 2 groups"),
+        ("{}", "progress (line 3): set at least one of step_pattern and loss_pattern"),
+        ("{step_patern: '(x)'}", "did you mean step_pattern?"),
+    ],
+)
+def test_a_pattern_that_cannot_find_a_number_is_refused(
+    tmp_path: Path, section: str, what: str
+) -> None:
+    assert what in why(tmp_path, f"name: j\nscript: s.py\nprogress: {section}\n")
+
+
+def test_a_pattern_has_one_group_or_one_of_its_name(tmp_path: Path) -> None:
+    text = "name: j\nscript: s.py\nprogress:\n  step_pattern: 'step (\\d+)'\n"
+    job = job_from_yaml(write(tmp_path, text + "  loss_pattern: '(a|b) (?P<loss>\\S+)'\n"))
+    assert job.progress is not None
+    assert job.progress.step_pattern == r"step (\d+)"
+    assert job.progress.loss_pattern == r"(a|b) (?P<loss>\S+)"

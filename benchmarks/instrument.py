@@ -1,0 +1,151 @@
+"""What counting the steps of a plain script costs: the same steps with the hook and without.
+
+    .venv/bin/python benchmarks/instrument.py [--quick] [--json] [--turns N]
+
+One process on one thread, because two processes with the same code differ by more than what is to
+be measured. Blocks of steps with the hook of `holdfast.optimizer_steps` and without it take turns,
+ABBA, so that a machine that becomes slower favours neither; steps are calibrated to about 50 ms and
+about 2 ms. `overhead` is the median over the pairs of blocks of how much longer the median step is,
+`spread` the distance between the quartiles of that: what this machine can tell apart. `hook_s` is
+the cost itself: how much longer a step of an optimizer of one number takes, below a stack of 40
+frames as trainers have it.
+"""
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from statistics import median, quantiles
+from typing import Any, NamedTuple
+
+import torch
+import torch._dynamo
+from torch import nn
+from torch.nn.functional import mse_loss
+
+from holdfast import optimizer_steps
+from holdfast.page import Page
+from table import Row, report
+
+LENGTHS_S = {"50 ms": 0.05, "2 ms": 0.002}
+BLOCK_S = 0.8  # of one turn
+STACK = 40
+TINY_STEPS = 5000
+
+
+class Shape(NamedTuple):
+    """What makes a step as long as it is."""
+
+    width: int
+    layers: int
+    batch: int
+
+
+def main() -> None:
+    args = _arguments()
+    torch.set_num_threads(1)
+    page = Page(Page.create())
+    hook_s = _hook_s(page)
+    rows: dict[str, Row] = {}
+    for name, wanted_s in LENGTHS_S.items():
+        print(f"steps of {name}", file=sys.stderr, flush=True)
+        rows[name] = row(*turns(page, wanted_s, 4 if args.quick else args.turns), hook_s)
+    report("What counting optimizer steps costs", rows, as_json=args.json)
+
+
+def turns(page: Page, wanted_s: float, count: int) -> tuple[list[float], list[float]]:
+    """The median step of each block, with the hook and without."""
+    step = _training(_calibrated(wanted_s))
+    steps = max(8, round(BLOCK_S / wanted_s))
+    _block(step, steps)
+    found: dict[bool, list[float]] = {True: [], False: []}
+    for counted in _abba(count):
+        if counted:
+            optimizer_steps.observe(page)
+        found[counted].append(_block(step, steps))
+        optimizer_steps.leave_to_the_script()
+    return found[True], found[False]
+
+
+def row(counted: list[float], plain: list[float], hook_s: float) -> Row:
+    """One line of the table."""
+    excess = [own / other - 1 for own, other in zip(counted, plain, strict=True)]
+    low, _, high = quantiles(excess, n=4)
+    return {
+        "pairs": len(excess),
+        "plain_s": round(median(plain), 6),
+        "counted_s": round(median(counted), 6),
+        "overhead": round(median(excess), 5),
+        "spread": round(high - low, 5),
+        "hook_s": round(hook_s, 7),
+        "hook_share": round(hook_s / median(plain), 6),
+    }
+
+
+def _abba(count: int) -> Iterator[bool]:
+    for number in range(count):
+        yield from (True, False) if number % 2 else (False, True)
+
+
+def _block(step: Callable[[], None], steps: int) -> float:
+    lengths = []
+    for _ in range(steps):
+        began = time.perf_counter()
+        step()
+        lengths.append(time.perf_counter() - began)
+    return median(lengths)
+
+
+def _training(shape: Shape) -> Callable[[], None]:
+    torch.manual_seed(0)
+    layers = (nn.Linear(shape.width, shape.width) for _ in range(shape.layers))
+    model = nn.Sequential(*layers)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    inputs = torch.randn(shape.batch, shape.width)
+
+    def step() -> None:
+        torch.autograd.backward(mse_loss(model(inputs), inputs))
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def _calibrated(wanted_s: float) -> Shape:
+    """The batch with which a step takes about so long, from two measurements and a line."""
+    width, layers = (1024, 4) if wanted_s > 0.01 else (128, 4)
+    small, large = 16, 256
+    first, second = (_block(_training(Shape(width, layers, size)), 15) for size in (small, large))
+    each = max(1e-9, (second - first) / (large - small))
+    return Shape(width, layers, max(1, round(small + (wanted_s - first) / each)))
+
+
+def _hook_s(page: Page) -> float:
+    parameter = nn.Parameter(torch.zeros(1))
+    parameter.grad = torch.ones(1)
+    optimizer: Any = torch.optim.SGD([parameter], lr=0.1)
+    costs = []
+    for _ in range(9):
+        plain = _below(STACK, lambda: _block(optimizer.step, TINY_STEPS))
+        optimizer_steps.observe(page)
+        costs.append(_below(STACK, lambda: _block(optimizer.step, TINY_STEPS)) - plain)
+        optimizer_steps.leave_to_the_script()
+    return median(costs)
+
+
+def _below(frames: int, work: Callable[[], float]) -> float:
+    return work() if frames == 0 else _below(frames - 1, work)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="four pairs, half a minute")
+    parser.add_argument("--json", action="store_true", help="one JSON object as the last line")
+    parser.add_argument("--turns", type=int, default=40, help="pairs of blocks of each length")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("TORCHELASTIC_RESTART_COUNT", "1")  # it need not say what it does
+    main()
