@@ -74,7 +74,9 @@ class FakeProcesses:
         return SimpleNamespace(
             pid=number, local_rank=assignment.local_rank, assignment=assignment, assigned_at=0.0,
             death=None, log="", error_file=None, forkserver="", output=SimpleNamespace(tail=b""),
-            page=SimpleNamespace(progress=lambda _: Progress(), error=lambda: None),
+            page=SimpleNamespace(
+                progress=lambda _: Progress(), error=lambda: None, first_broke=lambda _: None
+            ),
         )  # fmt: skip
 
     def signal(self, worker: Any, sig: int) -> None:
