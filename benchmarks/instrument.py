@@ -3,12 +3,13 @@
     .venv/bin/python benchmarks/instrument.py [--quick] [--json] [--turns N]
 
 One process on one thread, because two processes with the same code differ by more than what is to
-be measured. Blocks of steps with the hook of `holdfast.optimizer_steps` and without it take turns,
-ABBA, so that a machine that becomes slower favours neither; steps are calibrated to about 50 ms and
-about 2 ms. `overhead` is the median over the pairs of blocks of how much longer the median step is,
-`spread` the distance between the quartiles of that: what this machine can tell apart. `hook_s` is
-the cost itself: how much longer a step of an optimizer of one number takes, below a stack of 40
-frames as trainers have it.
+be measured; in CPU time of that thread, because others may want the cores. Short blocks of steps
+with the hook of `holdfast.optimizer_steps` and without it take turns, ABBA, so that a machine that
+becomes slower favours neither; steps are calibrated to about 50 ms and about 2 ms. `overhead` is
+the median over the pairs of blocks of how much longer the median step is, `error` how far it may be
+off (1.57 times the distance between the quartiles, over the root of the number of pairs: the notch
+of a box plot). `hook_s` is the cost itself: how much longer a step of an optimizer of one number
+takes, below a stack of 40 frames as trainers have it; `hook_share` what that is of a step.
 """
 
 import argparse
@@ -29,7 +30,7 @@ from holdfast.page import Page
 from table import Row, report
 
 LENGTHS_S = {"50 ms": 0.05, "2 ms": 0.002}
-BLOCK_S = 0.8  # of one turn
+BLOCK_S = 0.15  # of one turn
 STACK = 40
 TINY_STEPS = 5000
 
@@ -50,14 +51,14 @@ def main() -> None:
     rows: dict[str, Row] = {}
     for name, wanted_s in LENGTHS_S.items():
         print(f"steps of {name}", file=sys.stderr, flush=True)
-        rows[name] = row(*turns(page, wanted_s, 4 if args.quick else args.turns), hook_s)
+        rows[name] = row(*turns(page, wanted_s, 20 if args.quick else args.turns), hook_s)
     report("What counting optimizer steps costs", rows, as_json=args.json)
 
 
 def turns(page: Page, wanted_s: float, count: int) -> tuple[list[float], list[float]]:
     """The median step of each block, with the hook and without."""
     step = _training(_calibrated(wanted_s))
-    steps = max(8, round(BLOCK_S / wanted_s))
+    steps = max(3, round(BLOCK_S / wanted_s))
     _block(step, steps)
     found: dict[bool, list[float]] = {True: [], False: []}
     for counted in _abba(count):
@@ -77,7 +78,7 @@ def row(counted: list[float], plain: list[float], hook_s: float) -> Row:
         "plain_s": round(median(plain), 6),
         "counted_s": round(median(counted), 6),
         "overhead": round(median(excess), 5),
-        "spread": round(high - low, 5),
+        "error": round(1.57 * (high - low) / len(excess) ** 0.5, 5),
         "hook_s": round(hook_s, 7),
         "hook_share": round(hook_s / median(plain), 6),
     }
@@ -89,12 +90,18 @@ def _abba(count: int) -> Iterator[bool]:
 
 
 def _block(step: Callable[[], None], steps: int) -> float:
-    lengths = []
-    for _ in range(steps):
-        began = time.perf_counter()
-        step()
-        lengths.append(time.perf_counter() - began)
-    return median(lengths)
+    return median(_length(step) for _ in range(steps))
+
+
+def _shortest(shape: Shape) -> float:
+    step = _training(shape)
+    return min(_length(step) for _ in range(15))  # what others slow down does not count
+
+
+def _length(step: Callable[[], None]) -> float:
+    began = time.thread_time()
+    step()
+    return time.thread_time() - began
 
 
 def _training(shape: Shape) -> Callable[[], None]:
@@ -116,7 +123,7 @@ def _calibrated(wanted_s: float) -> Shape:
     """The batch with which a step takes about so long, from two measurements and a line."""
     width, layers = (1024, 4) if wanted_s > 0.01 else (128, 4)
     small, large = 16, 256
-    first, second = (_block(_training(Shape(width, layers, size)), 15) for size in (small, large))
+    first, second = (_shortest(Shape(width, layers, size)) for size in (small, large))
     each = max(1e-9, (second - first) / (large - small))
     return Shape(width, layers, max(1, round(small + (wanted_s - first) / each)))
 
@@ -140,9 +147,9 @@ def _below(frames: int, work: Callable[[], float]) -> float:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="four pairs, half a minute")
+    parser.add_argument("--quick", action="store_true", help="20 pairs, half a minute")
     parser.add_argument("--json", action="store_true", help="one JSON object as the last line")
-    parser.add_argument("--turns", type=int, default=40, help="pairs of blocks of each length")
+    parser.add_argument("--turns", type=int, default=150, help="pairs of blocks of each length")
     return parser.parse_args()
 
 

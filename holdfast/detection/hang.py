@@ -30,12 +30,14 @@ KEPT = 512  # step times that the median is taken of
 SHORT_ROW = 32  # steps among which one long pause can be told from many steps
 STORAGE_PHASES = ("data", "snapshot")
 LEFT = "finished"
+SHOWS_STEPS = frozenset((Milestone.ARRIVED, Milestone.STEPPED))
+TRAINS = frozenset((Milestone.FIRST_STEP, Milestone.STEPPED))
 NAMED = 64  # ranks that a suspicion names
 
 
 class HangWatch:
-    """What is known of the progress of one attempt's ranks. One that has not called `join()`, or
-    has left its loop, is not watched."""
+    """What is known of the progress of one attempt's ranks. One that has neither called `join()`
+    nor been seen to step, or has left its loop, is not watched."""
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s  # then a last look is due
@@ -47,6 +49,7 @@ class HangWatch:
         self._attempt, self._began = attempt, now
         self._moved = [math.inf] * world_size  # when each rank last moved; inf: not watched
         self._step = [-1] * world_size
+        self._reported = True
         self._trained = bytearray(world_size)  # whether it has done its first step
         self._untrained = world_size
         self._marks: dict[int, tuple[int, str, int]] = {}  # what each rank said last
@@ -92,9 +95,10 @@ class HangWatch:
             attempt=self._attempt,
             ago_s=stands_s,
             budget_s=self._budget_s(still),
-            step=step if step >= 0 else None,
+            step=step if step >= 0 and self._reported else None,
             step_s=self.step_s,
             trained=all(self._trained[rank] for rank in still),
+            reported=self._reported,
             ranks=in_rows(behind[:NAMED]),
         )
 
@@ -118,19 +122,20 @@ class HangWatch:
         return [rank for rank in still if self._step[rank] == least]
 
     def _take_in(self, worker: WorkerReport, now: float) -> None:
-        rank, progress = worker.rank, worker.progress
-        if worker.phase == LEFT or progress.finished:
+        rank = worker.rank
+        if worker.phase == LEFT or worker.progress.finished:
             self._moved[rank] = math.inf
             return
-        step = -1 if progress.step is None else progress.step
+        step, ended_at = _newest_step(worker, now)
         mark, known = (step, worker.phase, len(worker.milestones)), self._marks.get(rank)
-        if mark == known or Milestone.ARRIVED not in worker.milestones:
+        if mark == known or worker.milestones.keys().isdisjoint(SHOWS_STEPS):
             return
         self._marks[rank] = mark
+        self._reported = Milestone.ARRIVED in worker.milestones
         same_phase = known is not None and known[1] == worker.phase
-        at = now - progress.step_ago_s if step > self._step[rank] and same_phase else now
+        at = ended_at if step > self._step[rank] and same_phase else now
         if step > self._step[rank]:
-            self._advance(worker, step, now - progress.step_ago_s)
+            self._advance(worker, step, ended_at)
         before = self._moved[rank]
         self._moved[rank] = max(before, at) if before < math.inf else at
 
@@ -140,15 +145,25 @@ class HangWatch:
         count, pause_s = step - self._step[rank], at - self._moved[rank]
         self._step[rank] = step
         if self._trained[rank] and pause_s > -math.inf:
-            step_s = worker.step_time_s or pause_s / count
+            step_s = worker.step_time_s or worker.optimizer_step_time_s or pause_s / count
             self._times.extend([step_s] * min(count, LEARNED))
             short = count <= SHORT_ROW
             longest_s = pause_s - (count - 1) * step_s if short else pause_s / count
             self._longest_s = max(self._longest_s, longest_s)
-        elif not self._trained[rank] and Milestone.FIRST_STEP in worker.milestones:
+        elif not self._trained[rank] and not worker.milestones.keys().isdisjoint(TRAINS):
             self._trained[rank] = True
             self._untrained -= 1
             self._first_s = max(self._first_s, pause_s)
             if not self._untrained:
                 took_s = BEGINS * (at - self._began)
                 self._begin_s = min(max(took_s, BEGIN_MIN_S), BEGIN_S)
+
+
+def _newest_step(worker: WorkerReport, now: float) -> tuple[int, float]:
+    """How many steps are done, -1 where none are known of, and when the newest was. Those of a
+    script that reports none are those of its optimizers, and count from 1 in each attempt."""
+    if worker.progress.step is not None:
+        return worker.progress.step, now - worker.progress.step_ago_s
+    if worker.optimizer_steps:
+        return worker.optimizer_steps, now - worker.optimizer_step_ago_s
+    return -1, now

@@ -5,10 +5,13 @@ stacks do not tell, it is the minority by step and phase, or the smallest group 
 suspects did between the looks decides: who stood still and used no processor hangs, at once or,
 where it waits for data or storage, after half a minute; who computed without moving may compile,
 and is given a minute; who moved evaluates, or saves, and is given as long as the job file says. If
-all wait at one place the network may be back in a moment. If one of those that wait moves, nobody
-waits for anybody. Workers that were all stopped, or that somebody debugs, do not hang.
+all wait at one place the network may be back in a moment. Of a script that does not report steps
+nobody knows whether it still trains, so it may work for as long as it likes. If one of those that
+wait moves, nobody waits for anybody. Workers that were all stopped, or that somebody debugs, do not
+hang.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import NamedTuple
 
@@ -44,8 +47,8 @@ WAITS = frozenset(
 WAITING_FILES = ("torch/distributed/", "torch/autograd/", "torch/cuda/", "torch/accelerator/")
 EXTERNAL = (  # where a worker waits for something outside
     "ssl.py", "socket.py", "selectors.py", "http/", "urllib3/", "requests/", "httpx/", "botocore/",
-    "fsspec/", "s3fs/", "gcsfs/", "subprocess.py", "queue.py", "multiprocessing/", "asyncio/",
-    "torch/utils/data/", "torch/serialization.py", "torch/distributed/checkpoint/",
+    "tenacity/", "backoff/", "retrying", "fsspec/", "s3fs/", "gcsfs/", "subprocess.py", "queue.py",
+    "multiprocessing/", "asyncio/", "torch/utils/data/", "torch/serialization.py", "torch/distributed/checkpoint/",
 )  # fmt: skip
 DEBUGGERS = ("pdb.py", "bdb.py", "debugpy/", "pydevd", "ipdb/")
 
@@ -86,7 +89,7 @@ def judge(
         who = _Told(suspicion, groups, [look.rank for look in stopped])
         named = _named([look.rank for look in stopped])
         return who(Judgement.HANG, f"{named} {_was(stopped)} stopped by a signal (SIGSTOP)", 0.97)
-    late = suspicion.ago_s >= timeout_s
+    late = suspicion.reported and suspicion.ago_s >= timeout_s
     if missing or not looks or any(look.group.why == ENDED for look in looks):
         return _unseen(told, missing, late=late)
     return _by_activity(told, looks, suspects, pages, late=late)
@@ -136,7 +139,10 @@ def _by_activity(
     if working is not None and suspects:
         return told(Judgement.SLOW, f"No step: rank {working.rank} works {_at(working)}", 0.7)
     still_s = BLIND_S if blind else _stillness_s(suspects, looks)
-    if _patience_s(most, told.suspicion, still_s) > told.suspicion.ago_s:
+    patience_s = _patience_s(most, told.suspicion, still_s)
+    if not told.suspicion.reported and patience_s >= EXTERNAL_S:
+        patience_s = math.inf
+    if patience_s > told.suspicion.ago_s:
         slow = next(one for one in waited_for if _activity(one) is most)
         does = "waits" if most in QUIET else "works"
         return told(Judgement.SLOW, f"No step: rank {slow.rank} {does} {_at(slow)}", 0.7)
@@ -147,8 +153,9 @@ def _stillness_s(suspects: Sequence[SeenRank], looks: Sequence[SeenRank]) -> flo
     """How long to wait for ranks that stand where they are."""
     if any(map(_is_outside, suspects or looks)):
         return EXTERNAL_S
-    together = len({look.group.frames for look in looks}) == 1 and len(looks) > 1
-    return TOGETHER_S if together else 0.0
+    if len(looks) == 1:
+        return EXTERNAL_S  # nobody waits for it: it may be meant
+    return TOGETHER_S if len({look.group.frames for look in looks}) == 1 else 0.0
 
 
 def _is_outside(look: SeenRank) -> bool:

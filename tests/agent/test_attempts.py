@@ -15,7 +15,6 @@ from holdfast.events import NodeReady, Store, WorkerExited
 from holdfast.messages import WorkersStarted, WorkersStopped
 from tests.agent.parts import die, make_parts, start, stop
 
-
 ASKED = [(0, signal.SIGTERM), (0, signal.SIGCONT)]
 
 

@@ -13,6 +13,7 @@ from holdfast.status import (
     Incident,
     JobStatus,
     NodeStatus,
+    Note,
     TierStatus,
 )
 
@@ -50,6 +51,15 @@ def record(*actions: tuple[str, str]) -> IncidentRecord:
         steps_lost=1,
         actions=[ActionTaken(at=100.1, action=a, reason=r) for a, r in actions],
     )
+
+
+def test_what_was_noticed_and_stopped_nothing_is_a_note_and_a_nan_is_named() -> None:
+    text = "the loss rose to 60 at step 50 on rank 1, from a median of 2.2"
+    note = Note(at=100.0, attempt=2, step=50, rank=1, text=text)
+    status = msgspec.structs.replace(STATUS, notes=(note,), loss=None, loss_is="nan")
+    assert story.notes(status) == [f"{story.clock(100.0)}, attempt 2: {text}"]
+    assert "loss nan" in story.training(status)
+    assert story.notes(STATUS) == [] and "loss 2.5000" in story.training(STATUS)
 
 
 def test_an_incident_is_one_line_what_where_and_what_is_done() -> None:

@@ -204,13 +204,33 @@ def test_who_has_left_its_loop_is_not_watched() -> None:
     assert job.suspicions == []
 
 
-def test_a_script_without_the_library_is_not_watched() -> None:
+def plain(steps: int, *reached: Milestone) -> Report:
+    """A script that reports nothing; what its optimizers do is seen."""
+    worker = WorkerReport(
+        rank=0, pid=1, progress=Progress(), phase="starting",
+        milestones=dict.fromkeys((Milestone.STARTED, *reached), 1.0),
+        optimizer_steps=steps, optimizer_step_time_s=0.05,
+    )  # fmt: skip
+    return Report(node="n", attempt=1, workers=(worker,))
+
+
+def test_of_a_script_without_the_library_the_steps_of_optimizers_are_watched() -> None:
     watch = HangWatch(TIMEOUT_S)
     watch.begin(1, 1, 0.0)
-    plain = WorkerReport(
-        rank=0, pid=1, progress=Progress(), milestones={Milestone.STARTED: 1.0}, phase="starting"
-    )
-    watch.observe(Report(node="n", attempt=1, workers=(plain,)), 1.0)
+    now = 10.0
+    for step in range(1, 50):
+        now += 0.05
+        watch.observe(plain(step, Milestone.STEPPED), now)
+        assert not watch.is_due(now)
+    assert not watch.is_due(now + FLOOR_S - 0.1) and watch.is_due(now + FLOOR_S + 0.1)
+    told = watch.suspect(now + FLOOR_S + 0.1)
+    assert not told.reported and told.step is None and told.trained
+
+
+def test_a_script_of_which_no_steps_are_seen_is_not_watched() -> None:
+    watch = HangWatch(TIMEOUT_S)
+    watch.begin(1, 1, 0.0)
+    watch.observe(plain(0), 1.0)
     assert not watch.is_due(10_000.0)
 
 

@@ -46,9 +46,17 @@ def judged(
     steps: dict[int, int] | None = None,
     trained: bool = True,
     step_s: float = 0.05,
+    reported: bool = True,
 ) -> HangJudged:
     suspicion = HangSuspected(
-        attempt=4, ago_s=ago_s, budget_s=2.0, step=7, step_s=step_s, trained=trained, ranks=()
+        attempt=4,
+        ago_s=ago_s,
+        budget_s=2.0,
+        step=7,
+        step_s=step_s,
+        trained=trained,
+        reported=reported,
+        ranks=(),
     )
     pages = {
         rank: WorkerReport(
@@ -191,3 +199,31 @@ def test_evidence_says_who_stood_where_and_stays_small() -> None:
     found = judged(*groups, ago_s=TOGETHER_S + 1)
     assert len(found.evidence) == LINES_MAX
     assert found.evidence[0] == "rank 0 (sleeping, still): f0 (a.py:1) < <module> (train.py:50)"
+
+
+def test_a_single_rank_that_waits_may_be_meant_to() -> None:
+    assert judged(stands(0, at=SLEEP)).judgement is Judgement.SLOW
+    assert judged(stands(0, at=SLEEP), ago_s=EXTERNAL_S + 1).judgement is Judgement.HANG
+
+
+@pytest.mark.parametrize(
+    "groups",
+    [
+        (stands(0, at=SLEEP, does="moves"), stands(1, 2)),
+        (stands(0, at=SLEEP, does="busy"), stands(1, 2)),
+        (stands(0, at=LOADER), stands(1, 2)),
+        (stands(0, at=SLEEP),),
+    ],
+)
+def test_a_script_that_reports_no_steps_may_do_other_things_after_its_training(
+    groups: tuple[StackGroup, ...],
+) -> None:
+    found = judged(*groups, ago_s=100 * TIMEOUT_S, reported=False)
+    assert found.judgement is Judgement.SLOW
+
+
+def test_but_not_stand_still_while_others_wait_for_it() -> None:
+    found = judged(stands(3, at=SLEEP), stands(0, 1, 2), reported=False)
+    assert found.judgement is Judgement.HANG and ranks(found) == [3]
+    together = judged(stands(0, 1, 2), ago_s=TOGETHER_S + 1, reported=False)
+    assert together.judgement is Judgement.HANG

@@ -1,5 +1,11 @@
 """What people get of durable tiers: those that are planned, and those that have ever been used."""
 
+import json
+import math
+
+import msgspec
+import pytest
+
 from holdfast.cli.story import training
 from holdfast.controller.state import Limits, State, TierRecord
 from holdfast.drivers.report import job_status
@@ -13,12 +19,37 @@ LEDGER = Ledger(
     observed=True, ended=False,
 )  # fmt: skip
 
+LEDGER = Ledger(
+    start_ms=0, end_ms=10_000, buckets={}, intervals=(), bills={}, ettr=1.0, ettr_1h=1.0,
+    observed=True, ended=False,
+)  # fmt: skip
+
 
 def tiers(state: State, *planned: float) -> tuple[TierStatus, ...]:
     report = WorkerReport(
         rank=0, pid=1, progress=Progress(step=9), milestones={}, tier_every_s=planned
     )
     return job_status("j", state, LEDGER, controller="up", telemetry={0: report}).checkpoints
+
+
+@pytest.mark.parametrize(
+    ("loss", "shown", "word"),
+    [
+        (2.5, 2.5, None),
+        (None, None, None),
+        (math.nan, None, "nan"),
+        (math.inf, None, "inf"),
+        (-math.inf, None, "-inf"),
+    ],
+)
+def test_a_loss_that_is_not_finite_is_valid_json_and_told_from_none(
+    loss: float | None, shown: float | None, word: str | None
+) -> None:
+    page = WorkerReport(rank=0, pid=1, progress=Progress(), milestones={}, loss=loss)
+    state = State(limits=Limits())
+    status = job_status("j", state, LEDGER, controller="up", telemetry={0: page})
+    said = json.loads(msgspec.json.encode(status), parse_constant=pytest.fail)
+    assert (said["loss"], said["loss_is"]) == (shown, word)
 
 
 def test_a_tier_is_shown_before_anything_is_committed_with_the_interval_of_now() -> None:

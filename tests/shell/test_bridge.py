@@ -6,15 +6,19 @@ from holdfast.actions import Diagnose, Dismiss, Fence, StopAttempt, Survey
 from holdfast.controller import Controller, Limits
 from holdfast.events import (
     AnyEvent,
+    Broken,
     CheckpointFailed,
     Diagnosed,
     JobSubmitted,
+    Milestone,
     NodeJoined,
     NodeLost,
     NodeLostReason,
     NodeReady,
+    NumbersBroke,
     OrdersLost,
     Progress,
+    Quantity,
     Store,
     Surveyed,
     WorkerError,
@@ -102,6 +106,36 @@ def test_the_verdict_knows_what_the_pages_of_all_ranks_say() -> None:
     _, (verdict,) = bridge.carry_out(Diagnose(attempt=1, exits=exits, reason="stopped"), 3.0)
     assert isinstance(verdict, Diagnosed)
     assert (verdict.cause, verdict.rank) == ("hang", 1)
+
+
+def broken(rank: int, step: int) -> WorkerReport:
+    what = Broken(step=step, what=Quantity.LOSS, value="nan")
+    return msgspec.structs.replace(page(rank), broke=what, loss=float("nan"))
+
+
+def test_bad_numbers_are_told_ahead_of_progress_and_of_exits() -> None:
+    """Else steps that were no numbers would count as done, or the job as finished."""
+    reached = {Milestone.STARTED: 0.0}
+    for heard in ("report", "exit"):
+        bridge = Bridge(Controller(Limits(node_count=1)).state, 5.0, 1.0)
+        bridge.progress.begin(1, 1, 1.0)
+        look = msgspec.structs.replace(broken(0, 7), milestones=reached)
+        events = bridge.report(Report(node="a", attempt=1, workers=(look,)), 100.0)
+        if heard == "exit":
+            fresh = Bridge(Controller(Limits(node_count=1)).state, 5.0, 1.0)
+            exited = WorkerExited(node="a", attempt=1, rank=0, exit_code=0, broke=look.broke)
+            events = fresh.fact("a", exited, 100.0)
+        assert isinstance(events[0], NumbersBroke) and len(events) >= 2
+
+
+def test_the_verdict_on_bad_numbers_is_of_all_ranks_whoever_was_heard_first() -> None:
+    bridge = Bridge(two_nodes_recovering().state, 5.0, 1.0)
+    for node, rank, step in (("b", 1, 8), ("a", 0, 7)):
+        bridge.report(Report(node=node, attempt=1, workers=(broken(rank, step),)), 2.0)
+    _, (verdict,) = bridge.carry_out(Diagnose(attempt=1, exits=(), reason="stopped"), 3.0)
+    assert isinstance(verdict, Diagnosed)
+    assert (verdict.cause, verdict.rank, verdict.step) == ("nan", 0, 7)
+    assert not (verdict.user_error or verdict.environment or verdict.final)
 
 
 def test_a_controller_that_was_stopped_for_a_while_still_waits_for_answers() -> None:

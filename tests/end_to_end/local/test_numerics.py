@@ -50,6 +50,19 @@ def test_a_loss_that_is_nan_each_time_ends_the_job_with_its_step_and_rank(home: 
     assert [i.cause for i in job.incidents()] == ["nan", "nan"]
 
 
+def test_with_checkpoints_an_older_one_is_tried_before_the_job_ends(home: Path) -> None:
+    """Slow enough for some checkpoints before the bad step."""
+    args = ["--steps", "40", "--bad-step", "34", "--bad", "loss", "--times", "99"]
+    shared = {"shared": {"path": str(home.parent / "checkpoints"), "every_s": 1}}
+    slow = [*args, "--pause", "0.15"]
+    job = small(home, args=slow, name="bad", checkpoints=shared, **TOGETHER).start()
+    job.wait_end(1)
+    first, second, third = job.incidents()
+    assert first.steps_lost <= 2 < second.steps_lost
+    assert [action.action for action in second.actions].count("RollBack") == 1
+    assert third.ended_at is None and job.status().attempt == 3
+
+
 def test_a_loss_that_is_nan_in_the_last_step_is_no_success(home: Path) -> None:
     last = ["--steps", "12", "--bad-step", "11", "--bad", "loss", "--times", "99"]
     job = small(home, args=last, name="bad", **TOGETHER).start()
