@@ -48,7 +48,8 @@ WAITING_FILES = ("torch/distributed/", "torch/autograd/", "torch/cuda/", "torch/
 EXTERNAL = (  # where a worker waits for something outside
     "ssl.py", "socket.py", "selectors.py", "http/", "urllib3/", "requests/", "httpx/", "botocore/",
     "tenacity/", "backoff/", "retrying", "fsspec/", "s3fs/", "gcsfs/", "subprocess.py", "queue.py",
-    "multiprocessing/", "asyncio/", "torch/utils/data/", "torch/serialization.py", "torch/distributed/checkpoint/",
+    "multiprocessing/", "asyncio/", "torch/utils/data/", "torch/serialization.py",
+    "torch/distributed/checkpoint/",
 )  # fmt: skip
 DEBUGGERS = ("pdb.py", "bdb.py", "debugpy/", "pydevd", "ipdb/")
 
