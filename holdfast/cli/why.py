@@ -130,9 +130,9 @@ def print_evidence(incident: "Incident", tail: list[str]) -> None:
         result("\nstacks:\n" + "\n".join(f"  {line}" for line in incident.evidence))
     if incident.traceback:
         result(f"\ntraceback of rank {incident.rank}:\n{story.traceback(incident.traceback)}")
-    elif tail:
+    elif tail and not incident.evidence:
         result(f"\nlast lines of {incident.log}:\n" + "\n".join(tail))
-    else:
+    elif not incident.evidence:
         talk("  (no worker failed by itself, or it printed nothing)")
 
 

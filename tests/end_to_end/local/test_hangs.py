@@ -3,10 +3,12 @@
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.end_to_end.local.jobs import small
+from tests.end_to_end.local.jobs import TOGETHER, program, small
+from tests.more import MORE
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
 
@@ -14,12 +16,12 @@ STEPS = 60
 PLACE = {"sleep": "<lambda>", "lock": "hang_in_a_lock", "gil": "<lambda>"}
 
 
-@pytest.mark.parametrize("how", ["sleep", "lock", "gil", "stop"])
+@pytest.mark.parametrize("how", ["sleep", "lock", "gil", "stop"] if MORE else ["gil", "stop"])
 def test_a_rank_that_hangs_in_a_step_is_named_with_its_stack_and_restarted(
     home: Path, how: str
 ) -> None:
     args = ["--steps", str(STEPS), "--die", "between-steps", "--die-step", "40", "--how", how]
-    job = small(home, args=args).start()
+    job = small(home, args=args, **({} if how == "stop" else TOGETHER)).start()
     job.wait_end()
     (incident,) = job.incidents()
     assert (incident.cause, incident.rank) == ("hang", 1), incident.summary
@@ -34,8 +36,37 @@ def test_a_rank_that_hangs_in_a_step_is_named_with_its_stack_and_restarted(
     assert len(job.losses()) == STEPS
 
 
+PLAIN = """
+import os, pathlib, time, torch
+torch.distributed.init_process_group("gloo")
+rank = torch.distributed.get_rank()
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+mark = pathlib.Path(__file__).with_name("hung")
+def read_batch():
+    time.sleep(1e6)
+for step in range(80):
+    time.sleep(0.02)
+    if step == 40 and rank == 1 and not mark.exists():
+        mark.touch()
+        read_batch()
+    model(torch.ones(4, 8)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_a_script_without_the_library_that_hangs_is_restarted_too(home: Path) -> None:
+    options: dict[str, Any] = {"warm": {"mode": "auto"}, "framework": "pytorch", **TOGETHER}
+    job = program(home, PLAIN, **options).start()
+    job.wait_end()
+    (incident,) = job.incidents()
+    assert (incident.cause, incident.rank) == ("hang", 1), incident.summary
+    assert "read_batch" in incident.summary and incident.step is None
+
+
 def test_a_job_whose_workers_are_all_stopped_by_hand_is_left_alone(home: Path) -> None:
-    job = small(home, args=["--steps", "200"]).start()
+    job = small(home, args=["--steps", "200"], **TOGETHER).start()
     job.wait_step(20)
     workers = [job.worker(rank) for rank in (0, 1)]
     for pid in workers:
