@@ -114,6 +114,7 @@ class WorkerReport(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     milestones: dict[Milestone, float]  # age in seconds of each one reached
     restored_step: int = 0
     phase: str = ""  # what the worker says it does now
+    section: str = ""  # name of the stretch of the script that it is in
     loss: float | None = None  # of the newest step; None: nothing was logged. May be no number
     grad_norm: float | None = None
     step_time_s: float | None = None

@@ -46,7 +46,9 @@ METRIC_NAME_BYTES = 64  # with a zero at the end
 NAMES_OFFSET = ERROR_OFFSET + ERROR_BYTES
 VALUES_OFFSET = NAMES_OFFSET + METRIC_COUNT * METRIC_NAME_BYTES
 NUMBERS_OFFSET = VALUES_OFFSET + RECORD_COUNT * METRIC_COUNT * 8
-PAGE_BYTES = NUMBERS_OFFSET + 128
+SECTION_OFFSET = NUMBERS_OFFSET + 128
+SECTION_BYTES = 64  # of its name, with a zero at the end
+PAGE_BYTES = SECTION_OFFSET + SECTION_BYTES
 _ZERO = 0x7FF8_0000_5A45_524F  # a NaN that no arithmetic makes: zero, as zero bits are no value
 
 
@@ -61,6 +63,7 @@ class WorkerPhase(IntEnum):
     STEP = 5
     SNAPSHOT = 6
     FINISHED = 7
+    SECTION = 8  # one that the script has named
 
 
 class Word(IntEnum):
@@ -157,6 +160,11 @@ class Page:
     def phase(self, phase: WorkerPhase) -> None:
         """Say what the worker does now."""
         self._ints[Word.PHASE] = phase
+
+    def section(self, name: str) -> None:
+        """The worker is in a stretch of the script with this name, of less than 64 bytes."""
+        self._map[SECTION_OFFSET:PAGE_BYTES] = name.encode().ljust(SECTION_BYTES, b"\0")
+        self._ints[Word.PHASE] = WorkerPhase.SECTION
 
     def reach(self, milestone: Milestone) -> None:
         """Note the time of a milestone; only the first time counts."""
@@ -351,6 +359,7 @@ class Page:
             milestones={m: max(0.0, now - at) for m, at in reached if at > 0},
             restored_step=self._ints[Word.RESTORED_STEP],
             phase=_phase_name(self._ints[Word.PHASE]),
+            section=self._section(),
             loss=self._get(Word.LOSS),
             grad_norm=self._get(Word.GRAD_NORM),
             step_time_s=step_time or None,
@@ -402,6 +411,11 @@ class Page:
 
     def _printed_loss(self) -> float | None:
         return self._get(Word.PRINTED_LOSS)
+
+    def _section(self) -> str:
+        if self._ints[Word.PHASE] != WorkerPhase.SECTION:
+            return ""
+        return self._map[SECTION_OFFSET:PAGE_BYTES].rstrip(b"\0").decode(errors="replace")
 
     def _intervals(self) -> tuple[float, ...]:
         """Nothing on most ranks, and then nothing is sent."""

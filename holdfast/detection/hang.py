@@ -17,6 +17,8 @@ from holdfast.events import HangSuspected, Milestone, in_rows
 from holdfast.messages import Report, WorkerReport
 
 FLOOR_S = 2.0  # nobody is suspected earlier
+SECTION = "section"  # a stretch that the script has named, because it may take long
+SECTION_FLOOR_S = 60.0  # nor while one is in it
 STORAGE_FLOOR_S = 30.0  # nor while all wait for data or save: storage is sometimes slow
 BEGIN_S = 120.0  # until the first step, in the first attempt
 BEGIN_MIN_S = 20.0  # in later ones, which are known to take less
@@ -55,6 +57,7 @@ class HangWatch:
         self._marks: dict[int, tuple[int, str, int]] = {}  # what each rank said last
         self._times: deque[float] = deque(maxlen=KEPT)
         self._longest_s = self._first_s = 0.0  # pauses: of all steps, and of the first
+        self._section_s = 0.0  # the longest
         self._next = 0.0  # suspicion, at the earliest
 
     def observe(self, report: Report, now: float) -> None:
@@ -114,6 +117,8 @@ class HangWatch:
         floor_s = STORAGE_FLOOR_S if storage else FLOOR_S
         if len(self._times) < LEARNED:
             floor_s = max(floor_s, BEGIN_MIN_S, PAUSES * self._first_s)
+        if any(self._marks[rank][1] == SECTION for rank in still):
+            floor_s = max(floor_s, SECTION_FLOOR_S, PAUSES * self._section_s)
         return max(floor_s, STEPS * self.step_s, PAUSES * self._longest_s)
 
     def _behind(self, still: Sequence[int]) -> list[int]:
@@ -132,6 +137,9 @@ class HangWatch:
             return
         self._marks[rank] = mark
         self._reported = Milestone.ARRIVED in worker.milestones
+        if known is not None and known[1] == SECTION != worker.phase:
+            self._section_s = max(self._section_s, now - self._moved[rank])
+            self.forgive(now)  # others may have waited for it
         same_phase = known is not None and known[1] == worker.phase
         at = ended_at if step > self._step[rank] and same_phase else now
         if step > self._step[rank]:

@@ -146,7 +146,8 @@ def _by_activity(
     if patience_s > told.suspicion.ago_s:
         slow = next(one for one in waited_for if _activity(one) is most)
         does = "waits" if most in QUIET else "works"
-        return told(Judgement.SLOW, f"No step: rank {slow.rank} {does} {_at(slow)}", 0.7)
+        section = _section(pages.get(slow.rank))
+        return told(Judgement.SLOW, f"No step: rank {slow.rank} {does} {_at(slow)}{section}", 0.7)
     return told(Judgement.HANG, summary, sure)
 
 
@@ -247,8 +248,13 @@ def _story(
     page = pages.get(suspects[0].rank)
     doing = DOING.get(page.phase, "") if page is not None else ""
     where = _at(suspects[0]) if suspects[0].group.frames else doing or "its stack is unknown"
+    where += _section(page)
     waiting = f", while {_counted(others)} {_at(others[0])}" if others else ""
     return f"{_named([look.rank for look in suspects])} hung: {where}{waiting}"
+
+
+def _section(page: WorkerReport | None) -> str:
+    return f' in section "{page.section}"' if page is not None and page.section else ""
 
 
 def _at(look: SeenRank) -> str:

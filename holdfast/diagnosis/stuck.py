@@ -21,6 +21,7 @@ DOING = {  # in the order in which a worker comes by, from one step to the next
     "snapshot": "it was taking a snapshot",
     "data": "it was loading data",
     "step": "it was in the training step",
+    "section": "it was in a section of the script",
 }
 ORDER = {phase: place for place, phase in enumerate(DOING)}
 

@@ -17,7 +17,8 @@ import os
 import re
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -54,6 +55,7 @@ class ProgressReporter:
         self._ignores = on_nan == "ignore"
         self._watch = NumberWatch()
         self._redo_until = redo_until
+        self._phase, self._section = WorkerPhase.STARTING, ""
         self._loss: Any = None
         self._grad_norm: Any = None
         self._tokens = 0
@@ -65,8 +67,31 @@ class ProgressReporter:
 
     def phase(self, phase: WorkerPhase) -> None:
         """Say what this worker does now."""
-        if self._page is not None:
+        self._phase = phase
+        if self._page is not None and not self._section:
             self._page.phase(phase)
+
+    @contextmanager
+    def section(self, name: str) -> Iterator[None]:
+        """Say that it is in this section, then what it did before. Raises `ValueError`."""
+        if re.fullmatch(METRIC_PATTERN, name) is None:
+            raise ValueError(
+                f"invalid name of a section: {name!r}; at most 63 letters, digits, ._/-"
+            )
+        outer, self._section = self._section, name
+        self._say_section()
+        try:
+            yield
+        finally:
+            self._section = outer
+            if outer:
+                self._say_section()
+            else:
+                self.phase(self._phase)
+
+    def _say_section(self) -> None:
+        if self._page is not None:
+            self._page.section(self._section)
 
     def reach(self, milestone: Milestone) -> None:
         """Note a milestone."""

@@ -7,6 +7,7 @@ call works under torchrun (rank from the environment, nothing to restore) and in
 
 import os
 import re
+from contextlib import AbstractContextManager
 from datetime import timedelta
 from typing import Any
 
@@ -175,6 +176,18 @@ class Run:
         Raises `ValueError` for a name or a value that cannot be kept.
         """
         self._progress.log(loss, grad_norm, tokens, metrics)
+
+    def section(self, name: str) -> AbstractContextManager[None]:
+        """A stretch of the script that may take longer than a step, such as an evaluation:
+        `with run.section("eval"): ...`.
+
+        Within it, standing still counts as a hang only after a minute or 1.5 times the longest
+        section so far, whichever is longer, and steps outside are not given longer because of it.
+        Sections may be nested; the name (letters, digits, `._/-`) is shown.
+
+        Raises `ValueError` for an invalid name.
+        """
+        return self._progress.section(name)
 
     def checkpoint(self, name: str) -> None:
         """End this step with a snapshot that is saved to the tier which survives most.

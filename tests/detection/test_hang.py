@@ -12,6 +12,7 @@ from holdfast.detection.hang import (
     BEGIN_S,
     FLOOR_S,
     PAUSES,
+    SECTION_FLOOR_S,
     STORAGE_FLOOR_S,
     HangWatch,
 )
@@ -160,6 +161,32 @@ def test_storage_is_sometimes_slow(phase: str) -> None:
     assert job.suspicions == []
     job.pass_by(2.0)
     assert len(job.suspicions) == 1
+
+
+def test_a_section_is_given_a_minute_or_longer_than_any_before_it_also_where_others_wait() -> None:
+    job = Job()
+    job.trains(100)
+    job.phase[0] = "section"
+    job.pass_by(SECTION_FLOOR_S - 1.0)
+    assert job.suspicions == []
+    job.phase[0] = "step"
+    job.trains(100)
+    job.phase[0] = "section"
+    job.pass_by(1.4 * SECTION_FLOOR_S)
+    assert job.suspicions == []
+    job.pass_by(0.2 * SECTION_FLOOR_S)
+    assert len(job.suspicions) == 1
+
+
+def test_and_steps_outside_of_it_are_given_no_longer_because_of_it() -> None:
+    job = Job()
+    job.trains(100)
+    job.phase = dict.fromkeys(job.phase, "section")
+    job.pass_by(50.0)
+    job.phase = dict.fromkeys(job.phase, "step")
+    job.trains(100)
+    job.pass_by(FLOOR_S + 1.0)
+    assert job.suspicions and job.suspicions[0].ago_s < FLOOR_S + 0.5
 
 
 def test_one_rank_in_its_step_while_others_wait_for_data_is_not_storage() -> None:

@@ -47,6 +47,7 @@ def judged(
     trained: bool = True,
     step_s: float = 0.05,
     reported: bool = True,
+    section: str = "",
 ) -> HangJudged:
     suspicion = HangSuspected(
         attempt=4,
@@ -60,7 +61,12 @@ def judged(
     )
     pages = {
         rank: WorkerReport(
-            rank=rank, pid=1, progress=Progress(step=step), milestones={}, phase="step"
+            rank=rank,
+            pid=1,
+            progress=Progress(step=step),
+            milestones={},
+            phase="step",
+            section=section,
         )
         for rank, step in (steps or {}).items()
     }
@@ -227,3 +233,10 @@ def test_but_not_stand_still_while_others_wait_for_it() -> None:
     assert found.judgement is Judgement.HANG and ranks(found) == [3]
     together = judged(stands(0, 1, 2), ago_s=TOGETHER_S + 1, reported=False)
     assert together.judgement is Judgement.HANG
+
+
+def test_the_section_of_the_script_is_named() -> None:
+    groups, steps = (stands(0, at=SLEEP, does="moves"), stands(1, 2)), {0: 7, 1: 7, 2: 7}
+    assert judged(*groups, steps=steps, section="eval").summary.endswith(' in section "eval"')
+    late = judged(*groups, ago_s=TIMEOUT_S, steps=steps, section="eval")
+    assert ' in section "eval", while 2 ranks were in' in late.summary

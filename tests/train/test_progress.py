@@ -14,7 +14,7 @@ import torch
 
 from holdfast.agent.metrics_file import MetricsFile
 from holdfast.checkpoint.arena import Cell, CellHeader
-from holdfast.page import METRIC_COUNT, RECORD_COUNT, Page
+from holdfast.page import METRIC_COUNT, RECORD_COUNT, Page, WorkerPhase
 from holdfast.train import progress
 from holdfast.train.progress import ProgressReporter
 from tests.train.alone import Job, Script
@@ -200,3 +200,34 @@ def one_step(script: Script, _: int, x: torch.Tensor) -> Any:
     script.optimizers["all"].step()
     script.optimizers["all"].zero_grad()
     return loss
+
+
+def test_a_section_is_told_by_name_and_then_what_was_done_before(page: Page) -> None:
+    progress = ProgressReporter(page, 0)
+    progress.phase(WorkerPhase.STEP)
+
+    def now() -> tuple[str, str]:
+        report = page.report(0, 1, 0.0)
+        return report.phase, report.section
+
+    with progress.section("eval"):
+        assert now() == ("section", "eval")
+        with progress.section("eval/generate"):
+            assert now() == ("section", "eval/generate")
+            progress.phase(WorkerPhase.SNAPSHOT)  # is told once the section is over
+        assert now() == ("section", "eval")
+    assert now() == ("snapshot", "")
+
+
+def test_a_section_that_raises_is_over_and_a_name_that_does_not_fit_is_refused(page: Page) -> None:
+    progress = ProgressReporter(page, 0)
+    progress.phase(WorkerPhase.STEP)
+    with pytest.raises(KeyError), progress.section("x" * 63):
+        raise KeyError
+    assert page.report(0, 1, 0.0).phase == "step"
+    for name in ("", "two words", "x" * 64, "\n"):
+        with pytest.raises(ValueError, match="invalid name of a section"), progress.section(name):
+            pass
+    mute = ProgressReporter(None, 0)
+    with mute.section("eval"):
+        mute.phase(WorkerPhase.STEP)
