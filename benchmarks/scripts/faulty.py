@@ -148,7 +148,7 @@ HARM: dict[str, Callable[[], object]] = {
     "input stops": lambda: None,
     "NaN": lambda: None,
     "agent killed": lambda: time.sleep(3),
-    "agent stopped": lambda: time.sleep(0),
+    "agent stopped": lambda: time.sleep(12),
     "forkserver killed": lambda: time.sleep(3),
 }
 

@@ -104,6 +104,8 @@ class Attempts:
         if _died_before_its_rank(worker, death) and run.stop_at is None and self._processes.ready:
             run.workers[worker.local_rank] = self._processes.start(worker.assignment)
             return
+        if worker.failing:  # it was on its way out: our signal only came in between
+            death = death._replace(exit_code=1, signal=None)
         self._parts.watch.last_look(run)
         self.announce()
         if death.exit_code == 0 and self._parts.saves.unsaved(run.order.attempt):

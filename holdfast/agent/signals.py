@@ -20,6 +20,7 @@ def terminate(attempt: NodeAttempt, processes: NodeProcesses, now: float) -> Non
     if attempt.stop_at is None:
         attempt.stop_at = now
         for worker in attempt.alive:
+            worker.failing = worker.page.error() is not None
             processes.signal(worker, signal.SIGTERM)
             processes.signal(worker, signal.SIGCONT)  # one that was stopped would not see it
 

@@ -46,6 +46,7 @@ class Worker:
     log: str = ""  # relative to the job's folder
     death: ProcessExit | None = None
     milestones: bytes = b""  # as of the last look
+    failing: bool = False  # its exception was known before it was told to stop
 
     def take_rank(self, assignment: Assignment, log: str) -> None:
         """It is now a worker of this attempt."""

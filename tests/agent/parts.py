@@ -73,7 +73,8 @@ class FakeProcesses:
         number = len(self.started)
         return SimpleNamespace(
             pid=number, local_rank=assignment.local_rank, assignment=assignment, assigned_at=0.0,
-            death=None, log="", error_file=None, forkserver="", output=SimpleNamespace(tail=b""),
+            death=None, failing=False, log="", error_file=None, forkserver="",
+            output=SimpleNamespace(tail=b""),
             page=SimpleNamespace(
                 progress=lambda _: Progress(), error=lambda: None, first_broke=lambda _: None
             ),

@@ -10,8 +10,9 @@ import pytest
 from holdfast.agent import stop as stopping
 from holdfast.agent.attempts import Attempts
 from holdfast.agent.leaving import Leaving
+from holdfast.agent.processes import ProcessExit
 from holdfast.agent.stop import AttemptStop
-from holdfast.events import NodeReady, Store, WorkerExited
+from holdfast.events import NodeReady, Store, WorkerError, WorkerExited
 from holdfast.messages import WorkersStarted, WorkersStopped
 from tests.agent.parts import die, make_parts, start, stop
 
@@ -153,6 +154,29 @@ async def test_a_store_that_may_have_been_used_elsewhere_is_not_offered_again() 
     await parts.tasks.settle()
     assert [told.store.port for told in facts(parts, WorkersStopped)] == [2]
     assert [told.store.port for told in facts(parts, NodeReady)] == [1]
+
+
+@looped
+async def test_a_worker_that_is_failing_when_it_is_told_to_stop_has_failed_by_itself() -> None:
+    """It raises, takes itself apart, and closes its connections before it is gone: so a peer may be
+    seen to fail first."""
+    parts = make_parts(2)
+    attempts = Attempts(parts)
+    stops = AttemptStop(parts, attempts, has_tiers=False)
+    parts.processes.stores.open()
+    attempts.start(start())
+    assert attempts.newest is not None
+    failing, well = attempts.newest.workers.values()
+    error = WorkerError(type="ValueError", message="a bad sample")
+    failing.page.error = lambda: error  # type: ignore[method-assign]
+    stops.obey(stop(grace_s=60.0))
+    handled = WorkerError(type="SystemExit", message="its handler of SIGTERM raises")
+    well.page.error = lambda: handled  # type: ignore[method-assign]
+    for worker in (failing, well):
+        worker.death = ProcessExit(worker.pid, None, signal.SIGTERM, 1e9)
+        attempts.died(worker, worker.death)
+    [told] = facts(parts, WorkerExited)
+    assert (told.rank, told.exit_code, told.signal, told.error) == (2, 1, None, error)
 
 
 @looped
