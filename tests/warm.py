@@ -85,6 +85,13 @@ class Script(Warm):
 
     module = "tests.warm_script"
 
+    @classmethod
+    def of_file(cls, words: Sequence[str], **how: Any) -> "Script":
+        """`python FILE ARGUMENTS`."""
+        run = "runpy.run_path(sys.argv[0], run_name='__main__')"
+        path = "sys.path.insert(0, os.path.dirname(sys.argv[0]))"
+        return cls([f"import os, runpy, sys; sys.argv = {list(words)!r}; {path}; {run}"], **how)
+
     def order(self, words: Any) -> dict[str, Any]:
         """The script, which is given what nodes are given."""
         return {**super().order(words), "tree": True}
