@@ -6,7 +6,10 @@ STAMP  := $(VENV)/.installed
 PYTHON ?= $(shell for v in 3.11 3.12 3.13; do \
             python$$v -c pass 2>/dev/null && command -v python$$v && break; done || echo python3)
 
-.PHONY: setup demo test test-fast lint gpu bench docs clean
+# Tests start hundreds of processes, and each would compile what it imports again.
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: setup demo test test-fast lint style gpu bench docs clean
 
 setup: $(STAMP)
 
@@ -19,14 +22,19 @@ $(STAMP): pyproject.toml constraints.txt
 demo: setup
 	$(BIN)/python examples/demo/demo.py
 
-lint: setup
+lint: style
+	$(BIN)/mypy
+
+style: setup
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test: lint
-	$(BIN)/python -m pytest -n 4 --dist worksteal
+# Types are checked beside the tests: without a cache that takes longer than any of them.
+test: style
+	$(BIN)/mypy & types=$$!; \
+	    $(BIN)/python -m pytest -n 4 --dist worksteal; tests=$$?; \
+	    wait $$types && exit $$tests
 
 # The pure core within a minute: decisions, vocabulary, journal, manifests, rules of style. Tests
 # marked `slow` start jobs or clusters and are left to `make test`.

@@ -15,6 +15,8 @@ import xxhash
 UNSEALED = b'{"journal":1,'  # how a journal begins whose lines have no checksums yet
 _FIELD = b',"xxh":"'
 _END = b'"}\n'
+_TAIL = _FIELD + b"%016x" + _END
+_TAIL_BYTES = len(_TAIL % 0)
 
 
 def seal(document: bytearray, before: int) -> int:
@@ -24,16 +26,14 @@ def seal(document: bytearray, before: int) -> int:
     """
     checksum: int = xxhash.xxh3_64_intdigest(document, before)
     document.pop()
-    document += b',"xxh":"%016x"}\n' % checksum
+    document += _TAIL % checksum
     return checksum
 
 
 def unseal(line: bytes, before: int) -> int | None:
     """The checksum of a line; None if it is damaged, or does not follow the one before."""
-    checksum = stated(line)
-    document = line[: line.rfind(_FIELD)] + b"}"
-    right = checksum is not None and checksum == xxhash.xxh3_64_intdigest(document, before)
-    return checksum if right else None
+    checksum: int = xxhash.xxh3_64_intdigest(line[:-_TAIL_BYTES] + b"}", before)
+    return checksum if line[-_TAIL_BYTES:] == _TAIL % checksum else None
 
 
 def stated(line: bytes) -> int | None:

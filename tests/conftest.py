@@ -6,6 +6,7 @@ one bad test does not spoil the next. Processes are known by their environment, 
 and their working folder, because a forgotten process is exactly one whose parent is gone.
 """
 
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -40,6 +41,13 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(CpuPerTest())
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    gc.disable()  # collecting tests makes a million objects, and no garbage
+
+
+def pytest_collection_finish() -> None:
+    """What has been collected stays: nobody looks at it again."""
+    gc.enable()
+    gc.freeze()
 
 
 @pytest.fixture

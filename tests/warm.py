@@ -6,8 +6,7 @@ Starting Python and importing the package costs half a second of a core, forking
 and hundreds of tests ask the command line. What is promised of a fresh interpreter (imports, hash
 seeds, missing modules) is tested with a fresh one.
 
-Each test process has one server (`warm_server`), which starts with the first command, and another
-one for processes of fake clusters (`tests/drivers/kubernetes/cluster`).
+Each test process has one server (`warm_server`), which starts with the first command.
 """
 
 import functools
@@ -58,7 +57,6 @@ class Warm(Forked):
     """A command of ours; takes what `Popen` takes of streams, environment and folder."""
 
     module = "holdfast.cli"  # whose `main` is run
-    around: Mapping[str, str] = {}  # environment of the server, for what it imports
 
     def order(self, words: Any) -> dict[str, Any]:
         """The command."""
@@ -67,7 +65,7 @@ class Warm(Forked):
 
     def server(self) -> socket.socket:
         """That of this process."""
-        return _server(os.getpid(), *self.around.items())
+        return _server(os.getpid())
 
     def _execute_child(self, words: Any, *how: Any) -> None:
         with _lock:
@@ -87,18 +85,25 @@ class Script(Warm):
 
     module = "tests.warm_script"
 
+    @classmethod
+    def of_file(cls, words: Sequence[str], **how: Any) -> "Script":
+        """`python FILE ARGUMENTS`."""
+        run = "runpy.run_path(sys.argv[0], run_name='__main__')"
+        path = "sys.path.insert(0, os.path.dirname(sys.argv[0]))"
+        return cls([f"import os, runpy, sys; sys.argv = {list(words)!r}; {path}; {run}"], **how)
+
     def order(self, words: Any) -> dict[str, Any]:
         """The script, which is given what nodes are given."""
         return {**super().order(words), "tree": True}
 
 
 @functools.cache
-def _server(_pid: int, *around: tuple[str, str]) -> socket.socket:
+def _server(_pid: int) -> socket.socket:
     """The connection to the server of this process."""
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     own = {name: value for name, value in os.environ.items() if name not in OF_A_TEST}
     words = [sys.executable, "-m", "tests.warm_server", str(its.fileno()), ROOM_OF_WORDS]
-    env = {**own, **dict(around), **ROOM}
+    env = {**own, **ROOM}
     _started.append(subprocess.Popen(words, pass_fds=[its.fileno()], env=env, cwd=ROOT))
     its.close()
     return ours

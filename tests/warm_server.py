@@ -128,7 +128,6 @@ def _become(order: dict[str, Any], fds: list[int], is_ready: int) -> NoReturn:
     except SystemExit as end:
         _end(end)
         raise
-    sys.exit()
 
 
 def _arrange(fds: list[int], numbers: list[int]) -> None:
@@ -179,17 +178,17 @@ def _branch() -> None:
     os._exit(0)
 
 
-def _run(module: str, is_main: bool) -> None:
+def _run(module: str, is_main: bool) -> NoReturn:
     """`python -m MODULE`, or its `main`."""
     if is_main:
         runpy.run_module(module, run_name="__main__", alter_sys=True)
-    else:
-        sys.exit(importlib.import_module(module).main())
+        sys.exit()
+    sys.exit(importlib.import_module(module).main())
 
 
 def _end(end: SystemExit) -> None:
-    """As the interpreter does, but without taking apart all that was imported; unless it has to
-    say something."""
+    """As the interpreter does, but without taking apart all that was imported, which costs a worker
+    with torch more than it has done; unless it has to say something."""
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     with contextlib.suppress(OSError, ValueError):

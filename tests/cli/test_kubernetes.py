@@ -70,6 +70,10 @@ class Site:
         """Wait until something holds."""
         assert until(true), self.it.do(lambda it: it.story())
 
+    def printed(self, words: str) -> bool:
+        """Whether a worker has said this, as its pod shows it."""
+        return self.it.do(lambda it: any(words in it.output(pod) for pod in it.pods()))
+
     def file_of(self, name: str) -> Any:
         """A ConfigMap, if it is there."""
         return self.it.do(lambda it: it.store.find(CONFIG_MAPS, "default", name))
@@ -156,6 +160,7 @@ def test_logs_show_what_workers_print_and_follow_to_the_end(site: Site) -> None:
     site.script("echo hello $RANK; sleep 4; echo bye $RANK")
     assert site.holdfast("submit", str(site.file)).stdout == "gpt\n"
     following = site.start("logs", "-f", "gpt")
+    site.until(lambda: site.printed("hello 1"))
     site.until(lambda: "hello 1" in site.holdfast("logs", "gpt").stdout)
     one = site.holdfast("logs", "gpt", "--rank", "0").stdout
     assert one.splitlines()[0] == "[0] hello 0"
@@ -173,13 +178,14 @@ def test_code_is_shipped_from_where_the_job_file_says(site: Site) -> None:
     site.file.write_text(json.dumps(job))
     run = site.holdfast("submit", str(site.file))
     assert run.returncode == 0, run.stderr
+    site.until(lambda: site.printed("shipped"))
     site.until(lambda: site.holdfast("logs", "gpt").stdout == "[0] shipped\n")
 
 
 def test_ctrl_c_stops_the_job_that_is_followed(site: Site) -> None:
     site.script("sleep 600")
     run = site.start("run", str(site.file))
-    site.until(lambda: _phase(site) == "running")
+    _becomes(site, "running")
     run.send_signal(signal.SIGINT)
     _out, err = run.communicate(timeout=PATIENCE_S)
     assert run.returncode == 130, err
@@ -190,7 +196,7 @@ def test_ctrl_c_stops_the_job_that_is_followed(site: Site) -> None:
 def test_stop_waits_until_the_job_has_stopped(site: Site) -> None:
     site.script("sleep 600")
     site.holdfast("run", str(site.file), "--detach")
-    site.until(lambda: _phase(site) == "running")
+    _becomes(site, "running")
     refused = site.holdfast("delete", "gpt")
     assert (refused.returncode, "error[job-running]" in refused.stderr) == (2, True)
     assert site.answer("stop", "gpt", "--now")["asked"] is True
@@ -200,18 +206,21 @@ def test_stop_waits_until_the_job_has_stopped(site: Site) -> None:
     assert (ended.returncode, "error[job-ended]" in ended.stderr) == (2, True)
 
 
-def _phase(site: Site) -> str:
-    run = site.holdfast("status", "gpt", "--json")
-    return str(json.loads(run.stdout)["phase"]) if run.returncode == 0 else ""
+def _becomes(site: Site, phase: str) -> None:
+    """Wait until the job is in this phase: the record says it, and then the command line, which
+    takes a tenth of a core's second for each look."""
+    site.until(lambda: f'"phase":"{phase}"' in str(site.file_of("gpt-record")))
+    assert site.answer("status", "gpt")["phase"] == phase
 
 
 def test_watching_survives_a_server_that_is_away_for_a_while(site: Site) -> None:
-    site.script("sleep 6")
+    site.script(f"while [ ! -e {site.folder}/end ]; do sleep 0.1; done")
     site.holdfast("submit", str(site.file))
-    site.until(lambda: _phase(site) == "running")
+    _becomes(site, "running")
     watching = site.start("watch", "gpt")
     assert watching.stdout is not None and watching.stdout.readline(), "it has begun to watch"
     site.it.do(lambda it: it.faults.add(Fault("get", "configmaps", 503, times=8)))
+    (site.folder / "end").touch()
     out, err = watching.communicate(timeout=PATIENCE_S)
     assert watching.returncode == 0, err
     assert "gpt: succeeded" in out
@@ -232,9 +241,9 @@ def test_stopping_the_pod_of_a_scheduled_job_stops_the_job(site: Site) -> None:
     site.script("sleep 600", kubernetes={"engine": "cronjob"}, schedule={"cron": "0 3 * * *"})
     site.holdfast("submit", str(site.file))
     site.it.do(partial(begin, night="gpt-1"))
-    site.until(lambda: _phase(site) == "running")
+    _becomes(site, "running")
     site.it.do(lambda it: it.store.delete(JOBS, "default", "gpt-1", policy="Foreground"))
-    site.until(lambda: _phase(site) == "stopped")
+    _becomes(site, "stopped")
 
 
 def begin(it: FakeCluster, night: str) -> None:

@@ -65,7 +65,7 @@ MUTANTS: dict[str, Mutant] = {
         "return not heard and (overdue or len(far) > 1)",
         "return False",
         LIMIT,
-        first=18,
+        first=148,
     ),
     "a bad step is forgotten with its attempt": Mutant(
         NUMERICS,
@@ -129,13 +129,17 @@ MUTANTS: dict[str, Mutant] = {
         "if exited.attempt != state.attempt or node is None:",
         "if node is None:",
         HEALTHY,
-        first=500,
+        first=525,
     ),
     "a stopped controller blames the silent": Mutant(
         BRIDGE, "self._liveness.forgive(now)", "pass", HEALTHY
     ),
     "a stopped controller blames the late": Mutant(
-        STOPPING, "self._deadline += late_s", "pass", HEALTHY
+        STOPPING,
+        "self._deadline += late_s",
+        "pass",
+        HEALTHY,
+        first=24,
     ),
     "a reconnected node gets more time than it has": Mutant(
         BRIDGE,
@@ -181,6 +185,7 @@ MUTANTS: dict[str, Mutant] = {
         'actions += nodes.top_up(state, "nodes were lost while the controller was down")',
         "pass",
         SPARES,
+        first=26,
     ),
     "an ended job does not end again": Mutant(
         CONTROLLER,
@@ -219,7 +224,7 @@ MUTANTS: dict[str, Mutant] = {
         "state.max_step = max(state.max_step or 0, step)",
         "state.max_step = step",
         BOOKS,
-        first=140,
+        first=322,
     ),
     "the step before the last is redone": Mutant(
         ATTEMPTS, "redo_until=state.max_step or 0,", "redo_until=0,", BOOKS, first=45
@@ -280,7 +285,7 @@ MUTANTS: dict[str, Mutant] = {
         "if is_symptom(error):",
         "if False:",
         LIMIT,
-        first=150,
+        first=188,
     ),
     "errors of the environment are the script's": Mutant(
         VERDICT, "case _ if is_environment(error):", "case _ if False:", LIMIT
@@ -290,12 +295,14 @@ MUTANTS: dict[str, Mutant] = {
         "return verdict.environment and not state.limits.exact and bool(state.restarts)",
         "return False",
         LIMIT,
+        first=24,
     ),
     "trouble that is over still counts": Mutant(
         ATTEMPTS,
         "state.barren, state.trouble_since = 0, None",
         "state.barren = 0",
         LIMIT,
+        first=18,
     ),
     "trouble is given a minute": Mutant(
         ATTEMPTS,
@@ -314,6 +321,7 @@ MUTANTS: dict[str, Mutant] = {
         'LEFT = "finished"  # what a worker says it does once it has left its loop',
         'LEFT = "gone"',
         HEALTHY,
+        first=25,
     ),
     "nobody asks whether the others train on": Mutant(
         LEAVING,
@@ -332,6 +340,7 @@ MUTANTS: dict[str, Mutant] = {
         "if hello.node in self._state.lost:",
         "if self._state.lost.pop(hello.node, None):",
         REPLAY,
+        first=19,
     ),
     "anybody's store is taken for that of the first": Mutant(
         STOPPING,
@@ -395,6 +404,7 @@ MUTANTS: dict[str, Mutant] = {
         "if self._replicas is not None and self._batch.durable and not self._batch.held:",
         "if False:",
         BOUND,
+        first=17,
     ),
     "an order leaves before a copy is held": Mutant(
         DECISIONS,
@@ -413,17 +423,20 @@ MUTANTS: dict[str, Mutant] = {
         "return bool(not self._begun or self.paused or self.doubt() or self.is_over)",
         "return bool(not self._begun or self.is_over)",
         TERMS,
+        first=34,
     ),
     "not every agent is asked for its copy": Mutant(
         SUCCESSION,
         "return waited_s > WITHIN_S",
         "return waited_s > 1.0",
         TERMS,
+        first=195,
     ),
     "a duty that fails again and again never ends its process": Mutant(
         SUPERVISION,
         "WITHIN_S = 300.0  # longer than all their pauses together",
         "WITHIN_S = 120.0",
         SPARES,
+        first=30,
     ),
 }

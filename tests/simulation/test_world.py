@@ -23,7 +23,7 @@ SEEDS = range(40)
 DIGESTS = """
 import hashlib, sys
 from holdfast.simulation.swarm import run
-for seed in range(40):
+for seed in range(12):
     told, lines = run(seed, hours=8.0, nodes=8)
     print(seed, told.happened, told.outcome, len(lines), hashlib.sha256(lines).hexdigest())
 """
@@ -39,11 +39,11 @@ def digests(hash_seed: str) -> str:
 def test_the_same_seed_gives_the_same_journal_however_python_hashes() -> None:
     first, second = digests("0"), digests("4242")
     assert first == second
-    here = [run(seed, hours=8.0, nodes=8)[1] for seed in SEEDS]
+    here = [run(seed, hours=8.0, nodes=8)[1] for seed in range(12)]
     assert [line.split()[-1] for line in first.splitlines()] == [
         hashlib.sha256(lines).hexdigest() for lines in here
     ]
-    assert len(set(here)) == len(SEEDS)
+    assert len(set(here)) == len(here)
 
 
 def test_every_kind_of_hardship_is_on_in_some_worlds_and_off_in_others() -> None:

@@ -19,7 +19,7 @@ import yaml
 
 from holdfast.drivers.kubernetes.cluster import CLAIMS, CONFIG_MAPS, SECRETS, SERVICE_ACCOUNTS
 from tests.drivers.kubernetes.cluster.names import hostname
-from tests.drivers.kubernetes.cluster.processes import SITE
+from tests.drivers.kubernetes.cluster.pod_program import SITE
 from tests.drivers.kubernetes.cluster.rbac import BOUND, token
 from tests.drivers.kubernetes.cluster.refusal import Body
 from tests.drivers.kubernetes.cluster.store import Store

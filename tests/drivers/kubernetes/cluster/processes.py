@@ -13,14 +13,11 @@ import subprocess
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from tests.drivers.kubernetes.cluster.confinement import confine
-from tests.tidy.source import ROOT
 from tests.warm import Warm
 
-SITE = Path(__file__).parent / "pod_site"
 MARK = "FAKE_CONTAINER"
 SHELL = 128
 
@@ -29,7 +26,6 @@ class Program(Warm):
     """`holdfast` in a pod: what takes the command line half a second takes this nothing."""
 
     module = "tests.drivers.kubernetes.cluster.pod_program"
-    around = MappingProxyType({"PYTHONPATH": f"{SITE}:{ROOT}", "FAKE_POD_IP": "of the child"})
 
 
 class Container:

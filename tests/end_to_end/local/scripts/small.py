@@ -28,6 +28,7 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--out", type=Path, required=True)
 parser.add_argument("--steps", type=int, default=40)
 parser.add_argument("--pause", type=float, default=0.02)
+parser.add_argument("--pause-rank", type=int)  # who pauses, if not everybody
 parser.add_argument("--die", default="")
 parser.add_argument("--die-rank", type=int, default=1)
 parser.add_argument("--die-step", type=int, default=10)
@@ -118,7 +119,8 @@ for step, (inputs, targets) in state.steps(total=args.steps):
     optimizer.step()
     scheduler.step()
     optimizer.zero_grad()
-    time.sleep(args.pause)
+    if args.pause_rank in (None, run.rank):
+        time.sleep(args.pause)
     run.log(loss=loss, tokens=len(inputs))
     if is_bad("norm", run.rank, step):
         run.log(grad_norm=torch.inf)

@@ -84,6 +84,12 @@ def _look_up(host: Any, *rest: Any, **more: Any) -> Any:
     return [answer for address in found for answer in _getaddrinfo(address, *rest, **more)]
 
 
+def _hurry(name: str) -> None:
+    numbers = vars(sys.modules[name])
+    assert PAUSES[name].keys() <= numbers.keys(), f"{name} has other pauses now"
+    numbers.update(PAUSES[name])
+
+
 class Impatient:
     """Finds the modules of `PAUSES` as they are, but for those numbers."""
 
@@ -99,8 +105,7 @@ class Impatient:
 
         def hurried(module: ModuleType) -> None:
             execute(module)
-            assert PAUSES[name].keys() <= vars(module).keys(), f"{name} has other pauses now"
-            vars(module).update(PAUSES[name])
+            _hurry(name)
 
         spec.loader.exec_module = hurried  # type: ignore[method-assign]
         return spec
@@ -111,3 +116,5 @@ if ADDRESS:
     socket.getaddrinfo = _look_up
     socket.gethostname = lambda: NAME
     sys.meta_path.insert(0, Impatient)
+    for known in PAUSES.keys() & sys.modules.keys():  # where this process was forked
+        _hurry(known)
