@@ -52,8 +52,9 @@ class DumpError(Exception):
 async def stacks_of(
     workers: Iterable[tuple[int, int]], looks: int = 1, apart_s: float = 0.0
 ) -> tuple[StackGroup, ...]:
-    """Of these workers, each a rank and a process id; with more than one look also what they did
-    meanwhile. Never raises; takes a few seconds at most."""
+    """Of these workers, each a rank and a process id, with the processes below them; of more than
+    one look only the workers themselves, and what they did meanwhile. Never raises; takes a few
+    seconds at most."""
     turns = asyncio.Semaphore(AT_ONCE)
     found = (_worker(rank, pid, turns, looks, apart_s) for rank, pid in workers)
     return joined(await asyncio.gather(*found))
@@ -65,34 +66,52 @@ async def _worker(
     ranks = in_rows([rank])
     try:
         process = psutil.Process(pid)
-        before, since = usage_of(process), time.monotonic()
+        if looks == 1:
+            return msgspec.structs.replace(await _with_children(process, turns), ranks=ranks)
+        before, since = await asyncio.to_thread(usage_of, process), time.monotonic()
         seen = [await _look(process, turns)]
         for _ in range(looks - 1):
             await asyncio.sleep(apart_s)
-            seen.append(await _look(process, turns))
-        after, took_s = usage_of(process), time.monotonic() - since
+            seen.append(await _look_again(process, turns, seen[-1]))
+        took_s, after = time.monotonic() - since, await asyncio.to_thread(usage_of, process)
     except psutil.Error:
         return StackGroup(ranks=ranks, why="the process has ended")
-    if looks == 1:
-        return msgspec.structs.replace(seen[0], ranks=ranks)
     did = activity(seen, before, after, took_s)
     return msgspec.structs.replace(seen[-1], ranks=ranks, activity=did)
 
 
 async def _look(process: psutil.Process, turns: asyncio.Semaphore) -> StackGroup:
-    """One worker with its processes. Raises `psutil.Error`."""
+    """One worker. Raises `psutil.Error`."""
     state = process.status()
-    children = process.children(recursive=True)[:MAX_CHILDREN]
     try:
         threads = await _process(process.pid, turns)
     except DumpError as error:
         return StackGroup(ranks=(), state=state, why=str(error))
-    found = await asyncio.gather(
+    return StackGroup(ranks=(), state=state, threads=tuple(threads[:MAX_THREADS]))
+
+
+async def _look_again(
+    process: psutil.Process, turns: asyncio.Semaphore, last: StackGroup
+) -> StackGroup:
+    """What could not be read is not tried again: that takes seconds."""
+    if last.threads:
+        return await _look(process, turns)
+    return msgspec.structs.replace(last, state=process.status())
+
+
+async def _with_children(process: psutil.Process, turns: asyncio.Semaphore) -> StackGroup:
+    """One worker with the processes below it. Raises `psutil.Error`."""
+    children = process.children(recursive=True)[:MAX_CHILDREN]
+    found = await _look(process, turns)
+    if not found.threads:
+        return found
+    below = await asyncio.gather(
         *(_process(child.pid, turns) for child in children), return_exceptions=True
     )
-    for others in found:  # a child may be no Python program, or just end
+    threads = list(found.threads)
+    for others in below:  # a child may be no Python program, or just end
         threads += others if isinstance(others, list) else []
-    return StackGroup(ranks=(), state=state, threads=tuple(threads[:MAX_THREADS]))
+    return msgspec.structs.replace(found, threads=tuple(threads[:MAX_THREADS]))
 
 
 async def _process(pid: int, turns: asyncio.Semaphore) -> list[ThreadStack]:

@@ -4,8 +4,8 @@ All pods run on this machine, so each has a loopback address of its own, like th
 """
 
 import contextlib
-import itertools
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -24,7 +24,7 @@ UID = "7b1c6c1e-0000-4000-8000-000000000001"
 PORT = 7070
 AGENT = (sys.executable, "-m", "holdfast.cli", "agent")
 UNSHARE = ("unshare", "--pid", "--fork", "--mount-proc")
-_addresses = itertools.count(2)
+_dice = random.SystemRandom()  # suites that run at the same time share nothing
 
 
 class Pod:
@@ -32,7 +32,9 @@ class Pod:
 
     def __init__(self, folder: Path, controller: StubController, job: Job) -> None:
         self.folder = folder
-        self.address = f"127.{os.getpid() % 250 + 1}.{next(_addresses)}.1"
+        self.address = (
+            f"127.{_dice.randrange(1, 255)}.{_dice.randrange(256)}.{_dice.randrange(2, 255)}"
+        )
         self.home = folder / "pod"
         self.home.mkdir()
         (folder / "job.yaml").write_text(to_yaml(job))

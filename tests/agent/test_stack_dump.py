@@ -208,3 +208,19 @@ def test_a_worker_that_was_stopped_is_still(start: Start) -> None:
 def test_one_look_tells_nothing_of_that(start: Start) -> None:
     [group] = taken((0, start(SLEEPS).pid))
     assert group.activity is Activity.UNKNOWN
+
+
+def test_stacks_that_cannot_be_read_are_tried_once_and_counters_tell_the_rest(
+    start: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    tries = tmp_path / "tries"
+    refuses = tmp_path / "py-spy"
+    says = "echo 'Error: Permission denied' >&2"
+    refuses.write_text(f"#!/bin/sh\necho x >> {tries}\n{says}\nexit 1\n")
+    refuses.chmod(0o755)
+    monkeypatch.setattr(stack_dump, "_program", lambda: str(refuses))
+    process = start(SPINS)
+    [group] = asyncio.run(stacks_of([(0, process.pid)], looks=3, apart_s=0.2))
+    assert "Permission denied" in group.why and group.threads == ()
+    assert group.activity is Activity.BUSY
+    assert tries.read_text().count("x") == 2, "once, and once without stopping the process"
