@@ -89,7 +89,8 @@ class Fleet:
         return Store(address, 20_000 + self._stores % 40_000, True)
 
     def _started(self, start: StartAttempt) -> list[AnyEvent]:
-        first, last = list(Milestone)[:4], list(Milestone)[4:6]
+        first = (Milestone.STARTED, Milestone.ARRIVED, Milestone.JOINED, Milestone.RESTORED)
+        last = (Milestone.FIRST_STEP, Milestone.CAUGHT_UP)
         return [
             *(_milestone(start.attempt, milestone, self._step) for milestone in first),
             *(_milestone(start.attempt, milestone, self._step + 1) for milestone in last),

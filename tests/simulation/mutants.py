@@ -240,7 +240,7 @@ MUTANTS: dict[str, Mutant] = {
         "nodes.remove(state, node_id, why)",
         "pass",
         GIVEN,
-        first=9330,
+        first=605,
     ),
     "a node is replaced at its first fault": Mutant(
         REPLACE,
@@ -437,6 +437,6 @@ MUTANTS: dict[str, Mutant] = {
         "WITHIN_S = 300.0  # longer than all their pauses together",
         "WITHIN_S = 120.0",
         SPARES,
-        first=30,
+        first=1800,
     ),
 }

@@ -31,7 +31,8 @@ Place = tuple[Engine, Mode]
 PLACES = sorted(limits.EVERYWHERE)
 FROM_FILE = frozenset(
     ("args", "env", "image.python", "workers_per_node", "warm", "snapshots", "recovery", "logs",
-     "resources.state", "network.ports.stores", "network.ports.storage", "elasticity", "clusters",
+     "instrument", "progress", "resources.state",
+     "network.ports.stores", "network.ports.storage", "elasticity", "clusters",
      "checkpoints.start_from", "checkpoints.fresh",
      *(f"checkpoints.{tier}.{key}" for tier in ("local", "shared", "archive")
        for key in ("every_s", "keep", "max_bytes_per_s")), "checkpoints.archive.golden_every_steps")

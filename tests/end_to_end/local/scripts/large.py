@@ -53,7 +53,8 @@ for step, _ in state.steps(total=args.steps):
         assert bool((own.data == expected).all()), (step, own.data[:4], own.data[-4:])
     if args.fails and step == args.fails:
         assert not own.spoilt.any(), "a seed of doom"
-    loss = wrapped(torch.ones(4, 8) * step).square().mean()
+    inputs = torch.ones(4, 8) * (step % 7)  # so that the loss stays finite
+    loss = wrapped(inputs).square().mean()
     loss.backward()
     optimizer.step()
     optimizer.zero_grad()
