@@ -2,7 +2,7 @@
 
 What they send is what agents send: signs of life and reports as often as the controller wants
 them, facts, answers to orders. One clock serves them all. Orders of the benchmark itself come over
-a pipe: `("silence", n)` lets n agents fall silent whose connections stay open, `("storm", n)` cuts
+a pipe: `("silence", n)` lets agent n fall silent, its connection open, `("storm", n)` cuts
 n connections, which come back at once.
 """
 
@@ -86,13 +86,11 @@ class Crowd:
         await asyncio.gather(*(agent.connect(self._port, gate) for agent in agents))
 
     def _ordered(self) -> None:
-        word, count = self._orders.recv()
-        lively = [agent for agent in self._agents if not agent.silent]
+        word, count = self._orders.recv()  # of a storm; for silence, the number of the agent
         if word == "silence":
-            for agent in lively[len(lively) // 2 :][:count]:
-                agent.silent = True
+            self._agents[count].silent = True
         else:
-            crowd = lively[-count:]
+            crowd = [agent for agent in self._agents if not agent.silent][-count:]
             for agent in crowd:
                 agent.cut()
             self._connecting = asyncio.create_task(self._connect(crowd, len(crowd)))
