@@ -33,7 +33,7 @@ style: setup
 # Types are checked beside the tests: without a cache that takes longer than any of them.
 test: style
 	$(BIN)/mypy & types=$$!; \
-	    $(BIN)/python -m pytest -n 6 --dist worksteal; tests=$$?; \
+	    $(BIN)/python -m pytest -n 4 --dist worksteal; tests=$$?; \
 	    wait $$types && exit $$tests
 
 # The pure core within a minute: decisions, vocabulary, journal, manifests, rules of style. Tests

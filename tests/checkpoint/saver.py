@@ -103,11 +103,11 @@ def main() -> None:
         child = os.fork()
         if child == 0:
             try:
+                tell(f"child {os.getpid()}")  # before anything else that it tells
                 save_for_ever(place)
             except BaseException:
                 traceback.print_exc()
             os._exit(70)
-        tell(f"child {child}")
         _, status = os.waitpid(child, 0)
         tell(f"gone {os.waitstatus_to_exitcode(status)}")
 
