@@ -270,13 +270,13 @@ def _open_lock(folder: Path) -> int:
 
 
 def controller_alive(folder: Path) -> bool:
-    """Whether a controller holds the job's lock."""
+    """Whether a controller holds the job's lock. Who only asks does not look like one to others."""
     try:
         fd = os.open(folder / "lock", os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
         return False
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     finally:
