@@ -42,9 +42,17 @@ def usage_of(process: psutil.Process) -> Usage:
         except psutil.Error:
             continue
         children_s += of_child.user + of_child.system
-    counters = process.io_counters()
-    moved_bytes = counters.read_chars + counters.write_chars
-    return Usage(main_s + children_s, sum(threads.values()), starved_s, moved_bytes)
+    return Usage(main_s + children_s, sum(threads.values()), starved_s, _bytes(process.pid))
+
+
+def _bytes(pid: int) -> int:
+    """Read and written; 0 where the kernel does not count that, or does not say."""
+    try:
+        lines = Path(f"/proc/{pid}/io").read_text().splitlines()
+    except OSError:
+        return 0
+    counts = (line.partition(":") for line in lines)
+    return sum(int(count) for name, _, count in counts if name in ("rchar", "wchar"))
 
 
 def _starved_s(pid: int, thread: int) -> float:

@@ -53,12 +53,11 @@ def open_for_node(state: State, node: Node, why: str, ago_s: float) -> None:
 
 def open_for_hang(state: State, judged: HangJudged, rank: int | None) -> None:
     """Workers hang; the rank is that of the first the others wait for, if one stands out."""
-    node = state.ranks.get((rank or 0) // state.workers_per_node, "")
     record = IncidentRecord(
         id=len(state.incidents) + 1,
         cause="hang",
         summary=judged.summary,
-        node=_name_of(state, node),
+        node="all nodes",
         rank=None,
         attempt=state.attempt,
         step=state.max_step,

@@ -62,7 +62,7 @@ def test_a_hang_of_nobody_in_particular_blames_no_rank() -> None:
     world = running()
     world.tell(judged(world, ranks=(), summary="All ranks hung after step 10"))
     (incident,) = world.state.incidents
-    assert incident.rank is None and incident.log is None
+    assert (incident.rank, incident.log, incident.node) == (None, None, "all nodes")
     assert kinds(world.all_stopped()) == ["StartAttempt"]
 
 
