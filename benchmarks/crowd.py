@@ -15,10 +15,12 @@ import msgspec
 
 from holdfast.agent.progress_watch import REPEAT_S
 from holdfast.events import Milestone, NodeReady, Progress, Store
+from holdfast.evidence import NodeEvidence
 from holdfast.messages import (
     PROTOCOL,
     Ack,
     AgentFact,
+    EvidenceReply,
     Fact,
     GiveJournal,
     Hello,
@@ -28,6 +30,7 @@ from holdfast.messages import (
     Report,
     Start,
     Stop,
+    TakeEvidence,
     Welcome,
     WorkerReport,
     WorkersStarted,
@@ -52,7 +55,8 @@ REQUEST = (
 MASK = bytes(4)  # changes nothing
 PULSE = b"\x8a\x80" + MASK
 
-_decoder = msgspec.msgpack.Decoder(Welcome | Ack | Start | Stop | Leave | Keep | GiveJournal)
+Order = Welcome | Ack | Start | Stop | Leave | Keep | GiveJournal | TakeEvidence
+_decoder = msgspec.msgpack.Decoder(Order)
 _encoder = msgspec.msgpack.Encoder()
 
 
@@ -183,7 +187,7 @@ class Agent(asyncio.Protocol):
         )  # fmt: skip
         self._say(hello)
 
-    def _hear(self, message: Welcome | Ack | Start | Stop | Leave | Keep | GiveJournal) -> None:
+    def _hear(self, message: Order) -> None:
         match message:
             case Welcome():
                 self._welcome(message)
@@ -192,6 +196,9 @@ class Agent(asyncio.Protocol):
             case Keep():
                 last = message.first + len(message.lines) - 1
                 self._say(Kept(seq=last, term=message.term))
+            case TakeEvidence():
+                found = NodeEvidence(node=self._node)
+                self._say(EvidenceReply(number=message.number, found=found))
             case Start() if self._order is None or message.attempt > self._order.attempt:
                 self._order, self._report_at = message, 0.0
                 self._tell(WorkersStarted(node=self._node, attempt=message.attempt))
@@ -226,7 +233,7 @@ class Agent(asyncio.Protocol):
         self._kept.append(Fact(seq=self._seq, event=event))
         self._say(self._kept[-1])
 
-    def _say(self, message: Hello | Fact | Report | Kept) -> None:
+    def _say(self, message: Hello | Fact | Report | Kept | EvidenceReply) -> None:
         if self._transport is None or self._transport.is_closing():
             return
         data = _encoder.encode(message)

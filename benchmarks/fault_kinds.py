@@ -2,6 +2,8 @@
 
 from typing import NamedTuple
 
+from holdfast.drivers.chaos import FAULTS
+
 
 class Kind(NamedTuple):
     """Causes that are right for it; whether it is of one rank, or of all of them."""
@@ -11,15 +13,19 @@ class Kind(NamedTuple):
     everywhere: bool = False
 
 
-NODE = Kind(("node-lost",), has_rank=False)
+def _outside(name: str) -> Kind:
+    """One that can be done from outside, too."""
+    return Kind(FAULTS[name].causes, FAULTS[name].has_rank)
+
+
 HANG = Kind(("hang",))
 EXCEPTION = Kind(("worker-exception",))
 KINDS: dict[str, Kind] = {
-    "SIGKILL": Kind(("worker-killed",)),
-    "SIGTERM": Kind(("worker-killed",)),
-    "SIGSEGV": Kind(("worker-crashed",)),
-    "SIGBUS": Kind(("worker-crashed",)),
-    "abort": Kind(("worker-aborted",)),
+    "SIGKILL": _outside("SIGKILL"),
+    "SIGTERM": _outside("SIGTERM"),
+    "SIGSEGV": _outside("SIGSEGV"),
+    "SIGBUS": _outside("SIGBUS"),
+    "abort": _outside("abort"),
     "exception": EXCEPTION,
     "exception on all ranks": Kind(("worker-exception",), has_rank=False, everywhere=True),
     "exception from another thread": EXCEPTION,
@@ -35,14 +41,14 @@ KINDS: dict[str, Kind] = {
     "sleep": HANG,
     "deadlock": HANG,
     "GIL held": HANG,
-    "SIGSTOP": HANG,
+    "SIGSTOP": _outside("SIGSTOP"),
     "loop in Python": HANG,
     "loop in C": HANG,
     "skipped collective": Kind(("hang", "peer-lost", "worker-aborted"), has_rank=False),
     "mismatched collective": Kind(("hang", "worker-exception", "worker-aborted", "peer-lost")),
     "input stops": HANG,
     "NaN": Kind(("nan",), has_rank=False),
-    "agent killed": NODE,
-    "agent stopped": NODE,
-    "forkserver killed": Kind(("forkserver-died", "node-lost"), has_rank=False),
+    "agent killed": _outside("agent killed"),
+    "agent stopped": _outside("agent stopped"),
+    "forkserver killed": _outside("forkserver killed"),
 }

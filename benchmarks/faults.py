@@ -29,10 +29,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import psutil
 import yaml
 
 from fault_kinds import KINDS
+from holdfast.drivers import chaos
+from holdfast.errors import Error
 from table import Row, report
 
 SCRIPT = Path(__file__).parent / "scripts" / "faulty.py"
@@ -150,17 +151,10 @@ def _attend(
 
 
 def _from_outside(folder: Path, fault: Fault) -> None:
-    if fault.kind not in ("agent killed", "agent stopped", "forkserver killed"):
-        return
-    status = json.loads(_ask(folder, "status"))
-    name = next(node["name"] for node in status["nodes"] if node["rank"] == fault.rank)
-    agent = folder / "home" / "jobs" / NAME / "nodes" / name / "agent.json"
-    pid = json.loads(agent.read_text())["pid"]
-    with contextlib.suppress(psutil.Error):
-        if fault.kind == "forkserver killed":
-            children = psutil.Process(pid).children()
-            pid = next(c.pid for c in children if "forkserver" in " ".join(c.cmdline()))
-        os.kill(pid, signal.SIGSTOP if fault.kind == "agent stopped" else signal.SIGKILL)
+    """What the script can only announce."""
+    if fault.kind in ("agent killed", "agent stopped", "forkserver killed"):
+        with contextlib.suppress(Error):  # it is gone already
+            chaos.inject(folder / "home" / "jobs" / NAME, fault.kind, fault.rank)
 
 
 def _ask(folder: Path, *words: str) -> str:

@@ -21,10 +21,11 @@ import typer.main  # noqa: E402 - after the path
 from docs import manifests  # noqa: E402
 from docs.markdown import prose, table  # noqa: E402
 from docs.training import train  # noqa: E402
+from docs.troubleshooting import guide, guide_notice, known_problems  # noqa: E402
 from holdfast.cli.app import app  # noqa: E402
 from holdfast.cli.torchrun import FLAGS  # noqa: E402
 from holdfast.diagnosis import CAUSES  # noqa: E402
-from holdfast.diagnosis.signatures import GROUPS, Signature  # noqa: E402
+from holdfast.diagnosis.advice import ADVICE  # noqa: E402
 from holdfast.diagnosis.verdict import Cause, Origin  # noqa: E402
 from holdfast.drivers.kubernetes.lint import CHECKS  # noqa: E402
 from holdfast.drivers.kubernetes.manifests.checks.effects import NEEDS  # noqa: E402
@@ -43,7 +44,7 @@ NOTICE = "<!-- Written by docs/generate.py (`make docs`). Change the code, not t
 
 EXIT_MEANINGS = {
     ExitStatus.OK: "The command did what was asked; for `run` and `resume`: the job succeeded.",
-    ExitStatus.JOB_FAILED: "The job failed: the fault is in its own code.",
+    ExitStatus.JOB_FAILED: "The job failed: the fault is in its own code. Of `check`: one failed.",
     ExitStatus.USAGE: "The command line or the job file is wrong, or does not fit the job's state.",
     ExitStatus.PLATFORM: "The machine does not allow it: disk, memory, ports, a broken journal.",
     ExitStatus.NOT_FOUND: "There is no such job, incident or error.",
@@ -51,8 +52,15 @@ EXIT_MEANINGS = {
     ExitStatus.INTERRUPTED: "The job was stopped: Ctrl-C, SIGTERM or `holdfast stop`.",
 }
 
-SHAPES = ("status.py", "simulation/answer.py", "simulation/result.py", "simulation/swarm.py")
+SHAPES = (
+    "status.py",
+    "evidence.py",
+    "simulation/answer.py",
+    "simulation/result.py",
+    "simulation/swarm.py",
+)
 
+CHECKED = ("name", "state", "found", "seconds", "digest", "help")
 FINDING = ("file", "slug", "level", "kind", "name", "path", "what", "why", "help")
 
 FILES = (
@@ -288,6 +296,7 @@ prints the text below.
 def causes() -> str:
     """What an incident can name as its cause, and what follows from it."""
     rows = [(f"`{name}`", cause.meaning, _then(cause)) for name, cause in CAUSES.items()]
+    help_ = [(f"`{name}`", ADVICE[name]) for name in CAUSES]
     return f"""# Causes of incidents
 
 `holdfast incidents` and `holdfast why` name one of these. The cause is taken from the rank that
@@ -308,28 +317,11 @@ refused connections, names that do not resolve, time-outs (also of a DataLoader)
 5xx, throttling of object stores, EIO, ESTALE and the like, and Holdfast's own `storage-*`. A 403 or
 404, `FileNotFoundError`, an invalid certificate and other mistakes of a script in using a
 connection count as errors of the script.
+
+## What to do
+
+{table(("cause", "what to do"), help_)}
 """
-
-
-def known_problems() -> str:
-    """What `holdfast explain` finds in logs."""
-    parts = [
-        f"## {title}\n\n" + "\n\n".join(_problem(one) for one in group)
-        for title, group in GROUPS.items()
-    ]
-    return f"""# Known problems
-
-`holdfast explain < train.log` (or `kubectl logs POD | holdfast explain -`) finds these in anybody's
-log, the likeliest cause first; `holdfast why` does so in what the rank that failed first has
-printed. *Consequence* means that another rank has failed before: look there.
-
-{chr(10).join(parts)}
-"""
-
-
-def _problem(one: Signature) -> str:
-    cause = prose(f"*{one.blame.value.capitalize()}.* {one.cause}")
-    return f"### {one.slug}\n\n{cause}\n\n{prose(one.remedy)}"
 
 
 def _then(cause: Cause) -> str:
@@ -468,6 +460,8 @@ end in `_s`.
 | `simulate --swarm` | `worlds`, `outcomes` {{outcome or `foul`: count}}, `fouls` [`Told`] |
 | `simulate --seed` | `world` (`Told`), `journal` (path) |
 | `doctor` | `ok`, `checks` [`name`, `ok`, `found`, `help`] |
+| `check` | `ok`, `machine`, `checks` [{", ".join(f"`{k}`" for k in CHECKED)}] |
+| `replay` | `job`, `step`, `from_step`, `verdict`, `summary`, `differing` |
 | `explain` | `slug`, `exit_status`, `explanation` |
 | `version` | `holdfast`, `python` |
 | any error | `error` {{`slug`, `what`, `why`, `help`, `exit_status`}} |
@@ -563,6 +557,7 @@ PAGES = {
     "json.md": json_shapes,
     "train.md": train,
 }
+GUIDES = {"troubleshooting.md": guide}  # from a template
 BY_HAND = frozenset(("checkpoint-format.md",))  # for those who write another reader
 
 
@@ -574,6 +569,8 @@ def main() -> None:
     REFERENCE.mkdir(parents=True, exist_ok=True)
     for name, page in PAGES.items():
         (REFERENCE / name).write_text(NOTICE + page())
+    for name, page in GUIDES.items():
+        (ROOT / "docs" / "guides" / name).write_text(guide_notice(name) + page())
     manifests.write()
     for path, text in DEPLOYED.items():
         (ROOT / "deploy" / path).write_text(text())

@@ -12,6 +12,8 @@ from enum import StrEnum
 
 import msgspec
 
+from holdfast.evidence import NodeEvidence
+
 
 class Store(msgspec.Struct, frozen=True):
     """Where the rendezvous store of one attempt listens; `hosted` when a store really serves there.
@@ -77,6 +79,17 @@ class Spike(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     what: Quantity
     value: float
     usual: float  # the median of the steps before
+
+
+class ReplicaDigest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What one rank has of parameters that `count` ranks, `first` the lowest of them, should hold
+    bit for bit alike and do not. Told once for each attempt."""
+
+    step: int  # completed steps after which that was seen
+    agreed: int  # after which all replicas, compared like this, were last the same
+    digest: int
+    first: int
+    count: int
 
 
 class Milestone(StrEnum):
@@ -162,6 +175,13 @@ class NodeReady(Event, frozen=True, kw_only=True):
     store: Store
     attempt: int = 0
     instrumented: bool = False  # the script uses holdfast.train, so progress will be reported
+
+
+class NodeUnfit(Event, frozen=True, kw_only=True):
+    """The machine of a node that waits has failed its checks (`recovery.check`)."""
+
+    node: str
+    why: str
 
 
 class NodeLost(Event, frozen=True, kw_only=True):
@@ -283,6 +303,17 @@ class NumbersSpiked(Event, frozen=True, kw_only=True):
     spike: Spike
 
 
+class ReplicasDiffer(Event, frozen=True, kw_only=True):
+    """Parameters that ranks should hold alike differ between them. Told once for each attempt."""
+
+    attempt: int
+    step: int  # completed steps after which that was seen
+    agreed: int  # after which all were last the same
+    compared: int  # ranks that should be the same
+    alike: tuple[Ranks, ...]  # ranks with the same digest, the largest number of them first
+    ranks: Ranks  # that differ from the majority; empty where there is none
+
+
 class CheckpointCommitted(Event, frozen=True, kw_only=True):
     """A checkpoint is whole in a durable tier and can be gone on from. Told by the node of rank 0;
     for the tier on the disks of nodes it stands for all of them."""
@@ -358,6 +389,62 @@ class HangJudged(Event, frozen=True, kw_only=True):
     evidence: tuple[str, ...] = ()  # lines: who stands where
 
 
+class SlowBy(StrEnum):
+    """What explains that a rank is slow; the first that does."""
+
+    INPUT = "input"
+    PROCESSOR = "processor"
+    SAVES = "saves"
+    WORK = "work"
+    ITSELF = "itself"
+
+
+class Straggler(msgspec.Struct, frozen=True, kw_only=True):
+    """A rank that all others wait for, step after step."""
+
+    rank: int
+    share: float  # of their time that the others lose with it
+    cause: SlowBy
+    text: str
+
+
+class StragglersFound(Event, frozen=True, kw_only=True):
+    """Other ranks are slow than before; empty: none is any more."""
+
+    attempt: int
+    stragglers: tuple[Straggler, ...]
+
+
+class Severity(StrEnum):
+    """What a condition of a node asks for."""
+
+    OK = "ok"  # it is over
+    WARN = "warn"  # to be told
+    ALERT = "alert"  # may pass; twice within minutes is a fault
+    FATAL = "fatal"  # will not pass by itself: nothing should train there
+
+
+class HealthChanged(Event, frozen=True, kw_only=True):
+    """A condition of a node's GPUs, machine or network has begun, has changed, or is over."""
+
+    node: str
+    condition: str  # slug: see holdfast.detection.health
+    severity: Severity
+    device: str = ""  # which GPU, interface or folder, where there are several
+    detail: str = ""  # one sentence for a person
+    advice: str = ""  # what to do about it
+    ago_s: float = 0.0  # since it was seen
+
+
+class EvidenceTaken(Event, frozen=True, kw_only=True):
+    """How some nodes were when an incident began; told once they have answered, or had the time to.
+    `missing` are those that did not."""
+
+    incident: int
+    found: tuple[NodeEvidence, ...]
+    missing: tuple[str, ...] = ()
+
+
 class StopRequested(Event, frozen=True, kw_only=True):
     """Somebody wants the job to end; `now` skips the grace time."""
 
@@ -385,6 +472,7 @@ AnyEvent = (
     | NodeJoined
     | OrdersLost
     | NodeReady
+    | NodeUnfit
     | NodeLost
     | NodeLeft
     | WorkerExited
@@ -394,11 +482,15 @@ AnyEvent = (
     | Progressed
     | NumbersBroke
     | NumbersSpiked
+    | ReplicasDiffer
     | CheckpointCommitted
     | CheckpointFailed
     | Diagnosed
     | HangSuspected
     | HangJudged
+    | StragglersFound
+    | HealthChanged
+    | EvidenceTaken
     | StopRequested
     | Surveyed
     | DeadlinePassed

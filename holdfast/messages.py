@@ -18,21 +18,26 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from holdfast.collectives import RECENT_MAX, GroupLog, RankTimes
 from holdfast.events import (
     Broken,
     CheckpointCommitted,
     CheckpointFailed,
+    HealthChanged,
     Milestone,
     NodeLeft,
     NodeReady,
+    NodeUnfit,
     Progress,
+    ReplicaDigest,
     Spike,
     Store,
     WorkerExited,
 )
+from holdfast.evidence import NodeEvidence
 from holdfast.stacks import StackGroup
 
-PROTOCOL = 6
+PROTOCOL = 7
 MAX_MESSAGE_BYTES = 4 * 1024 * 1024  # of any message, both ways
 NodeName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*\Z", max_length=253)]
 Count = Annotated[int, Meta(ge=0, lt=1 << 53)]
@@ -87,11 +92,13 @@ class WorkersStopped(Message, frozen=True, kw_only=True):
 AgentFact = (
     NodeReady
     | NodeLeft
+    | NodeUnfit
     | WorkerExited
     | WorkersStarted
     | WorkersStopped
     | CheckpointCommitted
     | CheckpointFailed
+    | HealthChanged
 )
 
 
@@ -133,6 +140,7 @@ class WorkerReport(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     printed_step: int | None = None
     printed_step_ago_s: float = 0.0  # since it became that
     printed_loss: float | None = None
+    replica: ReplicaDigest | None = None  # its parameters, or those of others, are corrupt
 
 
 class Report(Message, frozen=True, kw_only=True):
@@ -173,6 +181,23 @@ class Stacks(Message, frozen=True, kw_only=True):
 
     number: int
     groups: tuple[StackGroup, ...]
+    collectives: tuple[GroupLog, ...] = ()  # of more than one look: what they entered last
+
+
+class EntryTimes(Message, frozen=True, kw_only=True):
+    """Answer to `TakeEntryTimes`. Both times are of the clock that the workers' times are of."""
+
+    number: int
+    ranks: tuple[RankTimes, ...]
+    asked_us: int  # when the question came
+    told_us: int  # when this left
+
+
+class EvidenceReply(Message, frozen=True, kw_only=True):
+    """Answer to `TakeEvidence` with the same `number`."""
+
+    number: int
+    found: NodeEvidence
 
 
 # ── controller → agent ────────────────────────────────────────────────────────────────────────
@@ -269,6 +294,23 @@ class TakeStacks(Message, frozen=True, kw_only=True):
     apart_s: float = 0.0
 
 
+class TakeEntryTimes(Message, frozen=True, kw_only=True):
+    """Tell when the workers entered so many of their newest collectives; answered by `EntryTimes`
+    with the same `number`."""
+
+    number: int
+    recent: Annotated[int, Meta(ge=1, le=RECENT_MAX)]
+
+
+class TakeEvidence(Message, frozen=True, kw_only=True):
+    """Tell how the node is and what its workers of this attempt did last; answered by
+    `EvidenceReply` with the same `number`. `since_s`: how long ago it began."""
+
+    number: int
+    attempt: int
+    since_s: float
+
+
 # ── command line ↔ controller ─────────────────────────────────────────────────────────────────
 
 
@@ -299,6 +341,7 @@ class StacksReply(Message, frozen=True, kw_only=True):
 
     groups: tuple[StackGroup, ...]
     missing: tuple[str, ...] = ()
+    collectives: tuple[GroupLog, ...] = ()
 
 
 class Done(Message, frozen=True, kw_only=True):
@@ -307,8 +350,8 @@ class Done(Message, frozen=True, kw_only=True):
 
 FromReplica = Kept | JournalCopy
 ToReplica = Keep | GiveJournal
-Question = ToReplica | LookForApi | TakeStacks
-Answer = FromReplica | ApiSeen | Stacks
+Question = ToReplica | LookForApi | TakeStacks | TakeEntryTimes | TakeEvidence
+Answer = FromReplica | ApiSeen | Stacks | EntryTimes | EvidenceReply
 FromClient = StopJob | AskStatus | AskStacks
 ToController = Hello | Fact | Report | Answer | FromClient
 ToAgent = Welcome | Ack | Start | Stop | Leave

@@ -32,7 +32,15 @@ from typing import NamedTuple
 
 import msgspec
 
-from holdfast.events import Broken, Milestone, Progress, Quantity, Spike, WorkerError
+from holdfast.events import (
+    Broken,
+    Milestone,
+    Progress,
+    Quantity,
+    ReplicaDigest,
+    Spike,
+    WorkerError,
+)
 from holdfast.messages import WorkerReport
 
 MAGIC = 0x3145_4741_5046_4831
@@ -94,6 +102,7 @@ class Word(IntEnum):
     PRINTED_STEP = 33  # newest step that the output tells + 1; 0 = none. Written by the agent
     PRINTED_AT = 34  # when it became that
     PRINTED_LOSS = 35  # likewise; zero bits are none
+    RAISED_AT = 36  # when the script let go of an exception that ends it with status 1; 0.0 = not
 
 
 class NumberWord(IntEnum):
@@ -107,6 +116,11 @@ class NumberWord(IntEnum):
     SPIKE_WHAT = 5
     SPIKE_VALUE = 6
     SPIKE_USUAL = 7
+    DIFFER_STEP = 8  # the first after which replicas of parameters were not the same; 0: none
+    DIFFER_AGREED = 9
+    DIFFER_DIGEST = 10
+    DIFFER_FIRST = 11
+    DIFFER_COUNT = 12
 
 
 _IN_A_ROW = tuple(milestone for milestone in Milestone if milestone is not Milestone.STEPPED)
@@ -281,6 +295,17 @@ class Page:
         self._floats[first + NumberWord.SPIKE_USUAL] = spike.usual
         self._ints[first + NumberWord.SPIKE_STEP] = spike.step
 
+    def differs(self, found: ReplicaDigest) -> None:
+        """Note what this rank has of parameters that are not the same on all; the first counts."""
+        ints, first = self._ints, NUMBERS_OFFSET // 8
+        if ints[first + NumberWord.DIFFER_STEP] != 0:
+            return
+        ints[first + NumberWord.DIFFER_AGREED] = found.agreed
+        ints[first + NumberWord.DIFFER_DIGEST] = found.digest
+        ints[first + NumberWord.DIFFER_FIRST] = found.first
+        ints[first + NumberWord.DIFFER_COUNT] = found.count
+        ints[first + NumberWord.DIFFER_STEP] = found.step
+
     def fail(self, error: WorkerError) -> None:
         """Leave the uncaught exception behind for the agent; long texts are cut to fit."""
         error = _as_text(error)
@@ -296,7 +321,16 @@ class Page:
         self._map[ERROR_OFFSET : ERROR_OFFSET + len(encoded)] = encoded
         self._ints[Word.ERROR_LENGTH] = len(encoded)
 
+    def raised(self) -> None:
+        """What `fail` has left ends the process with status 1, however long that takes."""
+        self._floats[Word.RAISED_AT] = time.monotonic()
+
     # ── agent side ──
+
+    @property
+    def raised_at(self) -> float:
+        """When the script raised what it ends with (monotonic); 0.0: it has not."""
+        return self._floats[Word.RAISED_AT]
 
     def step_printed(self, step: int) -> None:
         """The worker's output tells this step."""
@@ -304,6 +338,12 @@ class Page:
             self._floats[Word.PRINTED_AT] = time.monotonic()
             self._ints[Word.PRINTED_STEP] = step + 1
             self.reach(Milestone.STEPPED)
+
+    @property
+    def printed_step(self) -> int | None:
+        """The newest that the output told."""
+        step = self._ints[Word.PRINTED_STEP] - 1
+        return step if step >= 0 else None
 
     def loss_printed(self, loss: float) -> None:
         """And this loss."""
@@ -348,8 +388,9 @@ class Page:
         """Everything the page says, for the controller; `now` is monotonic."""
         reached = ((m, self._floats[MILESTONES[m]]) for m in Milestone)
         step_time = self._floats[Word.STEP_TIME]
-        printed = self._ints[Word.PRINTED_STEP] - 1
-        printed_ago_s = max(0.0, now - self._floats[Word.PRINTED_AT]) if printed >= 0 else 0.0
+        printed = self.printed_step
+        since = self._floats[Word.PRINTED_AT]
+        printed_ago_s = max(0.0, now - since) if printed is not None else 0.0
         steps = self._ints[Word.OPTIMIZER_STEPS]
         step_ago_s = max(0.0, now - self._floats[Word.OPTIMIZER_STEP_AT]) if steps else 0.0
         return WorkerReport(
@@ -369,12 +410,13 @@ class Page:
             tier_every_s=self._intervals(),
             broke=self.first_broke(now),
             spike=self._newest_spike(),
-            printed_step=printed if printed >= 0 else None,
+            printed_step=printed,
             printed_step_ago_s=printed_ago_s,
             printed_loss=self._printed_loss(),
             optimizer_steps=steps,
             optimizer_step_ago_s=step_ago_s,
             optimizer_step_time_s=self._floats[Word.OPTIMIZER_STEP_TIME] if steps > 1 else None,
+            replica=self._replica(),
         )
 
     def first_broke(self, now: float) -> Broken | None:
@@ -400,6 +442,19 @@ class Page:
             what=_quantity(self._ints[first + NumberWord.SPIKE_WHAT]),
             value=self._floats[first + NumberWord.SPIKE_VALUE],
             usual=self._floats[first + NumberWord.SPIKE_USUAL],
+        )
+
+    def _replica(self) -> ReplicaDigest | None:
+        first = NUMBERS_OFFSET // 8
+        step = self._ints[first + NumberWord.DIFFER_STEP]
+        if step == 0:
+            return None
+        return ReplicaDigest(
+            step=step,
+            agreed=self._ints[first + NumberWord.DIFFER_AGREED],
+            digest=self._ints[first + NumberWord.DIFFER_DIGEST],
+            first=self._ints[first + NumberWord.DIFFER_FIRST],
+            count=self._ints[first + NumberWord.DIFFER_COUNT],
         )
 
     def _get(self, at: int) -> float | None:

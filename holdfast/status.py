@@ -6,6 +6,20 @@ no numbers that are not finite: where one may be so, it is null and a field besi
 
 import msgspec
 
+from holdfast.evidence import NodeEvidence
+
+
+class NodeCondition(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that is not as it should be with a node's GPUs, machine or network."""
+
+    condition: str  # slug: see docs/concepts/diagnosis.md
+    severity: str  # warn, alert or fatal
+    device: str  # which GPU, interface or folder
+    detail: str  # one sentence for a person
+    advice: str
+    since: float
+    fault: bool  # will not pass by itself: the node is replaced where a spare is sound
+
 
 class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     """One node as the controller sees it. `rank` is its node rank, None unless it trains."""
@@ -15,6 +29,7 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     rank: int | None
     node: str  # unique id of this life of the node
     pids: tuple[int, ...] = ()  # its workers by local rank, on that node
+    conditions: tuple[NodeCondition, ...] = ()  # the gravest first
 
 
 class TierStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,6 +134,11 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     log: str | None = None  # path of the log of the rank that failed first
     nodes: tuple[str, ...] = ()  # names of all nodes that it was about, `node` first
     evidence: tuple[str, ...] = ()  # of a hang: which ranks stood where
+    health: tuple[str, ...] = ()  # conditions of the node, where they are the cause
+    collected: tuple[NodeEvidence, ...] = ()  # how nodes were then; of the newest incidents
+    missing: tuple[str, ...] = ()  # nodes that have not told
+    detected_at: float | None = None
+    confidence: float | None = None  # of the verdict, 0 to 1; None: there was none
 
 
 class Goodput(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,14 +13,19 @@ import signal
 import socket
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import assert_never
 
-from holdfast.agent import environment
+from holdfast.agent import environment, looks
 from holdfast.agent.attempts import Attempts
 from holdfast.agent.child import listen
 from holdfast.agent.controller_connection import ControllerConnection, Order, RejectedError
+from holdfast.agent.evidence import evidence_of
+from holdfast.agent.health.find import find, root_of
+from holdfast.agent.health.watch import HealthWatch
 from holdfast.agent.journal_replica import JournalReplica
 from holdfast.agent.leaving import Leaving
+from holdfast.agent.machine_check import unfit
 from holdfast.agent.metrics_file import MetricsFile
 from holdfast.agent.node import ON_A_LAPTOP, AgentOptions, NodeIdentity
 from holdfast.agent.node_end import NodeEnd
@@ -28,11 +33,11 @@ from holdfast.agent.node_processes import NodeProcesses, ProcessListener
 from holdfast.agent.notes import note
 from holdfast.agent.parts import NodeParts
 from holdfast.agent.probes import Health
+from holdfast.agent.processes import ProcessExit
 from holdfast.agent.progress_watch import ProgressWatch
 from holdfast.agent.rendezvous_stores import RendezvousStores
 from holdfast.agent.script_source import is_instrumented
 from holdfast.agent.shutdown import CLOSE_S, end_processes, end_workers, say_goodbye, until
-from holdfast.agent.stack_dump import stacks_of
 from holdfast.agent.stop import AttemptStop
 from holdfast.agent.storage import facts, places, protocol
 from holdfast.agent.storage.handle import StorageHandle
@@ -41,21 +46,23 @@ from holdfast.agent.tasks import AgentTasks
 from holdfast.agent.urgent_saves import UrgentSaves
 from holdfast.agent.warm_up import WarmUp
 from holdfast.agent.witness import api_answers
-from holdfast.agent.workers import Workers
+from holdfast.agent.workers import Worker, Workers
 from holdfast.checkpoint.arena import Arena
 from holdfast.checkpoint.storage_page import StoragePage
-from holdfast.events import Progress
+from holdfast.events import NodeUnfit, Progress
 from holdfast.messages import (
     PROTOCOL,
     ApiSeen,
+    EvidenceReply,
     GiveJournal,
     Hello,
     Keep,
     Leave,
     LookForApi,
-    Stacks,
     Start,
     Stop,
+    TakeEntryTimes,
+    TakeEvidence,
     TakeStacks,
 )
 from holdfast.spec import Job
@@ -94,6 +101,7 @@ class Agent:
             watch=ProgressWatch(
                 me.node, MetricsFile(me.folder / "metrics.jsonl"), self._controller
             ),
+            health=self._make_health(environ),
             processes=processes,
             offer=offer,
             saves=UrgentSaves(arenas, storage_pages, processes.storage),
@@ -104,6 +112,11 @@ class Agent:
         self._attempts = Attempts(self._parts)
         self._stop = AttemptStop(self._parts, self._attempts, has_tiers=tiers)
         self._leaving = Leaving(self._parts, self._attempts, has_tiers=tiers)
+
+    def _make_health(self, environ: Mapping[str, str]) -> HealthWatch:
+        written = [str(self._me.folder), *(place.where for place in self._places)]
+        found = find(root_of(environ, self._me.name), written)
+        return HealthWatch(self._me.node, found.present, self._controller.fact)
 
     def _make_processes(
         self, environ: Mapping[str, str], options: AgentOptions, instrumented: bool
@@ -161,12 +174,18 @@ class Agent:
         loop.add_signal_handler(signal.SIGCHLD, processes.reap)
         for sig in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(sig, self._leaving.ask, self._job.recovery.stop_grace_s)
+        self._parts.health.look()  # a node that is sick says so before it says that it is ready
+        await self._parts.health.settled()
         processes.open(self._listener())
         if self._places:
             processes.storage.open()
             loop.call_later(FOUND_S, self._parts.offer.attempts_found, 0)
+        if self._job.recovery.check == "quick":
+            self._parts.offer.hold()
+            tasks.start(self._check_machine())
         tasks.start(self._ticks())
         tasks.start(self._talk())
+        tasks.start(self._parts.health.run())
         grace_s = await self._parts.end.asked()
         await end_workers(self._attempts.newest, processes, grace_s)
         await end_processes(processes, self._me.node)
@@ -189,6 +208,14 @@ class Agent:
             step_ago_s=progress.step_ago_s,
         )
 
+    async def _check_machine(self) -> None:
+        why = await unfit(self._me.node, self._places)
+        if not why:
+            self._parts.offer.release()
+            return
+        note(f"agent: this machine failed its checks: {why}")
+        self._controller.fact(NodeUnfit(node=self._me.node, why=why))
+
     async def _talk(self) -> None:
         try:
             await self._controller.run()
@@ -204,6 +231,7 @@ class Agent:
     def _tick(self, now: float) -> None:
         processes = self._parts.processes
         self._parts.watch.look(self._attempts.shown, now)
+        self._attempts.look_for_exceptions()
         processes.bury_lost_orphans()
         processes.storage.open_if_wanted()
         if self._controller.absent_s > self._job.recovery.controller_absence_s:
@@ -220,7 +248,7 @@ class Agent:
         return ProcessListener(
             on_ready=self._on_ready,
             on_forked=self._attempts.announce,
-            on_death=self._attempts.died,
+            on_death=self._on_death,
             on_store_lost=self._parts.offer.lost,
             on_broken=self._parts.end.fail,
         )
@@ -230,6 +258,11 @@ class Agent:
         if self._attempts.shown is None:
             self._parts.processes.warm_up()
         self._attempts.start_waiting()
+
+    def _on_death(self, worker: Worker, death: ProcessExit) -> None:
+        """What broke under it, if anything did, is to be known before the verdict."""
+        self._parts.health.look()
+        self._attempts.died(worker, death)
 
     def _on_storage_news(self, news: protocol.AnyNews) -> None:
         """What has become of snapshots."""
@@ -272,8 +305,10 @@ class Agent:
                     self._controller.answer(part)
             case LookForApi():
                 self._parts.tasks.start(self._look_for_api())
-            case TakeStacks():
-                self._parts.tasks.start(self._take_stacks(order))
+            case TakeStacks() | TakeEntryTimes():
+                self._parts.tasks.start(self._look(order))
+            case TakeEvidence():
+                self._parts.tasks.start(self._take_evidence(order))
             case Leave():
                 self._parts.end.obey(order)
             case Start():
@@ -288,12 +323,22 @@ class Agent:
     async def _look_for_api(self) -> None:
         self._controller.answer(ApiSeen(answers=await api_answers(os.environ)))
 
-    async def _take_stacks(self, order: TakeStacks) -> None:
+    async def _look(self, order: TakeStacks | TakeEntryTimes) -> None:
         run = self._attempts.shown
-        workers = run.alive if run is not None else ()
-        known = [(w.assignment.rank, w.pid) for w in workers if w.assignment is not None and w.pid]
-        groups = await stacks_of(known, order.looks, order.apart_s)
-        self._controller.answer(Stacks(number=order.number, groups=groups))
+        self._controller.answer(await looks.obey(order, run.alive if run is not None else ()))
+
+    async def _take_evidence(self, order: TakeEvidence) -> None:
+        run = self._attempts.newest
+        asked_for = run if run is not None and run.order.attempt == order.attempt else None
+        places = [Path(place.where) for place in self._places if place.where.startswith("/")]
+        found = await evidence_of(
+            self._me.name,
+            asked_for,
+            order.since_s,
+            [self._me.folder, Path("/dev/shm"), *places],
+            self._attempts.mask,
+        )
+        self._controller.answer(EvidenceReply(number=order.number, found=found))
 
 
 def _address_of(host: str, listener: socket.socket) -> str:

@@ -4,6 +4,7 @@ An attempt is started at most once, and never after it was ordered to stop. Wher
 forkserver yet, the order waits for it.
 """
 
+import os
 import time
 
 from holdfast.agent import environment
@@ -14,6 +15,7 @@ from holdfast.agent.parts import NodeParts
 from holdfast.agent.processes import ProcessExit
 from holdfast.agent.signals import kill, terminate
 from holdfast.agent.workers import Worker
+from holdfast.masking import masker
 from holdfast.messages import Start, WorkersStarted
 
 
@@ -31,6 +33,7 @@ class Attempts:
         self._waiting: Start | None = None  # came while there was no forkserver
         self.newest: NodeAttempt | None = None
         self._oom = OomKills()
+        self.mask = masker({**os.environ, **parts.job.env})
 
     @property
     def shown(self) -> NodeAttempt | None:
@@ -92,6 +95,21 @@ class Attempts:
 
     # ── deaths ──
 
+    def look_for_exceptions(self) -> None:
+        """Who has raised has failed, and is told of now: until the process is gone its peers would
+        wait, or fail because of it."""
+        run = self.newest
+        if run is None or run.stop_at is not None:
+            return
+        raised = [worker for worker in run.alive if worker.raised_at and not worker.told]
+        for worker in sorted(raised, key=lambda worker: worker.raised_at):
+            self._parts.watch.last_look(run)
+            self.announce()
+            worker.told = True
+            ends = ProcessExit(worker.pid, 1, None, worker.raised_at)
+            fact = exited(self._parts.node, worker, ends, self._oom.new(), self.mask)
+            self._parts.controller.fact(fact)
+
     def died(self, worker: Worker, death: ProcessExit) -> None:
         """A worker has died, with a rank or without."""
         if worker.assignment is None:
@@ -106,13 +124,17 @@ class Attempts:
             return
         if worker.failing:  # it was on its way out: our signal only came in between
             death = death._replace(exit_code=1, signal=None)
+        if death.exit_code == 1 and worker.raised_at:
+            death = death._replace(at=worker.raised_at)
         self._parts.watch.last_look(run)
         self.announce()
-        if death.exit_code == 0 and self._parts.saves.unsaved(run.order.attempt):
+        if worker.told:
+            pass
+        elif death.exit_code == 0 and self._parts.saves.unsaved(run.order.attempt):
             self._parts.tasks.start(self._tell_when_saved(run, worker, death))
         elif run.is_news(death):
             oom = self._oom.new() if death.exit_code != 0 else ""
-            self._parts.controller.fact(exited(self._parts.node, worker, death, oom))
+            self._parts.controller.fact(exited(self._parts.node, worker, death, oom, self.mask))
         if not run.alive:
             run.gone.set()
 

@@ -5,7 +5,7 @@ signal handlers, standard streams, random state, environment. Only the secret of
 be drawn anew: it is that of the forkserver in all its children. Then it runs the script as
 `__main__`. When the script fails, the traceback is shown without our frames and the error is left
 in the progress page, where the agent finds it even if the disk is full. Unless the job says no, the
-steps of its optimizers are counted there as well.
+steps of its optimizers are counted there as well, and the agent may ask for its collectives.
 """
 
 import __future__
@@ -23,7 +23,7 @@ import sys
 import types
 from typing import Any, NamedTuple, NoReturn
 
-from holdfast import optimizer_steps, rank
+from holdfast import flight_recorder, optimizer_steps, rank
 from holdfast.agent import failures, fork_protocol, late_environment, processes, script_source
 from holdfast.page import Page
 
@@ -54,6 +54,7 @@ def become(born: ForkedChild) -> None:
     page = Page(page_fd) if page_fd is not None else None
     if page is not None and born.program.instrument:
         optimizer_steps.observe(page)
+        flight_recorder.answer_from_now_on()
     with failures.shown_and_left(page):
         _enter_workdir(born.program)
         _run_to_the_end(born.program)

@@ -36,6 +36,8 @@ from holdfast.messages import (
     Report,
     Start,
     Stop,
+    TakeEntryTimes,
+    TakeEvidence,
     TakeStacks,
     Welcome,
 )
@@ -45,7 +47,17 @@ LAST_DELAY_S = 1.0
 ANSWER_S = 5.0
 UNHEARD_S = 8.0  # a controller whose machine does not acknowledge what is sent is left
 
-Order = Start | Stop | Leave | Keep | GiveJournal | LookForApi | TakeStacks
+Order = (
+    Start
+    | Stop
+    | Leave
+    | Keep
+    | GiveJournal
+    | LookForApi
+    | TakeStacks
+    | TakeEntryTimes
+    | TakeEvidence
+)
 
 _orders = msgspec.msgpack.Decoder(Welcome | Ack | Order)
 
@@ -219,7 +231,13 @@ class ControllerConnection:
                     self._known_up_to(seq)
                 case Welcome():
                     raise msgspec.ValidationError("a second Welcome")
-                case GiveJournal() | LookForApi() | TakeStacks() as order:
+                case (
+                    GiveJournal()
+                    | LookForApi()
+                    | TakeStacks()
+                    | TakeEntryTimes()
+                    | TakeEvidence() as order
+                ):
                     self._on_order(order)
                 case order:
                     if order.term < self._term:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from holdfast import rank
+from holdfast import flight_recorder, rank
 from holdfast.agent.fork_protocol import ChildKind, Preload, Program
 from holdfast.messages import Assignment, Start
 from holdfast.spec import Job
@@ -28,7 +28,8 @@ TORCH_PRELOAD = (
     "holdfast.train",
 )
 WITH_RANK = rank.VARIABLES | {
-    *("HOLDFAST_CONTROL_FD", "HOLDFAST_PAGE_FD", "HOLDFAST_ARENA_FD", "HOLDFAST_STORAGE_PAGE_FD")
+    *("HOLDFAST_CONTROL_FD", "HOLDFAST_PAGE_FD", "HOLDFAST_ARENA_FD", "HOLDFAST_STORAGE_PAGE_FD"),
+    flight_recorder.VARIABLE,
 }
 
 # What engines tell the processes of a pod about ranks and peers; ours are others.
@@ -72,12 +73,15 @@ def node_environment(
     env.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")  # as torchrun does
     # torch.cuda.is_available() would load the driver, and no fork of that process could use a GPU
     env.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
+    if job.instrument == "auto":
+        env.setdefault(flight_recorder.SIZE, str(flight_recorder.ENTRIES))
     ours = {
         "HOLDFAST_JOB": job.name,
         "HOLDFAST_NODE": node,
         "HOLDFAST_SNAPSHOT_EVERY": str(job.snapshots.every_steps),
         "HOLDFAST_SNAPSHOT_MAX_OVERHEAD": str(job.snapshots.max_overhead),
         "HOLDFAST_ON_NAN": job.recovery.on_nan,
+        "HOLDFAST_CHECK_REPLICAS": str(job.recovery.check_replicas_every),
     }
     return env | job.env | ours | dict(storage)
 

@@ -1,7 +1,8 @@
 """An uncaught exception of a worker: shown as Python shows it, and left in the progress page.
 
 The exception is let through to the interpreter, which prints it and ends the way it always does
-(exit status, SystemExit, SIGINT, atexit, threads). Only the frames of ours at the top of the
+(exit status, SystemExit, SIGINT, atexit, threads). That takes up to seconds, in which others fail
+because of it, so the page also says when it was raised. Only the frames of ours at the top of the
 traceback are taken off, because they are not the user's.
 """
 
@@ -47,6 +48,8 @@ def shown_and_left(page: Page | None) -> Iterator[None]:
         in_worker = os.getpid() == worker  # not in a child the script forked
         if page is not None and in_worker and not is_success(error):
             page.fail(describe(error))
+            if not isinstance(error, SystemExit | KeyboardInterrupt):
+                page.raised()  # these two end it in other ways
         raise
 
 

@@ -8,7 +8,10 @@ while its peers were already being stopped can still be found to be the one that
 import asyncio
 import signal
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
+
+import msgspec
 
 from holdfast.agent import error_file
 from holdfast.agent.processes import ProcessExit
@@ -56,8 +59,11 @@ class NodeAttempt:
         return max(pages, key=_step_of, default=Progress())
 
 
-def exited(node: str, worker: Worker, death: ProcessExit, oom: str = "") -> WorkerExited:
-    """The fact that a worker with a rank has died, with what it left behind."""
+def exited(
+    node: str, worker: Worker, death: ProcessExit, oom: str = "", mask: Callable[[str], str] = str
+) -> WorkerExited:
+    """The fact that a worker with a rank has died, with what it left behind; `mask` takes secrets
+    out of that."""
     assert worker.assignment is not None
     now = time.monotonic()
     return WorkerExited(
@@ -68,7 +74,7 @@ def exited(node: str, worker: Worker, death: ProcessExit, oom: str = "") -> Work
         signal=death.signal,
         ago_s=max(0.0, now - death.at),
         progress=worker.page.progress(now),
-        error=_error_of(worker, death),
+        error=_masked(_error_of(worker, death), mask),
         log=worker.log,
         forkserver=worker.forkserver,
         oom=oom,
@@ -85,6 +91,13 @@ def _error_of(worker: Worker, death: ProcessExit) -> WorkerError | None:
     if death.signal is not None:
         return None
     return parse_traceback(worker.output.tail.decode(errors="replace"))
+
+
+def _masked(error: WorkerError | None, mask: Callable[[str], str]) -> WorkerError | None:
+    if error is None:
+        return None
+    message, traceback = mask(error.message), mask(error.traceback)
+    return msgspec.structs.replace(error, message=message, traceback=traceback)
 
 
 def _step_of(progress: Progress) -> int:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from holdfast.agent.controller_connection import ControllerConnection
+from holdfast.agent.health.watch import HealthWatch
 from holdfast.agent.node_end import NodeEnd
 from holdfast.agent.node_processes import NodeProcesses
 from holdfast.agent.progress_watch import ProgressWatch
@@ -21,6 +22,7 @@ class NodeParts:
     job: Job
     controller: ControllerConnection
     watch: ProgressWatch
+    health: HealthWatch
     processes: NodeProcesses
     offer: StoreOffer
     saves: UrgentSaves

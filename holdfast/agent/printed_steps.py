@@ -4,16 +4,21 @@ A sink of the worker's output, beside its log file. Only the newest lines of wha
 are looked at, of each only the beginning, and a pattern that takes too long is given up: the agent
 has one thread, and output without end, or a pattern that backtracks without end, must not keep it
 from its heartbeats. CPU time is what counts, so that a busy machine is not taken for a bad pattern.
+
+A loss that is NaN or infinite is the fault that it is in a script that reports its steps.
 """
 
 import contextlib
+import math
 import re
 import signal
+import time
 from collections.abc import Callable
 from types import FrameType
 from typing import NamedTuple
 
 from holdfast.agent.notes import note
+from holdfast.events import Quantity
 from holdfast.page import Page
 from holdfast.spec.progress import ProgressPatterns, group_of
 
@@ -42,11 +47,14 @@ class Number(NamedTuple):
 
     def newest(self, lines: list[bytes]) -> float | None:
         """The number in the last line that has one."""
-        for line in reversed(lines):
-            found = self.pattern.search(line)
-            if found is not None and found[self.group] is not None:
-                with contextlib.suppress(ValueError):
-                    return float(found[self.group].replace(b",", b""))
+        return next((n for line in reversed(lines) if (n := self.found_in(line)) is not None), None)
+
+    def found_in(self, line: bytes) -> float | None:
+        """The number in this line."""
+        found = self.pattern.search(line)
+        if found is not None and found[self.group] is not None:
+            with contextlib.suppress(ValueError):
+                return float(found[self.group].replace(b",", b""))
         return None
 
 
@@ -57,6 +65,7 @@ class PrintedSteps:
         self._step = Number.of(patterns.step_pattern, "step")
         self._loss = Number.of(patterns.loss_pattern, "loss")
         self._page = page
+        self._losses = 0  # that were seen
         self._begun = b""  # a line without an end so far
 
     def write(self, data: bytes) -> None:
@@ -78,12 +87,29 @@ class PrintedSteps:
             self.write(b"\n")
 
     def _look(self, lines: list[bytes]) -> None:
-        loss = self._loss.newest(lines) if self._loss is not None else None
+        if self._loss is not None:
+            self._look_for_losses(self._loss, lines)
         step = self._step.newest(lines) if self._step is not None else None
-        if loss is not None:
-            self._page.loss_printed(loss)
         if step is not None and 0 <= step < 1 << 53:
             self._page.step_printed(int(step))
+
+    def _look_for_losses(self, wanted: Number, lines: list[bytes]) -> None:
+        """The newest is shown; the first that is not finite breaks the attempt."""
+        for at, line in enumerate(lines):
+            if (loss := wanted.found_in(line)) is None:
+                continue
+            self._losses += 1
+            self._page.loss_printed(loss)
+            if not math.isfinite(loss):
+                step = self._step_of(lines[: at + 1])
+                self._page.broke(step, time.monotonic(), Quantity.LOSS, loss)
+
+    def _step_of(self, lines: list[bytes]) -> int:
+        """Where this is, by the same measure in each attempt: the step that is printed, else how
+        many losses have been."""
+        step = self._step.newest(lines) if self._step is not None else None
+        known = step if step is not None and 0 <= step < 1 << 53 else self._page.printed_step
+        return max(1, self._losses if known is None else int(known))
 
 
 def _within(seconds: float, work: Callable[[], None]) -> None:

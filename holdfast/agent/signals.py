@@ -21,7 +21,8 @@ def terminate(attempt: NodeAttempt, processes: NodeProcesses, now: float) -> Non
         attempt.stop_at = now
         for worker in attempt.alive:
             worker.failing = worker.page.error() is not None
-            processes.signal(worker, signal.SIGTERM)
+            if not worker.raised_at:  # else it ends by itself, with what is to be done before
+                processes.signal(worker, signal.SIGTERM)
             processes.signal(worker, signal.SIGCONT)  # one that was stopped would not see it
 
 

@@ -41,6 +41,7 @@ class AttemptStop:
 
     def _stop(self, run: NodeAttempt, order: Stop) -> None:
         first = run.stop_at is None
+        self._parts.health.look()  # what broke, if anything did, is to be known before the verdict
         terminate(run, self._parts.processes, time.monotonic())
         if order.grace_s > 0:
             loop = asyncio.get_running_loop()
@@ -63,6 +64,7 @@ class AttemptStop:
         await run.gone.wait()
         await end_strays(self._parts.processes.spared)
         self._parts.processes.stores.retire()
+        await self._parts.health.settled()
         await self._answer(run, number)
         run.stopped = True
         self._parts.warm_up.attempt_stopped(time.monotonic())

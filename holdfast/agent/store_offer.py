@@ -33,13 +33,24 @@ class StoreOffer:
         self._instrumented = instrumented
         self._attempt_found: int | None = None if has_tiers else 0
         self._told: Store | None = None
+        self._held = False
         self._opened = asyncio.Event()
         stores.on_fresh = self.opened
+
+    def hold(self) -> None:
+        """Tell nobody before `release`: it is not known yet whether this machine may train."""
+        self._held = True
+
+    def release(self) -> None:
+        """It may."""
+        self._held = False
+        if (store := self._stores.fresh) is not None:
+            self.opened(store)
 
     def opened(self, store: Store) -> None:
         """There is a fresh store."""
         self._opened.set()
-        if self._told is None and self._attempt_found is not None:
+        if self._told is None and self._attempt_found is not None and not self._held:
             self._told = store
             self._controller.fact(
                 NodeReady(
@@ -85,5 +96,5 @@ class StoreOffer:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(STORE_TIMEOUT_S):
                     await self._opened.wait()
-        self._told = self._stores.fresh
+        self._told = None if self._held else self._stores.fresh
         return self._told

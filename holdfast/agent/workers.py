@@ -17,12 +17,13 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.agent import fork_protocol
+from holdfast.agent import fork_protocol, recorders
 from holdfast.agent.forkserver_handle import ForkserverHandle
 from holdfast.agent.output import LogFile, Output
 from holdfast.agent.pod_log import PodLog, RankedLines
 from holdfast.agent.printed_steps import PrintedSteps
 from holdfast.agent.processes import ProcessExit
+from holdfast.agent.recorders import Recorder
 from holdfast.events import Milestone
 from holdfast.messages import Assignment
 from holdfast.page import Page
@@ -47,6 +48,8 @@ class Worker:
     death: ProcessExit | None = None
     milestones: bytes = b""  # as of the last look
     failing: bool = False  # its exception was known before it was told to stop
+    recorder: Recorder | None = None  # tells which collectives it has entered
+    told: bool = False  # the controller knows of its exception, and so of its end
 
     def take_rank(self, assignment: Assignment, log: str) -> None:
         """It is now a worker of this attempt."""
@@ -54,6 +57,12 @@ class Worker:
         self.assigned_at = time.monotonic()
         self.log = log
         self.page.reach(Milestone.STARTED)
+
+    @property
+    def raised_at(self) -> float:
+        """When the script ended with an exception, as a worker with a rank; 0.0: it has not."""
+        at = self.page.raised_at
+        return at if at >= self.assigned_at else 0.0
 
     @property
     def error_file(self) -> Path | None:
@@ -149,6 +158,9 @@ class Workers:
         if not env:
             ours, theirs = socket.socketpair()  # not a pipe: what is on it can be looked at
             fds["control"], worker.control = theirs.detach(), ours.detach()
+        if kind is not fork_protocol.ChildKind.EXEC:
+            worker.recorder, answers = recorders.socket_pair()
+            fds["recorder"] = answers.detach()
         self.table[worker.id] = worker
         order = fork_protocol.Fork(id=worker.id, kind=kind, env=env, fds=(*fds, *kept))
         forkserver.fork(order, [*fds.values(), *kept.values()])
@@ -166,6 +178,8 @@ class Workers:
             worker.output.send_to(LogFile(self.warm_log(worker.local_rank), self.log_bytes))
         worker.output.close_sinks()
         worker.hang_up()
+        if worker.recorder is not None:
+            worker.recorder.close()
 
     def drop_logs(self, attempt: int) -> None:
         """This attempt begins: remove the logs of old ones, where only so many are kept."""

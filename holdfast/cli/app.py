@@ -8,6 +8,8 @@ from typing import Annotated
 import typer
 
 from holdfast.cli import (
+    chaos,
+    check,
     checkpoint,
     delete,
     doctor,
@@ -21,6 +23,7 @@ from holdfast.cli import (
     nodes,
     operator,
     render,
+    replay,
     resume,
     run,
     schema,
@@ -74,6 +77,7 @@ app.command("logs")(logs.logs)
 app.command("why")(why.why)
 app.command("incidents")(incidents.incidents)
 app.command("stacks")(stacks.stacks)
+app.command("chaos")(chaos.chaos)
 app.command("goodput")(goodput.goodput)
 app.command("stop")(stop.stop)
 app.command("resume")(resume.resume)
@@ -86,6 +90,8 @@ app.command("lint")(lint.lint)
 app.command("schema")(schema.schema)
 app.command("simulate")(simulate.simulate)
 app.command("doctor")(doctor.doctor)
+app.command("check")(check.check)
+app.command("replay")(replay.replay)
 app.command("explain")(explain.explain)
 app.command("version")(version.version)
 app.command("federate")(federate.federate)

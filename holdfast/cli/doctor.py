@@ -63,7 +63,7 @@ def doctor(
                 why="without --on kubernetes, doctor checks this machine only",
                 help="holdfast validate job.yaml   (or add --on kubernetes)",
             )
-        checks = [check() for check in CHECKS]
+        checks = [*(check() for check in CHECKS), *_health()]
     else:
         checks = _cluster(reach, file, engine, image_check)
     _show(checks, as_json)
@@ -91,6 +91,12 @@ def _cluster(
         patient = Patient(session.cluster, request, file is not None, said, session.words)
         found = session.do(visit(patient, look_at_image=image_check))
     return [Check(*check) for check in found]
+
+
+def _health() -> "list[Check]":
+    from holdfast.cli.doctor_health import checks
+
+    return [Check(*check) for check in checks(_existing(_jobs_home()))]
 
 
 def _smallest() -> "Job":

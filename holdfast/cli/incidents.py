@@ -21,9 +21,12 @@ def incidents(
     namespace: Namespace = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the incidents of a job."""
+    """List the incidents of a job, and what was noted without being one."""
     with job_source(name, reached(on, context, namespace)) as source:
-        _show(source.incidents(), source.name, as_json)
+        found = source.incidents()
+        _show(found, source.name, as_json)
+        if not as_json and (noted := story.notes(source.status())):
+            result("\nnotes:\n" + "\n".join(f"  {text}" for text in noted))
         tell(source.troubles())
 
 

@@ -1,4 +1,5 @@
-"""`holdfast nodes`: machines of a cluster that Holdfast keeps jobs off, why, and for how long."""
+"""`holdfast nodes`: machines of a cluster that Holdfast keeps jobs off, why, and for how long; of a
+job on this machine, its nodes, what is wrong with them, and which trouble it again and again."""
 
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
@@ -21,19 +22,23 @@ def nodes(
         list[str] | None,
         typer.Option("--lift", metavar="MACHINE", help="Remove the cordon of this machine."),
     ] = None,
+    job: Annotated[
+        str | None, typer.Option("--job", help="With --on local: which job. Default: the newest.")
+    ] = None,
     on: On = Where.KUBERNETES,
     context: Context = None,
     namespace: Namespace = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the machines that jobs have cordoned, or lift these cordons."""
+    """Show the machines that jobs have cordoned, or lift these cordons; with --on local, the nodes
+    of a job on this machine and their health."""
     if on is Where.LOCAL:
-        raise Error(
-            "usage",
-            "`holdfast nodes` applies to a cluster",
-            why="the nodes of a job on this machine are processes; they are never cordoned",
-            help="holdfast status   (shows the nodes of a job)",
-        )
+        if lift:
+            raise _never_cordoned()
+        from holdfast.cli.node_health import show
+
+        show(job, as_json)
+        return
     with connected(Reach(context, namespace)) as session:
         if lift:
             _lift(session, lift, as_json)
@@ -52,6 +57,15 @@ def _show(session: Session, as_json: bool) -> None:
         talk(f"next: holdfast nodes --lift MACHINE{session.words}")
     else:
         talk("no machine is cordoned by Holdfast")
+
+
+def _never_cordoned() -> Error:
+    return Error(
+        "usage",
+        "--lift applies to a cluster",
+        why="the nodes of a job on this machine are processes; they are never cordoned",
+        help="holdfast nodes --on local   (shows the nodes of a job)",
+    )
 
 
 def _fields(machine: "Machine") -> dict[str, object]:

@@ -1,10 +1,12 @@
 """`holdfast stacks`: what every worker of a job does at this moment."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
+from holdfast.cli.cluster import Context, Namespace, On, Reach, connected, reached
+from holdfast.cli.controller import Where
 from holdfast.cli.locate import job_folder
 from holdfast.cli.output import AsJson, JobName, count, json_result, result, talk
 from holdfast.errors import Error
@@ -21,36 +23,80 @@ def stacks(
         int | None,
         typer.Option("--rank", min=0, help="Only the group of this rank, with all its threads."),
     ] = None,
+    on: On = Where.LOCAL,
+    context: Context = None,
+    namespace: Namespace = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the Python stacks of all workers, grouped, the rarest first."""
+    reach = reached(on, context, namespace)
+    told = _local(name) if reach is None else _remote(reach, name)
+    groups = _chosen(told.reply.groups, rank, told)
+    if as_json:
+        json_result({"job": told.job, "groups": groups, "missing": told.reply.missing})
+    elif rank is not None:
+        result("\n".join(_whole(groups[0])))
+    else:
+        result("\n".join(_overview(told.job, groups)))
+    _tell_missing(told.reply)
+
+
+class ToldStacks(NamedTuple):
+    """What a job said; `words` mean the same job in another command."""
+
+    job: str
+    words: str
+    reply: "StacksReply"
+
+
+def _local(name: str | None) -> ToldStacks:
     from holdfast.drivers.client import stacks as ask
     from holdfast.drivers.records import controller_alive, controller_silent
 
     folder = job_folder(name)
     if not controller_alive(folder):
-        raise Error(
-            "job-not-running",
-            f"no controller is running for job {folder.name}",
-            why="stacks are taken from running workers, which the controller asks for",
-            help=f"holdfast why {folder.name}   (what happened last)",
-        )
+        raise _not_running(folder.name, "")
     try:
-        reply = ask(folder)
+        return ToldStacks(folder.name, "", ask(folder))
     except ConnectionError as error:
         raise controller_silent(folder.name) from error
-    groups = _chosen(reply.groups, rank, folder.name)
-    if as_json:
-        json_result({"job": folder.name, "groups": groups, "missing": reply.missing})
-    elif rank is not None:
-        result("\n".join(_whole(groups[0])))
-    else:
-        result("\n".join(_overview(folder.name, groups)))
-    _tell_missing(reply)
+
+
+def _remote(reach: Reach, name: str | None) -> ToldStacks:
+    """By a word on the job's ConfigMap, which its controller answers."""
+    from holdfast.drivers.kubernetes.published_stacks import ask_for_stacks
+    from holdfast.drivers.kubernetes.remote import look, newest, require_managed
+
+    with connected(reach) as session:
+        cluster, words = session.cluster, session.words
+        job = name or session.do(newest(cluster, words))
+        seen = session.do(look(cluster, job, words))
+        require_managed(seen, words)
+        there = f" --on kubernetes{words}"
+        if seen.outcome is not None or not seen.kept:
+            raise _not_running(job, there)
+        reply = session.do(ask_for_stacks(cluster, job), f"ConfigMap {job}-job")
+    if reply is None:
+        raise Error(
+            "controller-silent",
+            f"the controller of {job} does not answer",
+            why="it reads requests in the cluster, and has answered none in time",
+            help=f"kubectl get pods -l holdfast.dev/job={job},holdfast.dev/role=controller",
+        )
+    return ToldStacks(job, there, reply)
+
+
+def _not_running(job: str, words: str) -> Error:
+    return Error(
+        "job-not-running",
+        f"no controller is running for job {job}",
+        why="stacks are taken from running workers, which the controller asks for",
+        help=f"holdfast why {job}{words}   (what happened last)",
+    )
 
 
 def _chosen(
-    groups: "tuple[StackGroup, ...]", rank: int | None, job: str
+    groups: "tuple[StackGroup, ...]", rank: int | None, told: ToldStacks
 ) -> "tuple[StackGroup, ...]":
     from holdfast.events import each_of
 
@@ -59,9 +105,9 @@ def _chosen(
         return found
     raise Error(
         "rank-not-found",
-        f"rank {rank} of job {job} has no running worker",
+        f"rank {rank} of job {told.job} has no running worker",
         why=f"{count(sum(one.count for one in groups), 'rank', 'ranks')} answered",
-        help=f"holdfast stacks {job}   (all that there are)",
+        help=f"holdfast stacks {told.job}{told.words}   (all that there are)",
     )
 
 

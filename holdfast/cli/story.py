@@ -41,6 +41,24 @@ def opened(incident: "IncidentRecord") -> str:
     return f"{what} -> {told}" if told else what
 
 
+def verdict(incident: "Incident") -> str:
+    """The cause, and how sure that is."""
+    sure = incident.confidence
+    return incident.cause if sure is None else f"{incident.cause} (confidence {sure * 100:.0f} %)"
+
+
+def course(incident: "Incident") -> list[str]:
+    """What happened one after the other: noticed, done, over; times since it began."""
+    told = [(incident.detected_at, "seen ", "noticed")] if incident.detected_at else []
+    for action in incident.actions:
+        done = measure(action.action, action.reason, incident.summary)
+        told.append((action.at, "done ", done or "stop the attempt"))
+    if incident.ended_at is not None:
+        told.append((incident.ended_at, "over ", "training is productive again"))
+    began = incident.started_at
+    return [f"{word}  after {duration(max(0.0, at - began))}: {text}" for at, word, text in told]
+
+
 def measure(action: str, reason: str, summary: str) -> str:
     """What was done, with its reason unless that only says again what happened."""
     again = (f": {summary}", summary)
@@ -194,6 +212,7 @@ def status_lines(status: "JobStatus", words: str = "") -> list[tuple[str, str]]:
     for node in status.nodes if status.outcome is None else ():
         rank = f", node rank {node.rank}" if node.rank is not None else ""
         lines.append(("node", f"{node.name}: {node.state}{rank}"))
+        lines += [("", f"{one.severity}: {one.detail}") for one in node.conditions]
     return [(label, text) for label, text in lines if text]
 
 
@@ -207,6 +226,15 @@ def one_line(status: "JobStatus", words: str = "") -> str:
 def _waits(what: str) -> str:
     """What is waited for as a part of a sentence; nodes in a cluster tell a whole one."""
     return what if " wait for " in what else f"waiting for {what}"
+
+
+def troubles(status: "JobStatus") -> list[str]:
+    """Conditions of nodes and what to do about them, those of nodes that train first."""
+    return [
+        f"{node.name}, {one.severity} since {clock(one.since)}: {one.detail}; {one.advice}"
+        for node in status.nodes
+        for one in node.conditions
+    ]
 
 
 def labelled(lines: list[tuple[str, str]]) -> str:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from holdfast.cli import story
+from holdfast.cli import evidence, story
 from holdfast.cli.cluster import Context, Namespace, On, reached
 from holdfast.cli.controller import Where
 from holdfast.cli.output import AsJson, JobName, duration, json_result, result, styled, talk
@@ -22,15 +22,17 @@ TAIL_BYTES = 64 * 1024
 
 def why(
     name: JobName = None,
-    number: Annotated[
-        int | None, typer.Option("--incident", min=1, help="Which incident. Default: the last.")
+    which: Annotated[
+        int | None, typer.Argument(help="Which incident. Default: the last.", metavar="[N]", min=1)
     ] = None,
+    number: Annotated[int | None, typer.Option("--incident", min=1, help="The same.")] = None,
     on: On = Where.LOCAL,
     context: Context = None,
     namespace: Namespace = None,
     as_json: AsJson = False,
 ) -> None:
-    """Explain the last incident, or what the job is waiting for."""
+    """Explain an incident, by default the last, or what the job is waiting for."""
+    name, number = _meant(name, which or number)
     with job_source(name, reached(on, context, namespace)) as source:
         status = source.status()
         found, troubles = source.incidents(), source.troubles()
@@ -43,6 +45,15 @@ def why(
         else:
             _print(status, incident, len(found), tail, source.words)
         tell(troubles)
+
+
+def _meant(name: str | None, number: int | None) -> tuple[str | None, int | None]:
+    """`holdfast why 2` means an incident of the newest job, unless a job here has that name."""
+    from holdfast.drivers.records import job_dir
+
+    if name is None or number is not None or not name.isdecimal() or job_dir(name).exists():
+        return name, number
+    return None, int(name)
 
 
 def _chosen(found: "list[Incident]", number: int | None, job: str, words: str) -> "Incident | None":
@@ -69,6 +80,7 @@ def _fields(status: "JobStatus", incident: "Incident | None", tail: list[str]) -
         "incident": incident,
         "log_tail": tail,
         "known_problem": _told(incident, tail),
+        "advice": _advice(incident) if incident is not None else None,
         "notes": status.notes,
     }
 
@@ -81,6 +93,13 @@ def _known(incident: "Incident", tail: list[str]) -> "Signature | None":
     lines = incident.traceback.splitlines() if incident.traceback else tail
     found = [one.signature for one in spotted(lines)]
     return next((one for one in found if one.blame is not Blame.CONSEQUENCE), None)
+
+
+def _advice(incident: "Incident") -> str:
+    """What is to be done about its cause."""
+    from holdfast.diagnosis.advice import ADVICE
+
+    return ADVICE.get(incident.cause, "")
 
 
 def _told(incident: "Incident | None", tail: list[str]) -> dict[str, str] | None:
@@ -97,42 +116,49 @@ def _quiet(status: "JobStatus") -> str:
     lines += [f"why: {status.why}"] if status.why else []
     lines += [f"waiting for: {status.waiting_for}"] if status.waiting_for else []
     notes = [f"note: {text}" for text in story.notes(status)]
-    return "\n".join([*lines, story.training(status), *notes])
+    health = [f"health: {text}" for text in story.troubles(status)]
+    return "\n".join([*lines, story.training(status), *notes, *health])
 
 
 def _print(status: "JobStatus", incident: "Incident", of: int, tail: list[str], words: str) -> None:
     result(styled(f"incident {incident.id} of {of}: {incident.summary}", "bold"))
-    result(f"  cause  {incident.cause}; {story.place(incident)}")
+    result(f"  cause  {story.verdict(incident)}; {story.place(incident)}")
     result(f"  when   {story.clock(incident.started_at)}, {_length(status, incident)}")
     if story.followers(incident):
         result(f"  ranks  {story.followers(incident)}")
     if (known := _known(incident, tail)) is not None:
         result(f"  known  {known.slug} ({known.blame}): {known.cause}")
-        result(f"  help   {known.remedy}")
-    for action in incident.actions:
-        after = duration(max(0.0, action.at - incident.started_at))
-        told = story.measure(action.action, action.reason, incident.summary)
-        result(f"  done   after {after}: {told or 'stop the attempt'}")
+    for text in incident.health:
+        result(f"  health {text}")
+    for text in story.course(incident):
+        result(f"  {text}")
     result(f"  cost   {story.bill(incident)}")
+    if help_ := known.remedy if known is not None else _advice(incident):
+        result(f"  help   {help_}")
     result(f"  now    {story.headline(status, words)}")
     for text in story.notes(status):
         result(f"  note   {text}")
+    for text in story.troubles(status):
+        result(f"  health {text}")
     if words and incident.rank is not None and not incident.traceback:
         talk(f"  (what it printed: holdfast logs {status.job}{words} --rank {incident.rank})")
     else:
         print_evidence(incident, tail)
+    for line in evidence.nodes(incident, with_output=not tail):
+        result(line)
 
 
 def print_evidence(incident: "Incident", tail: list[str]) -> None:
     """Who stood where in a hang; the traceback of the rank that failed first, as it is, or the end
     of its log."""
     if incident.evidence:
-        result("\nstacks:\n" + "\n".join(f"  {line}" for line in incident.evidence))
+        heading = "stacks" if incident.cause == "hang" else "evidence"
+        result(f"\n{heading}:\n" + "\n".join(f"  {line}" for line in incident.evidence))
     if incident.traceback:
         result(f"\ntraceback of rank {incident.rank}:\n{story.traceback(incident.traceback)}")
     elif tail and not incident.evidence:
         result(f"\nlast lines of {incident.log}:\n" + "\n".join(tail))
-    elif not incident.evidence:
+    elif not (incident.evidence or incident.collected):
         talk("  (no worker failed by itself, or it printed nothing)")
 
 

@@ -3,7 +3,7 @@
 import msgspec
 
 from holdfast.actions import AnyAction, Diagnose, EndJob, Fence, Outcome, StartAttempt, StopAttempt
-from holdfast.controller import checkpoints, incidents, nodes, numerics
+from holdfast.controller import checkpoints, conditions, incidents, nodes, numerics
 from holdfast.controller.phases import FINAL, Phase
 from holdfast.controller.policies import poison, replace, restart
 from holdfast.controller.state import Failure, Node, State
@@ -62,7 +62,7 @@ def _start(state: State, store: Store) -> StartAttempt:
     state.attempt_started_at, state.progress_mark = state.now, state.max_step
     state.start_deadline = state.leave_deadline = state.quiet_deadline = None
     state.milestones, state.finished, state.deaths = [], set(), []
-    state.hang, state.standstill = None, ""
+    state.hang, state.standstill, state.stragglers = None, "", ()
     state.restored = state.reached = state.bad_step = None
     state.stopped = False
     incidents.note(state, "StartAttempt", why)
@@ -116,11 +116,17 @@ def when_stopped(state: State) -> list[AnyAction]:
 def after_verdict(state: State, verdict: Diagnosed) -> list[AnyAction]:
     """The ladder: give up on what cannot change, on a repeated error of the script, on trouble that
     lasts too long or a crash loop; else start again."""
+    verdict = conditions.explained(state, verdict)
     incidents.apply_verdict(state, verdict)
     cause = state.incidents[-1].cause
     if cause in incidents.OF_NO_WORKER:
         verdict = msgspec.structs.replace(
-            verdict, cause=cause, user_error=False, environment=False, final=False
+            verdict,
+            cause=cause,
+            rank=state.incidents[-1].rank,
+            user_error=False,
+            environment=False,
+            final=False,
         )
     _count(state, verdict)
     state.restarts = restart.recent(state.restarts, state.now, state.limits.window_s)
@@ -212,20 +218,43 @@ def _goes_back(state: State, verdict: Diagnosed, *, last_chance: bool) -> bool:
 
 
 def _replace(state: State, verdict: Diagnosed) -> list[AnyAction]:
-    """Give up the node that the verdict blames if its device has failed too often."""
-    if not replace.blames_machine(verdict.cause) or verdict.rank is None:
+    """Give up the node that the verdict blames if its device has failed too often or for good, and
+    others with a fault while there are spares without one."""
+    return [*_blamed(state, verdict), *_sick(state)]
+
+
+def _blamed(state: State, verdict: Diagnosed) -> list[AnyAction]:
+    slow = verdict.cause == replace.STRAGGLER
+    if not (slow or replace.blames_machine(verdict.cause)) or verdict.rank is None:
         return []
     node_id = state.ranks.get(verdict.rank // state.workers_per_node)
     if node_id is None:
         return []
+    if slow:
+        sound = conditions.sound_spares(state)
+        return _give_up(state, node_id, verdict.summary) if sound else []
     faults = replace.recent([*state.faults.get(node_id, []), state.now], state.now)
     state.faults[node_id] = faults
-    limit, spares = state.limits.replace_after, len(state.spares)
-    if not replace.wanted(len(faults), limit, spares=spares, fruitless=state.fruitless):
+    limit, spares = state.limits.replace_after, conditions.sound_spares(state)
+    certain = verdict.cause == conditions.CAUSE
+    count = max(len(faults), limit) if certain else len(faults)
+    if not replace.wanted(count, limit, spares=spares, fruitless=state.fruitless):
         return []
-    why = f"{len(faults)} device faults on it in {replace.WINDOW_S:g} s"
-    nodes.remove(state, node_id, why)
-    incidents.note(state, "Fence", why)
+    often = f"{len(faults)} device faults on it in {replace.WINDOW_S:g} s"
+    return _give_up(state, node_id, verdict.summary if certain else often)
+
+
+def _sick(state: State) -> list[AnyAction]:
+    actions: list[AnyAction] = []
+    for node_id in conditions.retiring(state):
+        why = conditions.faults(state, node_id)[0].detail
+        actions += _give_up(state, node_id, f"{state.nodes[node_id].name}: {why}")
+    return actions
+
+
+def _give_up(state: State, node_id: str, why: str) -> list[AnyAction]:
+    node = nodes.remove(state, node_id, why)
+    incidents.note(state, "Fence", f"give up {node.name if node else node_id}: {why}")
     return [Fence(node=node_id, reason=why, blamed=True), *nodes.top_up(state, why)]
 
 

@@ -11,15 +11,18 @@ from holdfast.actions import AnyAction, Dismiss, EndJob, Fence, Outcome, StopAtt
 from holdfast.controller import (
     attempts,
     checkpoints,
+    corruption,
     hangs,
+    health,
     incidents,
     leaving,
     nodes,
     numerics,
+    stragglers,
     workers,
 )
 from holdfast.controller.phases import TRAINING, Phase
-from holdfast.controller.state import Limits, Node, State
+from holdfast.controller.state import Limits, Node, NodeState, State
 from holdfast.events import (
     AnyEvent,
     AttemptStopped,
@@ -28,9 +31,11 @@ from holdfast.events import (
     ControllerResumed,
     DeadlinePassed,
     Diagnosed,
+    EvidenceTaken,
     ExitGroup,
     HangJudged,
     HangSuspected,
+    HealthChanged,
     JobSubmitted,
     Milestone,
     MilestoneReached,
@@ -39,12 +44,15 @@ from holdfast.events import (
     NodeLost,
     NodeLostReason,
     NodeReady,
+    NodeUnfit,
     NumbersBroke,
     NumbersSpiked,
     OrdersLost,
     Progress,
     Progressed,
+    ReplicasDiffer,
     StopRequested,
+    StragglersFound,
     Surveyed,
     WorkerExited,
     WorkersExited,
@@ -90,6 +98,8 @@ def _dispatch(state: State, event: AnyEvent) -> list[AnyAction]:
             return _node_ready(state, event)
         case NodeJoined():
             return _node_joined(state, event)
+        case NodeUnfit():
+            return _node_unfit(state, event)
         case OrdersLost():
             return _orders_lost(state, event)
         case NodeLost():
@@ -101,14 +111,23 @@ def _dispatch(state: State, event: AnyEvent) -> list[AnyAction]:
             return _diagnosed(state, event)
         case HangSuspected():
             return hangs.suspected(state, event)
+        case StragglersFound():
+            return stragglers.found(state, event)
         case HangJudged():
             return hangs.judged(state, event)
+        case HealthChanged():
+            return health.changed(state, event)
+        case EvidenceTaken():
+            incidents.keep_evidence(state, event)
+            return []
         case CheckpointCommitted() | CheckpointFailed():
             return _checkpoint(state, event)
         case NumbersBroke():
             return numerics.broke(state, event)
         case NumbersSpiked():
             return numerics.spiked(state, event)
+        case ReplicasDiffer():
+            return corruption.differ(state, event)
         case Surveyed():
             return leaving.surveyed(state, event)
         case DeadlinePassed():
@@ -147,7 +166,7 @@ def _node_ready(state: State, event: NodeReady) -> list[AnyAction]:
     state.instrumented = state.instrumented or event.instrumented
     state.known_attempt = max(state.known_attempt, event.attempt)
     nodes.ready(state, node)
-    return attempts.try_start(state)
+    return attempts.try_start(state) or health.review(state)
 
 
 def _orders_lost(state: State, event: OrdersLost) -> list[AnyAction]:
@@ -210,6 +229,22 @@ def _node_joined(state: State, event: NodeJoined) -> list[AnyAction]:
     if not actions:
         return []
     return [*actions, *_in_vain(state, f"a node is incompatible: {actions[0].reason}")]
+
+
+def _node_unfit(state: State, event: NodeUnfit) -> list[AnyAction]:
+    """A machine that failed its checks trains nothing; after a few in a row no other is asked."""
+    node = state.nodes.get(event.node)
+    if node is None or node.state is NodeState.MEMBER:
+        return []
+    why = f"{node.name} failed its checks: {event.why}"
+    nodes.remove(state, event.node, why)
+    state.unfit += 1
+    fence = Fence(node=event.node, reason=why, blamed=True)
+    if state.unfit >= MAX_STILLBORN and state.phase is Phase.WAITING:
+        return [fence, *attempts.end(state, Outcome.GAVE_UP, why)]
+    if state.unfit >= MAX_STILLBORN or state.phase is Phase.CLOSING:
+        return [fence]
+    return [fence, *nodes.top_up(state, why)]
 
 
 def _in_vain(state: State, why: str) -> list[AnyAction]:

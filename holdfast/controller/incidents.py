@@ -3,11 +3,27 @@
 from collections.abc import Sequence
 
 from holdfast.controller.phases import Phase
-from holdfast.controller.state import IncidentRecord, Node, State
-from holdfast.events import Diagnosed, HangJudged, NumbersBroke, WorkerExited
+from holdfast.controller.state import HealthRecord, IncidentRecord, Node, State
+from holdfast.events import (
+    Diagnosed,
+    EvidenceTaken,
+    HangJudged,
+    NumbersBroke,
+    ReplicasDiffer,
+    WorkerExited,
+    each_of,
+)
 from holdfast.status import ActionTaken
 
-OF_NO_WORKER = ("node-lost", "orders-lost", "nan")  # causes that explain whatever workers said
+OF_NO_WORKER = (
+    "node-lost",
+    "orders-lost",
+    "nan",
+    "hardware-fault",
+    "corruption",
+)  # causes that explain whatever workers said
+EVIDENCE_KEPT = 8  # newest incidents that keep what nodes told
+EVERYBODY = "all nodes"
 LISTED_MAX = 8  # nodes that a summary names; the incident has all of them
 
 
@@ -15,96 +31,95 @@ def open_for_exit(state: State, exited: WorkerExited) -> None:
     """A worker failed. Its cause is a first guess until the verdict comes."""
     node = _name_of(state, exited.node)
     how = f"signal {exited.signal}" if exited.signal else f"exit status {exited.exit_code}"
-    _open(
-        state,
-        IncidentRecord(
-            id=len(state.incidents) + 1,
-            cause="worker-failed",
-            summary=f"rank {exited.rank} on {node} ended with {how}",
-            node=node,
-            rank=exited.rank,
-            attempt=state.attempt,
-            step=state.max_step,
-            started_at=state.now - exited.ago_s,
-            detected_at=state.now,
-        ),
-    )
-    _blame(state.incidents[-1], exited)
+    why = f"rank {exited.rank} on {node} ended with {how}"
+    record = _record(state, "worker-failed", why, node, exited.ago_s)
+    _open(state, record)
+    _blame(record, exited)
 
 
 def open_for_node(state: State, node: Node, why: str, ago_s: float) -> None:
     """A member was lost."""
-    _open(
-        state,
-        IncidentRecord(
-            id=len(state.incidents) + 1,
-            cause="node-lost",
-            summary=f"{node.name} was lost: {why}",
-            node=node.name,
-            nodes=[node.name],
-            rank=None,
-            attempt=state.attempt,
-            step=state.max_step,
-            started_at=state.now - ago_s,
-            detected_at=state.now,
-        ),
-    )
+    record = _record(state, "node-lost", f"{node.name} was lost: {why}", node.name, ago_s)
+    record.nodes = [node.name]
+    _open(state, record)
 
 
 def open_for_hang(state: State, judged: HangJudged, rank: int | None) -> None:
     """Workers hang; the rank is that of the first the others wait for, if one stands out."""
-    record = IncidentRecord(
-        id=len(state.incidents) + 1,
-        cause="hang",
-        summary=judged.summary,
-        node="all nodes",
-        rank=None,
-        attempt=state.attempt,
-        step=state.max_step,
-        started_at=state.now - judged.ago_s,
-        detected_at=state.now,
-        evidence=list(judged.evidence),
-    )
+    record = _record(state, "hang", judged.summary, EVERYBODY, judged.ago_s)
+    record.evidence = list(judged.evidence)
     if rank is not None:
-        _blame_for_standing_still(state, record, rank)
+        _blame_without_exit(state, record, rank)
     _open(state, record)
+
+
+def open_for_rank(state: State, cause: str, why: str, rank: int) -> None:
+    """A rank is to be gone on without, which has not failed."""
+    record = _record(state, cause, why, node_of(state, rank))
+    _blame_without_exit(state, record, rank)
+    _open(state, record)
+
+
+def open_for_health(state: State, node: Node, fault: HealthRecord, cause: str) -> None:
+    """A fault of a member that will not pass by itself. Until now it has trained all the same."""
+    _open(state, _record(state, cause, f"{node.name}: {fault.detail}", node.name))
 
 
 def open_for_lost_orders(state: State, why: str) -> None:
     """A controller was lost, and with it the newest lines of the journal."""
-    _open(
-        state,
-        IncidentRecord(
-            id=len(state.incidents) + 1,
-            cause="orders-lost",
-            summary=why,
-            node="controller",
-            rank=None,
-            attempt=state.attempt,
-            step=state.max_step,
-            started_at=state.now,
-            detected_at=state.now,
-        ),
-    )
+    _open(state, _record(state, "orders-lost", why, "controller"))
 
 
 def open_for_numbers(state: State, event: NumbersBroke, cause: str, why: str) -> None:
     """The loss was not finite. Whose, and from which step on, the verdict may know better."""
-    node = state.ranks.get(event.rank // state.workers_per_node, "")
-    _open(
-        state,
-        IncidentRecord(
-            id=len(state.incidents) + 1,
-            cause=cause,
-            summary=why,
-            node=_name_of(state, node),
-            rank=None,
-            attempt=state.attempt,
-            step=event.broke.step,
-            started_at=state.now - event.broke.ago_s,
-            detected_at=state.now,
-        ),
+    broke = event.broke
+    record = _record(state, cause, why, node_of(state, event.rank), broke.ago_s)
+    record.step = broke.step
+    _open(state, record)
+
+
+def open_for_replicas(state: State, event: ReplicasDiffer, why: str, evidence: list[str]) -> None:
+    """Parameters differ between ranks; `why` says between which. A worker that has failed because
+    of it, and whose attempt is being stopped, is explained by it."""
+    rank = next(each_of(event.ranks), None)
+    record = _record(state, "corruption", why, EVERYBODY)
+    record.step, record.evidence = event.step, evidence
+    if rank is not None:
+        _blame_without_exit(state, record, rank)
+    known = state.open_incident
+    if state.phase is not Phase.RECOVERING or known is None:
+        _open(state, record)
+    elif known.cause not in OF_NO_WORKER:
+        _replace(known, record)
+
+
+def _record(
+    state: State, cause: str, summary: str, node: str, ago_s: float = 0.0
+) -> IncidentRecord:
+    """Of a fault of this attempt that began so long ago and is seen now."""
+    return IncidentRecord(
+        id=len(state.incidents) + 1,
+        cause=cause,
+        summary=summary,
+        node=node,
+        rank=None,
+        attempt=state.attempt,
+        step=state.max_step,
+        started_at=state.now - ago_s,
+        detected_at=state.now,
     )
+
+
+def node_of(state: State, rank: int) -> str:
+    """The name of its node."""
+    return _name_of(state, state.ranks.get(rank // state.workers_per_node, ""))
+
+
+def _replace(known: IncidentRecord, by: IncidentRecord) -> None:
+    """The same incident, seen for what it is; when it began and what was done stays."""
+    known.cause, known.summary, known.evidence = by.cause, by.summary, by.evidence
+    known.node, known.rank, known.log, known.step = by.node, by.rank, by.log, by.step
+    known.exit_code = known.signal = known.error = None
 
 
 def node_lost_meanwhile(state: State, node: Node, why: str) -> None:
@@ -138,6 +153,7 @@ def apply_verdict(state: State, verdict: Diagnosed) -> None:
         incident.also_failed = sum(len(death.ranks) for death in failed)
         return
     incident.cause, incident.summary = verdict.cause, verdict.summary
+    incident.confidence = verdict.confidence
     if verdict.rank is None:
         return
     blamed = next((e for e in state.exits if e.rank == verdict.rank), None)
@@ -146,7 +162,18 @@ def apply_verdict(state: State, verdict: Diagnosed) -> None:
         incident.started_at = min(incident.started_at, state.now - blamed.ago_s)
         incident.node = _name_of(state, blamed.node)
     else:
-        _blame_for_standing_still(state, incident, verdict.rank)
+        _blame_without_exit(state, incident, verdict.rank)
+
+
+def keep_evidence(state: State, event: EvidenceTaken) -> None:
+    """How nodes were when it began. State stays small: older incidents lose theirs, which is still
+    in the journal."""
+    for incident in state.incidents:
+        if incident.id == event.incident:
+            incident.collected = [*incident.collected, *event.found]
+            incident.missing = [*incident.missing, *event.missing]
+    for incident in state.incidents[:-EVIDENCE_KEPT]:
+        incident.collected = []
 
 
 def note(state: State, action: str, reason: str) -> None:
@@ -178,7 +205,7 @@ def _open(state: State, incident: IncidentRecord) -> None:
     state.tell(f"incident {incident.id}: {incident.summary}")
 
 
-def _blame_for_standing_still(state: State, incident: IncidentRecord, rank: int) -> None:
+def _blame_without_exit(state: State, incident: IncidentRecord, rank: int) -> None:
     """It did not exit, so what is known of an exit is another's."""
     node = state.ranks.get(rank // state.workers_per_node)
     incident.rank = rank

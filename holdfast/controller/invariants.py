@@ -74,5 +74,6 @@ def _complete(state: State) -> tuple[Rule, ...]:
         (sorted(state.spares) == sorted(by_state[NodeState.SPARE]), "spares are those that wait"),
         (vacant == (list(every) if state.vacant is None else state.vacant), "vacancies are known"),
         (not state.nodes.keys() & state.lost.keys(), "a lost node never comes back"),
+        (state.health.keys() <= state.nodes.keys(), "health is told of nodes that live"),
         (not still_open, "only the last incident may be open"),
     )

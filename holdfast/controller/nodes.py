@@ -8,6 +8,7 @@ from bisect import insort
 from collections.abc import Sequence
 
 from holdfast.actions import AnyAction, AskNodes, AssignRank, Dismiss
+from holdfast.controller import conditions
 from holdfast.controller.state import Node, NodeState, State
 from holdfast.events import NodeJoined
 
@@ -46,6 +47,7 @@ def join(state: State, event: NodeJoined) -> list[AnyAction]:
 def ready(state: State, node: Node) -> None:
     """The node can start workers: unless it trains already, it waits for a rank from now on."""
     if node.state is NodeState.JOINING:
+        state.unfit = 0
         node.state = NodeState.SPARE
         state.spares.append(node.node)
 
@@ -64,8 +66,9 @@ def fill_ranks(state: State) -> list[AnyAction]:
     if missing(state):
         return []
     vacant = range(state.limits.node_count) if state.vacant is None else state.vacant
-    chosen = state.spares[: len(vacant)]
-    del state.spares[: len(vacant)]
+    chosen = conditions.soundest_spares(state, len(vacant))
+    taken = set(chosen)
+    state.spares = [node for node in state.spares if node not in taken]
     state.vacant = []
     return [
         _assign(state, state.nodes[node], rank, again=state.attempt > 0)
@@ -77,6 +80,7 @@ def remove(state: State, node_id: str, why: str) -> Node | None:
     """Strike a node off; its id is remembered, so that it can never come back."""
     state.lost[node_id] = why
     state.faults.pop(node_id, None)
+    state.health.pop(node_id, None)
     node = state.nodes.pop(node_id, None)
     if node is None:
         return None

@@ -14,11 +14,9 @@ from holdfast.controller import attempts, checkpoints, incidents
 from holdfast.controller.phases import TRAINING, Phase
 from holdfast.controller.state import State, Trial
 from holdfast.events import Diagnosed, NumbersBroke, NumbersSpiked
-from holdfast.status import Note
 
 CAUSE = "nan"
 NEAR_STEPS = 10  # a step so close to the last bad one, or before it, is the same place
-NOTES_MAX = 20
 
 
 def broke(state: State, event: NumbersBroke) -> list[AnyAction]:
@@ -28,9 +26,9 @@ def broke(state: State, event: NumbersBroke) -> list[AnyAction]:
     what, step = event.broke.what.words, event.broke.step
     why = f"the {what} was {event.broke.value} at step {step} on rank {event.rank}"
     if state.limits.on_nan == "ignore":
-        _note(state, step, event.rank, f"{why} (recovery.on_nan: ignore)")
+        state.note(step, event.rank, f"{why} (recovery.on_nan: ignore)")
         return []
-    _forget_from(state, step)
+    forget_from(state, step)
     if state.phase is Phase.RECOVERING:
         incidents.note(state, "NumbersBroke", why)
         return []
@@ -45,7 +43,7 @@ def spiked(state: State, event: NumbersSpiked) -> list[AnyAction]:
         value, usual = f"{spike.value:.4g}", f"{spike.usual:.4g}"
         what = spike.what.words
         told = f"the {what} rose to {value} at step {spike.step} on rank {event.rank}"
-        _note(state, spike.step, event.rank, f"{told}, from a median of {usual}")
+        state.note(spike.step, event.rank, f"{told}, from a median of {usual}")
     return []
 
 
@@ -56,10 +54,10 @@ def finite(state: State, step: int) -> int:
 
 def after_verdict(state: State, verdict: Diagnosed) -> tuple[Outcome, str] | None:
     """Where the next attempt may go on; or how the job ends, and why."""
-    if state.bad_step is None:
+    if state.bad_step is None or state.incidents[-1].cause == "corruption":
         return None
     if verdict.step is not None:
-        _forget_from(state, min(state.bad_step, verdict.step))
+        forget_from(state, min(state.bad_step, verdict.step))
     incident = state.incidents[-1]
     if incident.cause == CAUSE:
         incident.step = state.bad_step
@@ -74,18 +72,21 @@ def _go_below(state: State, step: int) -> tuple[Outcome, str] | None:
         state.last_bad_step = step
         state.restore_below = min(step, state.restore_below or step)
         state.poison_step = max(step, state.poison_step or 0)
-        incidents.note(state, "RollBack", f"only what was saved before step {step} is restored")
+        own = "the script goes on from what it has saved itself, if anything"
+        ours = f"only what was saved before step {step} is restored"
+        incidents.note(state, "RollBack", ours if state.instrumented else own)
         return None
     now = Trial(state.restored or 0, f"{CAUSE} near step {last}", state.reached)
     if checkpoints.roll_back(state, now, last_chance=True):
         state.poison_step = max(step, state.poison_step or 0)
         return None
     summary = state.incidents[-1].summary
-    again = f"at step {step} again, after step {now.restored} was restored"
+    after = f", after step {now.restored} was restored" if state.instrumented else ""
+    again = f"at step {step} again{after}"
     return Outcome.FAILED, f"numbers were not finite {again}: {summary}"
 
 
-def _forget_from(state: State, step: int) -> None:
+def forget_from(state: State, step: int) -> None:
     """What this attempt did from this step on is not done."""
     state.bad_step = min(step, state.bad_step or step)
     before = state.progress_mark  # earlier attempts did so much with finite numbers
@@ -93,8 +94,3 @@ def _forget_from(state: State, step: int) -> None:
         state.max_step = min(state.max_step, max(before or 0, state.bad_step - 1))
     if state.reached is not None:
         state.reached = min(state.reached, state.bad_step - 1)
-
-
-def _note(state: State, step: int, rank: int, text: str) -> None:
-    note = Note(at=state.now, attempt=state.attempt, step=step, rank=rank, text=text)
-    state.notes = [*state.notes, note][-NOTES_MAX:]

@@ -11,11 +11,23 @@ import msgspec
 from holdfast.actions import Outcome, StartAttempt
 from holdfast.controller.phases import ENDED, Phase, may_move
 from holdfast.controller.policies.replace import REPLACE_AFTER
-from holdfast.events import Diagnosed, Milestone, Ranks, Store, WorkerError, WorkerExited, each_of
+from holdfast.events import (
+    Diagnosed,
+    Milestone,
+    Ranks,
+    Severity,
+    Store,
+    Straggler,
+    WorkerError,
+    WorkerExited,
+    each_of,
+)
+from holdfast.evidence import NodeEvidence
 from holdfast.spec import Job
 from holdfast.status import ActionTaken, Note
 
 STORY_LENGTH = 40
+NOTES_MAX = 20
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,6 +45,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     copies: int = 0  # of private state on other nodes
     hang_timeout_s: float = 0.0  # without progress; 0: hangs are not looked for
     on_nan: str = "restart"  # or "stop", "ignore"
+    stragglers: str = "off"  # or "tell", "replace"
 
     @staticmethod
     def of(job: Job) -> "Limits":
@@ -50,6 +63,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
             copies=job.snapshots.copies,
             hang_timeout_s=recovery.hang_timeout_s if recovery.hangs == "auto" else 0.0,
             on_nan=job.recovery.on_nan,
+            stragglers=job.recovery.stragglers,
         )
 
 
@@ -71,6 +85,24 @@ class Node(msgspec.Struct, kw_only=True):
     state: NodeState = NodeState.JOINING
     node_rank: int | None = None
     store: Store | None = None  # fresh store it offers for the next attempt
+
+
+class HealthRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One condition of a node."""
+
+    condition: str
+    device: str
+    severity: Severity  # OK: an alert that is over, and may come again
+    detail: str
+    advice: str
+    at: float  # when it was seen last to begin
+    alerts: list[float] = []  # when it was an alert, lately
+    fault: bool = False  # it will not pass by itself
+
+    @property
+    def over(self) -> bool:
+        """Whether it is only remembered."""
+        return self.severity is Severity.OK
 
 
 class IncidentRecord(msgspec.Struct, kw_only=True):
@@ -95,6 +127,10 @@ class IncidentRecord(msgspec.Struct, kw_only=True):
     error: WorkerError | None = None
     log: str | None = None
     evidence: list[str] = []  # who stood where
+    health: list[str] = []  # conditions of the node, where they are the cause
+    confidence: float | None = None  # of the verdict
+    collected: list[NodeEvidence] = []  # how nodes were; of the newest incidents only
+    missing: list[str] = []  # names of nodes that have not told how they were
 
 
 class DatedExit(msgspec.Struct, frozen=True):
@@ -163,6 +199,7 @@ class State(msgspec.Struct, kw_only=True):
     vacant: list[int] | None = None  # node ranks nobody has, ascending; None: all of them
     lost: dict[str, str] = {}  # node → why; never taken back
     asked: int = 0  # nodes asked for that have not joined yet
+    unfit: int = 0  # new nodes in a row that failed their checks
     stillborn: int = 0  # new nodes in a row that died before they joined, or did not fit
     faults: dict[str, list[float]] = {}  # node → recent device faults
     workers_per_node: int = 0  # of the first node; all must agree
@@ -201,6 +238,8 @@ class State(msgspec.Struct, kw_only=True):
     incidents: list[IncidentRecord] = []
     standstill: str = ""  # why no step is made, while workers were seen to work or to be paused
     hang: Diagnosed | None = None  # for which this attempt is being stopped
+    stragglers: tuple[Straggler, ...] = ()  # of this attempt, at this moment
+    health: dict[str, dict[str, HealthRecord]] = {}  # node → condition and device → how it is
 
     start_deadline: float | None = None  # back-off: not before
     wait_deadline: float | None = None
@@ -249,6 +288,11 @@ class State(msgspec.Struct, kw_only=True):
         """Add a line to the story, which is shown when something impossible happens."""
         self.story.append(f"{self.now:.3f} {line}")
         del self.story[:-STORY_LENGTH]
+
+    def note(self, step: int, rank: int, text: str) -> None:
+        """Write down what was noticed at a step of a rank and stops nothing."""
+        note = Note(at=self.now, attempt=self.attempt, step=step, rank=rank, text=text)
+        self.notes = [*self.notes, note][-NOTES_MAX:]
 
     def move(self, phase: Phase, why: str) -> None:
         """Change the phase; raises `IllegalMoveError` with the story if the table forbids it."""

@@ -15,6 +15,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import NamedTuple
 
+from holdfast.collectives import GroupLog
+from holdfast.diagnosis.collectives import CollectiveFinding, Story, find
 from holdfast.diagnosis.stuck import DOING, behind
 from holdfast.events import HangJudged, HangSuspected, Judgement, each_of, in_rows
 from holdfast.messages import WorkerReport
@@ -74,20 +76,23 @@ def judge(
     missing: Sequence[str],
     pages: Mapping[int, WorkerReport],
     timeout_s: float,
+    collectives: Sequence[GroupLog] = (),
 ) -> HangJudged:
-    """From the newest page of each rank and looks at all workers that could be reached.
+    """From the newest page of each rank, looks at all workers that could be reached, and what they
+    have entered.
 
     `missing` are nodes that did not answer. After `timeout_s` whoever makes no progress hangs,
     unless somebody wants that.
     """
     looks = [SeenRank(rank, group) for group in groups for rank in each_of(group.ranks)]
-    suspects = _suspects(looks, pages)
-    told = _Told(suspicion, groups, [look.rank for look in suspects])
+    finding = find(collectives)
+    suspects = _suspects(looks, pages, finding)
+    told = _Told(suspicion, groups, [look.rank for look in suspects], finding)
     if paused := _paused(looks):
         return told(Judgement.PAUSED, paused, 0.95)
     stopped = [look for look in looks if look.group.state in STOPPED]
     if stopped:
-        who = _Told(suspicion, groups, [look.rank for look in stopped])
+        who = _Told(suspicion, groups, [look.rank for look in stopped], finding)
         named = _named([look.rank for look in stopped])
         return who(Judgement.HANG, f"{named} {_was(stopped)} stopped by a signal (SIGSTOP)", 0.97)
     late = suspicion.reported and suspicion.ago_s >= timeout_s
@@ -100,14 +105,20 @@ class _Told:
     """Makes the answer to one suspicion."""
 
     def __init__(
-        self, suspicion: HangSuspected, groups: Sequence[StackGroup], ranks: Sequence[int]
+        self,
+        suspicion: HangSuspected,
+        groups: Sequence[StackGroup],
+        ranks: Sequence[int],
+        finding: CollectiveFinding | None,
     ) -> None:
         self.suspicion, self.groups, self.ranks = suspicion, groups, ranks
+        self.finding = finding
 
     def __call__(self, judgement: Judgement, summary: str, confidence: float) -> HangJudged:
         after = f" after step {self.suspicion.step}" if self.suspicion.step is not None else ""
         where = after if judgement is Judgement.HANG else f" for {self.suspicion.ago_s:.0f} s"
         first, colon, rest = summary.partition(":")
+        found = (f"collectives: {self.finding.text}",) if self.finding is not None else ()
         return HangJudged(
             attempt=self.suspicion.attempt,
             judgement=judgement,
@@ -115,7 +126,7 @@ class _Told:
             confidence=confidence,
             ago_s=self.suspicion.ago_s,
             ranks=in_rows(self.ranks) if judgement is Judgement.HANG else (),
-            evidence=tuple(map(_line, self.groups[:LINES_MAX])),
+            evidence=(*found, *map(_line, self.groups[: LINES_MAX - len(found)])),
         )
 
 
@@ -131,15 +142,17 @@ def _by_activity(
     others = [look for look in looks if look.rank not in chosen]
     waited_for = suspects or looks
     most = max((_activity(look) for look in waited_for), key=_liveliness)
-    summary = _story(suspects, others, pages)
+    finding = told.finding
+    summary = _story(suspects, others, pages, finding)
     blind = not any(look.group.frames for look in looks)
-    sure = 0.5 if blind else 0.9 if suspects else 0.7
+    named = finding is not None and finding.blames
+    sure = 0.95 if named else 0.5 if blind else 0.9 if suspects else 0.7
     if late:
         return told(Judgement.HANG, summary, 0.6)
     working = next((one for one in others if one.group.activity is Activity.MOVES), None)
     if working is not None and suspects:
         return told(Judgement.SLOW, f"No step: rank {working.rank} works {_at(working)}", 0.7)
-    still_s = BLIND_S if blind else _stillness_s(suspects, looks)
+    still_s = BLIND_S if blind else _stillness_s(suspects, looks, finding)
     patience_s = _patience_s(most, told.suspicion, still_s)
     if not told.suspicion.reported and patience_s >= EXTERNAL_S:
         patience_s = math.inf
@@ -151,12 +164,16 @@ def _by_activity(
     return told(Judgement.HANG, summary, sure)
 
 
-def _stillness_s(suspects: Sequence[SeenRank], looks: Sequence[SeenRank]) -> float:
+def _stillness_s(
+    suspects: Sequence[SeenRank], looks: Sequence[SeenRank], finding: CollectiveFinding | None
+) -> float:
     """How long to wait for ranks that stand where they are."""
     if any(map(_is_outside, suspects or looks)):
         return EXTERNAL_S
     if len(looks) == 1:
         return EXTERNAL_S  # nobody waits for it: it may be meant
+    if finding is not None and finding.story in (Story.MISMATCH, Story.ORDER):
+        return 0.0  # it cannot go on
     return TOGETHER_S if len({look.group.frames for look in looks}) == 1 else 0.0
 
 
@@ -187,8 +204,13 @@ def _liveliness(activity: Activity) -> int:
     return list(Activity).index(activity) if activity else len(Activity)
 
 
-def _suspects(looks: Sequence[SeenRank], pages: Mapping[int, WorkerReport]) -> list[SeenRank]:
+def _suspects(
+    looks: Sequence[SeenRank], pages: Mapping[int, WorkerReport], finding: CollectiveFinding | None
+) -> list[SeenRank]:
     """Whom the others wait for, or nobody where all do the same."""
+    blamed = finding.ranks if finding is not None else ()
+    if named := [look for look in looks if look.rank in blamed]:
+        return named
     free = [look for look in looks if not look.waits]
     if 0 < 2 * len(free) <= len(looks):
         return free
@@ -239,8 +261,14 @@ def _unseen(told: _Told, missing: Sequence[str], *, late: bool) -> HangJudged:
 
 
 def _story(
-    suspects: Sequence[SeenRank], others: Sequence[SeenRank], pages: Mapping[int, WorkerReport]
+    suspects: Sequence[SeenRank],
+    others: Sequence[SeenRank],
+    pages: Mapping[int, WorkerReport],
+    finding: CollectiveFinding | None,
 ) -> str:
+    if finding is not None and finding.story is not Story.MISSING:
+        who = _named([look.rank for look in suspects]) if finding.blames else "All ranks"
+        return f"{who} hung: {finding.text}"
     if not suspects:
         places = {look.group.frames: look for look in reversed(others)}
         told = [f"rank {look.rank} {_at(look)}" for look in reversed(places.values())]

@@ -101,6 +101,12 @@ CAUSES: dict[str, Cause] = {
         ELSEWHERE,
         "The loss was NaN or infinite, or the gradient norm was for 20 steps in a row.",
     ),
+    "corruption": Cause(
+        Weight.CAUSE,
+        ELSEWHERE,
+        "Parameters that data-parallel ranks hold alike differed between them: silent data "
+        "corruption.",
+    ),
     "out-of-memory": Cause(
         Weight.CAUSE, CODE, "The worker ran out of memory: of the accelerator, or of the host."
     ),
@@ -120,6 +126,18 @@ CAUSES: dict[str, Cause] = {
         "A worker lost its connection to a peer that had exited or hung.",
     ),
     "hang": Cause(Weight.CAUSE, ELSEWHERE, "A worker hung while the others waited for it."),
+    "hardware-fault": Cause(
+        Weight.CAUSE,
+        ELSEWHERE,
+        "A GPU, disk or link of a node has a fault that will not pass by itself; see "
+        "[health of nodes](../concepts/diagnosis.md#health-of-nodes).",
+    ),
+    "straggler": Cause(
+        Weight.CAUSE,
+        ELSEWHERE,
+        "A rank made all others wait in each step, and the job asked to replace its node; see "
+        "[stragglers](../concepts/diagnosis.md#a-straggler).",
+    ),
     "node-lost": Cause(Weight.CAUSE, ELSEWHERE, "A node was lost, with all its workers."),
     "orders-lost": Cause(
         Weight.CAUSE,
@@ -342,10 +360,11 @@ def _confidence(
 
 
 def signature_of(cause: str, exited: WorkerExited) -> str | None:
-    """Equal for the same bug: without the message, in which addresses and counts change."""
+    """Equal for the same bug: without the message, in which addresses and counts change, and
+    without the folder of the file, which need not be the same on each node."""
     error = exited.error
     if error is not None:
-        return f"{error.type}@{error.file}:{error.line}"
+        return f"{error.type}@{error.file.rpartition('/')[2]}:{error.line}"
     if cause == "worker-exit":
         return f"exit status {exited.exit_code}"
     if cause == "out-of-memory":

@@ -23,6 +23,7 @@ import msgspec
 from holdfast import __version__, journal
 from holdfast.actions import Outcome
 from holdfast.controller import Limits, State
+from holdfast.diagnosis import lemons
 from holdfast.drivers import report
 from holdfast.drivers.fencing import fence_job, require_gone
 from holdfast.errors import Error
@@ -317,6 +318,12 @@ def ledger_of(folder: Path, now: float | None) -> Ledger:
     path = folder / JOURNAL
     started_at = journal.read_header(path).created_at
     return ledger(started_at, until_damage(path), now)
+
+
+def signals(folder: Path) -> dict[str, lemons.Counts]:
+    """How often each node has troubled the job, by its name."""
+    entries = list(until_damage(folder / JOURNAL))
+    return lemons.signals(entries, entries[-1].at if entries else 0.0)
 
 
 def status(folder: Path, now: float) -> JobStatus:

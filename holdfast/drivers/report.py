@@ -6,12 +6,16 @@ from typing import TypedDict
 
 from holdfast.checkpoint.copy_placement import survival
 from holdfast.checkpoint.tiers import Tier
-from holdfast.controller import IncidentRecord, State
+from holdfast.controller import IncidentRecord, State, stragglers
+from holdfast.controller.conditions import standing
+from holdfast.controller.phases import Phase
 from holdfast.controller.state import Node, TierRecord
 from holdfast.goodput.ledger import Ledger
 from holdfast.messages import WorkerReport
 from holdfast.page import spelled
-from holdfast.status import Copies, Incident, JobStatus, NodeStatus, TierStatus
+from holdfast.status import Copies, Incident, JobStatus, NodeCondition, NodeStatus, TierStatus
+
+SLOW_SHOWN = 4
 
 
 def job_status(
@@ -41,6 +45,7 @@ def job_status(
                 rank=n.node_rank,
                 node=n.node,
                 pids=_pids(n, state, workers),
+                conditions=_conditions(n, state),
             )
             for n in sorted(state.nodes.values(), key=lambda n: (n.node_rank is None, n.node_rank))
         ),
@@ -57,10 +62,31 @@ def job_status(
         snapshot_every=first.snapshot_every if first else None,
         controller=controller,
         outcome=str(state.outcome) if state.outcome else None,
-        why=state.standstill or state.why,
+        why=state.standstill or _slow(state) or state.why,
         checkpoints=_checkpoints(state, first.tier_every_s if first else ()),
         copies=_copies(state),
         **_seen(workers),
+    )
+
+
+def _slow(state: State) -> str:
+    """Whom all others wait for in each step."""
+    slow = state.stragglers if state.phase is Phase.RUNNING else ()
+    return "; ".join(stragglers.text_of(state, one) for one in slow[:SLOW_SHOWN])
+
+
+def _conditions(node: Node, state: State) -> tuple[NodeCondition, ...]:
+    return tuple(
+        NodeCondition(
+            condition=one.condition,
+            severity=str(one.severity),
+            device=one.device,
+            detail=one.detail,
+            advice=one.advice,
+            since=one.at,
+            fault=one.fault,
+        )
+        for one in standing(state, node.node)
     )
 
 
@@ -192,4 +218,9 @@ def _incident(record: IncidentRecord, ledger: Ledger) -> Incident:
         log=record.log,
         nodes=tuple(dict.fromkeys((record.node, *record.nodes))),
         evidence=tuple(record.evidence),
+        health=tuple(record.health),
+        collected=tuple(record.collected),
+        missing=tuple(record.missing),
+        detected_at=record.detected_at,
+        confidence=record.confidence,
     )

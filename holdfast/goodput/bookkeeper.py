@@ -33,8 +33,10 @@ from holdfast.events import (
     ControllerResumed,
     DeadlinePassed,
     Diagnosed,
+    EvidenceTaken,
     HangJudged,
     HangSuspected,
+    HealthChanged,
     JobSubmitted,
     Judgement,
     Milestone,
@@ -43,11 +45,14 @@ from holdfast.events import (
     NodeLeft,
     NodeLost,
     NodeReady,
+    NodeUnfit,
     NumbersBroke,
     NumbersSpiked,
     OrdersLost,
     Progressed,
+    ReplicasDiffer,
     StopRequested,
+    StragglersFound,
     Surveyed,
     WorkerExited,
     WorkersExited,
@@ -140,13 +145,14 @@ class Bookkeeper:
                 self._hear_of_hang(event, at)
             case OrdersLost():
                 self._attempt.number = max(self._attempt.number, event.attempt)
-            case JobSubmitted() | ControllerResumed() | NodeJoined() | Diagnosed():
+            case JobSubmitted() | ControllerResumed() | NodeJoined() | NodeUnfit() | Diagnosed():
                 pass
-            case NumbersBroke() | NumbersSpiked():  # a fault only if the attempt is stopped for it
+            case NumbersBroke() | NumbersSpiked() | ReplicasDiffer():
+                # a fault only if the attempt is stopped for it
                 pass
             case DeadlinePassed() | CheckpointCommitted() | CheckpointFailed() | Surveyed():
                 pass
-            case HangSuspected():
+            case HangSuspected() | StragglersFound() | HealthChanged() | EvidenceTaken():
                 pass
             case _:
                 assert_never(event)

@@ -18,6 +18,7 @@ from holdfast.actions import (
 )
 from holdfast.controller import NodeState, Phase, State
 from holdfast.controller.phases import TRAINING
+from holdfast.detection.corruption import ReplicasReducer
 from holdfast.detection.liveness import Expected, Liveness
 from holdfast.detection.numerics import NumbersReducer
 from holdfast.detection.progress import ProgressReducer
@@ -65,7 +66,7 @@ class Bridge:
         self._grace_s = 0.0  # of the newest order to stop
         self._failed_saves: dict[str, tuple[int, int, int]] = {}  # newest told, by tier
         self._exited: dict[bool, int] = {}  # newest attempt with exits; with status 0, or others
-        self._numbers = NumbersReducer()
+        self._numbers, self._replicas = NumbersReducer(), ReplicasReducer()
         self.progress = ProgressReducer()
         self.progress.begin(state.attempt, state.world_size, now)
 
@@ -159,7 +160,8 @@ class Bridge:
     def report(self, report: Report, now: float) -> list[AnyEvent]:
         """Telemetry: a sign of life, and now and then a fact."""
         self.heard(report.node, now)
-        return [*self._numbers.observe(report), *self.progress.observe(report, now)]
+        told = [*self._numbers.observe(report), *self._replicas.observe(report, now)]
+        return [*told, *self.progress.observe(report, now)]
 
     def died(self, node: str, detail: str, now: float) -> list[AnyEvent]:
         """The engine says that the node is gone."""

@@ -77,7 +77,8 @@ class HangDetection:
         def found(reply: StacksReply) -> None:
             pages, timeout_s = self._progress.newest(), self._state.limits.hang_timeout_s
             suspicion = msgspec.structs.replace(order.suspicion, ago_s=self._now - since)
-            judged = judge(suspicion, reply.groups, reply.missing, pages, timeout_s)
+            looks = reply.groups, reply.missing, pages, timeout_s, reply.collectives
+            judged = judge(suspicion, *looks)
             progressed = self._progress.flush(self._now)
             self._put(*((progressed,) if progressed is not None else ()), judged)
 

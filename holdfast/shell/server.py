@@ -31,6 +31,8 @@ from holdfast.messages import (
     MAX_MESSAGE_BYTES,
     Answer,
     ApiSeen,
+    EntryTimes,
+    EvidenceReply,
     Fact,
     FromClient,
     Hello,
@@ -348,7 +350,7 @@ class Connection(asyncio.Protocol):
             case Fact():
                 if self.node:
                     listener.fact(self.node, message)
-            case Kept() | JournalCopy() | ApiSeen() | Stacks():
+            case Kept() | JournalCopy() | ApiSeen() | Stacks() | EntryTimes() | EvidenceReply():
                 if self.node:
                     listener.answered(self.node, message)
             case Report():

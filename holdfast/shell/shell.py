@@ -18,20 +18,24 @@ from holdfast.actions import (
     AnyAction,
     AskNodes,
     CollectEvidence,
+    Diagnose,
     EndJob,
     Fence,
     Outcome,
     StartAttempt,
+    StopAttempt,
     Survey,
 )
 from holdfast.controller import Controller
-from holdfast.events import AnyEvent, Beginning, StopRequested
+from holdfast.events import AnyEvent, Beginning, Diagnosed, StopRequested
 from holdfast.messages import (
     Answer,
     ApiSeen,
     AskStacks,
     AskStatus,
     Done,
+    EntryTimes,
+    EvidenceReply,
     Fact,
     FromClient,
     Hello,
@@ -44,9 +48,11 @@ from holdfast.messages import (
     ToClient,
 )
 from holdfast.shell.decisions import Book, Decisions
+from holdfast.shell.evidence_collection import EvidenceCollection
 from holdfast.shell.hang_detection import HangDetection
 from holdfast.shell.nodes import Nodes, Receipt, Wire
 from holdfast.shell.replicas import Lines, Replicas
+from holdfast.shell.straggler_sampling import StragglerSampling
 
 
 class Engine(Protocol):
@@ -113,6 +119,8 @@ class Shell:
         )
         progress = self.nodes.bridge.progress
         self.hangs = HangDetection(self.state, progress, self.nodes.send, self.put)
+        self.stragglers = StragglerSampling(self.state, progress, self.nodes.send, self.put)
+        self.evidence = EvidenceCollection(self.state, self.nodes.send, self.put)
         self._untold: dict[str, None] = {}  # nodes that have connected and do not know what holds
         self._somebody_came = False  # since copies of the journal were last seen to be held
         self._begun = False
@@ -194,6 +202,10 @@ class Shell:
                 self.on_api_seen(node, answer)
             case Stacks():
                 self.hangs.answered(node, answer, self._clock())
+            case EntryTimes():
+                self.stragglers.answered(node, answer, self._clock())
+            case EvidenceReply():
+                self.evidence.answered(node, answer)
             case _:
                 pass  # of a journal that was asked for before this controller began
 
@@ -216,6 +228,8 @@ class Shell:
         if self._replicas is not None:
             self._replicas.gone(node)  # what it holds is asked anew on each connection
         self.hangs.gone(node, self._clock())
+        self.stragglers.gone(node, self._clock())
+        self.evidence.gone(node)
         self._engine.connections_changed()
 
     # ── time ──
@@ -229,6 +243,8 @@ class Shell:
         self.nodes.look(now)
         self.decisions.look(self.nodes.connected, now)
         self.hangs.look(now, self.catch_up)
+        self.stragglers.look(self.nodes.connected, now)
+        self.evidence.look(now)
         if not self._removing and self.decisions.put_what_is_due(now):
             self.wake()
 
@@ -287,8 +303,14 @@ class Shell:
         match action:
             case StartAttempt():
                 self.hangs.begin(action.attempt, self._clock())
+                self.stragglers.begin(action.attempt, self._clock())
             case CollectEvidence():
                 self.hangs.collect(action, self.nodes.connected, self._clock())
+            case StopAttempt():
+                self.evidence.begin(self.nodes.connected, self._clock())
+            case Diagnose():
+                verdicts = [event for event in events if isinstance(event, Diagnosed)]
+                self.evidence.diagnosed(verdicts, self.nodes.connected, self._clock())
             case AskNodes():
                 self._engine.make(action)
             case Fence():

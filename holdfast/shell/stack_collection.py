@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterator
 
 import msgspec
 
+from holdfast.collectives import GroupLog, joined_logs
 from holdfast.messages import Stacks, StacksReply, TakeStacks
 from holdfast.stacks import StackGroup, joined
 
@@ -39,6 +40,7 @@ class StackCollection:
         self._waiting: deque[str] = deque()
         self._asked: dict[str, float] = {}  # since when
         self._groups: tuple[StackGroup, ...] = ()
+        self._logs: tuple[GroupLog, ...] = ()
         self._missing: list[str] = []
 
     def ask(
@@ -49,7 +51,7 @@ class StackCollection:
         if len(self._replies) > 1:
             return
         self._number = next(self._numbers)
-        self._groups = ()
+        self._groups, self._logs = (), ()
         self._waiting = deque(node for node in members if node in connected)
         self._missing = [node for node in members if node not in connected]
         self._go_on(now)
@@ -69,6 +71,7 @@ class StackCollection:
         """What a node says."""
         if answer.number == self._number and self._asked.pop(node, None) is not None:
             self._groups = joined([*self._groups, *answer.groups])
+            self._logs += answer.collectives
             self._go_on(now)
 
     def gone(self, node: str, now: float) -> None:
@@ -93,7 +96,11 @@ class StackCollection:
             self._send(node, self._question())
         if not self._asked:
             replies, self._replies = self._replies, []
-            told = StacksReply(groups=fitting(self._groups), missing=tuple(sorted(self._missing)))
+            told = StacksReply(
+                groups=fitting(self._groups),
+                missing=tuple(sorted(self._missing)),
+                collectives=joined_logs(self._logs),
+            )
             for reply in replies:
                 reply(told)
 

@@ -12,11 +12,21 @@ from typing import Protocol, assert_never
 from holdfast.agent.fact_queue import FactQueue
 from holdfast.agent.journal_replica import JournalReplica
 from holdfast.checkpoint.choose import Holding
-from holdfast.events import NodeLeft, NodeReady, Progress, Store, WorkerExited
+from holdfast.events import (
+    HealthChanged,
+    NodeLeft,
+    NodeReady,
+    Progress,
+    Severity,
+    Store,
+    WorkerExited,
+)
+from holdfast.evidence import NodeEvidence
 from holdfast.messages import (
     PROTOCOL,
     Ack,
     AgentFact,
+    EvidenceReply,
     Fact,
     GiveJournal,
     Hello,
@@ -27,6 +37,8 @@ from holdfast.messages import (
     Stacks,
     Start,
     Stop,
+    TakeEntryTimes,
+    TakeEvidence,
     TakeStacks,
     Welcome,
     WorkersStarted,
@@ -40,6 +52,7 @@ from holdfast.simulation.wires import Downward, SimulatedWire, Upward
 GOODBYE_S = 1.0
 FORKSERVER_S = 8.0  # until a new forkserver has loaded, mean
 LOOK_S = 1.0  # to look at its workers, several times, mean
+EVIDENCE_S = 0.1  # to tell how the node is
 KILL_S = 0.05  # from SIGKILL until a process is gone, mean
 OVERDUE_S = 60.0  # how much longer a stuck stop takes than it may, at most
 FOR_EVER_S = 1e9  # unless it never ends: a process that hangs in the kernel
@@ -265,10 +278,12 @@ class Agent:
         match message:
             case Ack():
                 self.forget(message.seq)
-            case GiveJournal() | LookForApi():
+            case GiveJournal() | LookForApi() | TakeEntryTimes():
                 pass
             case TakeStacks():
                 self._env.after(self._env.about(LOOK_S), self._tell_stacks, message.number)
+            case TakeEvidence():
+                self._env.after(EVIDENCE_S, self._tell_evidence, message.number)
             case Welcome() | Start() | Stop() | Leave() | Keep() if message.term < self._term:
                 self.disconnect()  # its controller has been replaced
             case Welcome():
@@ -285,6 +300,9 @@ class Agent:
     def _tell_stacks(self, number: int) -> None:
         run = self.run
         self._up(Stacks(number=number, groups=stacks(run) if run is not None else ()))
+
+    def _tell_evidence(self, number: int) -> None:
+        self._up(EvidenceReply(number=number, found=NodeEvidence(node=self.node)))
 
     def _keep(self, order: Keep) -> None:
         kept = self.replica.keep(order)
@@ -436,6 +454,14 @@ class Agent:
             broke=self._truth.broke(run, rank),
         )
         self._fact(exited, report=True)
+
+    def tell_condition(self, condition: str, severity: Severity) -> None:
+        """Its health has changed."""
+        if self.alive and not self._ending:
+            detail = f"{condition} on {self.node}"
+            self._fact(
+                HealthChanged(node=self.node, condition=condition, severity=severity, detail=detail)
+            )
 
     def _on_stop(self, order: Stop) -> None:
         if order.attempt > max(self._newest, self._fenced):

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from holdfast.controller import NodeState
+from holdfast.events import Severity
 from holdfast.simulation.agents import Agent
 from holdfast.simulation.ground_truth import CRASHED, KILLED
 from holdfast.simulation.wires import SimulatedWire
@@ -16,6 +17,11 @@ if TYPE_CHECKING:
 
 NOTICED_S = 20.0  # from a tear until the end that is not told of it knows, at most
 LAG_S = (0.2, 3.0)
+CONDITIONS = (
+    ("xid-79", Severity.FATAL),
+    ("link-down", Severity.ALERT),
+    ("gpu-throttled", Severity.WARN),
+)
 
 
 def begin(world: "World") -> None:
@@ -57,6 +63,25 @@ def _rank_hangs(world: "World") -> None:
         return
     if world.truth.hang(agent.run, world.env.dice.choice(agent.run.alive)):
         world.hangs(agent.run.group)
+
+
+def _device_sick(world: "World") -> None:
+    """Alerts may come again; a worker may die of what will not pass, before or after it is told."""
+    agent = _some_agent(world)
+    if agent is None or agent.frozen:
+        return
+    condition, severity = world.env.dice.choice(CONDITIONS)
+    world.sicken(agent, condition, severity)
+    if severity is Severity.ALERT:
+        world.env.after(world.env.between(1.0, 3000.0), world.sicken, agent, condition, severity)
+    elif severity is Severity.FATAL and world.env.chance(0.5):
+        world.env.after(world.env.between(0.01, 10.0), _dies_of_it, world, agent)
+
+
+def _dies_of_it(world: "World", agent: Agent) -> None:
+    if agent.alive and agent.run is not None and agent.run.alive:
+        rank = world.env.dice.choice(agent.run.alive)
+        world.truth.kill(agent.run, rank, world.env.dice.choice((KILLED, CRASHED)))
 
 
 def _bad_numbers(world: "World") -> None:
@@ -278,6 +303,7 @@ def _duty_deaths(world: "World") -> None:
 FAULTS: dict[str, Callable[["World"], None]] = {
     "worker_kills": _worker_kills,
     "rank_hangs": _rank_hangs,
+    "device_sick": _device_sick,
     "bad_numbers": _bad_numbers,
     "node_deaths": _node_deaths,
     "spare_deaths": _spare_deaths,

@@ -40,6 +40,7 @@ RATES: dict[str, tuple[float, float]] = {
     "controller_cuts": (1, 20),  # it cannot reach agents on other machines
     "controller_isolations": (1, 20),  # neither of both
     "rank_hangs": (2, 60),  # a worker stops moving and does not die
+    "device_sick": (2, 60),  # a GPU, disk or link has a fault, an alert, or is only slow
     "machine_losses": (1, 20),  # its machine dies, and the node that is there
 }
 """Times a day, lowest and highest, where it is on at all."""
@@ -59,6 +60,8 @@ CLUSTER = {
 """The same, by dice of their own, in worlds that are clusters."""
 HANGS = {kind: RATES[kind] for kind in ("rank_hangs",)}
 """The same; hangs are looked for where there are any."""
+DEVICES = {kind: RATES[kind] for kind in ("device_sick",)}
+"""The same, by dice of their own."""
 CLUSTERS = 1 / 3  # of all worlds: they cost half as much again as others
 
 HANG_TIMEOUT_S = 600.0
@@ -84,7 +87,7 @@ SHARES: dict[str, tuple[float, float]] = {
 }
 """Probabilities, lowest and highest, where it is on at all."""
 LINK_SHARES = {kind: SHARES[kind] for kind in ("broken_duties",)}
-LATE = LATER | LINKS | NUMBERS | CLUSTER | HANGS
+LATE = LATER | LINKS | NUMBERS | CLUSTER | HANGS | DEVICES
 FIRST = {k: v for k, v in RATES.items() if k not in LATE}
 FIRST_SHARES = {k: v for k, v in SHARES.items() if k not in LINK_SHARES}
 
@@ -161,6 +164,7 @@ def draw(seed: int, *, hours: float = 24.0, nodes: int = 16) -> Hardship:
         | _some(links, LINKS)
         | hangs
         | _some(Random(f"hardship of numbers {seed}"), NUMBERS)
+        | _some(Random(f"hardship of devices {seed}"), DEVICES)
         | _some(lease, CLUSTER if cluster else {}),
         shares=_some(dice, FIRST_SHARES) | _some(links, LINK_SHARES),
         cluster=cluster,

@@ -81,8 +81,8 @@ class Lives:
     def _start(self, machine: str, obeyed: int = 0) -> None:
         if self._referees.over:
             return
-        lease, first = self._lease, self.book.seq == 0
-        term = lease.term if lease is not None else self.book.seq + 1
+        lease, first = self._lease, self.book.count() == 1
+        term = lease.term if lease is not None else self.book.count()  # lines that are durable
         if lease is not None and lease.holder is None:
             term += 1
         post = Post(self._offset_s, term, machine, lease)

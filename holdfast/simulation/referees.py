@@ -27,10 +27,13 @@ from holdfast.events import (
     ControllerResumed,
     Diagnosed,
     HangJudged,
+    HealthChanged,
     NodeLeft,
     NodeLost,
+    NodeReady,
     OrdersLost,
     Progressed,
+    Severity,
     StopRequested,
     WorkerError,
     WorkerExited,
@@ -43,9 +46,12 @@ from holdfast.shell.outbox import DEADLINE_S
 from holdfast.simulation.environment import Environment, Foul, Promise
 from holdfast.simulation.hardship import Hardship
 from holdfast.simulation.numbers import FiniteNumbers
+from holdfast.simulation.sickness import Sickness
 
 REASONS = (NodeLost, NodeLeft, StopRequested, ControllerResumed, OrdersLost)
 """To stop what is not broken."""
+OF_HEALTH = (HealthChanged, NodeReady)
+"""The same, where a member is sick: it is told, or somebody can take its place."""
 AWAY = WorkerError(  # what a worker says whose storage is away
     type="botocore.exceptions.EndpointConnectionError",
     message='Could not connect to the endpoint URL: "https://data.example/shard-1"',
@@ -162,6 +168,7 @@ class Efficiency:
         self._crashes: dict[str, set[tuple[int, int]]] = {}  # node → attempts and ranks
         self._broken: set[int] = set()
         self._hung: dict[int, int] = {}  # attempt → the rank that hangs
+        self.sickness = Sickness(bool(hardship.clock_step_s))
         self._stopped = 0
 
     def broken(self, attempt: int) -> None:
@@ -190,9 +197,13 @@ class Efficiency:
         for action in entry.actions:
             if isinstance(action, StopAttempt) and action.attempt > self._stopped:
                 self._stopped = action.attempt
-                if not isinstance(event, REASONS) and action.attempt not in self._broken:
+                sick = self.sickness.is_faulty(action.reason.partition(":")[0])
+                reason = isinstance(event, REASONS) or (isinstance(event, OF_HEALTH) and sick)
+                if not reason and action.attempt not in self._broken:
                     return f"attempt {action.attempt} is stopped ({action.reason}) and was well"
-            elif isinstance(action, Fence) and isinstance(event, Diagnosed):
+            elif isinstance(action, Fence) and isinstance(event, Diagnosed | AttemptStopped):
+                if self.sickness.is_faulty(action.node):
+                    continue
                 crashes = len(self._crashes.get(action.node, ()))
                 if crashes < self._replace_after:
                     return f"{action.node} is replaced and its workers crashed {crashes} times"
@@ -413,6 +424,10 @@ class Referees:
     def hung(self, attempt: int, rank: int) -> None:
         """A worker hangs, and the others wait for it."""
         self._efficiency.hung(attempt, rank)
+
+    def sick(self, node: str, condition: str, severity: Severity) -> None:
+        """A node has a fault, an alert or a warning."""
+        self._efficiency.sickness.struck(node, condition, severity, self._env.now)
 
     def stands(self, attempt: int, for_s: float) -> None:
         """An attempt hangs, for so long of the time that its controller was awake."""

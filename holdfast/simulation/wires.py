@@ -11,7 +11,17 @@ kernel and the agent's link do, after the times that these are set to, or the sh
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from holdfast.messages import Ack, Fact, Keep, Kept, Question, Report, Stacks, ToAgent
+from holdfast.messages import (
+    Ack,
+    EvidenceReply,
+    Fact,
+    Keep,
+    Kept,
+    Question,
+    Report,
+    Stacks,
+    ToAgent,
+)
 from holdfast.shell.outbox import DEADLINE_S, Outbox
 from holdfast.simulation.environment import Environment
 
@@ -20,7 +30,7 @@ MESSAGE_BYTES = 200
 PING_S = 4.0  # between two questions of an agent whether the controller is there; and to answer
 SILENT_S = 20.0  # until the kernel of the controller's machine gives up
 
-Upward = Fact | Report | Kept | Stacks
+Upward = Fact | Report | Kept | Stacks | EvidenceReply
 Downward = ToAgent | Question
 
 

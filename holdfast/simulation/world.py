@@ -10,7 +10,7 @@ import math
 from holdfast.actions import Outcome
 from holdfast.controller import Phase
 from holdfast.controller.phases import TRAINING
-from holdfast.events import StopRequested, Store
+from holdfast.events import Severity, StopRequested, Store
 from holdfast.messages import Leave, Start, Stop
 from holdfast.simulation import faults
 from holdfast.simulation.agents import Agent
@@ -169,6 +169,12 @@ class World:
             awake_s = max(0.0, self.env.now - max(since, control.awake_since))
             self.referees.silent(agent.node, awake_s)
             self.unheard(agent, since)
+
+    def sicken(self, agent: Agent, condition: str, severity: Severity) -> None:
+        """Something is not as it should be with a node, and its agent sees it."""
+        if agent.alive and not agent.frozen:
+            self.referees.sick(agent.node, condition, severity)
+            agent.tell_condition(condition, severity)
 
     def hangs(self, group: Group) -> None:
         """An attempt stands still: that has to be found in time."""

@@ -117,12 +117,23 @@ class Recovery(Section):
     hang_timeout_s: Seconds = 600.0
     """Workers without progress for this long hang, whatever they seem to do; one that stands still
     and does nothing hangs long before. Above the longest evaluation or save of the script."""
+    stragglers: Literal["tell", "replace", "off"] = "tell"
+    """What follows where one rank makes all others wait, step after step: `tell` shows it, and
+    what explains it; `replace` also gives its node up for a spare, where neither its input nor its
+    share of the work explains it; `off` does not look."""
     controller_absence_s: Seconds = 86_400.0
     """How long agents continue without a controller before they exit."""
     on_nan: Literal["restart", "stop", "ignore"] = "restart"
     """What follows a loss that is NaN or infinite (or 20 such gradient norms in a row): `restart`
     from a snapshot of before and, if that comes again, once from an older checkpoint, then the job
     ends as failed; `stop` ends it at once; `ignore` trains on and only notes it."""
+    check: Literal["off", "quick"] = "off"
+    """`quick`: before a new node may train or wait as a spare, its machine is checked for some
+    seconds, as by `holdfast check --quick`; one that fails is replaced."""
+    check_replicas_every: Whole = Field(default=0, ge=0, le=1_000_000)
+    """Steps between two comparisons, bit for bit, of the parameters that data-parallel ranks hold
+    alike, to find silent data corruption; each snapshot is compared, too. If they differ, the job
+    goes back to where they were last the same. `0` disables this."""
     mttf_h: Annotated[float, Field(gt=0, le=1_000_000, allow_inf_nan=False), Numeric] | None = None
     """Mean time between failures of the whole job in hours, for `every_s: auto` of checkpoints.
     Default: one failure a day is assumed."""

@@ -46,7 +46,9 @@ class ProgressPatterns(Section):
     """Regular expression (Python) that finds the step in a line of output: its group `step`, or its
     only group."""
     loss_pattern: Annotated[_Text, _with_group("loss")] | None = None
-    """The same for the loss."""
+    """The same for the loss, by the name `loss`. One that is NaN or infinite is handled as
+    recovery.on_nan says, so let the pattern match `nan` and `inf`, too: `loss[=:] ?(?P<loss>\\S+)`.
+    """
 
     @model_validator(mode="after")
     def _some(self) -> Self:

@@ -13,6 +13,7 @@ fit follows in a second. Parts above a limit are not sent at all: their size bec
 fence, and from then on the agents' side copies them.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -35,6 +36,7 @@ COPY_LIMIT_BYTES = SEALED_BYTES  # of a private part that is sent by the workers
 _FIRST_CAPACITY = 64 << 10
 _CHUNK_BYTES = 64 << 20
 _LONGEST = HEADER_BYTES + COPY_LIMIT_BYTES
+LEAST = -(1 << 63)  # what is said of nothing
 
 
 class Agreed(NamedTuple):
@@ -82,6 +84,8 @@ class Exchange:
         self._received: dist.Work | None = None
         self._inbox: Cell | None = None
         self._fence: tuple[dist.Work, torch.Tensor] | None = None
+        self.heard: list[int] = []
+        """The largest of what ranks have said besides, at the last fence."""
 
     @property
     def sends_copies(self) -> bool:
@@ -122,12 +126,13 @@ class Exchange:
             work.wait()
         self._sent, self._received, self._inbox = [], None, None
 
-    def open_fence(self, mine: Agreed) -> None:
-        """Tell all ranks that this one has everything; goes on in the background."""
+    def open_fence(self, mine: Agreed, besides: Sequence[int] = ()) -> None:
+        """Tell all ranks that this one has everything; goes on in the background. `besides` are
+        more numbers, as many on each rank."""
         if self._fence is not None:
             return
         self.settle()
-        values = torch.tensor(mine, dtype=torch.int64)
+        values = torch.tensor([*mine, *besides], dtype=torch.int64)
         work = dist.all_reduce(values, dist.ReduceOp.MAX, group=self._group, async_op=True)
         assert work is not None
         self._fence = (work, values)
@@ -138,7 +143,8 @@ class Exchange:
         work, values = self._fence
         work.wait()
         self._fence = None
-        agreed = Agreed(*(int(value) for value in values.tolist()))
+        said, own = [int(value) for value in values.tolist()], len(Agreed._fields)
+        agreed, self.heard = Agreed(*said[:own]), said[own:]
         if agreed.private_bytes > COPY_LIMIT_BYTES:
             self._buddy = None
         else:

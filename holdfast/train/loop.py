@@ -24,7 +24,9 @@ class LoopPosition:
         self.numbers_bad: Callable[[int], bool] = lambda _step: False
         """Whether this rank's numbers up to this step, or newer ones, are not finite."""
         self.unsound = False
-        """Whether all ranks know that those of some rank are not."""
+        """Whether all ranks know that those of some rank are not, or that replicas differ."""
+        self.replicas_differ = False
+        """Whether all ranks know that parameters which should be the same are not."""
 
     def ask_end(self) -> None:
         """The loop is to end, on all ranks, once they have met. May be called by any of them."""
@@ -33,7 +35,7 @@ class LoopPosition:
     def learn(self, agreed: Agreed) -> None:
         """What all ranks know now."""
         self.stopping |= bool(agreed.urgent)
-        self.unsound = bool(agreed.unsound)
+        self.unsound = bool(agreed.unsound) or self.replicas_differ
         if agreed.end:
             self.ended, self.total = True, self.completed
 

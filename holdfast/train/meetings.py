@@ -1,7 +1,8 @@
 """When all ranks meet, and what this one says there.
 
 They meet at every step that may end with a snapshot, and about once a second besides; all compute
-the same. They do so a step after a snapshot, too, to learn whether it is whole everywhere.
+the same. They do so a step after a snapshot, too, to learn whether it is whole everywhere, and a
+step after parameters were looked at (`replicas`).
 """
 
 from holdfast.checkpoint.tiers import Tier
@@ -11,6 +12,7 @@ from holdfast.train.capture import Capture
 from holdfast.train.exchange import Agreed, Exchange
 from holdfast.train.in_use import SnapshotsInUse
 from holdfast.train.loop import LoopPosition
+from holdfast.train.replicas import ReplicaChecks
 from holdfast.train.save_requests import SaveRequests
 
 
@@ -25,6 +27,7 @@ class Meetings:
         in_use: SnapshotsInUse,
         requests: SaveRequests,
         capture: Capture,
+        replicas: ReplicaChecks,
     ) -> None:
         """`exchange` is None where there are no other ranks."""
         self._exchange = exchange
@@ -33,7 +36,9 @@ class Meetings:
         self._in_use = in_use
         self._requests = requests
         self._capture = capture
+        self.replicas = replicas
         self._mine = Agreed()
+        self._besides: list[int] = []
         self.last = 0
         """Completed steps at the last meeting."""
         self.unmet = False
@@ -46,16 +51,17 @@ class Meetings:
         due = self._cadence.due(completed, self._in_use.step, self._loop.total)
         asked = self._requests.waiting or self.owed
         asked |= self._loop.asked_end and self._exchange is None  # others do not know of it
-        taken = self.last == self._in_use.step
+        taken = self.last == self._in_use.step or self.replicas.wait(completed - 1)
         return due or asked or taken or completed - self.last >= self._cadence.meet_every
 
-    def open(self, completed: int, *, clean: bool = False) -> None:
+    def open(self, completed: int, *, clean: bool = False, over: bool = False) -> None:
         """Begin the meeting of this step. `clean`: the turn is to end without pending gradients,
-        for all that is known now."""
+        for all that is known now. `over`: the step is over on all ranks: its state counts."""
         if self._exchange is None or not self._exchange.fence_open:
             self._mine = self._say(completed, clean)
+            self._besides = self.replicas.say(completed - (not over))
         if self._exchange is not None:
-            self._exchange.open_fence(self._mine)
+            self._exchange.open_fence(self._mine, self._besides)
 
     def close(self) -> Agreed:
         """Wait for all ranks; what they know now. They have the newest snapshot whole.

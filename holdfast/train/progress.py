@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import torch
 
 from holdfast.detection.numerics import FirstBad, NumberWatch
-from holdfast.events import Milestone, Spike
+from holdfast.events import Milestone, ReplicaDigest, Spike
 from holdfast.page import METRIC_COUNT, Page, StepRecord, WorkerPhase
 from holdfast.train.placement import Placement, descriptor
 
@@ -173,6 +173,11 @@ class ProgressReporter:
             return False
         self.publish(through=through)
         return self._watch.unsound
+
+    def compared(self, differ: ReplicaDigest | None) -> None:
+        """What this rank has of parameters that differ from those of others, if so."""
+        if self._page is not None and differ is not None and differ.count:
+            self._page.differs(differ)
 
     def _is_due(self, pending: _Pending, through: float) -> bool:
         return pending.step <= through or bool(pending.arrived.query())

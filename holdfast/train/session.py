@@ -38,6 +38,7 @@ from holdfast.train.layout import Ranks
 from holdfast.train.parallel import data_parallel
 from holdfast.train.placement import Placement, descriptor, find_placement
 from holdfast.train.progress import ProgressReporter, open_progress
+from holdfast.train.repetition import after_each_step
 from holdfast.train.restore import snapshot_waits
 from holdfast.train.snapshots import Snapshotter, watch_optimizers
 from holdfast.train.state import State
@@ -161,7 +162,9 @@ class Run:
             optimizers = [o for o in objects.values() if isinstance(o, torch.optim.Optimizer)]
             watch_optimizers(snapshots, optimizers)
         apart = self._parallel if self._settled else []
-        return State(loader, self._progress, snapshots, self._ending, apart)
+        state = State(loader, self._progress, snapshots, self._ending, apart)
+        state.after_step = after_each_step(tracked, self._placement, self._progress, self._exchange)
+        return state
 
     def log(
         self, *, loss: Any = None, grad_norm: Any = None, tokens: int = 0, **metrics: Any
@@ -234,6 +237,7 @@ class Run:
             cadence,
             self._settings,
             background_copier(self.device, local) if beside else None,
+            int(os.environ.get("HOLDFAST_CHECK_REPLICAS", "0")),
         )
 
 

@@ -41,6 +41,7 @@ from holdfast.train.loop import LoopPosition
 from holdfast.train.meetings import Meetings
 from holdfast.train.peer_copies import PeerCopies
 from holdfast.train.placement import Placement
+from holdfast.train.replicas import ReplicaChecks
 from holdfast.train.restore import bring_in
 from holdfast.train.save_requests import NO_FLAG, SaveRequests
 from holdfast.train.tracked import Tracked, Tree
@@ -63,8 +64,10 @@ class Snapshotter:
         cadence: Cadence,
         settings: CheckpointSettings,
         background: BackgroundCopier | None = None,
+        check_every: int = 0,
     ) -> None:
-        """`background` carries out copies beside training; None: `take` does."""
+        """`background` carries out copies beside training; None: `take` does. `check_every` is
+        `recovery.check_replicas_every` of the job."""
         self.whole: Callable[[int, float], None] = lambda _step, _seconds: None
         """Called when the snapshot of a step is whole here, with what training waited for it."""
         self._arena = arena
@@ -77,8 +80,11 @@ class Snapshotter:
         self._in_use = SnapshotsInUse(arena, storage_page, durable=bool(settings.tiers))
         self._peers = PeerCopies(storage_page, exchange, placement, tracked, settings.copies)
         self._capture = Capture(arena, placement, tracked, self._in_use, background)
+        first = placement.rank == 0
+        replicas = ReplicaChecks(tracked, exchange, check_every, says=first)
         self._meetings = Meetings(
-            exchange, cadence, self.loop, self._in_use, self.requests, self._capture
+            *(exchange, cadence, self.loop, self._in_use, self.requests),
+            *(self._capture, replicas),
         )
         self._restored: Tree | None = None  # until the random numbers are put back
         self._beside = False  # the step under way is the one that the newest is copied beside
@@ -92,6 +98,11 @@ class Snapshotter:
     def waits(self, flags: SnapshotFlag) -> bool:
         """Whether training waits for a snapshot with these flags."""
         return self._capture.writer.waits(urgent=bool(flags & SnapshotFlag.URGENT))
+
+    @property
+    def replicas(self) -> ReplicaChecks:
+        """Compares parameters with those of other ranks."""
+        return self._meetings.replicas
 
     @property
     def step(self) -> int:
@@ -132,6 +143,7 @@ class Snapshotter:
         if self._placement.rank == 0:
             self.requests.decide_from(step)
         self._peers.introduce()
+        self.replicas.begin(step)
         self._capture.reserve()
 
     # ── meeting the other ranks ──
@@ -191,7 +203,8 @@ class Snapshotter:
             if flags is not None:
                 return flags
             if self.loop.unsound:
-                logger.warning("step %d, the last one, is in no snapshot: not finite", total)
+                why = "replicas differ" if self.loop.replicas_differ else "not finite"
+                logger.warning("step %d, the last one, is in no snapshot: %s", total, why)
                 return None
             time.sleep(END_PAUSE_S)
         if self.step < total:
@@ -202,7 +215,7 @@ class Snapshotter:
         """Return when the newest snapshot is whole on all ranks."""
         self._settle()
         if self._exchange is not None and self._meetings.unmet:
-            self._meetings.open(self.step)
+            self._meetings.open(self.step, over=True)
             self._learn(self._meetings.close())
 
     def _learn(self, agreed: Agreed) -> None:
@@ -212,10 +225,21 @@ class Snapshotter:
             self._capture.gradients.spoiled = False
             self._in_use.give_up()
             self.requests.give_up()
+        self._compare()
         if self._peers.hand_over(agreed):
             self._in_use.by_agents = True
         self._in_use.met(pending=bool(agreed.pending))
         self.cadence.decide(self._meetings.last - self._start, agreed.cost_us, agreed.step_us)
+
+    def _compare(self) -> None:
+        """What was taken since all replicas were last the same is not gone on from."""
+        if self._exchange is None or not self.replicas.learn(self._exchange.heard):
+            return
+        differ = self.replicas.differ
+        assert differ is not None
+        self.loop.replicas_differ = self.loop.unsound = True
+        if self.step > max(differ.agreed, self._start):
+            self._in_use.give_up()
 
     def intervals(self) -> list[float]:
         """Seconds between two checkpoints of each tier, as planned now; 0 for one that is not used.
@@ -229,6 +253,7 @@ class Snapshotter:
 
         Raises `Error` (not-tracked, snapshot-too-large).
         """
+        self.replicas.look(step)
         key = self._capture.take(step, flags, self.requests.name or "", self.loop)
         self._in_use.taken(key, flags)
         self.requests.taken(step, flags)
@@ -242,7 +267,7 @@ class Snapshotter:
         if private is None:
             return
         waited_s, taken_s = self._capture.waited_s, self._capture.writer.taken_s
-        self.cadence.took(waited_s, taken_s)
+        self.cadence.took(waited_s + self.replicas.cost_s, taken_s)
         if not self._capture.writer.torn:
             self.whole(self.step, waited_s + taken_s)
         self._send_copy(private)

@@ -14,7 +14,7 @@ reports it again, whereas the other order would lose what the step logged.
 
 import logging
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -54,6 +54,8 @@ class State:
         self._ended = False
         self.completed = 0
         """Completed steps, including those before a restart; 0 before `steps()` has restored."""
+        self.after_step: Callable[[int], None] = lambda _step: None
+        """Called with the number of each complete step, once it has been reported."""
         if snapshots is not None:
             snapshots.whole = self._whole
             snapshots.loop.numbers_bad = progress.unsound
@@ -65,7 +67,8 @@ class State:
         iteration of the loop: with gradient accumulation, a batch and not a step of the optimizer.
         May be called again with a larger `total` to continue.
 
-        Raises `Error` (not-tracked, loader-empty, snapshot-unreadable, snapshot-too-large).
+        Raises `Error` (not-tracked, loader-empty, snapshot-unreadable, snapshot-too-large,
+        replicas-differ).
         """
         if self._batches is None:
             self._begin()
@@ -130,13 +133,16 @@ class State:
         self.completed += 1
         took = time.monotonic() - began
         self._progress.step_done(self.completed, took)
+        self.after_step(self.completed)
         if self._snapshots is None:
             self._ended = self._ending.step_done()
             return
         if self._snapshots.under_way:  # it is whole next, so what its steps have logged is told now
             self._progress.publish(through=self.completed - 1)
         self._snapshots.stepped(took)
+        self._snapshots.replicas.step_done(self.completed, last=self.completed == total)
         flags = self._snapshots.meet(self.completed, total)
+        self._progress.compared(self._snapshots.replicas.differ)
         self._ended = self._snapshots.loop.ended
         if flags is not None:
             self._snapshot(self._snapshots, flags)
@@ -159,11 +165,24 @@ class State:
             if flags is not None:
                 self._snapshot(self._snapshots, flags)
             self._snapshots.finish()
+            self._require_equal_replicas(self._snapshots)
             self._snapshots.loop.close()
         self._ending.close()
         self._ended = False
         self._progress.phase(WorkerPhase.FINISHED)
         self._progress.reach(Milestone.FINISHED)
+
+    def _require_equal_replicas(self, snapshots: Snapshotter) -> None:
+        """An end with replicas that differ is none."""
+        differ = snapshots.replicas.differ
+        self._progress.compared(differ)
+        if differ is not None:
+            raise Error(
+                "replicas-differ",
+                f"parameters differ between ranks after step {differ.step}",
+                why=f"data-parallel ranks last had the same after step {differ.agreed}",
+                help="holdfast why   (which rank differs from which)",
+            )
 
     def _leave(self) -> None:
         """The loop is left in the middle of a step, by `break` or an exception: what follows is no

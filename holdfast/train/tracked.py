@@ -106,6 +106,11 @@ class Tracked:
         for path, kept in private.get(GRADIENTS, {}).items():
             _put_gradient(self.names.parameters[path], kept)
 
+    def equal_on(self, path: str) -> tuple[int, ...]:
+        """The ranks on which DDP keeps this parameter the same: all of them, or none."""
+        synced_by = self._synced_by_module[path.partition(".")[0]]
+        return tuple(range(self._ranks.world_size)) if synced_by == _ALL else ()
+
     def coming_bytes(self) -> int:
         """Bytes of state that optimizers will add in their first step."""
         return sum(coming_bytes(optimizer) for optimizer in self.optimizers.values())

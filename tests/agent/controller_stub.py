@@ -29,16 +29,17 @@ from holdfast.messages import (
     Ack,
     AgentFact,
     AskStatus,
+    EvidenceReply,
     Fact,
     Hello,
     JournalCopy,
     Kept,
+    Question,
     Report,
     Start,
     StatusReply,
     Stop,
     ToAgent,
-    ToReplica,
     Welcome,
     WorkersStarted,
     WorkersStopped,
@@ -48,7 +49,7 @@ from tests.patience import PATIENCE_S
 
 PULSE_S = 0.05
 Found = TypeVar("Found")
-Heard = Hello | Fact | Report | Kept | JournalCopy | AskStatus
+Heard = Hello | Fact | Report | Kept | JournalCopy | EvidenceReply | AskStatus
 _decoder = msgspec.msgpack.Decoder(Heard)
 
 
@@ -84,7 +85,7 @@ class StubController:
         self.deliveries: list[int] = []  # every seq as it came, also those seen before
         self.reports: list[Report] = []
         self.heard: list[AgentFact | Report] = []  # in the order of arrival
-        self.answers: list[Kept | JournalCopy] = []
+        self.answers: list[Kept | JournalCopy | EvidenceReply] = []
         self.outcome: str | None = None  # of the job, for those who ask
         self.asked_count = 0
         self.port = 0  # once open, and when it opens again
@@ -147,13 +148,13 @@ class StubController:
             case Report():
                 self.reports.append(message)
                 self.heard.append(message)
-            case Kept() | JournalCopy():
+            case Kept() | JournalCopy() | EvidenceReply():
                 self.answers.append(message)
             case AskStatus():
                 self.asked_count += 1
                 self.send(StatusReply(status=json.dumps({"outcome": self.outcome}).encode()))
 
-    def send(self, message: ToAgent | ToReplica | StatusReply) -> None:
+    def send(self, message: ToAgent | Question | StatusReply) -> None:
         """To the agent that is connected."""
         assert self._socket is not None
         self._socket.send(msgspec.msgpack.encode(message))

@@ -6,6 +6,7 @@ from collections.abc import Coroutine
 from types import SimpleNamespace
 from typing import Any
 
+from holdfast.agent.health.watch import HealthWatch
 from holdfast.agent.node_end import NodeEnd
 from holdfast.agent.parts import NodeParts
 from holdfast.agent.processes import ProcessExit
@@ -73,7 +74,8 @@ class FakeProcesses:
         number = len(self.started)
         return SimpleNamespace(
             pid=number, local_rank=assignment.local_rank, assignment=assignment, assigned_at=0.0,
-            death=None, failing=False, log="", error_file=None, forkserver="",
+            death=None, failing=False, told=False, raised_at=0.0, log="", error_file=None,
+            forkserver="",
             output=SimpleNamespace(tail=b""),
             page=SimpleNamespace(
                 progress=lambda _: Progress(), error=lambda: None, first_broke=lambda _: None
@@ -144,6 +146,7 @@ def make_parts(count: int = 2) -> Any:
     played: Any = {
         "saves": FakeSaves(),
         "tasks": FakeTasks(),
+        "health": HealthWatch("n", (), controller.fact),
         "watch": SimpleNamespace(last_look=lambda _: None),
     }
     return NodeParts(

@@ -180,6 +180,31 @@ async def test_a_worker_that_is_failing_when_it_is_told_to_stop_has_failed_by_it
 
 
 @looped
+async def test_who_raised_is_told_of_once_in_that_order_and_ends_by_itself() -> None:
+    parts = make_parts(3)
+    attempts = Attempts(parts)
+    stops = AttemptStop(parts, attempts, has_tiers=False)
+    attempts.start(start())
+    assert attempts.newest is not None
+    later, first, well = attempts.newest.workers.values()
+    later.raised_at, first.raised_at = 2.0, 1.0  # type: ignore[misc]
+    attempts.look_for_exceptions()
+    attempts.look_for_exceptions()
+    told = facts(parts, WorkerExited)
+    ranks = [worker.assignment.rank for worker in (first, later) if worker.assignment]
+    assert [(one.rank, one.exit_code) for one in told] == [(rank, 1) for rank in ranks]
+    assert told[0].ago_s > told[1].ago_s
+    stops.obey(stop(grace_s=60.0))
+    asked = {local for local, sig in parts.processes.signals if sig == signal.SIGTERM}
+    assert asked == {well.local_rank}
+    for worker in (later, first, well):
+        worker.death = ProcessExit(worker.pid, 1, None, 1e9)
+        attempts.died(worker, worker.death)
+    assert facts(parts, WorkerExited)[2:] == facts(parts, WorkerExited)[-1:], "the third one"
+    assert attempts.newest.gone.is_set()
+
+
+@looped
 async def test_a_stop_that_saves_comes_after_the_save() -> None:
     parts = make_parts(1)
     parts.saves.takes_snapshots = True

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.agent import printed_steps
 from holdfast.agent.printed_steps import LINE_BYTES, LINES_AT_ONCE, PrintedSteps
-from holdfast.events import Milestone
+from holdfast.events import Milestone, Quantity
 from holdfast.messages import WorkerReport
 from holdfast.page import Page
 from holdfast.spec.progress import ProgressPatterns
@@ -76,6 +76,30 @@ def test_what_is_no_number_is_passed_over(page: Page) -> None:
     assert read.after("step one loss=?\n", "step inf\n", "step -1\n", "step 1e99\n") == (None, None)
     assert read.after("step 7\nstep x\n") == (7, None)
     assert read.after("\xff\xfe step \xff\n") == (7, None)
+
+
+@pytest.mark.parametrize(
+    ("step", "said", "at"),
+    [
+        (STEP, "step 6 loss=1\nstep 7 loss=NaN\nstep 8 loss=1\nstep 9 loss=inf\n", 7),
+        (STEP, "step 6\nloss=nan\n", 6),
+        (None, "loss=2\nloss=1\nloss=nan\n", 3),
+        (STEP, "loss=nan\n", 1),
+    ],
+)
+def test_the_first_loss_that_is_not_finite_breaks_the_attempt_at_its_step(
+    page: Page, step: str | None, said: str, at: int
+) -> None:
+    read = Reading(page, step=step)
+    read.after(said)
+    broke = read.report.broke
+    assert broke is not None and (broke.step, broke.what) == (at, Quantity.LOSS)
+
+
+def test_finite_losses_and_what_no_pattern_finds_break_nothing(page: Page) -> None:
+    read = Reading(page, loss=r"loss=([0-9.]+)")
+    read.after("step 1 loss=1e9 loss=0\n", "step 2 loss=nan\n", "nan inf\n")
+    assert read.report.broke is None
 
 
 def test_only_the_beginning_of_a_line_counts_and_only_the_newest_lines(page: Page) -> None:

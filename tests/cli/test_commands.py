@@ -24,7 +24,8 @@ def test_help_lists_every_verb_and_nothing_hidden() -> None:
     text = holdfast("--help").stdout
     for verb in (
         "run", "status", "watch", "logs", "why", "incidents", "goodput", "stop", "resume",
-        "validate", "render", "schema", "simulate", "doctor", "explain", "version",
+        "validate", "render", "schema", "simulate", "doctor", "check", "replay", "explain",
+        "version",
     ):  # fmt: skip
         assert f"\n  {verb} " in text
     assert "\n  controller " not in text

@@ -82,10 +82,27 @@ def test_a_job_that_fails_says_why_and_ends_with_status_1(tmp_path: Path) -> Non
     assert "ValueError: learning rate is -1" in run.stderr
     why = holdfast("why")
     assert f'File "{script}", line 2, in <module>' in why.stdout
-    found = answer("why", "bad", "--incident", "1")["incident"]
-    assert (found["rank"], found["error_type"]) == (0, "ValueError")
+    told = answer("why", "bad", "1")
+    assert told == {**answer("why", "1"), "log_tail": told["log_tail"]}
+    found = told["incident"]
+    assert (found["id"], found["rank"], found["error_type"]) == (1, 0, "ValueError")
+    assert told["advice"].startswith("Fix the script") and found["confidence"] > 0.9
+    assert found["collected"][0]["ranks"][0]["ended"]
     assert [i["id"] for i in answer("incidents")] == [1, 2]
     assert holdfast("why", "--incident", "3").returncode == 4
+
+
+def test_a_nan_that_is_printed_stops_the_job_at_once_and_ends_it_the_second_time(
+    tmp_path: Path, tool: Tool
+) -> None:
+    [file] = tool('echo "step 4 loss=nan"; sleep 600')
+    patterns = r"{step_pattern: 'step (\d+)', loss_pattern: 'loss=(\S+)'}"
+    with (tmp_path / "tool.yaml").open("a") as job:
+        job.write(f"progress: {patterns}\n")
+    run = holdfast("run", file)
+    assert run.returncode == 1
+    assert "numbers were not finite at step 4 again: The loss of rank 0 was nan" in run.stderr
+    assert [(i["cause"], i["step"]) for i in answer("incidents")] == [("nan", 4)] * 2
 
 
 def test_a_job_that_gives_up_ends_with_status_5(tool: Tool) -> None:

@@ -156,6 +156,29 @@ def test_a_job_that_fails_is_explained_with_the_exit_status_of_a_local_run(site:
     assert "holdfast incidents gpt --on kubernetes" in missing.stderr
 
 
+def test_stacks_of_a_job_in_a_cluster_show_where_its_workers_stand(site: Site) -> None:
+    text = "import time\ndef waits_here():\n    print('up', flush=True)\n    time.sleep(600)\n"
+    (site.folder / "waits.py").write_text(f"{text}waits_here()\n")
+    site.script(f"exec {sys.executable} {site.folder / 'waits.py'}")
+    assert site.holdfast("submit", str(site.file)).returncode == 0
+    refused = site.holdfast("stacks", "none")
+    assert refused.returncode == 4, refused.stderr
+    site.until(lambda: site.printed("up"))
+
+    def groups() -> Any:
+        return site.answer("stacks", "gpt")["groups"]
+
+    assert until(lambda: sum(b - a + 1 for g in groups() for a, b in g["ranks"]) == 2)
+    [both] = groups()
+    assert both["threads"], both
+    assert any("waits_here" in frame for frame in both["threads"][0]["frames"]), both
+    assert "waits_here" in site.holdfast("stacks", "gpt", "--rank", "1").stdout
+    assert site.holdfast("stop", "gpt", "--now").returncode == 0
+    ended = site.holdfast("stacks", "gpt")
+    assert "error[job-not-running]" in ended.stderr
+    assert "holdfast why gpt --on kubernetes" in ended.stderr
+
+
 def test_logs_show_what_workers_print_and_follow_to_the_end(site: Site) -> None:
     site.script("echo hello $RANK; sleep 4; echo bye $RANK")
     assert site.holdfast("submit", str(site.file)).stdout == "gpt\n"

@@ -3,9 +3,10 @@
 import msgspec
 import pytest
 
-from holdfast.cli import story
+from holdfast.cli import evidence, story
 from holdfast.cli.incidents import row
 from holdfast.controller import IncidentRecord
+from holdfast.evidence import NodeEvidence, RankEvidence
 from holdfast.status import (
     ActionTaken,
     Copies,
@@ -74,6 +75,37 @@ def test_an_incident_is_one_line_what_where_and_what_is_done() -> None:
         f"incident 3: {SUMMARY} (rank 1 on node-1, attempt 2, step 40)"
         " -> 2 attempts in a row without progress: next in 2 s; restart"
     )
+
+
+def test_the_course_of_an_incident_is_told_in_order_with_times() -> None:
+    actions = (
+        ActionTaken(at=0.2, action="StopAttempt", reason=SUMMARY),
+        ActionTaken(at=1.0, action="StartAttempt", reason=f"restart after: {SUMMARY}"),
+    )
+    told = story.course(incident(detected_at=0.1, ended_at=1.5, actions=actions))
+    assert told == [
+        "seen   after 100 ms: noticed",
+        "done   after 200 ms: stop the attempt",
+        "done   after 1.0 s: restart",
+        "over   after 1.5 s: training is productive again",
+    ]
+    assert story.verdict(incident(confidence=0.57)) == "worker-killed (confidence 57 %)"
+
+
+def test_how_the_nodes_were_is_told_and_no_output_twice() -> None:
+    failed = RankEvidence(rank=1, ended="signal 9", page="step 3 done 1.0 s ago", output=("bye",))
+    other = RankEvidence(rank=0, output=("waits",))
+    node = NodeEvidence(node="n", ranks=(failed, other), host=("load: 1",), kernel=("[1.0] oom",))
+    deaf = NodeEvidence(node="m", kernel_unread="/dev/kmsg: Operation not permitted")
+    found = incident(collected=(node, deaf), missing=("lost",))
+    told = [line.strip() for line in evidence.nodes(found, with_output=False)]
+    assert told == [
+        "n:", "load: 1", "rank 1: signal 9, step 3 done 1.0 s ago", "rank 0 had printed:", "waits",
+        "kernel log:", "[1.0] oom",
+        "m:", "kernel log: not readable: /dev/kmsg: Operation not permitted",
+        "not heard of: lost",
+    ]  # fmt: skip
+    assert "bye" in "".join(evidence.nodes(found, with_output=True))
 
 
 def test_an_end_says_why_without_repeating_what_happened() -> None:

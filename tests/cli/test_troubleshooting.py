@@ -6,6 +6,7 @@ import shlex
 import typer.main
 
 from holdfast.cli.app import app
+from holdfast.diagnosis.signatures import SIGNATURES
 from holdfast.errors import SLUGS
 from tests.tidy.source import ROOT
 
@@ -29,6 +30,22 @@ def test_every_error_of_a_cluster_has_an_entry() -> None:
 def test_every_entry_is_an_error_and_stands_once() -> None:
     assert set(ENTRIES) <= set(SLUGS)
     assert len(ENTRIES) == len(set(ENTRIES))
+
+
+def test_it_answers_what_is_asked_most_with_known_problems_and_commands() -> None:
+    asked = {
+        "NCCL timeouts": "nccl-timeout",
+        "NCCL: unhandled system error": "NCCL_DEBUG=INFO",
+        "Rank mismatch": "invalid-rank",
+        "Out of memory in backward": "gpu-memory",
+        "A small /dev/shm": "df -h /dev/shm",
+        "Slow training": "holdfast goodput",
+        "Races at initialisation": "rendezvous-refused",
+    }
+    parts = dict(part.split("\n", 1) for part in GUIDE.split("\n### ")[1:])
+    assert not {title for title, needed in asked.items() if needed not in parts.get(title, "")}
+    assert "{{" not in GUIDE
+    assert all(f"`{slug}`" in GUIDE for slug in SIGNATURES)
 
 
 def test_every_command_of_the_guide_can_be_given() -> None:

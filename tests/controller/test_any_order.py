@@ -13,6 +13,7 @@ from holdfast.events import (
     DeadlinePassed,
     Diagnosed,
     ExitGroup,
+    HealthChanged,
     Milestone,
     MilestoneReached,
     NodeJoined,
@@ -22,6 +23,7 @@ from holdfast.events import (
     NodeReady,
     Progress,
     Progressed,
+    Severity,
     StopRequested,
     Store,
     WorkerExited,
@@ -62,6 +64,12 @@ EVENTS: st.SearchStrategy[AnyEvent] = st.one_of(
     st.builds(NodeReady, node=NODES, store=STORES, instrumented=st.booleans()),
     st.builds(NodeLost, node=NODES, reason=st.sampled_from(NodeLostReason)),
     st.builds(NodeLeft, node=NODES),
+    st.builds(
+        HealthChanged,
+        node=NODES,
+        condition=st.sampled_from(["xid-79", "link-down"]),
+        severity=st.sampled_from(Severity),
+    ),
     EXITS,
     st.builds(
         WorkersExited,

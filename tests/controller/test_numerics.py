@@ -2,7 +2,8 @@
 
 from holdfast.actions import AnyAction, EndJob, Outcome, StartAttempt, StopAttempt
 from holdfast.controller import Limits, Phase
-from holdfast.controller.numerics import NEAR_STEPS, NOTES_MAX
+from holdfast.controller.numerics import NEAR_STEPS
+from holdfast.controller.state import NOTES_MAX
 from holdfast.events import (
     AttemptStopped,
     Broken,
@@ -171,6 +172,19 @@ def test_a_worker_that_fails_of_it_changes_neither_cause_nor_verdict() -> None:
     world.verdict(cause="worker-exception", summary="boom", user_error=True, signature="x")
     assert world.state.incidents[-1].cause == "nan"
     assert world.state.phase is Phase.STARTING and world.state.last_failure is None
+
+
+def test_a_script_without_the_library_starts_again_once_and_is_told_what_that_means() -> None:
+    world = World()
+    world.submit(instrumented=False)
+    only(broke(world, 12), StopAttempt)
+    only(stopped(world, 0), StartAttempt)
+    reasons = [action.reason for action in world.state.incidents[-1].actions]
+    assert "the script goes on from what it has saved itself, if anything" in reasons
+    only(broke(world, 12), StopAttempt)
+    end = only(stopped(world, 0), EndJob)
+    assert end.outcome is Outcome.FAILED
+    assert end.reason == f"numbers were not finite at step 12 again: {SAID}"
 
 
 def test_news_of_a_past_attempt_is_ignored() -> None:

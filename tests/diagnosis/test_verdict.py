@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.diagnosis import CAUSES, parse_traceback, weigh
+from holdfast.diagnosis.kinds import kind_of
 from holdfast.diagnosis.verdict import CONFIDENCE, Origin, Weight
 from holdfast.events import Progress, WorkerError, WorkerExited
 from holdfast.messages import WorkerReport
@@ -154,7 +155,15 @@ def test_one_exit_has_the_cause_it_shows(cause: str, one: WorkerExited) -> None:
 
 
 def test_every_cause_of_an_exit_is_in_the_table_above() -> None:
-    without_exit = {"node-lost", "orders-lost", "hang", "nan"}
+    without_exit = {
+        "node-lost",
+        "orders-lost",
+        "hang",
+        "nan",
+        "hardware-fault",
+        "straggler",
+        "corruption",
+    }
     assert {cause for cause, _ in CASES} | without_exit == set(CAUSES)
 
 
@@ -207,9 +216,23 @@ def test_the_signature_is_the_same_for_the_same_bug_with_another_message() -> No
     one = weigh([exited(error=raised("ValueError", "loss is 1.5"))])
     other = weigh([exited(error=raised("ValueError", "loss is 9.1"))])
     elsewhere = weigh([exited(error=raised("ValueError", "loss is 1.5", file="b.py"))])
-    assert one.signature == other.signature == "ValueError@/home/me/train.py:7"
+    assert one.signature == other.signature == "ValueError@train.py:7"
     assert elsewhere.signature != one.signature
     assert weigh([exited(number=signal.SIGKILL)]).signature is None
+
+
+def test_the_same_bug_is_one_though_the_script_lies_in_another_folder_on_each_node() -> None:
+    files = ("/mnt/a/code/train.py", "/local/7/train.py")
+    ranks = [
+        exited(rank, error=raised("ValueError", "bad", file=file))
+        for rank, file in enumerate(files)
+    ]
+    verdict = weigh(ranks)
+    assert verdict.signature == weigh(ranks[:1]).signature == weigh(ranks[1:]).signature
+    assert verdict.confidence == weigh(ranks[:1]).confidence
+    assert kind_of(ranks[0]) == kind_of(ranks[1])
+    other = exited(1, error=raised("ValueError", "bad", file="/local/7/data.py"))
+    assert weigh([ranks[0], other]).confidence < verdict.confidence
 
 
 def test_a_sigkill_names_the_memory_killer_only_as_a_possibility() -> None:

@@ -47,6 +47,7 @@ SHELL, SHELL_NODES, REPLICAS = (f"shell/{n}.py" for n in ("shell", "nodes", "rep
 DECISIONS = "shell/decisions.py"
 LIVENESS, SUPERVISION = "detection/liveness.py", "shell/supervision.py"
 DETECTION, HANG, HANGS = "shell/hang_detection.py", "diagnosis/hang.py", "controller/hangs.py"
+CONDITIONS = "controller/conditions.py"
 SUCCESSION = "shell/succession.py"
 
 MUTANTS: dict[str, Mutant] = {
@@ -59,6 +60,16 @@ MUTANTS: dict[str, Mutant] = {
         "free = [look for look in looks if not look.waits]",
         "free = looks[-1:]",
         HEALTHY,
+    ),
+    "a single alert has a node replaced": Mutant(
+        CONDITIONS, "ALERTS = 2  # of one kind and device are a fault", "ALERTS = 1", HEALTHY
+    ),
+    "who fails while a sick node is dealt with is replaced as well": Mutant(
+        CONDITIONS,
+        "own = _member_of(state, failed) is node",
+        "own = True",
+        HEALTHY,
+        first=1480,
     ),
     "a controller that is cut off from all nodes gives them up": Mutant(
         SHELL_NODES,
@@ -218,7 +229,7 @@ MUTANTS: dict[str, Mutant] = {
         'return float(fruitless * __import__("random").random())',
         REPLAY,
     ),
-    "a lost node is forgotten": Mutant(NODES, "state.lost[node_id] = why", "pass", ONE, first=900),
+    "a lost node is forgotten": Mutant(NODES, "state.lost[node_id] = why", "pass", ONE, first=1400),
     "the furthest step is forgotten": Mutant(
         CONTROLLER,
         "state.max_step = max(state.max_step or 0, step)",
@@ -237,10 +248,10 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "a replaced node stays a member": Mutant(
         ATTEMPTS,
-        "nodes.remove(state, node_id, why)",
-        "pass",
+        "node = nodes.remove(state, node_id, why)",
+        "node = state.nodes.get(node_id)",
         GIVEN,
-        first=605,
+        first=1280,
     ),
     "a node is replaced at its first fault": Mutant(
         REPLACE,

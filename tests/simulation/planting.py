@@ -14,7 +14,20 @@ from types import CodeType, ModuleType
 
 SEEDS = 500
 HOURS, NODES = 6.0, 6
-VOCABULARY = ("actions", "errors", "events", "files", "lines", "messages", "spec", "status")
+VOCABULARY = (
+    *(
+        "actions",
+        "collectives",
+        "errors",
+        "events",
+        "evidence",
+        "files",
+        "lines",
+        "masking",
+        "messages",
+    ),
+    *("slugs", "spec", "status"),
+)
 
 
 def main() -> None:

@@ -3,7 +3,8 @@
 import msgspec
 import pytest
 
-from docs.generate import BY_HAND, NOTICE, PAGES, REFERENCE
+from docs.generate import BY_HAND, GUIDES, NOTICE, PAGES, REFERENCE
+from docs.troubleshooting import guide_notice
 from holdfast.checkpoint import manifest
 from holdfast.errors import SLUGS, ExitStatus
 from holdfast.spec.load import job_schema
@@ -16,6 +17,11 @@ def text(page: str) -> str:
 @pytest.mark.parametrize("page", PAGES)
 def test_a_page_is_up_to_date(page: str) -> None:
     assert text(page) == NOTICE + PAGES[page](), "run `make docs`"
+
+
+@pytest.mark.parametrize("page", GUIDES)
+def test_a_guide_from_a_template_is_up_to_date(page: str) -> None:
+    assert (REFERENCE.parent / "guides" / page).read_text() == guide_notice(page) + GUIDES[page]()
 
 
 def test_there_is_no_page_that_nobody_writes() -> None:

@@ -204,6 +204,14 @@ def split(run: Run, net: Net) -> torch.nn.Module:
     match os.environ.get("SPLIT"):
         case "private":
             return net
+        case "hybrid":
+            from torch.distributed.device_mesh import init_device_mesh
+            from torch.distributed.fsdp import fully_shard
+
+            names = ("dp_replicate", "dp_shard")
+            halves = init_device_mesh("cpu", (2, run.world_size // 2), mesh_dim_names=names)
+            fully_shard(net, mesh=halves)
+            return net
         case "sharded":
             from torch.distributed.fsdp import fully_shard
 
@@ -231,6 +239,12 @@ def is_nan(run: Run, step: int) -> bool:
     """Whether this rank logs a NaN: from some step on, as NAN=RANK:STEP says."""
     rank, _, first = os.environ.get("NAN", "-1:0").partition(":")
     return run.rank == int(rank) and step >= int(first)
+
+
+def flip(run: Run, net: Net, step: int) -> None:
+    """Change one bit of this rank's parameters after some step, once, as FLIP=RANK:STEP says."""
+    if os.environ.get("FLIP") == f"{run.rank}:{step}":
+        tensors.local_part(net.first.weight.data).view(torch.int32)[1, 1] ^= 1 << 12
 
 
 def main() -> None:
@@ -272,6 +286,7 @@ def main() -> None:
         fault.at("after_backward", step)
         if last:
             stepping(optimizer, step)
+        flip(run, net, step)
         fault.at("stepped", step)
         schedule.step()
         more.grow(int(os.environ.get("BALLAST", "1")))

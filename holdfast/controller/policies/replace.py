@@ -8,7 +8,8 @@ second within a day is not; by chance alone it would come to one node in a hundr
 
 from collections.abc import Sequence
 
-MACHINE_CAUSES = frozenset(("device-error", "worker-crashed"))
+MACHINE_CAUSES = frozenset(("device-error", "worker-crashed", "hardware-fault", "corruption"))
+STRAGGLER = "straggler"  # replaced at once, where the job asks for it
 WINDOW_S = 86_400.0
 REPLACE_AFTER = 2  # faults of one node within the window
 

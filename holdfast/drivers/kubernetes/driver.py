@@ -32,6 +32,7 @@ from holdfast.drivers.kubernetes.manifests.request import Request
 from holdfast.drivers.kubernetes.metrics import Metrics
 from holdfast.drivers.kubernetes.origin import Origin
 from holdfast.drivers.kubernetes.pods import Pod
+from holdfast.drivers.kubernetes.published_stacks import PublishedStacks
 from holdfast.drivers.kubernetes.record import Record, Recorded
 from holdfast.drivers.kubernetes.removal import Removal
 from holdfast.drivers.kubernetes.roster import ROLE, TRAINS, Gone, Roster, life
@@ -40,7 +41,7 @@ from holdfast.drivers.kubernetes.talk import say
 from holdfast.drivers.kubernetes.watch import follow
 from holdfast.drivers.kubernetes.wishes import Wishes
 from holdfast.events import AnyEvent, ControllerResumed, JobSubmitted, StopRequested
-from holdfast.messages import Leave
+from holdfast.messages import Leave, StacksReply
 from holdfast.shell.clock import Clock
 from holdfast.shell.host import Host
 from holdfast.shell.replicas import FileLines
@@ -94,9 +95,10 @@ class KubernetesDriver:
         self._shell.on_api_seen = self.doubt.heard
         self._shell.doubt = self.doubt.standing
         self._shell.can_hand_over = lambda: self.doubt.is_sure()
-        self._wishes = Wishes(cluster, request.name, self._asked_to_stop)
-        self._metrics = Metrics()
         owner = me.belongs.owner
+        self._stacks = PublishedStacks(cluster, request.name, owner, self._asked_for_stacks)
+        self._wishes = Wishes(cluster, request.name, self._asked_to_stop, self._stacks.wanted)
+        self._metrics = Metrics()
         self._books = JobBooks(
             request.name, journal_path, controller.state, self._clock.now,
             self._shell.nodes.bridge.progress.newest, self._waits_for,
@@ -131,6 +133,7 @@ class KubernetesDriver:
             "hearing requests to stop": self._wishes.hear,
             "publishing the record": self._record.run,
             "publishing output": self._output.run,
+            "publishing stacks": self._stacks.run,
         }
         try:
             outcome = await self.host.run(duties, say, self._end)
@@ -250,6 +253,9 @@ class KubernetesDriver:
 
     def _asked_to_stop(self, by: str, now: bool) -> None:
         self._shell.put(StopRequested(by=by, now=now))
+
+    def _asked_for_stacks(self, reply: Callable[[StacksReply], None]) -> None:
+        self._shell.hangs.ask(self._shell.nodes.connected, self._clock.now(), reply)
 
     def status(self) -> bytes:
         """`JobStatus` as JSON."""

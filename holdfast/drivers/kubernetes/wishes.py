@@ -1,4 +1,5 @@
-"""Hears what people ask of a job from outside: to stop, by an annotation on its ConfigMap.
+"""Hears what people ask of a job from outside: to stop, or for the stacks of its workers, by an
+annotation on its ConfigMap.
 
 The one object is watched, so that a wish is heard at once, and looked at every `LOOK_S` besides:
 whatever stands between us and the API may hold a watch back, or answer in its place. A wish waits
@@ -11,7 +12,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from holdfast.drivers.kubernetes.cluster import CONFIG_MAPS, ApiError, Change, Cluster
-from holdfast.drivers.kubernetes.manifests.names import STOP
+from holdfast.drivers.kubernetes.manifests.names import STACKS, STOP
 from holdfast.drivers.kubernetes.talk import say
 from holdfast.drivers.kubernetes.watch import follow
 
@@ -34,14 +35,25 @@ class _Map(msgspec.Struct, frozen=True):
     def wish(self) -> str:
         return (self.metadata.annotations or {}).get(STOP, "")
 
+    @property
+    def stacks(self) -> str:
+        return (self.metadata.annotations or {}).get(STACKS, "")
+
 
 class Wishes:
-    """Calls `on_wish(by, now)` once for every new wish, also for one that is there already."""
+    """Calls `on_wish(by, now)` once for every new wish to stop, also for one that is there already,
+    and `on_stacks` with each new word of somebody who wants stacks."""
 
-    def __init__(self, cluster: Cluster, job: str, on_wish: OnWish) -> None:
-        self._cluster, self._on_wish = cluster, on_wish
+    def __init__(
+        self,
+        cluster: Cluster,
+        job: str,
+        on_wish: OnWish,
+        on_stacks: Callable[[str], None] = lambda _word: None,
+    ) -> None:
+        self._cluster, self._on_wish, self._on_stacks = cluster, on_wish, on_stacks
         self._name = f"{job}-job"
-        self._heard = ""
+        self._heard = self._heard_stacks = ""
         self._news = 0  # how often the watch has told something
         self._troubled = False
 
@@ -64,7 +76,7 @@ class Wishes:
 
     def _told(self, body: _Map) -> None:
         self._news += 1
-        self._hear(body.wish)
+        self._hear(body)
 
     async def _look(self) -> None:
         while True:
@@ -72,13 +84,13 @@ class Wishes:
             try:
                 async with asyncio.timeout(CALL_S):
                     body = await self._cluster.get(CONFIG_MAPS, self._name)
-                wish = msgspec.convert(body, _Map).wish
+                found = msgspec.convert(body, _Map)
             except (ApiError, TimeoutError, msgspec.ValidationError) as error:
                 self._cannot(error)
             else:
                 self._troubled = False
                 if self._news == before:  # what the watch has told meanwhile is newer
-                    self._hear(wish)
+                    self._hear(found)
             await asyncio.sleep(LOOK_S)
 
     def _cannot(self, error: Exception) -> None:
@@ -86,7 +98,12 @@ class Wishes:
             say(f"wishes to stop cannot be heard now: {error or 'the API does not answer'}")
         self._troubled = True
 
-    def _hear(self, wish: str) -> None:
+    def _hear(self, body: _Map) -> None:
+        wish, word = body.wish, body.stacks
+        if word != self._heard_stacks:
+            self._heard_stacks = word
+            if word:
+                self._on_stacks(word)
         if wish != self._heard:
             self._heard = wish
             if wish:

@@ -93,7 +93,7 @@ def test_a_controller_writes_and_deletes_no_config_map_but_those_of_its_job() ->
     names = {name for resource, _, name in found if resource == "configmaps"} - {"*"}
     shards = {shard_name("run-record", n) for n in range(1, RECORD_SHARDS + 1)}
     shards |= {shard_name("run-journal", n) for n in range(1, JOURNAL_SHARDS + 1)}
-    assert names == {"run-job", "run-record", "run-journal", "run-logs"} | shards
+    assert names == {"run-job", "run-record", "run-journal", "run-logs", "run-stacks"} | shards
     assert {n for r, verb, n in found if (r, verb) == ("configmaps", "delete")} == shards
     assert {v for r, v, n in found if (r, n) == ("configmaps", "*")} == {"create"}
 

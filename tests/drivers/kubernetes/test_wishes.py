@@ -10,7 +10,7 @@ from holdfast.drivers.kubernetes import api as client
 from holdfast.drivers.kubernetes import watch, wishes
 from holdfast.drivers.kubernetes.api import Api
 from holdfast.drivers.kubernetes.cluster import CONFIG_MAPS, NotFoundError
-from holdfast.drivers.kubernetes.manifests.names import STOP
+from holdfast.drivers.kubernetes.manifests.names import STACKS, STOP
 from holdfast.drivers.kubernetes.manifests.support import access
 from holdfast.drivers.kubernetes.remote_orders import ask_to_stop
 from holdfast.drivers.kubernetes.wishes import Wishes
@@ -55,7 +55,9 @@ class Heard:
 
     def __init__(self, api: Api) -> None:
         self.wishes: list[tuple[str, bool]] = []
-        heard = Wishes(api, "run", lambda by, now: self.wishes.append((by, now)))
+        self.words: list[str] = []
+        told = self.wishes.append
+        heard = Wishes(api, "run", lambda by, now: told((by, now)), self.words.append)
         self.task = asyncio.create_task(heard.hear())
 
 
@@ -120,6 +122,19 @@ def test_a_wish_is_heard_by_the_watch_and_once() -> None:
         await ask_to_stop(api, "run", now=True)
         await it.until(lambda: len(there.wishes) > 1)
         assert there.wishes == [GENTLY, NOW]
+
+    heard(story)
+
+
+@pytest.mark.usefixtures("_never_looks")
+def test_each_word_of_somebody_who_wants_stacks_is_heard_once_and_stops_nothing() -> None:
+    async def story(it: FakeCluster, _: Proxy, api: Api, there: Heard) -> None:
+        await watched(it)
+        for word in ("a", "b"):
+            await api.patch(CONFIG_MAPS, "run-job", {"metadata": {"annotations": {STACKS: word}}})
+            await api.patch(CONFIG_MAPS, "run-job", {"data": {"other": word}})
+            await it.until(lambda word=word: word in there.words)  # type: ignore[misc]
+        assert (there.words, there.wishes) == (["a", "b"], [])
 
     heard(story)
 

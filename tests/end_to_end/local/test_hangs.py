@@ -27,7 +27,7 @@ def test_a_rank_that_hangs_in_a_step_is_named_with_its_stack_and_restarted(
     assert (incident.cause, incident.rank) == ("hang", 1), incident.summary
     assert incident.signal is None and incident.exit_code is None
     assert incident.steps_lost <= 1 and incident.bill["detect"] > 1.0
-    assert len(incident.evidence) == 2
+    assert len(incident.evidence) in (2, 3)  # a rank each, and what the collectives tell
     if how == "stop":
         assert "SIGSTOP" in incident.summary
     else:
@@ -78,3 +78,48 @@ def test_a_job_whose_workers_are_all_stopped_by_hand_is_left_alone(home: Path) -
             os.kill(pid, signal.SIGCONT)
     job.wait_end()
     assert job.incidents() == []
+
+
+OTHER_COLLECTIVES = """
+import pathlib, sys, time, torch
+import torch.distributed as dist
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+pair = dist.new_group([0, 1])
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+mark = pathlib.Path(__file__).with_name("hung")
+def differ(how):
+    if how == "mismatch" and rank == 1:
+        dist.barrier()
+    if how == "order":
+        for group in (pair, None) if rank == 1 else (None, pair):
+            dist.all_reduce(torch.ones(2), group=group)
+for step in range(80):
+    time.sleep(0.02)
+    if step == 40 and not mark.exists():
+        if rank == 1:
+            mark.touch()
+        differ(sys.argv[1])
+    model(torch.ones(4, 8)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "text"),
+    [
+        ("mismatch", "different collectives were entered as number"),
+        ("order", "the order differs"),
+    ],
+)
+def test_ranks_that_enter_different_collectives_are_told_apart(
+    home: Path, how: str, text: str
+) -> None:
+    options: dict[str, Any] = {"warm": {"mode": "auto"}, "framework": "pytorch", **TOGETHER}
+    job = program(home, OTHER_COLLECTIVES, args=[how], **options).start()
+    job.wait_end()
+    (incident,) = job.incidents()
+    assert incident.cause == "hang" and text in incident.summary
+    assert how == "order" or incident.rank == 1

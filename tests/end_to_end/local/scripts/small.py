@@ -6,7 +6,8 @@ shuffled loader and a scheduler make every kind of state matter for the losses.
 
 `--bad loss` makes the loss of rank `--bad-rank` NaN in step `--bad-step`, `--times` times over all
 attempts; its gradients make all parameters NaN. `--bad norm` makes it log an infinite gradient norm
-there and changes nothing, as a step that AMP has skipped.
+there and changes nothing, as a step that AMP has skipped. `--bad flip` flips a bit of one of its
+parameters after the step of the optimizer.
 """
 
 import argparse
@@ -33,7 +34,7 @@ parser.add_argument("--die", default="")
 parser.add_argument("--die-rank", type=int, default=1)
 parser.add_argument("--die-step", type=int, default=10)
 parser.add_argument("--how", choices=["kill", "sleep", "lock", "gil", "stop"], default="kill")
-parser.add_argument("--bad", choices=("", "loss", "norm"), default="")
+parser.add_argument("--bad", choices=("", "loss", "norm", "flip"), default="")
 parser.add_argument("--bad-rank", type=int, default=1)
 parser.add_argument("--bad-step", type=int, default=10)
 parser.add_argument("--times", type=int, default=1)
@@ -117,6 +118,8 @@ for step, (inputs, targets) in state.steps(total=args.steps):
         loss = loss * torch.nan
     loss.backward()
     optimizer.step()
+    if is_bad("flip", run.rank, step):
+        next(model.parameters()).data.view(torch.int32)[3, 5] ^= 1 << 18
     scheduler.step()
     optimizer.zero_grad()
     if args.pause_rank in (None, run.rank):

@@ -12,7 +12,7 @@ from holdfast.drivers.kubernetes.manifests.request import Body, Request
 from holdfast.spec.cluster import Engine
 
 RBAC = "rbac.authorization.k8s.io"
-RECORDS = ("record", "journal", "logs")
+RECORDS = ("record", "journal", "logs", "stacks")
 OWN_MAPS = (
     "job",
     *RECORDS,

@@ -1,0 +1,166 @@
+"""NVIDIA's GPUs, as the driver's management library (NVML) shows them.
+
+The library is asked through `nvidia-ml-py`, an optional dependency, which is imported at the first
+look and in the thread of that look: a driver in trouble may not answer. `Nvml` is any object with
+that module's functions and constants, so that what was read once can be read again without a GPU.
+What a GPU or driver does not support is left out.
+"""
+
+import contextlib
+import importlib
+import importlib.util
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from holdfast.agent.health.provider import EVERY_S, Missing
+from holdfast.detection import xid
+from holdfast.detection.health import GPU, XID, Reading
+
+Nvml = Any  # the module pynvml has no types
+
+DEVICE = "dev/nvidiactl"
+EVENTS_MAX = 64  # at one look
+LINKS_MAX = 18
+SLOWED = {  # bits of the reasons why clocks are low, which say that the GPU protects itself
+    0x8: "hardware slowdown",
+    0x20: "software thermal slowdown",
+    0x40: "hardware thermal slowdown",
+    0x80: "power brake",
+}
+
+
+class Gpus:
+    """All that NVML shows. Those that were there at the first look are expected at each other."""
+
+    name = "GPUs"
+    stalled = Reading("gpu-silent")
+    every_s = EVERY_S
+
+    def __init__(self, load: Callable[[], Nvml]) -> None:
+        self._load = load
+        self._nvml: Nvml = None
+        self._handles: dict[str, Any] = {}  # PCI address → handle
+        self._events: Any = None
+        self._links: dict[str, int] = {}  # active at first
+
+    def read(self) -> list[Reading]:
+        """One look at each GPU. Raises `OSError` where the library or the driver is not usable."""
+        if self._nvml is None:
+            self._begin()
+        found = [r for gpu, handle in self._handles.items() for r in self._gpu(gpu, handle)]
+        return [*found, *self._xids()]
+
+    def _begin(self) -> None:
+        try:
+            nvml = self._load()
+            nvml.nvmlInit()
+        except Exception as error:  # ImportError, or any of the library's own
+            raise OSError(f"{type(error).__name__}: {error}") from error
+        self._nvml = nvml
+        count = nvml.nvmlDeviceGetCount()
+        handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(count)]
+        self._handles = {self._address(handle): handle for handle in handles}
+        with contextlib.suppress(nvml.NVMLError):
+            self._events = nvml.nvmlEventSetCreate()
+            for handle in handles:
+                kind = nvml.nvmlEventTypeXidCriticalError
+                nvml.nvmlDeviceRegisterEvents(handle, kind, self._events)
+
+    def _address(self, handle: Any) -> str:
+        bus = self._nvml.nvmlDeviceGetPciInfo(handle).busId
+        return xid.address_of(bus.decode() if isinstance(bus, bytes) else bus)
+
+    def _gpu(self, gpu: str, handle: Any) -> Iterator[Reading]:
+        nvml = self._nvml
+        try:
+            degrees = nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)
+        except nvml.NVMLError as error:
+            lost = error.value == nvml.NVML_ERROR_GPU_IS_LOST
+            yield Reading("gpu-lost", float(lost), gpu, str(error))
+            return
+        yield Reading(GPU, float(degrees), gpu, f"{degrees} °C")
+        yield Reading("gpu-lost", 0.0, gpu, "there")
+        for look in (_heat, _clocks, _ecc, _remapping, _pcie, _recovery):
+            with contextlib.suppress(nvml.NVMLError):
+                yield from look(nvml, gpu, handle, degrees)
+        active = self._active_links(handle)
+        first = self._links.setdefault(gpu, active)
+        if first:
+            text = f"{active} of {first} are active"
+            yield Reading("gpu-nvlink", float(first - active), gpu, text)
+
+    def _active_links(self, handle: Any) -> int:
+        count = 0
+        for link in range(LINKS_MAX):
+            with contextlib.suppress(self._nvml.NVMLError):
+                count += bool(self._nvml.nvmlDeviceGetNvLinkState(handle, link))
+        return count
+
+    def _xids(self) -> list[Reading]:
+        """Those that were told since the last look."""
+        found: list[Reading] = []
+        for _ in range(EVENTS_MAX if self._events is not None else 0):
+            try:
+                event = self._nvml.nvmlEventSetWait_v2(self._events, 0)
+            except self._nvml.NVMLError:  # none left
+                break
+            found.append(Reading(XID, float(event.eventData), self._address(event.device)))
+        return found
+
+
+def _heat(nvml: Nvml, gpu: str, handle: Any, degrees: int) -> Iterator[Reading]:
+    """Above the temperature at which the GPU slows itself down."""
+    limit = nvml.nvmlDeviceGetTemperatureThreshold(handle, nvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN)
+    if limit > 0:
+        text = f"{degrees} °C, slows down at {limit} °C"
+        yield Reading("gpu-hot", float(degrees - limit), gpu, text)
+
+
+def _clocks(nvml: Nvml, gpu: str, handle: Any, _degrees: int) -> Iterator[Reading]:
+    bits = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
+    why = [words for bit, words in SLOWED.items() if bits & bit]
+    yield Reading("gpu-throttled", float(bool(why)), gpu, ", ".join(why) or "not slowed down")
+
+
+def _ecc(nvml: Nvml, gpu: str, handle: Any, _degrees: int) -> Iterator[Reading]:
+    """Since the driver was loaded."""
+    count = nvml.nvmlDeviceGetTotalEccErrors(
+        handle, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
+    )
+    yield Reading("gpu-ecc", float(count), gpu, f"{count} uncorrectable ECC errors")
+
+
+def _remapping(nvml: Nvml, gpu: str, handle: Any, _degrees: int) -> Iterator[Reading]:
+    corrected, uncorrected, pending, failed = nvml.nvmlDeviceGetRemappedRows(handle)
+    text = f"{corrected + uncorrected} rows remapped"
+    yield Reading("gpu-remap-failed", float(failed), gpu, text)
+    yield Reading("gpu-remap-pending", float(pending), gpu, text)
+
+
+def _pcie(nvml: Nvml, gpu: str, handle: Any, _degrees: int) -> Iterator[Reading]:
+    """The generation falls while the GPU is idle, to save power; the width does not."""
+    width = nvml.nvmlDeviceGetCurrPcieLinkWidth(handle)
+    most = nvml.nvmlDeviceGetMaxPcieLinkWidth(handle)
+    generation = nvml.nvmlDeviceGetCurrPcieLinkGeneration(handle)
+    text = f"PCIe {generation}, {width} of {most} lanes"
+    yield Reading("gpu-pcie", float(most - width), gpu, text)
+
+
+def _recovery(nvml: Nvml, gpu: str, handle: Any, _degrees: int) -> Iterator[Reading]:
+    """What the driver itself asks for: the state behind XID 154."""
+    [field] = nvml.nvmlDeviceGetFieldValues(handle, [nvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION])
+    if field.nvmlReturn == 0:
+        code = int(field.value.uiVal)
+        remedy = xid.ACTIONS.get(code, xid.Remedy.UNKNOWN)
+        fatal = xid.is_fatal(remedy)
+        yield Reading("gpu-reset-needed", float(fatal), gpu, f"recovery action {code}: {remedy}")
+
+
+def find(root: Path) -> Gpus | Missing:
+    """Where there is a driver and the package that talks to it. Neither is asked yet."""
+    if not (root / DEVICE).exists():
+        return Missing(Gpus.name, f"no NVIDIA driver: there is no {root / DEVICE}")
+    if importlib.util.find_spec("pynvml") is None:
+        return Missing(Gpus.name, "nvidia-ml-py is not installed: pip install 'holdfast[gpu]'")
+    return Gpus(lambda: importlib.import_module("pynvml"))

@@ -1,0 +1,81 @@
+"""Looks at the workers of this node, as the controller orders them: where they stand, and when they
+entered their collectives."""
+
+import asyncio
+import time
+from collections.abc import Iterable
+
+import msgspec
+import psutil
+
+from holdfast.agent.activity import usage_of
+from holdfast.agent.recorders import Recorder, logs_of
+from holdfast.agent.stack_dump import stacks_of
+from holdfast.agent.workers import Worker
+from holdfast.collectives import Collective, GroupLog, RankTimes, joined_logs
+from holdfast.messages import EntryTimes, Stacks, TakeEntryTimes, TakeStacks
+
+LAST = 32  # collectives of a group, where it is looked for who has not come
+MICROSECOND = 1e-6
+
+
+async def obey(
+    order: TakeStacks | TakeEntryTimes, workers: Iterable[Worker]
+) -> Stacks | EntryTimes:
+    """Never raises; takes some seconds at most."""
+    asked_us = _wall_us()
+    known = {w.assignment.rank: w for w in workers if w.assignment is not None and w.pid}
+    match order:
+        case TakeStacks():
+            return await _stacks(order, known)
+        case TakeEntryTimes():
+            return await _times(order, known, asked_us)
+
+
+async def _stacks(order: TakeStacks, known: dict[int, Worker]) -> Stacks:
+    pids = [(rank, worker.pid) for rank, worker in known.items()]
+    seen = stacks_of(pids, order.looks, order.apart_s)
+    if order.looks == 1:
+        return Stacks(number=order.number, groups=await seen)
+    entered = logs_of(_recorders(known), LAST, kinds=True)
+    groups, logs = await asyncio.gather(seen, entered)
+    same = joined_logs(_timeless(log) for own in logs.values() for log in own)
+    return Stacks(number=order.number, groups=groups, collectives=same)
+
+
+async def _times(order: TakeEntryTimes, known: dict[int, Worker], asked_us: int) -> EntryTimes:
+    logs = await logs_of(_recorders(known), order.recent, kinds=False)
+    used = await asyncio.to_thread(_used, {rank: known[rank].pid for rank in logs})
+    ranks = tuple(
+        RankTimes(rank=rank, groups=groups, processor_s=used[rank][0], starved_s=used[rank][1])
+        for rank, groups in logs.items()
+        if rank in used
+    )
+    return EntryTimes(number=order.number, ranks=ranks, asked_us=asked_us, told_us=_wall_us())
+
+
+def _used(pids: dict[int, int]) -> dict[int, tuple[float, float]]:
+    """Of the workers that still live: seconds of processors, and without one."""
+    found = {}
+    for rank, pid in pids.items():
+        try:
+            usage = usage_of(psutil.Process(pid))
+        except psutil.Error:
+            continue
+        found[rank] = usage.main_s, usage.starved_s
+    return found
+
+
+def _recorders(known: dict[int, Worker]) -> list[tuple[int, Recorder | None]]:
+    return [(rank, worker.recorder) for rank, worker in known.items()]
+
+
+def _timeless(log: GroupLog) -> GroupLog:
+    """Without what differs between ranks that did the same."""
+    recent = (Collective(c.sequence, 0, c.pending, c.kind) for c in log.recent)
+    return msgspec.structs.replace(log, recent=tuple(recent))
+
+
+def _wall_us() -> int:
+    """Of the clock that the recorder reads."""
+    return int(time.time() / MICROSECOND)

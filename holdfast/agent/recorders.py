@@ -1,0 +1,98 @@
+"""Asks the workers of this node which collectives they have entered (see `flight_recorder`).
+
+A worker that holds the GIL, is stopped, or runs no Python does not answer: it is waited for a
+second, and not asked again before it has. What comes late is dropped.
+"""
+
+import asyncio
+import socket
+from collections.abc import Iterable
+
+import msgspec
+
+from holdfast.collectives import CollectiveLog, GroupLog, LogAnswer
+from holdfast.events import in_rows
+from holdfast.flight_recorder import ANSWER, QUESTION
+
+ANSWER_S = 1.0
+CHUNK_BYTES = 1 << 16
+ANSWER_BYTES_MAX = 1 << 22
+
+_answers = msgspec.msgpack.Decoder(LogAnswer)
+
+
+class Recorder:
+    """Our end of the socket on which one worker answers."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        self._sock = sock
+        self._asked = self._answered = 0
+        self._read = bytearray()
+        self._turn = asyncio.Lock()
+
+    def close(self) -> None:
+        """The worker has died."""
+        self._sock.close()
+
+    async def ask(self, recent: int, *, kinds: bool) -> CollectiveLog:
+        """So many of the newest of each group. Never raises; takes `ANSWER_S` at most, and as long
+        again where somebody else asks at the same time."""
+        async with self._turn:
+            try:
+                return await asyncio.wait_for(self._ask(recent, kinds), ANSWER_S)
+            except TimeoutError:
+                return CollectiveLog(why="it did not answer: it holds the GIL, or is stopped")
+            except (OSError, msgspec.MsgspecError) as error:
+                return CollectiveLog(why=f"it cannot be asked: {error}")
+
+    async def _ask(self, recent: int, kinds: bool) -> CollectiveLog:
+        loop = asyncio.get_running_loop()
+        while self._answered < self._asked:  # of a time before
+            await self._next(loop)
+        self._asked += 1
+        await loop.sock_sendall(self._sock, QUESTION.pack(self._asked, recent, kinds))
+        return (await self._next(loop)).log
+
+    async def _next(self, loop: asyncio.AbstractEventLoop) -> LogAnswer:
+        while (answer := self._taken()) is None:
+            data = await loop.sock_recv(self._sock, CHUNK_BYTES)
+            if not data:
+                raise ConnectionResetError("the worker has ended")
+            self._read += data
+        self._answered = answer.number
+        return answer
+
+    def _taken(self) -> LogAnswer | None:
+        if len(self._read) < ANSWER.size:
+            return None
+        (length,) = ANSWER.unpack_from(self._read)
+        if length > ANSWER_BYTES_MAX:
+            raise ConnectionAbortedError(f"an answer of {length} bytes")
+        end = ANSWER.size + length
+        if len(self._read) < end:
+            return None
+        data = bytes(self._read[ANSWER.size : end])
+        del self._read[:end]
+        return _answers.decode(data)
+
+
+async def logs_of(
+    workers: Iterable[tuple[int, Recorder | None]], recent: int, *, kinds: bool
+) -> dict[int, tuple[GroupLog, ...]]:
+    """Of these workers, each a rank and what it answers on, those that have answered: what they did
+    in each group. Never raises."""
+
+    async def one(rank: int, recorder: Recorder) -> tuple[int, tuple[GroupLog, ...]]:
+        log = await recorder.ask(recent, kinds=kinds)
+        own = in_rows([rank])
+        return rank, tuple(msgspec.structs.replace(group, ranks=own) for group in log.groups)
+
+    asked = (one(rank, recorder) for rank, recorder in workers if recorder is not None)
+    return {rank: groups for rank, groups in await asyncio.gather(*asked) if groups}
+
+
+def socket_pair() -> tuple[Recorder, socket.socket]:
+    """Our end, and the worker's."""
+    ours, theirs = socket.socketpair()
+    return Recorder(ours), theirs

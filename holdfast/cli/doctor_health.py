@@ -1,0 +1,95 @@
+"""What `holdfast doctor` says of the health of this machine: what can be read, and what it reads.
+
+The same providers as an agent's, one look each. What they lack is told and is no fault: a laptop
+has no GPU, and a container often may not read the kernel log.
+"""
+
+import os
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from holdfast.agent.health.find import find, root_of
+from holdfast.agent.health.kernel_log import KernelLog
+from holdfast.agent.health.provider import Missing, Provider
+from holdfast.detection import kernel_log, xid
+from holdfast.detection.health import KERNEL, Conditions, Reading
+from holdfast.events import HealthChanged, Severity
+
+LOOK_S = 10.0
+SHOWN_MAX = 12  # readings of one provider
+
+
+class HealthCheck(NamedTuple):
+    """One provider, in the words of the doctor's other checks."""
+
+    name: str
+    ok: bool
+    found: str
+    remedy: str
+
+
+def checks(folder: Path) -> list[HealthCheck]:
+    """One for each provider, here or missing; `folder` is where jobs are kept."""
+    found = find(root_of(os.environ, "doctor"), [folder])
+    return [*map(_check, found.present), *map(_lacking, found.missing)]
+
+
+def _lacking(one: Missing) -> HealthCheck:
+    return HealthCheck(f"health of {one.name}", True, f"not watched: {one.why}", "")
+
+
+def _check(provider: Provider) -> HealthCheck:
+    name = f"health of {provider.name}"
+    if isinstance(provider, KernelLog):
+        return HealthCheck(name, True, _history(provider), "")
+    answers: list[list[Reading] | str] = []
+    thread = threading.Thread(target=lambda: answers.append(_look(provider)), daemon=True)
+    thread.start()
+    thread.join(LOOK_S)
+    answer = answers[0] if answers else f"no answer within {LOOK_S:g} s"
+    if isinstance(answer, str):
+        return HealthCheck(name, False, answer, "see what this driver or file system waits for")
+    faults = list(_faults(answer))
+    if faults:
+        return HealthCheck(name, False, faults[0].detail, faults[0].advice)
+    return HealthCheck(name, True, _shown(answer), "")
+
+
+def _look(provider: Provider) -> list[Reading] | str:
+    try:
+        return provider.read()
+    except OSError as error:
+        return error.strerror or str(error)
+
+
+def _faults(readings: list[Reading]) -> Iterator[HealthChanged]:
+    told = Conditions("").hear(readings, 0.0)
+    return (change for change in told if change.severity is Severity.FATAL)
+
+
+def _shown(readings: list[Reading]) -> str:
+    texts = dict.fromkeys(
+        f"{r.device} {r.text}".strip() if r.device else f"{r.kind}: {r.text}" for r in readings
+    )
+    more = len(texts) - SHOWN_MAX
+    told = "; ".join(list(texts)[:SHOWN_MAX])
+    return f"{told}{f'; and {more} more' if more > 0 else ''}" or "nothing to read"
+
+
+def _history(log: KernelLog) -> str:
+    """What the log still holds of faults: some may be long over."""
+    reader = log.from_the_start()
+    lines = [reading.text for reading in reader.read() if reading.kind == KERNEL]
+    reader.close()
+    kinds: Counter[str] = Counter()
+    for line in lines:
+        error, trouble = xid.parse(line), kernel_log.read(line)
+        if error is not None:
+            kinds[f"XID {error.number}"] += 1
+        elif trouble is not None:
+            kinds[trouble.condition] += 1
+    told = ", ".join(f"{kind} {count} times" for kind, count in kinds.most_common(SHOWN_MAX))
+    return f"readable; it tells of {told}" if told else "readable; it tells of no fault"

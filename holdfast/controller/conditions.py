@@ -1,0 +1,166 @@
+"""What is known of the health of nodes, and what it explains.
+
+A fault is a condition that will not pass by itself. A worker that fails on a node with one, or
+that lost its connection while another node has one, is explained by it. An error of the script
+stays one, whatever its node looks like.
+"""
+
+import msgspec
+
+from holdfast.controller.state import HealthRecord, Node, State
+from holdfast.events import Diagnosed, HealthChanged, Severity
+
+CAUSE = "hardware-fault"
+ALERTS = 2  # of one kind and device are a fault
+ALERTS_S = 300.0  # within this time
+RECENT_S = 120.0  # a fault explains what fails on other nodes for so long
+KEPT_MAX = 80  # conditions of one node
+CONFIDENCE = 0.9
+SYMPTOMS = frozenset(("peer-lost", "hang", "worker-aborted"))  # that another node may have caused
+
+UNTOLD = "worker-exit"  # an exit status without a word may be the script's, or anything else
+
+
+def remember(state: State, node: Node, event: HealthChanged) -> bool:
+    """Whether it is a fault now."""
+    known, key = state.health.setdefault(node.node, {}), f"{event.condition} {event.device}"
+    if event.severity is Severity.OK:
+        _forget(state, node, key)
+        return False
+    before, at = known.get(key), state.now - event.ago_s
+    if before is None and len(known) >= KEPT_MAX:
+        return False
+    alerts = list(before.alerts) if before is not None else []
+    if event.severity is Severity.ALERT:
+        alerts = [*(alert for alert in alerts if alert > at - ALERTS_S), at]
+    known[key] = HealthRecord(
+        condition=event.condition,
+        device=event.device,
+        severity=event.severity,
+        detail=event.detail,
+        advice=event.advice,
+        at=at,
+        alerts=alerts,
+        fault=event.severity is Severity.FATAL or len(alerts) >= ALERTS,
+    )
+    return known[key].fault
+
+
+def _forget(state: State, node: Node, key: str) -> None:
+    """It is over. An alert that is over is remembered, in case that it comes again."""
+    known = state.health[node.node]
+    before = known.get(key)
+    if before is not None and before.alerts and not before.fault:
+        known[key] = msgspec.structs.replace(before, severity=Severity.OK)
+    else:
+        known.pop(key, None)
+    if not known:
+        del state.health[node.node]
+
+
+def faults(state: State, node_id: str) -> list[HealthRecord]:
+    """What will not pass by itself on this node, in the order in which it began."""
+    known = state.health.get(node_id)
+    if not known:
+        return []
+    return sorted((one for one in known.values() if one.fault), key=lambda one: one.at)
+
+
+def standing(state: State, node_id: str) -> list[HealthRecord]:
+    """All that is so on this node now, the gravest first."""
+    known = [one for one in state.health.get(node_id, {}).values() if not one.over]
+    return sorted(known, key=lambda one: (not one.fault, one.at))
+
+
+def sound_spares(state: State) -> int:
+    """How many spares have no fault."""
+    return sum(1 for node in state.spares if not faults(state, node))
+
+
+def soundest_spares(state: State, count: int) -> list[str]:
+    """So many spares, longest waiting first, those with a fault last."""
+    if not state.health:
+        return state.spares[:count]
+    return sorted(state.spares, key=lambda node: bool(faults(state, node)))[:count]
+
+
+def retiring(state: State) -> list[str]:
+    """Members with a fault for which there are spares without one, in the order of their ranks."""
+    if not state.health or not state.limits.replace_after:
+        return []
+    sick = [node for _, node in sorted(state.ranks.items()) if faults(state, node)]
+    return sick[: max(0, sound_spares(state) - len(state.vacant or ()))]
+
+
+def explained(state: State, verdict: Diagnosed) -> Diagnosed:
+    """The verdict, unless a fault of a node explains the failure better; then the incident gets the
+    conditions of that node as well."""
+    incident = state.open_incident
+    if incident is None:
+        return verdict
+    if incident.cause == CAUSE:
+        node, summary = _opened_for(state), incident.summary
+    elif (node := _faulty(state, verdict)) is not None:
+        first = verdict.summary.rstrip(".")
+        summary = f"{node.name}: {faults(state, node.node)[0].detail} (first seen: {first})"
+    else:
+        return verdict
+    if node is not None:
+        incident.health = _told(state, node)
+    return msgspec.structs.replace(
+        verdict,
+        cause=CAUSE,
+        summary=summary,
+        confidence=CONFIDENCE,
+        rank=_rank_of(state, node, verdict.rank),
+        user_error=False,
+        environment=False,
+        final=False,
+        signature=None,
+    )
+
+
+def _rank_of(state: State, node: Node | None, failed: int | None) -> int | None:
+    """A rank of this node, the one that failed if it is there; None if it is no member any more:
+    whoever else failed did so because of it."""
+    if node is None or node.node_rank is None:
+        return None
+    own = _member_of(state, failed) is node
+    return failed if own else node.node_rank * state.workers_per_node
+
+
+def _opened_for(state: State) -> Node | None:
+    """The node for whose fault the attempt was stopped; it may have given up its rank meanwhile."""
+    name = state.incidents[-1].node
+    return next((node for node in state.nodes.values() if node.name == name), None)
+
+
+def _faulty(state: State, verdict: Diagnosed) -> Node | None:
+    """The member whose fault explains a failure: the one that is blamed or, where it only lost its
+    connection to others, the one with the newest fault."""
+    told = verdict.user_error and verdict.cause != UNTOLD
+    if told or verdict.final or state.bad_step is not None or not state.health:
+        return None
+    own = _member_of(state, verdict.rank)
+    if own is not None and faults(state, own.node):
+        return own
+    if verdict.cause not in SYMPTOMS:
+        return None
+    members = (node for node in state.ranks.values() if faults(state, node))
+    recent = [(faults(state, node)[-1].at, node) for node in members]
+    at, newest = max(recent, default=(0.0, ""))
+    return state.nodes[newest] if newest and state.now - at < RECENT_S else None
+
+
+def _member_of(state: State, rank: int | None) -> Node | None:
+    if rank is None or not state.workers_per_node:
+        return None
+    return state.nodes.get(state.ranks.get(rank // state.workers_per_node, ""))
+
+
+def _told(state: State, node: Node) -> list[str]:
+    """What is so on a node, for people."""
+    return [
+        f"{node.name}, {one.severity}, {state.now - one.at:.1f} s ago: {one.detail}; {one.advice}"
+        for one in standing(state, node.node)
+    ]

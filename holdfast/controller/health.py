@@ -1,0 +1,37 @@
+"""Conditions of nodes: their GPUs, machines and links, as their agents tell them.
+
+What will not pass by itself ends the attempt, and the node gives its rank to a spare that is sound.
+Without one training goes on until there is one, or until it fails: a doubtful node is better than
+none. Alerts of the network are tolerated once, and count as such a fault when they come twice
+within five minutes (ByteRobust, arXiv 2509.16293, does so). Warnings are told; nobody is replaced
+for being slow.
+"""
+
+from holdfast.actions import AnyAction
+from holdfast.controller import attempts, conditions, incidents
+from holdfast.controller.phases import TRAINING, Phase
+from holdfast.controller.state import State
+from holdfast.events import HealthChanged
+
+
+def changed(state: State, event: HealthChanged) -> list[AnyAction]:
+    """Remember what is so now, and act on what will not pass by itself."""
+    node = state.nodes.get(event.node)
+    if node is None or not conditions.remember(state, node, event):
+        return []
+    state.tell(f"{node.name}: {event.detail}")
+    return review(state)
+
+
+def review(state: State) -> list[AnyAction]:
+    """Stop an attempt in which a member has a fault and somebody sound can take its place."""
+    if state.phase not in TRAINING:
+        return []
+    sick = [state.nodes[node] for node in conditions.retiring(state)]
+    first = next((node for node in sick if not attempts.all_finished(state, node)), None)
+    if first is None:
+        return []
+    fault = conditions.faults(state, first.node)[0]
+    incidents.open_for_health(state, first, fault, conditions.CAUSE)
+    why = f"{first.name}: {fault.detail}"
+    return attempts.stop(state, Phase.RECOVERING, why, state.limits.restart_grace_s)

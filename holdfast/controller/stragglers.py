@@ -1,0 +1,52 @@
+"""Ranks that make all others wait, step after step: they are told, and replaced only if asked for.
+
+Slowness is no fault: training goes on, and the cure costs a restart and a node. So the default is
+to note who is slow and what explains it. With `recovery.stragglers: replace` the node is given up
+for a spare, unless its input, its saves or its share of the work explain it: those would be the
+same elsewhere. One at a time, and never without a spare.
+"""
+
+from holdfast.actions import AnyAction
+from holdfast.controller import attempts, conditions, incidents
+from holdfast.controller.phases import Phase
+from holdfast.controller.policies.replace import STRAGGLER
+from holdfast.controller.state import State
+from holdfast.events import Diagnosed, SlowBy, Straggler, StragglersFound
+
+OF_THE_NODE = (SlowBy.PROCESSOR, SlowBy.ITSELF)
+CONFIDENCE = 0.8
+
+
+def found(state: State, event: StragglersFound) -> list[AnyAction]:
+    """Other ranks are slow than before."""
+    if event.attempt != state.attempt or state.phase is not Phase.RUNNING:
+        return []
+    before = {straggler.rank for straggler in state.stragglers}
+    state.stragglers = event.stragglers
+    for straggler in event.stragglers:
+        if straggler.rank not in before:
+            state.note(state.max_step or 0, straggler.rank, text_of(state, straggler))
+    gone = before - {straggler.rank for straggler in event.stragglers}
+    if gone and not event.stragglers:
+        state.note(state.max_step or 0, min(gone), "no rank is slow any more")
+    return _replaced(state)
+
+
+def text_of(state: State, straggler: Straggler) -> str:
+    """One sentence without a full stop."""
+    where = incidents.node_of(state, straggler.rank)
+    slow = f"rank {straggler.rank} on {where} is slow"
+    return f"{slow}: all others wait for it {straggler.share:.0%} of the time; {straggler.text}"
+
+
+def _replaced(state: State) -> list[AnyAction]:
+    slow = [one for one in state.stragglers if one.cause in OF_THE_NODE]
+    if state.limits.stragglers != "replace" or not (slow and conditions.sound_spares(state)):
+        return []
+    worst = max(slow, key=lambda one: one.share)
+    why = text_of(state, worst)
+    state.hang = Diagnosed(
+        attempt=state.attempt, cause=STRAGGLER, summary=why, confidence=CONFIDENCE, rank=worst.rank
+    )
+    incidents.open_for_rank(state, STRAGGLER, why, worst.rank)
+    return attempts.stop(state, Phase.RECOVERING, why, state.limits.restart_grace_s)

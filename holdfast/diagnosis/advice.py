@@ -1,0 +1,58 @@
+"""What to do about each cause, in a sentence or two, as a good troubleshooting guide says it."""
+
+ADVICE: dict[str, str] = {
+    "worker-killed": "Find out who killed it: the kernel (its log is shown if it can be read), the "
+    "engine, a colleague. If memory was short, lower the batch size, num_workers or "
+    "prefetch_factor, or give the node more memory.",
+    "forkserver-died": "Look in nodes/NAME/agent.log for the reason. Killed by SIGKILL, it was "
+    "most likely memory: what is preloaded counts to the forkserver (warm.preload_imports).",
+    "worker-crashed": "Run the script with PYTHONFAULTHANDLER=1 to see the Python stack of the "
+    "crash. A crash on one node only points to its hardware, on changing nodes to a native "
+    "extension or to mismatched library versions.",
+    "worker-aborted": "Read the last lines of the rank: native code says there why it aborted. For "
+    "a CUDA error run once with CUDA_LAUNCH_BLOCKING=1.",
+    "worker-exception": "Fix the script: the traceback names the line. If it happens only at "
+    "certain steps, look at the batch of that step.",
+    "environment": "Check that what the message names can be reached from the nodes: the service, "
+    "DNS, the proxy, the file system. The job tries again by itself, with pauses.",
+    "import-error": "Install the module in the environment of the job, or correct PYTHONPATH.",
+    "syntax-error": "Correct the file that the message names; compare the Python versions of the "
+    "nodes if it is valid on yours.",
+    "not-startable": "Check the path of the script or program, that it is on every node, and that "
+    "it may be executed.",
+    "checkpoint-unusable": "The message says why each checkpoint was refused. Restore the old "
+    "model definition, or begin anew with --fresh (nothing is removed).",
+    "worker-exit": "The script ended itself: look for sys.exit or os._exit, and read its last "
+    "lines.",
+    "exited-early": "All ranks have to do the same number of steps: look for data that ends "
+    "earlier on one rank, and for a break that not all ranks reach.",
+    "exited-silently": "All ranks have to end together: look for data that ends earlier on one "
+    "rank, and for os._exit(0).",
+    "nan": "Lower the learning rate, clip gradients, check the data of the named step, use bf16 "
+    "instead of fp16. torch.autograd.set_detect_anomaly(True) names the operation.",
+    "out-of-memory": "Accelerator: lower the micro-batch, use activation checkpointing, or set "
+    "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True. Host: fewer loader workers, or more memory.",
+    "device-error": "Look up the XID in the kernel log, shown if it can be read. Cordon the "
+    "machine if it comes again; a node with two device faults in a day is replaced.",
+    "disk-full": "Free space in the place that the message names, or keep fewer checkpoints "
+    "(checkpoints.*.keep).",
+    "limit-reached": "Raise the limit (ulimit -n, ulimit -f, or that of the container), or open "
+    "fewer files: torch.multiprocessing.set_sharing_strategy('file_system').",
+    "port-taken": "Another program listens on the port. Nothing to do if it was once; else do not "
+    "set MASTER_PORT by hand.",
+    "peer-lost": "Look at the nodes of the ranks that were lost, and at the network between them: "
+    "nobody else has said why.",
+    "hang": "Look where the named rank stood. If it works at something that takes long, put "
+    "that into `with run.section(...)` or raise recovery.hang_timeout_s.",
+    "hardware-fault": "The summary names the device and says what to do about the machine: drain "
+    "it, then reset, reboot or replace. The job continues on a spare.",
+    "corruption": "Run `holdfast check` on the named node before it is used again; where two ranks "
+    "differ and neither is named, `holdfast replay NAME --step K` tells which one computes wrong.",
+    "straggler": "Compare the node with its peers before it is used again: `holdfast check` on it, "
+    "`holdfast doctor` for throttling, its processors for other work.",
+    "node-lost": "Ask the engine what became of the node: `kubectl describe pod` and its events, "
+    "or the kernel log of the machine.",
+    "orders-lost": "Keep the journal where it outlives the controller (kubernetes.journal), if "
+    "controllers are lost often.",
+    "finished": "Nothing: it had done its work.",
+}

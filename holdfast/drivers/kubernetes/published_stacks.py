@@ -1,0 +1,106 @@
+"""The stacks of a job's workers for whoever asks from outside: by two ConfigMaps, like a stop.
+
+A question is an annotation on the job's ConfigMap, a word that nobody has used before; the answer
+is ConfigMap `NAME-stacks` with the same word, and the stacks compressed, as much as one ConfigMap
+may have. The command line never talks to the controller, so there is no other way.
+"""
+
+import asyncio
+import gzip
+import secrets
+import zlib
+from collections.abc import Callable
+from typing import NamedTuple
+
+import msgspec
+
+from holdfast.drivers.kubernetes.cluster import CONFIG_MAPS, ApiError, Cluster, NotFoundError
+from holdfast.drivers.kubernetes.config_map import Content, binary_of, config_map
+from holdfast.drivers.kubernetes.manifests.names import STACKS
+from holdfast.drivers.kubernetes.manifests.request import Body
+from holdfast.drivers.kubernetes.talk import Complaint
+from holdfast.messages import StacksReply
+
+ANSWER_BYTES = 700_000  # compressed; with base64 that is less than a mebibyte
+WAIT_S = 75.0  # for all nodes to answer, or to be given up, and for the watch to tell of it
+POLL_S = 0.5
+ASKED, DATA = "asked", "stacks"  # keys of the ConfigMap
+
+Ask = Callable[[Callable[[StacksReply], None]], None]
+
+
+class _Answered(NamedTuple):
+    """What is to be published."""
+
+    asked: str
+    reply: StacksReply
+
+
+def stacks_name(job: str) -> str:
+    """Name of the ConfigMap."""
+    return f"{job}-stacks"
+
+
+class PublishedStacks:
+    """The controller's side: `ask` has the workers looked at."""
+
+    def __init__(self, cluster: Cluster, job: str, owner: Body, ask: Ask) -> None:
+        self._cluster, self._job, self._owner, self._ask = cluster, job, owner, ask
+        self._answers: asyncio.Queue[_Answered] = asyncio.Queue()
+        self._complain = Complaint()
+
+    def wanted(self, word: str) -> None:
+        """Somebody asks."""
+        self._ask(lambda reply: self._answers.put_nowait(_Answered(word, reply)))
+
+    async def run(self) -> None:
+        """Publish what is answered, for ever."""
+        while True:
+            answered = await self._answers.get()
+            name = stacks_name(self._job)
+            packed = await asyncio.to_thread(_packed, answered.reply)
+            content = Content({ASKED: answered.asked}, {DATA: packed})
+            body = config_map(self._cluster, self._job, name, self._owner, content, bulk=True)
+            try:
+                await self._cluster.apply(body)
+            except ApiError as error:
+                self._complain(f"{name} cannot be published: {error}")
+            else:
+                self._complain("")
+
+
+def _packed(reply: StacksReply) -> bytes:
+    """The smallest groups come first, so the end goes if it is too much."""
+    while True:
+        packed = gzip.compress(msgspec.json.encode(reply), 6, mtime=0)
+        if len(packed) <= ANSWER_BYTES or not reply.groups:
+            return packed
+        half = reply.groups[: len(reply.groups) // 2]
+        reply = msgspec.structs.replace(reply, groups=half)
+
+
+async def ask_for_stacks(cluster: Cluster, job: str, wait_s: float = WAIT_S) -> StacksReply | None:
+    """The command line's side; None if nobody has answered in time. Raises `ApiError`."""
+    word = secrets.token_hex(8)
+    wish = {"metadata": {"annotations": {STACKS: word}}}
+    await cluster.patch(CONFIG_MAPS, f"{job}-job", wish)
+    try:
+        async with asyncio.timeout(wait_s):
+            while (reply := await _answer(cluster, job, word)) is None:
+                await asyncio.sleep(POLL_S)
+            return reply
+    except TimeoutError:
+        return None
+
+
+async def _answer(cluster: Cluster, job: str, word: str) -> StacksReply | None:
+    try:
+        body = await cluster.get(CONFIG_MAPS, stacks_name(job))
+    except NotFoundError:
+        return None
+    if (body.get("data") or {}).get(ASKED) != word:
+        return None
+    try:
+        return msgspec.json.decode(gzip.decompress(binary_of(body)[DATA]), type=StacksReply)
+    except (OSError, EOFError, ValueError, KeyError, zlib.error):  # somebody else wrote into it
+        return None

@@ -1,0 +1,26 @@
+"""What nodes were found to be like when an incident began: kept with it, and small.
+
+Lines for people, already masked: what a worker had printed last, what its progress page said, how
+its node was, and what the kernel had logged.
+"""
+
+import msgspec
+
+
+class RankEvidence(msgspec.Struct, frozen=True, kw_only=True):
+    """One worker. `page` is empty where the script reports nothing."""
+
+    rank: int
+    ended: str = ""  # how; empty: it lived, or its end was not known yet
+    page: str = ""
+    output: tuple[str, ...] = ()  # its last lines
+
+
+class NodeEvidence(msgspec.Struct, frozen=True, kw_only=True):
+    """One node, with those of its workers that had failed first or stand for the others."""
+
+    node: str  # name
+    ranks: tuple[RankEvidence, ...] = ()
+    host: tuple[str, ...] = ()  # memory, load, disks
+    kernel: tuple[str, ...] = ()  # its log since shortly before the incident
+    kernel_unread: str = ""  # why the log could not be read

@@ -1,0 +1,149 @@
+"""Tells the agent which collectives this worker has entered, also while it waits in one.
+
+PyTorch's flight recorder keeps the last collectives of all process groups in a ring, for NCCL and
+gloo. It can only be read from inside, so a thread waits on a socket for the agent's question; the
+thread that trains takes no part, and may be stuck in a collective. Nothing is patched and nothing
+is computed until a question comes; then some hundred entries are copied (see
+benchmarks/instrument.py). A worker that holds the GIL cannot answer, which the agent bears.
+
+The thread is one that `threading` does not know of: a script that counts its threads finds those it
+has made, and the interpreter does not wait for it.
+"""
+
+import _thread
+import contextlib
+import os
+import socket
+import struct
+import sys
+from collections.abc import Callable, Iterator
+from operator import attrgetter
+from typing import Any
+
+import msgspec
+
+from holdfast.collectives import (
+    GROUPS_MAX,
+    RECENT_MAX,
+    Collective,
+    CollectiveLog,
+    GroupLog,
+    LogAnswer,
+)
+from holdfast.events import Ranks, in_rows
+
+VARIABLE = "HOLDFAST_RECORDER_FD"
+SIZE = "TORCH_FR_BUFFER_SIZE"  # read by torch when the first group is made
+ENTRIES = 512  # 4 ms to read; torch's own default with NCCL, 2000, takes 17 ms
+ANSWER = struct.Struct(">I")  # its length, ahead of it
+QUESTION = struct.Struct(">QI?3x")  # a number, how many of the newest, whether with kinds
+DUMPS = ("_dump_fr_trace_json", "_dump_nccl_trace_json")  # the second before torch 2.9
+BINDINGS = "torch._C._distributed_c10d"
+GROUPS = "torch.distributed.distributed_c10d"
+MICROSECOND_NS = 1000
+
+
+class _Entry(msgspec.Struct):
+    """As the recorder writes it; what is left out here is not needed."""
+
+    process_group: tuple[str, str]
+    collective_seq_id: int
+    profiling_name: str
+    time_created_ns: int
+    is_p2p: bool = False
+    retired: bool = False
+    input_sizes: list[list[int]] = []
+    input_dtypes: list[str] = []
+
+
+class _Trace(msgspec.Struct):
+    entries: list[_Entry] = []
+
+
+_trace = msgspec.json.Decoder(_Trace)
+
+
+def answer_from_now_on() -> None:
+    """Answer the agent's questions, in a thread of its own; nothing without an agent."""
+    fd = os.environ.pop(VARIABLE, None)  # children of the script must not answer
+    if fd is not None:
+        sock = socket.socket(fileno=int(fd))
+        sock.setblocking(True)
+        _thread.start_new_thread(_answer, (sock, os.getpid()))
+
+
+def _answer(sock: socket.socket, worker: int) -> None:
+    with contextlib.suppress(OSError):  # the agent has gone
+        while len(question := sock.recv(QUESTION.size, socket.MSG_WAITALL)) == QUESTION.size:
+            number, recent, kinds = QUESTION.unpack(question)
+            if os.getpid() != worker:
+                return
+            told = msgspec.msgpack.encode(LogAnswer(number, read(recent, kinds=kinds)))
+            sock.sendall(ANSWER.pack(len(told)) + told)
+
+
+def read(recent: int, *, kinds: bool) -> CollectiveLog:
+    """What the recorder of this process holds: so many of the newest of each group. Never
+    raises."""
+    try:
+        dump = _dump()
+        if dump is None:
+            return CollectiveLog(why="no process group was made with PyTorch")
+        groups = _groups(_trace.decode(dump()).entries, recent, kinds=kinds)
+        return CollectiveLog(groups=tuple(groups), why="" if groups else "no collective was seen")
+    except Exception as error:
+        return CollectiveLog(why=f"the flight recorder cannot be read: {error}")
+
+
+def _dump() -> Callable[[], bytes] | None:
+    bindings: Any = sys.modules.get(BINDINGS)
+    known = (getattr(bindings, name, None) for name in DUMPS)
+    return next((dump for dump in known if dump is not None), None)
+
+
+def _groups(entries: list[_Entry], recent: int, *, kinds: bool) -> Iterator[GroupLog]:
+    """By group, the most used first."""
+    found: dict[tuple[str, str], list[_Entry]] = {}
+    for entry in entries:
+        if not entry.is_p2p and entry.collective_seq_id:
+            found.setdefault(entry.process_group, []).append(entry)
+    members = _members()
+    busiest = sorted(found, key=lambda group: -len(found[group]))[:GROUPS_MAX]
+    for name, description in busiest:
+        kept = _newest(found[name, description], min(recent, RECENT_MAX))
+        yield GroupLog(
+            name=name,
+            description=description,
+            members=members.get(name, ()),
+            recent=tuple(_collective(entry, kind=kinds) for entry in kept),
+        )
+
+
+def _newest(entries: list[_Entry], count: int) -> list[_Entry]:
+    """By number; the ring is not in order, and a coalesced collective is several entries."""
+    ordered = {entry.collective_seq_id: entry for entry in entries}
+    return sorted(ordered.values(), key=attrgetter("collective_seq_id"))[-count:]
+
+
+def _collective(entry: _Entry, *, kind: bool) -> Collective:
+    at_us = entry.time_created_ns // MICROSECOND_NS
+    shown = _kind(entry) if kind else ""
+    return Collective(entry.collective_seq_id, at_us, not entry.retired, shown)
+
+
+def _kind(entry: _Entry) -> str:
+    name = entry.profiling_name.rpartition(":")[2]
+    if not entry.input_sizes:
+        return name
+    dtype = entry.input_dtypes[0].lower() if entry.input_dtypes else ""
+    more = f" and {len(entry.input_sizes) - 1} more" if len(entry.input_sizes) > 1 else ""
+    return f"{name} {dtype}{entry.input_sizes[0]}{more}"
+
+
+def _members() -> dict[str, Ranks]:
+    """The ranks of each group, by its name. The recorder itself only knows those of one."""
+    world: Any = getattr(sys.modules.get(GROUPS), "_world", None)
+    if world is None:
+        return {}
+    names, ranks = dict(world.pg_names), dict(world.pg_group_ranks)
+    return {names[group]: in_rows(known) for group, known in ranks.items() if group in names}

@@ -1,0 +1,536 @@
+"""The kinds of errors that a person may see, each with the exit status that it ends a command with.
+
+`holdfast explain SLUG` prints the text. One table, so that documentation, tests and code cannot
+drift apart.
+"""
+
+from enum import IntEnum
+from typing import NamedTuple
+
+
+class ExitStatus(IntEnum):
+    """Exit statuses of every `holdfast` command."""
+
+    OK = 0
+    JOB_FAILED = 1
+    USAGE = 2
+    PLATFORM = 3
+    NOT_FOUND = 4
+    GAVE_UP = 5
+    INTERRUPTED = 130
+
+
+class Slug(NamedTuple):
+    """One kind of error: the exit status it causes and what `holdfast explain` says about it."""
+
+    status: ExitStatus
+    explanation: str
+
+
+SLUGS: dict[str, Slug] = {
+    "job-invalid": Slug(
+        ExitStatus.USAGE,
+        "The job description has keys that are unknown, missing or out of range. All problems "
+        "are reported in one pass, each with its path. `holdfast schema` prints the accepted "
+        "keys. Nothing was started.",
+    ),
+    "job-file-unreadable": Slug(
+        ExitStatus.USAGE,
+        "The job file does not exist, cannot be read, or is not YAML. Nothing was started.",
+    ),
+    "usage": Slug(
+        ExitStatus.USAGE,
+        "The command line is invalid: an unknown option, a missing value, or mutually exclusive "
+        "options. `holdfast COMMAND --help` lists the accepted options.",
+    ),
+    "unknown-slug": Slug(
+        ExitStatus.NOT_FOUND,
+        "`holdfast explain` accepts only the slugs that errors print in brackets. Without an "
+        "argument it lists all of them.",
+    ),
+    "job-not-found": Slug(
+        ExitStatus.NOT_FOUND,
+        "No job of that name has a folder in HOLDFAST_HOME (default ~/.holdfast). The usual "
+        "reasons are a different HOLDFAST_HOME, a different user, or a folder that was removed.",
+    ),
+    "job-exists": Slug(
+        ExitStatus.USAGE,
+        "A job of this name has already been run and its journal still exists. Choose another "
+        "name with --name, or remove the old record with `holdfast run --replace`.",
+    ),
+    "job-running": Slug(
+        ExitStatus.USAGE,
+        "A controller holds this job's lock; a job has exactly one controller. `holdfast watch "
+        "NAME` shows its progress, `holdfast stop NAME` stops it.",
+    ),
+    "limit-too-small": Slug(
+        ExitStatus.PLATFORM,
+        "A per-process limit of this shell (`ulimit -a`) is too small for the job: the number of "
+        "open files, or the file size, which also limits the shared memory for snapshots. "
+        "Nothing was started.",
+    ),
+    "process-stuck": Slug(
+        ExitStatus.PLATFORM,
+        "A process of the job cannot be killed: it is blocked in the kernel, usually by a file "
+        "system or a device that does not respond. Nothing of the job is removed until the "
+        "process has exited. The message names the process and the kernel function that it is "
+        "blocked in. A hung mount must recover or be unmounted; a hung device needs a reset, or "
+        "the machine a reboot.",
+    ),
+    "job-ended": Slug(
+        ExitStatus.USAGE,
+        "The job has already ended, so it cannot be resumed: its nodes have exited and their "
+        "memory snapshots are lost. Run it again under another name.",
+    ),
+    "journal-corrupt": Slug(
+        ExitStatus.PLATFORM,
+        "The journal is corrupt: a checksum does not match, or lines are missing or out of "
+        "order. An incomplete last line is normal after a crash and is dropped. Anything else is "
+        "refused by `resume`, because replaying it could lead to decisions that differ from the "
+        "original ones. Commands that only read show the entries before the damage and end with "
+        "this status.",
+    ),
+    "journal-state-damaged": Slug(
+        ExitStatus.PLATFORM,
+        "The saved state beside the journal, `journal.state`, is damaged. No data is lost: the "
+        "journal is replayed from its first line, which takes longer. The file is written again "
+        "while the job runs.",
+    ),
+    "journal-diverges": Slug(
+        ExitStatus.PLATFORM,
+        "Replaying the journal with this version of Holdfast leads to a different attempt, or a "
+        "different end of the job, than was recorded. Resuming would use an attempt number "
+        "twice. The version that wrote the journal can resume the job.",
+    ),
+    "journal-version": Slug(
+        ExitStatus.PLATFORM,
+        "The journal was written by a version of Holdfast whose format this version does not "
+        "support.",
+    ),
+    "record-damaged": Slug(
+        ExitStatus.PLATFORM,
+        "A file in the folder of a job is damaged: it is not what Holdfast wrote. The message "
+        "names the file and how it can be restored. Nothing was started.",
+    ),
+    "record-stale": Slug(
+        ExitStatus.PLATFORM,
+        "The status of a job in a cluster is what its controller published last, and that was "
+        "longer ago than it should be. Either no controller runs, or it cannot reach the API "
+        "server. Training does not depend on either. The command did what it could.",
+    ),
+    "record-incomplete": Slug(
+        ExitStatus.PLATFORM,
+        "A part of what a controller has published about its job is missing: a ConfigMap "
+        "`NAME-record-N` was deleted or changed by somebody else, or there are more incidents than "
+        "these ConfigMaps have room for. What is there was shown.",
+    ),
+    "controller-silent": Slug(
+        ExitStatus.PLATFORM,
+        "A controller holds the job's lock but does not respond: it is starting, stopped "
+        "(SIGSTOP) or stuck, or its `controller.json` or `token` is damaged. Nothing was stopped.",
+    ),
+    "home-unwritable": Slug(
+        ExitStatus.PLATFORM,
+        "A file or folder in HOLDFAST_HOME is not accessible: its permissions or a read-only "
+        "mount forbid it.",
+    ),
+    "home-unknown": Slug(
+        ExitStatus.USAGE,
+        "The home directory cannot be determined: HOME is not set, and the user has no entry in "
+        "/etc/passwd, as in containers with an arbitrary user ID. Set HOLDFAST_HOME, or HOME.",
+    ),
+    "disk-full": Slug(
+        ExitStatus.PLATFORM,
+        "The disk with the files of the job is full, has no free inodes, or a quota is exceeded.",
+    ),
+    "output-unwritable": Slug(
+        ExitStatus.PLATFORM,
+        "Standard output cannot be written: the disk with the output file is full, or the "
+        "terminal is closed. Everything that the command does besides printing was done.",
+    ),
+    "disk-failing": Slug(
+        ExitStatus.PLATFORM,
+        "The disk with the files of the job, or the file server behind it, reports I/O errors. "
+        "The kernel log has details.",
+    ),
+    "path-unusable": Slug(
+        ExitStatus.PLATFORM,
+        "A path has the wrong type: a file instead of a folder or vice versa, a pipe, a symbolic "
+        "link loop, a name that is too long, or a file that exceeds the size limit.",
+    ),
+    "too-many-open-files": Slug(
+        ExitStatus.PLATFORM,
+        "This process, or the machine, has reached its limit of open files. `ulimit -n` shows "
+        "the limit of a process.",
+    ),
+    "system-error": Slug(
+        ExitStatus.PLATFORM,
+        "The operating system returned an error that has no slug of its own. The message "
+        "contains it verbatim.",
+    ),
+    "controller-start-failed": Slug(
+        ExitStatus.PLATFORM,
+        "The controller of a detached job exited, or did not respond in time, before the job was "
+        "running. The message names its log; `holdfast stop NAME` cleans up.",
+    ),
+    "job-not-running": Slug(
+        ExitStatus.NOT_FOUND,
+        "The job has no controller that could be asked: it has ended, or waits to be resumed. "
+        "`holdfast status NAME` says which, `holdfast resume NAME` starts a controller again.",
+    ),
+    "rank-not-found": Slug(
+        ExitStatus.NOT_FOUND,
+        "No running worker of the job has this rank, or its node has not answered. `holdfast nodes "
+        "NAME` shows which ranks there are.",
+    ),
+    "fault-impossible": Slug(
+        ExitStatus.PLATFORM,
+        "The fault cannot be injected here: a tool or a right is missing, or it would hit more "
+        "than the job. Nothing was changed. `holdfast chaos --list` shows all faults.",
+    ),
+    "incident-not-found": Slug(
+        ExitStatus.NOT_FOUND,
+        "The job has no incident of that number. `holdfast incidents NAME` lists those it has.",
+    ),
+    "script-not-found": Slug(
+        ExitStatus.USAGE,
+        "The script, module or working directory of the job does not exist on this machine.",
+    ),
+    "tls-unusable": Slug(
+        ExitStatus.PLATFORM,
+        "HOLDFAST_TLS names a folder whose certificate, key or CA certificate cannot be read. "
+        "While it is set, nothing is sent unencrypted, so nothing was started.",
+    ),
+    "code-unusable": Slug(
+        ExitStatus.USAGE,
+        "The folder that `code` names cannot be shipped to the nodes: it does not exist, "
+        "contains a symbolic link to a path outside of it, or exceeds the size limit (32 MB "
+        "compressed, 200 MB in total). Nothing was submitted.",
+    ),
+    "platform-unsupported": Slug(
+        ExitStatus.PLATFORM,
+        "Holdfast needs Linux: it relies on memfd, PR_SET_PDEATHSIG and process groups.",
+    ),
+    "not-tracked": Slug(
+        ExitStatus.USAGE,
+        "Something given to run.track() cannot be snapshotted: it needs state_dict() and "
+        "load_state_dict(), and its state may hold only tensors, numbers, strings, bytes, lists, "
+        "tuples, sets and dicts of these.",
+    ),
+    "snapshot-too-large": Slug(
+        ExitStatus.PLATFORM,
+        "Two copies of the tracked state do not fit into the free memory of this machine. The "
+        "message shows the calculation.",
+    ),
+    "layout-unknown": Slug(
+        ExitStatus.JOB_FAILED,
+        "The saved state is from a different number of ranks, and it does not record whether "
+        "tensors of the same name on several ranks are replicas or shards. Models wrapped by "
+        "DDP, fully_shard or parallelize_module record it; plain modules on several ranks do not.",
+    ),
+    "snapshot-unreadable": Slug(
+        ExitStatus.PLATFORM,
+        "Parts of a memory snapshot repeatedly failed their checksum after transfer between "
+        "ranks, although the senders had verified them. The cause is faulty memory or a faulty "
+        "network.",
+    ),
+    "loader-empty": Slug(
+        ExitStatus.USAGE,
+        "The data loader yields no batch: the dataset is smaller than one global batch, or an "
+        "iterable ended twice without yielding anything.",
+    ),
+    "scenario-not-found": Slug(
+        ExitStatus.USAGE,
+        "There is neither a shipped scenario of that name nor a file with that path. "
+        "docs/guides/capacity.md shows how to write one.",
+    ),
+    "scenario-unreadable": Slug(
+        ExitStatus.USAGE,
+        "A scenario or a failure mix cannot be read, or is not YAML. Nothing was run.",
+    ),
+    "scenario-invalid": Slug(
+        ExitStatus.USAGE,
+        "A scenario or a failure mix has unknown or missing keys, or numbers out of range. All "
+        "problems are reported in one pass, each with its path. Nothing was run.",
+    ),
+    "plot-unavailable": Slug(
+        ExitStatus.USAGE,
+        "Plots need matplotlib, which the extra `plot` installs, and a file name that ends with "
+        ".png or .svg in a writable folder.",
+    ),
+    "simulation-killed": Slug(
+        ExitStatus.PLATFORM,
+        "A simulation process was killed by a signal, most often by the kernel because it ran "
+        "out of memory. Its worlds are lost; each can be run again with its seed.",
+    ),
+    "manifest-unreadable": Slug(
+        ExitStatus.USAGE,
+        "A file with Kubernetes manifests does not exist, cannot be read, is not YAML, has a "
+        "duplicate key, or contains no objects. Nothing was checked.",
+    ),
+    "image-missing": Slug(
+        ExitStatus.USAGE,
+        "A job on Kubernetes runs in a container image, and the job file names none. Nothing was "
+        "rendered.",
+    ),
+    "engine-unsupported": Slug(
+        ExitStatus.USAGE,
+        "The engine does not support a setting of the job file in this mode. The message names "
+        "the engines that do; docs/reference/engines.md has the complete table. Settings are "
+        "never ignored silently, so nothing was rendered.",
+    ),
+    "setting-idle": Slug(
+        ExitStatus.USAGE,
+        "A setting would have no effect, because another setting that it requires is missing. It "
+        "is rejected rather than ignored; nothing was rendered.",
+    ),
+    "settings-conflict": Slug(
+        ExitStatus.USAGE,
+        "Two settings contradict each other, or the same value would be set from two places. "
+        "Nothing was rendered.",
+    ),
+    "size-impossible": Slug(
+        ExitStatus.USAGE,
+        "A size in the job file is impossible; the message shows the calculation. Nothing was "
+        "rendered.",
+    ),
+    "name-unfit": Slug(
+        ExitStatus.USAGE,
+        "A name that the engine derives from the job's name would be too long or start with a "
+        "digit, and Kubernetes would reject or truncate it. Nothing was rendered.",
+    ),
+    "plaintext-secret": Slug(
+        ExitStatus.USAGE,
+        "A value in the job file looks like a password, a key or a token. Everyone with read "
+        "access to pods could read it; put it into a Kubernetes Secret and refer to it under "
+        "`secrets`.",
+    ),
+    "kubernetes-too-old": Slug(
+        ExitStatus.USAGE,
+        "A setting requires a newer version of Kubernetes than --kubernetes-version. Nothing was "
+        "rendered.",
+    ),
+    "cluster-only": Slug(
+        ExitStatus.USAGE,
+        "Only an engine on Kubernetes can run this job: its framework needs an operator, or the "
+        "job is a sweep. `holdfast render` writes its manifests.",
+    ),
+    "kubeconfig-unusable": Slug(
+        ExitStatus.USAGE,
+        "The kubeconfig, or the service account of the pod, cannot be read, or its credentials "
+        "are not accepted by the cluster. The message names the file or the plugin; nothing was "
+        "changed in the cluster.",
+    ),
+    "context-unknown": Slug(
+        ExitStatus.USAGE,
+        "The kubeconfig has no context of that name. The message lists the existing ones. "
+        "Nothing was sent to any cluster.",
+    ),
+    "cluster-unreachable": Slug(
+        ExitStatus.PLATFORM,
+        "The API server of the cluster does not respond: the address is wrong, a VPN is down, or "
+        "the certificate is not trusted. Running jobs continue.",
+    ),
+    "kubernetes-missing": Slug(
+        ExitStatus.PLATFORM,
+        "Access to a cluster needs a Kubernetes client, which the base package does not include. "
+        "The extra `kubernetes` installs it.",
+    ),
+    "engine-missing": Slug(
+        ExitStatus.USAGE,
+        "The cluster does not serve a kind of object that the job needs: the operator of the "
+        "engine, or of another feature that the job file uses, is not installed, or in a "
+        "different version. Nothing of the job was left in the cluster.",
+    ),
+    "namespace-missing": Slug(
+        ExitStatus.USAGE,
+        "The namespace does not exist in this cluster, or is being deleted. Nothing was created.",
+    ),
+    "name-taken": Slug(
+        ExitStatus.USAGE,
+        "An object that the job would create already exists and does not belong to a job of this "
+        "name. It was not changed; nothing was created.",
+    ),
+    "rights-missing": Slug(
+        ExitStatus.PLATFORM,
+        "You, or the service account of a pod, lack a permission that the message names. "
+        "`holdfast doctor --on kubernetes job.yaml` lists all permissions that the job needs.",
+    ),
+    "quota-exceeded": Slug(
+        ExitStatus.PLATFORM,
+        "A ResourceQuota or a LimitRange of the namespace does not allow the job. If the job was "
+        "accepted, it starts as soon as quota is available.",
+    ),
+    "admission-refused": Slug(
+        ExitStatus.PLATFORM,
+        "An admission rule of the cluster rejected an object of the job: a webhook, an admission "
+        "policy or a pod security standard.",
+    ),
+    "webhook-down": Slug(
+        ExitStatus.PLATFORM,
+        "An admission webhook for this kind of object does not respond, so objects of this kind "
+        "cannot be created, changed or, with a finalizer, deleted. This is an outage, not a "
+        "policy: it ends when the controller that serves the webhook (Kueue's, Trainer's, "
+        "JobSet's) runs again.",
+    ),
+    "manifest-refused": Slug(
+        ExitStatus.USAGE,
+        "The API server rejected an object of the job as invalid: an unknown field, which "
+        "indicates a different version of the engine, or a change to an immutable field.",
+    ),
+    "cluster-refused": Slug(
+        ExitStatus.PLATFORM,
+        "The API server returned an error that has no slug of its own. The message contains it "
+        "verbatim; requests that already succeeded are not undone.",
+    ),
+    "image-unavailable": Slug(
+        ExitStatus.PLATFORM,
+        "Machines of the cluster cannot pull the image of the job: the name or tag does not "
+        "exist, or the registry requires credentials (image.pull_secrets).",
+    ),
+    "unschedulable": Slug(
+        ExitStatus.PLATFORM,
+        "The scheduler cannot place some pods of the job. The message quotes the scheduler. The "
+        "job starts when capacity is available.",
+    ),
+    "claim-pending": Slug(
+        ExitStatus.PLATFORM,
+        "A PersistentVolumeClaim that the job mounts does not exist or is not bound: its storage "
+        "class is missing or does not support the access mode, or the provisioner fails.",
+    ),
+    "pod-unstartable": Slug(
+        ExitStatus.PLATFORM,
+        "A machine cannot start a container of the job: a Secret or ConfigMap that it mounts "
+        "does not exist, or its program cannot be run. The kubelet keeps retrying.",
+    ),
+    "not-managed": Slug(
+        ExitStatus.USAGE,
+        "The job runs in plain mode: the engine's stock manifests, without Holdfast's "
+        "controller. There is no record of it and no controller to query.",
+    ),
+    "machine-not-cordoned": Slug(
+        ExitStatus.NOT_FOUND,
+        "There is no such machine in the cluster, or Holdfast has not cordoned it. Taints that "
+        "Holdfast did not set are not removed.",
+    ),
+    "pod-incomplete": Slug(
+        ExitStatus.USAGE,
+        "`holdfast agent` found missing or invalid environment variables in its pod. Manifests "
+        "of `holdfast render` and `holdfast run` set all of them; an overlay or a webhook must "
+        "not remove any.",
+    ),
+    "port-unusable": Slug(
+        ExitStatus.PLATFORM,
+        "The port on which an agent serves probes is in use or unavailable. With host network, "
+        "the ports are shared with everything else on the machine.",
+    ),
+    "clusters-missing": Slug(
+        ExitStatus.USAGE,
+        "`holdfast federate` runs a managed job in the first of several clusters that admits it. "
+        "The job file names none under `clusters`, or uses plain mode or a schedule. Nothing was "
+        "started.",
+    ),
+    "clusters-refuse": Slug(
+        ExitStatus.PLATFORM,
+        "None of the clusters in the job file accepts the job: each is unreachable or rejects "
+        "one of its objects. The message has the reason of each. Nothing of the job is left in "
+        "the clusters that respond.",
+    ),
+    "storage-place": Slug(
+        ExitStatus.USAGE,
+        "A checkpoint location is neither a folder nor a supported URL: the URL scheme is "
+        "unknown, its client is not installed, or the path is invalid.",
+    ),
+    "storage-full": Slug(
+        ExitStatus.PLATFORM,
+        "The checkpoint location has no space left, or a quota is exceeded. Training continues, "
+        "the last committed checkpoint is kept, and saving is retried.",
+    ),
+    "storage-denied": Slug(
+        ExitStatus.PLATFORM,
+        "The checkpoint location denies access: folder permissions, a read-only mount, or object "
+        "store credentials that are missing, wrong or expired.",
+    ),
+    "storage-unreachable": Slug(
+        ExitStatus.PLATFORM,
+        "The checkpoint location does not respond, or returns errors after several retries. "
+        "Training continues, the last committed checkpoint is kept, and saving is retried.",
+    ),
+    "storage-ahead": Slug(
+        ExitStatus.PLATFORM,
+        "The checkpoint location contains a later attempt than the one that starts, which was "
+        "numbered while the location did not respond. Its checkpoints would not count, so the "
+        "job restarts with the next free number.",
+    ),
+    "storage-missing": Slug(
+        ExitStatus.NOT_FOUND,
+        "A file in the checkpoint location is missing or truncated: it was removed, the location "
+        "or bucket has changed, or writing it was interrupted.",
+    ),
+    "checkpoint-damaged": Slug(
+        ExitStatus.JOB_FAILED,
+        "Part of a checkpoint is corrupt: a checksum does not match, or a file belongs to "
+        "another checkpoint. It is not used; an older checkpoint or another tier is used instead.",
+    ),
+    "checkpoint-unusable": Slug(
+        ExitStatus.JOB_FAILED,
+        "Checkpoints exist, but none can be restored: the newest is of a different model, all "
+        "are damaged, or the parameter groups of an optimizer cannot be recreated. The job ends "
+        "and nothing is removed. `--fresh` starts from step 0 and does not remove them either.",
+    ),
+    "checkpoint-not-found": Slug(
+        ExitStatus.NOT_FOUND,
+        "There is no committed checkpoint of that step in this location. A checkpoint that is "
+        "being written, or whose writing was interrupted, does not count.",
+    ),
+    "checkpoint-incomplete": Slug(
+        ExitStatus.PLATFORM,
+        "A checkpoint cannot be committed or copied, because parts of some ranks are missing, "
+        "belong to different checkpoints, or omit something that no other rank has saved.",
+    ),
+    "checkpoint-fenced": Slug(
+        ExitStatus.PLATFORM,
+        "An older attempt tried to save, but a newer one has started in this location. The steps "
+        "of the older attempt are no longer part of the job, so they must not be committed.",
+    ),
+    "export-unavailable": Slug(
+        ExitStatus.USAGE,
+        "A checkpoint cannot be exported in that format: torch is not installed (the extra "
+        "`train` or the image of the job includes it), safetensors does not support a dtype, or "
+        "a DCP directory was requested at a URL.",
+    ),
+    "snapshot-changed": Slug(
+        ExitStatus.PLATFORM,
+        "A memory snapshot was replaced, or its checksum changed, while it was being saved. "
+        "Nothing of it was committed. A single occurrence is a matter of timing; repeated ones "
+        "indicate faulty memory.",
+    ),
+    "no-durable-tier": Slug(
+        ExitStatus.USAGE,
+        "run.checkpoint() was called in a job without a durable tier. Configure one under "
+        "`checkpoints` in the job file.",
+    ),
+    "replay-failed": Slug(ExitStatus.JOB_FAILED, "A repeat of a step did not come to its end."),
+    "replicas-differ": Slug(
+        ExitStatus.PLATFORM,
+        "Parameters that data-parallel ranks hold alike differ (`recovery.check_replicas_every`). "
+        "The job goes back to where they did not; `holdfast why` says which rank differs.",
+    ),
+    "ranks-apart": Slug(
+        ExitStatus.USAGE,
+        "Ranks of one attempt were at different steps when they were to agree on a snapshot. "
+        "run.checkpoint() has to be called on every rank in the same step, and steps() with the "
+        "same total.",
+    ),
+    "join-invalid": Slug(
+        ExitStatus.USAGE,
+        "join() was given a backend, a timeout or a device that PyTorch cannot use here, or was "
+        "given one after the script had created its process group. Without arguments it uses "
+        "NCCL and the GPU of the local rank, or gloo and the CPU where there is no GPU.",
+    ),
+    "run-unavailable": Slug(
+        ExitStatus.USAGE,
+        "A function of holdfast.train was called before join(), or join() was called twice in "
+        "one process.",
+    ),
+}

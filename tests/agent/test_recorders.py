@@ -1,0 +1,126 @@
+"""Asking real processes which collectives they have entered."""
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from holdfast import flight_recorder
+from holdfast.agent import recorders
+from holdfast.agent.recorders import Recorder
+from holdfast.collectives import CollectiveLog
+from tests.patience import PATIENCE_S
+
+BEGIN = "from holdfast import flight_recorder; flight_recorder.answer_from_now_on()\n"
+ALONE = """
+import os, sys, tempfile, torch
+import torch.distributed as dist
+file = tempfile.mktemp()
+dist.init_process_group("gloo", init_method=f"file://{file}", rank=0, world_size=1)
+for size in (3, 4, 5):
+    dist.all_reduce(torch.ones(size))
+dist.barrier()
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+@contextmanager
+def answering(script: str) -> Iterator[tuple[Recorder, "subprocess.Popen[str]"]]:
+    """A process that has printed one line, and our end of its socket."""
+    recorder, theirs = recorders.socket_pair()
+    environment = {
+        **os.environ,
+        flight_recorder.VARIABLE: str(theirs.fileno()),
+        flight_recorder.SIZE: "8",
+    }
+    with subprocess.Popen(
+        [sys.executable, "-c", BEGIN + script],
+        env=environment,
+        pass_fds=[theirs.fileno()],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        theirs.close()
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        try:
+            yield recorder, process
+        finally:
+            process.kill()
+            recorder.close()
+
+
+def ask(recorder: Recorder, recent: int = 8, *, kinds: bool = True) -> CollectiveLog:
+    return asyncio.run(asyncio.wait_for(recorder.ask(recent, kinds=kinds), PATIENCE_S))
+
+
+def test_a_worker_tells_the_newest_collectives_of_its_groups() -> None:
+    with answering(ALONE) as (recorder, _):
+        (group,) = ask(recorder, 3).groups
+        assert [c.kind for c in group.recent] == [
+            "all_reduce float[4]",
+            "all_reduce float[5]",
+            "barrier",
+        ]
+        assert [c.sequence for c in group.recent] == [2, 3, 4]
+        assert group.members == ((0, 0),) and group.description == "default_pg"
+        assert not group.last.pending
+        times = [c.entered_us for c in group.recent]
+        assert times == sorted(times) and times[0] > 1_000_000_000_000_000
+        (again,) = ask(recorder, 1, kinds=False).groups
+        assert [(c.sequence, c.kind) for c in again.recent] == [(4, "")]
+
+
+def test_a_worker_without_a_process_group_says_so() -> None:
+    script = "import sys; print('ready', flush=True); sys.stdin.read()"
+    with answering(script) as (recorder, _):
+        log = ask(recorder)
+        assert log.groups == () and "no process group" in log.why
+
+
+def test_a_worker_that_holds_the_gil_is_given_up_and_its_late_answer_is_dropped() -> None:
+    script = """
+import ctypes, sys
+from holdfast.agent import processes
+print("ready", flush=True)
+libc = ctypes.PyDLL(None)
+libc.getchar()  # waits with the GIL
+print("free", flush=True)
+sys.stdin.read()
+"""
+    with answering(script) as (recorder, process):
+        assert process.stdin is not None and process.stdout is not None
+        end = time.monotonic() + PATIENCE_S
+        while "did not answer" not in ask(recorder).why:
+            assert time.monotonic() < end  # it has said that it is ready before it waits
+        assert "did not answer" in ask(recorder).why
+        process.stdin.write("\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "free\n"
+        end = time.monotonic() + PATIENCE_S
+        while "did not answer" in (why := ask(recorder).why) and time.monotonic() < end:
+            pass  # on a busy machine a second is short
+        assert "no process group" in why
+
+
+def test_a_worker_that_has_died_cannot_be_asked() -> None:
+    script = "import sys; print('ready', flush=True); sys.stdin.read()"
+    with answering(script) as (recorder, process):
+        process.kill()
+        process.wait()
+        assert "cannot be asked" in ask(recorder).why
+
+
+def test_what_is_no_answer_is_refused() -> None:
+    ours, theirs = socket.socketpair()
+    recorder = Recorder(ours)
+    with theirs:
+        theirs.sendall(b"\xff" * 64)
+        assert "cannot be asked" in ask(recorder).why
+    recorder.close()

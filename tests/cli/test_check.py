@@ -1,0 +1,99 @@
+"""`holdfast check`: a table or JSON, status 0 or 1, and errors in our form."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.checks import plan, runner
+from holdfast.checks.outcome import CheckResult
+from holdfast.cli import main, output
+
+GOOD = CheckResult(name="matmul", state="ok", found="right", seconds=0.5, digest="cpu=aa")
+
+
+@pytest.fixture(autouse=True)
+def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output, "_json_wanted", False)
+    monkeypatch.setenv("HOLDFAST_HOME", str(tmp_path / "home"))
+
+
+def finds(monkeypatch: pytest.MonkeyPatch, *results: CheckResult) -> list[Any]:
+    """What the checks find, and which places they were told."""
+    places: list[Any] = []
+
+    def groups(told: list[str], *, quick: bool) -> list[Any]:
+        places.append((told, quick))
+        return [plan.CheckGroup(names=(), module="", order=plan.CheckOrder())]
+
+    monkeypatch.setattr(plan, "groups", groups)
+    monkeypatch.setattr(runner, "run", lambda _group: list(results))
+    return places
+
+
+def test_the_real_checks_of_this_machine_pass(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check", "--quick", "--json", "--path", str(tmp_path)]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["ok"] is True
+    states = {one["name"]: one["state"] for one in told["checks"]}
+    assert states["matmul"] == states["model step"] == states[f"disk {tmp_path}"] == "ok"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_check_that_fails_is_shown_with_what_helps_and_is_status_1(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    bad = CheckResult(name="memory", state="failed", found="1 of 2 blocks", help="replace it")
+    places = finds(monkeypatch, GOOD, bad)
+    assert main(["check", "--path", str(tmp_path)]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["check", "result", "time", "found"]
+    assert lines[2].split() == ["memory", "failed", "1", "of", "2", "blocks"]
+    assert lines[-1] == "help: memory: replace it"
+    assert places == [([str(tmp_path)], False)]
+
+
+def test_without_a_place_the_disk_of_the_jobs_is_checked(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    places = finds(monkeypatch, GOOD)
+    assert main(["check", "--quick"]) == 0
+    assert places == [([str(tmp_path)], True)], "the nearest folder that exists"
+
+
+def test_what_another_machine_has_found_is_compared(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    finds(monkeypatch, GOOD)
+    file = tmp_path / "b.json"
+    main(["check", "--json"])
+    file.write_text(capsys.readouterr().out)
+    assert main(["check", "--against", str(file)]) == 0
+    file.write_text(file.read_text().replace("cpu=aa", "cpu=ab"))
+    assert main(["check", "--against", str(file)]) == 1
+    assert "other bits: matmul" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("content", [None, "", "{}", '{"machine": "b", "checks": [3]}', "\0"])
+def test_a_file_that_no_check_has_written_is_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    content: str | None,
+) -> None:
+    finds(monkeypatch, GOOD)
+    if content is not None:
+        (tmp_path / "b.json").write_text(content)
+    assert main(["check", "--against", str(tmp_path / "b.json")]) == 2
+    assert capsys.readouterr().err.startswith("error[usage]: ")
+
+
+def test_a_folder_or_a_job_that_is_not_there_is_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check", "--path", str(tmp_path / "none")]) == 2
+    assert main(["check", "--name", "none"]) == 4
+    assert "error[job-not-found]" in capsys.readouterr().err

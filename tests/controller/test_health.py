@@ -1,0 +1,282 @@
+"""A node that is sick gives its rank to a spare that is not; nobody healthy is removed."""
+
+import pytest
+
+from holdfast.actions import AnyAction, AssignRank, Fence, StartAttempt, StopAttempt
+from holdfast.controller import Phase
+from holdfast.events import (
+    AttemptStopped,
+    Diagnosed,
+    HealthChanged,
+    NodeLost,
+    NodeLostReason,
+    Severity,
+    WorkerError,
+)
+from tests.controller.test_controller import World, kinds, only, running
+
+XID = "GPU 0000:3b:00: XID 79, the GPU has fallen off the bus"
+
+
+def change(
+    node: str = "b", severity: Severity = Severity.FATAL, condition: str = "xid-79", **what: object
+) -> HealthChanged:
+    what = {"device": "0000:3b:00", "detail": XID, "advice": "drain and reboot"} | what
+    return HealthChanged(node=node, condition=condition, severity=severity, **what)  # type: ignore[arg-type]
+
+
+def link(
+    severity: Severity = Severity.ALERT, device: str = "eth0", node: str = "b"
+) -> HealthChanged:
+    return change(node, severity, "link-down", device=device, detail=f"{device} lost its link")
+
+
+def replaced(world: World, actions: list[AnyAction], node: str = "b") -> None:
+    """These are the orders that follow the stop, and they give the rank of `node` to `c`."""
+    assert only(actions, Fence).node == node and only(actions, Fence).blamed
+    assert only(actions, AssignRank).node == "c"
+    assert only(actions, StartAttempt).attempt == 2
+    assert node not in world.state.nodes
+
+
+def test_a_fault_that_will_not_pass_stops_the_attempt_and_a_spare_takes_over() -> None:
+    world = running()
+    stop = only(world.tell(change()), StopAttempt)
+    assert XID in stop.reason
+    # survivors fail with whatever they were doing; that explains nothing
+    actions = world.recover(cause="peer-lost", rank=0, summary="Rank 0 lost its connection")
+    replaced(world, actions)
+    (incident,) = world.state.incidents
+    assert (incident.cause, incident.node) == ("hardware-fault", "b")
+    assert incident.summary == f"b: {XID}"
+    assert incident.health and "drain and reboot" in incident.health[0]
+
+
+def test_an_error_that_the_stop_brings_about_does_not_move_the_blame() -> None:
+    world = running()
+    world.tell(change("b"))
+    actions = world.recover(cause="worker-exception", rank=0, user_error=True, signature="x@y:1")
+    replaced(world, actions, "b")
+    assert world.state.last_failure is None
+
+
+def test_a_sick_node_that_steps_back_meanwhile_takes_nobody_with_it() -> None:
+    """Its forkserver died, so a spare has its rank already: whoever failed is well."""
+    world = running(copies=1)
+    world.tell(change("b"))
+    world.tell(world.exited("a", 0))
+    stopped = AttemptStopped(attempt=1, store=world.store(), unready=("b",))
+    world.tell(stopped)
+    assert world.state.nodes["b"].node_rank is None
+    actions = world.verdict(cause="peer-lost", rank=0)
+    assert "Fence" not in kinds(actions) and only(actions, AssignRank).node == "c"
+    assert world.state.incidents[-1].cause == "hardware-fault"
+
+
+def test_a_worker_that_fails_on_a_node_with_a_fault_is_explained_by_it() -> None:
+    world = running()
+    world.kill("b", 1)
+    assert world.tell(change()) == []
+    said = "Rank 1 failed with CUDA error: unspecified launch failure."
+    actions = world.recover(cause="device-error", rank=1, summary=said)
+    replaced(world, actions)
+    (incident,) = world.state.incidents
+    assert incident.cause == "hardware-fault" and incident.rank == 1
+    assert XID in incident.summary and said.rstrip(".") in incident.summary
+
+
+def test_a_rank_that_lost_a_sick_node_is_not_blamed_for_it() -> None:
+    world = running()
+    world.kill("a", 0)
+    world.tell(change("b"))
+    replaced(world, world.recover(cause="peer-lost", rank=0, summary="NCCL error"))
+    (incident,) = world.state.incidents
+    assert (incident.cause, incident.node, incident.rank) == ("hardware-fault", "b", 1)
+
+
+def test_a_fault_long_ago_does_not_explain_what_fails_elsewhere() -> None:
+    world = running(spare_count=0)
+    world.tell(NodeLost(node="c", reason=NodeLostReason.SILENT))
+    world.tell(change("b"))
+    world.now += 3600
+    world.kill("a", 0)
+    world.recover(cause="peer-lost", rank=0)
+    assert world.state.incidents[-1].cause == "peer-lost"
+
+
+def test_an_error_of_the_script_stays_one_on_a_sick_node_and_evicts_nobody() -> None:
+    world = running(spare_count=0)
+    world.tell(NodeLost(node="c", reason=NodeLostReason.SILENT))
+    assert world.tell(change("b")) == [], "there is no spare"
+    error = WorkerError(type="ValueError", message="x")
+    world.tell(world.exited("b", 1, error=error))
+    actions = world.recover(
+        cause="worker-exception", rank=1, user_error=True, signature="ValueError@t.py:1"
+    )
+    assert "Fence" not in kinds(actions)
+    assert world.state.incidents[-1].cause == "worker-exception"
+
+
+def test_an_exit_status_without_a_word_on_a_sick_node_is_explained_by_its_fault() -> None:
+    world = running()
+    world.tell(world.exited("b", 1))
+    world.tell(change("b"))
+    replaced(world, world.recover(cause="worker-exit", rank=1, user_error=True, signature="1"))
+
+
+def test_a_sick_node_is_replaced_at_the_next_start_whatever_that_is_for() -> None:
+    world = running(node_count=3, spare_count=2)
+    world.add("d")
+    world.add("e")
+    world.train(step=10)
+    world.kill("a", 0)
+    world.tell(change("b"))
+    world.tell(change("c"))
+    actions = world.recover(cause="worker-exception", rank=0, user_error=True, signature="s")
+    assert [a.node for a in actions if isinstance(a, Fence)] == ["b", "c"]
+    assert [a.node for a in actions if isinstance(a, AssignRank)] == ["d", "e"]
+    assert world.state.incidents[-1].cause == "worker-exception"
+
+
+def test_no_more_sick_nodes_are_given_up_than_there_are_sound_spares() -> None:
+    world = running(node_count=3, spare_count=1)
+    world.add("d")
+    world.train(step=10)
+    world.kill("a", 0)
+    world.tell(change("b"))
+    world.tell(change("c"))
+    actions = world.recover(cause="device-error", rank=1)
+    assert [a.node for a in actions if isinstance(a, Fence)] == ["b"]
+
+
+def test_without_a_sound_spare_training_goes_on() -> None:
+    world = running()
+    assert world.tell(change("c")) == []
+    assert world.tell(change("b")) == []
+    assert world.state.phase is Phase.RUNNING and not world.state.incidents
+
+
+def test_once_there_is_a_sound_spare_a_sick_node_that_trains_gives_way_to_it() -> None:
+    world = running()
+    world.tell(change("c"))
+    world.tell(change("b"))
+    assert world.state.phase is Phase.RUNNING
+    assert kinds(world.add("d")) == ["StopAttempt"]
+    actions = world.recover(cause="node-lost", rank=None)
+    assert only(actions, Fence).node == "b" and only(actions, AssignRank).node == "d"
+    world.train(step=20, restored=10)
+    assert world.add("e") == [], "everybody who trains is well now"
+
+
+def test_a_spare_with_a_fault_gets_a_rank_last() -> None:
+    world = running(spare_count=2)
+    world.add("d")
+    world.tell(change("c"))
+    world.tell(NodeLost(node="a", reason=NodeLostReason.PROCESS))
+    actions = world.recover(cause="node-lost", rank=None)
+    assert only(actions, AssignRank).node == "d"
+    world.tell(NodeLost(node="d", reason=NodeLostReason.PROCESS))
+    actions = world.recover(cause="node-lost", rank=None)
+    assert only(actions, AssignRank).node == "c", "a doubtful node is better than none"
+
+
+@pytest.mark.parametrize("severity", [Severity.WARN, Severity.ALERT])
+def test_what_may_pass_is_remembered_and_stops_nothing(severity: Severity) -> None:
+    world = running()
+    assert world.tell(change(severity=severity)) == []
+    assert world.state.phase is Phase.RUNNING
+    assert list(world.state.health) == ["b"]
+    world.tell(change(severity=Severity.OK))
+    world.kill("b", 1)
+    world.recover(cause="device-error", rank=1)
+    assert world.state.incidents[-1].cause == "device-error"
+
+
+def test_an_alert_is_tolerated_once_and_acted_upon_when_it_comes_again_in_five_minutes() -> None:
+    world = running()
+    assert world.tell(link()) == []
+    assert world.tell(link(Severity.OK), after_s=60) == []
+    assert kinds(world.tell(link(), after_s=200)) == ["StopAttempt"]
+    replaced(world, world.recover(cause="node-lost", rank=None))
+
+
+@pytest.mark.parametrize("gap_s", [301.0, 5000.0])
+def test_alerts_further_apart_are_each_the_first(gap_s: float) -> None:
+    world = running()
+    for _ in range(4):
+        assert world.tell(link(), after_s=gap_s) == []
+        world.tell(link(Severity.OK), after_s=1.0)
+
+
+def test_alerts_of_two_links_or_two_nodes_are_not_one_that_came_twice() -> None:
+    world = running()
+    assert world.tell(link(device="eth0")) == []
+    assert world.tell(link(device="eth1")) == []
+    assert world.tell(link(device="eth0", node="a")) == []
+
+
+def test_warnings_however_many_never_replace_a_node() -> None:
+    world = running()
+    for number in range(200):
+        slow = change(condition=f"slow-{number}", severity=Severity.WARN)
+        assert world.tell(slow) == []
+    assert len(world.state.health["b"]) <= 80
+
+
+def test_who_wants_no_replacement_gets_none() -> None:
+    world = running(replace_after=0)
+    assert world.tell(change()) == []
+    world.kill("b", 1)
+    actions = world.recover(cause="device-error", rank=1)
+    assert "Fence" not in kinds(actions)
+    assert world.state.incidents[-1].cause == "hardware-fault"
+
+
+def test_a_sick_node_without_a_spare_is_replaced_once_it_keeps_the_job_from_progress() -> None:
+    world = running(spare_count=0)
+    world.tell(NodeLost(node="c", reason=NodeLostReason.SILENT))
+    world.tell(change("b"))
+    fenced = []
+    for _ in range(4):
+        if world.state.phase is not Phase.RUNNING and world.state.phase is not Phase.STARTING:
+            break
+        world.kill("b", 1)
+        actions = world.recover(cause="device-error", rank=1)
+        fenced += [action for action in actions if isinstance(action, Fence)]
+    assert [fence.node for fence in fenced] == ["b"]
+
+
+def test_a_hang_on_a_node_with_a_fault_is_explained_by_it() -> None:
+    world = running()
+    world.tell(change("c"))  # so that nothing is done about b at once
+    world.tell(change("b"))
+    world.state.hang = Diagnosed(
+        attempt=1, cause="hang", summary="Rank 1 hung", confidence=0.9, rank=1
+    )
+    world.kill("b", 1)
+    world.all_stopped()
+    assert world.state.incidents[-1].cause == "hardware-fault"
+
+
+def test_news_of_nodes_that_are_gone_and_of_those_that_never_were_is_ignored() -> None:
+    world = running()
+    assert world.tell(change("zzz")) == []
+    world.tell(change("c", Severity.WARN))
+    world.tell(NodeLost(node="c", reason=NodeLostReason.PROCESS))
+    assert world.tell(change("c")) == []
+    assert world.state.health == {}
+
+
+def test_a_node_that_is_lost_while_its_fault_is_dealt_with_is_lost() -> None:
+    world = running()
+    world.tell(change("b"))
+    world.tell(NodeLost(node="b", reason=NodeLostReason.PROCESS, detail="gone"))
+    actions = world.recover(cause="peer-lost", rank=0)
+    assert "Fence" not in kinds(actions) and only(actions, AssignRank).node == "c"
+    assert world.state.incidents[-1].cause == "node-lost"
+
+
+def test_a_fault_of_a_node_whose_workers_have_all_finished_stops_nobody() -> None:
+    world = running()
+    world.tell(world.exited("b", 1, exit_code=0))
+    assert world.tell(change("b")) == []

@@ -1,0 +1,101 @@
+"""Stacks of a job in a cluster: asked for by a word, answered with the same one."""
+
+import asyncio
+import hashlib
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from holdfast.drivers.kubernetes import published_stacks
+from holdfast.drivers.kubernetes.api import Api
+from holdfast.drivers.kubernetes.cluster import CONFIG_MAPS
+from holdfast.drivers.kubernetes.manifests.names import STACKS
+from holdfast.drivers.kubernetes.manifests.support import access
+from holdfast.drivers.kubernetes.published_stacks import (
+    ANSWER_BYTES,
+    ASKED,
+    PublishedStacks,
+    _packed,
+    ask_for_stacks,
+)
+from holdfast.drivers.kubernetes.wishes import Wishes
+from holdfast.messages import StacksReply
+from holdfast.stacks import StackGroup, ThreadStack
+from tests.drivers.kubernetes.asking import asked
+from tests.drivers.kubernetes.cluster.fake import FakeCluster, cluster
+
+OWNER = {"apiVersion": "v1", "kind": "ConfigMap", "name": "run-job"}
+Reply = Callable[[StacksReply], None]
+
+
+def group(rank: int, at: str) -> StackGroup:
+    thread = ThreadStack(name="MainThread", pid=1, frames=("main (t.py:1)", at))
+    return StackGroup(ranks=((rank, rank),), threads=(thread,))
+
+
+REPLY = StacksReply(groups=(group(0, "read (t.py:9)"), group(1, "wait (t.py:3)")), missing=("n",))
+
+
+def answer(reply: Reply) -> None:
+    reply(REPLY)
+
+
+def _mute(_: Reply) -> None:
+    """No node answers."""
+
+
+@pytest.fixture(autouse=True)
+def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(published_stacks, "POLL_S", 0.01)
+
+
+def played(story: Callable[[FakeCluster, Api], Awaitable[None]], *, answers: bool = True) -> None:
+    """With a controller that has the rights of a real one."""
+
+    async def play() -> None:
+        async with cluster(machines=0) as it:
+            for body in access.objects(asked(namespace="default")):
+                await it.api().apply(body)
+            it.store.create(CONFIG_MAPS, "default", {"metadata": {"name": "run-job"}})
+            uid = (await it.api().get(CONFIG_MAPS, "run-job"))["metadata"]["uid"]
+            api = it.api(account="run-controller")
+            there = PublishedStacks(api, "run", {**OWNER, "uid": uid}, answer if answers else _mute)
+            wishes = Wishes(api, "run", lambda _by, _now: None, there.wanted)
+            tasks = [asyncio.create_task(there.run()), asyncio.create_task(wishes.hear())]
+            await story(it, it.api())
+            for task in tasks:
+                assert not task.done(), "it goes on for ever"
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await api.close()
+
+    asyncio.run(play())
+
+
+def test_whoever_asks_gets_what_the_controller_answers_to_just_that() -> None:
+    async def story(_: FakeCluster, api: Api) -> None:
+        assert await ask_for_stacks(api, "run") == REPLY
+        first = await api.get(CONFIG_MAPS, "run-stacks")
+        assert await ask_for_stacks(api, "run") == REPLY
+        second = await api.get(CONFIG_MAPS, "run-stacks")
+        assert first["data"][ASKED] != second["data"][ASKED]
+        job = await api.get(CONFIG_MAPS, "run-job")
+        assert second["metadata"]["ownerReferences"][0]["uid"] == job["metadata"]["uid"]
+        assert job["metadata"]["annotations"][STACKS] == second["data"][ASKED]
+
+    played(story)
+
+
+def test_without_an_answer_in_time_there_is_none_whatever_lies_there() -> None:
+    async def story(it: FakeCluster, api: Api) -> None:
+        meta = {"name": "run-stacks"}
+        it.store.create(CONFIG_MAPS, "default", {"metadata": meta, "data": {ASKED: "other"}})
+        assert await ask_for_stacks(api, "run", wait_s=0.2) is None
+
+    played(story, answers=False)
+
+
+def test_what_is_too_much_for_a_config_map_loses_its_end() -> None:
+    noise = [hashlib.sha256(str(n).encode()).hexdigest() for n in range(40_000)]
+    packed = _packed(StacksReply(groups=tuple(group(n, at) for n, at in enumerate(noise))))
+    assert ANSWER_BYTES // 4 < len(packed) <= ANSWER_BYTES

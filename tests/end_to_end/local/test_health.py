@@ -1,0 +1,87 @@
+"""A GPU fault that the kernel log tells of: the right node is named, and a spare takes its rank."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from holdfast.cli import story
+from holdfast.diagnosis.lemons import score
+from holdfast.drivers import records
+from tests.end_to_end.local.jobs import RunningJob, program
+from tests.patience import PATIENCE_S
+from tests.warm import Warm
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
+
+XID = (
+    "3,4711,5026000,-;NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>', name=<unknown>, "
+    "GPU has fallen off the bus.\n"
+)
+APPLICATION = "3,4712,5027000,-;NVRM: Xid (PCI:0000:5e:00): 31, pid=7, name=python, MMU Fault\n"
+TRAINS = """
+import os, pathlib, sys, time
+out = pathlib.Path(sys.argv[0]).parent
+rank, attempt = int(os.environ["RANK"]), int(os.environ["HOLDFAST_ATTEMPT"])
+(out / f"started-{attempt}-{rank}").touch()
+if attempt == 1 and rank == 1 and len(sys.argv) > 1:
+    log = out / "recorded" / os.environ["HOLDFAST_NODE"].rpartition("-")[0] / "dev/kmsg"
+    log.write_text(log.read_text() + sys.argv[1])
+    raise RuntimeError("CUDA error: unspecified launch failure")
+while attempt == 1 or not all((out / f"started-{attempt}-{r}").exists() for r in (0, 1)):
+    time.sleep(0.02)
+"""
+
+
+def job_with_logs(home: Path, monkeypatch: pytest.MonkeyPatch, *args: str) -> RunningJob:
+    """A job whose nodes read a kernel log of their own."""
+    for name in ("node-0", "node-1", "node-2"):
+        log = kernel_log(home, name)
+        log.parent.mkdir(parents=True)
+        log.touch()
+    monkeypatch.setenv("HOLDFAST_HEALTH_ROOT", f"{home.parent}/recorded/{{node}}")
+    return program(home, TRAINS, nodes={"count": 2, "spares": 1}, args=list(args)).start()
+
+
+def kernel_log(home: Path, name: str) -> Path:
+    return home.parent / "recorded" / name / "dev/kmsg"
+
+
+def test_a_gpu_that_falls_off_the_bus_has_its_node_replaced_by_a_spare(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = job_with_logs(home, monkeypatch)
+    job.wait_until(lambda s: s.phase == "running", "the job to train")
+    sick, well = job.member(1), job.member(0)
+    with kernel_log(home, well).open("a") as log:
+        log.write(APPLICATION)
+    status = job.wait_until(lambda s: any(n.conditions for n in s.nodes), "the warning")
+    [(name, [warning])] = [(n.name, n.conditions) for n in status.nodes if n.conditions]
+    assert (name, warning.severity, warning.condition) == (well, "warn", "xid-31")
+    assert any("XID 31" in line for _, line in story.status_lines(status))
+    with kernel_log(home, sick).open("a") as log:
+        log.write(XID)
+    job.wait_end()
+    (incident,) = job.incidents()
+    assert (incident.cause, incident.node) == ("hardware-fault", sick)
+    assert "XID 79" in incident.summary and "reboot" in incident.health[0]
+    assert any("takes over node rank 1" in action.reason for action in incident.actions)
+    told = {node: score(counts) for node, counts in records.signals(job.folder).items()}
+    assert {node for node, signals in told.items() if signals} == {sick, well}
+    listed = Warm(["nodes", "--on", "local"], stdout=subprocess.PIPE)
+    assert listed.stdout is not None
+    lines = listed.stdout.read().decode().splitlines()
+    assert [line.split()[:5] for line in lines if sick in line] == [[sick, "gone", "1", "of", "7"]]
+    assert listed.wait(PATIENCE_S) == 0
+
+
+def test_a_worker_that_dies_of_it_is_explained_by_the_gpu_and_not_by_what_it_said(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = job_with_logs(home, monkeypatch, XID)
+    job.wait_end()
+    (incident,) = job.incidents()
+    assert incident.cause == "hardware-fault", incident.summary
+    assert incident.rank in (1, None), "what the kernel said may be heard before the worker is dead"
+    assert "XID 79" in incident.summary
+    assert any("takes over node rank 1" in action.reason for action in incident.actions)

@@ -1,0 +1,116 @@
+"""Members are asked now and then when their workers entered collectives; the answers tell."""
+
+from collections.abc import Sequence
+
+from holdfast.collectives import Collective, GroupLog, RankTimes
+from holdfast.controller import Limits
+from holdfast.controller.phases import Phase
+from holdfast.events import Milestone, MilestoneReached, StragglersFound, in_rows
+from holdfast.messages import EntryTimes, TakeEntryTimes
+from holdfast.shell.straggler_sampling import EVERY_S, FIRST_S
+from tests.shell.scene import Scene, Wire
+
+AHEAD_US = {0: 5_000_000_000, 1: -7_000_000_000}  # of the clocks of the nodes
+STEP_S = 0.1
+
+
+class Watched(Scene):
+    """Two nodes with a rank each; rank 1 enters each collective so much later."""
+
+    def __init__(self, stragglers: str = "tell") -> None:
+        super().__init__(Limits(node_count=2, stragglers=stragglers))
+        self.wires = self.running("a", "b")
+        self.shell.put(MilestoneReached(attempt=1, milestone=Milestone.FIRST_STEP, ago_s=0.0))
+        self.settle()
+        assert self.state.phase is Phase.RUNNING
+        self.late_s = 0.02
+        self.travel_s = 0.001
+        self.done = 0
+
+    def questions(self, wire: Wire) -> list[TakeEntryTimes]:
+        return [told for told in wire.told(TakeEntryTimes) if isinstance(told, TakeEntryTimes)]
+
+    def ask(self) -> None:
+        """Wait for the next question."""
+        before = len(self.questions(self.wires[0]))
+        end = self.now + EVERY_S + FIRST_S
+        while len(self.questions(self.wires[0])) == before and self.now < end:
+            self.wait(0.001, *self.wires)
+
+    def answer(self, wires: Sequence[Wire] | None = None) -> None:
+        """What has been entered until now."""
+        self.done += 60
+        self.now += 2 * self.travel_s
+        for wire in wires if wires is not None else self.wires:
+            self.shell.answered(wire.node, self._times(self.wires.index(wire), wire))
+        self.settle()
+
+    def _times(self, rank: int, wire: Wire) -> EntryTimes:
+        ahead_us = AHEAD_US[rank]
+        heard_us = int((self.now - self.travel_s) * 1e6) + ahead_us
+        entered = (
+            Collective(n, int((n * STEP_S + self.late_s * rank) * 1e6) + ahead_us)
+            for n in range(self.done - 59, self.done + 1)
+        )
+        log = GroupLog(name="0", members=((0, 1),), ranks=in_rows([rank]), recent=tuple(entered))
+        times = RankTimes(rank=rank, groups=(log,), processor_s=self.done * 0.1)
+        number = self.questions(wire)[-1].number
+        return EntryTimes(number=number, ranks=(times,), asked_us=heard_us, told_us=heard_us)
+
+    def found(self) -> list[StragglersFound]:
+        return [e for e in self.events(StragglersFound) if isinstance(e, StragglersFound)]
+
+
+def test_a_rank_that_always_comes_last_is_found_with_the_second_answer() -> None:
+    scene = Watched()
+    scene.ask()
+    scene.answer()
+    assert scene.found() == []
+    scene.ask()
+    scene.answer()
+    (found,) = scene.found()
+    (slow,) = found.stragglers
+    assert slow.rank == 1 and abs(slow.share - 0.2) < 0.02
+    assert scene.state.stragglers == (slow,)
+
+
+def test_clocks_that_differ_by_hours_and_ranks_that_come_together_blame_nobody() -> None:
+    scene = Watched()
+    scene.late_s = 0.0
+    for _ in range(3):
+        scene.ask()
+        scene.answer()
+    assert scene.found() == []
+
+
+def test_a_delay_within_what_the_journey_of_the_answers_may_hide_blames_nobody() -> None:
+    scene = Watched()
+    scene.travel_s = 0.05
+    for _ in range(3):
+        scene.ask()
+        scene.answer()
+    assert scene.found() == []
+
+
+def test_who_does_not_answer_is_left_out_and_asked_again() -> None:
+    scene = Watched()
+    scene.ask()
+    scene.answer(scene.wires[:1])
+    scene.ask()
+    assert len(scene.questions(scene.wires[1])) == 2
+    scene.answer()
+    assert len(scene.found()) == 1
+
+
+def test_a_node_whose_connection_is_gone_is_not_waited_for() -> None:
+    scene = Watched()
+    scene.ask()
+    scene.shell.stragglers.gone("b", scene.now)
+    scene.answer(scene.wires[:1])
+    assert scene.found() == []
+
+
+def test_nobody_is_asked_where_the_job_does_not_want_it() -> None:
+    scene = Watched("off")
+    scene.wait(FIRST_S + EVERY_S, *scene.wires)
+    assert not scene.questions(scene.wires[0])
