@@ -8,7 +8,7 @@ from enum import StrEnum
 
 import msgspec
 
-from holdfast.events import AnyEvent, HangSuspected, Ranks, Store, WorkerExited
+from holdfast.events import AnyEvent, HangSuspected, Keeps, Ranks, Store, WorkerExited
 
 
 class Outcome(StrEnum):
@@ -55,13 +55,15 @@ class StartAttempt(Action, frozen=True, kw_only=True):
 class StopAttempt(Action, frozen=True, kw_only=True):
     """Every member ends its workers: SIGTERM, then SIGKILL after `grace_s`.
 
-    `save`: one more snapshot goes to a durable tier first, within the grace time. Answered by
+    `save`: one more snapshot goes to a durable tier first, within the grace time. `keeps`: it is in
+    memory first, as it was at the end of a step: on its own node, or on others too. Answered by
     `AttemptStopped` once all have.
     """
 
     attempt: int
     grace_s: float
     save: bool = False
+    keeps: Keeps = ""
 
 
 class Diagnose(Action, frozen=True, kw_only=True):

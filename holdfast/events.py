@@ -9,10 +9,14 @@ One event per outcome of an effect: whoever carries out an action reports one of
 
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
+from typing import Literal
 
 import msgspec
 
 from holdfast.evidence import NodeEvidence
+
+Keeps = Literal["", "here", "elsewhere"]
+"""Where the end of a step is to be in memory before its attempt is stopped."""
 
 
 class Store(msgspec.Struct, frozen=True):
@@ -452,6 +456,13 @@ class StopRequested(Event, frozen=True, kw_only=True):
     now: bool = False
 
 
+class ScaleRequested(Event, frozen=True, kw_only=True):
+    """Somebody wants so many nodes to train."""
+
+    by: str
+    nodes: int
+
+
 class Surveyed(Event, frozen=True, kw_only=True):
     """How many ranks are in their steps at this moment, by what they report. Answers `Survey`.
 
@@ -492,6 +503,7 @@ AnyEvent = (
     | HealthChanged
     | EvidenceTaken
     | StopRequested
+    | ScaleRequested
     | Surveyed
     | DeadlinePassed
 )

@@ -24,6 +24,7 @@ from holdfast.events import (
     CheckpointCommitted,
     CheckpointFailed,
     HealthChanged,
+    Keeps,
     Milestone,
     NodeLeft,
     NodeReady,
@@ -245,12 +246,14 @@ class Start(Message, frozen=True, kw_only=True):
 class Stop(Message, frozen=True, kw_only=True):
     """End the workers of this attempt and all before it.
 
-    `save`: within the grace time, bring one more snapshot to a durable tier first.
+    `save`: within the grace time, bring one more snapshot to a durable tier first. `keeps`: to
+    memory, here or elsewhere too.
     """
 
     attempt: int
     grace_s: float
     save: bool = False
+    keeps: Keeps = ""
     term: int = 0
 
 
@@ -321,6 +324,13 @@ class StopJob(Message, frozen=True, kw_only=True):
     now: bool
 
 
+class ScaleJob(Message, frozen=True, kw_only=True):
+    """`holdfast scale`."""
+
+    by: str
+    nodes: Annotated[int, Meta(ge=1, le=100_000)]
+
+
 class AskStatus(Message, frozen=True, kw_only=True):
     """`holdfast status`: answered by `StatusReply`."""
 
@@ -352,7 +362,7 @@ FromReplica = Kept | JournalCopy
 ToReplica = Keep | GiveJournal
 Question = ToReplica | LookForApi | TakeStacks | TakeEntryTimes | TakeEvidence
 Answer = FromReplica | ApiSeen | Stacks | EntryTimes | EvidenceReply
-FromClient = StopJob | AskStatus | AskStacks
+FromClient = StopJob | ScaleJob | AskStatus | AskStacks
 ToController = Hello | Fact | Report | Answer | FromClient
 ToAgent = Welcome | Ack | Start | Stop | Leave
 ToClient = StatusReply | StacksReply | Done

@@ -289,6 +289,16 @@ SLUGS: dict[str, Slug] = {
         "Two settings contradict each other, or the same value would be set from two places. "
         "Nothing was rendered.",
     ),
+    "scale-out-of-range": Slug(
+        ExitStatus.USAGE,
+        "The job may not have so many nodes: `elasticity.min_nodes` and `elasticity.max_nodes` of "
+        "its job file are the bounds. Nothing was changed.",
+    ),
+    "scale-unheard": Slug(
+        ExitStatus.USAGE,
+        "Nobody heard the wish: the job has ended, or its controller does not run. Nothing was "
+        "changed.",
+    ),
     "size-impossible": Slug(
         ExitStatus.USAGE,
         "A size in the job file is impossible; the message shows the calculation. Nothing was "

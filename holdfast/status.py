@@ -100,6 +100,9 @@ class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
     optimizer_step_time_s: float | None = None  # lately
     printed_step: int | None = None  # newest that its output tells, by the patterns of the job
     printed_step_ago_s: float | None = None  # since it became that
+    size: int | None = None  # nodes of this attempt, or of the next; None: it cannot change
+    target: int | None = None  # nodes that should train
+    size_why: str | None = None  # it has that size, or had to change it last
 
 
 class ActionTaken(msgspec.Struct, frozen=True, kw_only=True):

@@ -34,7 +34,11 @@ class AttemptStop:
         run, tasks = self._attempts.newest, self._parts.tasks
         if run is None or run.stopped or run.order.attempt > order.attempt:
             tasks.start(self._answer(run, order.attempt))
-        elif order.save and run.stop_at is None and self._parts.saves.can(run.order.attempt):
+        elif (
+            (order.save or order.keeps)
+            and run.stop_at is None
+            and self._parts.saves.can(run.order.attempt)
+        ):
             tasks.start(self._save_and_stop(order))
         else:
             self._stop(run, order)
@@ -52,13 +56,13 @@ class AttemptStop:
             self._parts.tasks.start(self._finish(run, order.attempt))
 
     async def _save_and_stop(self, order: Stop) -> None:
-        """The whole job ends, but the disks of its nodes stay."""
-        began = time.monotonic()
-        if self._has_tiers:
-            await self._parts.saves.save(order.grace_s, node_goes=False, job_ends=True)
+        """The whole job ends, but the disks of its nodes stay; or only memory is asked for."""
+        began, goes = time.monotonic(), order.keeps == "elsewhere"
+        if self._has_tiers or order.keeps:
+            await self._parts.saves.save(order.grace_s, node_goes=goes, job_ends=not order.keeps)
         left = max(0.1, order.grace_s - (time.monotonic() - began))
         if not self._parts.end.begun:
-            self.obey(msgspec.structs.replace(order, grace_s=left, save=False))
+            self.obey(msgspec.structs.replace(order, grace_s=left, save=False, keeps=""))
 
     async def _finish(self, run: NodeAttempt, number: int) -> None:
         await run.gone.wait()

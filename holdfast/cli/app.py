@@ -26,6 +26,7 @@ from holdfast.cli import (
     replay,
     resume,
     run,
+    scale,
     schema,
     simulate,
     stacks,
@@ -80,6 +81,7 @@ app.command("stacks")(stacks.stacks)
 app.command("chaos")(chaos.chaos)
 app.command("goodput")(goodput.goodput)
 app.command("stop")(stop.stop)
+app.command("scale")(scale.scale)
 app.command("resume")(resume.resume)
 app.command("delete")(delete.delete)
 app.add_typer(checkpoint.checkpoint, name="checkpoint")

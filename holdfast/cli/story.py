@@ -197,6 +197,15 @@ def copies(status: "JobStatus") -> str:
     return f"{text}; {found.survives + 1} at once with probability {found.next_loss:.3f} or better"
 
 
+def size(status: "JobStatus") -> str:
+    """How many nodes train, of a job whose number of nodes may change, and why."""
+    if status.size is None or status.outcome is not None:
+        return ""
+    of = "" if status.size == status.target else f" of {status.target}"
+    why = f": {status.size_why}" if status.size_why else ""
+    return f"{status.size}{of} nodes{why}"
+
+
 def status_lines(status: "JobStatus", words: str = "") -> list[tuple[str, str]]:
     """The answer of `holdfast status` as (label, text); an ended job has no nodes any more."""
     lines = [
@@ -205,6 +214,7 @@ def status_lines(status: "JobStatus", words: str = "") -> list[tuple[str, str]]:
         ("why", status.why or ""),
         ("waiting for", status.waiting_for or ""),
         ("training", training(status)),
+        ("size", size(status)),
         ("ETTR", accounts(status)),
     ]
     lines += [("checkpoint", checkpoint(tier)) for tier in status.checkpoints]

@@ -2,12 +2,20 @@
 
 import msgspec
 
-from holdfast.actions import AnyAction, Diagnose, EndJob, Fence, Outcome, StartAttempt, StopAttempt
-from holdfast.controller import checkpoints, conditions, incidents, nodes, numerics
+from holdfast.actions import (
+    AnyAction,
+    Diagnose,
+    EndJob,
+    Fence,
+    Outcome,
+    StartAttempt,
+    StopAttempt,
+)
+from holdfast.controller import checkpoints, conditions, incidents, nodes, numerics, sizes
 from holdfast.controller.phases import FINAL, Phase
 from holdfast.controller.policies import poison, replace, restart
 from holdfast.controller.state import Failure, Node, State
-from holdfast.events import Diagnosed, Store
+from holdfast.events import Diagnosed, Keeps, Store
 
 ROUNDING_S = 0.001  # of sums of seconds since the epoch
 
@@ -16,11 +24,13 @@ def try_start(state: State) -> list[AnyAction]:
     """Start the next attempt if every node rank is taken and no back-off runs; else wait."""
     if state.phase is not Phase.WAITING:
         return []
+    sizes.settle(state)
     actions = nodes.fill_ranks(state)
     for action in actions:
         incidents.note(state, "AssignRank", action.reason)
-    if len(state.ranks) < state.limits.node_count:
-        return [*actions, *_wait_for_nodes(state)]
+    if len(state.ranks) < state.size:
+        actions += _wait_for_nodes(state)
+        return [*actions, *try_start(state)] if sizes.shrinks(state) else actions
     store = state.nodes[state.ranks[0]].store
     if store is None:  # its forkserver is coming back; NodeReady follows
         state.why = f"{state.nodes[state.ranks[0]].name} opens a rendezvous store"
@@ -49,7 +59,7 @@ def _start(state: State, store: Store) -> StartAttempt:
     state.move(Phase.STARTING, why)
     state.start = StartAttempt(
         attempt=state.attempt,
-        node_count=state.limits.node_count,
+        node_count=state.size,
         workers_per_node=state.workers_per_node,
         store=store,
         redo_until=state.max_step or 0,
@@ -74,14 +84,21 @@ def _last_cause(state: State) -> str:
 
 
 def stop(
-    state: State, phase: Phase, why: str, grace_s: float, *, save: bool = False
+    state: State,
+    phase: Phase,
+    why: str,
+    grace_s: float,
+    *,
+    save: bool = False,
+    keeps: Keeps = "",
 ) -> list[AnyAction]:
     """Order every member to end this attempt's workers, and wait until that is known."""
     state.move(phase, why)
     state.stopped = False
-    state.leave_deadline = state.quiet_deadline = None
+    state.leave_deadline = state.quiet_deadline = state.sizing.grow_deadline = None
+    state.sizing.stop_at = state.now
     incidents.note(state, "StopAttempt", why)
-    return [StopAttempt(attempt=state.attempt, grace_s=grace_s, save=save, reason=why)]
+    return [StopAttempt(attempt=state.attempt, grace_s=grace_s, save=save, keeps=keeps, reason=why)]
 
 
 def overtaken(state: State, attempt: int) -> list[AnyAction]:
@@ -106,6 +123,11 @@ def when_stopped(state: State) -> list[AnyAction]:
     """Nothing of the attempt is left: explain the fault, or end the job."""
     if state.phase is Phase.CLOSING:
         return end(state, Outcome.STOPPED, state.why)
+    size, state.sizing.changing_to = state.sizing.changing_to, None
+    if size is not None and state.incidents[-1].cause == incidents.RESIZED:
+        sizes.change(state, size, state.why)
+        state.move(Phase.WAITING, state.why)
+        return try_start(state)
     if state.hang is not None:
         return after_verdict(state, state.hang)
     reason = f"attempt {state.attempt} is stopped on every node"
@@ -301,7 +323,8 @@ def end(state: State, outcome: Outcome, why: str) -> list[AnyAction]:
     """The job is over."""
     state.move(FINAL[outcome], why)
     state.outcome, state.ended_at = outcome, state.now
-    state.start_deadline = state.wait_deadline = None
+    state.start_deadline = state.wait_deadline = state.sizing.shrink_deadline = None
+    state.sizing.grow_deadline = None
     state.leave_deadline = state.quiet_deadline = None
     if outcome is Outcome.SUCCEEDED:
         incidents.close(state)

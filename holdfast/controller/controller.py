@@ -18,6 +18,8 @@ from holdfast.controller import (
     leaving,
     nodes,
     numerics,
+    resizing,
+    sizes,
     stragglers,
     workers,
 )
@@ -51,6 +53,7 @@ from holdfast.events import (
     Progress,
     Progressed,
     ReplicasDiffer,
+    ScaleRequested,
     StopRequested,
     StragglersFound,
     Surveyed,
@@ -134,6 +137,8 @@ def _dispatch(state: State, event: AnyEvent) -> list[AnyAction]:
             return _deadline_passed(state)
         case StopRequested():
             return _stop_requested(state, event)
+        case ScaleRequested():
+            return resizing.scaled(state, event)
         case JobSubmitted():
             state.started_at = state.now
             return attempts.try_start(state)
@@ -166,7 +171,7 @@ def _node_ready(state: State, event: NodeReady) -> list[AnyAction]:
     state.instrumented = state.instrumented or event.instrumented
     state.known_attempt = max(state.known_attempt, event.attempt)
     nodes.ready(state, node)
-    return attempts.try_start(state) or health.review(state)
+    return attempts.try_start(state) or health.review(state) or resizing.review(state)
 
 
 def _orders_lost(state: State, event: OrdersLost) -> list[AnyAction]:
@@ -241,7 +246,7 @@ def _node_unfit(state: State, event: NodeUnfit) -> list[AnyAction]:
     state.unfit += 1
     fence = Fence(node=event.node, reason=why, blamed=True)
     if state.unfit >= MAX_STILLBORN and state.phase is Phase.WAITING:
-        return [fence, *attempts.end(state, Outcome.GAVE_UP, why)]
+        return [fence, *_without_more(state, why)]
     if state.unfit >= MAX_STILLBORN or state.phase is Phase.CLOSING:
         return [fence]
     return [fence, *nodes.top_up(state, why)]
@@ -251,10 +256,17 @@ def _in_vain(state: State, why: str) -> list[AnyAction]:
     """A new node is of no use. A few in a row mean that none ever will be."""
     state.stillborn += 1
     if state.stillborn >= MAX_STILLBORN and state.phase is Phase.WAITING:
-        return attempts.end(state, Outcome.GAVE_UP, f"replacement nodes keep failing: {why}")
+        return _without_more(state, f"replacement nodes keep failing: {why}")
     if state.stillborn >= MAX_STILLBORN or state.phase is Phase.CLOSING:
         return []
     return nodes.top_up(state, why)
+
+
+def _without_more(state: State, why: str) -> list[AnyAction]:
+    """Train on with the nodes that there are, if these are enough."""
+    if sizes.shrinks(state, now=True):
+        return attempts.try_start(state)
+    return attempts.end(state, Outcome.GAVE_UP, why)
 
 
 # ── workers ───────────────────────────────────────────────────────────────────────────────────
@@ -263,6 +275,7 @@ def _in_vain(state: State, why: str) -> list[AnyAction]:
 def _training(state: State) -> None:
     if state.phase is Phase.STARTING:
         state.move(Phase.RUNNING, f"attempt {state.attempt} trains")
+        sizes.trains(state)
 
 
 def _speaks(state: State, ago_s: float = 0.0) -> None:
@@ -292,6 +305,7 @@ def _attempt_stopped(state: State, event: AttemptStopped) -> list[AnyAction]:
     if not awaited or event.attempt != state.attempt:
         return []
     state.stopped = True
+    sizes.stopped(state)
     _note_step(state, event.progress)
     first = state.nodes.get(state.ranks.get(0, ""))
     if first is not None:
@@ -333,6 +347,7 @@ def _milestone_reached(state: State, event: MilestoneReached) -> list[AnyAction]
             _speaks(state, event.ago_s)
         case Milestone.ARRIVED:
             state.instrumented = True
+            sizes.arrived(state, event.ago_s)
         case Milestone.RESTORED if event.step is not None:
             state.restored = event.step
             incidents.resumed_after(state, event.step)
@@ -343,7 +358,7 @@ def _milestone_reached(state: State, event: MilestoneReached) -> list[AnyAction]
             incidents.close(state, event.ago_s)
         case _:
             pass
-    return []
+    return resizing.review(state)
 
 
 def _checkpoint(state: State, event: CheckpointCommitted | CheckpointFailed) -> list[AnyAction]:
@@ -381,9 +396,12 @@ def _stop_requested(state: State, event: StopRequested) -> list[AnyAction]:
 
 
 def _deadline_passed(state: State) -> list[AnyAction]:
-    if state.wait_deadline is not None and state.now >= state.wait_deadline:
+    at, shrink_at = state.now, state.sizing.shrink_deadline
+    if shrink_at is not None and at >= shrink_at:
+        return attempts.try_start(state)
+    if state.wait_deadline is not None and at >= state.wait_deadline:
         waited = f"timed out after {state.limits.node_wait_s:g} s: {state.why}"
-        return attempts.end(state, Outcome.GAVE_UP, waited)
+        return _without_more(state, waited)
     if state.start_deadline is not None and state.now >= state.start_deadline:
         state.start_deadline = None
         return attempts.try_start(state)
@@ -391,13 +409,14 @@ def _deadline_passed(state: State) -> list[AnyAction]:
         _speaks(state)
     if state.leave_deadline is not None and state.now >= state.leave_deadline:
         return leaving.look(state)
-    return []
+    return resizing.review(state)
 
 
 def _resumed(state: State, event: ControllerResumed) -> list[AnyAction]:
     """Repeat the orders that may not have been carried out, and strike off who is gone."""
     alive = set(event.existing)
     state.wait_deadline = None  # nobody waited while there was no controller
+    state.sizing.short_since = state.sizing.shrink_deadline = None
     state.trouble_since = None  # and nobody tried
     state.asked = len(alive - state.nodes.keys() - state.lost.keys())
     actions: list[AnyAction] = [

@@ -21,7 +21,9 @@ OF_NO_WORKER = (
     "nan",
     "hardware-fault",
     "corruption",
+    "resized",
 )  # causes that explain whatever workers said
+RESIZED = "resized"
 EVIDENCE_KEPT = 8  # newest incidents that keep what nodes told
 EVERYBODY = "all nodes"
 LISTED_MAX = 8  # nodes that a summary names; the incident has all of them
@@ -63,6 +65,11 @@ def open_for_rank(state: State, cause: str, why: str, rank: int) -> None:
 def open_for_health(state: State, node: Node, fault: HealthRecord, cause: str) -> None:
     """A fault of a member that will not pass by itself. Until now it has trained all the same."""
     _open(state, _record(state, cause, f"{node.name}: {fault.detail}", node.name))
+
+
+def open_for_size(state: State, why: str) -> None:
+    """The attempt is stopped to go on with more or fewer nodes, which has its price."""
+    _open(state, _record(state, RESIZED, why, EVERYBODY))
 
 
 def open_for_lost_orders(state: State, why: str) -> None:

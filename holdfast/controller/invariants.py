@@ -43,7 +43,7 @@ def _hold(state: State, rules: tuple[Rule, ...]) -> None:
 def _cheap(state: State) -> tuple[Rule, ...]:
     phase, before_last = state.phase, state.incidents[-2:-1]
     closed = not before_last or before_last[0].ended_at is not None
-    trains = phase in TRAINING
+    trains, limits = phase in TRAINING, state.limits
     return (
         (not (trains and state.stopped), "a training attempt is not stopped"),
         (phase is not Phase.WAITING or state.stopped, "waiting means stopped"),
@@ -57,6 +57,9 @@ def _cheap(state: State) -> tuple[Rule, ...]:
         ),
         (state.start is None or state.start.attempt == state.attempt, "the order is the newest"),
         (state.asked >= 0, "nodes asked for are counted"),
+        (limits.fewest <= state.size <= limits.most, "the size is within its bounds"),
+        (limits.fewest <= state.target <= limits.most, "so is what is aimed at"),
+        (state.start is None or not trains or state.start.node_count == state.size, "all train"),
     )
 
 
@@ -65,7 +68,7 @@ def _complete(state: State) -> tuple[Rule, ...]:
     for node in state.nodes.values():
         by_state[node.state].add(node.node)
     by_rank = {n.node_rank: n.node for n in state.nodes.values() if n.node_rank is not None}
-    every = range(state.limits.node_count)
+    every = range(state.size)
     vacant = [r for r in every if r not in state.ranks]
     still_open = [i for i in state.incidents[:-1] if i.ended_at is None]
     return (

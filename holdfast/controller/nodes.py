@@ -13,16 +13,12 @@ from holdfast.controller.state import Node, NodeState, State
 from holdfast.events import NodeJoined
 
 
-def wanted(state: State) -> int:
-    """Nodes that should exist: those that train and those that wait."""
-    return state.limits.node_count + state.limits.spare_count
-
-
 def top_up(state: State, reason: str) -> list[AnyAction]:
     """Ask for as many nodes as are missing and not yet asked for."""
-    missing = wanted(state) - len(state.nodes) - state.asked
+    missing = state.wanted - len(state.nodes) - state.asked
     if missing <= 0:
         return []
+    state.sizing.asked_at = state.sizing.asked_at or state.now
     state.asked += missing
     return [AskNodes(count=missing, reason=reason)]
 
@@ -48,6 +44,9 @@ def ready(state: State, node: Node) -> None:
     """The node can start workers: unless it trains already, it waits for a rank from now on."""
     if node.state is NodeState.JOINING:
         state.unfit = 0
+        if state.sizing.asked_at is not None:
+            state.sizing.arrival_s = state.now - state.sizing.asked_at
+            state.sizing.asked_at = state.now if state.asked else None
         node.state = NodeState.SPARE
         state.spares.append(node.node)
 
@@ -65,7 +64,7 @@ def fill_ranks(state: State) -> list[AnyAction]:
     """Give vacant node ranks to spares, longest waiting first, once there are enough of them."""
     if missing(state):
         return []
-    vacant = range(state.limits.node_count) if state.vacant is None else state.vacant
+    vacant = range(state.size) if state.vacant is None else state.vacant
     chosen = conditions.soundest_spares(state, len(vacant))
     taken = set(chosen)
     state.spares = [node for node in state.spares if node not in taken]
@@ -74,6 +73,26 @@ def fill_ranks(state: State) -> list[AnyAction]:
         _assign(state, state.nodes[node], rank, again=state.attempt > 0)
         for rank, node in zip(vacant, chosen, strict=True)
     ]
+
+
+def resize(state: State, size: int) -> None:
+    """So many node ranks from the next attempt on. Members beyond them wait, first in line, for the
+    ranks that are vacant below: they have snapshots."""
+    state.sizing.size = size
+    beyond = [node for rank, node in sorted(state.ranks.items()) if rank >= size]
+    for node in map(state.nodes.__getitem__, beyond):
+        assert node.node_rank is not None, "it was found by its rank"
+        del state.ranks[node.node_rank]
+        node.state, node.node_rank = NodeState.SPARE, None
+    state.spares = [*beyond, *state.spares]
+    if state.vacant is not None:
+        state.vacant = [rank for rank in range(size) if rank not in state.ranks]
+
+
+def surplus(state: State) -> list[Node]:
+    """Nodes that wait although nobody has asked for so many, the last in line first."""
+    count = max(0, len(state.nodes) - state.wanted)
+    return [state.nodes[node] for node in reversed(state.spares)][:count]
 
 
 def remove(state: State, node_id: str, why: str) -> Node | None:
@@ -106,7 +125,7 @@ def step_back(state: State, unready: Sequence[str]) -> None:
     """
     slow = [n for n in map(state.nodes.get, unready) if n and n.state is NodeState.MEMBER]
     limits, count = state.limits, len(slow)
-    replaceable = not state.instrumented or (limits.node_count > 1 and count <= limits.copies)
+    replaceable = not state.instrumented or (state.size > 1 and count <= limits.copies)
     if count > len(state.spares) or not replaceable:
         return
     for node in slow:
@@ -117,7 +136,7 @@ def step_back(state: State, unready: Sequence[str]) -> None:
 
 def missing(state: State) -> int:
     """How many node ranks nobody can take yet."""
-    return max(0, state.limits.node_count - len(state.ranks) - len(state.spares))
+    return max(0, state.size - len(state.ranks) - len(state.spares))
 
 
 def ranks_of(state: State, node: Node) -> range:

@@ -34,6 +34,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """What the controller needs of the job description."""
 
     node_count: int = 1
+    min_nodes: int = 0  # that may train; 0: `node_count`
+    max_nodes: int = 0  # likewise
     spare_count: int = 0
     max_restarts: int = 20
     exact: bool = False  # that number was asked for: as many restarts as that, and no more
@@ -50,9 +52,11 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     @staticmethod
     def of(job: Job) -> "Limits":
         """The limits that a job description sets."""
-        recovery = job.recovery
+        recovery, elastic = job.recovery, job.elasticity
         return Limits(
             node_count=job.nodes.count,
+            min_nodes=elastic.min_nodes if elastic is not None else 0,
+            max_nodes=(elastic.max_nodes or 0) if elastic is not None else 0,
             spare_count=job.nodes.spares,
             max_restarts=recovery.restarts,
             exact=recovery.max_restarts is not None,
@@ -65,6 +69,21 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
             on_nan=job.recovery.on_nan,
             stragglers=job.recovery.stragglers,
         )
+
+    @property
+    def fewest(self) -> int:
+        """Nodes below which nothing is trained."""
+        return self.min_nodes or self.node_count
+
+    @property
+    def most(self) -> int:
+        """Nodes that may train at once."""
+        return self.max_nodes or self.node_count
+
+    @property
+    def elastic(self) -> bool:
+        """Whether the number of nodes may change."""
+        return self.fewest < self.most
 
 
 class NodeState(StrEnum):
@@ -182,6 +201,26 @@ class TierRecord(msgspec.Struct, kw_only=True):
     why: str = ""  # the last one failed
 
 
+class Sizing(msgspec.Struct, kw_only=True):
+    """How many nodes train, of a job whose number of nodes may change."""
+
+    size: int | None = None  # of this attempt, or of the next; None: `Limits.node_count`
+    target: int | None = None  # that somebody has asked for; None: `Limits.node_count`
+    why: str = ""  # it has this size
+    changing_to: int | None = None  # the attempt is being stopped for that
+    changed_at: float | None = None
+    growths: list[float] = []  # when it grew by itself, within the window
+    short_since: float | None = None  # nodes are missing since then
+    asked_at: float | None = None  # for nodes that have not come yet
+    arrival_s: float | None = None  # that the last node took from there until it was ready
+    stop_s: float | None = None  # that the last attempt took to stop
+    start_s: float | None = None  # that the last one took until it trained
+    stop_at: float | None = None  # when it was ordered
+    arrived_at: float | None = None  # when the first workers of the job needed their ranks
+    shrink_deadline: float | None = None
+    grow_deadline: float | None = None
+
+
 class State(msgspec.Struct, kw_only=True):
     """The controller's memory."""
 
@@ -241,6 +280,7 @@ class State(msgspec.Struct, kw_only=True):
     stragglers: tuple[Straggler, ...] = ()  # of this attempt, at this moment
     health: dict[str, dict[str, HealthRecord]] = {}  # node → condition and device → how it is
 
+    sizing: Sizing = msgspec.field(default_factory=Sizing)
     start_deadline: float | None = None  # back-off: not before
     wait_deadline: float | None = None
     leave_deadline: float | None = None  # a rank has left early: the others are looked at
@@ -250,7 +290,24 @@ class State(msgspec.Struct, kw_only=True):
     @property
     def world_size(self) -> int:
         """Workers of an attempt."""
-        return self.limits.node_count * self.workers_per_node
+        return self.size * self.workers_per_node
+
+    @property
+    def size(self) -> int:
+        """Nodes of this attempt; where none trains, of the next."""
+        size = self.sizing.size
+        return self.limits.node_count if size is None else size
+
+    @property
+    def target(self) -> int:
+        """Nodes that should train."""
+        target = self.sizing.target
+        return self.limits.node_count if target is None else target
+
+    @property
+    def wanted(self) -> int:
+        """Nodes that should exist: those that train and those that wait."""
+        return self.target + self.limits.spare_count
 
     @property
     def exits(self) -> tuple[WorkerExited, ...]:
@@ -269,7 +326,8 @@ class State(msgspec.Struct, kw_only=True):
     def deadlines(self) -> list[float]:
         """When something is due if nothing happens before."""
         known = (
-            self.start_deadline, self.wait_deadline, self.leave_deadline, self.quiet_deadline
+            self.start_deadline, self.wait_deadline, self.leave_deadline, self.quiet_deadline,
+            self.sizing.shrink_deadline, self.sizing.grow_deadline,
         )  # fmt: skip
         return [at for at in known if at is not None]
 

@@ -54,5 +54,6 @@ ADVICE: dict[str, str] = {
     "or the kernel log of the machine.",
     "orders-lost": "Keep the journal where it outlives the controller (kubernetes.journal), if "
     "controllers are lost often.",
+    "resized": "Nothing: `holdfast status` tells the size, the target and the reason.",
     "finished": "Nothing: it had done its work.",
 }

@@ -144,6 +144,12 @@ CAUSES: dict[str, Cause] = {
         ELSEWHERE,
         "A controller was lost with its newest orders; what they had started was stopped.",
     ),
+    "resized": Cause(
+        Weight.CAUSE,
+        ELSEWHERE,
+        "No fault: the job was stopped at the end of a step to train on another number of nodes; "
+        "see [elastic training](../guides/elastic.md).",
+    ),
     "finished": Cause(Weight.NONE, ELSEWHERE, "The worker had completed all its steps."),
 }
 """Every cause a verdict or an incident can name, with the sentence the documentation prints."""

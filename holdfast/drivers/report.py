@@ -65,6 +65,9 @@ def job_status(
         why=state.standstill or _slow(state) or state.why,
         checkpoints=_checkpoints(state, first.tier_every_s if first else ()),
         copies=_copies(state),
+        size=state.size if state.limits.elastic else None,
+        target=state.target if state.limits.elastic else None,
+        size_why=state.sizing.why or None,
         **_seen(workers),
     )
 
@@ -153,7 +156,7 @@ def _tier(name: str, record: TierRecord, state: State, planned: float | None) ->
 
 def _copies(state: State) -> Copies | None:
     """By what the job asks for; a script without snapshots has none."""
-    nodes = state.limits.node_count
+    nodes = state.size
     kept = min(state.limits.copies, nodes - 1)
     if kept <= 0 or not state.instrumented:
         return None

@@ -51,6 +51,7 @@ from holdfast.events import (
     OrdersLost,
     Progressed,
     ReplicasDiffer,
+    ScaleRequested,
     StopRequested,
     StragglersFound,
     Surveyed,
@@ -141,6 +142,8 @@ class Bookkeeper:
                 idle = self._attempt.number == 0 or self._attempt.ordered is not None
                 if idle and self._attempt.closing is None:
                     self._attempt.closing = at
+            case ScaleRequested():
+                pass
             case HangJudged():
                 self._hear_of_hang(event, at)
             case OrdersLost():
@@ -222,6 +225,9 @@ class Bookkeeper:
                 assert_never(action)
 
     def _begin(self, order: StartAttempt, at: int) -> None:
+        for rank in [rank for rank in self._ranks if rank >= order.node_count]:  # it has shrunk
+            del self._ranks[rank]
+            self._members = set(self._ranks.values())
         carried = self._close(at)
         self._attempt = Attempt(order.attempt, at, Bucket.START, carried)
 

@@ -136,10 +136,15 @@ class Bridge:
 
     def _ready_after(self, stopped: WorkersStopped) -> list[AnyEvent]:
         """One that told a former controller that it is ready has stopped whatever it ran since, and
-        has a store that nobody can have used."""
-        if stopped.attempt < self._strays.get(stopped.node, math.inf) or stopped.store is None:
+        has a store that nobody can have used. A member whose store is not known may have to take
+        the place of the first."""
+        if stopped.store is None:
             return []
-        del self._strays[stopped.node]
+        if stopped.attempt < self._strays.get(stopped.node, math.inf):
+            known = self._state.nodes.get(stopped.node)
+            if known is None or known.store is not None or not known.node_rank:
+                return []
+        self._strays.pop(stopped.node, None)
         return [NodeReady(node=stopped.node, store=stopped.store)]
 
     def _before(self, exited: WorkerExited, now: float) -> list[AnyEvent]:
@@ -202,7 +207,8 @@ class Bridge:
         """
         match action:
             case StartAttempt():
-                self.progress.begin(action.attempt, self._state.world_size, now)
+                workers_count = action.node_count * action.workers_per_node
+                self.progress.begin(action.attempt, workers_count, now)
                 ranks = sorted(self._state.ranks.items())
                 return [(node, _start(action, rank, self._term)) for rank, node in ranks], []
             case StopAttempt():
@@ -249,7 +255,11 @@ class Bridge:
         members = {*ranks.values(), *(self._strays.keys() & self._state.nodes.keys())}
         told = self._tally.begin(order.attempt, members, ranks.get(0), deadline)
         message = Stop(
-            attempt=order.attempt, grace_s=order.grace_s, save=order.save, term=self._term
+            attempt=order.attempt,
+            grace_s=order.grace_s,
+            save=order.save,
+            keeps=order.keeps,
+            term=self._term,
         )
         return [(node, message) for node in sorted(self._tally.pending)], _some(told)
 

@@ -142,8 +142,7 @@ class Nodes:
         return True
 
     def _welcome(self, acked: int, *, known: bool) -> Welcome:
-        limits = self._state.limits
-        nodes = limits.node_count + limits.spare_count
+        nodes = self._state.wanted
         return Welcome(
             protocol=PROTOCOL,
             acked=acked,

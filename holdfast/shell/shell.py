@@ -27,7 +27,7 @@ from holdfast.actions import (
     Survey,
 )
 from holdfast.controller import Controller
-from holdfast.events import AnyEvent, Beginning, Diagnosed, StopRequested
+from holdfast.events import AnyEvent, Beginning, Diagnosed, ScaleRequested, StopRequested
 from holdfast.messages import (
     Answer,
     ApiSeen,
@@ -42,6 +42,7 @@ from holdfast.messages import (
     Kept,
     Leave,
     Report,
+    ScaleJob,
     Stacks,
     StatusReply,
     StopJob,
@@ -210,19 +211,24 @@ class Shell:
                 pass  # of a journal that was asked for before this controller began
 
     def client(self, message: FromClient, reply: Callable[[ToClient], None]) -> None:
-        """A request of the command line; one to stop is answered once it cannot be lost."""
+        """A request of the command line; a wish is answered once it cannot be lost."""
         match message:
             case StopJob():
-                self.put(StopRequested(by=message.by, now=message.now))
-                self.decisions.then(lambda: reply(Done()))
-                if self.outcome is not None:
-                    self.decisions.reply_now()
+                self._wish(StopRequested(by=message.by, now=message.now), reply)
+            case ScaleJob():
+                self._wish(ScaleRequested(by=message.by, nodes=message.nodes), reply)
             case AskStatus():
                 reply(StatusReply(status=self._engine.status()))
             case AskStacks():
                 self.hangs.ask(self.nodes.connected, self._clock(), reply)
             case _:
                 assert_never(message)
+
+    def _wish(self, wish: AnyEvent, reply: Callable[[ToClient], None]) -> None:
+        self.put(wish)
+        self.decisions.then(lambda: reply(Done()))
+        if self.outcome is not None:
+            self.decisions.reply_now()
 
     def _changed(self, node: str) -> None:
         if self._replicas is not None:

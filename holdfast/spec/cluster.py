@@ -99,7 +99,8 @@ class Schedule(Section):
 
 
 class Elasticity(Section):
-    """Fewer or more nodes than `nodes.count`, where the engine allows for it."""
+    """Fewer or more nodes than `nodes.count`: fewer when nodes are lost and none come in time, more
+    when `holdfast scale` asks for them."""
 
     min_nodes: Whole = Field(ge=1, le=100_000)
     """Minimum number of training nodes."""

@@ -10,7 +10,7 @@ from holdfast.spec.job import Job
 LOCAL = frozenset(("pytorch", "command"))
 CLUSTER = (
     "kubernetes", "image", "secrets", "resources", "network", "datasets", "checkpoints",
-    "scheduling", "lifetime", "schedule", "elasticity", "roles", "mpi", "metadata", "access",
+    "scheduling", "lifetime", "schedule", "roles", "mpi", "metadata", "access",
     "disruption", "monitoring", "clusters", "overlay",
 )  # fmt: skip
 """Sections that a local run has no use for."""
@@ -26,6 +26,23 @@ def require_local(job: Job) -> None:
         )
     if job.sweep is not None:
         raise _only("a sweep", "its trials are the indexes of a Kubernetes Job")
+    require_bounds(job)
+
+
+def require_bounds(job: Job) -> None:
+    """Raise `Error` with slug `size-impossible` if the number of nodes is not within its bounds."""
+    elastic, count = job.elasticity, job.nodes.count
+    if elastic is None:
+        return
+    most = elastic.max_nodes if elastic.max_nodes is not None else count
+    if not elastic.min_nodes <= count <= most:
+        raise Error(
+            "size-impossible",
+            "elasticity: nodes.count is out of range",
+            why=f"min_nodes {elastic.min_nodes} <= nodes.count {count} <= max_nodes {most} does "
+            "not hold",
+            help="change one of the three",
+        )
 
 
 def unused_sections(job: Job) -> list[str]:

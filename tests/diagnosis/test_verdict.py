@@ -158,6 +158,7 @@ def test_every_cause_of_an_exit_is_in_the_table_above() -> None:
     without_exit = {
         "node-lost",
         "orders-lost",
+        "resized",
         "hang",
         "nan",
         "hardware-fault",

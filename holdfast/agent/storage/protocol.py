@@ -49,7 +49,7 @@ class Warn(StorageMessage, frozen=True, kw_only=True):
 
     Answered by `UrgentSaved` once a snapshot that was taken because of it is where it survives
     that. `node_goes`: memory and disks of this node are lost. `job_ends`: other nodes' memory is,
-    too.
+    too. Neither: only its workers end.
     """
 
     within_s: float

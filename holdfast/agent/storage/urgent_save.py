@@ -67,7 +67,10 @@ def urgent_key(arenas: Sequence[Arena], attempt: int) -> Key | None:
 
 
 def in_tiers(key: Key, order: Warn, committed: dict[Tier, Key | None]) -> str | None:
-    """The durable tier that has it and survives; `committed` are the tiers there are."""
+    """The durable tier that has it and survives; `committed` are the tiers there are. Where only
+    the attempt ends, it is safe as it lies here."""
+    if not (order.node_goes or order.job_ends):
+        return "the memory of this node"
     for tier, newest in committed.items():
         lost = tier is Tier.LOCAL and order.node_goes and len(committed) > 1
         if newest is not None and newest >= key and not lost:

@@ -40,7 +40,7 @@ from holdfast.drivers.kubernetes.supply import RETRY_LAST_S, RETRY_S, Supply
 from holdfast.drivers.kubernetes.talk import say
 from holdfast.drivers.kubernetes.watch import follow
 from holdfast.drivers.kubernetes.wishes import Wishes
-from holdfast.events import AnyEvent, ControllerResumed, JobSubmitted, StopRequested
+from holdfast.events import AnyEvent, ControllerResumed, JobSubmitted, ScaleRequested, StopRequested
 from holdfast.messages import Leave, StacksReply
 from holdfast.shell.clock import Clock
 from holdfast.shell.host import Host
@@ -97,7 +97,9 @@ class KubernetesDriver:
         self._shell.can_hand_over = lambda: self.doubt.is_sure()
         owner = me.belongs.owner
         self._stacks = PublishedStacks(cluster, request.name, owner, self._asked_for_stacks)
-        self._wishes = Wishes(cluster, request.name, self._asked_to_stop, self._stacks.wanted)
+        self._wishes = Wishes(
+            cluster, request.name, self._asked_to_stop, self._stacks.wanted, self._asked_to_scale
+        )
         self._metrics = Metrics()
         self._books = JobBooks(
             request.name, journal_path, controller.state, self._clock.now,
@@ -254,6 +256,9 @@ class KubernetesDriver:
     def _asked_to_stop(self, by: str, now: bool) -> None:
         self._shell.put(StopRequested(by=by, now=now))
 
+    def _asked_to_scale(self, by: str, nodes: int) -> None:
+        self._shell.put(ScaleRequested(by=by, nodes=nodes))
+
     def _asked_for_stacks(self, reply: Callable[[StacksReply], None]) -> None:
         self._shell.hangs.ask(self._shell.nodes.connected, self._clock.now(), reply)
 
@@ -268,7 +273,7 @@ class KubernetesDriver:
 
     def _waits_for(self) -> str | None:
         queue = queue_of(self._request.job)
-        return self._supply.trouble or self._roster.waiting_for(self._request.pods, queue)
+        return self._supply.trouble or self._roster.waiting_for(self._state.wanted, queue)
 
 
 def stop_by_signal(driver: KubernetesDriver, end: Callable[[], object]) -> None:

@@ -20,7 +20,7 @@ from holdfast.drivers.kubernetes.cluster import (
 )
 from holdfast.drivers.kubernetes.ending import main_object, suspension
 from holdfast.drivers.kubernetes.manifests.engines.pods import GATE
-from holdfast.drivers.kubernetes.manifests.names import STOP
+from holdfast.drivers.kubernetes.manifests.names import SCALE, STOP
 from holdfast.drivers.kubernetes.manifests.render import requested
 from holdfast.drivers.kubernetes.manifests.request import Body, Request
 from holdfast.drivers.kubernetes.manifests.support.controller import replicas
@@ -35,6 +35,12 @@ POLL_S = 1.0
 async def ask_to_stop(cluster: Cluster, job: str, *, now: bool) -> None:
     """Write the wish down. Raises `ApiError`."""
     wish = {"metadata": {"annotations": {STOP: "now" if now else "gently"}}}
+    await cluster.patch(CONFIG_MAPS, f"{job}-job", wish)
+
+
+async def ask_to_scale(cluster: Cluster, job: str, nodes: int) -> None:
+    """Write the wish down. Raises `ApiError`."""
+    wish = {"metadata": {"annotations": {SCALE: str(nodes)}}}
     await cluster.patch(CONFIG_MAPS, f"{job}-job", wish)
 
 

@@ -76,7 +76,7 @@ class Supply:
             await self._make(owner)
 
     async def _make(self, owner: Body) -> None:
-        spare = self._request.spares and self._roster.lacks_spares(self._request.nodes)
+        spare = self._request.spares and self._roster.lacks_spares(self._state.target)
         name = self._roster.next_name(self._request.name)
         template = own_pods.template(self._request, "spare" if spare else "node")
         body = owned(own_pods.named(template, name), owner)
@@ -88,7 +88,7 @@ class Supply:
 
     def _lacking(self) -> int:
         """Pods to be made now: what is missing, as far as there may be more of them."""
-        missing, room = self._roster.missing(), self._roster.room(self._request.pods)
+        missing, room = self._roster.missing(), self._roster.room(self._state.wanted)
         return min(missing, room) - len(self._unseen())
 
     def _unseen(self) -> dict[str, str]:

@@ -1,5 +1,5 @@
-"""Hears what people ask of a job from outside: to stop, or for the stacks of its workers, by an
-annotation on its ConfigMap.
+"""Hears what people ask of a job from outside: to stop, to train on another number of nodes, or for
+the stacks of its workers, by an annotation on its ConfigMap.
 
 The one object is watched, so that a wish is heard at once, and looked at every `LOOK_S` besides:
 whatever stands between us and the API may hold a watch back, or answer in its place. A wish waits
@@ -12,13 +12,13 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from holdfast.drivers.kubernetes.cluster import CONFIG_MAPS, ApiError, Change, Cluster
-from holdfast.drivers.kubernetes.manifests.names import STACKS, STOP
+from holdfast.drivers.kubernetes.manifests.names import SCALE, STACKS, STOP
 from holdfast.drivers.kubernetes.talk import say
 from holdfast.drivers.kubernetes.watch import follow
 
 LOOK_S = 5.0
 CALL_S = 5.0  # for one look: a connection that is cut may hang for longer
-BY = "holdfast stop"
+BY, SCALED_BY = "holdfast stop", "holdfast scale"
 OnWish = Callable[[str, bool], None]
 
 
@@ -39,10 +39,15 @@ class _Map(msgspec.Struct, frozen=True):
     def stacks(self) -> str:
         return (self.metadata.annotations or {}).get(STACKS, "")
 
+    @property
+    def scale(self) -> str:
+        return (self.metadata.annotations or {}).get(SCALE, "")
+
 
 class Wishes:
     """Calls `on_wish(by, now)` once for every new wish to stop, also for one that is there already,
-    and `on_stacks` with each new word of somebody who wants stacks."""
+    `on_stacks` with each new word of somebody who wants stacks, and `on_scale(by, nodes)` with each
+    new number of nodes."""
 
     def __init__(
         self,
@@ -50,10 +55,12 @@ class Wishes:
         job: str,
         on_wish: OnWish,
         on_stacks: Callable[[str], None] = lambda _word: None,
+        on_scale: Callable[[str, int], None] = lambda _by, _nodes: None,
     ) -> None:
         self._cluster, self._on_wish, self._on_stacks = cluster, on_wish, on_stacks
+        self._on_scale = on_scale
         self._name = f"{job}-job"
-        self._heard = self._heard_stacks = ""
+        self._heard = self._heard_stacks = self._heard_scale = ""
         self._news = 0  # how often the watch has told something
         self._troubled = False
 
@@ -104,7 +111,16 @@ class Wishes:
             self._heard_stacks = word
             if word:
                 self._on_stacks(word)
+        if body.scale != self._heard_scale:
+            self._heard_scale = body.scale
+            self._scaled(body.scale)
         if wish != self._heard:
             self._heard = wish
             if wish:
                 self._on_wish(BY, wish == "now")
+
+    def _scaled(self, text: str) -> None:
+        if text.isascii() and text.isdigit():
+            self._on_scale(SCALED_BY, int(text))
+        elif text:
+            say(f"annotation {SCALE} is ignored: {text[:40]!r} is no number of nodes")

@@ -233,8 +233,8 @@ def test_a_command_may_have_its_own_ranks_where_nobody_gives_any() -> None:
         },
         {
             "nodes": 4,
-            "elasticity": {"min_nodes": 2, "max_nodes": 8},
-            "scheduling": {"kueue": {"queue": "q"}},
+            "elasticity": {"min_nodes": 2},
+            "scheduling": {"kueue": {"queue": "q", "partial": True}},
         },
         {
             "nodes": 4,

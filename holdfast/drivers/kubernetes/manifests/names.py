@@ -10,6 +10,7 @@ DOMAIN = "holdfast.dev"
 JOB = f"{DOMAIN}/job"
 ROLE = f"{DOMAIN}/role"  # node · spare · launcher · controller · chief · ps · evaluator
 STOP = f"{DOMAIN}/stop"  # annotation on the job's ConfigMap, a wish: now, gently
+SCALE = f"{DOMAIN}/scale"  # likewise: how many nodes are to train
 STACKS = f"{DOMAIN}/stacks"  # likewise: whoever wrote this word wants stacks
 BULK = f"{DOMAIN}/bulk"  # on what is large and of no use to whoever lists jobs
 MANAGED_BY = "app.kubernetes.io/managed-by"

@@ -102,6 +102,10 @@ LIMITS: dict[str, Limit] = {
     "monitoring": AGENTS,
     "clusters": AGENTS,
     "elasticity": ELASTIC,
+    "elasticity.max_nodes": Limit(
+        managed("pods", "cronjob") | plain(*TORCHRUN, "paddlejob"),
+        "the engine creates a fixed number of pods; Holdfast adds more with engine `pods` only",
+    ),
     "roles": TENSORFLOW,
     "mpi.slots_per_node": MPIRUN,
     "mpi.implementation": Limit(

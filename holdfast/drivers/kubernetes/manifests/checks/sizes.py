@@ -12,6 +12,7 @@ from holdfast.drivers.kubernetes.manifests.storage import shm_size, snapshot_byt
 from holdfast.errors import Error
 from holdfast.spec import Job
 from holdfast.spec.load import to_yaml
+from holdfast.spec.local import require_bounds
 
 CONFIG_BYTES_MAX = 1 << 20  # of a ConfigMap
 PODS_MAX = 100_000  # completions of an Indexed Job with a limit for each index
@@ -85,18 +86,10 @@ def _pages(job: Job) -> Iterator[Error]:
 
 
 def _elastic(job: Job) -> Iterator[Error]:
-    elastic, count = job.elasticity, job.nodes.count
-    if elastic is None:
-        return
-    most = elastic.max_nodes if elastic.max_nodes is not None else count
-    if not elastic.min_nodes <= count <= most:
-        yield _impossible(
-            "elasticity",
-            "nodes.count is out of range",
-            f"min_nodes {elastic.min_nodes} <= nodes.count {count} <= max_nodes {most} does not "
-            "hold",
-            "change one of the three",
-        )
+    try:
+        require_bounds(job)
+    except Error as error:
+        yield error
 
 
 def _counts(request: Request) -> Iterator[Error]:

@@ -1,0 +1,89 @@
+"""Changes the size of an attempt that trains: to grow, or because somebody asked for another size.
+
+The attempt is stopped at the end of a step, with a snapshot of it in memory, and the next one has
+the new size. A job grows by itself when nodes are ready that it lacks, and not before the last
+change of its size is long enough ago (`grow_after_s`). When somebody asked, at once; fewer by as
+many at a time as memory survives, because those that go take their snapshots along.
+"""
+
+from holdfast.actions import AnyAction, Fence
+from holdfast.controller import attempts, incidents, nodes, sizes
+from holdfast.controller.phases import Phase
+from holdfast.controller.policies import restart, shrink
+from holdfast.controller.state import State
+from holdfast.events import Keeps, ScaleRequested
+
+
+def scaled(state: State, event: ScaleRequested) -> list[AnyAction]:
+    """Somebody wants so many nodes to train; within the bounds of the job."""
+    limits, sizing = state.limits, state.sizing
+    if not limits.elastic or state.phase is Phase.CLOSING:
+        return []
+    sizing.target = max(limits.fewest, min(limits.most, event.nodes))
+    sizing.growths, sizing.changed_at = [], None  # what was asked for is not held back
+    state.stillborn = state.unfit = 0
+    state.tell(f"{event.by} asked for {event.nodes} nodes")
+    more = nodes.top_up(state, f"{event.by} asked for {state.target} nodes")
+    return [*more, *(attempts.try_start(state) or review(state))]
+
+
+def review(state: State) -> list[AnyAction]:
+    """Whether the attempt that trains should have another size."""
+    sizing = state.sizing
+    sizing.grow_deadline = None
+    if not state.limits.elastic or not _undisturbed(state):
+        return []
+    if state.size > state.target:
+        step = max(1, state.limits.copies) if state.instrumented else state.size
+        size = max(state.target, state.size - step)
+        return _stop(state, size, f"{sizing_text(state, size)}: holdfast scale asked for fewer")
+    more = sizes.growable(state) - state.size
+    if more <= 0:
+        return _let_go(state)
+    limits = state.limits
+    sizing.growths = restart.recent(sizing.growths, state.now, limits.window_s)
+    since = sizing.changed_at
+    wait_s = shrink.grow_after_s(
+        state.size, more, sizes.change_s(state), len(sizing.growths), limits.window_s
+    )
+    if since is not None and state.now < since + wait_s:
+        sizing.grow_deadline = since + wait_s
+        return []
+    size = state.size + more
+    sizing.growths = [*sizing.growths, state.now]
+    return _stop(state, size, f"{sizing_text(state, size)}: {_ready(more)}")
+
+
+def sizing_text(state: State, size: int) -> str:
+    """From how many nodes to how many."""
+    return f"from {state.size} to {size} nodes"
+
+
+def _ready(more: int) -> str:
+    return f"{more} more {'is' if more == 1 else 'are'} ready"
+
+
+def _undisturbed(state: State) -> bool:
+    """It trains, nothing is wrong, and nobody has begun to leave."""
+    return (
+        state.phase is Phase.RUNNING
+        and state.open_incident is None
+        and not state.finished
+        and not state.deaths
+    )
+
+
+def _stop(state: State, size: int, why: str) -> list[AnyAction]:
+    state.sizing.changing_to = size
+    incidents.open_for_size(state, why)
+    keeps: Keeps = "here" if size > state.size else "elsewhere"  # nodes that go lose theirs
+    return attempts.stop(state, Phase.RECOVERING, why, state.limits.stop_grace_s, keeps=keeps)
+
+
+def _let_go(state: State) -> list[AnyAction]:
+    """It trains with what was asked for: nodes that wait beyond that go."""
+    why = f"{state.target} nodes are asked for"
+    gone = nodes.surplus(state) if state.sizing.target is not None else []
+    for node in gone:
+        nodes.remove(state, node.node, why)
+    return [Fence(node=node.node, reason=why) for node in gone]
