@@ -9,6 +9,8 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+import msgspec
+
 from holdfast import flight_recorder, rank
 from holdfast.agent.fork_protocol import ChildKind, Preload, Program
 from holdfast.messages import Assignment, Start
@@ -83,7 +85,16 @@ def node_environment(
         "HOLDFAST_ON_NAN": job.recovery.on_nan,
         "HOLDFAST_CHECK_REPLICAS": str(job.recovery.check_replicas_every),
     }
-    return env | job.env | ours | dict(storage)
+    return env | job.env | ours | _elastic(job) | dict(storage)
+
+
+def _elastic(job: Job) -> dict[str, str]:
+    """What a script has to know where the number of ranks may change."""
+    elastic = job.elasticity
+    if elastic is None:
+        return {}
+    told = {"nodes": job.nodes.count, "batch": elastic.batch, "warmup_steps": elastic.warmup_steps}
+    return {"HOLDFAST_ELASTIC": msgspec.json.encode(told).decode()}
 
 
 def rank_environment(job: Job, start: Start, local_rank: int) -> dict[str, str]:

@@ -101,8 +101,20 @@ def change(state: State, size: int, why: str) -> None:
     """The next attempt has so many nodes."""
     before = state.size
     nodes.resize(state, size)
-    state.sizing.changed_at, state.sizing.why = state.now, why
+    state.sizing.changed_at, state.sizing.why = state.now, why + _batch(state)
     state.tell(f"from {before} to {size} nodes: {why}")
+
+
+def _batch(state: State) -> str:
+    """What it means for the batch."""
+    count = state.limits.node_count
+    match state.limits.batch:
+        case "keep_global_batch":
+            return f"; each step has as many samples as on {count} nodes"
+        case "scale_lr":
+            return f"; the learning rate is multiplied by {state.size / count:.4g}"
+        case _:
+            return ""
 
 
 def _asked(state: State) -> str:

@@ -44,6 +44,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     stop_grace_s: float = 15.0
     node_wait_s: float = 600.0
     replace_after: int = REPLACE_AFTER  # device faults of one node; 0: never for that
+    batch: str = ""  # what another size means for it: see `Elasticity.batch`
     copies: int = 0  # of private state on other nodes
     hang_timeout_s: float = 0.0  # without progress; 0: hangs are not looked for
     on_nan: str = "restart"  # or "stop", "ignore"
@@ -65,6 +66,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
             stop_grace_s=recovery.stop_grace_s,
             node_wait_s=recovery.node_wait_s,
             copies=job.snapshots.copies,
+            batch=elastic.batch if elastic is not None else "",
             hang_timeout_s=recovery.hang_timeout_s if recovery.hangs == "auto" else 0.0,
             on_nan=job.recovery.on_nan,
             stragglers=job.recovery.stragglers,

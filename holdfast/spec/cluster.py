@@ -106,6 +106,12 @@ class Elasticity(Section):
     """Minimum number of training nodes."""
     max_nodes: Whole | None = Field(default=None, ge=1, le=100_000)
     """Maximum number of training nodes. Default: `nodes.count`."""
+    batch: Literal["keep_global_batch", "scale_lr"] = "keep_global_batch"
+    """What another number of nodes means. `keep_global_batch`: the samples of an optimizer step
+    stay the same and are dealt out again. `scale_lr`: those of a rank stay the same, and
+    `run.lr_scale` grows and shrinks with the number of ranks."""
+    warmup_steps: Whole = Field(default=0, ge=0, le=1_000_000)
+    """With `scale_lr`: steps over which `run.lr_scale` goes from the old value to the new one."""
 
 
 class Roles(Section):

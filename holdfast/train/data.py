@@ -16,17 +16,20 @@ import torch
 from torch.utils.data import DataLoader, default_collate, get_worker_info
 
 from holdfast.errors import Error
+from holdfast.train.elastic import policy_in
 from holdfast.train.permutation import combine, permute
 from holdfast.train.placement import find_placement
 
 
 class Ticket(NamedTuple):
-    """One batch of one rank: which samples, and where the epoch stands once it is used."""
+    """One batch of one rank: which samples, where the epoch stands once it is used, and how many
+    samples all ranks have together."""
 
     epoch: int
     samples_after: int
     indices: list[int]
     seed: int
+    total: int = 0
 
 
 class SampleOrder(NamedTuple):
@@ -38,21 +41,26 @@ class SampleOrder(NamedTuple):
     shuffle: bool
     drop_last: bool
 
-    def tickets(self, epoch: int, samples: int, rank: int, world_size: int) -> Iterator[Ticket]:
-        """Tickets of one rank without end, from this position on.
+    def tickets(
+        self, epoch: int, samples: int, rank: int, world_size: int, total: int | None = None
+    ) -> Iterator[Ticket]:
+        """Tickets of one rank without end, from this position on; `total` samples at once over all
+        ranks, by default `batch_size` for each of them.
 
         With `drop_last` an epoch ends before a batch that not all ranks can fill; otherwise the
         rest is divided evenly, less than one sample per rank being dropped.
         """
+        whole = self.batch_size * world_size if total is None else total
         while True:
-            size = min(self.batch_size * world_size, self.sample_count - samples)
-            if size < (self.batch_size * world_size if self.drop_last else world_size):
+            size = min(whole, self.sample_count - samples)
+            if size < (whole if self.drop_last else world_size):
                 epoch, samples = epoch + 1, 0
                 continue
             first, last = size * rank // world_size, size * (rank + 1) // world_size
             indices = self._samples(epoch, range(samples + first, samples + last))
             samples += size
-            yield Ticket(epoch, samples, indices, combine(self.seed, epoch, samples, rank))
+            seed = combine(self.seed, epoch, samples, rank)
+            yield Ticket(epoch, samples, indices, seed, size)
 
     def _samples(self, epoch: int, positions: range) -> list[int]:
         if not self.shuffle:
@@ -85,12 +93,14 @@ class Loader:
         self._options = options
         self.epoch = 0
         self.samples = 0  # of this epoch, used by all ranks together
+        self.dealt = (0, 0)  # samples of the step under way: of this rank, of all
 
     def __iter__(self) -> Iterator[Any]:
         placement = find_placement()
         rank, world_size = placement.rank, placement.world_size
-        self._require_one_batch(world_size)
-        tickets = self._order.tickets(self.epoch, self.samples, rank, world_size)
+        total = policy_in(world_size).samples(self._order.batch_size)
+        self._require_one_batch(world_size, total)
+        tickets = self._order.tickets(self.epoch, self.samples, rank, world_size, total)
         # a generator of its own: DataLoader would draw from the script's random numbers
         own = torch.Generator().manual_seed(self._order.seed)
         fetched = DataLoader(
@@ -103,6 +113,7 @@ class Loader:
         )
         for ticket, batch in fetched:
             self.epoch, self.samples = ticket.epoch, ticket.samples_after
+            self.dealt = (len(ticket.indices), ticket.total)
             yield batch
 
     def state_dict(self) -> dict[str, int]:
@@ -114,8 +125,21 @@ class Loader:
         self.epoch, self.samples = state["epoch"], state["samples"]
         self._order = self._order._replace(seed=state["seed"])
 
-    def _require_one_batch(self, world_size: int) -> None:
-        needed = world_size * (self._order.batch_size if self._order.drop_last else 1)
+    @property
+    def batch_size(self) -> int:
+        """Samples of a rank at a time."""
+        return self._order.batch_size
+
+    def _require_one_batch(self, world_size: int, total: int) -> None:
+        if total < world_size:
+            raise Error(
+                "loader-empty",
+                f"a step of {total} samples cannot be divided among {world_size} ranks",
+                why="elasticity.batch is keep_global_batch: each step has as many samples as on "
+                "nodes.count nodes",
+                help="use a larger batch size, fewer nodes, or elasticity.batch: scale_lr",
+            )
+        needed = total if self._order.drop_last else world_size
         if self._order.sample_count < needed:
             raise Error(
                 "loader-empty",

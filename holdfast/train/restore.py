@@ -57,6 +57,7 @@ class Restored(NamedTuple):
     where: Location
     shared: Tree
     private: Tree
+    world_size: int  # that left it
     copies_missing: bool  # a buddy's copy of some rank is missing, and everybody has its own
 
     @property
@@ -258,7 +259,7 @@ class _Restoring:
                 "with the same number modulo %d",
                 *(one.world_size, self._ranks.world_size, one.world_size),
             )
-        return Restored(one.key, one.where, *assembly.trees(), copies_missing=False)
+        return Restored(one.key, one.where, *assembly.trees(), one.world_size, copies_missing=False)
 
     def _drop(self, one: Candidate, failure: LoadFailure | None) -> None:
         """Give this candidate up: for good, or until storage may be back. Another copy of damaged
@@ -345,7 +346,8 @@ class _Restoring:
         assert shared and private, "every rank has its parts now"
         self.bytes = sum(h.payload_bytes for cell in (shared, private) if (h := cell.header()))
         missing = any(one.key not in h.buddy for h in held)
-        return Restored(one.key, one.where, read(shared), read(private), missing)
+        trees = read(shared), read(private)
+        return Restored(one.key, one.where, *trees, one.world_size, missing)
 
     def _deliver(self, plan: Plan) -> bool:
         good = verify(list(_used(plan, self._arena, self._ranks.rank)))

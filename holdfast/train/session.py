@@ -7,6 +7,7 @@ call works under torchrun (rank from the environment, nothing to restore) and in
 
 import os
 import re
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from datetime import timedelta
 from typing import Any
@@ -24,7 +25,9 @@ from holdfast.optimizer_steps import leave_to_the_script
 from holdfast.page import WorkerPhase
 from holdfast.rank import await_rank
 from holdfast.train.cadence import Cadence
+from holdfast.train.data import Loader
 from holdfast.train.early_end import EarlyEnd
+from holdfast.train.elastic import Elastic, OnResize, policy_in
 from holdfast.train.exchange import Exchange
 from holdfast.train.group import (
     check_wishes,
@@ -82,6 +85,7 @@ class Run:
         copies = self._settings.copies
         self._exchange = Exchange(placement, group, copies=copies) if group and many else None
         self._ending = EarlyEnd(None if many else group)
+        self._elastic = Elastic(policy_in(placement.world_size), self._parallel)
 
     @property
     def rank(self) -> int:
@@ -120,6 +124,18 @@ class Run:
         return self._kept is not None and self._kept.loop.stopping
 
     @property
+    def accumulation(self) -> int:
+        """Into how many parts a rank divides its share of an optimizer step, so that the step has
+        as many samples as on `nodes.count` nodes: 1, unless the job has shrunk."""
+        return self._elastic.policy.accumulation
+
+    @property
+    def lr_scale(self) -> float:
+        """By what the learning rate of this step is to be multiplied: 1.0, unless the job has
+        another size than `nodes.count` and `elasticity.batch` is `scale_lr`."""
+        return self._elastic.lr_scale
+
+    @property
     def mesh(self) -> DeviceMesh:
         """All ranks in one dimension, `dp_replicate`."""
         if self._mesh is None:
@@ -154,6 +170,7 @@ class Run:
             raise _unavailable("run.track() was called twice", "pass all objects in one call")
         self._progress.phase(WorkerPhase.SETUP)
         everything = objects if loader is None else {**objects, "loader": loader}
+        everything |= self._elastic.tracked
         gather = self._exchange.gather_bytes if self._exchange else None
         tracked = Tracked(everything, self.device, self._parallel, self._ranks, gather)
         self._tracked = True
@@ -163,8 +180,33 @@ class Run:
             watch_optimizers(snapshots, optimizers)
         apart = self._parallel if self._settled else []
         state = State(loader, self._progress, snapshots, self._ending, apart)
+        self._elastic.step = lambda: state.completed
+        self._elastic.loader = loader if isinstance(loader, Loader) else None
+        state.restored, state.numbers = self._elastic.resumed, self._elastic.numbers
         state.after_step = after_each_step(tracked, self._placement, self._progress, self._exchange)
         return state
+
+    def on_resize(self, callback: OnResize) -> None:
+        """Have `callback(before, now)` called when training goes on with another number of ranks
+        than its state was left by: after it is restored, before the next step."""
+        self._elastic.on_resize(callback)
+
+    def micro_batches(self, batch: Any) -> Iterator[tuple[Any, float]]:
+        """Divide this rank's share of a step: yields `(part, weight)` with at most `batch_size`
+        samples each.
+
+        `(loss(part) * weight).backward()` for each part, where `loss` is a mean over samples,
+        gives the gradient of the mean over all samples of all ranks, however many there are and
+        however they were dealt out. Modules of `parallelize()` average with the last part. Where
+        the job has the size it was written for, that is the batch itself, with weight 1.0.
+
+        Raises `Error` (run-unavailable) without a loader of `holdfast.train` in `track()`.
+        """
+        if self._elastic.loader is None:
+            raise _unavailable(
+                "run.micro_batches() has no loader", "pass holdfast.train.loader to run.track()"
+            )
+        return self._elastic.parts(batch)
 
     def log(
         self, *, loss: Any = None, grad_norm: Any = None, tokens: int = 0, **metrics: Any

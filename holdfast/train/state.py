@@ -56,6 +56,10 @@ class State:
         """Completed steps, including those before a restart; 0 before `steps()` has restored."""
         self.after_step: Callable[[int], None] = lambda _step: None
         """Called with the number of each complete step, once it has been reported."""
+        self.restored: Callable[[int, int | None], None] = lambda _step, _ranks: None
+        """Called once the state after this step is restored, with how many ranks had left it."""
+        self.numbers: Callable[[], dict[str, float]] = dict
+        """What the metrics of each step say besides what the script logs."""
         if snapshots is not None:
             snapshots.whole = self._whole
             snapshots.loop.numbers_bad = progress.unsound
@@ -76,6 +80,8 @@ class State:
             began = time.monotonic()
             batch = self._next_batch(began)
             self._progress.phase(WorkerPhase.STEP)
+            if numbers := self.numbers():
+                self._progress.log(None, None, 0, numbers)
             try:
                 yield self.completed, batch
             except GeneratorExit:
@@ -100,6 +106,8 @@ class State:
             if self.completed == 0:
                 for module in self._apart:
                     spread(module)
+            ranks = self._snapshots.restored_ranks if self._snapshots else None
+            self.restored(self.completed, ranks)
         return self.completed
 
     def stop(self) -> None:

@@ -180,6 +180,8 @@ SETTINGS: dict[str, Setting] = {
     "elasticity": Setting({"min_nodes": 2}),
     "elasticity.min_nodes": Setting(3, ELASTIC),
     "elasticity.max_nodes": Setting(9, ELASTIC),
+    "elasticity.batch": Setting("scale_lr", ELASTIC),
+    "elasticity.warmup_steps": Setting(7, ELASTIC),
     "roles.chief": Setting(True),
     "roles.ps": Setting(2),
     "roles.evaluator": Setting(True),

@@ -106,6 +106,8 @@ LIMITS: dict[str, Limit] = {
         managed("pods", "cronjob") | plain(*TORCHRUN, "paddlejob"),
         "the engine creates a fixed number of pods; Holdfast adds more with engine `pods` only",
     ),
+    "elasticity.batch": AGENTS,
+    "elasticity.warmup_steps": AGENTS,
     "roles": TENSORFLOW,
     "mpi.slots_per_node": MPIRUN,
     "mpi.implementation": Limit(

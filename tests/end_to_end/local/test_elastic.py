@@ -1,0 +1,74 @@
+"""A job trains on with the nodes that are left, and with all of them once they are back."""
+
+from pathlib import Path
+
+import pytest
+
+from holdfast.train.data import SampleOrder
+from tests.end_to_end.local.jobs import SCRIPTS, RunningJob
+from tests.warm import holdfast
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
+
+
+def trains_on(job: RunningJob, nodes: int, attempt: int, steps: int) -> int:
+    """Wait until an attempt with so many nodes has gone on by some steps; the last of them."""
+    status = job.wait_until(
+        lambda s: s.attempt == attempt and s.size == nodes and s.phase == "running", f"{nodes}"
+    )
+    last = (status.step or 0) + steps
+    job.wait_step(last, attempt=attempt)
+    return last
+
+
+def used(job: RunningJob) -> list[list[int]]:
+    """The samples of each step, of the last attempt that did it, over all ranks."""
+    found: dict[int, dict[tuple[int, int], list[int]]] = {}
+    for path in job.out.glob("used-*"):
+        attempt, rank = map(int, path.name.split("-")[1:])
+        for line in path.read_text().splitlines(keepends=True):
+            step, *samples = map(int, line.split())
+            if line.endswith("\n"):
+                found.setdefault(step, {})[attempt, rank] = samples
+    assert sorted(found) == list(range(len(found)))
+    return [_of_the_last(found[step]) for step in range(len(found))]
+
+
+def _of_the_last(ranks: dict[tuple[int, int], list[int]]) -> list[int]:
+    last = max(attempt for attempt, _ in ranks)
+    return [
+        i for (attempt, _), samples in sorted(ranks.items()) if attempt == last for i in samples
+    ]
+
+
+def test_a_lost_node_is_gone_without_and_no_sample_is_lost_or_used_twice(home: Path) -> None:
+    job = RunningJob(
+        home,
+        script=str(SCRIPTS / "elastic.py"),
+        args=["--out", str(home.parent / "out")],
+        nodes={"count": 3},
+        elasticity={"min_nodes": 2},
+        snapshots={"every_steps": 1},
+        warm={"preload": ["tests.end_to_end.local.gate"]},
+    ).start()
+    job.wait_step(10)
+    job.kill_node(job.member(1))
+    trains_on(job, 2, attempt=2, steps=5)
+    (job.folder / "go").touch()
+    trains_on(job, 3, attempt=3, steps=5)
+    assert holdfast("scale", job.name, "4").returncode == 2
+    assert holdfast("scale", job.name, "2").returncode == 0
+    trains_on(job, 2, attempt=4, steps=5)
+    (job.out / "enough").touch()
+    job.wait_end()
+
+    lost, grown, scaled = job.incidents()
+    assert [i.cause for i in (lost, grown, scaled)] == ["node-lost", "resized", "resized"]
+    assert "Shrink" in [done.action for done in lost.actions]
+    assert lost.steps_lost <= 2, "from the memory of those that are left"
+    for attempt, sizes in ((2, "from 3 to 2"), (3, "from 2 to 3"), (4, "from 3 to 2")):
+        log = (job.folder / "logs" / f"attempt-{attempt}" / "rank-0.log").read_text()
+        assert f"{sizes} ranks" in log and " from memory" in log
+    steps = used(job)
+    tickets = SampleOrder(100, 2, 5, True, True).tickets(0, 0, 0, 1, 6)
+    assert [sorted(samples) for samples in steps] == [sorted(next(tickets)[2]) for _ in steps]
