@@ -15,6 +15,8 @@ class LoopPosition:
     def __init__(self) -> None:
         self.completed = 0
         self.total = 0
+        self.ranks_before: int | None = None
+        """How many ranks have left the state that was restored; None: none was."""
         self.asked_end = False
         """Whether this rank wants the loop to end."""
         self.ended = False

@@ -89,8 +89,6 @@ class Snapshotter:
         self._restored: Tree | None = None  # until the random numbers are put back
         self._beside = False  # the step under way is the one that the newest is copied beside
         self._start = 0
-        self.restored_ranks: int | None = None
-        """How many ranks had left the state that was restored."""
 
     @property
     def under_way(self) -> bool:
@@ -123,7 +121,7 @@ class Snapshotter:
         found = bring_in(self._arena, self._exchange, ranks, self._tracked, place.attempt)
         if found is not None:
             self._in_use.restored(found.key)
-            self.restored_ranks = found.world_size
+            self.loop.ranks_before = found.world_size
             self._peers.parent, self._restored = found.parent, found.private
             self._tracked.load(found.shared, found.private)
             elsewhere = found.where is Location.ELSEWHERE  # another job: it is not ended

@@ -106,7 +106,7 @@ class State:
             if self.completed == 0:
                 for module in self._apart:
                     spread(module)
-            ranks = self._snapshots.restored_ranks if self._snapshots else None
+            ranks = self._snapshots.loop.ranks_before if self._snapshots else None
             self.restored(self.completed, ranks)
         return self.completed
 

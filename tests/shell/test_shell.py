@@ -13,6 +13,7 @@ from holdfast.events import (
     NodeLost,
     NodeLostReason,
     Progress,
+    ScaleRequested,
     StopRequested,
     Surveyed,
     WorkerExited,
@@ -29,6 +30,7 @@ from holdfast.messages import (
     Kept,
     Leave,
     Report,
+    ScaleJob,
     Start,
     StatusReply,
     Stop,
@@ -367,6 +369,10 @@ def test_the_command_line_is_answered_and_its_wish_is_decided_upon() -> None:
     scene, replies = Scene(ONE), list[ToClient]()
     scene.shell.client(AskStatus(), replies.append)
     assert replies == [StatusReply(status=b"{}")]
+    scene.shell.client(ScaleJob(by="me", nodes=2), replies.append)
+    scene.settle()
+    assert scene.events(ScaleRequested) == [ScaleRequested(by="me", nodes=2)]
+    assert replies[1:] == [Done()]
     scene.shell.client(StopJob(by="me", now=True), replies.append)
     scene.settle()
     assert scene.events(StopRequested) == [StopRequested(by="me", now=True)]

@@ -233,8 +233,9 @@ def test_a_command_may_have_its_own_ranks_where_nobody_gives_any() -> None:
         },
         {
             "nodes": 4,
-            "elasticity": {"min_nodes": 2},
-            "scheduling": {"kueue": {"queue": "q", "partial": True}},
+            "engine": "pods",
+            "elasticity": {"min_nodes": 2, "max_nodes": 8},
+            "scheduling": {"kueue": {"queue": "q"}},
         },
         {
             "nodes": 4,
@@ -340,7 +341,10 @@ def test_memory_holds_shm_and_snapshots_or_the_arithmetic_is_shown() -> None:
     ("path", "keys"),
     [
         ("elasticity", {"nodes": 4, "elasticity": {"min_nodes": 5}}),
-        ("elasticity", {"nodes": 4, "elasticity": {"min_nodes": 2, "max_nodes": 3}}),
+        (
+            "elasticity",
+            {"engine": "pods", "nodes": 4, "elasticity": {"min_nodes": 2, "max_nodes": 3}},
+        ),
         ("network.numa", {"network": {"numa": True}, "resources": {"cpu": "1500m"}}),
         ("resources.hugepages", {"resources": {"hugepages": {"2Mi": "4Mi"}}}),
         (

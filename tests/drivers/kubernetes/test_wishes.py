@@ -10,9 +10,9 @@ from holdfast.drivers.kubernetes import api as client
 from holdfast.drivers.kubernetes import watch, wishes
 from holdfast.drivers.kubernetes.api import Api
 from holdfast.drivers.kubernetes.cluster import CONFIG_MAPS, NotFoundError
-from holdfast.drivers.kubernetes.manifests.names import STACKS, STOP
+from holdfast.drivers.kubernetes.manifests.names import SCALE, STACKS, STOP
 from holdfast.drivers.kubernetes.manifests.support import access
-from holdfast.drivers.kubernetes.remote_orders import ask_to_stop
+from holdfast.drivers.kubernetes.remote_orders import ask_to_scale, ask_to_stop
 from holdfast.drivers.kubernetes.wishes import Wishes
 from tests.drivers.kubernetes.asking import asked
 from tests.drivers.kubernetes.cluster import rbac
@@ -57,7 +57,11 @@ class Heard:
         self.wishes: list[tuple[str, bool]] = []
         self.words: list[str] = []
         told = self.wishes.append
-        heard = Wishes(api, "run", lambda by, now: told((by, now)), self.words.append)
+        self.sizes: list[tuple[str, int]] = []
+        heard = Wishes(
+            *(api, "run", lambda by, now: told((by, now)), self.words.append),
+            lambda by, nodes: self.sizes.append((by, nodes)),
+        )
         self.task = asyncio.create_task(heard.hear())
 
 
@@ -122,6 +126,22 @@ def test_a_wish_is_heard_by_the_watch_and_once() -> None:
         await ask_to_stop(api, "run", now=True)
         await it.until(lambda: len(there.wishes) > 1)
         assert there.wishes == [GENTLY, NOW]
+
+    heard(story)
+
+
+@pytest.mark.usefixtures("_never_looks")
+def test_a_number_of_nodes_is_heard_once_and_nonsense_never() -> None:
+    async def story(it: FakeCluster, _: Proxy, api: Api, there: Heard) -> None:
+        await watched(it)
+        await ask_to_scale(api, "run", 3)
+        await it.until(lambda: there.sizes == [("holdfast scale", 3)])
+        for nonsense in ("many", "-1", "²"):
+            marks = {"metadata": {"annotations": {SCALE: nonsense}}}
+            await api.patch(CONFIG_MAPS, "run-job", marks)
+        await ask_to_scale(api, "run", 4)
+        await it.until(lambda: len(there.sizes) > 1)
+        assert [nodes for _, nodes in there.sizes] == [3, 4] and there.wishes == []
 
     heard(story)
 
