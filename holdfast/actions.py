@@ -56,12 +56,14 @@ class StopAttempt(Action, frozen=True, kw_only=True):
     """Every member ends its workers: SIGTERM, then SIGKILL after `grace_s`.
 
     `save`: one more snapshot goes to a durable tier first, within the grace time. Answered by
-    `AttemptStopped` once all have.
+    `AttemptStopped` once all have. `look`: ranks that live are asked first which collectives they
+    have entered, for a moment, because that tells whose fault it is.
     """
 
     attempt: int
     grace_s: float
     save: bool = False
+    look: bool = False
 
 
 class Diagnose(Action, frozen=True, kw_only=True):

@@ -26,6 +26,17 @@ class Store(msgspec.Struct, frozen=True):
     hosted: bool
 
 
+class LastEntered(msgspec.Struct, frozen=True, kw_only=True):
+    """The newest collective that a rank has entered in one process group, and what was due there by
+    the period of those before it: empty where they have none."""
+
+    group: str  # its name
+    number: int
+    kind: str
+    due: str
+    described: str = ""
+
+
 class WorkerError(msgspec.Struct, frozen=True, kw_only=True):
     """An uncaught Python exception of a worker, as the worker itself wrote it down."""
 
@@ -34,6 +45,7 @@ class WorkerError(msgspec.Struct, frozen=True, kw_only=True):
     file: str = ""  # innermost frame of the user's own code
     line: int = 0
     traceback: str = ""
+    entered: tuple[LastEntered, ...] = ()  # where a collective has failed
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -218,6 +230,7 @@ class WorkerExited(Event, frozen=True, kw_only=True):
     forkserver: str = ""  # how its node's forkserver had died just before, if it had
     oom: str = ""  # what limits the memory, if the kernel has killed a process of the node for it
     broke: Broken | None = None  # its numbers had been no numbers before it ended
+    clue: str = ""  # line of its output that explains why native code aborted it
 
 
 Ranks = tuple[tuple[int, int], ...]  # ascending: first and last of each row without a gap

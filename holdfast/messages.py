@@ -24,6 +24,7 @@ from holdfast.events import (
     CheckpointCommitted,
     CheckpointFailed,
     HealthChanged,
+    LastEntered,
     Milestone,
     NodeLeft,
     NodeReady,
@@ -87,6 +88,7 @@ class WorkersStopped(Message, frozen=True, kw_only=True):
     store: Store | None
     ago_s: float = 0.0
     progress: Progress = Progress()  # the furthest of its workers
+    entered: dict[int, tuple[LastEntered, ...]] = {}  # by rank, where that was asked for
 
 
 AgentFact = (
@@ -245,12 +247,14 @@ class Start(Message, frozen=True, kw_only=True):
 class Stop(Message, frozen=True, kw_only=True):
     """End the workers of this attempt and all before it.
 
-    `save`: within the grace time, bring one more snapshot to a durable tier first.
+    `save`: within the grace time, bring one more snapshot to a durable tier first. `look`: tell
+    with `WorkersStopped` which collectives they had entered last.
     """
 
     attempt: int
     grace_s: float
     save: bool = False
+    look: bool = False
     term: int = 0
 
 

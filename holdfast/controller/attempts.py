@@ -74,14 +74,21 @@ def _last_cause(state: State) -> str:
 
 
 def stop(
-    state: State, phase: Phase, why: str, grace_s: float, *, save: bool = False
+    state: State,
+    phase: Phase,
+    why: str,
+    grace_s: float,
+    *,
+    save: bool = False,
+    look: bool = False,
 ) -> list[AnyAction]:
     """Order every member to end this attempt's workers, and wait until that is known."""
     state.move(phase, why)
     state.stopped = False
     state.leave_deadline = state.quiet_deadline = None
     incidents.note(state, "StopAttempt", why)
-    return [StopAttempt(attempt=state.attempt, grace_s=grace_s, save=save, reason=why)]
+    order = StopAttempt(attempt=state.attempt, grace_s=grace_s, save=save, look=look, reason=why)
+    return [order]
 
 
 def overtaken(state: State, attempt: int) -> list[AnyAction]:

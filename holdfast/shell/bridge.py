@@ -23,11 +23,13 @@ from holdfast.detection.liveness import Expected, Liveness
 from holdfast.detection.numerics import NumbersReducer
 from holdfast.detection.progress import ProgressReducer
 from holdfast.detection.stopping import MARGIN_S, StopTally
+from holdfast.diagnosis.mismatch import Entered
 from holdfast.diagnosis.verdict import CAUSES, Origin, Pages, weigh
 from holdfast.events import (
     AnyEvent,
     CheckpointFailed,
     Diagnosed,
+    LastEntered,
     NodeJoined,
     NodeLost,
     NodeLostReason,
@@ -66,6 +68,7 @@ class Bridge:
         self._grace_s = 0.0  # of the newest order to stop
         self._failed_saves: dict[str, tuple[int, int, int]] = {}  # newest told, by tier
         self._exited: dict[bool, int] = {}  # newest attempt with exits; with status 0, or others
+        self._entered: dict[int, tuple[LastEntered, ...]] = {}  # by rank, when it was stopped
         self._numbers, self._replicas = NumbersReducer(), ReplicasReducer()
         self.progress = ProgressReducer()
         self.progress.begin(state.attempt, state.world_size, now)
@@ -121,6 +124,8 @@ class Bridge:
         self.heard(node, now)
         match fact:
             case WorkersStopped():
+                if fact.attempt == self._state.attempt:
+                    self._entered |= fact.entered
                 return [*self._ready_after(fact), *_some(self._tally.stopped(fact))]
             case WorkersStarted():
                 return []
@@ -203,12 +208,13 @@ class Bridge:
         match action:
             case StartAttempt():
                 self.progress.begin(action.attempt, self._state.world_size, now)
+                self._entered = {}
                 ranks = sorted(self._state.ranks.items())
                 return [(node, _start(action, rank, self._term)) for rank, node in ranks], []
             case StopAttempt():
                 return self._stop(action, now)
             case Diagnose():
-                return [], [_diagnose(action, self.progress.newest())]
+                return [], [_diagnose(action, self.progress.newest(), self._entered)]
             case Survey():
                 training = self.progress.training(self._state.finished, now)
                 return [], [Surveyed(attempt=action.attempt, training_count=training)]
@@ -249,7 +255,11 @@ class Bridge:
         members = {*ranks.values(), *(self._strays.keys() & self._state.nodes.keys())}
         told = self._tally.begin(order.attempt, members, ranks.get(0), deadline)
         message = Stop(
-            attempt=order.attempt, grace_s=order.grace_s, save=order.save, term=self._term
+            attempt=order.attempt,
+            grace_s=order.grace_s,
+            save=order.save,
+            look=order.look,
+            term=self._term,
         )
         return [(node, message) for node in sorted(self._tally.pending)], _some(told)
 
@@ -284,9 +294,9 @@ def _start(order: StartAttempt, node_rank: int, term: int) -> Start:
     )
 
 
-def _diagnose(order: Diagnose, pages: Pages) -> Diagnosed:
+def _diagnose(order: Diagnose, pages: Pages, entered: Entered) -> Diagnosed:
     """Weigh the exits; without any (a node was lost) there is nothing to blame on a worker."""
-    verdict = weigh(order.exits, pages, order.others)
+    verdict = weigh(order.exits, pages, order.others, entered)
     return Diagnosed(
         attempt=order.attempt,
         cause=verdict.cause,
