@@ -327,6 +327,21 @@ class ReplicasDiffer(Event, frozen=True, kw_only=True):
     ranks: Ranks  # that differ from the majority; empty where there is none
 
 
+class CollectivesShifted(Event, frozen=True, kw_only=True):
+    """Ranks of a process group have entered different numbers of collectives by the end of the same
+    step, so that those of different steps meet. Told once for each attempt. Steps are those of the
+    optimizer in this attempt."""
+
+    attempt: int
+    group: str
+    agreed: int  # newest step by the end of which all had entered as many
+    step: int  # by the end of which they still differed by the same
+    compared: int  # ranks
+    ranks: Ranks  # that are wrong; empty where that cannot be told
+    by: int  # how many more collectives than the others they have entered; mostly negative
+    ago_s: float = 0.0  # since they agreed
+
+
 class CheckpointCommitted(Event, frozen=True, kw_only=True):
     """A checkpoint is whole in a durable tier and can be gone on from. Told by the node of rank 0;
     for the tier on the disks of nodes it stands for all of them."""
@@ -501,6 +516,7 @@ AnyEvent = (
     | Diagnosed
     | HangSuspected
     | HangJudged
+    | CollectivesShifted
     | StragglersFound
     | HealthChanged
     | EvidenceTaken

@@ -44,7 +44,7 @@ async def last_words(workers: Iterable[Worker]) -> dict[int, tuple[LastEntered, 
         told = await asyncio.wait_for(asked, WORDS_S)
     except TimeoutError:  # somebody else is asking, too
         return {}
-    return {rank: mismatch.last_entered(groups) for rank, groups in told.items()}
+    return {rank: mismatch.last_entered(log.groups) for rank, log in told.items()}
 
 
 async def _stacks(order: TakeStacks, known: dict[int, Worker]) -> Stacks:
@@ -54,7 +54,7 @@ async def _stacks(order: TakeStacks, known: dict[int, Worker]) -> Stacks:
         return Stacks(number=order.number, groups=await seen)
     entered = logs_of(_recorders(known), LAST, kinds=True)
     groups, logs = await asyncio.gather(seen, entered)
-    same = joined_logs(_timeless(log) for own in logs.values() for log in own)
+    same = joined_logs(_timeless(log) for own in logs.values() for log in own.groups)
     return Stacks(number=order.number, groups=groups, collectives=same)
 
 
@@ -62,8 +62,15 @@ async def _times(order: TakeEntryTimes, known: dict[int, Worker], asked_us: int)
     logs = await logs_of(_recorders(known), order.recent, kinds=False)
     used = await asyncio.to_thread(_used, {rank: known[rank].pid for rank in logs})
     ranks = tuple(
-        RankTimes(rank=rank, groups=groups, processor_s=used[rank][0], starved_s=used[rank][1])
-        for rank, groups in logs.items()
+        RankTimes(
+            rank=rank,
+            groups=log.groups,
+            paces=log.paces,
+            steps=log.steps,
+            processor_s=used[rank][0],
+            starved_s=used[rank][1],
+        )
+        for rank, log in logs.items()
         if rank in used
     )
     return EntryTimes(number=order.number, ranks=ranks, asked_us=asked_us, told_us=_wall_us())

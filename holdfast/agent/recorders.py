@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from holdfast.collectives import CollectiveLog, GroupLog, LogAnswer
+from holdfast.collectives import CollectiveLog, LogAnswer
 from holdfast.events import in_rows
 from holdfast.flight_recorder import ANSWER, QUESTION
 
@@ -83,17 +83,18 @@ async def logs_of(
     *,
     kinds: bool,
     within_s: float = ANSWER_S,
-) -> dict[int, tuple[GroupLog, ...]]:
+) -> dict[int, CollectiveLog]:
     """Of these workers, each a rank and what it answers on, those that have answered: what they did
     in each group. Never raises."""
 
-    async def one(rank: int, recorder: Recorder) -> tuple[int, tuple[GroupLog, ...]]:
+    async def one(rank: int, recorder: Recorder) -> tuple[int, CollectiveLog]:
         log = await recorder.ask(recent, kinds=kinds, within_s=within_s)
         own = in_rows([rank])
-        return rank, tuple(msgspec.structs.replace(group, ranks=own) for group in log.groups)
+        groups = tuple(msgspec.structs.replace(group, ranks=own) for group in log.groups)
+        return rank, msgspec.structs.replace(log, groups=groups)
 
     asked = (one(rank, recorder) for rank, recorder in workers if recorder is not None)
-    return {rank: groups for rank, groups in await asyncio.gather(*asked) if groups}
+    return {rank: log for rank, log in await asyncio.gather(*asked) if log.groups}
 
 
 def socket_pair() -> tuple[Recorder, socket.socket]:

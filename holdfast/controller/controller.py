@@ -18,6 +18,7 @@ from holdfast.controller import (
     leaving,
     nodes,
     numerics,
+    shift,
     stragglers,
     workers,
 )
@@ -28,6 +29,7 @@ from holdfast.events import (
     AttemptStopped,
     CheckpointCommitted,
     CheckpointFailed,
+    CollectivesShifted,
     ControllerResumed,
     DeadlinePassed,
     Diagnosed,
@@ -111,6 +113,8 @@ def _dispatch(state: State, event: AnyEvent) -> list[AnyAction]:
             return _diagnosed(state, event)
         case HangSuspected():
             return hangs.suspected(state, event)
+        case CollectivesShifted():
+            return shift.shifted(state, event)
         case StragglersFound():
             return stragglers.found(state, event)
         case HangJudged():

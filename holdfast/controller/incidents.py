@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from holdfast.controller.phases import Phase
 from holdfast.controller.state import HealthRecord, IncidentRecord, Node, State
 from holdfast.events import (
+    CollectivesShifted,
     Diagnosed,
     EvidenceTaken,
     HangJudged,
@@ -57,6 +58,15 @@ def open_for_rank(state: State, cause: str, why: str, rank: int) -> None:
     """A rank is to be gone on without, which has not failed."""
     record = _record(state, cause, why, node_of(state, rank))
     _blame_without_exit(state, record, rank)
+    _open(state, record)
+
+
+def open_for_shift(state: State, event: CollectivesShifted, cause: str, why: str) -> None:
+    """Collectives of different steps have met for a while."""
+    record = _record(state, cause, why, EVERYBODY, event.ago_s)
+    rank = next(each_of(event.ranks), None)
+    if rank is not None:
+        _blame_without_exit(state, record, rank)
     _open(state, record)
 
 

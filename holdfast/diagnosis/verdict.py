@@ -78,6 +78,13 @@ CAUSES: dict[str, Cause] = {
         CODE,
         "A rank entered another collective, or the same one with another size, than its peers.",
     ),
+    "collective-skipped": Cause(
+        Weight.CAUSE,
+        ELSEWHERE,
+        "A rank left a collective out, or entered one too many, so that those of different steps "
+        "met and gradients were wrong; see [a collective that was left out]"
+        "(../concepts/diagnosis.md#a-collective-that-was-left-out).",
+    ),
     "worker-exception": Cause(Weight.CAUSE, CODE, "The script raised an exception."),
     "environment": Cause(
         Weight.MAYBE,

@@ -30,6 +30,7 @@ from holdfast.events import (
     AttemptStopped,
     CheckpointCommitted,
     CheckpointFailed,
+    CollectivesShifted,
     ControllerResumed,
     DeadlinePassed,
     Diagnosed,
@@ -142,7 +143,10 @@ class Bookkeeper:
                 if idle and self._attempt.closing is None:
                     self._attempt.closing = at
             case HangJudged():
-                self._hear_of_hang(event, at)
+                if event.judgement is Judgement.HANG:
+                    self._hear_of_waste(event, at)
+            case CollectivesShifted():
+                self._hear_of_waste(event, at)
             case OrdersLost():
                 self._attempt.number = max(self._attempt.number, event.attempt)
             case JobSubmitted() | ControllerResumed() | NodeJoined() | NodeUnfit() | Diagnosed():
@@ -174,9 +178,9 @@ class Bookkeeper:
             when = at - milliseconds(failed.ago_s)
             attempt.worker_fault = earliest(attempt.worker_fault, when)
 
-    def _hear_of_hang(self, event: HangJudged, at: int) -> None:
-        """The time that stood still before it was noticed is lost, too."""
-        if event.attempt == self._attempt.number and event.judgement is Judgement.HANG:
+    def _hear_of_waste(self, event: HangJudged | CollectivesShifted, at: int) -> None:
+        """The time of no use before it was noticed is lost, too."""
+        if event.attempt == self._attempt.number:
             since = at - milliseconds(event.ago_s)
             self._attempt.worker_fault = earliest(self._attempt.worker_fault, since)
 

@@ -167,6 +167,7 @@ def test_every_cause_of_an_exit_is_in_the_table_above() -> None:
         "hardware-fault",
         "straggler",
         "corruption",
+        "collective-skipped",
     }
     assert {cause for cause, _ in CASES} | without_exit == set(CAUSES)
 
