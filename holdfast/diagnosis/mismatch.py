@@ -81,7 +81,8 @@ def who(exits: Sequence[WorkerExited], first: WorkerExited, stopped: Entered = N
     if len(left) == 1:
         [(rank, one)] = left.items()
         return Wrong(rank, f"it entered {_which(one)} where {one.due} was due", BY_PERIOD)
-    return Wrong(first.rank, "it entered another collective than its peers", BY_ELIMINATION)
+    peers = "nothing speaks against its peers" if known else "its peers could not be asked"
+    return Wrong(first.rank, peers, BY_ELIMINATION)
 
 
 def _minority(known: Entered) -> Wrong | None:

@@ -287,14 +287,15 @@ def _mismatch(
     """Often the one that fails first is not the one that was wrong."""
     wrong = who(exits, first, entered)
     said = _said(first.error) if first.error is not None else first.clue
+    whose = "it" if wrong.rank == first.rank else f"rank {first.rank}"
     return Verdict(
         cause="collective-mismatch",
         rank=wrong.rank,
         chosen=next((e for e in exits if e.rank == wrong.rank), None),
         confidence=wrong.confidence,
         signature=signature_of("collective-mismatch", first),
-        summary=f"Rank {wrong.rank} did not fit the others: {wrong.text}; "
-        f"rank {first.rank} failed of it: {said}",
+        summary=f"Rank {wrong.rank} entered a collective that does not fit: {wrong.text}; "
+        f"{whose} failed because of it: {said}",
         also_failed=failed - any(e.rank == wrong.rank for e in exits),
     )
 
