@@ -438,11 +438,12 @@ class HealthChanged(Event, frozen=True, kw_only=True):
 
 class EvidenceTaken(Event, frozen=True, kw_only=True):
     """How some nodes were when an incident began; told once they have answered, or had the time to.
-    `missing` are those that did not."""
+    `missing` are those that did not, `network` says who could not reach whom."""
 
     incident: int
     found: tuple[NodeEvidence, ...]
     missing: tuple[str, ...] = ()
+    network: tuple[str, ...] = ()
 
 
 class StopRequested(Event, frozen=True, kw_only=True):

@@ -34,7 +34,7 @@ from holdfast.events import (
     Store,
     WorkerExited,
 )
-from holdfast.evidence import NodeEvidence
+from holdfast.evidence import NodeEvidence, PeerAddress, PeerReach
 from holdfast.stacks import StackGroup
 
 PROTOCOL = 7
@@ -198,6 +198,7 @@ class EvidenceReply(Message, frozen=True, kw_only=True):
 
     number: int
     found: NodeEvidence
+    reached: tuple[PeerReach, ...] = ()
 
 
 # ── controller → agent ────────────────────────────────────────────────────────────────────────
@@ -303,12 +304,14 @@ class TakeEntryTimes(Message, frozen=True, kw_only=True):
 
 
 class TakeEvidence(Message, frozen=True, kw_only=True):
-    """Tell how the node is and what its workers of this attempt did last; answered by
-    `EvidenceReply` with the same `number`. `since_s`: how long ago it began."""
+    """Tell how the node is and what its workers of this attempt did last, and whether these other
+    nodes can be reached; answered by `EvidenceReply` with the same `number`. `since_s`: how long
+    ago it began."""
 
     number: int
     attempt: int
     since_s: float
+    peers: tuple[PeerAddress, ...] = ()
 
 
 # ── command line ↔ controller ─────────────────────────────────────────────────────────────────

@@ -35,6 +35,7 @@ from holdfast.agent.parts import NodeParts
 from holdfast.agent.probes import Health
 from holdfast.agent.processes import ProcessExit
 from holdfast.agent.progress_watch import ProgressWatch
+from holdfast.agent.reach import reach
 from holdfast.agent.rendezvous_stores import RendezvousStores
 from holdfast.agent.script_source import is_instrumented
 from holdfast.agent.shutdown import CLOSE_S, end_processes, end_workers, say_goodbye, until
@@ -331,6 +332,7 @@ class Agent:
         run = self._attempts.newest
         asked_for = run if run is not None and run.order.attempt == order.attempt else None
         places = [Path(place.where) for place in self._places if place.where.startswith("/")]
+        trying = asyncio.gather(*map(reach, order.peers))
         found = await evidence_of(
             self._me.name,
             asked_for,
@@ -338,7 +340,8 @@ class Agent:
             [self._me.folder, Path("/dev/shm"), *places],
             self._attempts.mask,
         )
-        self._controller.answer(EvidenceReply(number=order.number, found=found))
+        reached = tuple(await trying)
+        self._controller.answer(EvidenceReply(number=order.number, found=found, reached=reached))
 
 
 def _address_of(host: str, listener: socket.socket) -> str:

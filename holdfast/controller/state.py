@@ -131,6 +131,7 @@ class IncidentRecord(msgspec.Struct, kw_only=True):
     confidence: float | None = None  # of the verdict
     collected: list[NodeEvidence] = []  # how nodes were; of the newest incidents only
     missing: list[str] = []  # names of nodes that have not told how they were
+    network: list[str] = []  # who could not reach whom
 
 
 class DatedExit(msgspec.Struct, frozen=True):
