@@ -303,6 +303,18 @@ class NumbersSpiked(Event, frozen=True, kw_only=True):
     spike: Spike
 
 
+class LossPlateaued(Event, frozen=True, kw_only=True):
+    """The loss has not fallen by `share` of itself within `steps`: only noted."""
+
+    attempt: int
+    rank: int  # whose loss it is
+    step: int
+    steps: int
+    share: float
+    loss: float  # median of the last half of them
+    before: float  # of those before
+
+
 class ReplicasDiffer(Event, frozen=True, kw_only=True):
     """Parameters that ranks should hold alike differ between them. Told once for each attempt."""
 
@@ -483,6 +495,7 @@ AnyEvent = (
     | Progressed
     | NumbersBroke
     | NumbersSpiked
+    | LossPlateaued
     | ReplicasDiffer
     | CheckpointCommitted
     | CheckpointFailed

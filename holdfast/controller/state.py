@@ -46,6 +46,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     hang_timeout_s: float = 0.0  # without progress; 0: hangs are not looked for
     on_nan: str = "restart"  # or "stop", "ignore"
     stragglers: str = "off"  # or "tell", "replace"
+    plateau_steps: int = 0  # within which the loss should fall; 0: whatever it does
+    plateau_share: float = 0.01  # by so much of itself
 
     @staticmethod
     def of(job: Job) -> "Limits":
@@ -64,6 +66,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
             hang_timeout_s=recovery.hang_timeout_s if recovery.hangs == "auto" else 0.0,
             on_nan=job.recovery.on_nan,
             stragglers=job.recovery.stragglers,
+            plateau_steps=job.recovery.plateau_steps,
+            plateau_share=job.recovery.plateau_share,
         )
 
 

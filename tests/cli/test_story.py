@@ -59,6 +59,9 @@ def test_what_was_noticed_and_stopped_nothing_is_a_note_and_a_nan_is_named() -> 
     note = Note(at=100.0, attempt=2, step=50, rank=1, text=text)
     status = msgspec.structs.replace(STATUS, notes=(note,), loss=None, loss_is="nan")
     assert story.notes(status) == [f"{story.clock(100.0)}, attempt 2: {text}"]
+    older = msgspec.structs.replace(note, text="older")
+    several = msgspec.structs.replace(status, notes=(older, note))
+    assert dict(story.status_lines(several))["note"].endswith(text)
     assert "loss nan" in story.training(status)
     assert story.notes(STATUS) == [] and "loss 2.5000" in story.training(STATUS)
 
