@@ -201,6 +201,14 @@ class EvidenceReply(Message, frozen=True, kw_only=True):
     reached: tuple[PeerReach, ...] = ()
 
 
+class MachineChecked(Message, frozen=True, kw_only=True):
+    """Answer to `CheckMachine` with the same `number`: why its machine may not train; empty if it
+    may."""
+
+    number: int
+    why: str = ""
+
+
 # ── controller → agent ────────────────────────────────────────────────────────────────────────
 
 
@@ -314,6 +322,13 @@ class TakeEvidence(Message, frozen=True, kw_only=True):
     peers: tuple[PeerAddress, ...] = ()
 
 
+class CheckMachine(Message, frozen=True, kw_only=True):
+    """Check this machine as before it was ready; answered by `MachineChecked` with the same
+    `number`, which may take minutes."""
+
+    number: int
+
+
 # ── command line ↔ controller ─────────────────────────────────────────────────────────────────
 
 
@@ -347,18 +362,30 @@ class StacksReply(Message, frozen=True, kw_only=True):
     collectives: tuple[GroupLog, ...] = ()
 
 
+class AskChecks(Message, frozen=True, kw_only=True):
+    """`holdfast check NAME`: answered by `ChecksReply`, after some minutes at most."""
+
+
+class ChecksReply(Message, frozen=True, kw_only=True):
+    """What the spares have found of their machines, by name: why one may not train, empty if it
+    may. `missing` were not connected, or have not answered in time."""
+
+    found: dict[str, str]
+    missing: tuple[str, ...] = ()
+
+
 class Done(Message, frozen=True, kw_only=True):
     """The request was taken."""
 
 
 FromReplica = Kept | JournalCopy
 ToReplica = Keep | GiveJournal
-Question = ToReplica | LookForApi | TakeStacks | TakeEntryTimes | TakeEvidence
-Answer = FromReplica | ApiSeen | Stacks | EntryTimes | EvidenceReply
-FromClient = StopJob | AskStatus | AskStacks
+Question = ToReplica | LookForApi | TakeStacks | TakeEntryTimes | TakeEvidence | CheckMachine
+Answer = FromReplica | ApiSeen | Stacks | EntryTimes | EvidenceReply | MachineChecked
+FromClient = StopJob | AskStatus | AskStacks | AskChecks
 ToController = Hello | Fact | Report | Answer | FromClient
 ToAgent = Welcome | Ack | Start | Stop | Leave
-ToClient = StatusReply | StacksReply | Done
+ToClient = StatusReply | StacksReply | ChecksReply | Done
 
 # ── agent → worker (control socket, one JSON line) ────────────────────────────────────────────
 

@@ -54,12 +54,14 @@ from holdfast.events import NodeUnfit, Progress
 from holdfast.messages import (
     PROTOCOL,
     ApiSeen,
+    CheckMachine,
     EvidenceReply,
     GiveJournal,
     Hello,
     Keep,
     Leave,
     LookForApi,
+    MachineChecked,
     Start,
     Stop,
     TakeEntryTimes,
@@ -310,6 +312,8 @@ class Agent:
                 self._parts.tasks.start(self._look(order))
             case TakeEvidence():
                 self._parts.tasks.start(self._take_evidence(order))
+            case CheckMachine():
+                self._parts.tasks.start(self._check_again(order))
             case Leave():
                 self._parts.end.obey(order)
             case Start():
@@ -323,6 +327,10 @@ class Agent:
 
     async def _look_for_api(self) -> None:
         self._controller.answer(ApiSeen(answers=await api_answers(os.environ)))
+
+    async def _check_again(self, order: CheckMachine) -> None:
+        why = await unfit(self._me.node, self._places)
+        self._controller.answer(MachineChecked(number=order.number, why=why))
 
     async def _look(self, order: TakeStacks | TakeEntryTimes) -> None:
         run = self._attempts.shown

@@ -34,6 +34,7 @@ from holdfast.messages import (
     Hello,
     JournalCopy,
     Kept,
+    MachineChecked,
     Question,
     Report,
     Start,
@@ -49,7 +50,7 @@ from tests.patience import PATIENCE_S
 
 PULSE_S = 0.05
 Found = TypeVar("Found")
-Heard = Hello | Fact | Report | Kept | JournalCopy | EvidenceReply | AskStatus
+Heard = Hello | Fact | Report | Kept | JournalCopy | EvidenceReply | MachineChecked | AskStatus
 _decoder = msgspec.msgpack.Decoder(Heard)
 
 
@@ -85,7 +86,7 @@ class StubController:
         self.deliveries: list[int] = []  # every seq as it came, also those seen before
         self.reports: list[Report] = []
         self.heard: list[AgentFact | Report] = []  # in the order of arrival
-        self.answers: list[Kept | JournalCopy | EvidenceReply] = []
+        self.answers: list[Kept | JournalCopy | EvidenceReply | MachineChecked] = []
         self.outcome: str | None = None  # of the job, for those who ask
         self.asked_count = 0
         self.port = 0  # once open, and when it opens again
@@ -148,7 +149,7 @@ class StubController:
             case Report():
                 self.reports.append(message)
                 self.heard.append(message)
-            case Kept() | JournalCopy() | EvidenceReply():
+            case Kept() | JournalCopy() | EvidenceReply() | MachineChecked():
                 self.answers.append(message)
             case AskStatus():
                 self.asked_count += 1
