@@ -131,7 +131,7 @@ def _print(status: "JobStatus", incident: "Incident", of: int, tail: list[str], 
     for text in incident.health:
         result(f"  health {text}")
     for text in incident.network:
-        result(f"  network {text}")
+        result(f"  reach  {text}")
     for text in story.course(incident):
         result(f"  {text}")
     result(f"  cost   {story.bill(incident)}")

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from holdfast.cli import evidence, story
+from holdfast.cli import evidence, story, why
 from holdfast.cli.incidents import row
 from holdfast.controller import IncidentRecord
 from holdfast.evidence import NodeEvidence, RankEvidence
@@ -172,6 +172,14 @@ def incident(**changes: object) -> Incident:
         actions=(),
     )
     return msgspec.structs.replace(one, **changes)
+
+
+def test_who_could_not_reach_whom_is_told_with_the_incident(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    line = "node-3 cannot reach node-5 (timed out after 2 s); 2 others can"
+    why._print(STATUS, incident(network=(line,)), 1, [], "")
+    assert f"  reach  {line}\n" in capsys.readouterr().out
 
 
 def test_every_node_of_an_incident_is_named() -> None:
