@@ -58,6 +58,8 @@ class PlateauWatch:
         return [told for worker in report.workers for told in self._take_in(worker)]
 
     def _take_in(self, worker: WorkerReport) -> Iterator[LossPlateaued]:
+        if worker.rank > self._rank >= 0:
+            return
         loss = worker.loss if worker.loss is not None else worker.printed_loss
         step = worker.progress.step if worker.progress.step is not None else worker.printed_step
         if loss is None or step is None or not math.isfinite(loss):
@@ -65,7 +67,7 @@ class PlateauWatch:
         if self._rank < 0 or worker.rank < self._rank:
             self._rank, self._step = worker.rank, -1
             self._blocks.clear()
-        if worker.rank != self._rank or step <= self._step:
+        if step <= self._step:
             return  # done before, or done again
         self._step = step
         if not self._blocks or step >= self._blocks[-1].begun + self._half:

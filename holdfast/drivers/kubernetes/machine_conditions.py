@@ -128,14 +128,15 @@ Key = tuple[str, str]  # condition, device
 class MachineConditions:
     """What every machine says, and what was told of it to each node. Pure.
 
-    `machine_of` knows the machine of a node, "" while that is unknown.
+    `machine_of` knows the machine of a node, "" while that is unknown. Thousands of machines tell
+    of themselves all the time: what does not concern a node is left after a look into a table.
     """
 
     def __init__(self, state: State, machine_of: Callable[[str], str], us: str) -> None:
         self._state, self._machine_of, self._us = state, machine_of, us
         self._signs: dict[str, dict[Key, Sign]] = {}  # by machine
         self._given: dict[str, frozenset[str]] = {}  # taints of a machine when it was first seen
-        self._told: dict[str, set[Key]] = {}  # by node
+        self._here: dict[str, dict[str, set[Key] | None]] = {}  # by machine and node: what is told
 
     def see(self, machine: Machine) -> list[HealthChanged]:
         """A machine as it is now. Most news of machines, heartbeats above all, change nothing."""
@@ -146,38 +147,37 @@ class MachineConditions:
         self._signs[name] = found
         if before is not None and before.keys() == found.keys():
             return []
-        here = [node for node in self._state.nodes if self._machine_of(node) == name]
-        return [event for node in here for event in self.look(node)]
+        return [event for node in list(self._here.get(name, ())) for event in self.look(node)]
 
     def lose(self, machine: str) -> None:
         """It is no part of the cluster any more; its pods end, and what was said of it stands."""
-        self._signs.pop(machine, None)
-        self._given.pop(machine, None)
+        for known in (self._signs, self._given, self._here):
+            known.pop(machine, None)
 
     def look(self, node: str) -> list[HealthChanged]:
-        """What this node, which may have just joined, was not told yet."""
+        """What this node was not told yet; to be asked when it, or its pod, is new or changes."""
         machine = self._machine_of(node)
-        wanted = self._signs.get(machine)
+        if not machine:
+            return []
+        wanted, here = self._signs.get(machine), self._here.setdefault(machine, {})
+        if node not in here:
+            for gone in [one for one in here if self._machine_of(one) != machine]:
+                del here[gone]
+        told = here.setdefault(node, None)
         if wanted is None or node not in self._state.nodes:
             return []
-        told = self._told[node] if node in self._told else self._known(node)
+        told = self._known(node) if told is None else told
         changes = [
             *(_begun(node, machine, s) for key, s in wanted.items() if key not in told),
             *(_over(node, key) for key in told if key not in wanted),
         ]
-        self._told[node] = set(wanted)
-        self._forget()
+        here[node] = set(wanted)
         return changes
 
     def _known(self, node: str) -> set[Key]:
         """What a controller before this one has told."""
         known = self._state.health.get(node, {}).values()
         return {(one.condition, one.device) for one in known if one.condition.startswith(PREFIX)}
-
-    def _forget(self) -> None:
-        """Nodes that are gone, now and then."""
-        if len(self._told) > 2 * len(self._state.nodes):
-            self._told = {n: told for n, told in self._told.items() if n in self._state.nodes}
 
 
 def _begun(node: str, machine: str, sign: Sign) -> HealthChanged:

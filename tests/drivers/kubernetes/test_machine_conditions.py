@@ -48,7 +48,15 @@ def state(*nodes: str) -> State:
 
 
 def listening(it: State, **machine_of: str) -> MachineConditions:
-    return MachineConditions(it, lambda node: machine_of.get(node, ""), US)
+    """The pods of these nodes are known."""
+    return hearing(it, machine_of)
+
+
+def hearing(it: State, machine_of: dict[str, str]) -> MachineConditions:
+    found = MachineConditions(it, lambda node: machine_of.get(node, ""), US)
+    for node in machine_of:
+        assert found.look(node) == []
+    return found
 
 
 @pytest.mark.parametrize(
@@ -143,6 +151,17 @@ def test_a_node_that_joins_later_is_told_of_its_machine() -> None:
     assert listens.look("b") == []
     del it.nodes["b"]
     assert listens.look("b") == []
+
+
+def test_pods_that_are_gone_are_not_kept_for_ever() -> None:
+    where = {"a": "m0"}
+    listens = hearing(state("a"), where)
+    listens.see(machine())
+    for number in range(100):
+        where[f"{number}"] = "m0"
+        listens.look(f"{number}")
+        del where[f"{number}"]
+    assert len(listens._here["m0"]) == 2
 
 
 def test_a_controller_that_comes_back_tells_only_what_has_changed_meanwhile() -> None:
