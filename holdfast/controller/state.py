@@ -207,6 +207,7 @@ class State(msgspec.Struct, kw_only=True):
     unfit: int = 0  # new nodes in a row that failed their checks
     stillborn: int = 0  # new nodes in a row that died before they joined, or did not fit
     faults: dict[str, list[float]] = {}  # node → recent device faults
+    removals: list[float] = []  # when nodes were given up for their faults, lately
     workers_per_node: int = 0  # of the first node; all must agree
     instrumented: bool = False  # progress will be reported
     steps_seen: bool = False  # no, but steps of its optimizer, or in its output, are seen

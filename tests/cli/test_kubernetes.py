@@ -132,7 +132,7 @@ def test_what_is_told_from_a_stale_record_with_missing_shards_says_so(barren: Si
     barren.it.do(
         lambda it: it.store.create(CONFIG_MAPS, "default", {"metadata": meta, "data": data})
     )
-    for verb in ("status", "why", "goodput"):
+    for verb in ("status", "why"):
         run = barren.holdfast(verb, "gpt", "--json")
         assert run.returncode == 3, run.stderr
         assert "error[record-stale]: the record of job gpt was last published at " in run.stderr

@@ -30,6 +30,7 @@ from holdfast.drivers.kubernetes.roster import TRAINS
 from holdfast.spec.cluster import Engine
 from tests.drivers.kubernetes.cluster.faults import Fault
 from tests.drivers.kubernetes.contract.site import Site, running
+from tests.more import sample
 
 ALL: tuple[Engine, ...] = (
     "pods", "job", "jobset", "pytorchjob", "trainjob", "volcano", "mpijob", "tfjob", "jaxjob",
@@ -258,7 +259,7 @@ def test_a_new_controller_goes_on_and_training_never_notices(
     played(engine, tmp_path, story, trains=True, args=UNHURRIED)
 
 
-@pytest.mark.parametrize("harm", ["dies", "is cut off"])
+@pytest.mark.parametrize("harm", sample(["is cut off"], ["dies"]))
 def test_the_machine_of_the_controller_and_of_a_member_may_go(harm: str, tmp_path: Path) -> None:
     """The one that stands by goes on, with the spare; what comes back from the cut is too late."""
 
