@@ -316,6 +316,18 @@ class NumbersSpiked(Event, frozen=True, kw_only=True):
     spike: Spike
 
 
+class LossPlateaued(Event, frozen=True, kw_only=True):
+    """The loss has not fallen by `share` of itself within `steps`: only noted."""
+
+    attempt: int
+    rank: int  # whose loss it is
+    step: int
+    steps: int
+    share: float
+    loss: float  # median of the last half of them
+    before: float  # of those before
+
+
 class ReplicasDiffer(Event, frozen=True, kw_only=True):
     """Parameters that ranks should hold alike differ between them. Told once for each attempt."""
 
@@ -466,11 +478,12 @@ class HealthChanged(Event, frozen=True, kw_only=True):
 
 class EvidenceTaken(Event, frozen=True, kw_only=True):
     """How some nodes were when an incident began; told once they have answered, or had the time to.
-    `missing` are those that did not."""
+    `missing` are those that did not, `network` says who could not reach whom."""
 
     incident: int
     found: tuple[NodeEvidence, ...]
     missing: tuple[str, ...] = ()
+    network: tuple[str, ...] = ()
 
 
 class StopRequested(Event, frozen=True, kw_only=True):
@@ -510,6 +523,7 @@ AnyEvent = (
     | Progressed
     | NumbersBroke
     | NumbersSpiked
+    | LossPlateaued
     | ReplicasDiffer
     | CheckpointCommitted
     | CheckpointFailed

@@ -260,8 +260,15 @@ def _sick(state: State) -> list[AnyAction]:
 
 
 def _give_up(state: State, node_id: str, why: str) -> list[AnyAction]:
-    node = nodes.remove(state, node_id, why)
-    incidents.note(state, "Fence", f"give up {node.name if node else node_id}: {why}")
+    name = state.nodes[node_id].name
+    if not conditions.removable(state):
+        most = replace.removals_allowed(state.limits.node_count)
+        many = f"{most} nodes were given up within {replace.WINDOW_S:g} s, as many as may be"
+        incidents.note(state, "Keep", f"{name} is kept: {many} ({why})")
+        return []
+    state.removals = [*replace.recent(state.removals, state.now), state.now]
+    nodes.remove(state, node_id, why)
+    incidents.note(state, "Fence", f"give up {name}: {why}")
     return [Fence(node=node_id, reason=why, blamed=True), *nodes.top_up(state, why)]
 
 

@@ -39,6 +39,7 @@ from holdfast.events import (
     HangSuspected,
     HealthChanged,
     JobSubmitted,
+    LossPlateaued,
     Milestone,
     MilestoneReached,
     NodeJoined,
@@ -130,6 +131,8 @@ def _dispatch(state: State, event: AnyEvent) -> list[AnyAction]:
             return numerics.broke(state, event)
         case NumbersSpiked():
             return numerics.spiked(state, event)
+        case LossPlateaued():
+            return numerics.plateaued(state, event)
         case ReplicasDiffer():
             return corruption.differ(state, event)
         case Surveyed():

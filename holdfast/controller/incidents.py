@@ -204,6 +204,7 @@ def keep_evidence(state: State, event: EvidenceTaken) -> None:
         if incident.id == event.incident:
             incident.collected = [*incident.collected, *event.found]
             incident.missing = [*incident.missing, *event.missing]
+            incident.network = [*incident.network, *event.network]
     for incident in state.incidents[:-EVIDENCE_KEPT]:
         incident.collected = []
 

@@ -40,6 +40,7 @@ from holdfast.events import (
     HealthChanged,
     JobSubmitted,
     Judgement,
+    LossPlateaued,
     Milestone,
     MilestoneReached,
     NodeJoined,
@@ -151,7 +152,7 @@ class Bookkeeper:
                 self._attempt.number = max(self._attempt.number, event.attempt)
             case JobSubmitted() | ControllerResumed() | NodeJoined() | NodeUnfit() | Diagnosed():
                 pass
-            case NumbersBroke() | NumbersSpiked() | ReplicasDiffer():
+            case NumbersBroke() | NumbersSpiked() | LossPlateaued() | ReplicasDiffer():
                 # a fault only if the attempt is stopped for it
                 pass
             case DeadlinePassed() | CheckpointCommitted() | CheckpointFailed() | Surveyed():

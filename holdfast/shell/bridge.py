@@ -21,6 +21,7 @@ from holdfast.controller.phases import TRAINING
 from holdfast.detection.corruption import ReplicasReducer
 from holdfast.detection.liveness import Expected, Liveness
 from holdfast.detection.numerics import NumbersReducer
+from holdfast.detection.plateau import PlateauWatch
 from holdfast.detection.progress import ProgressReducer
 from holdfast.detection.stopping import MARGIN_S, StopTally
 from holdfast.diagnosis.mismatch import Entered
@@ -70,6 +71,7 @@ class Bridge:
         self._exited: dict[bool, int] = {}  # newest attempt with exits; with status 0, or others
         self._entered: dict[int, tuple[LastEntered, ...]] = {}  # by rank, when it was stopped
         self._numbers, self._replicas = NumbersReducer(), ReplicasReducer()
+        self._plateau = PlateauWatch(state.limits.plateau_steps, state.limits.plateau_share)
         self.progress = ProgressReducer()
         self.progress.begin(state.attempt, state.world_size, now)
 
@@ -165,7 +167,8 @@ class Bridge:
     def report(self, report: Report, now: float) -> list[AnyEvent]:
         """Telemetry: a sign of life, and now and then a fact."""
         self.heard(report.node, now)
-        told = [*self._numbers.observe(report), *self._replicas.observe(report, now)]
+        numbers = [*self._numbers.observe(report), *self._plateau.observe(report)]
+        told = [*numbers, *self._replicas.observe(report, now)]
         return [*told, *self.progress.observe(report, now)]
 
     def died(self, node: str, detail: str, now: float) -> list[AnyEvent]:

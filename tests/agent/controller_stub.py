@@ -35,6 +35,7 @@ from holdfast.messages import (
     Hello,
     JournalCopy,
     Kept,
+    MachineChecked,
     Question,
     Report,
     Start,
@@ -50,7 +51,7 @@ from tests.patience import PATIENCE_S
 
 PULSE_S = 0.05
 Found = TypeVar("Found")
-Told = Kept | JournalCopy | EvidenceReply | EntryTimes
+Told = Kept | JournalCopy | EvidenceReply | EntryTimes | MachineChecked
 Heard = Hello | Fact | Report | Told | AskStatus
 _decoder = msgspec.msgpack.Decoder(Heard)
 
@@ -150,7 +151,7 @@ class StubController:
             case Report():
                 self.reports.append(message)
                 self.heard.append(message)
-            case Kept() | JournalCopy() | EvidenceReply() | EntryTimes():
+            case Kept() | JournalCopy() | EvidenceReply() | EntryTimes() | MachineChecked():
                 self.answers.append(message)
             case AskStatus():
                 self.asked_count += 1

@@ -11,6 +11,7 @@ from holdfast.events import (
     Diagnosed,
     JobSubmitted,
     LastEntered,
+    LossPlateaued,
     Milestone,
     NodeJoined,
     NodeLost,
@@ -146,6 +147,20 @@ def test_bad_numbers_are_told_ahead_of_progress_and_of_exits() -> None:
             exited = WorkerExited(node="a", attempt=1, rank=0, exit_code=0, broke=look.broke)
             events = fresh.fact("a", exited, 100.0)
         assert isinstance(events[0], NumbersBroke) and len(events) >= 2
+
+
+def test_a_loss_that_stays_where_it_is_is_told_where_the_job_asks_for_that() -> None:
+    steps = [
+        Report(
+            node="a", attempt=1,
+            workers=(msgspec.structs.replace(page(0), progress=Progress(step=step), loss=2.0),),
+        )
+        for step in range(40)
+    ]  # fmt: skip
+    for window, told in ((0, 0), (20, 1)):
+        bridge = Bridge(Controller(Limits(plateau_steps=window)).state, 5.0, 1.0)
+        events = [event for report in steps for event in bridge.report(report, 1.0)]
+        assert sum(isinstance(event, LossPlateaued) for event in events) == told
 
 
 def test_the_verdict_on_bad_numbers_is_of_all_ranks_whoever_was_heard_first() -> None:

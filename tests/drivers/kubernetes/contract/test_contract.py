@@ -213,6 +213,11 @@ def test_a_pod_of_a_machine_that_was_removed_is_dropped(tmp_path: Path) -> None:
         ranks = [await site.member(rank) for rank in (0, 1)]
         gone = next(pod for pod in ranks if pod["spec"]["nodeName"] != controller)
         machine = gone["spec"]["nodeName"]
+        await site.api.patch(NODES, machine, {"spec": {"unschedulable": True}})
+        await site.until(
+            lambda s: any(c.condition == "machine-cordoned" for n in s.nodes for c in n.conditions),
+            "the status to tell that a machine is cordoned",
+        )
         site.it.kill_machine(machine)
         await site.trains(attempt=2)
         await site.api.delete(NODES, machine)
