@@ -13,7 +13,6 @@ collection, slow saves and reads.
 """
 
 import argparse
-import contextlib
 import json
 import os
 import random
@@ -54,6 +53,7 @@ class Fault:
     cause: str = ""
     blamed: int | None = None
     after_s: float | None = None
+    refused: bool = False  # it could not be done from outside, so the script only waited
 
 
 def main() -> None:
@@ -88,7 +88,7 @@ def _campaign(folder: Path, arguments: argparse.Namespace) -> tuple[dict[str, Ro
     for first in range(0, len(kinds), JOB_OF):
         batch = [Fault(kind, dice.randrange(2)) for kind in kinds[first : first + JOB_OF]]
         false += _job(folder / str(first), batch)
-        faults += batch
+        faults += [fault for fault in batch if not fault.refused]
         print(f"{len(faults)} of {len(kinds)} faults", file=sys.stderr)
     return _rows(faults), _note(faults, false)
 
@@ -153,8 +153,11 @@ def _attend(
 def _from_outside(folder: Path, fault: Fault) -> None:
     """What the script can only announce."""
     if fault.kind in ("agent killed", "agent stopped", "forkserver killed"):
-        with contextlib.suppress(Error):  # it is gone already
+        try:
             chaos.inject(folder / "home" / "jobs" / NAME, fault.kind, fault.rank)
+        except Error as error:
+            fault.refused = True
+            print(f"{fault.kind} of rank {fault.rank}: {error}", file=sys.stderr)
 
 
 def _ask(folder: Path, *words: str) -> str:

@@ -25,7 +25,7 @@ import torch._dynamo
 from torch import nn
 from torch.nn.functional import mse_loss
 
-from holdfast import optimizer_steps
+from holdfast import flight_recorder, optimizer_steps
 from holdfast.page import Page
 from table import Row, report
 
@@ -63,7 +63,7 @@ def turns(page: Page, wanted_s: float, count: int) -> tuple[list[float], list[fl
     found: dict[bool, list[float]] = {True: [], False: []}
     for counted in _abba(count):
         if counted:
-            optimizer_steps.observe(page)
+            optimizer_steps.observe(page, flight_recorder.step_ended)
         found[counted].append(_block(step, steps))
         optimizer_steps.leave_to_the_script()
     return found[True], found[False]
@@ -135,7 +135,7 @@ def _hook_s(page: Page) -> float:
     costs = []
     for _ in range(9):
         plain = _below(STACK, lambda: _block(optimizer.step, TINY_STEPS))
-        optimizer_steps.observe(page)
+        optimizer_steps.observe(page, flight_recorder.step_ended)
         costs.append(_below(STACK, lambda: _block(optimizer.step, TINY_STEPS)) - plain)
         optimizer_steps.leave_to_the_script()
     return median(costs)

@@ -1,6 +1,6 @@
 """How fast worlds are lived through, and how well the simulator agrees with what is known.
 
-    .venv/bin/python benchmarks/simulation.py [--quick] [--json] [--nodes N] [--days D]
+    .venv/bin/python benchmarks/simulation.py [--quick] [--json] [--nodes N] [--days D] [--worlds W]
     .venv/bin/python benchmarks/simulation.py --validation [--quick] [--json]
 
 One core. `controller` handles the facts of a world of 12,500 nodes (100,000 GPUs at the failure
@@ -43,7 +43,7 @@ def main() -> None:
         return
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, cores[:2])
-    hostile = swarmed(100 if args.quick else 1000)
+    hostile = swarmed(args.worlds or (100 if args.quick else 1000))
     os.sched_setaffinity(0, cores[:1])
     days, rounds = (30, 1) if args.quick else (args.days, args.rounds)
     asked = question("moon-100k", [f"nodes={args.nodes}", f"days={days}"])
@@ -192,6 +192,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--nodes", type=int, default=12_500)
     parser.add_argument("--days", type=float, default=90)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--worlds", type=int, help="how many are in the swarm")
     return parser.parse_args()
 
 

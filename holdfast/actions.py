@@ -57,13 +57,15 @@ class StopAttempt(Action, frozen=True, kw_only=True):
 
     `save`: one more snapshot goes to a durable tier first, within the grace time. `keeps`: it is in
     memory first, as it was at the end of a step: on its own node, or on others too. Answered by
-    `AttemptStopped` once all have.
+    `AttemptStopped` once all have. `look`: ranks that live are asked first which collectives they
+    have entered, for a moment, because that tells whose fault it is.
     """
 
     attempt: int
     grace_s: float
     save: bool = False
     keeps: Keeps = ""
+    look: bool = False
 
 
 class Diagnose(Action, frozen=True, kw_only=True):

@@ -41,10 +41,21 @@ class GroupLog(msgspec.Struct, frozen=True, kw_only=True):
         return self.recent[-1]
 
 
+class CollectivePace(msgspec.Struct, frozen=True, array_like=True):
+    """How many collectives of a group a rank had entered by the end of its steps: at these steps,
+    and evenly between two of them."""
+
+    name: str
+    members: Ranks
+    points: tuple[tuple[int, int], ...]  # steps, which count from 1 in an attempt, and collectives
+
+
 class CollectiveLog(msgspec.Struct, frozen=True, kw_only=True):
     """Of one worker. `why` says why there is nothing."""
 
     groups: tuple[GroupLog, ...] = ()
+    paces: tuple[CollectivePace, ...] = ()  # of a script whose steps are counted by its optimizer
+    steps: tuple[tuple[int, int], ...] = ()  # the newest, and when they ended, like `entered_us`
     why: str = ""
 
 
@@ -60,6 +71,8 @@ class RankTimes(msgspec.Struct, frozen=True, kw_only=True):
 
     rank: int
     groups: tuple[GroupLog, ...]
+    paces: tuple[CollectivePace, ...] = ()
+    steps: tuple[tuple[int, int], ...] = ()
     processor_s: float = 0.0  # of its main thread, and of processes of its own
     starved_s: float = 0.0  # ready to run, and without a processor
 

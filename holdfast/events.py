@@ -30,6 +30,17 @@ class Store(msgspec.Struct, frozen=True):
     hosted: bool
 
 
+class LastEntered(msgspec.Struct, frozen=True, kw_only=True):
+    """The newest collective that a rank has entered in one process group, and what was due there by
+    the period of those before it: empty where they have none."""
+
+    group: str  # its name
+    number: int
+    kind: str
+    due: str
+    described: str = ""
+
+
 class WorkerError(msgspec.Struct, frozen=True, kw_only=True):
     """An uncaught Python exception of a worker, as the worker itself wrote it down."""
 
@@ -38,6 +49,7 @@ class WorkerError(msgspec.Struct, frozen=True, kw_only=True):
     file: str = ""  # innermost frame of the user's own code
     line: int = 0
     traceback: str = ""
+    entered: tuple[LastEntered, ...] = ()  # where a collective has failed
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -222,6 +234,7 @@ class WorkerExited(Event, frozen=True, kw_only=True):
     forkserver: str = ""  # how its node's forkserver had died just before, if it had
     oom: str = ""  # what limits the memory, if the kernel has killed a process of the node for it
     broke: Broken | None = None  # its numbers had been no numbers before it ended
+    clue: str = ""  # line of its output that explains why native code aborted it
 
 
 Ranks = tuple[tuple[int, int], ...]  # ascending: first and last of each row without a gap
@@ -307,6 +320,18 @@ class NumbersSpiked(Event, frozen=True, kw_only=True):
     spike: Spike
 
 
+class LossPlateaued(Event, frozen=True, kw_only=True):
+    """The loss has not fallen by `share` of itself within `steps`: only noted."""
+
+    attempt: int
+    rank: int  # whose loss it is
+    step: int
+    steps: int
+    share: float
+    loss: float  # median of the last half of them
+    before: float  # of those before
+
+
 class ReplicasDiffer(Event, frozen=True, kw_only=True):
     """Parameters that ranks should hold alike differ between them. Told once for each attempt."""
 
@@ -316,6 +341,21 @@ class ReplicasDiffer(Event, frozen=True, kw_only=True):
     compared: int  # ranks that should be the same
     alike: tuple[Ranks, ...]  # ranks with the same digest, the largest number of them first
     ranks: Ranks  # that differ from the majority; empty where there is none
+
+
+class CollectivesShifted(Event, frozen=True, kw_only=True):
+    """Ranks of a process group have entered different numbers of collectives by the end of the same
+    step, so that those of different steps meet. Told once for each attempt. Steps are those of the
+    optimizer in this attempt."""
+
+    attempt: int
+    group: str
+    agreed: int  # newest step by the end of which all had entered as many
+    step: int  # by the end of which they still differed by the same
+    compared: int  # ranks
+    ranks: Ranks  # that are wrong; empty where that cannot be told
+    by: int  # how many more collectives than the others they have entered; mostly negative
+    ago_s: float = 0.0  # since they agreed
 
 
 class CheckpointCommitted(Event, frozen=True, kw_only=True):
@@ -442,11 +482,12 @@ class HealthChanged(Event, frozen=True, kw_only=True):
 
 class EvidenceTaken(Event, frozen=True, kw_only=True):
     """How some nodes were when an incident began; told once they have answered, or had the time to.
-    `missing` are those that did not."""
+    `missing` are those that did not, `network` says who could not reach whom."""
 
     incident: int
     found: tuple[NodeEvidence, ...]
     missing: tuple[str, ...] = ()
+    network: tuple[str, ...] = ()
 
 
 class StopRequested(Event, frozen=True, kw_only=True):
@@ -493,12 +534,14 @@ AnyEvent = (
     | Progressed
     | NumbersBroke
     | NumbersSpiked
+    | LossPlateaued
     | ReplicasDiffer
     | CheckpointCommitted
     | CheckpointFailed
     | Diagnosed
     | HangSuspected
     | HangJudged
+    | CollectivesShifted
     | StragglersFound
     | HealthChanged
     | EvidenceTaken

@@ -24,3 +24,18 @@ class NodeEvidence(msgspec.Struct, frozen=True, kw_only=True):
     host: tuple[str, ...] = ()  # memory, load, disks
     kernel: tuple[str, ...] = ()  # its log since shortly before the incident
     kernel_unread: str = ""  # why the log could not be read
+
+
+class PeerAddress(msgspec.Struct, frozen=True, kw_only=True):
+    """Where another node listens."""
+
+    node: str  # name
+    host: str
+    port: int
+
+
+class PeerReach(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether another node was reached: `trouble` says why not, empty if it was."""
+
+    node: str  # name
+    trouble: str = ""

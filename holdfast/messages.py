@@ -25,6 +25,7 @@ from holdfast.events import (
     CheckpointFailed,
     HealthChanged,
     Keeps,
+    LastEntered,
     Milestone,
     NodeLeft,
     NodeReady,
@@ -35,7 +36,7 @@ from holdfast.events import (
     Store,
     WorkerExited,
 )
-from holdfast.evidence import NodeEvidence
+from holdfast.evidence import NodeEvidence, PeerAddress, PeerReach
 from holdfast.stacks import StackGroup
 
 PROTOCOL = 7
@@ -88,6 +89,7 @@ class WorkersStopped(Message, frozen=True, kw_only=True):
     store: Store | None
     ago_s: float = 0.0
     progress: Progress = Progress()  # the furthest of its workers
+    entered: dict[int, tuple[LastEntered, ...]] = {}  # by rank, where that was asked for
 
 
 AgentFact = (
@@ -199,6 +201,15 @@ class EvidenceReply(Message, frozen=True, kw_only=True):
 
     number: int
     found: NodeEvidence
+    reached: tuple[PeerReach, ...] = ()
+
+
+class MachineChecked(Message, frozen=True, kw_only=True):
+    """Answer to `CheckMachine` with the same `number`: why its machine may not train; empty if it
+    may."""
+
+    number: int
+    why: str = ""
 
 
 # ── controller → agent ────────────────────────────────────────────────────────────────────────
@@ -247,13 +258,15 @@ class Stop(Message, frozen=True, kw_only=True):
     """End the workers of this attempt and all before it.
 
     `save`: within the grace time, bring one more snapshot to a durable tier first. `keeps`: to
-    memory, here or elsewhere too.
+    memory, here or elsewhere too. `look`: tell with `WorkersStopped` which collectives they had
+    entered last.
     """
 
     attempt: int
     grace_s: float
     save: bool = False
     keeps: Keeps = ""
+    look: bool = False
     term: int = 0
 
 
@@ -306,12 +319,21 @@ class TakeEntryTimes(Message, frozen=True, kw_only=True):
 
 
 class TakeEvidence(Message, frozen=True, kw_only=True):
-    """Tell how the node is and what its workers of this attempt did last; answered by
-    `EvidenceReply` with the same `number`. `since_s`: how long ago it began."""
+    """Tell how the node is and what its workers of this attempt did last, and whether these other
+    nodes can be reached; answered by `EvidenceReply` with the same `number`. `since_s`: how long
+    ago it began."""
 
     number: int
     attempt: int
     since_s: float
+    peers: tuple[PeerAddress, ...] = ()
+
+
+class CheckMachine(Message, frozen=True, kw_only=True):
+    """Check this machine as before it was ready; answered by `MachineChecked` with the same
+    `number`, which may take minutes."""
+
+    number: int
 
 
 # ── command line ↔ controller ─────────────────────────────────────────────────────────────────
@@ -354,18 +376,30 @@ class StacksReply(Message, frozen=True, kw_only=True):
     collectives: tuple[GroupLog, ...] = ()
 
 
+class AskChecks(Message, frozen=True, kw_only=True):
+    """`holdfast check NAME`: answered by `ChecksReply`, after some minutes at most."""
+
+
+class ChecksReply(Message, frozen=True, kw_only=True):
+    """What the spares have found of their machines, by name: why one may not train, empty if it
+    may. `missing` were not connected, or have not answered in time."""
+
+    found: dict[str, str]
+    missing: tuple[str, ...] = ()
+
+
 class Done(Message, frozen=True, kw_only=True):
     """The request was taken."""
 
 
 FromReplica = Kept | JournalCopy
 ToReplica = Keep | GiveJournal
-Question = ToReplica | LookForApi | TakeStacks | TakeEntryTimes | TakeEvidence
-Answer = FromReplica | ApiSeen | Stacks | EntryTimes | EvidenceReply
-FromClient = StopJob | ScaleJob | AskStatus | AskStacks
+Question = ToReplica | LookForApi | TakeStacks | TakeEntryTimes | TakeEvidence | CheckMachine
+Answer = FromReplica | ApiSeen | Stacks | EntryTimes | EvidenceReply | MachineChecked
+FromClient = StopJob | ScaleJob | AskStatus | AskStacks | AskChecks
 ToController = Hello | Fact | Report | Answer | FromClient
 ToAgent = Welcome | Ack | Start | Stop | Leave
-ToClient = StatusReply | StacksReply | Done
+ToClient = StatusReply | StacksReply | ChecksReply | Done
 
 # ── agent → worker (control socket, one JSON line) ────────────────────────────────────────────
 

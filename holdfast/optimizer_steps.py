@@ -78,8 +78,9 @@ class StepCount:
 class Observer:
     """The hook in this process, and where it writes to."""
 
-    def __init__(self, page: Page) -> None:
+    def __init__(self, page: Page, stepped: Callable[[int], None]) -> None:
         self._page: Page | None = page  # None: no more
+        self._tell = stepped
         self._pid = os.getpid()
         self._steps = StepCount()
         self._handle: Any = None  # of the hook
@@ -122,6 +123,7 @@ class Observer:
         if _is_inner(sys._getframe(1)) or not self._steps.takes(optimizer, now):
             return
         page.optimizer_stepped(self._steps.count, now, self._steps.mean_s)
+        self._tell(self._steps.count)
         if self._steps.count == 1:
             rank.say(_TOLD)
 
@@ -141,10 +143,10 @@ class Observer:
 _observer: Observer | None = None
 
 
-def observe(page: Page) -> None:
-    """Count the steps of the optimizers of this process on its page."""
+def observe(page: Page, stepped: Callable[[int], None] = lambda _count: None) -> None:
+    """Count the steps of the optimizers of this process on its page, and tell of each."""
     global _observer
-    _observer = Observer(page)
+    _observer = Observer(page, stepped)
     _observer.set_up()
 
 

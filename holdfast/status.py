@@ -140,6 +140,7 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     health: tuple[str, ...] = ()  # conditions of the node, where they are the cause
     collected: tuple[NodeEvidence, ...] = ()  # how nodes were then; of the newest incidents
     missing: tuple[str, ...] = ()  # nodes that have not told
+    network: tuple[str, ...] = ()  # who could not reach whom
     detected_at: float | None = None
     confidence: float | None = None  # of the verdict, 0 to 1; None: there was none
 

@@ -18,6 +18,7 @@ from holdfast.events import Milestone
 from holdfast.messages import WorkerReport
 from holdfast.optimizer_steps import StepCount
 from holdfast.page import Page
+from tests.more import sample
 from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[1]
@@ -386,7 +387,7 @@ class Stepping(torch.utils.data.Dataset[int]):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["fork", "spawn"])
+@pytest.mark.parametrize("how", sample(["fork"], ["spawn"]))
 def test_workers_of_a_data_loader_do_not_write_to_the_page(counted: Counted, how: str) -> None:
     step(sgd(), 2)
     loader = torch.utils.data.DataLoader(Stepping(), num_workers=2, multiprocessing_context=how)
@@ -437,7 +438,7 @@ def fresh(source: str) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("imports", ["import torch", "import torch._dynamo, torch"])
+@pytest.mark.parametrize("imports", sample(["import torch"], ["import torch._dynamo, torch"]))
 def test_where_the_script_imports_torch_itself_the_hook_is_set_then(imports: str) -> None:
     """Hidden from the compiler as soon as that is there; and no trace of the watch is left."""
     assert "instrument: off" in fresh(BEFORE + imports + AFTER)

@@ -21,6 +21,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import torch
@@ -218,13 +219,12 @@ for step, inputs in state.steps(total=args.steps):
     if what:
         HARM[what]()
     Input.stops = what == "input stops"
-    loss = wrapped(inputs).square().mean()
-    if what == "NaN":
-        loss = loss * float("nan")
-    if what == "skipped collective":
-        with wrapped.no_sync():  # type: ignore[operator]
-            loss.backward()
-    else:
+    # DDP decides in the forward pass whether it reduces
+    alone = wrapped.no_sync() if what == "skipped collective" else nullcontext()  # type: ignore[operator]
+    with alone:
+        loss = wrapped(inputs).square().mean()
+        if what == "NaN":
+            loss = loss * float("nan")
         loss.backward()
     optimizer.step()
     optimizer.zero_grad()

@@ -35,6 +35,7 @@ from holdfast.agent.parts import NodeParts
 from holdfast.agent.probes import Health
 from holdfast.agent.processes import ProcessExit
 from holdfast.agent.progress_watch import ProgressWatch
+from holdfast.agent.reach import reach
 from holdfast.agent.rendezvous_stores import RendezvousStores
 from holdfast.agent.script_source import is_instrumented
 from holdfast.agent.shutdown import CLOSE_S, end_processes, end_workers, say_goodbye, until
@@ -53,12 +54,14 @@ from holdfast.events import NodeUnfit, Progress
 from holdfast.messages import (
     PROTOCOL,
     ApiSeen,
+    CheckMachine,
     EvidenceReply,
     GiveJournal,
     Hello,
     Keep,
     Leave,
     LookForApi,
+    MachineChecked,
     Start,
     Stop,
     TakeEntryTimes,
@@ -309,6 +312,8 @@ class Agent:
                 self._parts.tasks.start(self._look(order))
             case TakeEvidence():
                 self._parts.tasks.start(self._take_evidence(order))
+            case CheckMachine():
+                self._parts.tasks.start(self._check_again(order))
             case Leave():
                 self._parts.end.obey(order)
             case Start():
@@ -323,6 +328,10 @@ class Agent:
     async def _look_for_api(self) -> None:
         self._controller.answer(ApiSeen(answers=await api_answers(os.environ)))
 
+    async def _check_again(self, order: CheckMachine) -> None:
+        why = await unfit(self._me.node, self._places)
+        self._controller.answer(MachineChecked(number=order.number, why=why))
+
     async def _look(self, order: TakeStacks | TakeEntryTimes) -> None:
         run = self._attempts.shown
         self._controller.answer(await looks.obey(order, run.alive if run is not None else ()))
@@ -331,6 +340,7 @@ class Agent:
         run = self._attempts.newest
         asked_for = run if run is not None and run.order.attempt == order.attempt else None
         places = [Path(place.where) for place in self._places if place.where.startswith("/")]
+        trying = asyncio.gather(*map(reach, order.peers))
         found = await evidence_of(
             self._me.name,
             asked_for,
@@ -338,7 +348,8 @@ class Agent:
             [self._me.folder, Path("/dev/shm"), *places],
             self._attempts.mask,
         )
-        self._controller.answer(EvidenceReply(number=order.number, found=found))
+        reached = tuple(await trying)
+        self._controller.answer(EvidenceReply(number=order.number, found=found, reached=reached))
 
 
 def _address_of(host: str, listener: socket.socket) -> str:

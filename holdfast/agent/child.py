@@ -53,7 +53,7 @@ def become(born: ForkedChild) -> None:
                 rank.run_ahead()
     page = Page(page_fd) if page_fd is not None else None
     if page is not None and born.program.instrument:
-        optimizer_steps.observe(page)
+        optimizer_steps.observe(page, flight_recorder.step_ended)
         flight_recorder.answer_from_now_on()
     with failures.shown_and_left(page):
         _enter_workdir(born.program)

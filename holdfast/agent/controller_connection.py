@@ -28,6 +28,7 @@ from holdfast.messages import (
     Ack,
     AgentFact,
     Answer,
+    CheckMachine,
     GiveJournal,
     Hello,
     Keep,
@@ -57,6 +58,7 @@ Order = (
     | TakeStacks
     | TakeEntryTimes
     | TakeEvidence
+    | CheckMachine
 )
 
 _orders = msgspec.msgpack.Decoder(Welcome | Ack | Order)
@@ -236,7 +238,8 @@ class ControllerConnection:
                     | LookForApi()
                     | TakeStacks()
                     | TakeEntryTimes()
-                    | TakeEvidence() as order
+                    | TakeEvidence()
+                    | CheckMachine() as order
                 ):
                     self._on_order(order)
                 case order:

@@ -15,6 +15,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
 
+import msgspec
+
+from holdfast import flight_recorder
+from holdfast.diagnosis.mismatch import LAST, last_entered, may_be_one
 from holdfast.events import WorkerError
 from holdfast.page import Page
 
@@ -47,7 +51,7 @@ def shown_and_left(page: Page | None) -> Iterator[None]:
         _take_our_frames_off()
         in_worker = os.getpid() == worker  # not in a child the script forked
         if page is not None and in_worker and not is_success(error):
-            page.fail(describe(error))
+            page.fail(_with_collectives(describe(error)))
             if not isinstance(error, SystemExit | KeyboardInterrupt):
                 page.raised()  # these two end it in other ways
         raise
@@ -65,6 +69,15 @@ def describe(error: BaseException) -> WorkerError:
         file=place.file,
         line=place.line,
         traceback="".join(traceback.format_exception(type(error), error, shown)),
+    )
+
+
+def _with_collectives(error: WorkerError) -> WorkerError:
+    """Where a collective has failed, what was entered is of interest, and soon gone."""
+    if not may_be_one(error):
+        return error
+    return msgspec.structs.replace(
+        error, entered=last_entered(flight_recorder.read(LAST, kinds=True).groups)
     )
 
 

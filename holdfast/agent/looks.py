@@ -13,10 +13,13 @@ from holdfast.agent.recorders import Recorder, logs_of
 from holdfast.agent.stack_dump import stacks_of
 from holdfast.agent.workers import Worker
 from holdfast.collectives import Collective, GroupLog, RankTimes, joined_logs
+from holdfast.diagnosis import mismatch
+from holdfast.events import LastEntered
 from holdfast.messages import EntryTimes, Stacks, TakeEntryTimes, TakeStacks
 
 LAST = 32  # collectives of a group, where it is looked for who has not come
 MICROSECOND = 1e-6
+WORDS_S = 0.25  # for what may delay a restart
 
 
 async def obey(
@@ -32,6 +35,18 @@ async def obey(
             return await _times(order, known, asked_us)
 
 
+async def last_words(workers: Iterable[Worker]) -> dict[int, tuple[LastEntered, ...]]:
+    """What workers that are about to be stopped have entered last, by rank: those that say so in
+    no time. Never raises."""
+    known = [(w.assignment.rank, w.recorder) for w in workers if w.assignment is not None]
+    asked = logs_of(known, mismatch.LAST, kinds=True, within_s=WORDS_S)
+    try:
+        told = await asyncio.wait_for(asked, WORDS_S)
+    except TimeoutError:  # somebody else is asking, too
+        return {}
+    return {rank: mismatch.last_entered(log.groups) for rank, log in told.items()}
+
+
 async def _stacks(order: TakeStacks, known: dict[int, Worker]) -> Stacks:
     pids = [(rank, worker.pid) for rank, worker in known.items()]
     seen = stacks_of(pids, order.looks, order.apart_s)
@@ -39,7 +54,7 @@ async def _stacks(order: TakeStacks, known: dict[int, Worker]) -> Stacks:
         return Stacks(number=order.number, groups=await seen)
     entered = logs_of(_recorders(known), LAST, kinds=True)
     groups, logs = await asyncio.gather(seen, entered)
-    same = joined_logs(_timeless(log) for own in logs.values() for log in own)
+    same = joined_logs(_timeless(log) for own in logs.values() for log in own.groups)
     return Stacks(number=order.number, groups=groups, collectives=same)
 
 
@@ -47,8 +62,15 @@ async def _times(order: TakeEntryTimes, known: dict[int, Worker], asked_us: int)
     logs = await logs_of(_recorders(known), order.recent, kinds=False)
     used = await asyncio.to_thread(_used, {rank: known[rank].pid for rank in logs})
     ranks = tuple(
-        RankTimes(rank=rank, groups=groups, processor_s=used[rank][0], starved_s=used[rank][1])
-        for rank, groups in logs.items()
+        RankTimes(
+            rank=rank,
+            groups=log.groups,
+            paces=log.paces,
+            steps=log.steps,
+            processor_s=used[rank][0],
+            starved_s=used[rank][1],
+        )
+        for rank, log in logs.items()
         if rank in used
     )
     return EntryTimes(number=order.number, ranks=ranks, asked_us=asked_us, told_us=_wall_us())

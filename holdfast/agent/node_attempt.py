@@ -17,7 +17,8 @@ from holdfast.agent import error_file
 from holdfast.agent.processes import ProcessExit
 from holdfast.agent.workers import Worker
 from holdfast.diagnosis.logs import parse_traceback
-from holdfast.events import Progress, WorkerError, WorkerExited
+from holdfast.diagnosis.mismatch import clue_in
+from holdfast.events import LastEntered, Progress, WorkerError, WorkerExited
 from holdfast.messages import Start
 
 
@@ -31,6 +32,7 @@ class NodeAttempt:
     stop_at: float | None = None  # when the order to stop came
     kill_at: float | None = None  # when SIGKILL was sent
     stopped: bool = False  # `WorkersStopped` was sent
+    entered: dict[int, tuple[LastEntered, ...]] = field(default_factory=dict)  # when stopped
     trains: bool = False  # every worker of ours has done its first step
     gone: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -79,7 +81,15 @@ def exited(
         forkserver=worker.forkserver,
         oom=oom,
         broke=worker.page.first_broke(now),
+        clue=mask(_clue(worker, death)),
     )
+
+
+def _clue(worker: Worker, death: ProcessExit) -> str:
+    """What native code has printed before it aborted, where that is known to tell why."""
+    if death.signal != signal.SIGABRT:
+        return ""
+    return clue_in(worker.output.tail.decode(errors="replace"))
 
 
 def _error_of(worker: Worker, death: ProcessExit) -> WorkerError | None:

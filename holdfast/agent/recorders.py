@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from holdfast.collectives import CollectiveLog, GroupLog, LogAnswer
+from holdfast.collectives import CollectiveLog, LogAnswer
 from holdfast.events import in_rows
 from holdfast.flight_recorder import ANSWER, QUESTION
 
@@ -35,12 +35,12 @@ class Recorder:
         """The worker has died."""
         self._sock.close()
 
-    async def ask(self, recent: int, *, kinds: bool) -> CollectiveLog:
-        """So many of the newest of each group. Never raises; takes `ANSWER_S` at most, and as long
-        again where somebody else asks at the same time."""
+    async def ask(self, recent: int, *, kinds: bool, within_s: float = ANSWER_S) -> CollectiveLog:
+        """So many of the newest of each group. Never raises; takes `within_s` at most, and another
+        second where somebody else asks at the same time."""
         async with self._turn:
             try:
-                return await asyncio.wait_for(self._ask(recent, kinds), ANSWER_S)
+                return await asyncio.wait_for(self._ask(recent, kinds), within_s)
             except TimeoutError:
                 return CollectiveLog(why="it did not answer: it holds the GIL, or is stopped")
             except (OSError, msgspec.MsgspecError) as error:
@@ -78,18 +78,23 @@ class Recorder:
 
 
 async def logs_of(
-    workers: Iterable[tuple[int, Recorder | None]], recent: int, *, kinds: bool
-) -> dict[int, tuple[GroupLog, ...]]:
+    workers: Iterable[tuple[int, Recorder | None]],
+    recent: int,
+    *,
+    kinds: bool,
+    within_s: float = ANSWER_S,
+) -> dict[int, CollectiveLog]:
     """Of these workers, each a rank and what it answers on, those that have answered: what they did
     in each group. Never raises."""
 
-    async def one(rank: int, recorder: Recorder) -> tuple[int, tuple[GroupLog, ...]]:
-        log = await recorder.ask(recent, kinds=kinds)
+    async def one(rank: int, recorder: Recorder) -> tuple[int, CollectiveLog]:
+        log = await recorder.ask(recent, kinds=kinds, within_s=within_s)
         own = in_rows([rank])
-        return rank, tuple(msgspec.structs.replace(group, ranks=own) for group in log.groups)
+        groups = tuple(msgspec.structs.replace(group, ranks=own) for group in log.groups)
+        return rank, msgspec.structs.replace(log, groups=groups)
 
     asked = (one(rank, recorder) for rank, recorder in workers if recorder is not None)
-    return {rank: groups for rank, groups in await asyncio.gather(*asked) if groups}
+    return {rank: log for rank, log in await asyncio.gather(*asked) if log.groups}
 
 
 def socket_pair() -> tuple[Recorder, socket.socket]:

@@ -9,12 +9,12 @@ import time
 
 import msgspec
 
+from holdfast.agent import looks
 from holdfast.agent.attempts import Attempts
 from holdfast.agent.node_attempt import NodeAttempt
 from holdfast.agent.parts import NodeParts
 from holdfast.agent.signals import kill, terminate
 from holdfast.agent.stray_processes import end_strays
-from holdfast.events import Progress
 from holdfast.messages import Stop, WorkersStopped
 
 
@@ -40,7 +40,15 @@ class AttemptStop:
             and self._parts.saves.can(run.order.attempt)
         ):
             tasks.start(self._save_and_stop(order))
+        elif order.look and run.stop_at is None:
+            tasks.start(self._look_and_stop(run, order))
         else:
+            self._stop(run, order)
+
+    async def _look_and_stop(self, run: NodeAttempt, order: Stop) -> None:
+        """Once they are dead nobody can tell any more what they had entered."""
+        run.entered = await looks.last_words(run.alive)
+        if not self._parts.end.begun:
             self._stop(run, order)
 
     def _stop(self, run: NodeAttempt, order: Stop) -> None:
@@ -75,7 +83,8 @@ class AttemptStop:
 
     async def _answer(self, run: NodeAttempt | None, number: int) -> None:
         store = await self._parts.offer.next()
-        progress = run.progress() if run is not None and run.order.attempt <= number else Progress()
-        node = self._parts.node
-        stopped = WorkersStopped(node=node, attempt=number, store=store, progress=progress)
+        stopped = WorkersStopped(node=self._parts.node, attempt=number, store=store)
+        if run is not None and run.order.attempt <= number:
+            told = run.progress(), run.entered if run.order.attempt == number else {}
+            stopped = msgspec.structs.replace(stopped, progress=told[0], entered=told[1])
         self._parts.controller.fact(stopped)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from holdfast.cli.check_spares import check_spares
 from holdfast.cli.output import AsJson, duration, is_terminal, json_result, result, styled, talk
 from holdfast.cli.output import table as aligned
 from holdfast.errors import Error, ExitStatus
@@ -17,6 +18,15 @@ STYLE = {"ok": "green", "failed": "red", "skipped": "dim"}
 
 
 def check(
+    job: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[NAME]",
+            help="Check the machines of this running job's spares instead; one that fails is "
+            "replaced. Only quick checks, and only local jobs.",
+            show_default=False,
+        ),
+    ] = None,
     name: Annotated[
         str | None,
         typer.Option("--name", help="Check the disks in the checkpoint locations of this job."),
@@ -36,7 +46,18 @@ def check(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Check that this machine computes, stores and sends data correctly; exit status 1 if not."""
+    """Check that this machine, or those of a job's spares, compute, store and send data correctly;
+    exit status 1 if not."""
+    if job is not None:
+        if name or path or against or quick:
+            raise Error(
+                "usage",
+                "options of a check of this machine do not go with the name of a job",
+                why=f"the spares of {job} check the disks that the job saves to, quickly",
+                help=f"holdfast check {job}",
+            )
+        check_spares(job, as_json=as_json)
+        return
     import socket
     import sys
 

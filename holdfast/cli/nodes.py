@@ -2,7 +2,7 @@
 job on this machine, its nodes, what is wrong with them, and which trouble it again and again."""
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -14,7 +14,7 @@ from holdfast.errors import Error
 if TYPE_CHECKING:
     from holdfast.drivers.kubernetes.machines import Machine
 
-HEADER = ("MACHINE", "CORDONED BY", "LEFT", "WHY")
+HEADER = ("MACHINE", "CORDONED BY", "LEFT", "WHY", "NOW")
 
 
 def nodes(
@@ -69,9 +69,11 @@ def _never_cordoned() -> Error:
 
 
 def _fields(machine: "Machine") -> dict[str, object]:
+    from holdfast.drivers.kubernetes.machine_conditions import signs
     from holdfast.drivers.kubernetes.machines import EXPIRES, OWNER, REASON
 
     notes = machine.metadata.annotations
+    wrong = signs(machine, us=notes.get(OWNER, ""))  # its cordon is told already
     now = datetime.now(UTC)
     return {
         "machine": machine.metadata.name,
@@ -79,6 +81,7 @@ def _fields(machine: "Machine") -> dict[str, object]:
         "reason": notes.get(REASON),
         "expires": notes.get(EXPIRES),
         "expired": machine.expired(now),
+        "conditions": [sign.detail for sign in wrong],
     }
 
 
@@ -88,6 +91,7 @@ def _row(fields: dict[str, object]) -> tuple[str, ...]:
         str(fields["owner"] or "?"),
         _left(fields),
         str(fields["reason"] or "unknown"),
+        "; ".join(cast("list[str]", fields["conditions"])),
     )
 
 

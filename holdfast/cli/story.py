@@ -216,6 +216,7 @@ def status_lines(status: "JobStatus", words: str = "") -> list[tuple[str, str]]:
         ("training", training(status)),
         ("size", size(status)),
         ("ETTR", accounts(status)),
+        ("note", notes(status)[-1] if status.notes else ""),
     ]
     lines += [("checkpoint", checkpoint(tier)) for tier in status.checkpoints]
     lines.append(("copies", copies(status)))

@@ -130,6 +130,8 @@ def _print(status: "JobStatus", incident: "Incident", of: int, tail: list[str], 
         result(f"  known  {known.slug} ({known.blame}): {known.cause}")
     for text in incident.health:
         result(f"  health {text}")
+    for text in incident.network:
+        result(f"  reach  {text}")
     for text in story.course(incident):
         result(f"  {text}")
     result(f"  cost   {story.bill(incident)}")

@@ -91,6 +91,7 @@ def stop(
     *,
     save: bool = False,
     keeps: Keeps = "",
+    look: bool = False,
 ) -> list[AnyAction]:
     """Order every member to end this attempt's workers, and wait until that is known."""
     state.move(phase, why)
@@ -98,7 +99,11 @@ def stop(
     state.leave_deadline = state.quiet_deadline = state.sizing.grow_deadline = None
     state.sizing.stop_at = state.now
     incidents.note(state, "StopAttempt", why)
-    return [StopAttempt(attempt=state.attempt, grace_s=grace_s, save=save, keeps=keeps, reason=why)]
+    return [
+        StopAttempt(
+            attempt=state.attempt, grace_s=grace_s, save=save, keeps=keeps, look=look, reason=why
+        )
+    ]
 
 
 def overtaken(state: State, attempt: int) -> list[AnyAction]:
@@ -275,8 +280,15 @@ def _sick(state: State) -> list[AnyAction]:
 
 
 def _give_up(state: State, node_id: str, why: str) -> list[AnyAction]:
-    node = nodes.remove(state, node_id, why)
-    incidents.note(state, "Fence", f"give up {node.name if node else node_id}: {why}")
+    name = state.nodes[node_id].name
+    if not conditions.removable(state):
+        most = replace.removals_allowed(state.limits.node_count)
+        many = f"{most} nodes were given up within {replace.WINDOW_S:g} s, as many as may be"
+        incidents.note(state, "Keep", f"{name} is kept: {many} ({why})")
+        return []
+    state.removals = [*replace.recent(state.removals, state.now), state.now]
+    nodes.remove(state, node_id, why)
+    incidents.note(state, "Fence", f"give up {name}: {why}")
     return [Fence(node=node_id, reason=why, blamed=True), *nodes.top_up(state, why)]
 
 

@@ -7,6 +7,7 @@ stays one, whatever its node looks like.
 
 import msgspec
 
+from holdfast.controller.policies import replace
 from holdfast.controller.state import HealthRecord, Node, State
 from holdfast.events import Diagnosed, HealthChanged, Severity
 
@@ -89,7 +90,14 @@ def retiring(state: State) -> list[str]:
     if not state.health or not state.limits.replace_after:
         return []
     sick = [node for _, node in sorted(state.ranks.items()) if faults(state, node)]
-    return sick[: max(0, sound_spares(state) - len(state.vacant or ()))]
+    spares = max(0, sound_spares(state) - len(state.vacant or ()))
+    return sick[: min(spares, removable(state))]
+
+
+def removable(state: State) -> int:
+    """How many nodes may still be given up for their faults at this moment."""
+    allowed = replace.removals_allowed(state.limits.node_count)
+    return max(0, allowed - len(replace.recent(state.removals, state.now)))
 
 
 def explained(state: State, verdict: Diagnosed) -> Diagnosed:

@@ -19,6 +19,7 @@ from holdfast.controller import (
     nodes,
     numerics,
     resizing,
+    shift,
     sizes,
     stragglers,
     workers,
@@ -30,6 +31,7 @@ from holdfast.events import (
     AttemptStopped,
     CheckpointCommitted,
     CheckpointFailed,
+    CollectivesShifted,
     ControllerResumed,
     DeadlinePassed,
     Diagnosed,
@@ -39,6 +41,7 @@ from holdfast.events import (
     HangSuspected,
     HealthChanged,
     JobSubmitted,
+    LossPlateaued,
     Milestone,
     MilestoneReached,
     NodeJoined,
@@ -114,6 +117,8 @@ def _dispatch(state: State, event: AnyEvent) -> list[AnyAction]:
             return _diagnosed(state, event)
         case HangSuspected():
             return hangs.suspected(state, event)
+        case CollectivesShifted():
+            return shift.shifted(state, event)
         case StragglersFound():
             return stragglers.found(state, event)
         case HangJudged():
@@ -129,6 +134,8 @@ def _dispatch(state: State, event: AnyEvent) -> list[AnyAction]:
             return numerics.broke(state, event)
         case NumbersSpiked():
             return numerics.spiked(state, event)
+        case LossPlateaued():
+            return numerics.plateaued(state, event)
         case ReplicasDiffer():
             return corruption.differ(state, event)
         case Surveyed():

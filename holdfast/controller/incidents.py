@@ -1,10 +1,12 @@
 """Incidents: opened by the first evidence of a fault, closed when training is productive again."""
 
+import math
 from collections.abc import Sequence
 
 from holdfast.controller.phases import Phase
 from holdfast.controller.state import HealthRecord, IncidentRecord, Node, State
 from holdfast.events import (
+    CollectivesShifted,
     Diagnosed,
     EvidenceTaken,
     HangJudged,
@@ -24,6 +26,7 @@ OF_NO_WORKER = (
     "resized",
 )  # causes that explain whatever workers said
 RESIZED = "resized"
+CERTAIN = 0.9  # a verdict that no other exit, and no lost connection, can explain
 EVIDENCE_KEPT = 8  # newest incidents that keep what nodes told
 EVERYBODY = "all nodes"
 LISTED_MAX = 8  # nodes that a summary names; the incident has all of them
@@ -59,6 +62,15 @@ def open_for_rank(state: State, cause: str, why: str, rank: int) -> None:
     """A rank is to be gone on without, which has not failed."""
     record = _record(state, cause, why, node_of(state, rank))
     _blame_without_exit(state, record, rank)
+    _open(state, record)
+
+
+def open_for_shift(state: State, event: CollectivesShifted, cause: str, why: str) -> None:
+    """Collectives of different steps have met for a while."""
+    record = _record(state, cause, why, EVERYBODY, event.ago_s)
+    rank = next(each_of(event.ranks), None)
+    if rank is not None:
+        _blame_without_exit(state, record, rank)
     _open(state, record)
 
 
@@ -155,21 +167,41 @@ def apply_verdict(state: State, verdict: Diagnosed) -> None:
     if incident is None:
         return
     incident.also_failed = verdict.also_failed
-    if incident.cause in OF_NO_WORKER and (incident.cause, verdict.cause) != ("nan", "nan"):
+    first = _failed_before(state, incident, verdict)
+    if (
+        not first
+        and incident.cause in OF_NO_WORKER
+        and (incident.cause, verdict.cause) != ("nan", "nan")
+    ):
         failed = [death for death in state.deaths if death.exited.exit_code != 0]
         incident.also_failed = sum(len(death.ranks) for death in failed)
         return
     incident.cause, incident.summary = verdict.cause, verdict.summary
     incident.confidence = verdict.confidence
+    if first:
+        incident.summary += f" {_listed(incident.nodes)} was lost while the attempt was stopped."
     if verdict.rank is None:
         return
     blamed = next((e for e in state.exits if e.rank == verdict.rank), None)
     if blamed is not None:
         _blame(incident, blamed)
         incident.started_at = min(incident.started_at, state.now - blamed.ago_s)
-        incident.node = _name_of(state, blamed.node)
+        if blamed.node in state.nodes:
+            incident.node = state.nodes[blamed.node].name
     else:
         _blame_without_exit(state, incident, verdict.rank)
+
+
+def _failed_before(state: State, incident: IncidentRecord, verdict: Diagnosed) -> bool:
+    """Whether a node was lost only after a worker had failed for a reason of its own: agents of a
+    busy machine may be too slow to stop what has failed."""
+    own = verdict.confidence >= CERTAIN and (verdict.user_error or verdict.environment)
+    died = [death.at for death in state.deaths if death.exited.rank == verdict.rank]
+    return (
+        incident.cause == "node-lost"
+        and own
+        and min(died, default=math.inf) <= (incident.started_at)
+    )
 
 
 def keep_evidence(state: State, event: EvidenceTaken) -> None:
@@ -179,6 +211,7 @@ def keep_evidence(state: State, event: EvidenceTaken) -> None:
         if incident.id == event.incident:
             incident.collected = [*incident.collected, *event.found]
             incident.missing = [*incident.missing, *event.missing]
+            incident.network = [*incident.network, *event.network]
     for incident in state.incidents[:-EVIDENCE_KEPT]:
         incident.collected = []
 

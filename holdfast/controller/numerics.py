@@ -13,7 +13,7 @@ from holdfast.actions import AnyAction, Outcome
 from holdfast.controller import attempts, checkpoints, incidents
 from holdfast.controller.phases import TRAINING, Phase
 from holdfast.controller.state import State, Trial
-from holdfast.events import Diagnosed, NumbersBroke, NumbersSpiked
+from holdfast.events import Diagnosed, LossPlateaued, NumbersBroke, NumbersSpiked
 
 CAUSE = "nan"
 NEAR_STEPS = 10  # a step so close to the last bad one, or before it, is the same place
@@ -44,6 +44,15 @@ def spiked(state: State, event: NumbersSpiked) -> list[AnyAction]:
         what = spike.what.words
         told = f"the {what} rose to {value} at step {spike.step} on rank {event.rank}"
         state.note(spike.step, event.rank, f"{told}, from a median of {usual}")
+    return []
+
+
+def plateaued(state: State, event: LossPlateaued) -> list[AnyAction]:
+    """It may have converged, or be stuck: people decide."""
+    if event.attempt == state.attempt:
+        told = f"the loss has not fallen by {100 * event.share:g} % in {event.steps} steps"
+        medians = f"median {event.loss:.4g} at step {event.step}, {event.before:.4g} before"
+        state.note(event.step, event.rank, f"{told} ({medians}; rank {event.rank})")
     return []
 
 

@@ -49,6 +49,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     hang_timeout_s: float = 0.0  # without progress; 0: hangs are not looked for
     on_nan: str = "restart"  # or "stop", "ignore"
     stragglers: str = "off"  # or "tell", "replace"
+    plateau_steps: int = 0  # within which the loss should fall; 0: whatever it does
+    plateau_share: float = 0.01  # by so much of itself
 
     @staticmethod
     def of(job: Job) -> "Limits":
@@ -70,6 +72,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
             hang_timeout_s=recovery.hang_timeout_s if recovery.hangs == "auto" else 0.0,
             on_nan=job.recovery.on_nan,
             stragglers=job.recovery.stragglers,
+            plateau_steps=job.recovery.plateau_steps,
+            plateau_share=job.recovery.plateau_share,
         )
 
     @property
@@ -152,6 +156,7 @@ class IncidentRecord(msgspec.Struct, kw_only=True):
     confidence: float | None = None  # of the verdict
     collected: list[NodeEvidence] = []  # how nodes were; of the newest incidents only
     missing: list[str] = []  # names of nodes that have not told how they were
+    network: list[str] = []  # who could not reach whom
 
 
 class DatedExit(msgspec.Struct, frozen=True):
@@ -243,6 +248,7 @@ class State(msgspec.Struct, kw_only=True):
     unfit: int = 0  # new nodes in a row that failed their checks
     stillborn: int = 0  # new nodes in a row that died before they joined, or did not fit
     faults: dict[str, list[float]] = {}  # node → recent device faults
+    removals: list[float] = []  # when nodes were given up for their faults, lately
     workers_per_node: int = 0  # of the first node; all must agree
     instrumented: bool = False  # progress will be reported
     steps_seen: bool = False  # no, but steps of its optimizer, or in its output, are seen

@@ -41,7 +41,8 @@ def text_of(state: State, straggler: Straggler) -> str:
 
 def _replaced(state: State) -> list[AnyAction]:
     slow = [one for one in state.stragglers if one.cause in OF_THE_NODE]
-    if state.limits.stragglers != "replace" or not (slow and conditions.sound_spares(state)):
+    possible = conditions.sound_spares(state) and conditions.removable(state)
+    if state.limits.stragglers != "replace" or not (slow and possible):
         return []
     worst = max(slow, key=lambda one: one.share)
     why = text_of(state, worst)

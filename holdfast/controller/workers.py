@@ -69,8 +69,8 @@ def _failed(state: State, groups: Sequence[ExitGroup]) -> list[AnyAction]:
     for group in groups:
         _note(state, group)
     incidents.open_for_exit(state, groups[0].first)
-    why = state.incidents[-1].summary
-    return attempts.stop(state, Phase.RECOVERING, why, state.limits.restart_grace_s)
+    why, look = state.incidents[-1].summary, bool(groups[0].first.clue)
+    return attempts.stop(state, Phase.RECOVERING, why, state.limits.restart_grace_s, look=look)
 
 
 def _note(state: State, group: ExitGroup) -> None:

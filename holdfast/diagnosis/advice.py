@@ -11,6 +11,11 @@ ADVICE: dict[str, str] = {
     "extension or to mismatched library versions.",
     "worker-aborted": "Read the last lines of the rank: native code says there why it aborted. For "
     "a CUDA error run once with CUDA_LAUNCH_BLOCKING=1.",
+    "collective-mismatch": "All ranks must enter the same collectives with the same sizes in the "
+    "same order: look for a branch that only some ranks take, or a last batch that is smaller.",
+    "collective-skipped": "Whatever the script saved since then may be wrong: go on from a "
+    "checkpoint of before. Look for a step in which only one rank skips backward() or uses "
+    "no_sync(), or for an all_reduce in a branch that only some ranks take.",
     "worker-exception": "Fix the script: the traceback names the line. If it happens only at "
     "certain steps, look at the batch of that step.",
     "environment": "Check that what the message names can be reached from the nodes: the service, "

@@ -152,11 +152,11 @@ def _right(sides: Mapping[str, Sequence[int]], known: Mapping[int, str], at: int
     most, *others = Counter({kind: len(ranks) for kind, ranks in sides.items()}).most_common()
     if not others or most[1] > others[0][1]:
         return most[0]
-    expected = _expected([kind for number, kind in sorted(known.items()) if number < at])
+    expected = expected_after([kind for number, kind in sorted(known.items()) if number < at])
     return expected if expected in sides else ""
 
 
-def _expected(before: Sequence[str]) -> str:
+def expected_after(before: Sequence[str]) -> str:
     """What follows, by the shortest period that what came before has, seen twice; else empty."""
     for period in range(1, min(PERIOD_MAX, len(before) // 2) + 1):
         last, one_earlier = before[-period:], before[-2 * period : -period]

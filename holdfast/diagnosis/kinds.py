@@ -6,6 +6,7 @@ in little but addresses. Those are left out of what is looked up: no cause depen
 
 import re
 
+from holdfast.diagnosis.mismatch import departed
 from holdfast.diagnosis.symptoms import missed_by, waited
 from holdfast.diagnosis.verdict import LEFT, cause_of, signature_of
 from holdfast.events import WorkerError, WorkerExited
@@ -22,6 +23,8 @@ def kind_of(exited: WorkerExited) -> str:
     told = [] if cause in LEFT else [signature_of(cause, exited)]
     if error is not None and waited(error):
         told += ["waited", *(f"missed {rank}" for rank in missed_by(error))]
+    if error is not None and departed(error.entered):
+        told.append("departed")
     return " ".join([cause, *filter(None, told)])
 
 
@@ -43,11 +46,12 @@ class Kinds:
 
 def _gist(exited: WorkerExited) -> tuple[object, ...]:
     progress, error = exited.progress, exited.error
-    how = (exited.exit_code, exited.signal, exited.forkserver != "", exited.oom)
+    how = (exited.exit_code, exited.signal, exited.forkserver != "", exited.oom, exited.clue != "")
     return (*how, progress.finished, progress.step is None, *(_said(error) if error else ()))
 
 
 def _said(error: WorkerError) -> tuple[object, ...]:
-    message, place = error.message, (error.type, error.file, error.line)
+    message, odd = error.message, departed(error.entered) is not None
+    place = (error.type, error.file, error.line, odd)
     gist = message if NAMES_RANKS in message else VARIES.sub("", message)
     return (*place, gist, error.traceback.replace(message, "") if message else error.traceback)

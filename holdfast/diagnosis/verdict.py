@@ -14,6 +14,8 @@ from enum import IntEnum, StrEnum
 from typing import NamedTuple
 
 from holdfast.diagnosis.environment import is_environment, slug_of
+from holdfast.diagnosis.mismatch import NOBODY as NOTHING
+from holdfast.diagnosis.mismatch import Entered, says_so, who
 from holdfast.diagnosis.numbers import first_broken
 from holdfast.diagnosis.stuck import Still, stood_still
 from holdfast.diagnosis.symptoms import is_symptom, waited
@@ -70,6 +72,18 @@ CAUSES: dict[str, Cause] = {
         Weight.MAYBE,
         ELSEWHERE,
         "Native code aborted the worker (SIGABRT) because of an error that it detected.",
+    ),
+    "collective-mismatch": Cause(
+        Weight.MAYBE,
+        CODE,
+        "A rank entered another collective, or the same one with another size, than its peers.",
+    ),
+    "collective-skipped": Cause(
+        Weight.CAUSE,
+        ELSEWHERE,
+        "A rank left a collective out, or entered one too many, so that those of different steps "
+        "met and gradients were wrong; see [a collective that was left out]"
+        "(../concepts/diagnosis.md#a-collective-that-was-left-out).",
     ),
     "worker-exception": Cause(Weight.CAUSE, CODE, "The script raised an exception."),
     "environment": Cause(
@@ -210,13 +224,14 @@ def weigh(
     exits: Sequence[WorkerExited],
     pages: Pages | None = None,
     others: Mapping[int, Ranks] = NOBODY,
+    entered: Entered = NOTHING,
 ) -> Verdict:
     """Which worker failed first, and of what.
 
     The ages of the exits have to be counted to one common moment: the larger, the earlier it died.
     Without exits no worker has failed: its numbers were not finite, or the node was lost. `pages`
     is the newest look at each rank. `others` died later than a rank in `exits`, by that rank, and
-    in the same way (`kind_of`).
+    in the same way (`kind_of`). `entered` are the last collectives of ranks that were stopped.
     """
     if all(cause_of(e) == "finished" for e in exits) and (bad := first_broken(pages or {})):
         alone = Weight.CAUSE if bad.rank is not None else Weight.MAYBE
@@ -236,6 +251,8 @@ def weigh(
     gone = {e.rank for e in exits}.union(*alike.values())
     if cause == "peer-lost" and (still := _waited_for(exits, gone, pages or {})) is not None:
         return _hang(still, chosen, failed)
+    if cause == "collective-mismatch":
+        return _mismatch(exits, chosen, failed, entered)
     return Verdict(
         cause=cause,
         rank=chosen.rank,
@@ -270,9 +287,30 @@ def _hang(still: Still, waiting: WorkerExited, failed: int) -> Verdict:
     )
 
 
+def _mismatch(
+    exits: Sequence[WorkerExited], first: WorkerExited, failed: int, entered: Entered
+) -> Verdict:
+    """Often the one that fails first is not the one that was wrong."""
+    wrong = who(exits, first, entered)
+    said = _said(first.error) if first.error is not None else first.clue
+    whose = "it" if wrong.rank == first.rank else f"rank {first.rank}"
+    return Verdict(
+        cause="collective-mismatch",
+        rank=wrong.rank,
+        chosen=next((e for e in exits if e.rank == wrong.rank), None),
+        confidence=wrong.confidence,
+        signature=signature_of("collective-mismatch", first),
+        summary=f"Rank {wrong.rank} entered a collective that does not fit: {wrong.text}; "
+        f"{whose} failed because of it: {said}",
+        also_failed=failed - any(e.rank == wrong.rank for e in exits),
+    )
+
+
 def cause_of(exited: WorkerExited) -> str:
     """What ended this worker, a key of CAUSES."""
     number = _signal(exited)
+    if exited.clue:
+        return "collective-mismatch"
     if exited.oom and (number == signal.SIGKILL or _loader_was_killed(exited.error)):
         return "out-of-memory"
     if exited.forkserver and number == signal.SIGKILL:
@@ -337,6 +375,8 @@ def _cause_of_exception(error: WorkerError) -> str:
 
 
 def _cause_of_message(error: WorkerError) -> str:
+    if says_so(error):
+        return "collective-mismatch"
     if error.type == "RuntimeError" and LOADER_KILLED.search(error.message):
         return "worker-killed"
     if MEMORY.search(error.message):

@@ -12,8 +12,10 @@ from holdfast.drivers import records
 from holdfast.drivers.fencing import fence_job, require_gone
 from holdfast.messages import (
     MAX_MESSAGE_BYTES,
+    AskChecks,
     AskStacks,
     AskStatus,
+    ChecksReply,
     FromClient,
     StacksReply,
     StatusReply,
@@ -23,6 +25,7 @@ from holdfast.status import JobStatus
 
 TIMEOUT_S = 5.0
 STACKS_S = 60.0  # for all nodes to answer, or to be given up
+CHECKS_S = 400.0  # likewise
 
 _decoder = msgspec.msgpack.Decoder(ToClient)
 
@@ -65,6 +68,14 @@ def stacks(folder: Path) -> StacksReply:
     """What the job's workers do now. Raises `ConnectionError` if no controller answers."""
     reply = request(folder, AskStacks(), STACKS_S)
     assert isinstance(reply, StacksReply)
+    return reply
+
+
+def checks(folder: Path) -> ChecksReply:
+    """Have the job's spares check their machines. Raises `ConnectionError` if no controller
+    answers."""
+    reply = request(folder, AskChecks(), CHECKS_S)
+    assert isinstance(reply, ChecksReply)
     return reply
 
 

@@ -224,6 +224,7 @@ def _incident(record: IncidentRecord, ledger: Ledger) -> Incident:
         health=tuple(record.health),
         collected=tuple(record.collected),
         missing=tuple(record.missing),
+        network=tuple(record.network),
         detected_at=record.detected_at,
         confidence=record.confidence,
     )

@@ -30,6 +30,7 @@ from holdfast.events import (
     AttemptStopped,
     CheckpointCommitted,
     CheckpointFailed,
+    CollectivesShifted,
     ControllerResumed,
     DeadlinePassed,
     Diagnosed,
@@ -39,6 +40,7 @@ from holdfast.events import (
     HealthChanged,
     JobSubmitted,
     Judgement,
+    LossPlateaued,
     Milestone,
     MilestoneReached,
     NodeJoined,
@@ -145,12 +147,15 @@ class Bookkeeper:
             case ScaleRequested():
                 pass
             case HangJudged():
-                self._hear_of_hang(event, at)
+                if event.judgement is Judgement.HANG:
+                    self._hear_of_waste(event, at)
+            case CollectivesShifted():
+                self._hear_of_waste(event, at)
             case OrdersLost():
                 self._attempt.number = max(self._attempt.number, event.attempt)
             case JobSubmitted() | ControllerResumed() | NodeJoined() | NodeUnfit() | Diagnosed():
                 pass
-            case NumbersBroke() | NumbersSpiked() | ReplicasDiffer():
+            case NumbersBroke() | NumbersSpiked() | LossPlateaued() | ReplicasDiffer():
                 # a fault only if the attempt is stopped for it
                 pass
             case DeadlinePassed() | CheckpointCommitted() | CheckpointFailed() | Surveyed():
@@ -177,9 +182,9 @@ class Bookkeeper:
             when = at - milliseconds(failed.ago_s)
             attempt.worker_fault = earliest(attempt.worker_fault, when)
 
-    def _hear_of_hang(self, event: HangJudged, at: int) -> None:
-        """The time that stood still before it was noticed is lost, too."""
-        if event.attempt == self._attempt.number and event.judgement is Judgement.HANG:
+    def _hear_of_waste(self, event: HangJudged | CollectivesShifted, at: int) -> None:
+        """The time of no use before it was noticed is lost, too."""
+        if event.attempt == self._attempt.number:
             since = at - milliseconds(event.ago_s)
             self._attempt.worker_fault = earliest(self._attempt.worker_fault, since)
 

@@ -21,13 +21,16 @@ from holdfast.controller.phases import TRAINING
 from holdfast.detection.corruption import ReplicasReducer
 from holdfast.detection.liveness import Expected, Liveness
 from holdfast.detection.numerics import NumbersReducer
+from holdfast.detection.plateau import PlateauWatch
 from holdfast.detection.progress import ProgressReducer
 from holdfast.detection.stopping import MARGIN_S, StopTally
+from holdfast.diagnosis.mismatch import Entered
 from holdfast.diagnosis.verdict import CAUSES, Origin, Pages, weigh
 from holdfast.events import (
     AnyEvent,
     CheckpointFailed,
     Diagnosed,
+    LastEntered,
     NodeJoined,
     NodeLost,
     NodeLostReason,
@@ -66,7 +69,9 @@ class Bridge:
         self._grace_s = 0.0  # of the newest order to stop
         self._failed_saves: dict[str, tuple[int, int, int]] = {}  # newest told, by tier
         self._exited: dict[bool, int] = {}  # newest attempt with exits; with status 0, or others
+        self._entered: dict[int, tuple[LastEntered, ...]] = {}  # by rank, when it was stopped
         self._numbers, self._replicas = NumbersReducer(), ReplicasReducer()
+        self._plateau = PlateauWatch(state.limits.plateau_steps, state.limits.plateau_share)
         self.progress = ProgressReducer()
         self.progress.begin(state.attempt, state.world_size, now)
 
@@ -121,6 +126,8 @@ class Bridge:
         self.heard(node, now)
         match fact:
             case WorkersStopped():
+                if fact.attempt == self._state.attempt:
+                    self._entered |= fact.entered
                 return [*self._ready_after(fact), *_some(self._tally.stopped(fact))]
             case WorkersStarted():
                 return []
@@ -165,7 +172,8 @@ class Bridge:
     def report(self, report: Report, now: float) -> list[AnyEvent]:
         """Telemetry: a sign of life, and now and then a fact."""
         self.heard(report.node, now)
-        told = [*self._numbers.observe(report), *self._replicas.observe(report, now)]
+        numbers = [*self._numbers.observe(report), *self._plateau.observe(report)]
+        told = [*numbers, *self._replicas.observe(report, now)]
         return [*told, *self.progress.observe(report, now)]
 
     def died(self, node: str, detail: str, now: float) -> list[AnyEvent]:
@@ -209,12 +217,13 @@ class Bridge:
             case StartAttempt():
                 workers_count = action.node_count * action.workers_per_node
                 self.progress.begin(action.attempt, workers_count, now)
+                self._entered = {}
                 ranks = sorted(self._state.ranks.items())
                 return [(node, _start(action, rank, self._term)) for rank, node in ranks], []
             case StopAttempt():
                 return self._stop(action, now)
             case Diagnose():
-                return [], [_diagnose(action, self.progress.newest())]
+                return [], [_diagnose(action, self.progress.newest(), self._entered)]
             case Survey():
                 training = self.progress.training(self._state.finished, now)
                 return [], [Surveyed(attempt=action.attempt, training_count=training)]
@@ -259,6 +268,7 @@ class Bridge:
             grace_s=order.grace_s,
             save=order.save,
             keeps=order.keeps,
+            look=order.look,
             term=self._term,
         )
         return [(node, message) for node in sorted(self._tally.pending)], _some(told)
@@ -294,9 +304,9 @@ def _start(order: StartAttempt, node_rank: int, term: int) -> Start:
     )
 
 
-def _diagnose(order: Diagnose, pages: Pages) -> Diagnosed:
+def _diagnose(order: Diagnose, pages: Pages, entered: Entered) -> Diagnosed:
     """Weigh the exits; without any (a node was lost) there is nothing to blame on a worker."""
-    verdict = weigh(order.exits, pages, order.others)
+    verdict = weigh(order.exits, pages, order.others, entered)
     return Diagnosed(
         attempt=order.attempt,
         cause=verdict.cause,

@@ -2,8 +2,8 @@
 
 While an attempt is stopped because of an incident its nodes are asked: in a small job all of them,
 in a large one those of the ranks that had failed by then and a sample; and the node of the rank
-that the verdict blames, if it was not among them. Whoever does not answer in time is named. Pure:
-sending only queues, and times are the caller's.
+that the verdict blames, if it was not among them. They try to reach each other as well. Whoever
+does not answer in time is named. Pure: sending only queues, and times are the caller's.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -14,6 +14,7 @@ from holdfast.controller import IncidentRecord, State
 from holdfast.events import Diagnosed, EvidenceTaken
 from holdfast.evidence import NodeEvidence, RankEvidence
 from holdfast.messages import EvidenceReply, TakeEvidence
+from holdfast.shell.reachability import Reachability
 
 NODES_MAX = 8
 FAILED_MAX = 4  # of these; the others are a sample
@@ -29,12 +30,14 @@ class EvidenceCollection:
         self,
         state: State,
         send: Callable[[str, TakeEvidence], None],
-        put: Callable[[EvidenceTaken], None],
+        put: Callable[..., None],
     ) -> None:
         self._state, self._send, self._put = state, send, put
+        self._reachability = Reachability(state, put)
+        self._now = 0.0
         self._incident: IncidentRecord | None = None
         self._asked: dict[str, float] = {}  # who has not answered yet, and since when
-        self._known: set[str] = set()  # who was asked about this incident
+        self._known: dict[str, None] = {}  # who was asked about this incident
         self._found: list[NodeEvidence] = []
         self._missing: list[str] = []
 
@@ -43,8 +46,10 @@ class EvidenceCollection:
         incident = self._state.open_incident
         if incident is None or (self._incident is not None and self._incident.id == incident.id):
             return
+        self._now = now
         self._tell()
-        self._incident, self._known = incident, set()
+        self._reachability.begin()
+        self._incident, self._known = incident, {}
         self._ask(chosen(self._state, incident), connected, now)
 
     def diagnosed(
@@ -59,16 +64,18 @@ class EvidenceCollection:
     def _ask(self, nodes: Iterable[str], connected: Collection[str], now: float) -> None:
         assert self._incident is not None
         since_s = max(0.0, now - self._incident.started_at)
+        self._now, asked = now, list(nodes)
         order = TakeEvidence(
             number=self._incident.id, attempt=self._incident.attempt, since_s=since_s
         )
-        for node in nodes:
+        for node in asked:
             if node in self._known:
                 continue
-            self._known.add(node)
+            self._known[node] = None
             if node in connected:
                 self._asked[node] = now
-                self._send(node, order)
+                peers = self._reachability.peers(node, [*self._known, *asked])
+                self._send(node, msgspec.structs.replace(order, peers=peers))
             else:
                 self._missing.append(node)
 
@@ -78,6 +85,7 @@ class EvidenceCollection:
         if incident is not None and answer.number == incident.id and node in self._asked:
             del self._asked[node]
             self._found.append(answer.found)
+            self._reachability.heard(self._name(node), answer.reached)
             self._tell_if_complete()
 
     def gone(self, node: str) -> None:
@@ -88,6 +96,8 @@ class EvidenceCollection:
 
     def look(self, now: float) -> None:
         """Who has had enough time is not waited for any longer."""
+        self._now = now
+        self._reachability.look(now)
         late = [node for node, since in self._asked.items() if now - since >= NODE_S]
         for node in late:
             self.gone(node)
@@ -101,7 +111,12 @@ class EvidenceCollection:
         if self._incident is not None and self._found:
             names = tuple(sorted(self._name(node) for node in {*self._missing, *self._asked}))
             found = fitting(self._found, self._incident.rank)
-            self._put(EvidenceTaken(incident=self._incident.id, found=found, missing=names))
+            network = self._reachability.told(self._now)
+            self._put(
+                EvidenceTaken(
+                    incident=self._incident.id, found=found, missing=names, network=network
+                )
+            )
         self._found, self._missing, self._asked = [], [], {}
 
     def _name(self, node: str) -> str:

@@ -38,6 +38,7 @@ from holdfast.messages import (
     Hello,
     JournalCopy,
     Kept,
+    MachineChecked,
     Question,
     Report,
     Stacks,
@@ -350,7 +351,15 @@ class Connection(asyncio.Protocol):
             case Fact():
                 if self.node:
                     listener.fact(self.node, message)
-            case Kept() | JournalCopy() | ApiSeen() | Stacks() | EntryTimes() | EvidenceReply():
+            case (
+                Kept()
+                | JournalCopy()
+                | ApiSeen()
+                | Stacks()
+                | EntryTimes()
+                | EvidenceReply()
+                | MachineChecked()
+            ):
                 if self.node:
                     listener.answered(self.node, message)
             case Report():

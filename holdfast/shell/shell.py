@@ -31,6 +31,7 @@ from holdfast.events import AnyEvent, Beginning, Diagnosed, ScaleRequested, Stop
 from holdfast.messages import (
     Answer,
     ApiSeen,
+    AskChecks,
     AskStacks,
     AskStatus,
     Done,
@@ -41,6 +42,7 @@ from holdfast.messages import (
     Hello,
     Kept,
     Leave,
+    MachineChecked,
     Report,
     ScaleJob,
     Stacks,
@@ -53,6 +55,7 @@ from holdfast.shell.evidence_collection import EvidenceCollection
 from holdfast.shell.hang_detection import HangDetection
 from holdfast.shell.nodes import Nodes, Receipt, Wire
 from holdfast.shell.replicas import Lines, Replicas
+from holdfast.shell.spare_checks import SpareChecks
 from holdfast.shell.straggler_sampling import StragglerSampling
 
 
@@ -122,6 +125,7 @@ class Shell:
         self.hangs = HangDetection(self.state, progress, self.nodes.send, self.put)
         self.stragglers = StragglerSampling(self.state, progress, self.nodes.send, self.put)
         self.evidence = EvidenceCollection(self.state, self.nodes.send, self.put)
+        self.checks = SpareChecks(self.state, self.nodes.send, self.put)
         self._untold: dict[str, None] = {}  # nodes that have connected and do not know what holds
         self._somebody_came = False  # since copies of the journal were last seen to be held
         self._begun = False
@@ -207,6 +211,8 @@ class Shell:
                 self.stragglers.answered(node, answer, self._clock())
             case EvidenceReply():
                 self.evidence.answered(node, answer)
+            case MachineChecked():
+                self.checks.answered(node, answer)
             case _:
                 pass  # of a journal that was asked for before this controller began
 
@@ -221,6 +227,8 @@ class Shell:
                 reply(StatusReply(status=self._engine.status()))
             case AskStacks():
                 self.hangs.ask(self.nodes.connected, self._clock(), reply)
+            case AskChecks():
+                self.checks.ask(self.nodes.connected, self._clock(), reply)
             case _:
                 assert_never(message)
 
@@ -236,6 +244,7 @@ class Shell:
         self.hangs.gone(node, self._clock())
         self.stragglers.gone(node, self._clock())
         self.evidence.gone(node)
+        self.checks.gone(node)
         self._engine.connections_changed()
 
     # ── time ──
@@ -251,6 +260,7 @@ class Shell:
         self.hangs.look(now, self.catch_up)
         self.stragglers.look(self.nodes.connected, now)
         self.evidence.look(now)
+        self.checks.look(now)
         if not self._removing and self.decisions.put_what_is_due(now):
             self.wake()
 

@@ -1,4 +1,5 @@
-"""Asks the members now and then when their workers entered their collectives: is anybody slow?
+"""Asks the members now and then when their workers entered their collectives: is anybody slow, or
+has left one out?
 
 One question at a time, every ten seconds in a small job; a large one is asked less often and for
 less, so that the answers stay some megabytes a minute. Whoever does not answer in time is left out.
@@ -15,11 +16,13 @@ from holdfast.collectives import RECENT_MAX, RankTimes
 from holdfast.controller import State
 from holdfast.controller.phases import Phase
 from holdfast.detection.progress import ProgressReducer
+from holdfast.detection.shift import ShiftWatch
 from holdfast.detection.straggler import MICROSECOND, Doing, Sample, StragglerWatch
 from holdfast.events import Progress
 from holdfast.messages import EntryTimes, TakeEntryTimes
 
 EVERY_S = 10.0
+AGAIN = 0.1  # of that, where the last answers were suspicious
 FIRST_S = 2.0  # what the next ones are compared with
 NODES_A_SECOND = 100  # asked on average
 ANSWERS_S = 3.0
@@ -52,7 +55,7 @@ class StragglerSampling:
         put: Callable[..., None],
     ) -> None:
         self._state, self._progress, self._send, self._put = state, progress, send, put
-        self._watch = StragglerWatch()
+        self._watch, self._shift = StragglerWatch(), ShiftWatch()
         self._number = 0
         self._asked_at = self._next = math.inf
         self._waiting: dict[str, None] = {}  # nodes, in the order of their ranks
@@ -62,6 +65,7 @@ class StragglerSampling:
     def begin(self, attempt: int, now: float) -> None:
         """Watch this attempt."""
         self._watch.begin(attempt)
+        self._shift.begin(attempt)
         self._waiting.clear()
         self._next = now + FIRST_S
 
@@ -130,9 +134,11 @@ class StragglerSampling:
         sample = Sample(
             now, [times for times in self._times if times.rank in clocks], clocks, doing
         )
-        found = self._watch.observe(sample)
-        if found is not None:
-            self._put(found)
+        for found in (self._watch.observe(sample), self._shift.observe(sample)):
+            if found is not None:
+                self._put(found)
+        if self._shift.suspects:
+            self._next = min(self._next, now + self._every_s * AGAIN)
 
     def _doing(self, times: RankTimes) -> Doing:
         page = self._progress.newest().get(times.rank)

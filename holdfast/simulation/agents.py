@@ -26,6 +26,7 @@ from holdfast.messages import (
     PROTOCOL,
     Ack,
     AgentFact,
+    CheckMachine,
     EvidenceReply,
     Fact,
     GiveJournal,
@@ -278,7 +279,7 @@ class Agent:
         match message:
             case Ack():
                 self.forget(message.seq)
-            case GiveJournal() | LookForApi() | TakeEntryTimes():
+            case GiveJournal() | LookForApi() | TakeEntryTimes() | CheckMachine():
                 pass
             case TakeStacks():
                 self._env.after(self._env.about(LOOK_S), self._tell_stacks, message.number)

@@ -127,6 +127,12 @@ class Recovery(Section):
     """What follows a loss that is NaN or infinite (or 20 such gradient norms in a row): `restart`
     from a snapshot of before and, if that comes again, once from an older checkpoint, then the job
     ends as failed; `stop` ends it at once; `ignore` trains on and only notes it."""
+    plateau_steps: Whole = Field(default=0, ge=0, le=100_000_000)
+    """If the loss has not fallen by `plateau_share` within this many steps, `holdfast status` and
+    `holdfast why` note it; nothing else follows. The steps of some minutes or more: the loss is
+    seen a few times a second. `0` disables this."""
+    plateau_share: Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False), Numeric] = 0.01
+    """Share of the loss that it has to fall by within `plateau_steps`."""
     check: Literal["off", "quick"] = "off"
     """`quick`: before a new node may train or wait as a spare, its machine is checked for some
     seconds, as by `holdfast check --quick`; one that fails is replaced."""

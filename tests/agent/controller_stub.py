@@ -29,11 +29,13 @@ from holdfast.messages import (
     Ack,
     AgentFact,
     AskStatus,
+    EntryTimes,
     EvidenceReply,
     Fact,
     Hello,
     JournalCopy,
     Kept,
+    MachineChecked,
     Question,
     Report,
     Start,
@@ -49,7 +51,8 @@ from tests.patience import PATIENCE_S
 
 PULSE_S = 0.05
 Found = TypeVar("Found")
-Heard = Hello | Fact | Report | Kept | JournalCopy | EvidenceReply | AskStatus
+Told = Kept | JournalCopy | EvidenceReply | EntryTimes | MachineChecked
+Heard = Hello | Fact | Report | Told | AskStatus
 _decoder = msgspec.msgpack.Decoder(Heard)
 
 
@@ -85,7 +88,7 @@ class StubController:
         self.deliveries: list[int] = []  # every seq as it came, also those seen before
         self.reports: list[Report] = []
         self.heard: list[AgentFact | Report] = []  # in the order of arrival
-        self.answers: list[Kept | JournalCopy | EvidenceReply] = []
+        self.answers: list[Told] = []
         self.outcome: str | None = None  # of the job, for those who ask
         self.asked_count = 0
         self.port = 0  # once open, and when it opens again
@@ -148,7 +151,7 @@ class StubController:
             case Report():
                 self.reports.append(message)
                 self.heard.append(message)
-            case Kept() | JournalCopy() | EvidenceReply():
+            case Kept() | JournalCopy() | EvidenceReply() | EntryTimes() | MachineChecked():
                 self.answers.append(message)
             case AskStatus():
                 self.asked_count += 1
@@ -217,9 +220,9 @@ class StubController:
         """Wait for the death of a rank."""
         return self.wait_for(WorkerExited, attempt=attempt, rank=rank)
 
-    def stop(self, attempt: int = 1, grace_s: float = 2.0) -> WorkersStopped:
+    def stop(self, attempt: int = 1, grace_s: float = 2.0, *, look: bool = False) -> WorkersStopped:
         """Order the end of an attempt and wait for it."""
-        self.send(Stop(attempt=attempt, grace_s=grace_s))
+        self.send(Stop(attempt=attempt, grace_s=grace_s, look=look))
         return self.wait_for(WorkersStopped, attempt=attempt)
 
 

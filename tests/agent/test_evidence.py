@@ -1,6 +1,9 @@
 """A node tells how it is and what its workers did last: soon, little, and no secret."""
 
+import contextlib
+import socket
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -8,7 +11,9 @@ import pytest
 from holdfast.agent.evidence import LINE_CHARS, LINES_MAX, TAIL_BYTES, last_lines, page_in_words
 from holdfast.agent.host_state import host_state
 from holdfast.agent.kernel_log import kernel_log
+from holdfast.agent.reach import WITHIN_S
 from holdfast.events import Progress
+from holdfast.evidence import PeerAddress
 from holdfast.masking import masker
 from holdfast.messages import EvidenceReply, TakeEvidence, WorkerReport
 from tests.agent.conftest import Node
@@ -53,6 +58,46 @@ def test_of_another_attempt_only_the_host_is_told(node: Node) -> None:
     answers = controller.answers
     found = until(lambda: [a for a in answers if isinstance(a, EvidenceReply)], "evidence")[0]
     assert found.found.ranks == () and found.found.host
+
+
+def test_a_node_tries_others_and_tells_whom_it_cannot_reach(node: Node) -> None:
+    controller, _ = node("print('x')")
+    controller.ready()
+    with socket.create_server(("127.0.0.1", 0)) as there, full() as silent:
+        peers = (
+            PeerAddress(node="there", host="127.0.0.1", port=there.getsockname()[1]),
+            PeerAddress(node="silent", host="127.0.0.1", port=silent),
+            PeerAddress(node="closed", host="127.0.0.1", port=unused()),
+            PeerAddress(node="nowhere", host="255.255.255.255", port=1),
+        )
+        controller.send(TakeEvidence(number=1, attempt=1, since_s=1.0, peers=peers))
+        answers = controller.answers
+        found = until(lambda: [a for a in answers if isinstance(a, EvidenceReply)], "evidence")[0]
+    told = {one.node: one.trouble for one in found.reached}
+    assert (told["there"], told["closed"]) == ("", "")
+    assert told["silent"] == f"timed out after {WITHIN_S:g} s"
+    assert told["nowhere"] and "timed out" not in told["nowhere"]
+
+
+@contextlib.contextmanager
+def full() -> Iterator[int]:
+    """A port whose machine answers nobody any more, as one behind a broken link: its queue of
+    connections is full, so the kernel drops what comes."""
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        port = server.getsockname()[1]
+        for _ in range(4):
+            sock = stack.enter_context(socket.socket())
+            sock.setblocking(False)
+            sock.connect_ex(("127.0.0.1", port))
+        yield port
+
+
+def unused() -> int:
+    """Nobody listens there."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
 
 
 def test_an_output_without_end_becomes_a_few_short_lines() -> None:

@@ -4,16 +4,21 @@ import pytest
 
 from holdfast.agent import machine_check
 from holdfast.events import NodeReady, NodeUnfit
-from holdfast.messages import Leave
+from holdfast.messages import CheckMachine, Leave, MachineChecked
 from tests.agent.conftest import Node
+from tests.agent.controller_stub import until
 
 QUICK = {"check": "quick"}
 
 
 @pytest.mark.slow
-def test_a_machine_that_passes_is_ready(node: Node) -> None:
+def test_a_machine_that_passes_is_ready_and_can_be_checked_again(node: Node) -> None:
     controller, _ = node("pass", framework="command", recovery=QUICK)
     controller.ready()
+    controller.send(CheckMachine(number=4))
+    answers = controller.answers
+    told = until(lambda: [a for a in answers if isinstance(a, MachineChecked)], "its checks")[0]
+    assert told == MachineChecked(number=4)
 
 
 def test_a_place_for_checkpoints_that_takes_no_file_keeps_the_node_from_training(

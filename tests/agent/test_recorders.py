@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from holdfast import flight_recorder
 from holdfast.agent import recorders
 from holdfast.agent.recorders import Recorder
-from holdfast.collectives import CollectiveLog
+from holdfast.collectives import CollectiveLog, CollectivePace
 from tests.patience import PATIENCE_S
 
 BEGIN = "from holdfast import flight_recorder; flight_recorder.answer_from_now_on()\n"
@@ -23,6 +23,7 @@ file = tempfile.mktemp()
 dist.init_process_group("gloo", init_method=f"file://{file}", rank=0, world_size=1)
 for size in (3, 4, 5):
     dist.all_reduce(torch.ones(size))
+    flight_recorder.step_ended(size)
 dist.barrier()
 print("ready", flush=True)
 sys.stdin.read()
@@ -73,8 +74,11 @@ def test_a_worker_tells_the_newest_collectives_of_its_groups() -> None:
         assert not group.last.pending
         times = [c.entered_us for c in group.recent]
         assert times == sorted(times) and times[0] > 1_000_000_000_000_000
-        (again,) = ask(recorder, 1, kinds=False).groups
-        assert [(c.sequence, c.kind) for c in again.recent] == [(4, "")]
+        log = ask(recorder, 1, kinds=False)
+        assert [(c.sequence, c.kind) for c in log.groups[0].recent] == [(4, "")]
+        assert log.paces == (CollectivePace("0", ((0, 0),), ((3, 1), (5, 3))),)
+        assert [step for step, _ in log.steps] == [3, 4, 5]
+        assert times[0] < log.steps[1][1] <= times[1], "of the same clock"
 
 
 def test_a_worker_without_a_process_group_says_so() -> None:

@@ -7,9 +7,11 @@ from functools import partial
 
 import pytest
 
+from holdfast.collectives import RankTimes
 from holdfast.events import NodeReady, Store
+from holdfast.messages import EntryTimes, TakeEntryTimes
 from tests.agent.conftest import Node
-from tests.agent.controller_stub import AgentProcess, parent_of, until
+from tests.agent.controller_stub import AgentProcess, StubController, parent_of, until
 
 pytestmark = pytest.mark.slow
 
@@ -43,11 +45,23 @@ def test_an_uninstrumented_ddp_script_trains_again_after_a_kill_on_a_fresh_store
             words = until(partial(_words_after_training, agent, rank, attempt), "a rank trains")
             assert words[1:3] == [str(attempt - 1), "2"]
             assert int(words[3]) < 20, "what DDP imports lazily is loaded ahead"
+        controller.send(TakeEntryTimes(number=attempt, recent=8))
+        told = until(partial(_times, controller, attempt), "the ranks tell of their steps")
+        counted = [pace.points for times in told for pace in times.paces]
+        assert len(counted) == 2 and counted[0] == counted[1], "collectives by the end of each step"
+        assert [step for times in told for step, _ in times.steps] == [1, 2, 3] * 2
         os.kill(pids[1], signal.SIGKILL)
         assert controller.exited(attempt=attempt, rank=1).signal == signal.SIGKILL
-        fresh = controller.stop(attempt=attempt).store
+        stopped = controller.stop(attempt=attempt, look=True)
+        assert [one.kind for one in stopped.entered[0]] == ["all_reduce float[10]"]
+        fresh = stopped.store
         assert fresh is not None and fresh.hosted and fresh != store
         store = fresh
+
+
+def _times(controller: StubController, number: int) -> tuple[RankTimes, ...]:
+    answers = [one for one in controller.answers if isinstance(one, EntryTimes)]
+    return next((one.ranks for one in answers if one.number == number), ())
 
 
 def test_a_killed_store_is_replaced_and_the_controller_told(node: Node) -> None:

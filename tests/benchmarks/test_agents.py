@@ -6,9 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.more import long
+
 ROOT = Path(__file__).parents[2]
 
 
+@long
 def test_a_few_agents_are_all_heard_and_nothing_is_left(tmp_path: Path) -> None:
     command = [sys.executable, "benchmarks/agents.py", "--json", "--agents", "20", "--seconds", "1"]
     environment = os.environ | {"TMPDIR": str(tmp_path)}

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import checkpoint
+from tests.more import long
 
 ROOT = Path(__file__).parents[2]
 
@@ -19,10 +20,14 @@ def test_contestants_save_and_what_keeps_one_from_it_is_told() -> None:
     memory = row("holdfast", 3_000_000, 4)
     assert memory["n"] == 2 and memory["why"] is None
     assert memory["stall"] > 0 and memory["load"] > 0 and memory["durable"] is None
-    durable = row("holdfast_durable", 3_000_000, 4)
-    assert durable["why"] is None and durable["durable_s"] > durable["stall_s"] > 0
     missing = row("no_such_contestant", 1, 1)
     assert missing["n"] == 0 and "no_such_contestant" in missing["why"]
+
+
+@long
+def test_what_is_written_to_disk_is_durable_after_training_has_gone_on() -> None:
+    durable = row("holdfast_durable", 3_000_000, 4)
+    assert durable["why"] is None and durable["durable_s"] > durable["stall_s"] > 0
 
 
 def test_copies_arrive() -> None:

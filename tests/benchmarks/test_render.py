@@ -9,12 +9,13 @@ import pytest
 
 from holdfast.spec.cluster import ENGINES
 from render import Run, row, run
-from tests.more import sample
+from tests.more import long
 
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("mode", sample(["managed"], ["plain"]))
+@long
+@pytest.mark.parametrize("mode", ["managed", "plain"])
 def test_quick_run_ends_with_one_json_object(mode: str) -> None:
     command = [sys.executable, "benchmarks/render.py", "--quick", "--json", "--mode", mode]
     output = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout

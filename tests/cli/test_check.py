@@ -9,6 +9,7 @@ import pytest
 from holdfast.checks import plan, runner
 from holdfast.checks.outcome import CheckResult
 from holdfast.cli import main, output
+from holdfast.messages import ChecksReply
 
 GOOD = CheckResult(name="matmul", state="ok", found="right", seconds=0.5, digest="cpu=aa")
 
@@ -89,6 +90,47 @@ def test_a_file_that_no_check_has_written_is_an_error(
         (tmp_path / "b.json").write_text(content)
     assert main(["check", "--against", str(tmp_path / "b.json")]) == 2
     assert capsys.readouterr().err.startswith("error[usage]: ")
+
+
+def asking(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, found: dict[str, str], missing: tuple[str, ...]
+) -> None:
+    """A controller that lives and answers this."""
+    (tmp_path / "home" / "jobs" / "gpt").mkdir(parents=True)
+    monkeypatch.setattr("holdfast.cli.check_spares.job_folder", lambda _: tmp_path / "gpt")
+    monkeypatch.setattr("holdfast.drivers.records.controller_alive", lambda _: True)
+    reply = ChecksReply(found=found, missing=missing)
+    monkeypatch.setattr("holdfast.drivers.client.checks", lambda _: reply)
+
+
+def test_the_spares_of_a_job_are_shown_and_one_that_fails_is_status_1(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asking(monkeypatch, tmp_path, {"node-3": "", "node-2": "disk /data: full"}, ("node-4",))
+    assert main(["check", "gpt"]) == 1
+    told = capsys.readouterr()
+    rows = [line.split() for line in told.out.splitlines()]
+    assert rows[1:] == [["node-2", "failed", "disk", "/data:", "full"], ["node-3", "ok"]]
+    assert "node-4 did not answer" in told.err
+    assert main(["check", "gpt", "--json"]) == 1
+    told_json = json.loads(capsys.readouterr().out)
+    assert (told_json["ok"], told_json["missing"]) == (False, ["node-4"])
+
+
+def test_a_job_without_spares_fails_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asking(monkeypatch, tmp_path, {}, ())
+    assert main(["check", "gpt"]) == 0
+    assert "no spare that can be asked" in capsys.readouterr().err
+
+
+def test_options_of_this_machine_and_a_job_do_not_go_together(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["check", "gpt", "--quick"]) == 2
+    assert capsys.readouterr().err.startswith("error[usage]: ")
+    assert main(["check", "gpt"]) == 4
 
 
 def test_a_folder_or_a_job_that_is_not_there_is_an_error(

@@ -22,7 +22,7 @@ from holdfast.drivers.kubernetes.cluster import (
     JOBS,
     NODES,
 )
-from holdfast.drivers.kubernetes.machines import EXPIRES, OWNER, REASON, TAINT
+from holdfast.drivers.kubernetes.machines import EXPIRES, OUT_OF_SERVICE, OWNER, REASON, TAINT
 from holdfast.drivers.kubernetes.manifests.names import JOB, MANAGED_BY
 from record import record as large_record
 from tests import warm
@@ -132,7 +132,7 @@ def test_what_is_told_from_a_stale_record_with_missing_shards_says_so(barren: Si
     barren.it.do(
         lambda it: it.store.create(CONFIG_MAPS, "default", {"metadata": meta, "data": data})
     )
-    for verb in ("status", "why", "goodput"):
+    for verb in ("status", "why"):
         run = barren.holdfast(verb, "gpt", "--json")
         assert run.returncode == 3, run.stderr
         assert "error[record-stale]: the record of job gpt was last published at " in run.stderr
@@ -346,7 +346,8 @@ def test_cordons_are_shown_and_lifted(barren: Site) -> None:
         def edit(body: Any) -> None:
             notes = {OWNER: "default/gpt", REASON: "Xid 79", EXPIRES: "2020-01-01T00:00:00+00:00"}
             body["metadata"]["annotations"] = notes
-            body["spec"]["taints"] = [{"key": TAINT, "effect": "NoSchedule", "value": "x"}]
+            gone = {"key": OUT_OF_SERVICE, "effect": "NoExecute"}
+            body["spec"]["taints"] = [{"key": TAINT, "effect": "NoSchedule", "value": "x"}, gone]
 
         it.store.change(NODES, "", "m-0", edit)
 
@@ -356,6 +357,8 @@ def test_cordons_are_shown_and_lifted(barren: Site) -> None:
     assert (told["machine"], told["owner"], told["reason"], told["expired"]) == (
         "m-0", "default/gpt", "Xid 79", True,
     )  # fmt: skip
+    assert told["conditions"] == ["was declared out of service"], "and not its own cordon"
+    assert "out of service" in barren.holdfast("nodes").stdout
     wrong = barren.holdfast("nodes", "--lift", "m-9")
     assert (wrong.returncode, "error[machine-not-cordoned]" in wrong.stderr) == (4, True)
     assert barren.answer("nodes", "--lift", "m-0") == {"lifted": ["m-0"]}

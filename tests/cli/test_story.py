@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from holdfast.cli import evidence, story
+from holdfast.cli import evidence, story, why
 from holdfast.cli.incidents import row
 from holdfast.controller import IncidentRecord
 from holdfast.evidence import NodeEvidence, RankEvidence
@@ -59,6 +59,9 @@ def test_what_was_noticed_and_stopped_nothing_is_a_note_and_a_nan_is_named() -> 
     note = Note(at=100.0, attempt=2, step=50, rank=1, text=text)
     status = msgspec.structs.replace(STATUS, notes=(note,), loss=None, loss_is="nan")
     assert story.notes(status) == [f"{story.clock(100.0)}, attempt 2: {text}"]
+    older = msgspec.structs.replace(note, text="older")
+    several = msgspec.structs.replace(status, notes=(older, note))
+    assert dict(story.status_lines(several))["note"].endswith(text)
     assert "loss nan" in story.training(status)
     assert story.notes(STATUS) == [] and "loss 2.5000" in story.training(STATUS)
 
@@ -169,6 +172,14 @@ def incident(**changes: object) -> Incident:
         actions=(),
     )
     return msgspec.structs.replace(one, **changes)
+
+
+def test_who_could_not_reach_whom_is_told_with_the_incident(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    line = "node-3 cannot reach node-5 (timed out after 2 s); 2 others can"
+    why._print(STATUS, incident(network=(line,)), 1, [], "")
+    assert f"  reach  {line}\n" in capsys.readouterr().out
 
 
 def test_every_node_of_an_incident_is_named() -> None:

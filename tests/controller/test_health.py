@@ -4,6 +4,7 @@ import pytest
 
 from holdfast.actions import AnyAction, AssignRank, Fence, StartAttempt, StopAttempt
 from holdfast.controller import Phase
+from holdfast.controller.policies.replace import REMOVALS_MIN, WINDOW_S, removals_allowed
 from holdfast.events import (
     AttemptStopped,
     Diagnosed,
@@ -11,6 +12,9 @@ from holdfast.events import (
     NodeLost,
     NodeLostReason,
     Severity,
+    SlowBy,
+    Straggler,
+    StragglersFound,
     WorkerError,
 )
 from tests.controller.test_controller import World, kinds, only, running
@@ -280,3 +284,44 @@ def test_a_fault_of_a_node_whose_workers_have_all_finished_stops_nobody() -> Non
     world = running()
     world.tell(world.exited("b", 1, exit_code=0))
     assert world.tell(change("b")) == []
+
+
+def given_up_in_turn(world: World, count: int) -> list[str]:
+    """So many members get a fault, one after the other; each time somebody new is the spare."""
+    gone = []
+    for number in range(count):
+        member = world.state.ranks[1]
+        assert kinds(world.tell(change(member))) == ["StopAttempt"]
+        actions = world.recover(cause="peer-lost", rank=0)
+        gone.append(only(actions, Fence).node)
+        world.train(step=20 + 10 * number)
+        world.add(f"new-{number}")
+    return gone
+
+
+def test_where_one_node_after_the_other_seems_bad_the_rest_is_kept() -> None:
+    world = running()
+    assert given_up_in_turn(world, REMOVALS_MIN) == ["b", "c", "new-0"]
+    member = world.state.ranks[1]
+    assert world.tell(change(member)) == [], "training goes on"
+    world.kill(member, 1, step=50)
+    actions = world.recover(cause="device-error", rank=1)
+    assert kinds(actions) == ["Diagnose", "StartAttempt"], "in place"
+    told = world.state.incidents[-1].actions
+    (kept,) = [taken.reason for taken in told if taken.action == "Keep"]
+    assert kept.startswith(f"{member} is kept: 3 nodes were given up within 86400 s, as many as")
+    world.train(step=60)
+    later = world.tell(change(member, condition="xid-48"), after_s=WINDOW_S)
+    assert kinds(later) == ["StopAttempt"], "those of yesterday do not count any more"
+
+
+def test_a_slow_node_is_kept_too_once_as_many_as_may_be_were_given_up() -> None:
+    world = running(stragglers="replace")
+    given_up_in_turn(world, REMOVALS_MIN)
+    slow = Straggler(rank=1, share=0.15, cause=SlowBy.ITSELF, text="it computes longer")
+    assert world.tell(StragglersFound(attempt=world.state.attempt, stragglers=(slow,))) == []
+    assert world.state.phase is Phase.RUNNING
+
+
+def test_a_large_job_may_lose_a_tenth_of_its_nodes_in_a_day() -> None:
+    assert [removals_allowed(nodes) for nodes in (1, 30, 31, 12_500)] == [3, 3, 4, 1250]

@@ -1,5 +1,7 @@
 """A loss that is not finite: back below its step, once further back, then the end."""
 
+import msgspec
+
 from holdfast.actions import AnyAction, EndJob, Outcome, StartAttempt, StopAttempt
 from holdfast.controller import Limits, Phase
 from holdfast.controller.numerics import NEAR_STEPS
@@ -8,6 +10,7 @@ from holdfast.events import (
     AttemptStopped,
     Broken,
     CheckpointCommitted,
+    LossPlateaued,
     NodeLost,
     NodeLostReason,
     NumbersBroke,
@@ -204,6 +207,20 @@ def test_a_spike_is_noted_and_stops_nothing() -> None:
     assert len(world.state.notes) == NOTES_MAX
     text = "the gradient norm rose to 55.5 at step 24 on rank 1, from a median of 1.25"
     assert world.state.notes[-1].text == text
+
+
+def test_a_plateau_is_noted_and_stops_nothing() -> None:
+    world = running()
+    flat = LossPlateaued(
+        attempt=world.state.attempt, rank=3, step=900, steps=500, share=0.01, loss=2.31, before=2.32
+    )
+    assert world.tell(msgspec.structs.replace(flat, attempt=0)) == []
+    assert not world.state.notes
+    assert world.tell(flat) == []
+    assert world.state.phase is Phase.RUNNING and not world.state.incidents
+    [note] = world.state.notes
+    told = "the loss has not fallen by 1 % in 500 steps (median 2.31 at step 900, 2.32 before; "
+    assert note.text == told + "rank 3)"
 
 
 def test_the_job_file_says_what_follows() -> None:

@@ -33,6 +33,7 @@ def exited(
     ago_s: float = 0.0,
     forkserver: str = "",
     oom: str = "",
+    clue: str = "",
 ) -> WorkerExited:
     return WorkerExited(
         node=f"n{rank}",
@@ -45,6 +46,7 @@ def exited(
         error=error,
         forkserver=forkserver,
         oom=oom,
+        clue=clue,
     )
 
 
@@ -79,6 +81,7 @@ NCCL_PEER_LOST = (  # as users report them
         "Timeout(ms)=1800000) ran for 1805457 milliseconds before timing out.",
     ),
 )
+CLUE = "what():  [enforce fail at pair.cc:456] op.preamble.length <= op.nbytes. 65536 vs 1348"
 NCCL_OWN = raised(BACKEND, "NCCL error in: ProcessGroupNCCL.cpp:1331, unhandled cuda error (run")
 CASES = [
     ("worker-killed", exited(number=signal.SIGKILL)),
@@ -105,8 +108,9 @@ CASES = [
         "checkpoint-unusable",
         exited(error=raised("holdfast.errors.Error", "error[checkpoint-unusable]: none fits")),
     ),
+    ("collective-mismatch", exited(number=signal.SIGABRT, clue=CLUE)),
     (
-        "worker-exception",
+        "collective-mismatch",
         exited(
             error=raised(
                 "RuntimeError",
@@ -164,6 +168,7 @@ def test_every_cause_of_an_exit_is_in_the_table_above() -> None:
         "hardware-fault",
         "straggler",
         "corruption",
+        "collective-skipped",
     }
     assert {cause for cause, _ in CASES} | without_exit == set(CAUSES)
 

@@ -10,6 +10,8 @@ from holdfast.events import (
     CheckpointFailed,
     Diagnosed,
     JobSubmitted,
+    LastEntered,
+    LossPlateaued,
     Milestone,
     NodeJoined,
     NodeLost,
@@ -108,6 +110,25 @@ def test_the_verdict_knows_what_the_pages_of_all_ranks_say() -> None:
     assert (verdict.cause, verdict.rank) == ("hang", 1)
 
 
+def test_collectives_of_ranks_that_were_stopped_reach_the_verdict_and_not_the_next_one() -> None:
+    controller = two_nodes_recovering()
+    bridge = Bridge(controller.state, 5.0, 1.0)
+    orders, _ = bridge.carry_out(StopAttempt(attempt=1, grace_s=0.0, look=True, reason="x"), 1.0)
+    assert all(isinstance(order, Stop) and order.look for _, order in orders)
+    odd = LastEntered(group="0", number=9, kind="barrier", due="all_reduce float[7]")
+    bridge.fact("b", WorkersStopped(node="b", attempt=1, store=None, entered={1: (odd,)}), 2.0)
+    clue = "op.preamble.length <= op.nbytes. 65536 vs 1348"
+    exits = (WorkerExited(node="a", attempt=1, rank=0, exit_code=None, signal=6, clue=clue),)
+    order = Diagnose(attempt=1, exits=exits, reason="stopped")
+    _, (verdict,) = bridge.carry_out(order, 3.0)
+    assert isinstance(verdict, Diagnosed)
+    assert (verdict.cause, verdict.rank) == ("collective-mismatch", 1)
+    assert controller.state.start is not None
+    bridge.carry_out(controller.state.start, 4.0)
+    _, (verdict,) = bridge.carry_out(order, 5.0)
+    assert isinstance(verdict, Diagnosed) and verdict.rank == 0
+
+
 def broken(rank: int, step: int) -> WorkerReport:
     what = Broken(step=step, what=Quantity.LOSS, value="nan")
     return msgspec.structs.replace(page(rank), broke=what, loss=float("nan"))
@@ -126,6 +147,20 @@ def test_bad_numbers_are_told_ahead_of_progress_and_of_exits() -> None:
             exited = WorkerExited(node="a", attempt=1, rank=0, exit_code=0, broke=look.broke)
             events = fresh.fact("a", exited, 100.0)
         assert isinstance(events[0], NumbersBroke) and len(events) >= 2
+
+
+def test_a_loss_that_stays_where_it_is_is_told_where_the_job_asks_for_that() -> None:
+    steps = [
+        Report(
+            node="a", attempt=1,
+            workers=(msgspec.structs.replace(page(0), progress=Progress(step=step), loss=2.0),),
+        )
+        for step in range(40)
+    ]  # fmt: skip
+    for window, told in ((0, 0), (20, 1)):
+        bridge = Bridge(Controller(Limits(plateau_steps=window)).state, 5.0, 1.0)
+        events = [event for report in steps for event in bridge.report(report, 1.0)]
+        assert sum(isinstance(event, LossPlateaued) for event in events) == told
 
 
 def test_the_verdict_on_bad_numbers_is_of_all_ranks_whoever_was_heard_first() -> None:

@@ -1,14 +1,18 @@
 """When an incident opens, how nodes are is asked for, becomes one fact, and stays small."""
 
+from collections.abc import Sequence
+
 import msgspec
 import pytest
 
 from holdfast.controller import Limits
+from holdfast.controller.conditions import standing
 from holdfast.controller.incidents import EVIDENCE_KEPT
 from holdfast.events import EvidenceTaken, Progress, Store, WorkerExited
-from holdfast.evidence import NodeEvidence, RankEvidence
+from holdfast.evidence import NodeEvidence, PeerReach, RankEvidence
 from holdfast.messages import EvidenceReply, TakeEvidence, WorkersStopped
 from holdfast.shell.evidence_collection import NODE_S, NODES_MAX, TOLD_BYTES, fitting
+from holdfast.shell.reachability import CONDITION, PEERS_MAX, STANDS_S
 from tests.shell.scene import Scene, Wire
 
 
@@ -23,9 +27,16 @@ def asked(wire: Wire) -> list[TakeEvidence]:
     return [order for order in wire.told(TakeEvidence) if isinstance(order, TakeEvidence)]
 
 
-def answer(scene: Scene, wire: Wire, number: int = 1, *ranks: RankEvidence) -> None:
+def answer(
+    scene: Scene, wire: Wire, number: int = 1, *ranks: RankEvidence, cut_from: Sequence[str] = ()
+) -> None:
     found = NodeEvidence(node=wire.node, ranks=ranks, host=("load: 1",))
-    scene.shell.answered(wire.node, EvidenceReply(number=number, found=found))
+    reached = tuple(
+        PeerReach(node=peer.node, trouble="timed out" if peer.node in cut_from else "")
+        for peer in asked(wire)[-1].peers
+    )
+    reply = EvidenceReply(number=number, found=found, reached=reached)
+    scene.shell.answered(wire.node, reply)
     scene.settle()
 
 
@@ -67,6 +78,38 @@ def test_an_answer_about_another_incident_is_ignored_and_a_stop_by_hand_asks_nob
     assert not scene.events(EvidenceTaken)
 
 
+def test_nodes_try_each_other_and_one_that_nobody_reaches_twice_is_replaced() -> None:
+    scene = Scene(Limits(node_count=3, spare_count=1, max_restarts=99))
+    a, b, c, _ = everybody = scene.running("a", "b", "c", "d")
+    for attempt in (1, 2):
+        c.fact(3 * attempt, exited(c, 2, attempt))
+        assert sorted(peer.node for peer in asked(a)[-1].peers) == ["b", "c"]
+        assert all(peer.host == "h" and peer.port for peer in asked(a)[-1].peers)
+        for wire, lost in ((a, "c"), (b, "c"), (c, "ab")):
+            answer(scene, wire, attempt, cut_from=lost)
+        incident = scene.state.incidents[-1]
+        assert incident.network == ["a, b cannot reach c (timed out)"]
+        assert "c" in scene.state.nodes, "a network may be back in a moment"
+        for wire in (a, b, c):
+            store = Store("h", 1000 * attempt + sum(wire.node.encode()), True)
+            stopped = WorkersStopped(node=wire.node, attempt=attempt, store=store)
+            wire.fact(3 * attempt + 1, stopped)
+        scene.wait(30.0, *everybody)
+    assert "c" not in scene.state.nodes
+    assert sorted(scene.state.ranks.values()) == ["a", "b", "d"]
+
+
+def test_a_node_that_is_reached_again_is_not_said_to_be_out_of_reach_for_ever() -> None:
+    scene = Scene(Limits(node_count=3))
+    a, b, c = scene.running("a", "b", "c")
+    c.fact(2, exited(c, 2))
+    for wire, lost in ((a, "c"), (b, "c"), (c, "ab")):
+        answer(scene, wire, cut_from=lost)
+    assert [one.condition for one in standing(scene.state, "c")] == [CONDITION]
+    scene.wait(STANDS_S + 1.0, a, b, c)
+    assert not standing(scene.state, "c")
+
+
 def test_of_a_large_job_a_sample_is_asked_and_whoever_is_to_blame() -> None:
     names = [f"n{number:02}" for number in range(40)]
     scene = Scene(Limits(node_count=len(names)))
@@ -77,6 +120,8 @@ def test_of_a_large_job_a_sample_is_asked_and_whoever_is_to_blame() -> None:
     first.fact(2, msgspec.structs.replace(lost, exit_code=3))
     sample = [wire for wire in wires.values() if asked(wire)]
     assert first in sample and len(sample) == NODES_MAX and guilty not in sample
+    tried = [peer.node for wire in sample for peer in asked(wire)[0].peers]
+    assert len(tried) == NODES_MAX * PEERS_MAX and tried.count("n13") == NODES_MAX - 1
     guilty.fact(2, exited(guilty, 27))
     for wire in wires.values():
         wire.fact(3, WorkersStopped(node=wire.node, attempt=1, store=Store("h", 1, True)))

@@ -2,10 +2,16 @@
 
 from collections.abc import Sequence
 
-from holdfast.collectives import Collective, GroupLog, RankTimes
+from holdfast.collectives import Collective, CollectivePace, GroupLog, RankTimes
 from holdfast.controller import Limits
 from holdfast.controller.phases import Phase
-from holdfast.events import Milestone, MilestoneReached, StragglersFound, in_rows
+from holdfast.events import (
+    CollectivesShifted,
+    Milestone,
+    MilestoneReached,
+    StragglersFound,
+    in_rows,
+)
 from holdfast.messages import EntryTimes, TakeEntryTimes
 from holdfast.shell.straggler_sampling import EVERY_S, FIRST_S
 from tests.shell.scene import Scene, Wire
@@ -26,6 +32,7 @@ class Watched(Scene):
         self.late_s = 0.02
         self.travel_s = 0.001
         self.done = 0
+        self.skips_after = 0  # this step, on rank 1; 0: never
 
     def questions(self, wire: Wire) -> list[TakeEntryTimes]:
         return [told for told in wire.told(TakeEntryTimes) if isinstance(told, TakeEntryTimes)]
@@ -53,9 +60,23 @@ class Watched(Scene):
             for n in range(self.done - 59, self.done + 1)
         )
         log = GroupLog(name="0", members=((0, 1),), ranks=in_rows([rank]), recent=tuple(entered))
-        times = RankTimes(rank=rank, groups=(log,), processor_s=self.done * 0.1)
+        ends = tuple(
+            (n, self._ended_us(n, rank) + ahead_us) for n in range(self.done - 7, self.done)
+        )
+        paces = (CollectivePace("0", ((0, 1),), self._course(rank)),) if self.skips_after else ()
+        times = RankTimes(
+            rank=rank, groups=(log,), processor_s=self.done * 0.1, paces=paces, steps=ends
+        )
         number = self.questions(wire)[-1].number
         return EntryTimes(number=number, ranks=(times,), asked_us=heard_us, told_us=heard_us)
+
+    def _course(self, rank: int) -> tuple[tuple[int, int], ...]:
+        left = self.skips_after
+        return (1, 1), (left, left), (left + 1, left + 1 - rank), (self.done, self.done - rank)
+
+    def _ended_us(self, step: int, rank: int) -> int:
+        """Who has left a collective out is a step ahead."""
+        return int((step - rank * bool(self.skips_after)) * STEP_S * 1e6)
 
     def found(self) -> list[StragglersFound]:
         return [e for e in self.events(StragglersFound) if isinstance(e, StragglersFound)]
@@ -108,6 +129,22 @@ def test_a_node_whose_connection_is_gone_is_not_waited_for() -> None:
     scene.shell.stragglers.gone("b", scene.now)
     scene.answer(scene.wires[:1])
     assert scene.found() == []
+
+
+def test_a_collective_that_was_left_out_is_asked_for_again_soon_and_stops_the_attempt() -> None:
+    scene = Watched()
+    scene.late_s, scene.skips_after = 0.0, 30
+    scene.ask()
+    scene.answer()
+    assert scene.events(CollectivesShifted) == []
+    before = scene.now
+    scene.ask()
+    assert scene.now - before < 0.5 * EVERY_S
+    scene.answer()
+    (event,) = scene.events(CollectivesShifted)
+    assert isinstance(event, CollectivesShifted)
+    assert (event.ranks, event.by, event.agreed) == (((1, 1),), -1, 30)
+    assert scene.state.phase is Phase.RECOVERING
 
 
 def test_nobody_is_asked_where_the_job_does_not_want_it() -> None:

@@ -203,6 +203,24 @@ def _grant(patient: Patient, lacking: list[Right]) -> str:
     )
 
 
+async def conditions(patient: Patient) -> list[ClusterCheck]:
+    """Whether the controller will know what machines say of themselves: their conditions, taints.
+    It does without where it may not look, so this is no failure."""
+    request = patient.request
+    if not request.managed:
+        return []
+    if request.job.access.cordon:
+        found = "the controller watches conditions and taints of machines"
+        return [ClusterCheck("machine conditions", True, found, "")]
+    account = f"{patient.cluster.namespace}:{request.name}-controller"
+    found = (
+        "conditions and taints of machines are watched only with the right to: access.cordon: "
+        "true, or an administrator binds a ClusterRole (get, list, watch of nodes) to "
+        f"ServiceAccount {account}"
+    )
+    return [ClusterCheck("machine conditions", True, found, "")]
+
+
 # ── kinds ─────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -15,7 +15,7 @@ ALWAYS: tuple[Examination, ...] = (
     doctor.engines,
     machines,
 )
-FOR_A_JOB: tuple[Examination, ...] = (quotas, names)
+FOR_A_JOB: tuple[Examination, ...] = (quotas, names, doctor.conditions)
 
 
 async def visit(patient: Patient, *, look_at_image: bool = False) -> list[ClusterCheck]:

@@ -26,6 +26,8 @@ from holdfast.drivers.kubernetes.cluster import (
 from holdfast.drivers.kubernetes.doubt import Doubt
 from holdfast.drivers.kubernetes.job_books import JobBooks
 from holdfast.drivers.kubernetes.kept_logs import KeptLogs
+from holdfast.drivers.kubernetes.machine_conditions import MachineConditions
+from holdfast.drivers.kubernetes.machine_watch import MachineWatch
 from holdfast.drivers.kubernetes.manifests.kueue import queue_of
 from holdfast.drivers.kubernetes.manifests.names import JOB
 from holdfast.drivers.kubernetes.manifests.request import Request
@@ -111,12 +113,19 @@ class KubernetesDriver:
         self._removal = Removal(cluster, self._roster, avoided, self._output)
         self._supply = Supply(cluster, request, controller.state, self._roster, avoided)
         self._departures = ending.Departures(self._there)
+        here = f"{cluster.namespace}/{request.name}"
+        self._machines = MachineWatch(
+            cluster,
+            MachineConditions(controller.state, self._roster.machine, here),
+            self._shell.put,
+        )
 
     async def run(self, observe: Observer, *, port: int, metrics_port: int) -> Outcome | None:
         """From the first fact to the last agent's end; None: a newer controller has taken over."""
 
         def seen(entry: Entry, state: State) -> None:
             self._books.add(entry)
+            self._machines.observe(entry.event)
             observe(entry, state)
 
         self._shell.decisions.observe = seen
@@ -130,6 +139,7 @@ class KubernetesDriver:
         self._shell.begin(first, existing if self._resumed else ())
         duties = {
             "watching pods": self._watch,
+            "watching machines": self._machines.run,
             "watching over the lease": self.doubt.watch,
             "making pods": self._supply.run,
             "hearing requests to stop": self._wishes.hear,
@@ -249,6 +259,7 @@ class KubernetesDriver:
     def _expect(self, pod: Pod) -> None:
         """Its container runs, so its agent should be heard of."""
         node = life(pod)
+        self._machines.look(node)
         known = node in self._state.nodes or node in self._state.lost
         if pod.running and not known and pod.uid in self._roster.pods:
             self._shell.nodes.expect_once(node, REGISTER_S)

@@ -20,6 +20,7 @@ from holdfast.drivers.kubernetes.cluster import (
     NotFoundError,
 )
 from holdfast.drivers.kubernetes.manifests.request import Body, Request
+from holdfast.drivers.kubernetes.pods import Condition
 from holdfast.drivers.kubernetes.talk import say
 
 TAINT = "holdfast.dev/unhealthy"
@@ -57,11 +58,18 @@ class _Spec(msgspec.Struct, frozen=True):
     unschedulable: bool = False
 
 
+class _Status(msgspec.Struct, frozen=True):
+    """What the kubelet and others say of it."""
+
+    conditions: list[Condition] = []
+
+
 class Machine(msgspec.Struct, frozen=True):
     """A machine of the cluster (a Node, in Kubernetes' words)."""
 
     metadata: _Meta
     spec: _Spec = _Spec()
+    status: _Status = _Status()
 
     @property
     def cordoned(self) -> bool:

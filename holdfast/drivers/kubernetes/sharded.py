@@ -100,7 +100,8 @@ async def read(cluster: Cluster, name: str, cache: Cache | None = None) -> ReadS
         try:
             return ReadShards(head, index, await _parts(cluster, name, index, cache))
         except _TornError:
-            await asyncio.sleep(PAUSE_S * 2**tried)
+            if tried + 1 < TRIES:
+                await asyncio.sleep(PAUSE_S * 2**tried)
     return ReadShards(head, index, None)
 
 

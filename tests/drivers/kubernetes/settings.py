@@ -72,6 +72,8 @@ SETTINGS: dict[str, Setting] = {
     "recovery.stragglers": Setting("off"),
     "recovery.hang_timeout_s": Setting(60),
     "recovery.on_nan": Setting("stop"),
+    "recovery.plateau_steps": Setting(1000),
+    "recovery.plateau_share": Setting(0.02),
     "recovery.check": Setting("quick"),
     "recovery.check_replicas_every": Setting(10),
     "logs.terminal": Setting("none"),

@@ -41,6 +41,17 @@ def test_a_healthy_cluster_has_nothing_to_complain_about() -> None:
     play(story, machines=2)
 
 
+def test_how_the_controller_gets_to_see_machines_is_told_and_no_failure() -> None:
+    async def story(it: FakeCluster, api: Api) -> None:
+        it.server.access.denied.add(("list", "nodes"))
+        [without] = (await seen(api, asked()))["machine conditions"]
+        assert without.ok and "default:run-controller" in without.found
+        [with_it] = (await seen(api, asked(access={"cordon": True})))["machine conditions"]
+        assert with_it.ok and "watches" in with_it.found
+
+    play(story, machines=1)
+
+
 @pytest.mark.parametrize("engine", list(ENGINES)[:-2])
 def test_the_rights_that_are_asked_for_are_enough_to_submit(engine: Any) -> None:
     """Without any one of the rights on objects the submission fails, with all it goes through."""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.more import sample
 from tests.patience import PATIENCE_S, until
 
 DEMO = Path(__file__).parents[3] / "examples" / "demo" / "demo.py"
@@ -16,8 +17,7 @@ DEMO = Path(__file__).parents[3] / "examples" / "demo" / "demo.py"
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "trained"),
-    [(signal.SIGTERM, False), (signal.SIGINT, True)],
-    ids=["while starting", "while training"],
+    sample([(signal.SIGTERM, False)], [(signal.SIGINT, True)]),
 )
 @pytest.mark.usefixtures("nothing_left")
 def test_interrupted_demo_stops_the_job_and_removes_its_home(

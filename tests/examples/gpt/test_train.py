@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.more import long
 from tests.patience import PATIENCE_S
 
 SCRIPT = Path(__file__).parents[3] / "examples" / "gpt" / "train.py"
@@ -29,6 +30,7 @@ def trained(launcher: list[str], target: Path) -> tuple[list[str], dict[str, tor
     return re.findall(r"loss (\S+)", done.stdout), torch.load(target, weights_only=True)
 
 
+@long
 def test_runs_alone_and_is_the_same_each_time(tmp_path: Path) -> None:
     losses, parameters = trained([sys.executable], tmp_path / "first.pt")
     losses_again, parameters_again = trained([sys.executable], tmp_path / "second.pt")

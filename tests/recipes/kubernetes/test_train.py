@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.more import sample
+from tests.more import long
 from tests.patience import PATIENCE_S, until
 from tests.tidy.source import ROOT
 
@@ -78,14 +78,15 @@ def test_sigterm_to_one_rank_saves_the_step_of_all_and_the_next_start_goes_on(
     assert told is not None
     last = int(told[1])
     assert steps(tmp_path / "shared") == [last]
-    with ranks(tmp_path, "torchrun", "--steps", str(last + 3)) as second:
+    with ranks(tmp_path, "Open MPI", "--steps", str(last + 3)) as second:
         assert [process.wait(PATIENCE_S) for process in second] == [0, 0]
     assert f"from step {last}" in log(tmp_path)
     assert steps(tmp_path / "shared") == [last, last + 3]
 
 
+@long
 @pytest.mark.slow
-@pytest.mark.parametrize("launcher", sample(["Open MPI"], ["MPICH"]))
+@pytest.mark.parametrize("launcher", ["Open MPI", "MPICH"])
 def test_ranks_of_mpirun_find_each_other_and_keep_the_newest_checkpoints(
     tmp_path: Path, launcher: str
 ) -> None:

@@ -69,6 +69,8 @@ LIMITS: dict[str, Limit] = {
     "recovery.hang_timeout_s": AGENTS,
     "recovery.on_nan": AGENTS,
     "recovery.stragglers": AGENTS,
+    "recovery.plateau_steps": AGENTS,
+    "recovery.plateau_share": AGENTS,
     "recovery.check": AGENTS,
     "recovery.check_replicas_every": AGENTS,
     "instrument": AGENTS,

@@ -1,0 +1,80 @@
+"""Spares check their machines when somebody asks; one that fails is replaced."""
+
+import pytest
+
+from holdfast.controller import Limits
+from holdfast.events import NodeUnfit
+from holdfast.messages import AskChecks, CheckMachine, ChecksReply, MachineChecked, ToClient
+from holdfast.shell.spare_checks import NODE_S
+from tests.shell.scene import Scene, Wire
+
+
+class Asking:
+    """A job of one node and two spares, and somebody who asks."""
+
+    def __init__(self) -> None:
+        self.scene = Scene(Limits(node_count=1, spare_count=2))
+        self.member, *self.spares = self.scene.running("a", "b", "c")
+        self.replies: list[ToClient] = []
+
+    def ask(self) -> None:
+        self.scene.shell.client(AskChecks(), self.replies.append)
+
+    def answer(self, wire: Wire, why: str = "", number: int = 1) -> None:
+        self.scene.shell.answered(wire.node, MachineChecked(number=number, why=why))
+        self.scene.settle()
+
+    def asked(self, wire: Wire) -> list[object]:
+        return list(wire.told(CheckMachine))
+
+
+def test_spares_are_asked_and_members_are_not() -> None:
+    it = Asking()
+    it.ask()
+    assert not it.asked(it.member)
+    for wire in it.spares:
+        assert it.asked(wire) == [CheckMachine(number=1)] and not it.replies
+        it.answer(wire)
+    assert it.replies == [ChecksReply(found={"b": "", "c": ""})]
+    assert not it.scene.events(NodeUnfit)
+
+
+def test_one_that_fails_is_replaced_and_the_others_stay() -> None:
+    it = Asking()
+    it.ask()
+    it.answer(it.spares[0], "memory: 1 of 64 blocks")
+    it.answer(it.spares[1])
+    assert it.replies == [ChecksReply(found={"b": "memory: 1 of 64 blocks", "c": ""})]
+    assert it.scene.state.spares == ["c"] and ("removed", "b") in it.scene.effects
+    assert ("made", 1) in it.scene.effects
+
+
+@pytest.mark.parametrize("how", ["silent", "gone"])
+def test_who_does_not_answer_is_named(how: str) -> None:
+    it = Asking()
+    it.ask()
+    it.answer(it.spares[0])
+    if how == "gone":
+        it.scene.shell.closed("c", it.spares[1])
+    else:
+        it.scene.wait(NODE_S + 1.0, it.member, *it.spares)
+    assert it.replies == [ChecksReply(found={"b": ""}, missing=("c",))]
+
+
+def test_those_who_ask_meanwhile_hear_the_same_and_late_answers_count_for_nobody() -> None:
+    it = Asking()
+    it.ask()
+    it.ask()
+    assert [len(it.asked(wire)) for wire in it.spares] == [1, 1]
+    for wire in it.spares:
+        it.answer(wire)
+    assert len(it.replies) == 2 and it.replies[0] == it.replies[1]
+    it.answer(it.spares[0], "late")
+    assert it.scene.state.spares == ["b", "c"]
+
+
+def test_without_spares_the_answer_is_that_there_are_none() -> None:
+    scene, replies = Scene(Limits(node_count=1)), list[ToClient]()
+    scene.running("a")
+    scene.shell.client(AskChecks(), replies.append)
+    assert replies == [ChecksReply(found={})]
