@@ -63,6 +63,7 @@ HANGS = {kind: RATES[kind] for kind in ("rank_hangs",)}
 DEVICES = {kind: RATES[kind] for kind in ("device_sick",)}
 """The same, by dice of their own."""
 CLUSTERS = 1 / 3  # of all worlds: they cost half as much again as others
+ELASTIC = 0.12  # share of worlds in which the number of nodes may change
 
 HANG_TIMEOUT_S = 600.0
 
@@ -141,19 +142,24 @@ def draw(seed: int, *, hours: float = 24.0, nodes: int = 16) -> Hardship:
     watch_s = HANG_TIMEOUT_S if hangs else 0.0
     cluster = lease.random() < CLUSTERS
     spares = dice.choice((0, 1, 1, 2, 3)) if nodes > 3 else dice.choice((0, 1))
+    elastic = Random(f"hardship of sizes {seed}")
+    changes = elastic.random() < ELASTIC
     step_s = _between(dice, 0.5, 20)
     steps = hours * 3600 / step_s
     return Hardship(
         seed=seed,
         hours=hours,
-        limits=_limits(dice, later, max(1, nodes - spares), spares, watch_s),
+        limits=_sized(
+            _limits(dice, later, max(1, nodes - spares), spares, watch_s), elastic, changes
+        ),
         workers=dice.choice((1, 1, 2)),
         rack_size=dice.choice((2, 4, 8)),
         step_s=step_s,
         snapshot_every=dice.choice((1, 1, 2, 10, 50)),
-        instrumented=dice.random() < 0.9,
+        instrumented=dice.random() < 0.9 and not changes,  # memory is modelled for one size
         total_steps=int(_sometimes(dice, 0.15, 1 + steps * dice.random())),
-        user_error_step=int(_sometimes(dice, 0.15, 1 + steps * dice.random())),
+        # a bug that nobody can know to be the same one is tried for ever
+        user_error_step=int(_sometimes(dice, 0.15, 1 + steps * dice.random())) * (not changes),
         stop_after_h=_sometimes(dice, 0.15, hours * dice.random()),
         heartbeat_timeout_s=dice.choice((4.0, 5.0, 5.0, 30.0)),
         delay_s=_between(dice, 0.0005, 0.2),
@@ -187,6 +193,12 @@ def _limits(dice: Random, later: Random, nodes: int, spares: int, hang_timeout_s
         hang_timeout_s=hang_timeout_s,
         copies=1,  # each node's snapshots are at its buddy, too
     )
+
+
+def _sized(limits: Limits, dice: Random, changes: bool) -> Limits:
+    """The job may train with fewer nodes, if it `changes` its size at all."""
+    fewest = dice.randint(1, limits.node_count)
+    return msgspec.structs.replace(limits, min_nodes=fewest) if changes else limits
 
 
 def _some(dice: Random, bounds: dict[str, tuple[float, float]]) -> dict[str, float]:

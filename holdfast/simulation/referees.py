@@ -199,7 +199,7 @@ class Efficiency:
                 self._stopped = action.attempt
                 sick = self.sickness.is_faulty(action.reason.partition(":")[0])
                 reason = isinstance(event, REASONS) or (isinstance(event, OF_HEALTH) and sick)
-                if not reason and action.attempt not in self._broken:
+                if not (reason or action.keeps or action.attempt in self._broken):
                     return f"attempt {action.attempt} is stopped ({action.reason}) and was well"
             elif isinstance(action, Fence) and isinstance(event, Diagnosed | AttemptStopped):
                 if self.sickness.is_faulty(action.node):
@@ -217,6 +217,7 @@ class Persistence:
         self._limits, self._instrumented = hardship.limits, hardship.instrumented
         self._starts: list[float] = []  # by the controller's clock
         self._attempt = 0
+        self._resizes = False  # the attempt is stopped only to have another size
         self._hit = False  # this attempt ran into the bug, and nothing else happened
         self._hits = 0  # in a row, and at one place as far as the controller can know
         self._hit_step = -1  # the furthest step that was known of then
@@ -238,8 +239,12 @@ class Persistence:
         elif isinstance(entry.event, WorkerExited | WorkersExited | AttemptStopped | Progressed):
             self._hear(entry.event, entry.at)
         for action in entry.actions:
+            if isinstance(action, StopAttempt):
+                self._resizes = bool(action.keeps)
             if isinstance(action, StartAttempt) and action.attempt > self._attempt:
                 self._attempt = action.attempt
+                if self._resizes and isinstance(entry.event, AttemptStopped):
+                    return ""  # nothing had failed
                 return self._started(entry.at)
         return ""
 

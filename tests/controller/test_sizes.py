@@ -18,6 +18,8 @@ from holdfast.controller.sizes import change_s
 from holdfast.events import (
     DeadlinePassed,
     JobSubmitted,
+    Milestone,
+    MilestoneReached,
     NodeJoined,
     NodeLost,
     NodeLostReason,
@@ -266,3 +268,26 @@ def test_nobody_grows_while_an_incident_is_open_or_ranks_are_done() -> None:
     world.tell(world.exited("a", 0, exit_code=0))
     world.add("d")
     assert world.state.sizing.grow_deadline is None
+
+
+def test_a_script_that_reports_nothing_is_started_again_in_the_new_size() -> None:
+    world = World(**ELASTIC)
+    world.submit(instrumented=False)
+    started = MilestoneReached(attempt=1, milestone=Milestone.STARTED)
+    world.tell(started)
+    world.state.sizing.arrival_s = 1000.0
+    lose(world, "b")
+    start = only(world.recover(cause="none", summary="", rank=None), StartAttempt)
+    assert (start.node_count, start.attempt) == (2, 2)
+    for milestone in (Milestone.STARTED, Milestone.OUTPUT):
+        world.tell(MilestoneReached(attempt=2, milestone=milestone))
+    world.now += 1000.0
+    assert only(world.add("d"), StopAttempt)
+    assert only(world.all_stopped(), StartAttempt).node_count == 3
+
+
+def test_more_nodes_are_asked_for_once_however_often_somebody_asks() -> None:
+    world = elastic()
+    asked = [world.tell(ScaleRequested(by="me", nodes=4)) for _ in range(3)]
+    assert [kinds(actions) for actions in asked] == [["AskNodes"], [], []]
+    assert world.state.wanted == 4

@@ -1,16 +1,18 @@
 """A world is its seed: the same journal, byte for byte, and one that production reads."""
 
 import hashlib
+import json
 import os
 import subprocess
 import sys
+from itertools import islice
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from holdfast import journal
-from holdfast.actions import EndJob, Entry
+from holdfast.actions import EndJob, Entry, StartAttempt
 from holdfast.controller import Phase
 from holdfast.goodput import ledger
 from holdfast.replay import replay
@@ -53,6 +55,25 @@ def test_every_kind_of_hardship_is_on_in_some_worlds_and_off_in_others() -> None
     for kind in SHARES:
         assert 30 < sum(kind in world.shares for world in worlds) < 360, kind
     assert 100 < sum(world.cluster for world in worlds) < 170
+    assert 30 < sum(world.limits.elastic for world in worlds) < 360
+
+
+def test_some_jobs_shrink_and_grow_and_no_referee_objects() -> None:
+    elastic = (seed for seed in range(10_000) if draw(seed, hours=8.0, nodes=8).limits.elastic)
+    grown = smaller = 0
+    for seed in islice(elastic, 12):
+        told, lines = run(seed, hours=8.0, nodes=8)
+        assert not told.foul, told.command
+        count = draw(seed, hours=8.0, nodes=8).limits.node_count
+        grown += lines.count(b'"keeps":"here"')
+        smaller += any(s.node_count < count for s in _starts(lines))
+    assert grown and smaller
+
+
+def _starts(lines: bytes) -> list[StartAttempt]:
+    entries = [json.loads(line) for line in lines.splitlines()[1:]]
+    found = [a for entry in entries for a in entry["actions"] if a["type"] == "StartAttempt"]
+    return [msgspec.convert(action, StartAttempt) for action in found]
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 3, 16])

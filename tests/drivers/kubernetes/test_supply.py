@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+from holdfast.controller import Limits
 from holdfast.drivers.kubernetes.cluster import Kind, NotFoundError
 from holdfast.drivers.kubernetes.machines import Machines
 from holdfast.drivers.kubernetes.manifests.request import Body
@@ -37,8 +38,24 @@ class Making:
 def supply(cluster: Any, wanted: int) -> tuple[Supply, Roster]:
     """Of a job that has asked for all its nodes and has none."""
     request, known = asked("pods", nodes={"count": wanted}), state(asked=wanted)
+    known.limits = Limits(node_count=wanted, max_nodes=wanted + 2)
     roster = Roster(known)
     return Supply(cluster, request, known, roster, Machines(cluster, request)), roster
+
+
+def test_a_job_that_was_asked_to_grow_gets_as_many_pods_as_that_and_no_more() -> None:
+    cluster = Making()
+    made, roster = supply(cluster, 2)
+
+    async def story() -> None:
+        await made.make_missing()
+        for name in cluster.made:
+            roster.see(pod(name))
+        roster._state.sizing.target, roster._state.asked = 3, 9
+        await made.make_missing()
+        assert cluster.made == ["run-0", "run-1", "run-2"]
+
+    asyncio.run(story())
 
 
 def test_a_list_from_before_a_pod_was_made_makes_no_second_one() -> None:
