@@ -36,6 +36,7 @@ HEALTHY, LIMIT, REPLAY = Promise.EFFICIENCY, Promise.PERSISTENCE, Promise.REPLAY
 BOOKS, CALM, TIME = Promise.BOOKS, Promise.LIVENESS, Promise.TIME
 SPARES, ENDS, NAMED = Promise.SPARES, Promise.END, Promise.NAMED
 BOUND, TERMS, FINITE = Promise.BOUND, Promise.TERMS, Promise.FINITE
+BLAME, SEEN = Promise.BLAME, Promise.SEEN
 
 CONTROLLER, ATTEMPTS, NODES = (f"controller/{n}.py" for n in ("controller", "attempts", "nodes"))
 RESTART, REPLACE = "controller/policies/restart.py", "controller/policies/replace.py"
@@ -47,7 +48,8 @@ SHELL, SHELL_NODES, REPLICAS = (f"shell/{n}.py" for n in ("shell", "nodes", "rep
 DECISIONS = "shell/decisions.py"
 LIVENESS, SUPERVISION = "detection/liveness.py", "shell/supervision.py"
 DETECTION, HANG, HANGS = "shell/hang_detection.py", "diagnosis/hang.py", "controller/hangs.py"
-CONDITIONS = "controller/conditions.py"
+CONDITIONS, CORRUPTION = "controller/conditions.py", "detection/corruption.py"
+SAMPLING = "shell/straggler_sampling.py"
 SUCCESSION = "shell/succession.py"
 
 MUTANTS: dict[str, Mutant] = {
@@ -59,7 +61,25 @@ MUTANTS: dict[str, Mutant] = {
         HANG,
         "free = [look for look in looks if not look.waits]",
         "free = looks[-1:]",
-        HEALTHY,
+        BLAME,
+    ),
+    "the clocks of nodes are taken for the same": Mutant(
+        SAMPLING,
+        "clocks[times.rank] = (best.ahead_us, best.doubt_at(now))",
+        "clocks[times.rank] = (0.0, best.doubt_at(now))",
+        BLAME,
+    ),
+    "the majority is blamed for what differs": Mutant(
+        CORRUPTION,
+        "minority = [rank for ranks in alike[1:] for rank in ranks] if majority else []",
+        "minority = alike[0] if majority else []",
+        BLAME,
+    ),
+    "who is slow is asked once": Mutant(
+        SAMPLING, "self._next = now + self._every_s", "self._next = math.inf", SEEN
+    ),
+    "what differs is told to nobody": Mutant(
+        CORRUPTION, "if not whole and not late:", "if not late or late:", SEEN
     ),
     "a single alert has a node replaced": Mutant(
         CONDITIONS, "ALERTS = 2  # of one kind and device are a fault", "ALERTS = 1", HEALTHY
@@ -76,7 +96,7 @@ MUTANTS: dict[str, Mutant] = {
         "return not heard and (overdue or len(far) > 1)",
         "return False",
         LIMIT,
-        first=148,
+        first=200,
     ),
     "a bad step is forgotten with its attempt": Mutant(
         NUMERICS,
@@ -111,6 +131,7 @@ MUTANTS: dict[str, Mutant] = {
         "state.nodes[state.ranks[0]].store = None  # a store serves one attempt only",
         "pass",
         ONE,
+        first=50,
     ),
     "time without a controller is waiting": Mutant(
         CONTROLLER,
@@ -229,7 +250,7 @@ MUTANTS: dict[str, Mutant] = {
         'return float(fruitless * __import__("random").random())',
         REPLAY,
     ),
-    "a lost node is forgotten": Mutant(NODES, "state.lost[node_id] = why", "pass", ONE, first=1400),
+    "a lost node is forgotten": Mutant(NODES, "state.lost[node_id] = why", "pass", ONE, first=1500),
     "the furthest step is forgotten": Mutant(
         CONTROLLER,
         "state.max_step = max(state.max_step or 0, step)",
@@ -296,7 +317,7 @@ MUTANTS: dict[str, Mutant] = {
         "if is_symptom(error):",
         "if False:",
         LIMIT,
-        first=188,
+        first=298,
     ),
     "errors of the environment are the script's": Mutant(
         VERDICT, "case _ if is_environment(error):", "case _ if False:", LIMIT
