@@ -106,6 +106,7 @@ class ReplicaDigest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     digest: int
     first: int
     count: int
+    ago_s: float = 0.0  # since the step `agreed` was over
 
 
 class Milestone(StrEnum):
@@ -341,6 +342,7 @@ class ReplicasDiffer(Event, frozen=True, kw_only=True):
     compared: int  # ranks that should be the same
     alike: tuple[Ranks, ...]  # ranks with the same digest, the largest number of them first
     ranks: Ranks  # that differ from the majority; empty where there is none
+    ago_s: float = 0.0  # since the step `agreed` was over
 
 
 class CollectivesShifted(Event, frozen=True, kw_only=True):

@@ -121,6 +121,7 @@ class NumberWord(IntEnum):
     DIFFER_DIGEST = 10
     DIFFER_FIRST = 11
     DIFFER_COUNT = 12
+    DIFFER_SINCE = 13  # when all were last the same
 
 
 _IN_A_ROW = tuple(milestone for milestone in Milestone if milestone is not Milestone.STEPPED)
@@ -304,6 +305,7 @@ class Page:
         ints[first + NumberWord.DIFFER_DIGEST] = found.digest
         ints[first + NumberWord.DIFFER_FIRST] = found.first
         ints[first + NumberWord.DIFFER_COUNT] = found.count
+        self._floats[first + NumberWord.DIFFER_SINCE] = time.monotonic() - found.ago_s
         ints[first + NumberWord.DIFFER_STEP] = found.step
 
     def fail(self, error: WorkerError) -> None:
@@ -416,7 +418,7 @@ class Page:
             optimizer_steps=steps,
             optimizer_step_ago_s=step_ago_s,
             optimizer_step_time_s=self._floats[Word.OPTIMIZER_STEP_TIME] if steps > 1 else None,
-            replica=self._replica(),
+            replica=self._replica(now),
         )
 
     def first_broke(self, now: float) -> Broken | None:
@@ -444,7 +446,7 @@ class Page:
             usual=self._floats[first + NumberWord.SPIKE_USUAL],
         )
 
-    def _replica(self) -> ReplicaDigest | None:
+    def _replica(self, now: float) -> ReplicaDigest | None:
         first = NUMBERS_OFFSET // 8
         step = self._ints[first + NumberWord.DIFFER_STEP]
         if step == 0:
@@ -455,6 +457,7 @@ class Page:
             digest=self._ints[first + NumberWord.DIFFER_DIGEST],
             first=self._ints[first + NumberWord.DIFFER_FIRST],
             count=self._ints[first + NumberWord.DIFFER_COUNT],
+            ago_s=max(0.0, now - self._floats[first + NumberWord.DIFFER_SINCE]),
         )
 
     def _get(self, at: int) -> float | None:

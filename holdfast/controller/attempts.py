@@ -73,7 +73,7 @@ def _start(state: State, store: Store) -> StartAttempt:
     state.start_deadline = state.leave_deadline = state.quiet_deadline = None
     state.milestones, state.finished, state.deaths = [], set(), []
     state.hang, state.standstill, state.stragglers = None, "", ()
-    state.restored = state.reached = state.bad_step = None
+    state.restored = state.reached = state.bad_step = state.corrupt_step = None
     state.stopped = False
     incidents.note(state, "StartAttempt", why)
     return state.start

@@ -18,7 +18,7 @@ def differ(state: State, event: ReplicasDiffer) -> list[AnyAction]:
     """While an attempt is stopped for another reason it limits what may be gone on from, too."""
     if event.attempt != state.attempt or state.phase not in (*TRAINING, Phase.RECOVERING):
         return []
-    below = event.agreed + 1
+    below = state.corrupt_step = event.agreed + 1
     numerics.forget_from(state, below)
     state.restore_below = min(below, state.restore_below or below)
     state.poison_step = max(event.step, state.poison_step or 0)

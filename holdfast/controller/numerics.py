@@ -63,8 +63,9 @@ def finite(state: State, step: int) -> int:
 
 def after_verdict(state: State, verdict: Diagnosed) -> tuple[Outcome, str] | None:
     """Where the next attempt may go on; or how the job ends, and why."""
-    if state.bad_step is None or state.incidents[-1].cause == "corruption":
+    if state.bad_step is None:
         return None
+    corrupt = state.bad_step == state.corrupt_step  # corruption.py has seen to what follows
     if verdict.step is not None:
         forget_from(state, min(state.bad_step, verdict.step))
     incident = state.incidents[-1]
@@ -72,7 +73,7 @@ def after_verdict(state: State, verdict: Diagnosed) -> tuple[Outcome, str] | Non
         incident.step = state.bad_step
         if state.limits.on_nan == "stop":
             return Outcome.FAILED, f"{incident.summary} recovery.on_nan is stop"
-    return _go_below(state, state.bad_step)
+    return None if corrupt else _go_below(state, state.bad_step)
 
 
 def _go_below(state: State, step: int) -> tuple[Outcome, str] | None:

@@ -23,6 +23,7 @@ class ReplicasReducer:
         self._told = False
         self._since: float | None = None
         self._digests: dict[int, ReplicaDigest] = {}  # by rank
+        self._agreed_at: dict[int, float] = {}  # likewise: when all were last the same
 
     def observe(self, report: Report, now: float) -> list[ReplicasDiffer]:
         """Take in one node's report; reports of other attempts than the newest are ignored."""
@@ -33,12 +34,13 @@ class ReplicasReducer:
         for worker in report.workers:
             if worker.replica is not None:
                 self._digests[worker.rank] = worker.replica
+                self._agreed_at[worker.rank] = now - worker.replica.ago_s
         if not self._digests:
             return []
         self._since = now if self._since is None else self._since
-        return self._tell(late=now >= self._since + PATIENCE_S)
+        return self._tell(now, late=now >= self._since + PATIENCE_S)
 
-    def _tell(self, *, late: bool) -> list[ReplicasDiffer]:
+    def _tell(self, now: float, *, late: bool) -> list[ReplicasDiffer]:
         """Of groups that differ, the first that is complete, or has come furthest."""
         groups: dict[int, dict[int, ReplicaDigest]] = {}
         for rank, one in sorted(self._digests.items()):
@@ -47,10 +49,12 @@ class ReplicasReducer:
         if not whole and not late:
             return []
         self._told = True
-        return [_differ(self._attempt, (whole or [max(groups.values(), key=len)])[0])]
+        group = (whole or [max(groups.values(), key=len)])[0]
+        ago_s = now - min(self._agreed_at[rank] for rank in group)
+        return [_differ(self._attempt, group, max(0.0, ago_s))]
 
 
-def _differ(attempt: int, group: Mapping[int, ReplicaDigest]) -> ReplicasDiffer:
+def _differ(attempt: int, group: Mapping[int, ReplicaDigest], ago_s: float) -> ReplicasDiffer:
     by_digest: dict[int, list[int]] = {}
     for rank, one in group.items():
         by_digest.setdefault(one.digest, []).append(rank)
@@ -65,6 +69,7 @@ def _differ(attempt: int, group: Mapping[int, ReplicaDigest]) -> ReplicasDiffer:
         compared=one.count,
         alike=tuple(map(in_rows, alike)),
         ranks=in_rows(minority),
+        ago_s=ago_s,
     )
 
 

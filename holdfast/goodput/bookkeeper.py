@@ -244,8 +244,9 @@ class Bookkeeper:
         if not isinstance(event, StopRequested):
             self._incidents += 1
             attempt.incident = self._incidents
-        if isinstance(event, NumbersBroke):
-            bad = max(attempt.began, at - milliseconds(event.broke.ago_s))
+        if isinstance(event, NumbersBroke | ReplicasDiffer):
+            ago_s = event.broke.ago_s if isinstance(event, NumbersBroke) else event.ago_s
+            bad = max(attempt.began, at - milliseconds(ago_s))
             attempt.worker_fault = earliest(attempt.worker_fault, bad)
             self._books.take_back(bad, attempt.number)
 

@@ -27,6 +27,7 @@ from holdfast.messages import (
     Ack,
     AgentFact,
     CheckMachine,
+    EntryTimes,
     EvidenceReply,
     Fact,
     GiveJournal,
@@ -46,8 +47,10 @@ from holdfast.messages import (
     WorkersStopped,
 )
 from holdfast.simulation.environment import Environment
-from holdfast.simulation.ground_truth import ORPHANED, Death, GroundTruth, Run
-from holdfast.simulation.sight import stacks
+from holdfast.simulation.ground_truth import GroundTruth
+from holdfast.simulation.runs import ORPHANED, Death, Run
+from holdfast.simulation.sight import entry_times, stacks
+from holdfast.simulation.slowness import Slow, wall_clock_us
 from holdfast.simulation.wires import Downward, SimulatedWire, Upward
 
 GOODBYE_S = 1.0
@@ -95,6 +98,8 @@ class Agent:
         self.trouble_until = 0.0  # it may rightly be given up for what happened until then
         self.run: Run | None = None
         self.memory: dict[int, Holding] = {}
+        self.slow: Slow | None = None
+        self.drags, self.stalls_until = 1.0, 0.0  # its network
         self.replica = JournalReplica()  # lost with the node
         self.pulse = Report(node=self.node, attempt=-1, workers=())
         self._env, self._network, self._truth = env, network, truth
@@ -279,8 +284,10 @@ class Agent:
         match message:
             case Ack():
                 self.forget(message.seq)
-            case GiveJournal() | LookForApi() | TakeEntryTimes() | CheckMachine():
+            case GiveJournal() | LookForApi() | CheckMachine():
                 pass
+            case TakeEntryTimes():
+                self._tell_entry_times(message)
             case TakeStacks():
                 self._env.after(self._env.about(LOOK_S), self._tell_stacks, message.number)
             case TakeEvidence():
@@ -300,7 +307,19 @@ class Agent:
 
     def _tell_stacks(self, number: int) -> None:
         run = self.run
-        self._up(Stacks(number=number, groups=stacks(run) if run is not None else ()))
+        groups = stacks(run, self._env.now) if run is not None else ()
+        self._up(Stacks(number=number, groups=groups))
+
+    def _tell_entry_times(self, question: TakeEntryTimes) -> None:
+        now_us = wall_clock_us(self.number, self._env.now)
+        run, hard = self.run, self._env.hardship
+        told = (
+            entry_times(run, self.number, self._env.now, hard.step_s, question.recent)
+            if run is not None
+            else ()
+        )
+        self._truth.told_times(len(told))
+        self._up(EntryTimes(number=question.number, ranks=told, asked_us=now_us, told_us=now_us))
 
     def _tell_evidence(self, number: int) -> None:
         self._up(EvidenceReply(number=number, found=NodeEvidence(node=self.node)))

@@ -14,10 +14,11 @@ from holdfast.actions import AskNodes, EndJob, Entry, Fence, Outcome
 from holdfast.controller import State
 from holdfast.controller.invariants import check
 from holdfast.detection.stopping import MARGIN_S
-from holdfast.events import AnyEvent, Beginning
+from holdfast.events import AnyEvent, Beginning, StragglersFound
 from holdfast.messages import Fact, Hello, Leave, Report, Start, Stop
 from holdfast.shell.nodes import GOODBYE_S
 from holdfast.shell.shell import Settings, Shell
+from holdfast.shell.straggler_sampling import EVERY_S
 from holdfast.simulation.agents import Agent
 from holdfast.simulation.book import EPOCH, Book
 from holdfast.simulation.duties import SimulatedDuty
@@ -68,6 +69,15 @@ class Site(Protocol):
     def stands(self) -> bool:
         """Whether workers wait for one that does not move."""
 
+    def differ(self) -> bool:
+        """Whether workers have found out that they do not have the same."""
+
+    def slows(self, state: State) -> bool:
+        """Whether it is worth asking when workers enter their collectives."""
+
+    def stalls_since(self) -> float:
+        """Since when the network of workers carries nothing; -inf: it works."""
+
     def job_ended(self, control: "Control", outcome: Outcome) -> None:
         """The order to end was carried out."""
 
@@ -108,7 +118,7 @@ class Control:
         self.shell = Shell(controller, book, engine, settings, lambda: self.clock, kept)
         self.shell.decisions.observe, self.shell.catch_up = self._observe, self._hear_all
         self.shell.doubt = self._doubts
-        self.shell.hangs.may_stand = site.stands
+        self.shell.hangs.may_stand = self._may_stand
         self.shell.can_hand_over = lambda: self.lease is not None and not self._doubts()
         self.duties = {
             "watch": SimulatedDuty(env, self),
@@ -125,6 +135,7 @@ class Control:
         self._fate = NO_FATE  # with how many of them left, what happens
         self._sends_left = -1  # until it dies in the middle of a step; negative: it does not
         self._waits_since: float | None = None  # with what was decided
+        self._read_at: dict[str, float] = {}  # node → when its progress was last read
         self._kept: dict[str, int] = {}  # node → newest line that it holds
         self._looks: list[float] = []  # when to look for silence
         self._deadline: float | None = None
@@ -348,7 +359,16 @@ class Control:
     def _hear_all(self) -> None:
         for agent in self._site.living():
             if self._hears(agent):
+                self._read_at[agent.node] = self._env.now
                 self.shell.report(agent.look())
+
+    def _may_stand(self) -> bool:
+        """Telemetry is read when it is wanted, and every second in truth: what was read before the
+        network of the workers stalled says nothing of who stands."""
+        since = self._site.stalls_since()
+        there = (agent for agent in self._site.living() if agent.node in self.shell.nodes.connected)
+        mine = (agent for agent in there if agent.wire is not None and agent.wire.control is self)
+        return self._site.stands() and all(self._read_at.get(a.node, 0.0) >= since for a in mine)
 
     def keeps(self, node: str, seq: int) -> None:
         """A node holds the journal up to this line."""
@@ -385,10 +405,12 @@ class Control:
             self._look()
 
     def _look(self) -> None:
-        if self._site.stands():
+        if self._site.stands() or self._site.differ():
             self.hear(self._hear_all)
             self.look_in(LOOK_S)
         self.hear(lambda: self.duties["look"].do(self.shell.look))
+        if self.alive and self._site.slows(self.state):
+            self.look_in(EVERY_S)
         quiet = self.state.nodes.keys() - {a.node for a in self._site.living() if self._hears(a)}
         if quiet and not self._looks and self.alive:
             self.look_in(self._timeout_s / 2)
@@ -410,6 +432,8 @@ class Control:
     def _observe(self, entry: Entry, state: State) -> None:
         check(state)
         self._decided = (self._decided or 0) + len(entry.actions)
+        if isinstance(entry.event, StragglersFound):
+            self.look_in(EVERY_S)  # somebody else may be slow by now
 
     def _stepped(self) -> None:
         """A decision is one step, to make it durable another; then it takes effect, and each of its

@@ -34,6 +34,8 @@ class Promise(StrEnum):
     BOUND = "no decision waits for the silent"
     TERMS = "one controller acts"
     FINITE = "no number, no way on"
+    BLAME = "nobody pays for a neighbour"
+    SEEN = "no fault stays unseen"
 
 
 class Foul(AssertionError):  # noqa: N818 - a referee's word, not an error of the caller

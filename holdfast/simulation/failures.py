@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from holdfast.goodput.formulas import DAY_S
 from holdfast.simulation.plan import Plan
-from holdfast.simulation.scenario import Cause
+from holdfast.simulation.scenario import Cause, measured
 
 
 class Scope(StrEnum):
@@ -65,16 +65,21 @@ def _singles(plan: Plan, seed: int, scope: Scope, count: int) -> Iterator[Fault]
     names, causes = list(plan.mix.causes), list(plan.mix.causes.values())
     bounds = list(accumulate(cause.weight for cause in causes))
     fixed = plan.scenario.times.detection_s
-    rng = random.Random(f"{seed}/{scope}")
+    rng, delays = random.Random(f"{seed}/{scope}"), random.Random(f"{seed}/{scope}/detection")
     for at in _moments(rng, plan.fault_rate * count):
         kind = bisect_right(bounds, rng.random() * bounds[-1], hi=len(causes) - 1)
         cause = causes[kind]
         where, stays = int(rng.random() * count), rng.random() < cause.stays
-        yield Fault(at, scope, names[kind], cause.shows, _detection(cause, fixed), where, stays)
+        detection_s = _detection(cause, fixed, delays)
+        yield Fault(at, scope, names[kind], cause.shows, detection_s, where, stays)
 
 
-def _detection(cause: Cause, fixed: float | None) -> float:
-    return cause.detection_s if fixed is None else fixed
+def _detection(cause: Cause, fixed: float | None, rng: random.Random) -> float:
+    if fixed is not None:
+        return fixed
+    if cause.detection_s == "measured":
+        return rng.choice(measured().seconds[cause.shows])
+    return cause.detection_s
 
 
 def _groups(plan: Plan, seed: int, scope: Scope, count: int, rate: float) -> Iterator[Fault]:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from holdfast.controller import NodeState
 from holdfast.events import Severity
 from holdfast.simulation.agents import Agent
-from holdfast.simulation.ground_truth import CRASHED, KILLED
+from holdfast.simulation.runs import CRASHED, KILLED
+from holdfast.simulation.slowness import Slow
 from holdfast.simulation.wires import SimulatedWire
 
 if TYPE_CHECKING:
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 NOTICED_S = 20.0  # from a tear until the end that is not told of it knows, at most
 LAG_S = (0.2, 3.0)
+TIMES_SLOW = (1.2, 4.0)
+SHORT_STALL_S = 12.0  # of the network, that is no reason to stop anything
 CONDITIONS = (
     ("xid-79", Severity.FATAL),
     ("link-down", Severity.ALERT),
@@ -214,6 +217,71 @@ def _controller_stalls(world: "World") -> None:
         world.control.stall(world.env.between(0.5, 60.0))
 
 
+# ── what is slow, or wrong, and does not fail ──
+
+
+def _stragglers(world: "World") -> None:
+    """A node or one of its ranks; only one at a time, so that most are sound."""
+    agent = _some_agent(world)
+    if agent is None or any(other.slow is not None for other in world.living()):
+        return
+    dice, times = world.env.dice, world.env.between(*TIMES_SLOW)
+    place = dice.choice((None, dice.randrange(agent.workers)))
+    slow = Slow(times, place, starved=dice.random() < 0.5, since=world.env.now)
+    agent.slow = slow
+    _other_pace(world, agent)
+    world.env.after(world.env.between(60.0, 7200.0), _is_fast, world, agent, slow)
+
+
+def _is_fast(world: "World", agent: Agent, slow: Slow) -> None:
+    if agent.slow is slow:
+        agent.slow = None
+        _other_pace(world, agent)
+
+
+def _other_pace(world: "World", agent: Agent) -> None:
+    if agent.run is not None:
+        world.truth.change_pace(agent.run.group)
+
+
+def _bit_flips(world: "World") -> None:
+    agent = _some_agent(world)
+    if agent is not None and agent.run is not None and agent.run.alive:
+        world.truth.flip(agent.run)
+
+
+def _flaky_networks(world: "World") -> None:
+    """Its agent counts errors, all messages are late, and training is slower, or stands still."""
+    agent = _some_agent(world)
+    if agent is None or agent.frozen or agent.drags > 1:
+        return
+    for_s = world.env.between(2.0, 120.0)
+    agent.in_trouble(for_s + 30.0)
+    if agent.wire is not None:
+        agent.wire.lag_s = world.env.between(*LAG_S)
+    agent.drags = world.env.between(1.1, 5.0)
+    world.sicken(agent, "link-errors", Severity.WARN)
+    if world.env.chance(0.3):
+        world.sicken(agent, "link-down", Severity.ALERT)
+    if world.env.dice.random() < 0.5:
+        agent.stalls_until = world.env.now + for_s
+        if agent.run is not None and world.truth.stall(agent.run.group, for_s):
+            if for_s > SHORT_STALL_S:
+                world.referees.blame.stalled(agent.run.group.attempt)
+            world.hangs(agent.run.group)
+    _other_pace(world, agent)
+    world.env.after(for_s, _network_is_back, world, agent)
+
+
+def _network_is_back(world: "World", agent: Agent) -> None:
+    agent.drags = 1.0
+    if agent.wire is not None:
+        agent.wire.hurry()
+    agent.tell_condition("link-errors", Severity.OK)
+    agent.tell_condition("link-down", Severity.OK)
+    _other_pace(world, agent)
+
+
 # ── links ──
 
 
@@ -329,4 +397,7 @@ FAULTS: dict[str, Callable[["World"], None]] = {
     "controller_cuts": _controller_cuts,
     "controller_isolations": _controller_isolations,
     "machine_losses": _machine_losses,
+    "stragglers": _stragglers,
+    "bit_flips": _bit_flips,
+    "flaky_networks": _flaky_networks,
 }

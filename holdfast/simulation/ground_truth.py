@@ -6,108 +6,34 @@ milestones. Which snapshot it goes on from is decided by the production `choose`
 rank's memory holds.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Protocol
+import math
 
 from holdfast.checkpoint.choose import Holding, choose
 from holdfast.checkpoint.key import Key
-from holdfast.events import Broken, Milestone, Progress, WorkerError
+from holdfast.events import Broken, Milestone, Progress, ReplicaDigest
 from holdfast.messages import Start, WorkerReport
 from holdfast.simulation.environment import Environment
+from holdfast.simulation.flips import Flips
 from holdfast.simulation.numbers import BadNumbers, broken
-from holdfast.simulation.referees import AWAY, Referees
+from holdfast.simulation.referees import Referees
+from holdfast.simulation.runs import (
+    BUGGY,
+    CRASHED,
+    DONE,
+    STARVED,
+    Death,
+    Group,
+    Happening,
+    Host,
+    Run,
+    Stall,
+)
+from holdfast.simulation.tempo import Tempo
 
 NOTHING = Holding(frozenset(), frozenset(), frozenset())
-SYMPTOM = WorkerError(
-    type="torch.distributed.DistBackendError", message="Connection closed by peer [10.0.0.1]:29400"
-)
-BUG = WorkerError(type="ValueError", message="a bad sample", file="train.py", line=41)
 ARRIVE_S = 0.3  # from the order to join(), mean
 SLOW_FIRST_STEP_S = 120.0
 EXPORT_S = (1.0, 300.0)  # what rank 0 does after the last step, where a script ends early
-
-
-@dataclass(frozen=True)
-class Death:
-    """How a worker ended."""
-
-    exit_code: int | None
-    signal: int | None = None
-    error: WorkerError | None = None
-    forkserver: str = ""  # how its forkserver had died before
-
-
-KILLED = Death(None, 9)
-ORPHANED = Death(None, 9, forkserver="signal 9")
-CRASHED = Death(None, 11)
-DONE = Death(0)
-BROKEN_LINK = Death(1, None, SYMPTOM)
-BUGGY = Death(1, None, BUG)
-STARVED = Death(1, None, AWAY)
-
-
-class Host(Protocol):
-    """The agent of a node, as its workers see it."""
-
-    node: str
-    alive: bool
-    memory: dict[int, Holding]  # by local rank; lost with the node
-
-    def worker_died(self, run: "Run", rank: int, death: Death) -> None:
-        """One of its workers has ended by itself."""
-
-    def news(self) -> None:
-        """Its workers have reached a milestone."""
-
-    def holds_store(self, port: int) -> bool:
-        """Whether the rendezvous store on this port is alive and unused."""
-
-
-@dataclass(eq=False)
-class Run:
-    """The workers of one attempt on one node."""
-
-    host: Host
-    group: "Group"
-    ranks: range
-    alive: list[int]
-    started_at: float
-    arrived_at: float | None = None
-    last: dict[int, int] = field(default_factory=dict)  # rank → its last step, once it is broken
-
-
-@dataclass(eq=False)
-class Group:
-    """One attempt as a whole. Times are virtual seconds; None: not yet."""
-
-    attempt: int
-    order: Start
-    runs: dict[int, Run] = field(default_factory=dict)  # by node rank
-    restored: Key | None = None
-    joined_at: float | None = None
-    restored_at: float | None = None
-    first_at: float | None = None  # end of the first step
-    broken_at: float | None = None
-    dies_of: Death = BROKEN_LINK  # once it is broken
-    waits: bool = False  # once it is broken nobody fails by itself: they wait for who left
-    hung: int | None = None  # this rank hangs, and the others wait for it
-    last_step: int = 0  # it leaves its loop after this one; 0: not yet known
-
-    @property
-    def lives(self) -> bool:
-        """Whether any of its workers is alive."""
-        return any(run.alive for run in self.runs.values())
-
-    @property
-    def forgotten(self) -> bool:
-        """Whether nobody is left who knows of it: its number may be given to another one."""
-        return not any(run.host.alive for run in self.runs.values())
-
-    @property
-    def inherited_step(self) -> int:
-        """Steps that were done when this attempt took over."""
-        return self.restored.step if self.restored else 0
 
 
 class GroundTruth:
@@ -121,7 +47,11 @@ class GroundTruth:
         self.crashing = False  # a crash loop: every attempt crashes early
         self.storage_away = False  # nobody can read data
         self.numbers = BadNumbers()
+        self.flips = Flips(self._hard.check_every, self._hard.snapshot_every)
+        self.on_change: Happening = lambda _group: None  # of its pace, or what it can be seen by
+        self.longest_step_s = self._hard.step_s
         self._furthest = 0  # step that any attempt that is over has completed
+        self._longer_s = 0.0  # than usual, by which all of these took, each counted once
 
     # ── life of an attempt ──
 
@@ -150,6 +80,8 @@ class GroundTruth:
             self.groups = {a: g for a, g in self.groups.items() if g.lives}
             self.groups[order.attempt] = Group(order.attempt, order)
             self.numbers.forget(order.attempt)
+            self.flips.forget(order.attempt)
+            self._referees.blame.forget(order.attempt)
         return self.groups[order.attempt]
 
     def _arrive(self, run: Run) -> None:
@@ -173,10 +105,18 @@ class GroundTruth:
     def _run_blind(self, group: Group) -> None:
         """A script that reports nothing trains all the same."""
         if group.broken_at is None:
-            group.first_at = self._env.now
+            self._sets_out(group)
             self._tell(group)
-            self._env.after(self._hard.step_s, self._tell, group)
+            self._at_step(group, group.inherited_step + 2, self._tell)
             self._plan_last_step(group)
+
+    def _sets_out(self, group: Group) -> None:
+        """Its first step is over."""
+        group.first_at = self._env.now
+        group.tempo = Tempo(group.inherited_step + 1, self._env.now, self._pace_s(group))
+        for run in group.runs.values():
+            self._referees.blame.sets_out(group.attempt, run.host.node, run.ranks, run.host.slow)
+        self.on_change(group)
 
     def _restore(self, group: Group) -> None:
         if group.broken_at is not None:
@@ -203,19 +143,21 @@ class GroundTruth:
         step_s = self._hard.step_s + self._env.about(1.0)
         if self._env.chance(self._hard.share("slow_first_steps")):
             step_s += SLOW_FIRST_STEP_S * self._env.dice.random()
+        stalled = max(run.host.stalls_until for run in group.runs.values()) - self._env.now
+        step_s += max(0.0, stalled)
         self._env.after(step_s, self._first_step, group)
 
     def _first_step(self, group: Group) -> None:
         if group.broken_at is not None:
             return
-        group.first_at = self._env.now
+        self._sets_out(group)
         if group.restored is not None and self.numbers.is_bad(group.restored):
             self.numbers.strike(group.attempt, group.inherited_step + 1, None)
             self._referees.broken(group.attempt)
         self._tell(group)
         caught_up = self._end_of(group, group.order.redo_until + 1)
         if caught_up > self._env.now:
-            self._env.after(caught_up - self._env.now, self._tell, group)
+            self._at_step(group, group.order.redo_until + 1, self._tell)
         self._plan_last_step(group)
 
     def _plan_last_step(self, group: Group) -> None:
@@ -228,9 +170,18 @@ class GroundTruth:
             step = max(self._hard.early_end_step, group.inherited_step + 1)
             self._at_step(group, step, self._end_early)
 
-    def _at_step(self, group: Group, step: int, what: Callable[[Group], None]) -> None:
+    def _at_step(self, group: Group, step: int, what: Happening) -> None:
+        group.planned.append((step, what))
+        self._await(group, step, what)
+
+    def _await(self, group: Group, step: int, what: Happening) -> None:
         wait_s = self._end_of(group, step) - self._env.now
-        self._env.after(max(0.0, wait_s), what, group)
+        self._env.after(max(0.0, wait_s), self._comes_to, group, step, what, _changes(group))
+
+    def _comes_to(self, group: Group, step: int, what: Happening, changes: int) -> None:
+        if changes == _changes(group):
+            group.planned.remove((step, what))
+            what(group)
 
     def _bug(self, group: Group) -> None:
         if group.broken_at is None:
@@ -245,7 +196,7 @@ class GroundTruth:
         if group.broken_at is not None or self._over(group):
             return
         group.last_step = self.step(group)
-        self._furthest = max(self._furthest, group.last_step)
+        self._advance(group, group.last_step)
         self._tell(group)
         for run in group.runs.values():
             for rank in run.ranks:
@@ -255,7 +206,7 @@ class GroundTruth:
     def _finish(self, group: Group) -> None:
         if group.broken_at is not None:
             return
-        self._furthest = max(self._furthest, self._hard.total_steps)
+        self._advance(group, self._hard.total_steps)
         self._tell(group)
         for run in group.runs.values():
             for rank in run.ranks:
@@ -292,14 +243,88 @@ class GroundTruth:
         return True
 
     def stands(self) -> bool:
-        """Whether workers wait for somebody that does not move."""
-        return any(g.hung is not None and g.lives for g in self.groups.values())
+        """Whether workers wait for what does not move."""
+        now = self._env.now
+        return any(
+            g.lives and (g.hung is not None or g.stall.until > now) for g in self.groups.values()
+        )
+
+    def differ(self) -> bool:
+        """Whether workers have found out that they do not have the same."""
+        return any(self._differs(group) for group in self.training())
+
+    @property
+    def stalls_since(self) -> float:
+        """When the network last began to carry nothing that carries nothing now; -inf: it works."""
+        stalled = (g for g in self.groups.values() if g.stall.until > self._env.now and g.lives)
+        return max((group.stall.since for group in stalled), default=-math.inf)
+
+    def _differs(self, group: Group) -> bool:
+        flip = self.flips.of(group.attempt)
+        return flip is not None and self.step(group) >= flip.known
+
+    # ── what makes it slow, or wrong ──
+
+    def _pace_s(self, group: Group) -> float:
+        """How long its steps take: as long as those of the slowest rank."""
+        hosts = [run.host for run in group.runs.values()]
+        times = max(host.slow.times if host.slow is not None else 1.0 for host in hosts)
+        return self._hard.step_s * times * max(host.drags for host in hosts)
+
+    def change_pace(self, group: Group) -> None:
+        """One of its nodes is slow, or is not any more."""
+        if group in self.training() and group.tempo is not None and not self._over(group):
+            group.tempo.change(self._env.now, self._pace_s(group))
+            self._plan_again(group)
+            for run in group.runs.values():
+                host = run.host
+                self._referees.blame.sets_out(group.attempt, host.node, run.ranks, host.slow)
+            self.on_change(group)
+
+    def stall(self, group: Group, for_s: float) -> bool:
+        """The network carries nothing for a while, and all wait. Whether they do."""
+        trains = group in self.training() and self._hard.instrumented and not self._over(group)
+        if group.tempo is None or not trains:
+            return False
+        group.tempo.pause(self._env.now, for_s)
+        group.stall = Stall(self._env.now, self._env.now + for_s)
+        self._plan_again(group)
+        return True
+
+    def told_times(self, ranks: int) -> None:
+        """A node has told when so many ranks entered their collectives."""
+        self._referees.blame.judged += ranks
+
+    def _plan_again(self, group: Group) -> None:
+        for step, what in group.planned:
+            self._await(group, step, what)
+
+    def flip(self, run: Run) -> bool:
+        """A bit flips in the parameters of a rank, in the step under way. Whether that shows."""
+        group = run.group
+        sound = not self.numbers.struck(group.attempt) and self.flips.of(group.attempt) is None
+        compared = bool(self._hard.check_every) and self._hard.instrumented and group.world_size > 1
+        if not (sound and compared) or group not in self.training() or self._over(group):
+            return False
+        rank, step = self._env.dice.choice(run.alive), self.step(group) + 1
+        of = group.inherited_step, group.world_size
+        flip = self.flips.strike(group.attempt, rank, step, *of)
+        self._referees.blame.flipped(group.attempt, run.host.node, rank)
+        self._at_step(group, flip.known, self._show_flip)
+        return True
+
+    def _show_flip(self, group: Group) -> None:
+        if group.broken_at is None:
+            self._referees.broken(group.attempt)
+            self._tell(group)
+            self.on_change(group)
 
     def spoil(self, run: Run) -> None:
         """The step under way ends with a loss that is NaN on one rank of this node."""
         group = run.group
         trains = group.first_at is not None and group.broken_at is None and not self._over(group)
-        if self._hard.instrumented and trains and not self.numbers.struck(group.attempt):
+        sound = not self.numbers.struck(group.attempt) and self.flips.of(group.attempt) is None
+        if self._hard.instrumented and trains and sound:
             step = self.step(group) + 1
             self.numbers.strike(group.attempt, step, self._env.dice.choice(run.alive))
             self._at_step(group, step, self._show_numbers)
@@ -345,7 +370,7 @@ class GroundTruth:
         if first:
             step = self.step(group)
             group.broken_at = self._env.now
-            self._furthest = max(self._furthest, step)
+            self._advance(group, step)
             for run in group.runs.values():
                 self._settle(run, step)
         if fault:
@@ -356,8 +381,15 @@ class GroundTruth:
 
     @property
     def new_steps_s(self) -> float:
-        """How long the steps take that were done at all, each counted once."""
-        return self._furthest * self._hard.step_s
+        """How long the steps took that were done at all, each counted once."""
+        return self._furthest * self._hard.step_s + self._longer_s
+
+    def _advance(self, group: Group, step: int) -> None:
+        """It has come so far."""
+        if step > self._furthest and group.tempo is not None:
+            self._longer_s += group.tempo.longer_s(self._furthest, step, self._hard.step_s)
+            self.longest_step_s = max(self.longest_step_s, group.tempo.longest_s)
+        self._furthest = max(self._furthest, step)
 
     def _settle(self, run: Run, step: int) -> None:
         """Which step each rank has completed, and which snapshots are left in memory."""
@@ -373,6 +405,7 @@ class GroundTruth:
         """The newest snapshot may be torn, or not be at the buddy yet; the one before is whole."""
         group, every, place = run.group, self._hard.snapshot_every, rank - run.ranks[0]
         last = self.numbers.last_snapshot(group.attempt, step)
+        last = self.flips.last_snapshot(group.attempt, last)
         newest = last - (last - group.inherited_step) % every
         keys = [group.restored] if group.restored else []
         old = run.host.memory.get(place, NOTHING)
@@ -406,14 +439,14 @@ class GroundTruth:
         """The newest step that the attempt has completed."""
         if group.first_at is None:
             return group.inherited_step
-        now = self._env.now if group.broken_at is None else group.broken_at
-        done = group.inherited_step + 1 + int((now - group.first_at) / self._hard.step_s + 1e-6)
+        assert group.tempo is not None
+        done = group.tempo.step_at(self._env.now if group.broken_at is None else group.broken_at)
         return min(done, self._hard.total_steps or done, group.last_step or done)
 
     def _end_of(self, group: Group, step: int) -> float:
         """When the attempt completes a step."""
-        assert group.first_at is not None
-        return group.first_at + max(0, step - group.inherited_step - 1) * self._hard.step_s
+        assert group.tempo is not None
+        return group.tempo.end_of(step)
 
     def finished(self, group: Group) -> bool:
         """Whether all steps of the job are done."""
@@ -452,9 +485,19 @@ class GroundTruth:
                 restored_step=restored,
                 broke=self.broke(run, rank),
                 phase="finished" if self._over(run.group) else "step",
+                replica=self._replica(run.group, rank),
             )
             for rank in run.ranks
         )
+
+    def _replica(self, group: Group, rank: int) -> ReplicaDigest | None:
+        flip = self.flips.of(group.attempt)
+        known = flip is not None and group.first_at is not None and self.step(group) >= flip.known
+        if flip is None or not known:
+            return None
+        same = group.restored_at if flip.agreed == group.inherited_step else None
+        at = same if same is not None else self._end_of(group, flip.agreed)
+        return flip.digest(rank, self._env.now - at)
 
     def _milestones(self, run: Run) -> dict[Milestone, float]:
         """Age of each milestone that the workers of this node have reached."""
@@ -492,6 +535,10 @@ class GroundTruth:
         if self.finished(group):
             end = self._end_of(group, self._hard.total_steps)
             found[Milestone.FINISHED] = max(0.0, now - end)
+
+
+def _changes(group: Group) -> int:
+    return group.tempo.changes if group.tempo is not None else 0
 
 
 def _ahead(keys: frozenset[Key], step: int) -> list[Key]:

@@ -42,6 +42,9 @@ RATES: dict[str, tuple[float, float]] = {
     "rank_hangs": (2, 60),  # a worker stops moving and does not die
     "device_sick": (2, 60),  # a GPU, disk or link has a fault, an alert, or is only slow
     "machine_losses": (1, 20),  # its machine dies, and the node that is there
+    "stragglers": (0.5, 4),  # a node or one of its ranks is a few times as slow for a while
+    "bit_flips": (0.5, 4),  # a rank has other parameters than all others from some step on
+    "flaky_networks": (0.5, 6),  # a node's links lose packets: all wait, or are slower
 }
 """Times a day, lowest and highest, where it is on at all."""
 LATER = {kind: RATES[kind] for kind in ("storage_outages",)}
@@ -62,6 +65,10 @@ HANGS = {kind: RATES[kind] for kind in ("rank_hangs",)}
 """The same; hangs are looked for where there are any."""
 DEVICES = {kind: RATES[kind] for kind in ("device_sick",)}
 """The same, by dice of their own."""
+STRAGGLERS = {kind: RATES[kind] for kind in ("stragglers",)}
+FLIPS = {kind: RATES[kind] for kind in ("bit_flips",)}
+FLAKY = {kind: RATES[kind] for kind in ("flaky_networks",)}
+"""The same: each of these three by dice of its own."""
 CLUSTERS = 1 / 3  # of all worlds: they cost half as much again as others
 ELASTIC = 0.12  # share of worlds in which the number of nodes may change
 
@@ -88,7 +95,7 @@ SHARES: dict[str, tuple[float, float]] = {
 }
 """Probabilities, lowest and highest, where it is on at all."""
 LINK_SHARES = {kind: SHARES[kind] for kind in ("broken_duties",)}
-LATE = LATER | LINKS | NUMBERS | CLUSTER | HANGS | DEVICES
+LATE = LATER | LINKS | NUMBERS | CLUSTER | HANGS | DEVICES | STRAGGLERS | FLIPS | FLAKY
 FIRST = {k: v for k, v in RATES.items() if k not in LATE}
 FIRST_SHARES = {k: v for k, v in SHARES.items() if k not in LINK_SHARES}
 
@@ -115,6 +122,7 @@ class Hardship(msgspec.Struct, frozen=True, kw_only=True):
     clock_step_s: float  # of the wall clock, at each restart of the controller, to either side
     rates: dict[str, float]  # times a day
     shares: dict[str, float]
+    check_every: int = 0  # steps after which replicas are compared; 0: never
     cluster: bool = False  # the controller's disk goes with its machine, and a lease changes hands
 
     @property
@@ -122,7 +130,8 @@ class Hardship(msgspec.Struct, frozen=True, kw_only=True):
         """Whether everything that is sent is heard within a second."""
         slow = self.shares.keys() & {"late_messages", "slow_fences"}
         stalls = "controller_stalls" in self.rates or "stalls_midway" in self.shares
-        return not slow and not stalls and not self.rates.keys() & (LINKS | CLUSTER).keys()
+        links = self.rates.keys() & (LINKS | CLUSTER | FLAKY).keys()
+        return not slow and not stalls and not links
 
     def rate(self, kind: str) -> float:
         """Times a second."""
@@ -140,6 +149,9 @@ def draw(seed: int, *, hours: float = 24.0, nodes: int = 16) -> Hardship:
     links, lease = Random(f"hardship of links {seed}"), Random(f"hardship of leases {seed}")
     hangs = _some(Random(f"hardship of hangs {seed}"), HANGS)
     watch_s = HANG_TIMEOUT_S if hangs else 0.0
+    slowness, flips = Random(f"hardship of slowness {seed}"), Random(f"hardship of flips {seed}")
+    stragglers = _some(slowness, STRAGGLERS)
+    told = slowness.choice(("tell", "replace")) if stragglers else "off"
     cluster = lease.random() < CLUSTERS
     spares = dice.choice((0, 1, 1, 2, 3)) if nodes > 3 else dice.choice((0, 1))
     elastic = Random(f"hardship of sizes {seed}")
@@ -150,7 +162,7 @@ def draw(seed: int, *, hours: float = 24.0, nodes: int = 16) -> Hardship:
         seed=seed,
         hours=hours,
         limits=_sized(
-            _limits(dice, later, max(1, nodes - spares), spares, watch_s), elastic, changes
+            _limits(dice, later, max(1, nodes - spares), spares, watch_s, told), elastic, changes
         ),
         workers=dice.choice((1, 1, 2)),
         rack_size=dice.choice((2, 4, 8)),
@@ -171,15 +183,21 @@ def draw(seed: int, *, hours: float = 24.0, nodes: int = 16) -> Hardship:
         | hangs
         | _some(Random(f"hardship of numbers {seed}"), NUMBERS)
         | _some(Random(f"hardship of devices {seed}"), DEVICES)
-        | _some(lease, CLUSTER if cluster else {}),
+        | _some(lease, CLUSTER if cluster else {})
+        | stragglers
+        | _some(flips, FLIPS)
+        | _some(Random(f"hardship of networks {seed}"), FLAKY),
         shares=_some(dice, FIRST_SHARES) | _some(links, LINK_SHARES),
+        check_every=flips.choice((1, 5, 20, 100)),
         cluster=cluster,
         quiet_error=later.random() < 0.3,
         early_end_step=int(_sometimes(later, 0.1, 1 + steps * later.random())),
     )
 
 
-def _limits(dice: Random, later: Random, nodes: int, spares: int, hang_timeout_s: float) -> Limits:
+def _limits(
+    dice: Random, later: Random, nodes: int, spares: int, hang_timeout_s: float, stragglers: str
+) -> Limits:
     max_restarts = dice.choice((2, 5, 20, 100, 1000, 1000, 1000))
     return Limits(
         node_count=nodes,
@@ -191,6 +209,7 @@ def _limits(dice: Random, later: Random, nodes: int, spares: int, hang_timeout_s
         stop_grace_s=15.0,
         node_wait_s=dice.choice((120.0, 600.0)),
         hang_timeout_s=hang_timeout_s,
+        stragglers=stragglers,
         copies=1,  # each node's snapshots are at its buddy, too
     )
 

@@ -12,7 +12,7 @@ from holdfast.actions import Entry, StartAttempt, StopAttempt
 from holdfast.checkpoint.choose import Holding, Plan
 from holdfast.checkpoint.key import Key
 from holdfast.controller.numerics import NEAR_STEPS
-from holdfast.events import Broken, NumbersBroke, Quantity
+from holdfast.events import Broken, NumbersBroke, Quantity, ReplicasDiffer
 
 
 class BadNumbers:
@@ -80,11 +80,12 @@ class FiniteNumbers:
     def journaled(self, entry: Entry) -> str:
         """What is known, and where the next attempt is told to go on."""
         event = entry.event
-        if isinstance(event, NumbersBroke) and any(
-            isinstance(action, StopAttempt) for action in entry.actions
-        ):
+        stops = any(isinstance(action, StopAttempt) for action in entry.actions)
+        if isinstance(event, NumbersBroke) and stops:
             self._told.setdefault(event.attempt, (event.broke.step, entry.seq))
             self._steps.append(event.broke.step)
+        elif isinstance(event, ReplicasDiffer) and stops:
+            self._told.setdefault(event.attempt, (event.agreed + 1, entry.seq))
         for action in entry.actions:
             if isinstance(action, StartAttempt) and action.attempt > self._checked:
                 before, self._checked = self._checked, action.attempt

@@ -21,12 +21,12 @@ from holdfast.actions import (
 )
 from holdfast.checkpoint.choose import Holding, Plan
 from holdfast.controller import State
+from holdfast.detection.hang import PAUSES, STEPS
 from holdfast.events import (
     AnyEvent,
     AttemptStopped,
     ControllerResumed,
     Diagnosed,
-    HangJudged,
     HealthChanged,
     NodeLeft,
     NodeLost,
@@ -38,11 +38,11 @@ from holdfast.events import (
     WorkerError,
     WorkerExited,
     WorkersExited,
-    each_of,
 )
 from holdfast.goodput import Bucket, Ledger
 from holdfast.messages import Leave, Question, Start, Stop, ToAgent
 from holdfast.shell.outbox import DEADLINE_S
+from holdfast.simulation.blame import FairBlame
 from holdfast.simulation.environment import Environment, Foul, Promise
 from holdfast.simulation.hardship import Hardship
 from holdfast.simulation.numbers import FiniteNumbers
@@ -60,6 +60,7 @@ RECONNECT_S = 15.0  # that a new controller gives to the nodes of the one before
 NAMED_MARGIN_S = 5.0
 WAIT_MARGIN_S = 5.0
 HANG_S = 60.0  # to find a hang: some members may not answer at first
+LATE_S = 20.0  # a line of the journal and the answer to it, where messages may be late
 PAUSES_S = 150.0  # of a duty that fails whenever it is started, until its process is replaced
 SLACK_S = 1.0  # by which the ledger may differ from the truth, because messages take time
 
@@ -167,30 +168,19 @@ class Efficiency:
         self._replace_after = hardship.limits.replace_after
         self._crashes: dict[str, set[tuple[int, int]]] = {}  # node → attempts and ranks
         self._broken: set[int] = set()
-        self._hung: dict[int, int] = {}  # attempt → the rank that hangs
         self.sickness = Sickness(bool(hardship.clock_step_s))
+        self.blame = FairBlame()
         self._stopped = 0
 
     def broken(self, attempt: int) -> None:
         """Something broke in this attempt."""
         self._broken.add(attempt)
 
-    def hung(self, attempt: int, rank: int) -> None:
-        """A worker hangs."""
-        self._hung[attempt] = rank
-
-    def _judge_blame(self, event: HangJudged) -> str:
-        hung, blamed = self._hung.get(event.attempt), [*each_of(event.ranks)]
-        wrong = hung is not None and bool(blamed) and blamed != [hung]
-        return f"ranks {blamed} are blamed for a hang of rank {hung}" if wrong else ""
-
     def journaled(self, entry: Entry, in_trouble: Callable[[str], bool]) -> str:
         """Judge whom an entry gives up, and what it stops."""
         event = entry.event
         if isinstance(event, NodeLost) and not in_trouble(event.node):
             return f"{event.node} is given up ({event.detail}) and is well"
-        if isinstance(event, HangJudged) and (wrong := self._judge_blame(event)):
-            return wrong
         for exited in _exits(event):
             if exited.signal == SIGSEGV:
                 self._crashes.setdefault(exited.node, set()).add((exited.attempt, exited.rank))
@@ -199,12 +189,15 @@ class Efficiency:
                 self._stopped = action.attempt
                 sick = self.sickness.is_faulty(action.reason.partition(":")[0])
                 reason = isinstance(event, REASONS) or (isinstance(event, OF_HEALTH) and sick)
+                reason = reason or self.blame.may_be_stopped(action.attempt, event)
                 if not (reason or action.keeps or action.attempt in self._broken):
                     return f"attempt {action.attempt} is stopped ({action.reason}) and was well"
             elif isinstance(action, Fence) and isinstance(event, Diagnosed | AttemptStopped):
-                if self.sickness.is_faulty(action.node):
+                slow = self.blame.may_be_replaced(action.node, event.attempt)
+                if slow or self.sickness.is_faulty(action.node):
                     continue
-                crashes = len(self._crashes.get(action.node, ()))
+                faults = self._crashes.get(action.node, set())
+                crashes = len(faults | self.blame.corruptions(action.node))
                 if crashes < self._replace_after:
                     return f"{action.node} is replaced and its workers crashed {crashes} times"
         return ""
@@ -371,6 +364,7 @@ class Referees:
         self._efficiency, self._persistence = Efficiency(hardship), Persistence(hardship)
         self._replay, self._books, self._terms = Replay(), Books(), OneTerm()
         self._numbers = FiniteNumbers()
+        self.blame = self._efficiency.blame
         self.in_trouble: Callable[[str], bool] = bool
         self.over = False  # the job has ended and that was carried out
         self.stop_asked = self.finished = False
@@ -388,17 +382,19 @@ class Referees:
         waits_s = self.waits_s_max if self._hard.cluster else 0.0
         return self._hard.heartbeat_timeout_s + RECONNECT_S + NAMED_MARGIN_S + pauses_s + waits_s
 
-    @property
-    def found_within_s(self) -> float:
-        """How long an attempt may hang under one controller that is awake: members that cannot be
-        looked at have to be named first."""
-        return self.named_within_s + HANG_S
+    def found_within_s(self, step_s: float, pause_s: float) -> float:
+        """How long an attempt may hang under one controller that is awake, whose steps took so long
+        and its longest pause: members that cannot be looked at have to be named first."""
+        usual_s = max(STEPS * step_s, PAUSES * pause_s)
+        return self.named_within_s + HANG_S + usual_s
 
     @property
     def waits_s_max(self) -> float:
         """How long a decision may wait: until whoever is silent, or takes nothing, is found out."""
         pauses_s = PAUSES_S if "duty_deaths" in self._hard.rates else 0.0
-        return max(self._hard.heartbeat_timeout_s, DEADLINE_S) + WAIT_MARGIN_S + pauses_s
+        late_s = LATE_S if "late_messages" in self._hard.shares else 0.0
+        silent_s = max(self._hard.heartbeat_timeout_s, DEADLINE_S)
+        return silent_s + WAIT_MARGIN_S + late_s + pauses_s
 
     def _judge(self, promise: Promise, how: str) -> None:
         if how:
@@ -428,16 +424,22 @@ class Referees:
 
     def hung(self, attempt: int, rank: int) -> None:
         """A worker hangs, and the others wait for it."""
-        self._efficiency.hung(attempt, rank)
+        self.blame.hung(attempt, rank)
+        self._efficiency.broken(attempt)
 
     def sick(self, node: str, condition: str, severity: Severity) -> None:
         """A node has a fault, an alert or a warning."""
         self._efficiency.sickness.struck(node, condition, severity, self._env.now)
 
-    def stands(self, attempt: int, for_s: float) -> None:
+    def stands(self, attempt: int, for_s: float, within_s: float) -> None:
         """An attempt hangs, for so long of the time that its controller was awake."""
         how = f"attempt {attempt} hangs for {for_s:.1f} s"
-        self._judge(Promise.NAMED, how if for_s > self.found_within_s else "")
+        self._judge(Promise.NAMED, how if for_s > within_s else "")
+
+    def unseen(self, what: str, for_s: float, within_s: float) -> None:
+        """Nobody knows of a fault, for so long of the time in which it could be seen."""
+        how = f"{what} is not seen for {for_s:.1f} s"
+        self._judge(Promise.SEEN, how if for_s > within_s else "")
 
     def bugged(self) -> None:
         """The user's code failed, as it always does at this step."""
@@ -452,6 +454,7 @@ class Referees:
     def journaled(self, entry: Entry) -> None:
         """A fact and what was decided are on the disk."""
         self.entries = entry.seq
+        self._judge(Promise.BLAME, self.blame.journaled(entry))
         self._judge(Promise.EFFICIENCY, self._efficiency.journaled(entry, self.in_trouble))
         self._judge(Promise.PERSISTENCE, self._persistence.journaled(entry))
         self._judge(Promise.FINITE, self._numbers.journaled(entry))
@@ -547,12 +550,10 @@ class Referees:
         few = nodes < wanted and self.stillborn < 3
         self._judge(Promise.SPARES, f"{nodes} nodes of {wanted}" if few else "")
 
-    def at_end(self, ledger: Ledger, new_steps_s: float) -> None:
+    def at_end(self, ledger: Ledger, new_steps_s: float, longest_step_s: float) -> None:
         """All is said. Ages are as of sending, so what travels long is booked later than it was."""
         self._judge(Promise.END, "" if self.over else "the job goes on")
         known = self._hard.instrumented and not self._hard.clock_step_s and self._hard.prompt
-        unheard_s = (
-            self._hard.step_s
-        )  # a last step that only dead nodes knew of counts as new twice
+        unheard_s = longest_step_s  # a last step that only dead nodes knew of counts as new twice
         how = self._books.at_end(ledger, new_steps_s + unheard_s if known else math.inf)
         self._judge(Promise.BOOKS, how)

@@ -6,6 +6,7 @@ random: a scenario and a seed together make a world.
 """
 
 import difflib
+import functools
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -48,8 +49,9 @@ class Cause(Section):
     """A worker dies; it dies of its device; the node is gone; or nothing moves any more."""
     stays: Share = 0.0
     """Probability that a device fault comes back at the next attempt on the same node."""
-    detection_s: Seconds
-    """From the fault until the controller hears of it."""
+    detection_s: Seconds | Literal["measured"]
+    """From the fault until the controller hears of it. `measured`: one of the delays that were
+    measured for what shows like it (data/detection.yaml)."""
 
 
 class Storms(Section):
@@ -63,6 +65,17 @@ class Storms(Section):
     """From the loss until the controller hears of it."""
     away_s: Interval = 1800.0
     """Mean time until the lost capacity is offered again."""
+
+
+class Detection(Section):
+    """How long it was measured to take until a fault is seen."""
+
+    source: str
+    """How that was measured."""
+    assumed: str
+    """What the measurement does not say."""
+    seconds: dict[str, tuple[Seconds, ...]]
+    """Delays by what a fault shows, in order."""
 
 
 class Mix(Section):
@@ -328,6 +341,13 @@ def _mix(name: str, folder: Path | None) -> Mix:
     else:
         text = _text((folder or Path()) / name)
     return _validated(Mix, _mapping(text, name), f"failure mix {name}")
+
+
+@functools.cache
+def measured() -> Detection:
+    """The delays that are shipped."""
+    text = (DATA / "detection.yaml").read_text()
+    return _validated(Detection, _mapping(text, "detection"), "detection")
 
 
 def _text(path: Path) -> str:

@@ -1,7 +1,9 @@
-"""What agents see of workers that make no progress: where each stands, and what it does."""
+"""What agents see of workers: where each stands, what it does, when it enters collectives."""
 
+from holdfast.collectives import RankTimes
 from holdfast.events import in_rows
-from holdfast.simulation.ground_truth import Run
+from holdfast.simulation.runs import Run
+from holdfast.simulation.slowness import KEPT, meetings, told_of
 from holdfast.stacks import Activity, StackGroup, ThreadStack, joined
 
 TRAIN = "<module> (train.py:41)"
@@ -9,13 +11,37 @@ WAITS = (TRAIN, "all_reduce (torch/distributed/distributed_c10d.py:2806)")
 SLEEPS = (TRAIN, "read_batch (data.py:7)")
 
 
-def stacks(run: Run) -> tuple[StackGroup, ...]:
+def stacks(run: Run, now: float) -> tuple[StackGroup, ...]:
     """Of the workers of a node that live."""
-    return joined(_look(run, rank) for rank in run.alive)
+    return joined(_look(run, rank, now) for rank in run.alive)
 
 
-def _look(run: Run, rank: int) -> StackGroup:
+def entry_times(
+    run: Run, number: int, now: float, step_s: float, recent: int
+) -> tuple[RankTimes, ...]:
+    """When the workers of this node entered their collectives since that was last asked, at most so
+    many; of sound ranks a step takes `step_s`."""
+    group, slow = run.group, run.host.slow
+    if group.tempo is None or group.broken_at is not None:
+        return ()
+    first = group.inherited_step + 1
+    joins = meetings(group.tempo, first, run.asked, now, step_s, min(recent, KEPT))
+    if not joins:
+        return ()
+    run.asked = joins[-1].sequence - 1  # the newest is told again: what follows is compared with it
+    told = []
+    for rank in run.alive:
+        mine = slow if slow is not None and slow.takes(rank - run.ranks[0]) else None
+        log = told_of(rank, group.world_size, mine, number, joins)
+        starved_s = mine.starved_s(now) if mine is not None else 0.0
+        told.append(RankTimes(rank=rank, groups=(log,), starved_s=starved_s))
+    return tuple(told)
+
+
+def _look(run: Run, rank: int, now: float) -> StackGroup:
     group = run.group
+    if group.broken_at is None and now < group.stall.until:
+        return _stands(rank, WAITS, Activity.STILL)
     if group.broken_at is None:  # what came first has moved on, and begins, or trains
         return _stands(rank, (TRAIN,), Activity.MOVES)
     return _stands(rank, SLEEPS if rank == group.hung else WAITS, Activity.STILL)

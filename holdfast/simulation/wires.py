@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from holdfast.messages import (
     Ack,
+    EntryTimes,
     EvidenceReply,
     Fact,
     Keep,
@@ -30,7 +31,7 @@ MESSAGE_BYTES = 200
 PING_S = 4.0  # between two questions of an agent whether the controller is there; and to answer
 SILENT_S = 20.0  # until the kernel of the controller's machine gives up
 
-Upward = Fact | Report | Kept | Stacks | EvidenceReply
+Upward = Fact | Report | Kept | Stacks | EntryTimes | EvidenceReply
 Downward = ToAgent | Question
 
 

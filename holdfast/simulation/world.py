@@ -8,7 +8,7 @@ goes wrong have modules of their own.
 import math
 
 from holdfast.actions import Outcome
-from holdfast.controller import Phase
+from holdfast.controller import Phase, State
 from holdfast.controller.phases import TRAINING
 from holdfast.events import Severity, StopRequested, Store
 from holdfast.messages import Leave, Start, Stop
@@ -17,10 +17,12 @@ from holdfast.simulation.agents import Agent
 from holdfast.simulation.book import Book
 from holdfast.simulation.control import REGISTER_S, Control
 from holdfast.simulation.environment import Environment
-from holdfast.simulation.ground_truth import GroundTruth, Group
+from holdfast.simulation.ground_truth import GroundTruth
 from holdfast.simulation.hardship import Hardship
 from holdfast.simulation.lives import Lives
 from holdfast.simulation.referees import Referees
+from holdfast.simulation.runs import Group
+from holdfast.simulation.sightings import Sightings
 from holdfast.simulation.wires import SimulatedWire
 
 CALM_S = 900.0  # within this time after the hardship the job trains again, or has ended
@@ -40,8 +42,10 @@ class World:
         self.referees = Referees(hardship, self.env)
         self.referees.in_trouble = self._in_trouble
         self.truth = GroundTruth(self.env, self.referees)
+        self.truth.on_change = lambda group: self.sightings.changed(group)
         self.agents: dict[str, Agent] = {}
         self.lives = Lives(self.env, self, self.referees)
+        self.sightings = Sightings(self.env, self, self.referees, self.truth)
         self._cut_off_until = -math.inf  # its controller could not reach agents
         self._ended: dict[str, str] = {}  # nodes whose end the engine knows of, and how
         self._ports = 1000
@@ -76,11 +80,17 @@ class World:
         env.calm = True
         self.truth.crashing = self.truth.storage_away = False
         for agent in self.living():
+            agent.slow, agent.drags, agent.stalls_until = None, 1.0, 0.0
             agent.wake()
             agent.heal()
             if agent.wire is not None:
                 agent.wire.flow()
                 agent.wire.hurry()
+        self._at_usual_speed()
+
+    def _at_usual_speed(self) -> None:
+        for group in self.truth.training():
+            self.truth.change_pace(group)
 
     def _judge_calm(self) -> None:
         state = self.control.state if self.control is not None else None
@@ -93,7 +103,8 @@ class World:
         self.referees.calm(trains, what, at_work, len(state.nodes) if state is not None else 0)
 
     def _judge_end(self) -> None:
-        self.referees.at_end(self.book.books.at(None), self.truth.new_steps_s)
+        truth = self.truth
+        self.referees.at_end(self.book.books.at(None), truth.new_steps_s, truth.longest_step_s)
         if self.control is not None:
             self.referees.crashed(self.control.state, True)
             self.referees.restarted(self.book.whole().state)
@@ -183,16 +194,22 @@ class World:
         self._watch(group, self.env.now)
 
     def _watch(self, group: Group, since: float) -> None:
-        self.env.after(self.referees.found_within_s + 0.5, self._require_found, group, since)
+        self.env.after(self._found_within_s(group) + 0.5, self._require_found, group, since)
+
+    def _found_within_s(self, group: Group) -> float:
+        tempo = group.tempo
+        steps_s = (tempo.slowest_s, tempo.longest_s) if tempo is not None else (0.0, 0.0)
+        return self.referees.found_within_s(*steps_s)
 
     def _require_found(self, group: Group, since: float) -> None:
-        if not group.lives or self.referees.over:
+        stands = group.hung is not None or group.stall.until > self.env.now
+        if not (group.lives and stands) or self.referees.over:
             return
         control = self.control
         if control is not None and control.state.attempt == group.attempt:
             trains = control.state.phase in TRAINING and control.reach
             awake_s = max(0.0, self.env.now - max(since, control.awake_since)) if trains else 0.0
-            self.referees.stands(group.attempt, awake_s)
+            self.referees.stands(group.attempt, awake_s, self._found_within_s(group))
         self._watch(group, since)
 
     def gone(self, agent: Agent, how: str) -> None:
@@ -248,6 +265,23 @@ class World:
     def stands(self) -> bool:
         """Whether workers wait for one that does not move."""
         return self.truth.stands()
+
+    def differ(self) -> bool:
+        """Whether workers have found out that they do not have the same."""
+        return self.truth.differ()
+
+    def stalls_since(self) -> float:
+        """Since when the network of workers carries nothing; -inf: it works."""
+        return self.truth.stalls_since
+
+    def slows(self, state: State) -> bool:
+        """Whether it is worth asking when workers enter their collectives."""
+        return self.sightings.slows(state)
+
+    def disturbed_until(self, group: Group) -> float:
+        """Until when something was wrong with whoever is in this attempt, or with its way to us."""
+        members = (self.agents[run.host.node].trouble_until for run in group.runs.values())
+        return max(self._cut_off_until, *members)
 
     def connect(self, agent: Agent) -> SimulatedWire | None:
         """Say hello to the controller, if there is one."""

@@ -45,6 +45,7 @@ class _Look(NamedTuple):
     """The sums after one step, perhaps still on their way from the GPU."""
 
     step: int
+    at: float  # monotonic
     sums: dict[Group, torch.Tensor]  # on the CPU
     arrived: Any  # torch.cuda.Event; None where there is nothing to wait for
 
@@ -72,6 +73,7 @@ class ReplicaChecks:
         self._told: _Look | None = None  # at the meeting that is under way
         self._newest_told = 0
         self._agreed = 0  # newest step after which all replicas were the same
+        self._agreed_at = 0.0
         self.cost_s = 0.0
         """What the newest look took."""
         self.differ: ReplicaDigest | None = None
@@ -90,7 +92,7 @@ class ReplicaChecks:
             self._exchange = None
             return
         self._places = {group: at for at, group in enumerate(sorted(known))}
-        self._agreed = max(0, step - 1)
+        self._agreed, self._agreed_at = max(0, step - 1), time.monotonic()
         if step:
             self.look(step)
 
@@ -106,7 +108,7 @@ class ReplicaChecks:
         began = time.monotonic()
         sums = {group: _sums(tensors) for group, tensors in self._mine.items()}
         here = {group: one.to("cpu", non_blocking=True) for group, one in sums.items()}
-        self._looks.append(_Look(step, here, _arrival(sums.values())))
+        self._looks.append(_Look(step, began, here, _arrival(sums.values())))
         self.cost_s = time.monotonic() - began
 
     def wait(self, through: int) -> bool:
@@ -132,7 +134,7 @@ class ReplicaChecks:
             return False
         bad = [group for group, at in self._places.items() if heard[2 * at] != -heard[2 * at + 1]]
         if not bad:
-            self._agreed = told.step
+            self._agreed, self._agreed_at = told.step, told.at
             return False
         digests = told.digests()
         mine = next((group for group in bad if group in digests), ())
@@ -142,6 +144,7 @@ class ReplicaChecks:
             digest=digests.get(mine, 0),
             first=mine[0] if mine else 0,
             count=len(mine),
+            ago_s=time.monotonic() - self._agreed_at,
         )
         return True
 

@@ -2,7 +2,15 @@
 
 from holdfast.actions import AnyAction, AssignRank, Diagnose, Fence, StartAttempt, StopAttempt
 from holdfast.controller import Phase
-from holdfast.events import AttemptStopped, Progress, Progressed, Ranks, ReplicasDiffer
+from holdfast.events import (
+    AttemptStopped,
+    NodeLost,
+    NodeLostReason,
+    Progress,
+    Progressed,
+    Ranks,
+    ReplicasDiffer,
+)
 from tests.controller.test_controller import World, kinds, only, running
 
 ONE: Ranks = ((1, 1),)
@@ -82,6 +90,17 @@ def test_a_node_that_was_lost_stays_the_cause_and_what_differs_is_not_gone_on_fr
     world.tell(world.exited("b", 1))
     differ(world, attempt=7)
     assert world.state.restore_below is None, "of another attempt"
+
+
+def test_what_differs_while_a_node_is_lost_is_not_taken_for_bad_numbers() -> None:
+    """Where numbers are bad at the same place again the job ends; bits flip anywhere."""
+    world = running()
+    world.tell(NodeLost(node="b", reason=NodeLostReason.SILENT))
+    assert differ(world, step=10, agreed=8) == []
+    restarted(world, 10)
+    (incident,) = world.state.incidents
+    assert incident.cause == "node-lost"
+    assert world.state.last_bad_step is None and world.state.restore_below == 9
 
 
 def test_steps_since_they_were_the_same_count_as_not_done() -> None:

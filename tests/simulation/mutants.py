@@ -36,6 +36,7 @@ HEALTHY, LIMIT, REPLAY = Promise.EFFICIENCY, Promise.PERSISTENCE, Promise.REPLAY
 BOOKS, CALM, TIME = Promise.BOOKS, Promise.LIVENESS, Promise.TIME
 SPARES, ENDS, NAMED = Promise.SPARES, Promise.END, Promise.NAMED
 BOUND, TERMS, FINITE = Promise.BOUND, Promise.TERMS, Promise.FINITE
+BLAME, SEEN = Promise.BLAME, Promise.SEEN
 
 CONTROLLER, ATTEMPTS, NODES = (f"controller/{n}.py" for n in ("controller", "attempts", "nodes"))
 RESTART, REPLACE = "controller/policies/restart.py", "controller/policies/replace.py"
@@ -47,90 +48,135 @@ SHELL, SHELL_NODES, REPLICAS = (f"shell/{n}.py" for n in ("shell", "nodes", "rep
 DECISIONS = "shell/decisions.py"
 LIVENESS, SUPERVISION = "detection/liveness.py", "shell/supervision.py"
 DETECTION, HANG, HANGS = "shell/hang_detection.py", "diagnosis/hang.py", "controller/hangs.py"
-CONDITIONS = "controller/conditions.py"
+CONDITIONS, CORRUPTION = "controller/conditions.py", "detection/corruption.py"
+SAMPLING = "shell/straggler_sampling.py"
 SUCCESSION = "shell/succession.py"
 
 MUTANTS: dict[str, Mutant] = {
     "nobody looks for hangs": Mutant(DETECTION, "if self._watch.is_due(now):", "if False:", NAMED),
     "a look that shows a hang stops nothing": Mutant(
-        HANGS, "if event.judgement is not Judgement.HANG:", "if event.judgement:", NAMED
+        HANGS,
+        "if event.judgement is not Judgement.HANG:",
+        "if event.judgement:",
+        NAMED,
+        first=6,
     ),
     "the wrong rank is blamed for every hang": Mutant(
         HANG,
         "free = [look for look in looks if not look.waits]",
         "free = looks[-1:]",
-        HEALTHY,
+        BLAME,
+    ),
+    "the clocks of nodes are taken for the same": Mutant(
+        SAMPLING,
+        "clocks[times.rank] = (best.ahead_us, best.doubt_at(now))",
+        "clocks[times.rank] = (0.0, best.doubt_at(now))",
+        BLAME,
+    ),
+    "the majority is blamed for what differs": Mutant(
+        CORRUPTION,
+        "minority = [rank for ranks in alike[1:] for rank in ranks] if majority else []",
+        "minority = alike[0] if majority else []",
+        BLAME,
+        first=11,
+    ),
+    "who is slow is asked once": Mutant(
+        SAMPLING,
+        "self._next = now + self._every_s",
+        "self._next = math.inf",
+        SEEN,
+        first=11,
+    ),
+    "what differs is told to nobody": Mutant(
+        CORRUPTION,
+        "if not whole and not late:",
+        "if not late or late:",
+        SEEN,
+        first=11,
     ),
     "a single alert has a node replaced": Mutant(
-        CONDITIONS, "ALERTS = 2  # of one kind and device are a fault", "ALERTS = 1", HEALTHY
+        CONDITIONS,
+        "ALERTS = 2  # of one kind and device are a fault",
+        "ALERTS = 1",
+        HEALTHY,
+        first=5,
     ),
     "who fails while a sick node is dealt with is replaced as well": Mutant(
         CONDITIONS,
         "own = _member_of(state, failed) is node",
         "own = True",
         HEALTHY,
-        first=1480,
+        first=1485,
     ),
     "a controller that is cut off from all nodes gives them up": Mutant(
         SHELL_NODES,
         "return not heard and (overdue or len(far) > 1)",
         "return False",
         LIMIT,
-        first=148,
+        first=205,
     ),
     "a bad step is forgotten with its attempt": Mutant(
         NUMERICS,
         "state.restore_below = min(step, state.restore_below or step)",
         "pass",
         FINITE,
+        first=9,
     ),
     "what the bad step itself has left may be restored": Mutant(
         NUMERICS,
         "state.restore_below = min(step, state.restore_below or step)",
         "state.restore_below = min(step, state.restore_below or step) + 1",
         FINITE,
+        first=9,
     ),
     "only the verdict may say that numbers are bad": Mutant(
         NUMERICS,
         "return attempts.stop(state, Phase.RECOVERING, why, state.limits.restart_grace_s)",
         "return []",
         CALM,
+        first=19,
     ),
     "a lost node is not fenced": Mutant(
-        CONTROLLER, "actions: list[AnyAction] = [fence]", "actions: list[AnyAction] = []", ONE
+        CONTROLLER,
+        "actions: list[AnyAction] = [fence]",
+        "actions: list[AnyAction] = []",
+        ONE,
+        first=9,
     ),
     "a fence is not repeated": Mutant(
         CONTROLLER,
         "Fence(node=node, reason=state.lost[node]) for node in sorted(alive & state.lost.keys())",
         "Fence(node=node, reason=state.lost[node]) for node in ()",
         ONE,
-        first=370,
+        first=383,
     ),
     "a used store stays on offer": Mutant(
         ATTEMPTS,
         "state.nodes[state.ranks[0]].store = None  # a store serves one attempt only",
         "pass",
         ONE,
+        first=50,
     ),
     "time without a controller is waiting": Mutant(
         CONTROLLER,
         "state.wait_deadline = None  # nobody waited while there was no controller",
         "pass",
         LIMIT,
-        first=80,
+        first=91,
     ),
     "restarts are not counted": Mutant(
         ATTEMPTS,
         "state.restarts = [*restart.recent(state.restarts, begins, state.limits.window_s), begins]",
         "pass",
         LIMIT,
-        first=60,
+        first=71,
     ),
     "the same bug is not recognised": Mutant(
         RESTART,
         "return last is not None and last.signature == signature and last.step == step",
         "return False",
         LIMIT,
+        first=10,
     ),
     "one finished worker is enough": Mutant(
         LEAVING, "if len(state.finished) >= state.world_size:", "if True:", LIMIT
@@ -157,6 +203,7 @@ MUTANTS: dict[str, Mutant] = {
         "return Stop(attempt=self._state.attempt, grace_s=self._grace_s, term=self._term)",
         "return Stop(attempt=self._state.attempt, grace_s=30.0, term=self._term)",
         HEALTHY,
+        first=11,
     ),
     "only the first sign of life counts": Mutant(
         LIVENESS,
@@ -165,31 +212,42 @@ MUTANTS: dict[str, Mutant] = {
         HEALTHY,
     ),
     "a lost member still has to answer": Mutant(
-        BRIDGE, "told = _some(self._tally.lost(action.node))", "told = _some(None)", CALM
+        BRIDGE,
+        "told = _some(self._tally.lost(action.node))",
+        "told = _some(None)",
+        CALM,
+        first=4,
     ),
     "late members are not named": Mutant(
-        STOPPING, "return sorted(self._pending)", "return []", CALM, first=45
+        STOPPING, "return sorted(self._pending)", "return []", CALM, first=98
     ),
     "a lost member stops nothing": Mutant(
         CONTROLLER,
         'state, Phase.RECOVERING, f"{node.name} was lost", state.limits.restart_grace_s',
         'state, Phase.CLOSING, f"{node.name} was lost", state.limits.restart_grace_s',
         LIMIT,
+        first=4,
     ),
     "an order to stop is not repeated": Mutant(
         CONTROLLER,
         "return [StopAttempt(attempt=state.attempt, grace_s=0.0, reason=state.why)]",
         "return []",
         CALM,
+        first=4,
     ),
     "a reconnected node is not told to start": Mutant(
         BRIDGE,
         "return [_start(self._state.start, member.node_rank, self._term)]",
         "return []",
         CALM,
+        first=4,
     ),
     "nothing follows a back-off": Mutant(
-        CONTROLLER, "state.start_deadline = None", "return []", TIME
+        CONTROLLER,
+        "state.start_deadline = None",
+        "return []",
+        TIME,
+        first=3,
     ),
     "spares are not asked for again": Mutant(
         CONTROLLER,
@@ -203,7 +261,7 @@ MUTANTS: dict[str, Mutant] = {
         "return [EndJob(outcome=state.outcome, reason=state.why)]",
         "return []",
         ENDS,
-        first=195,
+        first=204,
     ),
     "a job that is asked to stop awaits no answer": Mutant(
         CONTROLLER,
@@ -216,6 +274,7 @@ MUTANTS: dict[str, Mutant] = {
         "for key in newest_first(keys):",
         "for key in newest_first(keys)[::-1]:",
         SNAPSHOT,
+        first=4,
     ),
     "a copy is supposed to be at the buddy": Mutant(
         CHOOSE,
@@ -228,8 +287,9 @@ MUTANTS: dict[str, Mutant] = {
         "return float(min(FIRST_BACKOFF_S * 2**doublings, LAST_BACKOFF_S))",
         'return float(fruitless * __import__("random").random())',
         REPLAY,
+        first=4,
     ),
-    "a lost node is forgotten": Mutant(NODES, "state.lost[node_id] = why", "pass", ONE, first=1400),
+    "a lost node is forgotten": Mutant(NODES, "state.lost[node_id] = why", "pass", ONE, first=1507),
     "the furthest step is forgotten": Mutant(
         CONTROLLER,
         "state.max_step = max(state.max_step or 0, step)",
@@ -238,7 +298,7 @@ MUTANTS: dict[str, Mutant] = {
         first=322,
     ),
     "the step before the last is redone": Mutant(
-        ATTEMPTS, "redo_until=state.max_step or 0,", "redo_until=0,", BOOKS, first=45
+        ATTEMPTS, "redo_until=state.max_step or 0,", "redo_until=0,", BOOKS, first=53
     ),
     "every member is told to be the first": Mutant(
         BRIDGE,
@@ -248,29 +308,31 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "a replaced node stays a member": Mutant(
         ATTEMPTS,
-        "node = nodes.remove(state, node_id, why)",
-        "node = state.nodes.get(node_id)",
+        "nodes.remove(state, node_id, why)",
+        "pass",
         GIVEN,
-        first=1280,
+        first=1284,
     ),
     "a node is replaced at its first fault": Mutant(
         REPLACE,
         "return 0 < limit <= faults and (spares > 0 or fruitless >= limit)",
         "return 0 < limit and (spares > 0 or fruitless >= limit)",
         HEALTHY,
+        first=4,
     ),
     "the wrong node is replaced": Mutant(
         ATTEMPTS,
         "node_id = state.ranks.get(verdict.rank // state.workers_per_node)",
         "node_id = state.ranks.get(0)",
         HEALTHY,
+        first=11,
     ),
     "parts of two attempts are put together": Mutant(
         CHOOSE,
         "if key in held[rank].private:",
         "if any(one.step == key.step for one in held[rank].private):",
         SNAPSHOT,
-        first=1310,
+        first=1346,
     ),
     "who has no copy restores from its own": Mutant(
         CHOOSE,
@@ -290,16 +352,21 @@ MUTANTS: dict[str, Mutant] = {
         "return [at for at in restarts if at > now - window_s]",
         "return list(restarts)",
         LIMIT,
+        first=11,
     ),
     "a survivor is to blame": Mutant(
         VERDICT,
         "if is_symptom(error):",
         "if False:",
         LIMIT,
-        first=188,
+        first=298,
     ),
     "errors of the environment are the script's": Mutant(
-        VERDICT, "case _ if is_environment(error):", "case _ if False:", LIMIT
+        VERDICT,
+        "case _ if is_environment(error):",
+        "case _ if False:",
+        LIMIT,
+        first=3,
     ),
     "storage that is away uses up the restarts": Mutant(
         ATTEMPTS,
@@ -313,13 +380,14 @@ MUTANTS: dict[str, Mutant] = {
         "state.barren, state.trouble_since = 0, None",
         "state.barren = 0",
         LIMIT,
-        first=18,
+        first=25,
     ),
     "trouble is given a minute": Mutant(
         ATTEMPTS,
         "return since is not None and state.now - since >= limits.window_s",
         "return since is not None and state.now - since >= 60.0",
         LIMIT,
+        first=20,
     ),
     "a rank that leaves early is a fault at once": Mutant(
         WORKERS,
@@ -332,19 +400,21 @@ MUTANTS: dict[str, Mutant] = {
         'LEFT = "finished"  # what a worker says it does once it has left its loop',
         'LEFT = "gone"',
         HEALTHY,
-        first=25,
+        first=127,
     ),
     "nobody asks whether the others train on": Mutant(
         LEAVING,
         'return [Survey(attempt=state.attempt, reason=f"{_told(first)}: do the others train on?")]',
         "return []",
         CALM,
+        first=13,
     ),
     "one useless node ends the job": Mutant(
         CONTROLLER,
         "if state.stillborn >= MAX_STILLBORN and state.phase is Phase.WAITING:",
         "if state.phase is Phase.WAITING:",
         LIMIT,
+        first=6,
     ),
     "the bridge writes to the state": Mutant(
         BRIDGE,
@@ -358,19 +428,21 @@ MUTANTS: dict[str, Mutant] = {
         "if answer.node == self._first:",
         "if True:",
         CALM,
-        first=45,
+        first=90,
     ),
     "nobody is asked to replace a lost node": Mutant(
         CONTROLLER,
         'actions += nodes.top_up(state, f"{node.name} was lost: {why}")',
         "pass",
         SPARES,
+        first=9,
     ),
     "a node that came is still awaited": Mutant(
         NODES,
         "state.asked = max(0, state.asked - 1)",
         "pass",
         SPARES,
+        first=5,
     ),
     "joined stretches of time lose the first": Mutant(
         LEDGER,
@@ -383,7 +455,7 @@ MUTANTS: dict[str, Mutant] = {
         "if room <= 0:",
         "if room == 0:",
         BOOKS,
-        first=45,
+        first=53,
     ),
     "booked time is booked again": Mutant(
         LEDGER,
@@ -396,26 +468,28 @@ MUTANTS: dict[str, Mutant] = {
         "if now - min(self._heard.values(), default=now) < timeout_s:",
         "if now - next(iter(self._heard.values()), now) < timeout_s:",
         NAMED,
+        first=4,
     ),
     "a duty that died is not started again": Mutant(
         SUPERVISION,
         "return float(min(LAST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** (len(recent) - 1)))",
         "return 1e9",
         NAMED,
-        first=40,
+        first=50,
     ),
     "nodes that exist are not expected by a new controller": Mutant(
         SHELL,
         "self.nodes.expect(node, self._settings.reconnect_s)",
         "pass",
         NAMED,
+        first=5,
     ),
     "nobody else is asked to hold a copy": Mutant(
         DECISIONS,
         "if self._replicas is not None and self._batch.durable and not self._batch.held:",
         "if False:",
         BOUND,
-        first=17,
+        first=40,
     ),
     "an order leaves before a copy is held": Mutant(
         DECISIONS,
@@ -434,20 +508,20 @@ MUTANTS: dict[str, Mutant] = {
         "return bool(not self._begun or self.paused or self.doubt() or self.is_over)",
         "return bool(not self._begun or self.is_over)",
         TERMS,
-        first=34,
+        first=221,
     ),
     "not every agent is asked for its copy": Mutant(
         SUCCESSION,
         "return waited_s > WITHIN_S",
         "return waited_s > 1.0",
         TERMS,
-        first=195,
+        first=221,
     ),
     "a duty that fails again and again never ends its process": Mutant(
         SUPERVISION,
         "WITHIN_S = 300.0  # longer than all their pauses together",
         "WITHIN_S = 120.0",
         SPARES,
-        first=1800,
+        first=2073,
     ),
 }

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from itertools import islice, pairwise, takewhile
+from typing import get_args
 
 import pytest
 
@@ -64,3 +65,27 @@ def test_every_shipped_mix_names_its_source_and_what_is_assumed() -> None:
         _, mix = scenario.load("rsc1-8k", [f"failures.mix={name}"])
         assert len(mix.source) > 20
         assert len(mix.assumed) > 20
+
+
+def test_delays_that_were_measured_are_drawn_for_what_shows_like_it() -> None:
+    """By dice of their own: whoever compares them with others compares the same faults."""
+    scene, mix = scenario.load("rsc1-8k")
+    as_measured = {
+        name: cause.model_copy(update={"detection_s": "measured"})
+        for name, cause in mix.causes.items()
+    }
+    fixed = drawn(work_out(scene, mix), days=30)
+    found = drawn(work_out(scene, mix.model_copy(update={"causes": as_measured})), days=30)
+    assert [one._replace(detection_s=0.0) for one in found] == [
+        one._replace(detection_s=0.0) for one in fixed
+    ]
+    known = scenario.measured().seconds
+    alone = [one for one in found if one.scope is Scope.MEMBER]
+    assert len({one.detection_s for one in alone}) > 3
+    assert all(one.detection_s in known[one.shows] for one in alone)
+
+
+def test_all_that_a_fault_may_show_was_measured() -> None:
+    shows = scenario.Cause.model_fields["shows"].annotation
+    assert set(scenario.measured().seconds) == set(get_args(shows))
+    assert all([*delays] == sorted(delays) for delays in scenario.measured().seconds.values())

@@ -118,9 +118,16 @@ def test_the_ledger_of_a_world_can_be_drawn_up_from_its_journal(world: World) ->
 
 def quiet(**changes: object) -> Hardship:
     """A world of two nodes and a spare in which nothing goes wrong unless asked for."""
-    hard = draw(0, hours=2.0, nodes=3)
+    hard, rates = draw(0, hours=2.0, nodes=3), changes.get("rates", {})
+    looked_for = "replace" if isinstance(rates, dict) and "stragglers" in rates else "off"
     limits = msgspec.structs.replace(
-        hard.limits, node_count=2, spare_count=1, max_restarts=20, exact=False, hang_timeout_s=600.0
+        hard.limits,
+        node_count=2,
+        spare_count=1,
+        max_restarts=20,
+        exact=False,
+        hang_timeout_s=600.0,
+        stragglers=looked_for,
     )
     calm = msgspec.structs.replace(
         hard,
@@ -137,6 +144,7 @@ def quiet(**changes: object) -> Hardship:
         clock_step_s=0.0,
         rates={},
         shares={},
+        check_every=20,
         cluster=False,
     )
     return msgspec.structs.replace(calm, **changes)

@@ -1,0 +1,126 @@
+"""Workers as they are: those of an attempt on one node (`Run`), and all of it (`Group`)."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from holdfast.checkpoint.choose import Holding
+from holdfast.checkpoint.key import Key
+from holdfast.events import WorkerError
+from holdfast.messages import Start
+from holdfast.simulation.referees import AWAY
+from holdfast.simulation.slowness import Slow
+from holdfast.simulation.tempo import Tempo
+
+SYMPTOM = WorkerError(
+    type="torch.distributed.DistBackendError", message="Connection closed by peer [10.0.0.1]:29400"
+)
+BUG = WorkerError(type="ValueError", message="a bad sample", file="train.py", line=41)
+
+
+@dataclass(frozen=True)
+class Death:
+    """How a worker ended."""
+
+    exit_code: int | None
+    signal: int | None = None
+    error: WorkerError | None = None
+    forkserver: str = ""  # how its forkserver had died before
+
+
+KILLED = Death(None, 9)
+ORPHANED = Death(None, 9, forkserver="signal 9")
+CRASHED = Death(None, 11)
+DONE = Death(0)
+BROKEN_LINK = Death(1, None, SYMPTOM)
+BUGGY = Death(1, None, BUG)
+STARVED = Death(1, None, AWAY)
+
+
+class Host(Protocol):
+    """The agent of a node, as its workers see it."""
+
+    node: str
+    alive: bool
+    memory: dict[int, Holding]  # by local rank; lost with the node
+    slow: Slow | None
+    drags: float  # by which its network makes everything slower
+    stalls_until: float  # its network carries nothing
+
+    def worker_died(self, run: "Run", rank: int, death: Death) -> None:
+        """One of its workers has ended by itself."""
+
+    def news(self) -> None:
+        """Its workers have reached a milestone."""
+
+    def holds_store(self, port: int) -> bool:
+        """Whether the rendezvous store on this port is alive and unused."""
+
+
+class Stall(NamedTuple):
+    """The network carries nothing, and all wait."""
+
+    since: float
+    until: float
+
+
+NO_STALL = Stall(-math.inf, -math.inf)
+
+
+@dataclass(eq=False)
+class Run:
+    """The workers of one attempt on one node."""
+
+    host: Host
+    group: "Group"
+    ranks: range
+    alive: list[int]
+    started_at: float
+    arrived_at: float | None = None
+    last: dict[int, int] = field(default_factory=dict)  # rank → its last step, once it is broken
+    asked: int = 0  # its collectives have been told up to this one
+
+
+@dataclass(eq=False)
+class Group:
+    """One attempt as a whole. Times are virtual seconds; None: not yet."""
+
+    attempt: int
+    order: Start
+    runs: dict[int, Run] = field(default_factory=dict)  # by node rank
+    restored: Key | None = None
+    joined_at: float | None = None
+    restored_at: float | None = None
+    first_at: float | None = None  # end of the first step
+    broken_at: float | None = None
+    dies_of: Death = BROKEN_LINK  # once it is broken
+    waits: bool = False  # once it is broken nobody fails by itself: they wait for who left
+    hung: int | None = None  # this rank hangs, and the others wait for it
+    last_step: int = 0  # it leaves its loop after this one; 0: not yet known
+    tempo: Tempo | None = None  # from its first step on
+    planned: list[tuple[int, "Happening"]] = field(default_factory=list)  # at the end of a step
+    stall: Stall = NO_STALL
+
+    @property
+    def world_size(self) -> int:
+        """How many ranks it has."""
+        return self.order.node_count * self.order.workers_per_node
+
+    @property
+    def lives(self) -> bool:
+        """Whether any of its workers is alive."""
+        return any(run.alive for run in self.runs.values())
+
+    @property
+    def forgotten(self) -> bool:
+        """Whether nobody is left who knows of it: its number may be given to another one."""
+        return not any(run.host.alive for run in self.runs.values())
+
+    @property
+    def inherited_step(self) -> int:
+        """Steps that were done when this attempt took over."""
+        return self.restored.step if self.restored else 0
+
+
+Happening = Callable[[Group], None]
