@@ -281,15 +281,11 @@ def _sick(state: State) -> list[AnyAction]:
 
 def _give_up(state: State, node_id: str, why: str) -> list[AnyAction]:
     name = state.nodes[node_id].name
-    if not conditions.removable(state):
-        most = replace.removals_allowed(state.limits.node_count)
-        many = f"{most} nodes were given up within {replace.WINDOW_S:g} s, as many as may be"
-        incidents.note(state, "Keep", f"{name} is kept: {many} ({why})")
-        return []
-    state.removals = [*replace.recent(state.removals, state.now), state.now]
+    blamed = conditions.condemns(state)
+    many = f"; its machine is not cordoned: {len(state.condemned)} were within a day"
     nodes.remove(state, node_id, why)
-    incidents.note(state, "Fence", f"give up {name}: {why}")
-    return [Fence(node=node_id, reason=why, blamed=True), *nodes.top_up(state, why)]
+    incidents.note(state, "Fence", f"give up {name}: {why}{'' if blamed else many}")
+    return [Fence(node=node_id, reason=why, blamed=blamed), *nodes.top_up(state, why)]
 
 
 def _cap_reached(state: State) -> str:

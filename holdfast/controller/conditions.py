@@ -91,13 +91,16 @@ def retiring(state: State) -> list[str]:
         return []
     sick = [node for _, node in sorted(state.ranks.items()) if faults(state, node)]
     spares = max(0, sound_spares(state) - len(state.vacant or ()))
-    return sick[: min(spares, removable(state))]
+    return sick[:spares]
 
 
-def removable(state: State) -> int:
-    """How many nodes may still be given up for their faults at this moment."""
-    allowed = replace.removals_allowed(state.limits.node_count)
-    return max(0, allowed - len(replace.recent(state.removals, state.now)))
+def condemns(state: State) -> bool:
+    """A node is given up for its faults: whether its machine is to be left alone by everybody. Not
+    where this job has condemned too many within a day."""
+    recent = replace.recent(state.condemned, state.now)
+    allowed = len(recent) < replace.condemned_most(state.limits.node_count)
+    state.condemned = [*recent, state.now] if allowed else recent
+    return allowed
 
 
 def explained(state: State, verdict: Diagnosed) -> Diagnosed:

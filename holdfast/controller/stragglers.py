@@ -41,8 +41,7 @@ def text_of(state: State, straggler: Straggler) -> str:
 
 def _replaced(state: State) -> list[AnyAction]:
     slow = [one for one in state.stragglers if one.cause in OF_THE_NODE]
-    possible = conditions.sound_spares(state) and conditions.removable(state)
-    if state.limits.stragglers != "replace" or not (slow and possible):
+    if state.limits.stragglers != "replace" or not (slow and conditions.sound_spares(state)):
         return []
     worst = max(slow, key=lambda one: one.share)
     why = text_of(state, worst)

@@ -148,7 +148,7 @@ MUTANTS: dict[str, Mutant] = {
         "Fence(node=node, reason=state.lost[node]) for node in sorted(alive & state.lost.keys())",
         "Fence(node=node, reason=state.lost[node]) for node in ()",
         ONE,
-        first=383,
+        first=527,
     ),
     "a used store stays on offer": Mutant(
         ATTEMPTS,
@@ -387,7 +387,7 @@ MUTANTS: dict[str, Mutant] = {
         "return since is not None and state.now - since >= limits.window_s",
         "return since is not None and state.now - since >= 60.0",
         LIMIT,
-        first=20,
+        first=25,
     ),
     "a rank that leaves early is a fault at once": Mutant(
         WORKERS,
@@ -421,7 +421,7 @@ MUTANTS: dict[str, Mutant] = {
         "if hello.node in self._state.lost:",
         "if self._state.lost.pop(hello.node, None):",
         REPLAY,
-        first=19,
+        first=25,
     ),
     "anybody's store is taken for that of the first": Mutant(
         STOPPING,
@@ -442,7 +442,7 @@ MUTANTS: dict[str, Mutant] = {
         "state.asked = max(0, state.asked - 1)",
         "pass",
         SPARES,
-        first=5,
+        first=11,
     ),
     "joined stretches of time lose the first": Mutant(
         LEDGER,
@@ -508,7 +508,7 @@ MUTANTS: dict[str, Mutant] = {
         "return bool(not self._begun or self.paused or self.doubt() or self.is_over)",
         "return bool(not self._begun or self.is_over)",
         TERMS,
-        first=221,
+        first=311,
     ),
     "not every agent is asked for its copy": Mutant(
         SUCCESSION,

@@ -13,8 +13,8 @@ MACHINE_CAUSES = frozenset(("device-error", "worker-crashed", "hardware-fault", 
 STRAGGLER = "straggler"  # replaced at once, where the job asks for it
 WINDOW_S = 86_400.0
 REPLACE_AFTER = 2  # faults of one node within the window
-REMOVALS_SHARE = 0.1  # of a job's nodes within the window
-REMOVALS_MIN = 3
+CONDEMNED_SHARE = 0.1  # of a job's nodes within the window
+CONDEMNED_MIN = 3
 
 
 def blames_machine(cause: str) -> bool:
@@ -36,12 +36,12 @@ def wanted(faults: int, limit: int, *, spares: int, fruitless: int) -> bool:
     return 0 < limit <= faults and (spares > 0 or fruitless >= limit)
 
 
-def removals_allowed(nodes: int) -> int:
-    """How many nodes a job of this size may give up for their faults within the window.
+def condemned_most(nodes: int) -> int:
+    """How many machines a job of this size may condemn within the window: nobody uses them then.
 
     At the highest failure rate that is published (6.5 per 1,000 node-days, RSC-1) 12,500 nodes lose
-    81 a day, a fifteenth of this. Where it takes more, something else is wrong (a driver, an image,
-    the network, or our own judgement), and giving up good machines one after the other would cost a
-    cluster and mend nothing.
+    81 a day, a fifteenth of this. Where it is more, something else is wrong (a driver, an image,
+    the network, or our own judgement), and one job that fails again and again must not take the
+    machines of a cluster from everybody. It may leave them itself, as far as it has spares.
     """
-    return max(REMOVALS_MIN, math.ceil(REMOVALS_SHARE * nodes))
+    return max(CONDEMNED_MIN, math.ceil(CONDEMNED_SHARE * nodes))
