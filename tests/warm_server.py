@@ -25,6 +25,7 @@ import sys
 import threading
 from typing import Any, NoReturn
 
+from holdfast.agent import preloading
 from tests import warm_tree
 from tests.warm_tree import MAX_BYTES, MAX_FDS
 
@@ -81,6 +82,7 @@ def _import_for_workers() -> None:
     """What takes seconds in each node of a job that trains."""
     for name in importlib.import_module("holdfast.agent.environment").TORCH_PRELOAD:
         importlib.import_module(name)
+    preloading.keep_operators()
     gc.collect()
     gc.freeze()
 

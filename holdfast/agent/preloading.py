@@ -16,6 +16,7 @@ import os
 import sys
 import sysconfig
 import traceback
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -78,7 +79,18 @@ def load(program: fork_protocol.Program, preload: fork_protocol.Preload) -> dict
             left = wanted.root in _left_to_workers or wanted.module in preload.without
             if not left and (why := _load(wanted)):
                 unfit[wanted.module] = why
+    keep_operators()
     return unfit
+
+
+def keep_operators() -> None:
+    """PyTorch has each of its own operators deregistered when a process ends: 40 ms in which a
+    worker that is to be restarted cannot be, and which nobody needs. What a script registers
+    itself stays as it is."""
+    remove = getattr(sys.modules.get("torch.library"), "_del_library", None)
+    for finalizer, told in getattr(weakref.finalize, "_registry", {}).items():
+        if told.func is remove:
+            finalizer.atexit = False
 
 
 def _of_script(program: fork_protocol.Program, preload: fork_protocol.Preload) -> Iterator[Import]:

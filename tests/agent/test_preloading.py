@@ -157,3 +157,19 @@ def test_a_module_that_loads_the_driver_of_a_gpu_is_done_without(tmp_path: Path)
     (torch / "counts.py").write_text("import torch; torch.cuda.device_count()")
     found = load(tmp_path, "", framework=["torch"], modules=["heavy", "torch.counts"])
     assert found.unfit == {"torch.counts": "it initializes a GPU at import"}
+
+
+@pytest.mark.slow
+def test_a_worker_that_ends_does_not_take_pytorch_apart(tmp_path: Path) -> None:
+    """What the script has registered itself is removed as ever."""
+    kept = "library = torch.library.Library('ours', 'DEF')"
+    looks = (
+        "import weakref; told = weakref.finalize._registry; before = set(told);"
+        " preloading.keep_operators(); off = sum(not one.atexit for one in before);"
+        f" {kept}; on = sum(one.atexit for one in set(told) - before); print(off > 100, on)"
+    )
+    source = f"import torch; from holdfast.agent import preloading; {looks}"
+    done = subprocess.run(
+        [sys.executable, "-c", source], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "True 1\n"

@@ -42,11 +42,10 @@ FIRST_STEP = '"attempt":2,"milestone":"first_step"'
 # steps are looked at. What an engine does not see is tried on some, and of kinds with one operator
 # one stands for those that it replaces alike; HOLDFAST_ALL_ENGINES=1 tries everything on all.
 FULL: tuple[Engine, ...] = ALL if os.environ.get("HOLDFAST_ALL_ENGINES") else ("pods",)
-every_engine = pytest.mark.parametrize("engine", ALL)
 REFILL = ("pods", "job", "jobset", "trainjob")  # others wait for the dead machine's pod to go
 SOME: tuple[Engine, ...] = ALL if os.environ.get("HOLDFAST_ALL_ENGINES") else ("pods", "jobset")
 ALIKE = ("tfjob", "jaxjob", "xgboostjob", "paddlejob")  # and pytorchjob
-replacing_engine = pytest.mark.parametrize(
+every_engine = pytest.mark.parametrize(
     "engine", [engine for engine in ALL if FULL == ALL or engine not in ALIKE]
 )
 some_engines = pytest.mark.parametrize("engine", SOME)
@@ -120,7 +119,7 @@ def test_a_crashed_worker_is_restarted_in_its_pod(engine: Engine, tmp_path: Path
     played(engine, tmp_path, story, trains=True, args=die)
 
 
-@replacing_engine
+@every_engine
 def test_a_deleted_pod_is_replaced_by_the_spare_and_then_for_good(
     engine: Engine, tmp_path: Path
 ) -> None:
