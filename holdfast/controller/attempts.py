@@ -281,8 +281,8 @@ def _sick(state: State) -> list[AnyAction]:
 
 def _give_up(state: State, node_id: str, why: str) -> list[AnyAction]:
     name = state.nodes[node_id].name
-    blamed = conditions.condemns(state)
-    many = f"; its machine is not cordoned: {len(state.condemned)} were within a day"
+    blamed = conditions.cordons(state)
+    many = f"; its machine is not cordoned: {len(state.cordoned)} were within a day"
     nodes.remove(state, node_id, why)
     incidents.note(state, "Fence", f"give up {name}: {why}{'' if blamed else many}")
     return [Fence(node=node_id, reason=why, blamed=blamed), *nodes.top_up(state, why)]

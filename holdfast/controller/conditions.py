@@ -94,12 +94,12 @@ def retiring(state: State) -> list[str]:
     return sick[:spares]
 
 
-def condemns(state: State) -> bool:
-    """A node is given up for its faults: whether its machine is to be left alone by everybody. Not
-    where this job has condemned too many within a day."""
-    recent = replace.recent(state.condemned, state.now)
-    allowed = len(recent) < replace.condemned_most(state.limits.node_count)
-    state.condemned = [*recent, state.now] if allowed else recent
+def cordons(state: State) -> bool:
+    """A node is given up for its faults: whether its machine is cordoned for everybody. Not
+    where this job has cordoned too many within a day."""
+    recent = replace.recent(state.cordoned, state.now)
+    allowed = len(recent) < replace.cordons_most(state.limits.node_count)
+    state.cordoned = [*recent, state.now] if allowed else recent
     return allowed
 
 

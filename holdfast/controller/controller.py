@@ -252,7 +252,7 @@ def _node_unfit(state: State, event: NodeUnfit) -> list[AnyAction]:
     why = f"{node.name} failed its checks: {event.why}"
     nodes.remove(state, event.node, why)
     state.unfit += 1
-    fence = Fence(node=event.node, reason=why, blamed=conditions.condemns(state))
+    fence = Fence(node=event.node, reason=why, blamed=conditions.cordons(state))
     if state.unfit >= MAX_STILLBORN and state.phase is Phase.WAITING:
         return [fence, *_without_more(state, why)]
     if state.unfit >= MAX_STILLBORN or state.phase is Phase.CLOSING:

@@ -4,7 +4,7 @@ import pytest
 
 from holdfast.actions import AnyAction, AssignRank, Fence, StartAttempt, StopAttempt
 from holdfast.controller import Phase
-from holdfast.controller.policies.replace import CONDEMNED_MIN, WINDOW_S, condemned_most
+from holdfast.controller.policies.replace import CORDONS_MIN, WINDOW_S, cordons_most
 from holdfast.events import (
     AttemptStopped,
     Diagnosed,
@@ -286,7 +286,7 @@ def test_a_fault_of_a_node_whose_workers_have_all_finished_stops_nobody() -> Non
 def test_one_job_does_not_take_the_machines_of_a_cluster_from_everybody() -> None:
     world = running()
     fences = []
-    for number in range(CONDEMNED_MIN + 2):
+    for number in range(CORDONS_MIN + 2):
         member = world.state.ranks[1]
         assert kinds(world.tell(change(member))) == ["StopAttempt"]
         fences.append(only(world.recover(cause="peer-lost", rank=0), Fence))
@@ -302,5 +302,5 @@ def test_one_job_does_not_take_the_machines_of_a_cluster_from_everybody() -> Non
     assert later.blamed, "those of yesterday do not count any more"
 
 
-def test_a_large_job_may_condemn_a_tenth_of_its_nodes_in_a_day() -> None:
-    assert [condemned_most(nodes) for nodes in (1, 30, 31, 12_500)] == [3, 3, 4, 1250]
+def test_a_large_job_may_cordon_a_tenth_of_its_nodes_in_a_day() -> None:
+    assert [cordons_most(nodes) for nodes in (1, 30, 31, 12_500)] == [3, 3, 4, 1250]

@@ -13,8 +13,8 @@ MACHINE_CAUSES = frozenset(("device-error", "worker-crashed", "hardware-fault", 
 STRAGGLER = "straggler"  # replaced at once, where the job asks for it
 WINDOW_S = 86_400.0
 REPLACE_AFTER = 2  # faults of one node within the window
-CONDEMNED_SHARE = 0.1  # of a job's nodes within the window
-CONDEMNED_MIN = 3
+CORDONS_SHARE = 0.1  # of a job's nodes within the window
+CORDONS_MIN = 3
 
 
 def blames_machine(cause: str) -> bool:
@@ -36,12 +36,12 @@ def wanted(faults: int, limit: int, *, spares: int, fruitless: int) -> bool:
     return 0 < limit <= faults and (spares > 0 or fruitless >= limit)
 
 
-def condemned_most(nodes: int) -> int:
-    """How many machines a job of this size may condemn within the window: nobody uses them then.
+def cordons_most(nodes: int) -> int:
+    """How many machines a job of this size may cordon within the window: nobody uses them then.
 
     At the highest failure rate that is published (6.5 per 1,000 node-days, RSC-1) 12,500 nodes lose
     81 a day, a fifteenth of this. Where it is more, something else is wrong (a driver, an image,
     the network, or our own judgement), and one job that fails again and again must not take the
     machines of a cluster from everybody. It may leave them itself, as far as it has spares.
     """
-    return max(CONDEMNED_MIN, math.ceil(CONDEMNED_SHARE * nodes))
+    return max(CORDONS_MIN, math.ceil(CORDONS_SHARE * nodes))
