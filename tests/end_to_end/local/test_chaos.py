@@ -34,7 +34,10 @@ def test_what_is_injected_is_found_as_what_it_is_and_the_job_goes_on(home: Path)
     job.wait_until(lambda s: s.phase == "running" and job.said().count("up") == 2, "running")
     killed = injected(job, "SIGKILL", "--rank", "1")
     assert (killed["rank"], killed["undone"]) == (1, None)
-    job.wait_until(lambda s: s.attempt == 2 and s.phase == "running", "attempt 2")
+    job.wait_until(
+        lambda s: s.attempt == 2 and s.phase == "running" and all(all(n.pids) for n in s.nodes),
+        "attempt 2, and who its workers are",
+    )
     [first] = job.incidents()
     assert (first.cause, first.rank, first.signal) == ("worker-killed", 1, 9)
 
