@@ -25,7 +25,7 @@ from fault_kinds import KINDS
 from faults import FIRST_STEP, SCRIPT
 from table import Row, report
 
-OURS = ("agent killed", "agent stopped", "forkserver killed")
+OURS = tuple(name for name, kind in KINDS.items() if kind.outside)
 RANK = 1
 START_S = 120.0  # until the fault
 ROOT = re.compile(r"Root Cause.*?rank\s*:\s*(\d+).*?exitcode\s*:\s*(-?\d+)", re.DOTALL)

@@ -113,8 +113,9 @@ def test_flags_change_a_job_file(folder: Path) -> None:
     assert job.workers_per_node == "auto"
 
 
+@pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize("nodes", ["2:4", "4", "4:4"])
-def test_a_range_of_nodes_makes_a_job_elastic(folder: Path, nodes: str) -> None:
+def test_a_range_of_nodes_makes_a_job_elastic(nodes: str) -> None:
     job = job_from_words(["a.py"], Flags(nodes=nodes))
     assert job.nodes.count == 4
     elastic = job.elasticity and (job.elasticity.min_nodes, job.elasticity.max_nodes)
