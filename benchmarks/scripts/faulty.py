@@ -3,13 +3,15 @@
 `--plan FILE` is JSON: a list of {"kind", "rank", "step"}. At that step that rank (or with rank -1
 each) notes the time in `FILE.NUMBER[.RANK]` and does it; what is noted is not done again, so the
 next attempt goes on to the next one. `--noise` makes steps uneven instead, as real jobs are:
-evaluations, garbage collection, slow saves, a slow reader now and then.
+evaluations, garbage collection, slow saves, a slow reader now and then. `--heartbeats`: tell
+ft_launcher of nvidia-resiliency-ext of each step.
 """
 
 import argparse
 import ctypes
 import gc
 import http.server
+import importlib
 import json
 import os
 import random
@@ -35,6 +37,7 @@ parser.add_argument("--plan", type=Path)
 parser.add_argument("--steps", type=int, required=True)
 parser.add_argument("--step-s", type=float, default=0.05)
 parser.add_argument("--noise", action="store_true")
+parser.add_argument("--heartbeats", action="store_true")
 args = parser.parse_args()
 plan = json.loads(args.plan.read_text()) if args.plan else []
 LONG_S = 1_000_000
@@ -240,11 +243,17 @@ optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 run = join()
 wrapped = run.parallelize(model)
 state = run.track(model=wrapped, optimizer=optimizer, loader=loader(Input(), batch_size=8, seed=5))
+monitor = None
+if args.heartbeats:
+    monitor = importlib.import_module("nvidia_resiliency_ext.fault_tolerance").RankMonitorClient()
+    monitor.init_workload_monitoring()
 dice = random.Random(run.rank + os.getpid() * args.noise)
 for step, inputs in state.steps(total=args.steps):
     time.sleep(args.step_s * dice.uniform(0.7, 1.3) * (SLOW if is_slow(step, run.rank) else 1.0))
     if args.noise:
         disturb(step, dice)
+    if monitor is not None:
+        monitor.send_heartbeat()
     what = due(step, run.rank)
     if what:
         HARM[what]()
