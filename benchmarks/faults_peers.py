@@ -88,10 +88,9 @@ def _suffer(kind: str, folder: Path, arguments: argparse.Namespace) -> Row:
         process.wait()
     noticed = ended is not None and process.returncode != 0
     told = ROOT.search(out.read_text(errors="replace"))
-    rank, status = (
-        (told["rank"] or told["rank_"], told["status"] or told["status_"]) if told else ("", "")
-    )
-    named = noticed and rank == str(RANK)
+    blamed = (told["rank"] or told["rank_"]) if told else ""
+    status = (told["status"] or told["status_"]) if told else ""
+    named = noticed and blamed == str(RANK)
     return {
         "noticed": noticed,
         "after_s": round(ended - at, 2) if noticed and ended is not None else None,
