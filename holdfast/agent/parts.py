@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from holdfast.agent.controller_connection import ControllerConnection
 from holdfast.agent.health.watch import HealthWatch
+from holdfast.agent.job_versions import JobVersions
 from holdfast.agent.node_end import NodeEnd
 from holdfast.agent.node_processes import NodeProcesses
 from holdfast.agent.progress_watch import ProgressWatch
@@ -20,6 +21,7 @@ class NodeParts:
 
     node: str
     job: Job
+    versions: JobVersions
     controller: ControllerConnection
     watch: ProgressWatch
     health: HealthWatch

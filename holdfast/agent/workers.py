@@ -50,6 +50,7 @@ class Worker:
     failing: bool = False  # its exception was known before it was told to stop
     recorder: Recorder | None = None  # tells which collectives it has entered
     told: bool = False  # the controller knows of its exception, and so of its end
+    waits: str = ""  # where it waits for its rank
 
     def take_rank(self, assignment: Assignment, log: str) -> None:
         """It is now a worker of this attempt."""
@@ -69,9 +70,17 @@ class Worker:
         """Where torch may have left its exception."""
         return Path(self.assignment.env[ERROR_FILE]) if self.assignment is not None else None
 
+    def waits_at(self) -> str:
+        """Where in its script it waits for a rank, as it says; empty if it does not yet."""
+        with contextlib.suppress(BlockingIOError, ConnectionResetError):
+            while self.control >= 0 and (said := os.read(self.control, 4096)):
+                self.waits = said.decode(errors="replace").splitlines()[-1]
+        return self.waits
+
     def hang_up(self) -> None:
         """Close the control socket; a warm worker that still waits on it exits."""
         if self.control >= 0:
+            self.waits_at()  # what is not read would be an error at the other end
             os.close(self.control)
             self.control = -1
 
@@ -80,7 +89,8 @@ class Worker:
 class Workers:
     """Every worker that lives, by id, and how to make more.
 
-    `warm[local_rank]` has no rank yet and is alive as far as we know.
+    `warm[local_rank]` has no rank yet and is alive as far as we know; `trial` likewise, of another
+    version of the job than the one that is started next.
     """
 
     folder: Path
@@ -97,19 +107,24 @@ class Workers:
     attempts_kept: int | None = None  # of which there are logs; None: all
     table: dict[int, Worker] = field(default_factory=dict)
     warm: dict[int, Worker] = field(default_factory=dict)
+    trial: dict[int, Worker] = field(default_factory=dict)
 
     @property
     def count(self) -> int:
         """Workers of an attempt."""
         return len(self.arenas)
 
-    def start(self, forkserver: ForkserverHandle, assignment: Assignment) -> Worker:
+    def start(
+        self, forkserver: ForkserverHandle, assignment: Assignment, program: fork_protocol.Program
+    ) -> Worker:
         """A worker with this rank: the warm one if there is one, else a new one."""
         worker = self.warm.pop(assignment.local_rank, None)
         log = f"logs/attempt-{assignment.attempt}/rank-{assignment.rank}.log"
         assignment = self._with_error_file(assignment, log)
         if worker is None:
-            worker = self._fork(forkserver, assignment.local_rank, self.cold_kind, assignment.env)
+            worker = self._fork(
+                forkserver, assignment.local_rank, self.cold_kind, assignment.env, program
+            )
             worker.take_rank(assignment, log)
         else:
             worker.take_rank(assignment, log)
@@ -135,13 +150,30 @@ class Workers:
         env = {**assignment.env, ERROR_FILE: str(path)}
         return msgspec.structs.replace(assignment, env=env)
 
-    def warm_up(self, forkserver: ForkserverHandle) -> None:
+    def warm_up(self, forkserver: ForkserverHandle, program: fork_protocol.Program) -> None:
         """Fill the warm set."""
+        self._fill(self.warm, forkserver, program)
+
+    def try_out(self, forkserver: ForkserverHandle, program: fork_protocol.Program) -> None:
+        """Fill the set of another version."""
+        self._fill(self.trial, forkserver, program)
+
+    def _fill(
+        self,
+        workers: dict[int, Worker],
+        forkserver: ForkserverHandle,
+        program: fork_protocol.Program,
+    ) -> None:
         if self.warm_kind is None:
             return
-        for local_rank in range(self.count):
-            if local_rank not in self.warm:
-                self.warm[local_rank] = self._fork(forkserver, local_rank, self.warm_kind, {})
+        for rank in range(self.count):
+            if rank not in workers:
+                workers[rank] = self._fork(forkserver, rank, self.warm_kind, {}, program)
+
+    def take_trial(self) -> dict[int, Worker]:
+        """What was tried is started next; the warm ones until now."""
+        old, self.warm, self.trial = self.warm, self.trial, {}
+        return old
 
     def _fork(
         self,
@@ -149,6 +181,7 @@ class Workers:
         local_rank: int,
         kind: fork_protocol.ChildKind,
         env: dict[str, str],
+        program: fork_protocol.Program,
     ) -> Worker:
         page_fd = Page.create()
         read_end, write_end = os.pipe2(os.O_CLOEXEC)
@@ -157,12 +190,15 @@ class Workers:
         worker = Worker(self.new_id(), local_rank, Page(page_fd), Output(read_end))
         if not env:
             ours, theirs = socket.socketpair()  # not a pipe: what is on it can be looked at
+            ours.setblocking(False)
             fds["control"], worker.control = theirs.detach(), ours.detach()
         if kind is not fork_protocol.ChildKind.EXEC:
             worker.recorder, answers = recorders.socket_pair()
             fds["recorder"] = answers.detach()
         self.table[worker.id] = worker
-        order = fork_protocol.Fork(id=worker.id, kind=kind, env=env, fds=(*fds, *kept))
+        order = fork_protocol.Fork(
+            id=worker.id, kind=kind, env=env, program=program, fds=(*fds, *kept)
+        )
         forkserver.fork(order, [*fds.values(), *kept.values()])
         for fd in fds.values():
             os.close(fd)
@@ -175,6 +211,9 @@ class Workers:
         self.table.pop(worker.id)
         if self.warm.get(worker.local_rank) is worker:
             del self.warm[worker.local_rank]
+            worker.output.send_to(LogFile(self.warm_log(worker.local_rank), self.log_bytes))
+        elif self.trial.get(worker.local_rank) is worker:
+            del self.trial[worker.local_rank]
             worker.output.send_to(LogFile(self.warm_log(worker.local_rank), self.log_bytes))
         worker.output.close_sinks()
         worker.hang_up()

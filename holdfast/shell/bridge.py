@@ -6,12 +6,14 @@ what is tested in one holds in all. The time is an argument; membership is read 
 """
 
 import math
+from collections.abc import Iterable
 
 from holdfast.actions import (
     AnyAction,
     Diagnose,
     Dismiss,
     Fence,
+    KeepVersion,
     StartAttempt,
     StopAttempt,
     Survey,
@@ -47,6 +49,7 @@ from holdfast.messages import (
     Start,
     Stop,
     ToAgent,
+    UseVersion,
     WorkersStarted,
     WorkersStopped,
 )
@@ -206,6 +209,13 @@ class Bridge:
 
     # ── to the nodes ──
 
+    def _version_for(self, nodes: Iterable[str]) -> list[tuple[str, ToAgent]]:
+        """What these nodes keep ready, of a job that was to be updated."""
+        if not self._state.updating.records:
+            return []
+        use = UseVersion(version=self._state.version, term=self._term)
+        return [(node, use) for node in sorted(nodes)]
+
     def carry_out(
         self, action: AnyAction, now: float
     ) -> tuple[list[tuple[str, ToAgent]], list[AnyEvent]]:
@@ -219,9 +229,12 @@ class Bridge:
                 self.progress.begin(action.attempt, workers_count, now)
                 self._entered = {}
                 ranks = sorted(self._state.ranks.items())
-                return [(node, _start(action, rank, self._term)) for rank, node in ranks], []
+                starts = [(node, _start(action, rank, self._term)) for rank, node in ranks]
+                return [*starts, *self._version_for(self._state.spares)], []
             case StopAttempt():
                 return self._stop(action, now)
+            case KeepVersion():
+                return self._version_for(self._state.nodes), []
             case Diagnose():
                 return [], [_diagnose(action, self.progress.newest(), self._entered)]
             case Survey():
@@ -244,7 +257,7 @@ class Bridge:
             return [Stop(attempt=self._strays[node], grace_s=0.0, term=self._term)]
         member = self._state.nodes.get(node)
         if member is None or member.state is not NodeState.MEMBER or member.node_rank is None:
-            return []
+            return [order for _, order in self._version_for([node])]
         match self._state.phase:
             case Phase.STARTING | Phase.RUNNING if self._state.start is not None:
                 return [_start(self._state.start, member.node_rank, self._term)]
@@ -301,6 +314,7 @@ def _start(order: StartAttempt, node_rank: int, term: int) -> Start:
         restarts=order.restarts,
         restore_below=order.restore_below,
         committed=order.committed,
+        version=order.version,
     )
 
 
