@@ -14,7 +14,7 @@ from typing import Literal
 import msgspec
 
 from holdfast.evidence import NodeEvidence
-from holdfast.versions import When
+from holdfast.versions import FIRST, Version, When
 
 Keeps = Literal["", "here", "elsewhere"]
 """Where the end of a step is to be in memory before its attempt is stopped."""
@@ -143,10 +143,12 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 class JobSubmitted(Event, frozen=True, kw_only=True):
     """The job is to run. Always the first event.
 
-    `term` is that of the controller that says so; see `shell/succession.py`.
+    `term` is that of the controller that says so; see `shell/succession.py`. `version` is what a
+    job runs that was stopped and begins a new journal.
     """
 
     term: int = 0
+    version: Version = FIRST
 
 
 class ControllerResumed(Event, frozen=True, kw_only=True):

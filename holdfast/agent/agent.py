@@ -37,6 +37,7 @@ from holdfast.agent.probes import Health
 from holdfast.agent.processes import ProcessExit
 from holdfast.agent.progress_watch import ProgressWatch
 from holdfast.agent.reach import reach
+from holdfast.agent.ready_versions import ReadyVersions
 from holdfast.agent.rendezvous_stores import RendezvousStores
 from holdfast.agent.script_source import is_instrumented
 from holdfast.agent.shutdown import CLOSE_S, end_processes, end_workers, say_goodbye, until
@@ -45,8 +46,8 @@ from holdfast.agent.storage import facts, places, protocol
 from holdfast.agent.storage.handle import StorageHandle
 from holdfast.agent.store_offer import StoreOffer
 from holdfast.agent.tasks import AgentTasks
-from holdfast.agent.trial import Trial
 from holdfast.agent.urgent_saves import UrgentSaves
+from holdfast.agent.version_trial import VersionTrial
 from holdfast.agent.warm_up import WarmUp
 from holdfast.agent.witness import api_answers
 from holdfast.agent.workers import Worker, Workers
@@ -111,6 +112,7 @@ class Agent:
             ),
             health=self._make_health(environ),
             processes=processes,
+            ready=ReadyVersions(processes),
             offer=offer,
             saves=UrgentSaves(arenas, storage_pages, processes.storage),
             warm_up=WarmUp(reports_steps=instrumented),
@@ -120,7 +122,7 @@ class Agent:
         self._attempts = Attempts(self._parts)
         self._stop = AttemptStop(self._parts, self._attempts, has_tiers=tiers)
         self._leaving = Leaving(self._parts, self._attempts, has_tiers=tiers)
-        self._trial = Trial(self._parts)
+        self._trial = VersionTrial(self._parts)
 
     def _make_health(self, environ: Mapping[str, str]) -> HealthWatch:
         written = [str(self._me.folder), *(place.where for place in self._places)]

@@ -86,7 +86,7 @@ class Attempts:
         self._oom.new()  # what was killed before is no news of this attempt
         self._processes.workers.drop_logs(order.attempt)
         self._processes.stores.use(order.store)
-        self._processes.use(self._parts.versions.program(order.version))
+        self._parts.ready.use(self._parts.versions.program(order.version))
         run = self.newest = NodeAttempt(order)
         for local_rank in range(self._processes.workers.count):
             told = environment.assignment(self._parts.job, order, local_rank)
@@ -126,7 +126,8 @@ class Attempts:
     def died(self, worker: Worker, death: ProcessExit) -> None:
         """A worker has died, with a rank or without."""
         if worker.assignment is None:
-            if not self._parts.end.begun and worker.control >= 0:
+            needed = worker.control is not None and worker.control.open
+            if needed and not self._parts.end.begun:
                 note(f"agent: warm worker {worker.local_rank} ended without a rank: {death.words}")
             return
         run = self.newest

@@ -56,8 +56,7 @@ class NodeProcesses:
         self.stores = stores
         self.workers = workers
         self._environment = environment
-        self.program = program  # of the newest attempt, and of the next
-        self._tried: fork_protocol.Program | None = None  # of another version
+        self.program = program  # of the newest attempt; `ReadyVersions` changes it
         self._preload = preload
         self._tell: ProcessListener
         self._failed_starts = 0
@@ -99,34 +98,6 @@ class NodeProcesses:
         """Fill the warm set."""
         if self.ready and self.forkserver is not None:
             self.workers.warm_up(self.forkserver, self.program)
-
-    def try_out(self, program: fork_protocol.Program) -> None:
-        """Make workers of another version ready, beside the warm ones."""
-        if program != self._tried:
-            self._drop(self.workers.trial)
-            self._tried = program
-        if self.ready and self.forkserver is not None:
-            self.workers.try_out(self.forkserver, program)
-
-    def tries(self, program: fork_protocol.Program) -> bool:
-        """Whether this is still the version that is tried out."""
-        return self._tried == program
-
-    def use(self, program: fork_protocol.Program) -> None:
-        """This version is started next; what is ready of others is dropped."""
-        if program != self.program:
-            old = self.workers.take_trial() if program == self._tried else self.workers.warm
-            self._drop(old)
-            self.program = program
-        self._drop(self.workers.trial)
-        self._tried = None
-
-    def _drop(self, workers: dict[int, Worker]) -> None:
-        """They may be busy above `join()`, and would not see for long that nobody needs them."""
-        for worker in workers.values():
-            worker.hang_up()
-            self.signal(worker, signal.SIGKILL)
-        workers.clear()
 
     def spared(self) -> frozenset[int]:
         """Our children that are no leftovers of a worker."""

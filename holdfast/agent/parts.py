@@ -8,6 +8,7 @@ from holdfast.agent.job_versions import JobVersions
 from holdfast.agent.node_end import NodeEnd
 from holdfast.agent.node_processes import NodeProcesses
 from holdfast.agent.progress_watch import ProgressWatch
+from holdfast.agent.ready_versions import ReadyVersions
 from holdfast.agent.store_offer import StoreOffer
 from holdfast.agent.tasks import AgentTasks
 from holdfast.agent.urgent_saves import UrgentSaves
@@ -26,6 +27,7 @@ class NodeParts:
     watch: ProgressWatch
     health: HealthWatch
     processes: NodeProcesses
+    ready: ReadyVersions
     offer: StoreOffer
     saves: UrgentSaves
     warm_up: WarmUp

@@ -8,7 +8,6 @@ outlive them all.
 import contextlib
 import os
 import shutil
-import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -23,6 +22,7 @@ from holdfast.agent.output import LogFile, Output
 from holdfast.agent.pod_log import PodLog, RankedLines
 from holdfast.agent.printed_steps import PrintedSteps
 from holdfast.agent.processes import ProcessExit
+from holdfast.agent.rank_socket import RankSocket
 from holdfast.agent.recorders import Recorder
 from holdfast.events import Milestone
 from holdfast.messages import Assignment
@@ -39,7 +39,7 @@ class Worker:
     local_rank: int
     page: Page
     output: Output
-    control: int = -1  # our end of the control socket; -1 once it has a rank
+    control: RankSocket | None = None  # on which it gets its rank; None: it was born with it
     pid: int = 0  # 0 until the forkserver has answered
     assignment: Assignment | None = None
     assigned_at: float = 0.0
@@ -50,7 +50,6 @@ class Worker:
     failing: bool = False  # its exception was known before it was told to stop
     recorder: Recorder | None = None  # tells which collectives it has entered
     told: bool = False  # the controller knows of its exception, and so of its end
-    waits: str = ""  # where it waits for its rank
 
     def take_rank(self, assignment: Assignment, log: str) -> None:
         """It is now a worker of this attempt."""
@@ -70,19 +69,10 @@ class Worker:
         """Where torch may have left its exception."""
         return Path(self.assignment.env[ERROR_FILE]) if self.assignment is not None else None
 
-    def waits_at(self) -> str:
-        """Where in its script it waits for a rank, as it says; empty if it does not yet."""
-        with contextlib.suppress(BlockingIOError, ConnectionResetError):
-            while self.control >= 0 and (said := os.read(self.control, 4096)):
-                self.waits = said.decode(errors="replace").splitlines()[-1]
-        return self.waits
-
     def hang_up(self) -> None:
-        """Close the control socket; a warm worker that still waits on it exits."""
-        if self.control >= 0:
-            self.waits_at()  # what is not read would be an error at the other end
-            os.close(self.control)
-            self.control = -1
+        """A warm worker that still waits for its rank exits."""
+        if self.control is not None:
+            self.control.hang_up()
 
 
 @dataclass
@@ -128,7 +118,8 @@ class Workers:
             worker.take_rank(assignment, log)
         else:
             worker.take_rank(assignment, log)
-            _tell(worker, assignment)
+            if worker.control is not None:
+                worker.control.tell(assignment)
         file = LogFile(self.folder / log, self.log_bytes)
         echo = (RankedLines(self.pod_log, assignment.rank),) if self.pod_log is not None else ()
         worker.output.send_to(file, *echo, *self._steps_in_output_of(worker))
@@ -189,9 +180,8 @@ class Workers:
         fds = {"output": write_end, "page": page_fd}
         worker = Worker(self.new_id(), local_rank, Page(page_fd), Output(read_end))
         if not env:
-            ours, theirs = socket.socketpair()  # not a pipe: what is on it can be looked at
-            ours.setblocking(False)
-            fds["control"], worker.control = theirs.detach(), ours.detach()
+            worker.control = RankSocket()
+            fds["control"] = worker.control.theirs
         if kind is not fork_protocol.ChildKind.EXEC:
             worker.recorder, answers = recorders.socket_pair()
             fds["recorder"] = answers.detach()
@@ -233,10 +223,3 @@ class Workers:
     def warm_log(self, local_rank: int) -> Path:
         """Where the output of a worker goes that died before it had a rank."""
         return self.folder / "nodes" / self.name / f"warm-{local_rank}.log"
-
-
-def _tell(worker: Worker, assignment: Assignment) -> None:
-    line = msgspec.json.encode(assignment) + b"\n"
-    with contextlib.suppress(BrokenPipeError):  # it has just died: the news is on its way
-        os.write(worker.control, line)
-    worker.hang_up()

@@ -139,10 +139,12 @@ def when_stopped(state: State) -> list[AnyAction]:
     if state.phase is Phase.CLOSING:
         return end(state, Outcome.STOPPED, state.why)
     size, state.sizing.changing_to = state.sizing.changing_to, None
-    if size is not None and state.incidents[-1].cause == incidents.RESIZED:
+    if state.bad_step is not None:
+        pass  # whatever it was stopped for, what it has done last is worth nothing
+    elif size is not None and state.incidents[-1].cause == incidents.RESIZED:
         sizes.change(state, size, state.why)
         return _go_on(state)
-    if state.incidents[-1].cause == incidents.UPDATED:
+    elif state.incidents[-1].cause == incidents.UPDATED:
         return _go_on(state)
     if state.hang is not None:
         return after_verdict(state, state.hang)
@@ -174,8 +176,9 @@ def after_verdict(state: State, verdict: Diagnosed) -> list[AnyAction]:
         )
     _count(state, verdict)
     state.restarts = restart.recent(state.restarts, state.now, state.limits.window_s)
-    ends = numerics.after_verdict(state, verdict)
-    if versions.reverts(state, verdict):
+    reverted = versions.reverts(state, verdict)
+    ends = numerics.after_verdict(state, verdict, reverted=reverted)
+    if reverted:
         return _go_on(state)
     ends = ends or _ends(state, verdict)
     if ends is not None:

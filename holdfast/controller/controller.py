@@ -24,6 +24,7 @@ from holdfast.controller import (
     sizes,
     stragglers,
     updates,
+    versions,
     workers,
 )
 from holdfast.controller.phases import TRAINING, Phase
@@ -156,6 +157,7 @@ def _dispatch(state: State, event: AnyEvent) -> list[AnyAction]:
             return updates.prepared(state, event)
         case JobSubmitted():
             state.started_at = state.now
+            versions.inherit(state, event.version)
             return attempts.try_start(state)
         case ControllerResumed():
             return _resumed(state, event)

@@ -68,8 +68,11 @@ def finite(state: State, step: int) -> int:
     return step if state.bad_step is None else min(step, state.bad_step - 1)
 
 
-def after_verdict(state: State, verdict: Diagnosed) -> tuple[Outcome, str] | None:
-    """Where the next attempt may go on; or how the job ends, and why."""
+def after_verdict(
+    state: State, verdict: Diagnosed, *, reverted: bool
+) -> tuple[Outcome, str] | None:
+    """Where the next attempt may go on; or how the job ends, and why. One that runs the version
+    before that of this attempt (`reverted`) has not met this before."""
     if state.bad_step is None:
         return None
     corrupt = state.bad_step == state.corrupt_step  # corruption.py has seen to what follows
@@ -78,13 +81,13 @@ def after_verdict(state: State, verdict: Diagnosed) -> tuple[Outcome, str] | Non
     incident = state.incidents[-1]
     if incident.cause == CAUSE:
         incident.step = state.bad_step
-        if state.limits.on_nan == "stop":
+        if state.limits.on_nan == "stop" and not reverted:
             return Outcome.FAILED, f"{incident.summary} recovery.on_nan is stop"
-    return None if corrupt else _go_below(state, state.bad_step)
+    return None if corrupt else _go_below(state, state.bad_step, anew=reverted)
 
 
-def _go_below(state: State, step: int) -> tuple[Outcome, str] | None:
-    last = state.last_bad_step
+def _go_below(state: State, step: int, *, anew: bool) -> tuple[Outcome, str] | None:
+    last = None if anew else state.last_bad_step
     if last is None or step > last + NEAR_STEPS:
         state.last_bad_step = step
         state.restore_below = min(step, state.restore_below or step)

@@ -9,7 +9,7 @@ from holdfast.controller import incidents
 from holdfast.controller.policies import restart
 from holdfast.controller.state import Stage, State, UpdateRecord
 from holdfast.events import Diagnosed
-from holdfast.versions import FIRST
+from holdfast.versions import FIRST, Version
 
 INNOCENT = frozenset(
     (
@@ -24,6 +24,17 @@ def unused(state: State) -> UpdateRecord | None:
     """The update that is being prepared, or is ready."""
     last = state.updating.records[-1] if state.updating.records else None
     return last if last is not None and last.stage in (Stage.PREPARING, Stage.WAITING) else None
+
+
+def inherit(state: State, version: Version) -> None:
+    """The job was stopped, and goes on with the version that it had."""
+    if version.number > FIRST.number:
+        known = UpdateRecord(
+            id="", version=version, by="holdfast resume", at=state.now, when="now",
+            stage=Stage.USED, used_at=state.now, attempt=1,
+        )  # fmt: skip
+        state.updating.records, state.updating.used = [known], [version]
+        state.updating.begun = version.number
 
 
 def running(state: State) -> int:

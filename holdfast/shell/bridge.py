@@ -209,13 +209,6 @@ class Bridge:
 
     # ── to the nodes ──
 
-    def _version_for(self, nodes: Iterable[str]) -> list[tuple[str, ToAgent]]:
-        """What these nodes keep ready, of a job that was to be updated."""
-        if not self._state.updating.records:
-            return []
-        use = UseVersion(version=self._state.version, term=self._term)
-        return [(node, use) for node in sorted(nodes)]
-
     def carry_out(
         self, action: AnyAction, now: float
     ) -> tuple[list[tuple[str, ToAgent]], list[AnyEvent]]:
@@ -230,11 +223,11 @@ class Bridge:
                 self._entered = {}
                 ranks = sorted(self._state.ranks.items())
                 starts = [(node, _start(action, rank, self._term)) for rank, node in ranks]
-                return [*starts, *self._version_for(self._state.spares)], []
+                return [*starts, *_use(self._state, self._state.spares, self._term)], []
             case StopAttempt():
                 return self._stop(action, now)
             case KeepVersion():
-                return self._version_for(self._state.nodes), []
+                return _use(self._state, self._state.nodes, self._term), []
             case Diagnose():
                 return [], [_diagnose(action, self.progress.newest(), self._entered)]
             case Survey():
@@ -257,7 +250,7 @@ class Bridge:
             return [Stop(attempt=self._strays[node], grace_s=0.0, term=self._term)]
         member = self._state.nodes.get(node)
         if member is None or member.state is not NodeState.MEMBER or member.node_rank is None:
-            return [order for _, order in self._version_for([node])]
+            return [order for _, order in _use(self._state, [node], self._term)]
         match self._state.phase:
             case Phase.STARTING | Phase.RUNNING if self._state.start is not None:
                 return [_start(self._state.start, member.node_rank, self._term)]
@@ -316,6 +309,14 @@ def _start(order: StartAttempt, node_rank: int, term: int) -> Start:
         committed=order.committed,
         version=order.version,
     )
+
+
+def _use(state: State, nodes: Iterable[str], term: int) -> list[tuple[str, ToAgent]]:
+    """What these nodes keep ready, of a job that was to be updated."""
+    if not state.updating.records:
+        return []
+    use = UseVersion(version=state.version, term=term)
+    return [(node, use) for node in sorted(nodes)]
 
 
 def _diagnose(order: Diagnose, pages: Pages, entered: Entered) -> Diagnosed:

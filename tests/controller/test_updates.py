@@ -19,6 +19,7 @@ from holdfast.events import (
     Broken,
     ControllerResumed,
     DeadlinePassed,
+    JobSubmitted,
     NodeLost,
     NodeLostReason,
     NumbersBroke,
@@ -272,8 +273,19 @@ def test_a_loss_that_is_no_number_reverts_below_it_even_where_it_would_end_the_j
     broke = Broken(step=12, what=Quantity.LOSS, value="nan")
     world.tell(NumbersBroke(attempt=2, rank=0, broke=broke))
     actions = world.recover(cause="nan", summary="nan", rank=0, step=12)
-    assert only(actions, StartAttempt).version == FIRST
+    start = only(actions, StartAttempt)
+    assert (start.version, start.restore_below) == (FIRST, 12)
     assert stages(world) == ["reverted"]
+
+
+def test_numbers_that_break_while_it_is_stopped_are_not_continued_from() -> None:
+    world = training()
+    ask(world)
+    prepared(world)
+    broke = Broken(step=10, what=Quantity.LOSS, value="nan")
+    assert world.tell(NumbersBroke(attempt=1, rank=0, broke=broke)) == []
+    start = only(world.recover(cause="nan", summary="nan", rank=0, step=10), StartAttempt)
+    assert (start.version.number, start.restore_below) == (2, 10)
 
 
 def test_a_rollback_that_was_asked_for_meanwhile_goes_back_once() -> None:
@@ -292,3 +304,24 @@ def test_state_of_a_controller_that_knew_no_versions_can_be_read() -> None:
     del plain["start"]["version"]
     state = msgspec.convert(plain, State, strict=False)
     assert state.version == FIRST and state.start is not None and state.start.version == FIRST
+
+
+def test_code_that_ends_well_without_training_is_not_the_end_of_the_job() -> None:
+    world = training()
+    ask(world)
+    prepared(world)
+    world.all_stopped()
+    actions = [world.tell(world.exited(node, rank, exit_code=0)) for rank, node in enumerate("ab")]
+    assert kinds(actions[1]) == ["StopAttempt"]
+    assert only(world.recover(cause="exited-silently"), StartAttempt).version == FIRST
+
+
+def test_a_job_that_begins_a_new_journal_has_the_version_that_it_had() -> None:
+    world, version = World(), Version(number=3, code=CODE)
+    world.tell(JobSubmitted(version=version))
+    actions = [action for node in "abc" for action in world.add(node)]
+    assert only(actions, StartAttempt).version == version
+    world.train(step=10)
+    assert only(fails(world), StartAttempt).version == version
+    world.train(step=11, restored=10)
+    assert only(ask(world), PrepareUpdate).version.number == 4

@@ -21,7 +21,7 @@ LOOK_S = 0.05
 ENOUGH_S = 300.0  # for a script to come to `join()`
 
 
-class Trial:
+class VersionTrial:
     """Carries out `PrepareVersion` and `UseVersion`."""
 
     def __init__(self, parts: NodeParts) -> None:
@@ -36,12 +36,12 @@ class Trial:
     async def use(self, version: Version, shown: NodeAttempt | None) -> None:
         """Have workers of this version ready, and of no other."""
         self._wanted = version
-        if self._versions.missing(version):
-            if why := await asyncio.to_thread(self._versions.flaw, version):
-                note(f"agent: version {version.number} cannot be prepared: {why}")
+        missing = self._versions.missing(version)
+        if missing and (why := await asyncio.to_thread(self._versions.flaw, version)):
+            note(f"agent: version {version.number} cannot be prepared: {why}")
         if self._wanted != version or self._versions.missing(version):
             return  # it is tried once more when it is to be started
-        self._parts.processes.use(self._versions.program(version))
+        self._parts.ready.use(self._versions.program(version))
         if shown is None and not self._parts.end.begun:
             self._parts.processes.warm_up()
 
@@ -51,25 +51,30 @@ class Trial:
         program, processes = self._versions.program(version), self._parts.processes
         if program == processes.program or processes.workers.warm_kind is not ChildKind.RUN:
             return ""
-        processes.try_out(program)
+        self._parts.ready.try_out(program)
         return await self._outcome(program)
 
     async def _outcome(self, program: Program) -> str:
         """Once all of its workers wait, or one of them never will."""
-        processes, end = self._parts.processes, time.monotonic() + ENOUGH_S
+        processes, ready = self._parts.processes, self._parts.ready
+        end = time.monotonic() + ENOUGH_S
         tried: dict[int, Worker] = {}
         while time.monotonic() < end:
-            if not processes.tries(program):
+            if not ready.tries(program):
                 return "" if program == processes.program else "another version was asked for"
             if not tried:
-                processes.try_out(program)  # there may have been no forkserver
+                ready.try_out(program)  # there may have been no forkserver
                 tried = dict(processes.workers.trial)
             if why := next((_failure(w) for w in tried.values() if w.death is not None), ""):
                 return why
-            if tried and all(worker.waits_at() for worker in tried.values()):
+            if tried and all(_waits_at(worker) for worker in tried.values()):
                 return _ended(tried)
             await asyncio.sleep(LOOK_S)
         return f"the script did not come to join() within {ENOUGH_S:g} s"
+
+
+def _waits_at(worker: Worker) -> str:
+    return worker.control.waits_at() if worker.control is not None else ""
 
 
 def _failure(worker: Worker) -> str:
@@ -82,5 +87,5 @@ def _failure(worker: Worker) -> str:
 
 
 def _ended(tried: dict[int, Worker]) -> str:
-    ended = any(worker.waits == rank.END for worker in tried.values())
+    ended = any(_waits_at(worker) == rank.END for worker in tried.values())
     return "the script ends without a call of join()" if ended else ""
