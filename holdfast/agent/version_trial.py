@@ -65,7 +65,7 @@ class VersionTrial:
             if not tried:
                 ready.try_out(program)  # there may have been no forkserver
                 tried = dict(processes.workers.trial)
-            if why := next((_failure(w) for w in tried.values() if w.death is not None), ""):
+            if why := next(filter(None, map(_failure, tried.values())), ""):
                 return why
             if tried and all(_waits_at(worker) for worker in tried.values()):
                 return _ended(tried)
@@ -78,9 +78,14 @@ def _waits_at(worker: Worker) -> str:
 
 
 def _failure(worker: Worker) -> str:
-    assert worker.death is not None
-    error = error_of(worker, worker.death)
+    """Why it will never wait; known before the process is gone, which may take seconds."""
+    error = worker.page.error()
+    if worker.death is not None and error is None:
+        error = error_of(worker, worker.death)
+    if worker.death is None and error is None:
+        return ""
     if error is None:
+        assert worker.death is not None, "else nothing is wrong"
         return f"a worker ended before join(): {worker.death.words}"
     place = f" ({error.file}, line {error.line})" if error.file else ""
     return f"{error.type}: {error.message}{place}"
