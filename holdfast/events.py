@@ -208,6 +208,7 @@ class NodeLost(Event, frozen=True, kw_only=True):
     reason: NodeLostReason
     ago_s: float = 0.0  # since the last sign of life
     detail: str = ""
+    planned: bool = False  # somebody took it: a drain, a preemption, a deletion; no fault of its
 
 
 class NodeLeft(Event, frozen=True, kw_only=True):

@@ -15,7 +15,7 @@ from holdfast.drivers.kubernetes.cluster import (
     ConflictError,
     NotFoundError,
 )
-from holdfast.drivers.kubernetes.machines import Machines
+from holdfast.drivers.kubernetes.left_machines import Machines
 from holdfast.drivers.kubernetes.manifests.engines import pods as own_pods
 from holdfast.drivers.kubernetes.manifests.request import Body, Request
 from holdfast.drivers.kubernetes.origin import origin, owned

@@ -101,6 +101,7 @@ LIMITS: dict[str, Limit] = {
     "kubernetes.journal": AGENTS,
     "kubernetes.mpi_version": Limit(both("mpijob"), "only MPIJobs have these versions"),
     "access.cordon": AGENTS,
+    "access.cordon_share": AGENTS,
     "monitoring": AGENTS,
     "clusters": AGENTS,
     "elasticity": ELASTIC,
