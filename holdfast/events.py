@@ -469,6 +469,7 @@ class Severity(StrEnum):
     WARN = "warn"  # to be told
     ALERT = "alert"  # may pass; twice within minutes is a fault
     FATAL = "fatal"  # will not pass by itself: nothing should train there
+    LEAVES = "leaves"  # no fault: somebody has announced that the node will be taken away
 
 
 class HealthChanged(Event, frozen=True, kw_only=True):

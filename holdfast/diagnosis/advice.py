@@ -59,6 +59,7 @@ ADVICE: dict[str, str] = {
     "or the kernel log of the machine.",
     "orders-lost": "Keep the journal where it outlives the controller (kubernetes.journal), if "
     "controllers are lost often.",
+    "node-left": "Nothing: it counts as no failure. A spare makes the hand-over immediate.",
     "resized": "Nothing: `holdfast status` tells the size, the target and the reason.",
     "finished": "Nothing: it had done its work.",
 }

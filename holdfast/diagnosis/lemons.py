@@ -27,7 +27,7 @@ from holdfast.events import (
 
 WINDOW_S = 28 * 86_400.0
 LEMON_SCORE = 3  # signals of seven; a judgement, not a measurement
-NOT_THE_NODES = frozenset(("hardware-fault", "hang", "nan", "peer-lost", "node-lost"))
+NOT_THE_NODES = frozenset(("hardware-fault", "hang", "nan", "peer-lost", "node-lost", "node-left"))
 """Causes that say nothing of the blamed rank's node, or that another signal counts."""
 
 NOT_THE_MACHINES = frozenset(("machine-cordoned", "machine-leaving"))
@@ -106,7 +106,7 @@ def _signal(event: object, ranks: dict[int, str], workers: int) -> tuple[LemonSi
 
 def _of_health(event: HealthChanged) -> LemonSignal | None:
     match event.severity:
-        case Severity.OK:
+        case Severity.OK | Severity.LEAVES:
             return None
         case _ if event.condition in NOT_THE_MACHINES:
             return None
