@@ -209,6 +209,8 @@ class Persistence:
     def __init__(self, hardship: Hardship) -> None:
         self._limits, self._instrumented = hardship.limits, hardship.instrumented
         self._starts: list[float] = []  # by the controller's clock
+        self._failed: list[float] = []  # those of them before which no node was taken away
+        self._taken = False  # since the last start a node was, by intent
         self._attempt = 0
         self._resizes = False  # the attempt is stopped only to have another size
         self._hit = False  # this attempt ran into the bug, and nothing else happened
@@ -229,6 +231,7 @@ class Persistence:
         """Count starts and judge them."""
         if isinstance(entry.event, NodeLost | NodeLeft):
             self._hit = self._away = False
+            self._taken |= isinstance(entry.event, NodeLeft) or entry.event.planned
         elif isinstance(entry.event, WorkerExited | WorkersExited | AttemptStopped | Progressed):
             self._hear(entry.event, entry.at)
         for action in entry.actions:
@@ -253,14 +256,17 @@ class Persistence:
             self._away = exited.error == AWAY or (self._away and exited.signal is None)
 
     def _started(self, at: float) -> str:
-        self._starts = [t for t in self._starts if t > at - self._limits.window_s] + [at]
+        since = at - self._limits.window_s
+        self._starts = [t for t in self._starts if t > since] + [at]
+        self._failed = [t for t in self._failed if t > since] + ([] if self._taken else [at])
+        self._taken = False
         same = self._hit and self._step == self._hit_step
         self._hits = self._hits + 1 if same else int(self._hit)  # 0: it came past the bug
         self._hit_step = self._step
         self._hit = self._away = False
         self._fruitless += 1
-        if len(self._starts) > self._limits.max_restarts + 2:
-            return f"{len(self._starts)} starts within {self._limits.window_s:g} s"
+        if len(self._failed) > self._limits.max_restarts + 2:
+            return f"{len(self._failed)} starts within {self._limits.window_s:g} s"
         tries = self._limits.max_restarts if self._limits.exact else 1
         return f"the same bug is tried {self._hits + 1} times" if self._hits > tries else ""
 

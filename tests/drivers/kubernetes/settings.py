@@ -154,6 +154,7 @@ SETTINGS: dict[str, Setting] = {
     "scheduling.priority_class": Setting("train"),
     "scheduling.preemption": Setting("Never"),
     "scheduling.spare_priority_class": Setting("spare", SPARES),
+    "scheduling.replacement_priority_class": Setting("urgent"),
     "scheduling.scheduler": Setting("mine"),
     "scheduling.gang": Setting("native"),
     "scheduling.gang_timeout_s": Setting(33, {"scheduling": {"gang": "coscheduling"}}),

@@ -131,6 +131,11 @@ LIMITS: dict[str, Limit] = {
     "lifetime.suspend": Limit(
         EVERYWHERE - both("volcano"), "Volcano jobs can be suspended by commands only"
     ),
+    "scheduling.replacement_priority_class": Limit(
+        managed("pods"),
+        "the engine makes a replacement from the template of the pod that was lost; only pods "
+        "that the controller makes can have another priority",
+    ),
     "scheduling.spare_priority_class": Limit(
         managed("pods", "job", "cronjob", "jobset", "volcano"),
         "all pods of the engine have the same template, including spares",
