@@ -31,7 +31,7 @@ from holdfast.spec.load import job_as_written  # noqa: E402
 
 GUIDES = tuple(
     ROOT / "docs" / "guides" / f"{name}.md"
-    for name in ("kubernetes", "engines", "networking", "storage")
+    for name in ("kubernetes", "engines", "networking", "storage", "preemption")
 )
 RECIPES = ROOT / "recipes" / "kubernetes"
 FOLDER = ROOT / "deploy" / "examples"

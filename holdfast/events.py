@@ -211,6 +211,7 @@ class NodeLost(Event, frozen=True, kw_only=True):
     reason: NodeLostReason
     ago_s: float = 0.0  # since the last sign of life
     detail: str = ""
+    planned: bool = False  # somebody took it: a drain, a preemption, a deletion; no fault of its
 
 
 class NodeLeft(Event, frozen=True, kw_only=True):
@@ -471,6 +472,7 @@ class Severity(StrEnum):
     WARN = "warn"  # to be told
     ALERT = "alert"  # may pass; twice within minutes is a fault
     FATAL = "fatal"  # will not pass by itself: nothing should train there
+    LEAVES = "leaves"  # no fault: somebody has announced that the node will be taken away
 
 
 class HealthChanged(Event, frozen=True, kw_only=True):

@@ -13,7 +13,7 @@ class NodeCondition(msgspec.Struct, frozen=True, kw_only=True):
     """Something that is not as it should be with a node's GPUs, machine or network."""
 
     condition: str  # slug: see docs/concepts/diagnosis.md
-    severity: str  # warn, alert or fatal
+    severity: str  # warn, alert, fatal or leaves
     device: str  # which GPU, interface or folder
     detail: str  # one sentence for a person
     advice: str

@@ -72,13 +72,24 @@ def check(
             talk(f"checking {', '.join(group.names)} ...")
         found += run(group)
     found += [compared(found, file, theirs) for file, theirs in others.items()]
-    good = all(one.state != "failed" for one in found)
+    bad = [f"{one.name}: {one.found}" for one in found if one.state == "failed"]
+    good = not bad
+    _remember("; ".join(bad))
     if as_json:
         json_result({"ok": good, "machine": socket.gethostname(), "checks": found})
     else:
         result(_table(found))
     if not good:
         raise typer.Exit(ExitStatus.JOB_FAILED)
+
+
+def _remember(failed: str) -> None:
+    from holdfast.drivers.machine_book import note_check
+
+    try:
+        note_check(failed)
+    except OSError as error:
+        talk(f"note: the result is not remembered: {error.strerror}")
 
 
 def _table(found: "list[CheckResult]") -> str:

@@ -14,7 +14,7 @@ from holdfast.errors import Error
 if TYPE_CHECKING:
     from holdfast.drivers.kubernetes.machines import Machine
 
-HEADER = ("MACHINE", "CORDONED BY", "LEFT", "WHY", "NOW")
+HEADER = ("MACHINE", "SIGNALS", "CORDONED BY", "LEFT", "WHY", "NOW")
 
 
 def nodes(
@@ -30,8 +30,8 @@ def nodes(
     namespace: Namespace = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the machines that jobs have cordoned, or lift these cordons; with --on local, the nodes
-    of a job on this machine and their health."""
+    """Show the machines that jobs have cordoned or had trouble with in 28 days, or lift these
+    cordons; with --on local, the nodes of a job on this machine and what is remembered of it."""
     if on is Where.LOCAL:
         if lift:
             raise _never_cordoned()
@@ -47,16 +47,22 @@ def nodes(
 
 
 def _show(session: Session, as_json: bool) -> None:
-    from holdfast.drivers.kubernetes.machines import cordoned
+    from holdfast.cli.machine_story import history_lines
+    from holdfast.drivers.kubernetes.cordons import remembered
 
-    found = [_fields(m) for m in session.do(cordoned(session.cluster), "nodes")]
+    found = [_fields(m) for m in session.do(remembered(session.cluster), "nodes")]
     if as_json:
         json_result(found)
-    elif found:
-        result(table(HEADER, map(_row, found)))
+        return
+    if not found:
+        talk("no machine is cordoned by Holdfast, or remembered for trouble")
+        return
+    result(table(HEADER, map(_row, found)))
+    for fields in found:
+        for line in history_lines(fields):
+            result(line)
+    if any(fields["cordoned"] for fields in found):
         talk(f"next: holdfast nodes --lift MACHINE{session.words}")
-    else:
-        talk("no machine is cordoned by Holdfast")
 
 
 def _never_cordoned() -> Error:
@@ -69,45 +75,50 @@ def _never_cordoned() -> Error:
 
 
 def _fields(machine: "Machine") -> dict[str, object]:
+    from holdfast.cli.machine_story import fields_of
+    from holdfast.drivers.kubernetes.cordons import memory_of
     from holdfast.drivers.kubernetes.machine_conditions import signs
-    from holdfast.drivers.kubernetes.machines import EXPIRES, OWNER, REASON
+    from holdfast.drivers.kubernetes.machines import OWNER
 
-    notes = machine.metadata.annotations
-    wrong = signs(machine, us=notes.get(OWNER, ""))  # its cordon is told already
     now = datetime.now(UTC)
+    wrong = signs(machine, us=machine.metadata.annotations.get(OWNER, ""))  # its cordon is told
+    memory = memory_of(machine, now.timestamp())
     return {
         "machine": machine.metadata.name,
-        "owner": notes.get(OWNER),
-        "reason": notes.get(REASON),
-        "expires": notes.get(EXPIRES),
-        "expired": machine.expired(now),
+        **fields_of(memory, now.timestamp()),
         "conditions": [sign.detail for sign in wrong],
     }
 
 
 def _row(fields: dict[str, object]) -> tuple[str, ...]:
+    from holdfast.cli.machine_story import signals_text
+
     return (
         str(fields["machine"]),
-        str(fields["owner"] or "?"),
+        signals_text(fields),
+        str(fields["owner"] or ""),
         _left(fields),
-        str(fields["reason"] or "unknown"),
+        str(fields["reason"] or ""),
         "; ".join(cast("list[str]", fields["conditions"])),
     )
 
 
 def _left(fields: dict[str, object]) -> str:
+    if not fields["cordoned"]:
+        return ""
     if fields["expired"]:
-        return "expired"
+        return "expired: to be checked"
     if not isinstance(fields["expires"], str):
-        return "never"
+        return "until lifted"
     left = datetime.fromisoformat(fields["expires"]) - datetime.now(UTC)
     return duration(left.total_seconds())
 
 
 def _lift(session: Session, machines: list[str], as_json: bool) -> None:
-    from holdfast.drivers.kubernetes.machines import cordoned, lift
+    from holdfast.drivers.kubernetes.cordons import lift, remembered
 
-    known = {m.metadata.name for m in session.do(cordoned(session.cluster), "nodes")}
+    there = session.do(remembered(session.cluster), "nodes")
+    known = {machine.metadata.name for machine in there if machine.cordoned}
     for machine in machines:
         if machine not in known:
             raise _not_cordoned(machine, known, session.words)

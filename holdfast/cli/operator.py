@@ -24,6 +24,14 @@ def operator(
     context: Annotated[
         str | None, typer.Option("--context", help="Context of the kubeconfig.")
     ] = None,
+    check_image: Annotated[
+        str,
+        typer.Option(
+            "--check-image",
+            envvar="HOLDFAST_CHECK_IMAGE",
+            help="Image with Holdfast and PyTorch, in which cordoned machines are checked.",
+        ),
+    ] = "",
     port: Annotated[int, typer.Option("--port", help="Port for /live and /ready.")] = PROBES,
 ) -> None:
     """Run the operator for TrainingJobs, until SIGTERM. See docs/guides/operate.md for its
@@ -38,12 +46,14 @@ def operator(
     import asyncio
 
     try:
-        asyncio.run(_operate(context, namespace, all_namespaces, port))
+        asyncio.run(_operate(context, namespace, all_namespaces, check_image, port))
     except asyncio.CancelledError:
         return
 
 
-async def _operate(context: str | None, namespace: str | None, everywhere: bool, port: int) -> None:
+async def _operate(
+    context: str | None, namespace: str | None, everywhere: bool, check_image: str, port: int
+) -> None:
     from holdfast.drivers.kubernetes.api import opened
     from holdfast.operator.loop import EVERYWHERE, Operator, operate
     from holdfast.operator.probe import serve_probes
@@ -51,7 +61,8 @@ async def _operate(context: str | None, namespace: str | None, everywhere: bool,
     _end_at_signals()
     cluster = await opened(context, namespace or os.environ.get("HOLDFAST_NAMESPACE"))
     try:
-        made = Operator(cluster, EVERYWHERE if everywhere else cluster.namespace)
+        where = EVERYWHERE if everywhere else cluster.namespace
+        made = Operator(cluster, where, check_image)
         await serve_probes(port, lambda: made.ready)
         talk(f"watching {'all namespaces' if everywhere else cluster.namespace}")
         await operate(cluster, made, _me())

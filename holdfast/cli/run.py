@@ -250,6 +250,7 @@ def start(job: "Job", *, detach: bool, replace: bool, as_json: bool) -> None:
     require_local(job)
     require_limits(job)
     require_files(job)
+    _warn_of_this_machine()
     unused = unused_sections(job)
     if unused:
         talk(f"note: ignored on this machine: {', '.join(unused)}")
@@ -263,6 +264,19 @@ def start(job: "Job", *, detach: bool, replace: bool, as_json: bool) -> None:
         job, folder, lambda hear: run_job(job, folder, lock, on_event=hear), as_json=as_json
     )
     raise typer.Exit(status)
+
+
+def _warn_of_this_machine() -> None:
+    """It is the only one, so it trains all the same."""
+    from holdfast.drivers.machine_book import memory
+
+    try:
+        failed = memory().failed
+    except OSError as error:
+        talk(f"note: what is remembered of this machine cannot be read: {error.strerror}")
+        return
+    if failed:
+        talk(f"warning: this machine failed its last check: {failed}   (holdfast check)")
 
 
 def _require_linux() -> None:

@@ -165,6 +165,8 @@ def after_verdict(state: State, verdict: Diagnosed) -> list[AnyAction]:
     verdict = conditions.explained(state, verdict)
     incidents.apply_verdict(state, verdict)
     cause = state.incidents[-1].cause
+    if cause == incidents.LEFT:
+        return _moved_on(state, verdict)
     if cause in incidents.OF_NO_WORKER:
         verdict = msgspec.structs.replace(
             verdict,
@@ -187,6 +189,15 @@ def after_verdict(state: State, verdict: Diagnosed) -> list[AnyAction]:
         state.last_failure = Failure(verdict.signature, state.max_step)
     delay_s = _delay_s(state, verdict)
     return [*_replace(state, verdict), *_restart(state, delay_s)]
+
+
+def _moved_on(state: State, verdict: Diagnosed) -> list[AnyAction]:
+    """Nodes were taken away by intent: nothing has failed, so nothing is counted or waited for."""
+    if _made_progress(state, verdict):
+        state.fruitless, state.barren, state.trouble_since = 0, 0, None
+    gone = _sick(state)
+    state.move(Phase.WAITING, f"restart after: {_last_cause(state)}")
+    return [*gone, *try_start(state)]
 
 
 def _count(state: State, verdict: Diagnosed) -> None:
@@ -297,17 +308,19 @@ def _blamed(state: State, verdict: Diagnosed) -> list[AnyAction]:
 def _sick(state: State) -> list[AnyAction]:
     actions: list[AnyAction] = []
     for node_id in conditions.retiring(state):
-        why = conditions.faults(state, node_id)[0].detail
-        actions += _give_up(state, node_id, f"{state.nodes[node_id].name}: {why}")
+        going = conditions.departure(state, node_id)
+        why = (going or conditions.faults(state, node_id)[0]).detail
+        told = f"{state.nodes[node_id].name}: {why}"
+        actions += _give_up(state, node_id, told, innocent=going is not None)
     return actions
 
 
-def _give_up(state: State, node_id: str, why: str) -> list[AnyAction]:
+def _give_up(state: State, node_id: str, why: str, *, innocent: bool = False) -> list[AnyAction]:
     name = state.nodes[node_id].name
-    blamed = conditions.cordons(state)
+    blamed = not innocent and conditions.cordons(state)
     many = f"; its machine is not cordoned: {len(state.cordoned)} were within a day"
     nodes.remove(state, node_id, why)
-    incidents.note(state, "Fence", f"give up {name}: {why}{'' if blamed else many}")
+    incidents.note(state, "Fence", f"give up {name}: {why}{'' if blamed or innocent else many}")
     return [Fence(node=node_id, reason=why, blamed=blamed), *nodes.top_up(state, why)]
 
 

@@ -15,6 +15,7 @@ CAUSE = "hardware-fault"
 ALERTS = 2  # of one kind and device are a fault
 ALERTS_S = 300.0  # within this time
 RECENT_S = 120.0  # a fault explains what fails on other nodes for so long
+LASTING = (Severity.FATAL, Severity.LEAVES)
 KEPT_MAX = 80  # conditions of one node
 CONFIDENCE = 0.9
 SYMPTOMS = frozenset(("peer-lost", "hang", "worker-aborted"))  # that another node may have caused
@@ -42,7 +43,7 @@ def remember(state: State, node: Node, event: HealthChanged) -> bool:
         advice=event.advice,
         at=at,
         alerts=alerts,
-        fault=event.severity is Severity.FATAL or len(alerts) >= ALERTS,
+        fault=event.severity in LASTING or len(alerts) >= ALERTS,
     )
     return known[key].fault
 
@@ -61,10 +62,25 @@ def _forget(state: State, node: Node, key: str) -> None:
 
 def faults(state: State, node_id: str) -> list[HealthRecord]:
     """What will not pass by itself on this node, in the order in which it began."""
+    return [one for one in _lasting(state, node_id) if one.severity is not Severity.LEAVES]
+
+
+def departure(state: State, node_id: str) -> HealthRecord | None:
+    """Why this node, which has no fault, will be taken away."""
+    known = _lasting(state, node_id)
+    return known[0] if known and not faults(state, node_id) else None
+
+
+def _lasting(state: State, node_id: str) -> list[HealthRecord]:
     known = state.health.get(node_id)
     if not known:
         return []
     return sorted((one for one in known.values() if one.fault), key=lambda one: one.at)
+
+
+def is_doubtful(state: State, node_id: str) -> bool:
+    """Whether it should not train: it has a fault, or is about to go."""
+    return bool(_lasting(state, node_id))
 
 
 def standing(state: State, node_id: str) -> list[HealthRecord]:
@@ -74,22 +90,28 @@ def standing(state: State, node_id: str) -> list[HealthRecord]:
 
 
 def sound_spares(state: State) -> int:
-    """How many spares have no fault."""
-    return sum(1 for node in state.spares if not faults(state, node))
+    """How many spares have no fault, and stay."""
+    return sum(1 for node in state.spares if not is_doubtful(state, node))
 
 
 def soundest_spares(state: State, count: int) -> list[str]:
-    """So many spares, longest waiting first, those with a fault last."""
+    """So many spares, longest waiting first, those with a fault or about to go last."""
     if not state.health:
         return state.spares[:count]
-    return sorted(state.spares, key=lambda node: bool(faults(state, node)))[:count]
+    return sorted(state.spares, key=lambda node: is_doubtful(state, node))[:count]
 
 
 def retiring(state: State) -> list[str]:
-    """Members with a fault for which there are spares without one, in the order of their ranks."""
-    if not state.health or not state.limits.replace_after:
+    """Members with a fault, or about to go, for which there are spares without either, in the order
+    of their ranks."""
+    if not state.health:
         return []
-    sick = [node for _, node in sorted(state.ranks.items()) if faults(state, node)]
+    stays = not state.limits.replace_after  # whatever its faults; who goes, goes
+    sick = [
+        node
+        for _, node in sorted(state.ranks.items())
+        if (departure(state, node) if stays else is_doubtful(state, node))
+    ]
     spares = max(0, sound_spares(state) - len(state.vacant or ()))
     return sick[:spares]
 

@@ -117,7 +117,7 @@ def _dispatch(state: State, event: AnyEvent) -> list[AnyAction]:
             return _node_lost(state, event)
         case NodeLeft():
             why = f"it left: {event.detail}" if event.detail else "it left"
-            return _node_gone(state, event.node, why, 0.0)
+            return _node_gone(state, event.node, why, 0.0, planned=True)
         case Diagnosed():
             return _diagnosed(state, event)
         case HangSuspected():
@@ -209,10 +209,13 @@ def _node_lost(state: State, event: NodeLost) -> list[AnyAction]:
     if event.reason is NodeLostReason.STUCK:  # it was given up before: only for the account
         incidents.note(state, "Fence", event.detail)
         return []
-    return _node_gone(state, event.node, event.detail or str(event.reason), event.ago_s)
+    why = event.detail or str(event.reason)
+    return _node_gone(state, event.node, why, event.ago_s, planned=event.planned)
 
 
-def _node_gone(state: State, node_id: str, why: str, ago_s: float) -> list[AnyAction]:
+def _node_gone(
+    state: State, node_id: str, why: str, ago_s: float, *, planned: bool = False
+) -> list[AnyAction]:
     if node_id in state.lost:
         return []
     fence = Fence(node=node_id, reason=why)
@@ -221,25 +224,24 @@ def _node_gone(state: State, node_id: str, why: str, ago_s: float) -> list[AnyAc
         return [fence, *_stillborn(state, why)]
     actions: list[AnyAction] = [fence]
     if node.node_rank is not None:
-        actions += _member_gone(state, node, why, ago_s)
+        actions += _member_gone(state, node, why, ago_s, planned=planned)
     if not state.ended and state.phase is not Phase.CLOSING:
         actions += nodes.top_up(state, f"{node.name} was lost: {why}")
         actions += attempts.try_start(state)
     return actions
 
 
-def _member_gone(state: State, node: Node, why: str, ago_s: float) -> list[AnyAction]:
+def _member_gone(
+    state: State, node: Node, why: str, ago_s: float, *, planned: bool
+) -> list[AnyAction]:
     match state.phase:
         case Phase.STARTING | Phase.RUNNING if not attempts.all_finished(state, node):
-            incidents.open_for_node(state, node, why, ago_s)
+            incidents.open_for_node(state, node, why, ago_s, planned=planned)
             return attempts.stop(
                 state, Phase.RECOVERING, f"{node.name} was lost", state.limits.restart_grace_s
             )
-        case Phase.RECOVERING:
-            incidents.node_lost_meanwhile(state, node, why)
-            return []
-        case Phase.WAITING:
-            incidents.node_lost_meanwhile(state, node, why)
+        case Phase.RECOVERING | Phase.WAITING:
+            incidents.node_lost_meanwhile(state, node, why, planned=planned)
             return []
         case _:
             return []

@@ -5,13 +5,17 @@ Without one training goes on until there is one, or until it fails: a doubtful n
 none. Alerts of the network are tolerated once, and count as such a fault when they come twice
 within five minutes (ByteRobust, arXiv 2509.16293, does so). Warnings are told; nobody is replaced
 for being slow.
+
+A node that is about to be taken away (`Severity.LEAVES`) has no fault: the attempt is stopped at
+the end of a step that is in the memory of other nodes, a spare takes its rank, and that is no
+failure. Without a spare it trains for as long as it is there.
 """
 
 from holdfast.actions import AnyAction
 from holdfast.controller import attempts, conditions, incidents
 from holdfast.controller.phases import TRAINING, Phase
-from holdfast.controller.state import State
-from holdfast.events import HealthChanged
+from holdfast.controller.state import Node, State
+from holdfast.events import HealthChanged, Keeps
 
 
 def changed(state: State, event: HealthChanged) -> list[AnyAction]:
@@ -28,10 +32,27 @@ def review(state: State) -> list[AnyAction]:
     if state.phase not in TRAINING:
         return []
     sick = [state.nodes[node] for node in conditions.retiring(state)]
-    first = next((node for node in sick if not attempts.all_finished(state, node)), None)
+    sick = [node for node in sick if not attempts.all_finished(state, node)]
+    first = next((node for node in sick if conditions.faults(state, node.node)), None)
+    first = first or next(iter(sick), None)
     if first is None:
         return []
+    if conditions.departure(state, first.node) is not None:
+        return _hand_over(state, sick)
     fault = conditions.faults(state, first.node)[0]
     incidents.open_for_health(state, first, fault, conditions.CAUSE)
     why = f"{first.name}: {fault.detail}"
     return attempts.stop(state, Phase.RECOVERING, why, state.limits.restart_grace_s)
+
+
+def _hand_over(state: State, leaving: list[Node]) -> list[AnyAction]:
+    """Their ranks, to spares, before they are gone."""
+    first = conditions.departure(state, leaving[0].node)
+    assert first is not None, "it is about to go"
+    why = f"{leaving[0].name} hands over: {first.detail}"
+    incidents.open_for_departure(state, [node.name for node in leaving], why)
+    runs = state.phase is Phase.RUNNING
+    alone = state.size == 1
+    keeps: Keeps = "elsewhere" if runs and not alone else ""
+    grace_s = state.limits.stop_grace_s
+    return attempts.stop(state, Phase.RECOVERING, why, grace_s, keeps=keeps, save=runs and alone)

@@ -19,6 +19,7 @@ from holdfast.status import ActionTaken
 
 OF_NO_WORKER = (
     "node-lost",
+    "node-left",
     "orders-lost",
     "nan",
     "hardware-fault",
@@ -29,6 +30,8 @@ OF_NO_WORKER = (
 )  # causes that explain whatever workers said
 RESIZED = "resized"
 UPDATED = "updated"
+GUESS = "worker-failed"  # of an exit, until its verdict comes
+LOST, LEFT = "node-lost", "node-left"
 CERTAIN = 0.9  # a verdict that no other exit, and no lost connection, can explain
 EVIDENCE_KEPT = 8  # newest incidents that keep what nodes told
 EVERYBODY = "all nodes"
@@ -40,16 +43,23 @@ def open_for_exit(state: State, exited: WorkerExited) -> None:
     node = _name_of(state, exited.node)
     how = f"signal {exited.signal}" if exited.signal else f"exit status {exited.exit_code}"
     why = f"rank {exited.rank} on {node} ended with {how}"
-    record = _record(state, "worker-failed", why, node, exited.ago_s)
+    record = _record(state, GUESS, why, node, exited.ago_s)
     _open(state, record)
     _blame(record, exited)
 
 
-def open_for_node(state: State, node: Node, why: str, ago_s: float) -> None:
-    """A member was lost."""
-    record = _record(state, "node-lost", f"{node.name} was lost: {why}", node.name, ago_s)
+def open_for_node(
+    state: State, node: Node, why: str, ago_s: float, *, planned: bool = False
+) -> None:
+    """A member was lost, or was taken away by intent."""
+    told = f"{node.name} {_gone(planned)}: {why}"
+    record = _record(state, LEFT if planned else LOST, told, node.name, ago_s)
     record.nodes = [node.name]
     _open(state, record)
+
+
+def _gone(planned: bool) -> str:
+    return "was taken away" if planned else "was lost"
 
 
 def open_for_hang(state: State, judged: HangJudged, rank: int | None) -> None:
@@ -80,6 +90,13 @@ def open_for_shift(state: State, event: CollectivesShifted, cause: str, why: str
 def open_for_health(state: State, node: Node, fault: HealthRecord, cause: str) -> None:
     """A fault of a member that will not pass by itself. Until now it has trained all the same."""
     _open(state, _record(state, cause, f"{node.name}: {fault.detail}", node.name))
+
+
+def open_for_departure(state: State, names: list[str], why: str) -> None:
+    """Members are to hand over their ranks before they are taken away."""
+    record = _record(state, LEFT, why, names[0])
+    record.nodes = names
+    _open(state, record)
 
 
 def open_for_size(state: State, why: str) -> None:
@@ -150,7 +167,7 @@ def _replace(known: IncidentRecord, by: IncidentRecord) -> None:
     known.exit_code = known.signal = known.error = None
 
 
-def node_lost_meanwhile(state: State, node: Node, why: str) -> None:
+def node_lost_meanwhile(state: State, node: Node, why: str, *, planned: bool = False) -> None:
     """A member was lost while its attempt was being stopped, or before the next one.
 
     It explains workers that had failed, unless their verdict is known already, and is named beside
@@ -159,14 +176,17 @@ def node_lost_meanwhile(state: State, node: Node, why: str) -> None:
     incident = state.open_incident
     if incident is None or incident.attempt != state.attempt:
         return
-    incident.nodes.append(node.name)
-    if state.phase is Phase.WAITING and incident.cause != "node-lost":
+    known = node.name in incident.nodes
+    incident.nodes += [] if known else [node.name]
+    if state.phase is Phase.WAITING and incident.cause not in (LOST, LEFT):
         return
+    if planned and incident.cause != GUESS:
+        return  # what is known already is so, whoever leaves besides
     if len(incident.nodes) == 1:
-        incident.node, incident.summary = node.name, f"{node.name} was lost: {why}"
+        incident.node, incident.summary = node.name, f"{node.name} {_gone(planned)}: {why}"
     else:
         incident.summary = f"{len(incident.nodes)} nodes were lost: {_listed(incident.nodes)}"
-    incident.cause, incident.rank = "node-lost", None
+    incident.cause, incident.rank = LEFT if planned else LOST, None
     incident.exit_code = incident.signal = incident.error = incident.log = None
 
 
@@ -207,7 +227,7 @@ def _failed_before(state: State, incident: IncidentRecord, verdict: Diagnosed) -
     own = verdict.confidence >= CERTAIN and (verdict.user_error or verdict.environment)
     died = [death.at for death in state.deaths if death.exited.rank == verdict.rank]
     return (
-        incident.cause == "node-lost"
+        incident.cause in (LOST, LEFT)
         and own
         and min(died, default=math.inf) <= (incident.started_at)
     )

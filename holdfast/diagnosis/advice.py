@@ -61,6 +61,7 @@ ADVICE: dict[str, str] = {
     "controllers are lost often.",
     "updated": "Nothing: `holdfast status` tells the version, and what has become of each update.",
     "diverged": "The job continues with the version before the update; compare the two.",
+    "node-left": "Nothing: it counts as no failure. A spare makes the hand-over immediate.",
     "resized": "Nothing: `holdfast status` tells the size, the target and the reason.",
     "finished": "Nothing: it had done its work.",
 }

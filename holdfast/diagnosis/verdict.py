@@ -153,6 +153,12 @@ CAUSES: dict[str, Cause] = {
         "[stragglers](../concepts/diagnosis.md#a-straggler).",
     ),
     "node-lost": Cause(Weight.CAUSE, ELSEWHERE, "A node was lost, with all its workers."),
+    "node-left": Cause(
+        Weight.CAUSE,
+        ELSEWHERE,
+        "No fault: a node was taken away by intent, by a drain, a preemption or a spot market; see "
+        "[preemption](../guides/preemption.md).",
+    ),
     "orders-lost": Cause(
         Weight.CAUSE,
         ELSEWHERE,

@@ -21,6 +21,7 @@ from holdfast.actions import AskNodes, EndJob, Entry, Fence, Outcome
 from holdfast.controller import Controller, Limits, State
 from holdfast.drivers import records, report
 from holdfast.drivers.fencing import Fenced, fence_job, fence_nodes, living, say_stuck
+from holdfast.drivers.machine_book import MachineBook
 from holdfast.drivers.nodes import AgentProcess, known_nodes, number_of, start_agent
 from holdfast.errors import Error
 from holdfast.events import (
@@ -148,7 +149,13 @@ class LocalDriver:
     async def run(self, first: Beginning, observe: Observer) -> Outcome:
         """From the first fact to the last agent's end."""
         shell, host = self._shell, self._host
-        shell.decisions.observe = observe
+        book = MachineBook(self._state, _say)
+
+        def seen(entry: Entry, state: State) -> None:
+            book.hear(entry)
+            observe(entry, state)
+
+        shell.decisions.observe = seen
         host.stop_at(signal.SIGINT, signal.SIGTERM)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._terminal_gone)
         self._publish(await host.server.listen(HOST))

@@ -32,6 +32,7 @@ from holdfast.drivers.kubernetes.manifests.request import NEWEST, OLDEST
 from holdfast.drivers.kubernetes.watch import follow
 from holdfast.operator.decide import WATCH_S
 from holdfast.operator.definition import TRAINING_JOBS
+from holdfast.operator.machine_care import MachineCare
 from holdfast.operator.queue import Queue
 from holdfast.operator.reconcile import Key, reconcile
 from holdfast.operator.wanted import HOME
@@ -68,9 +69,10 @@ class Named(msgspec.Struct):
 class Operator:
     """The work of one copy while it leads. `run` ends only by cancellation."""
 
-    def __init__(self, cluster: Cluster, namespace: str) -> None:
+    def __init__(self, cluster: Cluster, namespace: str, check_image: str = "") -> None:
         self._cluster = cluster
         self._namespace = namespace  # EVERYWHERE or one
+        self._machines = MachineCare(cluster, check_image, self._say)
         self._queue: Queue[Key] = Queue()
         self._jobs: set[Key] = set()  # TrainingJobs that there are
         self._listed = asyncio.Event()
@@ -95,6 +97,8 @@ class Operator:
             self._sweep(),
             *(self._work(version) for _ in range(WORKERS)),
         ]
+        if self._namespace == EVERYWHERE:  # machines belong to the cluster
+            duties.append(self._machines.run())
         tasks = [asyncio.create_task(duty) for duty in duties]
         try:
             await asyncio.gather(*tasks)

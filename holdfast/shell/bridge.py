@@ -179,9 +179,11 @@ class Bridge:
         told = [*numbers, *self._replicas.observe(report, now)]
         return [*told, *self.progress.observe(report, now)]
 
-    def died(self, node: str, detail: str, now: float) -> list[AnyEvent]:
-        """The engine says that the node is gone."""
-        return [*self._flushed(now), _lost(node, NodeLostReason.PROCESS, detail)]
+    def died(self, node: str, detail: str, now: float, *, planned: bool = False) -> list[AnyEvent]:
+        """The engine says that the node is gone; `planned`: because somebody took it away."""
+        reason = NodeLostReason.PROCESS
+        lost = NodeLost(node=node, reason=reason, detail=detail, planned=planned)
+        return [*self._flushed(now), lost]
 
     def silent(self, now: float) -> list[str]:
         """Nodes of which no sign of life was told in time."""

@@ -115,9 +115,9 @@ class Nodes:
         if node not in self._ever_expected:
             self.expect(node, within_s)
 
-    def died(self, node: str, how: str) -> None:
+    def died(self, node: str, how: str, *, planned: bool = False) -> None:
         """A node is known to be gone. Facts it sent before have been put already."""
-        self._put(self.bridge.died(node, how, self._clock()), None)
+        self._put(self.bridge.died(node, how, self._clock(), planned=planned), None)
 
     # ── what nodes say ──
 

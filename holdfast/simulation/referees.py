@@ -8,6 +8,7 @@ bug needs is removed (tests/simulation/test_mutants.py).
 import math
 from collections.abc import Callable, Sequence
 from signal import SIGSEGV
+from typing import NamedTuple
 
 from holdfast.actions import (
     AnyAction,
@@ -205,13 +206,20 @@ class Efficiency:
         return ""
 
 
+class Begun(NamedTuple):
+    """A start of an attempt."""
+
+    at: float  # by the controller's clock
+    counts: bool  # as a restart, surely: nobody took a node away, no version was given up
+
+
 class Persistence:
     """Neither a crash loop nor a bug is restarted for ever, and the job ends only for a reason."""
 
     def __init__(self, hardship: Hardship) -> None:
         self._limits, self._instrumented = hardship.limits, hardship.instrumented
-        self._starts: list[float] = []  # by the controller's clock
-        self._perhaps: list[float] = []  # that count unless they gave up a version that failed
+        self._starts: list[Begun] = []
+        self._taken = False  # since the last start a node was, by intent
         self._attempt = 0
         self._planned = False  # the attempt is stopped only to have another size or version
         self._version = 0  # that it runs
@@ -233,6 +241,7 @@ class Persistence:
         """Count starts and judge them."""
         if isinstance(entry.event, NodeLost | NodeLeft):
             self._hit = self._away = False
+            self._taken |= isinstance(entry.event, NodeLeft) or entry.event.planned
         elif isinstance(entry.event, WorkerExited | WorkersExited | AttemptStopped | Progressed):
             self._hear(entry.event, entry.at)
         for action in entry.actions:
@@ -245,7 +254,7 @@ class Persistence:
                 if planned:
                     return ""  # nothing had failed
                 if self._version < before:
-                    self._perhaps.append(entry.at)
+                    self._starts.append(Begun(entry.at, counts=False))
                     return ""
                 return self._started(entry.at)
         return ""
@@ -262,22 +271,25 @@ class Persistence:
             self._away = exited.error == AWAY or (self._away and exited.signal is None)
 
     def _started(self, at: float) -> str:
-        self._starts = [t for t in self._starts if t > at - self._limits.window_s] + [at]
+        since = at - self._limits.window_s
+        begun = Begun(at, counts=not self._taken)
+        self._starts = [*(start for start in self._starts if start.at > since), begun]
+        self._taken = False
         same = self._hit and self._step == self._hit_step
         self._hits = self._hits + 1 if same else int(self._hit)  # 0: it came past the bug
         self._hit_step = self._step
         self._hit = self._away = False
         self._fruitless += 1
-        if len(self._starts) > self._limits.max_restarts + 2:
-            return f"{len(self._starts)} starts within {self._limits.window_s:g} s"
+        failed = sum(start.counts for start in self._starts)
+        if failed > self._limits.max_restarts + 2:
+            return f"{failed} starts within {self._limits.window_s:g} s"
         tries = self._limits.max_restarts if self._limits.exact else 1
         return f"the same bug is tried {self._hits + 1} times" if self._hits > tries else ""
 
     def used_up(self, at: float) -> bool:
         """Whether there were as many restarts as are allowed."""
-        known = [*self._starts, *self._perhaps]
-        recent = [t for t in known if t > at - self._limits.window_s]
-        return len(recent) >= self._limits.max_restarts
+        since = at - self._limits.window_s
+        return sum(start.at > since for start in self._starts) >= self._limits.max_restarts
 
     def may_give_up(self, at: float) -> bool:
         """Whether patience is at its end. Storage that is away is waited for, whatever the cap: for
@@ -292,8 +304,7 @@ class Persistence:
 
     def waits(self) -> bool:
         """Whether the next attempt has to wait until a restart does not count any more."""
-        known = [*self._starts, *self._perhaps]
-        return bool(known) and self.used_up(max(known))
+        return bool(self._starts) and self.used_up(max(start.at for start in self._starts))
 
 
 class OneTerm:

@@ -4,7 +4,16 @@ from typing import Annotated, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
-from holdfast.spec.section import Flag, Folder, LongSeconds, Object, Quantity, Section, Whole
+from holdfast.spec.section import (
+    Flag,
+    Folder,
+    LongSeconds,
+    Numeric,
+    Object,
+    Quantity,
+    Section,
+    Whole,
+)
 
 Engine = Literal[
     "pods",
@@ -185,8 +194,11 @@ class Access(Section):
     """Annotations of the created ServiceAccount, as cloud providers use them for workload identity.
     """
     cordon: Flag = False
-    """The controller may taint machines that it has moved away from. Requires a ClusterRole for
-    nodes."""
+    """The controller may taint machines that it has moved away from, and notes there what they did
+    to the job. Requires a ClusterRole for nodes."""
+    cordon_share: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False), Numeric] = 0.1
+    """At most this share of the cluster's machines, and one of a few, is cordoned at a time, by
+    whatever job. `0`: none is."""
 
 
 class Disruption(Section):

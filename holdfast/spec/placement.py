@@ -61,6 +61,9 @@ class Scheduling(Section):
     """Whether the nodes may preempt other pods."""
     spare_priority_class: Object | None = None
     """PriorityClass of the spares, so that they are preempted first."""
+    replacement_priority_class: Object | None = None
+    """PriorityClass of pods that replace lost nodes, so that they preempt other work and the job
+    does not wait for free machines. With `preemption: Never` they only come first in the queue."""
     scheduler: Object | None = None
     """Name of another scheduler."""
     gang: Literal["none", "native", "volcano", "coscheduling"] = "none"

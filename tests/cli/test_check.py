@@ -9,6 +9,7 @@ import pytest
 from holdfast.checks import plan, runner
 from holdfast.checks.outcome import CheckResult
 from holdfast.cli import main, output
+from holdfast.drivers import machine_book
 from holdfast.messages import ChecksReply
 
 GOOD = CheckResult(name="matmul", state="ok", found="right", seconds=0.5, digest="cpu=aa")
@@ -41,7 +42,7 @@ def test_the_real_checks_of_this_machine_pass(
     assert told["ok"] is True
     states = {one["name"]: one["state"] for one in told["checks"]}
     assert states["matmul"] == states["model step"] == states[f"disk {tmp_path}"] == "ok"
-    assert list(tmp_path.iterdir()) == []
+    assert {one.name for one in tmp_path.iterdir()} == {"home"}
 
 
 def test_a_check_that_fails_is_shown_with_what_helps_and_is_status_1(
@@ -54,6 +55,7 @@ def test_a_check_that_fails_is_shown_with_what_helps_and_is_status_1(
     assert lines[0].split() == ["check", "result", "time", "found"]
     assert lines[2].split() == ["memory", "failed", "1", "of", "2", "blocks"]
     assert lines[-1] == "help: memory: replace it"
+    assert machine_book.memory().failed == "memory: 1 of 2 blocks", "it is remembered"
     assert places == [([str(tmp_path)], False)]
 
 

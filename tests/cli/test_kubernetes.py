@@ -361,8 +361,18 @@ def test_cordons_are_shown_and_lifted(barren: Site) -> None:
     assert "out of service" in barren.holdfast("nodes").stdout
     wrong = barren.holdfast("nodes", "--lift", "m-9")
     assert (wrong.returncode, "error[machine-not-cordoned]" in wrong.stderr) == (4, True)
+    assert "expired: to be checked" in barren.holdfast("nodes").stdout
     assert barren.answer("nodes", "--lift", "m-0") == {"lifted": ["m-0"]}
-    assert barren.answer("nodes") == []
+    [after] = barren.answer("nodes")
+    assert (after["cordoned"], after["score"], after["owner"]) == (False, 0, None)
+    [once] = after["history"]
+    assert (once["by"], once["why"], once["ended"]) == (
+        "default/gpt", "Xid 79", "lifted by a person",
+    )  # fmt: skip
+    told = barren.holdfast("nodes").stdout
+    assert "by default/gpt: Xid 79; lifted by a person" in told
+    again = barren.holdfast("nodes", "--lift", "m-0")
+    assert "error[machine-not-cordoned]" in again.stderr
 
 
 def test_doctor_looks_into_an_image_that_can_be_pulled(site: Site) -> None:

@@ -189,14 +189,14 @@ def test_a_lost_node_is_fenced_replaced_by_a_spare_and_a_new_spare_is_asked_for(
 
 @pytest.mark.parametrize(
     ("detail", "told"),
-    [("", "b was lost: it left"), ("its pod was deleted", "its pod was deleted")],
+    [("", "b was taken away: it left"), ("its pod was deleted", "its pod was deleted")],
 )
 def test_a_node_that_leaves_is_told_of_with_who_asked_it_to(detail: str, told: str) -> None:
     world = running()
     world.tell(NodeLeft(node="b", detail=detail))
     world.recover(cause="none", summary="", rank=None)
     (incident,) = world.state.incidents
-    assert incident.cause == "node-lost" and told in incident.summary
+    assert incident.cause == "node-left" and told in incident.summary
 
 
 def test_a_lost_node_explains_workers_that_failed_before_it_was_noticed() -> None:

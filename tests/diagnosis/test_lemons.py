@@ -11,6 +11,7 @@ from holdfast.events import (
     NodeJoined,
     NodeLost,
     NodeLostReason,
+    NodeUnfit,
     Severity,
     Store,
 )
@@ -85,6 +86,18 @@ def test_what_the_script_did_and_what_others_did_to_it_is_no_signal() -> None:
         health("xid-79", Severity.FATAL, node="somebody"),
     )
     assert counted(*innocent) == {"node-0": {}, "node-1": {}}
+
+
+def test_what_people_and_schedulers_do_to_a_machine_is_no_signal_against_it() -> None:
+    drained = NodeLost(node="id-1", reason=NodeLostReason.PROCESS, planned=True)
+    stuck = NodeLost(node="id-1", reason=NodeLostReason.STUCK)  # told of one that is lost already
+    by_hand = health("machine-cordoned", Severity.WARN)  # as `kubectl cordon` does
+    announced = health("machine-leaving", Severity.FATAL)
+    assert counted(by_hand, announced, drained, stuck) == {"node-0": {}, "node-1": {}}
+
+
+def test_a_machine_that_failed_its_checks_has_given_a_signal() -> None:
+    assert counted(NodeUnfit(node="id-1", why="x"))["node-1"] == {LemonSignal.FAULT: 1}
 
 
 def test_what_was_long_ago_counts_no_more() -> None:

@@ -161,6 +161,7 @@ def test_one_exit_has_the_cause_it_shows(cause: str, one: WorkerExited) -> None:
 def test_every_cause_of_an_exit_is_in_the_table_above() -> None:
     without_exit = {
         "node-lost",
+        "node-left",
         "orders-lost",
         "resized",
         "updated",

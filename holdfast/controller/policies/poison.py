@@ -11,7 +11,7 @@ from holdfast.controller.state import Trial
 
 INNOCENT = frozenset(
     (
-        *("node-lost", "orders-lost", "exited-early", "exited-silently", "hang"),
+        *("node-lost", "node-left", "orders-lost", "exited-early", "exited-silently", "hang"),
         *("checkpoint-unusable", "nan", "hardware-fault", "straggler"),
     )
 )

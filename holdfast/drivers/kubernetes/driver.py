@@ -16,7 +16,7 @@ import msgspec
 from holdfast import journal
 from holdfast.actions import AskNodes, EndJob, Entry, Fence, Outcome
 from holdfast.controller import Controller, State
-from holdfast.drivers.kubernetes import ending, machines
+from holdfast.drivers.kubernetes import ending
 from holdfast.drivers.kubernetes.cluster import (
     PODS,
     ApiError,
@@ -27,7 +27,9 @@ from holdfast.drivers.kubernetes.doubt import Doubt
 from holdfast.drivers.kubernetes.engine_size import EngineSize
 from holdfast.drivers.kubernetes.job_books import JobBooks
 from holdfast.drivers.kubernetes.kept_logs import KeptLogs
+from holdfast.drivers.kubernetes.left_machines import Machines
 from holdfast.drivers.kubernetes.machine_conditions import MachineConditions
+from holdfast.drivers.kubernetes.machine_notes import MachineNotes
 from holdfast.drivers.kubernetes.machine_watch import MachineWatch
 from holdfast.drivers.kubernetes.manifests.kueue import queue_of
 from holdfast.drivers.kubernetes.manifests.names import JOB
@@ -110,9 +112,10 @@ class KubernetesDriver:
         )  # fmt: skip
         self._record = Record(cluster, request.name, journal_path, self._look, owner)
         self._output = KeptLogs(cluster, request.name, owner)
-        avoided = machines.Machines(cluster, request)
+        avoided = Machines(cluster, request)
         self._removal = Removal(cluster, self._roster, avoided, self._output)
         self._supply = Supply(cluster, request, controller.state, self._roster, avoided)
+        self._notes = MachineNotes(cluster, request, controller.state, self._roster.machine)
         self._size = EngineSize(cluster, request, controller.state, self._roster)
         self._departures = ending.Departures(self._there)
         here = f"{cluster.namespace}/{request.name}"
@@ -128,6 +131,7 @@ class KubernetesDriver:
         def seen(entry: Entry, state: State) -> None:
             self._books.add(entry)
             self._machines.observe(entry.event)
+            self._notes.hear(entry)
             self._size.look()
             observe(entry, state)
 
@@ -143,6 +147,7 @@ class KubernetesDriver:
         duties = {
             "watching pods": self._watch,
             "watching machines": self._machines.run,
+            "remembering machines": self._notes.run,
             "watching over the lease": self.doubt.watch,
             "making pods": self._supply.run,
             "resizing the engine's object": self._size.run,
@@ -253,8 +258,8 @@ class KubernetesDriver:
         self._departures.changed()
 
     def _gone(self, nodes: list[Gone]) -> None:
-        for node, how in nodes:
-            self._shell.nodes.died(node, how)
+        for node, how, planned in nodes:
+            self._shell.nodes.died(node, how, planned=planned)
 
     def _save_output(self, pod: Pod) -> None:
         if pod.metadata.labels.get(ROLE, "node") in TRAINS and self._output.wants(pod):

@@ -16,7 +16,7 @@ from holdfast.drivers.kubernetes.pods import Condition
 from holdfast.events import HealthChanged, Severity
 
 PREFIX = "machine-"  # of every condition that is told here
-WARN, FATAL = Severity.WARN, Severity.FATAL
+WARN, FATAL, LEAVES = Severity.WARN, Severity.FATAL, Severity.LEAVES
 LOOK = "kubectl describe node {machine}"
 
 
@@ -57,9 +57,21 @@ PRESSURES: dict[str, tuple[str, str, str]] = {
 REMOVALS = {
     "ToBeDeletedByClusterAutoscaler": "the cluster autoscaler is about to remove it",
     "karpenter.sh/disrupted": "Karpenter is about to remove it",
+    "karpenter.sh/disruption": "Karpenter is about to remove it",
     "cloud.google.com/impending-node-termination": "the cloud is about to take it away",
+    "aws-node-termination-handler/spot-itn": "its spot instance is reclaimed",
+    "aws-node-termination-handler/scheduled-maintenance": "the cloud has maintenance scheduled",
+    "aws-node-termination-handler/asg-lifecycle-termination": "its scaling group removes it",
 }
 """Taints that announce the end of a machine."""
+
+ANNOUNCED = {
+    "PreemptScheduled": "its spot instance is reclaimed",
+    "TerminateScheduled": "the cloud is about to remove it",
+    "RedeployScheduled": "the cloud is about to move it",
+    "RebootScheduled": "the cloud is about to reboot it",
+}
+"""Conditions that do so, of AKS' node-problem-detector."""
 
 MIRRORED = (
     "node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable",
@@ -84,7 +96,7 @@ def signs(machine: Machine, given: frozenset[str] = frozenset(), us: str = "") -
             detail = "was declared out of service"
             yield Sign("machine-out-of-service", FATAL, detail=detail)
         elif taint.key in REMOVALS:
-            yield Sign("machine-leaving", WARN, taint.key, f"leaves: {REMOVALS[taint.key]}")
+            yield Sign("machine-leaving", LEAVES, taint.key, f"leaves: {REMOVALS[taint.key]}")
         elif taint.key == TAINT:
             yield from _left_by_another(machine, us)
         elif taint.effect == "NoExecute" and taint.key not in (*MIRRORED, *given):
@@ -115,6 +127,8 @@ def _of_condition(condition: Condition) -> Sign | None:
         return None if condition.status != "False" else Sign("machine-problem", WARN, kind, lost)
     if not is_true:
         return None
+    if kind in ANNOUNCED:
+        return Sign("machine-leaving", LEAVES, kind, f"leaves: {ANNOUNCED[kind]}{told}")
     if kind in PRESSURES:
         slug, words, advice = PRESSURES[kind]
         severity = FATAL if slug == "machine-read-only" else WARN

@@ -210,11 +210,24 @@ TAKEN = {
 }
 """What a condition `DisruptionTarget` means, by its reason."""
 
+PLANNED = frozenset(("EvictionByEvictionAPI", "PreemptionByScheduler"))
+
+
+def was_planned(pod: Pod) -> bool:
+    """Whether somebody took it away from a machine that may be well: a drain, a preemption, or a
+    deletion. A taint, the end of its machine and its kubelet say something of the machine."""
+    reasons = {c.reason for c in pod.status.conditions if _is_disrupted(c)}
+    return reasons <= PLANNED and (bool(reasons) or (pod.leaving and not pod.status.reason))
+
+
+def _is_disrupted(condition: Condition) -> bool:
+    return (condition.type, condition.status) == ("DisruptionTarget", "True")
+
 
 def taken(pod: Pod) -> str:
     """Who takes a pod away, for a person; "" if nobody does."""
     for condition in pod.status.conditions:
-        if (condition.type, condition.status) == ("DisruptionTarget", "True"):
+        if _is_disrupted(condition):
             said = ": ".join(filter(None, (condition.reason, condition.message)))
             return f"its pod was {TAKEN.get(condition.reason, 'taken away')} ({said})"
     return "its pod was deleted" if pod.leaving else ""

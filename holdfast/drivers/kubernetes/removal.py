@@ -12,7 +12,7 @@ from collections.abc import Coroutine
 from holdfast.actions import Fence
 from holdfast.drivers.kubernetes.cluster import PODS, ApiError, Cluster
 from holdfast.drivers.kubernetes.kept_logs import KeptLogs
-from holdfast.drivers.kubernetes.machines import Machines
+from holdfast.drivers.kubernetes.left_machines import Machines
 from holdfast.drivers.kubernetes.pods import Pod
 from holdfast.drivers.kubernetes.roster import Roster
 from holdfast.drivers.kubernetes.supply import RETRY_LAST_S, RETRY_S

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from holdfast.controller.state import State
-from holdfast.drivers.kubernetes.pods import Pod, ending, summary, taken
+from holdfast.drivers.kubernetes.pods import Pod, ending, summary, taken, was_planned
 from holdfast.events import AnyEvent, NodeLeft
 
 SPARE, LAUNCHER = "spare", "launcher"
@@ -25,6 +25,7 @@ class Gone(NamedTuple):
 
     node: str
     how: str
+    planned: bool = False  # somebody took its pod
 
 
 def uid_of(node: str) -> str:
@@ -68,7 +69,7 @@ class Roster:
         if self.pods.pop(pod.uid, None) is None:
             return []
         known = [n for n in self._state.nodes if uid_of(n) == pod.uid] or [life(pod)]
-        return [Gone(n, ending(pod)) for n in known if n not in self._state.lost]
+        return [Gone(n, ending(pod), was_planned(pod)) for n in known if n not in self._state.lost]
 
     def explained(self, event: AnyEvent) -> AnyEvent:
         """What an agent tells that leaves, with who takes its pod: it knows only that it is to go,

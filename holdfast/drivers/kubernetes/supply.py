@@ -15,7 +15,7 @@ from holdfast.drivers.kubernetes.cluster import (
     ConflictError,
     NotFoundError,
 )
-from holdfast.drivers.kubernetes.machines import Machines
+from holdfast.drivers.kubernetes.left_machines import Machines
 from holdfast.drivers.kubernetes.manifests.engines import pods as own_pods
 from holdfast.drivers.kubernetes.manifests.request import Body, Request
 from holdfast.drivers.kubernetes.origin import origin, owned
@@ -80,11 +80,21 @@ class Supply:
         name = self._roster.next_name(self._request.name)
         template = own_pods.template(self._request, "spare" if spare else "node")
         body = owned(own_pods.named(template, name), owner)
+        if not spare:
+            body = self._prioritised(body)
         try:
             made = await self._cluster.create(self._machines.avoided(body))
         except ConflictError:
             return  # a pod of this name exists: the next try takes the next
         self._made[name] = made["metadata"]["uid"]
+
+    def _prioritised(self, pod: Body) -> Body:
+        """One that takes the place of a lost node may preempt other work, if the job says so: the
+        whole job waits for it."""
+        urgent = self._request.job.scheduling.replacement_priority_class
+        if urgent is None or self._state.attempt == 0:
+            return pod
+        return {**pod, "spec": {**pod["spec"], "priorityClassName": urgent}}
 
     def _lacking(self) -> int:
         """Pods to be made now: what is missing, as far as there may be more of them."""

@@ -35,6 +35,7 @@ JOURNAL_MADE: dict[str, Any] = {
     "kubernetes": {"journal": {"pvc": "journals", "storage_class": "rwx"}}
 }
 MONITORED: dict[str, Any] = {"monitoring": {"enabled": True}}
+CORDONS: dict[str, Any] = {"access": {"cordon": True}}
 TIMES: dict[str, Any] = {"schedule": {"cron": "0 3 * * *"}}
 SWEEP: dict[str, Any] = {"sweep": {"trials": 20, "parallel": 4}, "nodes": 1}
 ELASTIC: dict[str, Any] = {"elasticity": {"min_nodes": 2}}
@@ -154,6 +155,7 @@ SETTINGS: dict[str, Setting] = {
     "scheduling.priority_class": Setting("train"),
     "scheduling.preemption": Setting("Never"),
     "scheduling.spare_priority_class": Setting("spare", SPARES),
+    "scheduling.replacement_priority_class": Setting("urgent"),
     "scheduling.scheduler": Setting("mine"),
     "scheduling.gang": Setting("native"),
     "scheduling.gang_timeout_s": Setting(33, {"scheduling": {"gang": "coscheduling"}}),
@@ -206,6 +208,7 @@ SETTINGS: dict[str, Setting] = {
     "access.service_account": Setting("mine"),
     "access.annotations": Setting({"cloud/role": "train"}),
     "access.cordon": Setting(True),
+    "access.cordon_share": Setting(0.2, CORDONS),
     "disruption.budget": Setting(False),
     "disruption.max_unavailable": Setting(3),
     "monitoring.enabled": Setting(True),

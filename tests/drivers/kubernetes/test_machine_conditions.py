@@ -74,7 +74,9 @@ def hearing(it: State, machine_of: dict[str, str]) -> MachineConditions:
         (machine(unschedulable=True), "machine-cordoned", "warn"),
         (machine(taints=[GONE]), "machine-out-of-service", "fatal"),
         (machine(taints=[taint("maintenance")]), "machine-tainted", "warn"),
-        (machine(taints=[taint("karpenter.sh/disrupted")]), "machine-leaving", "warn"),
+        (machine(taints=[taint("karpenter.sh/disrupted")]), "machine-leaving", "leaves"),
+        (machine(wrong("PreemptScheduled")), "machine-leaving", "leaves"),
+        (machine(wrong("FreezeScheduled")), "machine-problem", "warn"),
     ],
 )
 def test_what_is_wrong_has_a_name_and_only_what_cannot_pass_is_a_fault(

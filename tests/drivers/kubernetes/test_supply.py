@@ -5,7 +5,7 @@ from typing import Any
 
 from holdfast.controller import Limits
 from holdfast.drivers.kubernetes.cluster import Kind, NotFoundError
-from holdfast.drivers.kubernetes.machines import Machines
+from holdfast.drivers.kubernetes.left_machines import Machines
 from holdfast.drivers.kubernetes.manifests.request import Body
 from holdfast.drivers.kubernetes.roster import Roster
 from holdfast.drivers.kubernetes.supply import Supply

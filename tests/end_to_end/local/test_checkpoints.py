@@ -2,7 +2,9 @@
 
 import json
 import os
+import re
 import signal
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from tests import more
 from tests.end_to_end.local.jobs import SCRIPTS, RunningJob
 from tests.patience import PATIENCE_S
 
+GUIDE = Path(__file__).parents[3] / "docs" / "guides" / "preemption.md"
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
 
 
@@ -70,15 +73,27 @@ def test_lost_storage_processes_are_not_noticed_and_with_two_copies_two_nodes_ma
     assert "the storage process has died" in words
 
 
+def follow_the_guide(job: RunningJob, node: str) -> None:
+    """Do to a node of the job what docs/guides/preemption.md prints."""
+    [block] = re.findall(r"```sh\n(.*?)```", GUIDE.read_text(), re.DOTALL)
+    command = block.replace("/gpt/", f"/{job.folder.name}/").replace("node-1", node)
+    environ = {**os.environ, "HOLDFAST_HOME": str(job.folder.parents[1])}
+    subprocess.run(["bash", "-euc", command], check=True, env=environ)
+
+
 def test_a_node_that_is_taken_away_loses_no_step_and_a_stopped_job_can_go_on(home: Path) -> None:
     place = FolderStore(str(home.parent / "checkpoints" / "job"))
     spec: dict[str, Any] = {"checkpoints": {"shared": {"path": "checkpoints", "every_s": 3600}}}
     job = large(home, nodes=2, spares=1, args=["--steps", "50", "--mib", "2"], **spec).start()
     at = job.wait_step(12).step or 0
     victim = job.member(1)
-    os.kill(job.agent(victim), signal.SIGTERM)
+    follow_the_guide(job, victim)
     job.wait_step(at + 5, attempt=2)
     assert restored(job, 2) >= at
+    (incident,) = job.incidents()
+    assert (incident.cause, incident.node) == ("node-left", victim)
+    assert incident.steps_lost <= 2, "those that others did while it was leaving"
+    assert job.status().restarts_count == 0, "nothing has failed"
     words = (job.folder / "nodes" / victim / "agent.log").read_text()
     assert " is persisted in " in words
     at = job.status().step or 0

@@ -71,6 +71,7 @@ def test_a_gpu_that_falls_off_the_bus_has_its_node_replaced_by_a_spare(
     listed = Warm(["nodes", "--on", "local"], stdout=subprocess.PIPE)
     assert listed.stdout is not None
     lines = listed.stdout.read().decode().splitlines()
+    assert "2 of 7: 1 faults, 1 XIDs" in lines[1], "and the machine has both nodes"
     assert [line.split()[:5] for line in lines if sick in line] == [[sick, "gone", "1", "of", "7"]]
     assert listed.wait(PATIENCE_S) == 0
 

@@ -5,6 +5,7 @@ from collections import Counter
 from holdfast.drivers.kubernetes.cluster import CLAIMS, NODES, PODS
 from tests.drivers.kubernetes.cluster.admission import asked
 from tests.drivers.kubernetes.cluster.conditions import set_condition
+from tests.drivers.kubernetes.cluster.evictions import disrupt
 from tests.drivers.kubernetes.cluster.quantities import number
 from tests.drivers.kubernetes.cluster.refusal import Body
 from tests.drivers.kubernetes.cluster.selectors import expression, fits
@@ -17,12 +18,14 @@ def schedule(store: Store) -> None:
     """Bind every pod that waits and fits somewhere, those of high priority first."""
     pods = store.all(PODS)
     waiting = [p for p in pods if not p["spec"].get("nodeName") and _alive(p)]
-    for pod in sorted(waiting, key=lambda p: -p["spec"].get("priority", 0)):
+    for pod in sorted(waiting, key=_priority, reverse=True):
         meta = pod["metadata"]
         why = _held(store, pod)
         if why is None:
             place, reason = _placed(store, pod)
             why = None if place else ("Unschedulable", reason)
+            if why is not None:
+                _preempt(store, pod)
         said = why
         name = place if why is None else ""
 
@@ -75,6 +78,33 @@ def _placed(store: Store, pod: Body) -> tuple[str, str]:
         return min(found)[-1], ""
     reasons = ", ".join(f"{count} {why}" for why, count in sorted(refused.items()))
     return "", f"0/{len(machines)} nodes are available: {reasons}."
+
+
+def _priority(pod: Body) -> int:
+    found: int = pod["spec"].get("priority", 0)
+    return found
+
+
+def _preempt(store: Store, pod: Body) -> None:
+    """Take away as few pods of lower priority as make room for this one, if that is possible; it is
+    placed once they are gone."""
+    if pod["spec"].get("preemptionPolicy") == "Never":
+        return
+    found: list[tuple[int, list[Body]]] = []
+    for machine in store.all(NODES):
+        name = machine["metadata"]["name"]
+        there = [p for p in store.all(PODS) if p["spec"].get("nodeName") == name and _unfinished(p)]
+        lower = sorted((p for p in there if _priority(p) < _priority(pod)), key=_priority)
+        for count in range(1, len(lower) + 1):
+            victims = lower[:count]
+            if _misfit(pod, machine, [p for p in there if p not in victims]) is None:
+                found.append((count, victims))
+                break
+    for victim in min(found, key=lambda one: one[0], default=(0, []))[1]:
+        meta = victim["metadata"]
+        if "deletionTimestamp" not in meta:
+            disrupt(store, victim, "PreemptionByScheduler", "preempting to accommodate a pod")
+            store.delete(PODS, meta["namespace"], meta["name"])
 
 
 def _misfit(pod: Body, machine: Body, there: list[Body]) -> str | None:

@@ -153,12 +153,40 @@ def test_an_evicted_pod_says_goodbye(engine: Engine, tmp_path: Path) -> None:
         assert await site.evict(gone)
         await site.trains(attempt=2)
         (incident,) = await site.incidents()
-        assert (incident.cause, incident.node) == ("node-lost", gone["metadata"]["name"])
-        assert "left" in incident.summary
+        assert (incident.cause, incident.node) == ("node-left", gone["metadata"]["name"])
+        assert "taken away" in incident.summary
+        status = await site.status()
+        assert status is not None and status.restarts_count == 0, "nothing has failed"
         await site.stop()
         await site.ends("stopped")
 
     played(engine, tmp_path, story)
+
+
+def test_a_machine_that_is_announced_to_go_is_left_before_it_goes(tmp_path: Path) -> None:
+    """As an autoscaler, a spot market or a person does it: by a taint, and the pod lives on."""
+
+    async def story(site: Site) -> None:
+        await site.trains(spares=1)
+        gone = await site.member(1)
+        machine = gone["spec"]["nodeName"]
+        taint = {"key": "karpenter.sh/disrupted", "effect": "NoSchedule"}
+        await site.api.patch(NODES, machine, {"spec": {"taints": [taint]}})
+        await site.trains(attempt=2, spares=1)
+        (incident,) = await site.incidents()
+        assert (incident.cause, incident.node) == ("node-left", gone["metadata"]["name"])
+        assert "hands over" in incident.summary and "Karpenter" in incident.summary
+        status = await site.status()
+        assert status is not None and status.restarts_count == 0, "nothing has failed"
+        uids = {p["metadata"]["uid"] for p in site.it.pods(job="run")}
+        assert gone["metadata"]["uid"] not in uids, "its pod is evicted"
+        body = await site.api.get(NODES, machine)
+        assert body["spec"]["taints"] == [taint], "and nobody cordons it for that"
+        await site.stop()
+        await site.ends("stopped")
+
+    keys: dict[str, Any] = {"scheduling": {"one_per_machine": True}, "access": {"cordon": True}}
+    played("pods", tmp_path, story, machines=5, **keys)
 
 
 @some_engines

@@ -237,6 +237,12 @@ def _spares(request: Request) -> Iterator[Error]:
             "spares with their own priority are a separate workload, which Kueue admits as a "
             "whole or not at all",
         )
+    if job.scheduling.replacement_priority_class and job.scheduling.gang != "none":
+        yield _clash(
+            "scheduling.replacement_priority_class",
+            "scheduling.gang",
+            "the members of a gang share one priority",
+        )
     claimed = [claim for claim in job.resources.claims if "gpu" in (claim.device_class or "")]
     if job.resources.gpus and claimed:
         yield _clash(

@@ -64,6 +64,7 @@ NEEDS: dict[str, Need] = {
     "disruption.max_unavailable": ("disruption.budget", lambda j: j.disruption.budget),
     "monitoring.labels": MONITORS,
     "monitoring.interval_s": MONITORS,
+    "access.cordon_share": ("access.cordon", lambda j: j.access.cordon),
     "access.annotations": (
         "a created ServiceAccount, so no access.service_account",
         lambda j: j.access.service_account is None,

@@ -102,6 +102,7 @@ LIMITS: dict[str, Limit] = {
     "kubernetes.journal": AGENTS,
     "kubernetes.mpi_version": Limit(both("mpijob"), "only MPIJobs have these versions"),
     "access.cordon": AGENTS,
+    "access.cordon_share": AGENTS,
     "monitoring": AGENTS,
     "clusters": AGENTS,
     "elasticity": ELASTIC,
@@ -131,6 +132,11 @@ LIMITS: dict[str, Limit] = {
     ),
     "lifetime.suspend": Limit(
         EVERYWHERE - both("volcano"), "Volcano jobs can be suspended by commands only"
+    ),
+    "scheduling.replacement_priority_class": Limit(
+        managed("pods"),
+        "the engine makes a replacement from the template of the pod that was lost; only pods "
+        "that the controller makes can have another priority",
     ),
     "scheduling.spare_priority_class": Limit(
         managed("pods", "job", "cronjob", "jobset", "volcano"),

@@ -1,0 +1,191 @@
+"""Cordoned machines are checked when their time is over, by `holdfast check` in a pod."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from holdfast.checks.outcome import CheckResult
+from holdfast.diagnosis import machine_memory as memories
+from holdfast.diagnosis.machine_memory import CORDON_S, PASSED, MachineMemory
+from holdfast.drivers.kubernetes.api import Api
+from holdfast.drivers.kubernetes.cluster import NODES, PODS
+from holdfast.drivers.kubernetes.cordons import cordon, memory_of
+from holdfast.drivers.kubernetes.machines import MEMORY, OUT_OF_SERVICE, Machine
+from holdfast.operator import machine_care
+from holdfast.operator.machine_care import CHECKED, MachineCare, judged, pod_name
+from tests.drivers.kubernetes.cluster.fake import FakeCluster
+from tests.drivers.kubernetes.playing import playing
+from tests.more import sample
+
+BEFORE_S = 2 * CORDON_S + 60
+END = ("Succeeded", "Failed")
+
+
+class Ward:
+    """A cluster with one cordoned machine whose time is over, and who looks after it."""
+
+    def __init__(self, it: FakeCluster, api: Api, image: str = "img:1") -> None:
+        self.it, self.told = it, list[str]()
+        self.care = MachineCare(api, image, self.told.append)
+
+    def machine(self) -> Machine:
+        return msgspec.convert(self.it.store.find(NODES, "", "m-0"), Machine)
+
+    def edit(self, change: Callable[[dict[str, Any]], None]) -> None:
+        self.it.store.change(NODES, "", "m-0", change)
+
+    def cordoned_before(self, times: int) -> None:
+        """So often lately, each one ended by a check; the last one is over by now."""
+        memory, now = MachineMemory(), time.time() - (times + 2) * times * CORDON_S
+        for number in range(1, times + 1):
+            memory = memories.cordoned(memory, by="team/run", why="XID 79", now=now)
+            now += number * CORDON_S
+            if number < times:
+                memory = memories.ended(memory, PASSED, now)
+        self.edit(lambda b: b["metadata"]["annotations"].update({MEMORY: memories.written(memory)}))
+
+    def pods(self) -> list[dict[str, Any]]:
+        return [p for p in self.it.store.all(PODS) if CHECKED in p["metadata"].get("labels", {})]
+
+    async def checked(self) -> MachineMemory:
+        """Look until the check is over, and once more."""
+        await self.care.look(time.time())
+        await self.it.until(lambda: any(p["status"]["phase"] in END for p in self.pods()))
+        await self.care.look(time.time())
+        await self.it.until(lambda: not self.pods())
+        return memory_of(self.machine(), time.time())
+
+
+def cared_for(story: Callable[[Ward], Any], *, image: str = "img:1", times: int = 1) -> None:
+    async def whole(it: FakeCluster, api: Api) -> None:
+        it.machine("m-0", gpu="0")
+        it.machine("m-1")
+        assert await cordon(api, "m-0", by="team/run", why="XID 79", share=0.5) == ""
+        ward = Ward(it, api, image)
+        ward.cordoned_before(times)
+        await story(ward)
+
+    playing(whole)
+
+
+@pytest.mark.parametrize("real", sample([False], [True]))
+def test_a_machine_that_passes_its_check_is_returned(
+    monkeypatch: pytest.MonkeyPatch, real: bool
+) -> None:
+    """Without being asked for more, the pod prints what a check prints."""
+    if not real:
+        echo = ["/bin/sh", "-c", f"echo '{lines(GOOD)[-1]}'"]
+        monkeypatch.setattr(machine_care, "COMMAND", echo)
+
+    async def story(ward: Ward) -> None:
+        memory = await ward.checked()
+        assert not ward.machine().cordoned, ward.told
+        assert memory.cordons[-1].ended == PASSED and not memory.failed
+        assert ward.told[-1] == "machine m-0 passed its checks and is returned"
+
+    cared_for(story)
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_machine_that_fails_its_check_stays_out_and_in_the_end_for_good(
+    monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    printed = lines(_bad("memory", "3 words differ"))[-1]
+    monkeypatch.setattr(machine_care, "COMMAND", ["/bin/sh", "-c", f"echo '{printed}'; exit 1"])
+
+    async def story(ward: Ward) -> None:
+        memory = await ward.checked()
+        assert ward.machine().cordoned and memory.cordon is not None
+        assert memory.cordon.why == "memory: 3 words differ"
+        assert (memory.cordon.until is None) == (times == 2), "the third has no expiry"
+        assert ("until a person lifts it" in ward.told[-1]) == (times == 2)
+
+    cared_for(story, times=times)
+
+
+def test_a_check_without_a_verdict_changes_nothing_and_is_tried_again_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(machine_care, "COMMAND", ["/bin/sh", "-c", "echo Killed; exit 137"])
+
+    async def story(ward: Ward) -> None:
+        memory = await ward.checked()
+        assert ward.machine().cordoned and memory.checked_at is None
+        assert ward.told[-1] == "machine m-0 stays cordoned: its check told nothing: Killed"
+        await ward.care.look(time.time())
+        assert not ward.pods(), "not at once"
+        await ward.care.look(time.time() + machine_care.AGAIN_S)
+        assert len(ward.pods()) == 1
+
+    cared_for(story)
+
+
+def _bad(name: str, found: str) -> CheckResult:
+    return CheckResult(name=name, state="failed", found=found)
+
+
+def test_before_its_time_a_person_s_cordon_and_a_dead_machine_are_left_alone() -> None:
+    async def story(ward: Ward) -> None:
+        ward.edit(lambda b: b["spec"].update(unschedulable=True))
+        assert not await ward.care.look(time.time())
+        ward.edit(lambda b: b["spec"].pop("unschedulable"))
+        gone = {"key": OUT_OF_SERVICE, "effect": "NoExecute"}
+        ward.edit(lambda b: b["spec"]["taints"].append(gone))
+        assert not await ward.care.look(time.time())
+        ward.edit(lambda b: b["spec"]["taints"].pop())
+        assert not await ward.care.look(time.time() - BEFORE_S), "its time is not over"
+        assert not ward.pods() and ward.machine().cordoned
+
+    cared_for(story)
+
+
+def test_the_third_time_nobody_checks_it_until_a_person_has_lifted_the_cordon() -> None:
+    async def story(ward: Ward) -> None:
+        assert not await ward.care.look(time.time() + 27 * 86_400)
+        assert not ward.pods() and ward.machine().cordoned
+
+    cared_for(story, times=3)
+
+
+def test_without_an_image_it_says_what_to_do_and_changes_nothing() -> None:
+    async def story(ward: Ward) -> None:
+        assert await ward.care.look(time.time())
+        assert "--check-image" in ward.told[-1] and "holdfast nodes --lift" in ward.told[-1]
+        assert not ward.pods() and ward.machine().cordoned
+
+    cared_for(story, image="")
+
+
+def lines(*checks: CheckResult) -> list[str]:
+    report = {"ok": True, "machine": "m-0", "checks": checks}
+    return ["checking memory ...", msgspec.json.encode(report).decode()]
+
+
+GOOD = CheckResult(name="memory", state="ok", found="")
+NO_GPU = CheckResult(name="matmul", state="skipped", found="no PyTorch")
+GPU = CheckResult(name="matmul", state="ok", found="")
+
+
+@pytest.mark.parametrize(
+    ("said", "gpus", "verdict", "why"),
+    [
+        (lines(GOOD, NO_GPU), False, True, ""),
+        (lines(GOOD, GPU), True, True, ""),
+        (lines(GOOD, NO_GPU), True, False, "it has checked no GPU"),
+        (lines(GOOD, _bad("disk /", "full")), True, True, "disk /: full"),
+        (["Killed"], False, False, "Killed"),
+        ([], False, False, "it has printed nothing"),
+    ],
+)
+def test_only_what_the_check_has_found_is_a_verdict(
+    said: list[str], gpus: bool, verdict: bool, why: str
+) -> None:
+    assert judged(said, gpus=gpus) == (verdict, why)
+
+
+def test_each_machine_has_one_check_pod_at_a_time_whatever_its_name() -> None:
+    names = {pod_name("m" * 253), pod_name("m-0"), pod_name("m-1")}
+    assert len(names) == 3 and all(len(name) <= 63 for name in names)
