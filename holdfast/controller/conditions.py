@@ -8,12 +8,11 @@ stays one, whatever its node looks like.
 import msgspec
 
 from holdfast.controller.policies import replace
-from holdfast.controller.state import HealthRecord, Node, State
+from holdfast.controller.policies.ladder import ALERTS_S, is_lasting
+from holdfast.controller.state import HealthRecord, Node, NodeState, State
 from holdfast.events import Diagnosed, HealthChanged, Severity
 
 CAUSE = "hardware-fault"
-ALERTS = 2  # of one kind and device are a fault
-ALERTS_S = 300.0  # within this time
 RECENT_S = 120.0  # a fault explains what fails on other nodes for so long
 KEPT_MAX = 80  # conditions of one node
 CONFIDENCE = 0.9
@@ -42,7 +41,7 @@ def remember(state: State, node: Node, event: HealthChanged) -> bool:
         advice=event.advice,
         at=at,
         alerts=alerts,
-        fault=event.severity is Severity.FATAL or len(alerts) >= ALERTS,
+        fault=is_lasting(event.severity, len(alerts)),
     )
     return known[key].fault
 
@@ -75,7 +74,8 @@ def standing(state: State, node_id: str) -> list[HealthRecord]:
 
 def sound_spares(state: State) -> int:
     """How many spares have no fault."""
-    return sum(1 for node in state.spares if not faults(state, node))
+    waits = (node for node in state.health if state.nodes[node].state is NodeState.SPARE)
+    return len(state.spares) - sum(1 for node in waits if faults(state, node))
 
 
 def soundest_spares(state: State, count: int) -> list[str]:

@@ -19,6 +19,7 @@ from holdfast.controller import (
     leaving,
     nodes,
     numerics,
+    recovery,
     resizing,
     shift,
     sizes,
@@ -64,6 +65,7 @@ from holdfast.events import (
     WorkerExited,
     WorkersExited,
 )
+from holdfast.status import Choice
 
 MAX_STILLBORN = 3  # new nodes in a row that are of no use: asking again will not help
 QUIET_S = 60.0  # a script that prints nothing for longer after its start is taken to train
@@ -71,18 +73,20 @@ STEP_WAIT_S = 600.0  # so is one that has done steps before and does none for lo
 
 
 class Controller:
-    """One job's decisions. `state` may be read by anybody and is changed only by `handle`."""
+    """One job's decisions. `state` may be read by anybody and is changed only by `handle`;
+    `choices` were made about the fact that was heard last."""
 
     def __init__(self, limits: Limits, state: State | None = None) -> None:
         self.state = state if state is not None else State(limits=limits)
+        self.choices: tuple[Choice, ...] = ()
 
     def handle(self, event: AnyEvent, now: float) -> list[AnyAction]:
         """Hear one fact at time `now` (seconds; a clock that steps back is ignored)."""
         state = self.state
         state.now = max(state.now, now)
-        if state.ended:
-            return _after_the_end(state, event)
-        return _dispatch(state, event)
+        actions = _after_the_end(state, event) if state.ended else _dispatch(state, event)
+        self.choices, state.choices = tuple(state.choices), []
+        return actions
 
     def next_deadline(self) -> float | None:
         """When `DeadlinePassed` is due, or None."""
@@ -272,7 +276,7 @@ def _in_vain(state: State, why: str) -> list[AnyAction]:
 
 def _without_more(state: State, why: str) -> list[AnyAction]:
     """Train on with the nodes that there are, if these are enough."""
-    if sizes.shrinks(state, now=True):
+    if sizes.shrinks(state, alone=why):
         return attempts.try_start(state)
     return attempts.end(state, Outcome.GAVE_UP, why)
 
@@ -319,7 +323,7 @@ def _attempt_stopped(state: State, event: AttemptStopped) -> list[AnyAction]:
     if first is not None:
         first.store = event.store or first.store
     nodes.step_back(state, event.unready)
-    return attempts.when_stopped(state)
+    return recovery.when_stopped(state)
 
 
 def _note_step(state: State, progress: Progress) -> None:
@@ -333,6 +337,7 @@ def _note_step(state: State, progress: Progress) -> None:
 def _progressed(state: State, event: Progressed) -> list[AnyAction]:
     if event.attempt == state.attempt:
         _note_step(state, event.progress)
+        sizes.paced(state, event.progress)
         state.standstill = ""
     return []
 
@@ -385,7 +390,7 @@ def _diagnosed(state: State, event: Diagnosed) -> list[AnyAction]:
     waiting = state.phase is Phase.RECOVERING and state.stopped
     if not waiting or event.attempt != state.attempt:
         return []
-    return attempts.after_verdict(state, event)
+    return recovery.after_verdict(state, event)
 
 
 def _stop_requested(state: State, event: StopRequested) -> list[AnyAction]:
@@ -448,6 +453,6 @@ def _repeat_orders(state: State) -> list[AnyAction]:
         case Phase.RECOVERING | Phase.CLOSING if not state.stopped:
             return [StopAttempt(attempt=state.attempt, grace_s=0.0, reason=state.why)]
         case Phase.RECOVERING:
-            return attempts.when_stopped(state)
+            return recovery.when_stopped(state)
         case _:
             return attempts.try_start(state)

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 
 from holdfast.controller.phases import Phase
+from holdfast.controller.policies.ladder import RESIZED
 from holdfast.controller.state import HealthRecord, IncidentRecord, Node, State
 from holdfast.events import (
     CollectivesShifted,
@@ -23,9 +24,8 @@ OF_NO_WORKER = (
     "nan",
     "hardware-fault",
     "corruption",
-    "resized",
+    RESIZED,
 )  # causes that explain whatever workers said
-RESIZED = "resized"
 CERTAIN = 0.9  # a verdict that no other exit, and no lost connection, can explain
 EVIDENCE_KEPT = 8  # newest incidents that keep what nodes told
 EVERYBODY = "all nodes"

@@ -65,6 +65,7 @@ def fill_ranks(state: State) -> list[AnyAction]:
     if missing(state):
         return []
     vacant = range(state.size) if state.vacant is None else state.vacant
+    state.times.moved = state.times.moved or bool(vacant)
     chosen = conditions.soundest_spares(state, len(vacant))
     taken = set(chosen)
     state.spares = [node for node in state.spares if node not in taken]

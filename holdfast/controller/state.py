@@ -24,7 +24,7 @@ from holdfast.events import (
 )
 from holdfast.evidence import NodeEvidence
 from holdfast.spec import Job
-from holdfast.status import ActionTaken, Note
+from holdfast.status import ActionTaken, Choice, Note
 
 STORY_LENGTH = 40
 NOTES_MAX = 20
@@ -157,6 +157,7 @@ class IncidentRecord(msgspec.Struct, kw_only=True):
     collected: list[NodeEvidence] = []  # how nodes were; of the newest incidents only
     missing: list[str] = []  # names of nodes that have not told how they were
     network: list[str] = []  # who could not reach whom
+    choices: list[Choice] = []  # what was done next, and what else was weighed
 
 
 class DatedExit(msgspec.Struct, frozen=True):
@@ -228,6 +229,16 @@ class Sizing(msgspec.Struct, kw_only=True):
     grow_deadline: float | None = None
 
 
+class PhaseTimes(msgspec.Struct, kw_only=True):
+    """How fast this job is: what steps cost that the ladder weighs."""
+
+    restart_s: float | None = None  # the last restart in place, until it trained
+    move_s: float | None = None  # likewise, with a node that had just taken a rank
+    moved: bool = False  # some node has, for the next attempt
+    step_s: float | None = None  # a step lately
+    mark: tuple[int, float] | None = None  # a step of this attempt, and when it was over
+
+
 class State(msgspec.Struct, kw_only=True):
     """The controller's memory."""
 
@@ -294,6 +305,8 @@ class State(msgspec.Struct, kw_only=True):
     wait_deadline: float | None = None
     leave_deadline: float | None = None  # a rank has left early: the others are looked at
     quiet_deadline: float | None = None  # a script that reports no steps has said nothing yet
+    times: PhaseTimes = msgspec.field(default_factory=PhaseTimes)
+    choices: list[Choice] = []  # while a fact is handled: what was chosen about it
     story: list[str] = []
 
     @property

@@ -227,4 +227,5 @@ def _incident(record: IncidentRecord, ledger: Ledger) -> Incident:
         network=tuple(record.network),
         detected_at=record.detected_at,
         confidence=record.confidence,
+        choices=tuple(record.choices),
     )
