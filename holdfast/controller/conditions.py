@@ -94,13 +94,21 @@ def retiring(state: State) -> list[str]:
     return sick[:spares]
 
 
-def cordons(state: State) -> bool:
-    """A node is given up for its faults: whether its machine is cordoned for everybody. Not
-    where this job has cordoned too many within a day."""
+def cordon(state: State, node: Node) -> str:
+    """A node is given up for its faults: whether its machine is cordoned for everybody. Empty if it
+    is; else why not: too many were within a day, of this job or of this rack."""
     recent = replace.recent(state.cordoned, state.now)
-    allowed = len(recent) < replace.cordons_most(state.limits.node_count)
-    state.cordoned = [*recent, state.now] if allowed else recent
-    return allowed
+    there = replace.recent(state.cordoned_there.get(node.rack, []), state.now)
+    rack = sum(1 for other in state.nodes.values() if other.rack == node.rack) + len(there)
+    state.cordoned = recent
+    if len(recent) >= replace.cordons_most(state.limits.node_count):
+        return f"{len(recent)} were within a day"
+    if node.rack and len(there) >= replace.cordons_most_of_rack(rack):
+        return f"{len(there)} of {node.rack} were within a day, so look at what that rack shares"
+    state.cordoned = [*recent, state.now]
+    if node.rack:
+        state.cordoned_there[node.rack] = [*there, state.now]
+    return ""
 
 
 def explained(state: State, verdict: Diagnosed) -> Diagnosed:

@@ -254,9 +254,10 @@ def _node_unfit(state: State, event: NodeUnfit) -> list[AnyAction]:
     if node is None or node.state is NodeState.MEMBER:
         return []
     why = f"{node.name} failed its checks: {event.why}"
+    many = conditions.cordon(state, node)
     nodes.remove(state, event.node, why)
     state.unfit += 1
-    fence = Fence(node=event.node, reason=why, blamed=conditions.cordons(state))
+    fence = Fence(node=event.node, reason=why, blamed=not many)
     if state.unfit >= MAX_STILLBORN and state.phase is Phase.WAITING:
         return [fence, *_without_more(state, why)]
     if state.unfit >= MAX_STILLBORN or state.phase is Phase.CLOSING:

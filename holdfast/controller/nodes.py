@@ -35,7 +35,11 @@ def join(state: State, event: NodeJoined) -> list[AnyAction]:
         return [Dismiss(node=event.node, reason=why)]
     state.stillborn = 0
     state.nodes[event.node] = Node(
-        node=event.node, name=event.name, address=event.address, workers=event.workers
+        node=event.node,
+        name=event.name,
+        address=event.address,
+        workers=event.workers,
+        rack=event.rack,
     )
     return []
 

@@ -116,6 +116,7 @@ def _failure(state: State, verdict: Diagnosed) -> Situation:
         user_error=verdict.user_error,
         environment=verdict.environment,
         final=verdict.final,
+        ended=True,
         node=state.nodes[node].name if node else "",
         faulty=verdict.cause == conditions.CAUSE,
         bad_step=bad_step,
@@ -127,7 +128,7 @@ def _failure(state: State, verdict: Diagnosed) -> Situation:
         bad_again=bad_step is not None and numerics.is_near(state, bad_step),
         poisoned=poison.suspected(state.last_trial, trial),
         spent=state.rolled_back == trial.failure,
-        restored=state.restored,
+        restored=(state.restored or 0) if state.instrumented else None,
         fruitless=state.fruitless,
         barren=state.barren,
         restarts=len(state.restarts),
@@ -209,12 +210,12 @@ def _retire(state: State) -> list[AnyAction]:
 
 
 def _give_up(state: State, node_id: str, why: str) -> list[AnyAction]:
-    name = state.nodes[node_id].name
-    blamed = conditions.cordons(state)
-    many = f"; its machine is not cordoned: {len(state.cordoned)} were within a day"
+    node = state.nodes[node_id]
+    many = conditions.cordon(state, node)
+    kept = f"; its machine is not cordoned: {many}" if many else ""
     nodes.remove(state, node_id, why)
-    incidents.note(state, "Fence", f"give up {name}: {why}{'' if blamed else many}")
-    return [Fence(node=node_id, reason=why, blamed=blamed), *nodes.top_up(state, why)]
+    incidents.note(state, "Fence", f"give up {node.name}: {why}{kept}")
+    return [Fence(node=node_id, reason=why, blamed=not many), *nodes.top_up(state, why)]
 
 
 def _restart(state: State, delay_s: float) -> list[AnyAction]:

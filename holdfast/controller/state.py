@@ -110,6 +110,7 @@ class Node(msgspec.Struct, kw_only=True):
     state: NodeState = NodeState.JOINING
     node_rank: int | None = None
     store: Store | None = None  # fresh store it offers for the next attempt
+    rack: str = ""  # "" if it is not known
 
 
 class HealthRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -260,6 +261,7 @@ class State(msgspec.Struct, kw_only=True):
     stillborn: int = 0  # new nodes in a row that died before they joined, or did not fit
     faults: dict[str, list[float]] = {}  # node → recent device faults
     cordoned: list[float] = []  # when machines were, lately
+    cordoned_there: dict[str, list[float]] = {}  # likewise, by rack
     workers_per_node: int = 0  # of the first node; all must agree
     instrumented: bool = False  # progress will be reported
     steps_seen: bool = False  # no, but steps of its optimizer, or in its output, are seen

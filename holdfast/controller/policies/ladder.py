@@ -55,6 +55,7 @@ class Trouble(msgspec.Struct, frozen=True, kw_only=True):
     user_error: bool = False
     environment: bool = False
     final: bool = False  # not even a second attempt could change anything
+    ended: bool = False  # an attempt has, and whether there will be another is asked
     trains: bool = False  # the attempt goes on so far
     harmless: str = ""  # why it may go on with what would be worth nothing else
     node: str = ""  # name of the member that it happened on
@@ -179,7 +180,8 @@ def ending(s: Situation) -> tuple[Outcome, str] | None:
     if trouble.stops:
         return Outcome.FAILED, f"{trouble.summary} recovery.on_nan is stop"
     if trouble.bad_step is not None and not asks_state(s):
-        after = f", after step {history.restored} was restored" if history.restored else ""
+        known = history.restored is not None
+        after = f", after step {history.restored} was restored" if known else ""
         again = f"at step {trouble.bad_step} again{after}"
         return Outcome.FAILED, f"numbers were not finite {again}: {trouble.summary}"
     if trouble.final:
@@ -189,7 +191,7 @@ def ending(s: Situation) -> tuple[Outcome, str] | None:
         return Outcome.FAILED, f"{same}: {trouble.summary}"
     if trouble.environment and _lasts_too_long(s):
         return Outcome.GAVE_UP, _kept_text(s)
-    if history.restarts < means.max_restarts or _may_outwait(s):
+    if not trouble.ended or history.restarts < means.max_restarts or _may_outwait(s):
         return None
     cap = f"{means.max_restarts} restarts in {means.window_s:g} s are allowed"
     account = f"{cap}, all of them used; last: {trouble.summary}"

@@ -32,6 +32,14 @@ PER_HOUR = 3
 SHARE = 0.1  # of the job's nodes, at least one
 TRIES = 5
 HOSTNAME = "kubernetes.io/hostname"
+RACKS = (
+    "fabric.topograph.run/tier-0",
+    "network.topology.nvidia.com/leaf",
+    "oci.oraclecloud.com/host.rack_id",
+    "cloud.google.com/gce-topology-subblock",
+    "topology.k8s.aws/network-node-layer-3",
+)
+"""Labels of a machine that name its rack, or the switch nearest to it; the first that is there."""
 
 
 class _Meta(msgspec.Struct, rename="camel", frozen=True):
@@ -40,6 +48,7 @@ class _Meta(msgspec.Struct, rename="camel", frozen=True):
     name: str
     resource_version: str = ""
     annotations: dict[str, str] = {}
+    labels: dict[str, str] = {}
 
 
 class Taint(msgspec.Struct, rename="camel", omit_defaults=True, frozen=True):
