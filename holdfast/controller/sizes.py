@@ -31,12 +31,13 @@ def trains(state: State) -> None:
     """The attempt does: that took so long."""
     began = max(state.attempt_started_at, state.sizing.arrived_at or 0.0)
     took_s = state.sizing.start_s = state.now - began
-    times, moved = state.times, state.times.moved
-    times.moved = False
+    moved, state.times.moved = state.times.moved, False
+    if state.start is None or state.start.restarts == 0:
+        return  # everything was new
     if moved:
-        times.move_s = took_s
-    elif state.start is not None and state.start.restarts:
-        times.restart_s = took_s
+        state.times.move_s = took_s
+    else:
+        state.times.restart_s = took_s
 
 
 def paced(state: State, progress: Progress) -> None:

@@ -296,7 +296,7 @@ def test_of_a_rack_whose_nodes_fail_alike_only_half_are_cordoned() -> None:
         joined = NodeJoined(node=node, name=node, address="h", workers=1, rack=rack)
         world.tell(joined)
         world.tell(NodeReady(node=node, store=world.store(), instrumented=True))
-    fences = []
+    fences: list[Fence] = []
     for node in ("n0", "n1", "n2"):
         world.train(step=10 * (len(fences) + 1))
         world.tell(change(node))

@@ -205,6 +205,8 @@ def asks_state(s: Situation) -> str:
         return ""
     if trouble.bad_step is not None and not history.bad_again:
         return f"only what was saved before step {trouble.bad_step} is restored"
+    if trouble.trains:
+        return ""
     innocent = trouble.environment or trouble.cause in poison.INNOCENT
     last_chance = trouble.bad_step is not None or (
         not innocent and history.again and not may_repeat(s)
@@ -316,8 +318,10 @@ def _over(s: Situation) -> str:
 
 def _sound(s: Situation) -> bool:
     """Whether what is trained meanwhile counts."""
-    doubtful = s.trouble.faulty or s.trouble.cause in (replace.STRAGGLER, RESIZED, ALERT)
-    return s.trouble.trains and (doubtful or bool(s.trouble.harmless))
+    trouble = s.trouble
+    doubtful = trouble.faulty or trouble.cause in (replace.STRAGGLER, RESIZED, ALERT)
+    sound = doubtful and trouble.bad_step is None
+    return trouble.trains and (sound or bool(trouble.harmless))
 
 
 def _goes_on(s: Situation) -> str:
