@@ -93,7 +93,7 @@ def _expected_s(state: State) -> float | None:
 
 
 def record(state: State, chosen: ladder.Chosen, trouble: Trouble, *, incident: bool = True) -> None:
-    """Keep what was chosen, unless the same was chosen for the same just before."""
+    """Keep what was chosen: in the journal, and once for the same thing in the incident."""
     about = trouble.node or f"attempt {state.attempt}"
     choice = Choice(
         at=state.now,
@@ -104,10 +104,10 @@ def record(state: State, chosen: ladder.Chosen, trouble: Trouble, *, incident: b
         alternatives=tuple(_alternative(one) for one in chosen.weighed),
     )
     known = state.open_incident if incident else None
-    if known is not None and not _keep(known, choice):
-        return
     state.choices.append(choice)
-    _forget_old(state)
+    if known is not None:
+        _keep(known, choice)
+        _forget_old(state)
 
 
 def _alternative(one: ladder.Weighed) -> Alternative:
@@ -119,12 +119,10 @@ def _alternative(one: ladder.Weighed) -> Alternative:
     )
 
 
-def _keep(incident: IncidentRecord, choice: Choice) -> bool:
+def _keep(incident: IncidentRecord, choice: Choice) -> None:
     last = incident.choices[-1] if incident.choices else None
-    if last is not None and (last.step, last.about) == (choice.step, choice.about):
-        return False
-    incident.choices = [*incident.choices, choice][-KEPT_EACH:]
-    return True
+    if last is None or (last.step, last.about) != (choice.step, choice.about):
+        incident.choices = [*incident.choices, choice][-KEPT_EACH:]
 
 
 def _forget_old(state: State) -> None:

@@ -89,7 +89,8 @@ def shrinks(state: State, *, alone: str = "") -> bool:
     trouble = Trouble(cause=SHORT, summary=alone or state.why, alone=last)
     situation = choices.situation(state, trouble)
     chosen = ladder.choose(situation)
-    choices.record(state, chosen, trouble)
+    if chosen.rung is not Rung.WAIT or not choices.waits(state):
+        choices.record(state, chosen, trouble)
     if chosen.rung is not Rung.SHRINK:
         if able and sizing.short_since is not None:
             due = sizing.shrink_deadline = sizing.short_since + ladder.patience_s(situation)

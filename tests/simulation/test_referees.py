@@ -41,6 +41,7 @@ from holdfast.goodput.books import NO_STALLS, Books
 from holdfast.goodput.ledger import close_books
 from holdfast.messages import Start, Stop
 from holdfast.simulation import referees
+from holdfast.simulation.choosing import judged
 from holdfast.simulation.environment import Environment, Foul, Promise
 from holdfast.simulation.hardship import Hardship, draw
 from holdfast.simulation.referees import (
@@ -53,6 +54,7 @@ from holdfast.simulation.referees import (
     Replay,
     Snapshots,
 )
+from holdfast.status import Alternative, Choice
 
 LIMITS = Limits(node_count=2, spare_count=1, max_restarts=2, window_s=600.0, node_wait_s=120.0)
 CRASH = 11  # SIGSEGV
@@ -99,8 +101,26 @@ def stop(attempt: int) -> StopAttempt:
     return StopAttempt(attempt=attempt, grace_s=0.0, reason="a rank failed")
 
 
+GAVE_UP = EndJob(outcome=Outcome.GAVE_UP, reason="no node is left")
+FENCE = Fence(node="n1", reason="its GPU is lost", blamed=True)
+
+
+def choice(step: str, cause: str = "device-error", **costs: float) -> Choice:
+    """The steps with a cost would do."""
+    steps = [(name.replace("_", "-"), cost, True) for name, cost in costs.items()]
+    weighed = tuple(
+        Alternative(step=name, cost_s=cost, sufficient=would_do, why="so")
+        for name, cost, would_do in [*steps, ("wait", 0.0, False)]
+    )
+    return Choice(at=0.0, about="n1", cause=cause, step=step, reason="so", alternatives=weighed)
+
+
 def entry(event: AnyEvent, *actions: AnyAction, at: float = 0.0) -> Entry:
-    return Entry(seq=1, at=at, event=event, actions=actions)
+    """A line of a controller that gives up only where it has chosen to."""
+    ends = [one.outcome for one in actions if isinstance(one, EndJob)]
+    gives_up = bool({Outcome.FAILED, Outcome.GAVE_UP}.intersection(ends))
+    made = (choice("give-up", give_up=3600.0),) if gives_up else ()
+    return Entry(seq=1, at=at, event=event, actions=actions, choices=made)
 
 
 def lost(node: str) -> NodeLost:
@@ -554,6 +574,28 @@ def test_an_end_is_judged_when_it_is_decided_and_not_when_it_is_repeated() -> No
     some.journaled(end(Outcome.GAVE_UP))
 
 
+@pytest.mark.parametrize(
+    ("made", "orders", "how"),
+    [
+        (choice("restart", restart=1.0, replace=2.0), (), ""),
+        (choice("replace", restart=1.0, replace=2.0), (FENCE,), "it costs 2 s, restart 1 s"),
+        (choice("wait", restart=1.0), (), "not among the steps that would do"),
+        (choice("replace", "worker-exception", replace=2.0), (), "no machine is to blame"),
+        (choice("replace", replace=2.0), (FENCE,), ""),
+        (choice("restart", restart=2.0), (FENCE,), "n1 is left and nobody chose that"),
+        (choice("give-up", give_up=3600.0), (GAVE_UP,), ""),
+        (choice("give-up", give_up=3600.0), (), "it was to end and goes on"),
+        (choice("restart", restart=2.0), (GAVE_UP,), "the job ends and nobody chose that"),
+    ],
+)
+def test_what_is_chosen_would_do_is_the_cheapest_and_is_what_is_ordered(
+    made: Choice, orders: tuple[AnyAction, ...], how: str
+) -> None:
+    event = AttemptStopped(attempt=1, store=None)
+    found = judged(msgspec.structs.replace(entry(event, *orders), choices=(made,)))
+    assert how in found and bool(found) == bool(how)
+
+
 def test_every_referee_is_heard() -> None:
     """What one of them objects to is raised with its promise and the time."""
     env = Environment(hardship())
@@ -567,6 +609,7 @@ def test_every_referee_is_heard() -> None:
         (Promise.SNAPSHOT, lambda: some.resumed(2, None, [holding([OLD])], 1)),
         (Promise.EFFICIENCY, lambda: some.journaled(entry(exited("n0", 1, 0), stop(1)))),
         (Promise.REPLAY, lambda: some.replayed(entry(DeadlinePassed(), stop(1)), 1, [])),
+        (Promise.CHOICE, lambda: some.journaled(Entry(1, 7.0, DeadlinePassed(), (GAVE_UP,)))),
     ]
     for promise, tell in fouls:
         with pytest.raises(Foul, match=r" at 7\.000 s") as caught:

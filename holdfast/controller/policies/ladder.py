@@ -356,11 +356,14 @@ def _tolerated(s: Situation) -> str:
 
 
 def _restart(s: Situation) -> Weighed:
-    vacant = s.means.vacant
-    nobody = f"{vacant} node rank{'s' if vacant > 1 else ''} without a node" if vacant else ""
-    against = _first(_goes_on(s), _over(s), asks_state(s), asks_node(s), nobody)
+    against = _first(_goes_on(s), _over(s), asks_state(s), asks_node(s), _nobody(s))
     wait_s = delay_s(s)
     return Weighed(Rung.RESTART, wait_s + _again_s(s), against, _hope(s, wait_s))
+
+
+def _nobody(s: Situation) -> str:
+    vacant = s.means.vacant
+    return f"{vacant} node rank{'s' if vacant > 1 else ''} without a node" if vacant else ""
 
 
 def _hope(s: Situation, wait_s: float) -> str:
@@ -395,7 +398,7 @@ def _replace(s: Situation) -> Weighed:
     means, leave = s.means, asks_node(s)
     fills = not s.trouble.trains and means.vacant > 0 and not means.missing
     over = "" if s.trouble.trains else _over(s)
-    against = _first(over, asks_state(s), "" if leave or fills else _stays(s))
+    against = _first(over, asks_state(s), "" if leave or fills or _suspects(s) else _stays(s))
     there = means.spares > 0 or fills
     arrival_s = s.prices.arrival_s / (max(1, means.size) if there else 1)  # of one node, or of all
     move_s = max(0.0, s.prices.move_s - s.prices.start_s)
@@ -403,6 +406,14 @@ def _replace(s: Situation) -> Weighed:
     count = means.waiting
     reason = leave or f"{count} node{'s wait' if count != 1 else ' waits'} for a rank"
     return Weighed(Rung.REPLACE, cost_s, against, reason)
+
+
+def _suspects(s: Situation) -> bool:
+    """Whether to leave the node would help if it is to blame, though it may not be."""
+    trouble = s.trouble
+    told = not (trouble.user_error or trouble.environment) and trouble.confidence >= SURE
+    blamed = told and bool(trouble.node) and replace.blames_machine(trouble.cause)
+    return blamed and not trouble.trains and s.means.spares > 0 and s.means.replace_after > 0
 
 
 def _stays(s: Situation) -> str:
@@ -421,9 +432,13 @@ def _stays(s: Situation) -> str:
 
 def _roll_back(s: Situation) -> Weighed:
     why = asks_state(s)
-    against = _first(_goes_on(s), _over(s), "" if why else "nothing speaks against the state")
+    older = s.means.older
+    known = "" if why or older is not None else "no older checkpoint is known"
+    nobody = _nobody(s) if not why else ""
+    against = _first(_goes_on(s), _over(s), known, "" if why else asks_node(s), nobody)
+    reason = why or f"step {older} is committed, too"
     cost_s = delay_s(s) + _again_s(s) + s.prices.behind * s.prices.step_s
-    return Weighed(Rung.ROLL_BACK, cost_s, against, why)
+    return Weighed(Rung.ROLL_BACK, cost_s, against, reason)
 
 
 def _stays_short(s: Situation) -> str:
