@@ -134,5 +134,5 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     seq: int  # from 1, without gaps
     at: float  # seconds since the epoch by the controller's clock; never decreases
     event: AnyEvent
-    actions: tuple[AnyAction, ...] = ()
+    actions: tuple[AnyAction, ...]
     choices: tuple[Choice, ...] = ()  # none in journals of earlier versions

@@ -57,7 +57,7 @@ def test_a_choice_is_in_the_line_of_the_journal_and_lines_without_one_are_read()
     assert msgspec.json.decode(line, type=Entry).choices == world.controller.choices
     old = b'{"seq":9,"at":1.0,"event":{"type":"DeadlinePassed"},"actions":[]}'
     assert msgspec.json.decode(old, type=Entry).choices == ()
-    assert b"choices" not in msgspec.json.encode(Entry(9, 1.0, DeadlinePassed()))
+    assert b"choices" not in msgspec.json.encode(Entry(9, 1.0, DeadlinePassed(), ()))
 
 
 def test_a_state_that_was_saved_before_there_were_choices_is_read() -> None:

@@ -41,7 +41,6 @@ from holdfast.goodput.books import NO_STALLS, Books
 from holdfast.goodput.ledger import close_books
 from holdfast.messages import Start, Stop
 from holdfast.simulation import referees
-from holdfast.simulation.choosing import judged
 from holdfast.simulation.environment import Environment, Foul, Promise
 from holdfast.simulation.hardship import Hardship, draw
 from holdfast.simulation.referees import (
@@ -102,24 +101,21 @@ def stop(attempt: int) -> StopAttempt:
 
 
 GAVE_UP = EndJob(outcome=Outcome.GAVE_UP, reason="no node is left")
-FENCE = Fence(node="n1", reason="its GPU is lost", blamed=True)
-
-
-def choice(step: str, cause: str = "device-error", **costs: float) -> Choice:
-    """The steps with a cost would do."""
-    steps = [(name.replace("_", "-"), cost, True) for name, cost in costs.items()]
-    weighed = tuple(
-        Alternative(step=name, cost_s=cost, sufficient=would_do, why="so")
-        for name, cost, would_do in [*steps, ("wait", 0.0, False)]
-    )
-    return Choice(at=0.0, about="n1", cause=cause, step=step, reason="so", alternatives=weighed)
+GIVES_UP = Choice(
+    at=0.0,
+    about="attempt 1",
+    cause="hang",
+    step="give-up",
+    reason="so",
+    alternatives=(Alternative(step="give-up", cost_s=3600.0, sufficient=True, why="so"),),
+)
 
 
 def entry(event: AnyEvent, *actions: AnyAction, at: float = 0.0) -> Entry:
     """A line of a controller that gives up only where it has chosen to."""
     ends = [one.outcome for one in actions if isinstance(one, EndJob)]
     gives_up = bool({Outcome.FAILED, Outcome.GAVE_UP}.intersection(ends))
-    made = (choice("give-up", give_up=3600.0),) if gives_up else ()
+    made = (GIVES_UP,) if gives_up else ()
     return Entry(seq=1, at=at, event=event, actions=actions, choices=made)
 
 
@@ -572,28 +568,6 @@ def test_an_end_is_judged_when_it_is_decided_and_not_when_it_is_repeated() -> No
     some.journaled(end(Outcome.GAVE_UP))
     some.restarted(State(limits=LIMITS))  # from now on nobody has waited
     some.journaled(end(Outcome.GAVE_UP))
-
-
-@pytest.mark.parametrize(
-    ("made", "orders", "how"),
-    [
-        (choice("restart", restart=1.0, replace=2.0), (), ""),
-        (choice("replace", restart=1.0, replace=2.0), (FENCE,), "it costs 2 s, restart 1 s"),
-        (choice("wait", restart=1.0), (), "not among the steps that would do"),
-        (choice("replace", "worker-exception", replace=2.0), (), "no machine is to blame"),
-        (choice("replace", replace=2.0), (FENCE,), ""),
-        (choice("restart", restart=2.0), (FENCE,), "n1 is left and nobody chose that"),
-        (choice("give-up", give_up=3600.0), (GAVE_UP,), ""),
-        (choice("give-up", give_up=3600.0), (), "it was to end and goes on"),
-        (choice("restart", restart=2.0), (GAVE_UP,), "the job ends and nobody chose that"),
-    ],
-)
-def test_what_is_chosen_would_do_is_the_cheapest_and_is_what_is_ordered(
-    made: Choice, orders: tuple[AnyAction, ...], how: str
-) -> None:
-    event = AttemptStopped(attempt=1, store=None)
-    found = judged(msgspec.structs.replace(entry(event, *orders), choices=(made,)))
-    assert how in found and bool(found) == bool(how)
 
 
 def test_every_referee_is_heard() -> None:
