@@ -46,6 +46,19 @@ class Rung(StrEnum):
     GIVE_UP = "give-up"
 
 
+MEANINGS = {
+    Rung.CARRY_ON: "Train on; what was noticed is remembered, and told.",
+    Rung.RESTART: "Start the same nodes again, from the newest state in memory; after a wait, where "
+    "attempts in a row made no progress, or what the script depends on is away.",
+    Rung.REPLACE: "A node is left, or lost, and another takes its rank: a spare, else a new one.",
+    Rung.ROLL_BACK: "Start the same nodes again, from a state older than what was restored.",
+    Rung.WAIT: "Ranks are without a node: wait for nodes that were asked for.",
+    Rung.SHRINK: "Start with fewer nodes, where the job is elastic.",
+    Rung.GROW: "Stop at the end of a step, and start with more nodes.",
+    Rung.GIVE_UP: "The job ends, with an account of why nothing else would do.",
+}
+
+
 class Trouble(msgspec.Struct, frozen=True, kw_only=True):
     """What happened, by a verdict or by what was noticed while training goes on."""
 
