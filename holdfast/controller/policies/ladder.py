@@ -48,7 +48,7 @@ class Rung(StrEnum):
 
 MEANINGS = {
     Rung.CARRY_ON: "Train on; what was noticed is remembered, and told.",
-    Rung.RESTART: "Start the same nodes again, from the newest state in memory; after a wait, where "
+    Rung.RESTART: "Start the same nodes again, from the newest state in memory; after a wait where "
     "attempts in a row made no progress, or what the script depends on is away.",
     Rung.REPLACE: "A node is left, or lost, and another takes its rank: a spare, else a new one.",
     Rung.ROLL_BACK: "Start the same nodes again, from a state older than what was restored.",
