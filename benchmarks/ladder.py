@@ -64,7 +64,7 @@ def lived(way: str, nodes: int, days: float, seed: int) -> Result:
 
 def lost_s(result: Result) -> float:
     """What was not productive, for each incident."""
-    wasted = sum(result.buckets.values()) - result.buckets["productive"]
+    wasted = sum(result.buckets.values()) - result.buckets.get("productive", 0.0)
     return wasted / max(1, result.incidents)
 
 
