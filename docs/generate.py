@@ -19,6 +19,7 @@ if str(ROOT) not in sys.path:
 import typer.main  # noqa: E402 - after the path
 
 from docs import manifests  # noqa: E402
+from docs.ladder import ladder  # noqa: E402
 from docs.markdown import prose, table  # noqa: E402
 from docs.training import train  # noqa: E402
 from docs.troubleshooting import guide, guide_notice, known_problems  # noqa: E402
@@ -548,6 +549,7 @@ PAGES = {
     "scenario.md": scenario,
     "errors.md": errors,
     "causes.md": causes,
+    "ladder.md": ladder,
     "known-problems.md": known_problems,
     "exit-status.md": exit_status,
     "torchrun-flags.md": torchrun_flags,

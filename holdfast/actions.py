@@ -9,6 +9,7 @@ from enum import StrEnum
 import msgspec
 
 from holdfast.events import AnyEvent, HangSuspected, Keeps, Ranks, Store, WorkerExited
+from holdfast.status import Choice
 from holdfast.versions import FIRST, Version
 
 
@@ -145,10 +146,11 @@ AnyAction = (
 )
 
 
-class Entry(msgspec.Struct, frozen=True):
-    """One line of the journal: a fact, when it was handled, and what was decided."""
+class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One line of the journal: a fact, when it was handled, and what was decided, of what else."""
 
     seq: int  # from 1, without gaps
     at: float  # seconds since the epoch by the controller's clock; never decreases
     event: AnyEvent
-    actions: tuple[AnyAction, ...] = ()
+    actions: tuple[AnyAction, ...]
+    choices: tuple[Choice, ...] = ()  # none in journals of earlier versions

@@ -174,6 +174,7 @@ class NodeJoined(Event, frozen=True, kw_only=True):
     name: str
     address: str  # host under which other nodes reach it
     workers: int  # workers it will run
+    rack: str = ""  # whose nodes share power, cooling or a switch; "" where that is not known
 
 
 class OrdersLost(Event, frozen=True, kw_only=True):

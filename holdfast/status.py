@@ -132,6 +132,26 @@ class ActionTaken(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
+class Alternative(msgspec.Struct, frozen=True, kw_only=True):
+    """One step of the ladder that was weighed: what it would cost, and why it was taken or not."""
+
+    step: str  # see docs/concepts/recovery.md
+    cost_s: float  # expected, seconds of the whole job
+    sufficient: bool  # it is possible and would do; the cheapest of these is taken
+    why: str
+
+
+class Choice(msgspec.Struct, frozen=True, kw_only=True):
+    """What to do next was chosen among all steps of the ladder."""
+
+    at: float
+    about: str  # the attempt, or the name of a node
+    cause: str  # slug of what it was chosen for
+    step: str
+    reason: str
+    alternatives: tuple[Alternative, ...] = ()  # empty in old incidents: only the step is kept
+
+
 class Incident(msgspec.Struct, frozen=True, kw_only=True):
     """From the first evidence of a fault until training was productive again (`ended_at`)."""
 
@@ -163,6 +183,7 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     detected_at: float | None = None
     confidence: float | None = None  # of the verdict, 0 to 1; None: there was none
     version: int = 1  # that the attempt ran
+    choices: tuple[Choice, ...] = ()  # what was done next, and what else was weighed
 
 
 class Goodput(msgspec.Struct, frozen=True, kw_only=True):

@@ -220,7 +220,7 @@ def test_with_the_reserve_used_up_nothing_is_half_written_and_it_goes_on_later(
     path = small_disk / "journal.jsonl"
     book = journal.Journal.create(path, HEADER)
     _fill(small_disk)
-    book.append(Entry(1, 1.0, StopRequested(by="x" * (journal.RESERVE_BYTES + 100_000))))
+    book.append(Entry(1, 1.0, StopRequested(by="x" * (journal.RESERVE_BYTES + 100_000)), ()))
     size = path.stat().st_size
     for _ in range(3):
         with pytest.raises(journal.JournalFullError):

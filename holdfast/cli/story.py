@@ -59,6 +59,22 @@ def course(incident: "Incident") -> list[str]:
     return [f"{word}  after {duration(max(0.0, at - began))}: {text}" for at, word, text in told]
 
 
+def weighed(incident: "Incident") -> list[str]:
+    """What was done next, each time with the steps that were weighed: what they were expected to
+    cost the whole job, and why they were taken or not."""
+    lines = []
+    for choice in incident.choices:
+        at = duration(max(0.0, choice.at - incident.started_at))
+        lines.append(f"next  after {at}, for {choice.about}: {choice.step}: {choice.reason}")
+        for one in choice.alternatives:
+            taken = one.step == choice.step
+            why = "taken" if taken else f"would do: {one.why}" if one.sufficient else one.why
+            lines.append(
+                f"  {'>' if taken else ' '} {one.step:<16}{duration(one.cost_s):>9}  {why}"
+            )
+    return lines
+
+
 def measure(action: str, reason: str, summary: str) -> str:
     """What was done, with its reason unless that only says again what happened."""
     again = (f": {summary}", summary)

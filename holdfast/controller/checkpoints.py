@@ -5,7 +5,6 @@ same way after going on from the same place: then it has to go on from an older 
 """
 
 from holdfast.controller import incidents
-from holdfast.controller.policies import poison
 from holdfast.controller.state import State, TierRecord, Trial
 from holdfast.events import CheckpointCommitted, CheckpointFailed, Diagnosed
 
@@ -41,22 +40,13 @@ def trial(state: State, verdict: Diagnosed) -> Trial:
     return Trial(state.restored or 0, failure, state.reached)
 
 
-def roll_back(state: State, now: Trial, *, last_chance: bool) -> bool:
-    """Whether the next attempt goes on from an older checkpoint: the newest that is known, and not
-    from a snapshot in memory, which may be only a step older and no better.
-
-    `last_chance`: the job would end otherwise; it gets this chance once for each failure.
-    """
-    suspected = poison.suspected(state.last_trial, now)
-    spent = state.rolled_back == now.failure
-    older = poison.way_back(state.committed, now.restored)
-    if older is None or not (suspected or last_chance) or (last_chance and spent):
-        return False
+def roll_back(state: State, now: Trial, older: int) -> None:
+    """The next attempt goes on from an older checkpoint: the newest that is known, and not from a
+    snapshot in memory, which may be only a step older and no better."""
     state.restore_below, state.rolled_back = older + 1, now.failure
     state.poison_step = max(now.restored, now.step or 0)
     why = f"step {now.restored} was restored and led to the same failure: {now.failure}"
     incidents.note(state, "RollBack", f"{why}; step {older} or an older one is next")
-    return True
 
 
 def passed(state: State) -> None:

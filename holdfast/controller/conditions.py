@@ -8,14 +8,12 @@ stays one, whatever its node looks like.
 import msgspec
 
 from holdfast.controller.policies import replace
-from holdfast.controller.state import HealthRecord, Node, State
+from holdfast.controller.policies.ladder import ALERTS_S, is_lasting
+from holdfast.controller.state import HealthRecord, Node, NodeState, State
 from holdfast.events import Diagnosed, HealthChanged, Severity
 
 CAUSE = "hardware-fault"
-ALERTS = 2  # of one kind and device are a fault
-ALERTS_S = 300.0  # within this time
 RECENT_S = 120.0  # a fault explains what fails on other nodes for so long
-LASTING = (Severity.FATAL, Severity.LEAVES)
 KEPT_MAX = 80  # conditions of one node
 CONFIDENCE = 0.9
 SYMPTOMS = frozenset(("peer-lost", "hang", "worker-aborted"))  # that another node may have caused
@@ -43,7 +41,7 @@ def remember(state: State, node: Node, event: HealthChanged) -> bool:
         advice=event.advice,
         at=at,
         alerts=alerts,
-        fault=event.severity in LASTING or len(alerts) >= ALERTS,
+        fault=is_lasting(event.severity, len(alerts)),
     )
     return known[key].fault
 
@@ -91,7 +89,8 @@ def standing(state: State, node_id: str) -> list[HealthRecord]:
 
 def sound_spares(state: State) -> int:
     """How many spares have no fault, and stay."""
-    return sum(1 for node in state.spares if not is_doubtful(state, node))
+    waits = (node for node in state.health if state.nodes[node].state is NodeState.SPARE)
+    return len(state.spares) - sum(is_doubtful(state, node) for node in waits)
 
 
 def soundest_spares(state: State, count: int) -> list[str]:
@@ -116,13 +115,21 @@ def retiring(state: State) -> list[str]:
     return sick[:spares]
 
 
-def cordons(state: State) -> bool:
-    """A node is given up for its faults: whether its machine is cordoned for everybody. Not
-    where this job has cordoned too many within a day."""
+def cordon(state: State, node: Node) -> str:
+    """A node is given up for its faults: whether its machine is cordoned for everybody. Empty if it
+    is; else why not: too many were within a day, of this job or of this rack."""
     recent = replace.recent(state.cordoned, state.now)
-    allowed = len(recent) < replace.cordons_most(state.limits.node_count)
-    state.cordoned = [*recent, state.now] if allowed else recent
-    return allowed
+    there = replace.recent(state.cordoned_there.get(node.rack, []), state.now)
+    rack = sum(1 for other in state.nodes.values() if other.rack == node.rack) + len(there)
+    state.cordoned = recent
+    if len(recent) >= replace.cordons_most(state.limits.node_count):
+        return f"{len(recent)} were within a day"
+    if node.rack and len(there) >= replace.cordons_most_of_rack(rack):
+        return f"{len(there)} of {node.rack} were within a day, so look at what that rack shares"
+    state.cordoned = [*recent, state.now]
+    if node.rack:
+        state.cordoned_there[node.rack] = [*there, state.now]
+    return ""
 
 
 def explained(state: State, verdict: Diagnosed) -> Diagnosed:

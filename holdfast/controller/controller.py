@@ -19,6 +19,7 @@ from holdfast.controller import (
     leaving,
     nodes,
     numerics,
+    recovery,
     resizing,
     shift,
     sizes,
@@ -68,6 +69,7 @@ from holdfast.events import (
     WorkerExited,
     WorkersExited,
 )
+from holdfast.status import Choice
 
 MAX_STILLBORN = 3  # new nodes in a row that are of no use: asking again will not help
 QUIET_S = 60.0  # a script that prints nothing for longer after its start is taken to train
@@ -75,18 +77,20 @@ STEP_WAIT_S = 600.0  # so is one that has done steps before and does none for lo
 
 
 class Controller:
-    """One job's decisions. `state` may be read by anybody and is changed only by `handle`."""
+    """One job's decisions. `state` may be read by anybody and is changed only by `handle`;
+    `choices` were made about the fact that was heard last."""
 
     def __init__(self, limits: Limits, state: State | None = None) -> None:
         self.state = state if state is not None else State(limits=limits)
+        self.choices: tuple[Choice, ...] = ()
 
     def handle(self, event: AnyEvent, now: float) -> list[AnyAction]:
         """Hear one fact at time `now` (seconds; a clock that steps back is ignored)."""
         state = self.state
         state.now = max(state.now, now)
-        if state.ended:
-            return _after_the_end(state, event)
-        return _dispatch(state, event)
+        actions = _after_the_end(state, event) if state.ended else _dispatch(state, event)
+        self.choices, state.choices = tuple(state.choices), []
+        return actions
 
     def next_deadline(self) -> float | None:
         """When `DeadlinePassed` is due, or None."""
@@ -266,9 +270,10 @@ def _node_unfit(state: State, event: NodeUnfit) -> list[AnyAction]:
     if node is None or node.state is NodeState.MEMBER:
         return []
     why = f"{node.name} failed its checks: {event.why}"
+    many = conditions.cordon(state, node)
     nodes.remove(state, event.node, why)
     state.unfit += 1
-    fence = Fence(node=event.node, reason=why, blamed=conditions.cordons(state))
+    fence = Fence(node=event.node, reason=why, blamed=not many)
     if state.unfit >= MAX_STILLBORN and state.phase is Phase.WAITING:
         return [fence, *_without_more(state, why)]
     if state.unfit >= MAX_STILLBORN or state.phase is Phase.CLOSING:
@@ -288,7 +293,7 @@ def _in_vain(state: State, why: str) -> list[AnyAction]:
 
 def _without_more(state: State, why: str) -> list[AnyAction]:
     """Train on with the nodes that there are, if these are enough."""
-    if sizes.shrinks(state, now=True):
+    if sizes.shrinks(state, alone=why):
         return attempts.try_start(state)
     return attempts.end(state, Outcome.GAVE_UP, why)
 
@@ -335,7 +340,7 @@ def _attempt_stopped(state: State, event: AttemptStopped) -> list[AnyAction]:
     if first is not None:
         first.store = event.store or first.store
     nodes.step_back(state, event.unready)
-    return attempts.when_stopped(state)
+    return recovery.when_stopped(state)
 
 
 def _note_step(state: State, progress: Progress) -> None:
@@ -349,6 +354,7 @@ def _note_step(state: State, progress: Progress) -> None:
 def _progressed(state: State, event: Progressed) -> list[AnyAction]:
     if event.attempt == state.attempt:
         _note_step(state, event.progress)
+        sizes.paced(state, event.progress)
         state.standstill = ""
     return []
 
@@ -401,7 +407,7 @@ def _diagnosed(state: State, event: Diagnosed) -> list[AnyAction]:
     waiting = state.phase is Phase.RECOVERING and state.stopped
     if not waiting or event.attempt != state.attempt:
         return []
-    return attempts.after_verdict(state, event)
+    return recovery.after_verdict(state, event)
 
 
 def _stop_requested(state: State, event: StopRequested) -> list[AnyAction]:
@@ -465,6 +471,6 @@ def _repeat_orders(state: State) -> list[AnyAction]:
         case Phase.RECOVERING | Phase.CLOSING if not state.stopped:
             return [StopAttempt(attempt=state.attempt, grace_s=0.0, reason=state.why)]
         case Phase.RECOVERING:
-            return attempts.when_stopped(state)
+            return recovery.when_stopped(state)
         case _:
             return attempts.try_start(state)

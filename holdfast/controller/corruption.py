@@ -6,8 +6,9 @@ device has failed: forgiven once. What the attempt did since they last agreed co
 """
 
 from holdfast.actions import AnyAction
-from holdfast.controller import attempts, incidents, numerics
+from holdfast.controller import attempts, choices, incidents, numerics
 from holdfast.controller.phases import TRAINING, Phase
+from holdfast.controller.policies.ladder import Trouble
 from holdfast.controller.state import State
 from holdfast.events import Ranks, ReplicasDiffer, each_of
 
@@ -27,6 +28,8 @@ def differ(state: State, event: ReplicasDiffer) -> list[AnyAction]:
     incidents.note(state, "RollBack", f"only what was saved before step {below} is restored")
     if state.phase is Phase.RECOVERING:
         return []
+    trouble = Trouble(cause="corruption", summary=why, trains=True, bad_step=below)
+    choices.record(state, choices.choose(state, trouble), trouble)
     return attempts.stop(state, Phase.RECOVERING, why, state.limits.restart_grace_s)
 
 

@@ -12,19 +12,38 @@ failure. Without a spare it trains for as long as it is there.
 """
 
 from holdfast.actions import AnyAction
-from holdfast.controller import attempts, conditions, incidents
+from holdfast.controller import attempts, choices, conditions, incidents
 from holdfast.controller.phases import TRAINING, Phase
+from holdfast.controller.policies.ladder import ALERT, Rung, Trouble
 from holdfast.controller.state import Node, State
-from holdfast.events import HealthChanged, Keeps
+from holdfast.events import HealthChanged, Keeps, Severity
 
 
 def changed(state: State, event: HealthChanged) -> list[AnyAction]:
     """Remember what is so now, and act on what will not pass by itself."""
     node = state.nodes.get(event.node)
-    if node is None or not conditions.remember(state, node, event):
+    if node is None:
+        return []
+    lasting = conditions.remember(state, node, event)
+    if not (lasting or event.severity is Severity.ALERT):
         return []
     state.tell(f"{node.name}: {event.detail}")
-    return review(state)
+    _tolerate(state, node, event, lasting=lasting)
+    return review(state) if lasting else []
+
+
+def _tolerate(state: State, node: Node, event: HealthChanged, *, lasting: bool) -> None:
+    """Write down that a member trains on with it."""
+    if node.node_rank is None or state.phase not in TRAINING:
+        return
+    trouble = Trouble(cause=ALERT, summary=event.detail, node=node.name, trains=True)
+    if lasting and not conditions.faults(state, node.node):
+        return  # it is well, and about to go
+    if lasting:
+        trouble = choices.of_fault(state, node, trains=True)
+    chosen = choices.choose(state, trouble)
+    if chosen.rung is Rung.CARRY_ON:
+        choices.record(state, chosen, trouble, incident=False)
 
 
 def review(state: State) -> list[AnyAction]:
@@ -41,8 +60,9 @@ def review(state: State) -> list[AnyAction]:
         return _hand_over(state, sick)
     fault = conditions.faults(state, first.node)[0]
     incidents.open_for_health(state, first, fault, conditions.CAUSE)
-    why = f"{first.name}: {fault.detail}"
-    return attempts.stop(state, Phase.RECOVERING, why, state.limits.restart_grace_s)
+    trouble = choices.of_fault(state, first, trains=True)
+    choices.record(state, choices.choose(state, trouble), trouble)
+    return attempts.stop(state, Phase.RECOVERING, trouble.summary, state.limits.restart_grace_s)
 
 
 def _hand_over(state: State, leaving: list[Node]) -> list[AnyAction]:

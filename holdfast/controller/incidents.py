@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 
 from holdfast.controller.phases import Phase
+from holdfast.controller.policies.ladder import RESIZED
 from holdfast.controller.state import HealthRecord, IncidentRecord, Node, State
 from holdfast.events import (
     CollectivesShifted,
@@ -24,11 +25,10 @@ OF_NO_WORKER = (
     "nan",
     "hardware-fault",
     "corruption",
-    "resized",
+    RESIZED,
     "updated",
     "diverged",
 )  # causes that explain whatever workers said
-RESIZED = "resized"
 UPDATED = "updated"
 GUESS = "worker-failed"  # of an exit, until its verdict comes
 LOST, LEFT = "node-lost", "node-left"

@@ -35,7 +35,11 @@ def join(state: State, event: NodeJoined) -> list[AnyAction]:
         return [Dismiss(node=event.node, reason=why)]
     state.stillborn = 0
     state.nodes[event.node] = Node(
-        node=event.node, name=event.name, address=event.address, workers=event.workers
+        node=event.node,
+        name=event.name,
+        address=event.address,
+        workers=event.workers,
+        rack=event.rack,
     )
     return []
 
@@ -65,6 +69,7 @@ def fill_ranks(state: State) -> list[AnyAction]:
     if missing(state):
         return []
     vacant = range(state.size) if state.vacant is None else state.vacant
+    state.times.moved = state.times.moved or bool(vacant)
     chosen = conditions.soundest_spares(state, len(vacant))
     taken = set(chosen)
     state.spares = [node for node in state.spares if node not in taken]

@@ -9,9 +9,10 @@ The first report decides that it stops, the verdict, which knows what all ranks 
 which step on and because of whom.
 """
 
-from holdfast.actions import AnyAction, Outcome
-from holdfast.controller import attempts, checkpoints, incidents, versions
+from holdfast.actions import AnyAction
+from holdfast.controller import attempts, choices, incidents, versions
 from holdfast.controller.phases import TRAINING, Phase
+from holdfast.controller.policies.ladder import Rung, Trouble
 from holdfast.controller.state import State, Trial
 from holdfast.events import Diagnosed, LossPlateaued, NumbersBroke, NumbersSpiked, Quantity
 
@@ -26,7 +27,11 @@ def broke(state: State, event: NumbersBroke) -> list[AnyAction]:
         return []
     what, step = event.broke.what.words, event.broke.step
     why = f"the {what} was {event.broke.value} at step {step} on rank {event.rank}"
-    if state.limits.on_nan == "ignore":
+    ignored = "recovery.on_nan is ignore" if state.limits.on_nan == "ignore" else ""
+    trouble = Trouble(cause=CAUSE, summary=why, trains=True, harmless=ignored, bad_step=step)
+    chosen = choices.choose(state, trouble)
+    if chosen.rung is Rung.CARRY_ON:
+        choices.record(state, chosen, trouble, incident=False)
         state.note(step, event.rank, f"{why} (recovery.on_nan: ignore)")
         return []
     forget_from(state, step)
@@ -68,11 +73,8 @@ def finite(state: State, step: int) -> int:
     return step if state.bad_step is None else min(step, state.bad_step - 1)
 
 
-def after_verdict(
-    state: State, verdict: Diagnosed, *, reverted: bool
-) -> tuple[Outcome, str] | None:
-    """Where the next attempt may go on; or how the job ends, and why. One that runs the version
-    before that of this attempt (`reverted`) has not met this before."""
+def heard(state: State, verdict: Diagnosed) -> int | None:
+    """The first step whose numbers are worth nothing, if that is why training has to go back."""
     if state.bad_step is None:
         return None
     corrupt = state.bad_step == state.corrupt_step  # corruption.py has seen to what follows
@@ -81,29 +83,35 @@ def after_verdict(
     incident = state.incidents[-1]
     if incident.cause == CAUSE:
         incident.step = state.bad_step
-        if state.limits.on_nan == "stop" and not reverted:
-            return Outcome.FAILED, f"{incident.summary} recovery.on_nan is stop"
-    return None if corrupt else _go_below(state, state.bad_step, anew=reverted)
+    return None if corrupt else state.bad_step
 
 
-def _go_below(state: State, step: int, *, anew: bool) -> tuple[Outcome, str] | None:
-    last = None if anew else state.last_bad_step
-    if last is None or step > last + NEAR_STEPS:
-        state.last_bad_step = step
-        state.restore_below = min(step, state.restore_below or step)
-        state.poison_step = max(step, state.poison_step or 0)
-        own = "the script goes on from what it has saved itself, if anything"
-        ours = f"only what was saved before step {step} is restored"
-        incidents.note(state, "RollBack", ours if state.instrumented else own)
-        return None
-    now = Trial(state.restored or 0, f"{CAUSE} near step {last}", state.reached)
-    if checkpoints.roll_back(state, now, last_chance=True):
-        state.poison_step = max(step, state.poison_step or 0)
-        return None
-    summary = state.incidents[-1].summary
-    after = f", after step {now.restored} was restored" if state.instrumented else ""
-    again = f"at step {step} again{after}"
-    return Outcome.FAILED, f"numbers were not finite {again}: {summary}"
+def stops(state: State) -> bool:
+    """Whether somebody wants the job to end with this failure."""
+    bad = state.bad_step is not None and state.incidents[-1].cause == CAUSE
+    return bad and state.limits.on_nan == "stop"
+
+
+def is_near(state: State, step: int) -> bool:
+    """Whether numbers were bad at this place before."""
+    last = state.last_bad_step
+    return last is not None and step <= last + NEAR_STEPS
+
+
+def trial(state: State) -> Trial:
+    """How an attempt ended whose numbers were bad again."""
+    failure = f"{CAUSE} near step {state.last_bad_step}"
+    return Trial(state.restored or 0, failure, state.reached)
+
+
+def go_below(state: State, step: int) -> None:
+    """The next attempt goes on from what was saved before this step."""
+    state.last_bad_step = step
+    state.restore_below = min(step, state.restore_below or step)
+    state.poison_step = max(step, state.poison_step or 0)
+    own = "the script goes on from what it has saved itself, if anything"
+    ours = f"only what was saved before step {step} is restored"
+    incidents.note(state, "RollBack", ours if state.instrumented else own)
 
 
 def forget_from(state: State, step: int) -> None:

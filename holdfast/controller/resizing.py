@@ -7,9 +7,10 @@ many at a time as memory survives, because those that go take their snapshots al
 """
 
 from holdfast.actions import AnyAction, Fence
-from holdfast.controller import attempts, incidents, nodes, sizes
+from holdfast.controller import attempts, choices, incidents, nodes, sizes
 from holdfast.controller.phases import Phase
-from holdfast.controller.policies import restart, shrink
+from holdfast.controller.policies import ladder, restart
+from holdfast.controller.policies.ladder import History, Rung, Trouble
 from holdfast.controller.state import State
 from holdfast.events import Keeps, ScaleRequested
 
@@ -30,7 +31,7 @@ def scaled(state: State, event: ScaleRequested) -> list[AnyAction]:
 def review(state: State) -> list[AnyAction]:
     """Whether the attempt that trains should have another size."""
     sizing = state.sizing
-    sizing.grow_deadline = None
+    before, sizing.grow_deadline = sizing.grow_deadline, None
     if not state.limits.elastic or not undisturbed(state):
         return []
     if state.size > state.target:
@@ -40,27 +41,25 @@ def review(state: State) -> list[AnyAction]:
     more = sizes.growable(state) - state.size
     if more <= 0:
         return _let_go(state)
-    limits = state.limits
-    sizing.growths = restart.recent(sizing.growths, state.now, limits.window_s)
-    since = sizing.changed_at
-    wait_s = shrink.grow_after_s(
-        state.size, more, sizes.change_s(state), len(sizing.growths), limits.window_s
-    )
-    if since is not None and state.now < since + wait_s:
-        sizing.grow_deadline = since + wait_s
+    sizing.growths = restart.recent(sizing.growths, state.now, state.limits.window_s)
+    trouble = Trouble(cause=ladder.RESIZED, trains=True)
+    situation = choices.situation(state, trouble, History(growths=len(sizing.growths)))
+    chosen = ladder.choose(situation)
+    if chosen.rung is not Rung.GROW:
+        sizing.grow_deadline = (sizing.changed_at or 0.0) + ladder.grow_wait_s(situation)
+        if sizing.grow_deadline != before:
+            choices.record(state, chosen, trouble, incident=False)
         return []
     size = state.size + more
     sizing.growths = [*sizing.growths, state.now]
-    return _stop(state, size, f"{sizing_text(state, size)}: {_ready(more)}")
+    actions = _stop(state, size, f"{sizing_text(state, size)}: {chosen.reason}")
+    choices.record(state, chosen, trouble)
+    return actions
 
 
 def sizing_text(state: State, size: int) -> str:
     """From how many nodes to how many."""
     return f"from {state.size} to {size} nodes"
-
-
-def _ready(more: int) -> str:
-    return f"{more} more {'is' if more == 1 else 'are'} ready"
 
 
 def undisturbed(state: State) -> bool:

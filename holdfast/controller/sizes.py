@@ -6,17 +6,13 @@ ready, up to the target. While some are missing the attempt waits until the brea
 rests on what a change has cost in this job. Where the bounds are one number nothing changes ever.
 """
 
-from holdfast.controller import conditions, incidents, nodes
-from holdfast.controller.policies import shrink
+from holdfast.controller import choices, conditions, incidents, nodes
+from holdfast.controller.policies import ladder
+from holdfast.controller.policies.ladder import Rung, Trouble
 from holdfast.controller.state import State
+from holdfast.events import Progress
 
-CHANGE_S = 30.0  # until it was measured
-
-
-def change_s(state: State) -> float:
-    """What a change of the size costs: to stop an attempt, and until the next one trains."""
-    sizing = state.sizing
-    return (sizing.stop_s or 0.0) + (CHANGE_S if sizing.start_s is None else sizing.start_s)
+SHORT = "nodes-missing"  # what is chosen for while some are
 
 
 def stopped(state: State) -> None:
@@ -34,7 +30,25 @@ def arrived(state: State, ago_s: float) -> None:
 def trains(state: State) -> None:
     """The attempt does: that took so long."""
     began = max(state.attempt_started_at, state.sizing.arrived_at or 0.0)
-    state.sizing.start_s = state.now - began
+    took_s = state.sizing.start_s = state.now - began
+    moved, state.times.moved = state.times.moved, False
+    if state.start is None or state.start.restarts == 0:
+        return  # everything was new
+    if moved:
+        state.times.move_s = took_s
+    else:
+        state.times.restart_s = took_s
+
+
+def paced(state: State, progress: Progress) -> None:
+    """It has come so far: what a step takes, since it was first seen to do some."""
+    if progress.step is None:
+        return
+    at, mark = state.now - progress.step_ago_s, state.times.mark
+    if mark is None:
+        state.times.mark = (progress.step, at)
+    elif progress.step > mark[0] and at > mark[1]:
+        state.times.step_s = (at - mark[1]) / (progress.step - mark[0])
 
 
 def ready(state: State) -> int:
@@ -60,41 +74,32 @@ def settle(state: State) -> None:
         state.sizing.short_since = state.sizing.shrink_deadline = None
 
 
-def shrinks(state: State, *, now: bool = False) -> bool:
+def shrinks(state: State, *, alone: str = "") -> bool:
     """Nodes are missing: whether the next attempt goes without them. Else it is known when to look
-    again. `now`: none will come."""
+    again. `alone`: none will come, and why."""
     sizing, left = state.sizing, ready(state)
-    if not state.limits.elastic or left < state.limits.fewest:
+    able = state.limits.elastic and left >= state.limits.fewest
+    if able:
+        sizing.short_since = state.now if sizing.short_since is None else sizing.short_since
+    else:
         sizing.shrink_deadline = None
+        if not alone and (state.open_incident is None or choices.waits(state)):
+            return False
+    last = bool(alone) or left >= state.target
+    trouble = Trouble(cause=SHORT, summary=alone or state.why, alone=last)
+    situation = choices.situation(state, trouble)
+    chosen = ladder.choose(situation)
+    if chosen.rung is not Rung.WAIT or not choices.waits(state):
+        choices.record(state, chosen, trouble)
+    if chosen.rung is not Rung.SHRINK:
+        if able and sizing.short_since is not None:
+            due = sizing.shrink_deadline = sizing.short_since + ladder.patience_s(situation)
+            state.why += f"; with {left} of them in {due - state.now:.3g} s (break-even)"
         return False
-    now = now or left >= state.target
-    sizing.short_since = state.now if sizing.short_since is None else sizing.short_since
-    missing, costs = nodes.missing(state), change_s(state)
-    even_s = shrink.break_even_s(state.size, missing, costs)
-    wait_s = min(shrink.patience_s(even_s, _expected_s(state)), state.limits.node_wait_s)
-    due = sizing.short_since + wait_s
-    if not now and state.now < due:
-        sizing.shrink_deadline = due
-        state.why += f"; with {left} of them in {due - state.now:.3g} s (break-even)"
-        return False
-    told = (
-        "no more are to come" if now else f"none came within {state.now - sizing.short_since:.3g} s"
-    )
-    counted = f"{missing} of {state.size} nodes missing"
-    because = f"{counted}, {told}; a change costs {costs:.3g} s, so waiting pays for {even_s:.3g} s"
-    change(state, left, because)
-    incidents.note(state, "Shrink", f"train on with {left} nodes: {because}")
+    change(state, left, chosen.reason)
+    incidents.note(state, "Shrink", f"train on with {left} nodes: {chosen.reason}")
     sizing.short_since = sizing.shrink_deadline = None
     return True
-
-
-def _expected_s(state: State) -> float | None:
-    """How long the missing nodes will take, as nodes have taken before. None: nobody knows."""
-    sizing = state.sizing
-    if sizing.arrival_s is None or sizing.asked_at is None:
-        return None
-    left_s = sizing.asked_at + sizing.arrival_s - state.now
-    return left_s if left_s > 0 else None  # they are late
 
 
 def change(state: State, size: int, why: str) -> None:

@@ -24,7 +24,7 @@ from holdfast.events import (
 )
 from holdfast.evidence import NodeEvidence
 from holdfast.spec import Job
-from holdfast.status import ActionTaken, Note
+from holdfast.status import ActionTaken, Choice, Note
 from holdfast.versions import FIRST, Version, When
 
 STORY_LENGTH = 40
@@ -114,6 +114,7 @@ class Node(msgspec.Struct, kw_only=True):
     state: NodeState = NodeState.JOINING
     node_rank: int | None = None
     store: Store | None = None  # fresh store it offers for the next attempt
+    rack: str = ""  # "" if it is not known
 
 
 class HealthRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -162,6 +163,7 @@ class IncidentRecord(msgspec.Struct, kw_only=True):
     collected: list[NodeEvidence] = []  # how nodes were; of the newest incidents only
     missing: list[str] = []  # names of nodes that have not told how they were
     network: list[str] = []  # who could not reach whom
+    choices: list[Choice] = []  # what was done next, and what else was weighed
 
 
 class DatedExit(msgspec.Struct, frozen=True):
@@ -272,6 +274,16 @@ class Updating(msgspec.Struct, kw_only=True):
     look_deadline: float | None = None  # the last update is looked at again
 
 
+class PhaseTimes(msgspec.Struct, kw_only=True):
+    """How fast this job is: what steps cost that the ladder weighs."""
+
+    restart_s: float | None = None  # the last restart in place, until it trained
+    move_s: float | None = None  # likewise, with a node that had just taken a rank
+    moved: bool = False  # some node has, for the next attempt
+    step_s: float | None = None  # a step lately
+    mark: tuple[int, float] | None = None  # a step of this attempt, and when it was over
+
+
 class State(msgspec.Struct, kw_only=True):
     """The controller's memory."""
 
@@ -293,6 +305,7 @@ class State(msgspec.Struct, kw_only=True):
     stillborn: int = 0  # new nodes in a row that died before they joined, or did not fit
     faults: dict[str, list[float]] = {}  # node → recent device faults
     cordoned: list[float] = []  # when machines were, lately
+    cordoned_there: dict[str, list[float]] = {}  # likewise, by rack
     workers_per_node: int = 0  # of the first node; all must agree
     instrumented: bool = False  # progress will be reported
     steps_seen: bool = False  # no, but steps of its optimizer, or in its output, are seen
@@ -339,6 +352,8 @@ class State(msgspec.Struct, kw_only=True):
     wait_deadline: float | None = None
     leave_deadline: float | None = None  # a rank has left early: the others are looked at
     quiet_deadline: float | None = None  # a script that reports no steps has said nothing yet
+    times: PhaseTimes = msgspec.field(default_factory=PhaseTimes)
+    choices: list[Choice] = []  # while a fact is handled: what was chosen about it
     story: list[str] = []
 
     @property

@@ -7,8 +7,9 @@ same elsewhere. One at a time, and never without a spare.
 """
 
 from holdfast.actions import AnyAction
-from holdfast.controller import attempts, conditions, incidents
+from holdfast.controller import attempts, choices, incidents
 from holdfast.controller.phases import Phase
+from holdfast.controller.policies.ladder import Rung, Trouble
 from holdfast.controller.policies.replace import STRAGGLER
 from holdfast.controller.state import State
 from holdfast.events import Diagnosed, SlowBy, Straggler, StragglersFound
@@ -29,7 +30,7 @@ def found(state: State, event: StragglersFound) -> list[AnyAction]:
     gone = before - {straggler.rank for straggler in event.stragglers}
     if gone and not event.stragglers:
         state.note(state.max_step or 0, min(gone), "no rank is slow any more")
-    return _replaced(state)
+    return _answered(state, before)
 
 
 def text_of(state: State, straggler: Straggler) -> str:
@@ -39,14 +40,28 @@ def text_of(state: State, straggler: Straggler) -> str:
     return f"{slow}: all others wait for it {straggler.share:.0%} of the time; {straggler.text}"
 
 
-def _replaced(state: State) -> list[AnyAction]:
+def _answered(state: State, before: set[int]) -> list[AnyAction]:
     slow = [one for one in state.stragglers if one.cause in OF_THE_NODE]
-    if state.limits.stragglers != "replace" or not (slow and conditions.sound_spares(state)):
+    worst = max(slow or state.stragglers, key=lambda one: one.share, default=None)
+    if worst is None:
         return []
-    worst = max(slow, key=lambda one: one.share)
     why = text_of(state, worst)
+    trouble = Trouble(
+        cause=STRAGGLER,
+        summary=why,
+        confidence=CONFIDENCE,
+        node=incidents.node_of(state, worst.rank),
+        trains=True,
+        harmless="" if slow else "it would be as slow on another node",
+    )
+    chosen = choices.choose(state, trouble)
+    if chosen.rung is not Rung.REPLACE:
+        if worst.rank not in before:
+            choices.record(state, chosen, trouble, incident=False)
+        return []
     state.hang = Diagnosed(
         attempt=state.attempt, cause=STRAGGLER, summary=why, confidence=CONFIDENCE, rank=worst.rank
     )
     incidents.open_for_rank(state, STRAGGLER, why, worst.rank)
+    choices.record(state, chosen, trouble)
     return attempts.stop(state, Phase.RECOVERING, why, state.limits.restart_grace_s)

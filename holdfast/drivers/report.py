@@ -266,4 +266,5 @@ def _incident(record: IncidentRecord, ledger: Ledger) -> Incident:
         detected_at=record.detected_at,
         confidence=record.confidence,
         version=record.version,
+        choices=tuple(record.choices),
     )

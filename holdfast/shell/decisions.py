@@ -161,7 +161,8 @@ class Decisions:
     def _handle(self, event: AnyEvent) -> None:
         at = max(self._clock(), self._state.now)
         actions = self._controller.handle(event, at)
-        entry = Entry(seq=self._book.seq + 1, at=at, event=event, actions=tuple(actions))
+        chosen = self._controller.choices
+        entry = Entry(self._book.seq + 1, at, event, tuple(actions), chosen)
         self._book.append(entry)
         self.orders.extend(actions)
         self.observe(entry, self._state)

@@ -149,7 +149,7 @@ class World:
         """What a driver does with a fact: decide, write down, then carry out."""
         actions = self.controller.handle(event, self.now)
         self._seq += 1
-        entry = Entry(self._seq, self.now, event, tuple(actions))
+        entry = Entry(self._seq, self.now, event, tuple(actions), self.controller.choices)
         self._write(entry)
         self._books.add(entry)
         self._watch.check(self._state)

@@ -37,6 +37,7 @@ class Promise(StrEnum):
     BLAME = "nobody pays for a neighbour"
     SEEN = "no fault stays unseen"
     VERSIONS = "one version, and prepared"
+    CHOICE = "the cheapest step that would do"
 
 
 class Foul(AssertionError):  # noqa: N818 - a referee's word, not an error of the caller

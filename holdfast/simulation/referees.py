@@ -43,6 +43,7 @@ from holdfast.events import (
 from holdfast.goodput import Bucket, Ledger
 from holdfast.messages import Leave, Question, Start, Stop, ToAgent
 from holdfast.shell.outbox import DEADLINE_S
+from holdfast.simulation import choosing
 from holdfast.simulation.blame import FairBlame
 from holdfast.simulation.environment import Environment, Foul, Promise
 from holdfast.simulation.fair_updates import FairUpdates, is_update
@@ -479,6 +480,7 @@ class Referees:
         """A fact and what was decided are on the disk."""
         self.entries = entry.seq
         self._judge(Promise.BLAME, self.blame.journaled(entry))
+        self._judge(Promise.CHOICE, choosing.judged(entry))
         self._judge(Promise.EFFICIENCY, self._efficiency.journaled(entry, self.in_trouble))
         self._judge(Promise.PERSISTENCE, self._persistence.journaled(entry))
         self._judge(Promise.FINITE, self._numbers.journaled(entry))

@@ -6,7 +6,7 @@ import pty
 import re
 import signal
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from docs.generate import FILES
 from tests.patience import PATIENCE_S, until
 from tests.warm import Warm, holdfast, start
 
+ROOT = Path(__file__).resolve().parents[2]
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
 
 
@@ -23,6 +24,16 @@ def answer(*words: str) -> Any:
     run = holdfast(*words, "--json")
     assert run.returncode == 0, run.stderr
     return json.loads(run.stdout)
+
+
+def documented(page: str, job: str) -> Iterator[list[str]]:
+    """The commands of a page about a job called gpt, for this one."""
+    text = (ROOT / "docs" / page).read_text()
+    for block in re.findall(r"```sh\n(.*?)```", text, re.DOTALL):
+        for line in block.splitlines():
+            program, *words = line.partition("#")[0].split()
+            assert program == "holdfast", line
+            yield [job if word == "gpt" else word for word in words]
 
 
 def printed(home: Path, job: str, text: str) -> Callable[[], bool]:
@@ -90,6 +101,12 @@ def test_a_job_that_fails_says_why_and_ends_with_status_1(tmp_path: Path) -> Non
     assert found["collected"][0]["ranks"][0]["ended"]
     assert [i["id"] for i in answer("incidents")] == [1, 2]
     assert holdfast("why", "--incident", "3").returncode == 4
+    shown, as_json = (holdfast(*words) for words in documented("concepts/recovery.md", "bad"))
+    assert "restart: an error of the script is given a second attempt" in shown.stdout
+    assert "no machine is left for an error of the script" in shown.stdout
+    (choice,) = json.loads(as_json.stdout)["incident"]["choices"]
+    assert choice["step"] == "restart" and len(choice["alternatives"]) == 8
+    assert "> give-up" in why.stdout and "the same error repeated at the same place" in why.stdout
 
 
 def test_a_nan_that_is_printed_stops_the_job_at_once_and_ends_it_the_second_time(

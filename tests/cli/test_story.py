@@ -9,6 +9,8 @@ from holdfast.controller import IncidentRecord
 from holdfast.evidence import NodeEvidence, RankEvidence
 from holdfast.status import (
     ActionTaken,
+    Alternative,
+    Choice,
     Copies,
     Goodput,
     Incident,
@@ -93,6 +95,26 @@ def test_the_course_of_an_incident_is_told_in_order_with_times() -> None:
         "over   after 1.5 s: training is productive again",
     ]
     assert story.verdict(incident(confidence=0.57)) == "worker-killed (confidence 57 %)"
+
+
+def test_what_was_weighed_is_told_with_its_cost_and_why_it_was_not_taken() -> None:
+    weighed = (
+        Alternative(step="restart", cost_s=0.51, sufficient=True, why="nothing speaks against it"),
+        Alternative(step="replace", cost_s=19.7, sufficient=True, why="fault 1 of node-1"),
+        Alternative(step="wait", cost_s=2.6, sufficient=False, why="no node is missing"),
+    )
+    reason = weighed[0].why
+    made = Choice(at=1.5, about="attempt 2", cause="device-error", step="restart", reason=reason,
+                  alternatives=weighed)  # fmt: skip
+    old = msgspec.structs.replace(made, alternatives=())
+    told = story.weighed(incident(choices=(made, old)))
+    assert told == [
+        "next  after 1.5 s, for attempt 2: restart: nothing speaks against it",
+        "  > restart            510 ms  taken",
+        "    replace            19.7 s  would do: fault 1 of node-1",
+        "    wait                2.6 s  no node is missing",
+        told[0],
+    ]
 
 
 def test_how_the_nodes_were_is_told_and_no_output_twice() -> None:

@@ -9,8 +9,11 @@ from holdfast.events import (
     AttemptStopped,
     Diagnosed,
     HealthChanged,
+    JobSubmitted,
+    NodeJoined,
     NodeLost,
     NodeLostReason,
+    NodeReady,
     Severity,
     WorkerError,
 )
@@ -281,6 +284,34 @@ def test_a_fault_of_a_node_whose_workers_have_all_finished_stops_nobody() -> Non
     world = running()
     world.tell(world.exited("b", 1, exit_code=0))
     assert world.tell(change("b")) == []
+
+
+def test_of_a_rack_whose_nodes_fail_alike_only_half_are_cordoned() -> None:
+    """Then the rack is what is broken. The job leaves the nodes all the same."""
+    world = World(node_count=4, spare_count=8, max_restarts=99)
+    world.tell(JobSubmitted())
+    for number in range(12):
+        rack = "row-a" if number < 4 else f"rack-{number}"
+        node = f"n{number}"
+        joined = NodeJoined(node=node, name=node, address="h", workers=1, rack=rack)
+        world.tell(joined)
+        world.tell(NodeReady(node=node, store=world.store(), instrumented=True))
+    fences: list[Fence] = []
+    for node in ("n0", "n1", "n2"):
+        world.train(step=10 * (len(fences) + 1))
+        world.tell(change(node))
+        fences.append(only(world.recover(cause="peer-lost", rank=None), Fence))
+    assert [(fence.node, fence.blamed) for fence in fences] == [
+        ("n0", True), ("n1", True), ("n2", False),
+    ]  # fmt: skip
+    (told,) = [a for a in world.state.incidents[-1].actions if a.action == "Fence"]
+    assert "2 of row-a were within a day" in told.reason
+    world.train(step=50)
+    world.tell(change(world.state.ranks[3]))  # of row-a too
+    assert not only(world.recover(cause="peer-lost", rank=None), Fence).blamed
+    world.train(step=60)
+    world.tell(change(world.state.ranks[0]))
+    assert only(world.recover(cause="peer-lost", rank=None), Fence).blamed, "another rack"
 
 
 def test_one_job_does_not_take_the_machines_of_a_cluster_from_everybody() -> None:

@@ -13,8 +13,8 @@ from holdfast.actions import (
     StopAttempt,
 )
 from holdfast.controller import Phase
+from holdfast.controller.choices import change_s
 from holdfast.controller.policies.shrink import break_even_s
-from holdfast.controller.sizes import change_s
 from holdfast.events import (
     DeadlinePassed,
     JobSubmitted,

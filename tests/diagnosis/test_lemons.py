@@ -34,7 +34,7 @@ def journal(*events: AnyEvent, at: float = NOW) -> list[Entry]:
     ]
     orders += [(NodeLost(node="x", reason=NodeLostReason.SILENT), (start,))]
     first = [Entry(n, 0.0, event, actions) for n, (event, actions) in enumerate(orders, 1)]
-    return first + [Entry(9 + n, at, event) for n, event in enumerate(events)]
+    return first + [Entry(9 + n, at, event, ()) for n, event in enumerate(events)]
 
 
 def counted(*events: AnyEvent, at: float = NOW) -> dict[str, Counts]:

@@ -26,7 +26,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def lost(at: float, *, planned: bool = False) -> Entry:
-    return Entry(1, at, NodeLost(node="n", reason=NodeLostReason.SILENT, planned=planned))
+    return Entry(1, at, NodeLost(node="n", reason=NodeLostReason.SILENT, planned=planned), ())
 
 
 def book() -> machine_book.MachineBook:

@@ -36,10 +36,13 @@ HEALTHY, LIMIT, REPLAY = Promise.EFFICIENCY, Promise.PERSISTENCE, Promise.REPLAY
 BOOKS, CALM, TIME = Promise.BOOKS, Promise.LIVENESS, Promise.TIME
 SPARES, ENDS, NAMED = Promise.SPARES, Promise.END, Promise.NAMED
 BOUND, TERMS, FINITE = Promise.BOUND, Promise.TERMS, Promise.FINITE
-BLAME, SEEN, VERSIONS = Promise.BLAME, Promise.SEEN, Promise.VERSIONS
+BLAME, SEEN, VERSIONS, CHOICE = (
+    Promise.BLAME, Promise.SEEN, Promise.VERSIONS, Promise.CHOICE
+)  # fmt: skip
 
 CONTROLLER, ATTEMPTS, NODES = (f"controller/{n}.py" for n in ("controller", "attempts", "nodes"))
 RESTART, REPLACE = "controller/policies/restart.py", "controller/policies/replace.py"
+LADDER, RECOVERY = "controller/policies/ladder.py", "controller/recovery.py"
 WORKERS, LEAVING = "controller/workers.py", "controller/leaving.py"
 VERDICT, STOPPING = "diagnosis/verdict.py", "detection/stopping.py"
 BRIDGE, NUMERICS = "shell/bridge.py", "controller/numerics.py"
@@ -53,6 +56,18 @@ SAMPLING = "shell/straggler_sampling.py"
 SUCCESSION = "shell/succession.py"
 
 MUTANTS: dict[str, Mutant] = {
+    "the dearest step is taken": Mutant(
+        LADDER,
+        "best = min(would_do, key=lambda one: one.cost_s)",
+        "best = max(would_do, key=lambda one: one.cost_s)",
+        CHOICE,
+    ),
+    "what is chosen is not what is done": Mutant(
+        RECOVERY,
+        "if chosen.rung is Rung.REPLACE and ladder.asks_node(failure):",
+        "if ladder.asks_node(failure) or _blamed(state, verdict):",
+        CHOICE,
+    ),
     "nobody looks for hangs": Mutant(DETECTION, "if self._watch.is_due(now):", "if False:", NAMED),
     "a look that shows a hang stops nothing": Mutant(
         HANGS,
@@ -95,7 +110,7 @@ MUTANTS: dict[str, Mutant] = {
         first=11,
     ),
     "a single alert has a node replaced": Mutant(
-        CONDITIONS,
+        LADDER,
         "ALERTS = 2  # of one kind and device are a fault",
         "ALERTS = 1",
         HEALTHY,
@@ -165,7 +180,7 @@ MUTANTS: dict[str, Mutant] = {
         first=91,
     ),
     "restarts are not counted": Mutant(
-        ATTEMPTS,
+        RECOVERY,
         "state.restarts = [*restart.recent(state.restarts, begins, state.limits.window_s), begins]",
         "pass",
         LIMIT,
@@ -307,7 +322,7 @@ MUTANTS: dict[str, Mutant] = {
         ONE,
     ),
     "a replaced node stays a member": Mutant(
-        ATTEMPTS,
+        RECOVERY,
         "nodes.remove(state, node_id, why)",
         "pass",
         GIVEN,
@@ -321,9 +336,9 @@ MUTANTS: dict[str, Mutant] = {
         first=4,
     ),
     "the wrong node is replaced": Mutant(
-        ATTEMPTS,
-        "node_id = state.ranks.get(verdict.rank // state.workers_per_node)",
-        "node_id = state.ranks.get(0)",
+        RECOVERY,
+        'return state.ranks.get(verdict.rank // state.workers_per_node, "")',
+        'return state.ranks.get(0, "")',
         HEALTHY,
         first=11,
     ),
@@ -369,23 +384,23 @@ MUTANTS: dict[str, Mutant] = {
         first=3,
     ),
     "storage that is away uses up the restarts": Mutant(
-        ATTEMPTS,
-        "return verdict.environment and not state.limits.exact and bool(state.restarts)",
+        LADDER,
+        "return s.trouble.environment and not s.means.exact and bool(s.history.restarts)",
         "return False",
         LIMIT,
         first=24,
     ),
     "trouble that is over still counts": Mutant(
-        ATTEMPTS,
+        RECOVERY,
         "state.barren, state.trouble_since = 0, None",
         "state.barren = 0",
         LIMIT,
         first=25,
     ),
     "trouble is given a minute": Mutant(
-        ATTEMPTS,
-        "return since is not None and state.now - since >= limits.window_s",
-        "return since is not None and state.now - since >= 60.0",
+        LADDER,
+        "return s.history.trouble_s is not None and s.history.trouble_s >= s.means.window_s",
+        "return s.history.trouble_s is not None and s.history.trouble_s >= 60.0",
         LIMIT,
         first=25,
     ),

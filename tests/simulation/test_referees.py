@@ -53,6 +53,7 @@ from holdfast.simulation.referees import (
     Replay,
     Snapshots,
 )
+from holdfast.status import Alternative, Choice
 
 LIMITS = Limits(node_count=2, spare_count=1, max_restarts=2, window_s=600.0, node_wait_s=120.0)
 CRASH = 11  # SIGSEGV
@@ -99,8 +100,23 @@ def stop(attempt: int) -> StopAttempt:
     return StopAttempt(attempt=attempt, grace_s=0.0, reason="a rank failed")
 
 
+GAVE_UP = EndJob(outcome=Outcome.GAVE_UP, reason="no node is left")
+GIVES_UP = Choice(
+    at=0.0,
+    about="attempt 1",
+    cause="hang",
+    step="give-up",
+    reason="so",
+    alternatives=(Alternative(step="give-up", cost_s=3600.0, sufficient=True, why="so"),),
+)
+
+
 def entry(event: AnyEvent, *actions: AnyAction, at: float = 0.0) -> Entry:
-    return Entry(seq=1, at=at, event=event, actions=actions)
+    """A line of a controller that gives up only where it has chosen to."""
+    ends = [one.outcome for one in actions if isinstance(one, EndJob)]
+    gives_up = bool({Outcome.FAILED, Outcome.GAVE_UP}.intersection(ends))
+    made = (GIVES_UP,) if gives_up else ()
+    return Entry(seq=1, at=at, event=event, actions=actions, choices=made)
 
 
 def lost(node: str) -> NodeLost:
@@ -567,6 +583,7 @@ def test_every_referee_is_heard() -> None:
         (Promise.SNAPSHOT, lambda: some.resumed(2, None, [holding([OLD])], 1)),
         (Promise.EFFICIENCY, lambda: some.journaled(entry(exited("n0", 1, 0), stop(1)))),
         (Promise.REPLAY, lambda: some.replayed(entry(DeadlinePassed(), stop(1)), 1, [])),
+        (Promise.CHOICE, lambda: some.journaled(Entry(1, 7.0, DeadlinePassed(), (GAVE_UP,)))),
     ]
     for promise, tell in fouls:
         with pytest.raises(Foul, match=r" at 7\.000 s") as caught:

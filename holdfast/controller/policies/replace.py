@@ -15,6 +15,7 @@ WINDOW_S = 86_400.0
 REPLACE_AFTER = 2  # faults of one node within the window
 CORDONS_SHARE = 0.1  # of a job's nodes within the window
 CORDONS_MIN = 3
+RACK_SHARE = 0.5  # of the nodes that a job has in a rack, within the window
 
 
 def blames_machine(cause: str) -> bool:
@@ -45,3 +46,12 @@ def cordons_most(nodes: int) -> int:
     machines of a cluster from everybody. It may leave them itself, as far as it has spares.
     """
     return max(CORDONS_MIN, math.ceil(CORDONS_SHARE * nodes))
+
+
+def cordons_most_of_rack(nodes: int) -> int:
+    """How many of them, of a rack in which the job has, or has had, so many nodes.
+
+    Nodes of a rack share power, cooling and a switch. Where more than half of them fail within a
+    day, that is what is broken rather than each of them, and other nodes of the rack are no better.
+    """
+    return max(1, math.ceil(RACK_SHARE * nodes))

@@ -96,7 +96,7 @@ class KubernetesDriver:
         self.host = Host(self._shell, self._clock, me.token, timeout_s)
         self._roster = Roster(controller.state)
         self.doubt = Doubt(self.host, self._far)
-        self._shell.decisions.explain = self._roster.explained
+        self._shell.decisions.explain = self._explained
         self._shell.on_api_seen = self.doubt.heard
         self._shell.doubt = self.doubt.standing
         self._shell.can_hand_over = lambda: self.doubt.is_sure()
@@ -124,6 +124,10 @@ class KubernetesDriver:
             MachineConditions(controller.state, self._roster.machine, here),
             self._shell.put,
         )
+
+    def _explained(self, event: AnyEvent) -> AnyEvent:
+        """A fact with what the API says of it."""
+        return self._machines.explained(self._roster.explained(event))
 
     async def run(self, observe: Observer, *, port: int, metrics_port: int) -> Outcome | None:
         """From the first fact to the last agent's end; None: a newer controller has taken over."""

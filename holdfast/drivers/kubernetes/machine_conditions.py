@@ -11,7 +11,14 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from holdfast.controller.state import State
-from holdfast.drivers.kubernetes.machines import OUT_OF_SERVICE, OWNER, REASON, TAINT, Machine
+from holdfast.drivers.kubernetes.machines import (
+    OUT_OF_SERVICE,
+    OWNER,
+    RACKS,
+    REASON,
+    TAINT,
+    Machine,
+)
 from holdfast.drivers.kubernetes.pods import Condition
 from holdfast.events import HealthChanged, Severity
 
@@ -150,12 +157,15 @@ class MachineConditions:
         self._state, self._machine_of, self._us = state, machine_of, us
         self._signs: dict[str, dict[Key, Sign]] = {}  # by machine
         self._given: dict[str, frozenset[str]] = {}  # taints of a machine when it was first seen
+        self._racks: dict[str, str] = {}  # by machine
         self._here: dict[str, dict[str, set[Key] | None]] = {}  # by machine and node: what is told
 
     def see(self, machine: Machine) -> list[HealthChanged]:
         """A machine as it is now. Most news of machines, heartbeats above all, change nothing."""
         name = machine.metadata.name
         given = self._given.setdefault(name, frozenset(t.key for t in machine.spec.taints))
+        labels = machine.metadata.labels
+        self._racks[name] = next((labels[key] for key in RACKS if labels.get(key)), "")
         found = {(s.condition, s.device): s for s in signs(machine, given, self._us)}
         before = self._signs.get(name)
         self._signs[name] = found
@@ -165,8 +175,12 @@ class MachineConditions:
 
     def lose(self, machine: str) -> None:
         """It is no part of the cluster any more; its pods end, and what was said of it stands."""
-        for known in (self._signs, self._given, self._here):
+        for known in (self._signs, self._given, self._here, self._racks):
             known.pop(machine, None)
+
+    def rack(self, node: str) -> str:
+        """Which rack, or switch, the machine of this node is in; "" where nobody has said."""
+        return self._racks.get(self._machine_of(node), "")
 
     def look(self, node: str) -> list[HealthChanged]:
         """What this node was not told yet; to be asked when it, or its pod, is new or changes."""

@@ -7,6 +7,8 @@ everything else goes on, and it is tried again now and then in case the right is
 import asyncio
 from collections.abc import Callable, Sequence
 
+import msgspec
+
 from holdfast.drivers.kubernetes.cluster import NODES, ApiError, Change, Cluster, DeniedError
 from holdfast.drivers.kubernetes.machine_conditions import MachineConditions
 from holdfast.drivers.kubernetes.machines import Machine
@@ -40,6 +42,12 @@ class MachineWatch:
                     say("conditions of machines are not watched: no permission to list nodes")
                 refused = True
                 await asyncio.sleep(AGAIN_S)
+
+    def explained(self, event: AnyEvent) -> AnyEvent:
+        """A node that joins, with the rack that its machine is in."""
+        if not isinstance(event, NodeJoined):
+            return event
+        return msgspec.structs.replace(event, rack=self._conditions.rack(event.node))
 
     def observe(self, event: AnyEvent) -> None:
         """A fact that the controller has heard: who has joined is told of its machine."""

@@ -13,6 +13,14 @@ OWNER, REASON = "holdfast.dev/cordoned-by", "holdfast.dev/cordon-reason"
 EXPIRES = "holdfast.dev/cordon-expires"
 MEMORY = "holdfast.dev/machine-memory"
 OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
+RACKS = (
+    "fabric.topograph.run/tier-0",
+    "network.topology.nvidia.com/leaf",
+    "oci.oraclecloud.com/host.rack_id",
+    "cloud.google.com/gce-topology-subblock",
+    "topology.k8s.aws/network-node-layer-3",
+)
+"""Labels of a machine that name its rack, or the switch nearest to it; the first that is there."""
 
 
 class _Meta(msgspec.Struct, rename="camel", frozen=True):

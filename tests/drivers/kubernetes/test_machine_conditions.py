@@ -13,7 +13,7 @@ from holdfast.drivers.kubernetes.api import Api
 from holdfast.drivers.kubernetes.cluster import NODES
 from holdfast.drivers.kubernetes.machine_conditions import MachineConditions, signs
 from holdfast.drivers.kubernetes.machine_watch import MachineWatch
-from holdfast.drivers.kubernetes.machines import Machine
+from holdfast.drivers.kubernetes.machines import RACKS, Machine
 from holdfast.events import HealthChanged, NodeJoined, Severity
 from tests.drivers.kubernetes.cluster.fake import FakeCluster
 from tests.drivers.kubernetes.playing import playing
@@ -198,6 +198,13 @@ class Hearing:
         listens = listening(self.state, a="m-0", b="m-0")
         self.watch = MachineWatch(api, listens, lambda *events: self.told.extend(events))
 
+    def joins(self, node: str) -> str:
+        """The rack with which a node that joins is known."""
+        joined = NodeJoined(node=node, name=node, address="", workers=1)
+        told = self.watch.explained(joined)
+        assert isinstance(told, NodeJoined)
+        return told.rack
+
     def heard(self) -> list[tuple[str, str, str]]:
         return [(one.node, one.condition, str(one.severity)) for one in self.told]
 
@@ -243,3 +250,28 @@ def test_without_the_right_it_is_said_once_and_tried_again(
 
 def taint_machine(it: FakeCluster, taints: list[dict[str, str]]) -> None:
     it.store.change(NODES, "", "m-0", lambda body: body["spec"].update(taints=taints))
+
+
+def test_a_node_that_joins_is_known_with_the_rack_that_its_machine_is_labelled_with() -> None:
+    async def story(it: FakeCluster, api: Api) -> None:
+        labels = {"topology.kubernetes.io/zone": "z", "network.topology.nvidia.com/leaf": "leaf-3"}
+        it.machine("m-0", labels=labels)
+        there = Hearing(api, "a")
+        assert there.joins("a") == "", "nobody has said"
+        async with asyncio.TaskGroup() as tasks:
+            watching = tasks.create_task(there.watch.run())
+            await it.until(lambda: there.joins("a"))
+            watching.cancel()
+        assert (there.joins("a"), there.joins("zzz")) == ("leaf-3", "")
+
+    playing(story)
+
+
+def test_the_label_that_names_the_nearest_rack_is_the_one_that_counts() -> None:
+    listens = listening(state("a"), a="m0")
+    for key in reversed(RACKS):
+        labels = {other: other for other in RACKS[RACKS.index(key) :]}
+        listens.see(machine(metadata={"labels": labels}))
+        assert listens.rack("a") == key
+    listens.lose("m0")
+    assert listens.rack("a") == ""

@@ -63,6 +63,7 @@ def test_a_lost_agent_is_replaced_by_the_spare(home: Path) -> None:
     (incident,) = job.incidents()
     assert (incident.cause, incident.node) == ("node-lost", victim)
     assert incident.steps_lost <= 2
+    assert [choice.step for choice in incident.choices] == ["replace"]
 
 
 def test_the_node_with_rank_0_and_the_store_can_be_lost_too(home: Path) -> None:

@@ -1,0 +1,528 @@
+"""What to do next: the one place where it is chosen.
+
+`choose` weighs every step of the ladder against a situation: what happened and how sure that is,
+the history of the job, what is there, and what things have cost so far. Each step is either not
+enough or not possible, and says why, or it would do; of these the cheapest is taken, and among
+equals the lower rung. `LADDER` is the table; a new step is a row of it.
+
+Costs are expected seconds of the whole job from now on. A node out of N that does nothing for a
+while costs an Nth of that. They rest on what the phases of this very job have taken
+(`Prices`); the defaults hold until it was measured.
+
+Practice that is published, and kept (ByteRobust, arXiv 2509.16293; FALCON): a lost device or disk
+is left at once; an alert of the network is tolerated once and not twice within five minutes; no
+machine is left for an error of the script, nor, unless the job asks for it, for being slow.
+"""
+
+from collections.abc import Callable
+from enum import StrEnum
+from typing import NamedTuple
+
+import msgspec
+
+from holdfast.actions import Outcome
+from holdfast.controller.policies import poison, replace, restart, shrink
+from holdfast.events import Severity
+
+ALERTS = 2  # of one kind and device are a fault
+ALERTS_S = 300.0  # within this time
+SURE = 0.5  # a verdict below counts against nobody's machine
+PEOPLE_S = 3600.0  # until somebody has seen that a job is over, and starts it again: assumed
+ROUNDING_S = 0.001  # of sums of seconds since the epoch
+RESIZED = "resized"  # more nodes are there than train
+ALERT = "alert"  # something about a node that may pass
+
+
+class Rung(StrEnum):
+    """The steps, from the one that changes least to the one that ends the job."""
+
+    CARRY_ON = "carry-on"
+    RESTART = "restart"
+    REPLACE = "replace"
+    ROLL_BACK = "roll-back-state"
+    WAIT = "wait"
+    SHRINK = "shrink"
+    GROW = "grow"
+    GIVE_UP = "give-up"
+
+
+MEANINGS = {
+    Rung.CARRY_ON: "Train on; what was noticed is remembered, and told.",
+    Rung.RESTART: "Start the same nodes again, from the newest state in memory; after a wait where "
+    "attempts in a row made no progress, or what the script depends on is away.",
+    Rung.REPLACE: "A node is left, or lost, and another takes its rank: a spare, else a new one.",
+    Rung.ROLL_BACK: "Start the same nodes again, from a state older than what was restored.",
+    Rung.WAIT: "Ranks are without a node: wait for nodes that were asked for.",
+    Rung.SHRINK: "Start with fewer nodes, where the job is elastic.",
+    Rung.GROW: "Stop at the end of a step, and start with more nodes.",
+    Rung.GIVE_UP: "The job ends, with an account of why nothing else would do.",
+}
+
+
+class Trouble(msgspec.Struct, frozen=True, kw_only=True):
+    """What happened, by a verdict or by what was noticed while training goes on."""
+
+    cause: str = ""
+    summary: str = ""
+    confidence: float = 1.0
+    user_error: bool = False
+    environment: bool = False
+    final: bool = False  # not even a second attempt could change anything
+    ended: bool = False  # an attempt has, and whether there will be another is asked
+    trains: bool = False  # the attempt goes on so far
+    harmless: str = ""  # why it may go on with what would be worth nothing else
+    node: str = ""  # name of the member that it happened on
+    faulty: bool = False  # that node has a fault that will not pass by itself
+    bad_step: int | None = None  # what was saved from there on is worth nothing
+    stops: bool = False  # somebody wants the job to end with it (`recovery.on_nan: stop`)
+    alone: bool = False  # no more nodes will come
+
+
+class History(msgspec.Struct, frozen=True, kw_only=True):
+    """What the job has been through."""
+
+    faults: int = 0  # of that node lately, this one included
+    again: bool = False  # an error of the script that is the last one again, without progress
+    bad_again: bool = False  # numbers were bad at this place before
+    poisoned: bool = False  # two attempts went on from the same place and failed alike
+    spent: bool = False  # an older checkpoint was tried for this failure
+    restored: int | None = None  # step that the attempt went on after
+    fruitless: int = 0  # attempts in a row without progress
+    barren: int = 0  # restarts since the last progress
+    restarts: int = 0  # within the window
+    freed_s: float = 0.0  # until the first of them does not count any more
+    trouble_s: float | None = None  # since the environment has kept the job from any progress
+    growths: int = 0  # by itself, within the window
+
+
+class Means(msgspec.Struct, frozen=True, kw_only=True):
+    """What is there, and what the job description allows."""
+
+    spares: int = 0  # sound ones that wait
+    waiting: int = 0  # nodes that could take a rank, sound or not
+    vacant: int = 0  # ranks without a node
+    size: int = 1
+    fewest: int = 1
+    target: int = 1
+    older: int | None = None  # newest committed checkpoint before what was restored
+    replace_after: int = replace.REPLACE_AFTER
+    stragglers: bool = False  # are replaced
+    max_restarts: int = 20
+    exact: bool = False  # that number was asked for
+    window_s: float = 3600.0
+    node_wait_s: float = 600.0
+
+    @property
+    def left(self) -> int:
+        """Nodes that could train now."""
+        return self.size - self.vacant + self.waiting
+
+    @property
+    def missing(self) -> int:
+        """Ranks that nobody can take yet."""
+        return max(0, self.vacant - self.waiting)
+
+
+class Prices(msgspec.Struct, frozen=True, kw_only=True):
+    """Seconds that the phases of this job have taken; the defaults are assumed."""
+
+    stop_s: float = 0.0
+    start_s: float = 30.0  # in place, until it trains
+    move_s: float = 30.0  # likewise, with a node that has just taken a rank
+    arrival_s: float = 120.0  # of a node that was asked for
+    expected_s: float | None = None  # until the missing ones come; None: nobody knows
+    waited_s: float = 0.0  # for them so far
+    since_change_s: float | None = None  # of the size
+    change_s: float = 30.0  # of the size
+    step_s: float = 1.0
+    redone: int = 1  # steps, after a restart
+    behind: int = 0  # steps done since what a roll-back would go on from
+
+
+class Situation(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that the choice rests on."""
+
+    trouble: Trouble = Trouble()
+    history: History = History()
+    means: Means = Means()
+    prices: Prices = Prices()
+
+
+class Weighed(NamedTuple):
+    """One step in a situation."""
+
+    rung: Rung
+    cost_s: float
+    against: str  # why it would not do; empty if it would
+    reason: str  # for it, if it is taken
+
+
+class Chosen(NamedTuple):
+    """The step to take, and what it was chosen among."""
+
+    rung: Rung
+    reason: str
+    outcome: Outcome | None  # of a job that ends with it
+    weighed: tuple[Weighed, ...]
+
+
+def choose(s: Situation) -> Chosen:
+    """The cheapest step that would do; giving up where no other does."""
+    weighed = tuple(row(s) for row in LADDER)
+    would_do = [one for one in weighed if not one.against]
+    if would_do:
+        best = min(would_do, key=lambda one: one.cost_s)
+        spared = Weighed(Rung.GIVE_UP, PEOPLE_S, f"{best.rung} will do", "")
+        return Chosen(best.rung, best.reason, None, (*weighed, spared))
+    outcome, account = ending(s) or (Outcome.GAVE_UP, s.trouble.summary)
+    last = Weighed(Rung.GIVE_UP, PEOPLE_S, "", account)
+    return Chosen(last.rung, account, outcome, (*weighed, last))
+
+
+def is_lasting(severity: Severity, alerts: int) -> bool:
+    """Whether a condition of a node will not pass by itself."""
+    return severity in (Severity.FATAL, Severity.LEAVES) or alerts >= ALERTS
+
+
+# ── what the situation asks for ───────────────────────────────────────────────────────────────
+
+
+def ending(s: Situation) -> tuple[Outcome, str] | None:
+    """Why no further attempt is made, and whose fault that is; None if one may be."""
+    trouble, history, means = s.trouble, s.history, s.means
+    if trouble.stops:
+        return Outcome.FAILED, f"{trouble.summary} recovery.on_nan is stop"
+    if trouble.bad_step is not None and not asks_state(s):
+        known = history.restored is not None
+        after = f", after step {history.restored} was restored" if known else ""
+        again = f"at step {trouble.bad_step} again{after}"
+        return Outcome.FAILED, f"numbers were not finite {again}: {trouble.summary}"
+    if trouble.final:
+        return Outcome.FAILED, trouble.summary
+    if history.again and not may_repeat(s) and not asks_state(s):
+        same = "the same error repeated at the same place without progress"
+        return Outcome.FAILED, f"{same}: {trouble.summary}"
+    if trouble.environment and _lasts_too_long(s):
+        return Outcome.GAVE_UP, _kept_text(s)
+    if not trouble.ended or history.restarts < means.max_restarts or _may_outwait(s):
+        return None
+    cap = f"{means.max_restarts} restarts in {means.window_s:g} s are allowed"
+    account = f"{cap}, all of them used; last: {trouble.summary}"
+    return Outcome.FAILED if trouble.user_error else Outcome.GAVE_UP, account
+
+
+def asks_state(s: Situation) -> str:
+    """Why training cannot go on from the newest state, if there is an older one; else empty."""
+    trouble, history, older = s.trouble, s.history, s.means.older
+    if trouble.harmless:
+        return ""
+    if trouble.bad_step is not None and not history.bad_again:
+        return f"only what was saved before step {trouble.bad_step} is restored"
+    if trouble.trains:
+        return ""
+    innocent = trouble.environment or trouble.cause in poison.INNOCENT
+    last_chance = trouble.bad_step is not None or (
+        not innocent and history.again and not may_repeat(s)
+    )
+    if older is None or (last_chance and history.spent):
+        return ""
+    if last_chance or (history.poisoned and not innocent):
+        return f"step {history.restored} was restored and led to the same failure"
+    return ""
+
+
+def asks_node(s: Situation) -> str:
+    """Why the node should be left that the trouble happened on; else empty."""
+    trouble, means = s.trouble, s.means
+    if not trouble.node or trouble.harmless or trouble.user_error or trouble.environment:
+        return ""
+    if trouble.cause == replace.STRAGGLER:
+        return _said(s) if means.stragglers and means.spares else ""
+    if not replace.blames_machine(trouble.cause) or trouble.confidence < SURE:
+        return ""
+    if trouble.trains and not (trouble.faulty and means.spares):
+        return ""
+    faults, limit = s.history.faults, means.replace_after
+    count = max(faults, limit) if trouble.faulty else faults
+    if not replace.wanted(count, limit, spares=means.spares, fruitless=s.history.fruitless):
+        return ""
+    often = f"{faults} device faults on it in {replace.WINDOW_S:g} s"
+    return _said(s) if trouble.faulty else often
+
+
+def asks_growth(s: Situation) -> str:
+    """Why more nodes should train; else empty."""
+    if s.trouble.cause != RESIZED or not s.trouble.trains or _more(s) <= 0:
+        return ""
+    since_s = s.prices.since_change_s
+    if since_s is not None and since_s < grow_wait_s(s) - ROUNDING_S:
+        return ""
+    return f"{_more(s)} more {'is' if _more(s) == 1 else 'are'} ready"
+
+
+def may_repeat(s: Situation) -> bool:
+    """Who asks for a number of restarts gets it for errors of the script too."""
+    return s.means.exact and s.history.barren < s.means.max_restarts
+
+
+def delay_s(s: Situation) -> float:
+    """How long to wait before the next attempt."""
+    means, fruitless = s.means, s.history.fruitless
+    if not s.trouble.environment:
+        return restart.backoff_s(fruitless)
+    wait_s = restart.patience_s(fruitless, means.max_restarts, means.window_s)
+    if s.history.restarts >= means.max_restarts:
+        wait_s = max(wait_s, s.history.freed_s + ROUNDING_S)
+    return wait_s
+
+
+def patience_s(s: Situation) -> float:
+    """How long to wait for missing nodes before training without them."""
+    even_s = shrink.break_even_s(s.means.size, s.means.missing, s.prices.change_s)
+    return min(shrink.patience_s(even_s, s.prices.expected_s), s.means.node_wait_s)
+
+
+def grow_wait_s(s: Situation) -> float:
+    """How long after the last change of its size the job may grow by itself."""
+    means, prices = s.means, s.prices
+    growths, window_s = s.history.growths, means.window_s
+    return shrink.grow_after_s(means.size, _more(s), prices.change_s, growths, window_s)
+
+
+def _said(s: Situation) -> str:
+    return s.trouble.summary or s.trouble.cause
+
+
+def _lasts_too_long(s: Situation) -> bool:
+    """Whether the environment has kept the job from any progress for longer than it may."""
+    if s.means.exact:
+        return s.history.barren >= s.means.max_restarts
+    return s.history.trouble_s is not None and s.history.trouble_s >= s.means.window_s
+
+
+def _kept_text(s: Situation) -> str:
+    barren = s.history.barren
+    restarts = f"{barren} restart{'s' if barren != 1 else ''}"
+    kept = f"errors of the environment prevented any progress for {s.history.trouble_s or 0:.0f} s"
+    return f"{kept}, through {restarts}; last: {s.trouble.summary}"
+
+
+def _may_outwait(s: Situation) -> bool:
+    """Whether the cap is waited for: nobody set it for this, and the script did nothing wrong."""
+    return s.trouble.environment and not s.means.exact and bool(s.history.restarts)
+
+
+def _more(s: Situation) -> int:
+    return min(s.means.target - s.means.size, s.means.spares)
+
+
+# ── the rows ──────────────────────────────────────────────────────────────────────────────────
+
+
+def _first(*objections: str) -> str:
+    return next(filter(None, objections), "")
+
+
+def _over(s: Situation) -> str:
+    """What no further attempt could change."""
+    end = ending(s)
+    return (end[1] or "nothing would be different") if end is not None else ""
+
+
+def _sound(s: Situation) -> bool:
+    """Whether what is trained meanwhile counts."""
+    trouble = s.trouble
+    doubtful = trouble.faulty or trouble.cause in (replace.STRAGGLER, RESIZED, ALERT)
+    sound = doubtful and trouble.bad_step is None
+    return trouble.trains and (sound or bool(trouble.harmless))
+
+
+def _goes_on(s: Situation) -> str:
+    return "training goes on meanwhile" if _sound(s) else ""
+
+
+def _again_s(s: Situation) -> float:
+    """Until the job trains where it was, once nothing of the attempt runs."""
+    stop_s = s.prices.stop_s if s.trouble.trains else 0.0
+    return stop_s + s.prices.start_s + s.prices.redone * s.prices.step_s
+
+
+def _carry_on(s: Situation) -> Weighed:
+    against = _first(
+        "" if s.trouble.trains else "the attempt has ended",
+        "" if _sound(s) else "what it does from here on is worth nothing",
+        asks_node(s),
+        asks_growth(s),
+    )
+    cost_s = _again_s(s) if s.trouble.faulty else 0.0  # it will fail one day
+    return Weighed(Rung.CARRY_ON, cost_s, against, s.trouble.harmless or _tolerated(s))
+
+
+def _tolerated(s: Situation) -> str:
+    if s.trouble.faulty:
+        return "no sound spare waits: a doubtful node is better than none"
+    if s.trouble.cause == replace.STRAGGLER:
+        return "nobody is replaced for being slow, unless the job asks for it and a spare waits"
+    if s.trouble.cause == ALERT:
+        return f"one alert is tolerated; {ALERTS} within {ALERTS_S:g} s are a fault"
+    return "the last change of the size has not paid for itself yet"
+
+
+def _restart(s: Situation) -> Weighed:
+    against = _first(_goes_on(s), _over(s), asks_state(s), asks_node(s), _nobody(s))
+    wait_s = delay_s(s)
+    return Weighed(Rung.RESTART, wait_s + _again_s(s), against, _hope(s, wait_s))
+
+
+def _nobody(s: Situation) -> str:
+    vacant = s.means.vacant
+    return f"{vacant} node rank{'s' if vacant > 1 else ''} without a node" if vacant else ""
+
+
+def _hope(s: Situation, wait_s: float) -> str:
+    """Why the same once more may be enough."""
+    trouble, history = s.trouble, s.history
+    wait = f"; in {wait_s:.3g} s" if wait_s else ""
+    if history.again:
+        times = f"restart {history.barren + 1} of {s.means.max_restarts} for it"
+        return f"the same error again, without progress: {times}{wait}"
+    if trouble.environment:
+        return f"what the script depends on may be well again{wait}"
+    if trouble.user_error:
+        return f"an error of the script is given a second attempt{wait}"
+    if replace.blames_machine(trouble.cause) and trouble.node:
+        return f"{_forgiven(s)}{wait}"
+    return f"nothing speaks against the nodes or the state{wait}"
+
+
+def _forgiven(s: Situation) -> str:
+    faults, limit = s.history.faults, s.means.replace_after
+    if s.trouble.confidence < SURE:
+        return "the verdict is too uncertain to blame a machine"
+    if not limit:
+        return "nodes of this job are not replaced for their devices"
+    if faults < limit and not s.trouble.faulty:
+        day = f"within {replace.WINDOW_S:g} s"
+        return f"fault {faults} of {s.trouble.node} {day}; it is replaced for {limit}"
+    return "no sound spare waits: a doubtful node is better than none"
+
+
+def _replace(s: Situation) -> Weighed:
+    means, leave = s.means, asks_node(s)
+    fills = not s.trouble.trains and means.vacant > 0 and not means.missing
+    over = "" if s.trouble.trains else _over(s)
+    against = _first(over, asks_state(s), "" if leave or fills or _suspects(s) else _stays(s))
+    there = means.spares > 0 or fills
+    arrival_s = s.prices.arrival_s / (max(1, means.size) if there else 1)  # of one node, or of all
+    move_s = max(0.0, s.prices.move_s - s.prices.start_s)
+    cost_s = delay_s(s) + _again_s(s) + move_s + arrival_s
+    count = means.waiting
+    reason = leave or f"{count} node{'s wait' if count != 1 else ' waits'} for a rank"
+    return Weighed(Rung.REPLACE, cost_s, against, reason)
+
+
+def _suspects(s: Situation) -> bool:
+    """Whether to leave the node would help if it is to blame, though it may not be."""
+    trouble = s.trouble
+    told = not (trouble.user_error or trouble.environment) and trouble.confidence >= SURE
+    blamed = told and bool(trouble.node) and replace.blames_machine(trouble.cause)
+    return blamed and not trouble.trains and s.means.spares > 0 and s.means.replace_after > 0
+
+
+def _stays(s: Situation) -> str:
+    """Why no node is left."""
+    trouble = s.trouble
+    if s.means.missing:
+        return "no node waits that could take the rank"
+    if trouble.user_error:
+        return "no machine is left for an error of the script"
+    if trouble.cause == replace.STRAGGLER or (trouble.faulty and not s.means.spares):
+        return _tolerated(s)
+    if replace.blames_machine(trouble.cause) and trouble.node:
+        return _forgiven(s)
+    return "nothing blames a machine"
+
+
+def _roll_back(s: Situation) -> Weighed:
+    why = asks_state(s)
+    older = s.means.older
+    known = "" if why or older is not None else "no older checkpoint is known"
+    nobody = _nobody(s) if not why else ""
+    against = _first(_goes_on(s), _over(s), known, "" if why else asks_node(s), nobody)
+    reason = why or f"step {older} is committed, too"
+    cost_s = delay_s(s) + _again_s(s) + s.prices.behind * s.prices.step_s
+    return Weighed(Rung.ROLL_BACK, cost_s, against, reason)
+
+
+def _stays_short(s: Situation) -> str:
+    """Why the number of nodes is not the question now."""
+    nobody = "" if s.means.missing else "no node is missing"
+    runs = "the attempt still runs" if s.trouble.trains else ""
+    return _first(runs, _over(s), asks_state(s), asks_node(s), nobody)
+
+
+def _wait(s: Situation) -> Weighed:
+    prices = s.prices
+    none = "no more are to come" if s.trouble.alone else ""
+    overdue = _shrinkable(s) and prices.waited_s >= patience_s(s) - ROUNDING_S
+    even = f"with {s.means.left} nodes it goes on sooner than it is worth to wait"
+    against = _first(_stays_short(s), none, even if overdue else "")
+    cost_s = _expected_s(s) + _again_s(s)
+    known = f"nodes are expected in {_expected_s(s):.3g} s"
+    reason = known if prices.expected_s is not None else "nobody knows how long nodes will take"
+    if _shrinkable(s):
+        reason += f"; waiting pays for {patience_s(s):.3g} s"
+    return Weighed(Rung.WAIT, cost_s, against, reason)
+
+
+def _expected_s(s: Situation) -> float:
+    """How long nodes will stay away: as is known, else as long again as so far."""
+    prices = s.prices
+    known = prices.expected_s
+    return max(prices.waited_s, prices.change_s) if known is None else known
+
+
+def _shrinkable(s: Situation) -> bool:
+    return s.means.fewest <= s.means.left < s.means.size
+
+
+def _shrink(s: Situation) -> Weighed:
+    means, change_s = s.means, s.prices.change_s
+    few = f"{means.left} of {means.fewest} nodes are left that it needs at least"
+    against = _first(_stays_short(s), "" if _shrinkable(s) else few)
+    short_s = (_expected_s(s) - change_s) * means.missing / max(1, means.size)
+    cost_s = 2 * change_s + short_s + _again_s(s)
+    told = f"{means.missing} of {means.size} nodes missing, {_arrivals(s)}"
+    even_s = shrink.break_even_s(means.size, means.missing, change_s)
+    pays = f"a change costs {change_s:.3g} s, so waiting pays for {even_s:.3g} s"
+    return Weighed(Rung.SHRINK, cost_s, against, f"{told}; {pays}")
+
+
+def _arrivals(s: Situation) -> str:
+    if s.trouble.alone:
+        return "no more are to come"
+    return f"none came within {s.prices.waited_s:.3g} s"
+
+
+def _grow(s: Situation) -> Weighed:
+    why = asks_growth(s)
+    against = _first("" if s.trouble.trains else "no attempt runs", "" if why else _as_many(s))
+    return Weighed(Rung.GROW, s.prices.change_s, against, why)
+
+
+def _as_many(s: Situation) -> str:
+    if s.trouble.cause == RESIZED and _more(s) > 0:
+        return f"{grow_wait_s(s):.3g} s after the last change of the size at the earliest"
+    return "no node waits that the job lacks"
+
+
+LADDER: tuple[Callable[[Situation], Weighed], ...] = (
+    _carry_on,
+    _restart,
+    _replace,
+    _roll_back,
+    _wait,
+    _shrink,
+    _grow,
+)
+"""The table, cheapest steps first as a rule. What ends the job comes after all of these."""

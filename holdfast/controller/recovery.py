@@ -1,0 +1,271 @@
+"""What comes after an attempt: explained by its verdict, answered by the ladder.
+
+One step after the other is asked of `policies/ladder.py` and taken, until one that starts the next
+attempt, or ends the job: first the state goes back if it has to, then nodes are left that should
+be, and only then somebody starts, waits, or goes on with fewer.
+"""
+
+import msgspec
+
+from holdfast.actions import AnyAction, Diagnose, Fence, Outcome
+from holdfast.controller import (
+    attempts,
+    checkpoints,
+    choices,
+    conditions,
+    incidents,
+    nodes,
+    numerics,
+    sizes,
+    versions,
+)
+from holdfast.controller.phases import Phase
+from holdfast.controller.policies import ladder, poison, replace, restart
+from holdfast.controller.policies.ladder import History, Rung, Situation, Trouble
+from holdfast.controller.state import Failure, State, Trial
+from holdfast.events import Diagnosed
+
+
+def when_stopped(state: State) -> list[AnyAction]:
+    """Nothing of the attempt is left: explain the fault, or end the job."""
+    if state.phase is Phase.CLOSING:
+        return attempts.end(state, Outcome.STOPPED, state.why)
+    size, state.sizing.changing_to = state.sizing.changing_to, None
+    if state.bad_step is not None:
+        pass  # whatever it was stopped for, what it has done last is worth nothing
+    elif size is not None and state.incidents[-1].cause == ladder.RESIZED:
+        sizes.change(state, size, state.why)
+        return _go_on(state)
+    elif state.incidents[-1].cause == incidents.UPDATED:
+        return _go_on(state)
+    if state.hang is not None:
+        return after_verdict(state, state.hang)
+    reason = f"attempt {state.attempt} is stopped on every node"
+    exits, others = state.exits, state.others
+    return [Diagnose(attempt=state.attempt, exits=exits, others=others, reason=reason)]
+
+
+def _go_on(state: State) -> list[AnyAction]:
+    """Nothing has failed that the next attempt would meet again: it follows at once."""
+    state.move(Phase.WAITING, state.why)
+    return attempts.try_start(state)
+
+
+def after_verdict(state: State, verdict: Diagnosed) -> list[AnyAction]:
+    """It is known why the attempt has failed: what is done about it."""
+    verdict = conditions.explained(state, verdict)
+    incidents.apply_verdict(state, verdict)
+    if state.incidents[-1].cause == incidents.LEFT:
+        return _moved_on(state, verdict)
+    verdict = _seen_before(state, verdict)
+    _count(state, verdict)
+    if versions.reverts(state, verdict):
+        return _without_the_update(state, verdict)
+    failure = _failure(state, verdict)
+    actions: list[AnyAction] = []
+    while True:
+        chosen = ladder.choose(failure)
+        choices.record(state, chosen, failure.trouble)
+        if chosen.outcome is not None:
+            return [*actions, *attempts.end(state, chosen.outcome, chosen.reason)]
+        if chosen.rung is not Rung.ROLL_BACK:
+            break
+        failure = _gone_back(state, verdict, failure)
+    _remember(state, verdict)
+    if failure.history.again:
+        incidents.note(state, "Repeat", chosen.reason)
+    if chosen.rung is Rung.REPLACE and ladder.asks_node(failure):
+        actions += _give_up(state, _blamed(state, verdict), chosen.reason)
+    return [*actions, *_retire(state), *_restart(state, ladder.delay_s(failure))]
+
+
+def _moved_on(state: State, verdict: Diagnosed) -> list[AnyAction]:
+    """Nodes were taken away by intent: nothing has failed, so nothing is counted or waited for."""
+    if _made_progress(state, verdict):
+        state.fruitless, state.barren, state.trouble_since = 0, 0, None
+    gone = _retire(state)
+    state.move(Phase.WAITING, f"restart after: {attempts.last_cause(state)}")
+    return [*gone, *attempts.try_start(state)]
+
+
+def _without_the_update(state: State, verdict: Diagnosed) -> list[AnyAction]:
+    """The version before has not met this: numbers that were bad are bad for the first time."""
+    bad_step = numerics.heard(state, verdict)
+    if bad_step is not None:
+        numerics.go_below(state, bad_step)
+    return _go_on(state)
+
+
+def _seen_before(state: State, verdict: Diagnosed) -> Diagnosed:
+    """The verdict, or what the attempt was stopped for where that explains whatever workers say."""
+    incident = state.incidents[-1]
+    if incident.cause not in incidents.OF_NO_WORKER:
+        return verdict
+    return msgspec.structs.replace(
+        verdict,
+        cause=incident.cause,
+        confidence=incidents.CERTAIN,
+        rank=incident.rank,
+        user_error=False,
+        environment=False,
+        final=False,
+    )
+
+
+def _count(state: State, verdict: Diagnosed) -> None:
+    """Whether this attempt came further than those before it, and for how long none has."""
+    progress = _made_progress(state, verdict)
+    state.fruitless = 0 if progress else state.fruitless + 1
+    if progress:
+        state.barren, state.trouble_since = 0, None
+    if verdict.environment and state.trouble_since is None:
+        state.trouble_since = state.now
+    state.restarts = restart.recent(state.restarts, state.now, state.limits.window_s)
+
+
+def _made_progress(state: State, verdict: Diagnosed) -> bool:
+    """Steps done in this attempt or, where none are reported, some life of it."""
+    ran_s = 0.0 if state.instrumented else state.now - state.attempt_started_at
+    if ran_s >= restart.FRUITFUL_S:
+        state.last_failure = None
+    worth_s = restart.FRUITFUL_S if verdict.environment else restart.RAN_S
+    return ran_s >= worth_s or state.max_step != state.progress_mark
+
+
+# ── what the ladder is told ───────────────────────────────────────────────────────────────────
+
+
+def _failure(state: State, verdict: Diagnosed) -> Situation:
+    """The verdict with the history that matters for it. A device fault is counted."""
+    bad_step = numerics.heard(state, verdict)
+    trial = _trial(state, verdict, bad_step)
+    node = _blamed(state, verdict)
+    trouble = Trouble(
+        cause=verdict.cause,
+        summary=state.incidents[-1].summary,
+        confidence=verdict.confidence,
+        user_error=verdict.user_error,
+        environment=verdict.environment,
+        final=verdict.final,
+        ended=True,
+        node=state.nodes[node].name if node else "",
+        faulty=verdict.cause == conditions.CAUSE,
+        bad_step=bad_step,
+        stops=numerics.stops(state),
+    )
+    history = History(
+        faults=_faults(state, verdict, node),
+        again=_same_error(state, verdict),
+        bad_again=bad_step is not None and numerics.is_near(state, bad_step),
+        poisoned=poison.suspected(state.last_trial, trial),
+        spent=state.rolled_back == trial.failure,
+        restored=(state.restored or 0) if state.instrumented else None,
+        fruitless=state.fruitless,
+        barren=state.barren,
+        restarts=len(state.restarts),
+        freed_s=choices.freed_s(state),
+        trouble_s=None if state.trouble_since is None else state.now - state.trouble_since,
+    )
+    older = poison.way_back(state.committed, trial.restored)
+    return choices.situation(state, trouble, history, older)
+
+
+def _trial(state: State, verdict: Diagnosed, bad_step: int | None) -> Trial:
+    """How the attempt ended, as it is compared with others."""
+    if bad_step is not None and numerics.is_near(state, bad_step):
+        return numerics.trial(state)
+    return checkpoints.trial(state, verdict)
+
+
+def _blamed(state: State, verdict: Diagnosed) -> str:
+    """The member whose machine the verdict speaks of; empty if it does of none."""
+    of_node = verdict.cause == replace.STRAGGLER or replace.blames_machine(verdict.cause)
+    if not of_node or verdict.rank is None:
+        return ""
+    return state.ranks.get(verdict.rank // state.workers_per_node, "")
+
+
+def _faults(state: State, verdict: Diagnosed, node: str) -> int:
+    if not node or not replace.blames_machine(verdict.cause):
+        return 0
+    faults = replace.recent([*state.faults.get(node, []), state.now], state.now)
+    state.faults[node] = faults
+    return len(faults)
+
+
+def _same_error(state: State, verdict: Diagnosed) -> bool:
+    """An error of the script that is the last one again."""
+    signature = verdict.signature if verdict.user_error else None
+    return signature is not None and restart.same_failure(
+        state.last_failure, signature, state.max_step
+    )
+
+
+def _remember(state: State, verdict: Diagnosed) -> None:
+    """What the next failure is compared with."""
+    if not (verdict.environment or verdict.cause in poison.INNOCENT):
+        state.last_trial = checkpoints.trial(state, verdict)
+    if verdict.user_error and verdict.signature is not None:
+        state.last_failure = Failure(verdict.signature, state.max_step)
+
+
+# ── the steps ─────────────────────────────────────────────────────────────────────────────────
+
+
+def _gone_back(state: State, verdict: Diagnosed, failure: Situation) -> Situation:
+    """The state goes back; what is left to be decided."""
+    trouble, history, older = failure.trouble, failure.history, failure.means.older
+    if trouble.bad_step is not None and not history.bad_again:
+        numerics.go_below(state, trouble.bad_step)
+    else:
+        assert older is not None, "the ladder goes back to what is known"
+        trial = _trial(state, verdict, trouble.bad_step)
+        checkpoints.roll_back(state, trial, older)
+        if trouble.bad_step is not None:
+            state.poison_step = max(trouble.bad_step, state.poison_step or 0)
+        history = msgspec.structs.replace(history, again=False, poisoned=False)
+    trouble = msgspec.structs.replace(trouble, bad_step=None)
+    return msgspec.structs.replace(failure, trouble=trouble, history=history)
+
+
+def _retire(state: State) -> list[AnyAction]:
+    """Others that have a fault, or are about to go, give their ranks to spares."""
+    actions: list[AnyAction] = []
+    for node_id in conditions.retiring(state):
+        if going := conditions.departure(state, node_id):
+            told = f"{state.nodes[node_id].name}: {going.detail}"
+            actions += _give_up(state, node_id, told, innocent=True)
+            continue
+        trouble = choices.of_fault(state, state.nodes[node_id], trains=False)
+        chosen = choices.choose(state, trouble)
+        if chosen.rung is Rung.REPLACE:
+            choices.record(state, chosen, trouble)
+            actions += _give_up(state, node_id, chosen.reason)
+    return actions
+
+
+def _give_up(state: State, node_id: str, why: str, *, innocent: bool = False) -> list[AnyAction]:
+    node = state.nodes[node_id]
+    many = "" if innocent else conditions.cordon(state, node)
+    kept = f"; its machine is not cordoned: {many}" if many else ""
+    nodes.remove(state, node_id, why)
+    incidents.note(state, "Fence", f"give up {node.name}: {why}{kept}")
+    blamed = not (many or innocent)
+    return [Fence(node=node_id, reason=why, blamed=blamed), *nodes.top_up(state, why)]
+
+
+def _restart(state: State, delay_s: float) -> list[AnyAction]:
+    """Restarts count from when they begin, so a wait can let the first ones leave the window."""
+    begins = state.now + delay_s
+    state.restarts = [*restart.recent(state.restarts, begins, state.limits.window_s), begins]
+    state.restarts_count += 1
+    state.barren += 1
+    state.move(Phase.WAITING, f"restart after: {attempts.last_cause(state)}")
+    if delay_s:
+        state.start_deadline = begins
+        row = "attempt" if state.fruitless == 1 else "attempts"
+        row = f"{state.fruitless} {row} in a row without progress"
+        used = f"{state.limits.max_restarts} restarts in {state.limits.window_s:g} s are used up"
+        state.why = f"{row if state.fruitless else used}: next in {delay_s:.3g} s"
+        incidents.note(state, "Wait", state.why)
+    return attempts.try_start(state)

@@ -1,0 +1,381 @@
+"""The ladder: which step follows in which situation, and what holds in all of them."""
+
+import math
+from typing import NamedTuple
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.controller.policies import ladder, poison, replace, shrink
+from holdfast.controller.policies.ladder import (
+    History,
+    Means,
+    Prices,
+    Rung,
+    Situation,
+    Trouble,
+    choose,
+)
+from holdfast.diagnosis import CAUSES
+from holdfast.diagnosis.verdict import Origin
+from holdfast.events import Severity
+from tests.more import examples
+
+SUM = "it is broken"
+KILLED = Trouble(cause="worker-killed", summary=SUM, ended=True)
+DEVICE = Trouble(cause="device-error", summary=SUM, ended=True, node="b", confidence=0.95)
+GPU_LOST = Trouble(cause="hardware-fault", summary=SUM, ended=True, node="b", faulty=True)
+SCRIPT = Trouble(cause="worker-exception", summary=SUM, ended=True, user_error=True)
+STORAGE = Trouble(cause="environment", summary=SUM, ended=True, environment=True)
+NAN = Trouble(cause="nan", summary=SUM, ended=True, bad_step=12)
+LOST = Trouble(cause="node-lost", summary=SUM, ended=True)
+SICK = Trouble(cause="hardware-fault", summary=SUM, node="b", faulty=True, trains=True)
+ALERT = Trouble(cause=ladder.ALERT, summary=SUM, node="b", trains=True)
+SLOW = Trouble(cause="straggler", summary=SUM, node="b", trains=True)
+MORE = Trouble(cause=ladder.RESIZED, trains=True)
+SHORT = Trouble(cause="nodes-missing", summary=SUM)
+
+ONCE, TWICE = History(faults=1), History(faults=2)
+AGAIN = History(again=True, restored=40)
+SPARE = Means(spares=1, waiting=1, size=4, fewest=4, target=4)
+NONE = Means(size=4, fewest=4, target=4)
+GAP = Means(vacant=1, size=4, fewest=4, target=4)
+FILLED = Means(vacant=1, spares=1, waiting=1, size=4, fewest=4, target=4)
+ELASTIC = Means(vacant=1, size=4, fewest=2, target=4)
+
+
+class Row(NamedTuple):
+    """A situation, the step that follows, and words of the reason."""
+
+    step: Rung
+    words: str
+    trouble: Trouble
+    history: History = History()
+    means: Means = SPARE
+    prices: Prices = Prices()
+
+
+R = Rung
+TABLE = {
+    "a worker was killed": Row(R.RESTART, "nothing speaks against", KILLED),
+    "and a node waits, but why leave one": Row(R.RESTART, "", KILLED, means=SPARE),
+    "first device fault": Row(R.RESTART, "fault 1 of b", DEVICE, ONCE),
+    "second device fault, with a spare": Row(R.REPLACE, "2 device faults", DEVICE, TWICE),
+    "second device fault, without one": Row(R.RESTART, "doubtful", DEVICE, TWICE, NONE),
+    "without one, and no progress at all": Row(
+        R.REPLACE, "2 device faults", DEVICE, History(faults=2, fruitless=2), NONE
+    ),
+    "device faults, but nodes stay": Row(
+        R.RESTART, "not replaced", DEVICE, TWICE, Means(spares=1, waiting=1, replace_after=0)
+    ),
+    "an uncertain verdict blames no machine": Row(
+        R.RESTART, "too uncertain", msgspec.structs.replace(DEVICE, confidence=0.4), TWICE
+    ),
+    "a GPU or disk is lost: at once": Row(R.REPLACE, SUM, GPU_LOST, ONCE),
+    "it is, and no spare is sound": Row(R.RESTART, "doubtful", GPU_LOST, ONCE, NONE),
+    "an error of the script": Row(R.RESTART, "second attempt", SCRIPT),
+    "the same again": Row(R.GIVE_UP, "the same error repeated", SCRIPT, AGAIN),
+    "the same again, but restarts were asked for": Row(
+        R.RESTART,
+        "restart 3 of 5 for it",
+        SCRIPT,
+        History(again=True, barren=2),
+        Means(exact=True, max_restarts=5),
+    ),
+    "the same again, and an older checkpoint": Row(
+        R.ROLL_BACK, "step 40 was restored", SCRIPT, AGAIN, Means(older=20)
+    ),
+    "and the older one did not help": Row(
+        R.GIVE_UP,
+        "the same error",
+        SCRIPT,
+        History(again=True, restored=40, spent=True),
+        Means(older=20),
+    ),
+    "restored twice, the same crash": Row(
+        R.ROLL_BACK, "step 40", KILLED, History(poisoned=True, restored=40), Means(older=20)
+    ),
+    "likewise, but storage was away": Row(
+        R.RESTART, "well again", STORAGE, History(poisoned=True, restored=40), Means(older=20)
+    ),
+    "no checkpoint can be restored": Row(
+        R.GIVE_UP, SUM, Trouble(cause="checkpoint-unusable", summary=SUM, ended=True, final=True)
+    ),
+    "storage is away": Row(R.RESTART, "in 5 s", STORAGE, History(fruitless=1)),
+    "twice at the same line": Row(R.RESTART, "in 10 s", STORAGE, History(fruitless=2, restored=7)),
+    "so often that the cap is reached": Row(
+        R.RESTART, "in 900 s", STORAGE, History(fruitless=20, restarts=20, freed_s=900.0)
+    ),
+    "for a whole window": Row(
+        R.GIVE_UP, "for 3600 s, through 18", STORAGE, History(barren=18, trouble_s=3600.0)
+    ),
+    "a crash loop": Row(R.GIVE_UP, "all of them used", KILLED, History(restarts=20)),
+    "the loss is NaN": Row(R.ROLL_BACK, "before step 12", NAN),
+    "again there": Row(
+        R.ROLL_BACK, "step 9 was", NAN, History(bad_again=True, restored=9), Means(older=4)
+    ),
+    "again there, nothing older": Row(
+        R.GIVE_UP, "step 12 again, after step 9", NAN, History(bad_again=True, restored=9)
+    ),
+    "somebody wants to stop then": Row(
+        R.GIVE_UP, "on_nan is stop", msgspec.structs.replace(NAN, stops=True)
+    ),
+    "somebody does not care": Row(
+        R.CARRY_ON, "ignore", msgspec.structs.replace(NAN, trains=True, harmless="ignore")
+    ),
+    "a node is lost, a spare waits": Row(R.REPLACE, "1 node waits", LOST, means=FILLED),
+    "a node is lost, none waits": Row(R.WAIT, "nobody knows", LOST, means=GAP),
+    "it trains, and its GPU is lost": Row(R.REPLACE, SUM, SICK),
+    "and nobody can take over": Row(R.CARRY_ON, "better than none", SICK, means=NONE),
+    "one alert of the network": Row(R.CARRY_ON, "2 within 300 s", ALERT),
+    "a rank is slow": Row(R.CARRY_ON, "nobody is replaced", SLOW),
+    "and the job asks": Row(
+        R.REPLACE, SUM, SLOW, means=Means(spares=1, waiting=1, stragglers=True)
+    ),
+    "asks, and no spare waits": Row(R.CARRY_ON, "", SLOW, means=Means(stragglers=True)),
+    "slow by its input": Row(
+        R.CARRY_ON,
+        "another node",
+        msgspec.structs.replace(SLOW, harmless="it would be as slow on another node"),
+        means=Means(spares=1, waiting=1, stragglers=True),
+    ),
+    "short, before the break-even": Row(
+        R.WAIT, "waiting pays for 70 s", SHORT, means=ELASTIC, prices=Prices(waited_s=69.0)
+    ),
+    "short, at the break-even": Row(
+        R.SHRINK, "1 of 4 nodes", SHORT, means=ELASTIC, prices=Prices(waited_s=70.0)
+    ),
+    "short, and they come soon": Row(
+        R.WAIT, "expected in 20 s", SHORT, means=ELASTIC, prices=Prices(expected_s=20.0)
+    ),
+    "short, and they take longer": Row(
+        R.SHRINK, "none came", SHORT, means=ELASTIC, prices=Prices(expected_s=71.0)
+    ),
+    "short, and none will come": Row(
+        R.SHRINK, "no more", msgspec.structs.replace(SHORT, alone=True), means=ELASTIC
+    ),
+    "too few, and none will come": Row(
+        R.GIVE_UP, SUM, msgspec.structs.replace(SHORT, alone=True), means=GAP
+    ),
+    "more nodes are ready": Row(
+        R.GROW, "2 more are ready", MORE, means=Means(size=2, target=4, spares=2, waiting=2)
+    ),
+    "more, just after a change": Row(
+        R.CARRY_ON,
+        "not paid for itself",
+        MORE,
+        means=Means(size=2, target=4, spares=2, waiting=2),
+        prices=Prices(since_change_s=1.0),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("row", TABLE.values(), ids=TABLE.keys())
+def test_the_table(row: Row) -> None:
+    chosen = choose(Situation(
+        trouble=row.trouble, history=row.history, means=row.means, prices=row.prices
+    ))  # fmt: skip
+    assert (chosen.rung, row.words in chosen.reason) == (row.step, True), chosen.reason
+    assert [one.rung for one in chosen.weighed] == list(Rung)
+
+
+def test_every_step_is_in_the_table_of_this_test() -> None:
+    assert {row.step for row in TABLE.values()} == set(Rung)
+
+
+@pytest.mark.parametrize("cause", sorted(CAUSES))
+def test_no_cause_that_lies_in_the_code_or_around_it_takes_a_machine(cause: str) -> None:
+    origin = CAUSES[cause].origin
+    trouble = Trouble(
+        cause=cause,
+        summary=SUM,
+        ended=True,
+        node="b",
+        user_error=origin is Origin.CODE,
+        environment=origin is Origin.ENVIRONMENT,
+    )
+    chosen = choose(Situation(trouble=trouble, history=History(faults=99), means=SPARE))
+    blames = origin is Origin.ELSEWHERE and replace.blames_machine(cause)
+    assert (chosen.rung is Rung.REPLACE) == blames
+
+
+@pytest.mark.parametrize(
+    ("severity", "alerts", "lasts"),
+    [(Severity.FATAL, 0, True), (Severity.ALERT, 1, False), (Severity.ALERT, 2, True)],
+)
+def test_a_lost_device_lasts_and_one_alert_does_not(
+    severity: Severity, alerts: int, lasts: bool
+) -> None:
+    assert ladder.is_lasting(severity, alerts) == lasts
+
+
+def test_what_was_measured_decides_and_not_what_was_assumed() -> None:
+    """The same wait is too long for a job that starts in 5 s, and short for one that takes 300."""
+    steps = {
+        start_s: choose(Situation(
+            trouble=SHORT, means=ELASTIC, prices=Prices(change_s=start_s, waited_s=60.0)
+        )).rung
+        for start_s in (5.0, 300.0)
+    }  # fmt: skip
+    assert steps == {5.0: Rung.SHRINK, 300.0: Rung.WAIT}
+
+
+# ── whatever the situation ──
+
+FLAG, COUNT, TIME = st.booleans(), st.integers(0, 5), st.floats(0.0, 1e6)
+CAUSE = st.sampled_from([*CAUSES, ladder.ALERT, "nodes-missing"])
+TROUBLES = st.builds(
+    Trouble,
+    cause=CAUSE,
+    summary=st.sampled_from(["", SUM]),
+    confidence=st.floats(0, 1),
+    user_error=FLAG,
+    environment=FLAG,
+    final=FLAG,
+    ended=FLAG,
+    trains=FLAG,
+    harmless=st.sampled_from(["", "never mind"]),
+    node=st.sampled_from(["", "b"]),
+    faulty=FLAG,
+    bad_step=st.one_of(st.none(), st.integers(1, 9)),
+    stops=FLAG,
+    alone=FLAG,
+)
+HISTORIES = st.builds(
+    History,
+    faults=COUNT,
+    again=FLAG,
+    bad_again=FLAG,
+    poisoned=FLAG,
+    spent=FLAG,
+    restored=st.one_of(st.none(), COUNT),
+    fruitless=st.integers(0, 2000),
+    barren=COUNT,
+    restarts=COUNT,
+    freed_s=TIME,
+    trouble_s=st.one_of(st.none(), TIME),
+    growths=st.integers(0, 50),
+)
+
+
+@st.composite
+def means(draw: st.DrawFn) -> Means:
+    size = draw(st.integers(1, 20_000))
+    fewest, waiting = draw(st.integers(1, size)), draw(st.integers(0, 9))
+    return Means(
+        spares=draw(st.integers(0, waiting)),
+        waiting=waiting,
+        vacant=draw(st.integers(0, min(size, 9))),
+        size=size,
+        fewest=fewest,
+        target=draw(st.integers(fewest, size + 3)),
+        older=draw(st.one_of(st.none(), COUNT)),
+        replace_after=draw(st.integers(0, 3)),
+        stragglers=draw(FLAG),
+        max_restarts=draw(COUNT),
+        exact=draw(FLAG),
+        window_s=draw(st.floats(1.0, 1e5)),
+        node_wait_s=draw(TIME),
+    )
+
+
+PRICES = st.builds(
+    Prices,
+    stop_s=TIME,
+    start_s=TIME,
+    move_s=TIME,
+    arrival_s=TIME,
+    expected_s=st.one_of(st.none(), TIME),
+    waited_s=TIME,
+    since_change_s=st.one_of(st.none(), TIME),
+    change_s=TIME,
+    step_s=TIME,
+    redone=COUNT,
+    behind=st.integers(0, 10_000),
+)
+SITUATIONS = st.builds(Situation, trouble=TROUBLES, history=HISTORIES, means=means(), prices=PRICES)
+
+
+@settings(max_examples=examples(400), deadline=None)
+@given(SITUATIONS)
+def test_the_cheapest_step_that_would_do_is_taken_and_all_are_weighed(s: Situation) -> None:
+    chosen = choose(s)
+    assert [one.rung for one in chosen.weighed] == list(Rung)
+    would_do = [one for one in chosen.weighed if not one.against]
+    assert all(math.isfinite(one.cost_s) and one.cost_s >= 0 for one in chosen.weighed)
+    best = min(would_do, key=lambda one: one.cost_s)
+    assert (chosen.rung, chosen.reason) == (best.rung, best.reason)
+    assert (chosen.outcome is not None) == (chosen.rung is Rung.GIVE_UP)
+    assert chosen.rung is not Rung.GIVE_UP or len(would_do) == 1, "the last resort"
+    assert choose(s) == chosen
+
+
+@settings(max_examples=examples(400), deadline=None)
+@given(SITUATIONS)
+def test_no_machine_is_left_for_the_script_or_its_surroundings_or_by_a_guess(s: Situation) -> None:
+    asked = bool(ladder.asks_node(s))
+    trouble = s.trouble
+    assert not (asked and (trouble.user_error or trouble.environment))
+    assert not (asked and trouble.cause == replace.STRAGGLER and not s.means.stragglers)
+    assert not (asked and replace.blames_machine(trouble.cause) and trouble.confidence < 0.5)
+    assert not (asked and trouble.trains and not s.means.spares), "it is better than none"
+
+
+@settings(max_examples=examples(400), deadline=None)
+@given(SITUATIONS)
+def test_what_trains_soundly_is_only_stopped_for_something_better(s: Situation) -> None:
+    chosen = choose(s)
+    if not s.trouble.trains:
+        assert chosen.rung not in (Rung.CARRY_ON, Rung.GROW)
+    elif s.trouble.harmless:
+        assert chosen.rung in (Rung.CARRY_ON, Rung.GROW)
+    elif s.trouble.cause in (ladder.ALERT, replace.STRAGGLER) and s.trouble.bad_step is None:
+        assert chosen.rung in (Rung.CARRY_ON, Rung.REPLACE)
+        assert chosen.rung is not Rung.REPLACE or s.means.spares > 0
+
+
+@settings(max_examples=examples(400), deadline=None)
+@given(SITUATIONS)
+def test_a_job_ends_with_an_account_and_not_while_it_may_try(s: Situation) -> None:
+    chosen, end = choose(s), ladder.ending(s)
+    if chosen.rung is not Rung.GIVE_UP:
+        return
+    assert end is not None or s.trouble.alone or s.trouble.trains
+    if end is not None:
+        assert (chosen.outcome, chosen.reason) == end
+        assert not s.trouble.ended or s.history.restarts >= s.means.max_restarts or _hopeless(s)
+
+
+def _hopeless(s: Situation) -> bool:
+    """Something other than the cap on restarts ends it."""
+    trouble, history = s.trouble, s.history
+    stops = trouble.stops or trouble.final or trouble.bad_step is not None
+    return stops or history.again or trouble.environment
+
+
+@settings(max_examples=examples(400), deadline=None)
+@given(st.integers(2, 10_000), st.data())
+def test_waiting_and_shrinking_change_places_at_the_break_even(
+    size: int, data: st.DataObject
+) -> None:
+    missing = data.draw(st.integers(1, size - 1))
+    change_s = data.draw(st.floats(0.1, 1e4))
+    even_s = shrink.break_even_s(size, missing, change_s)
+    means = Means(vacant=missing, size=size, fewest=1, target=size, node_wait_s=math.inf)
+    for share, step in ((0.99, Rung.WAIT), (1.01, Rung.SHRINK)):
+        prices = Prices(change_s=change_s, waited_s=share * even_s)
+        assert choose(Situation(trouble=SHORT, means=means, prices=prices)).rung is step
+        prices = Prices(change_s=change_s, expected_s=share * even_s)
+        assert choose(Situation(trouble=SHORT, means=means, prices=prices)).rung is step
+
+
+@settings(max_examples=examples(200), deadline=None)
+@given(SITUATIONS)
+def test_state_is_never_rolled_back_for_causes_that_no_older_one_would_change(
+    s: Situation,
+) -> None:
+    innocent = s.trouble.environment or s.trouble.cause in poison.INNOCENT
+    if innocent and s.trouble.bad_step is None:
+        assert choose(s).rung is not Rung.ROLL_BACK
