@@ -24,7 +24,8 @@ from holdfast.messages import Start
 
 @dataclass
 class NodeAttempt:
-    """The workers of one attempt by local rank; `gone` is set once all of them are dead."""
+    """The workers of one attempt by local rank; `gone` is set once all of them are dead
+    or parked."""
 
     order: Start
     workers: dict[int, Worker] = field(default_factory=dict)
@@ -34,12 +35,18 @@ class NodeAttempt:
     stopped: bool = False  # `WorkersStopped` was sent
     entered: dict[int, tuple[LastEntered, ...]] = field(default_factory=dict)  # when stopped
     trains: bool = False  # every worker of ours has done its first step
+    refusal: str = ""  # why a worker that lived could not be kept
     gone: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def alive(self) -> list[Worker]:
-        """Workers that have not died."""
-        return [worker for worker in self.workers.values() if worker.death is None]
+        """Workers that have neither died nor parked, nor gone on to another attempt since."""
+        return [one for one in self.workers.values() if one.acts_in(self.order.attempt)]
+
+    def look_gone(self) -> None:
+        """One has died or parked."""
+        if not self.alive:
+            self.gone.set()
 
     @property
     def all_forked(self) -> bool:

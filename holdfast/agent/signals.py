@@ -15,11 +15,18 @@ from holdfast.agent.notes import note
 FORCE_AFTER_S = 3.0  # a forkserver that does not carry out SIGKILL in this time is killed itself
 
 
-def terminate(attempt: NodeAttempt, processes: NodeProcesses, now: float) -> None:
-    """SIGTERM to all its workers; only once."""
+def terminate(
+    attempt: NodeAttempt, processes: NodeProcesses, now: float, *, parks: bool = False
+) -> None:
+    """SIGTERM to all its workers; only once. `parks`: those that can be kept park instead."""
     if attempt.stop_at is None:
         attempt.stop_at = now
         for worker in attempt.alive:
+            if parks and worker.parking is not None and not worker.raised_at:
+                if worker.parking.able:
+                    worker.parking.order(attempt.look_gone)
+                    continue
+                attempt.refusal = attempt.refusal or worker.parking.why
             worker.failing = worker.page.error() is not None
             if not worker.raised_at:  # else it ends by itself, with what is to be done before
                 processes.signal(worker, signal.SIGTERM)

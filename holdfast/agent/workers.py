@@ -20,6 +20,7 @@ import msgspec
 from holdfast.agent import fork_protocol, recorders
 from holdfast.agent.forkserver_handle import ForkserverHandle
 from holdfast.agent.output import LogFile, Output
+from holdfast.agent.parking import Parking
 from holdfast.agent.pod_log import PodLog, RankedLines
 from holdfast.agent.printed_steps import PrintedSteps
 from holdfast.agent.processes import ProcessExit
@@ -50,13 +51,27 @@ class Worker:
     failing: bool = False  # its exception was known before it was told to stop
     recorder: Recorder | None = None  # tells which collectives it has entered
     told: bool = False  # the controller knows of its exception, and so of its end
+    parking: Parking | None = None  # None: it is replaced when its attempt is broken
 
     def take_rank(self, assignment: Assignment, log: str) -> None:
         """It is now a worker of this attempt."""
+        if self.is_parked:
+            self.page.begin_again()
+            self.milestones, self.failing, self.told = b"", False, False
         self.assignment = assignment
         self.assigned_at = time.monotonic()
         self.log = log
         self.page.reach(Milestone.STARTED)
+
+    @property
+    def is_parked(self) -> bool:
+        """Whether it waits for the next attempt, and does nothing of the last any more."""
+        return self.parking is not None and self.parking.parked
+
+    def acts_in(self, attempt: int) -> bool:
+        """Whether it lives, and does something of this attempt."""
+        mine = self.assignment is not None and self.assignment.attempt == attempt
+        return mine and self.death is None and not self.is_parked
 
     @property
     def raised_at(self) -> float:
@@ -95,6 +110,7 @@ class Workers:
     patterns: ProgressPatterns | None = None  # of what its output tells of its progress
     pod_log: PodLog | None = None  # where output is shown besides the files
     attempts_kept: int | None = None  # of which there are logs; None: all
+    keeps: bool = False  # processes, over attempts
     table: dict[int, Worker] = field(default_factory=dict)
     warm: dict[int, Worker] = field(default_factory=dict)
 
@@ -104,8 +120,10 @@ class Workers:
         return len(self.arenas)
 
     def start(self, forkserver: ForkserverHandle, assignment: Assignment) -> Worker:
-        """A worker with this rank: the warm one if there is one, else a new one."""
-        worker = self.warm.pop(assignment.local_rank, None)
+        """A worker with this rank: the parked one if there is one that had it, else the warm one,
+        else a new one."""
+        parked = self._parked(assignment)
+        worker = parked or self.warm.pop(assignment.local_rank, None)
         log = f"logs/attempt-{assignment.attempt}/rank-{assignment.rank}.log"
         assignment = self._with_error_file(assignment, log)
         if worker is None:
@@ -113,13 +131,36 @@ class Workers:
             worker.take_rank(assignment, log)
         else:
             worker.take_rank(assignment, log)
-            _tell(worker, assignment)
+            if parked is None:
+                _tell(worker, assignment)
         file = LogFile(self.folder / log, self.log_bytes)
         echo = (RankedLines(self.pod_log, assignment.rank),) if self.pod_log is not None else ()
         worker.output.send_to(file, *echo, *self._steps_in_output_of(worker))
+        if parked is not None and parked.parking is not None:
+            parked.parking.assign(assignment)
         if self.tell_output:
             worker.output.on_first = partial(worker.page.reach, Milestone.OUTPUT)
         return worker
+
+    def _parked(self, assignment: Assignment) -> Worker | None:
+        """Who had this rank of as many, and waits for it; whoever waits for another one ends."""
+        found = None
+        for worker in self.table.values():
+            if worker.is_parked and worker.local_rank == assignment.local_rank:
+                had = worker.assignment
+                assert had is not None and worker.parking is not None, "it was in an attempt"
+                if (had.rank, had.world_size) == (assignment.rank, assignment.world_size):
+                    found = worker
+                    worker.output.begin_again()
+                else:
+                    worker.parking.close()
+        return found
+
+    def dismiss_parked(self) -> None:
+        """None of them is needed any more."""
+        for worker in self.table.values():
+            if worker.is_parked and worker.parking is not None:
+                worker.parking.close()
 
     def _steps_in_output_of(self, worker: Worker) -> tuple[PrintedSteps, ...]:
         """What reads them, unless the script reports them by itself."""
@@ -161,6 +202,9 @@ class Workers:
         if kind is not fork_protocol.ChildKind.EXEC:
             worker.recorder, answers = recorders.socket_pair()
             fds["recorder"] = answers.detach()
+        if self.keeps and kind is not fork_protocol.ChildKind.EXEC:
+            worker.parking, theirs = Parking.pair()
+            fds["parking"] = theirs.detach()
         self.table[worker.id] = worker
         order = fork_protocol.Fork(id=worker.id, kind=kind, env=env, fds=(*fds, *kept))
         forkserver.fork(order, [*fds.values(), *kept.values()])
@@ -180,6 +224,8 @@ class Workers:
         worker.hang_up()
         if worker.recorder is not None:
             worker.recorder.close()
+        if worker.parking is not None:
+            worker.parking.close()
 
     def drop_logs(self, attempt: int) -> None:
         """This attempt begins: remove the logs of old ones, where only so many are kept."""

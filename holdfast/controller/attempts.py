@@ -15,7 +15,7 @@ from holdfast.controller import checkpoints, conditions, incidents, nodes, numer
 from holdfast.controller.phases import FINAL, Phase
 from holdfast.controller.policies import poison, replace, restart
 from holdfast.controller.state import Failure, Node, State
-from holdfast.events import Diagnosed, Keeps, Store
+from holdfast.events import Diagnosed, Keeps, Milestone, Store
 
 ROUNDING_S = 0.001  # of sums of seconds since the epoch
 
@@ -92,18 +92,21 @@ def stop(
     save: bool = False,
     keeps: Keeps = "",
     look: bool = False,
+    parks: bool = False,
 ) -> list[AnyAction]:
-    """Order every member to end this attempt's workers, and wait until that is known."""
+    """Order every member to end this attempt's workers, and wait until that is known. `parks`: its
+    processes are of use, if the job keeps any and the attempt has come so far that there is a
+    snapshot; after a fault on the way there all are replaced."""
     state.move(phase, why)
     state.stopped = False
     state.leave_deadline = state.quiet_deadline = state.sizing.grow_deadline = None
     state.sizing.stop_at = state.now
     incidents.note(state, "StopAttempt", why)
-    return [
-        StopAttempt(
-            attempt=state.attempt, grace_s=grace_s, save=save, keeps=keeps, look=look, reason=why
-        )
-    ]
+    parks = parks and state.limits.in_process and Milestone.FIRST_STEP in state.milestones
+    order = StopAttempt(
+        attempt=state.attempt, grace_s=grace_s, save=save, keeps=keeps, look=look, reason=why
+    )
+    return [msgspec.structs.replace(order, parks=parks)]
 
 
 def overtaken(state: State, attempt: int) -> list[AnyAction]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from holdfast.controller.phases import Phase
 from holdfast.controller.state import HealthRecord, IncidentRecord, Node, State
 from holdfast.events import (
+    AttemptStopped,
     CollectivesShifted,
     Diagnosed,
     EvidenceTaken,
@@ -221,6 +222,16 @@ def note(state: State, action: str, reason: str) -> None:
     incident = state.open_incident
     if incident is not None:
         incident.actions.append(ActionTaken(at=state.now, action=action, reason=reason))
+
+
+def note_parked(state: State, stopped: AttemptStopped) -> None:
+    """Which processes are kept for the next attempt, and why not more."""
+    if stopped.parked:
+        one = stopped.parked == 1
+        kept = "1 worker keeps its process" if one else f"{stopped.parked} workers keep processes"
+        note(state, "KeepProcesses", kept)
+    if stopped.refusal:
+        note(state, "ReplaceProcesses", f"a worker cannot be kept: {stopped.refusal}")
 
 
 def resumed_after(state: State, step: int) -> None:

@@ -14,16 +14,18 @@ from typing import Any
 
 import torch
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.utils.hooks import RemovableHandle
 
 from holdfast.checkpoint.arena import Arena
 from holdfast.checkpoint.settings import settings_in
 from holdfast.checkpoint.storage_page import StoragePage
-from holdfast.checkpoint.streams import background_copier
+from holdfast.checkpoint.streams import BackgroundCopier, background_copier
 from holdfast.errors import Error
 from holdfast.events import Milestone
 from holdfast.optimizer_steps import leave_to_the_script
 from holdfast.page import WorkerPhase
 from holdfast.rank import await_rank
+from holdfast.train import survival
 from holdfast.train.cadence import Cadence
 from holdfast.train.data import Loader
 from holdfast.train.early_end import EarlyEnd
@@ -39,6 +41,7 @@ from holdfast.train.group import (
 )
 from holdfast.train.layout import Ranks
 from holdfast.train.parallel import data_parallel
+from holdfast.train.parking import ParkingPlace
 from holdfast.train.placement import Placement, descriptor, find_placement
 from holdfast.train.progress import ProgressReporter, open_progress
 from holdfast.train.repetition import after_each_step
@@ -68,7 +71,7 @@ class Run:
         self._progress = progress
         self._parallel: list[torch.nn.Module] = []
         self._mesh: DeviceMesh | None = None
-        self._tracked = False
+        self._tracked: Tracked | None = None
         self._settled = False  # rank 0's parameters were not sent: a snapshot is expected
         self.device = device
         """Where this worker computes."""
@@ -80,11 +83,13 @@ class Run:
         self._storage_page = None if storage_page is None else StoragePage(storage_page)
         self._settings = settings_in()
         self._kept: Snapshotter | None = None
-        group = side_group(timeout) if placement.world_size > 1 else None
+        self._group = group = side_group(timeout) if placement.world_size > 1 else None
         many = self._arena is not None and group is not None
-        copies = self._settings.copies
-        self._exchange = Exchange(placement, group, copies=copies) if group and many else None
+        self._exchange = self._make_exchange() if many else None
         self._ending = EarlyEnd(None if many else group)
+        self._survival = survival.of_this_process()
+        self._copier: BackgroundCopier | None = None
+        self._watching: list[RemovableHandle] = []
         self._elastic = Elastic(policy_in(placement.world_size), self._parallel)
 
     @property
@@ -153,7 +158,7 @@ class Run:
         if self.world_size == 1:
             return model
         self._parallel.append(model)
-        self._settled = self._snapshot_waits()
+        self._settled = self._survival is not None or self._snapshot_waits()
         return data_parallel(model, self.device, settled=self._settled, options=options)
 
     def track(self, *, loader: Any = None, **objects: Any) -> State:
@@ -166,25 +171,59 @@ class Run:
         Raises `Error` (not-tracked, after which it can be called again; run-unavailable when
         called twice).
         """
-        if self._tracked:
+        if self._tracked is not None:
             raise _unavailable("run.track() was called twice", "pass all objects in one call")
         self._progress.phase(WorkerPhase.SETUP)
         everything = objects if loader is None else {**objects, "loader": loader}
         everything |= self._elastic.tracked
         gather = self._exchange.gather_bytes if self._exchange else None
         tracked = Tracked(everything, self.device, self._parallel, self._ranks, gather)
-        self._tracked = True
-        snapshots = self._kept = self._snapshots(tracked)
-        if snapshots is not None:
-            optimizers = [o for o in objects.values() if isinstance(o, torch.optim.Optimizer)]
-            watch_optimizers(snapshots, optimizers)
+        self._tracked = tracked
         apart = self._parallel if self._settled else []
-        state = State(loader, self._progress, snapshots, self._ending, apart)
+        state = State(loader, self._progress, self._watch(tracked), self._ending, apart)
         self._elastic.step = lambda: state.completed
         self._elastic.loader = loader if isinstance(loader, Loader) else None
         state.restored, state.numbers = self._elastic.resumed, self._elastic.numbers
         state.after_step = after_each_step(tracked, self._placement, self._progress, self._exchange)
+        if self._survival is not None:
+            state.survival, state.next_attempt = self._survival, self._next_attempt
+            self._survival.again(lambda: self._meet_again(tracked, state))
         return state
+
+    def _watch(self, tracked: Tracked) -> Snapshotter | None:
+        """Snapshots of these objects, in this attempt."""
+        for watching in self._watching:
+            watching.remove()
+        snapshots = self._kept = self._snapshots(tracked)
+        if snapshots is not None:
+            self._watching = watch_optimizers(snapshots, tracked.optimizers.values())
+        return snapshots
+
+    def _next_attempt(self) -> None:
+        """This one is broken, and the process is kept for the next."""
+        assert self._survival is not None
+        if self._kept is not None:
+            self._kept.leave_off()
+        self._survival.await_next()
+        placement = self._placement = find_placement()
+        self._progress.begin_again(placement.redo_until)
+        self._progress.reach(Milestone.STARTED)
+        self._progress.reach(Milestone.ARRIVED)
+        self._progress.phase(WorkerPhase.RENDEZVOUS)
+        self._exchange = self._make_exchange() if self._exchange is not None else None
+        self._survival.do_again()
+
+    def _meet_again(self, tracked: Tracked, state: State) -> None:
+        """What `track` does, with the objects as they are."""
+        for parameter in tracked.names.parameters.values():
+            parameter.grad = None  # of a step that did not come to its end
+        tracked.meet(self._exchange.gather_bytes if self._exchange else None)
+        state.begin_again(self._watch(tracked))
+        state.after_step = after_each_step(tracked, self._placement, self._progress, self._exchange)
+
+    def _make_exchange(self) -> Exchange:
+        assert self._group is not None
+        return Exchange(self._placement, self._group, copies=self._settings.copies)
 
     def on_resize(self, callback: OnResize) -> None:
         """Have `callback(before, now)` called when training goes on with another number of ranks
@@ -260,7 +299,7 @@ class Run:
 
     def _snapshot_waits(self) -> bool:
         """Whether all ranks will load the same snapshot, as far as headers tell."""
-        if self._arena is None or self._exchange is None or self._tracked:
+        if self._arena is None or self._exchange is None or self._tracked is not None:
             return False
         return snapshot_waits(self._arena, self._exchange, self._ranks)
 
@@ -270,6 +309,8 @@ class Run:
         cadence = Cadence.from_environment()
         beside = self._settings.beside and tracked.optimizers
         local = self._placement.local_world_size
+        if self._copier is None and beside:
+            self._copier = background_copier(self.device, local)
         return Snapshotter(
             self._arena,
             self._storage_page,
@@ -278,7 +319,7 @@ class Run:
             tracked,
             cadence,
             self._settings,
-            background_copier(self.device, local) if beside else None,
+            self._copier,
             int(os.environ.get("HOLDFAST_CHECK_REPLICAS", "0")),
         )
 
@@ -313,11 +354,19 @@ def join(
     progress.reach(Milestone.STARTED)
     progress.reach(Milestone.ARRIVED)
     progress.phase(WorkerPhase.RENDEZVOUS)
+    parking = ParkingPlace.of(os.environ) if placement.world_size > 1 else None
+    kept = survival.install(parking) if parking is not None else None
     join_group(placement, chosen, backend, wait)
     run = Run(placement, chosen, progress, wait)
+    _joined_with_others(progress)
+    if kept is not None:
+        kept.again(lambda: _joined_with_others(progress))
+    return run
+
+
+def _joined_with_others(progress: ProgressReporter) -> None:
     progress.reach(Milestone.JOINED)
     progress.phase(WorkerPhase.SETUP)
-    return run
 
 
 def _unavailable(what: str, help_: str) -> Error:

@@ -19,11 +19,13 @@ Copies may go on beside training (`snapshot_writer`). Where one was spoiled, all
 snapshot up and take another one at once.
 """
 
+import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
+from torch.utils.hooks import RemovableHandle
 
 from holdfast.checkpoint.arena import Arena, Cell
 from holdfast.checkpoint.contents import LOOP
@@ -44,6 +46,7 @@ from holdfast.train.placement import Placement
 from holdfast.train.replicas import ReplicaChecks
 from holdfast.train.restore import bring_in
 from holdfast.train.save_requests import NO_FLAG, SaveRequests
+from holdfast.train.surviving_group import AttemptBrokenError
 from holdfast.train.tracked import Tracked, Tree
 
 logger = logging.getLogger(__name__)
@@ -186,8 +189,11 @@ class Snapshotter:
     def before_optimizer(self, *_: object) -> None:
         """What is copied beside training comes before the next change; let the meeting of this
         step run beside the optimizer, unless a copy is still under way."""
-        if not self._capture.guard():
-            return
+        if self._capture.guard():
+            with contextlib.suppress(AttemptBrokenError):  # the loop will see it
+                self._meet_early()
+
+    def _meet_early(self) -> None:
         self._settle()
         completed = self.loop.completed + 1
         early = self._exchange is not None and self._capture.gradients.clean_after_step
@@ -262,6 +268,10 @@ class Snapshotter:
         if not self._beside:
             self._settle()
 
+    def leave_off(self) -> None:
+        """The attempt is broken: nothing is written any more, and nobody met."""
+        self._capture.settle()
+
     def _settle(self) -> None:
         """The newest snapshot is whole here, and its private part on its way to the buddy."""
         private = self._capture.settle()
@@ -280,7 +290,8 @@ class Snapshotter:
             self._exchange.start(private, inbox)
 
 
-def watch_optimizers(snapshots: Snapshotter, optimizers: list[torch.optim.Optimizer]) -> None:
+def watch_optimizers(
+    snapshots: Snapshotter, optimizers: Iterable[torch.optim.Optimizer]
+) -> list[RemovableHandle]:
     """Open the meeting of a step when its first optimizer begins, and guard what is copied."""
-    for optimizer in optimizers:
-        optimizer.register_step_pre_hook(snapshots.before_optimizer)
+    return [one.register_step_pre_hook(snapshots.before_optimizer) for one in optimizers]
