@@ -287,7 +287,7 @@ class AttemptStopped(Event, frozen=True, kw_only=True):
     unready: tuple[str, ...] = ()
     progress: Progress = Progress()  # the furthest of its workers
     parked: int = 0  # workers that wait for the next attempt in their processes
-    refusal: str = ""  # why another one that lived could not
+    refusal: str = ""  # why another one cannot be kept, whatever happens
 
 
 class MilestoneReached(Event, frozen=True, kw_only=True):

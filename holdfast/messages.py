@@ -91,7 +91,7 @@ class WorkersStopped(Message, frozen=True, kw_only=True):
     progress: Progress = Progress()  # the furthest of its workers
     entered: dict[int, tuple[LastEntered, ...]] = {}  # by rank, where that was asked for
     parked: int = 0  # workers that wait for the next attempt in their processes
-    refusal: str = ""  # why another one that lived could not
+    refusal: str = ""  # why another one cannot be kept, whatever happens
 
 
 AgentFact = (

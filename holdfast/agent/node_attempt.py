@@ -35,13 +35,18 @@ class NodeAttempt:
     stopped: bool = False  # `WorkersStopped` was sent
     entered: dict[int, tuple[LastEntered, ...]] = field(default_factory=dict)  # when stopped
     trains: bool = False  # every worker of ours has done its first step
-    refusal: str = ""  # why a worker that lived could not be kept
     gone: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def alive(self) -> list[Worker]:
         """Workers that have neither died nor parked, nor gone on to another attempt since."""
         return [one for one in self.workers.values() if one.acts_in(self.order.attempt)]
+
+    @property
+    def refusal(self) -> str:
+        """Why a worker of its cannot be kept over attempts; empty if nothing speaks against it."""
+        said = (one.parking.why for one in self.workers.values() if one.parking is not None)
+        return next(filter(None, said), "")
 
     def look_gone(self) -> None:
         """One has died or parked."""

@@ -22,11 +22,9 @@ def terminate(
     if attempt.stop_at is None:
         attempt.stop_at = now
         for worker in attempt.alive:
-            if parks and worker.parking is not None and not worker.raised_at:
-                if worker.parking.able:
-                    worker.parking.order(attempt.look_gone)
-                    continue
-                attempt.refusal = attempt.refusal or worker.parking.why
+            if parks and worker.parking is not None and worker.parking.able:
+                worker.parking.order(attempt.look_gone)
+                continue
             worker.failing = worker.page.error() is not None
             if not worker.raised_at:  # else it ends by itself, with what is to be done before
                 processes.signal(worker, signal.SIGTERM)

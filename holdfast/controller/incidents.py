@@ -227,9 +227,9 @@ def note(state: State, action: str, reason: str) -> None:
 def note_parked(state: State, stopped: AttemptStopped) -> None:
     """Which processes are kept for the next attempt, and why not more."""
     if stopped.parked:
-        one = stopped.parked == 1
-        kept = "1 worker keeps its process" if one else f"{stopped.parked} workers keep processes"
-        note(state, "KeepProcesses", kept)
+        kept = f"{stopped.parked} workers keep their processes"
+        one = "1 worker keeps its process"
+        note(state, "KeepProcesses", one if stopped.parked == 1 else kept)
     if stopped.refusal:
         note(state, "ReplaceProcesses", f"a worker cannot be kept: {stopped.refusal}")
 

@@ -30,7 +30,6 @@ class ParkingPlace:
         self._sock = sock
         self._patience_s = patience_s
         self._ordered = threading.Event()
-        self._can = False
         self.on_order: Callable[[], None] = lambda: None
         """Called in a thread of its own."""
 
@@ -47,15 +46,12 @@ class ParkingPlace:
     def able(self) -> None:
         """From now on it can be ordered to park."""
         self._ordered.clear()
-        self._can = True
         self._say(WorkerParking(state="able"))
         _thread.start_new_thread(self._listen, ())
 
-    def unable(self, why: str) -> None:
-        """It can not."""
-        if self._can or not self._ordered.is_set():
-            self._can = False
-            self._say(WorkerParking(state="unable", why=why))
+    def unable(self, why: str = "") -> None:
+        """It cannot; `why`, if that is not only because its loop is over."""
+        self._say(WorkerParking(state="unable", why=why))
 
     def _listen(self) -> None:
         if self._sock.recv(len(ORDER), socket.MSG_WAITALL) == ORDER:

@@ -153,7 +153,7 @@ class Survival:
         """The loop is over, or was left."""
         if self._stage is Stage.LOOP:
             self._stage = Stage.OVER
-            self._parking.unable("its training loop is over")
+            self._parking.unable()
 
     def require_whole(self) -> None:
         """Raise `AttemptBrokenError` if the attempt is broken."""
