@@ -86,7 +86,7 @@ def row(kills: Iterable[Kill]) -> Row:
         **summary(took),
         "net_median": median(net) if net else None,
         "net_worst": max(net, default=None),
-        "kept_least": min((kill.kept for kill in kills if kill.kept is not None), default=None),
+        "kept": min((kill.kept for kill in kills if kill.kept is not None), default=None),
         "steps_lost_max": max(lost, default=None),
     }
 

@@ -11,9 +11,9 @@ so one step (here about a quarter of a second) is part of every figure but the `
 which the median step of the attempt before is taken.
 
 A job that is silent for `--limit` seconds after a kill, or whose launcher has ended, has not
-recovered. `holdfast` uses the library with a snapshot at every step, `in_process` does so and keeps the
-processes of survivors (`kept_least`: how many at least), `holdfast_auto` as often as
-its default allows (1 % of the step time), `holdfast_plain` the script written for torchrun.
+recovered. `holdfast` uses the library with a snapshot at every step, `in_process` does so and keeps
+the processes of survivors (`kept`: of how many at least), `holdfast_auto` as often as its default
+allows (1 % of the step time), `holdfast_plain` the script written for torchrun.
 torchrun runs with its defaults and, as `torchrun_own_store`, with the setting under which it
 recovers best. `--quick` leaves out the two variants.
 """

@@ -81,8 +81,8 @@ class WorkersStarted(Message, frozen=True, kw_only=True):
 
 
 class WorkersStopped(Message, frozen=True, kw_only=True):
-    """No process of this attempt acts on the node any more. `store` is its next fresh store; None: it
-    cannot start workers yet, and `NodeReady` follows."""
+    """No process of this attempt acts on the node any more. `store` is its next fresh store; None:
+    it cannot start workers yet, and `NodeReady` follows."""
 
     node: str
     attempt: int

@@ -31,16 +31,15 @@ def test_the_way_of_a_kept_worker() -> None:
     async def way() -> None:
         parking, theirs = Parking.pair()
         gone = asyncio.Event()
-        assert not parking.able, "nothing is known of it"
+        assert [parking.able, parking.parked] == [False, False], "nothing is known of it"
         _say(theirs, "able")
         await _until(parking, able=True)
         parking.order(gone.set)
         assert theirs.recv(64) == ORDER and not gone.is_set()
         _say(theirs, "parked")
         await _heard(gone)
-        assert parking.parked
         parking.assign(ASSIGNMENT)
-        assert not parking.parked and not parking.able, "not before its next loop"
+        assert [parking.able, parking.parked] == [False, False], "not before its next loop"
         assert json.loads(theirs.recv(4096))["env"] == {"RANK": "0"}
         parking.close()
         assert theirs.recv(64) == b"", "the end: it is not needed any more"

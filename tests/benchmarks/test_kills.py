@@ -67,7 +67,7 @@ def test_row_has_the_median_of_the_recovered_and_counts_the_others() -> None:
         "worst_s": 3.0,
         "net_median": 1.0,
         "net_worst": 2.0,
-        "kept_least": 1,
+        "kept": 1,
         "steps_lost_max": 2,
     }
 
@@ -80,6 +80,6 @@ def test_row_without_a_recovery_has_no_times() -> None:
         "worst_s": None,
         "net_median": None,
         "net_worst": None,
-        "kept_least": None,
+        "kept": None,
         "steps_lost_max": None,
     }

@@ -36,7 +36,7 @@ HEALTHY, LIMIT, REPLAY = Promise.EFFICIENCY, Promise.PERSISTENCE, Promise.REPLAY
 BOOKS, CALM, TIME = Promise.BOOKS, Promise.LIVENESS, Promise.TIME
 SPARES, ENDS, NAMED = Promise.SPARES, Promise.END, Promise.NAMED
 BOUND, TERMS, FINITE = Promise.BOUND, Promise.TERMS, Promise.FINITE
-BLAME, SEEN = Promise.BLAME, Promise.SEEN
+BLAME, SEEN, KEPT = Promise.BLAME, Promise.SEEN, Promise.KEPT
 
 CONTROLLER, ATTEMPTS, NODES = (f"controller/{n}.py" for n in ("controller", "attempts", "nodes"))
 RESTART, REPLACE = "controller/policies/restart.py", "controller/policies/replace.py"
@@ -53,6 +53,12 @@ SAMPLING = "shell/straggler_sampling.py"
 SUCCESSION = "shell/succession.py"
 
 MUTANTS: dict[str, Mutant] = {
+    "processes are kept of attempts that may have no snapshot": Mutant(
+        ATTEMPTS,
+        "parks = parks and state.limits.in_process and Milestone.FIRST_STEP in state.milestones",
+        "parks = parks and state.limits.in_process",
+        KEPT,
+    ),
     "nobody looks for hangs": Mutant(DETECTION, "if self._watch.is_due(now):", "if False:", NAMED),
     "a look that shows a hang stops nothing": Mutant(
         HANGS,

@@ -13,6 +13,7 @@ import os
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -73,7 +74,7 @@ def tell(rank: int, **what: object) -> None:
         file.write(json.dumps({"pid": os.getpid(), **what}) + "\n")
 
 
-def shard(kind: str, model: nn.Module) -> nn.Module:
+def shard(kind: str, model: Any) -> Any:
     """As `kind` says."""
     if kind == "ddp":
         return DistributedDataParallel(model) if args.own == "ddp" else run.parallelize(model)
@@ -87,7 +88,7 @@ def shard(kind: str, model: nn.Module) -> nn.Module:
     return fully_shard(model, mesh=mesh)
 
 
-def made() -> nn.Module:
+def made() -> nn.Sequential:
     """A model in which random numbers matter."""
     return nn.Sequential(nn.Linear(16, 64), nn.Dropout(0.2), nn.ReLU(), nn.Linear(64, 4))
 
