@@ -3,7 +3,8 @@
 Each process leaves a file `built-PID` when it runs the script from its top, and writes the losses
 of each step it has completed, bit for bit, into `rank-R.jsonl`; at the end a digest of what it has.
 `--die RANK:STEP` makes a rank harm itself in that step, `--how`, once over all attempts. `--again
-MOMENT` makes its successor die, too. `--own` is what makes workers unfit to be kept.
+MOMENT` makes its successor die, too. `--gate RANK:STEP` makes a rank wait there to be killed, in
+the first attempt. `--own` is what makes workers unfit to be kept.
 """
 
 import argparse
@@ -31,6 +32,7 @@ parser.add_argument("--steps", type=int, default=30)
 parser.add_argument("--kinds", default="ddp")
 parser.add_argument("--pause", type=float, default=0.01)
 parser.add_argument("--die", default="")  # RANK:STEP,...
+parser.add_argument("--gate", default="")  # RANK:STEP
 parser.add_argument("--how", choices=("kill", "raise", "hang"), default="kill")
 parser.add_argument("--again", choices=("", "built", "joined", "tracked"), default="")
 parser.add_argument("--own", choices=("", "ddp", "group"), default="")
@@ -120,6 +122,9 @@ for step, (inputs, targets) in state.steps(total=args.steps):
         loss = (model(inputs) - targets).square().mean() * scale
         if (step, run.rank) in deaths and once(f"died-{step}"):
             harm()
+        if args.gate == f"{run.rank}:{step}" and run.attempt == 1:
+            with run.section("gate"):
+                time.sleep(1e6)
         loss.backward()
         if (step, run.rank) == (args.sleepy_step, args.sleepy_rank) and once("slept"):
             time.sleep(1e6)
