@@ -6,6 +6,7 @@ waits for a line with its rank, as a warm worker does; end of file: it is not ne
 """
 
 import _thread
+import contextlib
 import os
 import socket
 import sys
@@ -54,9 +55,10 @@ class ParkingPlace:
         self._say(WorkerParking(state="unable", why=why))
 
     def _listen(self) -> None:
-        if self._sock.recv(len(ORDER), socket.MSG_WAITALL) == ORDER:
-            self.on_order()
-            self._ordered.set()
+        with contextlib.suppress(OSError):  # the agent has gone, and takes this process along
+            if self._sock.recv(len(ORDER), socket.MSG_WAITALL) == ORDER:
+                self.on_order()
+                self._ordered.set()
 
     def await_order(self) -> bool:
         """Whether it was ordered to park, waiting for that for a while."""
@@ -79,4 +81,5 @@ class ParkingPlace:
         os.environ.update(env)
 
     def _say(self, news: WorkerParking) -> None:
-        self._sock.sendall(msgspec.json.encode(news) + b"\n")
+        with contextlib.suppress(OSError):
+            self._sock.sendall(msgspec.json.encode(news) + b"\n")
