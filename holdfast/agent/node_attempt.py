@@ -45,7 +45,11 @@ class NodeAttempt:
     @property
     def refusal(self) -> str:
         """Why a worker of its cannot be kept over attempts; empty if nothing speaks against it."""
-        said = (one.parking.why for one in self.workers.values() if one.parking is not None)
+        said = (
+            one.sockets.parking.why
+            for one in self.workers.values()
+            if one.sockets.parking is not None
+        )
         return next(filter(None, said), "")
 
     def look_gone(self) -> None:

@@ -22,8 +22,8 @@ def terminate(
     if attempt.stop_at is None:
         attempt.stop_at = now
         for worker in attempt.alive:
-            if parks and worker.parking is not None and worker.parking.able:
-                worker.parking.order(attempt.look_gone)
+            if parks and worker.sockets.parking is not None and worker.sockets.parking.able:
+                worker.sockets.parking.order(attempt.look_gone)
                 continue
             worker.failing = worker.page.error() is not None
             if not worker.raised_at:  # else it ends by itself, with what is to be done before

@@ -33,6 +33,20 @@ from holdfast.spec.progress import ProgressPatterns
 
 
 @dataclass
+class WorkerSockets:
+    """Our ends of those on which a worker answers, besides the one on which its rank arrives."""
+
+    recorder: Recorder | None = None  # tells which collectives it has entered
+    parking: Parking | None = None  # None: it is replaced when its attempt is broken
+
+    def close(self) -> None:
+        """It has died."""
+        for end in (self.recorder, self.parking):
+            if end is not None:
+                end.close()
+
+
+@dataclass
 class Worker:
     """One worker process, from the order to fork it until after its death."""
 
@@ -49,9 +63,8 @@ class Worker:
     death: ProcessExit | None = None
     milestones: bytes = b""  # as of the last look
     failing: bool = False  # its exception was known before it was told to stop
-    recorder: Recorder | None = None  # tells which collectives it has entered
     told: bool = False  # the controller knows of its exception, and so of its end
-    parking: Parking | None = None  # None: it is replaced when its attempt is broken
+    sockets: WorkerSockets = field(default_factory=WorkerSockets)
 
     def take_rank(self, assignment: Assignment, log: str) -> None:
         """It is now a worker of this attempt."""
@@ -66,7 +79,12 @@ class Worker:
     @property
     def is_parked(self) -> bool:
         """Whether it waits for the next attempt, and does nothing of the last any more."""
-        return self.parking is not None and self.parking.parked
+        return self.sockets.parking is not None and self.sockets.parking.parked
+
+    def dismiss(self) -> None:
+        """It ends, if it is parked: it is not needed any more."""
+        if self.is_parked and self.sockets.parking is not None:
+            self.sockets.parking.close()
 
     def acts_in(self, attempt: int) -> bool:
         """Whether it lives, and does something of this attempt."""
@@ -136,31 +154,29 @@ class Workers:
         file = LogFile(self.folder / log, self.log_bytes)
         echo = (RankedLines(self.pod_log, assignment.rank),) if self.pod_log is not None else ()
         worker.output.send_to(file, *echo, *self._steps_in_output_of(worker))
-        if parked is not None and parked.parking is not None:
-            parked.parking.assign(assignment)
+        if parked is not None and parked.sockets.parking is not None:
+            parked.sockets.parking.assign(assignment)
         if self.tell_output:
             worker.output.on_first = partial(worker.page.reach, Milestone.OUTPUT)
         return worker
 
     def _parked(self, assignment: Assignment) -> Worker | None:
         """Who had this rank of as many, and waits for it; whoever waits for another one ends."""
-        found = None
-        for worker in self.table.values():
-            if worker.is_parked and worker.local_rank == assignment.local_rank:
-                had = worker.assignment
-                assert had is not None and worker.parking is not None, "it was in an attempt"
-                if (had.rank, had.world_size) == (assignment.rank, assignment.world_size):
-                    found = worker
-                    worker.output.begin_again()
-                else:
-                    worker.parking.close()
-        return found
+        parked = (worker for worker in self.table.values() if worker.is_parked)
+        waiting = next((one for one in parked if one.local_rank == assignment.local_rank), None)
+        if waiting is None or waiting.assignment is None:
+            return None
+        had = waiting.assignment
+        if (had.rank, had.world_size) != (assignment.rank, assignment.world_size):
+            waiting.dismiss()
+            return None
+        waiting.output.begin_again()
+        return waiting
 
     def dismiss_parked(self) -> None:
         """None of them is needed any more."""
         for worker in self.table.values():
-            if worker.is_parked and worker.parking is not None:
-                worker.parking.close()
+            worker.dismiss()
 
     def _steps_in_output_of(self, worker: Worker) -> tuple[PrintedSteps, ...]:
         """What reads them, unless the script reports them by itself."""
@@ -200,10 +216,10 @@ class Workers:
             ours, theirs = socket.socketpair()  # not a pipe: what is on it can be looked at
             fds["control"], worker.control = theirs.detach(), ours.detach()
         if kind is not fork_protocol.ChildKind.EXEC:
-            worker.recorder, answers = recorders.socket_pair()
+            worker.sockets.recorder, answers = recorders.socket_pair()
             fds["recorder"] = answers.detach()
         if self.keeps and kind is not fork_protocol.ChildKind.EXEC:
-            worker.parking, theirs = Parking.pair()
+            worker.sockets.parking, theirs = Parking.pair()
             fds["parking"] = theirs.detach()
         self.table[worker.id] = worker
         order = fork_protocol.Fork(id=worker.id, kind=kind, env=env, fds=(*fds, *kept))
@@ -222,10 +238,7 @@ class Workers:
             worker.output.send_to(LogFile(self.warm_log(worker.local_rank), self.log_bytes))
         worker.output.close_sinks()
         worker.hang_up()
-        if worker.recorder is not None:
-            worker.recorder.close()
-        if worker.parking is not None:
-            worker.parking.close()
+        worker.sockets.close()
 
     def drop_logs(self, attempt: int) -> None:
         """This attempt begins: remove the logs of old ones, where only so many are kept."""

@@ -82,12 +82,12 @@ class Snapshotter:
         self.requests = SaveRequests(settings, storage_page)
         self._in_use = SnapshotsInUse(arena, storage_page, durable=bool(settings.tiers))
         self._peers = PeerCopies(storage_page, exchange, placement, tracked, settings.copies)
-        self._capture = Capture(arena, placement, tracked, self._in_use, background)
+        self.capture = Capture(arena, placement, tracked, self._in_use, background)
         first = placement.rank == 0
         replicas = ReplicaChecks(tracked, exchange, check_every, says=first)
         self._meetings = Meetings(
             *(exchange, cadence, self.loop, self._in_use, self.requests),
-            *(self._capture, replicas),
+            *(self.capture, replicas),
         )
         self._restored: Tree | None = None  # until the random numbers are put back
         self._beside = False  # the step under way is the one that the newest is copied beside
@@ -96,11 +96,11 @@ class Snapshotter:
     @property
     def under_way(self) -> bool:
         """Whether the newest snapshot is being copied beside training."""
-        return self._capture.writer.under_way
+        return self.capture.writer.under_way
 
     def waits(self, flags: SnapshotFlag) -> bool:
         """Whether training waits for a snapshot with these flags."""
-        return self._capture.writer.waits(urgent=bool(flags & SnapshotFlag.URGENT))
+        return self.capture.writer.waits(urgent=bool(flags & SnapshotFlag.URGENT))
 
     @property
     def replicas(self) -> ReplicaChecks:
@@ -148,13 +148,13 @@ class Snapshotter:
             self.requests.decide_from(step)
         self._peers.introduce()
         self.replicas.begin(step)
-        self._capture.reserve()
+        self.capture.reserve()
 
     # ── meeting the other ranks ──
 
     def stepped(self, step_s: float) -> None:
         """The step under way took this long."""
-        waited_s = self._capture.writer.waited_s if self._beside else 0.0
+        waited_s = self.capture.writer.waited_s if self._beside else 0.0
         self.cadence.stepped(step_s - waited_s, beside=self._beside)
         self._beside = False
 
@@ -162,7 +162,7 @@ class Snapshotter:
         """Agree on what follows step number `completed`; a snapshot with these flags, or (None) no
         snapshot."""
         self.loop.completed, self.loop.total = completed, total
-        self._capture.writer.require_guarded()
+        self.capture.writer.require_guarded()
         self._settle()
         if not self._meetings.due(completed):
             return None
@@ -177,7 +177,7 @@ class Snapshotter:
         if full or self.loop.unsound or not (due or tiers or asked):
             return None
         last = completed >= self.loop.total
-        self._meetings.owed = self._capture.gradients.wait(agreed, last=last)
+        self._meetings.owed = self.capture.gradients.wait(agreed, last=last)
         return None if self._meetings.owed else self._flags(agreed)
 
     def _flags(self, agreed: Agreed) -> SnapshotFlag:
@@ -189,16 +189,13 @@ class Snapshotter:
     def before_optimizer(self, *_: object) -> None:
         """What is copied beside training comes before the next change; let the meeting of this
         step run beside the optimizer, unless a copy is still under way."""
-        if self._capture.guard():
+        if self.capture.guard():
             with contextlib.suppress(AttemptBrokenError):  # the loop will see it
-                self._meet_early()
-
-    def _meet_early(self) -> None:
-        self._settle()
-        completed = self.loop.completed + 1
-        early = self._exchange is not None and self._capture.gradients.clean_after_step
-        if early and self._meetings.due(completed):
-            self._meetings.open(completed, clean=True)
+                self._settle()
+                completed = self.loop.completed + 1
+                early = self._exchange is not None and self.capture.gradients.clean_after_step
+                if early and self._meetings.due(completed):
+                    self._meetings.open(completed, clean=True)
 
     def end(self, total: int) -> SnapshotFlag | None:
         """After the last step: the flags of a snapshot of it, once there is room for one.
@@ -229,7 +226,7 @@ class Snapshotter:
         """All ranks have the newest snapshot whole, and know what all the others know."""
         self.loop.learn(agreed)
         if agreed.torn:  # it counts as not taken, on all ranks; another one follows at once
-            self._capture.gradients.spoiled = False
+            self.capture.gradients.spoiled = False
             self._in_use.give_up()
             self.requests.give_up()
         self._compare()
@@ -261,25 +258,21 @@ class Snapshotter:
         Raises `Error` (not-tracked, snapshot-too-large).
         """
         self.replicas.look(step)
-        key = self._capture.take(step, flags, self.requests.name or "", self.loop)
+        key = self.capture.take(step, flags, self.requests.name or "", self.loop)
         self._in_use.taken(key, flags)
         self.requests.taken(step, flags)
-        self._beside = self._capture.writer.under_way
+        self._beside = self.capture.writer.under_way
         if not self._beside:
             self._settle()
 
-    def leave_off(self) -> None:
-        """The attempt is broken: nothing is written any more, and nobody met."""
-        self._capture.settle()
-
     def _settle(self) -> None:
         """The newest snapshot is whole here, and its private part on its way to the buddy."""
-        private = self._capture.settle()
+        private = self.capture.settle()
         if private is None:
             return
-        waited_s, taken_s = self._capture.waited_s, self._capture.writer.taken_s
+        waited_s, taken_s = self.capture.waited_s, self.capture.writer.taken_s
         self.cadence.took(waited_s + self.replicas.cost_s, taken_s)
-        if not self._capture.writer.torn:
+        if not self.capture.writer.torn:
             self.whole(self.step, waited_s + taken_s)
         self._send_copy(private)
 

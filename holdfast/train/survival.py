@@ -29,7 +29,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from holdfast import flight_recorder, rank
 from holdfast.train.parking import ParkingPlace
-from holdfast.train.surviving_group import BACKEND, AttemptBrokenError, Place, SurvivingGroup
+from holdfast.train.surviving_group import BACKEND, AttemptBrokenError, GroupPlace, SurvivingGroup
 
 RECORD_BYTES_MAX = 64 << 20  # of what a rank gave to collectives above its loop
 TERMINATED = 128 + 15
@@ -220,12 +220,12 @@ def _make_groups_with(survival: Survival) -> None:
 
     def create(options: Any, _: Any) -> SurvivingGroup:
         members = options.global_ranks_in_group or range(options.group_size)
-        place = Place(options.group_rank, options.group_size, options.timeout)
+        place = GroupPlace(options.group_rank, options.group_size, options.timeout)
         group = SurvivingGroup(survival, options.group_id, members, place)
         survival.add(group)
         return group
 
-    def helper(size: int, at: int, ranks: Any, backend: Any, *given: Any, **options: Any) -> Any:
+    def made(size: int, at: int, ranks: Any, backend: Any, *given: Any, **options: Any) -> Any:
         name = str(backend)
         if name not in ("gloo", "cpu:gloo"):
             survival.refuse(f"a process group of the script uses {name}, not gloo")
@@ -238,7 +238,7 @@ def _make_groups_with(survival: Survival) -> None:
 
     if BACKEND.upper() not in dist.Backend._plugins:
         dist.Backend.register_backend(BACKEND, create, extended_api=True, devices=["cpu"])
-    c10d._new_process_group_helper = helper
+    c10d._new_process_group_helper = made
 
 
 def _watch_ddp(survival: Survival) -> None:

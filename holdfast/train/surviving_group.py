@@ -68,7 +68,7 @@ class Keeper(Protocol):
         """This is being asked for."""
 
 
-class Place(NamedTuple):
+class GroupPlace(NamedTuple):
     """Of this rank in a group."""
 
     rank: int
@@ -79,7 +79,9 @@ class Place(NamedTuple):
 class SurvivingGroup(dist.ProcessGroup):
     """One group; `private` ones are ours alone, and tell us by an exception."""
 
-    def __init__(self, keeper: Keeper, name: str, members: Sequence[int], place: Place) -> None:
+    def __init__(
+        self, keeper: Keeper, name: str, members: Sequence[int], place: GroupPlace
+    ) -> None:
         super().__init__(place.rank, place.size)  # type: ignore[call-arg]
         self.private = False
         self._keeper, self._name, self._members, self._place = keeper, name, members, place

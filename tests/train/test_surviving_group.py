@@ -17,7 +17,7 @@ from torch._C._distributed_c10d import (
 )
 
 from holdfast.train import pairs
-from holdfast.train.surviving_group import AttemptBrokenError, Place, SurvivingGroup
+from holdfast.train.surviving_group import AttemptBrokenError, GroupPlace, SurvivingGroup
 
 SUM = dist.AllreduceOptions()
 Pair = tuple[SurvivingGroup, SurvivingGroup]
@@ -58,7 +58,7 @@ def attempt() -> Attempt:
 @pytest.fixture
 def pair(attempt: Attempt) -> Iterator[Pair]:
     def make(rank: int) -> SurvivingGroup:
-        return SurvivingGroup(attempt, "7", (0, 1), Place(rank, 2, timedelta(seconds=60)))
+        return SurvivingGroup(attempt, "7", (0, 1), GroupPlace(rank, 2, timedelta(seconds=60)))
 
     with ThreadPoolExecutor(2) as threads:
         first, second = threads.map(make, (0, 1))
