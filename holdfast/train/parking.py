@@ -11,7 +11,7 @@ import os
 import socket
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, MutableMapping
 
 import msgspec
 
@@ -35,9 +35,9 @@ class ParkingPlace:
         """Called in a thread of its own."""
 
     @classmethod
-    def of(cls, environ: Mapping[str, str]) -> "ParkingPlace | None":
+    def of(cls, environ: MutableMapping[str, str]) -> "ParkingPlace | None":
         """That of this process; None where workers are replaced."""
-        fd = environ.get(VARIABLE)
+        fd = environ.pop(VARIABLE, None)  # children of the script must not answer
         if fd is None:
             return None
         sock = socket.socket(fileno=int(fd))
