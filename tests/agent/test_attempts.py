@@ -101,7 +101,8 @@ async def test_who_is_kept_is_not_killed_when_the_time_for_parking_is_over() -> 
     attempts.start(start())
     run = attempts.newest
     assert run is not None
-    kept, other = run.workers[0], run.workers[1]
+    kept: Any = run.workers[0]
+    other: Any = run.workers[1]
     parking: Any = SimpleNamespace(able=True, order=lambda _: None, why="", parked=False)
     kept.sockets.parking = parking
     terminate(run, parts.processes, 1.0, parks=True)

@@ -229,8 +229,8 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "a lost member stops nothing": Mutant(
         CONTROLLER,
-        'state, Phase.RECOVERING, f"{node.name} was lost", state.limits.restart_grace_s',
-        'state, Phase.CLOSING, f"{node.name} was lost", state.limits.restart_grace_s',
+        "return attempts.stop(state, Phase.RECOVERING, lost, grace_s, parks=True)",
+        "return attempts.stop(state, Phase.CLOSING, lost, grace_s, parks=True)",
         LIMIT,
         first=4,
     ),
