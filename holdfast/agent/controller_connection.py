@@ -34,12 +34,14 @@ from holdfast.messages import (
     Keep,
     Leave,
     LookForApi,
+    PrepareVersion,
     Report,
     Start,
     Stop,
     TakeEntryTimes,
     TakeEvidence,
     TakeStacks,
+    UseVersion,
     Welcome,
 )
 
@@ -59,6 +61,8 @@ Order = (
     | TakeEntryTimes
     | TakeEvidence
     | CheckMachine
+    | PrepareVersion
+    | UseVersion
 )
 
 _orders = msgspec.msgpack.Decoder(Welcome | Ack | Order)
@@ -239,7 +243,8 @@ class ControllerConnection:
                     | TakeStacks()
                     | TakeEntryTimes()
                     | TakeEvidence()
-                    | CheckMachine() as order
+                    | CheckMachine()
+                    | PrepareVersion() as order
                 ):
                     self._on_order(order)
                 case order:

@@ -30,6 +30,7 @@ class Parking:
         self.able = False
         self.why = ""
         self.parked = False
+        self.program: object = None  # what it runs
         self.on_parked: Callable[[], None] = lambda: None
         asyncio.get_running_loop().add_reader(sock, self._readable)
 

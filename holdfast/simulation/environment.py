@@ -37,6 +37,7 @@ class Promise(StrEnum):
     BLAME = "nobody pays for a neighbour"
     SEEN = "no fault stays unseen"
     KEPT = "who is kept waits for a new attempt"
+    VERSIONS = "one version, and prepared"
 
 
 class Foul(AssertionError):  # noqa: N818 - a referee's word, not an error of the caller
