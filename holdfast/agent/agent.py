@@ -170,7 +170,6 @@ class Agent:
             patterns=self._job.progress,
             pod_log=options.pod_log,
             attempts_kept=options.attempts_kept,
-            keeps=self._job.recovery.mode == "in_process",
         )
 
     # ── life ──

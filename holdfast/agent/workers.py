@@ -128,7 +128,6 @@ class Workers:
     patterns: ProgressPatterns | None = None  # of what its output tells of its progress
     pod_log: PodLog | None = None  # where output is shown besides the files
     attempts_kept: int | None = None  # of which there are logs; None: all
-    keeps: bool = False  # processes, over attempts
     table: dict[int, Worker] = field(default_factory=dict)
     warm: dict[int, Worker] = field(default_factory=dict)
     trial: dict[int, Worker] = field(default_factory=dict)
@@ -242,7 +241,6 @@ class Workers:
         if kind is not fork_protocol.ChildKind.EXEC:
             worker.sockets.recorder, answers = recorders.socket_pair()
             fds["recorder"] = answers.detach()
-        if self.keeps and kind is not fork_protocol.ChildKind.EXEC:
             worker.sockets.parking, theirs = Parking.pair()
             worker.sockets.parking.program = program
             fds["parking"] = theirs.detach()

@@ -38,7 +38,7 @@ class ParkingPlace:
     def of(cls, environ: MutableMapping[str, str]) -> "ParkingPlace | None":
         """That of this process; None where workers are replaced."""
         fd = environ.pop(VARIABLE, None)  # children of the script must not answer
-        if fd is None:
+        if fd is None or PATIENCE not in environ:  # the job does not keep workers
             return None
         sock = socket.socket(fileno=int(fd))
         sock.setblocking(True)

@@ -35,7 +35,7 @@ RECORD_BYTES_MAX = 64 << 20  # of what a rank gave to collectives above its loop
 TERMINATED = 128 + 15
 
 
-class Stage(Enum):
+class ScriptStage(Enum):
     """Where the script is."""
 
     SETUP = "setup"
@@ -48,7 +48,7 @@ class Survival:
 
     def __init__(self, parking: ParkingPlace) -> None:
         self._parking = parking
-        self._stage = Stage.SETUP
+        self._stage = ScriptStage.SETUP
         self._error: Exception | None = None
         self._broken = False
         self._refusal = ""
@@ -71,7 +71,7 @@ class Survival:
     @property
     def in_loop(self) -> bool:
         """Whether the script is in its training loop."""
-        return self._stage is Stage.LOOP
+        return self._stage is ScriptStage.LOOP
 
     def store(self) -> Any:
         """Ours, on the server of this attempt: that of PyTorch is replaced too late."""
@@ -86,7 +86,7 @@ class Survival:
     def break_up(self, error: Exception | None) -> None:
         """The attempt is broken; whatever waits for a peer fails now."""
         with self._lock:
-            if self._broken or self._stage is not Stage.LOOP:
+            if self._broken or self._stage is not ScriptStage.LOOP:
                 return
             self._broken, self._error = True, error
         for group in self._groups:
@@ -94,7 +94,7 @@ class Survival:
 
     def record(self, group: SurvivingGroup, name: str, given: Any, options: Any) -> None:
         """A collective of the script above its loop."""
-        if self._stage is not Stage.SETUP or self._again or group.private or self._refusal:
+        if self._stage is not ScriptStage.SETUP or self._again or group.private or self._refusal:
             return
         kept = _cloned(given)
         self._record_bytes += _bytes(kept)
@@ -111,7 +111,7 @@ class Survival:
 
     def add(self, group: SurvivingGroup) -> None:
         """A group was made."""
-        if self._stage is not Stage.SETUP:
+        if self._stage is not ScriptStage.SETUP:
             self.refuse("the script made a process group within its training loop or after it")
         self._groups.append(group)
         self._record.append(group.form)
@@ -140,19 +140,19 @@ class Survival:
 
     def enter_loop(self) -> None:
         """From here on the script need not hear of peers that are gone."""
-        if self._stage is Stage.SETUP:
-            self._stage = Stage.LOOP
+        if self._stage is ScriptStage.SETUP:
+            self._stage = ScriptStage.LOOP
             if not self._refusal:
                 self._parking.able()
             else:
-                self._stage = Stage.OVER
-        elif self._stage is Stage.OVER and not self._refusal:
+                self._stage = ScriptStage.OVER
+        elif self._stage is ScriptStage.OVER and not self._refusal:
             self.refuse("the first training loop of the script is over")
 
     def leave_loop(self) -> None:
         """The loop is over, or was left."""
-        if self._stage is Stage.LOOP:
-            self._stage = Stage.OVER
+        if self._stage is ScriptStage.LOOP:
+            self._stage = ScriptStage.OVER
             self._parking.unable()
 
     def require_whole(self) -> None:
@@ -164,12 +164,12 @@ class Survival:
         """Park until there is a next attempt; the environment is that of it. Raises what a
         collective has failed with, where nobody ends the attempt because of it."""
         if not self._parking.await_order():
-            self._stage = Stage.OVER
+            self._stage = ScriptStage.OVER
             assert self._error is not None, "only a failure breaks it without an order"
             raise self._error
         self._parking.park()
         self._store, self._error, self._broken = None, None, False
-        self._stage = Stage.SETUP
+        self._stage = ScriptStage.SETUP
         flight_recorder.forget()
 
     def do_again(self) -> None:
@@ -185,7 +185,7 @@ class Survival:
     def end_if_over(self) -> None:
         """The script has raised. If that was in a step that was given up, it says nothing: end as
         one that was told to, once it was."""
-        if self._broken and self._stage is not Stage.SETUP and self._parking.await_order():
+        if self._broken and self._stage is not ScriptStage.SETUP and self._parking.await_order():
             traceback.print_exc()
             print("holdfast: raised in a step that was given up, a peer was gone", file=sys.stderr)
             sys.stdout.flush()
