@@ -6,6 +6,8 @@ worker.
 """
 
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from statistics import median
 from typing import NamedTuple
 
 from table import Row, summary
@@ -27,6 +29,8 @@ class Kill(NamedTuple):
     recovered: bool
     took_s: float | None = None  # kill → first step finished by a worker of a newer attempt
     steps_lost: int | None = None
+    net_s: float | None = None  # `took_s` without the step itself, as long as one took before
+    kept: int | None = None  # workers of the newer attempt that are processes of the one before
 
 
 def parse(text: str) -> list[Step]:
@@ -55,19 +59,34 @@ def judge(steps: Sequence[Step], attempt: int, killed_at: float) -> Kill:
     if not after:
         return Kill(recovered=False)
     first = min(after, key=lambda step: step.at)
-    done = max(step.number for step in steps if step.attempt <= attempt)
-    return Kill(True, first.at - killed_at, done - (first.number - 1))
+    before = [step for step in steps if step.attempt <= attempt]
+    done = max(step.number for step in before)
+    kept = {step.pid for step in after} & {step.pid for step in before}
+    took_s = first.at - killed_at
+    net_s = took_s - step_s(before, killed_at)
+    return Kill(True, took_s, done - (first.number - 1), net_s, len(kept))
+
+
+def step_s(steps: Sequence[Step], until: float) -> float:
+    """How long a step took before that, by the median of one rank's."""
+    rank = steps[0].rank
+    at = [step.at for step in steps if step.rank == rank and step.at < until]
+    return median(after - before for before, after in pairwise(at)) if len(at) > 1 else 0.0
 
 
 def row(kills: Iterable[Kill]) -> Row:
     """One contestant's line of the table."""
     kills = list(kills)
     took = [kill.took_s for kill in kills if kill.took_s is not None]
+    net = [kill.net_s for kill in kills if kill.net_s is not None]
     lost = [kill.steps_lost for kill in kills if kill.steps_lost is not None]
     return {
         "n": len(kills),
         "recovered": sum(kill.recovered for kill in kills),
         **summary(took),
+        "net_median": median(net) if net else None,
+        "net_worst": max(net, default=None),
+        "kept": min((kill.kept for kill in kills if kill.kept is not None), default=None),
         "steps_lost_max": max(lost, default=None),
     }
 

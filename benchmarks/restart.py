@@ -7,11 +7,13 @@ The training is the same for all: DDP on gloo, 40 million parameters, two ranks 
 the contestants take turns, one job each, until each has had its number of kills. All of them
 are killed by the same list of random moments and ranks. The time runs from SIGKILL to the first
 step that a worker of the new attempt has finished, read from lines the workers append to a file;
-so one step (here about a quarter of a second) is part of every figure.
+so one step (here about a quarter of a second) is part of every figure but the `net` ones, from
+which the median step of the attempt before is taken.
 
 A job that is silent for `--limit` seconds after a kill, or whose launcher has ended, has not
-recovered. `holdfast` uses the library with a snapshot at every step, `holdfast_auto` as often as
-its default allows (1 % of the step time), `holdfast_plain` the script written for torchrun.
+recovered. `holdfast` uses the library with a snapshot at every step, `in_process` does so and keeps
+the processes of survivors (`kept`: of how many at least), `holdfast_auto` as often as its default
+allows (1 % of the step time), `holdfast_plain` the script written for torchrun.
 torchrun runs with its defaults and, as `torchrun_own_store`, with the setting under which it
 recovers best. `--quick` leaves out the two variants.
 """
@@ -60,6 +62,7 @@ class Contestant:
 
 CONTESTANTS = {
     "holdfast": Contestant([str(BIN / "holdfast"), "run", str(SCRIPTS / "every_step.yaml")]),
+    "in_process": Contestant([str(BIN / "holdfast"), "run", str(SCRIPTS / "in_process.yaml")]),
     "holdfast_auto": Contestant([*HOLDFAST, str(SCRIPTS / "with_library.py")]),
     "holdfast_plain": Contestant([*HOLDFAST, str(SCRIPTS / "plain.py")]),
     "torchrun": Contestant([*TORCHRUN, str(SCRIPTS / "plain.py")]),

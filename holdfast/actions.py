@@ -61,7 +61,8 @@ class StopAttempt(Action, frozen=True, kw_only=True):
     `save`: one more snapshot goes to a durable tier first, within the grace time. `keeps`: it is in
     memory first, as it was at the end of a step: on its own node, or on others too. Answered by
     `AttemptStopped` once all have. `look`: ranks that live are asked first which collectives they
-    have entered, for a moment, because that tells whose fault it is.
+    have entered, for a moment, because that tells whose fault it is. `parks`: workers that can be
+    kept wait for the next attempt instead of ending.
     """
 
     attempt: int
@@ -69,6 +70,7 @@ class StopAttempt(Action, frozen=True, kw_only=True):
     save: bool = False
     keeps: Keeps = ""
     look: bool = False
+    parks: bool = False
 
 
 class Diagnose(Action, frozen=True, kw_only=True):

@@ -74,6 +74,7 @@ class _StepEnd(NamedTuple):
 
 
 _steps: deque[_StepEnd] = deque(maxlen=STEPS_KEPT)
+_since_ns = [0]  # entries before are of an earlier attempt
 _trace = msgspec.json.Decoder(_Trace)
 
 
@@ -99,6 +100,12 @@ def _answer(sock: socket.socket, worker: int) -> None:
             sock.sendall(ANSWER.pack(len(told)) + told)
 
 
+def forget() -> None:
+    """A new attempt begins in this process, and with it the numbers of collectives."""
+    _since_ns[0] = time.time_ns()
+    _steps.clear()
+
+
 def read(recent: int, *, kinds: bool) -> CollectiveLog:
     """What the recorder of this process holds: so many of the newest of each group. Never
     raises."""
@@ -106,7 +113,9 @@ def read(recent: int, *, kinds: bool) -> CollectiveLog:
         dump = _dump()
         if dump is None:
             return CollectiveLog(why="no process group was made with PyTorch")
-        groups = _groups(_trace.decode(dump()).entries, recent, kinds=kinds)
+        entries = _trace.decode(dump()).entries
+        newer = [entry for entry in entries if entry.time_created_ns >= _since_ns[0]]
+        groups = _groups(newer, recent, kinds=kinds)
         return CollectiveLog(groups=tuple(groups), why="" if groups else "no collective was seen")
     except Exception as error:
         return CollectiveLog(why=f"the flight recorder cannot be read: {error}")

@@ -13,7 +13,7 @@ Where the controller's disk may vanish with it, some agents hold a replica of th
 memory. Lines are numbered as in the file: 0 is the header, `n` the entry with `seq` n.
 """
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
@@ -82,8 +82,8 @@ class WorkersStarted(Message, frozen=True, kw_only=True):
 
 
 class WorkersStopped(Message, frozen=True, kw_only=True):
-    """No process of this attempt is left on the node. `store` is its next fresh store; None: it
-    cannot start workers yet, and `NodeReady` follows."""
+    """No process of this attempt acts on the node any more. `store` is its next fresh store; None:
+    it cannot start workers yet, and `NodeReady` follows."""
 
     node: str
     attempt: int
@@ -91,6 +91,8 @@ class WorkersStopped(Message, frozen=True, kw_only=True):
     ago_s: float = 0.0
     progress: Progress = Progress()  # the furthest of its workers
     entered: dict[int, tuple[LastEntered, ...]] = {}  # by rank, where that was asked for
+    parked: int = 0  # workers that wait for the next attempt in their processes
+    refusal: str = ""  # why another one cannot be kept, whatever happens
 
 
 AgentFact = (
@@ -269,7 +271,8 @@ class Stop(Message, frozen=True, kw_only=True):
 
     `save`: within the grace time, bring one more snapshot to a durable tier first. `keeps`: to
     memory, here or elsewhere too. `look`: tell with `WorkersStopped` which collectives they had
-    entered last.
+    entered last. `parks`: those that can be kept wait for the next attempt instead; who does not
+    within the grace time is killed.
     """
 
     attempt: int
@@ -277,6 +280,7 @@ class Stop(Message, frozen=True, kw_only=True):
     save: bool = False
     keeps: Keeps = ""
     look: bool = False
+    parks: bool = False
     term: int = 0
 
 
@@ -449,6 +453,14 @@ ToAgent = Welcome | Ack | Start | Stop | UseVersion | Leave
 ToClient = StatusReply | StacksReply | ChecksReply | Done
 
 # ── agent → worker (control socket, one JSON line) ────────────────────────────────────────────
+
+
+class WorkerParking(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker says on its parking socket: whether it can be kept when the attempt is broken,
+    and that it does nothing of the attempt any more."""
+
+    state: Literal["able", "unable", "parked"]
+    why: str = ""
 
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True):

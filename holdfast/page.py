@@ -329,6 +329,14 @@ class Page:
 
     # ── agent side ──
 
+    def begin_again(self) -> None:
+        """The worker begins another attempt in the same process: nothing is known of that yet, but
+        for the names of metrics, which keep their columns. It may not be writing now."""
+        kept = self._ints[Word.MAGIC], self._ints[Word.METRIC_NAMES]
+        self._map[:HEADER_BYTES] = bytes(HEADER_BYTES)
+        self._map[NUMBERS_OFFSET:PAGE_BYTES] = bytes(PAGE_BYTES - NUMBERS_OFFSET)
+        self._ints[Word.MAGIC], self._ints[Word.METRIC_NAMES] = kept
+
     @property
     def raised_at(self) -> float:
         """When the script raised what it ends with (monotonic); 0.0: it has not."""

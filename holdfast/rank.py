@@ -50,6 +50,8 @@ _CALLS = (
 )
 
 Thing = TypeVar("Thing")
+on_exception: list[Callable[[], object]] = []
+"""Called before an exception of the script counts."""
 _undo: list[Callable[[], object]] = []  # what `run_ahead` has set up
 _unsaid: list[str] = []
 

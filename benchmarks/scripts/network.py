@@ -40,10 +40,9 @@ class StepLog:
     def __init__(self) -> None:
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
         self._file = os.open(os.environ["BENCHMARK_STEPS"], flags, 0o644)
-        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-        self._who = f"{attempt} {os.environ['RANK']}"
 
     def done(self, step: int) -> None:
         """Step number `step` (counting from 1) is complete."""
-        line = f"{time.time():.6f} {self._who} {step} {os.getpid()}\n"
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")  # a kept process has several
+        line = f"{time.time():.6f} {attempt} {os.environ['RANK']} {step} {os.getpid()}\n"
         os.write(self._file, line.encode())

@@ -130,6 +130,9 @@ class Attempts:
             if needed and not self._parts.end.begun:
                 note(f"agent: warm worker {worker.local_rank} ended without a rank: {death.words}")
             return
+        if worker.is_parked:
+            note(f"agent: parked worker {worker.local_rank} ended: {death.words}")
+            return
         run = self.newest
         if run is None or run.workers.get(worker.local_rank) is not worker:
             return
@@ -149,8 +152,7 @@ class Attempts:
         elif run.is_news(death):
             oom = self._oom.new() if death.exit_code != 0 else ""
             self._parts.controller.fact(exited(self._parts.node, worker, death, oom, self.mask))
-        if not run.alive:
-            run.gone.set()
+        run.look_gone()
 
     async def _tell_when_saved(self, run: NodeAttempt, worker: Worker, death: ProcessExit) -> None:
         """A worker has finished once its last step is in safety: with the news the job may end."""

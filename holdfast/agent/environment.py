@@ -34,8 +34,9 @@ TORCH_PRELOAD = (
 )
 WITH_RANK = rank.VARIABLES | {
     *("HOLDFAST_CONTROL_FD", "HOLDFAST_PAGE_FD", "HOLDFAST_ARENA_FD", "HOLDFAST_STORAGE_PAGE_FD"),
-    flight_recorder.VARIABLE,
+    *(flight_recorder.VARIABLE, "HOLDFAST_PARKING_FD"),
 }
+PARKING_MARGIN_S = 5.0
 
 # What engines tell the processes of a pod about ranks and peers; ours are others.
 ENGINE_PREFIXES = ("PET_", "OMPI_", "PMIX_", "PMI_", "PADDLE_", "VC_")
@@ -88,7 +89,16 @@ def node_environment(
         "HOLDFAST_ON_NAN": job.recovery.on_nan,
         "HOLDFAST_CHECK_REPLICAS": str(job.recovery.check_replicas_every),
     }
-    return env | job.env | ours | _elastic(job) | dict(storage)
+    return env | job.env | ours | _elastic(job) | _parking(job) | dict(storage)
+
+
+def _parking(job: Job) -> dict[str, str]:
+    """How long a worker whose peers are gone waits to be told so: longer than it takes to find out
+    that a node is lost."""
+    if job.recovery.mode != "in_process":
+        return {}
+    patience_s = job.recovery.heartbeat_timeout_s + PARKING_MARGIN_S
+    return {"HOLDFAST_PARKING_PATIENCE_S": f"{patience_s:g}"}
 
 
 def _elastic(job: Job) -> dict[str, str]:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from holdfast import flight_recorder
+from holdfast import flight_recorder, rank
 from holdfast.diagnosis.mismatch import LAST, last_entered, may_be_one
 from holdfast.events import WorkerError
 from holdfast.page import Page
@@ -50,6 +50,8 @@ def shown_and_left(page: Page | None) -> Iterator[None]:
     except BaseException as error:
         _take_our_frames_off()
         in_worker = os.getpid() == worker  # not in a child the script forked
+        for act in rank.on_exception if in_worker and not is_success(error) else ():
+            act()
         if page is not None and in_worker and not is_success(error):
             page.fail(_with_collectives(describe(error)))
             if not isinstance(error, SystemExit | KeyboardInterrupt):

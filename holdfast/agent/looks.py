@@ -38,7 +38,7 @@ async def obey(
 async def last_words(workers: Iterable[Worker]) -> dict[int, tuple[LastEntered, ...]]:
     """What workers that are about to be stopped have entered last, by rank: those that say so in
     no time. Never raises."""
-    known = [(w.assignment.rank, w.recorder) for w in workers if w.assignment is not None]
+    known = [(w.assignment.rank, w.sockets.recorder) for w in workers if w.assignment is not None]
     asked = logs_of(known, mismatch.LAST, kinds=True, within_s=WORDS_S)
     try:
         told = await asyncio.wait_for(asked, WORDS_S)
@@ -89,7 +89,7 @@ def _used(pids: dict[int, int]) -> dict[int, tuple[float, float]]:
 
 
 def _recorders(known: dict[int, Worker]) -> list[tuple[int, Recorder | None]]:
-    return [(rank, worker.recorder) for rank, worker in known.items()]
+    return [(rank, worker.sockets.recorder) for rank, worker in known.items()]
 
 
 def _timeless(log: GroupLog) -> GroupLog:

@@ -24,7 +24,8 @@ from holdfast.messages import Start
 
 @dataclass
 class NodeAttempt:
-    """The workers of one attempt by local rank; `gone` is set once all of them are dead."""
+    """The workers of one attempt by local rank; `gone` is set once all of them are dead
+    or parked."""
 
     order: Start
     workers: dict[int, Worker] = field(default_factory=dict)
@@ -38,8 +39,23 @@ class NodeAttempt:
 
     @property
     def alive(self) -> list[Worker]:
-        """Workers that have not died."""
-        return [worker for worker in self.workers.values() if worker.death is None]
+        """Workers that have neither died nor parked, nor gone on to another attempt since."""
+        return [one for one in self.workers.values() if one.acts_in(self.order.attempt)]
+
+    @property
+    def refusal(self) -> str:
+        """Why a worker of its cannot be kept over attempts; empty if nothing speaks against it."""
+        said = (
+            one.sockets.parking.why
+            for one in self.workers.values()
+            if one.sockets.parking is not None
+        )
+        return next(filter(None, said), "")
+
+    def look_gone(self) -> None:
+        """One has died or parked."""
+        if not self.alive:
+            self.gone.set()
 
     @property
     def all_forked(self) -> bool:

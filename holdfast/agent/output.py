@@ -125,6 +125,12 @@ class Output:
         for sink in sinks:
             sink.write(held)
 
+    def begin_again(self) -> None:
+        """The worker has said nothing since it was parked: what is in the pipe is of before."""
+        self._readable()
+        self.close_sinks()
+        self._sinks, self.tail = (), b""
+
     def finish(self) -> None:
         """Take what is still in the pipe, then close; whoever holds the other end is not waited
         for."""

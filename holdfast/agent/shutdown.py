@@ -22,6 +22,7 @@ async def end_workers(run: NodeAttempt | None, processes: NodeProcesses, grace_s
     if run is not None:
         terminate(run, processes, time.monotonic())
     sig = signal.SIGTERM if grace_s > 0 else signal.SIGKILL
+    processes.workers.dismiss_parked()
     for worker in processes.workers.warm.values():
         processes.signal(worker, sig)
     await until(lambda: not processes.workers.table, grace_s)

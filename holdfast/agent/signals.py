@@ -15,11 +15,16 @@ from holdfast.agent.notes import note
 FORCE_AFTER_S = 3.0  # a forkserver that does not carry out SIGKILL in this time is killed itself
 
 
-def terminate(attempt: NodeAttempt, processes: NodeProcesses, now: float) -> None:
-    """SIGTERM to all its workers; only once."""
+def terminate(
+    attempt: NodeAttempt, processes: NodeProcesses, now: float, *, parks: bool = False
+) -> None:
+    """SIGTERM to all its workers; only once. `parks`: those that can be kept park instead."""
     if attempt.stop_at is None:
         attempt.stop_at = now
         for worker in attempt.alive:
+            if parks and worker.sockets.parking is not None and worker.sockets.parking.able:
+                worker.sockets.parking.order(attempt.look_gone)
+                continue
             worker.failing = worker.page.error() is not None
             if not worker.raised_at:  # else it ends by itself, with what is to be done before
                 processes.signal(worker, signal.SIGTERM)

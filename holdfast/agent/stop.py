@@ -54,7 +54,7 @@ class AttemptStop:
     def _stop(self, run: NodeAttempt, order: Stop) -> None:
         first = run.stop_at is None
         self._parts.health.look()  # what broke, if anything did, is to be known before the verdict
-        terminate(run, self._parts.processes, time.monotonic())
+        terminate(run, self._parts.processes, time.monotonic(), parks=order.parks)
         if order.grace_s > 0:
             loop = asyncio.get_running_loop()
             loop.call_later(order.grace_s, kill, run, self._parts.processes)
@@ -86,5 +86,12 @@ class AttemptStop:
         stopped = WorkersStopped(node=self._parts.node, attempt=number, store=store)
         if run is not None and run.order.attempt <= number:
             told = run.progress(), run.entered if run.order.attempt == number else {}
-            stopped = msgspec.structs.replace(stopped, progress=told[0], entered=told[1])
+            parked = sum(worker.is_parked for worker in run.workers.values())
+            stopped = msgspec.structs.replace(
+                stopped,
+                progress=told[0],
+                entered=told[1],
+                parked=parked,
+                refusal=run.refusal,
+            )
         self._parts.controller.fact(stopped)

@@ -19,6 +19,7 @@ import msgspec
 from holdfast.agent import fork_protocol, recorders
 from holdfast.agent.forkserver_handle import ForkserverHandle
 from holdfast.agent.output import LogFile, Output
+from holdfast.agent.parking import Parking
 from holdfast.agent.pod_log import PodLog, RankedLines
 from holdfast.agent.printed_steps import PrintedSteps
 from holdfast.agent.processes import ProcessExit
@@ -29,6 +30,20 @@ from holdfast.messages import Assignment
 from holdfast.page import Page
 from holdfast.rank import ERROR_FILE
 from holdfast.spec.progress import ProgressPatterns
+
+
+@dataclass
+class WorkerSockets:
+    """Our ends of those on which a worker answers, besides the one on which its rank arrives."""
+
+    recorder: Recorder | None = None  # tells which collectives it has entered
+    parking: Parking | None = None  # None: it is replaced when its attempt is broken
+
+    def close(self) -> None:
+        """It has died."""
+        for end in (self.recorder, self.parking):
+            if end is not None:
+                end.close()
 
 
 @dataclass
@@ -48,15 +63,33 @@ class Worker:
     death: ProcessExit | None = None
     milestones: bytes = b""  # as of the last look
     failing: bool = False  # its exception was known before it was told to stop
-    recorder: Recorder | None = None  # tells which collectives it has entered
     told: bool = False  # the controller knows of its exception, and so of its end
+    sockets: WorkerSockets = field(default_factory=WorkerSockets)
 
     def take_rank(self, assignment: Assignment, log: str) -> None:
         """It is now a worker of this attempt."""
+        if self.is_parked:
+            self.page.begin_again()
+            self.milestones, self.failing, self.told = b"", False, False
         self.assignment = assignment
         self.assigned_at = time.monotonic()
         self.log = log
         self.page.reach(Milestone.STARTED)
+
+    @property
+    def is_parked(self) -> bool:
+        """Whether it waits for the next attempt, and does nothing of the last any more."""
+        return self.sockets.parking is not None and self.sockets.parking.parked
+
+    def dismiss(self) -> None:
+        """It ends, if it is parked: it is not needed any more."""
+        if self.is_parked and self.sockets.parking is not None:
+            self.sockets.parking.close()
+
+    def acts_in(self, attempt: int) -> bool:
+        """Whether it lives, and does something of this attempt."""
+        mine = self.assignment is not None and self.assignment.attempt == attempt
+        return mine and self.death is None and not self.is_parked
 
     @property
     def raised_at(self) -> float:
@@ -107,8 +140,10 @@ class Workers:
     def start(
         self, forkserver: ForkserverHandle, assignment: Assignment, program: fork_protocol.Program
     ) -> Worker:
-        """A worker with this rank: the warm one if there is one, else a new one."""
-        worker = self.warm.pop(assignment.local_rank, None)
+        """A worker with this rank: the parked one if there is one that had it and runs this
+        program, else the warm one, else a new one."""
+        parked = self._parked(assignment, program)
+        worker = parked or self.warm.pop(assignment.local_rank, None)
         log = f"logs/attempt-{assignment.attempt}/rank-{assignment.rank}.log"
         assignment = self._with_error_file(assignment, log)
         if worker is None:
@@ -118,14 +153,35 @@ class Workers:
             worker.take_rank(assignment, log)
         else:
             worker.take_rank(assignment, log)
-            if worker.control is not None:
+            if parked is None and worker.control is not None:
                 worker.control.tell(assignment)
         file = LogFile(self.folder / log, self.log_bytes)
         echo = (RankedLines(self.pod_log, assignment.rank),) if self.pod_log is not None else ()
         worker.output.send_to(file, *echo, *self._steps_in_output_of(worker))
+        if parked is not None and parked.sockets.parking is not None:
+            parked.sockets.parking.assign(assignment)
         if self.tell_output:
             worker.output.on_first = partial(worker.page.reach, Milestone.OUTPUT)
         return worker
+
+    def _parked(self, assignment: Assignment, program: fork_protocol.Program) -> Worker | None:
+        """Who had this rank of as many, and waits for it; whoever waits for another one ends."""
+        parked = (worker for worker in self.table.values() if worker.is_parked)
+        waiting = next((one for one in parked if one.local_rank == assignment.local_rank), None)
+        if waiting is None or waiting.assignment is None:
+            return None
+        had, parking = waiting.assignment, waiting.sockets.parking
+        same = (had.rank, had.world_size) == (assignment.rank, assignment.world_size)
+        if not same or parking is None or parking.program != program:  # or it was updated since
+            waiting.dismiss()
+            return None
+        waiting.output.begin_again()
+        return waiting
+
+    def dismiss_parked(self) -> None:
+        """None of them is needed any more."""
+        for worker in self.table.values():
+            worker.dismiss()
 
     def _steps_in_output_of(self, worker: Worker) -> tuple[PrintedSteps, ...]:
         """What reads them, unless the script reports them by itself."""
@@ -183,8 +239,11 @@ class Workers:
             worker.control = RankSocket()
             fds["control"] = worker.control.theirs
         if kind is not fork_protocol.ChildKind.EXEC:
-            worker.recorder, answers = recorders.socket_pair()
+            worker.sockets.recorder, answers = recorders.socket_pair()
             fds["recorder"] = answers.detach()
+            worker.sockets.parking, theirs = Parking.pair()
+            worker.sockets.parking.program = program
+            fds["parking"] = theirs.detach()
         self.table[worker.id] = worker
         order = fork_protocol.Fork(
             id=worker.id, kind=kind, env=env, program=program, fds=(*fds, *kept)
@@ -207,8 +266,7 @@ class Workers:
             worker.output.send_to(LogFile(self.warm_log(worker.local_rank), self.log_bytes))
         worker.output.close_sinks()
         worker.hang_up()
-        if worker.recorder is not None:
-            worker.recorder.close()
+        worker.sockets.close()
 
     def drop_logs(self, attempt: int) -> None:
         """This attempt begins: remove the logs of old ones, where only so many are kept."""

@@ -4,7 +4,7 @@ from holdfast.actions import AnyAction, EndJob, Outcome, StartAttempt, StopAttem
 from holdfast.controller import checkpoints, incidents, nodes, sizes, versions
 from holdfast.controller.phases import FINAL, Phase
 from holdfast.controller.state import Node, State
-from holdfast.events import Keeps, Store
+from holdfast.events import Keeps, Milestone, Store
 
 
 def try_start(state: State) -> list[AnyAction]:
@@ -83,16 +83,26 @@ def stop(
     save: bool = False,
     keeps: Keeps = "",
     look: bool = False,
+    parks: bool = False,
 ) -> list[AnyAction]:
-    """Order every member to end this attempt's workers, and wait until that is known."""
+    """Order every member to end this attempt's workers, and wait until that is known. `parks`: its
+    processes are of use, if the job keeps any and the attempt has come so far that there is a
+    snapshot; after a fault on the way there all are replaced."""
     state.move(phase, why)
     state.stopped = False
     state.leave_deadline = state.quiet_deadline = state.sizing.grow_deadline = None
     state.sizing.stop_at = state.now
     incidents.note(state, "StopAttempt", why)
+    parks = parks and state.limits.in_process and Milestone.FIRST_STEP in state.milestones
     return [
         StopAttempt(
-            attempt=state.attempt, grace_s=grace_s, save=save, keeps=keeps, look=look, reason=why
+            attempt=state.attempt,
+            grace_s=grace_s,
+            save=save,
+            keeps=keeps,
+            look=look,
+            parks=parks,
+            reason=why,
         )
     ]
 

@@ -241,9 +241,8 @@ def _member_gone(
     match state.phase:
         case Phase.STARTING | Phase.RUNNING if not attempts.all_finished(state, node):
             incidents.open_for_node(state, node, why, ago_s, planned=planned)
-            return attempts.stop(
-                state, Phase.RECOVERING, f"{node.name} was lost", state.limits.restart_grace_s
-            )
+            lost, grace_s = f"{node.name} was lost", state.limits.restart_grace_s
+            return attempts.stop(state, Phase.RECOVERING, lost, grace_s, parks=True)
         case Phase.RECOVERING | Phase.WAITING:
             incidents.node_lost_meanwhile(state, node, why, planned=planned)
             return []
@@ -339,6 +338,7 @@ def _attempt_stopped(state: State, event: AttemptStopped) -> list[AnyAction]:
     first = state.nodes.get(state.ranks.get(0, ""))
     if first is not None:
         first.store = event.store or first.store
+    incidents.note_parked(state, event)
     nodes.step_back(state, event.unready)
     return recovery.when_stopped(state)
 

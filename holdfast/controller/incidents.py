@@ -7,6 +7,7 @@ from holdfast.controller.phases import Phase
 from holdfast.controller.policies.ladder import RESIZED
 from holdfast.controller.state import HealthRecord, IncidentRecord, Node, State
 from holdfast.events import (
+    AttemptStopped,
     CollectivesShifted,
     Diagnosed,
     EvidenceTaken,
@@ -250,6 +251,16 @@ def note(state: State, action: str, reason: str) -> None:
     incident = state.open_incident
     if incident is not None:
         incident.actions.append(ActionTaken(at=state.now, action=action, reason=reason))
+
+
+def note_parked(state: State, stopped: AttemptStopped) -> None:
+    """Which processes are kept for the next attempt, and why not more."""
+    if stopped.parked:
+        kept = f"{stopped.parked} workers keep their processes"
+        one = "1 worker keeps its process"
+        note(state, "KeepProcesses", one if stopped.parked == 1 else kept)
+    if stopped.refusal:
+        note(state, "ReplaceProcesses", f"a worker cannot be kept: {stopped.refusal}")
 
 
 def resumed_after(state: State, step: int) -> None:

@@ -48,6 +48,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     replace_after: int = REPLACE_AFTER  # device faults of one node; 0: never for that
     batch: str = ""  # what another size means for it: see `Elasticity.batch`
     copies: int = 0  # of private state on other nodes
+    in_process: bool = False  # workers are kept over attempts
     hang_timeout_s: float = 0.0  # without progress; 0: hangs are not looked for
     on_nan: str = "restart"  # or "stop", "ignore"
     stragglers: str = "off"  # or "tell", "replace"
@@ -73,6 +74,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
             copies=job.snapshots.copies,
             batch=elastic.batch if elastic is not None else "",
             hang_timeout_s=recovery.hang_timeout_s if recovery.hangs == "auto" else 0.0,
+            in_process=job.recovery.mode == "in_process",
             on_nan=job.recovery.on_nan,
             stragglers=job.recovery.stragglers,
             plateau_steps=job.recovery.plateau_steps,

@@ -70,7 +70,8 @@ def _failed(state: State, groups: Sequence[ExitGroup]) -> list[AnyAction]:
         _note(state, group)
     incidents.open_for_exit(state, groups[0].first)
     why, look = state.incidents[-1].summary, bool(groups[0].first.clue)
-    return attempts.stop(state, Phase.RECOVERING, why, state.limits.restart_grace_s, look=look)
+    grace_s = state.limits.restart_grace_s
+    return attempts.stop(state, Phase.RECOVERING, why, grace_s, look=look, parks=True)
 
 
 def _note(state: State, group: ExitGroup) -> None:

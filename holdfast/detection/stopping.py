@@ -25,6 +25,7 @@ class StopTally:
         self._store: Store | None = None
         self._unready: set[str] = set()  # members that answered and cannot start workers yet
         self._progress = Progress()
+        self._parked, self._refusal = 0, ""
 
     @property
     def pending(self) -> frozenset[str]:
@@ -40,7 +41,7 @@ class StopTally:
         else:
             self._attempt, self._first, self._deadline = attempt, first, deadline
             self._pending, self._store, self._progress = set(members), None, Progress()
-            self._unready = set()
+            self._unready, self._parked, self._refusal = set(), 0, ""
         return self._told()
 
     def stopped(self, answer: WorkersStopped) -> AttemptStopped | None:
@@ -52,6 +53,8 @@ class StopTally:
             self._unready.add(answer.node)
         if answer.node == self._first:
             self._store = answer.store
+        self._parked += answer.parked
+        self._refusal = self._refusal or answer.refusal
         if (answer.progress.step or 0) >= (self._progress.step or 0):
             self._progress = answer.progress
         return self._told()
@@ -87,4 +90,6 @@ class StopTally:
             store=self._store,
             unready=tuple(sorted(self._unready)),
             progress=self._progress,
+            parked=self._parked,
+            refusal=self._refusal,
         )

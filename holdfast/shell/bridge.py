@@ -277,6 +277,7 @@ class Bridge:
             save=order.save,
             keeps=order.keeps,
             look=order.look,
+            parks=order.parks,
             term=self._term,
         )
         return [(node, message) for node in sorted(self._tally.pending)], _some(told)

@@ -51,6 +51,7 @@ from holdfast.messages import (
 )
 from holdfast.simulation.environment import Environment
 from holdfast.simulation.ground_truth import GroundTruth
+from holdfast.simulation.keeping import ParkedWorkers
 from holdfast.simulation.runs import ORPHANED, Death, Run
 from holdfast.simulation.sight import entry_times, stacks
 from holdfast.simulation.slowness import Slow, wall_clock_us
@@ -120,6 +121,7 @@ class Agent:
         self._ending = False
         self._forks = True  # it has a forkserver that can fork
         self._waiting: Start | None = None  # came while there was none
+        self._parked = ParkedWorkers(f"parked {env.hardship.seed} {self.node}")
         self._store: Store | None = None
         self._told_store: Store | None = None
 
@@ -427,6 +429,7 @@ class Agent:
         if not self._forks:
             return
         self._forks = False
+        self._parked.lose()
         self._store = self._told_store = None
         self._env.after(self._env.about(FORKSERVER_S), self._forks_again)
         if self.run is not None:
@@ -460,6 +463,9 @@ class Agent:
 
     def _launch(self, order: Start) -> None:
         self._ran = order.attempt
+        left, kept = self._parked.take(order)
+        if kept:
+            self._truth.goes_on(left, order)
         if self.run is not None and self.run.alive:
             self._truth.clear(self.run)
         self._stopped, self._stopping = False, None
@@ -507,6 +513,8 @@ class Agent:
         if run is None or self._stopped or run.group.attempt > order.attempt:
             self._env.after(0.01, self._answer, order.attempt)
             return
+        if order.parks:
+            self._truth.parks(run)
         first, self._stopping = self._stopping is None, order
         if first:
             self._env.after(self._stopping_s(run, order), self._workers_gone, run)
@@ -533,9 +541,11 @@ class Agent:
         if self.frozen:  # its forkserver has reaped them, nobody is there to tell
             self._env.after(1.0, self._workers_gone, run)
             return
+        assert self._stopping is not None
+        if self._stopping.parks and self._forks:
+            self._parked.park(run.group.attempt, run.alive)
         if run.alive:
             self._truth.clear(run)
-        assert self._stopping is not None
         self._answer(self._stopping.attempt)
 
     def _answer(self, attempt: int) -> None:
@@ -553,7 +563,11 @@ class Agent:
         self._told_store = self._store
         progress = self._furthest(attempt)
         stopped = WorkersStopped(
-            node=self.node, attempt=attempt, store=self._store, progress=progress
+            node=self.node,
+            attempt=attempt,
+            store=self._store,
+            progress=progress,
+            parked=self._parked.count,
         )
         self._fact(stopped)
         if self.run is not None and self.run.group.attempt <= attempt:

@@ -36,6 +36,7 @@ class Promise(StrEnum):
     FINITE = "no number, no way on"
     BLAME = "nobody pays for a neighbour"
     SEEN = "no fault stays unseen"
+    KEPT = "who is kept waits for a new attempt"
     VERSIONS = "one version, and prepared"
     CHOICE = "the cheapest step that would do"
 

@@ -359,6 +359,14 @@ class GroundTruth:
             self.break_up(run.group, why)
         run.alive.clear()
 
+    def parks(self, run: Run) -> None:
+        """The workers of a node are told to wait for the next attempt."""
+        self._referees.parks(run.group.attempt, run.group.first_at is not None)
+
+    def goes_on(self, left: int, order: Start) -> None:
+        """Workers that were kept after an attempt are used again."""
+        self._referees.goes_on(left, order.attempt)
+
     def clear(self, run: Run) -> None:
         """The workers of a node were ended by order."""
         self.break_up(run.group, "")

@@ -73,6 +73,7 @@ FLAKY = {kind: RATES[kind] for kind in ("flaky_networks",)}
 UPDATES = {kind: RATES[kind] for kind in ("updates",)}
 """The same, in a few worlds."""
 CLUSTERS = 1 / 3  # of all worlds: they cost half as much again as others
+IN_PROCESS = 0.2  # of all worlds: workers that live are kept over attempts
 UPDATED = 0.08  # share of worlds in which somebody updates the job
 ELASTIC = 0.12  # share of worlds in which the number of nodes may change
 
@@ -165,8 +166,12 @@ def draw(seed: int, *, hours: float = 24.0, nodes: int = 16) -> Hardship:
     return Hardship(
         seed=seed,
         hours=hours,
-        limits=_sized(
-            _limits(dice, later, max(1, nodes - spares), spares, watch_s, told), elastic, changes
+        limits=_keeping(
+            _sized(
+                _limits(dice, later, max(1, nodes - spares), spares, watch_s, told),
+                *(elastic, changes),
+            ),
+            Random(f"hardship of modes {seed}"),
         ),
         workers=dice.choice((1, 1, 2)),
         rack_size=dice.choice((2, 4, 8)),
@@ -223,6 +228,11 @@ def _sized(limits: Limits, dice: Random, changes: bool) -> Limits:
     """The job may train with fewer nodes, if it `changes` its size at all."""
     fewest = dice.randint(1, limits.node_count)
     return msgspec.structs.replace(limits, min_nodes=fewest) if changes else limits
+
+
+def _keeping(limits: Limits, dice: Random) -> Limits:
+    """Some jobs keep the processes of survivors."""
+    return msgspec.structs.replace(limits, in_process=dice.random() < IN_PROCESS)
 
 
 def _some(dice: Random, bounds: dict[str, tuple[float, float]]) -> dict[str, float]:

@@ -48,6 +48,7 @@ from holdfast.simulation.blame import FairBlame
 from holdfast.simulation.environment import Environment, Foul, Promise
 from holdfast.simulation.fair_updates import FairUpdates, is_update
 from holdfast.simulation.hardship import Hardship
+from holdfast.simulation.keeping import KeptWorkers
 from holdfast.simulation.numbers import FiniteNumbers
 from holdfast.simulation.sickness import Sickness
 
@@ -386,7 +387,8 @@ class Referees:
         self._one, self._given_up, self._snapshots = OneAttempt(), GivenUp(), Snapshots()
         self._efficiency, self._persistence = Efficiency(hardship), Persistence(hardship)
         self._replay, self._books, self._terms = Replay(), Books(), OneTerm()
-        self._numbers, self._updates = FiniteNumbers(), FairUpdates()
+        self._numbers, self._kept = FiniteNumbers(), KeptWorkers()
+        self._updates = FairUpdates()
         self.blame = self._efficiency.blame
         self.in_trouble: Callable[[str], bool] = bool
         self.over = False  # the job has ended and that was carried out
@@ -442,6 +444,14 @@ class Referees:
     def took(self, attempt: int, plan: Plan | None, bad: bool) -> None:
         """What the snapshot is worth that an attempt has chosen."""
         self._judge(Promise.FINITE, self._numbers.resumed(attempt, plan, bad))
+
+    def parks(self, attempt: int, trained: bool) -> None:
+        """Workers of an attempt are told to park, all of which have done a step or not."""
+        self._judge(Promise.KEPT, self._kept.told_to_park(attempt, trained))
+
+    def goes_on(self, left: int, attempt: int) -> None:
+        """A worker that was kept after one attempt begins in another."""
+        self._judge(Promise.KEPT, self._kept.goes_on(left, attempt))
 
     def broken(self, attempt: int) -> None:
         """Something broke in this attempt."""

@@ -133,6 +133,11 @@ class Recovery(Section):
     seen a few times a second. `0` disables this."""
     plateau_share: Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False), Numeric] = 0.01
     """Share of the loss that it has to fall by within `plateau_steps`."""
+    mode: Literal["processes", "in_process"] = "processes"
+    """What becomes of the workers that live when another one fails: `processes` replaces them all
+    by warm ones; `in_process` keeps their processes, where the script can do with that: they leave
+    the broken step, form their process groups anew and go on from the last snapshot. Those that do
+    not within `restart_grace_s` are replaced."""
     check: Literal["off", "quick"] = "off"
     """`quick`: before a new node may train or wait as a spare, its machine is checked for some
     seconds, as by `holdfast check --quick`; one that fails is replaced."""

@@ -16,6 +16,7 @@ from torch.distributed.constants import default_pg_timeout
 
 from holdfast.errors import Error
 from holdfast.train.placement import Placement
+from holdfast.train.surviving_group import SurvivingGroup
 
 _LEAVE_S = 2.0
 _LONGEST_S = 10 * 365 * 86400.0  # of a timeout: more is a mistake
@@ -78,6 +79,8 @@ def side_group(timeout: timedelta | None) -> dist.ProcessGroup:
     waits as long as the script wants to, but not less than gloo does by itself."""
     longest = timeout if timeout is not None and timeout > default_pg_timeout else None
     group: dist.ProcessGroup = dist.new_group(backend="gloo", timeout=longest)
+    if isinstance(group, SurvivingGroup):
+        group.private = True
     return group
 
 

@@ -65,6 +65,14 @@ class ProgressReporter:
         self._snapshot_s = 0.0
         self._pending: deque[_Pending] = deque()
 
+    def begin_again(self, redo_until: int) -> None:
+        """Another attempt begins in this process, on an empty page."""
+        self._watch, self._redo_until = NumberWatch(), redo_until
+        self._loss, self._grad_norm, self._tokens, self._metrics = None, None, 0, {}
+        self._data_wait_s = self._snapshot_s = 0.0
+        self._pending.clear()
+        self._section = ""
+
     def phase(self, phase: WorkerPhase) -> None:
         """Say what this worker does now."""
         self._phase = phase

@@ -7,7 +7,7 @@ call works under torchrun (rank from the environment, nothing to restore) and in
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from datetime import timedelta
 from typing import Any
@@ -15,20 +15,16 @@ from typing import Any
 import torch
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from holdfast.checkpoint.arena import Arena
-from holdfast.checkpoint.settings import settings_in
-from holdfast.checkpoint.storage_page import StoragePage
-from holdfast.checkpoint.streams import background_copier
 from holdfast.errors import Error
 from holdfast.events import Milestone
 from holdfast.optimizer_steps import leave_to_the_script
 from holdfast.page import WorkerPhase
 from holdfast.rank import await_rank
-from holdfast.train.cadence import Cadence
+from holdfast.train import survival
+from holdfast.train.attempt_parts import AttemptParts
 from holdfast.train.data import Loader
 from holdfast.train.early_end import EarlyEnd
 from holdfast.train.elastic import Elastic, OnResize, policy_in
-from holdfast.train.exchange import Exchange
 from holdfast.train.group import (
     check_wishes,
     join_alone,
@@ -39,11 +35,10 @@ from holdfast.train.group import (
 )
 from holdfast.train.layout import Ranks
 from holdfast.train.parallel import data_parallel
-from holdfast.train.placement import Placement, descriptor, find_placement
+from holdfast.train.parking import ParkingPlace
+from holdfast.train.placement import Placement, find_placement
 from holdfast.train.progress import ProgressReporter, open_progress
 from holdfast.train.repetition import after_each_step
-from holdfast.train.restore import snapshot_waits
-from holdfast.train.snapshots import Snapshotter, watch_optimizers
 from holdfast.train.state import State
 from holdfast.train.tracked import Tracked
 
@@ -63,49 +58,39 @@ class Run:
         timeout: timedelta | None = None,
     ) -> None:
         """`timeout` is that of collectives, if the script has one."""
-        self._placement = placement
         self._ranks = Ranks(placement.rank, placement.world_size, placement.local_world_size)
         self._progress = progress
         self._parallel: list[torch.nn.Module] = []
         self._mesh: DeviceMesh | None = None
-        self._tracked = False
+        self._tracked: Tracked | None = None
         self._settled = False  # rank 0's parameters were not sent: a snapshot is expected
         self.device = device
         """Where this worker computes."""
-        fd, storage_page = descriptor("HOLDFAST_ARENA_FD"), descriptor("HOLDFAST_STORAGE_PAGE_FD")
-        self._arena = None if fd is None else Arena(fd)
-        if self._arena is not None:
-            cores = len(os.sched_getaffinity(0)) // placement.local_world_size
-            self._arena.look_ahead(max(1, cores))
-        self._storage_page = None if storage_page is None else StoragePage(storage_page)
-        self._settings = settings_in()
-        self._kept: Snapshotter | None = None
         group = side_group(timeout) if placement.world_size > 1 else None
-        many = self._arena is not None and group is not None
-        copies = self._settings.copies
-        self._exchange = Exchange(placement, group, copies=copies) if group and many else None
-        self._ending = EarlyEnd(None if many else group)
+        self._parts = AttemptParts(placement, device, group)
+        self._ending = EarlyEnd(None if self._parts.exchange else group)
+        self._survival = survival.of_this_process()
         self._elastic = Elastic(policy_in(placement.world_size), self._parallel)
 
     @property
     def rank(self) -> int:
         """Number of this worker among all, from 0."""
-        return self._placement.rank
+        return self._parts.placement.rank
 
     @property
     def local_rank(self) -> int:
         """Number of this worker on its node, from 0."""
-        return self._placement.local_rank
+        return self._parts.placement.local_rank
 
     @property
     def world_size(self) -> int:
         """Number of workers."""
-        return self._placement.world_size
+        return self._parts.placement.world_size
 
     @property
     def attempt(self) -> int:
         """Number of this attempt, from 1; 0 outside Holdfast."""
-        return self._placement.attempt
+        return self._parts.placement.attempt
 
     @property
     def is_main(self) -> bool:
@@ -121,7 +106,7 @@ class Run:
         loop: the state is saved and the workers are stopped anyway, and a loop that ends counts as
         finished. False outside Holdfast.
         """
-        return self._kept is not None and self._kept.loop.stopping
+        return self._parts.snapshots is not None and self._parts.snapshots.loop.stopping
 
     @property
     def accumulation(self) -> int:
@@ -153,7 +138,9 @@ class Run:
         if self.world_size == 1:
             return model
         self._parallel.append(model)
-        self._settled = self._snapshot_waits()
+        self._settled = self._survival is not None or (
+            self._tracked is None and self._parts.snapshot_waits(self._ranks)
+        )
         return data_parallel(model, self.device, settled=self._settled, options=options)
 
     def track(self, *, loader: Any = None, **objects: Any) -> State:
@@ -166,25 +153,48 @@ class Run:
         Raises `Error` (not-tracked, after which it can be called again; run-unavailable when
         called twice).
         """
-        if self._tracked:
+        if self._tracked is not None:
             raise _unavailable("run.track() was called twice", "pass all objects in one call")
         self._progress.phase(WorkerPhase.SETUP)
         everything = objects if loader is None else {**objects, "loader": loader}
         everything |= self._elastic.tracked
-        gather = self._exchange.gather_bytes if self._exchange else None
+        gather = self._parts.gather
         tracked = Tracked(everything, self.device, self._parallel, self._ranks, gather)
-        self._tracked = True
-        snapshots = self._kept = self._snapshots(tracked)
-        if snapshots is not None:
-            optimizers = [o for o in objects.values() if isinstance(o, torch.optim.Optimizer)]
-            watch_optimizers(snapshots, optimizers)
+        self._tracked = tracked
         apart = self._parallel if self._settled else []
-        state = State(loader, self._progress, snapshots, self._ending, apart)
+        state = State(loader, self._progress, self._parts.watch(tracked), self._ending, apart)
         self._elastic.step = lambda: state.completed
         self._elastic.loader = loader if isinstance(loader, Loader) else None
         state.restored, state.numbers = self._elastic.resumed, self._elastic.numbers
-        state.after_step = after_each_step(tracked, self._placement, self._progress, self._exchange)
+        state.after_step = self._after_each_step(tracked)
+        if self._survival is not None:
+            state.survival, state.next_attempt = self._survival, self._next_attempt
+            self._survival.again(lambda: self._meet_again(tracked, state))
         return state
+
+    def _after_each_step(self, tracked: Tracked) -> Callable[[int], None]:
+        parts = self._parts
+        return after_each_step(tracked, parts.placement, self._progress, parts.exchange)
+
+    def _next_attempt(self) -> None:
+        """This one is broken, and the process is kept for the next."""
+        assert self._survival is not None
+        self._parts.leave_off()
+        self._survival.await_next()
+        self._parts.begin_again()
+        self._progress.begin_again(self._parts.placement.redo_until)
+        self._progress.reach(Milestone.STARTED)
+        self._progress.reach(Milestone.ARRIVED)
+        self._progress.phase(WorkerPhase.RENDEZVOUS)
+        self._survival.do_again()
+
+    def _meet_again(self, tracked: Tracked, state: State) -> None:
+        """What `track` does, with the objects as they are."""
+        for parameter in tracked.names.parameters.values():
+            parameter.grad = None  # of a step that did not come to its end
+        tracked.meet(self._parts.gather)
+        state.begin_again(self._parts.watch(tracked))
+        state.after_step = self._after_each_step(tracked)
 
     def on_resize(self, callback: OnResize) -> None:
         """Have `callback(before, now)` called when training goes on with another number of ranks
@@ -245,41 +255,18 @@ class Run:
         """
         if re.fullmatch(NAME_PATTERN, name) is None:
             raise ValueError(f"invalid name of a checkpoint: {name!r}; use letters, digits and ._-")
-        if self._kept is not None and self._settings.tiers:
-            self._kept.requests.ask(name)
+        snapshots = self._parts.snapshots
+        if snapshots is not None and self._parts.settings.tiers:
+            snapshots.requests.ask(name)
             return
         raise Error(
             "no-durable-tier",
             f"the checkpoint {name} cannot be saved",
             why="run.track() must be called first"
-            if self._kept is None and self._arena is not None
+            if snapshots is None and self._parts.arena is not None
             else "the job has no tier under `checkpoints`, or does not run under Holdfast",
             help="set checkpoints.shared.path in the job file and start the job with `holdfast "
             "run`",
-        )
-
-    def _snapshot_waits(self) -> bool:
-        """Whether all ranks will load the same snapshot, as far as headers tell."""
-        if self._arena is None or self._exchange is None or self._tracked:
-            return False
-        return snapshot_waits(self._arena, self._exchange, self._ranks)
-
-    def _snapshots(self, tracked: Tracked) -> Snapshotter | None:
-        if self._arena is None:
-            return None
-        cadence = Cadence.from_environment()
-        beside = self._settings.beside and tracked.optimizers
-        local = self._placement.local_world_size
-        return Snapshotter(
-            self._arena,
-            self._storage_page,
-            self._exchange,
-            self._placement,
-            tracked,
-            cadence,
-            self._settings,
-            background_copier(self.device, local) if beside else None,
-            int(os.environ.get("HOLDFAST_CHECK_REPLICAS", "0")),
         )
 
 
@@ -313,11 +300,19 @@ def join(
     progress.reach(Milestone.STARTED)
     progress.reach(Milestone.ARRIVED)
     progress.phase(WorkerPhase.RENDEZVOUS)
+    parking = ParkingPlace.of(os.environ) if placement.world_size > 1 else None
+    kept = survival.install(parking) if parking is not None else None
     join_group(placement, chosen, backend, wait)
     run = Run(placement, chosen, progress, wait)
+    _joined_with_others(progress)
+    if kept is not None:
+        kept.again(lambda: _joined_with_others(progress))
+    return run
+
+
+def _joined_with_others(progress: ProgressReporter) -> None:
     progress.reach(Milestone.JOINED)
     progress.phase(WorkerPhase.SETUP)
-    return run
 
 
 def _unavailable(what: str, help_: str) -> Error:

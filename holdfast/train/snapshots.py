@@ -19,11 +19,13 @@ Copies may go on beside training (`snapshot_writer`). Where one was spoiled, all
 snapshot up and take another one at once.
 """
 
+import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
+from torch.utils.hooks import RemovableHandle
 
 from holdfast.checkpoint.arena import Arena, Cell
 from holdfast.checkpoint.contents import LOOP
@@ -44,6 +46,7 @@ from holdfast.train.placement import Placement
 from holdfast.train.replicas import ReplicaChecks
 from holdfast.train.restore import bring_in
 from holdfast.train.save_requests import NO_FLAG, SaveRequests
+from holdfast.train.surviving_group import AttemptBrokenError
 from holdfast.train.tracked import Tracked, Tree
 
 logger = logging.getLogger(__name__)
@@ -79,12 +82,12 @@ class Snapshotter:
         self.requests = SaveRequests(settings, storage_page)
         self._in_use = SnapshotsInUse(arena, storage_page, durable=bool(settings.tiers))
         self._peers = PeerCopies(storage_page, exchange, placement, tracked, settings.copies)
-        self._capture = Capture(arena, placement, tracked, self._in_use, background)
+        self.capture = Capture(arena, placement, tracked, self._in_use, background)
         first = placement.rank == 0
         replicas = ReplicaChecks(tracked, exchange, check_every, says=first)
         self._meetings = Meetings(
             *(exchange, cadence, self.loop, self._in_use, self.requests),
-            *(self._capture, replicas),
+            *(self.capture, replicas),
         )
         self._restored: Tree | None = None  # until the random numbers are put back
         self._beside = False  # the step under way is the one that the newest is copied beside
@@ -93,11 +96,11 @@ class Snapshotter:
     @property
     def under_way(self) -> bool:
         """Whether the newest snapshot is being copied beside training."""
-        return self._capture.writer.under_way
+        return self.capture.writer.under_way
 
     def waits(self, flags: SnapshotFlag) -> bool:
         """Whether training waits for a snapshot with these flags."""
-        return self._capture.writer.waits(urgent=bool(flags & SnapshotFlag.URGENT))
+        return self.capture.writer.waits(urgent=bool(flags & SnapshotFlag.URGENT))
 
     @property
     def replicas(self) -> ReplicaChecks:
@@ -145,13 +148,13 @@ class Snapshotter:
             self.requests.decide_from(step)
         self._peers.introduce()
         self.replicas.begin(step)
-        self._capture.reserve()
+        self.capture.reserve()
 
     # ── meeting the other ranks ──
 
     def stepped(self, step_s: float) -> None:
         """The step under way took this long."""
-        waited_s = self._capture.writer.waited_s if self._beside else 0.0
+        waited_s = self.capture.writer.waited_s if self._beside else 0.0
         self.cadence.stepped(step_s - waited_s, beside=self._beside)
         self._beside = False
 
@@ -159,7 +162,7 @@ class Snapshotter:
         """Agree on what follows step number `completed`; a snapshot with these flags, or (None) no
         snapshot."""
         self.loop.completed, self.loop.total = completed, total
-        self._capture.writer.require_guarded()
+        self.capture.writer.require_guarded()
         self._settle()
         if not self._meetings.due(completed):
             return None
@@ -174,7 +177,7 @@ class Snapshotter:
         if full or self.loop.unsound or not (due or tiers or asked):
             return None
         last = completed >= self.loop.total
-        self._meetings.owed = self._capture.gradients.wait(agreed, last=last)
+        self._meetings.owed = self.capture.gradients.wait(agreed, last=last)
         return None if self._meetings.owed else self._flags(agreed)
 
     def _flags(self, agreed: Agreed) -> SnapshotFlag:
@@ -186,13 +189,13 @@ class Snapshotter:
     def before_optimizer(self, *_: object) -> None:
         """What is copied beside training comes before the next change; let the meeting of this
         step run beside the optimizer, unless a copy is still under way."""
-        if not self._capture.guard():
-            return
-        self._settle()
-        completed = self.loop.completed + 1
-        early = self._exchange is not None and self._capture.gradients.clean_after_step
-        if early and self._meetings.due(completed):
-            self._meetings.open(completed, clean=True)
+        if self.capture.guard():
+            with contextlib.suppress(AttemptBrokenError):  # the loop will see it
+                self._settle()
+                completed = self.loop.completed + 1
+                early = self._exchange is not None and self.capture.gradients.clean_after_step
+                if early and self._meetings.due(completed):
+                    self._meetings.open(completed, clean=True)
 
     def end(self, total: int) -> SnapshotFlag | None:
         """After the last step: the flags of a snapshot of it, once there is room for one.
@@ -223,7 +226,7 @@ class Snapshotter:
         """All ranks have the newest snapshot whole, and know what all the others know."""
         self.loop.learn(agreed)
         if agreed.torn:  # it counts as not taken, on all ranks; another one follows at once
-            self._capture.gradients.spoiled = False
+            self.capture.gradients.spoiled = False
             self._in_use.give_up()
             self.requests.give_up()
         self._compare()
@@ -255,21 +258,21 @@ class Snapshotter:
         Raises `Error` (not-tracked, snapshot-too-large).
         """
         self.replicas.look(step)
-        key = self._capture.take(step, flags, self.requests.name or "", self.loop)
+        key = self.capture.take(step, flags, self.requests.name or "", self.loop)
         self._in_use.taken(key, flags)
         self.requests.taken(step, flags)
-        self._beside = self._capture.writer.under_way
+        self._beside = self.capture.writer.under_way
         if not self._beside:
             self._settle()
 
     def _settle(self) -> None:
         """The newest snapshot is whole here, and its private part on its way to the buddy."""
-        private = self._capture.settle()
+        private = self.capture.settle()
         if private is None:
             return
-        waited_s, taken_s = self._capture.waited_s, self._capture.writer.taken_s
+        waited_s, taken_s = self.capture.waited_s, self.capture.writer.taken_s
         self.cadence.took(waited_s + self.replicas.cost_s, taken_s)
-        if not self._capture.writer.torn:
+        if not self.capture.writer.torn:
             self.whole(self.step, waited_s + taken_s)
         self._send_copy(private)
 
@@ -280,7 +283,8 @@ class Snapshotter:
             self._exchange.start(private, inbox)
 
 
-def watch_optimizers(snapshots: Snapshotter, optimizers: list[torch.optim.Optimizer]) -> None:
+def watch_optimizers(
+    snapshots: Snapshotter, optimizers: Iterable[torch.optim.Optimizer]
+) -> list[RemovableHandle]:
     """Open the meeting of a step when its first optimizer begins, and guard what is copied."""
-    for optimizer in optimizers:
-        optimizer.register_step_pre_hook(snapshots.before_optimizer)
+    return [one.register_step_pre_hook(snapshots.before_optimizer) for one in optimizers]

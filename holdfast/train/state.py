@@ -27,6 +27,8 @@ from holdfast.train.early_end import EarlyEnd
 from holdfast.train.parallel import spread
 from holdfast.train.progress import ProgressReporter
 from holdfast.train.snapshots import Snapshotter
+from holdfast.train.survival import Survival
+from holdfast.train.surviving_group import AttemptBrokenError
 
 logger = logging.getLogger(__name__)
 
@@ -60,9 +62,23 @@ class State:
         """Called once the state after this step is restored, with how many ranks had left it."""
         self.numbers: Callable[[], dict[str, float]] = dict
         """What the metrics of each step say besides what the script logs."""
+        self.survival: Survival | None = None
+        """Of this process, where it is kept when an attempt is broken."""
+        self.next_attempt: Callable[[], None] = lambda: None
+        """Takes part in the next attempt, up to the beginning of the loop."""
+        self._listen(snapshots)
+
+    def _listen(self, snapshots: Snapshotter | None) -> None:
         if snapshots is not None:
             snapshots.whole = self._whole
-            snapshots.loop.numbers_bad = progress.unsound
+            snapshots.loop.numbers_bad = self._progress.unsound
+
+    def begin_again(self, snapshots: Snapshotter | None) -> None:
+        """Another attempt begins in this process, with other snapshots."""
+        self._snapshots, self._batches = snapshots, None
+        self._restored = self._ended = False
+        self.completed = 0
+        self._listen(snapshots)
 
     def steps(self, total: int) -> Iterator[tuple[int, Any]]:
         """Yield `(step, batch)` until `total` steps are done, counting from 0.
@@ -74,8 +90,20 @@ class State:
         Raises `Error` (not-tracked, loader-empty, snapshot-unreadable, snapshot-too-large,
         replicas-differ).
         """
+        while True:
+            try:
+                yield from self._turns(total)
+                self._finish()
+                return
+            except AttemptBrokenError:
+                self._batches = None
+                self.next_attempt()
+
+    def _turns(self, total: int) -> Iterator[tuple[int, Any]]:
         if self._batches is None:
             self._begin()
+        if self.survival is not None:
+            self.survival.enter_loop()
         while self.completed < total and not self._ended:
             began = time.monotonic()
             batch = self._next_batch(began)
@@ -88,7 +116,6 @@ class State:
                 self._leave()
                 raise
             self._complete_step(began, total)
-        self._finish()
 
     def restore(self) -> int:
         """Restore what is tracked now instead of when the loop begins; returns `completed`.
@@ -99,16 +126,37 @@ class State:
         Raises what `steps()` does.
         """
         if not self._restored:
-            self._restored = True
-            self._progress.phase(WorkerPhase.RESTORE)
-            self.completed = self._snapshots.restore() if self._snapshots else 0
-            self._ended = self._snapshots is not None and self._snapshots.loop.ended
-            if self.completed == 0:
-                for module in self._apart:
-                    spread(module)
-            ranks = self._snapshots.loop.ranks_before if self._snapshots else None
-            self.restored(self.completed, ranks)
+            if self.survival is not None:
+                self.survival.again(self._restore_again)
+            self._restore()
         return self.completed
+
+    def _restore(self) -> None:
+        self._restored = True
+        self._progress.phase(WorkerPhase.RESTORE)
+        self.completed = self._snapshots.restore() if self._snapshots else 0
+        self._ended = self._snapshots is not None and self._snapshots.loop.ended
+        if self.completed == 0 and self.survival is not None:
+            self.survival.unrecorded(self._spread)
+        elif self.completed == 0:
+            self._spread()
+        ranks = self._snapshots.loop.ranks_before if self._snapshots else None
+        self.restored(self.completed, ranks)
+
+    def _spread(self) -> None:
+        for module in self._apart:
+            spread(module)
+
+    def _restore_again(self) -> None:
+        """In a process that is kept: what it has is of a step that was given up."""
+        self._restore()
+        if self.completed == 0:
+            raise Error(
+                "snapshot-unreadable",
+                "there is no snapshot to go on from in this process",
+                why="the state it has is that of a step that was given up",
+                help="none needed: new processes begin where the first ones did",
+            )
 
     def stop(self) -> None:
         """End the loop: the step under way is the last one, or one soon after it.
@@ -138,6 +186,8 @@ class State:
         return batch
 
     def _complete_step(self, began: float, total: int) -> None:
+        if self.survival is not None:
+            self.survival.require_whole()
         self.completed += 1
         took = time.monotonic() - began
         self._progress.step_done(self.completed, took)
@@ -177,6 +227,8 @@ class State:
             self._snapshots.loop.close()
         self._ending.close()
         self._ended = False
+        if self.survival is not None:
+            self.survival.leave_loop()
         self._progress.phase(WorkerPhase.FINISHED)
         self._progress.reach(Milestone.FINISHED)
 
@@ -195,6 +247,8 @@ class State:
     def _leave(self) -> None:
         """The loop is left in the middle of a step, by `break` or an exception: what follows is no
         step, however long it takes."""
+        if self.survival is not None:
+            self.survival.leave_loop()
         self._progress.phase(WorkerPhase.FINISHED)
         name = self._snapshots.requests.name if self._snapshots is not None else None
         if name is not None:

@@ -73,7 +73,7 @@ class Tracked:
         }
         self.replicated = ranks.world_size == 1 or self._all_replicated()
         self._roles: dict[str, ParameterRole] = {}
-        self._fingerprint = self._meet(gather)
+        self._fingerprint = self.meet(gather)
 
     # ── the state, out and in ──
 
@@ -174,8 +174,9 @@ class Tracked:
         plain = not any(is_distributed(p) for m in self.modules.values() for p in m.parameters())
         return plain and all(synced_by == _ALL for synced_by in self._synced_by_module.values())
 
-    def _meet(self, gather: Gather | None) -> int:
-        """Work out roles and fingerprint, with the other ranks if they may differ."""
+    def meet(self, gather: Gather | None) -> int:
+        """Work out roles and fingerprint, with the other ranks if they may differ: the same each
+        time for the same ranks."""
         mine = [
             entry
             for name in self.modules

@@ -3,9 +3,10 @@
 import asyncio
 import signal
 from collections.abc import Coroutine
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 from holdfast.agent.health.watch import HealthWatch
 from holdfast.agent.job_versions import JobVersions
@@ -14,6 +15,7 @@ from holdfast.agent.parts import NodeParts
 from holdfast.agent.processes import ProcessExit
 from holdfast.agent.store_offer import StoreOffer
 from holdfast.agent.warm_up import WarmUp
+from holdfast.agent.workers import Worker, WorkerSockets
 from holdfast.events import Progress, Store
 from holdfast.messages import Assignment, Start, Stop
 from holdfast.spec import Job
@@ -68,13 +70,16 @@ class FakeProcesses:
         self.signals: list[tuple[int, int]] = []  # local rank, signal
         self.started: list[Assignment] = []
         self.killed = False
-        self.workers = SimpleNamespace(count=count, drop_logs=lambda _: None, table={}, warm={})
+        self.workers = SimpleNamespace(
+            count=count, drop_logs=lambda _: None, table={}, warm={}, dismiss_parked=lambda: None
+        )
 
     def start(self, assignment: Assignment) -> Any:
         """A worker with this rank."""
         self.started.append(assignment)
         number = len(self.started)
-        return SimpleNamespace(
+        worker = SimpleNamespace(
+            is_parked=False, sockets=WorkerSockets(),
             pid=number, local_rank=assignment.local_rank, assignment=assignment, assigned_at=0.0,
             death=None, failing=False, told=False, raised_at=0.0, log="", error_file=None,
             forkserver="",
@@ -83,6 +88,8 @@ class FakeProcesses:
                 progress=lambda _: Progress(), error=lambda: None, first_broke=lambda _: None
             ),
         )  # fmt: skip
+        worker.acts_in = partial(Worker.acts_in, cast("Any", worker))
+        return worker
 
     def signal(self, worker: Any, sig: int) -> None:
         """Told to a worker."""

@@ -3,14 +3,17 @@
 import asyncio
 import signal
 from collections.abc import Callable, Coroutine
+from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from holdfast.agent import stop as stopping
 from holdfast.agent.attempts import Attempts
 from holdfast.agent.leaving import Leaving
 from holdfast.agent.processes import ProcessExit
+from holdfast.agent.signals import kill, terminate
 from holdfast.agent.stop import AttemptStop
 from holdfast.events import NodeReady, Store, WorkerError, WorkerExited
 from holdfast.messages import WorkersStarted, WorkersStopped
@@ -89,6 +92,29 @@ async def test_two_attempts_never_run_beside_each_other() -> None:
     attempts.start(start(1))
     attempts.start(start(2))
     assert parts.processes.signals == [*ASKED, (0, signal.SIGKILL)]
+
+
+@looped
+async def test_who_is_kept_is_not_killed_when_the_time_for_parking_is_over() -> None:
+    parts = make_parts(2)
+    attempts = Attempts(parts)
+    attempts.start(start())
+    run = attempts.newest
+    assert run is not None
+    kept: Any = run.workers[0]
+    other: Any = run.workers[1]
+    parking: Any = SimpleNamespace(able=True, order=lambda _: None, why="", parked=False)
+    kept.sockets.parking = parking
+    terminate(run, parts.processes, 1.0, parks=True)
+    asked = [rank for rank, _ in parts.processes.signals]
+    assert set(asked) == {1}, "one is ordered to park, the other is ended"
+    kept.is_parked, other.death = True, ProcessExit(2, None, signal.SIGTERM, 1.0)
+    run.look_gone()
+    assert run.gone.is_set() and not run.alive
+    kept.is_parked, kept.assignment = False, msgspec.structs.replace(kept.assignment, attempt=2)
+    parts.processes.signals.clear()
+    kill(run, parts.processes)
+    assert not parts.processes.signals, "it is a worker of the next attempt by now"
 
 
 @looped

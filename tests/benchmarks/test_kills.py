@@ -37,26 +37,37 @@ def test_steps_of_past_attempts_do_not_make_a_job_ready() -> None:
 
 def test_recovery_is_the_first_step_of_a_newer_attempt() -> None:
     steps = [*BEFORE, step(13.5, 1, 1, 9), step(13.0, 1, 0, 9)]
-    assert judge(steps, 0, killed_at=10.5) == Kill(True, 2.5, 2)
+    assert judge(steps, 0, killed_at=10.5) == Kill(True, 2.5, 2, net_s=1.5, kept=0)
 
 
 def test_step_that_a_survivor_finishes_after_the_kill_is_no_recovery() -> None:
     survivor = step(10.6, 0, 0, 11)
     assert judge([*BEFORE, survivor], 0, killed_at=10.5) == Kill(recovered=False)
-    assert judge([*BEFORE, survivor, step(11.0, 1, 0, 11)], 0, 10.5) == Kill(True, 0.5, 1)
+    assert judge([*BEFORE, survivor, step(11.0, 1, 0, 11)], 0, 10.5) == Kill(True, 0.5, 1, -0.5, 0)
+
+
+def test_workers_of_the_newer_attempt_that_were_there_before_are_counted() -> None:
+    survivor = BEFORE[-2]._replace(at=11.0, attempt=1)
+    assert judge([*BEFORE, survivor, step(11.5, 1, 1, 11)], 0, 10.5).kept == 1
 
 
 def test_going_on_where_one_stopped_loses_no_step() -> None:
-    assert judge([*BEFORE, step(11.0, 1, 0, 11)], 0, 10.5) == Kill(True, 0.5, 0)
+    assert judge([*BEFORE, step(11.0, 1, 0, 11)], 0, 10.5) == Kill(True, 0.5, 0, -0.5, 0)
 
 
 def test_row_has_the_median_of_the_recovered_and_counts_the_others() -> None:
-    kills = [Kill(True, 1.0, 0), Kill(True, 3.0, 2), Kill(True, 2.0, 1), Kill(False)]
+    kills = [
+        *(Kill(True, 1.0, 0, 0.5, 1), Kill(True, 3.0, 2, 2.0, 1), Kill(True, 2.0, 1, 1.0, 2)),
+        Kill(False),
+    ]
     assert row(kills) == {
         "n": 4,
         "recovered": 3,
         "median_s": 2.0,
         "worst_s": 3.0,
+        "net_median": 1.0,
+        "net_worst": 2.0,
+        "kept": 1,
         "steps_lost_max": 2,
     }
 
@@ -67,5 +78,8 @@ def test_row_without_a_recovery_has_no_times() -> None:
         "recovered": 0,
         "median_s": None,
         "worst_s": None,
+        "net_median": None,
+        "net_worst": None,
+        "kept": None,
         "steps_lost_max": None,
     }

@@ -1,5 +1,6 @@
 """One fact for many answers: told once, late members named, lost ones not waited for."""
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -33,6 +34,17 @@ def test_the_last_answer_completes_the_stop_with_the_store_of_rank_0_and_the_fur
     told = AttemptStopped(attempt=1, store=store("a"), progress=Progress(step=6))
     assert tally.stopped(answer("b", step=5)) == told
     assert tally.stopped(answer("b")) is None
+
+
+def test_workers_that_are_kept_add_up_and_one_reason_why_not_more_is_told() -> None:
+    tally = begun("a", "b", "c")
+    tally.stopped(msgspec.structs.replace(answer("a"), parked=2))
+    tally.stopped(msgspec.structs.replace(answer("b"), refusal="it uses nccl"))
+    told = tally.stopped(msgspec.structs.replace(answer("c"), parked=1))
+    assert told is not None and (told.parked, told.refusal) == (3, "it uses nccl")
+    assert tally.begin(2, {"a"}, "a", 20.0) is None
+    told = tally.stopped(answer("a", attempt=2))
+    assert told is not None and (told.parked, told.refusal) == (0, "")
 
 
 def test_a_lost_member_is_not_waited_for_and_takes_its_store_along() -> None:

@@ -121,7 +121,7 @@ def test_memory_that_cannot_be_pinned_costs_time_and_nothing_else(
     training.restore()
     training.step()
     expected = state_of(training)
-    assert isinstance(training.snapshots._capture.writer._background, SideStream)
+    assert isinstance(training.snapshots.capture.writer._background, SideStream)
     monkeypatch.setattr(torch.cuda, "cudart", lambda: _Refusing())
     with caplog.at_level(logging.WARNING):
         key = training.snapshot()
@@ -239,7 +239,7 @@ def costs(training: Training, samples: int, rounds: int, measured: Callable[...,
             steps.append(before / NEXT_STEPS)
         assert not training.torn and training.cells(key)
         training.step(inputs)
-    way = "beside training" if training.snapshots._capture.writer._background else "at once"
+    way = "beside training" if training.snapshots.capture.writer._background else "at once"
     group = f"snapshots {way}, batches of {samples}"
     state = sum(h.payload_bytes for cell in training.cells(key) if (h := cell.header()))
     slots = 2  # cells of each part

@@ -155,7 +155,7 @@ class Training:
     @property
     def torn(self) -> bool:
         """Whether the newest snapshot was given up."""
-        return self.snapshots._capture.writer.torn
+        return self.snapshots.capture.writer.torn
 
     def cells(self, key: Key) -> list[Cell]:
         """Where this snapshot lies."""

@@ -36,8 +36,8 @@ HEALTHY, LIMIT, REPLAY = Promise.EFFICIENCY, Promise.PERSISTENCE, Promise.REPLAY
 BOOKS, CALM, TIME = Promise.BOOKS, Promise.LIVENESS, Promise.TIME
 SPARES, ENDS, NAMED = Promise.SPARES, Promise.END, Promise.NAMED
 BOUND, TERMS, FINITE = Promise.BOUND, Promise.TERMS, Promise.FINITE
-BLAME, SEEN, VERSIONS, CHOICE = (
-    Promise.BLAME, Promise.SEEN, Promise.VERSIONS, Promise.CHOICE
+BLAME, SEEN, VERSIONS, CHOICE, KEPT = (
+    Promise.BLAME, Promise.SEEN, Promise.VERSIONS, Promise.CHOICE, Promise.KEPT,
 )  # fmt: skip
 
 CONTROLLER, ATTEMPTS, NODES = (f"controller/{n}.py" for n in ("controller", "attempts", "nodes"))
@@ -56,6 +56,12 @@ SAMPLING = "shell/straggler_sampling.py"
 SUCCESSION = "shell/succession.py"
 
 MUTANTS: dict[str, Mutant] = {
+    "processes are kept of attempts that may have no snapshot": Mutant(
+        ATTEMPTS,
+        "parks = parks and state.limits.in_process and Milestone.FIRST_STEP in state.milestones",
+        "parks = parks and state.limits.in_process",
+        KEPT,
+    ),
     "the dearest step is taken": Mutant(
         LADDER,
         "best = min(would_do, key=lambda one: one.cost_s)",
@@ -238,8 +244,8 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "a lost member stops nothing": Mutant(
         CONTROLLER,
-        'state, Phase.RECOVERING, f"{node.name} was lost", state.limits.restart_grace_s',
-        'state, Phase.CLOSING, f"{node.name} was lost", state.limits.restart_grace_s',
+        "return attempts.stop(state, Phase.RECOVERING, lost, grace_s, parks=True)",
+        "return attempts.stop(state, Phase.CLOSING, lost, grace_s, parks=True)",
         LIMIT,
         first=4,
     ),

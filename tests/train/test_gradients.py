@@ -275,4 +275,4 @@ def test_a_snapshot_that_lacks_what_is_added_to_later_is_given_up(
                 break
     assert job.whole == [1]
     assert "gradients are accumulated onto those that the optimizer has" in caplog.text
-    assert job.snapshots._capture.gradients.spoiled
+    assert job.snapshots.capture.gradients.spoiled

@@ -75,6 +75,7 @@ SETTINGS: dict[str, Setting] = {
     "recovery.on_nan": Setting("stop"),
     "recovery.plateau_steps": Setting(1000),
     "recovery.plateau_share": Setting(0.02),
+    "recovery.mode": Setting("in_process"),
     "recovery.check": Setting("quick"),
     "recovery.check_replicas_every": Setting(10),
     "recovery.update_trial_steps": Setting(10),

@@ -71,6 +71,7 @@ LIMITS: dict[str, Limit] = {
     "recovery.stragglers": AGENTS,
     "recovery.plateau_steps": AGENTS,
     "recovery.plateau_share": AGENTS,
+    "recovery.mode": AGENTS,
     "recovery.check": AGENTS,
     "recovery.check_replicas_every": AGENTS,
     "recovery.update_trial_steps": AGENTS,

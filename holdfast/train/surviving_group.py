@@ -1,0 +1,260 @@
+"""A process group of PyTorch that outlives the attempt in which it was made.
+
+It wraps gloo. Inside of the training loop a collective that fails because a peer is gone does not
+raise into the script: the attempt counts as broken (`survival`), the collective as finished, and so
+does everything that is asked for later in this step. At the end of the step the loop sees it. The
+next attempt gives the same object a new gloo group (`form`), because DDP's reducer and the meshes
+of FSDP2 hold references to it.
+
+What a collective that was given up leaves in its tensors is of no use, and is never kept. Ranks
+whose values are missing are taken to have said what this one has, so that a script which looks at
+them in the same step finds no random memory.
+"""
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any, NamedTuple, Protocol, cast
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, ProcessGroupGloo, Work
+
+from holdfast.train import pairs
+
+BACKEND = "holdfast"
+TRANSPORT = "gloo/transport"  # in the text of what fails because of a peer or the network
+CPU = torch.device("cpu")
+NO_TIMEOUT = timedelta(0)  # as PyTorch says that there is none
+OPERATIONS = (
+    *("allreduce", "allreduce_coalesced", "broadcast", "reduce", "barrier"),
+    *("allgather", "allgather_coalesced", "_allgather_base", "allgather_into_tensor_coalesced"),
+    *("all_gather_single", "all_gather_single_coalesced", "gather", "scatter"),
+    *("reduce_scatter", "_reduce_scatter_base", "reduce_scatter_tensor_coalesced"),
+    *("reduce_scatter_single", "reduce_scatter_single_coalesced"),
+    *("alltoall", "alltoall_base", "all_to_all_single", "send", "recv", "recv_anysource"),
+)
+_GATHERS = frozenset(("_allgather_base", "all_gather_single"))
+_SCATTERS = frozenset(("_reduce_scatter_base", "reduce_scatter_single"))
+_COALESCED = {
+    "allgather_into_tensor_coalesced": "_allgather_base",
+    "all_gather_single_coalesced": "_allgather_base",
+    "reduce_scatter_tensor_coalesced": "_reduce_scatter_base",
+    "reduce_scatter_single_coalesced": "_reduce_scatter_base",
+}
+
+
+class AttemptBrokenError(Exception):
+    """A collective of ours was given up. Never reaches the script."""
+
+
+class Keeper(Protocol):
+    """Who knows how the attempt is."""
+
+    @property
+    def broken(self) -> bool:
+        """Whether collectives are given up."""
+
+    @property
+    def in_loop(self) -> bool:
+        """Whether the script is in its training loop."""
+
+    def store(self) -> Any:
+        """The rendezvous store of the attempt."""
+
+    def break_up(self, error: Exception) -> None:
+        """A peer is gone."""
+
+    def record(self, group: "SurvivingGroup", name: str, given: Any, options: Any) -> None:
+        """This is being asked for."""
+
+
+class GroupPlace(NamedTuple):
+    """Of this rank in a group."""
+
+    rank: int
+    size: int
+    timeout: timedelta
+
+
+class SurvivingGroup(dist.ProcessGroup):
+    """One group; `private` ones are ours alone, and tell us by an exception."""
+
+    def __init__(
+        self, keeper: Keeper, name: str, members: Sequence[int], place: GroupPlace
+    ) -> None:
+        super().__init__(place.rank, place.size)  # type: ignore[call-arg]
+        self.private = False
+        self._keeper, self._name, self._members, self._place = keeper, name, members, place
+        self._connections: pairs.Connections = {}
+        self._inner: Any = None
+        self.form()
+
+    def form(self) -> None:
+        """Meet the other members on the store of this attempt. Raises what gloo raises."""
+        self._inner = None
+        place = self._place
+        store = PrefixStore(f"surviving/{self._name}/", self._keeper.store())
+        before = pairs.sockets()
+        gloo = ProcessGroupGloo(store, place.rank, place.size, timeout=place.timeout)
+        self._connections = pairs.since(before)
+        gloo.options.global_ranks_in_group = list(self._members)
+        gloo.options.group_name = cast("Any", self._name)
+        gloo._set_sequence_number_for_group()
+        inner = dist.ProcessGroup(store, place.rank, place.size)
+        kind = dist.ProcessGroup.BackendType.GLOO
+        inner._set_default_backend(kind)
+        inner._register_backend(CPU, kind, gloo)
+        inner._set_group_name(cast("Any", self._name))
+        self._inner = inner
+
+    def close_connections(self) -> None:
+        """Whatever waits for a peer fails now, here and there."""
+        pairs.close(self._connections)
+
+    def ask(self, name: str, given: Any, options: Any) -> Any:
+        """Begin this operation of gloo's; what it returns."""
+        return getattr(self._inner, name)(*given, **options)
+
+    def begin(self, name: str, given: Any, options: Any) -> Any:
+        """Begin this operation, or count it as finished. Raises what gloo raises where the attempt
+        is whole, and `AttemptBrokenError` in a private group."""
+        if self._keeper.broken and self._keeper.in_loop:
+            return self._given_up(name, given)
+        self._keeper.record(self, name, given, options)
+        try:
+            work = self.ask(name, given, options)
+        except RuntimeError as error:
+            self.failed(error)
+            return self._given_up(name, given)
+        return SurvivingWork(self, name, given, work)
+
+    def failed(self, error: RuntimeError) -> None:
+        """An operation has: returns if it is to count as finished."""
+        if not (self._keeper.broken or TRANSPORT in str(error)):
+            raise error
+        self._keeper.break_up(error)
+        if not self._keeper.in_loop:
+            raise error
+
+    def _given_up(self, name: str, given: Any) -> "SurvivingWork":
+        return SurvivingWork(self, name, given, None)
+
+    def fill(self, name: str, given: Any) -> None:
+        """What was to come of the others is what this rank has said itself."""
+        if self.private:
+            raise AttemptBrokenError
+        rank, size = self._place.rank, self._place.size
+        with torch.no_grad():
+            match name, given:
+                case name, (torch.Tensor() as out, torch.Tensor() as own, *_) if name in _GATHERS:
+                    out.view(size, -1).copy_(own.reshape(1, -1).expand(size, -1))
+                case name, (torch.Tensor() as out, torch.Tensor() as own, *_) if name in _SCATTERS:
+                    out.view(-1).copy_(own.reshape(size, -1)[rank])
+                case "allgather", ([[*outs], *_], [torch.Tensor() as own, *_], *_):
+                    for out in outs:
+                        out.copy_(own.view_as(out))
+                case name, ([*outs], [*owns], *_) if name in _COALESCED:
+                    for pair in zip(outs, owns, strict=True):
+                        self.fill(_COALESCED[name], pair)
+                case _:
+                    pass
+
+    # ── what PyTorch asks a group ──
+
+    def getBackendName(self) -> str:  # noqa: N802
+        """Of this class: what DDP takes for gloo it asks for options of gloo's."""
+        return BACKEND
+
+    def getGroupName(self) -> str:  # noqa: N802
+        """As PyTorch counts them."""
+        return self._name
+
+    def _get_backend(self, device: Any) -> Any:
+        return self._inner._get_backend(device)
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        return [CPU]
+
+    def _get_sequence_number_for_group(self) -> int:
+        number: int = self._inner._get_sequence_number_for_group()
+        return number
+
+    def monitored_barrier(self, *given: Any, **options: Any) -> None:
+        """Not given up: it is there to raise."""
+        self._inner.monitored_barrier(*given, **options)
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Of this attempt's collectives and those of the next."""
+        self._place = self._place._replace(timeout=timeout)
+        self._inner._get_backend(CPU)._set_default_timeout(timeout)
+
+    def abort(self) -> None:
+        """Fail whatever is under way."""
+        self.close_connections()
+
+    def shutdown(self) -> None:
+        """It is not used any more."""
+        self._inner.shutdown()
+
+
+def _operation(name: str) -> Callable[..., Any]:
+    def begin(self: SurvivingGroup, *given: Any, **options: Any) -> Any:
+        return self.begin(name, given, options)
+
+    return begin
+
+
+for _name in (name for name in OPERATIONS if hasattr(dist.ProcessGroup, name)):
+    setattr(SurvivingGroup, _name, _operation(_name))
+
+
+class SurvivingWork(Work):
+    """One operation under way; without any of gloo's it is finished, because it was given up."""
+
+    def __init__(self, group: SurvivingGroup, name: str, given: Any, work: Any) -> None:
+        super().__init__()
+        self._group, self._name, self._given = group, name, given
+        self._work = work
+        if work is None:
+            group.fill(name, given)
+
+    def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
+        """Return when it is finished; always True."""
+        if self._work is not None:
+            try:
+                self._work.wait(timeout) if timeout > NO_TIMEOUT else self._work.wait()
+            except RuntimeError as error:
+                self._give_up(error)
+        return True
+
+    def _give_up(self, error: RuntimeError) -> None:
+        self._group.failed(error)
+        self._work = None
+        self._group.fill(self._name, self._given)
+
+    def get_future(self) -> Any:
+        """Of the tensors that it was given first, as gloo does it."""
+        if self._work is not None:
+            return self._work.get_future().then(self._outcome)
+        done: torch.futures.Future[Any] = torch.futures.Future()
+        done.set_result(self._given[0])
+        return done
+
+    def _outcome(self, future: Any) -> Any:
+        try:
+            return future.value()
+        except RuntimeError as error:
+            self._give_up(error)
+            return self._given[0]
+
+    def is_completed(self) -> bool:
+        """Whether `wait` would return at once."""
+        return self._work is None or self._work.is_completed()
+
+    def synchronize(self) -> None:
+        """Like `wait`."""
+        self.wait()
+
+    def _source_rank(self) -> int:
+        return self._work._source_rank() if self._work is not None else 0

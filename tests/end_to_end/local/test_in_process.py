@@ -1,0 +1,153 @@
+"""Workers that live when another one fails keep their processes, and training changes no bit."""
+
+import json
+import os
+import re
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.end_to_end.local.jobs import SCRIPTS, TOGETHER, RunningJob
+from tests.more import long
+from tests.tidy.source import ROOT
+from tests.warm import holdfast
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
+
+STEPS = 24
+
+
+def kept(home: Path, *args: str, name: str = "job", **spec: Any) -> RunningJob:
+    """A job that runs `scripts/kept.py` with `recovery.mode: in_process`."""
+    out = home.parent / f"out-{name}"
+    out.mkdir()
+    recovery = {"mode": "in_process", **spec.pop("recovery", {})}
+    return RunningJob(
+        home,
+        name=name,
+        script=str(SCRIPTS / "kept.py"),
+        args=["--out", str(out), "--steps", str(STEPS), *args],
+        recovery=recovery,
+        snapshots={"every_steps": 1},
+        **spec,
+    )
+
+
+def lines(job: RunningJob, rank: int) -> list[dict[str, Any]]:
+    """What a rank wrote down, in order."""
+    text = (job.out.parent / f"out-{job.name}" / f"rank-{rank}.jsonl").read_text()
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def outcome(job: RunningJob, rank: int) -> tuple[dict[int, Any], str]:
+    """The losses of each step, and what it has at the end; of a step that was done again the last
+    ones: a survivor writes those of the step that it gives up, too."""
+    job.wait_end()
+    told = lines(job, rank)
+    return {line["step"]: line["losses"] for line in told if "step" in line}, told[-1]["final"]
+
+
+def pids(job: RunningJob, rank: int) -> dict[int, int]:
+    """The process of a rank, by attempt."""
+    return {line["attempt"]: line["pid"] for line in lines(job, rank) if "attempt" in line}
+
+
+def actions(job: RunningJob, incident: int) -> list[str]:
+    """What was done."""
+    return [taken.action for taken in job.incidents()[incident].actions]
+
+
+def _guide() -> tuple[dict[str, Any], list[list[str]]]:
+    """The job and the commands of the guide, without the name of the program."""
+    text = (ROOT / "docs" / "guides" / "in-process.md").read_text()
+    (job,), (commands,) = (
+        re.findall(rf"```{kind}\n(.*?)```", text, re.S) for kind in ("yaml", "sh")
+    )
+    return yaml.safe_load(job), [line.split()[1:] for line in commands.splitlines()]
+
+
+def test_survivors_keep_their_processes_and_no_bit_changes(home: Path) -> None:
+    kinds = ("--kinds", "ddp,fsdp,hsdp")
+    calm = kept(home, *kinds, name="calm", **TOGETHER).start()
+    ends = [outcome(calm, rank) for rank in (0, 1)]
+    assert len(ends[0][0]) == STEPS
+
+    spec, (_, chaos, why) = _guide()
+    spec = {name: spec[name] for name in ("name", "workers_per_node", "recovery")}
+    job = kept(home, *kinds, "--gate", "1:3", "--die", "0:20", nodes=1, **spec).start()
+    job.wait_step(3)
+    assert holdfast(*chaos).returncode == 0
+    assert [outcome(job, rank) for rank in (0, 1)] == ends
+    first, second = pids(job, 0), pids(job, 1)
+    assert first[1] == first[2] != first[3], "rank 0 survives the first fault"
+    assert second[1] != second[2] == second[3], "the new rank 1 survives the second one"
+    for number, incident in enumerate(job.incidents()):
+        assert incident.cause == "worker-killed" and incident.steps_lost <= 1
+        assert "KeepProcesses" in actions(job, number), incident.actions
+    assert "1 worker keeps its process" in holdfast(*why).stdout
+
+
+def test_a_survivor_that_does_not_leave_its_step_is_replaced(home: Path) -> None:
+    asleep = ("--sleepy-rank", "0", "--sleepy-step", "8")
+    recovery = {"restart_grace_s": 1.0}
+    job = kept(
+        home, "--die", "1:8", "--how", "raise", *asleep, recovery=recovery, **TOGETHER
+    ).start()
+    losses, _ = outcome(job, 0)
+    assert len(losses) == STEPS and pids(job, 0)[1] != pids(job, 0)[2]
+    (incident,) = job.incidents()
+    assert (incident.cause, incident.rank) == ("worker-exception", 1), incident.summary
+    assert "a bad batch" in incident.summary
+    assert "KeepProcesses" not in actions(job, 0)
+
+
+@long
+@pytest.mark.parametrize("moment", ["built", "joined", "tracked"])
+def test_a_second_fault_while_groups_are_formed_anew_replaces_all(home: Path, moment: str) -> None:
+    kinds = ("--kinds", "ddp,fsdp")
+    calm = outcome(kept(home, *kinds, name="calm", **TOGETHER).start(), 0)
+    options: dict[str, Any] = {"warm": {"mode": "imports"}, **TOGETHER}
+    job = kept(home, *kinds, "--die", "1:8", "--again", moment, name="faults", **options).start()
+    assert outcome(job, 0) == calm
+    assert [incident.signal for incident in job.incidents()] == [9, 9][: len(job.incidents())]
+    assert max(pids(job, 0)) == 3 and pids(job, 0)[1] != pids(job, 0)[3]
+
+
+@long
+def test_survivors_of_a_lost_node_go_on_with_the_spare(home: Path) -> None:
+    kinds = ("--kinds", "ddp,fsdp")
+    calm = outcome(kept(home, *kinds, name="calm", **TOGETHER).start(), 0)
+    nodes = {"count": 2, "spares": 1}
+    job = kept(home, *kinds, "--pause", "0.2", name="faults", nodes=nodes).start()
+    job.wait_step(8)
+    job.kill_node(job.member(1))
+    assert outcome(job, 0) == calm
+    assert pids(job, 0)[1] == pids(job, 0)[2]
+    assert [incident.cause for incident in job.incidents()] == ["node-lost"]
+
+
+@long
+@pytest.mark.parametrize(("own", "why"), [("ddp", "run.parallelize"), ("group", "process group")])
+def test_what_cannot_be_kept_is_replaced_and_says_why(home: Path, own: str, why: str) -> None:
+    job = kept(home, "--own", own, "--die", "1:8", **TOGETHER).start()
+    losses, _ = outcome(job, 0)
+    assert len(losses) == STEPS and pids(job, 0)[1] != pids(job, 0)[2]
+    told = [taken for taken in job.incidents()[0].actions if taken.action == "ReplaceProcesses"]
+    assert why in told[0].reason
+    assert job.said().count("is replaced when an attempt is broken") == 1
+
+
+@long
+def test_four_ranks_survive_kill_after_kill(home: Path) -> None:
+    shape: dict[str, Any] = {"nodes": 1, "workers_per_node": 4}
+    kinds = ("--kinds", "ddp,fsdp,hsdp")
+    ends = [outcome(kept(home, *kinds, name="calm", **shape).start(), rank) for rank in (0,)]
+    job = kept(home, *kinds, name="faults", **shape).start()
+    for attempt, rank in enumerate((3, 0, 2, 1), 1):
+        job.wait_step(4 * attempt, attempt=attempt)
+        os.kill(job.worker(rank), signal.SIGKILL)
+    assert [outcome(job, 0)] == ends
+    assert len(job.incidents()) == 4

@@ -1,0 +1,130 @@
+"""What a worker does again when it is kept, and when it refuses to be."""
+
+import json
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from holdfast.train import survival
+from holdfast.train.parking import ParkingPlace
+from holdfast.train.surviving_group import AttemptBrokenError
+
+
+class Group:
+    """One that only writes down what it is asked for."""
+
+    private = False
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, Any]] = []
+
+    def ask(self, name: str, given: Any, _options: Any) -> "Group":
+        self.asked.append((name, [one.tolist() for one in given[0]]))
+        given[0][0].zero_()  # as a collective changes what it is given
+        return self
+
+    def wait(self) -> None:
+        self.asked.append(("over", None))
+
+    def form(self) -> None:
+        self.asked.append(("formed", None))
+
+    def close_connections(self) -> None:
+        self.asked.append(("closed", None))
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[socket.socket, ParkingPlace]]:
+    ours, theirs = socket.socketpair()
+    yield theirs, ParkingPlace(ours, patience_s=0.01)
+    ours.close()
+    theirs.close()
+
+
+def said(agent: socket.socket) -> list[dict[str, str]]:
+    """What the worker has told its agent."""
+    agent.setblocking(False)
+    try:
+        return [json.loads(line) for line in agent.recv(4096).splitlines()]
+    except BlockingIOError:
+        return []
+
+
+def test_what_was_done_above_the_loop_is_done_again_in_order_with_the_first_values(
+    ends: tuple[socket.socket, ParkingPlace],
+) -> None:
+    kept, group, ours = survival.Survival(ends[1]), Group(), Group()
+    ours.private = True
+    value = torch.tensor([4.0])
+    kept.add(group)  # type: ignore[arg-type]
+    kept.record(group, "allreduce", ([value],), {})  # type: ignore[arg-type]
+    value.fill_(9.0)
+    kept.again(lambda: group.asked.append(("ours", None)))
+    kept.record(ours, "allreduce", ([value],), {})  # type: ignore[arg-type]
+    kept.unrecorded(lambda: kept.record(group, "broadcast", ([value],), {}))  # type: ignore[arg-type]
+    kept.enter_loop()
+    kept.record(group, "allreduce", ([value],), {})  # type: ignore[arg-type]
+    for _ in range(2):
+        group.asked.clear()
+        kept.do_again()
+        assert group.asked == [
+            ("formed", None),
+            ("allreduce", [[4.0]]),
+            ("ours", None),
+            ("over", None),
+        ]
+    assert [news["state"] for news in said(ends[0])] == ["able"] and not ours.asked
+
+
+def test_only_within_the_loop_a_peer_that_is_gone_breaks_the_attempt_quietly(
+    ends: tuple[socket.socket, ParkingPlace],
+) -> None:
+    kept, group = survival.Survival(ends[1]), Group()
+    kept.add(group)  # type: ignore[arg-type]
+    kept.break_up(RuntimeError("gone"))
+    kept.require_whole()
+    kept.enter_loop()
+    kept.break_up(RuntimeError("gone"))
+    kept.break_up(RuntimeError("gone again"))
+    with pytest.raises(AttemptBrokenError):
+        kept.require_whole()
+    assert group.asked == [("closed", None)], "so that nobody waits for us"
+    with pytest.raises(RuntimeError, match=r"^gone$"):
+        kept.await_next()  # nobody ends the attempt: it fails as it would have
+
+
+def test_what_cannot_be_kept_is_refused_once_with_the_first_reason(
+    ends: tuple[socket.socket, ParkingPlace], capfd: pytest.CaptureFixture[str]
+) -> None:
+    kept, group = survival.Survival(ends[1]), Group()
+    much = torch.zeros(survival.RECORD_BYTES_MAX // 4)
+    kept.record(group, "allreduce", ([much],), {})  # type: ignore[arg-type]
+    assert said(ends[0]) == []
+    kept.record(group, "allreduce", ([much[:1]],), {})  # type: ignore[arg-type]
+    kept.refuse("another reason")
+    (news,) = said(ends[0])
+    assert news["state"] == "unable" and "64 MiB" in news["why"]
+    kept.enter_loop()
+    assert not kept.in_loop, "so its collectives raise, as in any process"
+    assert capfd.readouterr().err.count("is replaced when an attempt is broken") == 1
+
+
+def test_a_group_made_within_the_loop_and_a_second_loop_are_refused(
+    ends: tuple[socket.socket, ParkingPlace],
+) -> None:
+    kept = survival.Survival(ends[1])
+    kept.enter_loop()
+    kept.leave_loop()
+    assert [news["state"] for news in said(ends[0])] == ["able", "unable"]
+    kept.enter_loop()
+    assert not kept.in_loop
+    (news,) = said(ends[0])
+    assert news["why"] == "the first training loop of the script is over"
+
+    other = survival.Survival(ends[1])
+    other.enter_loop()
+    other.add(Group())  # type: ignore[arg-type]
+    assert "within its training loop" in said(ends[0])[-1]["why"]
