@@ -2,7 +2,7 @@
 
 How many there should be is looked at anew before each pod that is made. A pod that was made counts
 at once, before the watch shows it, so that a slow watch makes no pods; and whatever is asked for,
-there are never more of them than the job wants.
+there are never more of them than the job wants beside those that are being deleted.
 """
 
 import asyncio
@@ -112,4 +112,4 @@ class Supply:
         """Why none are made although some are missing."""
         if self._roster.missing() <= len(self._unseen()) or self._lacking() > 0:
             return None
-        return f"{self._roster.leaving()} terminating pods to be deleted"
+        return f"{self._roster.useless()} pods to be deleted (terminating or given up)"
