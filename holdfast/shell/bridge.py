@@ -193,10 +193,16 @@ class Bridge:
         for node in self.expected.late(now):
             self.expected.forget(node)
             why = "its agent is running but does not connect"
-            late.append(_lost(node, NodeLostReason.SILENT, why))
+            late.append(_lost(node, NodeLostReason.SILENT, why, self._waited_s(node, now)))
         for node in self._tally.late(now):
             late.append(_lost(node, NodeLostReason.SILENT, "it did not stop its workers in time"))
         return [*self._flushed(now), *late] if late else []
+
+    def _waited_s(self, node: str, now: float) -> float:
+        """How long the others have waited for a member in their step: since when it is silent was
+        known to a former controller only."""
+        trains = self._state.phase in TRAINING and node in self._state.ranks.values()
+        return self.progress.still_s(now) if trains else 0.0
 
     def forgive(self, now: float, late_s: float) -> None:
         """We did not listen for `late_s`: what was sent is still to be read, so wait anew."""
