@@ -141,12 +141,13 @@ class KubernetesDriver:
             "watching pods": self._watch,
             "watching machines": self._machines.run,
             "watching over the lease": self.doubt.watch,
-            "making pods": self._supply.run,
             "hearing requests to stop": self._wishes.hear,
             "publishing the record": self._record.run,
             "publishing output": self._output.run,
             "publishing stacks": self._stacks.run,
         }
+        if self._request.engine == "pods":  # a duty must not end
+            duties["making pods"] = self._supply.run
         try:
             outcome = await self.host.run(duties, say, self._end)
             if self._shell.replaced_by:

@@ -49,9 +49,7 @@ class Supply:
         self._look.set()
 
     async def run(self) -> None:
-        """Make what is missing, again and again."""
-        if self._request.engine != "pods":
-            return
+        """Make what is missing, again and again. Only where the pods are ours to make."""
         wait_s = RETRY_S
         while True:
             await self._look.wait()
