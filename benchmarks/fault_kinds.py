@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 from holdfast.drivers.chaos import FAULTS
+from holdfast.events import Event, NumbersSpiked, StragglersFound
 
 
 class Kind(NamedTuple):
@@ -11,11 +12,18 @@ class Kind(NamedTuple):
     causes: tuple[str, ...]
     has_rank: bool = True
     everywhere: bool = False
+    steps: int = 40  # until the next fault: what is usual is learned in 32
+    fact: type[Event] | None = None  # that tells it, where it is told and nothing is done
+    outside: bool = False  # done by benchmarks/faults.py, once the script has said that it is time
 
 
 def _outside(name: str) -> Kind:
-    """One that can be done from outside, too."""
+    """One that can be done from outside, too: this script does it to itself."""
     return Kind(FAULTS[name].causes, FAULTS[name].has_rank)
+
+
+def _only_outside(name: str) -> Kind:
+    return _outside(name)._replace(outside=True)
 
 
 HANG = Kind(("hang",))
@@ -48,7 +56,13 @@ KINDS: dict[str, Kind] = {
     "mismatched collective": Kind(("collective-mismatch", "hang")),
     "input stops": HANG,
     "NaN": Kind(("nan",), has_rank=False),
-    "agent killed": _outside("agent killed"),
-    "agent stopped": _outside("agent stopped"),
-    "forkserver killed": _outside("forkserver killed"),
+    "NaN gradient": Kind(("nan",), has_rank=False),
+    "loss spike": Kind(("spike",), has_rank=False, fact=NumbersSpiked),
+    "bit flip": Kind(("corruption",), has_rank=False),
+    "port taken": Kind(("environment", "worker-exception")),
+    "slow rank": Kind(("straggler",), steps=900, fact=StragglersFound),
+    "connection cut": _only_outside("connection cut"),
+    "agent killed": _only_outside("agent killed"),
+    "agent stopped": _only_outside("agent stopped"),
+    "forkserver killed": _only_outside("forkserver killed"),
 }

@@ -6,10 +6,11 @@ cause and rank?
 A DDP training of two ranks on two nodes (gloo, steps of 50 ms, benchmarks/scripts/faulty.py)
 suffers one fault after the other, each kind once a round on a rank and at a step drawn by chance,
 in jobs of eight. The time runs from the moment the script notes before it does harm (for what is
-done to agents and forkservers: before the signal) to the first measure taken, by the journal. A
-fault without an incident before the next fault is missed; an incident without a fault is a false
-alarm. `--clean S` trains that long without faults and with noise instead: evaluations, garbage
-collection, slow saves and reads.
+done to agents and forkservers: before the signal) to the first measure taken, by the journal; of
+slow ranks and spikes, which are only told, to the fact that tells them. A fault without an incident
+before the next fault is missed; an incident without a fault is a false alarm. `--clean S` trains
+that long without faults and with noise instead: evaluations, garbage collection, slow saves and
+reads.
 """
 
 import argparse
@@ -31,14 +32,16 @@ from typing import Any
 import yaml
 
 from fault_kinds import KINDS
+from holdfast import journal
 from holdfast.drivers import chaos
 from holdfast.errors import Error
+from holdfast.events import AnyEvent, NumbersSpiked, StragglersFound
 from table import Row, report
 
 SCRIPT = Path(__file__).parent / "scripts" / "faulty.py"
 HOLDFAST = str(Path(sys.executable).parent / "holdfast")
 JOB_OF = 8  # faults in one job
-FIRST_STEP, APART = 30, 25  # steps before the first fault, and between two
+FIRST_STEP = 60  # of the first fault: what is usual has been learned
 LIMIT_S = 900.0
 NAME = "faults"
 
@@ -101,19 +104,21 @@ def _job(folder: Path, faults: list[Fault]) -> int:
     """Let a job suffer these; returns how many incidents belong to none of them."""
     folder.mkdir()
     plan = folder / "plan.json"
-    orders = []
-    for number, fault in enumerate(faults):
+    orders, step = [], FIRST_STEP
+    for fault in faults:
         rank = -1 if KINDS[fault.kind].everywhere else fault.rank
-        orders.append({"kind": fault.kind, "rank": rank, "step": FIRST_STEP + APART * number})
+        orders.append({"kind": fault.kind, "rank": rank, "step": step})
+        step += KINDS[fault.kind].steps
     plan.write_text(json.dumps(orders))
-    steps = FIRST_STEP + APART * len(faults) + 20
+    steps = step + 20
     process = _start(folder, ["--plan", str(plan), "--steps", str(steps)])
     _attend(process, folder, plan, faults)
     incidents = _incidents(folder)
     for number, fault in enumerate(faults):
         marks = [*folder.glob(f"plan.json.{number}"), *folder.glob(f"plan.json.{number}.*")]
         fault.at = min((float(mark.read_text()) for mark in marks), default=None)
-    return _matched(faults, incidents)
+    _noted(faults, folder / "home" / "jobs" / NAME / "journal.jsonl")
+    return _matched([fault for fault in faults if KINDS[fault.kind].fact is None], incidents)
 
 
 def _start(folder: Path, words: list[str]) -> "subprocess.Popen[bytes]":
@@ -123,7 +128,7 @@ def _start(folder: Path, words: list[str]) -> "subprocess.Popen[bytes]":
         "args": words,
         "nodes": {"count": 2, "spares": 1},
         "snapshots": {"every_steps": 1},
-        "recovery": {"max_restarts": 1000},
+        "recovery": {"max_restarts": 1000, "check_replicas_every": 10},
     }
     (folder / "job.yaml").write_text(yaml.safe_dump(job))
     environment = {**os.environ, "HOLDFAST_HOME": str(folder / "home"), "OMP_NUM_THREADS": "1"}
@@ -152,7 +157,7 @@ def _attend(
 
 def _from_outside(folder: Path, fault: Fault) -> None:
     """What the script can only announce."""
-    if fault.kind in ("agent killed", "agent stopped", "forkserver killed"):
+    if KINDS[fault.kind].outside:
         try:
             chaos.inject(folder / "home" / "jobs" / NAME, fault.kind, fault.rank)
         except Error as error:
@@ -171,6 +176,32 @@ def _ask(folder: Path, *words: str) -> str:
 def _incidents(folder: Path) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = json.loads(_ask(folder, "incidents"))
     return found
+
+
+def _noted(faults: list[Fault], book: Path) -> None:
+    """Find what is told of faults that are only told: the first such fact after each."""
+    facts = [(entry.at, entry.event) for entry in journal.entries(book)]
+    for fault in faults:
+        wanted, done = KINDS[fault.kind].fact, fault.at
+        if wanted is None or done is None:
+            continue
+        later = ((at, fact) for at, fact in facts if at >= done and isinstance(fact, wanted))
+        for at, told in ((at, _told(fact)) for at, fact in later):
+            if told is not None:
+                fault.after_s = at - done
+                fault.cause, fault.blamed = told
+                break
+
+
+def _told(fact: AnyEvent) -> tuple[str, int] | None:
+    """What such a fact calls the fault, and whom it names."""
+    match fact:
+        case StragglersFound(stragglers=(first, *_)):
+            return "straggler", first.rank
+        case NumbersSpiked():
+            return "spike", fact.rank
+        case _:
+            return None
 
 
 def _matched(faults: list[Fault], incidents: list[dict[str, Any]]) -> int:

@@ -3,13 +3,15 @@
 `--plan FILE` is JSON: a list of {"kind", "rank", "step"}. At that step that rank (or with rank -1
 each) notes the time in `FILE.NUMBER[.RANK]` and does it; what is noted is not done again, so the
 next attempt goes on to the next one. `--noise` makes steps uneven instead, as real jobs are:
-evaluations, garbage collection, slow saves, a slow reader now and then.
+evaluations, garbage collection, slow saves, a slow reader now and then. `--heartbeats`: tell
+ft_launcher of nvidia-resiliency-ext of each step.
 """
 
 import argparse
 import ctypes
 import gc
 import http.server
+import importlib
 import json
 import os
 import random
@@ -35,9 +37,11 @@ parser.add_argument("--plan", type=Path)
 parser.add_argument("--steps", type=int, required=True)
 parser.add_argument("--step-s", type=float, default=0.05)
 parser.add_argument("--noise", action="store_true")
+parser.add_argument("--heartbeats", action="store_true")
 args = parser.parse_args()
 plan = json.loads(args.plan.read_text()) if args.plan else []
 LONG_S = 1_000_000
+SLOW_STEPS, SLOW = 850, 1.2  # how long a slow rank is slow, and how much slower than the others
 
 
 def lock() -> None:
@@ -108,6 +112,18 @@ def mismatched() -> None:
     torch.distributed.all_reduce(torch.ones(1 << 16))
 
 
+def port_taken() -> None:
+    """Somebody listens where this rank wants to."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        socket.create_server(other.getsockname())
+
+
+def flip_a_bit() -> None:
+    """In a parameter, as faulty hardware does."""
+    with torch.no_grad():
+        first.weight.view(-1)[:1].view(torch.int32).bitwise_xor_(1 << 20)
+
+
 def descend() -> None:
     """Recurse until the interpreter refuses."""
     descend()
@@ -148,10 +164,26 @@ HARM: dict[str, Callable[[], object]] = {
     "mismatched collective": mismatched,
     "input stops": lambda: None,
     "NaN": lambda: None,
+    "NaN gradient": lambda: None,
+    "loss spike": lambda: None,
+    "bit flip": flip_a_bit,
+    "port taken": port_taken,
+    "slow rank": lambda: None,
+    "connection cut": lambda: time.sleep(3),
     "agent killed": lambda: time.sleep(3),
     "agent stopped": lambda: time.sleep(12),
     "forkserver killed": lambda: time.sleep(3),
 }
+
+
+def is_slow(step: int, rank: int) -> bool:
+    """Whether this rank is the slow one now."""
+    return any(
+        order["kind"] == "slow rank"
+        and order["rank"] == rank
+        and order["step"] <= step < order["step"] + SLOW_STEPS
+        for order in plan
+    )
 
 
 def due(step: int, rank: int) -> str:
@@ -205,16 +237,23 @@ class Input(torch.utils.data.Dataset):  # type: ignore[type-arg]
 
 
 torch.manual_seed(7)
-model = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 4))
+first = nn.Linear(16, 64)
+model = nn.Sequential(first, nn.ReLU(), nn.Linear(64, 4))
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 run = join()
 wrapped = run.parallelize(model)
 state = run.track(model=wrapped, optimizer=optimizer, loader=loader(Input(), batch_size=8, seed=5))
+monitor = None
+if args.heartbeats:
+    monitor = importlib.import_module("nvidia_resiliency_ext.fault_tolerance").RankMonitorClient()
+    monitor.init_workload_monitoring()
 dice = random.Random(run.rank + os.getpid() * args.noise)
 for step, inputs in state.steps(total=args.steps):
-    time.sleep(args.step_s * dice.uniform(0.7, 1.3))
+    time.sleep(args.step_s * dice.uniform(0.7, 1.3) * (SLOW if is_slow(step, run.rank) else 1.0))
     if args.noise:
         disturb(step, dice)
+    if monitor is not None:
+        monitor.send_heartbeat()
     what = due(step, run.rank)
     if what:
         HARM[what]()
@@ -225,7 +264,11 @@ for step, inputs in state.steps(total=args.steps):
         loss = wrapped(inputs).square().mean()
         if what == "NaN":
             loss = loss * float("nan")
+        if what == "loss spike":
+            loss = loss * 1000
         loss.backward()
+    if what == "NaN gradient":
+        first.weight.grad = torch.full_like(first.weight, float("nan"))
     optimizer.step()
     optimizer.zero_grad()
     run.log(loss=loss)

@@ -131,12 +131,11 @@ def _default_workers() -> dict[str, Any]:
 
 def _changes(flags: Flags) -> dict[str, Any]:
     """The flags that were given, as they would stand in a job file."""
+    least, most = torchrun.node_range(flags.nodes) if flags.nodes is not None else (None, None)
     changes = {
         "name": flags.name,
-        "nodes": _given(
-            count=torchrun.node_count(flags.nodes) if flags.nodes is not None else None,
-            spares=flags.spares,
-        ),
+        "nodes": _given(count=most, spares=flags.spares),
+        "elasticity": _given(min_nodes=least, max_nodes=most) if least != most else {},
         "workers_per_node": torchrun.workers_per_node(flags.workers) if flags.workers else None,
         "recovery": _given(max_restarts=flags.max_restarts, stop_grace_s=flags.stop_grace_s),
         "env": dict(map(_variable, flags.env)),

@@ -65,7 +65,11 @@ FRESH_STORE = "every attempt gets a new store on a free port"
 ONE_PLACE = "one `holdfast run` starts all nodes, on this machine"
 
 FLAGS = (
-    _used("--nnodes", text="Nodes that train. `N` or `N:N`; other ranges are not supported yet."),
+    _used(
+        "--nnodes",
+        text="Nodes that train: `N`, or `MIN:MAX` for `MAX` nodes and "
+        "`elasticity: {min_nodes: MIN, max_nodes: MAX}`.",
+    ),
     _used(
         *_both("nproc-per-node"),
         text="Workers per node: a number, `gpu`, `cpu`, or `auto` (GPUs, else CPU cores). "
@@ -187,15 +191,15 @@ def _refusal(flag: Flag, value: str | bool) -> Error:
 # ── values ────────────────────────────────────────────────────────────────────────────────────
 
 
-def node_count(text: str) -> int:
-    """`N` or `N:N`. Raises `Error` usage."""
-    least, _, most = text.partition(":")
-    if not (_is_count(least) and (not most or _is_count(most))):
-        raise _bad_value("--nnodes", text, "expected a number of nodes, such as 2")
-    if most and int(most) != int(least):
-        why = "elastic jobs are not supported yet"
-        raise _bad_value("--nnodes", text, why)
-    return int(least)
+def node_range(text: str) -> tuple[int, int]:
+    """The fewest and the most nodes of `N` or `MIN:MAX`. Raises `Error` usage."""
+    least, colon, most = text.partition(":")
+    if not (_is_count(least) and (not colon or _is_count(most))):
+        raise _bad_value("--nnodes", text, "expected a number of nodes, such as 2, or MIN:MAX")
+    fewest, largest = int(least), int(most or least)
+    if fewest > largest:
+        raise _bad_value("--nnodes", text, f"{fewest} is more than {largest}: MIN comes first")
+    return fewest, largest
 
 
 def workers_per_node(text: str) -> int | str:

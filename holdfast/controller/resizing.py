@@ -83,7 +83,8 @@ def _stop(state: State, size: int, why: str) -> list[AnyAction]:
 def _let_go(state: State) -> list[AnyAction]:
     """It trains with what was asked for: nodes that wait beyond that go."""
     why = f"{state.target} nodes are asked for"
-    gone = nodes.surplus(state) if state.sizing.target is not None else []
+    asked = state.sizing.target is not None and state.limits.lets_go
+    gone = nodes.surplus(state) if asked else []
     for node in gone:
         nodes.remove(state, node.node, why)
     return [Fence(node=node.node, reason=why) for node in gone]

@@ -37,6 +37,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     min_nodes: int = 0  # that may train; 0: `node_count`
     max_nodes: int = 0  # likewise
     spare_count: int = 0
+    lets_go: bool = True  # nodes beyond what is wanted; False: others would be made in their place
     max_restarts: int = 20
     exact: bool = False  # that number was asked for: as many restarts as that, and no more
     window_s: float = 3600.0

@@ -141,7 +141,7 @@ class StragglerWatch:
 
     def _share(self, rank: int, groups: Mapping[Group, Delays]) -> float:
         """0 for a rank that is not slow."""
-        enough = [found for found in groups.values() if found.waits >= COUNT_MIN]
+        enough = _by_members(groups)
         least = CLEARED if rank in self._slow else SHARE
         if not enough or not all(_is_late(found, least) for found in enough):
             return 0.0
@@ -151,6 +151,21 @@ class StragglerWatch:
         first = self._windows[0]
         cause, text = explain(rank, share * (now.at - first.since), first.doing, now.doing)
         return Straggler(rank=rank, share=share, cause=cause, text=text)
+
+
+def _by_members(groups: Mapping[Group, Delays]) -> list[Delays]:
+    """Of groups with enough collectives, one for those with the same members: a step waits for its
+    slow rank once, in the first that it comes to, and in the others nobody is late any more."""
+    alike: dict[object, list[Delays]] = {}
+    for (name, members), found in groups.items():
+        if found.waits >= COUNT_MIN:
+            alike.setdefault(members or name, []).append(found)
+    return [
+        max(same, key=lambda one: one.share)._replace(
+            seconds=sum(one.seconds for one in same), span_s=max(one.span_s for one in same)
+        )
+        for same in alike.values()
+    ]
 
 
 def _sum(windows: Iterable[Window]) -> dict[int, dict[Group, Delays]]:

@@ -40,7 +40,7 @@ def test_help_lists_every_verb_and_nothing_hidden() -> None:
         ("run",),
         ("run", "--no-such-flag", "train.py"),
         ("run", "--spares", "x", "train.py"),
-        ("run", "--nnodes", "1:4", "train.py"),
+        ("run", "--nnodes", "4:1", "train.py"),
         ("run", "--node-rank", "1", "train.py"),
         ("logs", "--rank", "-1"),
         ("validate",),

@@ -113,6 +113,26 @@ def test_flags_change_a_job_file(folder: Path) -> None:
     assert job.workers_per_node == "auto"
 
 
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("nodes", ["2:4", "4", "4:4"])
+def test_a_range_of_nodes_makes_a_job_elastic(nodes: str) -> None:
+    job = job_from_words(["a.py"], Flags(nodes=nodes))
+    assert job.nodes.count == 4
+    elastic = job.elasticity and (job.elasticity.min_nodes, job.elasticity.max_nodes)
+    assert elastic == ((2, 4) if nodes == "2:4" else None)
+
+
+def test_a_range_of_nodes_changes_the_one_in_a_job_file(folder: Path) -> None:
+    file = folder / "job.yaml"
+    file.write_text(
+        "name: gpt\nscript: a.py\nnodes: 2\nelasticity: {min_nodes: 1, batch: scale_lr}\n"
+    )
+    job = job_from_file(file, Flags(nodes="3:5"))
+    assert job.nodes.count == 5 and job.elasticity is not None
+    assert (job.elasticity.min_nodes, job.elasticity.max_nodes) == (3, 5)
+    assert job.elasticity.batch == "scale_lr"
+
+
 @pytest.mark.parametrize("flags", [Flags(module=True), Flags(no_python=True)])
 def test_a_job_file_already_says_what_to_run(folder: Path, flags: Flags) -> None:
     with pytest.raises(Error, match="cannot be used here"):

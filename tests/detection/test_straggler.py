@@ -27,11 +27,14 @@ class Layout(NamedTuple):
     """The groups of a training, in the order in which each step waits in them."""
 
     groups: Sequence[Sequence[Sequence[int]]]  # one stage of a step: the groups that meet in it
+    again: bool = False  # each meets a second time, as another group: to agree on a snapshot, say
 
 
 DATA = Layout([[range(4)]])
 PAIR = Layout([[range(2)]])
+PAIR_TWICE = Layout([[range(2)]], again=True)
 TENSOR_AND_DATA = Layout([[(0, 1), (2, 3)], [(0, 2), (1, 3)]])
+LAYOUTS = [PAIR, PAIR_TWICE, DATA, TENSOR_AND_DATA]
 
 
 class Training:
@@ -46,7 +49,7 @@ class Training:
         self.at = [100.0] * count
         self.slow = dict.fromkeys(range(count), 1.0)
         self.ahead_us = {rank: self.dice.uniform(-1e9, 1e9) for rank in range(count)}
-        self.logs: dict[tuple[int, Sequence[int]], list[Collective]] = {}
+        self.logs: dict[tuple[int, Sequence[int], str], list[Collective]] = {}
         self.doubt_us = 200.0
 
     def run(self, seconds: float) -> None:
@@ -56,15 +59,17 @@ class Training:
                 self._work(len(self.layout.groups))
                 for group in stage:
                     self._meet(group)
+                    if self.layout.again:
+                        self._meet(group, "again")
 
     def _work(self, parts: int) -> None:
         for rank in self.slow:
             chance = self.dice.uniform(1 - self.noise, 1 + self.noise)
             self.at[rank] += self.step_s / parts * chance * self.slow[rank]
 
-    def _meet(self, group: Sequence[int]) -> None:
+    def _meet(self, group: Sequence[int], name: str = "") -> None:
         for rank in group:
-            log = self.logs.setdefault((rank, tuple(group)), [])
+            log = self.logs.setdefault((rank, tuple(group), name), [])
             number = log[-1].sequence + 1 if log else 1
             log.append(Collective(number, int(self.at[rank] * 1e6 + self.ahead_us[rank])))
             del log[:-KEPT]
@@ -75,10 +80,10 @@ class Training:
     def sample(self, doing: Mapping[int, Doing] | None = None) -> Sample:
         ranks = []
         for rank in self.slow:
-            own = [(group, log) for (r, group), log in self.logs.items() if r == rank]
             groups = tuple(
-                GroupLog(name=str(group), members=in_rows(group), recent=tuple(log))
-                for group, log in own
+                GroupLog(name=f"{group} {name}", members=in_rows(group), recent=tuple(log))
+                for (r, group, name), log in self.logs.items()
+                if r == rank
             )
             ranks.append(RankTimes(rank=rank, groups=groups))
         error = self.doubt_us
@@ -104,7 +109,7 @@ def slow(event: StragglersFound) -> list[int]:
     return [straggler.rank for straggler in event.stragglers]
 
 
-@pytest.mark.parametrize("layout", [PAIR, DATA, TENSOR_AND_DATA], ids=["2", "4", "2 x 2"])
+@pytest.mark.parametrize("layout", LAYOUTS, ids=["2", "2 again", "4", "2 x 2"])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_rank_of_1_2_times_the_time_is_found_within_three_samples_and_no_other(
     layout: Layout, seed: int
@@ -117,7 +122,7 @@ def test_a_rank_of_1_2_times_the_time_is_found_within_three_samples_and_no_other
     assert 0.08 < event.stragglers[0].share < 0.25
 
 
-@pytest.mark.parametrize("layout", [PAIR, DATA, TENSOR_AND_DATA], ids=["2", "4", "2 x 2"])
+@pytest.mark.parametrize("layout", LAYOUTS, ids=["2", "2 again", "4", "2 x 2"])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_of_noisy_ranks_none_is_slow(layout: Layout, seed: int) -> None:
     _, found = watched(Training(layout, seed, noise=0.6), 12)
@@ -177,7 +182,7 @@ def test_a_delay_counts_where_somebody_waits_for_it() -> None:
     for _ in range(60):
         training._work(1)
         for rank in (0, 1):
-            log = training.logs.setdefault((rank, (0, 1)), [])
+            log = training.logs.setdefault((rank, (0, 1), ""), [])
             for ago_s in (0.006, 0.003, 0.0):  # by one clock each: lateness adds up in between
                 at = training.at[rank] - ago_s
                 log.append(Collective(len(log) + 1, int(at * 1e6 + training.ahead_us[rank])))

@@ -24,6 +24,7 @@ from holdfast.drivers.kubernetes.cluster import (
     Cluster,
 )
 from holdfast.drivers.kubernetes.doubt import Doubt
+from holdfast.drivers.kubernetes.engine_size import EngineSize
 from holdfast.drivers.kubernetes.job_books import JobBooks
 from holdfast.drivers.kubernetes.kept_logs import KeptLogs
 from holdfast.drivers.kubernetes.machine_conditions import MachineConditions
@@ -112,6 +113,7 @@ class KubernetesDriver:
         avoided = machines.Machines(cluster, request)
         self._removal = Removal(cluster, self._roster, avoided, self._output)
         self._supply = Supply(cluster, request, controller.state, self._roster, avoided)
+        self._size = EngineSize(cluster, request, controller.state, self._roster)
         self._departures = ending.Departures(self._there)
         here = f"{cluster.namespace}/{request.name}"
         self._machines = MachineWatch(
@@ -126,6 +128,7 @@ class KubernetesDriver:
         def seen(entry: Entry, state: State) -> None:
             self._books.add(entry)
             self._machines.observe(entry.event)
+            self._size.look()
             observe(entry, state)
 
         self._shell.decisions.observe = seen
@@ -146,8 +149,10 @@ class KubernetesDriver:
             "publishing output": self._output.run,
             "publishing stacks": self._stacks.run,
         }
-        if self._request.engine == "pods":  # a duty must not end
+        if self._request.engine == "pods":  # a duty that has nothing to do would end, and fail
             duties["making pods"] = self._supply.run
+        if self._size.can_change:
+            duties["resizing the engine's object"] = self._size.run
         try:
             outcome = await self.host.run(duties, say, self._end)
             if self._shell.replaced_by:
@@ -285,7 +290,8 @@ class KubernetesDriver:
 
     def _waits_for(self) -> str | None:
         queue = queue_of(self._request.job)
-        return self._supply.trouble or self._roster.waiting_for(self._state.wanted, queue)
+        trouble = self._supply.trouble or self._size.trouble
+        return trouble or self._roster.waiting_for(self._state.wanted, queue)
 
 
 def stop_by_signal(driver: KubernetesDriver, end: Callable[[], object]) -> None:

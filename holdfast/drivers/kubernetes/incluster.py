@@ -54,6 +54,7 @@ from holdfast.replay import replay
 from holdfast.shell.server import allow_connections
 from holdfast.shell.succession import RollCall, newest
 from holdfast.spec import Job
+from holdfast.spec.cluster import Engine
 from holdfast.spec.load import job_as_written
 
 NODE_WAIT_S = 604_800.0  # a queue may be long; a week is what a job file may say at most
@@ -159,7 +160,7 @@ async def _drive(
 ) -> Outcome | None:
     token = await token_of(cluster, place.job.name, origin.owner)
     path, obeyed = await _prepare(cluster, place, origin.run, lease, token)
-    controller, book = replay(path, limits_of(place.job))
+    controller, book = replay(path, limits_of(place.job, place.request.engine))
     me = Identity(token, origin, lease.term, await _machine(cluster, place.me), obeyed)
     driver = KubernetesDriver(place.request, path, controller, book, cluster, me)
     task = asyncio.current_task()
@@ -187,9 +188,10 @@ async def _machine(cluster: Cluster, me: str) -> str:
         return ""
 
 
-def limits_of(job: Job) -> Limits:
-    """A queue may hold a job for days: waiting ends it only if the job file says so."""
-    limits = Limits.of(job)
+def limits_of(job: Job, engine: Engine) -> Limits:
+    """A queue may hold a job for days: waiting ends it only if the job file says so. An engine that
+    makes the pods makes those that go anew."""
+    limits = msgspec.structs.replace(Limits.of(job), lets_go=engine == "pods")
     if "node_wait_s" in job.recovery.model_fields_set:
         return limits
     return msgspec.structs.replace(limits, node_wait_s=NODE_WAIT_S)

@@ -155,10 +155,10 @@ class RunningJob:
         self.process.kill()
         self.process.wait()
 
-    def kill_node(self, name: str) -> None:
-        """SIGKILL of a node: its agent and everything below it, as when the power goes."""
-        agent = psutil.Process(self.agent(name))
-        for process in [agent, *agent.children(recursive=True)]:
+    def kill_node(self, *names: str) -> None:
+        """SIGKILL of nodes: agents and everything below them, at once, as when the power goes."""
+        agents = [psutil.Process(self.agent(name)) for name in names]
+        for process in [p for agent in agents for p in (agent, *agent.children(recursive=True))]:
             process.send_signal(signal.SIGKILL)
 
 

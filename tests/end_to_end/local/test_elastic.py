@@ -6,6 +6,7 @@ import pytest
 
 from holdfast.train.data import SampleOrder
 from tests.end_to_end.local.jobs import SCRIPTS, RunningJob
+from tests.more import MORE
 from tests.warm import holdfast
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
@@ -39,6 +40,34 @@ def _of_the_last(ranks: dict[tuple[int, int], list[int]]) -> list[int]:
     return [
         i for (attempt, _), samples in sorted(ranks.items()) if attempt == last for i in samples
     ]
+
+
+@pytest.mark.skipif(not MORE, reason="HOLDFAST_TEST_MORE is not set")
+def test_of_more_nodes_than_memory_survives_the_newest_checkpoint_is_resharded(home: Path) -> None:
+    job = RunningJob(
+        home,
+        script=str(SCRIPTS / "elastic.py"),
+        args=["--out", str(home.parent / "out")],
+        nodes={"count": 3},
+        elasticity={"min_nodes": 1},
+        snapshots={"every_steps": 1},
+        checkpoints={"shared": {"path": str(home.parent / "shared"), "every_s": 1}},
+        warm={"preload": ["tests.end_to_end.local.gate"]},
+    ).start()
+    job.wait_until(
+        lambda s: any(t.tier == "shared" and (t.step or 0) > 5 for t in s.checkpoints), "saved"
+    )
+    job.kill_node(job.member(1), job.member(2))
+    job.wait_until(lambda s: s.size == 1 and s.phase == "running", "one node to train")
+    done = [len(path.read_text().splitlines()) for path in job.out.glob("used-1-*")]
+    job.wait_step(max(done) + 5, attempt=2)
+    (job.out / "enough").touch()
+    job.wait_end()
+    log = (job.folder / "logs" / "attempt-2" / "rank-0.log").read_text()
+    assert "from 3 to 1 ranks" in log and "from the shared tier" in log, log + job.said()
+    steps = used(job)
+    tickets = SampleOrder(100, 2, 5, True, True).tickets(0, 0, 0, 1, 6)
+    assert [sorted(samples) for samples in steps] == [sorted(next(tickets)[2]) for _ in steps]
 
 
 def test_a_lost_node_is_gone_without_and_no_sample_is_lost_or_used_twice(home: Path) -> None:

@@ -38,6 +38,7 @@ class Site:
 
     def __init__(self, it: FakeCluster, api: Api, request: Request, folder: Path) -> None:
         self.it, self.api, self.request, self.folder = it, api, request, folder
+        self.pods_bound = request.pods  # there may never be more
 
     # ── what can be seen ──
 
@@ -198,6 +199,15 @@ class Site:
         lines = [line for log in logs for line in log.read_text(errors="replace").splitlines()]
         return [line for line in lines if "is started again" in line]
 
+    def ever(self) -> set[str]:
+        """Every pod that could train and that there ever was."""
+        made = (
+            e.object["metadata"]
+            for e in self.it.store.since(self.it.store.oldest)
+            if e.kind == PODS
+        )
+        return {meta["uid"] for meta in made if meta.get("labels", {}).get(ROLE) in TRAINS}
+
     async def stop(self, how: str = "gently") -> None:
         """As `holdfast stop` does."""
         patch = {"metadata": {"annotations": {STOP: how}}}
@@ -248,7 +258,7 @@ async def running(
                     await api.apply(body)
             site = Site(it, api, request, folder)
             yield site
-            assert site.most_pods() <= request.pods, "more pods than the job has asked for"
+            assert site.most_pods() <= site.pods_bound, "more pods than the job has asked for"
             assert site.failed_duties() == [], "what goes on in the background"
         finally:
             await api.close()

@@ -26,11 +26,15 @@ from holdfast.drivers.kubernetes.cluster import (
     STORAGE_CLASSES,
 )
 from holdfast.drivers.kubernetes.ending import suspension
+from holdfast.drivers.kubernetes.engine_size import NUMBER
+from holdfast.drivers.kubernetes.remote_orders import ask_to_scale
 from holdfast.drivers.kubernetes.roster import TRAINS
 from holdfast.spec.cluster import Engine
+from holdfast.status import JobStatus
 from tests.drivers.kubernetes.cluster.faults import Fault
 from tests.drivers.kubernetes.contract.site import Site, running
 from tests.more import sample
+from tests.patience import PATIENCE_S
 
 ALL: tuple[Engine, ...] = (
     "pods", "job", "jobset", "pytorchjob", "trainjob", "volcano", "mpijob", "tfjob", "jaxjob",
@@ -425,6 +429,42 @@ def test_a_journal_on_a_claim_outlives_controller_and_all_agents(tmp_path: Path)
             await story(site)
 
     asyncio.run(play())
+
+
+@pytest.mark.parametrize("engine", ["pods", "job", "pytorchjob"])
+def test_the_engine_makes_as_many_pods_as_the_job_is_scaled_to(
+    engine: Engine, tmp_path: Path
+) -> None:
+    async def story(site: Site) -> None:
+        site.pods_bound = 4
+        await site.trains()
+        await ask_to_scale(site.api, "run", 3)
+        await site.until(_trains_with(3), "three nodes to train")
+        await site.it.until(lambda: len(site.pods("node")) >= 3)
+        await ask_to_scale(site.api, "run", 1)
+        await site.until(_trains_with(1), "one node to train")
+        async with asyncio.timeout(PATIENCE_S):
+            while not await _as_few_as_can_be(site):
+                await asyncio.sleep(0.1)
+        assert len(site.ever()) == 4, "none of those that went was made anew"
+
+    played(engine, tmp_path, story, elasticity={"min_nodes": 1, "max_nodes": 3})
+
+
+def _trains_with(count: int) -> Callable[[JobStatus], bool]:
+    return lambda status: (
+        status.phase == "running" and sum(node.rank is not None for node in status.nodes) == count
+    )
+
+
+async def _as_few_as_can_be(site: Site) -> bool:
+    """One trains and one is a spare; where the engine takes the highest numbers away, those that
+    are below who trains are left."""
+    if site.request.engine == "pods":
+        return len(site.pods("node")) + len(site.pods("spare")) == 2
+    member = await site.member(0)
+    number = int(member["metadata"]["labels"][NUMBER[site.request.engine]])
+    return len(site.pods("node")) == max(2, number + 1)
 
 
 @some_engines

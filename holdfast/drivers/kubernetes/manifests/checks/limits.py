@@ -105,8 +105,9 @@ LIMITS: dict[str, Limit] = {
     "clusters": AGENTS,
     "elasticity": ELASTIC,
     "elasticity.max_nodes": Limit(
-        managed("pods", "cronjob") | plain(*TORCHRUN, "paddlejob"),
-        "the engine creates a fixed number of pods; Holdfast adds more with engine `pods` only",
+        managed("pods", "cronjob", "job", "pytorchjob") | plain(*TORCHRUN, "paddlejob"),
+        "the engine creates a fixed number of pods; Holdfast adds more with engines `pods`, `job` "
+        "and `pytorchjob` only",
     ),
     "elasticity.batch": AGENTS,
     "elasticity.warmup_steps": AGENTS,

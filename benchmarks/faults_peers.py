@@ -1,12 +1,18 @@
-"""The faults of benchmarks/faults.py under torchrun: when does it notice, and whom does it name?
+"""The faults of benchmarks/faults.py under other launchers: when does one notice, and whom does it
+name?
 
-    .venv/bin/python benchmarks/faults_torchrun.py [--only KIND ...] [--wait S] [--json]
+    .venv/bin/python benchmarks/faults_peers.py [--under torchrun|nvrx] [--python FILE]
+        [--only KIND ...] [--wait S] [--json]
 
-The same script, two ranks on one node, `--max-restarts 0`: torchrun ends at the first fault that it
-notices, and names the rank and how it ended. Each fault has a job of its own. The time runs from
-the moment the script notes before it does harm to the end of torchrun; a fault that has not ended
-it after `--wait` seconds is missed (collectives give up after 30 minutes by themselves). What is
-done to our own processes has no counterpart and is left out.
+The same script, two ranks on one node, `--max-restarts 0`: the launcher ends at the first fault
+that it notices, and names the rank and how it ended. Each fault has a job of its own. The time runs
+from the moment the script notes before it does harm to the end of the launcher; a fault that has
+not ended it after `--wait` seconds is missed (collectives give up after 30 minutes by themselves).
+What is done to our own processes has no counterpart and is left out.
+
+`nvrx` is `ft_launcher` of nvidia-resiliency-ext, whose heartbeats the script then sends at each
+step; it gives up a rank after 5 s without one, a limit that its users have to know. `--python` is
+the interpreter of an environment that has it, and Holdfast, installed.
 """
 
 import argparse
@@ -25,16 +31,31 @@ from fault_kinds import KINDS
 from faults import FIRST_STEP, SCRIPT
 from table import Row, report
 
-OURS = ("agent killed", "agent stopped", "forkserver killed")
+OURS = tuple(name for name, kind in KINDS.items() if kind.outside)
 RANK = 1
 START_S = 120.0  # until the fault
-ROOT = re.compile(r"Root Cause.*?rank\s*:\s*(\d+).*?exitcode\s*:\s*(-?\d+)", re.DOTALL)
+HEARTBEAT_S = 5.0
+LAUNCHERS = {
+    "torchrun": ["torch.distributed.run"],
+    "nvrx": [
+        "nvidia_resiliency_ext.fault_tolerance.launcher",
+        f"--ft-rank-heartbeat-timeout={HEARTBEAT_S:g}",
+        f"--ft-initial-rank-heartbeat-timeout={START_S:g}",
+    ],
+}
+ROOT = re.compile(
+    r"Root Cause.*?rank\s*:\s*(?P<rank>\d+).*?exitcode\s*:\s*(?P<status>-?\d+)"
+    r"|failed \(exitcode: (?P<status_>-?\d+)\) local_rank: (?P<rank_>\d+)",
+    re.DOTALL,
+)  # of torchrun, and of ft_launcher
 
 
 def main() -> None:
     """Run each kind once."""
     parser = argparse.ArgumentParser(description=__doc__)
     theirs = [kind for kind in KINDS if kind not in OURS]
+    parser.add_argument("--under", choices=LAUNCHERS, default="torchrun")
+    parser.add_argument("--python", default=sys.executable)
     parser.add_argument("--only", nargs="+", choices=theirs, default=theirs)
     parser.add_argument("--wait", type=float, default=60.0)
     parser.add_argument("--json", action="store_true")
@@ -42,42 +63,47 @@ def main() -> None:
     rows: dict[str, Row] = {}
     for kind in arguments.only:
         with tempfile.TemporaryDirectory(prefix="faults-") as folder:
-            rows[kind] = _suffer(kind, Path(folder), arguments.wait)
+            rows[kind] = _suffer(kind, Path(folder), arguments)
         print(kind, rows[kind], file=sys.stderr)
     found = sum(row["noticed"] is True for row in rows.values())
     named = sum(row["right_rank"] is True for row in rows.values())
     ranked = sum(KINDS[kind].has_rank for kind in rows)
     note = f"{found} of {len(rows)} noticed within {arguments.wait:g} s; {named} of {ranked} named."
-    report("The same faults under torchrun", rows, as_json=arguments.json, note=note)
+    report(f"The same faults under {arguments.under}", rows, as_json=arguments.json, note=note)
 
 
-def _suffer(kind: str, folder: Path, wait_s: float) -> Row:
+def _suffer(kind: str, folder: Path, arguments: argparse.Namespace) -> Row:
     plan = folder / "plan.json"
     rank = -1 if KINDS[kind].everywhere else RANK
     plan.write_text(json.dumps([{"kind": kind, "rank": rank, "step": FIRST_STEP}]))
     out = folder / "out"
-    process = _start([str(SCRIPT), "--plan", str(plan), "--steps", str(FIRST_STEP + 40)], out)
+    steps = FIRST_STEP + KINDS[kind].steps
+    process = _start([str(SCRIPT), "--plan", str(plan), "--steps", str(steps)], out, arguments)
     try:
         at = _struck(process, folder)
-        ended = _ended(process, at + wait_s)
+        ended = _ended(process, at + arguments.wait)
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
     noticed = ended is not None and process.returncode != 0
     told = ROOT.search(out.read_text(errors="replace"))
-    named = noticed and told is not None and int(told[1]) == RANK
+    blamed = (told["rank"] or told["rank_"]) if told else ""
+    status = (told["status"] or told["status_"]) if told else ""
+    named = noticed and blamed == str(RANK)
     return {
         "noticed": noticed,
         "after_s": round(ended - at, 2) if noticed and ended is not None else None,
         "right_rank": named if KINDS[kind].has_rank else None,
-        "exitcode": int(told[2]) if told is not None and noticed else None,
+        "exitcode": int(status) if status and noticed else None,
     }
 
 
-def _start(words: list[str], out: Path) -> "subprocess.Popen[bytes]":
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command = [*torchrun, "--nproc-per-node", "2", "--max-restarts", "0", *words]
+def _start(words: list[str], out: Path, arguments: argparse.Namespace) -> "subprocess.Popen[bytes]":
+    launcher = [arguments.python, "-m", *LAUNCHERS[arguments.under], "--standalone"]
+    command = [*launcher, "--nproc-per-node", "2", "--max-restarts", "0", *words]
+    if arguments.under == "nvrx":
+        command.append("--heartbeats")
     with open(out, "wb") as file:
         return subprocess.Popen(
             command,
