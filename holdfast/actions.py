@@ -9,6 +9,7 @@ from enum import StrEnum
 import msgspec
 
 from holdfast.events import AnyEvent, HangSuspected, Keeps, Ranks, Store, WorkerExited
+from holdfast.versions import FIRST, Version
 
 
 class Outcome(StrEnum):
@@ -50,6 +51,7 @@ class StartAttempt(Action, frozen=True, kw_only=True):
     restarts: int  # attempts before this one
     restore_below: int | None = None  # only what was saved before this step may be gone on from
     committed: int | None = None  # newest step of this job in tiers that outlive its nodes
+    version: Version = FIRST  # that all of its workers run
 
 
 class StopAttempt(Action, frozen=True, kw_only=True):
@@ -83,6 +85,20 @@ class CollectEvidence(Action, frozen=True, kw_only=True):
     """Look what the workers of an attempt do that makes no progress. Answered by `HangJudged`."""
 
     suspicion: HangSuspected
+
+
+class PrepareUpdate(Action, frozen=True, kw_only=True):
+    """Every node makes workers of this version ready, up to where they need their ranks, beside
+    those that train. `canary`: one node before all others. Answered by `UpdatePrepared`."""
+
+    version: Version
+    canary: bool = False
+
+
+class KeepVersion(Action, frozen=True, kw_only=True):
+    """Every node drops what it has ready of any other version."""
+
+    version: Version
 
 
 class Survey(Action, frozen=True, kw_only=True):
@@ -120,6 +136,8 @@ AnyAction = (
     | StopAttempt
     | Diagnose
     | CollectEvidence
+    | PrepareUpdate
+    | KeepVersion
     | Survey
     | Fence
     | Dismiss

@@ -14,6 +14,7 @@ from typing import Literal
 import msgspec
 
 from holdfast.evidence import NodeEvidence
+from holdfast.versions import FIRST, Version, When
 
 Keeps = Literal["", "here", "elsewhere"]
 """Where the end of a step is to be in memory before its attempt is stopped."""
@@ -142,10 +143,12 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 class JobSubmitted(Event, frozen=True, kw_only=True):
     """The job is to run. Always the first event.
 
-    `term` is that of the controller that says so; see `shell/succession.py`.
+    `term` is that of the controller that says so; see `shell/succession.py`. `version` is what a
+    job runs that was stopped and begins a new journal.
     """
 
     term: int = 0
+    version: Version = FIRST
 
 
 class ControllerResumed(Event, frozen=True, kw_only=True):
@@ -506,6 +509,28 @@ class ScaleRequested(Event, frozen=True, kw_only=True):
     nodes: int
 
 
+class UpdateRequested(Event, frozen=True, kw_only=True):
+    """Somebody wants another version of the job to train; see `versions.py`."""
+
+    by: str
+    id: str  # of this wish, which may be told twice
+    code: str = ""  # SHA-256 of the new bundle; empty: the code stays
+    sets: dict[str, str] = {}  # in addition to what was set before
+    when: When = "next-step"
+    canary: bool = False  # one node prepares it before all others
+    back: bool = False  # to the version before; the keys above count for nothing
+
+
+class UpdatePrepared(Event, frozen=True, kw_only=True):
+    """Nodes have made the workers of a version ready, or one could not. Answers `PrepareUpdate`."""
+
+    version: int
+    ready_count: int  # nodes that have; 0 where none could be asked
+    why: str = ""  # it cannot be used
+    node: str = ""  # the name of the node that says so
+    missing: tuple[str, ...] = ()  # names of nodes that have not answered
+
+
 class Surveyed(Event, frozen=True, kw_only=True):
     """How many ranks are in their steps at this moment, by what they report. Answers `Survey`.
 
@@ -549,6 +574,8 @@ AnyEvent = (
     | EvidenceTaken
     | StopRequested
     | ScaleRequested
+    | UpdateRequested
+    | UpdatePrepared
     | Surveyed
     | DeadlinePassed
 )

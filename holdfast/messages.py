@@ -38,6 +38,7 @@ from holdfast.events import (
 )
 from holdfast.evidence import NodeEvidence, PeerAddress, PeerReach
 from holdfast.stacks import StackGroup
+from holdfast.versions import FIRST, Version, When
 
 PROTOCOL = 7
 MAX_MESSAGE_BYTES = 4 * 1024 * 1024  # of any message, both ways
@@ -212,6 +213,14 @@ class MachineChecked(Message, frozen=True, kw_only=True):
     why: str = ""
 
 
+class VersionPrepared(Message, frozen=True, kw_only=True):
+    """Answer to `PrepareVersion` with the same `number`: why it cannot be used; empty if its
+    workers stand where they need their ranks."""
+
+    number: int
+    why: str = ""
+
+
 # ── controller → agent ────────────────────────────────────────────────────────────────────────
 
 
@@ -251,6 +260,7 @@ class Start(Message, frozen=True, kw_only=True):
     restarts: int
     restore_below: int | None = None  # only what was saved before this step may be gone on from
     committed: int | None = None  # newest step of this job in tiers that outlive its nodes
+    version: Version = FIRST
     term: int = 0
 
 
@@ -278,6 +288,13 @@ class Leave(Message, frozen=True, kw_only=True):
 
     reason: str
     exit_code: int | None = None
+    term: int = 0
+
+
+class UseVersion(Message, frozen=True, kw_only=True):
+    """Workers for the next attempt are made ready of this version, and of no other."""
+
+    version: Version
     term: int = 0
 
 
@@ -336,6 +353,14 @@ class CheckMachine(Message, frozen=True, kw_only=True):
     number: int
 
 
+class PrepareVersion(Message, frozen=True, kw_only=True):
+    """Make workers of this version ready beside all others; answered by `VersionPrepared` with the
+    same `number`, which may take minutes."""
+
+    number: int
+    version: Version
+
+
 # ── command line ↔ controller ─────────────────────────────────────────────────────────────────
 
 
@@ -351,6 +376,18 @@ class ScaleJob(Message, frozen=True, kw_only=True):
 
     by: str
     nodes: Annotated[int, Meta(ge=1, le=100_000)]
+
+
+class UpdateJob(Message, frozen=True, kw_only=True):
+    """`holdfast update`; see `UpdateRequested`. The bundle lies in the job's folder."""
+
+    by: str
+    id: str
+    code: Annotated[str, Meta(pattern=r"^([0-9a-f]{64})?\Z")] = ""
+    sets: dict[str, str] = {}
+    when: When = "next-step"
+    canary: bool = False
+    back: bool = False
 
 
 class AskStatus(Message, frozen=True, kw_only=True):
@@ -394,11 +431,21 @@ class Done(Message, frozen=True, kw_only=True):
 
 FromReplica = Kept | JournalCopy
 ToReplica = Keep | GiveJournal
-Question = ToReplica | LookForApi | TakeStacks | TakeEntryTimes | TakeEvidence | CheckMachine
-Answer = FromReplica | ApiSeen | Stacks | EntryTimes | EvidenceReply | MachineChecked
-FromClient = StopJob | ScaleJob | AskStatus | AskStacks | AskChecks
+Question = (
+    ToReplica
+    | LookForApi
+    | TakeStacks
+    | TakeEntryTimes
+    | TakeEvidence
+    | CheckMachine
+    | PrepareVersion
+)
+Answer = (
+    FromReplica | ApiSeen | Stacks | EntryTimes | EvidenceReply | MachineChecked | VersionPrepared
+)
+FromClient = StopJob | ScaleJob | UpdateJob | AskStatus | AskStacks | AskChecks
 ToController = Hello | Fact | Report | Answer | FromClient
-ToAgent = Welcome | Ack | Start | Stop | Leave
+ToAgent = Welcome | Ack | Start | Stop | UseVersion | Leave
 ToClient = StatusReply | StacksReply | ChecksReply | Done
 
 # ── agent → worker (control socket, one JSON line) ────────────────────────────────────────────

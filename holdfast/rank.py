@@ -39,6 +39,7 @@ VARIABLES = frozenset(
     )
 )
 LINE_BYTES = 64 * 1024
+END = "its end"  # where a script waits that has never asked for its rank
 # A GPU is among them because a warm worker would take memory from the one that trains on it.
 _CALLS = (
     ("torch.distributed", "init_process_group"),
@@ -109,7 +110,7 @@ def need(what: str) -> None:
             "the code below it does not run ahead of time. Move it below join() to restart "
             "faster."
         )
-        await_rank()
+        await_rank(what)
 
 
 def _place() -> str:
@@ -123,15 +124,16 @@ def _place() -> str:
     return "the script"
 
 
-def await_rank() -> None:
+def await_rank(where: str = "join()") -> None:
     """Return once the environment holds this worker's rank; the process ends where none will come.
 
-    Returns at once in a process that was started with its rank, or without any agent.
+    The agent hears `where` the script waits. Returns at once in a process that was started with its
+    rank, or without any agent.
     """
     control = os.environ.get(CONTROL)
     if control is not None:
         sys.stdout.flush()
-        line = _line_on(int(control))
+        line = _line_on(int(control), where)
         if not line.endswith(b"\n"):
             os._exit(0)  # nothing of the script is to be done any more
         _take(msgspec.json.decode(line, type=Assignment).env)
@@ -139,9 +141,14 @@ def await_rank() -> None:
         _tell(text)
 
 
-def _line_on(control: int) -> bytes:
+def _line_on(control: int, where: str) -> bytes:
+    """Empty where the agent has hung up, having read what we said or not."""
     with socket.socket(fileno=os.dup(control)) as sock:
-        return sock.recv(LINE_BYTES, socket.MSG_PEEK)
+        with contextlib.suppress(BrokenPipeError):
+            sock.send(f"{where}\n".encode())
+        with contextlib.suppress(ConnectionResetError):
+            return sock.recv(LINE_BYTES, socket.MSG_PEEK)
+    return b""
 
 
 def _take(env: dict[str, str]) -> None:

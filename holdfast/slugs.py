@@ -289,6 +289,31 @@ SLUGS: dict[str, Slug] = {
         "Two settings contradict each other, or the same value would be set from two places. "
         "Nothing was rendered.",
     ),
+    "update-refused": Slug(
+        ExitStatus.USAGE,
+        "A node could not prepare the new version: its code does not compile, fails above `join()` "
+        "or does not come there, or its bundle is damaged. The job continues with the version "
+        "that it has.",
+    ),
+    "update-first": Slug(
+        ExitStatus.USAGE,
+        "The job runs the version that it was started with, so there is none to return to.",
+    ),
+    "update-unheard": Slug(
+        ExitStatus.USAGE,
+        "Nobody heard the wish: the job has ended, or its controller does not run. Nothing was "
+        "changed.",
+    ),
+    "update-image": Slug(
+        ExitStatus.USAGE,
+        "A job on this machine has no image. Nothing was changed.",
+    ),
+    "update-unsupported": Slug(
+        ExitStatus.USAGE,
+        "A job on Kubernetes is not updated while it runs: another image needs new pods, and code "
+        "is shipped when pods start. Submit it again with `--replace`; it continues from its "
+        "newest checkpoint.",
+    ),
     "scale-out-of-range": Slug(
         ExitStatus.USAGE,
         "The job may not have so many nodes: `elasticity.min_nodes` and `elasticity.max_nodes` of "

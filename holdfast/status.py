@@ -67,6 +67,23 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
     text: str
 
 
+class UpdateStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """One update that was asked for."""
+
+    version: int
+    id: str  # of the wish
+    by: str
+    at: float
+    when: str  # now, next-step or next-failure
+    stage: str  # preparing, waiting, used, refused, replaced or reverted
+    why: str | None  # it has come to that
+    code: str | None  # SHA-256 of its bundle; null: the code as the job was started
+    sets: dict[str, str]  # options and, after `env.`, variables: what they were set to
+    back: bool  # to a version that was used before
+    attempt: int | None  # the first that ran it
+    incidents: tuple[int, ...]  # of attempts that ran it
+
+
 class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The answer of `holdfast status`."""
 
@@ -103,6 +120,8 @@ class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
     size: int | None = None  # nodes of this attempt, or of the next; None: it cannot change
     target: int | None = None  # nodes that should train
     size_why: str | None = None  # it has that size, or had to change it last
+    version: int = 1  # that the newest attempt runs, or the next one
+    updates: tuple[UpdateStatus, ...] = ()  # that were asked for
 
 
 class ActionTaken(msgspec.Struct, frozen=True, kw_only=True):
@@ -143,6 +162,7 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     network: tuple[str, ...] = ()  # who could not reach whom
     detected_at: float | None = None
     confidence: float | None = None  # of the verdict, 0 to 1; None: there was none
+    version: int = 1  # that the attempt ran
 
 
 class Goodput(msgspec.Struct, frozen=True, kw_only=True):

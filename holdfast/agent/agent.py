@@ -23,6 +23,7 @@ from holdfast.agent.controller_connection import ControllerConnection, Order, Re
 from holdfast.agent.evidence import evidence_of
 from holdfast.agent.health.find import find, root_of
 from holdfast.agent.health.watch import HealthWatch
+from holdfast.agent.job_versions import JobVersions
 from holdfast.agent.journal_replica import JournalReplica
 from holdfast.agent.leaving import Leaving
 from holdfast.agent.machine_check import unfit
@@ -36,6 +37,7 @@ from holdfast.agent.probes import Health
 from holdfast.agent.processes import ProcessExit
 from holdfast.agent.progress_watch import ProgressWatch
 from holdfast.agent.reach import reach
+from holdfast.agent.ready_versions import ReadyVersions
 from holdfast.agent.rendezvous_stores import RendezvousStores
 from holdfast.agent.script_source import is_instrumented
 from holdfast.agent.shutdown import CLOSE_S, end_processes, end_workers, say_goodbye, until
@@ -45,6 +47,7 @@ from holdfast.agent.storage.handle import StorageHandle
 from holdfast.agent.store_offer import StoreOffer
 from holdfast.agent.tasks import AgentTasks
 from holdfast.agent.urgent_saves import UrgentSaves
+from holdfast.agent.version_trial import VersionTrial
 from holdfast.agent.warm_up import WarmUp
 from holdfast.agent.witness import api_answers
 from holdfast.agent.workers import Worker, Workers
@@ -61,11 +64,13 @@ from holdfast.messages import (
     Leave,
     LookForApi,
     MachineChecked,
+    PrepareVersion,
     Start,
     Stop,
     TakeEntryTimes,
     TakeEvidence,
     TakeStacks,
+    UseVersion,
 )
 from holdfast.spec import Job
 
@@ -101,12 +106,14 @@ class Agent:
         self._parts = NodeParts(
             node=me.node,
             job=job,
+            versions=JobVersions(job, me.folder, instrumented=instrumented),
             controller=self._controller,
             watch=ProgressWatch(
                 me.node, MetricsFile(me.folder / "metrics.jsonl"), self._controller
             ),
             health=self._make_health(environ),
             processes=processes,
+            ready=ReadyVersions(processes),
             offer=offer,
             saves=UrgentSaves(arenas, storage_pages, processes.storage),
             warm_up=WarmUp(reports_steps=instrumented),
@@ -116,6 +123,7 @@ class Agent:
         self._attempts = Attempts(self._parts)
         self._stop = AttemptStop(self._parts, self._attempts, has_tiers=tiers)
         self._leaving = Leaving(self._parts, self._attempts, has_tiers=tiers)
+        self._trial = VersionTrial(self._parts)
 
     def _make_health(self, environ: Mapping[str, str]) -> HealthWatch:
         written = [str(self._me.folder), *(place.where for place in self._places)]
@@ -310,6 +318,8 @@ class Agent:
                 self._parts.tasks.start(self._look(order))
             case TakeEvidence():
                 self._parts.tasks.start(self._take_evidence(order))
+            case PrepareVersion():
+                self._parts.tasks.start(self._trial.prepare(order))
             case CheckMachine():
                 self._parts.tasks.start(self._check_again(order))
             case Leave():
@@ -317,6 +327,8 @@ class Agent:
             case Start():
                 if not self._parts.end.begun:
                     self._attempts.start(order)
+            case UseVersion():
+                self._parts.tasks.start(self._trial.use(order.version, self._attempts.shown))
             case Stop():
                 if not self._parts.end.begun:
                     self._stop.obey(order)

@@ -4,6 +4,7 @@ An attempt is started at most once, and never after it was ordered to stop. Wher
 forkserver yet, the order waits for it.
 """
 
+import asyncio
 import os
 import time
 
@@ -17,6 +18,7 @@ from holdfast.agent.signals import kill, terminate
 from holdfast.agent.workers import Worker
 from holdfast.masking import masker
 from holdfast.messages import Start, WorkersStarted
+from holdfast.versions import Version
 
 
 class Attempts:
@@ -30,7 +32,7 @@ class Attempts:
         self._processes = parts.processes
         self.ordered = 0
         self.fenced = 0
-        self._waiting: Start | None = None  # came while there was no forkserver
+        self._waiting: Start | None = None  # for a forkserver, or for its code
         self.newest: NodeAttempt | None = None
         self._oom = OomKills()
         self.mask = masker({**os.environ, **parts.job.env})
@@ -46,16 +48,26 @@ class Attempts:
         """Start its workers, now or as soon as there is a forkserver."""
         if order.attempt <= max(self.ordered, self.fenced):
             return
-        self.ordered = order.attempt
-        if self._processes.ready:
-            self._launch(order)
-        else:
-            self._waiting = order
+        self.ordered, self._waiting = order.attempt, order
+        if self._parts.versions.missing(order.version):
+            self._parts.tasks.start(self._unpack(order.version))
+        self.start_waiting()
+
+    async def _unpack(self, version: Version) -> None:
+        try:
+            await asyncio.to_thread(self._parts.versions.unpack, version)
+        except (OSError, ValueError) as error:
+            self._parts.end.fail(f"version {version.number} cannot be started: {error}")
+            return
+        self.start_waiting()
 
     def start_waiting(self) -> None:
-        """There is a forkserver: start what waits for it."""
-        if self._waiting is not None:
-            order, self._waiting = self._waiting, None
+        """Start what waits for a forkserver, or for its code, once there is."""
+        order = self._waiting
+        if order is None or not self._processes.ready:
+            return
+        if not self._parts.versions.missing(order.version):
+            self._waiting = None
             self._launch(order)
 
     def fence(self, attempt: int) -> bool:
@@ -74,6 +86,7 @@ class Attempts:
         self._oom.new()  # what was killed before is no news of this attempt
         self._processes.workers.drop_logs(order.attempt)
         self._processes.stores.use(order.store)
+        self._parts.ready.use(self._parts.versions.program(order.version))
         run = self.newest = NodeAttempt(order)
         for local_rank in range(self._processes.workers.count):
             told = environment.assignment(self._parts.job, order, local_rank)
@@ -113,7 +126,8 @@ class Attempts:
     def died(self, worker: Worker, death: ProcessExit) -> None:
         """A worker has died, with a rank or without."""
         if worker.assignment is None:
-            if not self._parts.end.begun:
+            needed = worker.control is not None and worker.control.open
+            if needed and not self._parts.end.begun:
                 note(f"agent: warm worker {worker.local_rank} ended without a rank: {death.words}")
             return
         run = self.newest

@@ -35,6 +35,7 @@ class ForkedChild(NamedTuple):
     fds: dict[str, int]
     program: fork_protocol.Program
     parent: int
+    loaded: str = ""  # folder of the code that the forkserver was prepared for
 
 
 def become(born: ForkedChild) -> None:
@@ -47,7 +48,7 @@ def become(born: ForkedChild) -> None:
         case fork_protocol.ChildKind.EXEC:
             _execute(born, page_fd)
         case fork_protocol.ChildKind.WAIT:
-            rank.await_rank()
+            rank.await_rank("its start")
         case fork_protocol.ChildKind.RUN:
             if "control" in born.fds:
                 rank.run_ahead()
@@ -71,7 +72,7 @@ def _run_to_the_end(program: fork_protocol.Program) -> None:
         raise
     finally:
         if ended_well and os.getpid() == worker:
-            rank.need("its end")
+            rank.need(rank.END)
 
 
 def _stand_alone(born: ForkedChild) -> None:
@@ -83,7 +84,11 @@ def _stand_alone(born: ForkedChild) -> None:
     _redirect(born.fds.pop("output", None))
     for name, fd in born.fds.items():
         os.environ[f"HOLDFAST_{name.upper()}_FD"] = str(fd)
+    found = dict(os.environ)
+    os.environ.update(born.program.env)
     os.environ.update(born.order.env)
+    late_environment.take_effect(found, "by `holdfast update --set`")
+    sys.path[:] = [born.program.located(entry, born.loaded) for entry in sys.path]
     _draw_anew()
 
 

@@ -36,12 +36,14 @@ from holdfast.messages import (
     Keep,
     Leave,
     LookForApi,
+    PrepareVersion,
     Report,
     Start,
     Stop,
     TakeEntryTimes,
     TakeEvidence,
     TakeStacks,
+    UseVersion,
     Welcome,
 )
 
@@ -60,6 +62,8 @@ Order = (
     | TakeEntryTimes
     | TakeEvidence
     | CheckMachine
+    | PrepareVersion
+    | UseVersion
 )
 
 _orders = msgspec.msgpack.Decoder(Welcome | Ack | GiveJournal | Order)
@@ -247,7 +251,8 @@ class ControllerConnection:
                     | TakeStacks()
                     | TakeEntryTimes()
                     | TakeEvidence()
-                    | CheckMachine() as order
+                    | CheckMachine()
+                    | PrepareVersion() as order
                 ):
                     self._on_order(order)
                 case order:

@@ -5,6 +5,7 @@ read it while they load (OMP_NUM_THREADS, PYTHONPATH, CUDA_VISIBLE_DEVICES). The
 rank.
 """
 
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +16,8 @@ from holdfast import flight_recorder, rank
 from holdfast.agent.fork_protocol import ChildKind, Preload, Program
 from holdfast.messages import Assignment, Start
 from holdfast.spec import Job
+from holdfast.spec.load import code_folder, script_in
+from holdfast.versions import FIRST, Version
 
 # The distributed stack imports these lazily: the first DDP() alone would load 822 modules.
 TORCH_PRELOAD = (
@@ -139,15 +142,29 @@ def assignment(job: Job, start: Start, local_rank: int) -> Assignment:
     )
 
 
-def program_of(job: Job) -> Program:
-    """What the workers run."""
+def program_of(job: Job, version: Version = FIRST, code: Path | None = None) -> Program:
+    """What the workers run; the code of a version lies in `code`, if it has its own.
+
+    The working folder belongs to the code where the job says what its code is, and for a command,
+    which has nothing else to find it by. Elsewhere scripts read and write what is not code there.
+    """
+    origin = root = code_folder(job)
+    script, workdir = job.script, job.workdir
+    if code is not None:
+        root = code.resolve()
+        script = str(root / script_in(job)) if script is not None else None
+        if job.code is not None or job.command is not None:
+            workdir = str(root / os.path.relpath(job.workdir, origin))
     return Program(
-        script=job.script,
+        script=script,
         module=job.module,
         command=job.command or (),
-        args=job.args,
-        workdir=job.workdir,
+        args=version.args(job.args),
+        workdir=workdir,
         instrument=job.instrument == "auto",
+        env=version.env,
+        root=str(root),
+        origin=str(origin),
     )
 
 

@@ -35,12 +35,27 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     args: tuple[str, ...] = ()
     workdir: str = "."
     instrument: bool = False  # count the steps of its optimizers
+    env: dict[str, str] = {}  # what was set by an update
+    root: str = ""  # folder of its code
+    origin: str = ""  # that of the version that the job was started with
 
     def path_entry(self) -> str:
         """What Python puts first on `sys.path` for it; empty for a command."""
         if self.script is not None:
             return str(Path(self.workdir, self.script).resolve().parent)
-        return str(Path(self.workdir).absolute()) if self.module else ""
+        return self.located(str(Path(self.workdir).absolute())) if self.module else ""
+
+    def located(self, entry: str, loaded: str = "") -> str:
+        """Where this version has what `sys.path` names for another one, whose folder is `loaded`;
+        the entry itself if it has no such folder."""
+        path = Path(entry).resolve()
+        if not self.root or not entry or path.is_relative_to(self.root):
+            return entry
+        for root in (loaded, self.origin):
+            if root and path.is_relative_to(root):
+                moved = Path(self.root, path.relative_to(root))
+                return str(moved) if moved.is_dir() else entry
+        return entry
 
 
 class Preload(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,6 +87,7 @@ class Fork(ForkserverRequest, frozen=True, kw_only=True):
     id: int
     kind: ChildKind
     env: dict[str, str] = {}
+    program: Program | None = None  # None: what was prepared
     fds: tuple[str, ...] = ()
     address: str = ""  # STORE: where to listen
     ports: tuple[int, ...] = (0,)  # STORE: the first that is free is taken; 0: any

@@ -111,7 +111,8 @@ class Forkserver:
             for sock in (self._sock, self._wake, self._wake_write):
                 sock.close()
             named = dict(zip(order.fds, fds, strict=True))
-            return child.ForkedChild(order, named, self._program, server)
+            program = order.program or self._program
+            return child.ForkedChild(order, named, program, server, self._program.root)
         self._note_child(order.id, pid)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _HELD_BACK)
         for fd in fds:
@@ -174,6 +175,7 @@ def _go_to(program: fork_protocol.Program) -> None:
         sys.path.pop(0)  # what -m put there
         if entry := program.path_entry():
             sys.path.insert(0, entry)
+    sys.path[:] = map(program.located, sys.path)
 
 
 def _only_wake(_signal: int, _frame: FrameType | None) -> None:

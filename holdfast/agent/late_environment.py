@@ -45,15 +45,16 @@ _STILL: dict[str, Callable[[], None]] = {
 }
 
 
-def take_effect(before: Mapping[str, str]) -> None:
-    """The script is about to import torch; `before` is the environment it began with."""
+def take_effect(before: Mapping[str, str], how: str = "by the script above `import torch`") -> None:
+    """The script is about to import torch; `before` is the environment it began with, which was
+    changed in this way."""
     if "torch" not in sys.modules:
         return
     changed = sorted(n for n in read_ahead - rank.VARIABLES if os.environ.get(n) != before.get(n))
     lost = [name for name in changed if not _takes_effect(name)]
     if lost:
         rank.say(
-            f"{', '.join(lost)}: set by the script above `import torch`, without effect, because "
+            f"{', '.join(lost)}: set {how}, without effect, because "
             "torch is imported before the script starts. Set it under `env` in the job file "
             "(or: holdfast run --env NAME=VALUE)."
         )

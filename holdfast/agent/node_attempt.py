@@ -76,7 +76,7 @@ def exited(
         signal=death.signal,
         ago_s=max(0.0, now - death.at),
         progress=worker.page.progress(now),
-        error=_masked(_error_of(worker, death), mask),
+        error=_masked(error_of(worker, death), mask),
         log=worker.log,
         forkserver=worker.forkserver,
         oom=oom,
@@ -92,7 +92,7 @@ def _clue(worker: Worker, death: ProcessExit) -> str:
     return clue_in(worker.output.tail.decode(errors="replace"))
 
 
-def _error_of(worker: Worker, death: ProcessExit) -> WorkerError | None:
+def error_of(worker: Worker, death: ProcessExit) -> WorkerError | None:
     """What the worker wrote into its page, or torch for it, else what its log looks like."""
     if death.exit_code == 0:
         return None

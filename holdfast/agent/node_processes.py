@@ -56,7 +56,7 @@ class NodeProcesses:
         self.stores = stores
         self.workers = workers
         self._environment = environment
-        self._program = program
+        self.program = program  # of the newest attempt; `ReadyVersions` changes it
         self._preload = preload
         self._tell: ProcessListener
         self._failed_starts = 0
@@ -73,7 +73,7 @@ class NodeProcesses:
     def _start_forkserver(self) -> None:
         preload = self._preload if self._failed_starts < PRELOAD_TRIES else fork_protocol.Preload()
         self.forkserver = ForkserverHandle(self._environment, self._on_reply, self._on_gone)
-        self.forkserver.prepare(self._program, preload)
+        self.forkserver.prepare(self.program, preload)
 
     @property
     def ready(self) -> bool:
@@ -85,7 +85,7 @@ class NodeProcesses:
     def start(self, assignment: Assignment) -> Worker:
         """A worker with this rank."""
         assert self.forkserver is not None
-        return self.workers.start(self.forkserver, assignment)
+        return self.workers.start(self.forkserver, assignment, self.program)
 
     def signal(self, worker: Worker, sig: int) -> None:
         """Signal a worker and its process group; nothing happens if it is dead."""
@@ -97,7 +97,7 @@ class NodeProcesses:
     def warm_up(self) -> None:
         """Fill the warm set."""
         if self.ready and self.forkserver is not None:
-            self.workers.warm_up(self.forkserver)
+            self.workers.warm_up(self.forkserver, self.program)
 
     def spared(self) -> frozenset[int]:
         """Our children that are no leftovers of a worker."""

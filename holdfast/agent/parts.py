@@ -4,9 +4,11 @@ from dataclasses import dataclass
 
 from holdfast.agent.controller_connection import ControllerConnection
 from holdfast.agent.health.watch import HealthWatch
+from holdfast.agent.job_versions import JobVersions
 from holdfast.agent.node_end import NodeEnd
 from holdfast.agent.node_processes import NodeProcesses
 from holdfast.agent.progress_watch import ProgressWatch
+from holdfast.agent.ready_versions import ReadyVersions
 from holdfast.agent.store_offer import StoreOffer
 from holdfast.agent.tasks import AgentTasks
 from holdfast.agent.urgent_saves import UrgentSaves
@@ -20,10 +22,12 @@ class NodeParts:
 
     node: str
     job: Job
+    versions: JobVersions
     controller: ControllerConnection
     watch: ProgressWatch
     health: HealthWatch
     processes: NodeProcesses
+    ready: ReadyVersions
     offer: StoreOffer
     saves: UrgentSaves
     warm_up: WarmUp

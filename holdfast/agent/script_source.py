@@ -34,22 +34,28 @@ class Import(NamedTuple):
 
 def tree_of(program: Program) -> ast.Module | None:
     """The script or module as Python parses it; None where there is nothing to parse."""
-    source = _source(program)
-    if source is None:
-        return None
     try:
-        return ast.parse(source.read_bytes())
+        return parsed(program)
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return None
+
+
+def parsed(program: Program) -> ast.Module:
+    """The same. Raises `OSError`, `SyntaxError` and what else `ast.parse` may raise."""
+    source = _source(program)
+    if source is None:
+        raise FileNotFoundError(f"there is no module {program.module}")
+    return ast.parse(source.read_bytes(), str(source))
 
 
 def is_instrumented(program: Program) -> bool:
     """Whether it calls `holdfast.train.join()`: importing is not joining."""
     tree = tree_of(program)
-    return tree is not None and _joins(tree)
+    return tree is not None and joins(tree)
 
 
-def _joins(tree: ast.Module) -> bool:
+def joins(tree: ast.Module) -> bool:
+    """The same, of one that was parsed."""
     names = dict(_bindings(tree))
     calls = (found.func for found in ast.walk(tree) if isinstance(found, ast.Call))
     return any(_full_name(called, names) in JOIN for called in calls)
@@ -147,7 +153,7 @@ def _is_place(found: ast.AST) -> bool:
 def _source(program: Program) -> Path | None:
     if program.script is not None:
         return Path(program.workdir, program.script)
-    return _module_source(program.module, program.workdir) if program.module else None
+    return _module_source(program.module, program.path_entry()) if program.module else None
 
 
 def _module_source(module: str, workdir: str) -> Path | None:

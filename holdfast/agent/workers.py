@@ -8,7 +8,6 @@ outlive them all.
 import contextlib
 import os
 import shutil
-import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -23,6 +22,7 @@ from holdfast.agent.output import LogFile, Output
 from holdfast.agent.pod_log import PodLog, RankedLines
 from holdfast.agent.printed_steps import PrintedSteps
 from holdfast.agent.processes import ProcessExit
+from holdfast.agent.rank_socket import RankSocket
 from holdfast.agent.recorders import Recorder
 from holdfast.events import Milestone
 from holdfast.messages import Assignment
@@ -39,7 +39,7 @@ class Worker:
     local_rank: int
     page: Page
     output: Output
-    control: int = -1  # our end of the control socket; -1 once it has a rank
+    control: RankSocket | None = None  # on which it gets its rank; None: it was born with it
     pid: int = 0  # 0 until the forkserver has answered
     assignment: Assignment | None = None
     assigned_at: float = 0.0
@@ -70,17 +70,17 @@ class Worker:
         return Path(self.assignment.env[ERROR_FILE]) if self.assignment is not None else None
 
     def hang_up(self) -> None:
-        """Close the control socket; a warm worker that still waits on it exits."""
-        if self.control >= 0:
-            os.close(self.control)
-            self.control = -1
+        """A warm worker that still waits for its rank exits."""
+        if self.control is not None:
+            self.control.hang_up()
 
 
 @dataclass
 class Workers:
     """Every worker that lives, by id, and how to make more.
 
-    `warm[local_rank]` has no rank yet and is alive as far as we know.
+    `warm[local_rank]` has no rank yet and is alive as far as we know; `trial` likewise, of another
+    version of the job than the one that is started next.
     """
 
     folder: Path
@@ -97,23 +97,29 @@ class Workers:
     attempts_kept: int | None = None  # of which there are logs; None: all
     table: dict[int, Worker] = field(default_factory=dict)
     warm: dict[int, Worker] = field(default_factory=dict)
+    trial: dict[int, Worker] = field(default_factory=dict)
 
     @property
     def count(self) -> int:
         """Workers of an attempt."""
         return len(self.arenas)
 
-    def start(self, forkserver: ForkserverHandle, assignment: Assignment) -> Worker:
+    def start(
+        self, forkserver: ForkserverHandle, assignment: Assignment, program: fork_protocol.Program
+    ) -> Worker:
         """A worker with this rank: the warm one if there is one, else a new one."""
         worker = self.warm.pop(assignment.local_rank, None)
         log = f"logs/attempt-{assignment.attempt}/rank-{assignment.rank}.log"
         assignment = self._with_error_file(assignment, log)
         if worker is None:
-            worker = self._fork(forkserver, assignment.local_rank, self.cold_kind, assignment.env)
+            worker = self._fork(
+                forkserver, assignment.local_rank, self.cold_kind, assignment.env, program
+            )
             worker.take_rank(assignment, log)
         else:
             worker.take_rank(assignment, log)
-            _tell(worker, assignment)
+            if worker.control is not None:
+                worker.control.tell(assignment)
         file = LogFile(self.folder / log, self.log_bytes)
         echo = (RankedLines(self.pod_log, assignment.rank),) if self.pod_log is not None else ()
         worker.output.send_to(file, *echo, *self._steps_in_output_of(worker))
@@ -135,13 +141,30 @@ class Workers:
         env = {**assignment.env, ERROR_FILE: str(path)}
         return msgspec.structs.replace(assignment, env=env)
 
-    def warm_up(self, forkserver: ForkserverHandle) -> None:
+    def warm_up(self, forkserver: ForkserverHandle, program: fork_protocol.Program) -> None:
         """Fill the warm set."""
+        self._fill(self.warm, forkserver, program)
+
+    def try_out(self, forkserver: ForkserverHandle, program: fork_protocol.Program) -> None:
+        """Fill the set of another version."""
+        self._fill(self.trial, forkserver, program)
+
+    def _fill(
+        self,
+        workers: dict[int, Worker],
+        forkserver: ForkserverHandle,
+        program: fork_protocol.Program,
+    ) -> None:
         if self.warm_kind is None:
             return
-        for local_rank in range(self.count):
-            if local_rank not in self.warm:
-                self.warm[local_rank] = self._fork(forkserver, local_rank, self.warm_kind, {})
+        for rank in range(self.count):
+            if rank not in workers:
+                workers[rank] = self._fork(forkserver, rank, self.warm_kind, {}, program)
+
+    def take_trial(self) -> dict[int, Worker]:
+        """What was tried is started next; the warm ones until now."""
+        old, self.warm, self.trial = self.warm, self.trial, {}
+        return old
 
     def _fork(
         self,
@@ -149,6 +172,7 @@ class Workers:
         local_rank: int,
         kind: fork_protocol.ChildKind,
         env: dict[str, str],
+        program: fork_protocol.Program,
     ) -> Worker:
         page_fd = Page.create()
         read_end, write_end = os.pipe2(os.O_CLOEXEC)
@@ -156,13 +180,15 @@ class Workers:
         fds = {"output": write_end, "page": page_fd}
         worker = Worker(self.new_id(), local_rank, Page(page_fd), Output(read_end))
         if not env:
-            ours, theirs = socket.socketpair()  # not a pipe: what is on it can be looked at
-            fds["control"], worker.control = theirs.detach(), ours.detach()
+            worker.control = RankSocket()
+            fds["control"] = worker.control.theirs
         if kind is not fork_protocol.ChildKind.EXEC:
             worker.recorder, answers = recorders.socket_pair()
             fds["recorder"] = answers.detach()
         self.table[worker.id] = worker
-        order = fork_protocol.Fork(id=worker.id, kind=kind, env=env, fds=(*fds, *kept))
+        order = fork_protocol.Fork(
+            id=worker.id, kind=kind, env=env, program=program, fds=(*fds, *kept)
+        )
         forkserver.fork(order, [*fds.values(), *kept.values()])
         for fd in fds.values():
             os.close(fd)
@@ -175,6 +201,9 @@ class Workers:
         self.table.pop(worker.id)
         if self.warm.get(worker.local_rank) is worker:
             del self.warm[worker.local_rank]
+            worker.output.send_to(LogFile(self.warm_log(worker.local_rank), self.log_bytes))
+        elif self.trial.get(worker.local_rank) is worker:
+            del self.trial[worker.local_rank]
             worker.output.send_to(LogFile(self.warm_log(worker.local_rank), self.log_bytes))
         worker.output.close_sinks()
         worker.hang_up()
@@ -194,10 +223,3 @@ class Workers:
     def warm_log(self, local_rank: int) -> Path:
         """Where the output of a worker goes that died before it had a rank."""
         return self.folder / "nodes" / self.name / f"warm-{local_rank}.log"
-
-
-def _tell(worker: Worker, assignment: Assignment) -> None:
-    line = msgspec.json.encode(assignment) + b"\n"
-    with contextlib.suppress(BrokenPipeError):  # it has just died: the news is on its way
-        os.write(worker.control, line)
-    worker.hang_up()

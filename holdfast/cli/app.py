@@ -33,6 +33,7 @@ from holdfast.cli import (
     status,
     stop,
     submit,
+    update,
     validate,
     version,
     watch,
@@ -82,6 +83,7 @@ app.command("chaos")(chaos.chaos)
 app.command("goodput")(goodput.goodput)
 app.command("stop")(stop.stop)
 app.command("scale")(scale.scale)
+app.command("update")(update.update)
 app.command("resume")(resume.resume)
 app.command("delete")(delete.delete)
 app.add_typer(checkpoint.checkpoint, name="checkpoint")

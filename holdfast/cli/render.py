@@ -111,7 +111,7 @@ def code_of(file: Path, folder: str | None) -> bytes:
     """The code that is shipped with a job file. Raises `Error` code-unusable."""
     if folder is None:
         return b""
-    from holdfast.drivers.kubernetes.code import bundle
+    from holdfast.bundles import bundle
 
     return bundle(file.parent / folder)
 

@@ -10,7 +10,7 @@ from holdfast.cli.output import count, duration
 
 if TYPE_CHECKING:
     from holdfast.controller import IncidentRecord
-    from holdfast.status import Goodput, Incident, JobStatus, TierStatus
+    from holdfast.status import Goodput, Incident, JobStatus, TierStatus, UpdateStatus
 
 _OURS = ("/holdfast/train/", "/holdfast/checkpoint/")
 
@@ -206,6 +206,39 @@ def size(status: "JobStatus") -> str:
     return f"{status.size}{of} nodes{why}"
 
 
+def version(status: "JobStatus") -> str:
+    """What the job runs, if it was ever to be updated."""
+    if not status.updates:
+        return ""
+    made = [one for one in status.updates if one.version == status.version and not one.back]
+    return (
+        f"{status.version}{_content(made[-1])}" if made else f"{status.version}: as it was started"
+    )
+
+
+def _content(one: "UpdateStatus") -> str:
+    """What makes this version another one."""
+    parts = [f"code {one.code[:12]}"] if one.code else []
+    parts += [f"{key}={value}" for key, value in one.sets.items()]
+    return f": {', '.join(parts)}"
+
+
+def update(one: "UpdateStatus") -> str:
+    """What has become of an update."""
+    name, why = f"version {one.version}", f": {one.why}" if one.why else ""
+    match one.stage:
+        case "preparing":
+            return f"{name} is being prepared"
+        case "waiting" if one.when == "next-failure":
+            return f"{name} waits for the next recovery, for a day at most{why}"
+        case "waiting":
+            return f"{name} is used from the next attempt on{why}"
+        case "used" if one.attempt is not None:
+            return f"{name} is used from attempt {one.attempt} on{why}"
+        case stage:
+            return f"{name} was {stage}{why}"
+
+
 def status_lines(status: "JobStatus", words: str = "") -> list[tuple[str, str]]:
     """The answer of `holdfast status` as (label, text); an ended job has no nodes any more."""
     lines = [
@@ -215,6 +248,8 @@ def status_lines(status: "JobStatus", words: str = "") -> list[tuple[str, str]]:
         ("waiting for", status.waiting_for or ""),
         ("training", training(status)),
         ("size", size(status)),
+        ("version", version(status)),
+        ("update", update(status.updates[-1]) if status.updates else ""),
         ("ETTR", accounts(status)),
         ("note", notes(status)[-1] if status.notes else ""),
     ]

@@ -124,6 +124,8 @@ def _print(status: "JobStatus", incident: "Incident", of: int, tail: list[str], 
     result(styled(f"incident {incident.id} of {of}: {incident.summary}", "bold"))
     result(f"  cause  {story.verdict(incident)}; {story.place(incident)}")
     result(f"  when   {story.clock(incident.started_at)}, {_length(status, incident)}")
+    if status.updates:
+        result(f"  code   version {incident.version}; now {story.version(status)}")
     if story.followers(incident):
         result(f"  ranks  {story.followers(incident)}")
     if (known := _known(incident, tail)) is not None:

@@ -11,7 +11,15 @@ from holdfast.actions import (
     StartAttempt,
     StopAttempt,
 )
-from holdfast.controller import checkpoints, conditions, incidents, nodes, numerics, sizes
+from holdfast.controller import (
+    checkpoints,
+    conditions,
+    incidents,
+    nodes,
+    numerics,
+    sizes,
+    versions,
+)
 from holdfast.controller.phases import FINAL, Phase
 from holdfast.controller.policies import poison, replace, restart
 from holdfast.controller.state import Failure, Node, State
@@ -57,6 +65,7 @@ def _start(state: State, store: Store) -> StartAttempt:
     first = state.start is None and not state.incidents
     why = "first attempt" if first else f"restart after: {_last_cause(state)}"
     state.move(Phase.STARTING, why)
+    versions.begin(state)
     state.start = StartAttempt(
         attempt=state.attempt,
         node_count=state.size,
@@ -66,6 +75,7 @@ def _start(state: State, store: Store) -> StartAttempt:
         restarts=state.attempt - 1 - state.earlier_attempts,
         restore_below=state.restore_below,
         committed=checkpoints.outliving(state),
+        version=state.version,
         reason=why,
     )
     state.nodes[state.ranks[0]].store = None  # a store serves one attempt only
@@ -129,15 +139,24 @@ def when_stopped(state: State) -> list[AnyAction]:
     if state.phase is Phase.CLOSING:
         return end(state, Outcome.STOPPED, state.why)
     size, state.sizing.changing_to = state.sizing.changing_to, None
-    if size is not None and state.incidents[-1].cause == incidents.RESIZED:
+    if state.bad_step is not None:
+        pass  # whatever it was stopped for, what it has done last is worth nothing
+    elif size is not None and state.incidents[-1].cause == incidents.RESIZED:
         sizes.change(state, size, state.why)
-        state.move(Phase.WAITING, state.why)
-        return try_start(state)
+        return _go_on(state)
+    elif state.incidents[-1].cause == incidents.UPDATED:
+        return _go_on(state)
     if state.hang is not None:
         return after_verdict(state, state.hang)
     reason = f"attempt {state.attempt} is stopped on every node"
     exits, others = state.exits, state.others
     return [Diagnose(attempt=state.attempt, exits=exits, others=others, reason=reason)]
+
+
+def _go_on(state: State) -> list[AnyAction]:
+    """The attempt was stopped on purpose: nothing has failed, and the next one follows at once."""
+    state.move(Phase.WAITING, state.why)
+    return try_start(state)
 
 
 def after_verdict(state: State, verdict: Diagnosed) -> list[AnyAction]:
@@ -157,7 +176,11 @@ def after_verdict(state: State, verdict: Diagnosed) -> list[AnyAction]:
         )
     _count(state, verdict)
     state.restarts = restart.recent(state.restarts, state.now, state.limits.window_s)
-    ends = numerics.after_verdict(state, verdict) or _ends(state, verdict)
+    reverted = versions.reverts(state, verdict)
+    ends = numerics.after_verdict(state, verdict, reverted=reverted)
+    if reverted:
+        return _go_on(state)
+    ends = ends or _ends(state, verdict)
     if ends is not None:
         return end(state, *ends)
     if verdict.user_error and verdict.signature is not None:

@@ -23,6 +23,8 @@ from holdfast.controller import (
     shift,
     sizes,
     stragglers,
+    updates,
+    versions,
     workers,
 )
 from holdfast.controller.phases import TRAINING, Phase
@@ -61,6 +63,8 @@ from holdfast.events import (
     StopRequested,
     StragglersFound,
     Surveyed,
+    UpdatePrepared,
+    UpdateRequested,
     WorkerExited,
     WorkersExited,
 )
@@ -147,8 +151,13 @@ def _dispatch(state: State, event: AnyEvent) -> list[AnyAction]:
             return _stop_requested(state, event)
         case ScaleRequested():
             return resizing.scaled(state, event)
+        case UpdateRequested():
+            return updates.requested(state, event)
+        case UpdatePrepared():
+            return updates.prepared(state, event)
         case JobSubmitted():
             state.started_at = state.now
+            versions.inherit(state, event.version)
             return attempts.try_start(state)
         case ControllerResumed():
             return _resumed(state, event)
@@ -179,7 +188,12 @@ def _node_ready(state: State, event: NodeReady) -> list[AnyAction]:
     state.instrumented = state.instrumented or event.instrumented
     state.known_attempt = max(state.known_attempt, event.attempt)
     nodes.ready(state, node)
-    return attempts.try_start(state) or health.review(state) or resizing.review(state)
+    return attempts.try_start(state) or health.review(state) or _review(state)
+
+
+def _review(state: State) -> list[AnyAction]:
+    """Whether to change what trains: first how many, then which version."""
+    return resizing.review(state) or updates.review(state)
 
 
 def _orders_lost(state: State, event: OrdersLost) -> list[AnyAction]:
@@ -366,7 +380,7 @@ def _milestone_reached(state: State, event: MilestoneReached) -> list[AnyAction]
             incidents.close(state, event.ago_s)
         case _:
             pass
-    return resizing.review(state)
+    return _review(state)
 
 
 def _checkpoint(state: State, event: CheckpointCommitted | CheckpointFailed) -> list[AnyAction]:
@@ -417,7 +431,7 @@ def _deadline_passed(state: State) -> list[AnyAction]:
         _speaks(state)
     if state.leave_deadline is not None and state.now >= state.leave_deadline:
         return leaving.look(state)
-    return resizing.review(state)
+    return _review(state)
 
 
 def _resumed(state: State, event: ControllerResumed) -> list[AnyAction]:
@@ -438,6 +452,7 @@ def _resumed(state: State, event: ControllerResumed) -> list[AnyAction]:
     if not state.ended and state.phase is not Phase.CLOSING:
         actions += nodes.top_up(state, "nodes were lost while the controller was down")
     repeat = state.phase is phase and not overtaken
+    actions += updates.again(state)
     return [*actions, *(_repeat_orders(state) if repeat else [])]
 
 

@@ -24,8 +24,11 @@ OF_NO_WORKER = (
     "hardware-fault",
     "corruption",
     "resized",
+    "updated",
+    "diverged",
 )  # causes that explain whatever workers said
 RESIZED = "resized"
+UPDATED = "updated"
 CERTAIN = 0.9  # a verdict that no other exit, and no lost connection, can explain
 EVIDENCE_KEPT = 8  # newest incidents that keep what nodes told
 EVERYBODY = "all nodes"
@@ -84,6 +87,11 @@ def open_for_size(state: State, why: str) -> None:
     _open(state, _record(state, RESIZED, why, EVERYBODY))
 
 
+def open_for_update(state: State, why: str) -> None:
+    """Likewise, to go on with another version."""
+    _open(state, _record(state, UPDATED, why, EVERYBODY))
+
+
 def open_for_lost_orders(state: State, why: str) -> None:
     """A controller was lost, and with it the newest lines of the journal."""
     _open(state, _record(state, "orders-lost", why, "controller"))
@@ -126,6 +134,7 @@ def _record(
         step=state.max_step,
         started_at=state.now - ago_s,
         detected_at=state.now,
+        version=state.start.version.number if state.start is not None else 1,
     )
 
 

@@ -60,6 +60,10 @@ def _cheap(state: State) -> tuple[Rule, ...]:
         (limits.fewest <= state.size <= limits.most, "the size is within its bounds"),
         (limits.fewest <= state.target <= limits.most, "so is what is aimed at"),
         (state.start is None or not trains or state.start.node_count == state.size, "all train"),
+        (
+            state.start is None or not trains or state.start.version == state.version,
+            "the version in use trains",
+        ),
     )
 
 

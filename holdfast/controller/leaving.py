@@ -9,10 +9,10 @@ have left their loop as well, and save or export something, are given the time t
 from collections.abc import Iterable
 
 from holdfast.actions import AnyAction, Outcome, Survey
-from holdfast.controller import attempts, incidents
+from holdfast.controller import attempts, incidents, versions
 from holdfast.controller.phases import TRAINING, Phase
 from holdfast.controller.state import State
-from holdfast.events import Surveyed, WorkerExited
+from holdfast.events import Milestone, Surveyed, WorkerExited
 
 LEAVE_S = 30.0  # between the first rank that leaves and a look at the others, and between two looks
 
@@ -26,10 +26,20 @@ def is_early(exited: WorkerExited) -> bool:
 def left(state: State, exits: Iterable[WorkerExited]) -> list[AnyAction]:
     """Ranks have exited with status 0 and been noted: the job is over, or others are to follow."""
     if len(state.finished) >= state.world_size:
+        joined = not state.instrumented or Milestone.ARRIVED in state.milestones
+        if versions.on_trial(state) and not joined:
+            return _never_joined(state)
         return attempts.end(state, Outcome.SUCCEEDED, _how_it_ended(state))
     if state.leave_deadline is None and any(map(is_early, exits)):
         state.leave_deadline = state.now + LEAVE_S
     return []
+
+
+def _never_joined(state: State) -> list[AnyAction]:
+    """Code that is new has ended well without training: that cannot be what was meant."""
+    incidents.open_for_exit(state, state.exits[0])
+    why = "every worker of a new version exited with status 0 above join()"
+    return attempts.stop(state, Phase.RECOVERING, why, state.limits.restart_grace_s)
 
 
 def look(state: State) -> list[AnyAction]:

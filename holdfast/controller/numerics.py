@@ -10,12 +10,13 @@ which step on and because of whom.
 """
 
 from holdfast.actions import AnyAction, Outcome
-from holdfast.controller import attempts, checkpoints, incidents
+from holdfast.controller import attempts, checkpoints, incidents, versions
 from holdfast.controller.phases import TRAINING, Phase
 from holdfast.controller.state import State, Trial
-from holdfast.events import Diagnosed, LossPlateaued, NumbersBroke, NumbersSpiked
+from holdfast.events import Diagnosed, LossPlateaued, NumbersBroke, NumbersSpiked, Quantity
 
 CAUSE = "nan"
+DIVERGED = "diverged"
 NEAR_STEPS = 10  # a step so close to the last bad one, or before it, is the same place
 
 
@@ -37,14 +38,20 @@ def broke(state: State, event: NumbersBroke) -> list[AnyAction]:
 
 
 def spiked(state: State, event: NumbersSpiked) -> list[AnyAction]:
-    """Far above the usual and finite: training goes on, and may well recover."""
+    """Far above the usual and finite: training goes on, and may well recover. Not with a version
+    that is on trial."""
     spike = event.spike
-    if event.attempt == state.attempt:
-        value, usual = f"{spike.value:.4g}", f"{spike.usual:.4g}"
-        what = spike.what.words
-        told = f"the {what} rose to {value} at step {spike.step} on rank {event.rank}"
-        state.note(spike.step, event.rank, f"{told}, from a median of {usual}")
-    return []
+    if event.attempt != state.attempt:
+        return []
+    value, usual = f"{spike.value:.4g}", f"{spike.usual:.4g}"
+    told = f"the {spike.what.words} rose to {value} at step {spike.step} on rank {event.rank}"
+    told = f"{told}, from a median of {usual}"
+    state.note(spike.step, event.rank, told)
+    trusted = spike.what is not Quantity.LOSS or not versions.on_trial(state)
+    if trusted or state.phase not in TRAINING:
+        return []
+    incidents.open_for_rank(state, DIVERGED, told, event.rank)
+    return attempts.stop(state, Phase.RECOVERING, told, state.limits.restart_grace_s)
 
 
 def plateaued(state: State, event: LossPlateaued) -> list[AnyAction]:
@@ -61,8 +68,11 @@ def finite(state: State, step: int) -> int:
     return step if state.bad_step is None else min(step, state.bad_step - 1)
 
 
-def after_verdict(state: State, verdict: Diagnosed) -> tuple[Outcome, str] | None:
-    """Where the next attempt may go on; or how the job ends, and why."""
+def after_verdict(
+    state: State, verdict: Diagnosed, *, reverted: bool
+) -> tuple[Outcome, str] | None:
+    """Where the next attempt may go on; or how the job ends, and why. One that runs the version
+    before that of this attempt (`reverted`) has not met this before."""
     if state.bad_step is None:
         return None
     corrupt = state.bad_step == state.corrupt_step  # corruption.py has seen to what follows
@@ -71,13 +81,13 @@ def after_verdict(state: State, verdict: Diagnosed) -> tuple[Outcome, str] | Non
     incident = state.incidents[-1]
     if incident.cause == CAUSE:
         incident.step = state.bad_step
-        if state.limits.on_nan == "stop":
+        if state.limits.on_nan == "stop" and not reverted:
             return Outcome.FAILED, f"{incident.summary} recovery.on_nan is stop"
-    return None if corrupt else _go_below(state, state.bad_step)
+    return None if corrupt else _go_below(state, state.bad_step, anew=reverted)
 
 
-def _go_below(state: State, step: int) -> tuple[Outcome, str] | None:
-    last = state.last_bad_step
+def _go_below(state: State, step: int, *, anew: bool) -> tuple[Outcome, str] | None:
+    last = None if anew else state.last_bad_step
     if last is None or step > last + NEAR_STEPS:
         state.last_bad_step = step
         state.restore_below = min(step, state.restore_below or step)

@@ -31,7 +31,7 @@ def review(state: State) -> list[AnyAction]:
     """Whether the attempt that trains should have another size."""
     sizing = state.sizing
     sizing.grow_deadline = None
-    if not state.limits.elastic or not _undisturbed(state):
+    if not state.limits.elastic or not undisturbed(state):
         return []
     if state.size > state.target:
         step = max(1, state.limits.copies) if state.instrumented else state.size
@@ -63,7 +63,7 @@ def _ready(more: int) -> str:
     return f"{more} more {'is' if more == 1 else 'are'} ready"
 
 
-def _undisturbed(state: State) -> bool:
+def undisturbed(state: State) -> bool:
     """It trains, nothing is wrong, and nobody has begun to leave."""
     return (
         state.phase is Phase.RUNNING

@@ -25,6 +25,7 @@ from holdfast.events import (
 from holdfast.evidence import NodeEvidence
 from holdfast.spec import Job
 from holdfast.status import ActionTaken, Note
+from holdfast.versions import FIRST, Version, When
 
 STORY_LENGTH = 40
 NOTES_MAX = 20
@@ -52,6 +53,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     stragglers: str = "off"  # or "tell", "replace"
     plateau_steps: int = 0  # within which the loss should fall; 0: whatever it does
     plateau_share: float = 0.01  # by so much of itself
+    trial_steps: int = 100  # after an update, within which a failure goes back
 
     @staticmethod
     def of(job: Job) -> "Limits":
@@ -75,6 +77,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
             stragglers=job.recovery.stragglers,
             plateau_steps=job.recovery.plateau_steps,
             plateau_share=job.recovery.plateau_share,
+            trial_steps=job.recovery.update_trial_steps,
         )
 
     @property
@@ -144,6 +147,7 @@ class IncidentRecord(msgspec.Struct, kw_only=True):
     step: int | None
     started_at: float
     detected_at: float
+    version: int = 1  # that the attempt ran
     ended_at: float | None = None
     steps_lost: int = 0
     actions: list[ActionTaken] = []
@@ -229,6 +233,45 @@ class Sizing(msgspec.Struct, kw_only=True):
     grow_deadline: float | None = None
 
 
+class Stage(StrEnum):
+    """What has become of an update."""
+
+    PREPARING = "preparing"  # nodes make its workers ready
+    WAITING = "waiting"  # they are; it is used from the next attempt on
+    USED = "used"
+    REFUSED = "refused"  # a node could not
+    REPLACED = "replaced"  # by a later one, before it was used
+    REVERTED = "reverted"  # it was used and given up, by itself or because somebody asked
+
+
+class UpdateRecord(msgspec.Struct, kw_only=True):
+    """One wish for another version."""
+
+    id: str
+    version: Version
+    by: str
+    at: float
+    when: When
+    canary: bool = False
+    back: bool = False  # to a version that was used before
+    stage: Stage = Stage.PREPARING
+    why: str = ""  # it has come to that
+    asked: bool = True  # nodes have been
+    used_at: float | None = None
+    attempt: int | None = None  # the first that ran it
+
+
+class Updating(msgspec.Struct, kw_only=True):
+    """Which versions there are. Only the last update can be one that is not used yet."""
+
+    records: list[UpdateRecord] = []
+    used: list[Version] = []  # after the first, in that order; the last is that of the next attempt
+    begun: int = 1  # the newest version that an attempt has run
+    trial_until: int | None = None  # step before which a failure goes back to the version before
+    trial_since: float = 0.0
+    look_deadline: float | None = None  # the last update is looked at again
+
+
 class State(msgspec.Struct, kw_only=True):
     """The controller's memory."""
 
@@ -291,6 +334,7 @@ class State(msgspec.Struct, kw_only=True):
     health: dict[str, dict[str, HealthRecord]] = {}  # node → condition and device → how it is
 
     sizing: Sizing = msgspec.field(default_factory=Sizing)
+    updating: Updating = msgspec.field(default_factory=Updating)
     start_deadline: float | None = None  # back-off: not before
     wait_deadline: float | None = None
     leave_deadline: float | None = None  # a rank has left early: the others are looked at
@@ -313,6 +357,11 @@ class State(msgspec.Struct, kw_only=True):
         """Nodes that should train."""
         target = self.sizing.target
         return self.limits.node_count if target is None else target
+
+    @property
+    def version(self) -> Version:
+        """What the next attempt runs."""
+        return self.updating.used[-1] if self.updating.used else FIRST
 
     @property
     def wanted(self) -> int:
@@ -338,6 +387,7 @@ class State(msgspec.Struct, kw_only=True):
         known = (
             self.start_deadline, self.wait_deadline, self.leave_deadline, self.quiet_deadline,
             self.sizing.shrink_deadline, self.sizing.grow_deadline,
+            self.updating.look_deadline,
         )  # fmt: skip
         return [at for at in known if at is not None]
 

@@ -59,6 +59,8 @@ ADVICE: dict[str, str] = {
     "or the kernel log of the machine.",
     "orders-lost": "Keep the journal where it outlives the controller (kubernetes.journal), if "
     "controllers are lost often.",
+    "updated": "Nothing: `holdfast status` tells the version, and what has become of each update.",
+    "diverged": "The job continues with the version before the update; compare the two.",
     "resized": "Nothing: `holdfast status` tells the size, the target and the reason.",
     "finished": "Nothing: it had done its work.",
 }

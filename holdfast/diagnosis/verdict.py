@@ -164,6 +164,17 @@ CAUSES: dict[str, Cause] = {
         "No fault: the job was stopped at the end of a step to train on another number of nodes; "
         "see [elastic training](../guides/elastic.md).",
     ),
+    "updated": Cause(
+        Weight.CAUSE,
+        ELSEWHERE,
+        "No fault: the job was stopped, as a rule at the end of a step, to continue with another "
+        "version of its code or its arguments; see [hot update](../guides/update.md).",
+    ),
+    "diverged": Cause(
+        Weight.CAUSE,
+        ELSEWHERE,
+        "The loss rose far above the usual in the first steps after an update.",
+    ),
     "finished": Cause(Weight.NONE, ELSEWHERE, "The worker had completed all its steps."),
 }
 """Every cause a verdict or an incident can name, with the sentence the documentation prints."""

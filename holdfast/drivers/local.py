@@ -69,13 +69,15 @@ def resume_job(folder: Path, *, on_event: Observer) -> Outcome:
         known = frozenset(node.node for node in known_nodes(folder))
         say_stuck(fence_job(folder, spared=known))  # its agent.json is lost: nobody could adopt it
         existing = tuple(node.node for node in living(folder))
+        version = controller.state.version
         if controller.state.ended and not existing:
             book.close()
             if not records.may_begin_again(job, controller.state):
                 raise _ended(folder.name, controller.state)
             records.begin_again(job, folder, time.time())
             controller, book = replay(folder / "journal.jsonl", Limits.of(job))
-        event = ControllerResumed(existing=existing) if book.seq else JobSubmitted()
+        begins = JobSubmitted(version=version)
+        event = ControllerResumed(existing=existing) if book.seq else begins
         return _run(job, folder, controller, book, event, on_event)
 
 

@@ -11,9 +11,19 @@ from holdfast.controller.conditions import standing
 from holdfast.controller.phases import Phase
 from holdfast.controller.state import Node, TierRecord
 from holdfast.goodput.ledger import Ledger
+from holdfast.masking import MASK, SECRET_NAME
 from holdfast.messages import WorkerReport
 from holdfast.page import spelled
-from holdfast.status import Copies, Incident, JobStatus, NodeCondition, NodeStatus, TierStatus
+from holdfast.status import (
+    Copies,
+    Incident,
+    JobStatus,
+    NodeCondition,
+    NodeStatus,
+    TierStatus,
+    UpdateStatus,
+)
+from holdfast.versions import ENV
 
 SLOW_SHOWN = 4
 
@@ -68,8 +78,36 @@ def job_status(
         size=state.size if state.limits.elastic else None,
         target=state.target if state.limits.elastic else None,
         size_why=state.sizing.why or None,
+        version=state.version.number,
+        updates=_updates(state),
         **_seen(workers),
     )
+
+
+def _updates(state: State) -> tuple[UpdateStatus, ...]:
+    return tuple(
+        UpdateStatus(
+            version=one.version.number,
+            id=one.id,
+            by=one.by,
+            at=one.at,
+            when=one.when,
+            stage=str(one.stage),
+            why=one.why or None,
+            code=one.version.code or None,
+            sets=_shown(one.version.sets),
+            back=one.back,
+            attempt=one.attempt,
+            incidents=tuple(i.id for i in state.incidents if i.version == one.version.number),
+        )
+        for one in state.updating.records
+    )
+
+
+def _shown(sets: Mapping[str, str]) -> dict[str, str]:
+    """Whoever may see the status may not see what is secret."""
+    secret = {k for k in sets if k.startswith(ENV) and SECRET_NAME.search(k.removeprefix(ENV))}
+    return {k: MASK if k in secret else v for k, v in sets.items()}
 
 
 def _slow(state: State) -> str:
@@ -227,4 +265,5 @@ def _incident(record: IncidentRecord, ledger: Ledger) -> Incident:
         network=tuple(record.network),
         detected_at=record.detected_at,
         confidence=record.confidence,
+        version=record.version,
     )

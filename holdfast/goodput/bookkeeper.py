@@ -21,6 +21,8 @@ from holdfast.actions import (
     EndJob,
     Entry,
     Fence,
+    KeepVersion,
+    PrepareUpdate,
     StartAttempt,
     StopAttempt,
     Survey,
@@ -57,6 +59,8 @@ from holdfast.events import (
     StopRequested,
     StragglersFound,
     Surveyed,
+    UpdatePrepared,
+    UpdateRequested,
     WorkerExited,
     WorkersExited,
 )
@@ -162,6 +166,8 @@ class Bookkeeper:
                 pass
             case HangSuspected() | StragglersFound() | HealthChanged() | EvidenceTaken():
                 pass
+            case UpdateRequested() | UpdatePrepared():
+                pass
             case _:
                 assert_never(event)
 
@@ -225,6 +231,8 @@ class Bookkeeper:
                 self._close(at)
                 self._ended = True
             case AskNodes() | Diagnose() | CollectEvidence() | Survey() | Dismiss() | Fence():
+                pass
+            case PrepareUpdate() | KeepVersion():
                 pass
             case _:
                 assert_never(action)

@@ -6,12 +6,14 @@ what is tested in one holds in all. The time is an argument; membership is read 
 """
 
 import math
+from collections.abc import Iterable
 
 from holdfast.actions import (
     AnyAction,
     Diagnose,
     Dismiss,
     Fence,
+    KeepVersion,
     StartAttempt,
     StopAttempt,
     Survey,
@@ -47,6 +49,7 @@ from holdfast.messages import (
     Start,
     Stop,
     ToAgent,
+    UseVersion,
     WorkersStarted,
     WorkersStopped,
 )
@@ -220,9 +223,12 @@ class Bridge:
                 self.progress.begin(action.attempt, workers_count, now)
                 self._entered = {}
                 ranks = sorted(self._state.ranks.items())
-                return [(node, _start(action, rank, self._term)) for rank, node in ranks], []
+                starts = [(node, _start(action, rank, self._term)) for rank, node in ranks]
+                return [*starts, *_use(self._state, self._state.spares, self._term)], []
             case StopAttempt():
                 return self._stop(action, now)
+            case KeepVersion():
+                return _use(self._state, self._state.nodes, self._term), []
             case Diagnose():
                 return [], [_diagnose(action, self.progress.newest(), self._entered)]
             case Survey():
@@ -245,7 +251,7 @@ class Bridge:
             return [Stop(attempt=self._strays[node], grace_s=0.0, term=self._term)]
         member = self._state.nodes.get(node)
         if member is None or member.state is not NodeState.MEMBER or member.node_rank is None:
-            return []
+            return [order for _, order in _use(self._state, [node], self._term)]
         match self._state.phase:
             case Phase.STARTING | Phase.RUNNING if self._state.start is not None:
                 return [_start(self._state.start, member.node_rank, self._term)]
@@ -309,7 +315,16 @@ def _start(order: StartAttempt, node_rank: int, term: int) -> Start:
         restarts=order.restarts,
         restore_below=order.restore_below,
         committed=order.committed,
+        version=order.version,
     )
+
+
+def _use(state: State, nodes: Iterable[str], term: int) -> list[tuple[str, ToAgent]]:
+    """What these nodes keep ready, of a job that was to be updated."""
+    if not state.updating.records:
+        return []
+    use = UseVersion(version=state.version, term=term)
+    return [(node, use) for node in sorted(nodes)]
 
 
 def _diagnose(order: Diagnose, pages: Pages, entered: Entered) -> Diagnosed:

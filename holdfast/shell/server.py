@@ -45,6 +45,7 @@ from holdfast.messages import (
     ToAgent,
     ToClient,
     ToController,
+    VersionPrepared,
 )
 from holdfast.shell.nodes import Wire
 from holdfast.shell.outbox import Outbox
@@ -359,6 +360,7 @@ class Connection(asyncio.Protocol):
                 | EntryTimes()
                 | EvidenceReply()
                 | MachineChecked()
+                | VersionPrepared()
             ):
                 if self.node:
                     listener.answered(self.node, message)

@@ -22,12 +22,20 @@ from holdfast.actions import (
     EndJob,
     Fence,
     Outcome,
+    PrepareUpdate,
     StartAttempt,
     StopAttempt,
     Survey,
 )
 from holdfast.controller import Controller
-from holdfast.events import AnyEvent, Beginning, Diagnosed, ScaleRequested, StopRequested
+from holdfast.events import (
+    AnyEvent,
+    Beginning,
+    Diagnosed,
+    ScaleRequested,
+    StopRequested,
+    UpdateRequested,
+)
 from holdfast.messages import (
     Answer,
     ApiSeen,
@@ -49,11 +57,14 @@ from holdfast.messages import (
     StatusReply,
     StopJob,
     ToClient,
+    UpdateJob,
+    VersionPrepared,
 )
 from holdfast.shell.decisions import Book, Decisions
 from holdfast.shell.evidence_collection import EvidenceCollection
 from holdfast.shell.hang_detection import HangDetection
 from holdfast.shell.nodes import Nodes, Receipt, Wire
+from holdfast.shell.preparation import Preparation
 from holdfast.shell.replicas import Lines, Replicas
 from holdfast.shell.spare_checks import SpareChecks
 from holdfast.shell.straggler_sampling import StragglerSampling
@@ -126,6 +137,7 @@ class Shell:
         self.stragglers = StragglerSampling(self.state, progress, self.nodes.send, self.put)
         self.evidence = EvidenceCollection(self.state, self.nodes.send, self.put)
         self.checks = SpareChecks(self.state, self.nodes.send, self.put)
+        self.preparation = Preparation(self.state, self.nodes.send, self.put)
         self._untold: dict[str, None] = {}  # nodes that have connected and do not know what holds
         self._somebody_came = False  # since copies of the journal were last seen to be held
         self._begun = False
@@ -213,6 +225,8 @@ class Shell:
                 self.evidence.answered(node, answer)
             case MachineChecked():
                 self.checks.answered(node, answer)
+            case VersionPrepared():
+                self.preparation.answered(node, answer, self._clock())
             case _:
                 pass  # of a journal that was asked for before this controller began
 
@@ -223,6 +237,8 @@ class Shell:
                 self._wish(StopRequested(by=message.by, now=message.now), reply)
             case ScaleJob():
                 self._wish(ScaleRequested(by=message.by, nodes=message.nodes), reply)
+            case UpdateJob():
+                self._wish(_update(message), reply)
             case AskStatus():
                 reply(StatusReply(status=self._engine.status()))
             case AskStacks():
@@ -245,6 +261,7 @@ class Shell:
         self.stragglers.gone(node, self._clock())
         self.evidence.gone(node)
         self.checks.gone(node)
+        self.preparation.gone(node, self._clock())
         self._engine.connections_changed()
 
     # ── time ──
@@ -261,6 +278,7 @@ class Shell:
         self.stragglers.look(self.nodes.connected, now)
         self.evidence.look(now)
         self.checks.look(now)
+        self.preparation.look(now)
         if not self._removing and self.decisions.put_what_is_due(now):
             self.wake()
 
@@ -327,6 +345,8 @@ class Shell:
             case Diagnose():
                 verdicts = [event for event in events if isinstance(event, Diagnosed)]
                 self.evidence.diagnosed(verdicts, self.nodes.connected, self._clock())
+            case PrepareUpdate():
+                self.preparation.begin(action, self.nodes.connected, self._clock())
             case AskNodes():
                 self._engine.make(action)
             case Fence():
@@ -353,3 +373,15 @@ class Shell:
                 self.wake()
 
         self._engine.remove(order, done)
+
+
+def _update(message: UpdateJob) -> UpdateRequested:
+    return UpdateRequested(
+        by=message.by,
+        id=message.id,
+        code=message.code,
+        sets=message.sets,
+        when=message.when,
+        canary=message.canary,
+        back=message.back,
+    )

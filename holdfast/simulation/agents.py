@@ -35,6 +35,7 @@ from holdfast.messages import (
     Keep,
     Leave,
     LookForApi,
+    PrepareVersion,
     Report,
     Stacks,
     Start,
@@ -42,6 +43,8 @@ from holdfast.messages import (
     TakeEntryTimes,
     TakeEvidence,
     TakeStacks,
+    UseVersion,
+    VersionPrepared,
     Welcome,
     WorkersStarted,
     WorkersStopped,
@@ -56,6 +59,7 @@ from holdfast.simulation.wires import Downward, SimulatedWire, Upward
 GOODBYE_S = 1.0
 FORKSERVER_S = 8.0  # until a new forkserver has loaded, mean
 LOOK_S = 1.0  # to look at its workers, several times, mean
+PREPARE_S = 5.0  # to run a script up to `join()`, mean
 EVIDENCE_S = 0.1  # to tell how the node is
 KILL_S = 0.05  # from SIGKILL until a process is gone, mean
 OVERDUE_S = 60.0  # how much longer a stuck stop takes than it may, at most
@@ -292,13 +296,19 @@ class Agent:
                 self._env.after(self._env.about(LOOK_S), self._tell_stacks, message.number)
             case TakeEvidence():
                 self._env.after(EVIDENCE_S, self._tell_evidence, message.number)
-            case Welcome() | Start() | Stop() | Leave() | Keep() if message.term < self._term:
+            case PrepareVersion():
+                self._env.after(self._env.about(PREPARE_S), self._tell_prepared, message)
+            case Welcome() | Start() | Stop() | Leave() | Keep() | UseVersion() if (
+                message.term < self._term
+            ):
                 self.disconnect()  # its controller has been replaced
             case Welcome():
                 self._term = message.term
                 self._welcomed(message)
             case Keep():
                 self._keep(message)
+            case UseVersion():
+                pass  # what is warm is not simulated
             case Start() | Stop() | Leave():
                 self._network.obeys(self, message)
                 self._obey(message)
@@ -323,6 +333,10 @@ class Agent:
 
     def _tell_evidence(self, number: int) -> None:
         self._up(EvidenceReply(number=number, found=NodeEvidence(node=self.node)))
+
+    def _tell_prepared(self, question: PrepareVersion) -> None:
+        why = self._truth.flaw(question.version)
+        self._up(VersionPrepared(number=question.number, why=why))
 
     def _keep(self, order: Keep) -> None:
         kept = self.replica.keep(order)

@@ -28,6 +28,8 @@ from holdfast.actions import (
     EndJob,
     Entry,
     Fence,
+    KeepVersion,
+    PrepareUpdate,
     StartAttempt,
     StopAttempt,
     Survey,
@@ -187,6 +189,8 @@ class World:
                 if self._machines.runs(action.node):
                     self._bury(action.node, self._plan.scenario.cluster.repair_s)
             case EndJob() | Survey() | CollectEvidence():  # nobody leaves early or hangs here
+                pass
+            case PrepareUpdate() | KeepVersion():  # nor asks for another version
                 pass
             case _:
                 assert_never(action)

@@ -36,6 +36,7 @@ class Promise(StrEnum):
     FINITE = "no number, no way on"
     BLAME = "nobody pays for a neighbour"
     SEEN = "no fault stays unseen"
+    VERSIONS = "one version, and prepared"
 
 
 class Foul(AssertionError):  # noqa: N818 - a referee's word, not an error of the caller

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from holdfast.controller import NodeState
-from holdfast.events import Severity
+from holdfast.events import Severity, UpdateRequested
 from holdfast.simulation.agents import Agent
+from holdfast.simulation.fair_updates import KIND, KINDS
 from holdfast.simulation.runs import CRASHED, KILLED
 from holdfast.simulation.slowness import Slow
 from holdfast.simulation.wires import SimulatedWire
@@ -368,6 +369,23 @@ def _duty_deaths(world: "World") -> None:
         duty.fail()
 
 
+def _updates(world: "World") -> None:
+    """Of one person, who asks again and again."""
+    control, dice = world.control, world.env.dice
+    if control is None or control.stalled:
+        return
+    control.put(
+        UpdateRequested(
+            by="a person",
+            id=f"{dice.random()}",
+            sets={KIND: dice.choice(KINDS)},
+            when=dice.choice(("now", "next-step", "next-step", "next-failure")),
+            canary=dice.random() < 0.3,
+            back=dice.random() < 0.2,
+        )
+    )
+
+
 FAULTS: dict[str, Callable[["World"], None]] = {
     "worker_kills": _worker_kills,
     "rank_hangs": _rank_hangs,
@@ -400,4 +418,5 @@ FAULTS: dict[str, Callable[["World"], None]] = {
     "stragglers": _stragglers,
     "bit_flips": _bit_flips,
     "flaky_networks": _flaky_networks,
+    "updates": _updates,
 }

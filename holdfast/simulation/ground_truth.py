@@ -13,6 +13,7 @@ from holdfast.checkpoint.key import Key
 from holdfast.events import Broken, Milestone, Progress, ReplicaDigest
 from holdfast.messages import Start, WorkerReport
 from holdfast.simulation.environment import Environment
+from holdfast.simulation.fair_updates import kind
 from holdfast.simulation.flips import Flips
 from holdfast.simulation.numbers import BadNumbers, broken
 from holdfast.simulation.referees import Referees
@@ -29,6 +30,7 @@ from holdfast.simulation.runs import (
     Stall,
 )
 from holdfast.simulation.tempo import Tempo
+from holdfast.versions import Version
 
 NOTHING = Holding(frozenset(), frozenset(), frozenset())
 ARRIVE_S = 0.3  # from the order to join(), mean
@@ -68,10 +70,19 @@ class GroundTruth:
         if order.node_rank == 0 and not host.holds_store(order.store.port):
             self.break_up(group, "its rendezvous store was gone", all_fail=True)
         self._env.after(self._env.about(ARRIVE_S), self._arrive, run)
+        if kind(order.version) == "buggy" and self._hard.instrumented:
+            self._env.after(
+                self._env.about(2.0 + self._hard.step_s), self.kill, run, ranks[0], BUGGY
+            )
         if self.crashing and not self._env.calm:
             early_s = self._env.about(2.0 + self._hard.step_s)  # some get as far as a snapshot
             self._env.after(early_s, self.kill, run, run.ranks[0], CRASHED)
         return run
+
+    @staticmethod
+    def flaw(version: Version) -> str:
+        """Why a node cannot prepare it."""
+        return "SyntaxError: invalid syntax" if kind(version) == "flawed" else ""
 
     def _group_of(self, order: Start) -> Group:
         known = self.groups.get(order.attempt)

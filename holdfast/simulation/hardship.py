@@ -45,6 +45,7 @@ RATES: dict[str, tuple[float, float]] = {
     "stragglers": (0.5, 4),  # a node or one of its ranks is a few times as slow for a while
     "bit_flips": (0.5, 4),  # a rank has other parameters than all others from some step on
     "flaky_networks": (0.5, 6),  # a node's links lose packets: all wait, or are slower
+    "updates": (4, 100),  # somebody wants another version, which may be worth nothing
 }
 """Times a day, lowest and highest, where it is on at all."""
 LATER = {kind: RATES[kind] for kind in ("storage_outages",)}
@@ -69,7 +70,10 @@ STRAGGLERS = {kind: RATES[kind] for kind in ("stragglers",)}
 FLIPS = {kind: RATES[kind] for kind in ("bit_flips",)}
 FLAKY = {kind: RATES[kind] for kind in ("flaky_networks",)}
 """The same: each of these three by dice of its own."""
+UPDATES = {kind: RATES[kind] for kind in ("updates",)}
+"""The same, in a few worlds."""
 CLUSTERS = 1 / 3  # of all worlds: they cost half as much again as others
+UPDATED = 0.08  # share of worlds in which somebody updates the job
 ELASTIC = 0.12  # share of worlds in which the number of nodes may change
 
 HANG_TIMEOUT_S = 600.0
@@ -95,7 +99,7 @@ SHARES: dict[str, tuple[float, float]] = {
 }
 """Probabilities, lowest and highest, where it is on at all."""
 LINK_SHARES = {kind: SHARES[kind] for kind in ("broken_duties",)}
-LATE = LATER | LINKS | NUMBERS | CLUSTER | HANGS | DEVICES | STRAGGLERS | FLIPS | FLAKY
+LATE = LATER | LINKS | NUMBERS | CLUSTER | HANGS | DEVICES | STRAGGLERS | FLIPS | FLAKY | UPDATES
 FIRST = {k: v for k, v in RATES.items() if k not in LATE}
 FIRST_SHARES = {k: v for k, v in SHARES.items() if k not in LINK_SHARES}
 
@@ -186,7 +190,8 @@ def draw(seed: int, *, hours: float = 24.0, nodes: int = 16) -> Hardship:
         | _some(lease, CLUSTER if cluster else {})
         | stragglers
         | _some(flips, FLIPS)
-        | _some(Random(f"hardship of networks {seed}"), FLAKY),
+        | _some(Random(f"hardship of networks {seed}"), FLAKY)
+        | _updates(Random(f"hardship of updates {seed}")),
         shares=_some(dice, FIRST_SHARES) | _some(links, LINK_SHARES),
         check_every=flips.choice((1, 5, 20, 100)),
         cluster=cluster,
@@ -224,6 +229,10 @@ def _some(dice: Random, bounds: dict[str, tuple[float, float]]) -> dict[str, flo
     """Each kind is on in about every third world, all of them alike in how they are drawn."""
     on_share = dice.choice((0.15, 0.35, 0.6))
     return {k: _between(dice, *b) for k, b in bounds.items() if dice.random() < on_share}
+
+
+def _updates(dice: Random) -> dict[str, float]:
+    return {k: _between(dice, *b) for k, b in UPDATES.items() if dice.random() < UPDATED}
 
 
 def _between(dice: Random, low: float, high: float) -> float:

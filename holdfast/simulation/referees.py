@@ -44,6 +44,7 @@ from holdfast.messages import Leave, Question, Start, Stop, ToAgent
 from holdfast.shell.outbox import DEADLINE_S
 from holdfast.simulation.blame import FairBlame
 from holdfast.simulation.environment import Environment, Foul, Promise
+from holdfast.simulation.fair_updates import FairUpdates, is_update
 from holdfast.simulation.hardship import Hardship
 from holdfast.simulation.numbers import FiniteNumbers
 from holdfast.simulation.sickness import Sickness
@@ -190,7 +191,8 @@ class Efficiency:
                 sick = self.sickness.is_faulty(action.reason.partition(":")[0])
                 reason = isinstance(event, REASONS) or (isinstance(event, OF_HEALTH) and sick)
                 reason = reason or self.blame.may_be_stopped(action.attempt, event)
-                if not (reason or action.keeps or action.attempt in self._broken):
+                planned = action.keeps or is_update(action)
+                if not (reason or planned or action.attempt in self._broken):
                     return f"attempt {action.attempt} is stopped ({action.reason}) and was well"
             elif isinstance(action, Fence) and isinstance(event, Diagnosed | AttemptStopped):
                 slow = self.blame.may_be_replaced(action.node, event.attempt)
@@ -209,8 +211,10 @@ class Persistence:
     def __init__(self, hardship: Hardship) -> None:
         self._limits, self._instrumented = hardship.limits, hardship.instrumented
         self._starts: list[float] = []  # by the controller's clock
+        self._perhaps: list[float] = []  # that count unless they gave up a version that failed
         self._attempt = 0
-        self._resizes = False  # the attempt is stopped only to have another size
+        self._planned = False  # the attempt is stopped only to have another size or version
+        self._version = 0  # that it runs
         self._hit = False  # this attempt ran into the bug, and nothing else happened
         self._hits = 0  # in a row, and at one place as far as the controller can know
         self._hit_step = -1  # the furthest step that was known of then
@@ -233,11 +237,16 @@ class Persistence:
             self._hear(entry.event, entry.at)
         for action in entry.actions:
             if isinstance(action, StopAttempt):
-                self._resizes = bool(action.keeps)
+                self._planned = bool(action.keeps) or is_update(action)
             if isinstance(action, StartAttempt) and action.attempt > self._attempt:
                 self._attempt = action.attempt
-                if self._resizes and isinstance(entry.event, AttemptStopped):
+                before, self._version = self._version, action.version.number
+                planned = self._planned and isinstance(entry.event, AttemptStopped)
+                if planned:
                     return ""  # nothing had failed
+                if self._version < before:
+                    self._perhaps.append(entry.at)
+                    return ""
                 return self._started(entry.at)
         return ""
 
@@ -266,7 +275,8 @@ class Persistence:
 
     def used_up(self, at: float) -> bool:
         """Whether there were as many restarts as are allowed."""
-        recent = [t for t in self._starts if t > at - self._limits.window_s]
+        known = [*self._starts, *self._perhaps]
+        recent = [t for t in known if t > at - self._limits.window_s]
         return len(recent) >= self._limits.max_restarts
 
     def may_give_up(self, at: float) -> bool:
@@ -282,7 +292,8 @@ class Persistence:
 
     def waits(self) -> bool:
         """Whether the next attempt has to wait until a restart does not count any more."""
-        return bool(self._starts) and self.used_up(self._starts[-1])
+        known = [*self._starts, *self._perhaps]
+        return bool(known) and self.used_up(max(known))
 
 
 class OneTerm:
@@ -363,7 +374,7 @@ class Referees:
         self._one, self._given_up, self._snapshots = OneAttempt(), GivenUp(), Snapshots()
         self._efficiency, self._persistence = Efficiency(hardship), Persistence(hardship)
         self._replay, self._books, self._terms = Replay(), Books(), OneTerm()
-        self._numbers = FiniteNumbers()
+        self._numbers, self._updates = FiniteNumbers(), FairUpdates()
         self.blame = self._efficiency.blame
         self.in_trouble: Callable[[str], bool] = bool
         self.over = False  # the job has ended and that was carried out
@@ -407,6 +418,8 @@ class Referees:
         self.attempts = max(self.attempts, order.attempt)
         how = self._one.launched(order, others, there)
         self._judge(Promise.ONE_ATTEMPT, how and f"{node}: {how}")
+        how = self._updates.launched(order)
+        self._judge(Promise.VERSIONS, how and f"{node}: {how}")
 
     def resumed(
         self, attempt: int, plan: Plan | None, held: Sequence[Holding], workers: int
@@ -458,6 +471,7 @@ class Referees:
         self._judge(Promise.EFFICIENCY, self._efficiency.journaled(entry, self.in_trouble))
         self._judge(Promise.PERSISTENCE, self._persistence.journaled(entry))
         self._judge(Promise.FINITE, self._numbers.journaled(entry))
+        self._judge(Promise.VERSIONS, self._updates.journaled(entry))
         self._given_up.journaled(entry)
         self._terms.journaled(entry)
         self.stillborn += any(isinstance(a, Dismiss) for a in entry.actions)

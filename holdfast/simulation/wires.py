@@ -22,6 +22,7 @@ from holdfast.messages import (
     Report,
     Stacks,
     ToAgent,
+    VersionPrepared,
 )
 from holdfast.shell.outbox import DEADLINE_S, Outbox
 from holdfast.simulation.environment import Environment
@@ -31,7 +32,7 @@ MESSAGE_BYTES = 200
 PING_S = 4.0  # between two questions of an agent whether the controller is there; and to answer
 SILENT_S = 20.0  # until the kernel of the controller's machine gives up
 
-Upward = Fact | Report | Kept | Stacks | EntryTimes | EvidenceReply
+Upward = Fact | Report | Kept | Stacks | EntryTimes | EvidenceReply | VersionPrepared
 Downward = ToAgent | Question
 
 

@@ -140,6 +140,10 @@ class Recovery(Section):
     """Steps between two comparisons, bit for bit, of the parameters that data-parallel ranks hold
     alike, to find silent data corruption; each snapshot is compared, too. If they differ, the job
     goes back to where they were last the same. `0` disables this."""
+    update_trial_steps: Whole = Field(default=100, ge=0, le=100_000_000)
+    """Steps after `holdfast update` within which a failure that new code can be blamed for, or a
+    loss far above the usual, goes back to the version before. Of a script that reports no steps,
+    its first minute counts. `0` disables this."""
     mttf_h: Annotated[float, Field(gt=0, le=1_000_000, allow_inf_nan=False), Numeric] | None = None
     """Mean time between failures of the whole job in hours, for `every_s: auto` of checkpoints.
     Default: one failure a day is assumed."""

@@ -12,6 +12,7 @@ duplicate key win silently costs a night.
 
 import difflib
 import math
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -82,6 +83,24 @@ def located(job: Job, folder: Path) -> Job:
     if job.script is not None:
         changes["script"] = str(folder / job.script)
     return job.model_copy(update=changes)
+
+
+def code_folder(job: Job) -> Path:
+    """Where the code of a located job lies: its working folder, unless the script is elsewhere."""
+    workdir = Path(job.workdir).resolve()
+    if job.script is None:
+        return workdir
+    script = Path(job.script).resolve()
+    if script.is_relative_to(workdir):
+        return workdir
+    together = os.path.commonpath((script.parent, workdir))
+    return Path(together) if job.code is not None else script.parent
+
+
+def script_in(job: Job) -> Path:
+    """The script of a located job, relative to its code."""
+    assert job.script is not None, "it is no module or command"
+    return Path(job.script).resolve().relative_to(code_folder(job))
 
 
 def with_places(job: Job, folder: Path) -> Job:

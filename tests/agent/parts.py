@@ -3,10 +3,12 @@
 import asyncio
 import signal
 from collections.abc import Coroutine
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from holdfast.agent.health.watch import HealthWatch
+from holdfast.agent.job_versions import JobVersions
 from holdfast.agent.node_end import NodeEnd
 from holdfast.agent.parts import NodeParts
 from holdfast.agent.processes import ProcessExit
@@ -140,6 +142,7 @@ class FakeTasks:
 
 def make_parts(count: int = 2) -> Any:
     """Parts of a node with so many workers; typed loosely, because most of them are played."""
+    job = Job.model_validate({"name": "j", "script": "s.py"})
     controller: Any = FakeController()
     processes: Any = FakeProcesses(count)
     offer = StoreOffer("n", processes.stores, controller, instrumented=True, has_tiers=False)
@@ -148,10 +151,12 @@ def make_parts(count: int = 2) -> Any:
         "tasks": FakeTasks(),
         "health": HealthWatch("n", (), controller.fact),
         "watch": SimpleNamespace(last_look=lambda _: None),
+        "versions": JobVersions(job, Path("nowhere"), instrumented=True),
+        "ready": SimpleNamespace(use=lambda _: None),
     }
     return NodeParts(
         node="n",
-        job=Job.model_validate({"name": "j", "script": "s.py"}),
+        job=job,
         controller=controller,
         processes=processes,
         offer=offer,

@@ -27,6 +27,8 @@ from holdfast.events import (
     Severity,
     StopRequested,
     Store,
+    UpdatePrepared,
+    UpdateRequested,
     WorkerExited,
     WorkersExited,
     in_rows,
@@ -48,6 +50,7 @@ LIMITS = st.builds(
     max_restarts=st.integers(0, 3),
     window_s=st.just(50.0),
     node_wait_s=st.just(30.0),
+    trial_steps=st.sampled_from([0, 3]),
 )
 EXITS = st.builds(
     WorkerExited,
@@ -101,6 +104,19 @@ EVENTS: st.SearchStrategy[AnyEvent] = st.one_of(
         signature=st.sampled_from([None, "here", "there"]),
     ),
     st.builds(ScaleRequested, by=st.just("x"), nodes=st.integers(0, 4)),
+    st.builds(
+        UpdateRequested,
+        by=st.just("x"),
+        id=st.sampled_from(["1", "2", "3", "4"]),
+        when=st.sampled_from(["now", "next-step", "next-failure"]),
+        back=st.booleans(),
+    ),
+    st.builds(
+        UpdatePrepared,
+        version=st.integers(1, 4),
+        ready_count=st.integers(0, 2),
+        why=st.sampled_from(["", "", "x"]),
+    ),
     st.builds(StopRequested, by=st.just("x"), now=st.booleans()),
     st.builds(DeadlinePassed),
     st.builds(ControllerResumed, existing=st.lists(NODES, max_size=4).map(tuple)),

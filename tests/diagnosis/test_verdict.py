@@ -163,6 +163,8 @@ def test_every_cause_of_an_exit_is_in_the_table_above() -> None:
         "node-lost",
         "orders-lost",
         "resized",
+        "updated",
+        "diverged",
         "hang",
         "nan",
         "hardware-fault",

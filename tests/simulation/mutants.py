@@ -36,7 +36,7 @@ HEALTHY, LIMIT, REPLAY = Promise.EFFICIENCY, Promise.PERSISTENCE, Promise.REPLAY
 BOOKS, CALM, TIME = Promise.BOOKS, Promise.LIVENESS, Promise.TIME
 SPARES, ENDS, NAMED = Promise.SPARES, Promise.END, Promise.NAMED
 BOUND, TERMS, FINITE = Promise.BOUND, Promise.TERMS, Promise.FINITE
-BLAME, SEEN = Promise.BLAME, Promise.SEEN
+BLAME, SEEN, VERSIONS = Promise.BLAME, Promise.SEEN, Promise.VERSIONS
 
 CONTROLLER, ATTEMPTS, NODES = (f"controller/{n}.py" for n in ("controller", "attempts", "nodes"))
 RESTART, REPLACE = "controller/policies/restart.py", "controller/policies/replace.py"
@@ -516,6 +516,13 @@ MUTANTS: dict[str, Mutant] = {
         "return waited_s > 1.0",
         TERMS,
         first=221,
+    ),
+    "nodes are not told which version an attempt runs": Mutant(
+        BRIDGE,
+        "version=order.version,",
+        "",
+        VERSIONS,
+        first=18,
     ),
     "a duty that fails again and again never ends its process": Mutant(
         SUPERVISION,

@@ -26,7 +26,7 @@ VOCABULARY = (
         "masking",
         "messages",
     ),
-    *("slugs", "spec", "status"),
+    *("slugs", "spec", "status", "versions"),
 )
 
 

@@ -76,6 +76,7 @@ SETTINGS: dict[str, Setting] = {
     "recovery.plateau_share": Setting(0.02),
     "recovery.check": Setting("quick"),
     "recovery.check_replicas_every": Setting(10),
+    "recovery.update_trial_steps": Setting(10),
     "logs.terminal": Setting("none"),
     "logs.max_bytes": Setting(1 << 20),
     "kubernetes.mpi_version": Setting("v1"),

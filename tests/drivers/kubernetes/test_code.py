@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.drivers.kubernetes import code
-from holdfast.drivers.kubernetes.code import FOLDER_BYTES, bundle
+from holdfast import bundles as code
+from holdfast.bundles import FOLDER_BYTES, bundle
 from holdfast.drivers.kubernetes.manifests import pod, storage
 from holdfast.drivers.kubernetes.manifests.part import Part
 from holdfast.drivers.kubernetes.manifests.render import render, requested

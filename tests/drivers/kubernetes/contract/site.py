@@ -11,10 +11,10 @@ from typing import Any
 
 import psutil
 
+from holdfast.bundles import bundle
 from holdfast.drivers import records
 from holdfast.drivers.kubernetes.api import Api
 from holdfast.drivers.kubernetes.cluster import CONFIG_MAPS, LEASES, PODS, ApiError
-from holdfast.drivers.kubernetes.code import bundle
 from holdfast.drivers.kubernetes.ending import main_object
 from holdfast.drivers.kubernetes.manifests.names import ROLE, STOP
 from holdfast.drivers.kubernetes.manifests.render import requested, unchecked

@@ -73,6 +73,7 @@ LIMITS: dict[str, Limit] = {
     "recovery.plateau_share": AGENTS,
     "recovery.check": AGENTS,
     "recovery.check_replicas_every": AGENTS,
+    "recovery.update_trial_steps": AGENTS,
     "instrument": AGENTS,
     "progress": AGENTS,
     "logs": AGENTS,

@@ -1,0 +1,64 @@
+"""The versions of a job on this node: where their code lies, and whether it can be used at all.
+
+A bundle is checked and unpacked once, below the folder of the job, under the name of its hash; a
+version that was used stays there, so that it can come back.
+"""
+
+from pathlib import Path
+
+from holdfast import bundles
+from holdfast.agent import script_source
+from holdfast.agent.environment import program_of
+from holdfast.agent.fork_protocol import Program
+from holdfast.spec import Job
+from holdfast.versions import Version
+
+FOLDER = "code"
+
+
+class JobVersions:
+    """Those of one job. `instrumented`: the script that it was started with calls `join()`."""
+
+    def __init__(self, job: Job, folder: Path, *, instrumented: bool) -> None:
+        self._job, self._folder = job, folder / FOLDER
+        self._instrumented = instrumented
+
+    def program(self, version: Version) -> Program:
+        """What the workers of this version run."""
+        return program_of(self._job, version, self._code(version))
+
+    def _code(self, version: Version) -> Path | None:
+        return self._folder / version.code if version.code else None
+
+    def missing(self, version: Version) -> bool:
+        """Whether its code has to be unpacked first."""
+        code = self._code(version)
+        return code is not None and not code.is_dir()
+
+    def unpack(self, version: Version) -> None:
+        """Check and unpack it. Raises `ValueError`, `OSError`."""
+        if version.code:
+            bundles.unpacked(self._folder, version.code)
+
+    def flaw(self, version: Version) -> str:
+        """Why it cannot be used, as far as that can be seen without running it; empty if it can."""
+        try:
+            self.unpack(version)
+        except (OSError, ValueError) as error:
+            return str(error)
+        program = self.program(version)
+        if program.command:
+            return ""
+        try:
+            tree = script_source.parsed(program)
+        except SyntaxError as error:
+            return f"SyntaxError: {error.msg} ({error.filename}, line {error.lineno})"
+        except (OSError, ValueError) as error:
+            return str(error)
+        if script_source.joins(tree) == self._instrumented:
+            return ""
+        if self._instrumented:
+            return "the script does not call holdfast.train.join() any more"
+        return (
+            "the script calls holdfast.train.join(), and the one the job was started with did not"
+        )

@@ -1,0 +1,96 @@
+"""Trying out another version of the job beside the one that trains.
+
+Its warm workers run the script up to where it needs a rank, as they would before any attempt. Only
+when all of them wait there is the version ready; a script that ends or fails before is refused, and
+nobody who trains has noticed. Of a script that is not run ahead only the source is looked at.
+"""
+
+import asyncio
+import time
+
+from holdfast import rank
+from holdfast.agent.fork_protocol import ChildKind, Program
+from holdfast.agent.node_attempt import NodeAttempt, error_of
+from holdfast.agent.notes import note
+from holdfast.agent.parts import NodeParts
+from holdfast.agent.workers import Worker
+from holdfast.messages import PrepareVersion, VersionPrepared
+from holdfast.versions import Version
+
+LOOK_S = 0.05
+ENOUGH_S = 300.0  # for a script to come to `join()`
+
+
+class VersionTrial:
+    """Carries out `PrepareVersion` and `UseVersion`."""
+
+    def __init__(self, parts: NodeParts) -> None:
+        self._parts, self._versions = parts, parts.versions
+        self._wanted: Version | None = None  # the newest that is to be used
+
+    async def prepare(self, order: PrepareVersion) -> None:
+        """Answer once it is known whether the version can be used."""
+        why = await self._tried(order.version)
+        self._parts.controller.answer(VersionPrepared(number=order.number, why=why))
+
+    async def use(self, version: Version, shown: NodeAttempt | None) -> None:
+        """Have workers of this version ready, and of no other."""
+        self._wanted = version
+        missing = self._versions.missing(version)
+        if missing and (why := await asyncio.to_thread(self._versions.flaw, version)):
+            note(f"agent: version {version.number} cannot be prepared: {why}")
+        if self._wanted != version or self._versions.missing(version):
+            return  # it is tried once more when it is to be started
+        self._parts.ready.use(self._versions.program(version))
+        if shown is None and not self._parts.end.begun:
+            self._parts.processes.warm_up()
+
+    async def _tried(self, version: Version) -> str:
+        if why := await asyncio.to_thread(self._versions.flaw, version):
+            return why
+        program, processes = self._versions.program(version), self._parts.processes
+        if program == processes.program or processes.workers.warm_kind is not ChildKind.RUN:
+            return ""
+        self._parts.ready.try_out(program)
+        return await self._outcome(program)
+
+    async def _outcome(self, program: Program) -> str:
+        """Once all of its workers wait, or one of them never will."""
+        processes, ready = self._parts.processes, self._parts.ready
+        end = time.monotonic() + ENOUGH_S
+        tried: dict[int, Worker] = {}
+        while time.monotonic() < end:
+            if not ready.tries(program):
+                return "" if program == processes.program else "another version was asked for"
+            if not tried:
+                ready.try_out(program)  # there may have been no forkserver
+                tried = dict(processes.workers.trial)
+            if why := next(filter(None, map(_failure, tried.values())), ""):
+                return why
+            if tried and all(_waits_at(worker) for worker in tried.values()):
+                return _ended(tried)
+            await asyncio.sleep(LOOK_S)
+        return f"the script did not come to join() within {ENOUGH_S:g} s"
+
+
+def _waits_at(worker: Worker) -> str:
+    return worker.control.waits_at() if worker.control is not None else ""
+
+
+def _failure(worker: Worker) -> str:
+    """Why it will never wait; known before the process is gone, which may take seconds."""
+    error = worker.page.error()
+    if worker.death is not None and error is None:
+        error = error_of(worker, worker.death)
+    if worker.death is None and error is None:
+        return ""
+    if error is None:
+        assert worker.death is not None, "else nothing is wrong"
+        return f"a worker ended before join(): {worker.death.words}"
+    place = f" ({error.file}, line {error.line})" if error.file else ""
+    return f"{error.type}: {error.message}{place}"
+
+
+def _ended(tried: dict[int, Worker]) -> str:
+    ended = any(_waits_at(worker) == rank.END for worker in tried.values())
+    return "the script ends without a call of join()" if ended else ""

@@ -1,0 +1,177 @@
+"""The user's code as one archive: the same files always give the same bytes, so its hash names it.
+
+To a cluster it travels in ConfigMaps, which every cluster has, as many as it takes: a pod gets its
+code from them whether a controller lives or not. An update of a job on this machine lies in the
+job's folder. What does not belong to a program (version control, caches, virtual environments,
+hidden files) stays behind; what is very large belongs into the image.
+
+Whoever unpacks trusts nothing but the hash: of an archive that has it, too, only plain files inside
+the folder are taken, as many as may be, and the folder is there under its name once it is whole.
+"""
+
+import gzip
+import hashlib
+import io
+import os
+import secrets
+import shutil
+import tarfile
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path, PurePosixPath
+from typing import IO
+
+from holdfast.errors import Error
+
+FOLDER_BYTES = 200_000_000
+MOST_BYTES = 32_000_000  # compressed; etcd, which keeps it, has 2 GiB for a whole cluster
+LEFT_OUT = frozenset(("__pycache__", "node_modules", "venv", "env", "wandb"))
+SUFFIXES_LEFT_OUT = frozenset((".pyc", ".pyo", ".pt", ".safetensors"))
+
+
+def bundle(folder: Path) -> bytes:
+    """The folder as tar.gz. Raises `Error` code-unusable."""
+    if not folder.is_dir():
+        raise _unusable(folder, "it is not a folder", "correct `code` in the job file")
+    paths = list(_files(folder))
+    sizes = {path: path.stat().st_size for path in paths}
+    if sum(sizes.values()) > FOLDER_BYTES:
+        raise _too_large(folder, f"its files total {_mb(sum(sizes.values()))}", FOLDER_BYTES, sizes)
+    data = _packed(folder, paths)
+    if len(data) > MOST_BYTES:
+        raise _too_large(folder, f"its compressed size is {_mb(len(data))}", MOST_BYTES, sizes)
+    return data
+
+
+def _packed(folder: Path, paths: Iterable[Path]) -> bytes:
+    found = io.BytesIO()
+    with (
+        gzip.GzipFile(fileobj=found, mode="wb", mtime=0) as packed,
+        tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
+    ):
+        for path in paths:
+            archive.addfile(_entry(path, folder), io.BytesIO(path.read_bytes()))
+    return found.getvalue()
+
+
+def _too_large(folder: Path, what: str, limit: int, sizes: Mapping[Path, int]) -> Error:
+    largest = sorted(sizes, key=lambda path: -sizes[path])[:3]
+    named = ", ".join(f"{p.relative_to(folder)} ({_mb(sizes[p])})" for p in largest)
+    return _unusable(
+        folder,
+        f"{what}, the limit is {_mb(limit)}; the largest files are {named}",
+        "use a smaller folder, build the code into the image, or move large files to `datasets`",
+    )
+
+
+def _mb(size: int) -> str:
+    return f"{size / 1e6:.1f} MB"
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """Files in a fixed order."""
+    for path in sorted(folder.iterdir(), key=lambda p: p.name):
+        if path.name.startswith(".") or path.name in LEFT_OUT or path.suffix in SUFFIXES_LEFT_OUT:
+            continue
+        if path.is_symlink() and not path.resolve().is_relative_to(folder.resolve()):
+            raise _unusable(
+                path,
+                "it is a symbolic link to a path outside the folder",
+                "replace the link with a copy of its target",
+            )
+        if path.is_dir():
+            yield from _files(path)
+        elif path.is_file():
+            yield path
+
+
+def _entry(path: Path, folder: Path) -> tarfile.TarInfo:
+    """Nothing of who or when: only the name, the size and whether it can be executed."""
+    entry = tarfile.TarInfo(path.relative_to(folder).as_posix())
+    entry.size = path.stat().st_size
+    entry.mode = 0o755 if path.stat().st_mode & 0o100 else 0o644
+    return entry
+
+
+def _unusable(path: Path, why: str, remedy: str) -> Error:
+    return Error("code-unusable", f"{path} cannot be shipped as code", why=why, help=remedy)
+
+
+# ── at the other end ──────────────────────────────────────────────────────────────────────────
+
+
+def digest(data: bytes) -> str:
+    """What names a bundle."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def keep(data: bytes, folder: Path) -> str:
+    """Put a bundle where `unpacked` finds it, and return its name. Raises `OSError`."""
+    name = digest(data)
+    path = folder / f"{name}.tar.gz"
+    if not path.exists():
+        folder.mkdir(mode=0o700, exist_ok=True)
+        part = folder / f".{name}.{secrets.token_hex(4)}"
+        try:
+            part.write_bytes(data)
+            part.replace(path)
+        finally:
+            part.unlink(missing_ok=True)
+    return name
+
+
+def unpacked(folder: Path, name: str) -> Path:
+    """The folder with the files of the bundle of this name, which `keep` has put there.
+
+    Raises `ValueError` for a bundle that is not what its name says, or that holds what no bundle
+    may hold, and `OSError`.
+    """
+    target = folder / name
+    if target.is_dir():
+        return target
+    data = (folder / f"{name}.tar.gz").read_bytes()
+    if (found := digest(data)) != name:
+        raise ValueError(f"the bundle of code has SHA-256 {found}, not {name}")
+    part = folder / f".{name}.{secrets.token_hex(4)}"
+    try:
+        extract(data, part)
+        os.rename(part, target)
+    except OSError:
+        if not target.is_dir():  # else another node of this machine was faster
+            raise
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+    return target
+
+
+def extract(data: bytes, folder: Path) -> None:
+    """Write the files of a bundle into a new folder. Raises `ValueError`, `OSError`."""
+    folder.mkdir(mode=0o700)
+    left = FOLDER_BYTES
+    try:
+        with tarfile.open(fileobj=io.BytesIO(data), mode="r:gz") as archive:
+            for entry in archive:
+                left -= entry.size
+                path = folder / _place(entry)
+                if left < 0:
+                    raise ValueError(f"the bundle is larger than {_mb(FOLDER_BYTES)}")
+                if entry.isreg() and (source := archive.extractfile(entry)) is not None:
+                    _write(path, source, executable=bool(entry.mode & 0o100))
+    except (tarfile.TarError, EOFError, gzip.BadGzipFile) as error:
+        raise ValueError(f"the bundle cannot be read: {error}") from error
+
+
+def _place(entry: tarfile.TarInfo) -> PurePosixPath:
+    """Where it belongs; only folders and plain files belong anywhere."""
+    path = PurePosixPath(entry.name)
+    if path.is_absolute() or ".." in path.parts or not path.parts:
+        raise ValueError(f"{entry.name!r} in the bundle lies outside of its folder")
+    if not (entry.isreg() or entry.isdir()):
+        raise ValueError(f"{entry.name!r} in the bundle is neither a file nor a folder")
+    return path
+
+
+def _write(path: Path, source: IO[bytes], *, executable: bool) -> None:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with path.open("xb") as file:
+        shutil.copyfileobj(source, file)
+    path.chmod(0o700 if executable else 0o600)

@@ -1,0 +1,122 @@
+"""Another version of a job that trains: prepared on its nodes first, then used.
+
+Nothing of a version is used before every node that could be asked has made its workers ready; one
+that says it cannot ends the update, and training goes on untouched. Then the attempt is stopped at
+the end of a step, with a snapshot of it in memory, and the next one runs the new version. One that
+is in no hurry is used by the next recovery, and after a day all the same.
+"""
+
+from holdfast.actions import AnyAction, KeepVersion, PrepareUpdate
+from holdfast.controller import attempts, incidents, resizing, versions
+from holdfast.controller.phases import TRAINING, Phase
+from holdfast.controller.state import Stage, State, UpdateRecord
+from holdfast.events import Keeps, UpdatePrepared, UpdateRequested
+from holdfast.versions import FIRST, Version, merged
+
+FORCE_S = 86_400.0  # after which an update waits for no recovery any more
+AGAIN_S = 10.0  # after which nodes are asked again, where none could be asked
+
+
+def requested(state: State, event: UpdateRequested) -> list[AnyAction]:
+    """Somebody wants another version."""
+    known = any(update.id == event.id for update in state.updating.records)
+    if known or state.phase is Phase.CLOSING:
+        return []
+    before = versions.unused(state)
+    version = _version_before(state) if event.back else _next_version(state, event)
+    state.updating.look_deadline = None
+    update = UpdateRecord(
+        id=event.id,
+        version=version,
+        by=event.by,
+        at=state.now,
+        when=event.when,
+        canary=event.canary,
+        back=event.back,
+    )
+    state.updating.records.append(update)
+    if before is not None:
+        before.stage = Stage.REPLACED
+        before.why = f"{event.by} asked for version {version.number}"
+    if version.number == state.version.number:  # one that was not used yet is taken back
+        update.back, update.stage, update.why = False, Stage.USED, "it is the version in use"
+        return [KeepVersion(version=version, reason=f"{event.by} asked for it")]
+    return [_prepare(update)]
+
+
+def _next_version(state: State, event: UpdateRequested) -> Version:
+    newest = versions.unused(state)
+    base = newest.version if newest is not None else state.version
+    number = max((one.version.number for one in state.updating.records), default=FIRST.number) + 1
+    return Version(number=number, code=event.code or base.code, sets=merged(base.sets, event.sets))
+
+
+def _version_before(state: State) -> Version:
+    used = state.updating.used
+    if versions.unused(state) is not None or not used:
+        return state.version
+    return used[-2] if len(used) > 1 else FIRST
+
+
+def _prepare(update: UpdateRecord) -> PrepareUpdate:
+    update.asked = True
+    why = f"{update.by} asked for version {update.version.number}"
+    return PrepareUpdate(version=update.version, canary=update.canary, reason=why)
+
+
+def again(state: State) -> list[AnyAction]:
+    """A former controller may not have asked the nodes."""
+    update = versions.unused(state)
+    preparing = update is not None and update.stage is Stage.PREPARING
+    return [_prepare(update)] if preparing and update is not None else []
+
+
+def prepared(state: State, event: UpdatePrepared) -> list[AnyAction]:
+    """Nodes have told whether it can be used."""
+    update = versions.unused(state)
+    if update is None or update.stage is not Stage.PREPARING:
+        return []
+    if update.version.number != event.version:
+        return []
+    if event.why:
+        update.stage, update.why = Stage.REFUSED, f"{event.node}: {event.why}"
+        state.tell(f"version {event.version} is refused: {update.why}")
+        return [KeepVersion(version=state.version, reason=update.why)]
+    if not event.ready_count:
+        update.asked = False  # there are no nodes yet
+        state.updating.look_deadline = state.now + AGAIN_S
+        return []
+    update.stage, update.why = Stage.WAITING, _who_is_ready(event)
+    return review(state)
+
+
+def _who_is_ready(event: UpdatePrepared) -> str:
+    count = f"ready on {event.ready_count} node{'s' if event.ready_count != 1 else ''}"
+    return f"{count}; not heard: {', '.join(event.missing)}" if event.missing else count
+
+
+def review(state: State) -> list[AnyAction]:
+    """Whether the attempt that trains is to be stopped for a version that is ready."""
+    update, updating = versions.unused(state), state.updating
+    if update is None or (updating.look_deadline or state.now) > state.now:
+        return []
+    updating.look_deadline = None
+    if update.stage is Stage.PREPARING:
+        return [] if update.asked else [_prepare(update)]
+    if update.when == "next-failure" and state.now < update.at + FORCE_S:
+        updating.look_deadline = update.at + FORCE_S
+        return []
+    at_once = update.when == "now" and state.phase in TRAINING and not state.finished
+    if not (at_once or resizing.undisturbed(state)):
+        return []
+    return _switch(state, update)
+
+
+def _switch(state: State, update: UpdateRecord) -> list[AnyAction]:
+    number, limits = update.version.number, state.limits
+    why = f"{update.by} asked for version {number}"
+    incidents.open_for_update(state, why)
+    versions.use(state, update)
+    keeps: Keeps = "" if update.when == "now" else "here"
+    grace_s = limits.stop_grace_s if keeps else limits.restart_grace_s
+    return attempts.stop(state, Phase.RECOVERING, why, grace_s, keeps=keeps)

@@ -1,0 +1,89 @@
+"""A bundle of code is taken only if it is what its name says, and touches only its own folder."""
+
+import gzip
+import io
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from holdfast import bundles
+from holdfast.bundles import bundle, digest, extract, keep, unpacked
+
+
+def archive(*entries: tuple[tarfile.TarInfo, bytes]) -> bytes:
+    found = io.BytesIO()
+    with tarfile.open(fileobj=found, mode="w:gz") as tar:
+        for entry, content in entries:
+            entry.size = len(content)
+            tar.addfile(entry, io.BytesIO(content))
+    return found.getvalue()
+
+
+def entry(name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> tarfile.TarInfo:
+    found = tarfile.TarInfo(name)
+    found.type, found.linkname = kind, link
+    return found
+
+
+def test_what_is_packed_is_unpacked_and_what_can_be_executed_still_can(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    (source / "pkg").mkdir(parents=True)
+    (source / "train.py").write_text("print(1)\n")
+    (source / "pkg" / "run.sh").write_text("true\n")
+    (source / "pkg" / "run.sh").chmod(0o755)
+    folder = tmp_path / "code"
+    name = keep(bundle(source), folder)
+    target = unpacked(folder, name)
+    assert target == folder / name == unpacked(folder, name)
+    assert (target / "train.py").read_text() == "print(1)\n"
+    assert (target / "pkg" / "run.sh").stat().st_mode & 0o100
+    assert not (target / "train.py").stat().st_mode & 0o177
+    assert sorted(path.name for path in folder.iterdir()) == [name, f"{name}.tar.gz"]
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        entry("/etc/passwd"),
+        entry("../out"),
+        entry("a/../../out"),
+        entry("link", tarfile.SYMTYPE, "/etc/passwd"),
+        entry("hard", tarfile.LNKTYPE, "train.py"),
+        entry("null", tarfile.CHRTYPE),
+        entry("pipe", tarfile.FIFOTYPE),
+        entry("."),
+    ],
+    ids=lambda one: one.name,
+)
+def test_nothing_but_plain_files_inside_the_folder_is_taken(
+    tmp_path: Path, bad: tarfile.TarInfo
+) -> None:
+    name = keep(archive((entry("train.py"), b"x"), (bad, b"")), tmp_path / "code")
+    with pytest.raises(ValueError, match="in the bundle"):
+        unpacked(tmp_path / "code", name)
+    assert [path.name for path in tmp_path.rglob("*")] == ["code", f"{name}.tar.gz"]
+
+
+def test_a_bundle_that_is_not_what_its_name_says_is_refused(tmp_path: Path) -> None:
+    name = keep(archive((entry("train.py"), b"x")), tmp_path / "code")
+    (tmp_path / "code" / f"{name}.tar.gz").write_bytes(archive((entry("train.py"), b"y")))
+    with pytest.raises(ValueError, match="has SHA-256"):
+        unpacked(tmp_path / "code", name)
+
+
+@pytest.mark.parametrize("data", [b"", b"no archive", gzip.compress(b"no archive" * 100)])
+def test_a_bundle_that_is_none_is_refused(tmp_path: Path, data: bytes) -> None:
+    with pytest.raises(ValueError, match="cannot be read"):
+        extract(data, tmp_path / "new")
+
+
+def test_a_small_bundle_of_large_files_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bundles, "FOLDER_BYTES", 1_000)
+    data = archive((entry("a"), b"0" * 600), (entry("b"), b"0" * 600))
+    with pytest.raises(ValueError, match="larger than"):
+        extract(data, tmp_path / "new")
+    assert not (tmp_path / "new" / "b").exists()
+    assert len(digest(data)) == 64
