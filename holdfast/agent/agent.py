@@ -59,7 +59,6 @@ from holdfast.messages import (
     ApiSeen,
     CheckMachine,
     EvidenceReply,
-    GiveJournal,
     Hello,
     Keep,
     Leave,
@@ -93,7 +92,9 @@ class Agent:
         self._pod_log = options.pod_log
         self._places = places.places_of(job, environ)
         self._replica = JournalReplica()
-        self._controller = ControllerConnection(me.folder, self._hello, self._on_order)
+        self._controller = ControllerConnection(
+            me.folder, self._hello, self._on_order, self._replica.copy
+        )
         instrumented = is_instrumented(environment.program_of(job))
         processes = self._make_processes(environ, options, instrumented)
         arenas = [Arena(fd) for fd in processes.workers.arenas]
@@ -311,9 +312,6 @@ class Agent:
         match order:
             case Keep():
                 self._controller.answer(self._replica.keep(order))
-            case GiveJournal():
-                for part in self._replica.copy():
-                    self._controller.answer(part)
             case LookForApi():
                 self._parts.tasks.start(self._look_for_api())
             case TakeStacks() | TakeEntryTimes():

@@ -4,14 +4,15 @@ Facts are numbered and kept until the controller has them on its disk; after eac
 that it does not know are sent again, with ages as of then. Reports are not kept: only the newest
 matters. The address is read anew at each attempt, because a controller that was resumed listens on
 another port. A controller of an older term than one that was obeyed has been replaced: it is left
-at once, and nothing that it says is done.
+at once, and nothing that it says is done. One that does not know the job yet asks for our copy of
+the journal before it welcomes anybody.
 """
 
 import asyncio
 import socket
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import msgspec
@@ -31,6 +32,7 @@ from holdfast.messages import (
     CheckMachine,
     GiveJournal,
     Hello,
+    JournalCopy,
     Keep,
     Leave,
     LookForApi,
@@ -55,7 +57,6 @@ Order = (
     | Stop
     | Leave
     | Keep
-    | GiveJournal
     | LookForApi
     | TakeStacks
     | TakeEntryTimes
@@ -65,7 +66,7 @@ Order = (
     | UseVersion
 )
 
-_orders = msgspec.msgpack.Decoder(Welcome | Ack | Order)
+_orders = msgspec.msgpack.Decoder(Welcome | Ack | GiveJournal | Order)
 
 
 LINK_ERRORS = (OSError, WebSocketException, msgspec.MsgspecError, UnicodeDecodeError)
@@ -92,14 +93,20 @@ class RejectedError(Exception):
 
 
 class ControllerConnection:
-    """Facts out, orders in. `run()` must run for anything to move."""
+    """Facts out, orders in. `run()` must run for anything to move. `journal` is our copy of it, for
+    a controller that has none."""
 
     def __init__(
-        self, folder: Path, hello: Callable[[], Hello], on_order: Callable[[Order], None]
+        self,
+        folder: Path,
+        hello: Callable[[], Hello],
+        on_order: Callable[[Order], None],
+        journal: Callable[[], Iterable[JournalCopy]],
     ) -> None:
         self._folder = folder
         self._hello = hello
         self._on_order = on_order
+        self._journal = journal
         self._facts = FactQueue()
         self._all_known = asyncio.Event()
         self._report: Report | None = None
@@ -109,7 +116,6 @@ class ControllerConnection:
         self.connected = False
         self.welcomes = 0  # how often a controller has taken us in
         self.report_s = 0.2  # between two reports, as the controller wants it
-        self._pulse_s, self._ping_s = 1.0, 4.0
         self._term = 0  # newest of a controller that was obeyed
 
     def fact(self, event: AgentFact) -> None:
@@ -182,12 +188,12 @@ class ControllerConnection:
             max_size=MAX_MESSAGE_BYTES,
             ping_interval=None,  # `_give_signs_of_life` does, as often as the controller wants
         ) as connection:
-            await self._get_welcome(connection)
+            welcome = await self._get_welcome(connection)
             _let_the_kernel_watch(connection)
             talking = [
                 asyncio.create_task(self._receive(connection)),
                 asyncio.create_task(self._send_news(connection)),
-                asyncio.create_task(self._give_signs_of_life(connection)),
+                asyncio.create_task(_give_signs_of_life(connection, welcome)),
             ]
             try:  # one that fails ends all: who only listens would be taken for well
                 ended, _ = await asyncio.wait(talking, return_when=asyncio.FIRST_COMPLETED)
@@ -198,13 +204,16 @@ class ControllerConnection:
                     task.cancel()
                 await asyncio.gather(*talking, return_exceptions=True)
 
-    async def _get_welcome(self, connection: ClientConnection) -> None:
+    async def _get_welcome(self, connection: ClientConnection) -> Welcome:
         hello = msgspec.structs.replace(self._hello(), obeyed=self._term)
         if self._facts.holds(NodeReady):  # it follows
             hello = msgspec.structs.replace(hello, ready=False)
         await connection.send(msgspec.msgpack.encode(hello))
-        async with asyncio.timeout(ANSWER_S):
-            welcome = _orders.decode(await connection.recv(decode=False))
+        welcome = await _answer(connection)
+        if isinstance(welcome, GiveJournal):
+            for part in self._journal():
+                await connection.send(msgspec.msgpack.encode(part))
+            welcome = await _answer(connection)
         if not isinstance(welcome, Welcome):
             raise msgspec.ValidationError(f"expected Welcome, got {type(welcome).__name__}")
         if welcome.term < self._term:  # first of all: it has no say, whatever it speaks
@@ -216,7 +225,6 @@ class ControllerConnection:
         if not welcome.known:
             raise RejectedError("the controller has given up this node")
         self._term, self.report_s = welcome.term, welcome.report_s
-        self._pulse_s, self._ping_s = welcome.pulse_s, welcome.ping_s
         self._known_up_to(welcome.acked)
         self._facts.sent = welcome.acked
         self._report = None
@@ -224,6 +232,7 @@ class ControllerConnection:
         self.connected = True
         self.welcomes += 1
         self._news.set()
+        return welcome
 
     def _known_up_to(self, acked: int) -> None:
         self._facts.forget(acked)
@@ -235,11 +244,10 @@ class ControllerConnection:
             match _orders.decode(data):  # type: ignore[arg-type]
                 case Ack(seq=seq):
                     self._known_up_to(seq)
-                case Welcome():
-                    raise msgspec.ValidationError("a second Welcome")
+                case Welcome() | GiveJournal():
+                    raise msgspec.ValidationError("a second handshake")
                 case (
-                    GiveJournal()
-                    | LookForApi()
+                    LookForApi()
                     | TakeStacks()
                     | TakeEntryTimes()
                     | TakeEvidence()
@@ -251,22 +259,6 @@ class ControllerConnection:
                     if order.term < self._term:
                         raise ReplacedError(f"an order of term {order.term} in term {self._term}")
                     self._on_order(order)
-
-    async def _give_signs_of_life(self, connection: ClientConnection) -> None:
-        """Pong frames that nobody asked for: the controller only notes that something came. Now and
-        then it is asked for one; a controller that has not answered by the next time hangs."""
-        asked_at = time.monotonic()
-        answer: asyncio.Future[float] | None = None
-        while True:
-            if time.monotonic() - asked_at < self._ping_s:
-                await connection.pong()
-            elif answer is not None and not answer.done():
-                note(f"agent: the controller has not answered for {self._ping_s:g} s")
-                connection.transport.abort()
-                return
-            else:
-                asked_at, answer = time.monotonic(), asyncio.ensure_future(await connection.ping())
-            await asyncio.sleep(min(self._pulse_s, self._ping_s))
 
     async def _send_news(self, connection: ClientConnection) -> None:
         while True:
@@ -280,6 +272,32 @@ class ControllerConnection:
             for fact in self._facts.unsent(time.monotonic()):
                 await connection.send(msgspec.msgpack.encode(fact))
                 self._facts.sent = fact.seq
+
+
+async def _answer(connection: ClientConnection) -> Welcome | Ack | GiveJournal | Order:
+    """What the controller says first, within a time."""
+    async with asyncio.timeout(ANSWER_S):
+        found: Welcome | Ack | GiveJournal | Order = _orders.decode(
+            await connection.recv(decode=False)
+        )
+    return found
+
+
+async def _give_signs_of_life(connection: ClientConnection, welcome: Welcome) -> None:
+    """Pong frames that nobody asked for: the controller only notes that something came. Now and
+    then it is asked for one; a controller that has not answered by the next time hangs."""
+    asked_at = time.monotonic()
+    answer: asyncio.Future[float] | None = None
+    while True:
+        if time.monotonic() - asked_at < welcome.ping_s:
+            await connection.pong()
+        elif answer is not None and not answer.done():
+            note(f"agent: the controller has not answered for {welcome.ping_s:g} s")
+            connection.transport.abort()
+            return
+        else:
+            asked_at, answer = time.monotonic(), asyncio.ensure_future(await connection.ping())
+        await asyncio.sleep(min(welcome.pulse_s, welcome.ping_s))
 
 
 def _let_the_kernel_watch(connection: ClientConnection) -> None:

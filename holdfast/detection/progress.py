@@ -97,6 +97,12 @@ class ProgressReducer:
             for page in pages
         )
 
+    def still_s(self, now: float) -> float:
+        """How long no rank has completed a step; 0 if none has told of one."""
+        return max(
+            0.0, now - max((crowd.latest for crowd in self._steps.crowds.values()), default=now)
+        )
+
     def observe(self, report: Report, now: float) -> list[Told]:
         """Take in one node's report; returns the facts it completes, oldest first.
 

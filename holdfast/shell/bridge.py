@@ -197,8 +197,9 @@ class Bridge:
             late.append(_lost(node, NodeLostReason.SILENT, _silence(silent_s), silent_s))
         for node in self.expected.late(now):
             self.expected.forget(node)
+            waited_s = _waited_s(self._state, self.progress, node, now)
             why = "its agent is running but does not connect"
-            late.append(_lost(node, NodeLostReason.SILENT, why))
+            late.append(_lost(node, NodeLostReason.SILENT, why, waited_s))
         for node in self._tally.late(now):
             late.append(_lost(node, NodeLostReason.SILENT, "it did not stop its workers in time"))
         return [*self._flushed(now), *late] if late else []
@@ -292,6 +293,13 @@ def _some(event: AnyEvent | None) -> list[AnyEvent]:
 
 def _lost(node: str, reason: NodeLostReason, detail: str, ago_s: float = 0.0) -> NodeLost:
     return NodeLost(node=node, reason=reason, ago_s=ago_s, detail=detail)
+
+
+def _waited_s(state: State, progress: ProgressReducer, node: str, now: float) -> float:
+    """How long the others have waited for a member in their step: since when it is silent was known
+    to a former controller only."""
+    trains = state.phase in TRAINING and node in state.ranks.values()
+    return progress.still_s(now) if trains else 0.0
 
 
 def _silence(silent_s: float) -> str:

@@ -92,6 +92,11 @@ class RollCall:
         self._far.discard(node)
         self._near.discard(node)
 
+    @property
+    def silent(self) -> set[str]:
+        """Agents that have not been heard."""
+        return self._far | self._near
+
     def is_over(self, now: float) -> bool:
         """Whether everybody was heard, or nobody else is waited for."""
         waited_s = now - self._began

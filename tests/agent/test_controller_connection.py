@@ -85,7 +85,7 @@ async def linked(
 ) -> AsyncIterator[tuple[ControllerConnection, list[Order], "asyncio.Task[None]"]]:
     """A link that runs, the orders that came, and its task."""
     orders: list[Order] = []
-    link = ControllerConnection(folder, hello, orders.append)
+    link = ControllerConnection(folder, hello, orders.append, lambda: ())
     running = asyncio.create_task(link.run())
     try:
         yield link, orders, running

@@ -13,6 +13,7 @@ from holdfast.events import (
     LastEntered,
     LossPlateaued,
     Milestone,
+    MilestoneReached,
     NodeJoined,
     NodeLost,
     NodeLostReason,
@@ -48,6 +49,36 @@ def two_nodes_recovering() -> Controller:
     for event in events:
         controller.handle(event, 1.0)
     return controller
+
+
+def two_nodes_training() -> Controller:
+    """The same before."""
+    controller = Controller(Limits(node_count=2))
+    joined = [NodeJoined(node=n, name=n, address="h", workers=1) for n in ("a", "b")]
+    ready = [NodeReady(node=n, store=Store("h", 1, True)) for n in ("a", "b")]
+    stepped = MilestoneReached(attempt=1, milestone=Milestone.CAUGHT_UP, ago_s=0.0, step=1)
+    events: list[AnyEvent] = [JobSubmitted(), *joined, *ready, stepped]
+    for event in events:
+        controller.handle(event, 1.0)
+    return controller
+
+
+def test_a_member_that_never_connects_is_lost_since_the_others_wait_for_it() -> None:
+    """A controller that has just begun does not know since when it is silent."""
+    controller = two_nodes_training()
+    assert controller.state.ranks[1] == "b"
+    bridge = Bridge(controller.state, 5.0, 20.0)
+    bridge.hello(hello("a"), 20.0)
+    for node in ("b", "joining"):
+        bridge.expect(node, 24.0)
+    waits = msgspec.structs.replace(page(0), progress=Progress(step=9, step_ago_s=13.0))
+    bridge.report(Report(node="a", attempt=1, workers=(waits,)), 21.0)
+    events = bridge.tick(25.0)
+    lost = {event.node: event.ago_s for event in events if isinstance(event, NodeLost)}
+    assert lost == {"b": 17.0, "joining": 0.0}
+    other = Bridge(controller.state, 5.0, 20.0)
+    other.expect("b", 24.0)
+    assert [event.ago_s for event in other.tick(25.0) if isinstance(event, NodeLost)] == [0.0]
 
 
 def hello(node: str) -> Hello:

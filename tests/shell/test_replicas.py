@@ -1,14 +1,14 @@
 """The journal is in somebody's memory before anything happens, and a successor finds all of it."""
 
 import asyncio
-import contextlib
+import json
 from pathlib import Path
 
 import msgspec
 import pytest
-from websockets.exceptions import WebSocketException
 
 from holdfast import lines
+from holdfast.agent.controller_connection import ControllerConnection, Order
 from holdfast.agent.journal_replica import JournalReplica
 from holdfast.controller import Limits
 from holdfast.drivers.kubernetes.gather import Gathering
@@ -24,6 +24,7 @@ from holdfast.messages import (
     ToAgent,
     ToClient,
 )
+from holdfast.shell.host import cancelled
 from holdfast.shell.outbox import LIMIT_BYTES
 from holdfast.shell.replicas import (
     ASK_MORE_S,
@@ -354,26 +355,24 @@ def test_no_order_reaches_anybody_before_a_real_keeper_holds_what_led_to_it(
 
 
 class Agent:
-    """The keeping part of an agent, over a real connection to a successor."""
+    """An agent's connection to a successor, as in a pod, and what it keeps."""
 
     def __init__(self, node: str) -> None:
         self.node, self.keeper = node, JournalReplica()
 
-    async def visit(self, port: int) -> None:
-        """Connect, say what it holds, and do as it is told until the connection ends."""
-        replica = Replica(self.node)
-        replica.keeper = self.keeper
-        said = hello(self.node)
-        with contextlib.suppress(OSError, WebSocketException):
-            async with site.dial(port) as connection:
-                replica.connection = connection
-                await send(connection, _holding(said, self.keeper))
-                while True:
-                    await replica.obey(await site.receive(connection))
+    def hello(self) -> Hello:
+        """Who it is and what it holds."""
+        return msgspec.structs.replace(
+            hello(self.node), kept=self.keeper.seq, term=self.keeper.term
+        )
 
-
-def _holding(said: Hello, keeper: JournalReplica) -> Hello:
-    return msgspec.structs.replace(said, kept=keeper.seq, term=keeper.term)
+    async def connect(self, folder: Path, port: int) -> None:
+        """For ever."""
+        (folder / "token").write_text(TOKEN)
+        (folder / "controller.json").write_text(json.dumps({"host": "127.0.0.1", "port": port}))
+        orders: list[Order] = []
+        link = ControllerConnection(folder, self.hello, orders.append, self.keeper.copy)
+        await link.run()
 
 
 async def free_port() -> int:
@@ -385,15 +384,17 @@ async def free_port() -> int:
     return port
 
 
-async def gathered(*agents: Agent) -> bytes:
-    """What a successor finds with these."""
+async def gathered(folder: Path, *agents: Agent) -> bytes:
+    """What a successor finds with these. All have said what they hold: nobody was waited for in
+    vain."""
     port, nodes = await free_port(), [agent.node for agent in agents]
-    waiting = asyncio.create_task(Gathering(TOKEN, nodes).gather("127.0.0.1", port))
-    while not waiting.done():
-        for agent in agents:
-            await agent.visit(port)
-        await asyncio.sleep(0.02)
-    return waiting.result().best
+    connecting = [asyncio.create_task(agent.connect(folder, port)) for agent in agents]
+    try:
+        call = await Gathering(TOKEN, nodes).gather("127.0.0.1", port)
+    finally:
+        await cancelled(*connecting)
+    assert not call.silent
+    return call.best
 
 
 @pytest.mark.parametrize("size", [10, CHUNK_BYTES // 3, 2 * CHUNK_BYTES])
@@ -404,18 +405,21 @@ def test_a_successor_gathers_the_whole_journal(tmp_path: Path, size: int) -> Non
     copies.deliver("a")
     agent = Agent("a")
     agent.keeper = copies.keepers["a"]
-    assert asyncio.run(gathered(agent)) == copies.path.read_bytes()
+    assert asyncio.run(gathered(tmp_path, agent)) == copies.path.read_bytes()
 
 
-def test_what_a_newer_controller_had_kept_counts_more_than_what_is_longer() -> None:
+def test_what_a_newer_controller_had_kept_counts_more_than_what_is_longer(
+    tmp_path: Path,
+) -> None:
     old, new = Agent("old"), Agent("new")
     newer = tuple(sealed(*"01", "other"))
     old.keeper.keep(Keep(first=0, lines=tuple(sealed(*"01234")), term=1))
     new.keeper.keep(Keep(first=0, lines=newer, term=2))
-    assert asyncio.run(gathered(old, new)) == b"".join(newer)
+    assert asyncio.run(gathered(tmp_path, old, new)) == b"".join(newer)
 
 
 def test_a_copy_in_whose_memory_a_bit_has_flipped_is_passed_over(
+    tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     damaged, sound = Agent("damaged"), Agent("sound")
@@ -423,5 +427,5 @@ def test_a_copy_in_whose_memory_a_bit_has_flipped_is_passed_over(
     damaged.keeper.keep(Keep(first=0, lines=journal, term=1))
     damaged.keeper._lines[1] = journal[1].replace(b"1", b"3", 1)
     sound.keeper.keep(Keep(first=0, lines=journal[:2], term=1))
-    assert asyncio.run(gathered(damaged, sound)) == b"".join(journal[:2])
+    assert asyncio.run(gathered(tmp_path, damaged, sound)) == b"".join(journal[:2])
     assert "the copy of damaged is ignored" in capsys.readouterr().err

@@ -153,13 +153,15 @@ class KubernetesDriver:
             "watching machines": self._machines.run,
             "remembering machines": self._notes.run,
             "watching over the lease": self.doubt.watch,
-            "making pods": self._supply.run,
-            "resizing the engine's object": self._size.run,
             "hearing requests to stop": self._wishes.hear,
             "publishing the record": self._record.run,
             "publishing output": self._output.run,
             "publishing stacks": self._stacks.run,
         }
+        if self._request.engine == "pods":  # a duty that has nothing to do would end, and fail
+            duties["making pods"] = self._supply.run
+        if self._size.can_change:
+            duties["resizing the engine's object"] = self._size.run
         try:
             outcome = await self.host.run(duties, say, self._end)
             if self._shell.replaced_by:

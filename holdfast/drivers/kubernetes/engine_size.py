@@ -37,10 +37,13 @@ class EngineSize:
         """Another size may be wanted."""
         self._look.set()
 
+    @property
+    def can_change(self) -> bool:
+        """Whether it ever does, with this engine and this job."""
+        return self._request.engine in NUMBER and bool(self._state.limits.elastic)
+
     async def run(self) -> None:
         """Change it whenever that is due."""
-        if self._request.engine not in NUMBER or not self._state.limits.elastic:
-            return
         wait_s = RETRY_S
         while True:
             await self._look.wait()

@@ -49,6 +49,8 @@ class Gathering:
         finally:
             server.close()
             await server.wait_closed()
+        if silent := len(self._call.silent):
+            say(f"{silent} agents did not say in time what they hold of the journal")
         return self._call
 
     def _authenticate(self, connection: ServerConnection, request: Request) -> Response | None:

@@ -104,14 +104,15 @@ class Roster:
         return max(0, self._state.asked - sum(p.uid not in joined for p in self._usable()))
 
     def room(self, wanted: int) -> int:
-        """How many pods may still be made, whatever is asked for: never more that can train than
-        the job wants, and never without end while those on their way out stay."""
+        """How many pods may still be made, whatever is asked for: never more than the job wants
+        beside those on their way out, and never without end while these stay. The pod of a node
+        that was given up counts until its deletion has begun: till then the cluster runs it."""
         lingering = wanted + max(wanted, LINGERING_MIN) - len(self.pods)
-        return max(0, min(wanted - len(self._usable()), lingering))
+        return max(0, min(wanted - sum(not p.leaving for p in self.pods.values()), lingering))
 
-    def leaving(self) -> int:
-        """Pods on their way out."""
-        return sum(pod.leaving for pod in self.pods.values())
+    def useless(self) -> int:
+        """Pods on their way out, or of nodes that were given up."""
+        return len(self.pods) - len(self._usable())
 
     def _usable(self) -> list[Pod]:
         """Pods that train, wait, or may come to."""

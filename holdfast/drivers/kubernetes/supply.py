@@ -2,7 +2,7 @@
 
 How many there should be is looked at anew before each pod that is made. A pod that was made counts
 at once, before the watch shows it, so that a slow watch makes no pods; and whatever is asked for,
-there are never more of them than the job wants.
+there are never more of them than the job wants beside those that are being deleted.
 """
 
 import asyncio
@@ -49,9 +49,7 @@ class Supply:
         self._look.set()
 
     async def run(self) -> None:
-        """Make what is missing, again and again."""
-        if self._request.engine != "pods":
-            return
+        """Make what is missing, again and again. Only where the pods are ours to make."""
         wait_s = RETRY_S
         while True:
             await self._look.wait()
@@ -122,4 +120,4 @@ class Supply:
         """Why none are made although some are missing."""
         if self._roster.missing() <= len(self._unseen()) or self._lacking() > 0:
             return None
-        return f"{self._roster.leaving()} terminating pods to be deleted"
+        return f"{self._roster.useless()} pods to be deleted (terminating or given up)"

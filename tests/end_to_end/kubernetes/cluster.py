@@ -18,6 +18,7 @@ import yaml
 
 from holdfast.drivers.kubernetes.api import Api
 from holdfast.drivers.kubernetes.cluster import (
+    LEASES,
     NAMESPACES,
     NODES,
     PODS,
@@ -105,6 +106,18 @@ class RealCluster:
         """Pods of a job with one of these roles that are not on their way out."""
         label = f"holdfast.dev/job={job},holdfast.dev/role in ({','.join(roles)})"
         return self.call(lambda c: c.listed(PODS, Pod, labels=label)).items
+
+    def leader(self, job: str) -> Pod:
+        """The pod of the controller that decides; another one stands by."""
+
+        def found() -> Pod | None:
+            lease = self.call(lambda c: c.get(LEASES, f"{job}-controller"))
+            holder = lease["spec"].get("holderIdentity")
+            there = self.pods_of_role(job, "controller")
+            return next((pod for pod in there if pod.metadata.name == holder), None)
+
+        pod: Pod = until(found, "a controller to hold the lease")
+        return pod
 
     def machines(self) -> list[str]:
         """Names of the machines that take pods."""

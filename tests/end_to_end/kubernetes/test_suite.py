@@ -18,6 +18,7 @@ STORIES = (
     suite.test_a_job_trains_to_its_end,
     suite.test_a_killed_worker_is_restarted_in_place,
     suite.test_a_deleted_pod_is_replaced_by_the_spare,
+    suite.test_a_killed_controller_disturbs_nobody_and_the_next_goes_on,
     suite.test_a_drained_machine_is_left,
     suite.test_a_stopped_job_leaves_nothing_running,
 )

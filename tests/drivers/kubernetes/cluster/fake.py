@@ -275,21 +275,23 @@ class FakeCluster:
 
         return asyncio.run_coroutine_threadsafe(inside(), self._loop).result(PATIENCE_S)
 
-    def _reachable(self, namespace: str, uid: str, container: str) -> None:
-        """The API server fetches logs from kubelets. Raises `RefusalError` if one is away."""
+    async def _reachable(self, namespace: str, uid: str, container: str) -> None:
+        """The API server fetches logs from kubelets. Raises `RefusalError` if one is away, after it
+        was dialled for a while."""
         mine = (p for p in self.store.all(PODS, namespace) if p["metadata"]["uid"] == uid)
         pod = next(mine)
         kubelet = self.kubelets.get(pod["spec"].get("nodeName", ""))
         if kubelet is None or kubelet.silent or kubelet.dead:
+            await asyncio.sleep(self.pace.s(self.pace.dial_s))
             where = f"https://127.0.0.1:10250/containerLogs/{namespace}"
             path = f"{where}/{pod['metadata']['name']}/{container}"
             raise RefusalError(500, f'Get "{path}": dial tcp 127.0.0.1:10250: i/o timeout')
 
-    def _logs(
+    async def _logs(
         self, namespace: str, uid: str, container: str, follow: bool, tail: int | None
     ) -> AsyncIterator[bytes]:
         path = pod_folder(self.folder, uid) / f"{container}.log"
-        self._reachable(namespace, uid, container)
+        await self._reachable(namespace, uid, container)
 
         def runs() -> bool:
             mine = (p for p in self.store.all(PODS, namespace) if p["metadata"]["uid"] == uid)

@@ -13,6 +13,7 @@ class Pace:
     job_backoff_max_s: float = 600.0
     crash_backoff_max_s: float = 300.0
     names_s: float = 5.0  # until DNS knows what has changed
+    dial_s: float = 30.0  # until the server gives up a kubelet that does not answer
     orphaned_s: float = 40.0  # until pods of a machine that was removed are dropped
 
     def s(self, seconds: float) -> float:

@@ -8,7 +8,7 @@ import asyncio
 import base64
 import copy
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from email.utils import formatdate
 from typing import Any, NamedTuple
 
@@ -38,7 +38,7 @@ from tests.drivers.kubernetes.cluster.webhooks import Webhooks
 
 BOOKMARK_S = 0.5
 VERSION = {"major": "1", "minor": "37", "gitVersion": "v1.37.0", "platform": "linux/amd64"}
-Logs = Callable[[str, str, str, bool, int | None], AsyncIterator[bytes]]
+Logs = Callable[[str, str, str, bool, int | None], Awaitable[AsyncIterator[bytes]]]
 
 
 class Route(NamedTuple):
@@ -236,7 +236,8 @@ class ApiServer:
         tail = request.query.get("tailLines")
         follow = request.query.get("follow") == "true"
         uid = pod["metadata"]["uid"]
-        pieces = self._logs(route.namespace, uid, container, follow, int(tail) if tail else None)
+        lines = int(tail) if tail else None
+        pieces = await self._logs(route.namespace, uid, container, follow, lines)
         return Answer(200, pieces, {"Content-Type": "text/plain"})
 
     # ── writing ───────────────────────────────────────────────────────────────────────────────

@@ -193,6 +193,12 @@ class Site:
             most = max(most, len(there))
         return most
 
+    def failed_duties(self) -> list[str]:
+        """What controllers have said of duties that had to be started again."""
+        logs = self.it.folder.glob("pods/*/controller.log")
+        lines = [line for log in logs for line in log.read_text(errors="replace").splitlines()]
+        return [line for line in lines if "is started again" in line]
+
     def ever(self) -> set[str]:
         """Every pod that could train and that there ever was."""
         made = (
@@ -253,5 +259,6 @@ async def running(
             site = Site(it, api, request, folder)
             yield site
             assert site.most_pods() <= site.pods_bound, "more pods than the job has asked for"
+            assert site.failed_duties() == [], "what goes on in the background"
         finally:
             await api.close()

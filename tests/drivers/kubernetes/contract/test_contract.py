@@ -273,10 +273,12 @@ def test_a_new_controller_goes_on_and_training_never_notices(
         old = await site.controller()
         assert len({pod["spec"]["nodeName"] for pod in site.pods("controller")}) == 2
         await site.delete(old)
+        new = await site.successor(old)
         after = await site.until(
             lambda s: (s.step or 0) > (before.step or 0) + 20 and s.controller == "alive",
             "the next controller to see training go on",
         )
+        assert "did not say" not in site.it.output(new), "each agent has told what it holds"
         assert after.attempt == before.attempt
         assert await site.incidents() == []
         assert {n.node for n in after.nodes} == {n.node for n in before.nodes}
