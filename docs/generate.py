@@ -27,7 +27,7 @@ from holdfast.cli.app import app  # noqa: E402
 from holdfast.cli.torchrun import FLAGS  # noqa: E402
 from holdfast.diagnosis import CAUSES  # noqa: E402
 from holdfast.diagnosis.advice import ADVICE  # noqa: E402
-from holdfast.diagnosis.verdict import Cause, Origin  # noqa: E402
+from holdfast.diagnosis.verdict import KnownCause, Origin  # noqa: E402
 from holdfast.drivers.kubernetes.lint import CHECKS  # noqa: E402
 from holdfast.drivers.kubernetes.manifests.checks.effects import NEEDS  # noqa: E402
 from holdfast.drivers.kubernetes.manifests.checks.frameworks import MANAGED, PLAIN  # noqa: E402
@@ -325,7 +325,7 @@ connection count as errors of the script.
 """
 
 
-def _then(cause: Cause) -> str:
+def _then(cause: KnownCause) -> str:
     if cause.final:
         return "the job ends"
     match cause.origin:

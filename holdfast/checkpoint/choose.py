@@ -23,7 +23,7 @@ class Holding(NamedTuple):
     buddy: frozenset[Key]  # private parts of the rank it keeps a copy for
 
 
-class Plan(NamedTuple):
+class RestorePlan(NamedTuple):
     """The snapshot to restore; `shared_from[r]` and `private_from[r]` name the giver for rank r."""
 
     key: Key
@@ -37,7 +37,7 @@ def buddy_of(rank: int, local_world_size: int, world_size: int) -> int | None:
     return buddy if world_size > local_world_size else None
 
 
-def choose(held: Sequence[Holding], local_world_size: int) -> Plan | None:
+def choose(held: Sequence[Holding], local_world_size: int) -> RestorePlan | None:
     """The newest snapshot that every rank can get whole; None where there is none."""
     keys = frozenset[Key]().union(*(h.shared for h in held))
     for key in newest_first(keys):
@@ -47,13 +47,13 @@ def choose(held: Sequence[Holding], local_world_size: int) -> Plan | None:
     return None
 
 
-def plan_for(key: Key, held: Sequence[Holding], local_world_size: int) -> Plan | None:
+def plan_for(key: Key, held: Sequence[Holding], local_world_size: int) -> RestorePlan | None:
     """How every rank gets this snapshot whole; None where some rank cannot."""
     givers = [rank for rank, h in enumerate(held) if key in h.shared]
     shared = tuple(r if key in h.shared else givers[r % len(givers)] for r, h in enumerate(held))
     private = [_private_from(key, rank, held, local_world_size) for rank in range(len(held))]
     known = tuple(source for source in private if source is not None)
-    return Plan(key, shared, known) if len(known) == len(held) else None
+    return RestorePlan(key, shared, known) if len(known) == len(held) else None
 
 
 def _private_from(key: Key, rank: int, held: Sequence[Holding], local: int) -> int | None:

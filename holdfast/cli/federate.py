@@ -10,7 +10,7 @@ from holdfast.errors import ExitStatus
 
 if TYPE_CHECKING:
     from holdfast.drivers.kubernetes.cluster import Cluster
-    from holdfast.operator.federation.decide import State
+    from holdfast.operator.federation.decide import FederationState
     from holdfast.spec import Job
 
 STATUSES = {
@@ -59,7 +59,7 @@ async def connect(context: str, namespace: str | None) -> "Cluster":
     return await opened(context, namespace)
 
 
-def told(state: "State", job: "Job") -> dict[str, object]:
+def told(state: "FederationState", job: "Job") -> dict[str, object]:
     """How the job stands in each cluster, as JSON."""
     clusters = [
         {"context": choice.context, "role": standing.role, "since": standing.since}

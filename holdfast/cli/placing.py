@@ -20,7 +20,7 @@ from holdfast.errors import Error, ExitStatus
 
 if TYPE_CHECKING:
     from holdfast.drivers.kubernetes.manifests.request import Request
-    from holdfast.operator.federation.decide import State
+    from holdfast.operator.federation.decide import FederationState
     from holdfast.operator.federation.run import Federation
     from holdfast.spec import Job
     from holdfast.spec.clusters import ClusterChoice
@@ -76,7 +76,7 @@ def _place(job: "Job", request: "Request", file: Path, order: Order) -> None:
     _tell(job, request, state, file, order)
 
 
-async def _run(made: "Federation", order: Order) -> "State":
+async def _run(made: "Federation", order: Order) -> "FederationState":
     """To the end, or until it is placed. Only who follows a job stops it by a signal."""
     import asyncio
 
@@ -92,7 +92,9 @@ async def _run(made: "Federation", order: Order) -> "State":
     return await made.run(placed_only=not order.follow)
 
 
-def _tell(job: "Job", request: "Request", state: "State", file: Path, order: Order) -> None:
+def _tell(
+    job: "Job", request: "Request", state: "FederationState", file: Path, order: Order
+) -> None:
     """Where it runs, and what to do about it there."""
     choice = _taker(job, state)
     if order.as_json:
@@ -106,7 +108,7 @@ def _tell(job: "Job", request: "Request", state: "State", file: Path, order: Ord
     talk(f"      holdfast federate {file}   (moves it if {choice.context} is lost)")
 
 
-def _taker(job: "Job", state: "State") -> "ClusterChoice":
+def _taker(job: "Job", state: "FederationState") -> "ClusterChoice":
     from holdfast.operator.federation.decide import Role
 
     roles = zip(job.clusters, state.standings, strict=True)

@@ -41,7 +41,7 @@ class Origin(StrEnum):
     ELSEWHERE = "elsewhere"  # processes, devices, nodes: the next attempt may not meet it
 
 
-class Cause(NamedTuple):
+class KnownCause(NamedTuple):
     """One kind of failure. `final`: not even a second attempt could change anything."""
 
     weight: Weight
@@ -52,136 +52,140 @@ class Cause(NamedTuple):
 
 CODE, ENVIRONMENT, ELSEWHERE = Origin
 
-CAUSES: dict[str, Cause] = {
-    "worker-killed": Cause(
+CAUSES: dict[str, KnownCause] = {
+    "worker-killed": KnownCause(
         Weight.CAUSE,
         ELSEWHERE,
         "The worker, or a process of its data loader, was killed by a signal from outside.",
     ),
-    "forkserver-died": Cause(
+    "forkserver-died": KnownCause(
         Weight.CAUSE,
         ELSEWHERE,
         "The forkserver, the parent process of the worker, died, and the worker with it.",
     ),
-    "worker-crashed": Cause(
+    "worker-crashed": KnownCause(
         Weight.CAUSE,
         ELSEWHERE,
         "The worker crashed in native code: a segmentation fault or similar.",
     ),
-    "worker-aborted": Cause(
+    "worker-aborted": KnownCause(
         Weight.MAYBE,
         ELSEWHERE,
         "Native code aborted the worker (SIGABRT) because of an error that it detected.",
     ),
-    "collective-mismatch": Cause(
+    "collective-mismatch": KnownCause(
         Weight.MAYBE,
         CODE,
         "A rank entered another collective, or the same one with another size, than its peers.",
     ),
-    "collective-skipped": Cause(
+    "collective-skipped": KnownCause(
         Weight.CAUSE,
         ELSEWHERE,
         "A rank left a collective out, or entered one too many, so that those of different steps "
         "met and gradients were wrong; see [a collective that was left out]"
         "(../concepts/diagnosis.md#a-collective-that-was-left-out).",
     ),
-    "worker-exception": Cause(Weight.CAUSE, CODE, "The script raised an exception."),
-    "environment": Cause(
+    "worker-exception": KnownCause(Weight.CAUSE, CODE, "The script raised an exception."),
+    "environment": KnownCause(
         Weight.MAYBE,
         ENVIRONMENT,
         "Something the worker depends on failed: the network, DNS, a service (time-outs, HTTP 5xx, "
         "broken connections) or a file system (EIO, ESTALE).",
     ),
-    "import-error": Cause(Weight.CAUSE, CODE, "The script could not import a module."),
-    "syntax-error": Cause(Weight.CAUSE, CODE, "A Python file could not be compiled."),
-    "not-startable": Cause(Weight.CAUSE, CODE, "The script or program could not be started."),
-    "checkpoint-unusable": Cause(
+    "import-error": KnownCause(Weight.CAUSE, CODE, "The script could not import a module."),
+    "syntax-error": KnownCause(Weight.CAUSE, CODE, "A Python file could not be compiled."),
+    "not-startable": KnownCause(Weight.CAUSE, CODE, "The script or program could not be started."),
+    "checkpoint-unusable": KnownCause(
         Weight.CAUSE,
         CODE,
         "Checkpoints exist, but none can be restored.",
         final=True,
     ),
-    "worker-exit": Cause(Weight.MAYBE, CODE, "The script exited with a nonzero status."),
-    "exited-early": Cause(
+    "worker-exit": KnownCause(Weight.MAYBE, CODE, "The script exited with a nonzero status."),
+    "exited-early": KnownCause(
         Weight.MAYBE,
         CODE,
         "A worker exited with status 0 before its last step while others trained on.",
     ),
-    "exited-silently": Cause(
+    "exited-silently": KnownCause(
         Weight.ODD, CODE, "A worker exited with status 0 while others still needed it."
     ),
-    "nan": Cause(
+    "nan": KnownCause(
         Weight.CAUSE,
         ELSEWHERE,
         "The loss was NaN or infinite, or the gradient norm was for 20 steps in a row.",
     ),
-    "corruption": Cause(
+    "corruption": KnownCause(
         Weight.CAUSE,
         ELSEWHERE,
         "Parameters that data-parallel ranks hold alike differed between them: silent data "
         "corruption.",
     ),
-    "out-of-memory": Cause(
+    "out-of-memory": KnownCause(
         Weight.CAUSE, CODE, "The worker ran out of memory: of the accelerator, or of the host."
     ),
-    "device-error": Cause(
+    "device-error": KnownCause(
         Weight.CAUSE, ELSEWHERE, "The accelerator or its driver reported an error."
     ),
-    "disk-full": Cause(Weight.CAUSE, ENVIRONMENT, "A file could not be written: the disk is full."),
-    "limit-reached": Cause(
+    "disk-full": KnownCause(
+        Weight.CAUSE, ENVIRONMENT, "A file could not be written: the disk is full."
+    ),
+    "limit-reached": KnownCause(
         Weight.CAUSE,
         CODE,
         "A per-process limit was reached: open files (`ulimit -n`) or file size (`ulimit -f`).",
     ),
-    "port-taken": Cause(Weight.CAUSE, ENVIRONMENT, "The port of the rendezvous store was in use."),
-    "peer-lost": Cause(
+    "port-taken": KnownCause(
+        Weight.CAUSE, ENVIRONMENT, "The port of the rendezvous store was in use."
+    ),
+    "peer-lost": KnownCause(
         Weight.CONSEQUENCE,
         ELSEWHERE,
         "A worker lost its connection to a peer that had exited or hung.",
     ),
-    "hang": Cause(Weight.CAUSE, ELSEWHERE, "A worker hung while the others waited for it."),
-    "hardware-fault": Cause(
+    "hang": KnownCause(Weight.CAUSE, ELSEWHERE, "A worker hung while the others waited for it."),
+    "hardware-fault": KnownCause(
         Weight.CAUSE,
         ELSEWHERE,
         "A GPU, disk or link of a node has a fault that will not pass by itself; see "
         "[health of nodes](../concepts/diagnosis.md#health-of-nodes).",
     ),
-    "straggler": Cause(
+    "straggler": KnownCause(
         Weight.CAUSE,
         ELSEWHERE,
         "A rank made all others wait in each step, and the job asked to replace its node; see "
         "[stragglers](../concepts/diagnosis.md#a-straggler).",
     ),
-    "node-lost": Cause(Weight.CAUSE, ELSEWHERE, "A node was lost, with all its workers."),
-    "node-left": Cause(
+    "node-lost": KnownCause(Weight.CAUSE, ELSEWHERE, "A node was lost, with all its workers."),
+    "node-left": KnownCause(
         Weight.CAUSE,
         ELSEWHERE,
         "No fault: a node was taken away by intent, by a drain, a preemption or a spot market; see "
         "[preemption](../guides/preemption.md).",
     ),
-    "orders-lost": Cause(
+    "orders-lost": KnownCause(
         Weight.CAUSE,
         ELSEWHERE,
         "A controller was lost with its newest orders; what they had started was stopped.",
     ),
-    "resized": Cause(
+    "resized": KnownCause(
         Weight.CAUSE,
         ELSEWHERE,
         "No fault: the job was stopped at the end of a step to train on another number of nodes; "
         "see [elastic training](../guides/elastic.md).",
     ),
-    "updated": Cause(
+    "updated": KnownCause(
         Weight.CAUSE,
         ELSEWHERE,
         "No fault: the job was stopped, as a rule at the end of a step, to continue with another "
         "version of its code or its arguments; see [hot update](../guides/update.md).",
     ),
-    "diverged": Cause(
+    "diverged": KnownCause(
         Weight.CAUSE,
         ELSEWHERE,
         "The loss rose far above the usual in the first steps after an update.",
     ),
-    "finished": Cause(Weight.NONE, ELSEWHERE, "The worker had completed all its steps."),
+    "finished": KnownCause(Weight.NONE, ELSEWHERE, "The worker had completed all its steps."),
 }
 """Every cause a verdict or an incident can name, with the sentence the documentation prints."""
 

@@ -1,7 +1,7 @@
 """Where the time of a job went: journal entries in, an exact ledger out. Pure."""
 
 from holdfast.goodput.bookkeeper import Bookkeeper, ledger
-from holdfast.goodput.books import Bill, Interval
+from holdfast.goodput.books import Bill, LedgerInterval
 from holdfast.goodput.buckets import MEANING, Bucket
 from holdfast.goodput.ledger import Ledger, to_goodput
 
@@ -10,8 +10,8 @@ __all__ = [
     "Bill",
     "Bookkeeper",
     "Bucket",
-    "Interval",
     "Ledger",
+    "LedgerInterval",
     "ledger",
     "to_goodput",
 ]

@@ -31,7 +31,7 @@ class Stalls(NamedTuple):
 NO_STALLS = Stalls()
 
 
-class Interval(NamedTuple):
+class LedgerInterval(NamedTuple):
     """A stretch of time, in milliseconds since the epoch; consecutive ones touch.
 
     Of the stalls within a productive stretch only the sums are known, not their moments: they are
@@ -73,7 +73,7 @@ class Books:
     start: int
     cursor: int
     buckets: dict[Bucket, int] = field(default_factory=lambda: dict.fromkeys(Bucket, 0))
-    intervals: list[Interval] = field(default_factory=list)
+    intervals: list[LedgerInterval] = field(default_factory=list)
     bills: dict[int, Bill] = field(default_factory=dict)
     incident: int | None = None  # the one that time is billed to at the cursor
     curve: deque[tuple[int, int]] = field(default_factory=deque)  # (moment, productive until then)
@@ -107,7 +107,7 @@ class Books:
             return NO_STALLS
         data_wait = min(stalls.data_wait, room)
         taken = Stalls(data_wait, min(stalls.checkpoint, room - data_wait))
-        self._add(Interval(self.cursor, until, bucket, attempt, incident, taken))
+        self._add(LedgerInterval(self.cursor, until, bucket, attempt, incident, taken))
         self.cursor = until
         self._draw()
         return taken
@@ -128,7 +128,7 @@ class Books:
             self.curve.pop()
         self._draw()
 
-    def _remove(self, old: Interval) -> None:
+    def _remove(self, old: LedgerInterval) -> None:
         """Take a stretch that is on no bill out of the buckets."""
         self.buckets[Bucket.DATA_WAIT] -= old.stalls.data_wait
         self.buckets[Bucket.CHECKPOINT_STALL] -= old.stalls.checkpoint
@@ -141,7 +141,7 @@ class Books:
             self.bills[incident] = Bill(fault_ms=self.cursor, until_ms=self.cursor)
         self.incident = incident
 
-    def _add(self, new: Interval) -> None:
+    def _add(self, new: LedgerInterval) -> None:
         length = new.end_ms - new.start_ms
         self.buckets[Bucket.DATA_WAIT] += new.stalls.data_wait
         self.buckets[Bucket.CHECKPOINT_STALL] += new.stalls.checkpoint
@@ -170,18 +170,18 @@ class Books:
         return 0
 
 
-def _cut(old: Interval, end_ms: int) -> Interval:
+def _cut(old: LedgerInterval, end_ms: int) -> LedgerInterval:
     """The stretch up to `end_ms`, with its share of the stalls."""
     whole, left = old.end_ms - old.start_ms, end_ms - old.start_ms
     stalls = Stalls(*(stall * left // whole for stall in old.stalls))
     return old._replace(end_ms=end_ms, stalls=stalls)
 
 
-def _continues(old: Interval, new: Interval) -> bool:
+def _continues(old: LedgerInterval, new: LedgerInterval) -> bool:
     return (old.bucket, old.attempt, old.incident) == (new.bucket, new.attempt, new.incident)
 
 
-def _merge(old: Interval, new: Interval) -> Interval:
+def _merge(old: LedgerInterval, new: LedgerInterval) -> LedgerInterval:
     stalls = Stalls(
         old.stalls.data_wait + new.stalls.data_wait, old.stalls.checkpoint + new.stalls.checkpoint
     )

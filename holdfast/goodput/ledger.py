@@ -2,7 +2,7 @@
 
 import msgspec
 
-from holdfast.goodput.books import WINDOW_MS, Bill, Books, Interval
+from holdfast.goodput.books import WINDOW_MS, Bill, Books, LedgerInterval
 from holdfast.goodput.buckets import Bucket
 from holdfast.goodput.formulas import ettr
 from holdfast.status import Goodput
@@ -17,7 +17,7 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     start_ms: int
     end_ms: int
     buckets: dict[Bucket, int]
-    intervals: tuple[Interval, ...]
+    intervals: tuple[LedgerInterval, ...]
     bills: dict[int, Bill]  # by the number of the incident, from 1
     ettr: float
     ettr_1h: float  # over the last hour, or over the whole time if that is shorter

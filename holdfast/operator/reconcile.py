@@ -77,13 +77,13 @@ async def reconcile(
         decision = Decision(Step.WATCH, "Rejected", "SpecInvalid", told, None)
         await _tell(cluster, body, decision, None, None, clock())
         return None
-    sight = await look(cluster, body, asked, clock())
-    decision = decide(sight.known)
+    observed = await look(cluster, body, asked, clock())
+    decision = decide(observed.known)
     if decision.step is Step.MAKE:
-        unsure = whole or bool(sight.missing) or sight.known.status.get("phase") == "Blocked"
-        body = await _begin(cluster, body, sight.known)
+        unsure = whole or bool(observed.missing) or observed.known.status.get("phase") == "Blocked"
+        body = await _begin(cluster, body, observed.known)
         decision = await _make(cluster, body, asked) if unsure else decision
-    await _tell(cluster, body, decision, sight, asked, clock(), figures=figures)
+    await _tell(cluster, body, decision, observed, asked, clock(), figures=figures)
     await _act(cluster, body, decision, asked)
     return decision.after_s
 
@@ -111,7 +111,7 @@ async def _tell(
     cluster: Cluster,
     body: Body,
     decision: Decision,
-    sight: Observation | None,
+    observed: Observation | None,
     asked: Wanted | None,
     now: float,
     *,
@@ -122,9 +122,9 @@ async def _tell(
     new = status_of(
         old,
         decision,
-        sight.record if sight else None,
-        outcome=sight.known.outcome if sight else None,
-        waiting_for=sight.waiting_for if sight else None,
+        observed.record if observed else None,
+        outcome=observed.known.outcome if observed else None,
+        waiting_for=observed.waiting_for if observed else None,
         nodes=asked.request.nodes if asked else 0,
         generation=meta.get("generation", 1),
         now=now,

@@ -74,7 +74,7 @@ class _Node:
     dismissed_at: float | None = None
 
 
-class Nodes:
+class NodeLives:
     """The life of every node. Facts go to `put`; `changed` hears of each node whose connection has
     come, or has gone."""
 

@@ -2,7 +2,7 @@
 
 What is heard becomes facts, which `Decisions` turns into orders that may leave; these are carried
 out here, one after the other. `step` does one thing, so whoever hosts the shell may be interrupted,
-or die, between any two. The life of each node is that of `Nodes`.
+or die, between any two. The life of each node is that of `NodeLives`.
 
 Nothing here waits for a node: sending only queues, silence and connections that take nothing are
 found by `look`, and everything a node may be waited for has a bound. There is no clock, no task and
@@ -63,7 +63,7 @@ from holdfast.messages import (
 from holdfast.shell.decisions import Book, Decisions
 from holdfast.shell.evidence_collection import EvidenceCollection
 from holdfast.shell.hang_detection import HangDetection
-from holdfast.shell.nodes import Nodes, Receipt, Wire
+from holdfast.shell.nodes import NodeLives, Receipt, Wire
 from holdfast.shell.preparation import Preparation
 from holdfast.shell.replicas import Lines, Replicas
 from holdfast.shell.spare_checks import SpareChecks
@@ -125,7 +125,7 @@ class Shell:
     ) -> None:
         self.state = controller.state
         self._engine, self._settings, self._clock = engine, settings, clock
-        self.nodes = Nodes(
+        self.nodes = NodeLives(
             self.state, settings.timeout_s, settings.term, clock, self._heard, self._changed
         )
         self._replicas = self._copies(lines) if lines is not None else None

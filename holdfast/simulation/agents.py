@@ -52,8 +52,8 @@ from holdfast.messages import (
 from holdfast.simulation.environment import Environment
 from holdfast.simulation.ground_truth import GroundTruth
 from holdfast.simulation.keeping import ParkedWorkers
-from holdfast.simulation.runs import ORPHANED, Death, Run
-from holdfast.simulation.sight import entry_times, stacks
+from holdfast.simulation.observed_workers import entry_times, stacks
+from holdfast.simulation.runs import ORPHANED, Death, NodeWorkers
 from holdfast.simulation.slowness import Slow, wall_clock_us
 from holdfast.simulation.wires import Downward, SimulatedWire, Upward
 
@@ -67,30 +67,30 @@ OVERDUE_S = 60.0  # how much longer a stuck stop takes than it may, at most
 FOR_EVER_S = 1e9  # unless it never ends: a process that hangs in the kernel
 
 
-class Network(Protocol):
+class AgentNetwork(Protocol):
     """The way to the controller."""
 
-    def connect(self, agent: "Agent") -> SimulatedWire | None:
+    def connect(self, agent: "SimulatedAgent") -> SimulatedWire | None:
         """Say hello; the connection, if there is somebody."""
 
-    def obeys(self, agent: "Agent", order: Start | Stop | Leave) -> None:
+    def obeys(self, agent: "SimulatedAgent", order: Start | Stop | Leave) -> None:
         """It does what it was told."""
 
-    def unheard(self, agent: "Agent", since: float) -> None:
+    def unheard(self, agent: "SimulatedAgent", since: float) -> None:
         """From now on nobody can hear it."""
 
-    def gone(self, agent: "Agent", how: str) -> None:
+    def gone(self, agent: "SimulatedAgent", how: str) -> None:
         """The agent's process has ended."""
 
     def new_store(self) -> Store:
         """A store on a port that nobody has used."""
 
 
-class Agent:
+class SimulatedAgent:
     """One node from its start to its end."""
 
     def __init__(
-        self, env: Environment, network: Network, truth: GroundTruth, number: int, workers: int
+        self, env: Environment, network: AgentNetwork, truth: GroundTruth, number: int, workers: int
     ) -> None:
         self.node = f"n{number}"
         self.number = number
@@ -101,7 +101,7 @@ class Agent:
         self.gone_since: float | None = None  # nobody can hear it
         self.wire: SimulatedWire | None = None
         self.trouble_until = 0.0  # it may rightly be given up for what happened until then
-        self.run: Run | None = None
+        self.run: NodeWorkers | None = None
         self.memory: dict[int, Holding] = {}
         self.slow: Slow | None = None
         self.drags, self.stalls_until = 1.0, 0.0  # its network
@@ -112,7 +112,7 @@ class Agent:
         self._welcome = False
         self._term = 0  # newest of a controller that was obeyed
         self._inbox: list[tuple[SimulatedWire, Sequence[Downward]]] = []
-        self._unseen: list[tuple[Run, int, Death]] = []
+        self._unseen: list[tuple[NodeWorkers, int, Death]] = []
         self._facts = FactQueue()
         self._newest = self._fenced = 0
         self._ran = 0  # newest attempt whose workers it has run
@@ -475,7 +475,7 @@ class Agent:
         started = WorkersStarted(node=self.node, attempt=order.attempt)
         self._fact(started)
 
-    def worker_died(self, run: Run, rank: int, death: Death) -> None:
+    def worker_died(self, run: NodeWorkers, rank: int, death: Death) -> None:
         """One of its workers has ended by itself."""
         if run is not self.run or not self.alive or self._ending:
             return
@@ -521,7 +521,7 @@ class Agent:
         elif order.grace_s == 0:
             self._env.after(self._env.about(KILL_S), self._workers_gone, run)
 
-    def _stopping_s(self, run: Run, order: Stop) -> float:
+    def _stopping_s(self, run: NodeWorkers, order: Stop) -> float:
         """Most workers obey SIGTERM; those that hang are killed after the grace time."""
         env = self._env
         if env.chance(env.hardship.share("stuck_stops")):
@@ -535,7 +535,7 @@ class Agent:
         stubborn = env.dice.random() < 0.3
         return (grace_s if stubborn else min(grace_s, 0.1)) + env.about(KILL_S)
 
-    def _workers_gone(self, run: Run) -> None:
+    def _workers_gone(self, run: NodeWorkers) -> None:
         if run is not self.run or self._stopped or not self.alive:
             return
         if self.frozen:  # its forkserver has reaped them, nobody is there to tell

@@ -22,7 +22,7 @@ _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(Entry)
 
 
-class Book:
+class SimulatedJournal:
     """One disk. What was appended and not synced is lost with the process."""
 
     def __init__(self, limits: Limits, referees: Referees, seed: int) -> None:
@@ -39,9 +39,11 @@ class Book:
         self._saved: tuple[int, bytes | None] = (0, None)  # seq, state
 
     @staticmethod
-    def of_copy(content: bytes, limits: Limits, referees: Referees, seed: int) -> "Book":
+    def of_copy(
+        content: bytes, limits: Limits, referees: Referees, seed: int
+    ) -> "SimulatedJournal":
         """A new disk with a copy of a journal; with a new one if there is none."""
-        book = Book(limits, referees, seed)
+        book = SimulatedJournal(limits, referees, seed)
         if content:
             found = content.splitlines(keepends=True)
             book.lines = bytearray(content)
@@ -104,7 +106,7 @@ class Book:
                     found.setdefault(action.attempt, entry.seq)
         return found
 
-    def shared(self, other: "Book") -> int:
+    def shared(self, other: "SimulatedJournal") -> int:
         """The newest entry up to which both are the same."""
         same = 0
         for ours, theirs in zip(self.texts(), other.texts(), strict=False):

@@ -56,8 +56,8 @@ from holdfast.events import (
 )
 from holdfast.goodput import Bookkeeper, Bucket, Ledger
 from holdfast.shell.bridge import Bridge
-from holdfast.simulation.cluster import Machines
-from holdfast.simulation.copies import Copies
+from holdfast.simulation.cluster import MachinePool
+from holdfast.simulation.copies import NewestCopies
 from holdfast.simulation.failures import Fault, Scope, faults
 from holdfast.simulation.plan import Plan
 from holdfast.simulation.result import CauseTally, Result
@@ -81,13 +81,13 @@ def run(plan: Plan, seed: int, sink: Sink | None = None) -> Result:
     collects = gc.isenabled()
     gc.disable()
     try:
-        return World(plan, seed, sink).run()
+        return CapacityWorld(plan, seed, sink).run()
     finally:
         if collects:
             gc.enable()
 
 
-class World:
+class CapacityWorld:
     """One job on one cluster. Only what is on the heap changes it, in the order of time."""
 
     def __init__(self, plan: Plan, seed: int, sink: Sink | None = None) -> None:
@@ -97,7 +97,7 @@ class World:
         self._pushed = 0
         self._rng = random.Random(f"{seed}/world")
         self._faults = faults(plan, seed)
-        self._machines = Machines(plan.machines, plan.scenario.cluster)
+        self._machines = MachinePool(plan.machines, plan.scenario.cluster)
         self._unserved = 0  # nodes asked for while none was free
 
         self.controller = Controller(plan.limits())
@@ -116,7 +116,7 @@ class World:
         self._reached: Reached | None = None  # where the halted attempt stood
         self._halted_at = 0.0
         self._done = 0  # steps that any attempt has done
-        self._copies = Copies(plan)
+        self._copies = NewestCopies(plan)
         self._rank_of: dict[str, int] = {}
         self._broken: dict[str, Fault] = {}  # nodes whose device fails again
 

@@ -8,13 +8,13 @@ broken machine comes back to the free ones when it is repaired.
 from collections import deque
 
 from holdfast.simulation.failures import Scope
-from holdfast.simulation.scenario import Cluster
+from holdfast.simulation.scenario import ClusterLayout
 
 
-class Machines:
+class MachinePool:
     """Every machine is free, in use by one node, or broken; lives are numbered from 1."""
 
-    def __init__(self, count: int, cluster: Cluster) -> None:
+    def __init__(self, count: int, cluster: ClusterLayout) -> None:
         self._cluster = cluster
         self._count = count
         self._free = deque(range(count))

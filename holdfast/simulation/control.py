@@ -19,8 +19,8 @@ from holdfast.messages import Fact, Hello, Leave, Report, Start, Stop
 from holdfast.shell.nodes import GOODBYE_S
 from holdfast.shell.shell import Settings, Shell
 from holdfast.shell.straggler_sampling import EVERY_S
-from holdfast.simulation.agents import Agent
-from holdfast.simulation.book import EPOCH, Book
+from holdfast.simulation.agents import SimulatedAgent
+from holdfast.simulation.book import EPOCH, SimulatedJournal
 from holdfast.simulation.duties import SimulatedDuty
 from holdfast.simulation.environment import Environment
 from holdfast.simulation.lease import SimulatedLease
@@ -48,7 +48,7 @@ class Site(Protocol):
     def existing(self) -> Sequence[str]:
         """Nodes that the engine takes for alive."""
 
-    def living(self) -> Sequence[Agent]:
+    def living(self) -> Sequence[SimulatedAgent]:
         """Agents whose process exists, oldest first."""
 
     def controller_is_up(self) -> None:
@@ -102,7 +102,7 @@ class Control:
     """One life of the controller's process."""
 
     def __init__(
-        self, env: Environment, site: Site, book: Book, referees: Referees, post: Post
+        self, env: Environment, site: Site, book: SimulatedJournal, referees: Referees, post: Post
     ) -> None:
         self._env, self._site, self._book, self._referees = env, site, book, referees
         self.machine, self.lease = post.machine, post.lease
@@ -309,11 +309,11 @@ class Control:
         watch = self.duties["watch"]
         self.hear(lambda: watch.do(lambda: self.shell.nodes.died(node, how)))
 
-    def _greet_late(self, wire: SimulatedWire, agent: Agent) -> None:
+    def _greet_late(self, wire: SimulatedWire, agent: SimulatedAgent) -> None:
         if agent.wire is wire:
             self._greet(wire, agent.hello())
 
-    def connect(self, agent: Agent) -> SimulatedWire | None:
+    def connect(self, agent: SimulatedAgent) -> SimulatedWire | None:
         """An agent says hello; the connection, if there is somebody."""
         if not self.alive or not self.listens:
             return None
@@ -382,7 +382,7 @@ class Control:
         holders = [node for node, seq in self._kept.items() if seq >= self._book.seq]
         return not wanted or any(not far or node != self.machine for node in holders)
 
-    def _hears(self, agent: Agent) -> bool:
+    def _hears(self, agent: SimulatedAgent) -> bool:
         return agent.wire is not None and agent.wire.control is self and agent.wire.flows
 
     # ── time ──

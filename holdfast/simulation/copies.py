@@ -22,7 +22,7 @@ class Restore(NamedTuple):
 
 
 @dataclass
-class Copies:
+class NewestCopies:
     """The newest whole copy of each kind; `lost` are the node ranks lost since the last restore."""
 
     plan: Plan

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.controller import NodeState
 from holdfast.events import Severity, UpdateRequested
-from holdfast.simulation.agents import Agent
+from holdfast.simulation.agents import SimulatedAgent
 from holdfast.simulation.fair_updates import KIND, KINDS
 from holdfast.simulation.runs import CRASHED, KILLED
 from holdfast.simulation.slowness import Slow
@@ -44,7 +44,7 @@ def _strike(world: "World", kind: str) -> None:
         _plan(world, kind)
 
 
-def _some_agent(world: "World") -> Agent | None:
+def _some_agent(world: "World") -> SimulatedAgent | None:
     living = world.living()
     return world.env.dice.choice(living) if living else None
 
@@ -82,7 +82,7 @@ def _device_sick(world: "World") -> None:
         world.env.after(world.env.between(0.01, 10.0), _dies_of_it, world, agent)
 
 
-def _dies_of_it(world: "World", agent: Agent) -> None:
+def _dies_of_it(world: "World", agent: SimulatedAgent) -> None:
     if agent.alive and agent.run is not None and agent.run.alive:
         rank = world.env.dice.choice(agent.run.alive)
         world.truth.kill(agent.run, rank, world.env.dice.choice((KILLED, CRASHED)))
@@ -132,7 +132,7 @@ def _partitions(world: "World") -> None:
         _cut(world, agent, world.env.between(0.5, 600.0))
 
 
-def _cut(world: "World", agent: Agent, for_s: float) -> None:
+def _cut(world: "World", agent: SimulatedAgent, for_s: float) -> None:
     agent.in_trouble(for_s + 20.0)
     agent.cut()
     world.env.after(for_s, agent.heal)
@@ -140,7 +140,7 @@ def _cut(world: "World", agent: Agent, for_s: float) -> None:
         world.control.lose(api=True, agents=True, for_s=for_s)
 
 
-def _rack(world: "World") -> list[Agent]:
+def _rack(world: "World") -> list[SimulatedAgent]:
     one = _some_agent(world)
     size = world.hardship.rack_size
     return [a for a in world.living() if one and a.number // size == one.number // size]
@@ -165,7 +165,7 @@ def _power_losses(world: "World") -> None:
         _lose(world, agent, "power was lost")
 
 
-def _lose(world: "World", agent: Agent, how: str) -> None:
+def _lose(world: "World", agent: SimulatedAgent, how: str) -> None:
     """A machine dies, with the controller if it is there."""
     if world.control is not None and world.control.machine == agent.node:
         world.control.crash(torn=True)
@@ -234,13 +234,13 @@ def _stragglers(world: "World") -> None:
     world.env.after(world.env.between(60.0, 7200.0), _is_fast, world, agent, slow)
 
 
-def _is_fast(world: "World", agent: Agent, slow: Slow) -> None:
+def _is_fast(world: "World", agent: SimulatedAgent, slow: Slow) -> None:
     if agent.slow is slow:
         agent.slow = None
         _other_pace(world, agent)
 
 
-def _other_pace(world: "World", agent: Agent) -> None:
+def _other_pace(world: "World", agent: SimulatedAgent) -> None:
     if agent.run is not None:
         world.truth.change_pace(agent.run.group)
 
@@ -274,7 +274,7 @@ def _flaky_networks(world: "World") -> None:
     world.env.after(for_s, _network_is_back, world, agent)
 
 
-def _network_is_back(world: "World", agent: Agent) -> None:
+def _network_is_back(world: "World", agent: SimulatedAgent) -> None:
     agent.drags = 1.0
     if agent.wire is not None:
         agent.wire.hurry()

@@ -25,8 +25,8 @@ from holdfast.simulation.runs import (
     Death,
     Group,
     Happening,
-    Host,
-    Run,
+    NodeAgent,
+    NodeWorkers,
     Stall,
 )
 from holdfast.simulation.tempo import Tempo
@@ -57,12 +57,12 @@ class GroundTruth:
 
     # ── life of an attempt ──
 
-    def launch(self, host: Host, order: Start) -> Run:
+    def launch(self, host: NodeAgent, order: Start) -> NodeWorkers:
         """Start a node's workers."""
         group = self._group_of(order)
         first = order.node_rank * order.workers_per_node
         ranks = range(first, first + order.workers_per_node)
-        run = Run(host, group, ranks, list(ranks), self._env.now)
+        run = NodeWorkers(host, group, ranks, list(ranks), self._env.now)
         others = [g.attempt for g in self.groups.values() if g is not group and g.lives]
         there = group.runs.get(order.node_rank)
         self._referees.launched(host.node, order, others, there.host.node if there else None)
@@ -95,7 +95,7 @@ class GroundTruth:
             self._referees.blame.forget(order.attempt)
         return self.groups[order.attempt]
 
-    def _arrive(self, run: Run) -> None:
+    def _arrive(self, run: NodeWorkers) -> None:
         if not run.alive:
             return
         run.arrived_at = self._env.now
@@ -223,7 +223,7 @@ class GroundTruth:
             for rank in run.ranks:
                 self._env.after(self._env.about(0.5), self._leave, run, rank, DONE)
 
-    def _leave(self, run: Run, rank: int, death: Death) -> None:
+    def _leave(self, run: NodeWorkers, rank: int, death: Death) -> None:
         if rank in run.alive:
             run.alive.remove(rank)
             if death is DONE and not run.group.lives:
@@ -237,13 +237,13 @@ class GroundTruth:
 
     # ── faults ──
 
-    def kill(self, run: Run, rank: int, death: Death) -> None:
+    def kill(self, run: NodeWorkers, rank: int, death: Death) -> None:
         """One worker dies of something that is not an order."""
         if rank in run.alive and not self._over(run.group):
             self.break_up(run.group, f"rank {rank} died")
             self._leave(run, rank, death)
 
-    def hang(self, run: Run, rank: int) -> bool:
+    def hang(self, run: NodeWorkers, rank: int) -> bool:
         """One worker stops moving, and does not die; everybody waits for it. Whether it does."""
         group = run.group
         if rank not in run.alive or group not in self.training() or self._over(group):
@@ -310,7 +310,7 @@ class GroundTruth:
         for step, what in group.planned:
             self._await(group, step, what)
 
-    def flip(self, run: Run) -> bool:
+    def flip(self, run: NodeWorkers) -> bool:
         """A bit flips in the parameters of a rank, in the step under way. Whether that shows."""
         group = run.group
         sound = not self.numbers.struck(group.attempt) and self.flips.of(group.attempt) is None
@@ -330,7 +330,7 @@ class GroundTruth:
             self._tell(group)
             self.on_change(group)
 
-    def spoil(self, run: Run) -> None:
+    def spoil(self, run: NodeWorkers) -> None:
         """The step under way ends with a loss that is NaN on one rank of this node."""
         group = run.group
         trains = group.first_at is not None and group.broken_at is None and not self._over(group)
@@ -345,7 +345,7 @@ class GroundTruth:
             self._referees.broken(group.attempt)
             self._tell(group)
 
-    def broke(self, run: Run, rank: int) -> Broken | None:
+    def broke(self, run: NodeWorkers, rank: int) -> Broken | None:
         """What the rank's progress page says of its numbers."""
         group, page = run.group, self.progress(run, rank)
         if group.first_at is None or page.step is None:
@@ -353,13 +353,13 @@ class GroundTruth:
         step = self.numbers.seen_by(group.attempt, rank, page.step)
         return broken(step, self._env.now - self._end_of(group, step or 0))
 
-    def vanish(self, run: Run, why: str) -> None:
+    def vanish(self, run: NodeWorkers, why: str) -> None:
         """All workers of a node are gone, and nobody is there to tell."""
         if run.alive and not self._over(run.group):
             self.break_up(run.group, why)
         run.alive.clear()
 
-    def parks(self, run: Run) -> None:
+    def parks(self, run: NodeWorkers) -> None:
         """The workers of a node are told to wait for the next attempt."""
         self._referees.parks(run.group.attempt, run.group.first_at is not None)
 
@@ -367,7 +367,7 @@ class GroundTruth:
         """Workers that were kept after an attempt are used again."""
         self._referees.goes_on(left, order.attempt)
 
-    def clear(self, run: Run) -> None:
+    def clear(self, run: NodeWorkers) -> None:
         """The workers of a node were ended by order."""
         self.break_up(run.group, "")
         run.alive.clear()
@@ -410,7 +410,7 @@ class GroundTruth:
             self.longest_step_s = max(self.longest_step_s, group.tempo.longest_s)
         self._furthest = max(self._furthest, step)
 
-    def _settle(self, run: Run, step: int) -> None:
+    def _settle(self, run: NodeWorkers, step: int) -> None:
         """Which step each rank has completed, and which snapshots are left in memory."""
         group, dice = run.group, self._env.dice
         ragged = group.first_at is not None and step > group.inherited_step + 1
@@ -420,7 +420,7 @@ class GroundTruth:
             if group.restored_at is not None:
                 self._leave_copies(run, rank, mine, step)
 
-    def _leave_copies(self, run: Run, rank: int, mine: int, step: int) -> None:
+    def _leave_copies(self, run: NodeWorkers, rank: int, mine: int, step: int) -> None:
         """The newest snapshot may be torn, or not be at the buddy yet; the one before is whole."""
         group, every, place = run.group, self._hard.snapshot_every, rank - run.ranks[0]
         last = self.numbers.last_snapshot(group.attempt, step)
@@ -444,7 +444,7 @@ class GroundTruth:
         written = key is not None and not self._env.chance(self._hard.share("torn_copies"))
         return [key] if written and key is not None else old
 
-    def _fail_later(self, run: Run, *, surely: bool = False) -> None:
+    def _fail_later(self, run: NodeWorkers, *, surely: bool = False) -> None:
         """A survivor of a broken attempt fails by itself, or hangs until it is stopped."""
         stuck = self._env.chance(self._hard.share("stuck_survivors"))
         if run.arrived_at is None or ((stuck or run.group.waits) and not surely):
@@ -480,7 +480,7 @@ class GroundTruth:
         """The attempts that make steps at this moment."""
         return [g for g in self.groups.values() if g.first_at is not None and g.broken_at is None]
 
-    def progress(self, run: Run, rank: int) -> Progress:
+    def progress(self, run: NodeWorkers, rank: int) -> Progress:
         """What the rank's progress page says."""
         group = run.group
         if not self._hard.instrumented:
@@ -492,7 +492,7 @@ class GroundTruth:
         ago_s = max(0.0, self._env.now - since)
         return Progress(step=step, step_ago_s=ago_s, finished=self.finished(group))
 
-    def report(self, run: Run) -> tuple[WorkerReport, ...]:
+    def report(self, run: NodeWorkers) -> tuple[WorkerReport, ...]:
         """What an agent sees when it looks at the pages of its workers."""
         milestones, restored = self._milestones(run), run.group.inherited_step
         return tuple(
@@ -518,7 +518,7 @@ class GroundTruth:
         at = same if same is not None else self._end_of(group, flip.agreed)
         return flip.digest(rank, self._env.now - at)
 
-    def _milestones(self, run: Run) -> dict[Milestone, float]:
+    def _milestones(self, run: NodeWorkers) -> dict[Milestone, float]:
         """Age of each milestone that the workers of this node have reached."""
         group, now = run.group, self._env.now
         found = {Milestone.STARTED: now - run.started_at}
@@ -545,7 +545,7 @@ class GroundTruth:
         if self._hard.seed % 2 and end <= self._env.now:
             found[Milestone.STEPPED] = self._env.now - end
 
-    def _late_milestones(self, run: Run, found: dict[Milestone, float]) -> None:
+    def _late_milestones(self, run: NodeWorkers, found: dict[Milestone, float]) -> None:
         group, now = run.group, self._env.now
         step = min(run.last.values(), default=self.step(group))
         if step > group.order.redo_until:

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from holdfast import lines
 from holdfast.events import ControllerResumed, JobSubmitted
 from holdfast.shell.succession import RollCall, newest
-from holdfast.simulation.agents import Agent
-from holdfast.simulation.book import Book
+from holdfast.simulation.agents import SimulatedAgent
+from holdfast.simulation.book import SimulatedJournal
 from holdfast.simulation.control import Control, Post, Site
 from holdfast.simulation.environment import Environment
 from holdfast.simulation.lease import SimulatedLease
@@ -32,7 +32,7 @@ class Gathered:
         self._env, self._call, self._done = env, call, done
         env.after(LOOK_S, self._look)
 
-    def visit(self, agent: Agent) -> None:
+    def visit(self, agent: SimulatedAgent) -> None:
         """An agent is here, and is sent away again."""
         replica = agent.replica
         if self._call.wanted(replica.term, replica.seq):
@@ -55,7 +55,7 @@ class Gathered:
         """It holds no agents."""
 
 
-def copy_of(agent: Agent) -> bytes:
+def copy_of(agent: SimulatedAgent) -> bytes:
     """All lines that an agent holds."""
     return b"".join(part.data for part in agent.replica.copy())
 
@@ -67,10 +67,10 @@ class Lives:
         self._env, self._site, self._referees = env, site, referees
         self._hard = env.hardship
         self.control: Control | None = None
-        self.book = Book(self._hard.limits, referees, self._hard.seed)
+        self.book = SimulatedJournal(self._hard.limits, referees, self._hard.seed)
         self._lease = SimulatedLease(env, self._succeed) if self._hard.cluster else None
         self._gathered: Gathered | None = None
-        self._published: Book | None = None  # whole, by a controller that handed over
+        self._published: SimulatedJournal | None = None  # whole, by a controller that handed over
         self._former = ""  # machine of the newest controller
         self._offset_s = 0.0  # of the clock where the next one runs
 
@@ -98,7 +98,7 @@ class Lives:
         control.begin(event, existing)
         self._site.controller_is_up()
 
-    def connect(self, agent: Agent) -> SimulatedWire | None:
+    def connect(self, agent: SimulatedAgent) -> SimulatedWire | None:
         """An agent says hello to whoever the Service leads to."""
         if self._gathered is not None and agent.reach:
             self._gathered.visit(agent)
@@ -162,7 +162,9 @@ class Lives:
         age_s = 0.0 if self._published is old else self._env.dice.random() * RECORD_S
         record = old.before(age_s)
         content = newest([call.best, record])
-        self.book = Book.of_copy(content, self._hard.limits, self._referees, self._hard.seed)
+        self.book = SimulatedJournal.of_copy(
+            content, self._hard.limits, self._referees, self._hard.seed
+        )
         free = [agent for agent in self._site.living() if agent.wire is None]
         holders = [agent for agent in free if agent.reach and not agent.frozen]
 
@@ -173,10 +175,10 @@ class Lives:
         self._start(machine, call.obeyed)
 
 
-def _reach(agent: Agent, control: Control) -> bool:
+def _reach(agent: SimulatedAgent, control: Control) -> bool:
     return agent.node == control.machine or (agent.reach and control.reach)
 
 
-def _holds(agent: Agent, book: Book, seq: int) -> bool:
+def _holds(agent: SimulatedAgent, book: SimulatedJournal, seq: int) -> bool:
     """Whether this entry of this journal is in the agent's copy."""
     return agent.replica.seq >= seq and copy_of(agent).splitlines()[seq] == book.line(seq)[:-1]

@@ -9,7 +9,7 @@ below some step looks at what it restores, and leaves what is bad.
 from collections.abc import Sequence
 
 from holdfast.actions import Entry, StartAttempt, StopAttempt
-from holdfast.checkpoint.choose import Holding, Plan
+from holdfast.checkpoint.choose import Holding, RestorePlan
 from holdfast.checkpoint.key import Key
 from holdfast.controller.numerics import NEAR_STEPS
 from holdfast.events import Broken, NumbersBroke, Quantity, ReplicasDiffer
@@ -99,7 +99,7 @@ class FiniteNumbers:
         well = below is not None and below <= step
         return "" if well else f"attempt {order.attempt} is told {below} after a bad step {step}"
 
-    def resumed(self, attempt: int, plan: Plan | None, bad: bool) -> str:
+    def resumed(self, attempt: int, plan: RestorePlan | None, bad: bool) -> str:
         """An attempt goes on from this snapshot."""
         if plan is None or not bad or plan.key.attempt not in self._told:
             return ""

@@ -16,7 +16,7 @@ FREE_SHARE, FREE_LEAST = 0.02, 8
 
 
 @dataclass(frozen=True)
-class Tier:
+class CopySchedule:
     """Copies of one kind: every `steps` steps, each blocking and then taking time to be safe."""
 
     steps: int
@@ -39,9 +39,9 @@ class Plan:
     free_nodes: int
     fault_rate: float  # of one node
     horizon_s: float
-    memory: Tier
-    remote: Tier
-    stock: Tier
+    memory: CopySchedule
+    remote: CopySchedule
+    stock: CopySchedule
     peer_distance: int
     rendezvous_s: float
     requeue_s: float
@@ -92,11 +92,12 @@ def work_out(scenario: Scenario, mix: Mix) -> Plan:
         free_nodes=_free_nodes(scenario),
         fault_rate=rate,
         horizon_s=scenario.days * DAY_S,
-        memory=Tier(_steps(often, memory.save_s, scenario, rate), memory.save_s,
-                    memory.copy_s),
-        remote=Tier(_steps(remote.interval_s, remote.save_s, scenario, rate), remote.save_s,
-                    remote.upload_s),
-        stock=Tier(_steps(stock.interval_s, stock.save_s, scenario, rate), stock.save_s, 0.0),
+        memory=CopySchedule(_steps(often, memory.save_s, scenario, rate), memory.save_s,
+                            memory.copy_s),
+        remote=CopySchedule(_steps(remote.interval_s, remote.save_s, scenario, rate), remote.save_s,
+                            remote.upload_s),
+        stock=CopySchedule(_steps(stock.interval_s, stock.save_s, scenario, rate), stock.save_s,
+                           0.0),
         peer_distance=_peer_distance(scenario),
         rendezvous_s=times.rendezvous_s + times.rendezvous_s_per_1000_nodes * thousands,
         requeue_s=stock.requeue_s + stock.requeue_s_per_1000_nodes * thousands,

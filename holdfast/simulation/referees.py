@@ -20,7 +20,7 @@ from holdfast.actions import (
     StartAttempt,
     StopAttempt,
 )
-from holdfast.checkpoint.choose import Holding, Plan
+from holdfast.checkpoint.choose import Holding, RestorePlan
 from holdfast.controller import State
 from holdfast.detection.hang import PAUSES, STEPS
 from holdfast.events import (
@@ -126,11 +126,11 @@ class GivenUp:
         return ", ".join(f"{node} still trains" for node in at_work if node in self._nodes)
 
 
-class Snapshots:
+class Resumption:
     """Training goes on from the newest snapshot that is whole for every rank, and from no other."""
 
     def resumed(
-        self, attempt: int, plan: Plan | None, held: Sequence[Holding], workers: int
+        self, attempt: int, plan: RestorePlan | None, held: Sequence[Holding], workers: int
     ) -> str:
         """An attempt goes on from `plan`; `held` is what each rank really has."""
         best = max((k for k in _keys(held) if _whole(k, held, workers)), default=None)
@@ -155,7 +155,7 @@ def _whole(key: tuple[int, int], held: Sequence[Holding], workers: int) -> bool:
     return True
 
 
-def _lacking(attempt: int, plan: Plan, held: Sequence[Holding], workers: int) -> str:
+def _lacking(attempt: int, plan: RestorePlan, held: Sequence[Holding], workers: int) -> str:
     """Who is to give what it does not have."""
     for rank, (shared, private) in enumerate(zip(plan.shared_from, plan.private_from, strict=True)):
         copies = held[private].private if private == rank else held[private].buddy
@@ -362,7 +362,7 @@ class Replay:
         return "" if left is None or left == state else "the state is another one"
 
 
-class Books:
+class Accounting:
     """The ledger adds up, and calls nothing productive that was not trained."""
 
     def at_end(self, ledger: Ledger, new_steps_s: float) -> str:
@@ -384,9 +384,9 @@ class Referees:
 
     def __init__(self, hardship: Hardship, env: Environment) -> None:
         self._hard, self._env = hardship, env
-        self._one, self._given_up, self._snapshots = OneAttempt(), GivenUp(), Snapshots()
+        self._one, self._given_up, self._snapshots = OneAttempt(), GivenUp(), Resumption()
         self._efficiency, self._persistence = Efficiency(hardship), Persistence(hardship)
-        self._replay, self._books, self._terms = Replay(), Books(), OneTerm()
+        self._replay, self._books, self._terms = Replay(), Accounting(), OneTerm()
         self._numbers, self._kept = FiniteNumbers(), KeptWorkers()
         self._updates = FairUpdates()
         self.blame = self._efficiency.blame
@@ -436,12 +436,12 @@ class Referees:
         self._judge(Promise.VERSIONS, how and f"{node}: {how}")
 
     def resumed(
-        self, attempt: int, plan: Plan | None, held: Sequence[Holding], workers: int
+        self, attempt: int, plan: RestorePlan | None, held: Sequence[Holding], workers: int
     ) -> None:
         """An attempt has chosen its snapshot."""
         self._judge(Promise.SNAPSHOT, self._snapshots.resumed(attempt, plan, held, workers))
 
-    def took(self, attempt: int, plan: Plan | None, bad: bool) -> None:
+    def took(self, attempt: int, plan: RestorePlan | None, bad: bool) -> None:
         """What the snapshot is worth that an attempt has chosen."""
         self._judge(Promise.FINITE, self._numbers.resumed(attempt, plan, bad))
 

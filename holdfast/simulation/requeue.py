@@ -12,11 +12,11 @@ import math
 
 from holdfast.goodput import Bucket
 from holdfast.simulation.failures import Fault, Scope, faults
-from holdfast.simulation.plan import Plan, Tier
+from holdfast.simulation.plan import CopySchedule, Plan
 from holdfast.simulation.result import CauseTally, Result
 from holdfast.simulation.training import Training
 
-NONE = Tier(steps=1 << 60, block_s=0.0, safe_s=0.0)
+NONE = CopySchedule(steps=1 << 60, block_s=0.0, safe_s=0.0)
 HEALED = (Scope.SPARE,)  # there are no spares
 
 

@@ -1,4 +1,4 @@
-"""Workers as they are: those of an attempt on one node (`Run`), and all of it (`Group`)."""
+"""Workers as they are: those of an attempt on one node (`NodeWorkers`), and all of it (`Group`)."""
 
 import math
 from collections.abc import Callable
@@ -38,7 +38,7 @@ BUGGY = Death(1, None, BUG)
 STARVED = Death(1, None, AWAY)
 
 
-class Host(Protocol):
+class NodeAgent(Protocol):
     """The agent of a node, as its workers see it."""
 
     node: str
@@ -48,7 +48,7 @@ class Host(Protocol):
     drags: float  # by which its network makes everything slower
     stalls_until: float  # its network carries nothing
 
-    def worker_died(self, run: "Run", rank: int, death: Death) -> None:
+    def worker_died(self, run: "NodeWorkers", rank: int, death: Death) -> None:
         """One of its workers has ended by itself."""
 
     def news(self) -> None:
@@ -69,10 +69,10 @@ NO_STALL = Stall(-math.inf, -math.inf)
 
 
 @dataclass(eq=False)
-class Run:
+class NodeWorkers:
     """The workers of one attempt on one node."""
 
-    host: Host
+    host: NodeAgent
     group: "Group"
     ranks: range
     alive: list[int]
@@ -88,7 +88,7 @@ class Group:
 
     attempt: int
     order: Start
-    runs: dict[int, Run] = field(default_factory=dict)  # by node rank
+    runs: dict[int, NodeWorkers] = field(default_factory=dict)  # by node rank
     restored: Key | None = None
     joined_at: float | None = None
     restored_at: float | None = None

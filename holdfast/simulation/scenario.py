@@ -34,13 +34,13 @@ Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False), Numeric]
 Rate = Annotated[float, Field(ge=0, le=1_000_000, allow_inf_nan=False), Numeric]
 
 
-class Section(BaseModel):
+class ScenarioSection(BaseModel):
     """Strict and frozen: unknown keys are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
-class Cause(Section):
+class Cause(ScenarioSection):
     """One kind of fault in a mix."""
 
     weight: Annotated[float, Field(gt=0, allow_inf_nan=False), Numeric]
@@ -54,7 +54,7 @@ class Cause(Section):
     measured for what shows like it (data/detection.yaml)."""
 
 
-class Storms(Section):
+class Storms(ScenarioSection):
     """Losses of many nodes at once that follow no rack: reclaims of a spot market."""
 
     per_day: Rate = 0.0
@@ -67,7 +67,7 @@ class Storms(Section):
     """Mean time until the lost capacity is offered again."""
 
 
-class Detection(Section):
+class Detection(ScenarioSection):
     """How long it was measured to take until a fault is seen."""
 
     source: str
@@ -78,7 +78,7 @@ class Detection(Section):
     """Delays by what a fault shows, in order."""
 
 
-class Mix(Section):
+class Mix(ScenarioSection):
     """What fails and how often."""
 
     source: str
@@ -93,7 +93,7 @@ class Mix(Section):
     """Correlated reclaims."""
 
 
-class Cluster(Section):
+class ClusterLayout(ScenarioSection, title="Cluster"):
     """Where the nodes stand."""
 
     gpus_per_node: Whole = Field(default=8, ge=1, le=1024)
@@ -114,7 +114,7 @@ class Cluster(Section):
     """Mean time until a broken node is free again. Assumed: a day."""
 
 
-class Failures(Section):
+class Failures(ScenarioSection):
     """What fails."""
 
     mix: str = "llama3"
@@ -123,7 +123,7 @@ class Failures(Section):
     """Replaces the rate of the mix."""
 
 
-class Times(Section):
+class Times(ScenarioSection):
     """How long the steps of a recovery take.
 
     The default start and rendezvous follow ByteRobust's hot updates of 46, 51, 54 and 65 s at 128
@@ -152,7 +152,7 @@ class Times(Section):
     """Until a new node has warm workers. Assumed."""
 
 
-class Checkpoint(Section):
+class Checkpoint(ScenarioSection):
     """Snapshots in the memory of the node and of a peer."""
 
     interval_s: Interval | Literal["auto"] = "auto"
@@ -169,7 +169,7 @@ class Checkpoint(Section):
     """The peer of node rank r is r + this. Default: nodes_per_rack, so in another rack."""
 
 
-class Remote(Section):
+class Remote(ScenarioSection):
     """Checkpoints in shared storage, for losses that take a node and its peer."""
 
     interval_s: Interval = 1800.0
@@ -182,7 +182,7 @@ class Remote(Section):
     """Reading it back on all nodes. Assumed."""
 
 
-class Policy(Section):
+class Policy(ScenarioSection):
     """Settings of the controller."""
 
     replace_after: Whole = Field(default=REPLACE_AFTER, ge=0, le=100)
@@ -196,7 +196,7 @@ class Policy(Section):
     suits a laptop, not a cluster whose nodes are repaired."""
 
 
-class Stock(Section):
+class Stock(ScenarioSection):
     """The stock way, for `--compare torchrun`: a failed job is queued again as a whole.
 
     In its favour nobody is short of nodes and a broken node is never scheduled again.
@@ -219,7 +219,7 @@ class Stock(Section):
     """Reading it back on all nodes. As `remote.restore_s`."""
 
 
-class Loss(Section):
+class Loss(ScenarioSection):
     """Nodes that are lost at a set time, for drills."""
 
     at_h: Annotated[float, Field(ge=0, allow_inf_nan=False), Numeric]
@@ -228,7 +228,7 @@ class Loss(Section):
     """How many are lost at once, the lowest node ranks first."""
 
 
-class Scenario(Section):
+class Scenario(ScenarioSection):
     """One capacity question."""
 
     name: str
@@ -246,7 +246,7 @@ class Scenario(Section):
     """Worlds to run."""
     step_s: Interval = 10.0
     """Length of a training step."""
-    cluster: Cluster = Cluster()
+    cluster: ClusterLayout = ClusterLayout()
     failures: Failures = Failures()
     times: Times = Times()
     checkpoint: Checkpoint = Checkpoint()

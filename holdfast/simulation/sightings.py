@@ -17,7 +17,7 @@ from holdfast.simulation.control import Control
 from holdfast.simulation.environment import Environment
 from holdfast.simulation.ground_truth import GroundTruth
 from holdfast.simulation.referees import Referees
-from holdfast.simulation.runs import Group, Run
+from holdfast.simulation.runs import Group, NodeWorkers
 from holdfast.simulation.slowness import A_STEP
 from holdfast.simulation.wires import MAX_DELAY_S
 
@@ -144,7 +144,7 @@ class Sightings:
         return max(0.0, self._env.now - last)
 
 
-def _slow_ranks(run: Run) -> list[int]:
+def _slow_ranks(run: NodeWorkers) -> list[int]:
     slow = run.host.slow
     if slow is None:
         return []

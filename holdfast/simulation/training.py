@@ -8,7 +8,7 @@ from the start of the job; saves fall on multiples, whichever attempt does them.
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from holdfast.simulation.plan import Tier
+from holdfast.simulation.plan import CopySchedule
 
 
 class Reached(NamedTuple):
@@ -27,8 +27,8 @@ class Training:
     after: int  # steps that were done when it began
     step_s: float
     first_s: float
-    often: Tier
-    seldom: Tier
+    often: CopySchedule
+    seldom: CopySchedule
 
     def end_of(self, count: int) -> float:
         """When the attempt's step number `count` (from 1) ends, the saves before it included."""
@@ -59,7 +59,7 @@ class Training:
             return Reached(self.after, 0.0, 0.0)
         return Reached(self.after + count, at - self.end_of(count), self._saves_s(count))
 
-    def newest(self, tier: Tier, lag_s: float, at: float) -> int | None:
+    def newest(self, tier: CopySchedule, lag_s: float, at: float) -> int | None:
         """The newest step saved in this tier that was safe by then, `lag_s` after its end."""
         step = (self.after + self.steps_by(at - lag_s)) // tier.steps * tier.steps
         return step if step > self.after else None

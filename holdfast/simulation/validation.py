@@ -46,7 +46,7 @@ BARE = (
 """Settings that leave nothing but what the formulas know: rate, loss of an incident, saves."""
 
 
-class Cell(NamedTuple):
+class GridCell(NamedTuple):
     """One combination of the grid, the formula's answer and the simulator's."""
 
     nodes: int
@@ -78,7 +78,7 @@ class Optimum(NamedTuple):
     daly_s: float
 
 
-def grid(seeds: int, fault_count: float) -> list[Cell]:
+def grid(seeds: int, fault_count: float) -> list[GridCell]:
     """The check grid of the expected ETTR at the best interval, `fault_count` in a world."""
     rows = [(*cluster, *cost) for cluster in CLUSTERS for cost in COSTS]
     asked = [_at_best_interval(*row, seeds, fault_count) for row in rows]
@@ -99,10 +99,10 @@ def _at_best_interval(
 
 def _cell(
     nodes: int, rate: float, lost_s: float, save_s: float, plan: Plan, found: Interval
-) -> Cell:
+) -> GridCell:
     each = per_1000_node_days(rate)
     interval_s = plan.memory.steps * plan.scenario.step_s
-    return Cell(
+    return GridCell(
         nodes=nodes,
         rate=rate,
         lost_s=lost_s,

@@ -13,8 +13,8 @@ from holdfast.controller.phases import TRAINING
 from holdfast.events import Severity, StopRequested, Store
 from holdfast.messages import Leave, Start, Stop
 from holdfast.simulation import faults
-from holdfast.simulation.agents import Agent
-from holdfast.simulation.book import Book
+from holdfast.simulation.agents import SimulatedAgent
+from holdfast.simulation.book import SimulatedJournal
 from holdfast.simulation.control import REGISTER_S, Control
 from holdfast.simulation.environment import Environment
 from holdfast.simulation.ground_truth import GroundTruth
@@ -43,7 +43,7 @@ class World:
         self.referees.in_trouble = self._in_trouble
         self.truth = GroundTruth(self.env, self.referees)
         self.truth.on_change = lambda group: self.sightings.changed(group)
-        self.agents: dict[str, Agent] = {}
+        self.agents: dict[str, SimulatedAgent] = {}
         self.lives = Lives(self.env, self, self.referees)
         self.sightings = Sightings(self.env, self, self.referees, self.truth)
         self._cut_off_until = -math.inf  # its controller could not reach agents
@@ -124,7 +124,7 @@ class World:
     def _start_node(self) -> None:
         env, hard = self.env, self.hardship
         odd = bool(self.agents) and env.chance(hard.share("odd_nodes"))
-        agent = Agent(env, self, self.truth, len(self.agents), hard.workers + odd)
+        agent = SimulatedAgent(env, self, self.truth, len(self.agents), hard.workers + odd)
         self.agents[agent.node] = agent
         control = self.control
         assert control is not None
@@ -142,7 +142,7 @@ class World:
         env.after(start_s, agent.connect_soon)
         env.after(start_s + env.about(READY_S), agent.ready)
 
-    def agent(self, node: str) -> Agent | None:
+    def agent(self, node: str) -> SimulatedAgent | None:
         """The agent of a node, dead or alive."""
         return self.agents.get(node)
 
@@ -159,16 +159,16 @@ class World:
         unnoticed = self.agents.keys() - self._ended.keys() if self.hardship.cluster else ()
         return [a.node for a in self.agents.values() if a.alive or a.node in unnoticed]
 
-    def living(self) -> list[Agent]:
+    def living(self) -> list[SimulatedAgent]:
         """Agents whose process exists, oldest first."""
         return [agent for agent in self.agents.values() if agent.alive]
 
-    def unheard(self, agent: Agent, since: float) -> None:
+    def unheard(self, agent: SimulatedAgent, since: float) -> None:
         """From now on nobody can hear it: a member has to be named in time."""
         wait_s = self.referees.named_within_s + 0.5
         self.env.after(wait_s, self._require_named, agent, since)
 
-    def _require_named(self, agent: Agent, since: float) -> None:
+    def _require_named(self, agent: SimulatedAgent, since: float) -> None:
         if agent.gone_since != since or self.referees.over:
             return
         control = self.control
@@ -181,7 +181,7 @@ class World:
             self.referees.silent(agent.node, awake_s)
             self.unheard(agent, since)
 
-    def sicken(self, agent: Agent, condition: str, severity: Severity) -> None:
+    def sicken(self, agent: SimulatedAgent, condition: str, severity: Severity) -> None:
         """Something is not as it should be with a node, and its agent sees it."""
         if agent.alive and not agent.frozen:
             self.referees.sick(agent.node, condition, severity)
@@ -212,7 +212,7 @@ class World:
             self.referees.stands(group.attempt, awake_s, self._found_within_s(group))
         self._watch(group, since)
 
-    def gone(self, agent: Agent, how: str) -> None:
+    def gone(self, agent: SimulatedAgent, how: str) -> None:
         """The agent's process has ended; the engine may tell."""
         silent = self.env.chance(self.hardship.share("silent_deaths"))
         if how and not silent:
@@ -236,7 +236,7 @@ class World:
         return self.lives.control
 
     @property
-    def book(self) -> Book:
+    def book(self) -> SimulatedJournal:
         """Its journal, or the one before."""
         return self.lives.book
 
@@ -283,11 +283,11 @@ class World:
         members = (self.agents[run.host.node].trouble_until for run in group.runs.values())
         return max(self._cut_off_until, *members)
 
-    def connect(self, agent: Agent) -> SimulatedWire | None:
+    def connect(self, agent: SimulatedAgent) -> SimulatedWire | None:
         """Say hello to the controller, if there is one."""
         return self.lives.connect(agent)
 
-    def obeys(self, agent: Agent, order: Start | Stop | Leave) -> None:
+    def obeys(self, agent: SimulatedAgent, order: Start | Stop | Leave) -> None:
         """It does what it was told."""
         self.referees.obeyed(agent.node, order)
 

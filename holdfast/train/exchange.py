@@ -28,7 +28,7 @@ from holdfast.checkpoint.arena import (
     parse_header,
     parse_seal,
 )
-from holdfast.checkpoint.choose import Plan, buddy_of
+from holdfast.checkpoint.choose import RestorePlan, buddy_of
 from holdfast.checkpoint.tensors import SEALED_BYTES, byte_tensor
 from holdfast.train.placement import Placement
 
@@ -187,7 +187,7 @@ class Exchange:
         dist.all_reduce(value, dist.ReduceOp.MIN, group=self._group)
         return bool(value.item())
 
-    def hand_out(self, plan: Plan, arena: Arena) -> list[Cell]:
+    def hand_out(self, plan: RestorePlan, arena: Arena) -> list[Cell]:
         """Send and receive what the plan says; returns what arrived here, not yet verified.
 
         All ranks walk the same list in the same order, so no two wait for each other.
@@ -222,7 +222,7 @@ class Exchange:
         return cell
 
 
-def _transfers(plan: Plan) -> list[tuple[int, int, StatePart, StatePart]]:
+def _transfers(plan: RestorePlan) -> list[tuple[int, int, StatePart, StatePart]]:
     shared = [
         (g, r, StatePart.SHARED, StatePart.SHARED) for r, g in enumerate(plan.shared_from) if g != r
     ]

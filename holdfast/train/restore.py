@@ -22,7 +22,7 @@ import msgspec
 from holdfast.checkpoint import catalog
 from holdfast.checkpoint.arena import Arena, Cell, Key, StatePart
 from holdfast.checkpoint.catalog import Opened
-from holdfast.checkpoint.choose import Plan, plan_for
+from holdfast.checkpoint.choose import RestorePlan, plan_for
 from holdfast.checkpoint.open_store import open_store
 from holdfast.checkpoint.tensors import read
 from holdfast.errors import Error
@@ -349,7 +349,7 @@ class _Restoring:
         trees = read(shared), read(private)
         return Restored(one.key, one.where, *trees, one.world_size, missing)
 
-    def _deliver(self, plan: Plan) -> bool:
+    def _deliver(self, plan: RestorePlan) -> bool:
         good = verify(list(_used(plan, self._arena, self._ranks.rank)))
         if self._exchange is None:
             return good
@@ -406,7 +406,7 @@ def _cells_of(one: Candidate, arena: Arena) -> list[tuple[StatePart, Cell]]:
     ]
 
 
-def _used(plan: Plan, arena: Arena, rank: int) -> Iterator[Cell]:
+def _used(plan: RestorePlan, arena: Arena, rank: int) -> Iterator[Cell]:
     """The cells of this rank that somebody will read."""
     wards = [r for r, giver in enumerate(plan.private_from) if giver == rank and r != rank]
     wanted = {

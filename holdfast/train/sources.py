@@ -49,16 +49,16 @@ class ReadablePart(msgspec.Struct, frozen=True, array_like=True):
 class _Told:
     """What ranks know together of a source that not all of them can read."""
 
-    def __init__(self, world_size: int, stocks: Sequence[Sequence[ReadablePart]]) -> None:
-        """`stocks` are by rank."""
+    def __init__(self, world_size: int, readable: Sequence[Sequence[ReadablePart]]) -> None:
+        """`readable` are by rank."""
         self._holders: dict[tuple[int, int, int], list[int]] = {}
         indexes: dict[tuple[int, StatePart], Index] = {}
-        for reader, listed in enumerate(stocks):
-            for stock in listed:
-                indexes.setdefault((stock.rank, StatePart(stock.part)), read_index(stock.index))
-                for number, there in enumerate(stock.present):
+        for reader, listed in enumerate(readable):
+            for one in listed:
+                indexes.setdefault((one.rank, StatePart(one.part)), read_index(one.index))
+                for number, there in enumerate(one.present):
                     if there:
-                        key = (stock.rank, stock.part, number)
+                        key = (one.rank, one.part, number)
                         self._holders.setdefault(key, []).append(reader)
         self.contents = Contents(world_size, indexes, lambda ref: bool(self.holders(ref)))
 
@@ -86,7 +86,7 @@ class Memory:
             self._cells[rank, part] = (cell, index)
             packed = msgspec.msgpack.encode(index)
             mine.append(ReadablePart(rank, part, packed, [True] * len(index.leaves)))
-        told = _Told(world_size, _all_stocks(gather, mine))
+        told = _Told(world_size, _all_readable(gather, mine))
         self.contents, self.holders = told.contents, told.holders
 
     def read(self, ref: Ref, box: Box | None) -> torch.Tensor:
@@ -110,7 +110,7 @@ class Disks:
     ) -> None:
         """`disk` is what this node has, None for nothing; `local` are the ranks of a node."""
         self._opened = disk[0] if disk else None
-        told = _all_stocks(gather, disk[1] if disk else [])
+        told = _all_readable(gather, disk[1] if disk else [])
         everywhere = _Told(world_size, [told[rank // local * local] for rank in range(len(told))])
         self.contents, self.holders = everywhere.contents, everywhere.holders
 
@@ -147,6 +147,6 @@ def _packed_index(opened: Opened, saved: SavedPart) -> bytes:
     return msgspec.msgpack.encode(catalog.index_of(opened.store, saved))
 
 
-def _all_stocks(gather: Gather, mine: list[ReadablePart]) -> list[list[ReadablePart]]:
+def _all_readable(gather: Gather, mine: list[ReadablePart]) -> list[list[ReadablePart]]:
     packed = gather(msgspec.msgpack.encode(mine))
     return [msgspec.msgpack.decode(one, type=list[ReadablePart]) for one in packed]

@@ -27,7 +27,7 @@ from holdfast.messages import (
 )
 from holdfast.shell.clock import Clock
 from holdfast.shell.host import Host, cancelled
-from holdfast.shell.nodes import Nodes, Receipt, Wire
+from holdfast.shell.nodes import NodeLives, Receipt, Wire
 from holdfast.shell.replicas import Lines
 from holdfast.shell.server import Server
 from holdfast.shell.shell import Settings, Shell
@@ -61,7 +61,9 @@ class Ear:
         self.wires: dict[str, Wire] = {}
         state = State(limits=Limits())
         state.lost.update(dict.fromkeys(lost, "it was silent"))
-        self.nodes = Nodes(state, 1_000.0, TERM, lambda: self.now, self._put, lambda _node: None)
+        self.nodes = NodeLives(
+            state, 1_000.0, TERM, lambda: self.now, self._put, lambda _node: None
+        )
 
     def _put(self, events: list[AnyEvent], receipt: Receipt | None) -> None:
         self.events += events

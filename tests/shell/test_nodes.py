@@ -13,7 +13,7 @@ from holdfast.events import (
     NodeLostReason,
 )
 from holdfast.messages import PROTOCOL, Ack, Fact, Leave, Question, Report, ToAgent, Welcome
-from holdfast.shell.nodes import GOODBYE_S, LOOK_S, PULSES, REPORT_S, Nodes, Receipt
+from holdfast.shell.nodes import GOODBYE_S, LOOK_S, PULSES, REPORT_S, NodeLives, Receipt
 from tests.shell.scene import TERM, TIMEOUT_S, hello
 
 
@@ -25,7 +25,7 @@ class Register:
         self.state = State(limits=limits or Limits(node_count=2))
         self.put: list[tuple[list[AnyEvent], Receipt | None]] = []
         self.changed: list[str] = []
-        self.nodes = Nodes(
+        self.nodes = NodeLives(
             self.state, timeout_s, TERM, lambda: self.now,
             lambda events, receipt: self.put.append((events, receipt)), self.changed.append,
         )  # fmt: skip

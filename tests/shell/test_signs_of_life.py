@@ -3,7 +3,7 @@
 from holdfast.controller import Controller, Limits
 from holdfast.events import AnyEvent, NodeLost
 from holdfast.messages import PROTOCOL, Hello
-from holdfast.shell.nodes import Nodes
+from holdfast.shell.nodes import NodeLives
 
 
 class Line:
@@ -28,7 +28,9 @@ def test_what_was_heard_just_before_a_connection_broke_counts() -> None:
     """Nobody looked meanwhile: the process had something else to do."""
     now, told = 0.0, list[AnyEvent]()
     state = Controller(Limits(node_count=1)).state
-    nodes = Nodes(state, 5.0, 1, lambda: now, lambda events, _: told.extend(events), lambda _: None)
+    nodes = NodeLives(
+        state, 5.0, 1, lambda: now, lambda events, _: told.extend(events), lambda _: None
+    )
     line = Line()
     nodes.hello(line, Hello(protocol=PROTOCOL, node="a", name="a", address="h", workers=1, pid=1,
                             attempt=0, running=False))  # fmt: skip

@@ -364,8 +364,8 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "some parts are enough": Mutant(
         CHOOSE,
-        "return Plan(key, shared, known) if len(known) == len(held) else None",
-        "return Plan(key, shared, known) if known else None",
+        "return RestorePlan(key, shared, known) if len(known) == len(held) else None",
+        "return RestorePlan(key, shared, known) if known else None",
         SNAPSHOT,
     ),
     "the cap never forgets": Mutant(

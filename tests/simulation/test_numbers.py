@@ -3,7 +3,7 @@
 import msgspec
 
 from holdfast.actions import AnyAction, Entry, StartAttempt, StopAttempt
-from holdfast.checkpoint.choose import Holding, Plan
+from holdfast.checkpoint.choose import Holding, RestorePlan
 from holdfast.checkpoint.key import Key
 from holdfast.events import AttemptStopped, Broken, NumbersBroke, Quantity, Store
 from holdfast.simulation.hardship import draw
@@ -49,7 +49,7 @@ def test_an_attempt_after_the_next_one_is_free_again() -> None:
 
 
 def test_what_is_known_to_be_bad_must_not_be_gone_on_from() -> None:
-    plan = Plan(Key(1, 12), (0,), (0,))
+    plan = RestorePlan(Key(1, 12), (0,), (0,))
     assert "step 12 of attempt 1" in watching(told(1, 12)).resumed(2, plan, True)
     assert not watching(told(1, 12)).resumed(2, plan, False)
     assert not watching().resumed(2, plan, True), "nobody could know"

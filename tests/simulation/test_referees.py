@@ -16,7 +16,7 @@ from holdfast.actions import (
     StartAttempt,
     StopAttempt,
 )
-from holdfast.checkpoint.choose import Holding, Plan
+from holdfast.checkpoint.choose import Holding, RestorePlan
 from holdfast.checkpoint.key import Key
 from holdfast.controller import Limits, State
 from holdfast.events import (
@@ -51,7 +51,7 @@ from holdfast.simulation.referees import (
     Persistence,
     Referees,
     Replay,
-    Snapshots,
+    Resumption,
 )
 from holdfast.status import Alternative, Choice
 
@@ -195,38 +195,40 @@ def holding(own: Sequence[Key], buddy: Sequence[Key] = ()) -> Holding:
     return Holding(frozenset(own), frozenset(own), frozenset(buddy))
 
 
-def plan(key: Key, private: tuple[int, ...] = (0, 1), shared: tuple[int, ...] = (0, 1)) -> Plan:
-    return Plan(key, shared, private)
+def plan(
+    key: Key, private: tuple[int, ...] = (0, 1), shared: tuple[int, ...] = (0, 1)
+) -> RestorePlan:
+    return RestorePlan(key, shared, private)
 
 
 def test_going_on_from_the_newest_whole_snapshot_is_no_foul() -> None:
     both = [holding([OLD, NEW]), holding([OLD, NEW])]
-    assert not Snapshots().resumed(2, plan(NEW), both, 1)
+    assert not Resumption().resumed(2, plan(NEW), both, 1)
     torn = [holding([OLD, NEW]), holding([OLD])]
-    assert not Snapshots().resumed(2, plan(OLD), torn, 1)
-    assert not Snapshots().resumed(1, None, [holding([]), holding([])], 1)
+    assert not Resumption().resumed(2, plan(OLD), torn, 1)
+    assert not Resumption().resumed(1, None, [holding([]), holding([])], 1)
 
 
 def test_a_part_may_come_from_the_neighbour() -> None:
     """Rank 1 has lost everything: rank 0 has its part, and the shared one is the same anywhere."""
     held = [holding([NEW], buddy=[NEW]), holding([])]
-    assert not Snapshots().resumed(2, plan(NEW, private=(0, 0), shared=(0, 0)), held, 1)
+    assert not Resumption().resumed(2, plan(NEW, private=(0, 0), shared=(0, 0)), held, 1)
 
 
 def test_a_snapshot_that_is_not_whole_is_a_foul() -> None:
     held = [holding([OLD, NEW]), holding([OLD])]
-    assert "goes on from (10, 1), not from (8, 1)" in Snapshots().resumed(2, plan(NEW), held, 1)
+    assert "goes on from (10, 1), not from (8, 1)" in Resumption().resumed(2, plan(NEW), held, 1)
 
 
 def test_parts_of_two_attempts_are_no_whole_snapshot() -> None:
     held = [holding([OLD, NEW]), holding([OLD, OTHER])]
-    assert "goes on from (10, 2), not from (8, 1)" in Snapshots().resumed(3, plan(OTHER), held, 1)
+    assert "goes on from (10, 2), not from (8, 1)" in Resumption().resumed(3, plan(OTHER), held, 1)
 
 
 def test_an_older_snapshot_than_necessary_is_a_foul() -> None:
     held = [holding([OLD, NEW]), holding([OLD, NEW])]
-    assert "not from (10, 1)" in Snapshots().resumed(2, plan(OLD), held, 1)
-    assert "goes on from None" in Snapshots().resumed(2, None, held, 1)
+    assert "not from (10, 1)" in Resumption().resumed(2, plan(OLD), held, 1)
+    assert "goes on from None" in Resumption().resumed(2, None, held, 1)
 
 
 @pytest.mark.parametrize(
@@ -236,16 +238,16 @@ def test_an_older_snapshot_than_necessary_is_a_foul() -> None:
         plan(NEW, private=(0, 1), shared=(0, 0)),  # nor a private one
     ],
 )
-def test_a_giver_that_has_nothing_is_a_foul(wrong: Plan) -> None:
+def test_a_giver_that_has_nothing_is_a_foul(wrong: RestorePlan) -> None:
     held = [holding([NEW], buddy=[NEW]), holding([])]
-    assert "rank 1 of attempt 2 is sent to ranks" in Snapshots().resumed(2, wrong, held, 1)
+    assert "rank 1 of attempt 2 is sent to ranks" in Resumption().resumed(2, wrong, held, 1)
 
 
 def test_a_private_part_of_somebody_else_is_a_foul() -> None:
     """Rank 2 has a private part of this name, but neither rank 0's own nor its neighbour's."""
     held = [holding([], buddy=[]), holding([NEW], buddy=[NEW]), holding([NEW], buddy=[NEW])]
-    wrong = Plan(NEW, (1, 1, 2), (2, 1, 2))
-    assert "rank 0 of attempt 2" in Snapshots().resumed(2, wrong, held, 1)
+    wrong = RestorePlan(NEW, (1, 1, 2), (2, 1, 2))
+    assert "rank 0 of attempt 2" in Resumption().resumed(2, wrong, held, 1)
 
 
 # ── efficiency ──
@@ -414,22 +416,24 @@ def ledger(productive_ms: int = 60_000) -> Ledger:
 
 
 def test_a_ledger_that_adds_up_is_no_foul() -> None:
-    assert not referees.Books().at_end(ledger(), 60.0)
+    assert not referees.Accounting().at_end(ledger(), 60.0)
 
 
 def test_more_productive_time_than_new_steps_took_is_a_foul() -> None:
-    assert "60.0 s are productive, new steps took 50.0 s" in referees.Books().at_end(ledger(), 50.0)
+    assert "60.0 s are productive, new steps took 50.0 s" in referees.Accounting().at_end(
+        ledger(), 50.0
+    )
 
 
 def test_buckets_that_do_not_sum_to_the_wall_time_are_a_foul() -> None:
     longer = msgspec.structs.replace(ledger(), end_ms=70_001)
-    assert "sum to 70000 ms of 70001" in referees.Books().at_end(longer, 60.0)
+    assert "sum to 70000 ms of 70001" in referees.Accounting().at_end(longer, 60.0)
 
 
 def test_a_gap_between_intervals_is_a_foul() -> None:
     first, second = ledger().intervals
     gap = msgspec.structs.replace(ledger(), intervals=(first._replace(end_ms=9_999), second))
-    assert "do not touch" in referees.Books().at_end(gap, 60.0)
+    assert "do not touch" in referees.Accounting().at_end(gap, 60.0)
 
 
 # ── the controller ──

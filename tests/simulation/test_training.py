@@ -3,11 +3,11 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.simulation.plan import Tier
+from holdfast.simulation.plan import CopySchedule
 from holdfast.simulation.training import Training
 
 TIERS = st.builds(
-    Tier,
+    CopySchedule,
     steps=st.integers(1, 7),
     block_s=st.sampled_from([0.0, 0.5, 3.0, 40.0]),
     safe_s=st.sampled_from([0.0, 2.0, 25.0]),
@@ -23,7 +23,9 @@ TRAININGS = st.builds(
 )
 
 
-def counted(training: Training, at: float) -> tuple[int, float, float, dict[Tier, int | None]]:
+def counted(
+    training: Training, at: float
+) -> tuple[int, float, float, dict[CopySchedule, int | None]]:
     """Live through it: steps done, when the last ended, time on saves, newest saves that ended."""
     now, step, saves = training.begin + training.first_s, training.after, 0.0
     last, spent = now, 0.0

@@ -5,24 +5,24 @@ from statistics import fmean
 import pytest
 
 from holdfast.simulation import validation
-from holdfast.simulation.validation import Cell
+from holdfast.simulation.validation import GridCell
 from tests.more import sample
 
 
 @pytest.fixture(scope="module")
-def grid() -> list[Cell]:
+def grid() -> list[GridCell]:
     return validation.grid(seeds=2, fault_count=150)
 
 
 def test_ettr_is_within_two_points_of_the_formula_wherever_that_is_valid(
-    grid: list[Cell],
+    grid: list[GridCell],
 ) -> None:
     valid = [cell for cell in grid if cell.valid]
     assert len(valid) == 12
     assert not [cell for cell in valid if abs(cell.error) > 0.02]
 
 
-def test_the_formula_gives_the_check_values_of_the_grid(grid: list[Cell]) -> None:
+def test_the_formula_gives_the_check_values_of_the_grid(grid: list[GridCell]) -> None:
     expected = [cell.expected for cell in grid]
     assert expected[:5] == pytest.approx([0.798, 0.905, 0.971, 0.992, 0.996], abs=1e-3)
     assert expected[5:10] == pytest.approx([0.799, 0.906, 0.971, 0.992, 0.996], abs=1e-3)
@@ -31,7 +31,7 @@ def test_the_formula_gives_the_check_values_of_the_grid(grid: list[Cell]) -> Non
 
 
 def test_where_faults_are_as_frequent_as_their_cost_is_long_more_is_left_than_the_formula_says(
-    grid: list[Cell],
+    grid: list[GridCell],
 ) -> None:
     invalid = [cell for cell in grid if not cell.valid]
     assert all(cell.error > 0 and cell.found.mean > 0.2 for cell in invalid)

@@ -35,7 +35,7 @@ from holdfast.drivers.kubernetes.manifests.kueue import queue_of
 from holdfast.drivers.kubernetes.manifests.names import JOB
 from holdfast.drivers.kubernetes.manifests.request import Request
 from holdfast.drivers.kubernetes.metrics import Metrics
-from holdfast.drivers.kubernetes.origin import Origin
+from holdfast.drivers.kubernetes.origin import JobOrigin
 from holdfast.drivers.kubernetes.pods import Pod
 from holdfast.drivers.kubernetes.published_stacks import PublishedStacks
 from holdfast.drivers.kubernetes.record import Record, Recorded
@@ -65,7 +65,7 @@ class Identity(NamedTuple):
     """Which controller this is."""
 
     token: str
-    belongs: Origin
+    belongs: JobOrigin
     term: int
     machine: str  # it runs on; "" if that is not known
     obeyed: int = 0  # newest attempt that an agent was told of before it

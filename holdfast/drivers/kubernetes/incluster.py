@@ -44,7 +44,7 @@ from holdfast.drivers.kubernetes.manifests.pod import CONTROLLER_PORT
 from holdfast.drivers.kubernetes.manifests.render import requested
 from holdfast.drivers.kubernetes.manifests.request import Body, Request
 from holdfast.drivers.kubernetes.manifests.support.services import METRICS_PORT
-from holdfast.drivers.kubernetes.origin import Origin, first_origin
+from holdfast.drivers.kubernetes.origin import JobOrigin, first_origin
 from holdfast.drivers.kubernetes.pods import Pod
 from holdfast.drivers.kubernetes.record_journal import published_journal
 from holdfast.drivers.kubernetes.roster import ROLE, TRAINS
@@ -156,7 +156,7 @@ async def remove_former(cluster: Cluster, pod: str) -> None:
 
 
 async def _drive(
-    cluster: Cluster, place: Place, lease: Lease, origin: Origin, observe: Observer
+    cluster: Cluster, place: Place, lease: Lease, origin: JobOrigin, observe: Observer
 ) -> Outcome | None:
     token = await token_of(cluster, place.job.name, origin.owner)
     path, obeyed = await _prepare(cluster, place, origin.run, lease, token)

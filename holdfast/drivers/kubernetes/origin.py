@@ -16,7 +16,7 @@ POLL_S = 1.0
 NAMING = ("apiVersion", "kind", "name", "uid")
 
 
-class Origin(NamedTuple):
+class JobOrigin(NamedTuple):
     """`run`: the UID of the job's ConfigMap. `owner`: a reference to what the job belongs to."""
 
     run: str
@@ -28,17 +28,17 @@ class Origin(NamedTuple):
         return {**self.owner, "controller": True}
 
 
-async def origin(cluster: Cluster, job: str) -> Origin:
+async def origin(cluster: Cluster, job: str) -> JobOrigin:
     """What there is now. Raises `ApiError`."""
     body = await cluster.get(CONFIG_MAPS, f"{job}-job")
     meta = body["metadata"]
     own = {"apiVersion": "v1", "kind": "ConfigMap", "name": meta["name"], "uid": meta["uid"]}
     above = [ref for ref in meta.get("ownerReferences") or [] if ref.get("controller")]
     owner = {key: above[0][key] for key in NAMING} if above else own
-    return Origin(meta["uid"], owner)
+    return JobOrigin(meta["uid"], owner)
 
 
-async def first_origin(cluster: Cluster, job: str) -> Origin:
+async def first_origin(cluster: Cluster, job: str) -> JobOrigin:
     """The same, waiting for as long as the cluster does not say."""
     while True:
         try:

@@ -56,7 +56,7 @@ class Standing(msgspec.Struct, frozen=True):
     silent_since: float | None = None
 
 
-class State(msgspec.Struct, frozen=True):
+class FederationState(msgspec.Struct, frozen=True):
     """All that is remembered, on disk before it takes effect. Times are seconds since the epoch."""
 
     standings: tuple[Standing, ...]
@@ -84,8 +84,8 @@ BUSY = (Role.OFFERED, Role.RUNS, Role.LEAVING)
 
 
 def decide(
-    state: State, seen: Sequence[Seen], terms: Sequence[Terms], now: float
-) -> tuple[State, list[Order]]:
+    state: FederationState, seen: Sequence[Seen], terms: Sequence[Terms], now: float
+) -> tuple[FederationState, list[Order]]:
     """The next state, and what to do. An order is given until it is seen to be carried out."""
     if not any(one.reachable for one in seen):
         quiet = tuple(msgspec.structs.replace(s, silent_since=None) for s in state.standings)
@@ -109,7 +109,7 @@ def decide(
     return found, _orders(found, seen)
 
 
-def over(state: State) -> bool:
+def over(state: FederationState) -> bool:
     """Whether the job has ended and nothing of it can still run anywhere."""
     unsafe = (Role.LEAVING, Role.LOST)
     return state.outcome is not None and not any(s.role in unsafe for s in state.standings)
@@ -169,7 +169,7 @@ def _outcome(standings: Sequence[Standing], seen: Sequence[Seen]) -> str | None:
     )  # fmt: skip
 
 
-def _next(state: State, standings: Sequence[Standing], seen: Sequence[Seen]) -> int:
+def _next(state: FederationState, standings: Sequence[Standing], seen: Sequence[Seen]) -> int:
     """After a refusal the one behind it; after a loss the first again."""
     for i, (was, is_) in enumerate(zip(state.standings, standings, strict=True)):
         if was.role is Role.OFFERED and is_.role is Role.LEAVING:
@@ -179,7 +179,7 @@ def _next(state: State, standings: Sequence[Standing], seen: Sequence[Seen]) -> 
     return state.next
 
 
-def _offered(state: State, seen: Sequence[Seen], now: float) -> State:
+def _offered(state: FederationState, seen: Sequence[Seen], now: float) -> FederationState:
     """Ask the next cluster that can be asked, if there is one."""
     count = len(seen)
     for i in ((state.next + step) % count for step in range(count)):
@@ -192,7 +192,7 @@ def _offered(state: State, seen: Sequence[Seen], now: float) -> State:
     return state
 
 
-def _orders(state: State, seen: Sequence[Seen]) -> list[Order]:
+def _orders(state: FederationState, seen: Sequence[Seen]) -> list[Order]:
     found: list[Order] = []
     for i, (standing, one) in enumerate(zip(state.standings, seen, strict=True)):
         if standing.role is Role.LEAVING and one.reachable:

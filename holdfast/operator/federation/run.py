@@ -26,12 +26,12 @@ from holdfast.drivers.kubernetes.submit import make_room
 from holdfast.drivers.kubernetes.submit_withdraw import withdraw
 from holdfast.errors import Error
 from holdfast.operator.federation.decide import (
+    FederationState,
     Offer,
     Order,
     Role,
     Seen,
     Standing,
-    State,
     Terms,
     Withdraw,
     decide,
@@ -121,7 +121,7 @@ class Federation:
         self._wished = asyncio.Event()
         self.state = read(self._path, len(self._places))
 
-    async def run(self, *, placed_only: bool = False) -> State:
+    async def run(self, *, placed_only: bool = False) -> FederationState:
         """Until the job has ended everywhere; `placed_only`: until a cluster runs it."""
         try:
             while not over(self.state):
@@ -221,7 +221,7 @@ class Federation:
             if one.there and not leaving:
                 await self._make_room(i, replace=replace)
             kept.append(was if leaving else Standing())
-        self.state = State(tuple(kept))
+        self.state = FederationState(tuple(kept))
         write(self._path, self.state)
 
     def _none_unseen(self, both: Sequence[tuple[Standing, Seen]]) -> None:
@@ -295,7 +295,7 @@ class Federation:
         except (ApiError, TimeoutError) as error:
             self._tell(f"{name}: {error!r}; retrying")
 
-    def _report(self, old: State, new: State) -> None:
+    def _report(self, old: FederationState, new: FederationState) -> None:
         for place, was, is_ in zip(self._places, old.standings, new.standings, strict=True):
             if was.role is not is_.role:
                 self._tell(f"{place.name}: {WORDS[is_.role]}")
@@ -319,11 +319,11 @@ WORDS: dict[Role, str] = {
 # ── the folder ────────────────────────────────────────────────────────────────────────────────
 
 
-def read(path: Path, count: int) -> State:
+def read(path: Path, count: int) -> FederationState:
     """The state that was left; a new one if there is none, or if the clusters are others."""
-    fresh = State(tuple(Standing() for _ in range(count)))
+    fresh = FederationState(tuple(Standing() for _ in range(count)))
     try:
-        found = msgspec.json.decode(path.read_bytes(), type=State)
+        found = msgspec.json.decode(path.read_bytes(), type=FederationState)
     except FileNotFoundError:
         return fresh
     except msgspec.DecodeError:
@@ -331,7 +331,7 @@ def read(path: Path, count: int) -> State:
     return found if len(found.standings) == count else fresh
 
 
-def write(path: Path, state: State) -> None:
+def write(path: Path, state: FederationState) -> None:
     """On the disk, whole or not at all."""
     new = path.with_suffix(".new")
     with new.open("wb") as file:

@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.drivers.kubernetes.api import Api
 from holdfast.drivers.kubernetes.cluster import CONFIG_MAPS
-from holdfast.drivers.kubernetes.origin import Origin, first_origin, origin
+from holdfast.drivers.kubernetes.origin import JobOrigin, first_origin, origin
 from tests.drivers.kubernetes.cluster.fake import FakeCluster
 from tests.drivers.kubernetes.cluster.faults import Fault
 from tests.drivers.kubernetes.playing import playing
@@ -24,8 +24,8 @@ def home(it: FakeCluster, **said: Any) -> str:
     return str(it.store.create(CONFIG_MAPS, "default", {"metadata": meta})["metadata"]["uid"])
 
 
-def found(**said: Any) -> tuple[str, Origin]:
-    async def story(it: FakeCluster, api: Api) -> tuple[str, Origin]:
+def found(**said: Any) -> tuple[str, JobOrigin]:
+    async def story(it: FakeCluster, api: Api) -> tuple[str, JobOrigin]:
         return home(it, **said), await origin(api, "run")
 
     return playing(story)

@@ -8,12 +8,12 @@ from hypothesis import given, settings
 
 from holdfast.operator.federation.decide import (
     GAP_S,
+    FederationState,
     Offer,
     Order,
     Role,
     Seen,
     Standing,
-    State,
     Terms,
     Withdraw,
     decide,
@@ -31,17 +31,17 @@ ORPHAN = Seen(reachable=True, there=True, made=True)
 
 
 def after(
-    *looks: tuple[float, list[Seen]], state: State | None = None
-) -> tuple[State, list[Order]]:
+    *looks: tuple[float, list[Seen]], state: FederationState | None = None
+) -> tuple[FederationState, list[Order]]:
     """The state and the orders after a series of looks."""
-    now = state or State(tuple(Standing() for _ in looks[0][1]))
+    now = state or FederationState(tuple(Standing() for _ in looks[0][1]))
     orders: list[Order] = []
     for at, seen in looks:
         now, orders = decide(now, seen, [TERMS] * len(seen), at)
     return now, orders
 
 
-def roles(state: State) -> list[Role]:
+def roles(state: FederationState) -> list[Role]:
     return [standing.role for standing in state.standings]
 
 
@@ -72,7 +72,9 @@ def test_the_next_is_asked_only_when_the_first_has_let_go() -> None:
 
 
 def test_after_the_last_the_first_is_asked_again() -> None:
-    state = State((Standing(Role.IDLE), Standing(Role.OFFERED, 1000.0)), term=2, next=1, at=1090.0)
+    state = FederationState(
+        (Standing(Role.IDLE), Standing(Role.OFFERED, 1000.0)), term=2, next=1, at=1090.0
+    )
     state, orders = after((1100.0, [EMPTY, WAITS]), state=state)
     assert orders == [Withdraw(1)]
     assert after((1105.0, [EMPTY, EMPTY]), state=state)[1] == [Offer(0, 3)]
@@ -126,7 +128,7 @@ def test_time_that_nobody_watched_does_not_count() -> None:
 def test_the_end_is_the_end_once_nothing_is_left_anywhere() -> None:
     state, orders = after(START, (1010.0, [RUNS, EMPTY]), (1020.0, [ENDED, EMPTY]))
     assert (state.outcome, orders, over(state)) == ("succeeded", [], True)
-    lost = State((Standing(Role.LOST), Standing(Role.RUNS)), term=2, at=1000.0)
+    lost = FederationState((Standing(Role.LOST), Standing(Role.RUNS)), term=2, at=1000.0)
     state, _ = after((1005.0, [AWAY, ENDED]), state=lost)
     assert state.outcome == "succeeded" and not over(state)
     state, orders = after((1010.0, [RUNS, ENDED]), state=state)
@@ -178,7 +180,7 @@ def test_no_world_makes_two_clusters_run_it_that_can_be_reached(
     count: int, story: list[tuple[str, int]], data: Any
 ) -> None:
     world, now = World(count), 1000.0
-    state = State(tuple(Standing() for _ in range(count)))
+    state = FederationState(tuple(Standing() for _ in range(count)))
     for what, who in story:
         if what != "nothing":
             world.suffer(what, who)
@@ -189,7 +191,9 @@ def test_no_world_makes_two_clusters_run_it_that_can_be_reached(
         assert not any(isinstance(o, Offer) for o in orders) or len(orders) == 1
 
 
-def look(world: World, state: State, now: float, *, late: bool) -> tuple[State, list[Order]]:
+def look(
+    world: World, state: FederationState, now: float, *, late: bool
+) -> tuple[FederationState, list[Order]]:
     """One decision, carried out where that is possible; `late`: a removal takes longer."""
     seen = world.seen()
     state, orders = decide(state, seen, [TERMS] * len(seen), now)
@@ -211,7 +215,7 @@ def test_once_the_world_is_well_the_job_runs_in_one_cluster(
     count: int, story: list[tuple[str, int]], good: int
 ) -> None:
     world, now = World(count), 1000.0
-    state = State(tuple(Standing() for _ in range(count)))
+    state = FederationState(tuple(Standing() for _ in range(count)))
     for what, who in story:
         if what != "nothing":
             world.suffer(what, who)

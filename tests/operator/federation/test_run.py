@@ -24,7 +24,7 @@ from holdfast.drivers.kubernetes.cluster import (
     Cluster,
 )
 from holdfast.errors import Error
-from holdfast.operator.federation.decide import Role, Standing, State
+from holdfast.operator.federation.decide import FederationState, Role, Standing
 from holdfast.operator.federation.run import Federation, locked, places_of, read, write
 from holdfast.spec import Job, job_from_dict
 from holdfast.status import JobStatus
@@ -224,12 +224,14 @@ def test_claims_stay_when_the_job_is_withdrawn(tmp_path: Path) -> None:
 
 
 def test_what_was_written_is_read_again_and_other_clusters_begin_anew(tmp_path: Path) -> None:
-    state = State((Standing(Role.RUNS, 5.0, 6.0), Standing(Role.LOST)), term=3, next=1, at=7.0)
+    state = FederationState(
+        (Standing(Role.RUNS, 5.0, 6.0), Standing(Role.LOST)), term=3, next=1, at=7.0
+    )
     write(tmp_path / "state.json", state)
     assert read(tmp_path / "state.json", 2) == state
-    assert read(tmp_path / "state.json", 3) == State((Standing(),) * 3)
+    assert read(tmp_path / "state.json", 3) == FederationState((Standing(),) * 3)
     (tmp_path / "state.json").write_text("{")
-    assert read(tmp_path / "state.json", 1) == State((Standing(),))
+    assert read(tmp_path / "state.json", 1) == FederationState((Standing(),))
 
 
 def test_one_process_federates_a_job(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from holdfast.collectives import RankTimes
 from holdfast.events import in_rows
-from holdfast.simulation.runs import Run
+from holdfast.simulation.runs import NodeWorkers
 from holdfast.simulation.slowness import KEPT, meetings, told_of
 from holdfast.stacks import Activity, StackGroup, ThreadStack, joined
 
@@ -11,13 +11,13 @@ WAITS = (TRAIN, "all_reduce (torch/distributed/distributed_c10d.py:2806)")
 SLEEPS = (TRAIN, "read_batch (data.py:7)")
 
 
-def stacks(run: Run, now: float) -> tuple[StackGroup, ...]:
+def stacks(run: NodeWorkers, now: float) -> tuple[StackGroup, ...]:
     """Of the workers of a node that live."""
     return joined(_look(run, rank, now) for rank in run.alive)
 
 
 def entry_times(
-    run: Run, number: int, now: float, step_s: float, recent: int
+    run: NodeWorkers, number: int, now: float, step_s: float, recent: int
 ) -> tuple[RankTimes, ...]:
     """When the workers of this node entered their collectives since that was last asked, at most so
     many; of sound ranks a step takes `step_s`."""
@@ -38,7 +38,7 @@ def entry_times(
     return tuple(told)
 
 
-def _look(run: Run, rank: int, now: float) -> StackGroup:
+def _look(run: NodeWorkers, rank: int, now: float) -> StackGroup:
     group = run.group
     if group.broken_at is None and now < group.stall.until:
         return _stands(rank, WAITS, Activity.STILL)
