@@ -289,9 +289,9 @@ class Persistence:
         return f"the same bug is tried {self._hits + 1} times" if self._hits > tries else ""
 
     def used_up(self, at: float) -> bool:
-        """Whether there were as many restarts as are allowed."""
-        since = at - self._limits.window_s
-        return sum(start.at > since for start in self._starts) >= self._limits.max_restarts
+        """Whether there were as many restarts as are allowed, lately or without progress."""
+        since, most = at - self._limits.window_s, self._limits.max_restarts
+        return self._fruitless >= most or sum(s.at > since for s in self._starts) >= most
 
     def may_give_up(self, at: float) -> bool:
         """Whether patience is at its end. Storage that is away is waited for, whatever the cap: for

@@ -97,10 +97,11 @@ class Recovery(Section):
     """When to restart, how long to wait, when to give up."""
 
     max_restarts: Annotated[Whole, Field(ge=0, le=1_000_000)] | None = None
-    """Restarts allowed within `window_s`; one more ends the job. A number is applied strictly: that
-    many restarts, also for errors of the script. Without a number, 20 restarts are allowed, an
-    error of the script that repeats at the same place ends the job the second time, and errors
-    of the environment (network, storage) are retried until they have lasted for `window_s`."""
+    """Restarts allowed within `window_s`, and in a row without progress however long they take; one
+    more ends the job. A number is applied strictly: that many restarts, also for errors of the
+    script. Without a number, 20 restarts are allowed, an error of the script that repeats at the
+    same place ends the job the second time, and errors of the environment (network, storage) are
+    retried until they have lasted for `window_s`."""
     window_s: Seconds = 3600.0
     """Length of the sliding window in which restarts are counted."""
     heartbeat_timeout_s: Seconds = 5.0

@@ -204,10 +204,15 @@ def ending(s: Situation) -> tuple[Outcome, str] | None:
         return Outcome.FAILED, f"{same}: {trouble.summary}"
     if trouble.environment and _lasts_too_long(s):
         return Outcome.GAVE_UP, _kept_text(s)
-    if not trouble.ended or history.restarts < means.max_restarts or _may_outwait(s):
+    if not trouble.ended or _may_outwait(s):
         return None
-    cap = f"{means.max_restarts} restarts in {means.window_s:g} s are allowed"
-    account = f"{cap}, all of them used; last: {trouble.summary}"
+    if history.restarts >= means.max_restarts:
+        cap = f"{means.max_restarts} restarts in {means.window_s:g} s are allowed"
+        account = f"{cap}, all of them used; last: {trouble.summary}"
+    elif history.barren >= means.max_restarts and not trouble.environment:  # each of them was slow
+        account = f"{history.barren} restarts in a row without progress; last: {trouble.summary}"
+    else:
+        return None
     return Outcome.FAILED if trouble.user_error else Outcome.GAVE_UP, account
 
 

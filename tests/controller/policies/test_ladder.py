@@ -112,6 +112,12 @@ TABLE = {
         R.GIVE_UP, "for 3600 s, through 18", STORAGE, History(barren=18, trouble_s=3600.0)
     ),
     "a crash loop": Row(R.GIVE_UP, "all of them used", KILLED, History(restarts=20)),
+    "a slow crash loop": Row(
+        R.GIVE_UP, "20 restarts in a row without progress", KILLED, History(restarts=3, barren=20)
+    ),
+    "slow restarts between which there was progress": Row(
+        R.RESTART, "nothing speaks against", KILLED, History(restarts=3, barren=0)
+    ),
     "the loss is NaN": Row(R.ROLL_BACK, "before step 12", NAN),
     "again there": Row(
         R.ROLL_BACK, "step 9 was", NAN, History(bad_again=True, restored=9), Means(older=4)
@@ -345,7 +351,8 @@ def test_a_job_ends_with_an_account_and_not_while_it_may_try(s: Situation) -> No
     assert end is not None or s.trouble.alone or s.trouble.trains
     if end is not None:
         assert (chosen.outcome, chosen.reason) == end
-        assert not s.trouble.ended or s.history.restarts >= s.means.max_restarts or _hopeless(s)
+        used = max(s.history.restarts, s.history.barren) >= s.means.max_restarts
+        assert not s.trouble.ended or used or _hopeless(s)
 
 
 def _hopeless(s: Situation) -> bool:
