@@ -31,6 +31,7 @@ from holdfast.events import (
     NodeLostReason,
     OrdersLost,
     Progress,
+    Progressed,
     StopRequested,
     Store,
     WorkerExited,
@@ -504,8 +505,16 @@ def test_giving_up_is_right_once_the_restarts_are_used_up_and_not_long_after() -
         some.journaled(entry(diagnosed(), order(1), at=100.0))
         some.journaled(entry(diagnosed(), order(2), at=101.0))
     early.journaled(end(Outcome.GAVE_UP, at=102.0))
+    late.journaled(entry(Progressed(attempt=2, progress=Progress(step=7)), at=500.0))
     with pytest.raises(Foul, match="the job gave_up for no reason"):
         late.journaled(end(Outcome.GAVE_UP, at=1000.0))
+
+
+def test_giving_up_is_right_after_as_many_restarts_without_progress() -> None:
+    slow = all_of_them()
+    slow.journaled(entry(diagnosed(), order(1), at=100.0))
+    slow.journaled(entry(diagnosed(), order(2), at=90_000.0))
+    slow.journaled(end(Outcome.GAVE_UP, at=180_000.0))
 
 
 def away(at: float, attempt: int = 1, step: int = 5) -> Entry:
