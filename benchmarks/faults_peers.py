@@ -20,12 +20,13 @@ import contextlib
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
+
+import psutil
 
 from fault_kinds import KINDS
 from faults import FIRST_STEP, SCRIPT
@@ -83,8 +84,11 @@ def _suffer(kind: str, folder: Path, arguments: argparse.Namespace) -> Row:
         at = _struck(process, folder)
         ended = _ended(process, at + arguments.wait)
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+        with contextlib.suppress(psutil.NoSuchProcess):  # workers have sessions of their own
+            launcher = psutil.Process(process.pid)
+            for one in [*launcher.children(recursive=True), launcher]:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    one.kill()
         process.wait()
     noticed = ended is not None and process.returncode != 0
     told = ROOT.search(out.read_text(errors="replace"))

@@ -31,6 +31,7 @@ from holdfast.events import (
     NodeLostReason,
     OrdersLost,
     Progress,
+    Progressed,
     StopRequested,
     Store,
     WorkerExited,
@@ -503,11 +504,13 @@ def test_every_end_has_a_reason_that_will_do() -> None:
 
 
 def test_giving_up_is_right_once_the_restarts_are_used_up_and_not_long_after() -> None:
-    early, late = all_of_them(), all_of_them()
-    for some in (early, late):
+    early, late, slow = all_of_them(), all_of_them(), all_of_them()
+    for some, again in ((early, 101.0), (late, 101.0), (slow, 90_000.0)):
         some.journaled(entry(diagnosed(), order(1), at=100.0))
-        some.journaled(entry(diagnosed(), order(2), at=101.0))
+        some.journaled(entry(diagnosed(), order(2), at=again))
     early.journaled(end(Outcome.GAVE_UP, at=102.0))
+    slow.journaled(end(Outcome.GAVE_UP, at=180_000.0))  # there was no progress
+    late.journaled(entry(Progressed(attempt=2, progress=Progress(step=7)), at=500.0))
     with pytest.raises(Foul, match="the job gave_up for no reason"):
         late.journaled(end(Outcome.GAVE_UP, at=1000.0))
 

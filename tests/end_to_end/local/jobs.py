@@ -95,10 +95,10 @@ class RunningJob:
                 first = (node.rank or 0) * len(node.pids)
                 if node.rank is not None and first <= rank < first + len(node.pids):
                     found.append(node.pids[rank - first])
-            return bool(found)
+            return any(found)  # 0: not reported yet; a signal to it would be for all of us
 
         self.wait_until(known, f"the pid of rank {rank}")
-        return found[0]
+        return next(filter(None, found))
 
     def agent(self, name: str) -> int:
         """The pid of a node's agent."""
