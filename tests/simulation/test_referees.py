@@ -41,11 +41,11 @@ from holdfast.goodput import Bucket, Ledger
 from holdfast.goodput.books import NO_STALLS, Books
 from holdfast.goodput.ledger import close_books
 from holdfast.messages import Start, Stop
-from holdfast.simulation import referees
 from holdfast.simulation.environment import Environment, Foul, Promise
 from holdfast.simulation.hardship import Hardship, draw
 from holdfast.simulation.referees import (
     AWAY,
+    Accounting,
     Efficiency,
     GivenUp,
     OneAttempt,
@@ -417,24 +417,22 @@ def ledger(productive_ms: int = 60_000) -> Ledger:
 
 
 def test_a_ledger_that_adds_up_is_no_foul() -> None:
-    assert not referees.Accounting().at_end(ledger(), 60.0)
+    assert not Accounting().at_end(ledger(), 60.0)
 
 
 def test_more_productive_time_than_new_steps_took_is_a_foul() -> None:
-    assert "60.0 s are productive, new steps took 50.0 s" in referees.Accounting().at_end(
-        ledger(), 50.0
-    )
+    assert "60.0 s are productive, new steps took 50.0 s" in Accounting().at_end(ledger(), 50.0)
 
 
 def test_buckets_that_do_not_sum_to_the_wall_time_are_a_foul() -> None:
     longer = msgspec.structs.replace(ledger(), end_ms=70_001)
-    assert "sum to 70000 ms of 70001" in referees.Accounting().at_end(longer, 60.0)
+    assert "sum to 70000 ms of 70001" in Accounting().at_end(longer, 60.0)
 
 
 def test_a_gap_between_intervals_is_a_foul() -> None:
     first, second = ledger().intervals
     gap = msgspec.structs.replace(ledger(), intervals=(first._replace(end_ms=9_999), second))
-    assert "do not touch" in referees.Accounting().at_end(gap, 60.0)
+    assert "do not touch" in Accounting().at_end(gap, 60.0)
 
 
 # ── the controller ──
