@@ -323,8 +323,8 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "every member is told to be the first": Mutant(
         BRIDGE,
-        "return [(node, _start(action, rank, self._term)) for rank, node in ranks], []",
-        "return [(node, _start(action, 0, self._term)) for rank, node in ranks], []",
+        "starts = [(node, _start(action, rank, self._term)) for rank, node in ranks]",
+        "starts = [(node, _start(action, 0, self._term)) for rank, node in ranks]",
         ONE,
     ),
     "a replaced node stays a member": Mutant(

@@ -19,7 +19,7 @@ import torch
 from holdfast.checkpoint import streams, tensors
 from holdfast.checkpoint.arena import Arena, CellHeader, StatePart
 from holdfast.checkpoint.streams import Copy
-from holdfast.train import Run, gradients, join, loader, session
+from holdfast.train import Run, attempt_parts, gradients, join, loader
 
 STEPS = int(os.environ.get("STEPS", "8"))
 SAMPLES = 96
@@ -143,7 +143,8 @@ def beside() -> None:
     """How copies go on beside training: as late as may be, or by the thread however small."""
     match os.environ.get("LAZY"):
         case "thread" | "stream":
-            setattr(session, "background_copier", lambda *_: Lazy())  # noqa: B010 - not meant to be replaced
+            # not meant to be replaced
+            setattr(attempt_parts, "background_copier", lambda *_: Lazy())  # noqa: B010
         case "real":
             streams.SideThread.least_bytes = 0
             streams._WORTH_BYTES = 0
