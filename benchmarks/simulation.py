@@ -87,7 +87,8 @@ def handled(plan: Plan) -> Row:
     for entry in entries:
         actions = tuple(controller.handle(entry.event, entry.at))
         watch.check(controller.state)
-        encoder.encode_into(Entry(entry.seq, entry.at, entry.event, actions), journal, -1)
+        again = Entry(entry.seq, entry.at, entry.event, actions, controller.choices)
+        encoder.encode_into(again, journal, -1)
         journal += b"\n"
     cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
     assert journal == lines, "the same facts gave another journal"

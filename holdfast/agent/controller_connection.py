@@ -244,8 +244,11 @@ class ControllerConnection:
             match _orders.decode(data):  # type: ignore[arg-type]
                 case Ack(seq=seq):
                     self._known_up_to(seq)
-                case Welcome() | GiveJournal():
+                case Welcome():
                     raise msgspec.ValidationError("a second handshake")
+                case GiveJournal():
+                    for part in self._journal():
+                        self.answer(part)
                 case (
                     LookForApi()
                     | TakeStacks()

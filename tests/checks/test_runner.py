@@ -9,6 +9,7 @@ import pytest
 
 from holdfast.checks import runner
 from holdfast.checks.plan import CheckGroup, CheckOrder, groups
+from tests.patience import until
 
 FIRST = '{"name": "first", "state": "ok", "found": "well"}'
 
@@ -50,8 +51,15 @@ def test_who_hangs_is_killed_with_its_children_and_what_it_left_is_removed(
     assert (first.state, first.found) == ("ok", "well")
     assert (second.state, second.found) == ("failed", "timed out after 2 s")
     child = int((hanging.folder / "left.pid").read_text())
-    assert not psutil.pid_exists(child) or psutil.Process(child).status() == "zombie"
+    assert until(lambda: _has_ended(child)), "its parent is gone, and it with it"
     assert not hanging.leaves.exists()
+
+
+def _has_ended(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 @pytest.mark.parametrize(

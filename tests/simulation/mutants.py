@@ -169,7 +169,7 @@ MUTANTS: dict[str, Mutant] = {
         "Fence(node=node, reason=state.lost[node]) for node in sorted(alive & state.lost.keys())",
         "Fence(node=node, reason=state.lost[node]) for node in ()",
         ONE,
-        first=527,
+        first=11,
     ),
     "a used store stays on offer": Mutant(
         ATTEMPTS,

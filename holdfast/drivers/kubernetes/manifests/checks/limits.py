@@ -135,7 +135,7 @@ LIMITS: dict[str, Limit] = {
         EVERYWHERE - both("volcano"), "Volcano jobs can be suspended by commands only"
     ),
     "scheduling.replacement_priority_class": Limit(
-        managed("pods"),
+        managed("pods", "cronjob"),
         "the engine makes a replacement from the template of the pod that was lost; only pods "
         "that the controller makes can have another priority",
     ),
