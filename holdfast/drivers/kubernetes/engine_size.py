@@ -13,7 +13,7 @@ from holdfast.drivers.kubernetes.ending import main_object
 from holdfast.drivers.kubernetes.manifests.groups import groups
 from holdfast.drivers.kubernetes.manifests.request import Body, Request
 from holdfast.drivers.kubernetes.roster import ROLE, SPARE, Roster
-from holdfast.drivers.kubernetes.supply import RETRY_LAST_S, RETRY_S
+from holdfast.drivers.kubernetes.supply import whenever
 from holdfast.drivers.kubernetes.talk import say
 from holdfast.spec.cluster import Engine
 
@@ -44,19 +44,15 @@ class EngineSize:
 
     async def run(self) -> None:
         """Change it whenever that is due."""
-        wait_s = RETRY_S
-        while True:
-            await self._look.wait()
-            self._look.clear()
-            try:
-                await self._settle()
-                self.trouble, wait_s = None, RETRY_S
-            except ApiError as error:
-                self.trouble = f"the cluster to resize its {self._request.engine}: {error.message}"
-                say(f"cannot resize {self._request.engine} {self._request.name}: {error}")
-                await asyncio.sleep(wait_s)
-                wait_s = min(2 * wait_s, RETRY_LAST_S)
-                self._look.set()
+        await whenever(self._look, self._resize, self._refused)
+
+    async def _resize(self) -> None:
+        await self._settle()
+        self.trouble = None
+
+    def _refused(self, error: ApiError) -> None:
+        self.trouble = f"the cluster to resize its {self._request.engine}: {error.message}"
+        say(f"cannot resize {self._request.engine} {self._request.name}: {error}")
 
     async def _settle(self) -> None:
         kind, count = main_object(self._request), self.count()

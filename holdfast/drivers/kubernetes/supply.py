@@ -6,6 +6,7 @@ there are never more of them than the job wants beside those that are being dele
 """
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 from holdfast.controller import State
 from holdfast.drivers.kubernetes.cluster import (
@@ -24,6 +25,27 @@ from holdfast.drivers.kubernetes.talk import say
 
 RETRY_S = 1.0  # after the API refused, doubling
 RETRY_LAST_S = 30.0
+
+
+async def whenever(
+    look: asyncio.Event,
+    act: Callable[[], Awaitable[None]],
+    refused: Callable[[ApiError], None],
+) -> None:
+    """Act whenever there may be something to do, until cancelled; again, and ever later, after the
+    API has refused."""
+    wait_s = RETRY_S
+    while True:
+        await look.wait()
+        look.clear()
+        try:
+            await act()
+            wait_s = RETRY_S
+        except ApiError as error:
+            refused(error)
+            await asyncio.sleep(wait_s)
+            wait_s = min(2 * wait_s, RETRY_LAST_S)
+            look.set()
 
 
 class Supply:
@@ -50,19 +72,15 @@ class Supply:
 
     async def run(self) -> None:
         """Make what is missing, again and again. Only where the pods are ours to make."""
-        wait_s = RETRY_S
-        while True:
-            await self._look.wait()
-            self._look.clear()
-            try:
-                await self.make_missing()
-                self.trouble, wait_s = self._held_back(), RETRY_S
-            except ApiError as error:
-                self.trouble = f"the cluster to accept its pods: {error.message}"
-                say(f"cannot create a pod: {error}")
-                await asyncio.sleep(wait_s)
-                wait_s = min(2 * wait_s, RETRY_LAST_S)
-                self._look.set()
+        await whenever(self._look, self._supply, self._refused)
+
+    async def _supply(self) -> None:
+        await self.make_missing()
+        self.trouble = self._held_back()
+
+    def _refused(self, error: ApiError) -> None:
+        self.trouble = f"the cluster to accept its pods: {error.message}"
+        say(f"cannot create a pod: {error}")
 
     async def make_missing(self) -> None:
         """None are made for a job whose ConfigMap is gone: they would be collected at once."""

@@ -1,6 +1,7 @@
 """A job trains on with the nodes that are left, and with all of them once they are back."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,18 +43,30 @@ def _of_the_last(ranks: dict[tuple[int, int], list[int]]) -> list[int]:
     ]
 
 
-@pytest.mark.skipif(not MORE, reason="HOLDFAST_TEST_MORE is not set")
-def test_of_more_nodes_than_memory_survives_the_newest_checkpoint_is_resharded(home: Path) -> None:
-    job = RunningJob(
+def each_step_had_its_samples_once(job: RunningJob) -> None:
+    steps = used(job)
+    tickets = SampleOrder(100, 2, 5, True, True).tickets(0, 0, 0, 1, 6)
+    assert [sorted(samples) for samples in steps] == [sorted(next(tickets)[2]) for _ in steps]
+
+
+def of_three_nodes(home: Path, *, fewest: int, **spec: Any) -> RunningJob:
+    """Nodes after the first three wait for a file (`gate.py`)."""
+    return RunningJob(
         home,
         script=str(SCRIPTS / "elastic.py"),
         args=["--out", str(home.parent / "out")],
         nodes={"count": 3},
-        elasticity={"min_nodes": 1},
+        elasticity={"min_nodes": fewest},
         snapshots={"every_steps": 1},
-        checkpoints={"shared": {"path": str(home.parent / "shared"), "every_s": 1}},
         warm={"preload": ["tests.end_to_end.local.gate"]},
-    ).start()
+        **spec,
+    )
+
+
+@pytest.mark.skipif(not MORE, reason="HOLDFAST_TEST_MORE is not set")
+def test_of_more_nodes_than_memory_survives_the_newest_checkpoint_is_resharded(home: Path) -> None:
+    shared = {"path": str(home.parent / "shared"), "every_s": 1}
+    job = of_three_nodes(home, fewest=1, checkpoints={"shared": shared}).start()
     job.wait_until(
         lambda s: any(t.tier == "shared" and (t.step or 0) > 5 for t in s.checkpoints), "saved"
     )
@@ -65,21 +78,11 @@ def test_of_more_nodes_than_memory_survives_the_newest_checkpoint_is_resharded(h
     job.wait_end()
     log = (job.folder / "logs" / "attempt-2" / "rank-0.log").read_text()
     assert "from 3 to 1 ranks" in log and "from the shared tier" in log, log + job.said()
-    steps = used(job)
-    tickets = SampleOrder(100, 2, 5, True, True).tickets(0, 0, 0, 1, 6)
-    assert [sorted(samples) for samples in steps] == [sorted(next(tickets)[2]) for _ in steps]
+    each_step_had_its_samples_once(job)
 
 
 def test_a_lost_node_is_gone_without_and_no_sample_is_lost_or_used_twice(home: Path) -> None:
-    job = RunningJob(
-        home,
-        script=str(SCRIPTS / "elastic.py"),
-        args=["--out", str(home.parent / "out")],
-        nodes={"count": 3},
-        elasticity={"min_nodes": 2},
-        snapshots={"every_steps": 1},
-        warm={"preload": ["tests.end_to_end.local.gate"]},
-    ).start()
+    job = of_three_nodes(home, fewest=2).start()
     job.wait_step(10)
     job.kill_node(job.member(1))
     trains_on(job, 2, attempt=2, steps=5)
@@ -98,6 +101,4 @@ def test_a_lost_node_is_gone_without_and_no_sample_is_lost_or_used_twice(home: P
     for attempt, sizes in ((2, "from 3 to 2"), (3, "from 2 to 3"), (4, "from 3 to 2")):
         log = (job.folder / "logs" / f"attempt-{attempt}" / "rank-0.log").read_text()
         assert f"{sizes} ranks" in log and " from memory" in log
-    steps = used(job)
-    tickets = SampleOrder(100, 2, 5, True, True).tickets(0, 0, 0, 1, 6)
-    assert [sorted(samples) for samples in steps] == [sorted(next(tickets)[2]) for _ in steps]
+    each_step_had_its_samples_once(job)
