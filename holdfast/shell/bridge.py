@@ -204,11 +204,12 @@ class Bridge:
             late.append(_lost(node, NodeLostReason.SILENT, "it did not stop its workers in time"))
         return [*self._flushed(now), *late] if late else []
 
-    def forgive(self, now: float, late_s: float) -> None:
-        """We did not listen for `late_s`: what was sent is still to be read, so wait anew."""
+    def forgive(self, now: float, late_s: float, silent_s: float) -> None:
+        """We did not listen for `late_s`: what was sent is still to be read, so `silent_s` of all
+        silence do not count."""
         self.expected.forgive(late_s)
         self._tally.forgive(late_s)
-        self._liveness.forgive(now)
+        self._liveness.forgive(now, silent_s)
 
     # ── to the nodes ──
 

@@ -8,6 +8,7 @@ which are durable is known here too: a fact counts once, however often it is sen
 """
 
 import itertools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -95,6 +96,7 @@ class NodeLives:
         self._ever_expected: set[str] = set()
         self._farewell: Leave | None = None
         self._met_far = False  # whether a node on another machine was ever connected
+        self._forgave_at = -math.inf
 
     @property
     def connected(self) -> frozenset[str]:
@@ -238,12 +240,21 @@ class NodeLives:
             return f"nothing was heard of it for {now - known.heard_at:.1f} s"
         return wire.overdue(now)
 
-    def forgive(self, late_s: float) -> None:
-        """We did not listen for `late_s`: nobody is to blame for what was not heard meanwhile."""
+    def forgive(self, late_s: float) -> float:
+        """We did not listen for `late_s`: nobody is to blame for what was not heard meanwhile. How
+        much of all silence does not count.
+
+        Once everybody gets the whole time anew; but whoever is starved is late again and again, and
+        would never miss anybody, so then only the time in which it listened counts.
+        """
         now = self._clock()
-        self.bridge.forgive(now, late_s)
+        again = now - late_s - self._forgave_at < self._timeout_s
+        silent_s = late_s if again else late_s + self._timeout_s
+        self._forgave_at = now
+        self.bridge.forgive(now, late_s, silent_s)
         for known in self._nodes.values():
-            known.heard_at = max(known.heard_at, now)
+            known.heard_at = min(now, known.heard_at + silent_s)
+        return silent_s
 
     # ── what nodes are told ──
 

@@ -284,8 +284,8 @@ class Shell:
 
     def forgive(self, late_s: float) -> None:
         """We did not listen for `late_s`: nobody is to blame for what was not heard meanwhile."""
-        self.nodes.forgive(late_s)
-        self.hangs.forgive(self._clock())
+        silent_s = self.nodes.forgive(late_s)
+        self.hangs.forgive(self._clock(), silent_s)
 
     def next_deadline(self) -> float | None:
         """When `look` and `step` have something to do even if nothing is heard, silence apart."""

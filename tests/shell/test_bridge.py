@@ -207,7 +207,7 @@ def test_the_verdict_on_bad_numbers_is_of_all_ranks_whoever_was_heard_first() ->
 def test_a_controller_that_was_stopped_for_a_while_still_waits_for_answers() -> None:
     bridge = Bridge(two_nodes_recovering().state, 1000.0, 1.0)
     bridge.carry_out(StopAttempt(attempt=1, grace_s=0.0, reason="x"), 1.0)
-    bridge.forgive(50.0, 45.0)
+    bridge.forgive(50.0, 45.0, 45.0)
     assert bridge.tick(50.0) == []
     assert [event.node for event in bridge.tick(57.0) if hasattr(event, "node")] == ["a", "b"]
 
@@ -216,7 +216,7 @@ def test_a_node_whose_hello_waits_to_be_decided_is_not_blamed_for_a_controller_t
     """It is in nobody's state yet, and has given no sign of life that anybody could have heard."""
     bridge = Bridge(two_nodes_recovering().state, 5.0, 1.0)
     bridge.hello(hello("new"), 1.0)
-    bridge.forgive(50.0, 49.0)
+    bridge.forgive(50.0, 49.0, 54.0)
     assert bridge.tick(54.0) == []
     assert [event.node for event in bridge.tick(56.0) if isinstance(event, NodeLost)] == ["new"]
 

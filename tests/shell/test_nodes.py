@@ -295,6 +295,20 @@ def test_whoever_did_not_listen_blames_nobody_also_not_who_has_only_just_come() 
     assert lost(register.look(5.1)) == ["away"]
 
 
+def test_whoever_is_always_late_misses_a_silent_node_all_the_same() -> None:
+    """A controller that gets a tenth of its processor is late at every look."""
+    register = Register()
+    well, _ = register.connect("well"), register.connect("silent")
+    looks = 0
+    while not (found := lost(register.look(0.0))):
+        register.now += 2.0
+        well.heard_at = register.now
+        register.nodes.forgive(1.75)
+        looks += 1
+        assert looks <= 2 * TIMEOUT_S / 0.25
+    assert found == ["silent"] and not well.ended
+
+
 # ── given up, let go ──
 
 

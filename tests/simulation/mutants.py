@@ -210,7 +210,7 @@ MUTANTS: dict[str, Mutant] = {
         first=525,
     ),
     "a stopped controller blames the silent": Mutant(
-        BRIDGE, "self._liveness.forgive(now)", "pass", HEALTHY
+        BRIDGE, "self._liveness.forgive(now, silent_s)", "pass", HEALTHY
     ),
     "a stopped controller blames the late": Mutant(
         STOPPING,
