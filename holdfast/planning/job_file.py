@@ -33,7 +33,7 @@ def job_text(request: PlanRequest, found: Planned) -> str:
             "activation_checkpointing": layout.recompute,
             "accumulate": layout.microbatches(request.demand.sequences),
         },
-        "recovery": {"mttf_h": min(MTTF_H_MAX, round(keeping.mttf_s / HOUR_S, 2))},
+        "recovery": {"mttf_h": min(MTTF_H_MAX, float(f"{keeping.mttf_s / HOUR_S:.3g}"))},
         "resources": {"state": f"{-(-keeping.snapshot_bytes // (1 << 20)):.0f}Mi"},
     }
     if "parallel" not in Job.model_fields:

@@ -125,12 +125,13 @@ def possible(request: PlanRequest) -> Iterator[PlannedLayout]:
     dp_shard is tried as nothing, a node's part,
     and everything; more groups differ little.
     """
-    for meshed in _meshes(request):
+    for meshed in meshes(request):
         if request.demand.sequences % meshed.replicas == 0:
             yield from _schedules(request.model, meshed, request.demand)
 
 
-def _meshes(request: PlanRequest) -> Iterator[PlannedLayout]:
+def meshes(request: PlanRequest) -> Iterator[PlannedLayout]:
+    """Every mesh that divides the model and the GPUs; the batch is not looked at."""
     model, cluster, gpus, _, fixed = request
     for tp in _chosen("tp", fixed, range(1, cluster.gpus_per_node + 1)):
         if gpus % tp or not _tp_fits(model, tp):
@@ -252,7 +253,7 @@ def _require_gpus(gpus: int, demand: Demand, fixed: Mapping[str, int]) -> None:
     said = " × ".join(f"{name} {value}" for name, value in given.items())
     if gpus % product:
         below, above = gpus // product * product, (gpus // product + 1) * product
-        fits = f"numbers of GPUs that fit: {below or above}, {above}"
+        fits = f"numbers of GPUs that fit: {f'{below}, ' if below else ''}{above}"
         raise _unfit(f"{gpus} GPUs are not divisible by {said} = {product}", fits)
     replicas = fixed.get("dp_replicate", 1) * fixed.get("dp_shard", 1)
     if demand.sequences % replicas:

@@ -37,6 +37,9 @@ NAMES = {
 """Our numbers, and what configurations call them."""
 REQUIRED = ("layers", "hidden", "heads", "vocab", "sequence")
 WHOLE_MAX = 10**9
+FEW_MAX = 10_000
+FEW = frozenset(("layers", "heads", "kv_heads", "experts", "active_experts"))
+"""Numbers whose divisors are tried one by one."""
 
 
 @dataclass(frozen=True)
@@ -178,16 +181,16 @@ def _built(numbers: dict[str, Any]) -> ModelShape:
         theirs = " or ".join(NAMES[missing[0]])
         raise _unknown(f"the model lacks {missing[0]}", f"{theirs} in a config.json; or a number")
     for name, value in numbers.items():
-        flag = name in ("gated", "tied")
-        if not isinstance(value, bool) if flag else not _is_count(value, name in REQUIRED):
-            wanted = "true or false" if flag else f"a whole number up to {WHOLE_MAX:,}"
+        flag, most = name in ("gated", "tied"), FEW_MAX if name in FEW else WHOLE_MAX
+        least = int(name in REQUIRED)
+        if not isinstance(value, bool) if flag else not _is_count(value, least, most):
+            wanted = "true or false" if flag else f"a whole number from {least} to {most:,}"
             raise _unknown(f"{name} is {shown(value)}", f"it must be {wanted}")
     return _possible(ModelShape(**numbers))
 
 
-def _is_count(value: object, positive: bool) -> bool:
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    return whole and int(positive) <= int(str(value)) <= WHOLE_MAX
+def _is_count(value: object, least: int, most: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
 
 
 def _possible(model: ModelShape) -> ModelShape:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from holdfast.errors import Error
 from holdfast.planning.keeping import Keeping, host_bytes, keeping
-from holdfast.planning.layout import PlannedLayout, PlanRequest, possible, require_possible
+from holdfast.planning.layout import PlannedLayout, PlanRequest, meshes, possible, require_possible
 from holdfast.planning.memory import USABLE_SHARE, GpuMemory, memory
 from holdfast.planning.timing import StepTime, mfu, step_time
 
@@ -100,13 +100,7 @@ def _too_large(request: PlanRequest) -> Error:
     model, cluster, gpus, demand, _ = request
     tried = list(possible(request))
     if not tried:
-        return Error(
-            "plan-impossible",
-            "no layout divides model, GPUs and batch",
-            why=f"{gpus} GPUs, {model.layers} layers, {model.heads} heads, "
-            f"{demand.sequences} sequences a step",
-            help="give --batch as a multiple of a power of two, or another number of GPUs",
-        )
+        return _indivisible(request)
     least = min(tried, key=lambda layout: memory(model, layout, demand).total)
     needs = memory(model, least, demand).total
     has = cluster.gpu.memory_bytes
@@ -120,6 +114,18 @@ def _too_large(request: PlanRequest) -> Error:
         f"{host / 1e9:.0f} GB of a node's {cluster.host_memory_bytes / 1e9:.0f} GB",
         help=f"it fits into {more} GPUs" if more else "plan with larger GPUs or a smaller model",
     )
+
+
+def _indivisible(request: PlanRequest) -> Error:
+    gpus, batch = request.gpus, request.demand.sequences
+    fewest = min((layout.replicas for layout in meshes(request)), default=0)
+    why = f"{batch} sequences are not divisible by {fewest} replicas, the fewest of {gpus} GPUs"
+    remedy = f"give --batch {max(1, round(batch / max(fewest, 1))) * fewest}, for example"
+    if not fewest:
+        why = f"what is left of {gpus} GPUs beside the chosen dimensions divides no other one"
+        remedy = "choose fewer dimensions"
+    what = "no layout divides model, GPUs and batch"
+    return Error("plan-impossible", what, why=why, help=remedy)
 
 
 def _enough(request: PlanRequest) -> int | None:

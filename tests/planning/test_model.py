@@ -75,6 +75,7 @@ def test_the_sequence_can_be_chosen() -> None:
         ({**FEW, "heads": 7}, "hidden 512 is not divisible by heads 7"),
         ({**FEW, "kv_heads": 3}, "heads 8 is not divisible by kv_heads 3"),
         ({**FEW, "layers": 0}, "layers is 0"),
+        ({**FEW, "layers": 10**9}, "layers is 1000000000"),
         ({**FEW, "layers": True}, "layers is True"),
         ({**FEW, "gated": 1}, "must be true or false"),
         ({**FEW, "experts": 4}, "0 active experts of 4"),

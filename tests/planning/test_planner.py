@@ -80,7 +80,8 @@ def test_dimensions_that_were_chosen_are_kept() -> None:
         ({"gpus": 100, "fixed": {"tp": 8}}, "100 GPUs are not divisible by tp 8"),
         ({"fixed": {"dp_shard": 64}, "demand": Demand(96)}, "96 sequences is not divisible by 64"),
         ({"gpus": 1, "model": LLAMA_8B}, "does not fit into 1 × h100-80gb"),
-        ({"gpus": 11, "demand": Demand(3)}, "no layout divides"),
+        ({"gpus": 11, "demand": Demand(3)}, "3 sequences are not divisible by 11 replicas"),
+        ({"gpus": 11, "fixed": {"dp_shard": 1, "dp_replicate": 1}}, "divides no other one"),
     ],
 )
 def test_what_does_not_fit_is_named_with_what_would(change: dict[str, object], said: str) -> None:
