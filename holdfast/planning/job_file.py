@@ -20,11 +20,12 @@ def job_text(request: PlanRequest, found: Planned) -> str:
     """A job file that is valid but for the name of its script. Raises `Error` job-invalid where the
     layout has what no job can have."""
     layout, keeping = found.layout, found.keeping
+    workers = min(request.cluster.gpus_per_node, request.gpus)
     data: dict[str, Any] = {
         "name": "planned",
         "script": "train.py",
         "nodes": {"count": nodes_of(layout, request.cluster), "spares": keeping.spares},
-        "workers_per_node": min(request.cluster.gpus_per_node, request.gpus),
+        "workers_per_node": workers,
         "parallel": {
             **{name: size for name, size in layout.dimensions.items() if size > 1},
             "dp_shard": layout.dp_shard,
@@ -34,7 +35,10 @@ def job_text(request: PlanRequest, found: Planned) -> str:
             "accumulate": layout.microbatches(request.demand.sequences),
         },
         "recovery": {"mttf_h": min(MTTF_H_MAX, float(f"{keeping.mttf_s / HOUR_S:.3g}"))},
-        "resources": {"state": f"{-(-keeping.snapshot_bytes // (1 << 20)):.0f}Mi"},
+        "resources": {
+            "gpus": workers,
+            "state": f"{-(-keeping.snapshot_bytes // (1 << 20)):.0f}Mi",
+        },
     }
     if "parallel" not in Job.model_fields:
         del data["parallel"]

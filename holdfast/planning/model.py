@@ -14,10 +14,12 @@ from holdfast.errors import Error, shown
 GATED = frozenset(
     (
         *("llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen2_moe", "qwen3_moe", "gemma"),
-        *("gemma2", "olmo", "olmo2", "phi3", "granite", "internlm2", "stablelm", "starcoder"),
+        *("gemma2", "olmo", "olmo2", "phi3", "granite", "internlm2", "stablelm"),
     )
 )
 """Kinds of models with SwiGLU or GeGLU: three matrices in the MLP, and no biases to speak of."""
+TIED = frozenset(("gemma", "gemma2", "gpt2", "gpt_neo", "opt", "bloom", "starcoder2"))
+"""Kinds whose output matrix is that of the embedding where their configuration does not say."""
 PLAIN = frozenset(("gpt2", "gpt_neox", "gpt_neo", "opt", "bloom", "starcoder2"))
 """Kinds of models with two matrices in the MLP, biases and dropout."""
 NAMES = {
@@ -156,7 +158,7 @@ def from_config(config: Mapping[str, Any], sequence: int | None = None) -> Model
     numbers = {name: value for name, value in found.items() if value is not None}
     if sequence is not None:
         numbers["sequence"] = sequence
-    tied = config.get("tie_word_embeddings", kind in PLAIN)
+    tied = config.get("tie_word_embeddings", kind in TIED)
     return _built({**numbers, "gated": kind in GATED, "tied": bool(tied)})
 
 

@@ -27,6 +27,17 @@ MIXTRAL = {
     "num_experts_per_tok": 2,
 }
 GPT2 = {"model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12, "vocab_size": 50257}
+GEMMA = {
+    **{k: v for k, v in LLAMA_8B.items() if k != "tie_word_embeddings"},
+    "model_type": "gemma",
+    "hidden_size": 2048,
+    "intermediate_size": 16384,
+    "num_hidden_layers": 18,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 1,
+    "head_dim": 256,
+    "vocab_size": 256000,
+}
 FEW: dict[str, Any] = {
     "layers": 8, "hidden": 512, "heads": 8, "vocab": 1000, "sequence": 128,
 }  # fmt: skip
@@ -38,6 +49,7 @@ FEW: dict[str, Any] = {
         (LLAMA_8B, 8_030_261_248),
         (MIXTRAL, 46_702_792_704),
         ({**GPT2, "n_positions": 1024}, 124_439_808),
+        (GEMMA, 2_506_172_416),
     ],
 )
 def test_parameters_are_those_that_the_models_are_known_to_have(
