@@ -16,6 +16,7 @@ import os
 import secrets
 import shutil
 import tarfile
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import IO
@@ -32,7 +33,15 @@ def bundle(folder: Path) -> bytes:
     """The folder as tar.gz. Raises `Error` code-unusable."""
     if not folder.is_dir():
         raise _unusable(folder, "it is not a folder", "correct `code` in the job file")
-    paths = list(_files(folder))
+    try:
+        return _bundle(folder)
+    except OSError as error:
+        path = Path(error.filename or folder)
+        raise _unusable(path, error.strerror or str(error), "make it readable") from error
+
+
+def _bundle(folder: Path) -> bytes:
+    paths = list(_files(folder, folder.resolve()))
     sizes = {path: path.stat().st_size for path in paths}
     if sum(sizes.values()) > FOLDER_BYTES:
         raise _too_large(folder, f"its files total {_mb(sum(sizes.values()))}", FOLDER_BYTES, sizes)
@@ -67,21 +76,27 @@ def _mb(size: int) -> str:
     return f"{size / 1e6:.1f} MB"
 
 
-def _files(folder: Path) -> Iterator[Path]:
-    """Files in a fixed order."""
+def _files(folder: Path, root: Path) -> Iterator[Path]:
+    """Files in a fixed order, of a folder in `root`."""
     for path in sorted(folder.iterdir(), key=lambda p: p.name):
         if path.name.startswith(".") or path.name in LEFT_OUT or path.suffix in SUFFIXES_LEFT_OUT:
             continue
-        if path.is_symlink() and not path.resolve().is_relative_to(folder.resolve()):
-            raise _unusable(
-                path,
-                "it is a symbolic link to a path outside the folder",
-                "replace the link with a copy of its target",
-            )
+        if path.is_symlink():
+            _require_inside(path, root)
         if path.is_dir():
-            yield from _files(path)
+            yield from _files(path, root)
         elif path.is_file():
             yield path
+
+
+def _require_inside(link: Path, root: Path) -> None:
+    target = os.path.realpath(link)
+    if not Path(target).is_relative_to(root):
+        why = "it is a symbolic link to a path outside the folder"
+        raise _unusable(link, why, "replace the link with a copy of its target")
+    if Path(os.path.realpath(link.parent)).is_relative_to(target):
+        why = "it is a symbolic link to a folder that it lies in"
+        raise _unusable(link, why, "remove the link")
 
 
 def _entry(path: Path, folder: Path) -> tarfile.TarInfo:
@@ -156,7 +171,7 @@ def extract(data: bytes, folder: Path) -> None:
                     raise ValueError(f"the bundle is larger than {_mb(FOLDER_BYTES)}")
                 if entry.isreg() and (source := archive.extractfile(entry)) is not None:
                     _write(path, source, executable=bool(entry.mode & 0o100))
-    except (tarfile.TarError, EOFError, gzip.BadGzipFile) as error:
+    except (tarfile.TarError, EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise ValueError(f"the bundle cannot be read: {error}") from error
 
 

@@ -296,9 +296,11 @@ class Leave(Message, frozen=True, kw_only=True):
 
 
 class UseVersion(Message, frozen=True, kw_only=True):
-    """Workers for the next attempt are made ready of this version, and of no other."""
+    """Workers for the next attempt are made ready of this version, and of no other; what is ready
+    of `beside`, an update that is not used yet, stays."""
 
     version: Version
+    beside: Version | None = None
     term: int = 0
 
 

@@ -328,7 +328,7 @@ class Agent:
                 if not self._parts.end.begun:
                     self._attempts.start(order)
             case UseVersion():
-                self._parts.tasks.start(self._trial.use(order.version, self._attempts.shown))
+                self._parts.tasks.start(self._trial.use(order, self._attempts.shown))
             case Stop():
                 if not self._parts.end.begun:
                     self._stop.obey(order)

@@ -53,8 +53,8 @@ class JobVersions:
             tree = script_source.parsed(program)
         except SyntaxError as error:
             return f"SyntaxError: {error.msg} ({error.filename}, line {error.lineno})"
-        except (OSError, ValueError) as error:
-            return str(error)
+        except (OSError, ValueError, RecursionError, MemoryError) as error:
+            return f"the script cannot be read: {error}"
         if script_source.joins(tree) == self._instrumented:
             return ""
         if self._instrumented:
