@@ -23,6 +23,7 @@ from typing import IO
 
 from holdfast.errors import Error
 
+FOLDER = "code"  # where bundles lie, in the folder of a job
 FOLDER_BYTES = 200_000_000
 MOST_BYTES = 32_000_000  # compressed; etcd, which keeps it, has 2 GiB for a whole cluster
 LEFT_OUT = frozenset(("__pycache__", "node_modules", "venv", "env", "wandb"))
@@ -114,15 +115,20 @@ def _unusable(path: Path, why: str, remedy: str) -> Error:
 # ── at the other end ──────────────────────────────────────────────────────────────────────────
 
 
-def digest(data: bytes) -> str:
+def digest(data: bytes | bytearray) -> str:
     """What names a bundle."""
     return hashlib.sha256(data).hexdigest()
+
+
+def packed(folder: Path, name: str) -> Path:
+    """Where the bundle of this name is kept."""
+    return folder / f"{name}.tar.gz"
 
 
 def keep(data: bytes, folder: Path) -> str:
     """Put a bundle where `unpacked` finds it, and return its name. Raises `OSError`."""
     name = digest(data)
-    path = folder / f"{name}.tar.gz"
+    path = packed(folder, name)
     if not path.exists():
         folder.mkdir(mode=0o700, exist_ok=True)
         part = folder / f".{name}.{secrets.token_hex(4)}"
@@ -143,7 +149,7 @@ def unpacked(folder: Path, name: str) -> Path:
     target = folder / name
     if target.is_dir():
         return target
-    data = (folder / f"{name}.tar.gz").read_bytes()
+    data = packed(folder, name).read_bytes()
     if (found := digest(data)) != name:
         raise ValueError(f"the bundle of code has SHA-256 {found}, not {name}")
     part = folder / f".{name}.{secrets.token_hex(4)}"

@@ -55,9 +55,13 @@ class Attempts:
 
     async def _unpack(self, version: Version) -> None:
         try:
-            await asyncio.to_thread(self._parts.versions.unpack, version)
+            why = await self._parts.code.fetch(version.code)
+            if not why:
+                await asyncio.to_thread(self._parts.versions.unpack, version)
         except (OSError, ValueError) as error:
-            self._parts.end.fail(f"version {version.number} cannot be started: {error}")
+            why = str(error)
+        if why:
+            self._parts.end.fail(f"version {version.number} cannot be started: {why}")
             return
         self.start_waiting()
 

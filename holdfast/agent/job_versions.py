@@ -13,14 +13,13 @@ from holdfast.agent.fork_protocol import Program
 from holdfast.spec import Job
 from holdfast.versions import Version
 
-FOLDER = "code"
-
 
 class JobVersions:
-    """Those of one job. `instrumented`: the script that it was started with calls `join()`."""
+    """Those of one job, whose bundles lie in `folder`. `instrumented`: the script that it was
+    started with calls `join()`."""
 
     def __init__(self, job: Job, folder: Path, *, instrumented: bool) -> None:
-        self._job, self._folder = job, folder / FOLDER
+        self._job, self._folder = job, folder
         self._instrumented = instrumented
 
     def program(self, version: Version) -> Program:

@@ -43,7 +43,7 @@ class VersionTrial:
         """Have workers of this version ready, and of no other but one that is tried out."""
         version = self._wanted = order.version
         missing = self._versions.missing(version)
-        if missing and (why := await asyncio.to_thread(self._versions.flaw, version)):
+        if missing and (why := await self._flaw(version)):
             note(f"agent: version {version.number} cannot be prepared: {why}")
         if self._wanted != version or self._versions.missing(version):
             return  # it is tried once more when it is to be started
@@ -53,13 +53,24 @@ class VersionTrial:
             self._parts.processes.warm_up()
 
     async def _tried(self, version: Version) -> str:
-        if why := await asyncio.to_thread(self._versions.flaw, version):
+        if why := await self._flaw(version):
             return why
         program, processes = self._versions.program(version), self._parts.processes
         if program == processes.program or processes.workers.warm_kind is not ChildKind.RUN:
             return ""
         self._parts.ready.try_out(program)
         return await self._outcome(program)
+
+    async def _flaw(self, version: Version) -> str:
+        """Why it cannot be used, as far as that is seen before it is run."""
+        if self._versions.missing(version):
+            try:
+                why = await self._parts.code.fetch(version.code)
+            except OSError as error:
+                why = str(error)
+            if why:
+                return why
+        return await asyncio.to_thread(self._versions.flaw, version)
 
     async def _outcome(self, program: Program) -> str:
         """Once all of its workers wait, or one of them never will."""

@@ -193,9 +193,9 @@ def test_logs_show_what_workers_print_and_follow_to_the_end(site: Site) -> None:
     assert {"[0] hello 0", "[1] hello 1", "[0] bye 0", "[1] bye 1"} == set(out.splitlines())
 
 
-def test_code_is_shipped_from_where_the_job_file_says(site: Site) -> None:
+def test_code_is_shipped_from_where_the_job_file_says_and_updated(site: Site) -> None:
     (site.folder / "src").mkdir()
-    (site.folder / "src" / "hello.sh").write_text("echo shipped; sleep 3")
+    (site.folder / "src" / "hello.sh").write_text("echo shipped; sleep 600")
     job = {"name": "gpt", "image": "img:1", "code": "src",
            "command": ["sh", "hello.sh"]}  # fmt: skip
     site.file.write_text(json.dumps(job))
@@ -203,6 +203,20 @@ def test_code_is_shipped_from_where_the_job_file_says(site: Site) -> None:
     assert run.returncode == 0, run.stderr
     site.until(lambda: site.printed("shipped"))
     site.until(lambda: site.holdfast("logs", "gpt").stdout == "[0] shipped\n")
+    for wrong, slug in (
+        ("--image=img:2", "update-unsupported"),
+        ("--rollback", "update-first"),
+        ("--set=x", "usage"),
+    ):
+        refused = site.holdfast("update", "gpt", wrong)
+        assert (refused.returncode, f"error[{slug}]" in refused.stderr) == (2, True), refused
+    (site.folder / "src" / "hello.sh").write_text("echo $1 $WORD; sleep 600")
+    words = ("--code", str(site.folder / "src"), "--set", "lr=2", "--set", "env.WORD=again")
+    update = site.answer("update", "gpt", *words)["update"]
+    assert (update["version"], update["stage"]) == (2, "used")
+    site.until(lambda: site.printed("--lr again"))
+    assert site.holdfast("update", "gpt", "--rollback").returncode == 0
+    site.until(lambda: site.answer("status", "gpt")["version"] == 1)
 
 
 def test_ctrl_c_stops_the_job_that_is_followed(site: Site) -> None:

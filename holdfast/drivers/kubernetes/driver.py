@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from holdfast import journal
+from holdfast import bundles, journal
 from holdfast.actions import AskNodes, EndJob, Entry, Fence, Outcome
 from holdfast.controller import Controller, State
 from holdfast.drivers.kubernetes import ending
@@ -41,12 +41,13 @@ from holdfast.drivers.kubernetes.published_stacks import PublishedStacks
 from holdfast.drivers.kubernetes.record import Record, Recorded
 from holdfast.drivers.kubernetes.removal import Removal
 from holdfast.drivers.kubernetes.roster import ROLE, TRAINS, Gone, Roster, life
+from holdfast.drivers.kubernetes.shipped_code import ShippedCode
 from holdfast.drivers.kubernetes.supply import RETRY_LAST_S, RETRY_S, Supply
 from holdfast.drivers.kubernetes.talk import say
 from holdfast.drivers.kubernetes.watch import follow
 from holdfast.drivers.kubernetes.wishes import Wishes
 from holdfast.events import AnyEvent, ControllerResumed, JobSubmitted, ScaleRequested, StopRequested
-from holdfast.messages import Leave, StacksReply
+from holdfast.messages import Leave, StacksReply, UpdateJob
 from holdfast.shell.clock import Clock
 from holdfast.shell.host import Host
 from holdfast.shell.replicas import FileLines
@@ -102,9 +103,14 @@ class KubernetesDriver:
         self._shell.can_hand_over = lambda: self.doubt.is_sure()
         owner = me.belongs.owner
         self._stacks = PublishedStacks(cluster, request.name, owner, self._asked_for_stacks)
-        self._wishes = Wishes(
-            cluster, request.name, self._asked_to_stop, self._stacks.wanted, self._asked_to_scale
+        self._code = ShippedCode(
+            cluster, request.name, journal_path.parent / bundles.FOLDER, self._asked_to_update
         )
+        self._shell.code_part = self._code.part
+        self._wishes = Wishes(
+            cluster, request.name, self._asked_to_stop, self._stacks.wanted, self._asked_to_scale,
+            self._code.hear,
+        )  # fmt: skip
         self._metrics = Metrics()
         self._books = JobBooks(
             request.name, journal_path, controller.state, self._clock.now,
@@ -157,6 +163,7 @@ class KubernetesDriver:
             "publishing the record": self._record.run,
             "publishing output": self._output.run,
             "publishing stacks": self._stacks.run,
+            "getting code": self._code.run,
         }
         if self._request.engine == "pods":  # a duty that has nothing to do would end, and fail
             duties["making pods"] = self._supply.run
@@ -284,6 +291,9 @@ class KubernetesDriver:
 
     def _asked_to_scale(self, by: str, nodes: int) -> None:
         self._shell.put(ScaleRequested(by=by, nodes=nodes))
+
+    def _asked_to_update(self, order: UpdateJob) -> None:
+        self._shell.client(order, lambda _done: None)
 
     def _asked_for_stacks(self, reply: Callable[[StacksReply], None]) -> None:
         self._shell.hangs.ask(self._shell.nodes.connected, self._clock.now(), reply)

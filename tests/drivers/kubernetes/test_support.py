@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from holdfast.drivers.kubernetes.manifests import support
-from holdfast.drivers.kubernetes.manifests.names import JOURNAL_SHARDS, RECORD_SHARDS
+from holdfast.drivers.kubernetes.manifests.names import JOURNAL_SHARDS, RECORD_SHARDS, update_parts
 from holdfast.drivers.kubernetes.manifests.request import Body, Request
 from holdfast.drivers.kubernetes.manifests.support import access
 from holdfast.drivers.kubernetes.sharded import shard_name
@@ -93,7 +93,10 @@ def test_a_controller_writes_and_deletes_no_config_map_but_those_of_its_job() ->
     names = {name for resource, _, name in found if resource == "configmaps"} - {"*"}
     shards = {shard_name("run-record", n) for n in range(1, RECORD_SHARDS + 1)}
     shards |= {shard_name("run-journal", n) for n in range(1, JOURNAL_SHARDS + 1)}
-    assert names == {"run-job", "run-record", "run-journal", "run-logs", "run-stacks"} | shards
+    own = {"run-job", "run-record", "run-journal", "run-logs", "run-stacks"} | shards
+    assert names == own | set(update_parts("run"))
+    verbs = {v for r, v, n in found if r == "configmaps" and n in update_parts("run")}
+    assert verbs == {"get"}, "the code of updates is written by whoever updates"
     assert {n for r, verb, n in found if (r, verb) == ("configmaps", "delete")} == shards
     assert {v for r, v, n in found if (r, n) == ("configmaps", "*")} == {"create"}
 
