@@ -349,6 +349,7 @@ class State(msgspec.Struct, kw_only=True):
     stragglers: tuple[Straggler, ...] = ()  # of this attempt, at this moment
     health: dict[str, dict[str, HealthRecord]] = {}  # node → condition and device → how it is
 
+    scaled_by: str = ""  # who asked for `sizing.target`
     sizing: Sizing = msgspec.field(default_factory=Sizing)
     updating: Updating = msgspec.field(default_factory=Updating)
     start_deadline: float | None = None  # back-off: not before

@@ -17,6 +17,7 @@ from holdfast import bundles, journal
 from holdfast.actions import AskNodes, EndJob, Entry, Fence, Outcome
 from holdfast.controller import Controller, State
 from holdfast.drivers.kubernetes import ending
+from holdfast.drivers.kubernetes.admitted_size import AdmittedSize
 from holdfast.drivers.kubernetes.cluster import (
     PODS,
     ApiError,
@@ -123,6 +124,7 @@ class KubernetesDriver:
         self._supply = Supply(cluster, request, controller.state, self._roster, avoided)
         self._notes = MachineNotes(cluster, request, controller.state, self._roster.machine)
         self._size = EngineSize(cluster, request, controller.state, self._roster)
+        self._admitted = AdmittedSize(cluster, request, controller.state, self._shell.put)
         self._departures = ending.Departures(self._there)
         here = f"{cluster.namespace}/{request.name}"
         self._machines = MachineWatch(
@@ -167,6 +169,8 @@ class KubernetesDriver:
         }
         if self._request.engine == "pods":  # a duty that has nothing to do would end, and fail
             duties["making pods"] = self._supply.run
+        if self._admitted.may_differ:
+            duties["reading what was admitted"] = self._admitted.run
         if self._size.can_change:
             duties["resizing the engine's object"] = self._size.run
         try:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from holdfast.drivers.kubernetes.cluster import CONFIG_MAPS, ApiError, Change, Cluster
-from holdfast.drivers.kubernetes.manifests.names import SCALE, STACKS, STOP, UPDATE
+from holdfast.drivers.kubernetes.manifests.names import SCALE, STACKS, STOP, UPDATE, UPDATE_SPEC
 from holdfast.drivers.kubernetes.talk import say
 from holdfast.drivers.kubernetes.watch import follow
 from holdfast.messages import UpdateJob
@@ -105,8 +105,9 @@ class Wishes:
             self._on_stacks(word)
         if text := self._news_in(body, SCALE):
             self._scaled(text)
-        if text := self._news_in(body, UPDATE):
-            self._updated(text)
+        for annotation in (UPDATE_SPEC, UPDATE):
+            if text := self._news_in(body, annotation):
+                self._updated(annotation, text)
         if wish := self._news_in(body, STOP):
             self._on_wish(BY, wish == "now")
 
@@ -122,8 +123,8 @@ class Wishes:
         else:
             say(f"annotation {SCALE} is ignored: {text[:40]!r} is no number of nodes")
 
-    def _updated(self, text: str) -> None:
+    def _updated(self, annotation: str, text: str) -> None:
         try:
             self._on_update(_updates.decode(text))
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            say(f"annotation {UPDATE} is ignored: {error}")
+            say(f"annotation {annotation} is ignored: {error}")

@@ -12,6 +12,7 @@ ROLE = f"{DOMAIN}/role"  # node · spare · launcher · controller · chief · p
 STOP = f"{DOMAIN}/stop"  # annotation on the job's ConfigMap, a wish: now, gently
 SCALE = f"{DOMAIN}/scale"  # likewise: how many nodes are to train
 UPDATE = f"{DOMAIN}/update"  # likewise: another version, as JSON of `UpdateJob`
+UPDATE_SPEC = f"{DOMAIN}/update-spec"  # likewise, from the operator: the spec has changed
 STACKS = f"{DOMAIN}/stacks"  # likewise: whoever wrote this word wants stacks
 CODE = f"{DOMAIN}/code"  # on a part of a bundle of code: the beginning of its SHA-256
 BULK = f"{DOMAIN}/bulk"  # on what is large and of no use to whoever lists jobs
