@@ -111,7 +111,8 @@ def test_the_commands_of_the_guide_do_what_it_says(
     monkeypatch.chdir(folder)
     job.wait_until(lambda s: s.phase == "running", "it trains")
     commands = re.findall(r"^holdfast (update .*)$", GUIDE.read_text(), re.MULTILINE)
-    for command in commands:
+    here = [command for command in commands if "--on kubernetes" not in command]
+    for command in here:
         attempt = job.status().attempt
         told = holdfast(*command.split(), "--json")
         assert told.returncode == 0, told.stderr
