@@ -150,7 +150,7 @@ async def _updated_in_its_pods(site: Site, pods: set[str]) -> None:
         assert (await site.trains(attempt=attempt)).version == 3
 
 
-@every_engine
+@pytest.mark.parametrize("engine", FULL if FULL == ALL else ("pods", "job", "jobset", "pytorchjob"))
 def test_a_deleted_pod_is_replaced_by_the_spare_and_then_for_good(
     engine: Engine, tmp_path: Path
 ) -> None:
