@@ -133,7 +133,8 @@ def _run(known: Known) -> Decision:
         return Decision(Step.UPDATE, None, reason, told, SOON_S)
     if known.update.asked is not None:
         return Decision(Step.MAKE, None, *story(known.update.asked, known.record))
-    if started and started != known.digest and known.there:
+    changed = started != known.digest or known.update.waits
+    if started and changed and known.there:
         told = (
             "the spec has changed while the job is running: suspend and resume it to apply the "
             "change"

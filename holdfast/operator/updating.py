@@ -25,10 +25,12 @@ BY = "TrainingJob"
 
 
 class SpecUpdate(NamedTuple):
-    """`ask`: what is to be written down now. `asked`: the wish that says what the spec says."""
+    """`ask`: what is to be written down now. `asked`: the wish that says what the spec says.
+    `waits`: the spec says what a job that runs cannot take over."""
 
     ask: UpdateJob | None = None
     asked: UpdateJob | None = None
+    waits: bool = False
 
 
 NONE = SpecUpdate()
@@ -49,7 +51,7 @@ def spec_update(file: Body | None, new: Job, generation: int) -> SpecUpdate:
         return SpecUpdate(asked=asked)
     same = {"args": new.args, "env": new.env}
     if to_yaml(old.model_copy(update=same)) != to_yaml(new) or env.keys() - new.env.keys():
-        return NONE
+        return SpecUpdate(waits=True)
     sets = {f"{ENV}{name}": value for name, value in new.env.items()}
     return SpecUpdate(ask=UpdateJob(by=BY, id=f"spec-{generation}", args=new.args, sets=sets))
 

@@ -55,6 +55,7 @@ def ended(outcome: str, **keys: Any) -> Known:
         (replace(RUNS, digest="other", there=0), Step.MAKE, None),
         (replace(RUNS, digest="other", update=SpecUpdate(ask=ORDER)), Step.UPDATE, None),
         (replace(RUNS, digest="other", update=SpecUpdate(asked=ORDER)), Step.MAKE, None),
+        (replace(RUNS, update=SpecUpdate(waits=True)), Step.WATCH, None),
         (replace(RUNS, suspend=True, update=SpecUpdate(ask=ORDER)), Step.ASK_STOP, "Suspending"),
         (ended("succeeded", update=SpecUpdate(ask=ORDER)), Step.WATCH, None),
         (replace(RUNS, retired=True), Step.WATCH, None),
