@@ -1,4 +1,4 @@
-"""The first steps of an attempt are compared with those before it, which its workers do not know."""
+"""The first steps of an attempt are compared with those before, which its workers do not know."""
 
 import pytest
 
