@@ -173,6 +173,8 @@ def test_stacks_of_a_job_in_a_cluster_show_where_its_workers_stand(site: Site) -
     assert both["threads"], both
     assert any("waits_here" in frame for frame in both["threads"][0]["frames"]), both
     assert "waits_here" in site.holdfast("stacks", "gpt", "--rank", "1").stdout
+    checked = site.answer("check", "gpt")
+    assert checked == {"job": "gpt", "ok": True, "spares": [], "missing": []}
     assert site.holdfast("stop", "gpt", "--now").returncode == 0
     ended = site.holdfast("stacks", "gpt")
     assert "error[job-not-running]" in ended.stderr

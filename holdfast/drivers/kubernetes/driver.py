@@ -46,7 +46,7 @@ from holdfast.drivers.kubernetes.talk import say
 from holdfast.drivers.kubernetes.watch import follow
 from holdfast.drivers.kubernetes.wishes import Wishes
 from holdfast.events import AnyEvent, ControllerResumed, JobSubmitted, ScaleRequested, StopRequested
-from holdfast.messages import Leave, StacksReply
+from holdfast.messages import ChecksReply, Leave, StacksReply
 from holdfast.shell.clock import Clock
 from holdfast.shell.host import Host
 from holdfast.shell.replicas import FileLines
@@ -101,7 +101,9 @@ class KubernetesDriver:
         self._shell.doubt = self.doubt.standing
         self._shell.can_hand_over = lambda: self.doubt.is_sure()
         owner = me.belongs.owner
-        self._stacks = PublishedStacks(cluster, request.name, owner, self._asked_for_stacks)
+        self._stacks = PublishedStacks(
+            cluster, request.name, owner, self._asked_for_stacks, self._asked_for_checks
+        )
         self._wishes = Wishes(
             cluster, request.name, self._asked_to_stop, self._stacks.wanted, self._asked_to_scale
         )
@@ -287,6 +289,9 @@ class KubernetesDriver:
 
     def _asked_for_stacks(self, reply: Callable[[StacksReply], None]) -> None:
         self._shell.hangs.ask(self._shell.nodes.connected, self._clock.now(), reply)
+
+    def _asked_for_checks(self, reply: Callable[[ChecksReply], None]) -> None:
+        self._shell.checks.ask(self._shell.nodes.connected, self._clock.now(), reply)
 
     def status(self) -> bytes:
         """`JobStatus` as JSON."""
