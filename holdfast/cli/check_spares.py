@@ -6,7 +6,7 @@ from holdfast.cli import question
 from holdfast.cli.cluster import Reach
 from holdfast.cli.locate import job_folder
 from holdfast.cli.output import json_result, result, table, talk
-from holdfast.cli.question import Told
+from holdfast.cli.question import Answered
 from holdfast.errors import Error, ExitStatus
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def check_spares(name: str, reach: Reach | None, *, as_json: bool) -> None:
         raise typer.Exit(ExitStatus.JOB_FAILED)
 
 
-def _here(name: str) -> "Told[ChecksReply]":
+def _here(name: str) -> "Answered[ChecksReply]":
     from holdfast.drivers.client import checks
     from holdfast.drivers.records import controller_alive, controller_silent
 
@@ -43,12 +43,12 @@ def _here(name: str) -> "Told[ChecksReply]":
         help_ = f"holdfast check --name {folder.name}   (this machine, and the disks of the job)"
         raise _not_running(folder.name, help_)
     try:
-        return Told(folder.name, "", checks(folder))
+        return Answered(folder.name, "", checks(folder))
     except ConnectionError as error:
         raise controller_silent(folder.name) from error
 
 
-def _there(reach: Reach, name: str) -> "Told[ChecksReply]":
+def _there(reach: Reach, name: str) -> "Answered[ChecksReply]":
     from holdfast.drivers.kubernetes.published_stacks import ask_for_checks
 
     def ended(job: str, words: str) -> Error:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 Reply = TypeVar("Reply")
 
 
-class Told(NamedTuple, Generic[Reply]):
+class Answered(NamedTuple, Generic[Reply]):
     """What a job said; `words` mean the same job in another command."""
 
     job: str
@@ -25,7 +25,7 @@ def ask(
     name: str | None,
     question: "Callable[[Api, str], Coroutine[Any, Any, Reply | None]]",
     not_running: Callable[[str, str], Error],
-) -> Told[Reply]:
+) -> Answered[Reply]:
     """Ask the controller of this job, or of the newest. Raises `Error`; `not_running` makes it of
     the job and the words that mean it."""
     from holdfast.drivers.kubernetes.remote import look, newest, require_managed
@@ -46,4 +46,4 @@ def ask(
             why="it reads requests in the cluster, and has answered none in time",
             help=f"kubectl get pods -l holdfast.dev/job={job},holdfast.dev/role=controller",
         )
-    return Told(job, there, reply)
+    return Answered(job, there, reply)

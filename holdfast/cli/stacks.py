@@ -10,7 +10,7 @@ from holdfast.cli.cluster import Context, Namespace, On, Reach, reached
 from holdfast.cli.controller import Where
 from holdfast.cli.locate import job_folder
 from holdfast.cli.output import AsJson, JobName, count, json_result, result, talk
-from holdfast.cli.question import Told
+from holdfast.cli.question import Answered
 from holdfast.errors import Error
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def stacks(
     _tell_missing(told.reply)
 
 
-def _local(name: str | None) -> "Told[StacksReply]":
+def _local(name: str | None) -> "Answered[StacksReply]":
     from holdfast.drivers.client import stacks as ask
     from holdfast.drivers.records import controller_alive, controller_silent
 
@@ -51,12 +51,12 @@ def _local(name: str | None) -> "Told[StacksReply]":
     if not controller_alive(folder):
         raise _not_running(folder.name, "")
     try:
-        return Told(folder.name, "", ask(folder))
+        return Answered(folder.name, "", ask(folder))
     except ConnectionError as error:
         raise controller_silent(folder.name) from error
 
 
-def _remote(reach: Reach, name: str | None) -> "Told[StacksReply]":
+def _remote(reach: Reach, name: str | None) -> "Answered[StacksReply]":
     from holdfast.drivers.kubernetes.published_stacks import ask_for_stacks
 
     return question.ask(reach, name, ask_for_stacks, _not_running)
@@ -72,7 +72,7 @@ def _not_running(job: str, words: str) -> Error:
 
 
 def _chosen(
-    groups: "tuple[StackGroup, ...]", rank: int | None, told: "Told[StacksReply]"
+    groups: "tuple[StackGroup, ...]", rank: int | None, told: "Answered[StacksReply]"
 ) -> "tuple[StackGroup, ...]":
     from holdfast.events import each_of
 
