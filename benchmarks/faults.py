@@ -9,8 +9,8 @@ in jobs of eight. The time runs from the moment the script notes before it does 
 done to agents and forkservers: before the signal) to the first measure taken, by the journal; of
 slow ranks and spikes, which are only told, to the fact that tells them. A fault without an incident
 before the next fault is missed; an incident without a fault is a false alarm. `--clean S` trains
-that long without faults and with noise instead: evaluations, garbage collection, slow saves and
-reads.
+that long without faults and with noise instead: evaluations, garbage collection, a compilation,
+slow saves and reads.
 
 It runs in namespaces and control groups of its own (benchmarks/fault_stage.py), so that disks can
 be full and networks part; where these are not permitted, the kinds that need them are left out.

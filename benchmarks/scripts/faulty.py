@@ -3,9 +3,9 @@
 `--plan FILE` is JSON: a list of {"kind", "rank", "step"}. At that step that rank (or with rank -1
 each) notes the time in `FILE.NUMBER[.RANK]` and does it; what is noted is not done again, so the
 next attempt goes on to the next one. `--noise` makes steps uneven instead, as real jobs are:
-evaluations, garbage collection, slow saves, a slow reader now and then. `--place`: a folder with
-the disks and control groups of benchmarks/fault_stage.py. `--heartbeats`: tell ft_launcher of
-nvidia-resiliency-ext of each step.
+evaluations, garbage collection, a compilation, slow saves, a slow reader now and then. `--place`:
+a folder with the disks and control groups of benchmarks/fault_stage.py. `--heartbeats`: tell
+ft_launcher of nvidia-resiliency-ext of each step.
 """
 
 import argparse
@@ -18,6 +18,7 @@ import mmap
 import os
 import random
 import re
+import shutil
 import signal
 import socket
 import sys
@@ -268,6 +269,14 @@ def evaluate(dice: random.Random) -> None:
             model(torch.ones(256, 16))
 
 
+def compile_something() -> None:
+    """As when a batch has a shape that was not seen before."""
+    torch._dynamo.reset()
+    backend = "inductor" if shutil.which("g++") else "aot_eager"
+    compiled = torch.compile(lambda x: (x.sin() * x.cos()).sum(), backend=backend)
+    compiled(torch.ones(dice.randrange(8, 4096)))
+
+
 def disturb(step: int, dice: random.Random) -> None:
     """What happens in jobs that are well."""
     if step % 50 == 49:
@@ -275,6 +284,8 @@ def disturb(step: int, dice: random.Random) -> None:
         torch.distributed.barrier()
     if step % 70 == 0:
         gc.collect()
+    if step % 1000 == 30:
+        compile_something()
     if run.is_main and step % 120 == 119:
         time.sleep(dice.uniform(0.1, 1.5))  # saves a file of its own
     if dice.random() < 0.01:
