@@ -152,8 +152,8 @@ def _hook_s(page: Page) -> float:
 def _question_s() -> float:
     """Processor time of an answer from a full recorder, with the times of its newest entries."""
     with tempfile.TemporaryDirectory() as folder:
-        store = torch.distributed.FileStore(f"{folder}/store", 1)
-        torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+        place = f"file://{folder}/store"
+        torch.distributed.init_process_group("gloo", init_method=place, rank=0, world_size=1)
         number = torch.zeros(1)
         for _ in range(flight_recorder.ENTRIES):
             torch.distributed.all_reduce(number)
