@@ -9,8 +9,10 @@ one in which writing is slow, and a kernel log for each node. What cannot be had
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from holdfast.drivers.chaos import GROUPS
@@ -36,6 +38,16 @@ def enter() -> None:
         os.execvp(UNSHARE[0], [*UNSHARE, sys.executable, *sys.argv])
 
 
+def _end(group: Path) -> None:
+    """Remove a control group, with whatever a launcher has left behind in it."""
+    while left := (group / "cgroup.procs").read_text().split():
+        for pid in map(int, left):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.01)
+    group.rmdir()
+
+
 class Stage:
     """Of one job."""
 
@@ -56,8 +68,7 @@ class Stage:
             words = ["umount", "-l", str(self.folder / name)]
             subprocess.run(words, capture_output=True, check=False)
         for group in self._groups:
-            with contextlib.suppress(OSError):  # whoever is still in it keeps it
-                group.rmdir()
+            _end(group)
 
     @property
     def words(self) -> list[str]:
