@@ -22,7 +22,7 @@ from holdfast.controller import Controller, Limits, State
 from holdfast.drivers import records, report
 from holdfast.drivers.fencing import Fenced, fence_job, fence_nodes, living, say_stuck
 from holdfast.drivers.machine_book import MachineBook
-from holdfast.drivers.nodes import AgentProcess, known_nodes, number_of, start_agent
+from holdfast.drivers.nodes import AgentProcess, known_nodes, new_names, start_agent
 from holdfast.errors import Error
 from holdfast.events import (
     AnyEvent,
@@ -221,9 +221,7 @@ class LocalDriver:
             _say(f"the disk under {self._folder} {what}")
 
     def _start_agents(self, count: int) -> None:
-        taken = [number_of(p.name) for p in (self._folder / "nodes").glob("node-*")]
-        first = max(taken, default=-1) + 1
-        for name in (f"node-{number}" for number in range(first, first + count)):
+        for name in new_names(self._folder, count):
             try:
                 self._add(start_agent(self._folder, name), REGISTER_S)
             except OSError as error:

@@ -21,6 +21,7 @@ from holdfast.actions import (
 from holdfast.controller import NodeState, Phase, State, versions
 from holdfast.controller.phases import TRAINING
 from holdfast.detection.corruption import ReplicasReducer
+from holdfast.detection.jump import JumpWatch
 from holdfast.detection.liveness import Expected, Liveness
 from holdfast.detection.numerics import NumbersReducer
 from holdfast.detection.plateau import PlateauWatch
@@ -73,7 +74,7 @@ class Bridge:
         self._failed_saves: dict[str, tuple[int, int, int]] = {}  # newest told, by tier
         self._exited: dict[bool, int] = {}  # newest attempt with exits; with status 0, or others
         self._entered: dict[int, tuple[LastEntered, ...]] = {}  # by rank, when it was stopped
-        self._numbers, self._replicas = NumbersReducer(), ReplicasReducer()
+        self._numbers, self._replicas = NumbersReducer(JumpWatch().observe), ReplicasReducer()
         self._plateau = PlateauWatch(state.limits.plateau_steps, state.limits.plateau_share)
         self.progress = ProgressReducer()
         self.progress.begin(state.attempt, state.world_size, now)

@@ -3,6 +3,7 @@
 import copy
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -173,6 +174,18 @@ def test_stacks_of_a_job_in_a_cluster_show_where_its_workers_stand(site: Site) -
     assert both["threads"], both
     assert any("waits_here" in frame for frame in both["threads"][0]["frames"]), both
     assert "waits_here" in site.holdfast("stacks", "gpt", "--rank", "1").stdout
+    checked = site.answer("check", "gpt")
+    assert checked == {"job": "gpt", "ok": True, "spares": [], "missing": []}
+    inside = site.holdfast("chaos", "gpt", "--fault", "SIGSTOP", "--rank", "1")
+    assert inside.returncode == 3, inside.stderr
+    assert re.search(r"help: kubectl exec gpt-\S+ -- kill -STOP \d+", inside.stderr), inside.stderr
+    hurt = site.answer("chaos", "gpt", "--fault", "pod deleted", "--rank", "1")
+    assert hurt["rank"] == 1
+    site.until(lambda: bool(site.answer("incidents", "gpt")))
+    [found] = site.answer("incidents", "gpt")
+    assert found["cause"] == "node-left" and hurt["pod"].startswith(found["node"]), found
+    none = site.holdfast("chaos", "gpt", "--fault", "pod deleted", "--rank", "7")
+    assert none.returncode == 4 and "error[rank-not-found]" in none.stderr
     assert site.holdfast("stop", "gpt", "--now").returncode == 0
     ended = site.holdfast("stacks", "gpt")
     assert "error[job-not-running]" in ended.stderr

@@ -48,7 +48,7 @@ from holdfast.drivers.kubernetes.talk import say
 from holdfast.drivers.kubernetes.watch import follow
 from holdfast.drivers.kubernetes.wishes import Wishes
 from holdfast.events import AnyEvent, ControllerResumed, JobSubmitted, ScaleRequested, StopRequested
-from holdfast.messages import Leave, StacksReply, UpdateJob
+from holdfast.messages import ChecksReply, Leave, StacksReply, UpdateJob
 from holdfast.shell.clock import Clock
 from holdfast.shell.host import Host
 from holdfast.shell.replicas import FileLines
@@ -103,7 +103,9 @@ class KubernetesDriver:
         self._shell.doubt = self.doubt.standing
         self._shell.can_hand_over = lambda: self.doubt.is_sure()
         owner = me.belongs.owner
-        self._stacks = PublishedStacks(cluster, request.name, owner, self._asked_for_stacks)
+        self._stacks = PublishedStacks(
+            cluster, request.name, owner, self._asked_for_stacks, self._asked_for_checks
+        )
         self._code = ShippedCode(
             cluster, request.name, journal_path.parent / bundles.FOLDER, self._asked_to_update
         )
@@ -301,6 +303,9 @@ class KubernetesDriver:
 
     def _asked_for_stacks(self, reply: Callable[[StacksReply], None]) -> None:
         self._shell.hangs.ask(self._shell.nodes.connected, self._clock.now(), reply)
+
+    def _asked_for_checks(self, reply: Callable[[ChecksReply], None]) -> None:
+        self._shell.checks.ask(self._shell.nodes.connected, self._clock.now(), reply)
 
     def status(self) -> bytes:
         """`JobStatus` as JSON."""
