@@ -21,6 +21,7 @@ import typer.main  # noqa: E402 - after the path
 from docs import manifests  # noqa: E402
 from docs.ladder import ladder  # noqa: E402
 from docs.markdown import prose, table  # noqa: E402
+from docs.metrics import metrics  # noqa: E402
 from docs.training import train  # noqa: E402
 from docs.troubleshooting import guide, guide_notice, known_problems  # noqa: E402
 from holdfast.cli.app import app  # noqa: E402
@@ -34,6 +35,7 @@ from holdfast.drivers.kubernetes.manifests.checks.frameworks import MANAGED, PLA
 from holdfast.drivers.kubernetes.manifests.checks.limits import LIMITS, MODES  # noqa: E402
 from holdfast.drivers.kubernetes.manifests.gang import NATIVE_SINCE, possible  # noqa: E402
 from holdfast.errors import SLUGS, ExitStatus  # noqa: E402
+from holdfast.monitoring.alerts import rules_file  # noqa: E402
 from holdfast.operator import definition, rights  # noqa: E402
 from holdfast.simulation.scenario import Mix, Scenario, shipped  # noqa: E402
 from holdfast.spec.cluster import ENGINES, Engine  # noqa: E402
@@ -556,6 +558,7 @@ PAGES = {
     "files.md": files,
     "engines.md": engines,
     "lint.md": lint,
+    "metrics.md": metrics,
     "json.md": json_shapes,
     "train.md": train,
 }
@@ -563,7 +566,11 @@ GUIDES = {"troubleshooting.md": guide}  # from a template
 BY_HAND = frozenset(("checkpoint-format.md",))  # for those who write another reader
 
 
-DEPLOYED = {"crd/trainingjob.yaml": definition.as_yaml, "rbac/role.yaml": rights.as_yaml}
+DEPLOYED = {
+    "crd/trainingjob.yaml": definition.as_yaml,
+    "rbac/role.yaml": rights.as_yaml,
+    "monitoring/rules.yaml": rules_file,
+}
 
 
 def main() -> None:
