@@ -8,7 +8,8 @@ guides and in deploy/examples, are written by `manifests.py`.
 import ast
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ from holdfast.drivers.kubernetes.manifests.checks.limits import LIMITS, MODES  #
 from holdfast.drivers.kubernetes.manifests.gang import NATIVE_SINCE, possible  # noqa: E402
 from holdfast.errors import SLUGS, ExitStatus  # noqa: E402
 from holdfast.monitoring.alerts import rules_file  # noqa: E402
+from holdfast.monitoring.dashboards import DASHBOARDS, as_json  # noqa: E402
 from holdfast.operator import definition, rights  # noqa: E402
 from holdfast.simulation.scenario import Mix, Scenario, shipped  # noqa: E402
 from holdfast.spec.cluster import ENGINES, Engine  # noqa: E402
@@ -78,7 +80,11 @@ FILES = (
     ("token", "`run`", "Secret between controller, agents and command line; mode 0600."),
     ("controller.json", "controller", "Where it listens: `host`, `port`, `pid`; mode 0600."),
     ("controller.log", "`run --detach`", "What a controller without a terminal says."),
-    ("nodes/NAME/agent.json", "agent", "`node`, `name`, `pid`, `started` of the agent."),
+    (
+        "nodes/NAME/agent.json",
+        "agent",
+        "`node`, `name`, `pid`, `started` of the agent; `metrics`: port.",
+    ),
     ("nodes/NAME/agent.log", "agent", "The agent's own words and those of its processes."),
     ("nodes/NAME/warm-L.log", "agent", "Last output of a warm worker that died without a rank."),
     ("logs/attempt-A/rank-R.log", "agent", "Output of a worker."),
@@ -566,10 +572,11 @@ GUIDES = {"troubleshooting.md": guide}  # from a template
 BY_HAND = frozenset(("checkpoint-format.md",))  # for those who write another reader
 
 
-DEPLOYED = {
+DEPLOYED: dict[str, Callable[[], str]] = {
     "crd/trainingjob.yaml": definition.as_yaml,
     "rbac/role.yaml": rights.as_yaml,
     "monitoring/rules.yaml": rules_file,
+    **{f"monitoring/dashboards/{name}.json": partial(as_json, name) for name in DASHBOARDS},
 }
 
 
