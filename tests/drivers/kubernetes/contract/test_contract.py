@@ -129,9 +129,8 @@ def test_a_crashed_worker_is_restarted_in_its_pod(engine: Engine, tmp_path: Path
         told = await _scraped(await site.controller(), METRICS_PORT)
         assert "holdfast_restarts_total 1.0\n" in told and "holdfast_spares 1.0\n" in told
         for pod in site.pods("node"):
-            assert f'node_attempt{{node="{pod["metadata"]["name"]}"}} 2.0' in await _scraped(
-                pod, 7070
-            )
+            up = f'holdfast_node_up{{node="{pod["metadata"]["name"]}"}} 1.0'
+            assert up in await _scraped(pod, 7070)
         await site.stop()
         await site.ends("stopped")
 
