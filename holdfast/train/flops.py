@@ -11,18 +11,20 @@ from collections.abc import Callable
 
 import torch
 
+from holdfast.planning.hardware import A100, GPUS, H100
+
 TERA = 1e12
 PEAKS: tuple[tuple[str, float], ...] = (
     ("GB300", 2500 * TERA),
     ("GB200", 2500 * TERA),
-    ("B200", 2250 * TERA),
-    ("H200", 989 * TERA),
+    ("B200", GPUS["b200-180gb"].peak_flops),
+    ("H200", GPUS["h200-141gb"].peak_flops),
     ("H100 NVL", 835 * TERA),
     ("H100 PCIe", 756 * TERA),
-    ("H100", 989 * TERA),
+    ("H100", H100.peak_flops),
     ("H800", 989 * TERA),
     ("H20", 148 * TERA),
-    ("A100", 312 * TERA),
+    ("A100", A100.peak_flops),
     ("A800", 312 * TERA),
     ("A40", 149.7 * TERA),
     ("A30", 165 * TERA),
