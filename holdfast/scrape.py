@@ -21,7 +21,13 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
 REQUEST_S = 5.0
-STATUS = {200: "OK", 404: "Not Found", 405: "Method Not Allowed", 503: "Service Unavailable"}
+STATUS = {
+    200: "OK",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    500: "Internal Server Error",
+    503: "Service Unavailable",
+}
 PLAIN = "text/plain; charset=utf-8"
 
 
@@ -133,7 +139,10 @@ def _answered(head: bytes, answer: Answerer) -> ScrapePage:
         return ScrapePage(405)
     pairs = (field.partition(":") for field in fields)
     accept = next((value for name, _, value in pairs if name.lower() == "accept"), "")
-    return answer(rest.partition(" ")[0].partition("?")[0], accept.strip())
+    try:
+        return answer(rest.partition(" ")[0].partition("?")[0], accept.strip())
+    except Exception as error:  # a figure that cannot be told ends no training
+        return ScrapePage(500, f"{type(error).__name__}: {error}\n".encode())
 
 
 def _response(page: ScrapePage) -> bytes:

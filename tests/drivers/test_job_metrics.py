@@ -198,3 +198,16 @@ def test_prometheus_finds_controller_and_agents() -> None:
         server.close()
 
     asyncio.run(both())
+
+
+def test_figures_that_cannot_be_told_are_an_error_of_the_scrape_alone() -> None:
+    async def twice() -> list[bytes]:
+        looks = iter([Exposition()])
+        server = MetricsServer("j", lambda: next(looks))
+        await server.open("127.0.0.1", 0, pytest.fail)
+        assert server.address is not None
+        found = [await get(server.address, "/metrics") for _ in range(3)]
+        server.close()
+        return found
+
+    assert asyncio.run(twice()) == [b"OK\n", b"StopIteration: \n", b"StopIteration: \n"]
