@@ -216,6 +216,10 @@ class Agent:
         run = self._attempts.newest
         progress = run.progress() if run is not None else Progress()
         return Health(
+            name=self._me.name,
+            counters=self._parts.watch.counters,
+            readings=self._parts.health.readings,
+            xids=self._parts.health.xids,
             registered=self._controller.welcomes > 0,
             connected=self._controller.connected,
             attempt=run.order.attempt if run is not None else 0,

@@ -28,6 +28,7 @@ class KnownNode(msgspec.Struct, frozen=True):
     node: str
     name: str
     pid: int
+    metrics: int = 0  # port on which it is scraped; 0: none
 
 
 def known_nodes(folder: Path) -> list[KnownNode]:

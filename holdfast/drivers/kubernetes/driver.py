@@ -16,6 +16,8 @@ import msgspec
 from holdfast import bundles, journal
 from holdfast.actions import AskNodes, EndJob, Entry, Fence, Outcome
 from holdfast.controller import Controller, State
+from holdfast.drivers.job_books import JobBooks
+from holdfast.drivers.job_metrics import JobMetrics, MetricsServer
 from holdfast.drivers.kubernetes import ending
 from holdfast.drivers.kubernetes.admitted_size import AdmittedSize
 from holdfast.drivers.kubernetes.cluster import (
@@ -26,7 +28,6 @@ from holdfast.drivers.kubernetes.cluster import (
 )
 from holdfast.drivers.kubernetes.doubt import Doubt
 from holdfast.drivers.kubernetes.engine_size import EngineSize
-from holdfast.drivers.kubernetes.job_books import JobBooks
 from holdfast.drivers.kubernetes.kept_logs import KeptLogs
 from holdfast.drivers.kubernetes.left_machines import Machines
 from holdfast.drivers.kubernetes.machine_conditions import MachineConditions
@@ -35,7 +36,6 @@ from holdfast.drivers.kubernetes.machine_watch import MachineWatch
 from holdfast.drivers.kubernetes.manifests.kueue import queue_of
 from holdfast.drivers.kubernetes.manifests.names import JOB
 from holdfast.drivers.kubernetes.manifests.request import Request
-from holdfast.drivers.kubernetes.metrics import Metrics
 from holdfast.drivers.kubernetes.origin import JobOrigin
 from holdfast.drivers.kubernetes.pods import Pod
 from holdfast.drivers.kubernetes.published_stacks import PublishedStacks
@@ -114,11 +114,13 @@ class KubernetesDriver:
             cluster, request.name, self._asked_to_stop, self._stacks.wanted, self._asked_to_scale,
             self._code.hear,
         )  # fmt: skip
-        self._metrics = Metrics()
+        progress = self._shell.nodes.bridge.progress
         self._books = JobBooks(
-            request.name, journal_path, controller.state, self._clock.now,
-            self._shell.nodes.bridge.progress.newest, self._waits_for,
+            request.name, journal_path, controller.state, self._clock.now, progress.newest,
+            self._waits_for,
         )  # fmt: skip
+        metrics = JobMetrics(request.job, self._state, self._books, progress, self._clock.now)
+        self._scraped = MetricsServer(request.name, metrics.exposition)
         self._record = Record(cluster, request.name, journal_path, self._look, owner)
         self._output = KeptLogs(cluster, request.name, owner)
         avoided = Machines(cluster, request)
@@ -151,7 +153,7 @@ class KubernetesDriver:
 
         self._shell.decisions.observe = seen
         await self.host.server.listen(LISTEN, port)
-        self._metrics.serve(metrics_port)
+        await self._scraped.open(LISTEN, metrics_port, say)
         await self._output.load()
         await self._see_what_exists()
         existing = self._roster.existing()
@@ -187,6 +189,7 @@ class KubernetesDriver:
             if not self._shell.replaced_by:
                 await self._output.publish()
                 await self._record.publish()
+            self._scraped.close()
             await self.host.server.close()
 
     async def _see_what_exists(self) -> None:
@@ -312,9 +315,7 @@ class KubernetesDriver:
         return msgspec.json.encode(self._books.status())
 
     def _look(self) -> Recorded:
-        found = self._books.look()
-        self._metrics.observe(found.status)
-        return found
+        return Recorded(*self._books.look())
 
     def _waits_for(self) -> str | None:
         queue = queue_of(self._request.job)

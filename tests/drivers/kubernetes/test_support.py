@@ -9,6 +9,7 @@ from holdfast.drivers.kubernetes.manifests.names import JOURNAL_SHARDS, RECORD_S
 from holdfast.drivers.kubernetes.manifests.request import Body, Request
 from holdfast.drivers.kubernetes.manifests.support import access
 from holdfast.drivers.kubernetes.sharded import shard_name
+from holdfast.monitoring.alerts import alert_rules
 from holdfast.spec import job_from_dict
 from holdfast.spec.cluster import Engine, Mode
 from tests.drivers.kubernetes.asking import asked
@@ -327,9 +328,10 @@ def test_monitors_find_what_they_scrape_and_name_the_job() -> None:
     assert not [name for name in made() if "Monitor" in name or "Rule" in name]
 
 
-def test_an_alert_for_spares_only_where_there_are_some() -> None:
-    def alerts(**keys: Any) -> set[str]:
-        rule = made(monitoring={"enabled": True}, **keys)["PrometheusRule/run"]
-        return {alert["alert"] for alert in rule["spec"]["groups"][0]["rules"]}
-
-    assert alerts(nodes={"count": 2, "spares": 1}) - alerts() == {"HoldfastNoSpares"}
+def test_alerts_have_the_limits_of_the_job() -> None:
+    keys = {"max_restarts": 6, "window_s": 600}
+    rule = made(monitoring={"enabled": True}, recovery=keys)["PrometheusRule/run"]
+    alerts = {alert["alert"]: alert for alert in rule["spec"]["groups"][0]["rules"]}
+    assert set(alerts) == {rule.name for rule in alert_rules()}
+    series = 'holdfast_restarts_total{holdfast_dev_job="run"}'
+    assert alerts["HoldfastRestartStorm"]["expr"] == f"increase({series}[600s]) > 3"

@@ -28,6 +28,7 @@ from holdfast.drivers.kubernetes.cluster import (
 )
 from holdfast.drivers.kubernetes.ending import suspension
 from holdfast.drivers.kubernetes.engine_size import NUMBER
+from holdfast.drivers.kubernetes.manifests.support.services import METRICS_PORT
 from holdfast.drivers.kubernetes.remote_orders import ask_to_scale
 from holdfast.drivers.kubernetes.roster import TRAINS
 from holdfast.spec.cluster import Engine
@@ -106,6 +107,15 @@ def _conditions(site: Site, kind: str) -> list[str]:
     return [c["type"] for c in found if c["type"] == kind and c["status"] == "True"]
 
 
+async def _scraped(pod: dict[str, Any], port: int) -> str:
+    """What Prometheus would get of this pod."""
+    reader, writer = await asyncio.open_connection(pod["status"]["podIP"], port)
+    writer.write(b"GET /metrics HTTP/1.1\r\n\r\n")
+    answer = await reader.read()
+    writer.close()
+    return answer.decode()
+
+
 @torch_engine
 def test_a_crashed_worker_is_restarted_in_its_pod(engine: Engine, tmp_path: Path) -> None:
     async def story(site: Site) -> None:
@@ -117,6 +127,11 @@ def test_a_crashed_worker_is_restarted_in_its_pod(engine: Engine, tmp_path: Path
         (incident,) = await site.incidents()
         assert (incident.cause, incident.rank) == ("worker-killed", 1)
         assert incident.steps_lost <= 1
+        told = await _scraped(await site.controller(), METRICS_PORT)
+        assert "holdfast_restarts_total 1.0\n" in told and "holdfast_spares 1.0\n" in told
+        for pod in site.pods("node"):
+            up = f'holdfast_node_up{{node="{pod["metadata"]["name"]}"}} 1.0'
+            assert up in await _scraped(pod, 7070)
         await _updated_in_its_pods(site, pods)
         await site.stop()
         await site.ends("stopped")
