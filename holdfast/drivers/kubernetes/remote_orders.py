@@ -6,10 +6,13 @@ run yet. This module loads neither manifests nor the job file: who stops a job i
 
 import asyncio
 
+import msgspec
+
 from holdfast.drivers.kubernetes.cluster import CONFIG_MAPS, Cluster
-from holdfast.drivers.kubernetes.manifests.names import SCALE, STOP
+from holdfast.drivers.kubernetes.manifests.names import SCALE, STOP, UPDATE
 from holdfast.drivers.kubernetes.remote import Look, look
 from holdfast.drivers.kubernetes.sharded import Cache
+from holdfast.messages import UpdateJob
 
 POLL_S = 1.0
 
@@ -23,6 +26,12 @@ async def ask_to_stop(cluster: Cluster, job: str, *, now: bool) -> None:
 async def ask_to_scale(cluster: Cluster, job: str, nodes: int) -> None:
     """Write the wish down. Raises `ApiError`."""
     wish = {"metadata": {"annotations": {SCALE: str(nodes)}}}
+    await cluster.patch(CONFIG_MAPS, f"{job}-job", wish)
+
+
+async def ask_to_update(cluster: Cluster, job: str, order: UpdateJob) -> None:
+    """Write the wish down; its code is there already. Raises `ApiError`."""
+    wish = {"metadata": {"annotations": {UPDATE: msgspec.json.encode(order).decode()}}}
     await cluster.patch(CONFIG_MAPS, f"{job}-job", wish)
 
 
