@@ -110,6 +110,12 @@ class Survey(Action, frozen=True, kw_only=True):
     attempt: int
 
 
+class CheckNodes(Action, frozen=True, kw_only=True):
+    """The machines of these nodes check themselves. Answered by `NodesChecked`."""
+
+    nodes: tuple[str, ...]
+
+
 class Fence(Action, frozen=True, kw_only=True):
     """Make sure that nothing of this lost node runs any more, by every means the driver has.
 
@@ -142,6 +148,7 @@ AnyAction = (
     | PrepareUpdate
     | KeepVersion
     | Survey
+    | CheckNodes
     | Fence
     | Dismiss
     | EndJob

@@ -29,6 +29,7 @@ from holdfast.versions import FIRST, Version, When
 
 STORY_LENGTH = 40
 NOTES_MAX = 20
+CHECKS = {"auto": "", "off": "", "spares": "spares", "quick": "all"}  # `recovery.check`
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,6 +55,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     stragglers: str = "off"  # or "tell", "replace"
     plateau_steps: int = 0  # within which the loss should fall; 0: whatever it does
     plateau_share: float = 0.01  # by so much of itself
+    checks: str = (
+        ""  # machines are checked: "all" before they train or wait; "spares" while they wait
+    )
     trial_steps: int = 100  # after an update, within which a failure goes back
 
     @staticmethod
@@ -79,6 +83,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
             stragglers=job.recovery.stragglers,
             plateau_steps=job.recovery.plateau_steps,
             plateau_share=job.recovery.plateau_share,
+            checks=CHECKS[job.recovery.check],
             trial_steps=job.recovery.update_trial_steps,
         )
 
@@ -117,6 +122,8 @@ class Node(msgspec.Struct, kw_only=True):
     node_rank: int | None = None
     store: Store | None = None  # fresh store it offers for the next attempt
     rack: str = ""  # "" if it is not known
+    checked: bool = False  # its machine has passed its checks
+    asked: bool = False  # to check it
 
 
 class HealthRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -325,6 +332,9 @@ class State(msgspec.Struct, kw_only=True):
     restarts_count: int = 0
     fruitless: int = 0  # attempts in a row that made no progress
     barren: int = 0  # restarts since the last progress
+    named: list[str] = []  # nodes that their verdicts name, one after the other
+    checked: bool = False  # all machines were, since the last progress
+    suspicion: Diagnosed | None = None  # verdict that waits for that
     trouble_since: float | None = None  # errors of the environment have kept it from any progress
     progress_mark: int | None = None  # max_step when the attempt began
     last_failure: Failure | None = None

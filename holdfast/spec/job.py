@@ -139,9 +139,12 @@ class Recovery(Section):
     by warm ones; `in_process` keeps their processes, where the script can do with that: they leave
     the broken step, form their process groups anew and go on from the last snapshot. Those that do
     not within `restart_grace_s` are replaced."""
-    check: Literal["off", "quick"] = "off"
-    """`quick`: before a new node may train or wait as a spare, its machine is checked for some
-    seconds, as by `holdfast check --quick`; one that fails is replaced."""
+    check: Literal["auto", "off", "spares", "quick"] = "auto"
+    """Checks of machines, some seconds long, as by `holdfast check --quick`; one that fails is
+    replaced. `spares`: of each spare, once the job trains; until it has passed it does not count as
+    one. `quick`: of every new node, before it may train or wait. With both, machines are also
+    checked where attempts in a row make no progress and nobody knows why. `auto`: `spares` on
+    Kubernetes, `off` where all nodes are on this machine."""
     check_replicas_every: Whole = Field(default=0, ge=0, le=1_000_000)
     """Steps between two comparisons, bit for bit, of the parameters that data-parallel ranks hold
     alike, to find silent data corruption; each snapshot is compared, too. If they differ, the job

@@ -5,7 +5,7 @@ import pytest
 from holdfast.controller import Limits
 from holdfast.events import NodeUnfit
 from holdfast.messages import AskChecks, CheckMachine, ChecksReply, MachineChecked, ToClient
-from holdfast.shell.spare_checks import NODE_S
+from holdfast.shell.machine_checks import NODE_S
 from tests.shell.scene import Scene, Wire
 
 
