@@ -39,6 +39,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     min_nodes: int = 0  # that may train; 0: `node_count`
     max_nodes: int = 0  # likewise
     spare_count: int = 0
+    spares_why: str = ""  # there are to be so many
     lets_go: bool = True  # nodes beyond what is wanted; False: others would be made in their place
     max_restarts: int = 20
     exact: bool = False  # that number was asked for: as many restarts as that, and no more
@@ -68,7 +69,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
             node_count=job.nodes.count,
             min_nodes=elastic.min_nodes if elastic is not None else 0,
             max_nodes=(elastic.max_nodes or 0) if elastic is not None else 0,
-            spare_count=job.nodes.spares,
+            spare_count=job.nodes.spare_count,
+            spares_why=job.nodes.spares_why,
             max_restarts=recovery.restarts,
             exact=recovery.max_restarts is not None,
             window_s=recovery.window_s,

@@ -40,6 +40,7 @@ from holdfast.spec.section import (
     Section,
     Whole,
 )
+from holdfast.spec.spares import arithmetic, spares_by_default
 from holdfast.spec.storage import Checkpoints, Dataset
 
 Framework = Literal["pytorch", "tensorflow", "jax", "xgboost", "paddle", "mpi", "command"]
@@ -50,13 +51,25 @@ class Nodes(Section):
 
     count: Whole = Field(default=1, ge=1, le=100_000)
     """Nodes that train."""
-    spares: Whole = Field(default=0, ge=0, le=10_000)
-    """Warm standby nodes that replace lost nodes."""
+    spares: Annotated[Whole, Field(ge=0, le=10_000)] | Literal["auto"] = 0
+    """Warm standby nodes that replace lost nodes. `auto`: as many as cover, with a probability of
+    99.9 %, the nodes that fail until a lost one is replaced; `holdfast validate` shows how that is
+    reckoned."""
 
     @model_validator(mode="before")
     @classmethod
     def _short_form(cls, value: object) -> object:
         return {"count": value} if isinstance(value, int) else value
+
+    @property
+    def spare_count(self) -> int:
+        """Warm standby nodes, counted."""
+        return spares_by_default(self.count) if self.spares == "auto" else self.spares
+
+    @property
+    def spares_why(self) -> str:
+        """Why there are so many, if nobody has said a number."""
+        return arithmetic(self.count) if self.spares == "auto" else ""
 
 
 class Warm(Section):
