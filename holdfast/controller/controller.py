@@ -289,7 +289,7 @@ def _nodes_checked(state: State, event: NodesChecked) -> list[AnyAction]:
     actions = recovery.when_checked(state, event)
     for node, why in event.found.items():
         actions += _node_unfit(state, NodeUnfit(node=node, why=why)) if why else []
-    return actions or health.review(state) or _review(state)
+    return actions or health.review(state) or resizing.review(state) or updates.review(state)
 
 
 def _in_vain(state: State, why: str) -> list[AnyAction]:

@@ -57,6 +57,8 @@ def heard(state: State, event: NodesChecked) -> Diagnosed | None:
         node.checked = not why
         if why and node.state is NodeState.MEMBER:
             conditions.remember(state, node, _condition(node_id, why))
+    for node in filter(None, map(state.nodes.get, event.missing)):
+        node.asked = False  # it is asked again with the next news, not at once
     verdict, waits = state.suspicion, state.phase is Phase.RECOVERING and state.stopped
     if verdict is None or not waits or verdict.attempt != state.attempt:
         return None

@@ -77,6 +77,12 @@ def test_a_spare_counts_once_its_machine_has_passed_its_checks() -> None:
     assert only(world.add("d"), CheckNodes).nodes == ("d",)
 
 
+def test_a_spare_that_has_not_answered_is_asked_again_with_the_next_news() -> None:
+    world = running(checks="spares")
+    assert world.tell(NodesChecked(found={}, missing=("c",))) == []
+    assert only(world.tell(DeadlinePassed()), CheckNodes).nodes == ("c",)
+
+
 def test_a_spare_that_fails_them_is_replaced_before_it_is_needed() -> None:
     world = running(checks="spares")
     actions = world.tell(NodesChecked(found={"c": "memory: 1 of 64 blocks"}))
