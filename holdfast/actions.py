@@ -111,9 +111,13 @@ class Survey(Action, frozen=True, kw_only=True):
 
 
 class CheckNodes(Action, frozen=True, kw_only=True):
-    """The machines of these nodes check themselves. Answered by `NodesChecked`."""
+    """The machines of these nodes check themselves. Answered by `NodesChecked`.
+
+    `attempt` has ended and nobody knows why; 0: spares are looked at.
+    """
 
     nodes: tuple[str, ...]
+    attempt: int = 0
 
 
 class Fence(Action, frozen=True, kw_only=True):

@@ -213,6 +213,7 @@ class NodesChecked(Event, frozen=True, kw_only=True):
 
     found: dict[str, str]
     missing: tuple[str, ...] = ()
+    attempt: int = 0  # that of the order
 
 
 class NodeLost(Event, frozen=True, kw_only=True):

@@ -37,7 +37,8 @@ def resumed(state: State) -> None:
 def check_all(state: State, verdict: Diagnosed, why: str) -> CheckNodes:
     """Of the members; what is done about this verdict is decided once they have answered."""
     state.suspicion = verdict
-    return CheckNodes(nodes=tuple(sorted(state.ranks.values())), reason=why)
+    members = tuple(sorted(state.ranks.values()))
+    return CheckNodes(nodes=members, attempt=verdict.attempt, reason=why)
 
 
 def check_again(state: State) -> list[AnyAction]:
@@ -55,12 +56,12 @@ def heard(state: State, event: NodesChecked) -> Diagnosed | None:
         if node is None:
             continue
         node.checked = not why
-        if why and node.state is NodeState.MEMBER:
+        if node.state is NodeState.MEMBER:
             conditions.remember(state, node, _condition(node_id, why))
     for node in filter(None, map(state.nodes.get, event.missing)):
         node.asked = False  # it is asked again with the next news, not at once
     verdict, waits = state.suspicion, state.phase is Phase.RECOVERING and state.stopped
-    if verdict is None or not waits or verdict.attempt != state.attempt:
+    if verdict is None or not waits or not event.attempt == verdict.attempt == state.attempt:
         return None
     state.checked = True
     return verdict
@@ -70,7 +71,7 @@ def _condition(node: str, why: str) -> HealthChanged:
     return HealthChanged(
         node=node,
         condition=CONDITION,
-        severity=Severity.FATAL,
-        detail=f"its machine failed its checks: {why}",
+        severity=Severity.FATAL if why else Severity.OK,
+        detail=f"its machine failed its checks: {why}" if why else "",
         advice="run `holdfast check` on that machine",
     )

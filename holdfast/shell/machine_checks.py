@@ -8,6 +8,7 @@ caller's.
 
 import itertools
 from collections.abc import Callable, Collection, Iterable
+from functools import partial
 from typing import NamedTuple
 
 from holdfast.actions import CheckNodes
@@ -51,7 +52,7 @@ class MachineChecks:
 
     def obey(self, order: CheckNodes, connected: Collection[str], now: float) -> None:
         """What these are like is a fact for the controller, once all have answered."""
-        self._begin(order.nodes, connected, now, self._tell)
+        self._begin(order.nodes, connected, now, partial(self._tell, order.attempt))
 
     def _begin(
         self,
@@ -108,5 +109,6 @@ class MachineChecks:
         for reply in replies:
             reply(ChecksReply(found=found, missing=missing))
 
-    def _tell(self, over: CheckRound) -> None:
-        self._put(NodesChecked(found=over.found, missing=tuple(sorted(over.missing))))
+    def _tell(self, attempt: int, over: CheckRound) -> None:
+        missing = tuple(sorted(over.missing))
+        self._put(NodesChecked(found=over.found, missing=missing, attempt=attempt))

@@ -203,7 +203,7 @@ class CapacityWorld:
     def _checked(self, order: CheckNodes) -> None:
         """Every machine that is really broken is found."""
         found = {n: self._broken[n].name if n in self._broken else "" for n in order.nodes}
-        self._tell(NodesChecked(found=found))
+        self._tell(NodesChecked(found=found, attempt=order.attempt))
 
     def _diagnose(self, order: Diagnose) -> None:
         for event in self._bridge.carry_out(order, self.now)[1]:

@@ -111,7 +111,8 @@ def test_where_attempts_make_no_progress_and_nobody_is_blamed_all_machines_are_c
     world = in_doubt()
     asked = only(aborts(world), CheckNodes)
     assert (asked.nodes, world.state.phase) == (("a", "b"), Phase.RECOVERING)
-    actions = world.tell(NodesChecked(found={"a": "", "b": ""}))
+    assert world.tell(NodesChecked(found={"c": ""})) == [], "a spare tells nothing of them"
+    actions = world.tell(NodesChecked(found={"a": "", "b": ""}, attempt=3))
     assert "Fence" not in kinds(actions) and world.state.phase is Phase.WAITING
     world.tell(DeadlinePassed(), after_s=30.0)
     assert "CheckNodes" not in kinds(aborts(world)), "they have just passed"
@@ -120,7 +121,7 @@ def test_where_attempts_make_no_progress_and_nobody_is_blamed_all_machines_are_c
 def test_the_machine_that_fails_them_is_left_and_is_the_cause() -> None:
     world = in_doubt()
     aborts(world)
-    actions = world.tell(NodesChecked(found={"a": "matmul: 3 of 64 differ", "b": ""}))
+    actions = world.tell(NodesChecked(found={"a": "matmul: 3 of 64 differ", "b": ""}, attempt=3))
     fence = only(actions, Fence)
     assert (fence.node, fence.blamed, world.state.ranks) == ("a", True, {0: "c", 1: "b"})
     steps = [choice.step for choice in world.state.incidents[-1].choices]
@@ -131,7 +132,7 @@ def test_an_answer_that_is_lost_with_a_controller_is_asked_for_again() -> None:
     world = in_doubt()
     aborts(world)
     assert only(world.tell(ControllerResumed(existing=("a", "b", "c"))), CheckNodes)
-    world.tell(NodesChecked(found={}, missing=("a", "b")))
+    world.tell(NodesChecked(found={}, missing=("a", "b"), attempt=3))
     assert world.state.phase is Phase.WAITING
 
 
