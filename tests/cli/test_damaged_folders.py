@@ -241,7 +241,7 @@ def test_a_controller_that_is_being_killed_holds_its_lock_a_moment_longer_than_i
     lock = (hurt / "lock").open()
     fcntl.flock(lock, fcntl.LOCK_EX)
 
-    def gone(folder: Path, message: object) -> None:
+    def gone(*_: object) -> None:
         lock.close()
         raise ConnectionError
 
