@@ -4,8 +4,8 @@
 
 The training and the contestants are those of benchmarks/restart.py: two ranks, 40 million
 parameters, about a quarter of a second a step. Each has a job of its own until `--steps` steps are
-done; a random rank is killed `--every` seconds, first after that time, or as soon after it as the
-job trains again. The ideal is the median step of the job until its first kill, times the steps;
+done; a random rank is killed `--every` seconds, first after that time and ten steps, or as soon
+after it as the job trains again. The ideal is the median step of the job until its first kill, times the steps;
 `committed_percent` is the ideal divided by the time that the steps have taken. A job that makes no
 progress for two minutes is given up, with what it has done until then.
 """
@@ -31,6 +31,7 @@ from restart import CONTESTANTS, RESTARTS, Contestant, agent_of, running, steps_
 from table import Row, report
 
 NAMES = ("holdfast", "in_process", "torchrun", "torchrun_own_store")
+CALM_STEPS = 10  # before the first kill, whatever the time
 START_S, SILENT_S, POLL_S = 120.0, 120.0, 0.02
 
 
@@ -72,7 +73,8 @@ def _churn(
         last = steps[-1].at if steps else time.time() + START_S - SILENT_S
         if time.time() - last > SILENT_S:
             break
-        due = steps[0].at + args.every if due is None and steps else due
+        if due is None and len(steps) > 2 * CALM_STEPS:
+            due = steps[0].at + args.every
         trains = bool(steps) and steps[-1].attempt > killed and steps[-1] in newest(steps)
         if due is not None and time.time() >= due and trains:
             victim = chance.choice(newest(steps)[-2:])
@@ -92,6 +94,8 @@ def _done(steps: list[Step], wanted: int) -> bool:
 
 
 def _judged(steps: list[Step], kills: list[float], wanted: int) -> Row:
+    if len(steps) <= 2 * CALM_STEPS:
+        return dict.fromkeys(("kills", "steps", "step_s", "took_s", "committed_percent"))
     first = kills[0] if kills else float("inf")
     calm = [step.at for step in steps if step.rank == 0 and step.at < first]
     step_s = median(b - a for a, b in pairwise(calm))
