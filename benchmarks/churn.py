@@ -6,8 +6,8 @@ The training and the contestants are those of benchmarks/restart.py: two ranks, 
 parameters, about a quarter of a second a step. Each has a job of its own until `--steps` steps are
 done; a random rank is killed `--every` seconds, first after that time and ten steps, or as soon
 after it as the job trains again. The ideal is the median step of the job until its first kill,
-times the steps; `committed_percent` is the ideal divided by the time that the steps have taken. A job that makes no
-progress for two minutes is given up, with what it has done until then.
+times the steps; `committed_percent` is the ideal divided by the time that the steps have taken. A
+job that makes no progress for two minutes is given up, with what it has done until then.
 """
 
 import argparse
