@@ -123,6 +123,7 @@ class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
     spares_why: str | None = None  # how `spares: auto` was reckoned
     version: int = 1  # that the newest attempt runs, or the next one
     updates: tuple[UpdateStatus, ...] = ()  # that were asked for
+    metrics: str | None = None  # where its controller is scraped, of a local job
 
 
 class ActionTaken(msgspec.Struct, frozen=True, kw_only=True):

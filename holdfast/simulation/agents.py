@@ -27,6 +27,7 @@ from holdfast.messages import (
     Ack,
     AgentFact,
     CheckMachine,
+    CodePart,
     EntryTimes,
     EvidenceReply,
     Fact,
@@ -293,7 +294,7 @@ class SimulatedAgent:
         match message:
             case Ack():
                 self.forget(message.seq)
-            case GiveJournal() | LookForApi():
+            case GiveJournal() | LookForApi() | CodePart():
                 pass
             case CheckMachine():
                 self._env.after(self._env.about(CHECK_S), self._tell_checked, message.number)
