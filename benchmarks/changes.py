@@ -23,7 +23,7 @@ from statistics import median
 from typing import NamedTuple
 
 from kills import Step, newest, parse, step_s
-from restart import BIN, SCRIPTS, Contestant, _running, _until
+from restart import BIN, SCRIPTS, Contestant, running, until
 from table import Row, report
 
 JOB = Contestant([str(BIN / "holdfast"), "run", str(SCRIPTS / "changing.yaml")])
@@ -70,7 +70,7 @@ def main() -> None:
     found: dict[str, list[Change]] = {"shrink": [], "grow": [], "hot update": []}
     with (
         tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder,
-        _running(JOB, Path(folder)) as (process, log),
+        running(JOB, Path(folder)) as (process, log),
     ):
         _trains(process, log, 0, FULL)
         for number in range(args.rounds):
@@ -117,7 +117,7 @@ def _trains(process: "subprocess.Popen[bytes]", log: Path, attempt: int, ranks: 
         counts = [sum(step.rank == rank for step in steps) for rank in range(ranks)]
         return late and min(counts) >= STEPS
 
-    if not _until(does, process, LIMIT_S):
+    if not until(does, process, LIMIT_S):
         raise SystemExit((log.parent / "output").read_text(errors="replace")[-4000:])
 
 

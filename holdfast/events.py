@@ -205,6 +205,17 @@ class NodeUnfit(Event, frozen=True, kw_only=True):
     why: str
 
 
+class NodesChecked(Event, frozen=True, kw_only=True):
+    """What their machines have found in themselves; empty: nothing. Answers `CheckNodes`.
+
+    `missing` have not answered, or were gone.
+    """
+
+    found: dict[str, str]
+    missing: tuple[str, ...] = ()
+    attempt: int = 0  # that of the order
+
+
 class NodeLost(Event, frozen=True, kw_only=True):
     """The node is gone or unreachable; whatever it runs must not count any more."""
 
@@ -558,6 +569,7 @@ AnyEvent = (
     | OrdersLost
     | NodeReady
     | NodeUnfit
+    | NodesChecked
     | NodeLost
     | NodeLeft
     | WorkerExited

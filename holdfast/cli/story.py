@@ -264,6 +264,7 @@ def status_lines(status: "JobStatus", words: str = "") -> list[tuple[str, str]]:
         ("waiting for", status.waiting_for or ""),
         ("training", training(status)),
         ("size", size(status)),
+        ("spares", status.spares_why or ""),
         ("version", version(status)),
         ("update", update(status.updates[-1]) if status.updates else ""),
         ("ETTR", accounts(status)),

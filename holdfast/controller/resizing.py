@@ -10,7 +10,7 @@ from holdfast.actions import AnyAction, Fence
 from holdfast.controller import attempts, choices, incidents, nodes, sizes
 from holdfast.controller.phases import Phase
 from holdfast.controller.policies import ladder, restart
-from holdfast.controller.policies.ladder import History, Rung, Trouble
+from holdfast.controller.policies.situation import History, Rung, Trouble
 from holdfast.controller.state import State
 from holdfast.events import Keeps, ScaleRequested
 

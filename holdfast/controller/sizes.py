@@ -8,7 +8,7 @@ rests on what a change has cost in this job. Where the bounds are one number not
 
 from holdfast.controller import choices, conditions, incidents, nodes
 from holdfast.controller.policies import ladder
-from holdfast.controller.policies.ladder import Rung, Trouble
+from holdfast.controller.policies.situation import Rung, Trouble
 from holdfast.controller.state import State
 from holdfast.events import Progress
 

@@ -228,7 +228,8 @@ class Bridge:
                 self._entered = {}
                 ranks = sorted(self._state.ranks.items())
                 starts = [(node, _start(action, rank, self._term)) for rank, node in ranks]
-                return [*starts, *_use(self._state, self._state.spares, self._term)], []
+                waiting = self._state.nodes.keys() - self._state.ranks.values()
+                return [*starts, *_use(self._state, waiting, self._term)], []
             case StopAttempt():
                 return self._stop(action, now)
             case KeepVersion():

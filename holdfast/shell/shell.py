@@ -17,6 +17,7 @@ import msgspec
 from holdfast.actions import (
     AnyAction,
     AskNodes,
+    CheckNodes,
     CollectEvidence,
     Diagnose,
     EndJob,
@@ -65,10 +66,10 @@ from holdfast.messages import (
 from holdfast.shell.decisions import Book, Decisions
 from holdfast.shell.evidence_collection import EvidenceCollection
 from holdfast.shell.hang_detection import HangDetection
+from holdfast.shell.machine_checks import MachineChecks
 from holdfast.shell.nodes import NodeLives, Receipt, Wire
 from holdfast.shell.preparation import Preparation
 from holdfast.shell.replicas import Lines, Replicas
-from holdfast.shell.spare_checks import SpareChecks
 from holdfast.shell.straggler_sampling import StragglerSampling
 
 
@@ -138,7 +139,7 @@ class Shell:
         self.hangs = HangDetection(self.state, progress, self.nodes.send, self.put)
         self.stragglers = StragglerSampling(self.state, progress, self.nodes.send, self.put)
         self.evidence = EvidenceCollection(self.state, self.nodes.send, self.put)
-        self.checks = SpareChecks(self.state, self.nodes.send, self.put)
+        self.checks = MachineChecks(self.state, self.nodes.send, self.put)
         self.preparation = Preparation(self.state, self.nodes.send, self.put)
         self._untold: dict[str, None] = {}  # nodes that have connected and do not know what holds
         self._somebody_came = False  # since copies of the journal were last seen to be held
@@ -352,6 +353,8 @@ class Shell:
                 self.evidence.diagnosed(verdicts, self.nodes.connected, self._clock())
             case PrepareUpdate():
                 self.preparation.begin(action, self.nodes.connected, self._clock())
+            case CheckNodes():
+                self.checks.obey(action, self.nodes.connected, self._clock())
             case AskNodes():
                 self._engine.make(action)
             case Fence():

@@ -41,6 +41,7 @@ from holdfast.spec.section import (
     Section,
     Whole,
 )
+from holdfast.spec.spares import arithmetic, spares_by_default
 from holdfast.spec.storage import Checkpoints, Dataset
 
 Framework = Literal["pytorch", "tensorflow", "jax", "xgboost", "paddle", "mpi", "command"]
@@ -51,13 +52,25 @@ class Nodes(Section):
 
     count: Whole = Field(default=1, ge=1, le=100_000)
     """Nodes that train."""
-    spares: Whole = Field(default=0, ge=0, le=10_000)
-    """Warm standby nodes that replace lost nodes."""
+    spares: Annotated[Whole, Field(ge=0, le=10_000)] | Literal["auto"] = 0
+    """Warm standby nodes that replace lost nodes. `auto`: as many as cover, with a probability of
+    99.9 %, the nodes that fail until a lost one is replaced; `holdfast validate` shows how that is
+    reckoned."""
 
     @model_validator(mode="before")
     @classmethod
     def _short_form(cls, value: object) -> object:
         return {"count": value} if isinstance(value, int) else value
+
+    @property
+    def spare_count(self) -> int:
+        """Warm standby nodes, counted."""
+        return spares_by_default(self.count) if self.spares == "auto" else self.spares
+
+    @property
+    def spares_why(self) -> str:
+        """Why there are so many, if nobody has said a number."""
+        return arithmetic(self.count) if self.spares == "auto" else ""
 
 
 class Warm(Section):
@@ -140,9 +153,12 @@ class Recovery(Section):
     by warm ones; `in_process` keeps their processes, where the script can do with that: they leave
     the broken step, form their process groups anew and go on from the last snapshot. Those that do
     not within `restart_grace_s` are replaced."""
-    check: Literal["off", "quick"] = "off"
-    """`quick`: before a new node may train or wait as a spare, its machine is checked for some
-    seconds, as by `holdfast check --quick`; one that fails is replaced."""
+    check: Literal["auto", "off", "spares", "quick"] = "auto"
+    """Checks of machines, some seconds long, as by `holdfast check --quick`; one that fails is
+    replaced. `spares`: of each spare, once the job trains; until it has passed it does not count as
+    one. `quick`: of every new node, before it may train or wait. With both, machines are also
+    checked where attempts in a row make no progress and nobody knows why. `auto`: `spares` on
+    Kubernetes, `off` where all nodes are on this machine."""
     check_replicas_every: Whole = Field(default=0, ge=0, le=1_000_000)
     """Steps between two comparisons, bit for bit, of the parameters that data-parallel ranks hold
     alike, to find silent data corruption; each snapshot is compared, too. If they differ, the job

@@ -6,6 +6,7 @@ from holdfast.actions import Diagnose, Dismiss, Fence, StopAttempt, Survey
 from holdfast.controller import Controller, Limits
 from holdfast.events import (
     AnyEvent,
+    AttemptStopped,
     Broken,
     CheckpointFailed,
     Diagnosed,
@@ -24,6 +25,8 @@ from holdfast.events import (
     Quantity,
     Store,
     Surveyed,
+    UpdatePrepared,
+    UpdateRequested,
     WorkerError,
     WorkerExited,
 )
@@ -33,6 +36,7 @@ from holdfast.messages import (
     Report,
     Start,
     Stop,
+    UseVersion,
     WorkerReport,
     WorkersStopped,
 )
@@ -115,6 +119,26 @@ def test_every_order_carries_the_term_of_its_controller_also_one_that_is_repeate
     kinds = [type(order) for _, order in orders]
     assert kinds == [Stop, Stop, Stop, Start, Start, Leave, Leave]
     assert {order.term for _, order in orders if isinstance(order, Stop | Start | Leave)} == {9}
+
+
+def test_whoever_waits_keeps_the_version_ready_that_trains_also_a_node_that_still_starts() -> None:
+    controller = Controller(Limits(node_count=1, spare_count=2))
+    joined = [NodeJoined(node=n, name=n, address="h", workers=1) for n in ("a", "b", "late")]
+    ready = [NodeReady(node=n, store=Store("h", 1, True)) for n in ("a", "b")]
+    asked = UpdateRequested(by="me", id="x", sets={"lr": "0.1"})
+    stepped = MilestoneReached(attempt=1, milestone=Milestone.FIRST_STEP)
+    prepared = UpdatePrepared(version=2, ready_count=2)
+    stopped = AttemptStopped(attempt=1, store=Store("h", 2, True))
+    events: list[AnyEvent] = [JobSubmitted(), *joined, *ready, stepped, asked, prepared, stopped]
+    for event in events:
+        controller.handle(event, 1.0)
+    state = controller.state
+    assert state.start is not None and state.start.version.number == 2
+    bridge = Bridge(state, 5.0, 1.0)
+    told = bridge.carry_out(state.start, 1.0)[0]
+    used = {node: order.version for node, order in told if isinstance(order, UseVersion)}
+    assert used == {"b": state.version, "late": state.version}
+    assert bridge.orders_for("late") == [UseVersion(version=state.version)]
 
 
 def page(rank: int, phase: str = "step") -> WorkerReport:

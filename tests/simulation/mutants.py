@@ -432,8 +432,8 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "one useless node ends the job": Mutant(
         CONTROLLER,
-        "if state.stillborn >= MAX_STILLBORN and state.phase is Phase.WAITING:",
-        "if state.phase is Phase.WAITING:",
+        "if state.stillborn >= MAX_STILLBORN and _lacks_nodes(state):",
+        "if _lacks_nodes(state):",
         LIMIT,
         first=6,
     ),

@@ -80,7 +80,7 @@ class Look:
     @property
     def wanted(self) -> int:
         """Nodes that the job asks for, spares included."""
-        return self.job.nodes.count + self.job.nodes.spares if self.job is not None else 0
+        return self.job.nodes.count + self.job.nodes.spare_count if self.job is not None else 0
 
 
 async def look(cluster: Cluster, name: str, words: str = "", cache: Cache | None = None) -> Look:

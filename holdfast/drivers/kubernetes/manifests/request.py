@@ -44,7 +44,7 @@ class Request:
     @property
     def spares(self) -> int:
         """Nodes that wait; only agents can wait."""
-        return self.job.nodes.spares if self.managed else 0
+        return self.job.nodes.spare_count if self.managed else 0
 
     @property
     def pods(self) -> int:

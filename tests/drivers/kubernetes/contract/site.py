@@ -266,6 +266,7 @@ async def running(
             "name": "run", "image": "img:1", "code": ".", **program,
             "nodes": {"count": 2, "spares": 1}, "workers_per_node": 1,
             "env": {"OMP_NUM_THREADS": "1"}, "snapshots": {"every_steps": 1},
+            "recovery": {"check": "off"},
             **spec,
         },
         where="test",
