@@ -138,11 +138,12 @@ class Run:
         model = model.to(self.device)
         if self.world_size == 1 and not (self._survival is not None and self._survival.moves):
             return model
-        self._parallel.append(model)
         self._settled = self._survival is not None or (
             self._tracked is None and self._parts.snapshot_waits(self._ranks)
         )
-        return data_parallel(model, self.device, settled=self._settled, options=options)
+        wrapped = data_parallel(model, self.device, settled=self._settled, options=options)
+        self._parallel.append(wrapped)
+        return wrapped
 
     def track(self, *, loader: Any = None, **objects: Any) -> State:
         """Keep these objects through faults; returns the loop.

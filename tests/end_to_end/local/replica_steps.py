@@ -7,6 +7,7 @@ in one bucket as DDP does, with the last parameters first.
 import hashlib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -66,7 +67,7 @@ def replayed(sizes: Sequence[int]) -> list[str]:
             digests.append({one.result() for one in done}.pop())
             for behind in replicas[size:]:  # they heal from one that took part
                 behind.model.load_state_dict(replicas[0].model.state_dict())
-                behind.optimizer.load_state_dict(replicas[0].optimizer.state_dict())
+                behind.optimizer.load_state_dict(deepcopy(replicas[0].optimizer.state_dict()))
     return digests
 
 
@@ -85,7 +86,7 @@ def _step(replica: Replica, share: list[Any], group: Any, whole: int) -> str:
         weight = len(part[0]) * group.size() / whole
         (mean_loss(model, part) * weight).backward()
     gradients = [p.grad for p in model.parameters() if p.grad is not None]
-    bucket = torch.cat([g.flatten() for g in reversed(gradients)]) / group.size()
+    bucket = torch.cat([g.flatten() for g in reversed(gradients)]) * (1 / group.size())
     group.allreduce([bucket]).wait()
     sums = bucket.split([g.numel() for g in reversed(gradients)])
     for gradient, total in zip(reversed(gradients), sums, strict=True):
