@@ -10,8 +10,9 @@ repeated from a record but done anew.
 
 That only works while new processes come to the loop by the same collectives, and it is refused
 (`refuse`) wherever they might not: with other backends, with groups made before `join()` or within
-the loop, with a DDP that was not made by `run.parallelize()` and rearranges its buckets in its
-second step, after the first loop. What is refused is said once, and the process is replaced.
+the loop, after the first loop. What is refused is said once, and the process is replaced. A DDP
+that the script makes would rearrange its buckets in its second step, which new processes repeat and
+this one does not: it is made with the buckets of `run.parallelize()`.
 
 With `recovery.mode: replicas` the next attempt may have another number of ranks. Then every group
 has to be of all ranks, and nothing else may know how many these are (`stay`).
@@ -29,9 +30,10 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import TCPStore
 from torch.distributed.device_mesh import DeviceMesh
-from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parallel import DistributedDataParallel, distributed
 
 from holdfast import flight_recorder, rank
+from holdfast.train.parallel import SteadyBuckets
 from holdfast.train.parking import ParkingPlace
 from holdfast.train.surviving_group import BACKEND, AttemptBrokenError, GroupPlace, SurvivingGroup
 
@@ -272,15 +274,25 @@ def _make_groups_with(survival: Survival) -> None:
 
 
 def _watch_ddp(survival: Survival) -> None:
-    """One that keeps its buckets as they are makes the same collectives in each of its steps."""
-    plain = DistributedDataParallel.__init__
+    """One that keeps its buckets as they are makes the same collectives in each of its steps. What
+    it sends to make all ranks the same is restored afterwards: it need not be kept."""
+    made_by: Any = distributed
+    plain, send = DistributedDataParallel.__init__, made_by._sync_module_states
 
     def watched(self: Any, *given: Any, **options: Any) -> None:
-        if type(self) is DistributedDataParallel:
-            survival.refuse("the script makes DistributedDataParallel; use run.parallelize()")
+        own = type(self) is DistributedDataParallel
+        if own:
+            self.__class__ = SteadyBuckets
         plain(self, *given, **options)
+        if own:
+            self.settle()
+
+    def sent(*given: Any, **options: Any) -> None:
+        survival.unrecorded(lambda: send(*given, **options))
+        survival.again(lambda: send(*given, **options))
 
     DistributedDataParallel.__init__ = watched  # type: ignore[method-assign]
+    made_by._sync_module_states = sent
 
 
 def _watch_meshes(survival: Survival) -> None:
