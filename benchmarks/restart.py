@@ -12,8 +12,10 @@ which the median step of the attempt before is taken.
 
 A job that is silent for `--limit` seconds after a kill, or whose launcher has ended, has not
 recovered. `holdfast` uses the library with a snapshot at every step, `in_process` does so and keeps
-the processes of survivors (`kept`: of how many at least), `holdfast_auto` as often as its default
-allows (1 % of the step time), `holdfast_plain` the script written for torchrun.
+the processes of survivors (`kept`: of how many at least), `replicas` has a node for each rank and
+loses a whole one, so that its figure is how long the other one does no step, `holdfast_auto`
+takes snapshots as often as its default allows (1 % of the step time), `holdfast_plain` is the
+script written for torchrun.
 torchrun runs with its defaults and, as `torchrun_own_store`, with the setting under which it
 recovers best. `--quick` leaves out the two variants.
 """
@@ -58,11 +60,15 @@ class Contestant:
 
     command: list[str]
     environment: dict[str, str] = field(default_factory=dict)
+    loses_nodes: bool = False  # it is killed with the agent above it, and all that is below that
 
 
 CONTESTANTS = {
     "holdfast": Contestant([str(BIN / "holdfast"), "run", str(SCRIPTS / "every_step.yaml")]),
     "in_process": Contestant([str(BIN / "holdfast"), "run", str(SCRIPTS / "in_process.yaml")]),
+    "replicas": Contestant(
+        [str(BIN / "holdfast"), "run", str(SCRIPTS / "replicas.yaml")], loses_nodes=True
+    ),
     "holdfast_auto": Contestant([*HOLDFAST, str(SCRIPTS / "with_library.py")]),
     "holdfast_plain": Contestant([*HOLDFAST, str(SCRIPTS / "plain.py")]),
     "torchrun": Contestant([*TORCHRUN, str(SCRIPTS / "plain.py")]),
@@ -115,7 +121,8 @@ def _job(contestant: Contestant, plan: Plan, had: int, seed: int) -> Iterator[Ki
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder:
         with _running(contestant, Path(folder)) as (process, steps):
             for number in range(had, min(plan.kills, had + RESTARTS)):
-                kill = _kill(process, steps, plan, random.Random(f"{seed} {number}"))
+                chance = random.Random(f"{seed} {number}")
+                kill = _kill(contestant, process, steps, plan, chance)
                 yield kill
                 if not kill.recovered:
                     _tell_why(Path(folder))
@@ -133,7 +140,13 @@ def _tell_why(folder: Path) -> None:
         print(f"its records are kept in {kept}", file=sys.stderr)
 
 
-def _kill(process: subprocess.Popen[bytes], steps: Path, plan: Plan, chance: random.Random) -> Kill:
+def _kill(
+    contestant: Contestant,
+    process: subprocess.Popen[bytes],
+    steps: Path,
+    plan: Plan,
+    chance: random.Random,
+) -> Kill:
     wanted = chance.randint(plan.least_steps, plan.most_steps)
     rank, share = chance.randrange(2), chance.random()
     if not _until(lambda: ready(_read(steps), wanted), process, plan.start_limit_s):
@@ -142,13 +155,18 @@ def _kill(process: subprocess.Popen[bytes], steps: Path, plan: Plan, chance: ran
     time.sleep(share * (now[-1].at - now[-3].at))  # anywhere within a step: two lines a step
     victim = next(step for step in now if step.rank == rank)
     killed_at = time.time()
-    os.kill(victim.pid, signal.SIGKILL)
+    os.kill(_agent(victim.pid) if contestant.loses_nodes else victim.pid, signal.SIGKILL)
 
     def judged() -> Kill:
         return judge(_read(steps), victim.attempt, killed_at)
 
     _until(lambda: judged().recovered, process, plan.limit_s)
     return judged()
+
+
+def _agent(worker: int) -> int:
+    """The agent above the forkserver above a worker."""
+    return psutil.Process(worker).parents()[1].pid
 
 
 def _until(holds: Callable[[], bool], process: subprocess.Popen[bytes], limit_s: float) -> bool:

@@ -1,4 +1,4 @@
-"""Replicas: the others go on at once without a node that is lost, and take it in when it is back."""
+"""Replicas: the others go on at once without a lost node, and take it in when it is back."""
 
 from holdfast.actions import AnyAction, StartAttempt, StopAttempt
 from holdfast.controller import Phase

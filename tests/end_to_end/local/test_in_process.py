@@ -2,17 +2,14 @@
 
 import json
 import os
-import re
 import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
-from tests.end_to_end.local.jobs import SCRIPTS, TOGETHER, RunningJob
+from tests.end_to_end.local.jobs import SCRIPTS, TOGETHER, RunningJob, guide
 from tests.more import long
-from tests.tidy.source import ROOT
 from tests.warm import holdfast
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
@@ -60,22 +57,13 @@ def actions(job: RunningJob, incident: int) -> list[str]:
     return [taken.action for taken in job.incidents()[incident].actions]
 
 
-def _guide() -> tuple[dict[str, Any], list[list[str]]]:
-    """The job and the commands of the guide, without the name of the program."""
-    text = (ROOT / "docs" / "guides" / "in-process.md").read_text()
-    (job,), (commands,) = (
-        re.findall(rf"```{kind}\n(.*?)```", text, re.S) for kind in ("yaml", "sh")
-    )
-    return yaml.safe_load(job), [line.split()[1:] for line in commands.splitlines()]
-
-
 def test_survivors_keep_their_processes_and_no_bit_changes(home: Path) -> None:
     kinds = ("--kinds", "ddp,hand,fsdp,hsdp")
     calm = kept(home, *kinds, name="calm", **TOGETHER).start()
     ends = [outcome(calm, rank) for rank in (0, 1)]
     assert len(ends[0][0]) == STEPS
 
-    spec, (_, chaos, why) = _guide()
+    spec, (_, chaos, why) = guide("in-process")
     spec = {name: spec[name] for name in ("name", "workers_per_node", "recovery")}
     job = kept(home, *kinds, "--gate", "1:3", "--die", "0:20", nodes=1, **spec).start()
     job.wait_step(3)

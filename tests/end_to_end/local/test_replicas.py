@@ -8,27 +8,19 @@ from typing import Any
 
 import pytest
 
-from tests.end_to_end.local.jobs import SCRIPTS, RunningJob
+from tests.end_to_end.local.jobs import SCRIPTS, RunningJob, guide
 from tests.end_to_end.local.replica_steps import REPLICAS, replayed
+from tests.warm import holdfast
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
 
-STEPS = 150
+STEPS = 120
 
 
 def replicas(home: Path, **spec: Any) -> RunningJob:
-    """A job of three."""
-    (home.parent / "out").mkdir()
-    return RunningJob(
-        home,
-        script=str(SCRIPTS / "replicas.py"),
-        args=["--out", str(home.parent / "out"), "--steps", str(STEPS)],
-        nodes={"count": REPLICAS},
-        elasticity={"min_nodes": 1},
-        recovery={"mode": "replicas"},
-        snapshots={"every_steps": 1},
-        **spec,
-    )
+    """A job of as many as `replica_steps` replays."""
+    args = ["--out", str(home.parent / "out"), "--steps", str(STEPS)]
+    return RunningJob(home, **{**spec, "script": str(SCRIPTS / "replicas.py"), "args": args})
 
 
 def lines(job: RunningJob) -> list[dict[str, Any]]:
@@ -49,25 +41,32 @@ def history(job: RunningJob) -> list[list[dict[str, Any]]]:
     return [[one for one in steps[s] if one["attempt"] == newest[s]] for s in sorted(steps)]
 
 
-def trains(job: RunningJob, size: int, more: int = 4) -> None:
-    """Wait until so many replicas go on by some steps."""
-    status = job.wait_until(lambda s: s.size == size and s.phase == "running", f"{size} replicas")
-    job.wait_step((status.step or 0) + more, attempt=status.attempt)
+def trains(job: RunningJob, size: int, attempt: int = 1) -> int:
+    """Wait until so many replicas go on by some steps, in this attempt or a later one; which."""
+    status = job.wait_until(
+        lambda s: s.size == size and s.phase == "running" and s.attempt >= attempt,
+        f"{size} replicas",
+    )
+    job.wait_step((status.step or 0) + 3, attempt=status.attempt)
+    return status.attempt
 
 
-def test_replicas_are_killed_and_come_back_while_the_others_train(home: Path) -> None:
-    job = replicas(home).start()
-    trains(job, 3)
-    os.kill(job.worker(1), signal.SIGKILL)
-    trains(job, 3, 20)
+def test_replicas_fail_and_come_back_while_the_others_train(home: Path) -> None:
+    spec, (_, chaos, status, why) = guide("replicas")
+    job = replicas(home, **spec).start()
+    first = trains(job, 3)
+    assert holdfast(*chaos).returncode == 0
+    second = trains(job, 3, first + 1)
     job.kill_node(job.member(0))
-    trains(job, 2)
+    third = trains(job, 3, second + 2)
     victim = job.worker(0)
     job.kill_controller()
     os.kill(victim, signal.SIGKILL)
     job.resume()
-    trains(job, 3)
+    trains(job, 3, third + 1)
+    assert holdfast(*status).returncode == 0
     job.wait_end()
+    assert "2 workers keep their processes" in holdfast(*why).stdout
     steps = history(job)
     assert len(steps) == STEPS
     sizes = [told[0]["world_size"] for told in steps]
