@@ -231,8 +231,9 @@ def _sized(limits: Limits, dice: Random, changes: bool) -> Limits:
 
 
 def _keeping(limits: Limits, dice: Random) -> Limits:
-    """Some jobs keep the processes of survivors."""
-    return msgspec.structs.replace(limits, in_process=dice.random() < IN_PROCESS)
+    """Some jobs keep the processes of survivors; if their size may change, as replicas."""
+    keeps = dice.random() < IN_PROCESS
+    return msgspec.structs.replace(limits, in_process=keeps, replicas=keeps and limits.elastic)
 
 
 def _some(dice: Random, bounds: dict[str, tuple[float, float]]) -> dict[str, float]:

@@ -186,18 +186,14 @@ class Run:
         self._parts.leave_off()
         self._survival.await_next()
         self._parts.begin_again()
-        self._move()
+        now = self._parts.placement
+        self._ranks = Ranks(now.rank, now.world_size, now.local_world_size)
+        self._elastic.begin_again(policy_in(now.world_size))
         self._progress.begin_again(self._parts.placement.redo_until)
         self._progress.reach(Milestone.STARTED)
         self._progress.reach(Milestone.ARRIVED)
         self._progress.phase(WorkerPhase.RENDEZVOUS)
         self._survival.do_again()
-
-    def _move(self) -> None:
-        """The rank may be another one, of another number of them."""
-        now = self._parts.placement
-        self._ranks = Ranks(now.rank, now.world_size, now.local_world_size)
-        self._elastic.begin_again(policy_in(now.world_size))
 
     def _meet_again(self, tracked: Tracked, state: State) -> None:
         """What `track` does, with the objects as they are."""

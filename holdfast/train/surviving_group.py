@@ -11,6 +11,7 @@ whose values are missing are taken to have said what this one has, so that a scr
 them in the same step finds no random memory.
 """
 
+import ctypes
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
@@ -21,7 +22,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, ProcessGroupGloo
 
 from holdfast.train import pairs
-from holdfast.train.surviving_work import Outcome, SurvivingWork, UnderWay
+from holdfast.train.surviving_work import WorkOutcome, SurvivingWork, UnderWay
 
 BACKEND = "holdfast"
 TRANSPORT = "gloo/transport"  # in the text of what fails because of a peer or the network
@@ -42,6 +43,9 @@ _COALESCED = {
     "reduce_scatter_tensor_coalesced": "_reduce_scatter_base",
     "reduce_scatter_single_coalesced": "_reduce_scatter_base",
 }
+
+
+_made: list[object] = []  # none may go with the last word of an operation, in a thread of gloo's
 
 
 class AttemptBrokenError(Exception):
@@ -87,6 +91,7 @@ class SurvivingGroup(dist.ProcessGroup):
         self.private = False
         self._keeper, self._name, self._place = keeper, name, place
         self._members: Sequence[int] = members
+        _made.append(self)
         self._connections: pairs.Connections = {}
         self._under_way = UnderWay()
         self._inner: Any = None
@@ -94,7 +99,7 @@ class SurvivingGroup(dist.ProcessGroup):
 
     def form(self) -> None:
         """Meet the other members on the store of this attempt. Raises what gloo raises."""
-        self._inner, self._under_way = None, UnderWay()
+        self._drop()
         place = self._place
         store = PrefixStore(f"surviving/{self._name}/", self._keeper.store())
         before = pairs.sockets()
@@ -110,6 +115,14 @@ class SurvivingGroup(dist.ProcessGroup):
         inner._set_group_name(cast("Any", self._name))
         self._inner = inner
 
+    def _drop(self) -> None:
+        """Take the gloo group of the last attempt apart, in no thread of its own, and unless that
+        would wait for one that does not come back."""
+        self._under_way.settle()
+        if self._under_way.stuck:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._inner))
+        self._inner, self._under_way = None, UnderWay()
+
     def move(self, rank: int, size: int) -> None:
         """From the next attempt on it is of so many ranks: of all that there are."""
         self._members, self._place = range(size), self._place._replace(rank=rank, size=size)
@@ -119,7 +132,7 @@ class SurvivingGroup(dist.ProcessGroup):
         """Whatever waits for a peer fails now, here and there."""
         pairs.close(self._connections)
         gone = RuntimeError(f"{TRANSPORT}: the connection was closed, and gloo waits on")
-        self._under_way.forsake(partial(pairs.are_open, self._connections), self._inner, gone)
+        self._under_way.forsake(partial(pairs.are_open, self._connections), gone)
 
     def ask(self, name: str, given: Any, options: Any) -> Any:
         """Begin this operation of gloo's; what it returns."""
@@ -136,14 +149,14 @@ class SurvivingGroup(dist.ProcessGroup):
         except RuntimeError as error:
             self.failed(error)
             return self._given_up(name, given)
-        outcome = Outcome(work, lambda error: self._conclude(name, given, error))
+        outcome = WorkOutcome(work, lambda error: self._conclude(name, given, error))
         self._under_way.add(outcome)
         return SurvivingWork(given, self._under_way, outcome)
 
     def _conclude(self, name: str, given: Any, error: RuntimeError | None) -> None:
         if error is not None:
             self.failed(error)
-            self.fill(name, given)
+            _fill(self._place, name, given, private=self.private)
 
     def failed(self, error: RuntimeError) -> None:
         """An operation has: returns if it is to count as finished."""
@@ -154,28 +167,8 @@ class SurvivingGroup(dist.ProcessGroup):
             raise error
 
     def _given_up(self, name: str, given: Any) -> SurvivingWork:
-        self.fill(name, given)
+        _fill(self._place, name, given, private=self.private)
         return SurvivingWork(given, self._under_way, None)
-
-    def fill(self, name: str, given: Any) -> None:
-        """What was to come of the others is what this rank has said itself."""
-        if self.private:
-            raise AttemptBrokenError
-        rank, size = self._place.rank, self._place.size
-        with torch.no_grad():
-            match name, given:
-                case name, (torch.Tensor() as out, torch.Tensor() as own, *_) if name in _GATHERS:
-                    out.view(size, -1).copy_(own.reshape(1, -1).expand(size, -1))
-                case name, (torch.Tensor() as out, torch.Tensor() as own, *_) if name in _SCATTERS:
-                    out.view(-1).copy_(own.reshape(size, -1)[rank])
-                case "allgather", ([[*outs], *_], [torch.Tensor() as own, *_], *_):
-                    for out in outs:
-                        out.copy_(own.view_as(out))
-                case name, ([*outs], [*owns], *_) if name in _COALESCED:
-                    for pair in zip(outs, owns, strict=True):
-                        self.fill(_COALESCED[name], pair)
-                case _:
-                    pass
 
     # ── what PyTorch asks a group ──
 
@@ -217,13 +210,31 @@ class SurvivingGroup(dist.ProcessGroup):
         self._place = self._place._replace(timeout=timeout)
         self._inner._get_backend(CPU)._set_default_timeout(timeout)
 
-    def abort(self) -> None:
-        """Fail whatever is under way."""
-        self.close_connections()
+    abort = close_connections
 
     def shutdown(self) -> None:
         """It is not used any more."""
         self._inner.shutdown()
+
+
+def _fill(place: GroupPlace, name: str, given: Any, *, private: bool) -> None:
+    """What was to come of the others is what this rank has said itself."""
+    if private:
+        raise AttemptBrokenError
+    with torch.no_grad():
+        match name, given:
+            case name, (torch.Tensor() as out, torch.Tensor() as own, *_) if name in _GATHERS:
+                out.view(place.size, -1).copy_(own.reshape(1, -1).expand(place.size, -1))
+            case name, (torch.Tensor() as out, torch.Tensor() as own, *_) if name in _SCATTERS:
+                out.view(-1).copy_(own.reshape(place.size, -1)[place.rank])
+            case "allgather", ([[*outs], *_], [torch.Tensor() as own, *_], *_):
+                for out in outs:
+                    out.copy_(own.view_as(out))
+            case name, ([*outs], [*owns], *_) if name in _COALESCED:
+                for pair in zip(outs, owns, strict=True):
+                    _fill(place, _COALESCED[name], pair, private=private)
+            case _:
+                pass
 
 
 def _operation(name: str) -> Callable[..., Any]:

@@ -10,7 +10,6 @@ from then on nothing can arrive any more.
 
 import _thread
 import contextlib
-import ctypes
 import threading
 import time
 from collections.abc import Callable
@@ -24,7 +23,7 @@ NO_TIMEOUT = timedelta(0)  # as PyTorch says that there is none
 LOOK_S = 0.005
 
 
-class Outcome:
+class WorkOutcome:
     """Of one operation: once it is over, `error` is None or what is to be raised."""
 
     def __init__(self, work: Any, conclude: Callable[[RuntimeError | None], None]) -> None:
@@ -55,10 +54,12 @@ class UnderWay:
     """The operations of one gloo group that have not ended."""
 
     def __init__(self) -> None:
-        self._outcomes: set[Outcome] = set()
+        self._outcomes: set[WorkOutcome] = set()
         self._forsaken: Callable[[], None] | None = None
+        self.stuck = False
+        """Whether some of them have threads of gloo's that never come back."""
 
-    def add(self, outcome: Outcome) -> None:
+    def add(self, outcome: WorkOutcome) -> None:
         """Gloo has begun it."""
         try:
             future = outcome.work.get_future()
@@ -68,19 +69,19 @@ class UnderWay:
         self._keep(outcome)
         future.add_done_callback(lambda done: self._ended(outcome, done.value))
 
-    def watch(self, outcome: Outcome) -> None:
+    def watch(self, outcome: WorkOutcome) -> None:
         """Somebody waits for it."""
         if outcome.silent:
             outcome.silent = False
             self._keep(outcome)
             _thread.start_new_thread(self._ended, (outcome, outcome.work.wait))
 
-    def _keep(self, outcome: Outcome) -> None:
+    def _keep(self, outcome: WorkOutcome) -> None:
         self._outcomes.add(outcome)
         if self._forsaken is not None:  # it was begun in the same moment
             _thread.start_new_thread(self._forsaken, ())
 
-    def _ended(self, outcome: Outcome, value: Callable[[], Any]) -> None:
+    def _ended(self, outcome: WorkOutcome, value: Callable[[], Any]) -> None:
         error = None
         try:
             value()
@@ -89,18 +90,21 @@ class UnderWay:
         self._outcomes.discard(outcome)
         outcome.end(error)
 
-    def forsake(self, connected: Callable[[], bool], group: Any, error: RuntimeError) -> None:
+    def forsake(self, connected: Callable[[], bool], error: RuntimeError) -> None:
         """The connections are being closed: end what gloo does not end, in a thread."""
-        self._forsaken = lambda: self._end_all(connected, group, error)
+        self._forsaken = lambda: self._end_all(connected, error)
         _thread.start_new_thread(self._forsaken, ())
 
-    def _end_all(self, connected: Callable[[], bool], group: Any, error: RuntimeError) -> None:
+    def settle(self) -> None:
+        """Return once nothing is under way."""
+        while self._outcomes:
+            time.sleep(LOOK_S)
+
+    def _end_all(self, connected: Callable[[], bool], error: RuntimeError) -> None:
         while self._outcomes and connected():
             time.sleep(LOOK_S)
-        if self._outcomes:
-            # whoever takes it apart would wait for the thread that does not come back
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
         while self._outcomes:
+            self.stuck = True
             with contextlib.suppress(KeyError):
                 self._outcomes.pop().end(error)
 
@@ -108,7 +112,7 @@ class UnderWay:
 class SurvivingWork(Work):
     """What a group returns. Without an outcome it is finished, because it was given up."""
 
-    def __init__(self, given: Any, under_way: UnderWay, outcome: Outcome | None) -> None:
+    def __init__(self, given: Any, under_way: UnderWay, outcome: WorkOutcome | None) -> None:
         super().__init__()
         self._given, self._under_way, self._outcome = given, under_way, outcome
 
@@ -124,13 +128,13 @@ class SurvivingWork(Work):
         self._value(outcome)
         return True
 
-    def _wait_for(self, outcome: Outcome, timeout: timedelta) -> None:
+    def _wait_for(self, outcome: WorkOutcome, timeout: timedelta) -> None:
         try:
             outcome.work.wait(timeout)
         except RuntimeError as error:
             outcome.end(error)
 
-    def _value(self, outcome: Outcome) -> Any:
+    def _value(self, outcome: WorkOutcome) -> Any:
         if outcome.error is not None:
             raise outcome.error
         return self._given[0]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from holdfast.train.surviving_work import Outcome, SurvivingWork, UnderWay
+from holdfast.train.surviving_work import WorkOutcome, SurvivingWork, UnderWay
 
 GONE = RuntimeError("gloo/transport: the connection was closed")
 
@@ -42,10 +42,10 @@ class Message(Forgotten):
 def begun(work: Any, conclude: Callable[[RuntimeError | None], None]) -> SurvivingWork:
     """As a group begins it; the connections are closed from another thread."""
     under_way = UnderWay()
-    outcome = Outcome(work, conclude)
+    outcome = WorkOutcome(work, conclude)
     under_way.add(outcome)
     looks = iter([True, True, False])
-    under_way.forsake(lambda: next(looks, False), object(), GONE)
+    under_way.forsake(lambda: next(looks, False), GONE)
     return SurvivingWork([7], under_way, outcome)
 
 
@@ -63,9 +63,9 @@ def test_what_gloo_has_ended_before_is_told_once() -> None:
     heard: list[Any] = []
     work = Forgotten()
     under_way, open_ = UnderWay(), threading.Event()
-    outcome = Outcome(work, heard.append)
+    outcome = WorkOutcome(work, heard.append)
     under_way.add(outcome)
-    under_way.forsake(lambda: not open_.wait(), object(), GONE)
+    under_way.forsake(lambda: not open_.wait(), GONE)
     work.future.set_result(None)
     assert SurvivingWork([7], under_way, outcome).wait()
     open_.set()

@@ -57,6 +57,7 @@ def test_replicas_fail_and_come_back_while_the_others_train(home: Path) -> None:
     first = trains(job, 3)
     assert holdfast(*chaos).returncode == 0
     second = trains(job, 3, first + 1)
+    assert "2 workers keep their processes" in holdfast(*why).stdout
     job.kill_node(job.member(0))
     third = trains(job, 3, second + 2)
     victim = job.worker(0)
@@ -66,7 +67,6 @@ def test_replicas_fail_and_come_back_while_the_others_train(home: Path) -> None:
     trains(job, 3, third + 1)
     assert holdfast(*status).returncode == 0
     job.wait_end()
-    assert "2 workers keep their processes" in holdfast(*why).stdout
     steps = history(job)
     assert len(steps) == STEPS
     sizes = [told[0]["world_size"] for told in steps]
