@@ -22,7 +22,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, ProcessGroupGloo
 
 from holdfast.train import pairs
-from holdfast.train.surviving_work import WorkOutcome, SurvivingWork, UnderWay
+from holdfast.train.surviving_work import SurvivingWork, UnderWay, WorkOutcome
 
 BACKEND = "holdfast"
 TRANSPORT = "gloo/transport"  # in the text of what fails because of a peer or the network

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from holdfast.train.surviving_work import WorkOutcome, SurvivingWork, UnderWay
+from holdfast.train.surviving_work import SurvivingWork, UnderWay, WorkOutcome
 
 GONE = RuntimeError("gloo/transport: the connection was closed")
 
