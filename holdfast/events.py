@@ -520,6 +520,7 @@ class UpdateRequested(Event, frozen=True, kw_only=True):
     by: str
     id: str  # of this wish, which may be told twice
     code: str = ""  # SHA-256 of the new bundle; empty: the code stays
+    args: tuple[str, ...] | None = None  # in place of those that it has, with what was set of them
     sets: dict[str, str] = {}  # in addition to what was set before
     when: When = "next-step"
     canary: bool = False  # one node prepares it before all others

@@ -122,6 +122,7 @@ class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
     size_why: str | None = None  # it has that size, or had to change it last
     version: int = 1  # that the newest attempt runs, or the next one
     updates: tuple[UpdateStatus, ...] = ()  # that were asked for
+    metrics: str | None = None  # where its controller is scraped, of a local job
 
 
 class ActionTaken(msgspec.Struct, frozen=True, kw_only=True):

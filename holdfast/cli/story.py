@@ -270,7 +270,7 @@ def status_lines(status: "JobStatus", words: str = "") -> list[tuple[str, str]]:
         ("note", notes(status)[-1] if status.notes else ""),
     ]
     lines += [("checkpoint", checkpoint(tier)) for tier in status.checkpoints]
-    lines.append(("copies", copies(status)))
+    lines += [("copies", copies(status)), ("metrics", status.metrics or "")]
     for node in status.nodes if status.outcome is None else ():
         rank = f", node rank {node.rank}" if node.rank is not None else ""
         lines.append(("node", f"{node.name}: {node.state}{rank}"))

@@ -417,7 +417,8 @@ def _stop_requested(state: State, event: StopRequested) -> list[AnyAction]:
         case Phase.WAITING:
             return attempts.end(state, Outcome.STOPPED, why)
         case Phase.CLOSING if event.now:
-            return [StopAttempt(attempt=state.attempt, grace_s=0.0, reason=why)]
+            state.stop = StopAttempt(attempt=state.attempt, grace_s=0.0, reason=why)
+            return [state.stop]
         case Phase.CLOSING:
             return []
         case _:
@@ -469,7 +470,7 @@ def _repeat_orders(state: State) -> list[AnyAction]:
         case Phase.STARTING | Phase.RUNNING:
             return [state.start] if state.start else []
         case Phase.RECOVERING | Phase.CLOSING if not state.stopped:
-            return [StopAttempt(attempt=state.attempt, grace_s=0.0, reason=state.why)]
+            return [attempts.stop_again(state)]
         case Phase.RECOVERING:
             return recovery.when_stopped(state)
         case _:

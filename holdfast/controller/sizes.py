@@ -125,7 +125,7 @@ def _batch(state: State) -> str:
 def _asked(state: State) -> str:
     if state.sizing.target is None:
         return f"all {state.target} nodes are there"
-    return f"holdfast scale asked for {state.target}"
+    return f"{state.scaled_by} asked for {state.target}"
 
 
 def _there(state: State) -> str:

@@ -8,7 +8,7 @@ from enum import StrEnum
 
 import msgspec
 
-from holdfast.actions import Outcome, StartAttempt
+from holdfast.actions import Outcome, StartAttempt, StopAttempt
 from holdfast.controller.phases import ENDED, Phase, may_move
 from holdfast.controller.policies.replace import REPLACE_AFTER
 from holdfast.events import (
@@ -317,6 +317,7 @@ class State(msgspec.Struct, kw_only=True):
     attempt: int = 0
     attempt_started_at: float = 0.0
     start: StartAttempt | None = None  # the order for this attempt, to repeat it if need be
+    stop: StopAttempt | None = None  # likewise, the newest to end one
     milestones: list[Milestone] = []
     finished: set[int] = set()  # ranks that exited well
     stopped: bool = True  # nothing of this attempt is left anywhere
@@ -350,6 +351,7 @@ class State(msgspec.Struct, kw_only=True):
     stragglers: tuple[Straggler, ...] = ()  # of this attempt, at this moment
     health: dict[str, dict[str, HealthRecord]] = {}  # node → condition and device → how it is
 
+    scaled_by: str = ""  # who asked for `sizing.target`
     sizing: Sizing = msgspec.field(default_factory=Sizing)
     updating: Updating = msgspec.field(default_factory=Updating)
     start_deadline: float | None = None  # back-off: not before

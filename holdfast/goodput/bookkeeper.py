@@ -122,6 +122,11 @@ class Bookkeeper:
             _post(books, self._attempt, until, self._timeline(until, closed=False))
         return close_books(books, observed=observed, ended=self._ended)
 
+    @property
+    def certain(self) -> dict[Bucket, int]:
+        """Milliseconds by bucket of what is posted: all but what the open attempt still does."""
+        return self._books.buckets
+
     # ── facts ──
 
     def _hear(self, event: AnyEvent, at: int) -> None:

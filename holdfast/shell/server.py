@@ -31,6 +31,7 @@ from holdfast.messages import (
     MAX_MESSAGE_BYTES,
     Answer,
     ApiSeen,
+    AskCode,
     EntryTimes,
     EvidenceReply,
     Fact,
@@ -361,6 +362,7 @@ class Connection(asyncio.Protocol):
                 | EvidenceReply()
                 | MachineChecked()
                 | VersionPrepared()
+                | AskCode()
             ):
                 if self.node:
                     listener.answered(self.node, message)

@@ -40,8 +40,10 @@ from holdfast.messages import (
     Answer,
     ApiSeen,
     AskChecks,
+    AskCode,
     AskStacks,
     AskStatus,
+    CodePart,
     Done,
     EntryTimes,
     EvidenceReply,
@@ -145,6 +147,7 @@ class Shell:
         self.catch_up: Callable[[], None] = lambda: None  # reads the reports that wait
         self.wake: Callable[[], None] = lambda: None  # there may be something to do
         self.on_api_seen: Callable[[str, ApiSeen], None] = lambda _node, _answer: None
+        self.code_part: Callable[[AskCode], CodePart] = _no_code  # where nodes share no folder
         self.paused = ""
         self.doubt: Callable[[], str] = lambda: ""
         self.can_hand_over: Callable[[], bool] = lambda: False  # to a controller elsewhere
@@ -225,6 +228,8 @@ class Shell:
                 self.evidence.answered(node, answer)
             case MachineChecked():
                 self.checks.answered(node, answer)
+            case AskCode():
+                self.nodes.send(node, self.code_part(answer))
             case VersionPrepared():
                 self.preparation.answered(node, answer, self._clock())
             case _:
@@ -375,11 +380,16 @@ class Shell:
         self._engine.remove(order, done)
 
 
+def _no_code(asked: AskCode) -> CodePart:
+    return CodePart(code=asked.code, why="its controller has no bundles of code")
+
+
 def _update(message: UpdateJob) -> UpdateRequested:
     return UpdateRequested(
         by=message.by,
         id=message.id,
         code=message.code,
+        args=message.args,
         sets=message.sets,
         when=message.when,
         canary=message.canary,

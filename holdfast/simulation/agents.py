@@ -27,6 +27,7 @@ from holdfast.messages import (
     Ack,
     AgentFact,
     CheckMachine,
+    CodePart,
     EntryTimes,
     EvidenceReply,
     Fact,
@@ -290,7 +291,7 @@ class SimulatedAgent:
         match message:
             case Ack():
                 self.forget(message.seq)
-            case GiveJournal() | LookForApi() | CheckMachine():
+            case GiveJournal() | LookForApi() | CheckMachine() | CodePart():
                 pass
             case TakeEntryTimes():
                 self._tell_entry_times(message)

@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 
 from holdfast.spec.cluster import (
     Access,
+    Cost,
     Disruption,
     Elasticity,
     Kubernetes,
@@ -218,6 +219,10 @@ class Job(Section):
     """Restart limits and grace times."""
     logs: Logs = Logs()
     """Output of the workers."""
+    monitoring: Monitoring = Monitoring()
+    """Prometheus."""
+    cost: Cost | None = None
+    """Prices."""
 
     # ── what follows describes the job on a cluster; a laptop has no use for it ──
 
@@ -255,8 +260,6 @@ class Job(Section):
     """Service account and rights."""
     disruption: Disruption = Disruption()
     """PodDisruptionBudget."""
-    monitoring: Monitoring = Monitoring()
-    """Prometheus."""
     clusters: tuple[ClusterChoice, ...] = Field(default=(), max_length=16)
     """Clusters that may run the job, in the order in which `holdfast submit` tries them; `holdfast
     federate` also moves it. More than one requires `checkpoints.archive`, from which the job

@@ -94,6 +94,15 @@ def test_a_node_that_reconnects_gets_the_grace_time_of_the_order_not_a_longer_on
     assert bridge.orders_for("a") == [Stop(attempt=1, grace_s=0.0)]
 
 
+def test_a_node_that_reconnects_is_asked_for_its_last_snapshot_as_the_others_were() -> None:
+    bridge = Bridge(two_nodes_recovering().state, 5.0, 1.0)
+    planned = StopAttempt(attempt=1, grace_s=9.0, keeps="here", reason="update")
+    orders, _ = bridge.carry_out(planned, 1.0)
+    bridge.hello(hello("a"), 1.5)
+    assert bridge.orders_for("a") == [Stop(attempt=1, grace_s=9.0, keeps="here")]
+    assert {order for _, order in orders} == {Stop(attempt=1, grace_s=9.0, keeps="here")}
+
+
 def test_every_order_carries_the_term_of_its_controller_also_one_that_is_repeated() -> None:
     state = two_nodes_recovering().state
     bridge = Bridge(state, 5.0, 1.0, term=9)

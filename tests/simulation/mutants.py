@@ -221,8 +221,8 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "a reconnected node gets more time than it has": Mutant(
         BRIDGE,
-        "return Stop(attempt=self._state.attempt, grace_s=self._grace_s, term=self._term)",
-        "return Stop(attempt=self._state.attempt, grace_s=30.0, term=self._term)",
+        "return [self._stops] if self._stops is not None else []",
+        "return [Stop(attempt=self._state.attempt, grace_s=30.0, term=self._term)]",
         HEALTHY,
         first=11,
     ),
@@ -251,7 +251,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "an order to stop is not repeated": Mutant(
         CONTROLLER,
-        "return [StopAttempt(attempt=state.attempt, grace_s=0.0, reason=state.why)]",
+        "return [attempts.stop_again(state)]",
         "return []",
         CALM,
         first=4,

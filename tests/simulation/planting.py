@@ -25,6 +25,7 @@ VOCABULARY = (
         "lines",
         "masking",
         "messages",
+        "monitoring",
     ),
     *("slugs", "spec", "status", "versions"),
 )

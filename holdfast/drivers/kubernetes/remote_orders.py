@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import yaml
 
 from holdfast.drivers.kubernetes.cluster import (
@@ -20,7 +21,7 @@ from holdfast.drivers.kubernetes.cluster import (
 )
 from holdfast.drivers.kubernetes.ending import main_object, suspension
 from holdfast.drivers.kubernetes.manifests.engines.pods import GATE
-from holdfast.drivers.kubernetes.manifests.names import SCALE, STOP
+from holdfast.drivers.kubernetes.manifests.names import SCALE, STOP, UPDATE
 from holdfast.drivers.kubernetes.manifests.render import requested
 from holdfast.drivers.kubernetes.manifests.request import Body, Request
 from holdfast.drivers.kubernetes.manifests.support.controller import replicas
@@ -28,6 +29,7 @@ from holdfast.drivers.kubernetes.pods import Pod
 from holdfast.drivers.kubernetes.remote import Look, look
 from holdfast.drivers.kubernetes.sharded import Cache
 from holdfast.errors import Error
+from holdfast.messages import UpdateJob
 
 POLL_S = 1.0
 
@@ -41,6 +43,12 @@ async def ask_to_stop(cluster: Cluster, job: str, *, now: bool) -> None:
 async def ask_to_scale(cluster: Cluster, job: str, nodes: int) -> None:
     """Write the wish down. Raises `ApiError`."""
     wish = {"metadata": {"annotations": {SCALE: str(nodes)}}}
+    await cluster.patch(CONFIG_MAPS, f"{job}-job", wish)
+
+
+async def ask_to_update(cluster: Cluster, job: str, order: UpdateJob) -> None:
+    """Write the wish down; its code is there already. Raises `ApiError`."""
+    wish = {"metadata": {"annotations": {UPDATE: msgspec.json.encode(order).decode()}}}
     await cluster.patch(CONFIG_MAPS, f"{job}-job", wish)
 
 
