@@ -80,7 +80,9 @@ def _churn(
             victim = chance.choice(newest(steps)[-2:])
             killed = victim.attempt
             with contextlib.suppress(ProcessLookupError, psutil.NoSuchProcess):  # it ends by itself
-                os.kill(agent_of(victim.pid) if contestant.agents else victim.pid, signal.SIGKILL)
+                os.kill(
+                    agent_of(victim.pid) if contestant.loses_nodes else victim.pid, signal.SIGKILL
+                )
             kills.append(time.time())
             print(f"kill {len(kills)} at step {victim.number}", file=sys.stderr, flush=True)
             due = time.time() + args.every

@@ -12,9 +12,10 @@ which the median step of the attempt before is taken.
 
 A job that is silent for `--limit` seconds after a kill, or whose launcher has ended, has not
 recovered. `holdfast` uses the library with a snapshot at every step, `in_process` does so and keeps
-the processes of survivors (`kept`: of how many at least), `holdfast_auto` as often as its default
-allows (1 % of the step time), `holdfast_plain` the script written for torchrun. `node_loss` has a
-spare and loses a node: an agent is killed, and with it its worker.
+the processes of survivors (`kept`: of how many at least), `replicas` has a node for each rank and
+loses a whole one, so that its figure is how long the other one does no step, `holdfast_auto`
+takes snapshots as often as its default allows (1 % of the step time), `holdfast_plain` is the
+script written for torchrun. `node_loss` has a spare and loses a node.
 torchrun runs with its defaults and, as `torchrun_own_store`, with the setting under which it
 recovers best. `--quick` leaves out the variants.
 """
@@ -59,16 +60,19 @@ class Contestant:
 
     command: list[str]
     environment: dict[str, str] = field(default_factory=dict)
-    agents: bool = False  # are killed, and their workers with them
+    loses_nodes: bool = False  # it is killed with the agent above it, and all that is below that
 
 
 CONTESTANTS = {
     "holdfast": Contestant([str(BIN / "holdfast"), "run", str(SCRIPTS / "every_step.yaml")]),
     "in_process": Contestant([str(BIN / "holdfast"), "run", str(SCRIPTS / "in_process.yaml")]),
+    "replicas": Contestant(
+        [str(BIN / "holdfast"), "run", str(SCRIPTS / "replicas.yaml")], loses_nodes=True
+    ),
     "holdfast_auto": Contestant([*HOLDFAST, str(SCRIPTS / "with_library.py")]),
     "holdfast_plain": Contestant([*HOLDFAST, str(SCRIPTS / "plain.py")]),
     "node_loss": Contestant(
-        [str(BIN / "holdfast"), "run", str(SCRIPTS / "spare.yaml")], agents=True
+        [str(BIN / "holdfast"), "run", str(SCRIPTS / "spare.yaml")], loses_nodes=True
     ),
     "torchrun": Contestant([*TORCHRUN, str(SCRIPTS / "plain.py")]),
     "torchrun_own_store": Contestant([*TORCHRUN, str(SCRIPTS / "plain.py")], OWN_STORE),
@@ -121,7 +125,7 @@ def _job(contestant: Contestant, plan: Plan, had: int, seed: int) -> Iterator[Ki
         with running(contestant, Path(folder)) as (process, steps):
             for number in range(had, min(plan.kills, had + RESTARTS)):
                 chance = random.Random(f"{seed} {number}")
-                kill = _kill(process, steps, plan, chance, agents=contestant.agents)
+                kill = _kill(contestant, process, steps, plan, chance)
                 yield kill
                 if not kill.recovered:
                     _tell_why(Path(folder))
@@ -140,12 +144,11 @@ def _tell_why(folder: Path) -> None:
 
 
 def _kill(
+    contestant: Contestant,
     process: subprocess.Popen[bytes],
     steps: Path,
     plan: Plan,
     chance: random.Random,
-    *,
-    agents: bool,
 ) -> Kill:
     wanted = chance.randint(plan.least_steps, plan.most_steps)
     rank, share = chance.randrange(2), chance.random()
@@ -154,7 +157,7 @@ def _kill(
     now = newest(steps_of(steps))
     time.sleep(share * (now[-1].at - now[-3].at))  # anywhere within a step: two lines a step
     victim = next(step for step in now if step.rank == rank)
-    pid = agent_of(victim.pid) if agents else victim.pid
+    pid = agent_of(victim.pid) if contestant.loses_nodes else victim.pid
     killed_at = time.time()
     os.kill(pid, signal.SIGKILL)
 

@@ -488,10 +488,12 @@ ToClient = StatusReply | StacksReply | ChecksReply | Done
 
 class WorkerParking(msgspec.Struct, frozen=True, kw_only=True):
     """What a worker says on its parking socket: whether it can be kept when the attempt is broken,
-    and that it does nothing of the attempt any more."""
+    and that it does nothing of the attempt any more. `moves`: also with another rank, or of another
+    number of them."""
 
     state: Literal["able", "unable", "parked"]
     why: str = ""
+    moves: bool = False
 
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True):

@@ -43,6 +43,7 @@ from holdfast.agent.ready_versions import ReadyVersions
 from holdfast.agent.rendezvous_stores import RendezvousStores
 from holdfast.agent.script_source import is_instrumented
 from holdfast.agent.shutdown import CLOSE_S, end_processes, end_workers, say_goodbye, until
+from holdfast.agent.standing_by import StandingBy
 from holdfast.agent.stop import AttemptStop
 from holdfast.agent.storage import facts, places, protocol
 from holdfast.agent.storage.handle import StorageHandle
@@ -125,7 +126,8 @@ class Agent:
             end=end,
         )
         self._attempts = Attempts(self._parts)
-        self._stop = AttemptStop(self._parts, self._attempts, has_tiers=tiers)
+        self._standing = StandingBy(self._parts)
+        self._stop = AttemptStop(self._parts, self._attempts, self._standing, has_tiers=tiers)
         self._leaving = Leaving(self._parts, self._attempts, has_tiers=tiers)
         self._trial = VersionTrial(self._parts)
 
@@ -274,6 +276,7 @@ class Agent:
         )
 
     def _on_ready(self) -> None:
+        self._standing.hold_back()
         self._parts.processes.stores.open()
         if self._attempts.shown is None:
             self._parts.processes.warm_up()

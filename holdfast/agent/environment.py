@@ -95,10 +95,11 @@ def node_environment(
 def _parking(job: Job) -> dict[str, str]:
     """How long a worker whose peers are gone waits to be told so: longer than it takes to find out
     that a node is lost."""
-    if job.recovery.mode != "in_process":
+    if not job.recovery.keeps_processes:
         return {}
     patience_s = job.recovery.heartbeat_timeout_s + PARKING_MARGIN_S
-    return {"HOLDFAST_PARKING_PATIENCE_S": f"{patience_s:g}"}
+    moves = {"HOLDFAST_PARKING_MOVES": "1"} if job.recovery.mode == "replicas" else {}
+    return {"HOLDFAST_PARKING_PATIENCE_S": f"{patience_s:g}", **moves}
 
 
 def _elastic(job: Job) -> dict[str, str]:

@@ -28,6 +28,7 @@ class Parking:
         self._sock = sock
         self._read = b""
         self.able = False
+        self.moves = False  # also with another rank
         self.why = ""
         self.parked = False
         self.program: object = None  # what it runs
@@ -75,7 +76,7 @@ class Parking:
     def _heard(self, news: WorkerParking) -> None:
         match news.state:
             case "able":
-                self.able, self.why = True, ""
+                self.able, self.moves, self.why = True, news.moves, ""
             case "unable":
                 self.able, self.why = False, news.why
             case "parked":

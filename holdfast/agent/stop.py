@@ -14,6 +14,7 @@ from holdfast.agent.attempts import Attempts
 from holdfast.agent.node_attempt import NodeAttempt
 from holdfast.agent.parts import NodeParts
 from holdfast.agent.signals import kill, terminate
+from holdfast.agent.standing_by import StandingBy
 from holdfast.agent.stray_processes import end_strays
 from holdfast.messages import Stop, WorkersStopped
 
@@ -21,11 +22,14 @@ from holdfast.messages import Stop, WorkersStopped
 class AttemptStop:
     """Carries out `Stop`."""
 
-    def __init__(self, parts: NodeParts, attempts: Attempts, *, has_tiers: bool) -> None:
+    def __init__(
+        self, parts: NodeParts, attempts: Attempts, standing: StandingBy, *, has_tiers: bool
+    ) -> None:
         """`has_tiers`: a snapshot can be saved where it outlives the job."""
         self._parts = parts
         self._attempts = attempts
         self._has_tiers = has_tiers
+        self._standing = standing
         self._saving = 0  # newest attempt of which a last snapshot was asked for
 
     def obey(self, order: Stop) -> None:
@@ -85,6 +89,7 @@ class AttemptStop:
         self._parts.warm_up.attempt_stopped(time.monotonic())
 
     async def _answer(self, run: NodeAttempt | None, number: int) -> None:
+        self._standing.hold_back()
         store = await self._parts.offer.next()
         stopped = WorkersStopped(node=self._parts.node, attempt=number, store=store)
         if run is not None and run.order.attempt <= number:

@@ -33,18 +33,18 @@ class StoreOffer:
         self._instrumented = instrumented
         self._attempt_found: int | None = None if has_tiers else 0
         self._told: Store | None = None
-        self._held = False
+        self._held = 0  # by so many
         self._opened = asyncio.Event()
         stores.on_fresh = self.opened
 
     def hold(self) -> None:
-        """Tell nobody before `release`: it is not known yet whether this machine may train."""
-        self._held = True
+        """Tell nobody before as many `release`: it is not known yet whether this node may train."""
+        self._held += 1
 
     def release(self) -> None:
-        """It may."""
-        self._held = False
-        if (store := self._stores.fresh) is not None:
+        """It may, for all that one of them knows."""
+        self._held -= 1
+        if not self._held and (store := self._stores.fresh) is not None:
             self.opened(store)
 
     def opened(self, store: Store) -> None:

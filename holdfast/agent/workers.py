@@ -165,14 +165,15 @@ class Workers:
         return worker
 
     def _parked(self, assignment: Assignment, program: fork_protocol.Program) -> Worker | None:
-        """Who had this rank of as many, and waits for it; whoever waits for another one ends."""
+        """Who waits for this rank: it had it, of as many, or can take another one. Else it ends."""
         parked = (worker for worker in self.table.values() if worker.is_parked)
         waiting = next((one for one in parked if one.local_rank == assignment.local_rank), None)
         if waiting is None or waiting.assignment is None:
             return None
         had, parking = waiting.assignment, waiting.sockets.parking
         same = (had.rank, had.world_size) == (assignment.rank, assignment.world_size)
-        if not same or parking is None or parking.program != program:  # or it was updated since
+        takes = parking is not None and (same or parking.moves)
+        if not takes or parking is None or parking.program != program:  # or it was updated since
             waiting.dismiss()
             return None
         waiting.output.begin_again()

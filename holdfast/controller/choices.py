@@ -63,6 +63,7 @@ def _means(state: State, older: int | None) -> Means:
         exact=limits.exact,
         window_s=limits.window_s,
         node_wait_s=limits.node_wait_s,
+        replicas=limits.replicas and state.attempt > 0,  # who has not come yet is waited for
     )
 
 

@@ -36,4 +36,5 @@ def judged(state: State, event: HangJudged) -> list[AnyAction]:
         rank=first,
     )
     incidents.open_for_hang(state, event, first)
-    return attempts.stop(state, Phase.RECOVERING, event.summary, state.limits.restart_grace_s)
+    grace_s, parks = state.limits.restart_grace_s, state.limits.replicas and bool(event.ranks)
+    return attempts.stop(state, Phase.RECOVERING, event.summary, grace_s, parks=parks)

@@ -127,16 +127,18 @@ def step_back(state: State, unready: Sequence[str]) -> None:
     """Members that cannot start workers yet give their ranks to spares that can.
 
     Their snapshots stay behind, so only as many as copies make up for; else it is better to wait.
+    Of replicas the others go on without them, if they are enough.
     """
     slow = [n for n in map(state.nodes.get, unready) if n and n.state is NodeState.MEMBER]
     limits, count = state.limits, len(slow)
     replaceable = not state.instrumented or (state.size > 1 and count <= limits.copies)
-    if count > len(state.spares) or not replaceable:
+    dispensable = state.size - limits.fewest if limits.replicas else 0
+    if count > len(state.spares) + dispensable or not replaceable:
         return
     for node in slow:
         _vacate(state, node)
         node.state, node.node_rank, node.store = NodeState.JOINING, None, None
-        state.tell(f"{node.name} gives up its rank: its forkserver is being restarted")
+        state.tell(f"{node.name} gives up its rank: it cannot start workers yet")
 
 
 def missing(state: State) -> int:

@@ -77,7 +77,8 @@ def _stop(state: State, size: int, why: str) -> list[AnyAction]:
     state.sizing.changing_to = size
     incidents.open_for_size(state, why)
     keeps: Keeps = "here" if size > state.size else "elsewhere"  # nodes that go lose theirs
-    return attempts.stop(state, Phase.RECOVERING, why, state.limits.stop_grace_s, keeps=keeps)
+    grace_s, parks = state.limits.stop_grace_s, state.limits.replicas
+    return attempts.stop(state, Phase.RECOVERING, why, grace_s, keeps=keeps, parks=parks)
 
 
 def _let_go(state: State) -> list[AnyAction]:

@@ -51,6 +51,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     batch: str = ""  # what another size means for it: see `Elasticity.batch`
     copies: int = 0  # of private state on other nodes
     in_process: bool = False  # workers are kept over attempts
+    replicas: bool = False  # also when the number of nodes changes, and nobody waits for a node
     hang_timeout_s: float = 0.0  # without progress; 0: hangs are not looked for
     on_nan: str = "restart"  # or "stop", "ignore"
     stragglers: str = "off"  # or "tell", "replace"
@@ -80,7 +81,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
             copies=job.snapshots.copies,
             batch=elastic.batch if elastic is not None else "",
             hang_timeout_s=recovery.hang_timeout_s if recovery.hangs == "auto" else 0.0,
-            in_process=job.recovery.mode == "in_process",
+            in_process=job.recovery.keeps_processes,
+            replicas=job.recovery.mode == "replicas",
             on_nan=job.recovery.on_nan,
             stragglers=job.recovery.stragglers,
             plateau_steps=job.recovery.plateau_steps,

@@ -232,9 +232,11 @@ def _sized(limits: Limits, dice: Random, changes: bool) -> Limits:
 
 
 def _keeping(limits: Limits, dice: Random) -> Limits:
-    """Some jobs keep the processes of survivors, some check machines."""
+    """Some jobs keep the processes of survivors, as replicas where their size may change, and some
+    check machines."""
     kept, checks = dice.random() < IN_PROCESS, "spares" if dice.random() < CHECKED else ""
-    return msgspec.structs.replace(limits, in_process=kept, checks=checks)
+    replicas = kept and limits.elastic
+    return msgspec.structs.replace(limits, in_process=kept, replicas=replicas, checks=checks)
 
 
 def _some(dice: Random, bounds: dict[str, tuple[float, float]]) -> dict[str, float]:

@@ -148,11 +148,13 @@ class Recovery(Section):
     seen a few times a second. `0` disables this."""
     plateau_share: Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False), Numeric] = 0.01
     """Share of the loss that it has to fall by within `plateau_steps`."""
-    mode: Literal["processes", "in_process"] = "processes"
+    mode: Literal["processes", "in_process", "replicas"] = "processes"
     """What becomes of the workers that live when another one fails: `processes` replaces them all
     by warm ones; `in_process` keeps their processes, where the script can do with that: they leave
     the broken step, form their process groups anew and go on from the last snapshot. Those that do
-    not within `restart_grace_s` are replaced."""
+    not within `restart_grace_s` are replaced. `replicas` keeps them also when the number of nodes
+    changes: each node is a replica of the model, the others go on at once without one that is
+    lost, and it joins them again when it is ready. Requires `elasticity`."""
     check: Literal["auto", "off", "spares", "quick"] = "auto"
     """Checks of machines, some seconds long, as by `holdfast check --quick`; one that fails is
     replaced. `spares`: of each spare, once the job trains; until it has passed it does not count as
@@ -170,6 +172,11 @@ class Recovery(Section):
     mttf_h: Annotated[float, Field(gt=0, le=1_000_000, allow_inf_nan=False), Numeric] | None = None
     """Mean time between failures of the whole job in hours, for `every_s: auto` of checkpoints.
     Default: one failure a day is assumed."""
+
+    @property
+    def keeps_processes(self) -> bool:
+        """Whether workers that live may go on in the next attempt."""
+        return self.mode != "processes"
 
     @property
     def restarts(self) -> int:
@@ -295,6 +302,18 @@ class Job(Section):
             raise ValueError(
                 "clusters: a job with several clusters requires checkpoints.archive, from which "
                 "it continues"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _replicas_may_be_missing(self) -> Self:
+        if self.recovery.mode != "replicas":
+            return self
+        fewest = self.elasticity.min_nodes if self.elasticity is not None else self.nodes.count
+        if fewest >= self.nodes.count:
+            raise ValueError(
+                "recovery.mode: replicas requires elasticity.min_nodes below nodes.count: with how "
+                "many nodes the others may go on"
             )
         return self
 

@@ -47,7 +47,7 @@ class AttemptParts:
         self.exchange = self._talk()
 
     def _talk(self) -> Exchange | None:
-        if self.arena is None or self._group is None:
+        if self.arena is None or self._group is None or self.placement.world_size == 1:
             return None
         return Exchange(self.placement, self._group, copies=self.settings.copies)
 
@@ -94,6 +94,6 @@ class AttemptParts:
             self.snapshots.capture.settle()
 
     def begin_again(self) -> None:
-        """The environment is that of another attempt, with the same ranks."""
+        """The environment is that of another attempt."""
         self.placement = find_placement()
         self.exchange = self._talk()

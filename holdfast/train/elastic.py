@@ -74,6 +74,10 @@ class LearningRateScale:
         self._from, self._at = self._to, 0
         self._next = (self._to, self._steps)  # those of this attempt
 
+    def aim(self, policy: BatchPolicy) -> None:
+        """The next attempt has this policy."""
+        self._next = (policy.lr_scale, policy.warmup_steps)
+
     def at(self, step: int) -> float:
         """The factor after this many completed steps."""
         done = min(1.0, (step - self._at) / self._steps) if self._steps else 1.0
@@ -117,6 +121,11 @@ class Elastic:
         self.loader: Dealer | None = None
         self._parallel = parallel
         self._told: list[OnResize] = []
+
+    def begin_again(self, policy: BatchPolicy) -> None:
+        """Another attempt begins in this process."""
+        self.policy = policy
+        self.scale.aim(policy)
 
     @property
     def tracked(self) -> dict[str, Any]:

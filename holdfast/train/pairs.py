@@ -35,6 +35,12 @@ def since(before: Connections) -> Connections:
     return {fd: what for fd, what in fresh.items() if _is_connected(fd)}
 
 
+def are_open(connections: Connections) -> bool:
+    """Whether gloo has not closed all of them yet."""
+    now = sockets()
+    return any(now.get(fd) == what for fd, what in connections.items())
+
+
 def close(connections: Connections) -> None:
     """Shut them down, as far as they are still the same; gloo then closes them by itself."""
     now = sockets()

@@ -19,7 +19,10 @@ class SteadyBuckets(DistributedDataParallel):
 
     def __init__(self, module: torch.nn.Module, **options: Any) -> None:
         super().__init__(module, **options)
-        # does nothing with find_unused_parameters, where DDP never regroups
+        self.settle()
+
+    def settle(self) -> None:
+        """Regroup now. Does nothing with find_unused_parameters, where DDP never does."""
         self.reducer._push_all_rebuilt_params()
         self.reducer._rebuild_buckets()
 

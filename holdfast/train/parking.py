@@ -20,6 +20,7 @@ from holdfast.messages import Assignment, WorkerParking
 
 VARIABLE = "HOLDFAST_PARKING_FD"
 PATIENCE = "HOLDFAST_PARKING_PATIENCE_S"
+MOVES = "HOLDFAST_PARKING_MOVES"
 ORDER = b"park\n"
 
 
@@ -44,10 +45,10 @@ class ParkingPlace:
         sock.setblocking(True)
         return cls(sock, float(environ[PATIENCE]))
 
-    def able(self) -> None:
-        """From now on it can be ordered to park."""
+    def able(self, *, moves: bool) -> None:
+        """From now on it can be ordered to park. `moves`: also to take another rank."""
         self._ordered.clear()
-        self._say(WorkerParking(state="able"))
+        self._say(WorkerParking(state="able", moves=moves))
         _thread.start_new_thread(self._listen, ())
 
     def unable(self, why: str = "") -> None:

@@ -36,7 +36,7 @@ from holdfast.train.group import (
 )
 from holdfast.train.layout import Ranks
 from holdfast.train.parallel import data_parallel
-from holdfast.train.parking import ParkingPlace
+from holdfast.train.parking import MOVES, ParkingPlace
 from holdfast.train.placement import Placement, find_placement
 from holdfast.train.progress import ProgressReporter, open_progress
 from holdfast.train.repetition import after_each_step
@@ -67,10 +67,11 @@ class Run:
         self._settled = False  # rank 0's parameters were not sent: a snapshot is expected
         self.device = device
         """Where this worker computes."""
-        group = side_group(timeout) if placement.world_size > 1 else None
-        self._parts = AttemptParts(placement, device, group)
-        self._ending = EarlyEnd(None if self._parts.exchange else group)
         self._survival = survival.of_this_process()
+        others = placement.world_size > 1
+        group = side_group(timeout) if others or self._survival is not None else None
+        self._parts = AttemptParts(placement, device, group)
+        self._ending = EarlyEnd(group if others and self._parts.exchange is None else None)
         self._elastic = Elastic(policy_in(placement.world_size), self._parallel)
 
     @property
@@ -136,13 +137,14 @@ class Run:
         `options` are those of DistributedDataParallel.
         """
         model = model.to(self.device)
-        if self.world_size == 1:
+        if self.world_size == 1 and not (self._survival is not None and self._survival.moves):
             return model
-        self._parallel.append(model)
         self._settled = self._survival is not None or (
             self._tracked is None and self._parts.snapshot_waits(self._ranks)
         )
-        return data_parallel(model, self.device, settled=self._settled, options=options)
+        wrapped = data_parallel(model, self.device, settled=self._settled, options=options)
+        self._parallel.append(wrapped)
+        return wrapped
 
     def track(self, *, loader: Any = None, **objects: Any) -> State:
         """Keep these objects through faults; returns the loop.
@@ -162,6 +164,8 @@ class Run:
         gather = self._parts.gather
         tracked = Tracked(everything, self.device, self._parallel, self._ranks, gather)
         self._tracked = tracked
+        if self._survival is not None and not tracked.movable:
+            self._survival.stay("it keeps state that is not the same on all ranks")
         apart = self._parallel if self._settled else []
         state = State(loader, self._progress, self._parts.watch(tracked), self._ending, apart)
         self._elastic.step = lambda: state.completed
@@ -183,6 +187,9 @@ class Run:
         self._parts.leave_off()
         self._survival.await_next()
         self._parts.begin_again()
+        now = self._parts.placement
+        self._ranks = Ranks(now.rank, now.world_size, now.local_world_size)
+        self._elastic.begin_again(policy_in(now.world_size))
         self._progress.begin_again(self._parts.placement.redo_until)
         self._progress.reach(Milestone.STARTED)
         self._progress.reach(Milestone.ARRIVED)
@@ -193,6 +200,7 @@ class Run:
         """What `track` does, with the objects as they are."""
         for parameter in tracked.names.parameters.values():
             parameter.grad = None  # of a step that did not come to its end
+        tracked.same_on(self._ranks)
         tracked.meet(self._parts.gather)
         state.begin_again(self._parts.watch(tracked))
         state.after_step = self._after_each_step(tracked)
@@ -302,8 +310,9 @@ def join(
     progress.reach(Milestone.STARTED)
     progress.reach(Milestone.ARRIVED)
     progress.phase(WorkerPhase.RENDEZVOUS)
-    parking = ParkingPlace.of(os.environ) if placement.world_size > 1 else None
-    kept = survival.install(parking) if parking is not None else None
+    moves = MOVES in os.environ
+    parking = ParkingPlace.of(os.environ) if placement.world_size > 1 or moves else None
+    kept = survival.install(parking, moves=moves) if parking is not None else None
     join_group(placement, chosen, backend, wait)
     run = Run(placement, chosen, progress, wait)
     _joined_with_others(progress)

@@ -10,8 +10,12 @@ repeated from a record but done anew.
 
 That only works while new processes come to the loop by the same collectives, and it is refused
 (`refuse`) wherever they might not: with other backends, with groups made before `join()` or within
-the loop, with a DDP that was not made by `run.parallelize()` and rearranges its buckets in its
-second step, after the first loop. What is refused is said once, and the process is replaced.
+the loop, after the first loop. What is refused is said once, and the process is replaced. A DDP
+that the script makes would rearrange its buckets in its second step, which new processes repeat and
+this one does not: it is made with the buckets of `run.parallelize()`.
+
+With `recovery.mode: replicas` the next attempt may have another number of ranks. Then every group
+has to be of all ranks, and nothing else may know how many these are (`stay`).
 """
 
 import os
@@ -25,9 +29,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import TCPStore
-from torch.nn.parallel import DistributedDataParallel
+from torch.distributed.device_mesh import DeviceMesh
+from torch.nn.parallel import DistributedDataParallel, distributed
 
 from holdfast import flight_recorder, rank
+from holdfast.train.parallel import SteadyBuckets
 from holdfast.train.parking import ParkingPlace
 from holdfast.train.surviving_group import BACKEND, AttemptBrokenError, GroupPlace, SurvivingGroup
 
@@ -46,8 +52,10 @@ class ScriptStage(Enum):
 class Survival:
     """Of this process. `_record` is what is to be done again by who survives."""
 
-    def __init__(self, parking: ParkingPlace) -> None:
+    def __init__(self, parking: ParkingPlace, *, moves: bool = False) -> None:
+        """`moves`: it can take another rank, if the script can do with that."""
         self._parking = parking
+        self._moves = moves
         self._stage = ScriptStage.SETUP
         self._error: Exception | None = None
         self._broken = False
@@ -73,6 +81,11 @@ class Survival:
         """Whether the script is in its training loop."""
         return self._stage is ScriptStage.LOOP
 
+    @property
+    def moves(self) -> bool:
+        """Whether it can take another rank, for all that is known so far."""
+        return self._moves
+
     def store(self) -> Any:
         """Ours, on the server of this attempt: that of PyTorch is replaced too late."""
         if self._store is None:
@@ -96,6 +109,8 @@ class Survival:
         """A collective of the script above its loop."""
         if self._stage is not ScriptStage.SETUP or self._again or group.private or self._refusal:
             return
+        if name not in RESIZED:
+            self.stay(f"the script calls {name} above its loop")
         kept = _cloned(given)
         self._record_bytes += _bytes(kept)
         if self._record_bytes > RECORD_BYTES_MAX:
@@ -107,12 +122,17 @@ class Survival:
         self._record.append(lambda: self._ask_again(group, name, kept, options))
 
     def _ask_again(self, group: SurvivingGroup, name: str, given: Any, options: Any) -> None:
-        self._under_way.append(group.ask(name, _cloned(given), options))
+        given = _cloned(given)
+        if self._moves:
+            given = RESIZED[name](given, group.size())
+        self._under_way.append(group.ask(name, given, options))
 
     def add(self, group: SurvivingGroup) -> None:
         """A group was made."""
         if self._stage is not ScriptStage.SETUP:
             self.refuse("the script made a process group within its training loop or after it")
+        if self._moves and group.size() != int(os.environ["WORLD_SIZE"]):
+            self.stay("the script makes process groups of some ranks")
         self._groups.append(group)
         self._record.append(group.form)
 
@@ -138,12 +158,18 @@ class Survival:
             rank.say(f"this worker is replaced when an attempt is broken, not kept: {why}")
             self._parking.unable(why)
 
+    def stay(self, why: str) -> None:
+        """This process can be kept with the rank that it has, and no other."""
+        if self._moves:
+            self._moves = False
+            rank.say(f"this worker is replaced when the number of ranks changes, not kept: {why}")
+
     def enter_loop(self) -> None:
         """From here on the script need not hear of peers that are gone."""
         if self._stage is ScriptStage.SETUP:
             self._stage = ScriptStage.LOOP
             if not self._refusal:
-                self._parking.able()
+                self._parking.able(moves=self._moves)
             else:
                 self._stage = ScriptStage.OVER
         elif self._stage is ScriptStage.OVER and not self._refusal:
@@ -170,6 +196,9 @@ class Survival:
         self._parking.park()
         self._store, self._error, self._broken = None, None, False
         self._stage = ScriptStage.SETUP
+        if self._moves:
+            for group in self._groups:
+                group.move(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
         flight_recorder.forget()
 
     def do_again(self) -> None:
@@ -201,9 +230,10 @@ def of_this_process() -> Survival | None:
     return _ours[0] if _ours else None
 
 
-def install(parking: ParkingPlace) -> Survival:
-    """From here on every gloo group of this process can outlive its attempt."""
-    found = Survival(parking)
+def install(parking: ParkingPlace, *, moves: bool = False) -> Survival:
+    """From here on every gloo group of this process can outlive its attempt; `moves`: also if the
+    next one has another number of ranks."""
+    found = Survival(parking, moves=moves)
     _ours.append(found)
     if dist.is_initialized():
         found.refuse("the script made its process group above join()")
@@ -211,6 +241,8 @@ def install(parking: ParkingPlace) -> Survival:
     rank.on_exception.append(found.end_if_over)
     _make_groups_with(found)
     _watch_ddp(found)
+    if moves:
+        _watch_meshes(found)
     return found
 
 
@@ -242,15 +274,54 @@ def _make_groups_with(survival: Survival) -> None:
 
 
 def _watch_ddp(survival: Survival) -> None:
-    """One that keeps its buckets as they are makes the same collectives in each of its steps."""
-    plain = DistributedDataParallel.__init__
+    """One that keeps its buckets as they are makes the same collectives in each of its steps. What
+    it sends to make all ranks the same is restored afterwards: it need not be kept."""
+    made_by: Any = distributed
+    plain, send = DistributedDataParallel.__init__, made_by._sync_module_states
 
     def watched(self: Any, *given: Any, **options: Any) -> None:
-        if type(self) is DistributedDataParallel:
-            survival.refuse("the script makes DistributedDataParallel; use run.parallelize()")
+        own = type(self) is DistributedDataParallel
+        if own:
+            self.__class__ = SteadyBuckets
         plain(self, *given, **options)
+        if own:
+            self.settle()
+
+    def sent(*given: Any, **options: Any) -> None:
+        survival.unrecorded(lambda: send(*given, **options))
+        survival.again(lambda: send(*given, **options))
 
     DistributedDataParallel.__init__ = watched  # type: ignore[method-assign]
+    made_by._sync_module_states = sent
+
+
+def _watch_meshes(survival: Survival) -> None:
+    """Their shape is of the ranks that there are."""
+    plain = DeviceMesh.__init__
+
+    def watched(self: Any, *given: Any, **options: Any) -> None:
+        survival.stay("the script makes a DeviceMesh")
+        plain(self, *given, **options)
+
+    DeviceMesh.__init__ = watched  # type: ignore[method-assign]
+
+
+def _as_they_are(given: Any, _size: int) -> Any:
+    return given
+
+
+def _one_for_each(given: Any, size: int) -> Any:
+    """Of `allgather`: as many outputs as there are ranks."""
+    _, inputs, *rest = given
+    outputs = [[torch.empty_like(one) for _ in range(size)] for one in inputs]
+    return (outputs, inputs, *rest)
+
+
+RESIZED: dict[str, Callable[[Any, int], Any]] = {
+    **dict.fromkeys(("allreduce", "allreduce_coalesced", "broadcast", "barrier"), _as_they_are),
+    "allgather": _one_for_each,
+}
+"""What a rank gives to collectives that are done again by another number of ranks."""
 
 
 def _cloned(given: Any) -> Any:

@@ -11,20 +11,22 @@ whose values are missing are taken to have said what this one has, so that a scr
 them in the same step finds no random memory.
 """
 
+import ctypes
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any, NamedTuple, Protocol, cast
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import PrefixStore, ProcessGroupGloo, Work
+from torch._C._distributed_c10d import PrefixStore, ProcessGroupGloo
 
 from holdfast.train import pairs
+from holdfast.train.surviving_work import SurvivingWork, UnderWay, WorkOutcome
 
 BACKEND = "holdfast"
 TRANSPORT = "gloo/transport"  # in the text of what fails because of a peer or the network
 CPU = torch.device("cpu")
-NO_TIMEOUT = timedelta(0)  # as PyTorch says that there is none
 OPERATIONS = (
     *("allreduce", "allreduce_coalesced", "broadcast", "reduce", "barrier"),
     *("allgather", "allgather_coalesced", "_allgather_base", "allgather_into_tensor_coalesced"),
@@ -41,6 +43,9 @@ _COALESCED = {
     "reduce_scatter_tensor_coalesced": "_reduce_scatter_base",
     "reduce_scatter_single_coalesced": "_reduce_scatter_base",
 }
+
+
+_made: list[object] = []  # none may go with the last word of an operation, in a thread of gloo's
 
 
 class AttemptBrokenError(Exception):
@@ -84,14 +89,17 @@ class SurvivingGroup(dist.ProcessGroup):
     ) -> None:
         super().__init__(place.rank, place.size)  # type: ignore[call-arg]
         self.private = False
-        self._keeper, self._name, self._members, self._place = keeper, name, members, place
+        self._keeper, self._name, self._place = keeper, name, place
+        self._members: Sequence[int] = members
+        _made.append(self)
         self._connections: pairs.Connections = {}
+        self._under_way = UnderWay()
         self._inner: Any = None
         self.form()
 
     def form(self) -> None:
         """Meet the other members on the store of this attempt. Raises what gloo raises."""
-        self._inner = None
+        self._drop()
         place = self._place
         store = PrefixStore(f"surviving/{self._name}/", self._keeper.store())
         before = pairs.sockets()
@@ -107,9 +115,24 @@ class SurvivingGroup(dist.ProcessGroup):
         inner._set_group_name(cast("Any", self._name))
         self._inner = inner
 
+    def _drop(self) -> None:
+        """Take the gloo group of the last attempt apart, in no thread of its own, and unless that
+        would wait for one that does not come back."""
+        self._under_way.settle()
+        if self._under_way.stuck:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._inner))
+        self._inner, self._under_way = None, UnderWay()
+
+    def move(self, rank: int, size: int) -> None:
+        """From the next attempt on it is of so many ranks: of all that there are."""
+        self._members, self._place = range(size), self._place._replace(rank=rank, size=size)
+        dist.distributed_c10d._world.pg_group_ranks[self] = {one: one for one in range(size)}
+
     def close_connections(self) -> None:
         """Whatever waits for a peer fails now, here and there."""
         pairs.close(self._connections)
+        gone = RuntimeError(f"{TRANSPORT}: the connection was closed, and gloo waits on")
+        self._under_way.forsake(partial(pairs.are_open, self._connections), gone)
 
     def ask(self, name: str, given: Any, options: Any) -> Any:
         """Begin this operation of gloo's; what it returns."""
@@ -126,7 +149,14 @@ class SurvivingGroup(dist.ProcessGroup):
         except RuntimeError as error:
             self.failed(error)
             return self._given_up(name, given)
-        return SurvivingWork(self, name, given, work)
+        outcome = WorkOutcome(work, lambda error: self._conclude(name, given, error))
+        self._under_way.add(outcome)
+        return SurvivingWork(given, self._under_way, outcome)
+
+    def _conclude(self, name: str, given: Any, error: RuntimeError | None) -> None:
+        if error is not None:
+            self.failed(error)
+            _fill(self._place, name, given, private=self.private)
 
     def failed(self, error: RuntimeError) -> None:
         """An operation has: returns if it is to count as finished."""
@@ -136,30 +166,21 @@ class SurvivingGroup(dist.ProcessGroup):
         if not self._keeper.in_loop:
             raise error
 
-    def _given_up(self, name: str, given: Any) -> "SurvivingWork":
-        return SurvivingWork(self, name, given, None)
-
-    def fill(self, name: str, given: Any) -> None:
-        """What was to come of the others is what this rank has said itself."""
-        if self.private:
-            raise AttemptBrokenError
-        rank, size = self._place.rank, self._place.size
-        with torch.no_grad():
-            match name, given:
-                case name, (torch.Tensor() as out, torch.Tensor() as own, *_) if name in _GATHERS:
-                    out.view(size, -1).copy_(own.reshape(1, -1).expand(size, -1))
-                case name, (torch.Tensor() as out, torch.Tensor() as own, *_) if name in _SCATTERS:
-                    out.view(-1).copy_(own.reshape(size, -1)[rank])
-                case "allgather", ([[*outs], *_], [torch.Tensor() as own, *_], *_):
-                    for out in outs:
-                        out.copy_(own.view_as(out))
-                case name, ([*outs], [*owns], *_) if name in _COALESCED:
-                    for pair in zip(outs, owns, strict=True):
-                        self.fill(_COALESCED[name], pair)
-                case _:
-                    pass
+    def _given_up(self, name: str, given: Any) -> SurvivingWork:
+        _fill(self._place, name, given, private=self.private)
+        return SurvivingWork(given, self._under_way, None)
 
     # ── what PyTorch asks a group ──
+
+    def rank(self) -> int:
+        """Of this process."""
+        return self._place.rank
+
+    def size(self) -> int:
+        """Of this attempt."""
+        return self._place.size
+
+    getRank, getSize = rank, size  # noqa: N815  (the names under which C++ asks)
 
     def getBackendName(self) -> str:  # noqa: N802
         """Of this class: what DDP takes for gloo it asks for options of gloo's."""
@@ -189,13 +210,31 @@ class SurvivingGroup(dist.ProcessGroup):
         self._place = self._place._replace(timeout=timeout)
         self._inner._get_backend(CPU)._set_default_timeout(timeout)
 
-    def abort(self) -> None:
-        """Fail whatever is under way."""
-        self.close_connections()
+    abort = close_connections
 
     def shutdown(self) -> None:
         """It is not used any more."""
         self._inner.shutdown()
+
+
+def _fill(place: GroupPlace, name: str, given: Any, *, private: bool) -> None:
+    """What was to come of the others is what this rank has said itself."""
+    if private:
+        raise AttemptBrokenError
+    with torch.no_grad():
+        match name, given:
+            case name, (torch.Tensor() as out, torch.Tensor() as own, *_) if name in _GATHERS:
+                out.view(place.size, -1).copy_(own.reshape(1, -1).expand(place.size, -1))
+            case name, (torch.Tensor() as out, torch.Tensor() as own, *_) if name in _SCATTERS:
+                out.view(-1).copy_(own.reshape(place.size, -1)[place.rank])
+            case "allgather", ([[*outs], *_], [torch.Tensor() as own, *_], *_):
+                for out in outs:
+                    out.copy_(own.view_as(out))
+            case name, ([*outs], [*owns], *_) if name in _COALESCED:
+                for pair in zip(outs, owns, strict=True):
+                    _fill(place, _COALESCED[name], pair, private=private)
+            case _:
+                pass
 
 
 def _operation(name: str) -> Callable[..., Any]:
@@ -207,54 +246,3 @@ def _operation(name: str) -> Callable[..., Any]:
 
 for _name in (name for name in OPERATIONS if hasattr(dist.ProcessGroup, name)):
     setattr(SurvivingGroup, _name, _operation(_name))
-
-
-class SurvivingWork(Work):
-    """One operation under way; without any of gloo's it is finished, because it was given up."""
-
-    def __init__(self, group: SurvivingGroup, name: str, given: Any, work: Any) -> None:
-        super().__init__()
-        self._group, self._name, self._given = group, name, given
-        self._work = work
-        if work is None:
-            group.fill(name, given)
-
-    def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
-        """Return when it is finished; always True."""
-        if self._work is not None:
-            try:
-                self._work.wait(timeout) if timeout > NO_TIMEOUT else self._work.wait()
-            except RuntimeError as error:
-                self._give_up(error)
-        return True
-
-    def _give_up(self, error: RuntimeError) -> None:
-        self._group.failed(error)
-        self._work = None
-        self._group.fill(self._name, self._given)
-
-    def get_future(self) -> Any:
-        """Of the tensors that it was given first, as gloo does it."""
-        if self._work is not None:
-            return self._work.get_future().then(self._outcome)
-        done: torch.futures.Future[Any] = torch.futures.Future()
-        done.set_result(self._given[0])
-        return done
-
-    def _outcome(self, future: Any) -> Any:
-        try:
-            return future.value()
-        except RuntimeError as error:
-            self._give_up(error)
-            return self._given[0]
-
-    def is_completed(self) -> bool:
-        """Whether `wait` would return at once."""
-        return self._work is None or self._work.is_completed()
-
-    def synchronize(self) -> None:
-        """Like `wait`."""
-        self.wait()
-
-    def _source_rank(self) -> int:
-        return self._work._source_rank() if self._work is not None else 0

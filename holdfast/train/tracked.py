@@ -75,6 +75,16 @@ class Tracked:
         self._roles: dict[str, ParameterRole] = {}
         self._fingerprint = self.meet(gather)
 
+    def same_on(self, ranks: Ranks) -> None:
+        """These ranks hold the same now. `meet` follows."""
+        assert self.movable or ranks == self._ranks, "what is sharded stays where it is"
+        self._ranks = ranks
+
+    @property
+    def movable(self) -> bool:
+        """Whether DDP keeps all of it the same on all ranks, however many these are."""
+        return self._all_replicated()
+
     # ── the state, out and in ──
 
     def capture(self) -> tuple[Tree, Tree]:

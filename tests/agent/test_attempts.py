@@ -14,6 +14,7 @@ from holdfast.agent.attempts import Attempts
 from holdfast.agent.leaving import Leaving
 from holdfast.agent.processes import ProcessExit
 from holdfast.agent.signals import kill, terminate
+from holdfast.agent.standing_by import StandingBy
 from holdfast.agent.stop import AttemptStop
 from holdfast.events import NodeReady, Store, WorkerError, WorkerExited
 from holdfast.messages import WorkersStarted, WorkersStopped
@@ -149,7 +150,7 @@ async def test_a_worker_has_finished_once_its_last_step_is_saved() -> None:
 async def test_a_stop_is_answered_once_all_workers_are_gone_with_the_next_store() -> None:
     parts = make_parts(2)
     attempts = Attempts(parts)
-    stops = AttemptStop(parts, attempts, has_tiers=False)
+    stops = AttemptStop(parts, attempts, StandingBy(parts), has_tiers=False)
     parts.processes.stores.open()
     attempts.start(start())
     stops.obey(stop(grace_s=60.0))
@@ -174,7 +175,7 @@ async def test_a_stop_is_answered_once_all_workers_are_gone_with_the_next_store(
 @looped
 async def test_a_store_that_may_have_been_used_elsewhere_is_not_offered_again() -> None:
     parts = make_parts()
-    stops = AttemptStop(parts, Attempts(parts), has_tiers=False)
+    stops = AttemptStop(parts, Attempts(parts), StandingBy(parts), has_tiers=False)
     parts.processes.stores.open()
     stops.obey(stop(attempt=3))
     await parts.tasks.settle()
@@ -188,7 +189,7 @@ async def test_a_worker_that_is_failing_when_it_is_told_to_stop_has_failed_by_it
     seen to fail first."""
     parts = make_parts(2)
     attempts = Attempts(parts)
-    stops = AttemptStop(parts, attempts, has_tiers=False)
+    stops = AttemptStop(parts, attempts, StandingBy(parts), has_tiers=False)
     parts.processes.stores.open()
     attempts.start(start())
     assert attempts.newest is not None
@@ -209,7 +210,7 @@ async def test_a_worker_that_is_failing_when_it_is_told_to_stop_has_failed_by_it
 async def test_who_raised_is_told_of_once_in_that_order_and_ends_by_itself() -> None:
     parts = make_parts(3)
     attempts = Attempts(parts)
-    stops = AttemptStop(parts, attempts, has_tiers=False)
+    stops = AttemptStop(parts, attempts, StandingBy(parts), has_tiers=False)
     attempts.start(start())
     assert attempts.newest is not None
     later, first, well = attempts.newest.workers.values()
@@ -235,7 +236,7 @@ async def test_a_stop_that_saves_comes_after_the_save() -> None:
     parts = make_parts(1)
     parts.saves.takes_snapshots = True
     attempts = Attempts(parts)
-    stops = AttemptStop(parts, attempts, has_tiers=True)
+    stops = AttemptStop(parts, attempts, StandingBy(parts), has_tiers=True)
     attempts.start(start())
     stops.obey(stop(grace_s=60.0, save=True))
     await asyncio.sleep(0)

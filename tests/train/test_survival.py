@@ -128,3 +128,64 @@ def test_a_group_made_within_the_loop_and_a_second_loop_are_refused(
     other.enter_loop()
     other.add(Group())  # type: ignore[arg-type]
     assert "within its training loop" in said(ends[0])[-1]["why"]
+
+
+class SizedGroup(Group):
+    """One of so many ranks."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self._size = size
+
+    def size(self) -> int:
+        return self._size
+
+    def move(self, rank: int, size: int) -> None:
+        self.asked.append(("moved", (rank, size)))
+        self._size = size
+
+
+@pytest.fixture
+def three_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "3")
+
+
+@pytest.mark.usefixtures("three_ranks")
+def test_who_takes_another_rank_does_all_again_with_as_many_as_there_are(
+    ends: tuple[socket.socket, ParkingPlace],
+) -> None:
+    kept, group = survival.Survival(ends[1], moves=True), SizedGroup(3)
+    one = torch.tensor([4.0])
+    kept.add(group)  # type: ignore[arg-type]
+    kept.record(group, "allgather", ([[one.clone() for _ in range(3)]], [one]), {})  # type: ignore[arg-type]
+    kept.enter_loop()
+    assert said(ends[0])[-1] == {"state": "able", "why": "", "moves": True}
+    env = {"RANK": "0", "WORLD_SIZE": "2"}
+    told = {"attempt": 2, "rank": 0, "local_rank": 0, "world_size": 2, "redo_until": 0, "env": env}
+    ends[0].setblocking(True)
+    ends[1]._patience_s = 60.0
+    ends[0].sendall(b"park\n")
+    kept.break_up(None)
+    ends[0].sendall(json.dumps(told).encode() + b"\n")
+    kept.await_next()
+    group.ask = lambda name, given, _: (group.asked.append((name, given)), group)[1]  # type: ignore[assignment, func-returns-value]
+    kept.do_again()
+    (outputs,), _ = dict(group.asked)["allgather"]
+    assert dict(group.asked)["moved"] == (0, 2) and len(outputs) == 2
+
+
+@pytest.mark.usefixtures("three_ranks")
+@pytest.mark.parametrize("what", ["some ranks", "scatter"])
+def test_who_depends_on_the_number_of_ranks_can_only_be_kept_with_its_own(
+    what: str, ends: tuple[socket.socket, ParkingPlace], capfd: pytest.CaptureFixture[str]
+) -> None:
+    kept, group = survival.Survival(ends[1], moves=True), SizedGroup(3)
+    kept.add(group)  # type: ignore[arg-type]
+    if what == "scatter":
+        kept.record(group, "scatter", ([[torch.ones(1)]],), {})  # type: ignore[arg-type]
+    else:
+        kept.add(SizedGroup(2))  # type: ignore[arg-type]
+    kept.enter_loop()
+    assert said(ends[0])[-1] == {"state": "able", "why": "", "moves": False}
+    assert "is replaced when the number of ranks changes" in capfd.readouterr().err

@@ -183,6 +183,8 @@ def delay_s(s: Situation) -> float:
 
 def patience_s(s: Situation) -> float:
     """How long to wait for missing nodes before training without them."""
+    if s.means.replicas:
+        return 0.0
     even_s = shrink.break_even_s(s.means.size, s.means.missing, s.prices.change_s)
     return min(shrink.patience_s(even_s, s.prices.expected_s), s.means.node_wait_s)
 
@@ -190,6 +192,8 @@ def patience_s(s: Situation) -> float:
 def grow_wait_s(s: Situation) -> float:
     """How long after the last change of its size the job may grow by itself."""
     means, prices = s.means, s.prices
+    if means.replicas:
+        return 0.0
     growths, window_s = s.history.growths, means.window_s
     return shrink.grow_after_s(means.size, _more(s), prices.change_s, growths, window_s)
 

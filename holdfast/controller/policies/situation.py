@@ -105,6 +105,7 @@ class Means(msgspec.Struct, frozen=True, kw_only=True):
     exact: bool = False  # that number was asked for
     window_s: float = 3600.0
     node_wait_s: float = 600.0
+    replicas: bool = False  # the others go on without a node, at once
 
     @property
     def left(self) -> int:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -15,6 +16,7 @@ import yaml
 from holdfast.drivers import client, records
 from holdfast.status import Goodput, Incident, JobStatus
 from tests.patience import PATIENCE_S
+from tests.tidy.source import ROOT
 from tests.warm import Warm
 
 TOGETHER: dict[str, Any] = {"nodes": 1, "workers_per_node": 2}  # two ranks, for `small`
@@ -184,3 +186,10 @@ def program(home: Path, text: str, **spec: Any) -> RunningJob:
     path.write_text(text)
     plain = {"warm": {"mode": "off"}, "framework": "command"}
     return RunningJob(home, script=str(path), **{**plain, **spec})
+
+
+def guide(name: str) -> tuple[dict[str, Any], list[list[str]]]:
+    """The first job and the first commands of a guide, without the name of the program."""
+    text = (ROOT / "docs" / "guides" / f"{name}.md").read_text()
+    job, commands = (re.findall(rf"```{kind}\n(.*?)```", text, re.S)[0] for kind in ("yaml", "sh"))
+    return yaml.safe_load(job), [line.split()[1:] for line in commands.splitlines()]

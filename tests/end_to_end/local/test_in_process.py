@@ -2,17 +2,14 @@
 
 import json
 import os
-import re
 import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
-from tests.end_to_end.local.jobs import SCRIPTS, TOGETHER, RunningJob
+from tests.end_to_end.local.jobs import SCRIPTS, TOGETHER, RunningJob, guide
 from tests.more import long
-from tests.tidy.source import ROOT
 from tests.warm import holdfast
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
@@ -60,22 +57,13 @@ def actions(job: RunningJob, incident: int) -> list[str]:
     return [taken.action for taken in job.incidents()[incident].actions]
 
 
-def _guide() -> tuple[dict[str, Any], list[list[str]]]:
-    """The job and the commands of the guide, without the name of the program."""
-    text = (ROOT / "docs" / "guides" / "in-process.md").read_text()
-    (job,), (commands,) = (
-        re.findall(rf"```{kind}\n(.*?)```", text, re.S) for kind in ("yaml", "sh")
-    )
-    return yaml.safe_load(job), [line.split()[1:] for line in commands.splitlines()]
-
-
 def test_survivors_keep_their_processes_and_no_bit_changes(home: Path) -> None:
-    kinds = ("--kinds", "ddp,fsdp,hsdp")
+    kinds = ("--kinds", "ddp,hand,fsdp,hsdp")
     calm = kept(home, *kinds, name="calm", **TOGETHER).start()
     ends = [outcome(calm, rank) for rank in (0, 1)]
     assert len(ends[0][0]) == STEPS
 
-    spec, (_, chaos, why) = _guide()
+    spec, (_, chaos, why) = guide("in-process")
     spec = {name: spec[name] for name in ("name", "workers_per_node", "recovery")}
     job = kept(home, *kinds, "--gate", "1:3", "--die", "0:20", nodes=1, **spec).start()
     job.wait_step(3)
@@ -130,13 +118,12 @@ def test_survivors_of_a_lost_node_go_on_with_the_spare(home: Path) -> None:
 
 
 @long
-@pytest.mark.parametrize(("own", "why"), [("ddp", "run.parallelize"), ("group", "process group")])
-def test_what_cannot_be_kept_is_replaced_and_says_why(home: Path, own: str, why: str) -> None:
-    job = kept(home, "--own", own, "--die", "1:8", **TOGETHER).start()
+def test_what_cannot_be_kept_is_replaced_and_says_why(home: Path) -> None:
+    job = kept(home, "--own", "group", "--die", "1:8", **TOGETHER).start()
     losses, _ = outcome(job, 0)
     assert len(losses) == STEPS and pids(job, 0)[1] != pids(job, 0)[2]
     told = [taken for taken in job.incidents()[0].actions if taken.action == "ReplaceProcesses"]
-    assert why in told[0].reason
+    assert "process group" in told[0].reason
     assert job.said().count("is replaced when an attempt is broken") == 1
 
 

@@ -1,4 +1,4 @@
-"""A small training whose workers can be kept: models under DDP, FSDP2 and HSDP on the CPU.
+"""A small training whose workers can be kept: DDP (made by hand too), FSDP2 and HSDP on the CPU.
 
 Each process leaves a file `built-PID` when it runs the script from its top, and writes the losses
 of each step it has completed, bit for bit, into `rank-R.jsonl`; at the end a digest of what it has.
@@ -35,7 +35,7 @@ parser.add_argument("--die", default="")  # RANK:STEP,...
 parser.add_argument("--gate", default="")  # RANK:STEP
 parser.add_argument("--how", choices=("kill", "raise", "hang"), default="kill")
 parser.add_argument("--again", choices=("", "built", "joined", "tracked"), default="")
-parser.add_argument("--own", choices=("", "ddp", "group"), default="")
+parser.add_argument("--own", choices=("", "group"), default="")
 parser.add_argument("--sleepy-rank", type=int, default=-1)  # does not come to the end of a step
 parser.add_argument("--sleepy-step", type=int, default=-1)
 args = parser.parse_args()
@@ -79,7 +79,9 @@ def tell(rank: int, **what: object) -> None:
 def shard(kind: str, model: Any) -> Any:
     """As `kind` says."""
     if kind == "ddp":
-        return DistributedDataParallel(model) if args.own == "ddp" else run.parallelize(model)
+        return run.parallelize(model)
+    if kind == "hand":
+        return DistributedDataParallel(model)
     world = run.world_size
     if kind == "fsdp":
         mesh = init_device_mesh("cpu", (world,), mesh_dim_names=("shard",))

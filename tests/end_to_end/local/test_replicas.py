@@ -1,0 +1,75 @@
+"""Replicas: the others go on without one that is lost, and no step is applied by some only."""
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.end_to_end.local.jobs import SCRIPTS, RunningJob, guide
+from tests.end_to_end.local.replica_steps import REPLICAS, replayed
+from tests.warm import holdfast
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
+
+STEPS = 120
+
+
+def replicas(home: Path, **spec: Any) -> RunningJob:
+    """A job of as many as `replica_steps` replays."""
+    args = ["--out", str(home.parent / "out"), "--steps", str(STEPS)]
+    return RunningJob(home, **{**spec, "script": str(SCRIPTS / "replicas.py"), "args": args})
+
+
+def lines(job: RunningJob) -> list[dict[str, Any]]:
+    """What all ranks have written down."""
+    found = []
+    for rank in range(REPLICAS):
+        text = (job.out / f"rank-{rank}.jsonl").read_text()
+        found += [{"rank": rank, **json.loads(line)} for line in text.splitlines()]
+    return found
+
+
+def history(job: RunningJob) -> list[list[dict[str, Any]]]:
+    """For each step, what those who have taken part in it in the end had after it."""
+    steps: dict[int, list[dict[str, Any]]] = {}
+    for line in lines(job):
+        steps.setdefault(line["step"], []).append(line)
+    newest = {step: max(line["attempt"] for line in told) for step, told in steps.items()}
+    return [[one for one in steps[s] if one["attempt"] == newest[s]] for s in sorted(steps)]
+
+
+def trains(job: RunningJob, size: int, attempt: int = 1) -> int:
+    """Wait until so many replicas go on by some steps, in this attempt or a later one; which."""
+    status = job.wait_until(
+        lambda s: s.size == size and s.phase == "running" and s.attempt >= attempt,
+        f"{size} replicas",
+    )
+    job.wait_step((status.step or 0) + 3, attempt=status.attempt)
+    return status.attempt
+
+
+def test_replicas_fail_and_come_back_while_the_others_train(home: Path) -> None:
+    spec, (_, chaos, status, why) = guide("replicas")
+    job = replicas(home, **spec).start()
+    first = trains(job, 3)
+    assert holdfast(*chaos).returncode == 0
+    second = trains(job, 3, first + 1)
+    assert "2 workers keep their processes" in holdfast(*why).stdout
+    job.kill_node(job.member(0))
+    third = trains(job, 3, second + 2)
+    victim = job.worker(0)
+    job.kill_controller()
+    os.kill(victim, signal.SIGKILL)
+    job.resume()
+    trains(job, 3, third + 1)
+    assert holdfast(*status).returncode == 0
+    job.wait_end()
+    steps = history(job)
+    assert len(steps) == STEPS
+    sizes = [told[0]["world_size"] for told in steps]
+    assert [len(told) for told in steps] == sizes, "each step was done by all who took part in it"
+    assert all(len({one["has"] for one in told}) == 1 for told in steps), "some have another state"
+    assert [told[0]["has"] for told in steps] == replayed(sizes)
