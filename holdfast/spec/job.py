@@ -25,6 +25,7 @@ from holdfast.spec.cluster import (
 )
 from holdfast.spec.clusters import ClusterChoice
 from holdfast.spec.network import Network
+from holdfast.spec.parallel import Parallel
 from holdfast.spec.placement import Scheduling
 from holdfast.spec.progress import ProgressPatterns
 from holdfast.spec.resources import Image, Resources, Secret
@@ -197,6 +198,8 @@ class Job(Section):
     """Number of nodes and spares."""
     workers_per_node: Annotated[Whole, Field(ge=1, le=1024)] | Literal["auto"] = "auto"
     """Worker processes per node. `auto`: one per GPU, or one where there is none."""
+    parallel: Parallel | None = None
+    """How the ranks divide model and data. Default: all do the same with other samples (DDP)."""
     warm: Warm = Warm()
     """Warm worker processes for the next attempt."""
     instrument: Literal["auto", "off"] = "auto"
@@ -277,6 +280,22 @@ class Job(Section):
                 "clusters: a job with several clusters requires checkpoints.archive, from which "
                 "it continues"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _layout_fits(self) -> Self:
+        if self.parallel is None or self.workers_per_node == "auto":
+            return self
+        fewest = most = self.nodes.count
+        if self.elasticity is not None:
+            fewest, most = self.elasticity.min_nodes, self.elasticity.max_nodes or most
+        for nodes in sorted({fewest, min(fewest + 1, most), self.nodes.count, most}):
+            ranks = nodes * self.workers_per_node
+            try:
+                self.parallel.layout.resolve(ranks)
+            except ValueError as error:
+                size = f"{nodes} nodes with {self.workers_per_node} workers each"
+                raise ValueError(f"parallel: {error} ({size})") from None
         return self
 
     @property

@@ -106,6 +106,7 @@ LIMITS: dict[str, Limit] = {
     "access.cordon_share": AGENTS,
     "monitoring": AGENTS,
     "clusters": AGENTS,
+    "parallel": AGENTS,
     "elasticity": ELASTIC,
     "elasticity.max_nodes": Limit(
         managed("pods", "cronjob", "job", "pytorchjob") | plain(*TORCHRUN, "paddlejob"),
