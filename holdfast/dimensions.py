@@ -98,16 +98,18 @@ def resolve(asked: Mapping[str, int], world_size: int) -> Dimensions:
 
 
 def _misfit(sizes: Mapping[str, int], fixed: int, world_size: int, open_: list[str]) -> str:
-    factors = " x ".join(f"{name} {n}" for name, n in sizes.items() if n not in (1, REMAINDER))
+    given = [f"{name} {n}" for name, n in sizes.items() if n not in (1, REMAINDER)]
+    factors = " x ".join(given) or "all dimensions 1"
+    product = factors if len(given) == 1 else f"{factors} = {fixed}"
     if open_:
         below = world_size // fixed * fixed
         fits = [n for n in (below, below + fixed) if n]
         return (
-            f"{factors} = {fixed} does not divide the {_ranks(world_size)}; it would with "
+            f"{product} does not divide the {_ranks(world_size)}; it would with "
             f"{' or '.join(map(str, fits))} ranks"
         )
     return (
-        f"{factors or 'all dimensions 1'} = {fixed}, but there {_are(world_size)}; use "
+        f"{product}, but there {_are(world_size)}; use "
         f"{_ranks(fixed)}, or let one dimension be {REMAINDER}, which takes the remainder"
     )
 

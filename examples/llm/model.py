@@ -7,6 +7,7 @@ table is a buffer with the place in its first dimension, for context parallelism
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -101,7 +102,7 @@ class Block(nn.Module):
 class Llama(nn.Module):
     """Tokens (batch, time) in, scores (batch, time, vocabulary) out."""
 
-    tp_plan = {
+    tp_plan: ClassVar = {
         "embedding": "rowwise_rep",
         "layers.*.attention_norm": "sequence_parallel",
         "layers.*.attention.query": "colwise",

@@ -100,6 +100,18 @@ def _layout(job: Job) -> dict[str, str]:
     return {dimensions.VARIABLE: dimensions.told(job.parallel.layout)}
 
 
+def compile_caches(home: Path) -> dict[str, str]:
+    """Where compiled code is kept: beside the jobs of this node, so that it outlives attempts and
+    jobs. Inductor keeps there what AOTAutograd and the C++ compiler have made, too; what is found
+    is looked up by content. Defaults: whoever sets these variables is heard."""
+    compiled = home / "compiled"
+    return {
+        "TORCHINDUCTOR_CACHE_DIR": str(compiled / "inductor"),
+        "TRITON_CACHE_DIR": str(compiled / "triton"),
+        "CUDA_CACHE_PATH": str(compiled / "cuda"),
+    }
+
+
 def _parking(job: Job) -> dict[str, str]:
     """How long a worker whose peers are gone waits to be told so: longer than it takes to find out
     that a node is lost."""

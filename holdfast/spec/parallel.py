@@ -73,6 +73,13 @@ class Parallel(Section):
     def _sizes(self) -> "Parallel":
         if none := [name for name in NAMES if getattr(self, name) == 0]:
             raise PydanticCustomError("no_ranks", f"{none[0]} is 0; use a number of ranks or -1")
+        others = [name for name in NAMES if name != "dp_replicate" and getattr(self, name) != 1]
+        if self.gradient_compression != "none" and others:
+            raise PydanticCustomError(
+                "compression",
+                f"gradient_compression is for dp_replicate alone, but {others[0]} is "
+                f"{getattr(self, others[0])}",
+            )
         return self
 
     @property

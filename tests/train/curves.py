@@ -13,7 +13,7 @@ import sys
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 import torch.distributed as dist
@@ -51,9 +51,7 @@ def _example() -> Any:
 
 
 llm = _example()
-SHAPE = llm.Shape(
-    vocabulary=32, context=16, layers=4, heads=4, kv_heads=2, width=32, hidden=64
-)
+SHAPE = llm.Shape(vocabulary=32, context=16, layers=4, heads=4, kv_heads=2, width=32, hidden=64)
 
 
 class Attempt(NamedTuple):
@@ -109,7 +107,7 @@ class CurveRank:
         run = Run(placement, torch.device("cpu"), ProgressReporter(Page(Page.create()), 0))
         model = run.parallelize(model, places=llm.PLACES) if what.layout else run.parallelize(model)
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, foreach=False)
-        ranks = (what.layout.resolve(what.world) if what.layout else None)
+        ranks = what.layout.resolve(what.world) if what.layout else None
         data = loader(Text(), GLOBAL_BATCH // (ranks.data if ranks else what.world))
         state = run.track(model=model, optimizer=optimizer, loader=data)
         losses = []
@@ -163,13 +161,13 @@ class CurveFleet:
         for rank in range(world):
             attempt = Attempt(asked, world, **what)
             self._pipes[rank].send((rank, self._number, self._store.port, attempt))
-        waiting = self._pipes[:world]
+        waiting: list[Any] = self._pipes[:world]
         answers: list[list[float]] = []
         while waiting:
             ready = multiprocessing.connection.wait(waiting, PATIENCE_S)
             assert ready, "no answer"
-            for pipe in ready:
-                answer = pipe.recv()  # type: ignore[union-attr]
+            for pipe in [*ready]:
+                answer = cast("Any", pipe).recv()
                 assert isinstance(answer, list), answer  # the others may wait for that rank
                 answers.append(answer)
                 waiting.remove(pipe)

@@ -1,4 +1,4 @@
-"""What `run.parallelize()` does to a model, for any layout of the job file, and steps of any layout.
+"""What `run.parallelize()` does to a model, and a step of the optimizer, in any layout.
 
 `build` puts the parts together; each other module knows one of them. Everything is done in place,
 by hooks of PyTorch or around `forward`, so that parameters keep their names, and a state that one

@@ -195,6 +195,32 @@ def _copied(module: nn.Module) -> nn.Module:
     return shallow
 
 
+def stage_of(model: nn.Module, chain: StageChain, number: int, count: int) -> StageModule:
+    """One of `count` stages of a model, or of what of it is on this rank."""
+    names = chain.of_stage(number, count)
+    flow = _Flow()
+    everything = [*chain.before, *chain.blocks, *chain.after]
+    module = cut(model, names, [name for name in everything if name not in names], flow)
+    parts = [module.get_submodule(name) for name in names]
+    last = number == count - 1
+    forward = module.forward
+
+    def on_stage(*inputs: Any) -> Any:
+        flow.now = inputs[0]
+        hooks = [part.register_forward_hook(_note(flow)) for part in parts]
+        try:
+            out = forward(*inputs)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        if not last:
+            flow.require(out, "what the model returns")
+        return out
+
+    module.forward = on_stage
+    return StageModule(module, parts)
+
+
 class Pipeline:
     """The stages of this rank, and one step through all."""
 
@@ -211,35 +237,9 @@ class Pipeline:
         self.model = cut(model, held, [n for n in everything if n not in held], _Flow())
         """What of the model is on this rank, with its names."""
         self.blocks = [model.get_submodule(name) for name in held if name in chain.blocks]
-        self.stages: list[StageModule] = []
-        for number in self.numbers:
-            names = chain.of_stage(number, self.count)
-            self.stages.append(self._stage(number, names, everything))
+        self.stages = [stage_of(self.model, chain, n, self.count) for n in self.numbers]
         self._schedule: Any = None
         self._loss: Loss = lambda *_: torch.zeros(())
-
-    def _stage(self, number: int, names: list[str], everything: list[str]) -> StageModule:
-        flow = _Flow()
-        others = [name for name in everything if name not in names]
-        module = cut(self.model, names, others, flow)
-        parts = [module.get_submodule(name) for name in names]
-        last = number == self.count - 1
-        forward = module.forward
-
-        def on_stage(*inputs: Any) -> Any:
-            flow.now = inputs[0]
-            hooks = [part.register_forward_hook(_note(flow)) for part in parts]
-            try:
-                out = forward(*inputs)
-            finally:
-                for hook in hooks:
-                    hook.remove()
-            if not last:
-                flow.require(out, "what the model returns")
-            return out
-
-        module.forward = on_stage
-        return StageModule(module, parts)
 
     def step(
         self, inputs: tuple[torch.Tensor, ...], targets: torch.Tensor, loss: Loss, parts: int

@@ -38,6 +38,7 @@ MONITORED: dict[str, Any] = {"monitoring": {"enabled": True}}
 CORDONS: dict[str, Any] = {"access": {"cordon": True}}
 TIMES: dict[str, Any] = {"schedule": {"cron": "0 3 * * *"}}
 SWEEP: dict[str, Any] = {"sweep": {"trials": 20, "parallel": 4}, "nodes": 1}
+REPLICAS: dict[str, Any] = {"parallel": {"dp_replicate": -1}}
 PARALLEL: dict[str, Any] = {"parallel": {"dp_replicate": 1}}
 ELASTIC: dict[str, Any] = {"elasticity": {"min_nodes": 2}}
 EVALUATED: dict[str, Any] = {"roles": {"evaluator": True}}
@@ -63,7 +64,7 @@ SETTINGS: dict[str, Setting] = {
     "parallel.precision": Setting("bf16", PARALLEL),
     "parallel.activation_checkpointing": Setting("full", PARALLEL),
     "parallel.accumulate": Setting(3, PARALLEL),
-    "parallel.gradient_compression": Setting("bf16", PARALLEL),
+    "parallel.gradient_compression": Setting("bf16", REPLICAS),
     "parallel.compile": Setting(True, PARALLEL),
     "warm.mode": Setting("off"),
     "warm.preload": Setting(["numpy"]),
