@@ -9,7 +9,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples/llm"))
 
 from holdfast.train import join
-from model import Llama, Shape, mean_loss
+from llama import Llama, Shape, mean_loss
 from network import StepLog
 
 SHAPE = Shape(layers=4, width=128, hidden=256, context=64)

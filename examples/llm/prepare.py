@@ -1,7 +1,7 @@
-"""Tokenise text for train.py: python examples/llm/prepare.py --out tokens.bin FILE...
+"""Tokenise text for pretrain.py: python examples/llm/prepare.py --out tokens.bin FILE...
 
 Tokens are bytes, so there is no vocabulary to learn or load; they are written as 16-bit numbers,
-which train.py maps into memory. Without files the source of Python's standard library is taken,
+which pretrain.py maps into memory. Without files the source of Python's standard library is taken,
 which every machine has.
 """
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.cli import torchrun
-from holdfast.dimensions import parsed
 from holdfast.errors import Error
 
 if TYPE_CHECKING:
@@ -154,6 +153,8 @@ def _layout(text: str | None) -> dict[str, Any]:
     """`tp=2,pp=2` as a section."""
     if text is None:
         return {}
+    from holdfast.dimensions import parsed
+
     try:
         return {**parsed(text)}
     except ValueError as error:

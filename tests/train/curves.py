@@ -5,14 +5,11 @@ from the environment as `join()` does, builds the model from other random number
 trains. What outlives an attempt is its snapshot memory, as in a job.
 """
 
-import importlib.util
 import math
 import multiprocessing.connection
 import os
-import sys
 import traceback
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -26,6 +23,7 @@ from holdfast.page import Page
 from holdfast.train import Run, loader
 from holdfast.train.placement import find_placement
 from holdfast.train.progress import ProgressReporter
+from llama import PLACES, Llama, Shape, mean_loss
 from tests.more import MORE
 from tests.patience import PATIENCE_S
 from tests.train.layouts import FORKS
@@ -40,18 +38,7 @@ FORKS.set_forkserver_preload(
 )
 
 
-def _example() -> Any:
-    path = Path(__file__).parents[2] / "examples/llm/model.py"
-    spec = importlib.util.spec_from_file_location("llm_model", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["llm_model"] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-llm = _example()
-SHAPE = llm.Shape(vocabulary=32, context=16, layers=4, heads=4, kv_heads=2, width=32, hidden=64)
+SHAPE = Shape(vocabulary=32, context=16, layers=4, heads=4, kv_heads=2, width=32, hidden=64)
 
 
 class Attempt(NamedTuple):
@@ -102,10 +89,10 @@ class CurveRank:
 
     def _train(self, what: Attempt) -> list[float]:
         torch.manual_seed(what.seed)
-        model = llm.Llama(SHAPE)
+        model: torch.nn.Module = Llama(SHAPE)
         placement = find_placement()
         run = Run(placement, torch.device("cpu"), ProgressReporter(Page(Page.create()), 0))
-        model = run.parallelize(model, places=llm.PLACES) if what.layout else run.parallelize(model)
+        model = run.parallelize(model, places=PLACES) if what.layout else run.parallelize(model)
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, foreach=False)
         ranks = what.layout.resolve(what.world) if what.layout else None
         data = loader(Text(), GLOBAL_BATCH // (ranks.data if ranks else what.world))
@@ -113,9 +100,7 @@ class CurveRank:
         losses = []
         for _, batch in state.steps(STEPS):
             tokens, targets = batch[:, :-1], batch[:, 1:]
-            result = run.train_step(
-                optimizer, tokens, targets=targets, loss=llm.mean_loss, clip=0.5
-            )
+            result = run.train_step(optimizer, tokens, targets=targets, loss=mean_loss, clip=0.5)
             mean = result.loss / what.world
             dist.all_reduce(mean)
             run.log(loss=mean, grad_norm=result.grad_norm)
@@ -146,7 +131,12 @@ class CurveFleet:
         self._store = TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
         self._number = 0
         self._pipes: list[Any] = []
-        self._processes = []
+        self._processes: list[Any] = []
+        self._start(size)
+
+    def _start(self, size: int) -> None:
+        self._pipes.clear()
+        self._processes.clear()
         for _ in range(size):
             here, there = FORKS.Pipe()
             process = FORKS.Process(target=serve, args=(there,), daemon=True)
@@ -158,6 +148,14 @@ class CurveFleet:
         """Those of one attempt, the same on all ranks."""
         asked = None if layout is None else Layout(**layout)
         self._number += 1
+        try:
+            return self._train(asked, world, what)
+        except AssertionError:
+            self.close()  # the other ranks wait for the one that failed
+            self._start(len(self._pipes))
+            raise
+
+    def _train(self, asked: Layout | None, world: int, what: Any) -> list[float]:
         for rank in range(world):
             attempt = Attempt(asked, world, **what)
             self._pipes[rank].send((rank, self._number, self._store.port, attempt))
@@ -168,7 +166,7 @@ class CurveFleet:
             assert ready, "no answer"
             for pipe in [*ready]:
                 answer = cast("Any", pipe).recv()
-                assert isinstance(answer, list), answer  # the others may wait for that rank
+                assert isinstance(answer, list), answer
                 answers.append(answer)
                 waiting.remove(pipe)
         assert all(answer == answers[0] for answer in answers)

@@ -29,17 +29,17 @@ OTHERS: list[tuple[int, dict[str, Any]]] = [
     (2, {"dp_shard": 2, "accumulate": 2, "activation_checkpointing": "full"}),
     (2, {**DDP, "accumulate": 2, "activation_checkpointing": "selective"}),
 ]
-ROUGH: list[tuple[int, dict[str, Any]]] = [  # not the sums of fp32
-    (2, {**DDP, "gradient_compression": "powersgd"}),
-    (2, {**DDP, "gradient_compression": "bf16"}),
-    (2, {**DDP, "precision": "fp16"}),
-    (2, {"dp_shard": 2, "precision": "fp16", "accumulate": 2}),
-    (2, {"dp_shard": 2, "precision": "bf16"}),
-    (2, {"tp": 2, "precision": "bf16"}),
-    (4, {"pp": 2, "dp_shard": 2, "precision": "bf16"}),
-    (2, {"pp": 2, "precision": "bf16", "activation_checkpointing": "full"}),
-    (2, {**DDP, "compile": True}),
-    (2, {"dp_shard": 2, "compile": True}),
+ROUGH: list[tuple[int, dict[str, Any], float]] = [  # and how far from the sums of fp32
+    (2, {**DDP, "gradient_compression": "powersgd"}, 2.0),
+    (2, {**DDP, "gradient_compression": "bf16"}, 0.1),
+    (2, {**DDP, "precision": "fp16"}, 0.1),
+    (2, {"dp_shard": 2, "precision": "fp16", "accumulate": 2}, 0.1),
+    (2, {"dp_shard": 2, "precision": "bf16"}, 0.1),
+    (2, {"tp": 2, "precision": "bf16"}, 0.1),
+    (4, {"pp": 2, "dp_shard": 2, "precision": "bf16"}, 0.1),
+    (2, {"pp": 2, "precision": "bf16", "activation_checkpointing": "full"}, 0.1),
+    (2, {**DDP, "compile": True}, 1e-3),
+    (2, {"dp_shard": 2, "compile": True}, 1e-3),
 ]
 ALWAYS = [(2, DDP), (4, FSDP_TP), (2, PIPELINE)]
 
@@ -66,12 +66,12 @@ def test_a_layout_has_the_curve_of_one_rank_and_goes_on_from_a_fault_bit_for_bit
 
 
 @long
-@pytest.mark.parametrize(("world", "layout"), ROUGH, ids=str)
+@pytest.mark.parametrize(("world", "layout", "tolerance"), ROUGH, ids=str)
 def test_fewer_bits_have_about_the_same_curve_and_resume_bit_for_bit(
-    fleet: CurveFleet, alone: list[float], world: int, layout: dict[str, Any]
+    fleet: CurveFleet, alone: list[float], world: int, layout: dict[str, Any], tolerance: float
 ) -> None:
     undisturbed = resumes_exactly(fleet, world, layout)
-    assert apart(undisturbed, alone) < 0.2
+    assert apart(undisturbed, alone) < tolerance
 
 
 def resumes_exactly(fleet: CurveFleet, world: int, layout: dict[str, Any]) -> list[float]:

@@ -17,12 +17,13 @@ from holdfast.train.layouts.loss_scale import BEGIN, LossScale
 from holdfast.train.layouts.recomputation import recompute
 from holdfast.train.layouts.stepping import Share, Stepper
 from holdfast.train.layouts.tensor import plan_of, require_divisible, styles
-from tests.train.curves import SHAPE, llm
+from llama import Llama, mean_loss
+from tests.train.curves import SHAPE
 
 
 def llama() -> Any:
     torch.manual_seed(3)
-    return llm.Llama(SHAPE)
+    return Llama(SHAPE)
 
 
 def batch() -> Any:
@@ -39,7 +40,7 @@ def gradients(model: nn.Module, step: Any) -> dict[str, torch.Tensor]:
 
 
 def plainly(model: Any, optimizer: Any) -> None:
-    llm.mean_loss(model(batch()), batch()).backward()
+    torch.autograd.backward(mean_loss(model(batch()), batch()))
     optimizer.step()
 
 
@@ -48,7 +49,7 @@ def in_parts(model: Any, parts: int) -> Any:
 
     def step(optimizer: Any) -> None:
         share = Share(8, 8, 1, parts)
-        stepper.step([optimizer], (batch(),), batch(), llm.mean_loss, share, None)
+        stepper.step([optimizer], (batch(),), batch(), mean_loss, share, None)
 
     return step
 
@@ -101,7 +102,7 @@ def test_blocks_are_the_largest_repetition_or_what_the_script_names() -> None:
 def test_a_plan_is_given_or_declared_by_the_model_or_its_configuration() -> None:
     model = llama()
     assert plan_of(model, {"head": "colwise"}) == {"head": "colwise"}
-    assert plan_of(model, None) == llm.Llama.tp_plan
+    assert plan_of(model, None) == Llama.tp_plan
     declared: Any = nn.Linear(2, 2)
     declared.config = type("Config", (), {"base_model_tp_plan": {"q": "colwise"}})()
     assert plan_of(declared, None) == {"q": "colwise"}
@@ -111,10 +112,10 @@ def test_a_plan_is_given_or_declared_by_the_model_or_its_configuration() -> None
 
 
 def test_norms_stay_whole_without_sequence_parallelism() -> None:
-    found = styles(llama(), llm.Llama.tp_plan, sequence=False)
+    found = styles(llama(), Llama.tp_plan, sequence=False)
     assert not [name for name in found if "norm" in name]
     assert isinstance(found["layers.3.network.up"], ColwiseParallel)
-    assert isinstance(styles(llama(), llm.Llama.tp_plan, sequence=True)["norm"], SequenceParallel)
+    assert isinstance(styles(llama(), Llama.tp_plan, sequence=True)["norm"], SequenceParallel)
 
 
 @pytest.mark.parametrize(
@@ -135,7 +136,7 @@ def test_a_plan_that_does_not_fit_the_model_is_refused(
 
 def test_heads_that_cannot_be_divided_are_named_with_what_would_fit() -> None:
     model = llama()
-    found = styles(model, llm.Llama.tp_plan, sequence=False)
+    found = styles(model, Llama.tp_plan, sequence=False)
     require_divisible(model, found, 2)
     with pytest.raises(Error) as refused:
         require_divisible(model, found, 4)

@@ -1,6 +1,7 @@
-"""Sending gradients of DDP in fewer bytes, by PyTorch's own hooks.
+"""Sending gradients of DDP in fewer bytes, by its communication hooks.
 
-`bf16` halves them. `powersgd` sends products of small matrices (rank 1) and adds what was lost to
+`bf16` halves them; the hook is our own, because DDP allows PyTorch's with NCCL only, and gloo can
+do it, too. `powersgd` sends products of small matrices (rank 1) and adds what was lost to
 the gradients of the next step; that error and the matrices are state of the rank, which is tracked,
 so that a restart goes on with them. PowerSGD keeps it by the number of a bucket; the buckets of
 `SteadyBuckets` never change.
@@ -9,7 +10,7 @@ so that a restart goes on with them. PowerSGD keeps it by the number of a bucket
 from typing import Any
 
 import torch
-from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
+import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
@@ -48,10 +49,22 @@ def _by_text(memory: dict[int, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {str(bucket): tensor for bucket, tensor in memory.items()}
 
 
+def _as_bf16(_state: None, bucket: Any) -> torch.futures.Future[torch.Tensor]:
+    sent = bucket.buffer().div(dist.get_world_size()).to(torch.bfloat16)
+    work: Any = dist.all_reduce(sent, async_op=True)
+
+    def arrived(_: Any) -> torch.Tensor:
+        buffer: torch.Tensor = bucket.buffer()
+        return buffer.copy_(sent)
+
+    found: torch.futures.Future[torch.Tensor] = work.get_future().then(arrived)
+    return found
+
+
 def compress(model: DistributedDataParallel, wish: Compression) -> CompressionState | None:
     """Have `model` send gradients that way; returns what is to be tracked."""
     if wish == "bf16":
-        model.register_comm_hook(None, bf16_compress_hook)
+        model.register_comm_hook(None, _as_bf16)
     if wish != "powersgd":
         return None
     state = PowerSGDState(None, start_powerSGD_iter=FIRST_STEPS, warm_start=True)

@@ -54,5 +54,6 @@ class GradientSync:
 
     @require_backward_grad_sync.setter
     def require_backward_grad_sync(self, wanted: bool) -> None:
+        """From the next backward pass on."""
         self._model.set_requires_gradient_sync(wanted)
         self._model.set_is_last_backward(wanted)

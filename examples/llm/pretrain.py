@@ -1,7 +1,7 @@
 """Train a Llama in whatever layout the job file asks for: the script does not know which.
 
     python examples/llm/prepare.py --out tokens.bin
-    holdfast run --nproc-per-node 2 --parallel tp=2 examples/llm/train.py tokens.bin
+    holdfast run --nproc-per-node 2 --parallel tp=2 examples/llm/pretrain.py tokens.bin
     holdfast run examples/llm/job.yaml
 
 Everything down to `join()` needs no rank and is done ahead on warm workers and spares.
@@ -20,7 +20,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import Dataset
 
 from holdfast.train import join, loader
-from model import PLACES, Llama, Shape, mean_loss
+from llama import PLACES, Llama, Shape, mean_loss
 
 
 class Tokens(Dataset[Tensor]):
@@ -94,7 +94,7 @@ def main() -> None:
         scheduler.step()
         run.log(loss=loss, grad_norm=norm, tokens=targets.numel())
         if run.is_main and (step + 1) % args.print_every == 0:
-            print(f"step {step + 1:5d}  loss {loss.item():.4f}  grad norm {norm.item():.3f}")
+            print(f"step {step + 1:5d}  loss {loss:.4f}  grad norm {norm:.3f}")
 
 
 if __name__ == "__main__":
