@@ -31,13 +31,13 @@ OTHERS: list[tuple[int, dict[str, Any]]] = [
 ]
 ROUGH: list[tuple[int, dict[str, Any], float]] = [  # and how far from the sums of fp32
     (2, {**DDP, "gradient_compression": "powersgd"}, 2.0),
-    (2, {**DDP, "gradient_compression": "bf16"}, 0.1),
-    (2, {**DDP, "precision": "fp16"}, 0.1),
-    (2, {"dp_shard": 2, "precision": "fp16", "accumulate": 2}, 0.1),
-    (2, {"dp_shard": 2, "precision": "bf16"}, 0.1),
-    (2, {"tp": 2, "precision": "bf16"}, 0.1),
-    (4, {"pp": 2, "dp_shard": 2, "precision": "bf16"}, 0.1),
-    (2, {"pp": 2, "precision": "bf16", "activation_checkpointing": "full"}, 0.1),
+    (2, {**DDP, "gradient_compression": "bf16"}, 0.25),
+    (2, {**DDP, "precision": "fp16"}, 0.25),
+    (2, {"dp_shard": 2, "precision": "fp16", "accumulate": 2}, 0.25),
+    (2, {"dp_shard": 2, "precision": "bf16"}, 0.25),
+    (2, {"tp": 2, "precision": "bf16"}, 0.25),
+    (4, {"pp": 2, "dp_shard": 2, "precision": "bf16"}, 0.25),
+    (2, {"pp": 2, "precision": "bf16", "activation_checkpointing": "full"}, 0.25),
     (2, {**DDP, "compile": True}, 1e-3),
     (2, {"dp_shard": 2, "compile": True}, 1e-3),
 ]

@@ -49,7 +49,10 @@ def _by_text(memory: dict[int, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {str(bucket): tensor for bucket, tensor in memory.items()}
 
 
-def _as_bf16(_state: None, bucket: Any) -> torch.futures.Future[torch.Tensor]:
+def _as_bf16(
+    _state: None,
+    bucket: dist.GradBucket,  # type: ignore[name-defined]
+) -> torch.futures.Future[torch.Tensor]:
     sent = bucket.buffer().div(dist.get_world_size()).to(torch.bfloat16)
     work: Any = dist.all_reduce(sent, async_op=True)
 
