@@ -59,6 +59,7 @@ SHAPES = (
     "simulation/answer.py",
     "simulation/result.py",
     "simulation/swarm.py",
+    "planning/answer.py",
 )
 
 CHECKED = ("name", "state", "found", "seconds", "digest", "help")
@@ -460,6 +461,8 @@ end in `_s`.
 | `simulate SCENARIO --sweep ...` | `SweepAnswer` |
 | `simulate --swarm` | `worlds`, `outcomes` {{outcome or `foul`: count}}, `fouls` [`Told`] |
 | `simulate --seed` | `world` (`Told`), `journal` (path) |
+| `plan` | `PlanAnswer` |
+| `plan --simulate` | `plan` (`PlanAnswer`), `simulated` {{`ettr`, `ettr_half`, `seeds`}} |
 | `doctor` | `ok`, `checks` [`name`, `ok`, `found`, `help`] |
 | `check` | `ok`, `machine`, `checks` [{", ".join(f"`{k}`" for k in CHECKED)}] |
 | `replay` | `job`, `step`, `from_step`, `verdict`, `summary`, `differing` |

@@ -253,6 +253,18 @@ SLUGS: dict[str, Slug] = {
         "A scenario or a failure mix has unknown or missing keys, or numbers out of range. All "
         "problems are reported in one pass, each with its path. Nothing was run.",
     ),
+    "plan-invalid": Slug(
+        ExitStatus.USAGE,
+        "What `holdfast plan` was given cannot be planned with: a model whose formulas are not "
+        "known or whose numbers contradict each other, a GPU that is not known, a cluster file "
+        "with unknown keys. The message names the number and what would be accepted.",
+    ),
+    "plan-impossible": Slug(
+        ExitStatus.USAGE,
+        "No layout fits: a chosen dimension does not divide the model, the GPUs or the batch, or "
+        "the training does not fit into the memory. The message names the numbers and what would "
+        "fit.",
+    ),
     "plot-unavailable": Slug(
         ExitStatus.USAGE,
         "Plots need matplotlib, which the extra `plot` installs, and a file name that ends with "

@@ -22,6 +22,7 @@ from holdfast.cli import (
     logs,
     nodes,
     operator,
+    plan,
     render,
     replay,
     resume,
@@ -92,6 +93,7 @@ app.command("validate")(validate.validate)
 app.command("render")(render.render)
 app.command("lint")(lint.lint)
 app.command("schema")(schema.schema)
+app.command("plan")(plan.plan)
 app.command("simulate")(simulate.simulate)
 app.command("doctor")(doctor.doctor)
 app.command("check")(check.check)

@@ -12,6 +12,7 @@ from holdfast.cli.locate import job_folder
 from holdfast.cli.output import AsJson, JobName, count, json_result, result, talk
 
 POLL_S = 0.1
+DYING_S = 10.0  # a killed controller gives back gigabytes before its lock is free
 
 
 def stop(
@@ -29,12 +30,9 @@ def stop(
         _remote(reach, name, now, wait, as_json)
         return
     from holdfast.drivers.client import kill_leftovers
-    from holdfast.drivers.records import controller_alive, controller_silent
 
     folder = job_folder(name)
-    asked = controller_alive(folder) and _ask(folder, now)
-    if not asked and controller_alive(folder):
-        raise controller_silent(folder.name)  # its nodes are not for us to end
+    asked = _asked(folder, now)
     if asked and wait:
         _wait(folder)
     killed = 0 if asked else kill_leftovers(folder)
@@ -70,6 +68,24 @@ def _remote(reach: Reach, name: str | None, now: bool, wait: bool, as_json: bool
             f"{job} --on kubernetes{words}   (or: holdfast delete --force {job} --on "
             f"kubernetes{words})"
         )
+
+
+def _asked(folder: Path, now: bool) -> bool:
+    """Whether there was a controller that took the request.
+
+    One that dies refuses calls a moment before its lock is free. The nodes of one that stays silent
+    are not for us to end: raises `Error` controller-silent.
+    """
+    from holdfast.drivers.records import controller_alive, controller_silent
+
+    give_up_at = time.monotonic() + DYING_S
+    while controller_alive(folder):
+        if _ask(folder, now):
+            return True
+        if time.monotonic() > give_up_at:
+            raise controller_silent(folder.name)
+        time.sleep(POLL_S)
+    return False
 
 
 def _ask(folder: Path, now: bool) -> bool:

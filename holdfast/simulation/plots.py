@@ -78,6 +78,22 @@ def draw_sweep(path: Path, title: str, axes_swept: Sequence[Axis], points: Seque
     _save(figure, path)
 
 
+def draw_steps(path: Path, title: str, steps: Mapping[str, Mapping[str, float]]) -> None:
+    """One bar for each layout: the seconds of its step, split by where they go."""
+    figure, axes = _figure(title, 1.2 + 0.4 * len(steps))
+    names = list(steps)
+    parts = [part for part in steps[names[0]] if any(step[part] for step in steps.values())]
+    lefts = [0.0] * len(names)
+    for index, part in enumerate(parts):
+        seconds = [steps[name][part] for name in names]
+        axes.barh(names, seconds, left=lefts, label=part, color=LOST_COLORS[index])
+        lefts = [left + more for left, more in zip(lefts, seconds, strict=True)]
+    axes.set_xlabel("seconds of a step")
+    axes.invert_yaxis()
+    axes.legend(fontsize="small", loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
+    _save(figure, path)
+
+
 def _wide(values: Sequence[Any]) -> bool:
     return bool(min(values) > 0 and max(values) / min(values) >= 20)
 

@@ -235,11 +235,27 @@ def test_a_description_in_which_a_bit_has_flipped_is_not_resumed(
     assert cli.main(["status", "hurt"]) == 0
 
 
+def test_a_controller_that_is_being_killed_holds_its_lock_a_moment_longer_than_its_port(
+    hurt: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lock = (hurt / "lock").open()
+    fcntl.flock(lock, fcntl.LOCK_EX)
+
+    def gone(*_: object) -> None:
+        lock.close()
+        raise ConnectionError
+
+    monkeypatch.setattr("holdfast.drivers.client.request", gone)
+    assert cli.main(["stop", "hurt"]) == 0
+    assert "no process of hurt is running" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("name", ["controller.json", "token"])
 def test_of_a_living_controller_that_cannot_be_asked_nothing_is_ended(
     hurt: Path, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("holdfast.drivers.client.kill_leftovers", pytest.fail)
+    monkeypatch.setattr("holdfast.cli.stop.DYING_S", 0)
     (hurt / "controller.json").write_text('{"host":"127.0.0.1","port":9,"pid":1}')
     damage(hurt / name, "no text")
     with (hurt / "lock").open() as lock:
