@@ -234,6 +234,7 @@ SETTINGS: dict[str, Setting] = {
 }
 
 WHAT_TO_RUN = frozenset(("name", "script", "module", "command", "framework", "image.name"))
+ONE_VALUE = frozenset(("parallel.ep",))
 CHOICE = frozenset(("kubernetes.engine", "kubernetes.mode", "kubernetes.namespace"))
 
 
