@@ -11,7 +11,7 @@ from tests.more import sample
 
 @pytest.fixture(scope="module")
 def grid() -> list[GridCell]:
-    return validation.grid(seeds=2, fault_count=150)
+    return validation.grid(seeds=2, fault_count=75)
 
 
 def test_ettr_is_within_two_points_of_the_formula_wherever_that_is_valid(

@@ -123,7 +123,7 @@ def test_a_crashed_worker_is_restarted_in_its_pod(engine: Engine, tmp_path: Path
     played(engine, tmp_path, story, trains=True, args=die)
 
 
-@every_engine
+@pytest.mark.parametrize("engine", FULL if FULL == ALL else ("pods", "job", "jobset", "pytorchjob"))
 def test_a_deleted_pod_is_replaced_by_the_spare_and_then_for_good(
     engine: Engine, tmp_path: Path
 ) -> None:
