@@ -9,7 +9,7 @@ PYTHON ?= $(shell for v in 3.11 3.12 3.13; do \
 # Tests start hundreds of processes, and each would compile what it imports again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo test test-fast lint style gpu bench docs clean
+.PHONY: setup demo test test-tools test-fast lint style gpu bench docs clean
 
 setup: $(STAMP)
 
@@ -30,8 +30,15 @@ style: setup
 	$(BIN)/ruff format --check
 	$(BIN)/lint-imports
 
+# Prometheus with promtool, by Debian's package where this user may install it; no service is started.
+# Tests that need a tool which is missing are skipped, and say so.
+test-tools:
+	@command -v promtool >/dev/null || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null \
+	    && { apt-get update -qq && RUNLEVEL=1 apt-get install -y -qq --no-install-recommends prometheus; } \
+	    >/dev/null 2>&1; } || echo "make: Prometheus is not installed and cannot be; its tests are skipped"
+
 # Types are checked beside the tests: without a cache that takes longer than any of them.
-test: style
+test: style test-tools
 	$(BIN)/mypy & types=$$!; \
 	    $(BIN)/python -m pytest -n 4 --dist worksteal; tests=$$?; \
 	    wait $$types && exit $$tests
@@ -55,7 +62,7 @@ gpu: $(if $(GIVEN),,setup)
 	$(if $(GIVEN),$(PYTHON),$(BIN)/python) -m tests.gpu $(if $(REHEARSE),--rehearse)
 
 bench: setup
-	set -e; for name in restart overhead instrument controller simulation render watch agents checkpoint peers; do \
+	set -e; for name in restart overhead instrument controller simulation render watch agents checkpoint peers seeing; do \
 	    $(BIN)/python benchmarks/$$name.py --quick; done
 
 docs: setup

@@ -179,8 +179,8 @@ class Site:
 
     def _some_member(self) -> int:
         """The number of an agent that trains, which a spare may do by now."""
-        ranks = self._controller.state.ranks
-        return int(ranks[len(ranks) // 2].removeprefix("node-"))
+        members = list(self._controller.state.ranks.values())
+        return int(members[len(members) // 2].removeprefix("node-"))
 
     async def _storm(self) -> dict[str, float]:
         count = min(STORM, self._agents // 2)

@@ -2,8 +2,9 @@
 
 from typing import NamedTuple
 
+from fault_stage import MEMORY, MOUNTS, NETWORK, WRITES
 from holdfast.drivers.chaos import FAULTS
-from holdfast.events import Event, NumbersSpiked, StragglersFound
+from holdfast.events import CheckpointFailed, Event, NumbersSpiked, StragglersFound
 
 
 class Kind(NamedTuple):
@@ -15,6 +16,7 @@ class Kind(NamedTuple):
     steps: int = 40  # until the next fault: what is usual is learned in 32
     fact: type[Event] | None = None  # that tells it, where it is told and nothing is done
     outside: bool = False  # done by benchmarks/faults.py, once the script has said that it is time
+    needs: str = ""  # of benchmarks/fault_stage.py
 
 
 def _outside(name: str) -> Kind:
@@ -42,7 +44,10 @@ KINDS: dict[str, Kind] = {
     "exit with status 3": Kind(("worker-exit",)),
     "exit with status 0": Kind(("exited-early",)),
     "host memory refused": Kind(("out-of-memory",)),
-    "disk full": Kind(("disk-full",)),
+    "memory leak": Kind(("out-of-memory",), needs=MEMORY),
+    "disk full": Kind(("disk-full",), needs=MOUNTS),
+    "/dev/shm full": Kind(("disk-full",), needs=MOUNTS),
+    "read-only folder": Kind(("worker-exception", "environment"), needs=MOUNTS),
     "open files": Kind(("limit-reached",)),
     "connection refused": Kind(("environment",)),
     "storage answers 503": Kind(("environment",)),
@@ -61,6 +66,13 @@ KINDS: dict[str, Kind] = {
     "bit flip": Kind(("corruption",), has_rank=False),
     "port taken": Kind(("environment", "worker-exception")),
     "slow rank": Kind(("straggler",), steps=900, fact=StragglersFound),
+    "slow input": Kind(("straggler by input",), steps=900, fact=StragglersFound),
+    "slow disk": Kind(("straggler",), steps=900, fact=StragglersFound, needs=WRITES),
+    "checkpoint disk full": Kind(
+        ("disk-full",), has_rank=False, steps=250, fact=CheckpointFailed, outside=True, needs=MOUNTS
+    ),
+    "partition": _only_outside("partition")._replace(needs=NETWORK),
+    "XID": Kind(("hardware-fault",), has_rank=False, outside=True),
     "connection cut": _only_outside("connection cut"),
     "agent killed": _only_outside("agent killed"),
     "agent stopped": _only_outside("agent stopped"),

@@ -9,12 +9,16 @@ in jobs of eight. The time runs from the moment the script notes before it does 
 done to agents and forkservers: before the signal) to the first measure taken, by the journal; of
 slow ranks and spikes, which are only told, to the fact that tells them. A fault without an incident
 before the next fault is missed; an incident without a fault is a false alarm. `--clean S` trains
-that long without faults and with noise instead: evaluations, garbage collection, slow saves and
-reads.
+that long without faults and with noise instead: evaluations, garbage collection, a compilation,
+slow saves and reads.
+
+It runs in namespaces and control groups of its own (benchmarks/fault_stage.py), so that disks can
+be full and networks part; where these are not permitted, the kinds that need them are left out.
 """
 
 import argparse
 import json
+import math
 import os
 import random
 import shutil
@@ -32,10 +36,11 @@ from typing import Any
 import yaml
 
 from fault_kinds import KINDS
+from fault_stage import Stage, enter
 from holdfast import journal
 from holdfast.drivers import chaos
 from holdfast.errors import Error
-from holdfast.events import AnyEvent, NumbersSpiked, StragglersFound
+from holdfast.events import AnyEvent, CheckpointFailed, NumbersSpiked, SlowBy, StragglersFound
 from table import Row, report
 
 SCRIPT = Path(__file__).parent / "scripts" / "faulty.py"
@@ -44,6 +49,12 @@ JOB_OF = 8  # faults in one job
 FIRST_STEP = 60  # of the first fault: what is usual has been learned
 LIMIT_S = 900.0
 NAME = "faults"
+LASTS_S = {"partition": 60.0}  # what is done from outside and can be taken back; others:
+LASTS_ELSE_S = 8.0
+XID = (
+    "3,4711,5026000,-;NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>', name=<unknown>, "
+    "GPU has fallen off the bus.\n"
+)  # as a kernel has logged it
 
 
 @dataclass
@@ -57,11 +68,14 @@ class Fault:
     blamed: int | None = None
     after_s: float | None = None
     refused: bool = False  # it could not be done from outside, so the script only waited
+    undo: chaos.Undo | None = None
+    undo_at: float = 0.0
 
 
 def main() -> None:
     """Run the campaign."""
     arguments = _arguments()
+    enter()
     folder = arguments.keep or Path(tempfile.mkdtemp(prefix="faults-"))
     folder.mkdir(exist_ok=True)
     try:
@@ -103,6 +117,20 @@ def _shuffled(kinds: list[str], dice: random.Random) -> list[str]:
 def _job(folder: Path, faults: list[Fault]) -> int:
     """Let a job suffer these; returns how many incidents belong to none of them."""
     folder.mkdir()
+    stage = Stage(folder)
+    try:
+        return _suffered(stage, faults)
+    finally:
+        stage.close()
+
+
+def _suffered(stage: Stage, faults: list[Fault]) -> int:
+    folder = stage.folder
+    for fault in faults:
+        if why := stage.missing.get(KINDS[fault.kind].needs):
+            fault.refused = True
+            print(f"{fault.kind} is left out: {why}", file=sys.stderr)
+    faults = [fault for fault in faults if not fault.refused]
     plan = folder / "plan.json"
     orders, step = [], FIRST_STEP
     for fault in faults:
@@ -111,8 +139,8 @@ def _job(folder: Path, faults: list[Fault]) -> int:
         step += KINDS[fault.kind].steps
     plan.write_text(json.dumps(orders))
     steps = step + 20
-    process = _start(folder, ["--plan", str(plan), "--steps", str(steps)])
-    _attend(process, folder, plan, faults)
+    process = _start(stage, ["--plan", str(plan), "--steps", str(steps)])
+    _attend(process, stage, plan, faults)
     incidents = _incidents(folder)
     for number, fault in enumerate(faults):
         marks = [*folder.glob(f"plan.json.{number}"), *folder.glob(f"plan.json.{number}.*")]
@@ -121,25 +149,31 @@ def _job(folder: Path, faults: list[Fault]) -> int:
     return _matched([fault for fault in faults if KINDS[fault.kind].fact is None], incidents)
 
 
-def _start(folder: Path, words: list[str]) -> "subprocess.Popen[bytes]":
+def _start(stage: Stage, words: list[str]) -> "subprocess.Popen[bytes]":
+    folder = stage.folder
     job = {
         "name": NAME,
         "script": str(SCRIPT),
-        "args": words,
+        "args": [*words, "--place", str(folder)],
+        "checkpoints": {"shared": {"path": str(folder / "checkpoints"), "every_s": 2}},
         "nodes": {"count": 2, "spares": 1},
         "snapshots": {"every_steps": 1},
         "recovery": {"max_restarts": 1000, "check_replicas_every": 10},
     }
     (folder / "job.yaml").write_text(yaml.safe_dump(job))
-    environment = {**os.environ, "HOLDFAST_HOME": str(folder / "home"), "OMP_NUM_THREADS": "1"}
+    environment = {
+        **os.environ,
+        "HOLDFAST_HOME": str(folder / "home"),
+        "HOLDFAST_HEALTH_ROOT": f"{folder}/machines/{{node}}",
+        "OMP_NUM_THREADS": "1",
+    }
+    command = [*stage.words, HOLDFAST, "run", str(folder / "job.yaml")]
     with open(folder / "terminal", "wb") as out:
-        return subprocess.Popen(
-            [HOLDFAST, "run", str(folder / "job.yaml")], env=environment, stdout=out, stderr=out
-        )
+        return subprocess.Popen(command, env=environment, stdout=out, stderr=out)
 
 
 def _attend(
-    process: "subprocess.Popen[bytes]", folder: Path, plan: Path, faults: list[Fault]
+    process: "subprocess.Popen[bytes]", stage: Stage, plan: Path, faults: list[Fault]
 ) -> None:
     """Do to agents what the script only announces, and end a job that does not end."""
     done: set[int] = set()
@@ -148,21 +182,39 @@ def _attend(
         for number, fault in enumerate(faults):
             if number not in done and Path(f"{plan}.{number}").exists():
                 done.add(number)
-                _from_outside(folder, fault)
+                _from_outside(stage, fault)
+            _taken_back(fault, time.monotonic())
         if time.monotonic() > end:
             process.send_signal(signal.SIGINT)
             end += 30.0
         time.sleep(0.005)
+    for fault in faults:
+        _taken_back(fault, math.inf)
 
 
-def _from_outside(folder: Path, fault: Fault) -> None:
+def _from_outside(stage: Stage, fault: Fault) -> None:
     """What the script can only announce."""
-    if KINDS[fault.kind].outside:
-        try:
-            chaos.inject(folder / "home" / "jobs" / NAME, fault.kind, fault.rank)
-        except Error as error:
-            fault.refused = True
-            print(f"{fault.kind} of rank {fault.rank}: {error}", file=sys.stderr)
+    if not KINDS[fault.kind].outside:
+        return
+    folder = stage.folder / "home" / "jobs" / NAME
+    try:
+        if fault.kind == "XID":
+            stage.log(chaos.victim_of(folder, fault.rank).node.name, XID)
+            return
+        kind = fault.kind.removeprefix("checkpoint ")
+        fault.undo = chaos.inject(folder, kind, fault.rank).undo
+        fault.undo_at = time.monotonic() + LASTS_S.get(fault.kind, LASTS_ELSE_S)
+    except Error as error:
+        fault.refused = True
+        print(f"{fault.kind} of rank {fault.rank}: {error}", file=sys.stderr)
+
+
+def _taken_back(fault: Fault, now: float) -> None:
+    """Once it has lasted. What is done to agents is not: these are replaced."""
+    if fault.undo is not None and now >= fault.undo_at:
+        if not fault.kind.startswith("agent"):
+            fault.undo()
+        fault.undo = None
 
 
 def _ask(folder: Path, *words: str) -> str:
@@ -197,7 +249,10 @@ def _told(fact: AnyEvent) -> tuple[str, int] | None:
     """What such a fact calls the fault, and whom it names."""
     match fact:
         case StragglersFound(stragglers=(first, *_)):
-            return "straggler", first.rank
+            by_input = first.cause is SlowBy.INPUT
+            return "straggler by input" if by_input else "straggler", first.rank
+        case CheckpointFailed():
+            return "disk-full" if "No space left" in fact.why else "checkpoint", -1
         case NumbersSpiked():
             return "spike", fact.rank
         case _:
@@ -255,7 +310,8 @@ def _note(faults: list[Fault], false: int) -> str:
 
 def _clean(folder: Path, seconds: float) -> tuple[dict[str, Row], str]:
     """Noise and no fault."""
-    process = _start(folder, ["--noise", "--steps", "100000000"])
+    stage = Stage(folder)
+    process = _start(stage, ["--noise", "--steps", "100000000"])
     end = time.monotonic() + seconds
     while process.poll() is None and time.monotonic() < end:
         time.sleep(1.0)
@@ -263,6 +319,7 @@ def _clean(folder: Path, seconds: float) -> tuple[dict[str, Row], str]:
     process.send_signal(signal.SIGINT)
     process.wait(120)
     incidents = _incidents(folder)
+    stage.close()
     journal = (folder / "home" / "jobs" / NAME / "journal.jsonl").read_text()
     row: Row = {
         "seconds": seconds,

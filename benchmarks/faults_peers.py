@@ -1,7 +1,7 @@
 """The faults of benchmarks/faults.py under other launchers: when does one notice, and whom does it
 name?
 
-    .venv/bin/python benchmarks/faults_peers.py [--under torchrun|nvrx] [--python FILE]
+    .venv/bin/python benchmarks/faults_peers.py [--under torchrun|nvrx|dlrover] [--python FILE]
         [--only KIND ...] [--wait S] [--json]
 
 The same script, two ranks on one node, `--max-restarts 0`: the launcher ends at the first fault
@@ -12,7 +12,9 @@ What is done to our own processes has no counterpart and is left out.
 
 `nvrx` is `ft_launcher` of nvidia-resiliency-ext, whose heartbeats the script then sends at each
 step; it gives up a rank after 5 s without one, a limit that its users have to know. `--python` is
-the interpreter of an environment that has it, and Holdfast, installed.
+the interpreter of an environment that has it, and Holdfast, installed. `dlrover` is `dlrover-run
+--standalone` of DLRover; what it knows of hangs comes from its timer for GPUs, so without one none
+is told. Disks, memory and networks are those of benchmarks/fault_stage.py for it as for us.
 """
 
 import argparse
@@ -29,6 +31,7 @@ from pathlib import Path
 import psutil
 
 from fault_kinds import KINDS
+from fault_stage import Stage, enter
 from faults import FIRST_STEP, SCRIPT
 from table import Row, report
 
@@ -37,8 +40,10 @@ RANK = 1
 START_S = 120.0  # until the fault
 HEARTBEAT_S = 5.0
 LAUNCHERS = {
-    "torchrun": ["torch.distributed.run"],
+    "torchrun": ["-m", "torch.distributed.run"],
+    "dlrover": [str(SCRIPT.parent / "dlrover_run.py")],
     "nvrx": [
+        "-m",
         "nvidia_resiliency_ext.fault_tolerance.launcher",
         f"--ft-rank-heartbeat-timeout={HEARTBEAT_S:g}",
         f"--ft-initial-rank-heartbeat-timeout={START_S:g}",
@@ -61,10 +66,18 @@ def main() -> None:
     parser.add_argument("--wait", type=float, default=60.0)
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
+    enter()
     rows: dict[str, Row] = {}
     for kind in arguments.only:
         with tempfile.TemporaryDirectory(prefix="faults-") as folder:
-            rows[kind] = _suffer(kind, Path(folder), arguments)
+            stage = Stage(Path(folder))
+            try:
+                if why := stage.missing.get(KINDS[kind].needs):
+                    print(f"{kind} is left out: {why}", file=sys.stderr)
+                    continue
+                rows[kind] = _suffer(kind, stage, arguments)
+            finally:
+                stage.close()
         print(kind, rows[kind], file=sys.stderr)
     found = sum(row["noticed"] is True for row in rows.values())
     named = sum(row["right_rank"] is True for row in rows.values())
@@ -73,13 +86,15 @@ def main() -> None:
     report(f"The same faults under {arguments.under}", rows, as_json=arguments.json, note=note)
 
 
-def _suffer(kind: str, folder: Path, arguments: argparse.Namespace) -> Row:
+def _suffer(kind: str, stage: Stage, arguments: argparse.Namespace) -> Row:
+    folder = stage.folder
     plan = folder / "plan.json"
     rank = -1 if KINDS[kind].everywhere else RANK
     plan.write_text(json.dumps([{"kind": kind, "rank": rank, "step": FIRST_STEP}]))
     out = folder / "out"
     steps = FIRST_STEP + KINDS[kind].steps
-    process = _start([str(SCRIPT), "--plan", str(plan), "--steps", str(steps)], out, arguments)
+    script = [str(SCRIPT), "--plan", str(plan), "--steps", str(steps), "--place", str(folder)]
+    process = _start(stage, script, out, arguments)
     try:
         at = _struck(process, folder)
         ended = _ended(process, at + arguments.wait)
@@ -103,9 +118,11 @@ def _suffer(kind: str, folder: Path, arguments: argparse.Namespace) -> Row:
     }
 
 
-def _start(words: list[str], out: Path, arguments: argparse.Namespace) -> "subprocess.Popen[bytes]":
-    launcher = [arguments.python, "-m", *LAUNCHERS[arguments.under], "--standalone"]
-    command = [*launcher, "--nproc-per-node", "2", "--max-restarts", "0", *words]
+def _start(
+    stage: Stage, words: list[str], out: Path, arguments: argparse.Namespace
+) -> "subprocess.Popen[bytes]":
+    launcher = [arguments.python, *LAUNCHERS[arguments.under], "--standalone"]
+    command = [*stage.words, *launcher, "--nproc-per-node", "2", "--max-restarts", "0", *words]
     if arguments.under == "nvrx":
         command.append("--heartbeats")
     with open(out, "wb") as file:

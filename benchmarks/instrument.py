@@ -9,12 +9,15 @@ becomes slower favours neither; steps are calibrated to about 50 ms and about 2 
 the median over the pairs of blocks of how much longer the median step is, `error` how far it may be
 off (1.57 times the distance between the quartiles, over the root of the number of pairs: the notch
 of a box plot). `hook_s` is the cost itself: how much longer a step of an optimizer of one number
-takes, below a stack of 40 frames as trainers have it; `hook_share` what that is of a step.
+takes, below a stack of 40 frames as trainers have it; `hook_share` what that is of a step. Below
+the table: what a worker pays for being asked when it entered its collectives, by which stragglers
+are found.
 """
 
 import argparse
 import os
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from statistics import median, quantiles
@@ -26,7 +29,9 @@ from torch import nn
 from torch.nn.functional import mse_loss
 
 from holdfast import flight_recorder, optimizer_steps
+from holdfast.collectives import RECENT_MAX
 from holdfast.page import Page
+from holdfast.shell.straggler_sampling import EVERY_S
 from table import Row, report
 
 LENGTHS_S = {"50 ms": 0.05, "2 ms": 0.002}
@@ -52,7 +57,10 @@ def main() -> None:
     for name, wanted_s in LENGTHS_S.items():
         print(f"steps of {name}", file=sys.stderr, flush=True)
         rows[name] = row(*turns(page, wanted_s, 20 if args.quick else args.turns), hook_s)
-    report("What counting optimizer steps costs", rows, as_json=args.json)
+    asked_s = _question_s()
+    note = f"A question about stragglers costs a worker {1000 * asked_s:.2f} ms"
+    note = f"{note} each {EVERY_S:g} s: {asked_s / EVERY_S:.4%} of its time."
+    report("What counting optimizer steps costs", rows, as_json=args.json, note=note)
 
 
 def turns(page: Page, wanted_s: float, count: int) -> tuple[list[float], list[float]]:
@@ -141,6 +149,23 @@ def _hook_s(page: Page) -> float:
     return median(costs)
 
 
+def _question_s() -> float:
+    """Processor time of an answer from a full recorder, with the times of its newest entries."""
+    with tempfile.TemporaryDirectory() as folder:
+        place = f"file://{folder}/store"
+        torch.distributed.init_process_group("gloo", init_method=place, rank=0, world_size=1)
+        number = torch.zeros(1)
+        for _ in range(flight_recorder.ENTRIES):
+            torch.distributed.all_reduce(number)
+        costs = []
+        for _ in range(50):
+            began = time.thread_time()
+            flight_recorder.read(RECENT_MAX, kinds=False)
+            costs.append(time.thread_time() - began)
+        torch.distributed.destroy_process_group()
+    return median(costs)
+
+
 def _below(frames: int, work: Callable[[], float]) -> float:
     return work() if frames == 0 else _below(frames - 1, work)
 
@@ -154,5 +179,6 @@ def _arguments() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
+    os.environ.setdefault(flight_recorder.SIZE, str(flight_recorder.ENTRIES))
     os.environ.setdefault("TORCHELASTIC_RESTART_COUNT", "1")  # it need not say what it does
     main()

@@ -13,9 +13,10 @@ which the median step of the attempt before is taken.
 A job that is silent for `--limit` seconds after a kill, or whose launcher has ended, has not
 recovered. `holdfast` uses the library with a snapshot at every step, `in_process` does so and keeps
 the processes of survivors (`kept`: of how many at least), `holdfast_auto` as often as its default
-allows (1 % of the step time), `holdfast_plain` the script written for torchrun.
+allows (1 % of the step time), `holdfast_plain` the script written for torchrun. `node_loss` has a
+spare and loses a node: an agent is killed, and with it its worker.
 torchrun runs with its defaults and, as `torchrun_own_store`, with the setting under which it
-recovers best. `--quick` leaves out the two variants.
+recovers best. `--quick` leaves out the variants.
 """
 
 import argparse
@@ -58,6 +59,7 @@ class Contestant:
 
     command: list[str]
     environment: dict[str, str] = field(default_factory=dict)
+    agents: bool = False  # are killed, and their workers with them
 
 
 CONTESTANTS = {
@@ -65,10 +67,13 @@ CONTESTANTS = {
     "in_process": Contestant([str(BIN / "holdfast"), "run", str(SCRIPTS / "in_process.yaml")]),
     "holdfast_auto": Contestant([*HOLDFAST, str(SCRIPTS / "with_library.py")]),
     "holdfast_plain": Contestant([*HOLDFAST, str(SCRIPTS / "plain.py")]),
+    "node_loss": Contestant(
+        [str(BIN / "holdfast"), "run", str(SCRIPTS / "spare.yaml")], agents=True
+    ),
     "torchrun": Contestant([*TORCHRUN, str(SCRIPTS / "plain.py")]),
     "torchrun_own_store": Contestant([*TORCHRUN, str(SCRIPTS / "plain.py")], OWN_STORE),
 }
-VARIANTS = {"holdfast_auto", "torchrun_own_store"}
+VARIANTS = {"holdfast_auto", "torchrun_own_store", "node_loss"}
 
 
 @dataclass(frozen=True)
@@ -113,9 +118,10 @@ def compete(names: list[str], plan: Plan, seed: int) -> dict[str, list[Kill]]:
 def _job(contestant: Contestant, plan: Plan, had: int, seed: int) -> Iterator[Kill]:
     """One job, killed up to `RESTARTS` times or until it stays down."""
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder:
-        with _running(contestant, Path(folder)) as (process, steps):
+        with running(contestant, Path(folder)) as (process, steps):
             for number in range(had, min(plan.kills, had + RESTARTS)):
-                kill = _kill(process, steps, plan, random.Random(f"{seed} {number}"))
+                chance = random.Random(f"{seed} {number}")
+                kill = _kill(process, steps, plan, chance, agents=contestant.agents)
                 yield kill
                 if not kill.recovered:
                     _tell_why(Path(folder))
@@ -133,25 +139,41 @@ def _tell_why(folder: Path) -> None:
         print(f"its records are kept in {kept}", file=sys.stderr)
 
 
-def _kill(process: subprocess.Popen[bytes], steps: Path, plan: Plan, chance: random.Random) -> Kill:
+def _kill(
+    process: subprocess.Popen[bytes],
+    steps: Path,
+    plan: Plan,
+    chance: random.Random,
+    *,
+    agents: bool,
+) -> Kill:
     wanted = chance.randint(plan.least_steps, plan.most_steps)
     rank, share = chance.randrange(2), chance.random()
-    if not _until(lambda: ready(_read(steps), wanted), process, plan.start_limit_s):
+    if not until(lambda: ready(steps_of(steps), wanted), process, plan.start_limit_s):
         raise SystemExit(f"no {wanted} steps in {plan.start_limit_s} s:\n{_tail(steps)}")
-    now = newest(_read(steps))
+    now = newest(steps_of(steps))
     time.sleep(share * (now[-1].at - now[-3].at))  # anywhere within a step: two lines a step
     victim = next(step for step in now if step.rank == rank)
+    pid = agent_of(victim.pid) if agents else victim.pid
     killed_at = time.time()
-    os.kill(victim.pid, signal.SIGKILL)
+    os.kill(pid, signal.SIGKILL)
 
     def judged() -> Kill:
-        return judge(_read(steps), victim.attempt, killed_at)
+        return judge(steps_of(steps), victim.attempt, killed_at)
 
-    _until(lambda: judged().recovered, process, plan.limit_s)
+    until(lambda: judged().recovered, process, plan.limit_s)
     return judged()
 
 
-def _until(holds: Callable[[], bool], process: subprocess.Popen[bytes], limit_s: float) -> bool:
+def agent_of(worker: int) -> int:
+    """The agent whose forkserver has forked this worker."""
+    forkserver = psutil.Process(worker).parent()
+    agent = forkserver.parent() if forkserver is not None else None
+    assert agent is not None, "workers do not outlive their agent"
+    return agent.pid
+
+
+def until(holds: Callable[[], bool], process: subprocess.Popen[bytes], limit_s: float) -> bool:
     """Wait until something holds; False if the launcher ends or the time is over first."""
     deadline = time.monotonic() + limit_s
     while time.monotonic() < deadline and process.poll() is None:
@@ -162,9 +184,7 @@ def _until(holds: Callable[[], bool], process: subprocess.Popen[bytes], limit_s:
 
 
 @contextmanager
-def _running(
-    contestant: Contestant, folder: Path
-) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+def running(contestant: Contestant, folder: Path) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
     """The launcher and the step log of a fresh job, of which nothing is left afterwards."""
     steps = folder / "steps"
     environment = (
@@ -209,7 +229,7 @@ def _marked(process: psutil.Process, steps: str) -> bool:
         return False
 
 
-def _read(steps: Path) -> list[Step]:
+def steps_of(steps: Path) -> list[Step]:
     return parse(steps.read_text())
 
 

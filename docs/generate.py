@@ -8,7 +8,8 @@ guides and in deploy/examples, are written by `manifests.py`.
 import ast
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ import typer.main  # noqa: E402 - after the path
 from docs import manifests  # noqa: E402
 from docs.ladder import ladder  # noqa: E402
 from docs.markdown import prose, table  # noqa: E402
+from docs.metrics import metrics  # noqa: E402
 from docs.training import train  # noqa: E402
 from docs.troubleshooting import guide, guide_notice, known_problems  # noqa: E402
 from holdfast.cli.app import app  # noqa: E402
@@ -34,6 +36,8 @@ from holdfast.drivers.kubernetes.manifests.checks.frameworks import MANAGED, PLA
 from holdfast.drivers.kubernetes.manifests.checks.limits import LIMITS, MODES  # noqa: E402
 from holdfast.drivers.kubernetes.manifests.gang import NATIVE_SINCE, possible  # noqa: E402
 from holdfast.errors import SLUGS, ExitStatus  # noqa: E402
+from holdfast.monitoring.alerts import rules_file  # noqa: E402
+from holdfast.monitoring.dashboards import DASHBOARDS, as_json  # noqa: E402
 from holdfast.operator import definition, rights  # noqa: E402
 from holdfast.simulation.scenario import Mix, Scenario, shipped  # noqa: E402
 from holdfast.spec.cluster import ENGINES, Engine  # noqa: E402
@@ -77,7 +81,11 @@ FILES = (
     ("token", "`run`", "Secret between controller, agents and command line; mode 0600."),
     ("controller.json", "controller", "Where it listens: `host`, `port`, `pid`; mode 0600."),
     ("controller.log", "`run --detach`", "What a controller without a terminal says."),
-    ("nodes/NAME/agent.json", "agent", "`node`, `name`, `pid`, `started` of the agent."),
+    (
+        "nodes/NAME/agent.json",
+        "agent",
+        "`node`, `name`, `pid`, `started` of the agent; `metrics`: port.",
+    ),
     ("nodes/NAME/agent.log", "agent", "The agent's own words and those of its processes."),
     ("nodes/NAME/warm-L.log", "agent", "Last output of a warm worker that died without a rank."),
     ("logs/attempt-A/rank-R.log", "agent", "Output of a worker."),
@@ -559,6 +567,7 @@ PAGES = {
     "files.md": files,
     "engines.md": engines,
     "lint.md": lint,
+    "metrics.md": metrics,
     "json.md": json_shapes,
     "train.md": train,
 }
@@ -566,7 +575,12 @@ GUIDES = {"troubleshooting.md": guide}  # from a template
 BY_HAND = frozenset(("checkpoint-format.md",))  # for those who write another reader
 
 
-DEPLOYED = {"crd/trainingjob.yaml": definition.as_yaml, "rbac/role.yaml": rights.as_yaml}
+DEPLOYED: dict[str, Callable[[], str]] = {
+    "crd/trainingjob.yaml": definition.as_yaml,
+    "rbac/role.yaml": rights.as_yaml,
+    "monitoring/rules.yaml": rules_file,
+    **{f"monitoring/dashboards/{name}.json": partial(as_json, name) for name in DASHBOARDS},
+}
 
 
 def main() -> None:

@@ -5,21 +5,21 @@ of 16 nodes would do that nothing was measured of yet.
 """
 
 from docs.markdown import table
-from holdfast.controller.policies.ladder import (
+from holdfast.controller.policies.ladder import PEOPLE_S, choose
+from holdfast.controller.policies.situation import (
     MEANINGS,
-    PEOPLE_S,
     History,
     Means,
     Prices,
     Rung,
     Situation,
     Trouble,
-    choose,
 )
 
 SPARE = Means(size=16, fewest=16, target=16, spares=1, waiting=1)
 NONE = Means(size=16, fewest=16, target=16)
 SHORT = Means(size=16, fewest=8, target=16, vacant=1)
+CHECKED = Means(size=16, fewest=16, target=16, spares=1, waiting=1, checks=True)
 OLDER = Means(size=16, fewest=16, target=16, spares=1, waiting=1, older=400)
 WHAT = "the summary of the incident"
 
@@ -48,6 +48,27 @@ SITUATIONS: dict[str, Situation] = {
     ),
     "a GPU or disk is lost": Situation(trouble=SICK, means=SPARE),
     "a GPU or disk is lost, and no spare": Situation(trouble=SICK, means=NONE),
+    "the worker says that its GPU is lost": Situation(
+        trouble=_failed("device-lost", node="node-3", faulty=True), means=SPARE
+    ),
+    "workers abort, twice without progress": Situation(
+        trouble=_failed("worker-aborted"), history=History(fruitless=2), means=CHECKED
+    ),
+    "again, though all machines have passed": Situation(
+        trouble=_failed("worker-aborted"),
+        history=History(fruitless=3, checked=True),
+        means=CHECKED,
+    ),
+    "one node hangs, three times without progress": Situation(
+        trouble=_failed("hang", node="node-3"),
+        history=History(fruitless=3, named=3, checked=True),
+        means=CHECKED,
+    ),
+    "a version on trial fails": Situation(
+        trouble=SCRIPT,
+        history=History(unproven="version 2 failed within its first 100 steps"),
+        means=SPARE,
+    ),
     "first alert of a network link": Situation(trouble=ALERT, means=SPARE),
     "a rank is slow": Situation(trouble=SLOW, means=SPARE),
     "a node is lost": Situation(
@@ -138,6 +159,7 @@ def _assumed() -> list[tuple[str, str]]:
         ("to start with another node", f"{prices.move_s:g}"),
         ("until a new node is there", f"{prices.arrival_s:g}"),
         ("a change of the size", f"{prices.change_s:g}"),
+        ("all machines check themselves", f"{prices.check_s:g}"),
         ("a step", f"{prices.step_s:g}"),
         ("until people start a job again that has given up (never measured)", f"{PEOPLE_S:g}"),
     ]

@@ -14,6 +14,7 @@ TRAIN = (  # what holdfast.train exports, in the order of a script
     ("state.py", "State"),
     ("data.py", "loader"),
     ("data.py", "Loader"),
+    ("flops.py", "count_flops"),
 )
 
 

@@ -110,6 +110,16 @@ class Survey(Action, frozen=True, kw_only=True):
     attempt: int
 
 
+class CheckNodes(Action, frozen=True, kw_only=True):
+    """The machines of these nodes check themselves. Answered by `NodesChecked`.
+
+    `attempt` has ended and nobody knows why; 0: spares are looked at.
+    """
+
+    nodes: tuple[str, ...]
+    attempt: int = 0
+
+
 class Fence(Action, frozen=True, kw_only=True):
     """Make sure that nothing of this lost node runs any more, by every means the driver has.
 
@@ -142,6 +152,7 @@ AnyAction = (
     | PrepareUpdate
     | KeepVersion
     | Survey
+    | CheckNodes
     | Fence
     | Dismiss
     | EndJob

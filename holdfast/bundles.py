@@ -16,12 +16,14 @@ import os
 import secrets
 import shutil
 import tarfile
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import IO
 
 from holdfast.errors import Error
 
+FOLDER = "code"  # where bundles lie, in the folder of a job
 FOLDER_BYTES = 200_000_000
 MOST_BYTES = 32_000_000  # compressed; etcd, which keeps it, has 2 GiB for a whole cluster
 LEFT_OUT = frozenset(("__pycache__", "node_modules", "venv", "env", "wandb"))
@@ -32,7 +34,15 @@ def bundle(folder: Path) -> bytes:
     """The folder as tar.gz. Raises `Error` code-unusable."""
     if not folder.is_dir():
         raise _unusable(folder, "it is not a folder", "correct `code` in the job file")
-    paths = list(_files(folder))
+    try:
+        return _bundle(folder)
+    except OSError as error:
+        path = Path(error.filename or folder)
+        raise _unusable(path, error.strerror or str(error), "make it readable") from error
+
+
+def _bundle(folder: Path) -> bytes:
+    paths = list(_files(folder, folder.resolve()))
     sizes = {path: path.stat().st_size for path in paths}
     if sum(sizes.values()) > FOLDER_BYTES:
         raise _too_large(folder, f"its files total {_mb(sum(sizes.values()))}", FOLDER_BYTES, sizes)
@@ -67,21 +77,27 @@ def _mb(size: int) -> str:
     return f"{size / 1e6:.1f} MB"
 
 
-def _files(folder: Path) -> Iterator[Path]:
-    """Files in a fixed order."""
+def _files(folder: Path, root: Path) -> Iterator[Path]:
+    """Files in a fixed order, of a folder in `root`."""
     for path in sorted(folder.iterdir(), key=lambda p: p.name):
         if path.name.startswith(".") or path.name in LEFT_OUT or path.suffix in SUFFIXES_LEFT_OUT:
             continue
-        if path.is_symlink() and not path.resolve().is_relative_to(folder.resolve()):
-            raise _unusable(
-                path,
-                "it is a symbolic link to a path outside the folder",
-                "replace the link with a copy of its target",
-            )
+        if path.is_symlink():
+            _require_inside(path, root)
         if path.is_dir():
-            yield from _files(path)
+            yield from _files(path, root)
         elif path.is_file():
             yield path
+
+
+def _require_inside(link: Path, root: Path) -> None:
+    target = os.path.realpath(link)
+    if not Path(target).is_relative_to(root):
+        why = "it is a symbolic link to a path outside the folder"
+        raise _unusable(link, why, "replace the link with a copy of its target")
+    if Path(os.path.realpath(link.parent)).is_relative_to(target):
+        why = "it is a symbolic link to a folder that it lies in"
+        raise _unusable(link, why, "remove the link")
 
 
 def _entry(path: Path, folder: Path) -> tarfile.TarInfo:
@@ -99,15 +115,20 @@ def _unusable(path: Path, why: str, remedy: str) -> Error:
 # ── at the other end ──────────────────────────────────────────────────────────────────────────
 
 
-def digest(data: bytes) -> str:
+def digest(data: bytes | bytearray) -> str:
     """What names a bundle."""
     return hashlib.sha256(data).hexdigest()
+
+
+def packed(folder: Path, name: str) -> Path:
+    """Where the bundle of this name is kept."""
+    return folder / f"{name}.tar.gz"
 
 
 def keep(data: bytes, folder: Path) -> str:
     """Put a bundle where `unpacked` finds it, and return its name. Raises `OSError`."""
     name = digest(data)
-    path = folder / f"{name}.tar.gz"
+    path = packed(folder, name)
     if not path.exists():
         folder.mkdir(mode=0o700, exist_ok=True)
         part = folder / f".{name}.{secrets.token_hex(4)}"
@@ -128,7 +149,7 @@ def unpacked(folder: Path, name: str) -> Path:
     target = folder / name
     if target.is_dir():
         return target
-    data = (folder / f"{name}.tar.gz").read_bytes()
+    data = packed(folder, name).read_bytes()
     if (found := digest(data)) != name:
         raise ValueError(f"the bundle of code has SHA-256 {found}, not {name}")
     part = folder / f".{name}.{secrets.token_hex(4)}"
@@ -156,7 +177,7 @@ def extract(data: bytes, folder: Path) -> None:
                     raise ValueError(f"the bundle is larger than {_mb(FOLDER_BYTES)}")
                 if entry.isreg() and (source := archive.extractfile(entry)) is not None:
                     _write(path, source, executable=bool(entry.mode & 0o100))
-    except (tarfile.TarError, EOFError, gzip.BadGzipFile) as error:
+    except (tarfile.TarError, EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise ValueError(f"the bundle cannot be read: {error}") from error
 
 

@@ -205,6 +205,17 @@ class NodeUnfit(Event, frozen=True, kw_only=True):
     why: str
 
 
+class NodesChecked(Event, frozen=True, kw_only=True):
+    """What their machines have found in themselves; empty: nothing. Answers `CheckNodes`.
+
+    `missing` have not answered, or were gone.
+    """
+
+    found: dict[str, str]
+    missing: tuple[str, ...] = ()
+    attempt: int = 0  # that of the order
+
+
 class NodeLost(Event, frozen=True, kw_only=True):
     """The node is gone or unreachable; whatever it runs must not count any more."""
 
@@ -520,6 +531,7 @@ class UpdateRequested(Event, frozen=True, kw_only=True):
     by: str
     id: str  # of this wish, which may be told twice
     code: str = ""  # SHA-256 of the new bundle; empty: the code stays
+    args: tuple[str, ...] | None = None  # in place of those that it has, with what was set of them
     sets: dict[str, str] = {}  # in addition to what was set before
     when: When = "next-step"
     canary: bool = False  # one node prepares it before all others
@@ -557,6 +569,7 @@ AnyEvent = (
     | OrdersLost
     | NodeReady
     | NodeUnfit
+    | NodesChecked
     | NodeLost
     | NodeLeft
     | WorkerExited

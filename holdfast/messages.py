@@ -44,6 +44,7 @@ PROTOCOL = 7
 MAX_MESSAGE_BYTES = 4 * 1024 * 1024  # of any message, both ways
 NodeName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*\Z", max_length=253)]
 Count = Annotated[int, Meta(ge=0, lt=1 << 53)]
+Digest = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]  # SHA-256 of a bundle of code
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -223,6 +224,14 @@ class VersionPrepared(Message, frozen=True, kw_only=True):
     why: str = ""
 
 
+class AskCode(Message, frozen=True, kw_only=True):
+    """The bundle of a version is not here: send the part that begins at `offset`; answered by
+    `CodePart`."""
+
+    code: Digest
+    offset: Count = 0
+
+
 # ── controller → agent ────────────────────────────────────────────────────────────────────────
 
 
@@ -296,9 +305,11 @@ class Leave(Message, frozen=True, kw_only=True):
 
 
 class UseVersion(Message, frozen=True, kw_only=True):
-    """Workers for the next attempt are made ready of this version, and of no other."""
+    """Workers for the next attempt are made ready of this version, and of no other; what is ready
+    of `beside`, an update that is not used yet, stays."""
 
     version: Version
+    beside: Version | None = None
     term: int = 0
 
 
@@ -365,6 +376,17 @@ class PrepareVersion(Message, frozen=True, kw_only=True):
     version: Version
 
 
+class CodePart(Message, frozen=True, kw_only=True):
+    """Answer to `AskCode`. `size` is that of the whole bundle; 0: it is not here yet or, with
+    `why`, never will be."""
+
+    code: str
+    offset: int = 0
+    data: bytes = b""
+    size: int = 0
+    why: str = ""
+
+
 # ── command line ↔ controller ─────────────────────────────────────────────────────────────────
 
 
@@ -383,11 +405,12 @@ class ScaleJob(Message, frozen=True, kw_only=True):
 
 
 class UpdateJob(Message, frozen=True, kw_only=True):
-    """`holdfast update`; see `UpdateRequested`. The bundle lies in the job's folder."""
+    """`holdfast update`; see `UpdateRequested`. The bundle lies where the controller finds it."""
 
     by: str
     id: str
     code: Annotated[str, Meta(pattern=r"^([0-9a-f]{64})?\Z")] = ""
+    args: tuple[str, ...] | None = None
     sets: dict[str, str] = {}
     when: When = "next-step"
     canary: bool = False
@@ -443,9 +466,17 @@ Question = (
     | TakeEvidence
     | CheckMachine
     | PrepareVersion
+    | CodePart
 )
 Answer = (
-    FromReplica | ApiSeen | Stacks | EntryTimes | EvidenceReply | MachineChecked | VersionPrepared
+    FromReplica
+    | ApiSeen
+    | Stacks
+    | EntryTimes
+    | EvidenceReply
+    | MachineChecked
+    | VersionPrepared
+    | AskCode
 )
 FromClient = StopJob | ScaleJob | UpdateJob | AskStatus | AskStacks | AskChecks
 ToController = Hello | Fact | Report | Answer | FromClient

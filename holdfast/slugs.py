@@ -322,9 +322,9 @@ SLUGS: dict[str, Slug] = {
     ),
     "update-unsupported": Slug(
         ExitStatus.USAGE,
-        "A job on Kubernetes is not updated while it runs: another image needs new pods, and code "
-        "is shipped when pods start. Submit it again with `--replace`; it continues from its "
-        "newest checkpoint.",
+        "A job on Kubernetes is updated to other code and arguments while it runs, but not to "
+        "another image, which needs new pods. Submit it again with `--replace`; it continues from "
+        "its newest checkpoint.",
     ),
     "scale-out-of-range": Slug(
         ExitStatus.USAGE,

@@ -120,8 +120,10 @@ class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
     size: int | None = None  # nodes of this attempt, or of the next; None: it cannot change
     target: int | None = None  # nodes that should train
     size_why: str | None = None  # it has that size, or had to change it last
+    spares_why: str | None = None  # how `spares: auto` was reckoned
     version: int = 1  # that the newest attempt runs, or the next one
     updates: tuple[UpdateStatus, ...] = ()  # that were asked for
+    metrics: str | None = None  # where its controller is scraped, of a local job
 
 
 class ActionTaken(msgspec.Struct, frozen=True, kw_only=True):

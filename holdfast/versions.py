@@ -20,6 +20,7 @@ class Version(msgspec.Struct, frozen=True, kw_only=True):
 
     number: int = 1
     code: str = ""  # SHA-256 of its bundle; empty: the code as the job was started
+    given: tuple[str, ...] | None = None  # in place of the arguments that the job had
     sets: dict[str, str] = {}  # options and, after `env.`, variables: what they were set to
 
     @property
@@ -29,6 +30,7 @@ class Version(msgspec.Struct, frozen=True, kw_only=True):
 
     def args(self, before: tuple[str, ...]) -> tuple[str, ...]:
         """The arguments, from those that the job was started with."""
+        before = before if self.given is None else self.given
         for key, value in self.sets.items():
             if not key.startswith(ENV):
                 before = with_option(before, key, value)

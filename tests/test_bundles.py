@@ -9,6 +9,7 @@ import pytest
 
 from holdfast import bundles
 from holdfast.bundles import bundle, digest, extract, keep, unpacked
+from holdfast.errors import Error
 
 
 def archive(*entries: tuple[tarfile.TarInfo, bytes]) -> bytes:
@@ -40,6 +41,34 @@ def test_what_is_packed_is_unpacked_and_what_can_be_executed_still_can(tmp_path:
     assert (target / "pkg" / "run.sh").stat().st_mode & 0o100
     assert not (target / "train.py").stat().st_mode & 0o177
     assert sorted(path.name for path in folder.iterdir()) == [name, f"{name}.tar.gz"]
+
+
+def test_a_link_is_followed_inside_the_folder_only_and_never_in_a_circle(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    (source / "pkg").mkdir(parents=True)
+    (source / "train.py").write_text("x")
+    (source / "pkg" / "same.py").symlink_to("../train.py")
+    name = keep(bundle(source), tmp_path / "code")
+    assert (unpacked(tmp_path / "code", name) / "pkg" / "same.py").read_text() == "x"
+    (source / "pkg" / "up").symlink_to("..")
+    with pytest.raises(Error, match="cannot be shipped") as circle:
+        bundle(source)
+    assert "a folder that it lies in" in circle.value.why
+    (source / "pkg" / "up").unlink()
+    (source / "pkg" / "out").symlink_to(tmp_path)
+    with pytest.raises(Error) as outside:
+        bundle(source)
+    assert "outside the folder" in outside.value.why
+
+
+def test_what_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreadable(path: Path) -> bytes:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    (tmp_path / "train.py").write_text("x")
+    monkeypatch.setattr(Path, "read_bytes", unreadable)
+    with pytest.raises(Error, match=r"train\.py cannot be shipped"):
+        bundle(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,8 @@
 `--plan FILE` is JSON: a list of {"kind", "rank", "step"}. At that step that rank (or with rank -1
 each) notes the time in `FILE.NUMBER[.RANK]` and does it; what is noted is not done again, so the
 next attempt goes on to the next one. `--noise` makes steps uneven instead, as real jobs are:
-evaluations, garbage collection, slow saves, a slow reader now and then. `--heartbeats`: tell
+evaluations, garbage collection, a compilation, slow saves, a slow reader now and then. `--place`:
+a folder with the disks and control groups of benchmarks/fault_stage.py. `--heartbeats`: tell
 ft_launcher of nvidia-resiliency-ext of each step.
 """
 
@@ -13,9 +14,11 @@ import gc
 import http.server
 import importlib
 import json
+import mmap
 import os
 import random
 import re
+import shutil
 import signal
 import socket
 import sys
@@ -36,12 +39,15 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--plan", type=Path)
 parser.add_argument("--steps", type=int, required=True)
 parser.add_argument("--step-s", type=float, default=0.05)
+parser.add_argument("--place", type=Path, default=Path("/nonexistent"))
 parser.add_argument("--noise", action="store_true")
 parser.add_argument("--heartbeats", action="store_true")
 args = parser.parse_args()
 plan = json.loads(args.plan.read_text()) if args.plan else []
 LONG_S = 1_000_000
+BATCH = 8
 SLOW_STEPS, SLOW = 850, 1.2  # how long a slow rank is slow, and how much slower than the others
+RECORD_BYTES = 16384  # each step, which a slow disk takes 91 ms for
 
 
 def lock() -> None:
@@ -75,10 +81,56 @@ def raise_from_outside() -> None:
     time.sleep(0.01)
 
 
+def fill(place: Path, but: int = 0) -> int:
+    """Take the room that is left on this disk, until this process ends."""
+    path = place / f"full-{os.getpid()}"
+    file = os.open(path, os.O_CREAT | os.O_RDWR)
+    path.unlink()
+    room = os.statvfs(place)
+    os.posix_fallocate(file, 0, room.f_bavail * room.f_frsize - but)
+    return file
+
+
 def fill_a_disk() -> None:
-    """ENOSPC from the kernel."""
-    with open("/dev/full", "wb") as file:
+    """ENOSPC from the kernel; of a disk that is always full where there is no small one."""
+    disk = args.place / "disk"
+    if disk.is_dir():
+        fill(disk)
+    with open(disk / "record" if disk.is_dir() else "/dev/full", "wb") as file:
         file.write(b"x" * (1 << 20))
+
+
+def fill_shared_memory() -> None:
+    """A data loader hands over batches that do not fit."""
+    fill(Path("/dev/shm"), but=1 << 20)
+    large = [torch.ones(1 << 20) for _ in range(4)]
+    next(iter(torch.utils.data.DataLoader(large, num_workers=1)))  # type: ignore[arg-type]
+
+
+def write_where_one_may_not() -> None:
+    """EROFS from the kernel."""
+    (args.place / "read-only" / "record").write_text("x")
+
+
+def leak() -> None:
+    """Keep all memory that there is, a little at a time."""
+    kept = []
+    while True:
+        kept.append(b"x" * (8 << 20))
+        time.sleep(0.002)
+
+
+def move_to_slow_disk() -> None:
+    """From now on what this process writes is slow."""
+    (args.place / "slow-writes" / "cgroup.procs").write_text(str(os.getpid()))
+
+
+def write_a_record() -> None:
+    """To the disk itself."""
+    page = mmap.mmap(-1, RECORD_BYTES)
+    file = os.open(args.place / "record", os.O_CREAT | os.O_WRONLY | os.O_DIRECT)
+    os.write(file, page)
+    os.close(file)
 
 
 def refused() -> None:
@@ -150,7 +202,10 @@ HARM: dict[str, Callable[[], object]] = {
     "exit with status 3": lambda: os._exit(3),
     "exit with status 0": lambda: os._exit(0),
     "host memory refused": lambda: torch.empty(1 << 46),
+    "memory leak": leak,
     "disk full": fill_a_disk,
+    "/dev/shm full": fill_shared_memory,
+    "read-only folder": write_where_one_may_not,
     "open files": too_many_files,
     "connection refused": refused,
     "storage answers 503": answered_503,
@@ -169,6 +224,11 @@ HARM: dict[str, Callable[[], object]] = {
     "bit flip": flip_a_bit,
     "port taken": port_taken,
     "slow rank": lambda: None,
+    "slow input": lambda: None,
+    "slow disk": move_to_slow_disk,
+    "checkpoint disk full": lambda: None,
+    "partition": lambda: time.sleep(0.5),
+    "XID": lambda: time.sleep(3),
     "connection cut": lambda: time.sleep(3),
     "agent killed": lambda: time.sleep(3),
     "agent stopped": lambda: time.sleep(12),
@@ -176,10 +236,10 @@ HARM: dict[str, Callable[[], object]] = {
 }
 
 
-def is_slow(step: int, rank: int) -> bool:
-    """Whether this rank is the slow one now."""
+def is_slow(kind: str, step: int, rank: int) -> bool:
+    """Whether this rank is the slow one now, in this way."""
     return any(
-        order["kind"] == "slow rank"
+        order["kind"] == kind
         and order["rank"] == rank
         and order["step"] <= step < order["step"] + SLOW_STEPS
         for order in plan
@@ -209,6 +269,14 @@ def evaluate(dice: random.Random) -> None:
             model(torch.ones(256, 16))
 
 
+def compile_something() -> None:
+    """As when a batch has a shape that was not seen before."""
+    torch._dynamo.reset()
+    backend = "inductor" if shutil.which("g++") else "aot_eager"
+    compiled = torch.compile(lambda x: (x.sin() * x.cos()).sum(), backend=backend)
+    compiled(torch.ones(dice.randrange(8, 4096)))
+
+
 def disturb(step: int, dice: random.Random) -> None:
     """What happens in jobs that are well."""
     if step % 50 == 49:
@@ -216,6 +284,8 @@ def disturb(step: int, dice: random.Random) -> None:
         torch.distributed.barrier()
     if step % 70 == 0:
         gc.collect()
+    if step % 1000 == 30:
+        compile_something()
     if run.is_main and step % 120 == 119:
         time.sleep(dice.uniform(0.1, 1.5))  # saves a file of its own
     if dice.random() < 0.01:
@@ -225,7 +295,7 @@ def disturb(step: int, dice: random.Random) -> None:
 class Input(torch.utils.data.Dataset):  # type: ignore[type-arg]
     """Samples; one of which may never come."""
 
-    stops = False
+    stops = slow = False
 
     def __len__(self) -> int:
         return 4096
@@ -233,6 +303,8 @@ class Input(torch.utils.data.Dataset):  # type: ignore[type-arg]
     def __getitem__(self, index: int) -> torch.Tensor:
         if Input.stops:
             time.sleep(LONG_S)
+        if Input.slow:
+            time.sleep(args.step_s * (SLOW - 1) / BATCH)
         return torch.full((16,), float(index % 7))
 
 
@@ -242,14 +314,20 @@ model = nn.Sequential(first, nn.ReLU(), nn.Linear(64, 4))
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 run = join()
 wrapped = run.parallelize(model)
-state = run.track(model=wrapped, optimizer=optimizer, loader=loader(Input(), batch_size=8, seed=5))
+state = run.track(
+    model=wrapped, optimizer=optimizer, loader=loader(Input(), batch_size=BATCH, seed=5)
+)
 monitor = None
 if args.heartbeats:
     monitor = importlib.import_module("nvidia_resiliency_ext.fault_tolerance").RankMonitorClient()
     monitor.init_workload_monitoring()
 dice = random.Random(run.rank + os.getpid() * args.noise)
 for step, inputs in state.steps(total=args.steps):
-    time.sleep(args.step_s * dice.uniform(0.7, 1.3) * (SLOW if is_slow(step, run.rank) else 1.0))
+    slow = SLOW if is_slow("slow rank", step, run.rank) else 1.0
+    time.sleep(args.step_s * dice.uniform(0.7, 1.3) * slow)
+    Input.slow = is_slow("slow input", step, run.rank)
+    if is_slow("slow disk", step, run.rank):
+        write_a_record()
     if args.noise:
         disturb(step, dice)
     if monitor is not None:

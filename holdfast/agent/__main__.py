@@ -12,10 +12,11 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.agent import processes
+from holdfast.agent import probes, processes
 from holdfast.agent.agent import Agent
 from holdfast.agent.node import NodeIdentity
 from holdfast.agent.notes import note
+from holdfast.scrape import port_of
 from holdfast.spec import Job
 
 
@@ -30,7 +31,12 @@ def main() -> int:
 
 
 async def _live(me: NodeIdentity, job: Job) -> int:
-    return await Agent(me, job, os.environ).live()
+    agent = Agent(me, job, os.environ)
+    if job.monitoring.port is None:
+        return await agent.live()
+    server = await probes.serve(me.address, 0, agent.health)
+    _write_card(me, metrics=port_of(server))
+    return await agent.live()
 
 
 def _options() -> argparse.Namespace:
@@ -42,10 +48,13 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _write_card(me: NodeIdentity) -> None:
-    """Tell the local driver who runs here, even if no controller is there now."""
+def _write_card(me: NodeIdentity, metrics: int = 0) -> None:
+    """Tell the local driver who runs here, even if no controller is there now; `metrics` is the
+    port on which it is scraped."""
     path = me.folder / "nodes" / me.name / "agent.json"
     card = {"node": me.node, "name": me.name, "pid": os.getpid(), "started": time.time()}
+    if metrics:
+        card["metrics"] = metrics
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         fresh = path.with_suffix(".new")

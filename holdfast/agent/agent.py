@@ -16,9 +16,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import assert_never
 
+from holdfast import bundles
 from holdfast.agent import environment, looks
 from holdfast.agent.attempts import Attempts
 from holdfast.agent.child import listen
+from holdfast.agent.code_delivery import CodeDelivery
 from holdfast.agent.controller_connection import ControllerConnection, Order, RejectedError
 from holdfast.agent.evidence import evidence_of
 from holdfast.agent.health.find import find, root_of
@@ -58,6 +60,7 @@ from holdfast.messages import (
     PROTOCOL,
     ApiSeen,
     CheckMachine,
+    CodePart,
     EvidenceReply,
     Hello,
     Keep,
@@ -106,7 +109,8 @@ class Agent:
         self._parts = NodeParts(
             node=me.node,
             job=job,
-            versions=JobVersions(job, me.folder, instrumented=instrumented),
+            versions=JobVersions(job, me.folder / bundles.FOLDER, instrumented=instrumented),
+            code=CodeDelivery(me.folder / bundles.FOLDER, self._controller.answer),
             controller=self._controller,
             watch=ProgressWatch(
                 me.node, MetricsFile(me.folder / "metrics.jsonl"), self._controller
@@ -214,6 +218,10 @@ class Agent:
         run = self._attempts.newest
         progress = run.progress() if run is not None else Progress()
         return Health(
+            name=self._me.name,
+            counters=self._parts.watch.counters,
+            readings=self._parts.health.readings,
+            xids=self._parts.health.xids,
             registered=self._controller.welcomes > 0,
             connected=self._controller.connected,
             attempt=run.order.attempt if run is not None else 0,
@@ -322,6 +330,8 @@ class Agent:
                 self._parts.tasks.start(self._take_evidence(order))
             case PrepareVersion():
                 self._parts.tasks.start(self._trial.prepare(order))
+            case CodePart():
+                self._parts.code.take(order)
             case CheckMachine():
                 self._parts.tasks.start(self._check_again(order))
             case Leave():
@@ -330,7 +340,7 @@ class Agent:
                 if not self._parts.end.begun:
                     self._attempts.start(order)
             case UseVersion():
-                self._parts.tasks.start(self._trial.use(order.version, self._attempts.shown))
+                self._parts.tasks.start(self._trial.use(order, self._attempts.shown))
             case Stop():
                 if not self._parts.end.begun:
                     self._stop.obey(order)

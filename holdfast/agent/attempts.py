@@ -55,9 +55,13 @@ class Attempts:
 
     async def _unpack(self, version: Version) -> None:
         try:
-            await asyncio.to_thread(self._parts.versions.unpack, version)
+            why = await self._parts.code.fetch(version.code)
+            if not why:
+                await asyncio.to_thread(self._parts.versions.unpack, version)
         except (OSError, ValueError) as error:
-            self._parts.end.fail(f"version {version.number} cannot be started: {error}")
+            why = str(error)
+        if why:
+            self._parts.end.fail(f"version {version.number} cannot be started: {why}")
             return
         self.start_waiting()
 
@@ -86,7 +90,8 @@ class Attempts:
         self._oom.new()  # what was killed before is no news of this attempt
         self._processes.workers.drop_logs(order.attempt)
         self._processes.stores.use(order.store)
-        self._parts.ready.use(self._parts.versions.program(order.version))
+        self.mask = masker({**os.environ, **self._parts.job.env, **order.version.env})
+        self._parts.ready.begin(self._parts.versions.program(order.version))
         run = self.newest = NodeAttempt(order)
         for local_rank in range(self._processes.workers.count):
             told = environment.assignment(self._parts.job, order, local_rank)

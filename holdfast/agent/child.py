@@ -21,10 +21,12 @@ import signal
 import socket
 import sys
 import types
+from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from holdfast import flight_recorder, optimizer_steps, rank
 from holdfast.agent import failures, fork_protocol, late_environment, processes, script_source
+from holdfast.agent.preloading import is_library
 from holdfast.page import Page
 
 
@@ -89,7 +91,18 @@ def _stand_alone(born: ForkedChild) -> None:
     os.environ.update(born.order.env)
     late_environment.take_effect(found, "by `holdfast update --set`")
     sys.path[:] = [born.program.located(entry, born.loaded) for entry in sys.path]
+    if born.loaded and born.loaded != born.program.root:
+        _forget_code_in(born.loaded)
     _draw_anew()
+
+
+def _forget_code_in(folder: str) -> None:
+    """Modules of the version that was loaded ahead are not those of another version."""
+    for name, module in list(sys.modules.items()):
+        origin = getattr(module, "__file__", None) or ""
+        ours = name.partition(".")[0] in ("holdfast", "__main__")
+        if not ours and Path(origin).is_relative_to(folder) and not is_library(origin):
+            del sys.modules[name]
 
 
 def _draw_anew() -> None:

@@ -30,6 +30,7 @@ from holdfast.messages import (
     AgentFact,
     Answer,
     CheckMachine,
+    CodePart,
     GiveJournal,
     Hello,
     JournalCopy,
@@ -63,6 +64,7 @@ Order = (
     | TakeEvidence
     | CheckMachine
     | PrepareVersion
+    | CodePart
     | UseVersion
 )
 
@@ -255,7 +257,8 @@ class ControllerConnection:
                     | TakeEntryTimes()
                     | TakeEvidence()
                     | CheckMachine()
-                    | PrepareVersion() as order
+                    | PrepareVersion()
+                    | CodePart() as order
                 ):
                     self._on_order(order)
                 case order:

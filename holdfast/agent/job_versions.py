@@ -13,14 +13,13 @@ from holdfast.agent.fork_protocol import Program
 from holdfast.spec import Job
 from holdfast.versions import Version
 
-FOLDER = "code"
-
 
 class JobVersions:
-    """Those of one job. `instrumented`: the script that it was started with calls `join()`."""
+    """Those of one job, whose bundles lie in `folder`. `instrumented`: the script that it was
+    started with calls `join()`."""
 
     def __init__(self, job: Job, folder: Path, *, instrumented: bool) -> None:
-        self._job, self._folder = job, folder / FOLDER
+        self._job, self._folder = job, folder
         self._instrumented = instrumented
 
     def program(self, version: Version) -> Program:
@@ -53,8 +52,8 @@ class JobVersions:
             tree = script_source.parsed(program)
         except SyntaxError as error:
             return f"SyntaxError: {error.msg} ({error.filename}, line {error.lineno})"
-        except (OSError, ValueError) as error:
-            return str(error)
+        except (OSError, ValueError, RecursionError, MemoryError) as error:
+            return f"the script cannot be read: {error}"
         if script_source.joins(tree) == self._instrumented:
             return ""
         if self._instrumented:

@@ -18,6 +18,8 @@ import msgspec
 from holdfast.agent.notes import note
 from holdfast.page import StepRecord, spelled
 
+BLOCK = 4096  # of the end of the file that is looked at together
+
 
 class MetricsFile:
     """The file, opened when the first step is done."""
@@ -74,8 +76,16 @@ def _line(attempt: int, record: StepRecord, ahead_s: float) -> bytes:
 def _open_at_line_start(path: Path) -> int:
     """Open for appending; a line that another agent could not finish is cut off."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-    size = os.fstat(fd).st_size
-    last = os.pread(fd, 4096, max(0, size - 4096))
-    if last and not last.endswith(b"\n"):
-        os.ftruncate(fd, size - len(last) + last.rfind(b"\n") + 1)
+    size = end = os.fstat(fd).st_size
+    while end > 0:
+        first = max(0, end - BLOCK)
+        found = os.pread(fd, end - first, first).rfind(b"\n")
+        end = first if found < 0 else first + found + 1
+        if found >= 0:
+            break
+    if end < size:
+        note(
+            f"agent: metrics.jsonl: its last line was not complete: {size - end} bytes are cut off"
+        )
+        os.ftruncate(fd, end)
     return fd

@@ -127,9 +127,13 @@ class Output:
 
     def begin_again(self) -> None:
         """The worker has said nothing since it was parked: what is in the pipe is of before."""
-        self._readable()
+        self.catch_up()
         self.close_sinks()
         self._sinks, self.tail = (), b""
+
+    def catch_up(self) -> None:
+        """Take what is in the pipe now."""
+        self._readable()
 
     def finish(self) -> None:
         """Take what is still in the pipe, then close; whoever holds the other end is not waited

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from holdfast.agent.code_delivery import CodeDelivery
 from holdfast.agent.controller_connection import ControllerConnection
 from holdfast.agent.health.watch import HealthWatch
 from holdfast.agent.job_versions import JobVersions
@@ -23,6 +24,7 @@ class NodeParts:
     node: str
     job: Job
     versions: JobVersions
+    code: CodeDelivery
     controller: ControllerConnection
     watch: ProgressWatch
     health: HealthWatch

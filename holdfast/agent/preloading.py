@@ -112,10 +112,11 @@ def _is_installed(package: str) -> bool:
     if spec is None:
         return False
     places = list(spec.submodule_search_locations or ()) or [spec.origin or ""]
-    return all(_is_library(place) for place in places)
+    return all(is_library(place) for place in places)
 
 
-def _is_library(place: str) -> bool:
+def is_library(place: str) -> bool:
+    """Whether this file or folder is of Python itself, or of something that is installed."""
     if place in ("built-in", "frozen"):
         return True
     paths = sysconfig.get_paths()

@@ -7,81 +7,53 @@ could not show one, and nothing can be changed here.
 """
 
 import asyncio
-import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
+from holdfast import scrape
+from holdfast.agent.counters import NodeCounters
+from holdfast.agent.figures import figures
+from holdfast.detection.health import Reading
 from holdfast.errors import Error
-
-REQUEST_S = 5.0
-STATUS = {200: "OK", 404: "Not Found", 405: "Method Not Allowed", 503: "Service Unavailable"}
+from holdfast.scrape import NOT_FOUND, ScrapePage
 
 
 @dataclass(frozen=True)
 class Health:
     """How a node is."""
 
+    name: str
     registered: bool  # a controller has welcomed it
     connected: bool  # and is there now
     attempt: int
     workers: int  # that live
+    counters: NodeCounters
+    readings: Collection[Reading]  # the newest of each kind and device
+    xids: Mapping[tuple[str, int], int]  # how often, by GPU and number
     step: int | None = None
     step_ago_s: float = 0.0
 
 
 async def serve(host: str, port: int, look: Callable[[], Health]) -> asyncio.Server:
     """Answer from now on. Raises `Error` port-unusable."""
-
-    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError, EOFError, TimeoutError, asyncio.LimitOverrunError):
-            async with asyncio.timeout(REQUEST_S):
-                head = await reader.readuntil(b"\r\n\r\n")
-                writer.write(_answer(head, look()))
-                await writer.drain()
-        writer.close()
-
     try:
-        return await asyncio.start_server(talk, host, port)
+        return await scrape.serve(host, port, lambda path, accept: _page(path, accept, look))
     except OSError as error:
         raise _unusable(host, port, error) from error
 
 
-def _answer(head: bytes, health: Health) -> bytes:
-    method, _, rest = head.partition(b" ")
-    path = rest.partition(b" ")[0].partition(b"?")[0].decode(errors="replace")
-    status, text = (405, "") if method != b"GET" else _page(path, health)
-    body = (text or STATUS[status] + "\n").encode()
-    first = f"HTTP/1.1 {status} {STATUS[status]}\r\nContent-Type: text/plain; version=0.0.4\r\n"
-    return f"{first}Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode() + body
-
-
-def _page(path: str, health: Health) -> tuple[int, str]:
+def _page(path: str, accept: str, look: Callable[[], Health]) -> ScrapePage:
     match path:
         case "/live":
-            return 200, ""
+            return ScrapePage(200)
         case "/ready":
-            return (200, "") if health.registered else (503, "not connected to a controller yet\n")
+            words = b"not connected to a controller yet\n"
+            return ScrapePage(200) if look().registered else ScrapePage(503, words)
         case "/metrics":
-            return 200, figures(health, time.time())
+            return figures(look(), time.time()).page(accept)
         case _:
-            return 404, ""
-
-
-def figures(health: Health, now: float) -> str:
-    """The figures as Prometheus reads them; `now` in seconds since the epoch."""
-    found: dict[str, float | None] = {
-        "holdfast_node_up": int(health.connected),
-        "holdfast_node_attempt": health.attempt,
-        "holdfast_node_workers": health.workers,
-        "holdfast_node_step": health.step,
-        "holdfast_last_step_timestamp_seconds": now - health.step_ago_s if health.step else None,
-    }
-    return "".join(
-        f"# TYPE {name} gauge\n{name} {value}\n"
-        for name, value in found.items()
-        if value is not None
-    )
+            return NOT_FOUND
 
 
 def _unusable(host: str, port: int, error: OSError) -> Error:

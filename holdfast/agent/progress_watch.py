@@ -11,6 +11,7 @@ import time
 import msgspec
 
 from holdfast.agent.controller_connection import ControllerConnection
+from holdfast.agent.counters import NodeCounters
 from holdfast.agent.metrics_file import MetricsFile
 from holdfast.agent.node_attempt import NodeAttempt
 from holdfast.agent.workers import Worker
@@ -34,6 +35,7 @@ class ProgressWatch:
         self._welcomes = 0  # of the link, at the last report
         self._records_seen: tuple[int, int] = (0, 0)  # attempt, how many
         self.pause_s = LOOK_LATER_S
+        self.counters = NodeCounters()
 
     def look(self, attempt: NodeAttempt | None, now: float) -> None:
         """One look at every page; sends what is due."""
@@ -49,6 +51,8 @@ class ProgressWatch:
         """Send what the pages say now, if that is not what they said last."""
         reports = () if attempt is None else tuple(_report_of(attempt, now))
         number = 0 if attempt is None else attempt.order.attempt
+        if attempt is not None:
+            self.counters.looked(number, reports)
         said = [number, *map(_without_ages, reports)]
         anyway |= self._controller.welcomes != self._welcomes  # a new controller knows nothing yet
         if anyway or said != self._reported or now >= self._reported_at + REPEAT_S:
@@ -75,6 +79,7 @@ class ProgressWatch:
         seen = self._records_seen[1] if self._records_seen[0] == number else 0
         records, count = first.page.records(seen)
         self._records_seen = (number, count)
+        self.counters.stepped(number, records)
         self._metrics.append(number, records)
 
 

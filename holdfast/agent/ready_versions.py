@@ -28,14 +28,22 @@ class ReadyVersions:
         """Whether this is still the version that is tried out."""
         return self._tried == program
 
-    def use(self, program: Program) -> None:
-        """This version is started next; what is ready of others is dropped."""
-        if program != self._processes.program:
-            tried = program == self._tried
-            self._drop(self._workers.take_trial() if tried else self._workers.warm)
-            self._processes.program = program
-        self._drop(self._workers.trial)
-        self._tried = None
+    def begin(self, program: Program) -> None:
+        """An attempt of this version begins; one that is tried out beside it still is."""
+        if program == self._processes.program:
+            return
+        tried = program == self._tried
+        self._drop(self._workers.take_trial() if tried else self._workers.warm)
+        self._processes.program = program
+        if tried:
+            self._tried = None
+
+    def use(self, program: Program, beside: Program | None) -> None:
+        """This version is started next; what is ready of others is dropped, but for one."""
+        self.begin(program)
+        if self._tried is not None and self._tried != beside:
+            self._drop(self._workers.trial)
+            self._tried = None
 
     def _drop(self, workers: dict[int, Worker]) -> None:
         """They may be busy above `join()`, and would not see for long that nobody needs them."""

@@ -26,6 +26,7 @@ class AttemptStop:
         self._parts = parts
         self._attempts = attempts
         self._has_tiers = has_tiers
+        self._saving = 0  # newest attempt of which a last snapshot was asked for
 
     def obey(self, order: Stop) -> None:
         """Stop this attempt and all before it."""
@@ -39,7 +40,9 @@ class AttemptStop:
             and run.stop_at is None
             and self._parts.saves.can(run.order.attempt)
         ):
-            tasks.start(self._save_and_stop(order))
+            if self._saving < run.order.attempt:  # else a new controller has repeated the order
+                self._saving = run.order.attempt
+                tasks.start(self._save_and_stop(order))
         elif order.look and run.stop_at is None:
             tasks.start(self._look_and_stop(run, order))
         else:

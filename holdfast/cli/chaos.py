@@ -6,14 +6,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from holdfast.cli import story
-from holdfast.cli.cluster import Context, Namespace, On, reached
+from holdfast.cli.cluster import Context, Namespace, On, Reach, connected, reached
 from holdfast.cli.controller import Where
 from holdfast.cli.locate import job_folder
 from holdfast.cli.output import AsJson, JobName, json_result, result, table, talk
 from holdfast.errors import Error
 
 if TYPE_CHECKING:
-    from holdfast.drivers.chaos import Injected
+    from collections.abc import Mapping
+
+    from holdfast.drivers.chaos import ChaosFault, Injected
+    from holdfast.drivers.kubernetes.remote_chaos import RemoteFault
 
 TICK_S = 0.1
 HEADER = ("FAULT", "WHAT IS DONE", "EXPECTED CAUSE")
@@ -36,13 +39,15 @@ def chaos(
     as_json: AsJson = False,
 ) -> None:
     """Inject a fault into a running job."""
+    reach = reached(on, context, namespace)
     if list_:
-        _list(as_json)
+        _list(as_json, there=reach is not None)
         return
-    if reached(on, context, namespace) is not None:
-        raise _in_a_cluster()
-    _require(fault)
+    _require(fault, there=reach is not None)
     assert fault is not None
+    if reach is not None:
+        _remote(reach, name, fault, rank, as_json=as_json)
+        return
     from holdfast.drivers.chaos import inject
 
     injected = inject(job_folder(name), fault, rank)
@@ -55,38 +60,61 @@ def chaos(
         result(undone)
 
 
-def _list(as_json: bool) -> None:
-    from holdfast.drivers.chaos import FAULTS
-
+def _list(as_json: bool, *, there: bool) -> None:
+    kinds = _kinds(there=there)
     if as_json:
-        shown = {"has_rank", "lasts", "what", "causes"}
-        kinds = [(fault, kind._asdict()) for fault, kind in FAULTS.items()]
-        json_result([{"fault": fault, **{k: kind[k] for k in shown}} for fault, kind in kinds])
+        shown = ("has_rank", "lasts", "what", "causes")
+        told = [(fault, kind._asdict()) for fault, kind in kinds.items()]
+        json_result([{"fault": f, **{k: kind[k] for k in shown if k in kind}} for f, kind in told])
     else:
-        rows = ((fault, kind.what, ", ".join(kind.causes)) for fault, kind in FAULTS.items())
+        rows = ((fault, kind.what, ", ".join(kind.causes)) for fault, kind in kinds.items())
         result(table(HEADER, rows))
 
 
-def _require(fault: str | None) -> None:
+def _kinds(*, there: bool) -> "Mapping[str, ChaosFault | RemoteFault]":
+    """What can be done to a job here, or in a cluster."""
+    if there:
+        from holdfast.drivers.kubernetes.remote_chaos import REMOTE_FAULTS
+
+        return REMOTE_FAULTS
     from holdfast.drivers.chaos import FAULTS
 
-    if fault not in FAULTS:
+    return FAULTS
+
+
+def _require(fault: str | None, *, there: bool) -> None:
+    from holdfast.drivers.chaos import FAULTS
+
+    kinds = _kinds(there=there)
+    if fault not in kinds and not (there and fault in FAULTS):
         raise Error(
             "usage",
             "--fault is missing" if fault is None else f"there is no fault {fault!r}",
-            why=f"known are: {', '.join(FAULTS)}",
-            help="holdfast chaos --list",
+            why=f"known are: {', '.join(kinds)}",
+            help=f"holdfast chaos --list{' --on kubernetes' * there}",
         )
 
 
-def _in_a_cluster() -> Error:
-    """Pods have tools of their own for that; machines there are not ours to break."""
-    return Error(
-        "fault-impossible",
-        "no fault can be injected into a job in a cluster",
-        why="every fault of the list is done to processes of this machine",
-        help="kubectl delete pod NAME   (the loss of a node)",
-    )
+def _remote(reach: Reach, name: str | None, fault: str, rank: int | None, *, as_json: bool) -> None:
+    """To a pod of the job, or of its controller. Raises `Error`."""
+    from holdfast.drivers.kubernetes import remote_chaos as faults
+    from holdfast.drivers.kubernetes.remote import look, newest, require_managed
+
+    with connected(reach) as session:
+        cluster, words = session.cluster, session.words
+        seen = session.do(look(cluster, name or session.do(newest(cluster, words)), words))
+        require_managed(seen, words)
+        if fault not in faults.REMOTE_FAULTS:
+            raise faults.inside(seen, fault, rank, words)
+        kind, whom = faults.REMOTE_FAULTS[fault], faults.victim(seen, fault, rank)
+        pod, at = whom.pod.metadata.name, time.time()
+        session.do(kind.inject(cluster, whom.pod), f"pod {pod}")
+    if as_json:
+        head = {"job": seen.name, "fault": fault, "what": kind.what}
+        json_result({**head, "rank": whom.rank, "pod": pod, "at": at})
+        return
+    see = f"holdfast why {seen.name} --on kubernetes{words}"
+    result(f"{story.clock(at)} {fault}: {kind.what} ({pod})\nsee what follows: {see}")
 
 
 def _told(injected: "Injected") -> str:

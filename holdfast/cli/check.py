@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from holdfast.cli.check_spares import check_spares
+from holdfast.cli.cluster import Context, Namespace, On, reached
+from holdfast.cli.controller import Where
 from holdfast.cli.output import AsJson, duration, is_terminal, json_result, result, styled, talk
 from holdfast.cli.output import table as aligned
 from holdfast.errors import Error, ExitStatus
@@ -23,7 +25,7 @@ def check(
         typer.Argument(
             metavar="[NAME]",
             help="Check the machines of this running job's spares instead; one that fails is "
-            "replaced. Only quick checks, and only local jobs.",
+            "replaced. Only quick checks.",
             show_default=False,
         ),
     ] = None,
@@ -44,6 +46,9 @@ def check(
     quick: Annotated[
         bool, typer.Option("--quick", help="Only what takes some seconds together.")
     ] = False,
+    on: On = Where.LOCAL,
+    context: Context = None,
+    namespace: Namespace = None,
     as_json: AsJson = False,
 ) -> None:
     """Check that this machine, or those of a job's spares, compute, store and send data correctly;
@@ -56,7 +61,7 @@ def check(
                 why=f"the spares of {job} check the disks that the job saves to, quickly",
                 help=f"holdfast check {job}",
             )
-        check_spares(job, as_json=as_json)
+        check_spares(job, reached(on, context, namespace), as_json=as_json)
         return
     import socket
     import sys

@@ -38,7 +38,7 @@ def shown(session: Session, name: str | None, *, follow: bool, rank: int | None)
 
 def _plain(seen: "Look") -> bool:
     """Whether the user's program prints by itself: there is neither job file nor record."""
-    return seen.job is None and seen.record is None
+    return seen.file is None and seen.record is None
 
 
 def _rankless(job: str) -> Error:

@@ -1,179 +1,116 @@
-"""`holdfast replay`: repeat a step twice from a checkpoint, and compare bit for bit.
-
-The job runs again as a copy of its own, from the newest checkpoint before the step to its end, with
-the same batches and random numbers; its records go to a temporary folder and it saves nothing.
+"""`holdfast replay`: repeat a step from a checkpoint, here, elsewhere, or on groups of nodes, and
+compare bit for bit.
 """
 
-import os
-import signal
-import subprocess
-import sys
-import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from holdfast.cli.isolate import isolate as find_bad
 from holdfast.cli.locate import job_folder
 from holdfast.cli.output import AsJson, JobName, json_result, result, talk
 from holdfast.errors import Error, ExitStatus
 
 if TYPE_CHECKING:
-    from holdfast.checkpoint.key import Key
-    from holdfast.spec import Job
-
-NAME_CHARS = 40
-ABSENCE_S = 30.0  # after which what is left of a repetition ends by itself
+    from holdfast.cli.repetitions import RepeatedStep
+    from holdfast.diagnosis.repetition import Repetition
 
 
 def replay(
     step: Annotated[int, typer.Option("--step", min=1, help="The step to repeat, from 1.")],
     name: JobName = None,
+    on: Annotated[
+        str | None,
+        typer.Option(
+            "--on",
+            metavar="NODE[,NODE...]",
+            help="Repeat it once more on these nodes instead of the job's, and compare.",
+        ),
+    ] = None,
+    isolate: Annotated[
+        bool,
+        typer.Option(
+            "--isolate",
+            help="Repeat it on groups of the job's nodes (or those of --on), until it is known in "
+            "which nodes the fault is.",
+        ),
+    ] = False,
+    unit: Annotated[
+        int,
+        typer.Option("--unit", min=1, help="Nodes of one data-parallel replica, for --isolate."),
+    ] = 1,
     as_json: AsJson = False,
 ) -> None:
-    """Repeat a step twice from a checkpoint before it: is it the data, a passing fault, or this
-    machine? Exit status 1 if the repetitions differ."""
-    from holdfast.diagnosis.repetition import RepetitionVerdict, judge_repetition
-    from holdfast.drivers.records import load_job
+    """Repeat a step from a checkpoint before it: is it the data, a passing fault, or a machine?
+    Exit status 1 if repetitions differ, or a node is found to be bad."""
+    from holdfast.cli.repetitions import wanted
 
     folder = job_folder(name)
-    job = load_job(folder)
-    place, key = _checkpoint(folder, step)
-    talk(f"{job.name}: repeating step {step} twice from the checkpoint of step {key.step}")
-    first, again = (_run(job, place, step, number) for number in (1, 2))
-    told = _logged(folder / "metrics.jsonl", key.step, step)
-    found = judge_repetition(step, (first[0], again[0]), (told, again[1]))
+    what = wanted(folder, step)
+    members, others = _members(folder, what.job.nodes.count), _named(on)
+    if isolate:
+        find_bad(what, others or members, unit, as_json=as_json)
+        return
+    talk(f"{what.job.name}: repeating step {step} from the checkpoint of step {what.from_step}")
+    found = _judged(folder, what, members, others)
     if as_json:
-        json_result({"job": job.name, "step": step, "from_step": key.step, **found._asdict()})
+        head = {"job": what.job.name, "step": step, "from_step": what.from_step}
+        json_result({**head, **found._asdict()})
     else:
         result(f"{found.verdict}: {found.summary}")
-    if found.verdict is RepetitionVerdict.MACHINE:
-        talk("help: holdfast check   (and repeat the step on another machine)")
+    if found.verdict in ("machine", "elsewhere"):
+        talk("help: holdfast check   (on each of these machines)")
         raise typer.Exit(ExitStatus.JOB_FAILED)
 
 
-def _checkpoint(folder: Path, step: int) -> "tuple[str, Key]":
-    """The newest checkpoint before this step that one place has whole. Raises `Error`
-    checkpoint-not-found."""
-    from holdfast.checkpoint import catalog
-    from holdfast.checkpoint.manifest import folder_of
-    from holdfast.checkpoint.open_store import open_store
-    from holdfast.cli.places import tier_places
+def _judged(
+    folder: Path, what: "RepeatedStep", members: list[str], others: list[str]
+) -> "Repetition":
+    """Twice in place, and then elsewhere if anywhere."""
+    from holdfast.cli.repetitions import logged, run
+    from holdfast.diagnosis.repetition import compared_elsewhere, judge_repetition
 
-    found = []
-    for place in tier_places(folder):
-        if place.options:
-            continue
-        for one in catalog.committed(open_store(place.where)):
-            if one.step < step and len(one.ranks) == one.world_size:
-                found.append((one.key.step, one.key.attempt, place.where, one.key))
-    if not found:
-        raise Error(
-            "checkpoint-not-found",
-            f"job {folder.name} has no checkpoint of a step before {step}",
-            why="a step is repeated from a durable checkpoint; snapshots in memory are gone with "
-            "the job",
-            help=f"holdfast checkpoint list {folder.name}",
-        )
-    *_, where, key = max(found)
-    return f"{where.rstrip('/')}/{folder_of(key)}", key
-
-
-Digests = dict[int, dict[str, str]]
-
-
-def _run(job: "Job", place: str, step: int, number: int) -> tuple[Digests, dict[int, str]]:
-    """One repetition: digests of the state after the step by rank, and what was logged."""
-    with tempfile.TemporaryDirectory(prefix="holdfast-replay-") as temporary:
-        home, said = Path(temporary, "home"), Path(temporary, "said")
-        said.mkdir()
-        copy = _copy(job, place)
-        file = Path(temporary, "job.yaml")
-        file.write_text(copy.model_dump_json(exclude_defaults=True))
-        environment = {
-            **os.environ,
-            "HOLDFAST_HOME": str(home),
-            "HOLDFAST_REPLAY": f"{step}:{said}",
-        }
-        output = Path(temporary, "output")
-        _wait(file, environment, output)
-        found = _said(said)
-        if found is None:
-            raise _failed(job.name, number, output.read_text(errors="replace"))
-        first = int(place.rpartition("step-")[2].partition(".")[0])
-        return found, _logged(home / "jobs" / copy.name / "metrics.jsonl", first, step)
-
-
-def _wait(file: Path, environment: dict[str, str], output: Path) -> None:
-    """Run the copy until it ends. Whoever interrupts us waits until nothing of it is left."""
-    command = [sys.executable, "-m", "holdfast.cli", "run", str(file)]
-    with output.open("wb") as out:
-        ran = subprocess.Popen(
-            command, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=out
-        )
-    try:
-        ran.wait()
-    except KeyboardInterrupt:
-        ran.send_signal(signal.SIGINT)
-        ran.wait()
-        raise
-
-
-def _copy(job: "Job", place: str) -> "Job":
-    """The same job, that begins from this checkpoint, saves nothing and is not restarted."""
-    tiers = type(job.checkpoints)(start_from=place)
-    recovery: dict[str, Any] = {"max_restarts": 0, "check": "off", "on_nan": "ignore"}
-    recovery["controller_absence_s"] = ABSENCE_S
-    changes: dict[str, Any] = {
-        "name": f"{job.name[:NAME_CHARS].rstrip('-')}-replay",
-        "checkpoints": tiers,
-        "nodes": job.nodes.model_copy(update={"spares": 0}),
-        "recovery": job.recovery.model_copy(update=recovery),
-        "logs": job.logs.model_copy(update={"terminal": "all"}),
-    }
-    return job.model_copy(update=changes)
-
-
-def _said(folder: Path) -> Digests | None:
-    """What every rank has left; None unless all of them have."""
-    import msgspec
-
-    found: Digests = {}
-    world_size = 1
-    for file in folder.glob("rank-*.json"):
-        said = msgspec.json.decode(file.read_bytes())
-        world_size = said["world_size"]
-        found[int(file.stem.removeprefix("rank-"))] = said["digests"]
-    return found if len(found) == world_size else None
-
-
-def _logged(file: Path, after: int, through: int) -> dict[int, str]:
-    """What rank 0 logged in these steps, the first time it did them; nothing where it is gone."""
-    import msgspec
-
-    found: dict[int, str] = {}
-    try:
-        lines = file.read_bytes().splitlines()
-    except OSError:
+    first, again = (run(what, f"repetition {number}", members) for number in (1, 2))
+    told = logged(folder / "metrics.jsonl", what.from_step, what.step)
+    digests, logs = (first.digests, again.digests), (told, again.logged)
+    found = judge_repetition(what.step, digests, logs)
+    if not others:
         return found
-    for line in lines:
-        try:
-            told = msgspec.json.decode(line)
-            step, bad = told["step"], told.get("not_finite") or {}
-        except (msgspec.MsgspecError, KeyError, TypeError, AttributeError):
-            continue
-        values = {name: bad.get(name, told.get(name)) for name in ("loss", "grad_norm")}
-        words = [f"{name} {value}" for name, value in values.items() if value is not None]
-        if after < step <= through and words:
-            found.setdefault(step, ", ".join(words))
+    nodes = list(_as_many(others, len(members)))
+    there = run(what, f"the repetition on {', '.join(others)}", nodes)
+    return compared_elsewhere(found, ", ".join(others), again.digests, there.digests)
+
+
+def _members(folder: Path, count: int) -> list[str]:
+    """Names of the nodes that train, or have trained, by their rank."""
+    from holdfast.drivers.records import state_of
+
+    state = state_of(folder)
+    there = [state.nodes[node].name for _, node in sorted(state.ranks.items())]
+    return there if len(there) == count else [f"node-{number}" for number in range(count)]
+
+
+def _named(on: str | None) -> list[str]:
+    """The nodes of the option. Raises `Error` usage."""
+    import re
+
+    found = list(dict.fromkeys((on or "").split(","))) if on is not None else []
+    for one in found:
+        if re.fullmatch(r"node-[0-9]+", one) is None:
+            raise Error(
+                "usage",
+                f"{one!r} is no node of a job on this machine",
+                why="they are called node-0, node-1 and so on; steps of jobs in a cluster cannot "
+                "be repeated",
+                help="holdfast nodes NAME   (its nodes)",
+            )
     return found
 
 
-def _failed(job: str, number: int, said: str) -> Error:
-    last = [line for line in said.strip().splitlines() if line.strip()][-3:]
-    return Error(
-        "replay-failed",
-        f"repetition {number} of job {job} did not come to the end of the step",
-        why="; ".join(last) or "it said nothing",
-        help=f"holdfast why {job}   (the script has to call run.track() of holdfast.train)",
-    )
+def _as_many(nodes: list[str], count: int) -> Iterator[str]:
+    """So many, each on one of these: `node-3`, then `node-3-1`, where there are too few."""
+    for number in range(count):
+        turn, place = divmod(number, len(nodes))
+        yield f"{nodes[place]}-{turn}" if turn else nodes[place]

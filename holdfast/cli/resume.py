@@ -65,7 +65,7 @@ def resume(
 
 
 def _remote(reach: Reach, name: str | None, as_json: bool) -> None:
-    from holdfast.drivers.kubernetes import remote_orders
+    from holdfast.drivers.kubernetes import resuming
     from holdfast.drivers.kubernetes.remote import look, newest, require_managed
 
     with connected(reach) as session:
@@ -73,7 +73,7 @@ def _remote(reach: Reach, name: str | None, as_json: bool) -> None:
         job = name or session.do(newest(cluster, words))
         seen = session.do(look(cluster, job, words))
         require_managed(seen, words)
-        done = session.do(remote_orders.resume(cluster, seen, words), f"job {job}")
+        done = session.do(resuming.resume(cluster, seen, words), f"job {job}")
     if as_json:
         json_result({"job": job, "done": done})
     else:

@@ -1,14 +1,16 @@
 """`holdfast stacks`: what every worker of a job does at this moment."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from holdfast.cli.cluster import Context, Namespace, On, Reach, connected, reached
+from holdfast.cli import question
+from holdfast.cli.cluster import Context, Namespace, On, Reach, reached
 from holdfast.cli.controller import Where
 from holdfast.cli.locate import job_folder
 from holdfast.cli.output import AsJson, JobName, count, json_result, result, talk
+from holdfast.cli.question import Answered
 from holdfast.errors import Error
 
 if TYPE_CHECKING:
@@ -41,15 +43,7 @@ def stacks(
     _tell_missing(told.reply)
 
 
-class ToldStacks(NamedTuple):
-    """What a job said; `words` mean the same job in another command."""
-
-    job: str
-    words: str
-    reply: "StacksReply"
-
-
-def _local(name: str | None) -> ToldStacks:
+def _local(name: str | None) -> "Answered[StacksReply]":
     from holdfast.drivers.client import stacks as ask
     from holdfast.drivers.records import controller_alive, controller_silent
 
@@ -57,33 +51,15 @@ def _local(name: str | None) -> ToldStacks:
     if not controller_alive(folder):
         raise _not_running(folder.name, "")
     try:
-        return ToldStacks(folder.name, "", ask(folder))
+        return Answered(folder.name, "", ask(folder))
     except ConnectionError as error:
         raise controller_silent(folder.name) from error
 
 
-def _remote(reach: Reach, name: str | None) -> ToldStacks:
-    """By a word on the job's ConfigMap, which its controller answers."""
+def _remote(reach: Reach, name: str | None) -> "Answered[StacksReply]":
     from holdfast.drivers.kubernetes.published_stacks import ask_for_stacks
-    from holdfast.drivers.kubernetes.remote import look, newest, require_managed
 
-    with connected(reach) as session:
-        cluster, words = session.cluster, session.words
-        job = name or session.do(newest(cluster, words))
-        seen = session.do(look(cluster, job, words))
-        require_managed(seen, words)
-        there = f" --on kubernetes{words}"
-        if seen.outcome is not None or not seen.kept:
-            raise _not_running(job, there)
-        reply = session.do(ask_for_stacks(cluster, job), f"ConfigMap {job}-job")
-    if reply is None:
-        raise Error(
-            "controller-silent",
-            f"the controller of {job} does not answer",
-            why="it reads requests in the cluster, and has answered none in time",
-            help=f"kubectl get pods -l holdfast.dev/job={job},holdfast.dev/role=controller",
-        )
-    return ToldStacks(job, there, reply)
+    return question.ask(reach, name, ask_for_stacks, _not_running)
 
 
 def _not_running(job: str, words: str) -> Error:
@@ -96,7 +72,7 @@ def _not_running(job: str, words: str) -> Error:
 
 
 def _chosen(
-    groups: "tuple[StackGroup, ...]", rank: int | None, told: ToldStacks
+    groups: "tuple[StackGroup, ...]", rank: int | None, told: "Answered[StacksReply]"
 ) -> "tuple[StackGroup, ...]":
     from holdfast.events import each_of
 

@@ -264,13 +264,14 @@ def status_lines(status: "JobStatus", words: str = "") -> list[tuple[str, str]]:
         ("waiting for", status.waiting_for or ""),
         ("training", training(status)),
         ("size", size(status)),
+        ("spares", status.spares_why or ""),
         ("version", version(status)),
         ("update", update(status.updates[-1]) if status.updates else ""),
         ("ETTR", accounts(status)),
         ("note", notes(status)[-1] if status.notes else ""),
     ]
     lines += [("checkpoint", checkpoint(tier)) for tier in status.checkpoints]
-    lines.append(("copies", copies(status)))
+    lines += [("copies", copies(status)), ("metrics", status.metrics or "")]
     for node in status.nodes if status.outcome is None else ():
         rank = f", node rank {node.rank}" if node.rank is not None else ""
         lines.append(("node", f"{node.name}: {node.state}{rank}"))

@@ -4,23 +4,25 @@ import secrets
 import time
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from holdfast.cli import story
-from holdfast.cli.cluster import Context, Namespace, On, reached
+from holdfast.cli.cluster import Context, Namespace, On, Reach, connected, reached
 from holdfast.cli.controller import Where
 from holdfast.cli.locate import job_folder
 from holdfast.cli.output import AsJson, json_result, result, talk
 from holdfast.errors import Error
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from holdfast.messages import UpdateJob
     from holdfast.spec import Job
     from holdfast.status import JobStatus, UpdateStatus
 
-LOOK_S = 0.1
+LOOK_S, LOOK_FAR_S = 0.1, 1.0  # between two looks at a job here, and in a cluster
 
 
 class Moment(StrEnum):
@@ -68,19 +70,87 @@ def update(
 ) -> None:
     """Continue with other code or arguments, without losing a step."""
     _require_one_wish(code, sets or [], image, rollback=rollback)
-    if reached(on, context, namespace) is not None:
-        raise _on_a_cluster(name, image)
+    wish = _Wish(code, parsed(sets or []), when, canary, rollback)
+    reach = reached(on, context, namespace)
     if image is not None:
-        raise _image_of_nothing(name)
-    folder = job_folder(name)
-    order = _order(folder, code, sets or [], when, canary=canary, back=rollback)
-    found = _told(folder, order)
-    if found.stage == "refused":
-        raise _refused(folder.name, found)
+        raise _image_of_nothing(name) if reach is None else _image_on_a_cluster(name)
+    job, found = _remote(reach, name, wish) if reach is not None else _local(name, wish)
+    if found is not None and found.stage == "refused":
+        raise _refused(job, found)
     if as_json:
-        json_result({"job": folder.name, "update": found})
-    else:
-        result(f"{folder.name}: {story.update(found)}")
+        json_result({"job": job, "update": found})
+    elif found is not None:
+        result(f"{job}: {story.update(found)}")
+
+
+class _Wish(NamedTuple):
+    """What was asked for."""
+
+    code: Path | None
+    sets: dict[str, str]
+    when: Moment
+    canary: bool
+    back: bool
+
+
+def _local(name: str, wish: _Wish) -> "tuple[str, UpdateStatus]":
+    """The bundle lies where agents look for it, then the controller is asked."""
+    from holdfast import bundles
+    from holdfast.drivers.client import request, status
+    from holdfast.drivers.records import load_job
+
+    folder = job_folder(name)
+    job = load_job(folder)
+    data, now = _checked(job, wish), status(folder)
+    _require_possible(folder.name, now, wish, "")
+    order = _order(wish, bundles.keep(data, folder / bundles.FOLDER) if data else "")
+    try:
+        request(folder, order)
+    except ConnectionError as error:
+        raise _unheard(folder.name, str(error), f"holdfast resume {folder.name}") from error
+    return folder.name, _prepared(folder.name, order.id, lambda: status(folder), LOOK_S)
+
+
+def _remote(reach: Reach, name: str, wish: _Wish) -> "tuple[str, UpdateStatus | None]":
+    """The bundle goes into ConfigMaps, then the wish is written where the controller reads it."""
+    from holdfast import bundles
+    from holdfast.drivers.kubernetes.origin import origin
+    from holdfast.drivers.kubernetes.remote import look, require_managed, status
+    from holdfast.drivers.kubernetes.remote_orders import ask_to_update
+    from holdfast.drivers.kubernetes.shipped_code import ship
+
+    with connected(reach) as session:
+        cluster, words = session.cluster, session.words
+        cache: dict[str, Any] = {}
+        seen = session.do(look(cluster, name, words))
+        require_managed(seen, words)
+        assert seen.job is not None, "require_managed comes first"
+        data, now = _checked(seen.job, wish), status(seen)
+        on = f" --on kubernetes{words}"
+        _require_possible(name, now, wish, on)
+        order = _order(wish, bundles.digest(data) if data else "")
+        if data:
+            owner = session.do(origin(cluster, name), f"ConfigMap {name}-job").owner
+            session.do(ship(cluster, name, data, owner, _needed(now)), "the code of the update")
+        session.do(ask_to_update(cluster, name, order), f"ConfigMap {name}-job")
+        if not seen.kept:
+            talk(
+                "its controller is not running, so the update is pending: "
+                f"holdfast resume {name}{on}"
+            )
+            return name, None
+
+        def seen_now() -> "JobStatus":
+            return status(session.do(look(cluster, name, words, cache)))
+
+        return name, _prepared(name, order.id, seen_now, LOOK_FAR_S, on)
+
+
+def _needed(status: "JobStatus") -> list[str]:
+    """The code of versions that may be used again: the newest that was used, the one before, and
+    one that is not used yet."""
+    alive = [one for one in status.updates if one.stage in ("used", PREPARING, "waiting")]
+    return [one.code for one in alive[-3:] if one.code]
 
 
 def _require_one_wish(
@@ -116,37 +186,36 @@ def parsed(sets: list[str]) -> dict[str, str]:
     return found
 
 
-def _order(
-    folder: Path, code: Path | None, sets: list[str], when: Moment, *, canary: bool, back: bool
-) -> "UpdateJob":
-    """The wish, once it is known that it can be one; the bundle lies where agents look for it."""
-    from holdfast import bundles
-    from holdfast.drivers.client import status
-    from holdfast.drivers.records import load_job
-    from holdfast.messages import UpdateJob
+def _checked(job: "Job", wish: _Wish) -> bytes:
+    """The bundle, if there is to be one, once it is known that the wish makes a job."""
+    _require_valid(job, wish.sets)
+    return b"" if wish.code is None else _bundle(job, wish.code)
 
-    job, values = load_job(folder), parsed(sets)
-    _require_valid(job, values)
-    data = b"" if code is None else _bundle(job, code)
-    now = status(folder)
+
+def _require_possible(name: str, now: "JobStatus", wish: _Wish, on: str) -> None:
+    """Raise `Error` where nothing can be updated."""
     if now.outcome is not None:
-        raise _unheard(folder.name, f"it has ended ({now.outcome})", f"holdfast why {folder.name}")
-    if back and now.version == 1 and not _is_unused(now):
+        raise _unheard(name, f"it has ended ({now.outcome})", f"holdfast why {name}{on}")
+    if wish.back and now.version == 1 and not _is_unused(now):
         raise Error(
             "update-first",
-            f"job {folder.name!r} has no version before this one",
+            f"job {name!r} has no version before this one",
             why="it runs what it was started with",
-            help=f"holdfast status {folder.name}",
+            help=f"holdfast status {name}{on}",
         )
-    name = bundles.keep(data, folder / "code") if data else ""
+
+
+def _order(wish: _Wish, code: str) -> "UpdateJob":
+    from holdfast.messages import UpdateJob
+
     return UpdateJob(
         by="holdfast update",
         id=secrets.token_hex(8),
-        code=name,
-        sets=values,
-        when=when.value,
-        canary=canary,
-        back=back,
+        code=code,
+        sets=wish.sets,
+        when=wish.when.value,
+        canary=wish.canary,
+        back=wish.back,
     )
 
 
@@ -180,27 +249,23 @@ def _is_unused(status: "JobStatus") -> bool:
     return bool(status.updates) and status.updates[-1].stage in (PREPARING, "waiting")
 
 
-def _told(folder: Path, order: "UpdateJob") -> "UpdateStatus":
-    """Ask for it, and wait until its nodes have prepared it, or one could not."""
-    from holdfast.drivers.client import request, status
-
-    try:
-        request(folder, order)
-    except ConnectionError as error:
-        raise _unheard(folder.name, str(error), f"holdfast resume {folder.name}") from error
+def _prepared(
+    name: str, id_: str, look: "Callable[[], JobStatus]", pause_s: float, on: str = ""
+) -> "UpdateStatus":
+    """Wait until its nodes have prepared it, or one could not."""
     said = ""
     while True:
-        now = status(folder)
-        found = next((one for one in now.updates if one.id == order.id), None)
+        now = look()
+        found = next((one for one in now.updates if one.id == id_), None)
         if found is not None and found.stage != PREPARING:
             return found
-        if now.outcome is not None or now.controller != "alive":
+        if now.outcome is not None or now.controller not in ("alive", "starting"):
             why = f"it has ended ({now.outcome})" if now.outcome else "its controller has died"
-            raise _unheard(folder.name, why, f"holdfast why {folder.name}")
+            raise _unheard(name, why, f"holdfast why {name}{on}")
         if found is not None and not said:
-            said = f"version {found.version} is being prepared on the nodes of {folder.name}"
+            said = f"version {found.version} is being prepared on the nodes of {name}"
             talk(said)
-        time.sleep(LOOK_S)
+        time.sleep(pause_s)
 
 
 def _refused(name: str, found: "UpdateStatus") -> Error:
@@ -226,12 +291,12 @@ def _image_of_nothing(name: str) -> Error:
     )
 
 
-def _on_a_cluster(name: str, image: str | None) -> Error:
-    of_image = "another image needs new pods" if image is not None else ""
+def _image_on_a_cluster(name: str) -> Error:
     return Error(
         "update-unsupported",
-        f"job {name!r} cannot be updated while it runs on Kubernetes",
-        why=of_image or "`holdfast update` reaches jobs on this machine only",
+        f"job {name!r} cannot be updated to another image",
+        why="a pod keeps its image, and all nodes of an attempt have to run the same libraries, so "
+        "that takes new pods for all of them at once",
         help="change the job file, then: holdfast submit job.yaml --replace --on kubernetes   "
         "(the job continues from its newest checkpoint)",
     )

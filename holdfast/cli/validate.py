@@ -52,6 +52,7 @@ def _here(file: Path, as_json: bool) -> None:
         json_result({"valid": True, "job": job.model_dump(mode="json")})
     else:
         result(f"{file} is valid: job {job.name}, {size(job)}")
+        _tell_spares(job)
 
 
 def _on_cluster(file: Path, request: "Request", as_json: bool) -> None:
@@ -74,13 +75,19 @@ def _on_cluster(file: Path, request: "Request", as_json: bool) -> None:
     elif valid:
         where = f"{request.engine}, {request.mode}: {count(len(bodies), 'object')}"
         result(f"{file} is valid on {where}: job {request.name}, {size(request.job)}")
+        _tell_spares(request.job)
     if not valid:
         raise typer.Exit(ExitStatus.USAGE)
 
 
+def _tell_spares(job: "Job") -> None:
+    if job.nodes.spares_why:
+        result(f"nodes.spares: {job.nodes.spares_why}")
+
+
 def size(job: "Job") -> str:
     """How large a job is, in words."""
-    spares = f" + {count(job.nodes.spares, 'spare')}" if job.nodes.spares else ""
+    spares = f" + {count(job.nodes.spare_count, 'spare')}" if job.nodes.spare_count else ""
     each = "one worker per GPU (at least one)" if job.workers_per_node == "auto" else _workers(job)
     return f"{count(job.nodes.count, 'node')}{spares}, {each}"
 

@@ -115,6 +115,7 @@ def _quiet(status: "JobStatus") -> str:
     lines = [f"{status.job} has had no incidents: {story.headline(status)}"]
     lines += [f"why: {status.why}"] if status.why else []
     lines += [f"waiting for: {status.waiting_for}"] if status.waiting_for else []
+    lines += [f"spares: {status.spares_why}"] if status.spares_why else []
     notes = [f"note: {text}" for text in story.notes(status)]
     health = [f"health: {text}" for text in story.troubles(status)]
     return "\n".join([*lines, story.training(status), *notes, *health])

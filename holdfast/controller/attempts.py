@@ -94,17 +94,26 @@ def stop(
     state.sizing.stop_at = state.now
     incidents.note(state, "StopAttempt", why)
     parks = parks and state.limits.in_process and Milestone.FIRST_STEP in state.milestones
-    return [
-        StopAttempt(
-            attempt=state.attempt,
-            grace_s=grace_s,
-            save=save,
-            keeps=keeps,
-            look=look,
-            parks=parks,
-            reason=why,
-        )
-    ]
+    state.stop = StopAttempt(
+        attempt=state.attempt,
+        grace_s=grace_s,
+        save=save,
+        keeps=keeps,
+        look=look,
+        parks=parks,
+        reason=why,
+    )
+    return [state.stop]
+
+
+def stop_again(state: State) -> StopAttempt:
+    """The same order once more. Who was asked for a last snapshot still is, as long as all members
+    are there; all else was to end long ago."""
+    order, complete = state.stop, len(state.ranks) == state.size
+    known = order is not None and order.attempt == state.attempt
+    if order is not None and known and complete and (order.save or order.keeps):
+        return order
+    return StopAttempt(attempt=state.attempt, grace_s=0.0, reason=state.why)
 
 
 def overtaken(state: State, attempt: int) -> list[AnyAction]:

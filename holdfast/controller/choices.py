@@ -8,7 +8,15 @@ import msgspec
 
 from holdfast.controller import conditions
 from holdfast.controller.policies import ladder
-from holdfast.controller.policies.ladder import History, Means, Prices, Rung, Situation, Trouble
+from holdfast.controller.policies.situation import (
+    History,
+    Means,
+    Prices,
+    Rung,
+    Situation,
+    Trouble,
+    Weighed,
+)
 from holdfast.controller.state import IncidentRecord, Node, State
 from holdfast.status import Alternative, Choice
 
@@ -49,6 +57,7 @@ def _means(state: State, older: int | None) -> Means:
         target=state.target,
         older=older,
         replace_after=limits.replace_after,
+        checks=bool(limits.checks),
         stragglers=limits.stragglers == "replace",
         max_restarts=limits.max_restarts,
         exact=limits.exact,
@@ -110,7 +119,7 @@ def record(state: State, chosen: ladder.Chosen, trouble: Trouble, *, incident: b
         _forget_old(state)
 
 
-def _alternative(one: ladder.Weighed) -> Alternative:
+def _alternative(one: Weighed) -> Alternative:
     return Alternative(
         step=one.rung,
         cost_s=round(one.cost_s, 3),

@@ -88,16 +88,21 @@ def standing(state: State, node_id: str) -> list[HealthRecord]:
 
 
 def sound_spares(state: State) -> int:
-    """How many spares have no fault, and stay."""
+    """How many spares have no fault, have passed their checks, and stay."""
+    if state.limits.checks == "spares":
+        return sum(not is_doubtful(state, n) and state.nodes[n].checked for n in state.spares)
     waits = (node for node in state.health if state.nodes[node].state is NodeState.SPARE)
     return len(state.spares) - sum(is_doubtful(state, node) for node in waits)
 
 
 def soundest_spares(state: State, count: int) -> list[str]:
-    """So many spares, longest waiting first, those with a fault or about to go last."""
-    if not state.health:
+    """So many spares, longest waiting first, those that nobody has checked after those that passed,
+    those with a fault or about to go last."""
+    if not state.health and not state.limits.checks:
         return state.spares[:count]
-    return sorted(state.spares, key=lambda node: is_doubtful(state, node))[:count]
+    return sorted(state.spares, key=lambda n: (is_doubtful(state, n), not state.nodes[n].checked))[
+        :count
+    ]
 
 
 def retiring(state: State) -> list[str]:

@@ -17,6 +17,7 @@ from holdfast.controller import (
     health,
     incidents,
     leaving,
+    machines,
     nodes,
     numerics,
     recovery,
@@ -53,6 +54,7 @@ from holdfast.events import (
     NodeLost,
     NodeLostReason,
     NodeReady,
+    NodesChecked,
     NodeUnfit,
     NumbersBroke,
     NumbersSpiked,
@@ -113,7 +115,7 @@ def _dispatch(state: State, event: AnyEvent) -> list[AnyAction]:
             return _node_ready(state, event)
         case NodeJoined():
             return _node_joined(state, event)
-        case NodeUnfit():
+        case NodeUnfit() | NodesChecked():
             return _node_unfit(state, event)
         case OrdersLost():
             return _orders_lost(state, event)
@@ -197,7 +199,7 @@ def _node_ready(state: State, event: NodeReady) -> list[AnyAction]:
 
 def _review(state: State) -> list[AnyAction]:
     """Whether to change what trains: first how many, then which version."""
-    return resizing.review(state) or updates.review(state)
+    return resizing.review(state) or updates.review(state) or machines.review(state)
 
 
 def _orders_lost(state: State, event: OrdersLost) -> list[AnyAction]:
@@ -263,8 +265,10 @@ def _node_joined(state: State, event: NodeJoined) -> list[AnyAction]:
     return [*actions, *_in_vain(state, f"a node is incompatible: {actions[0].reason}")]
 
 
-def _node_unfit(state: State, event: NodeUnfit) -> list[AnyAction]:
+def _node_unfit(state: State, event: NodeUnfit | NodesChecked) -> list[AnyAction]:
     """A machine that failed its checks trains nothing; after a few in a row no other is asked."""
+    if isinstance(event, NodesChecked):
+        return _nodes_checked(state, event)
     node = state.nodes.get(event.node)
     if node is None or node.state is NodeState.MEMBER:
         return []
@@ -273,21 +277,34 @@ def _node_unfit(state: State, event: NodeUnfit) -> list[AnyAction]:
     nodes.remove(state, event.node, why)
     state.unfit += 1
     fence = Fence(node=event.node, reason=why, blamed=not many)
-    if state.unfit >= MAX_STILLBORN and state.phase is Phase.WAITING:
+    if state.unfit >= MAX_STILLBORN and _lacks_nodes(state):
         return [fence, *_without_more(state, why)]
     if state.unfit >= MAX_STILLBORN or state.phase is Phase.CLOSING:
         return [fence]
     return [fence, *nodes.top_up(state, why)]
 
 
+def _nodes_checked(state: State, event: NodesChecked) -> list[AnyAction]:
+    """Spares that fail are replaced; members go on, or what failed is decided now."""
+    actions = recovery.when_checked(state, event)
+    for node, why in event.found.items():
+        actions += _node_unfit(state, NodeUnfit(node=node, why=why)) if why else []
+    return actions or health.review(state) or resizing.review(state) or updates.review(state)
+
+
 def _in_vain(state: State, why: str) -> list[AnyAction]:
     """A new node is of no use. A few in a row mean that none ever will be."""
     state.stillborn += 1
-    if state.stillborn >= MAX_STILLBORN and state.phase is Phase.WAITING:
+    if state.stillborn >= MAX_STILLBORN and _lacks_nodes(state):
         return _without_more(state, f"replacement nodes keep failing: {why}")
     if state.stillborn >= MAX_STILLBORN or state.phase is Phase.CLOSING:
         return []
     return nodes.top_up(state, why)
+
+
+def _lacks_nodes(state: State) -> bool:
+    """Whether the next attempt cannot begin without more of them."""
+    return state.phase is Phase.WAITING and nodes.missing(state) > 0
 
 
 def _without_more(state: State, why: str) -> list[AnyAction]:
@@ -417,7 +434,8 @@ def _stop_requested(state: State, event: StopRequested) -> list[AnyAction]:
         case Phase.WAITING:
             return attempts.end(state, Outcome.STOPPED, why)
         case Phase.CLOSING if event.now:
-            return [StopAttempt(attempt=state.attempt, grace_s=0.0, reason=why)]
+            state.stop = StopAttempt(attempt=state.attempt, grace_s=0.0, reason=why)
+            return [state.stop]
         case Phase.CLOSING:
             return []
         case _:
@@ -448,6 +466,7 @@ def _resumed(state: State, event: ControllerResumed) -> list[AnyAction]:
     state.wait_deadline = None  # nobody waited while there was no controller
     state.sizing.short_since = state.sizing.shrink_deadline = None
     state.trouble_since = None  # and nobody tried
+    machines.resumed(state)
     state.asked = len(alive - state.nodes.keys() - state.lost.keys())
     actions: list[AnyAction] = [
         Fence(node=node, reason=state.lost[node]) for node in sorted(alive & state.lost.keys())
@@ -469,7 +488,7 @@ def _repeat_orders(state: State) -> list[AnyAction]:
         case Phase.STARTING | Phase.RUNNING:
             return [state.start] if state.start else []
         case Phase.RECOVERING | Phase.CLOSING if not state.stopped:
-            return [StopAttempt(attempt=state.attempt, grace_s=0.0, reason=state.why)]
+            return [attempts.stop_again(state)]
         case Phase.RECOVERING:
             return recovery.when_stopped(state)
         case _:

@@ -8,7 +8,7 @@ device has failed: forgiven once. What the attempt did since they last agreed co
 from holdfast.actions import AnyAction
 from holdfast.controller import attempts, choices, incidents, numerics
 from holdfast.controller.phases import TRAINING, Phase
-from holdfast.controller.policies.ladder import Trouble
+from holdfast.controller.policies.situation import Trouble
 from holdfast.controller.state import State
 from holdfast.events import Ranks, ReplicasDiffer, each_of
 

@@ -14,7 +14,8 @@ failure. Without a spare it trains for as long as it is there.
 from holdfast.actions import AnyAction
 from holdfast.controller import attempts, choices, conditions, incidents
 from holdfast.controller.phases import TRAINING, Phase
-from holdfast.controller.policies.ladder import ALERT, Rung, Trouble
+from holdfast.controller.policies.ladder import ALERT
+from holdfast.controller.policies.situation import Rung, Trouble
 from holdfast.controller.state import Node, State
 from holdfast.events import HealthChanged, Keeps, Severity
 

@@ -12,7 +12,7 @@ which step on and because of whom.
 from holdfast.actions import AnyAction
 from holdfast.controller import attempts, choices, incidents, versions
 from holdfast.controller.phases import TRAINING, Phase
-from holdfast.controller.policies.ladder import Rung, Trouble
+from holdfast.controller.policies.situation import Rung, Trouble
 from holdfast.controller.state import State, Trial
 from holdfast.events import Diagnosed, LossPlateaued, NumbersBroke, NumbersSpiked, Quantity
 

@@ -14,6 +14,7 @@ from holdfast.controller import (
     choices,
     conditions,
     incidents,
+    machines,
     nodes,
     numerics,
     sizes,
@@ -21,9 +22,11 @@ from holdfast.controller import (
 )
 from holdfast.controller.phases import Phase
 from holdfast.controller.policies import ladder, poison, replace, restart
-from holdfast.controller.policies.ladder import History, Rung, Situation, Trouble
+from holdfast.controller.policies.situation import History, Rung, Situation, Trouble
 from holdfast.controller.state import Failure, State, Trial
-from holdfast.events import Diagnosed
+from holdfast.events import Diagnosed, NodesChecked
+
+NAMED_KEPT = 8  # attempts in a row without progress, whose verdicts are remembered
 
 
 def when_stopped(state: State) -> list[AnyAction]:
@@ -38,6 +41,8 @@ def when_stopped(state: State) -> list[AnyAction]:
         return _go_on(state)
     elif state.incidents[-1].cause == incidents.UPDATED:
         return _go_on(state)
+    if again := machines.check_again(state):
+        return again
     if state.hang is not None:
         return after_verdict(state, state.hang)
     reason = f"attempt {state.attempt} is stopped on every node"
@@ -59,8 +64,23 @@ def after_verdict(state: State, verdict: Diagnosed) -> list[AnyAction]:
         return _moved_on(state, verdict)
     verdict = _seen_before(state, verdict)
     _count(state, verdict)
-    if versions.reverts(state, verdict):
-        return _without_the_update(state, verdict)
+    return _climb(state, verdict)
+
+
+def when_checked(state: State, event: NodesChecked) -> list[AnyAction]:
+    """All machines were, because nobody knew which is to blame; now somebody may."""
+    verdict = machines.heard(state, event)
+    if verdict is None:
+        return []
+    verdict = conditions.explained(state, verdict)
+    incidents.apply_verdict(state, verdict)
+    actions = _climb(state, verdict)
+    state.suspicion = None
+    return actions
+
+
+def _climb(state: State, verdict: Diagnosed) -> list[AnyAction]:
+    """One step after the other."""
     failure = _failure(state, verdict)
     actions: list[AnyAction] = []
     while True:
@@ -68,6 +88,11 @@ def after_verdict(state: State, verdict: Diagnosed) -> list[AnyAction]:
         choices.record(state, chosen, failure.trouble)
         if chosen.outcome is not None:
             return [*actions, *attempts.end(state, chosen.outcome, chosen.reason)]
+        if chosen.rung is Rung.ROLL_CODE:
+            versions.revert(state, chosen.reason)
+            return _without_the_update(state, failure.trouble.bad_step)
+        if chosen.rung is Rung.CHECK:
+            return [*actions, machines.check_all(state, verdict, chosen.reason)]
         if chosen.rung is not Rung.ROLL_BACK:
             break
         failure = _gone_back(state, verdict, failure)
@@ -76,21 +101,22 @@ def after_verdict(state: State, verdict: Diagnosed) -> list[AnyAction]:
         incidents.note(state, "Repeat", chosen.reason)
     if chosen.rung is Rung.REPLACE and ladder.asks_node(failure):
         actions += _give_up(state, _blamed(state, verdict), chosen.reason)
+    elif chosen.rung is Rung.ISOLATE:
+        actions += _give_up(state, _named(state, verdict), chosen.reason, innocent=True)
     return [*actions, *_retire(state), *_restart(state, ladder.delay_s(failure))]
 
 
 def _moved_on(state: State, verdict: Diagnosed) -> list[AnyAction]:
     """Nodes were taken away by intent: nothing has failed, so nothing is counted or waited for."""
     if _made_progress(state, verdict):
-        state.fruitless, state.barren, state.trouble_since = 0, 0, None
+        _forget(state)
     gone = _retire(state)
     state.move(Phase.WAITING, f"restart after: {attempts.last_cause(state)}")
     return [*gone, *attempts.try_start(state)]
 
 
-def _without_the_update(state: State, verdict: Diagnosed) -> list[AnyAction]:
+def _without_the_update(state: State, bad_step: int | None) -> list[AnyAction]:
     """The version before has not met this: numbers that were bad are bad for the first time."""
-    bad_step = numerics.heard(state, verdict)
     if bad_step is not None:
         numerics.go_below(state, bad_step)
     return _go_on(state)
@@ -115,12 +141,20 @@ def _seen_before(state: State, verdict: Diagnosed) -> Diagnosed:
 def _count(state: State, verdict: Diagnosed) -> None:
     """Whether this attempt came further than those before it, and for how long none has."""
     progress = _made_progress(state, verdict)
-    state.fruitless = 0 if progress else state.fruitless + 1
+    state.fruitless += 1
     if progress:
-        state.barren, state.trouble_since = 0, None
+        _forget(state)
+    else:
+        state.named = [*state.named, _named(state, verdict)][-NAMED_KEPT:]
     if verdict.environment and state.trouble_since is None:
         state.trouble_since = state.now
     state.restarts = restart.recent(state.restarts, state.now, state.limits.window_s)
+
+
+def _forget(state: State) -> None:
+    """Attempts without progress, and what they have brought about: there was some."""
+    state.fruitless, state.named, state.checked = 0, [], False
+    state.barren, state.trouble_since = 0, None
 
 
 def _made_progress(state: State, verdict: Diagnosed) -> bool:
@@ -139,7 +173,9 @@ def _failure(state: State, verdict: Diagnosed) -> Situation:
     """The verdict with the history that matters for it. A device fault is counted."""
     bad_step = numerics.heard(state, verdict)
     trial = _trial(state, verdict, bad_step)
-    node = _blamed(state, verdict)
+    unproven = versions.unproven(state, verdict)
+    node = "" if unproven else _blamed(state, verdict)
+    named = node or (_named(state, verdict) if verdict.cause in replace.NAMING else "")
     trouble = Trouble(
         cause=verdict.cause,
         summary=state.incidents[-1].summary,
@@ -148,8 +184,8 @@ def _failure(state: State, verdict: Diagnosed) -> Situation:
         environment=verdict.environment,
         final=verdict.final,
         ended=True,
-        node=state.nodes[node].name if node else "",
-        faulty=verdict.cause == conditions.CAUSE,
+        node=state.nodes[named].name if named else "",
+        faulty=verdict.cause in (conditions.CAUSE, replace.LOST),
         bad_step=bad_step,
         stops=numerics.stops(state),
     )
@@ -165,6 +201,9 @@ def _failure(state: State, verdict: Diagnosed) -> Situation:
         restarts=len(state.restarts),
         freed_s=choices.freed_s(state),
         trouble_s=None if state.trouble_since is None else state.now - state.trouble_since,
+        unproven=unproven,
+        checked=state.checked,
+        named=state.named.count(named) if named else 0,
     )
     older = poison.way_back(state.committed, trial.restored)
     return choices.situation(state, trouble, history, older)
@@ -180,7 +219,12 @@ def _trial(state: State, verdict: Diagnosed, bad_step: int | None) -> Trial:
 def _blamed(state: State, verdict: Diagnosed) -> str:
     """The member whose machine the verdict speaks of; empty if it does of none."""
     of_node = verdict.cause == replace.STRAGGLER or replace.blames_machine(verdict.cause)
-    if not of_node or verdict.rank is None:
+    return _named(state, verdict) if of_node else ""
+
+
+def _named(state: State, verdict: Diagnosed) -> str:
+    """The member that the verdict names, whatever for."""
+    if verdict.rank is None:
         return ""
     return state.ranks.get(verdict.rank // state.workers_per_node, "")
 
@@ -188,7 +232,8 @@ def _blamed(state: State, verdict: Diagnosed) -> str:
 def _faults(state: State, verdict: Diagnosed, node: str) -> int:
     if not node or not replace.blames_machine(verdict.cause):
         return 0
-    faults = replace.recent([*state.faults.get(node, []), state.now], state.now)
+    new = [] if state.suspicion is not None else [state.now]  # after checks it is the same one
+    faults = replace.recent([*state.faults.get(node, []), *new], state.now)
     state.faults[node] = faults
     return len(faults)
 

@@ -10,7 +10,7 @@ from holdfast.actions import AnyAction, Fence
 from holdfast.controller import attempts, choices, incidents, nodes, sizes
 from holdfast.controller.phases import Phase
 from holdfast.controller.policies import ladder, restart
-from holdfast.controller.policies.ladder import History, Rung, Trouble
+from holdfast.controller.policies.situation import History, Rung, Trouble
 from holdfast.controller.state import State
 from holdfast.events import Keeps, ScaleRequested
 
@@ -21,6 +21,7 @@ def scaled(state: State, event: ScaleRequested) -> list[AnyAction]:
     if not limits.elastic or state.phase is Phase.CLOSING:
         return []
     sizing.target = max(limits.fewest, min(limits.most, event.nodes))
+    state.scaled_by = event.by
     sizing.growths, sizing.changed_at = [], None  # what was asked for is not held back
     state.stillborn = state.unfit = 0
     state.tell(f"{event.by} asked for {event.nodes} nodes")
@@ -37,7 +38,7 @@ def review(state: State) -> list[AnyAction]:
     if state.size > state.target:
         step = max(1, state.limits.copies) if state.instrumented else state.size
         size = max(state.target, state.size - step)
-        return _stop(state, size, f"{sizing_text(state, size)}: holdfast scale asked for fewer")
+        return _stop(state, size, f"{sizing_text(state, size)}: {state.scaled_by} asked for fewer")
     more = sizes.growable(state) - state.size
     if more <= 0:
         return _let_go(state)

@@ -8,7 +8,7 @@ rests on what a change has cost in this job. Where the bounds are one number not
 
 from holdfast.controller import choices, conditions, incidents, nodes
 from holdfast.controller.policies import ladder
-from holdfast.controller.policies.ladder import Rung, Trouble
+from holdfast.controller.policies.situation import Rung, Trouble
 from holdfast.controller.state import State
 from holdfast.events import Progress
 
@@ -125,7 +125,7 @@ def _batch(state: State) -> str:
 def _asked(state: State) -> str:
     if state.sizing.target is None:
         return f"all {state.target} nodes are there"
-    return f"holdfast scale asked for {state.target}"
+    return f"{state.scaled_by} asked for {state.target}"
 
 
 def _there(state: State) -> str:

@@ -8,7 +8,7 @@ from enum import StrEnum
 
 import msgspec
 
-from holdfast.actions import Outcome, StartAttempt
+from holdfast.actions import Outcome, StartAttempt, StopAttempt
 from holdfast.controller.phases import ENDED, Phase, may_move
 from holdfast.controller.policies.replace import REPLACE_AFTER
 from holdfast.events import (
@@ -29,6 +29,7 @@ from holdfast.versions import FIRST, Version, When
 
 STORY_LENGTH = 40
 NOTES_MAX = 20
+CHECKS = {"auto": "", "off": "", "spares": "spares", "quick": "all"}  # `recovery.check`
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,6 +39,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     min_nodes: int = 0  # that may train; 0: `node_count`
     max_nodes: int = 0  # likewise
     spare_count: int = 0
+    spares_why: str = ""  # there are to be so many
     lets_go: bool = True  # nodes beyond what is wanted; False: others would be made in their place
     max_restarts: int = 20
     exact: bool = False  # that number was asked for: as many restarts as that, and no more
@@ -54,6 +56,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     stragglers: str = "off"  # or "tell", "replace"
     plateau_steps: int = 0  # within which the loss should fall; 0: whatever it does
     plateau_share: float = 0.01  # by so much of itself
+    checks: str = (
+        ""  # machines are checked: "all" before they train or wait; "spares" while they wait
+    )
     trial_steps: int = 100  # after an update, within which a failure goes back
 
     @staticmethod
@@ -64,7 +69,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
             node_count=job.nodes.count,
             min_nodes=elastic.min_nodes if elastic is not None else 0,
             max_nodes=(elastic.max_nodes or 0) if elastic is not None else 0,
-            spare_count=job.nodes.spares,
+            spare_count=job.nodes.spare_count,
+            spares_why=job.nodes.spares_why,
             max_restarts=recovery.restarts,
             exact=recovery.max_restarts is not None,
             window_s=recovery.window_s,
@@ -79,6 +85,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
             stragglers=job.recovery.stragglers,
             plateau_steps=job.recovery.plateau_steps,
             plateau_share=job.recovery.plateau_share,
+            checks=CHECKS[job.recovery.check],
             trial_steps=job.recovery.update_trial_steps,
         )
 
@@ -117,6 +124,8 @@ class Node(msgspec.Struct, kw_only=True):
     node_rank: int | None = None
     store: Store | None = None  # fresh store it offers for the next attempt
     rack: str = ""  # "" if it is not known
+    checked: bool = False  # its machine has passed its checks
+    asked: bool = False  # to check it
 
 
 class HealthRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -315,6 +324,7 @@ class State(msgspec.Struct, kw_only=True):
     attempt: int = 0
     attempt_started_at: float = 0.0
     start: StartAttempt | None = None  # the order for this attempt, to repeat it if need be
+    stop: StopAttempt | None = None  # likewise, the newest to end one
     milestones: list[Milestone] = []
     finished: set[int] = set()  # ranks that exited well
     stopped: bool = True  # nothing of this attempt is left anywhere
@@ -325,6 +335,9 @@ class State(msgspec.Struct, kw_only=True):
     restarts_count: int = 0
     fruitless: int = 0  # attempts in a row that made no progress
     barren: int = 0  # restarts since the last progress
+    named: list[str] = []  # nodes that their verdicts name, one after the other
+    checked: bool = False  # all machines were, since the last progress
+    suspicion: Diagnosed | None = None  # verdict that waits for that
     trouble_since: float | None = None  # errors of the environment have kept it from any progress
     progress_mark: int | None = None  # max_step when the attempt began
     last_failure: Failure | None = None
@@ -348,6 +361,7 @@ class State(msgspec.Struct, kw_only=True):
     stragglers: tuple[Straggler, ...] = ()  # of this attempt, at this moment
     health: dict[str, dict[str, HealthRecord]] = {}  # node → condition and device → how it is
 
+    scaled_by: str = ""  # who asked for `sizing.target`
     sizing: Sizing = msgspec.field(default_factory=Sizing)
     updating: Updating = msgspec.field(default_factory=Updating)
     start_deadline: float | None = None  # back-off: not before

@@ -9,8 +9,8 @@ same elsewhere. One at a time, and never without a spare.
 from holdfast.actions import AnyAction
 from holdfast.controller import attempts, choices, incidents
 from holdfast.controller.phases import Phase
-from holdfast.controller.policies.ladder import Rung, Trouble
 from holdfast.controller.policies.replace import STRAGGLER
+from holdfast.controller.policies.situation import Rung, Trouble
 from holdfast.controller.state import State
 from holdfast.events import Diagnosed, SlowBy, Straggler, StragglersFound
 

@@ -11,7 +11,7 @@ from holdfast.controller import attempts, incidents, resizing, versions
 from holdfast.controller.phases import TRAINING, Phase
 from holdfast.controller.state import Stage, State, UpdateRecord
 from holdfast.events import Keeps, UpdatePrepared, UpdateRequested
-from holdfast.versions import FIRST, Version, merged
+from holdfast.versions import ENV, FIRST, Version, merged
 
 FORCE_S = 86_400.0  # after which an update waits for no recovery any more
 AGAIN_S = 10.0  # after which nodes are asked again, where none could be asked
@@ -48,7 +48,15 @@ def _next_version(state: State, event: UpdateRequested) -> Version:
     newest = versions.unused(state)
     base = newest.version if newest is not None else state.version
     number = max((one.version.number for one in state.updating.records), default=FIRST.number) + 1
-    return Version(number=number, code=event.code or base.code, sets=merged(base.sets, event.sets))
+    given, kept = base.given, base.sets
+    if event.args is not None:
+        given, kept = event.args, {k: v for k, v in kept.items() if k.startswith(ENV)}
+    return Version(
+        number=number,
+        code=event.code or base.code,
+        given=given,
+        sets=merged(kept, event.sets),
+    )
 
 
 def _version_before(state: State) -> Version:

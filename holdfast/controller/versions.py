@@ -14,6 +14,7 @@ from holdfast.versions import FIRST, Version
 INNOCENT = frozenset(
     (
         *("node-lost", "orders-lost", "hardware-fault", "corruption", "device-error"),
+        "device-lost",
         *("worker-killed", "forkserver-died", "straggler", "resized", "updated"),
     )
 )
@@ -77,20 +78,24 @@ def on_trial(state: State) -> bool:
     return state.limits.trial_steps > 0 and state.now - updating.trial_since < restart.FRUITFUL_S
 
 
-def reverts(state: State, verdict: Diagnosed) -> bool:
-    """An attempt has failed: whether that ends the version that it ran."""
+def unproven(state: State, verdict: Diagnosed) -> str:
+    """How far the version is that an attempt ran which has failed, if that is to blame."""
     cause = state.incidents[-1].cause
     if verdict.environment or cause in INNOCENT or not on_trial(state):
-        return False
+        return ""
+    steps = state.limits.trial_steps
+    return f"version {state.version.number} failed within its first {steps} steps"
+
+
+def revert(state: State, why: str) -> None:
+    """The version before is that of the next attempt."""
     version = state.updating.used.pop().number
-    back, steps = state.version.number, state.limits.trial_steps
-    why = f"it failed within its first {steps} steps: {state.incidents[-1].summary}"
+    back = state.version.number
     _set_aside(state, version, why)
     update = unused(state)
     if update is not None and update.back:
         update.stage, update.why = Stage.REPLACED, f"version {version} was given up before"
     incidents.note(state, "Revert", f"continue with version {back}: version {version} is given up")
-    return True
 
 
 def _set_aside(state: State, number: int, why: str) -> None:

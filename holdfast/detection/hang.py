@@ -67,9 +67,9 @@ class HangWatch:
                 if 0 <= worker.rank < len(self._moved):
                     self._take_in(worker, now)
 
-    def forgive(self, now: float) -> None:
-        """We did not listen for a while: for all we know, everybody has moved meanwhile."""
-        self._moved = [now if at < math.inf else at for at in self._moved]
+    def forgive(self, now: float, late_s: float = math.inf) -> None:
+        """We did not listen for so long: for all we know, everybody has moved meanwhile."""
+        self._moved = [min(now, at + late_s) if at < math.inf else at for at in self._moved]
 
     def stands_s(self, now: float) -> float:
         """For how long the rank has stood still that has done so the longest."""

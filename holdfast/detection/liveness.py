@@ -19,9 +19,9 @@ class Liveness:
         """Watch this node no longer; unknown ones are ignored."""
         self._heard.pop(node, None)
 
-    def forgive(self, now: float) -> None:
-        """Nobody listened for a while: everybody who is watched counts as heard now."""
-        self._heard = dict.fromkeys(self._heard, now)
+    def forgive(self, now: float, silent_s: float) -> None:
+        """Nobody listened for a while: so much of everybody's silence does not count."""
+        self._heard = {node: min(now, at + silent_s) for node, at in self._heard.items()}
 
     def silent(self, now: float, timeout_s: float) -> list[tuple[str, float]]:
         """Nodes silent for at least `timeout_s`, longest first, each with its silence in seconds.

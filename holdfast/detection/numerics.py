@@ -14,7 +14,7 @@ scale: so neither noise nor a loss near zero is one, and below zero nothing is.
 import math
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from holdfast.events import Broken, NumbersBroke, NumbersSpiked, Quantity, Spike, WorkerExited
@@ -27,6 +27,7 @@ SPIKE_TIMES = 5.0  # the usual
 SPREAD_TIMES = 8.0  # the spread of the usual, on a logarithmic scale
 MAD_TO_SIGMA = 1.4826  # of a normal distribution
 QUIET_STEPS = 100  # after a spike, until another one is told
+RankSpike = tuple[int, int, Spike]  # step and rank, for their order
 
 
 class FirstBad(NamedTuple):
@@ -121,7 +122,9 @@ class NumberWatch:
 class NumbersReducer:
     """What all ranks of the newest attempt have noticed, as facts that are told once."""
 
-    def __init__(self) -> None:
+    def __init__(self, jumps: Callable[[Report], list[RankSpike]] = lambda _: []) -> None:
+        """`jumps` tells spikes that no worker could know of (`detection.jump`)."""
+        self._jumps = jumps
         self._attempt = 0
         self._broke = False  # told
         self._spike_step: int | None = None  # newest told
@@ -132,6 +135,7 @@ class NumbersReducer:
             return []
         broke = [(w.broke.step, w.rank, w.broke) for w in report.workers if w.broke is not None]
         spikes = [(w.spike.step, w.rank, w.spike) for w in report.workers if w.spike is not None]
+        spikes += self._jumps(report)
         return [*self._tell_spike(spikes), *self._tell(broke)]
 
     def exited(self, exited: WorkerExited) -> list[NumbersBroke | NumbersSpiked]:
@@ -152,7 +156,7 @@ class NumbersReducer:
         self._broke = True
         return [NumbersBroke(attempt=self._attempt, rank=first[1], broke=first[2])]
 
-    def _tell_spike(self, found: Iterable[tuple[int, int, Spike]]) -> list[NumbersSpiked]:
+    def _tell_spike(self, found: Iterable[RankSpike]) -> list[NumbersSpiked]:
         told = self._spike_step
         new = (one for one in found if told is None or one[0] > told + QUIET_STEPS)
         first = min(new, key=_step_and_rank, default=None)

@@ -67,6 +67,7 @@ class ProgressReducer:
     """What the ranks of one attempt have reported. Times are of one clock that never steps back."""
 
     def __init__(self) -> None:
+        self.stepped_at: float | None = None  # when a rank last completed a step, of any attempt
         self.begin(0, 0, 0.0)
 
     def begin(self, attempt: int, world_size: int, now: float) -> None:
@@ -132,6 +133,8 @@ class ProgressReducer:
             return []
         self._newest[worker.rank], self._heard[worker.rank] = worker, now
         self._move(old.progress.step if old else None, worker.progress, now)
+        if (ago_s := _stepped_ago_s(worker)) is not None:
+            self.stepped_at = max(self.stepped_at or 0.0, now - ago_s)
         self._data_wait_s = max(self._data_wait_s, worker.progress.data_wait_s)
         self._snapshot_s = max(self._snapshot_s, worker.progress.snapshot_s)
         if len(worker.milestones) == self._seen[worker.rank].bit_count():
@@ -198,6 +201,15 @@ class ProgressReducer:
             return []
         self._told, self._told_at = news, now
         return [_aged(news, max(0.0, now - at))]
+
+
+def _stepped_ago_s(worker: WorkerReport) -> float | None:
+    """Of its newest step in this attempt, however that is known; None: there is none."""
+    if worker.progress.step is not None:
+        return worker.progress.step_ago_s if worker.progress.step > worker.restored_step else None
+    if worker.optimizer_steps:
+        return worker.optimizer_step_ago_s
+    return worker.printed_step_ago_s if worker.printed_step is not None else None
 
 
 def _aged(news: Progressed, step_ago_s: float) -> Progressed:

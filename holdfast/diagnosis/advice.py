@@ -39,6 +39,8 @@ ADVICE: dict[str, str] = {
     "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True. Host: fewer loader workers, or more memory.",
     "device-error": "Look up the XID in the kernel log, shown if it can be read. Cordon the "
     "machine if it comes again; a node with two device faults in a day is replaced.",
+    "device-lost": "Take the machine out of service: reset the GPU, look at power, seating and "
+    "remapped rows, and replace it if it comes again. `holdfast check` on it before it is used.",
     "disk-full": "Free space in the place that the message names, or keep fewer checkpoints "
     "(checkpoints.*.keep).",
     "limit-reached": "Raise the limit (ulimit -n, ulimit -f, or that of the container), or open "

@@ -3,8 +3,9 @@
 Whoever stands at another place than those that wait in a collective is the one they wait for; where
 stacks do not tell, it is the minority by step and phase, or the smallest group of stacks. What the
 suspects did between the looks decides: who stood still and used no processor hangs, at once or,
-where it waits for data or storage, after half a minute; who computed without moving may compile,
-and is given a minute; who moved evaluates, or saves, and is given as long as the job file says. If
+where it waits for data or storage, after half a minute; who computed without moving is given a
+minute; who moved evaluates, or saves, and is given as long as the job file says, and so is who
+stands in a compiler: that may run for minutes, and ranks wait for each other's without moving. If
 all wait at one place the network may be back in a moment. Of a script that does not report steps
 nobody knows whether it still trains, so it may work for as long as it likes. If one of those that
 wait moves, nobody waits for anybody. Workers that were all stopped, or that somebody debugs, do not
@@ -52,6 +53,12 @@ EXTERNAL = (  # where a worker waits for something outside
     "tenacity/", "backoff/", "retrying", "fsspec/", "s3fs/", "gcsfs/", "subprocess.py", "queue.py",
     "multiprocessing/", "asyncio/", "torch/utils/data/", "torch/serialization.py",
     "torch/distributed/checkpoint/",
+)  # fmt: skip
+# Of compilers, not of what they have compiled, which stands in other files while it runs.
+COMPILERS = (
+    "torch/_dynamo/convert_frame.py", "torch/_inductor/codecache.py",
+    "torch/_inductor/async_compile.py", "torch/_inductor/cpp_builder.py",
+    "torch/utils/cpp_extension.py", "triton/compiler/", "jax/_src/compiler.py", "numba/core/",
 )  # fmt: skip
 DEBUGGERS = ("pdb.py", "bdb.py", "debugpy/", "pydevd", "ipdb/")
 
@@ -152,6 +159,11 @@ def _by_activity(
     working = next((one for one in others if one.group.activity is Activity.MOVES), None)
     if working is not None and suspects:
         return told(Judgement.SLOW, f"No step: rank {working.rank} works {_at(working)}", 0.7)
+    compiling = next(filter(_compiles, waited_for), None)
+    if compiling is not None:
+        return told(
+            Judgement.SLOW, f"No step: rank {compiling.rank} compiles {_at(compiling)}", 0.8
+        )
     still_s = BLIND_S if blind else _stillness_s(suspects, looks, finding)
     patience_s = _patience_s(most, told.suspicion, still_s)
     if not told.suspicion.reported and patience_s >= EXTERNAL_S:
@@ -178,7 +190,15 @@ def _stillness_s(
 
 
 def _is_outside(look: SeenRank) -> bool:
-    return any(frame.partition(" (")[2].startswith(EXTERNAL) for frame in look.group.frames)
+    return _stands_in(look, EXTERNAL)
+
+
+def _compiles(look: SeenRank) -> bool:
+    return _stands_in(look, COMPILERS)
+
+
+def _stands_in(look: SeenRank, files: tuple[str, ...]) -> bool:
+    return any(frame.partition(" (")[2].startswith(files) for frame in look.group.frames)
 
 
 def _patience_s(most: Activity, suspicion: HangSuspected, still_s: float) -> float:

@@ -20,6 +20,7 @@ from holdfast.events import (
     NodeJoined,
     NodeLost,
     NodeLostReason,
+    NodesChecked,
     NodeUnfit,
     Severity,
     each_of,
@@ -92,6 +93,8 @@ def _signal(event: object, ranks: dict[int, str], workers: int) -> tuple[LemonSi
             return _of_health(event), event.node
         case NodeUnfit():
             return LemonSignal.FAULT, event.node
+        case NodesChecked():
+            return LemonSignal.FAULT, next((n for n, why in event.found.items() if why), "")
         case NodeLost(planned=False) if event.reason is not NodeLostReason.STUCK:
             return LemonSignal.LOST, event.node
         case HangJudged(judgement=Judgement.HANG):

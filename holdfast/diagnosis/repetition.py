@@ -3,13 +3,17 @@
 Rerun in place as Megatron does with a loss that is NaN: what comes out otherwise the second time is
 not to be trusted, on this machine at least; what comes out the same twice, and as it was told the
 first time, is what the step does; and if it was told otherwise the first time, that has passed.
+What comes out otherwise on other nodes is of the machines. Where groups of nodes repeat it, most of
+those of one size that end alike are right.
 """
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
 Digests = Mapping[int, Mapping[str, str]]  # of a leaf of the state, by rank and path
+Group = tuple[str, ...]  # nodes, in the order of their ranks
 Told = Mapping[int, str]  # what rank 0 logged, by step
 LISTED_MAX = 5
 
@@ -18,6 +22,7 @@ class RepetitionVerdict(StrEnum):
     """What became of it."""
 
     MACHINE = "machine"  # the repetitions differ
+    ELSEWHERE = "elsewhere"  # those in place are the same, and the one on other nodes is not
     TRANSIENT = "transient"  # they are the same, and the first time was not
     GENUINE = "genuine"  # all are the same
     REPEATABLE = "repeatable"  # the repetitions are; what was told the first time is not known
@@ -61,6 +66,48 @@ def judge_repetition(
         return Repetition(RepetitionVerdict.GENUINE, summary)
     summary = f"Step {step} ends twice with the same bits; what was logged the first time is gone."
     return Repetition(RepetitionVerdict.REPEATABLE, summary)
+
+
+def compared_elsewhere(here: Repetition, nodes: str, mine: Digests, theirs: Digests) -> Repetition:
+    """What is known once other nodes have repeated the step, too."""
+    if here.verdict is RepetitionVerdict.MACHINE:
+        return here
+    differing = tuple(_differing(mine, theirs))
+    if not differing:
+        return here._replace(summary=f"{here.summary} It does so on {nodes} as well.")
+    known = {
+        RepetitionVerdict.GENUINE: f"as the first time, so {nodes} computes wrong",
+        RepetitionVerdict.TRANSIENT: "otherwise than the first time",
+        RepetitionVerdict.REPEATABLE: "and nothing tells which of them is right",
+    }[here.verdict]
+    summary = (
+        f"On {nodes} the step ends with other bits ({_listed(differing)}) than twice in place; in "
+        f"place it comes out {known}."
+    )
+    return Repetition(RepetitionVerdict.ELSEWHERE, summary, differing, here.step)
+
+
+def failing(tried: Mapping[Group, Sequence[Digests | None]]) -> dict[Group, bool]:
+    """Which groups of nodes fail, by how their repetitions of the step ended; None: not at all.
+    Groups of one size ought to end alike. Where no two do, or as many in another way, all fail."""
+    ends = {group: _end_of(ran) for group, ran in tried.items()}
+    found = {group: end is None for group, end in ends.items()}
+    for size in {len(group) for group, end in ends.items() if end is not None}:
+        alike = {
+            group: end for group, end in ends.items() if end is not None and len(group) == size
+        }
+        (most, times), *others = Counter(alike.values()).most_common()
+        tie = bool(others) and (times == 1 or others[0][1] == times)
+        found |= {group: tie or end != most for group, end in alike.items()}
+    return found
+
+
+def _end_of(ran: Sequence[Digests | None]) -> str | None:
+    """The same for the same bits; None if one did not come to its end, or they differ."""
+    first = ran[0]
+    if first is None or any(one is None or one != first for one in ran):
+        return None
+    return repr([(rank, sorted(leaves.items())) for rank, leaves in sorted(first.items())])
 
 
 def _differing(one: Digests, two: Digests) -> list[str]:

@@ -127,6 +127,12 @@ CAUSES: dict[str, KnownCause] = {
     "device-error": KnownCause(
         Weight.CAUSE, ELSEWHERE, "The accelerator or its driver reported an error."
     ),
+    "device-lost": KnownCause(
+        Weight.CAUSE,
+        ELSEWHERE,
+        "The accelerator does not answer any more, or its memory is damaged: its node is left at "
+        "once, if a spare waits.",
+    ),
     "disk-full": KnownCause(
         Weight.CAUSE, ENVIRONMENT, "A file could not be written: the disk is full."
     ),
@@ -206,6 +212,10 @@ MEMORY = re.compile(
 )
 LIMIT = re.compile(r"\[Errno (?:24|27)\]|Too many open files|File too large")
 DEVICE = re.compile(r"(?:CUDA|HIP|cuDNN|cuBLAS|CUBLAS)(?:_STATUS| error| driver)|unhandled cuda")
+LOST = re.compile(
+    r"GPU is lost|fallen off the bus|uncorrectable ECC error|(?:CUDA|HIP)_ERROR_ECC_UNCORRECTABLE"
+    r"|cudaErrorECCUncorrectable|Unable to determine the device handle"
+)
 DEVICE_ASSERT = "device-side assert triggered"  # a kernel was given what it refuses: the script's
 
 
@@ -410,6 +420,8 @@ def _cause_of_message(error: WorkerError) -> str:
         return "limit-reached"
     if DEVICE_ASSERT in error.message:
         return "worker-exception"
+    if LOST.search(error.message):
+        return "device-lost"
     return "device-error" if DEVICE.search(error.message) else "worker-exception"
 
 

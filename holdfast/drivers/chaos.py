@@ -20,6 +20,7 @@ from typing import NamedTuple
 import psutil
 
 from holdfast.drivers import client
+from holdfast.drivers.chaos_network import Partition
 from holdfast.drivers.fencing import Search
 from holdfast.drivers.nodes import KnownNode, known_nodes
 from holdfast.drivers.records import load_job
@@ -174,6 +175,13 @@ def _cut(victim: Victim) -> None:
         raise PermissionError(errno.EPERM, "the kernel lets `ss -K` cut none")
 
 
+def _part(victim: Victim) -> Undo:
+    """The node of this worker and the others are out of each other's reach; not out of ours."""
+    node_of = Search(victim.folder, {victim.node.node}).processes()
+    here = {pid for pid, node in node_of.items() if node == victim.node.node}
+    return Partition(here, node_of.keys() - here).heal
+
+
 def _fill(place: Path) -> Undo:
     """Take all the room that is left."""
     room = os.statvfs(place)
@@ -247,6 +255,13 @@ FAULTS: dict[str, ChaosFault] = {
         ("peer-lost", "worker-exception", "environment", "worker-aborted"),
         _cut,
         has_rank=False,
+    ),
+    "partition": ChaosFault(
+        "the node of a worker and the other nodes cannot reach each other (`ip rule`)",
+        ("hang", "peer-lost", "environment"),
+        _part,
+        has_rank=False,
+        lasts=True,
     ),
     "disk full": ChaosFault(
         "the disk of the job's checkpoints, or of its folder, is filled (up to 1 GiB)",

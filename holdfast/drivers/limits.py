@@ -19,7 +19,7 @@ FILE_BYTES_MIN = 64 * 1024 * 1024  # journal, logs, and memory of snapshots, whi
 
 def require_limits(job: Job) -> None:
     """Raise `Error` limit-too-small if this job cannot run below the limits of this shell."""
-    nodes = job.nodes.count + job.nodes.spares
+    nodes = job.nodes.count + job.nodes.spare_count
     workers = worker_count(job, gpu_count({**os.environ, **job.env}))
     files = max(FILES_MIN, FILES_MIN // 2 + max(FILES_PER_NODE * nodes, FILES_PER_WORKER * workers))
     _require(resource.RLIMIT_NOFILE, files, "open files", "-n", 1)

@@ -19,10 +19,12 @@ import msgspec
 from holdfast import journal
 from holdfast.actions import AskNodes, EndJob, Entry, Fence, Outcome
 from holdfast.controller import Controller, Limits, State
-from holdfast.drivers import records, report
+from holdfast.drivers import records
 from holdfast.drivers.fencing import Fenced, fence_job, fence_nodes, living, say_stuck
+from holdfast.drivers.job_books import JobBooks
+from holdfast.drivers.job_metrics import JobMetrics, MetricsServer
 from holdfast.drivers.machine_book import MachineBook
-from holdfast.drivers.nodes import AgentProcess, known_nodes, number_of, start_agent
+from holdfast.drivers.nodes import AgentProcess, known_nodes, new_names, start_agent
 from holdfast.errors import Error
 from holdfast.events import (
     AnyEvent,
@@ -145,6 +147,13 @@ class LocalDriver:
         self._clock = Clock(controller.state.now)
         self._shell = Shell(controller, book, self, settings, self._clock.now)
         self._host = Host(self._shell, self._clock, records.read_secret(folder), timeout_s)
+        progress = self._shell.nodes.bridge.progress
+        self._books = JobBooks(
+            job.name, folder / records.JOURNAL, self._state, self._clock.now, progress.newest
+        )
+        metrics = JobMetrics(job, self._state, self._books, progress, self._clock.now)
+        self._scraped = MetricsServer(job.name, metrics.exposition)
+        self._scraped.agents = self._scraped_agents
 
     async def run(self, first: Beginning, observe: Observer) -> Outcome:
         """From the first fact to the last agent's end."""
@@ -152,6 +161,7 @@ class LocalDriver:
         book = MachineBook(self._state, _say)
 
         def seen(entry: Entry, state: State) -> None:
+            self._books.add(entry)
             book.hear(entry)
             observe(entry, state)
 
@@ -159,6 +169,8 @@ class LocalDriver:
         host.stop_at(signal.SIGINT, signal.SIGTERM)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._terminal_gone)
         self._publish(await host.server.listen(HOST))
+        if self._job.monitoring.port is not None:
+            await self._scraped.open(HOST, self._job.monitoring.port, _say)
         for node in living(self._folder):  # agents that a former controller of this job started
             self._add(AgentProcess(node.node, node.name, node.pid, None), RECONNECT_S)
         shell.begin(first, self._agents)
@@ -167,6 +179,7 @@ class LocalDriver:
             assert outcome is not None, "this job has another controller"  # its lock is ours
             return outcome
         finally:
+            self._scraped.close()
             await host.server.close()
             (self._folder / "controller.json").unlink(missing_ok=True)
 
@@ -221,9 +234,7 @@ class LocalDriver:
             _say(f"the disk under {self._folder} {what}")
 
     def _start_agents(self, count: int) -> None:
-        taken = [number_of(p.name) for p in (self._folder / "nodes").glob("node-*")]
-        first = max(taken, default=-1) + 1
-        for name in (f"node-{number}" for number in range(first, first + count)):
+        for name in new_names(self._folder, count):
             try:
                 self._add(start_agent(self._folder, name), REGISTER_S)
             except OSError as error:
@@ -253,15 +264,14 @@ class LocalDriver:
 
     def status(self) -> bytes:
         """`JobStatus` as JSON."""
-        now = self._clock.now()
-        status = report.job_status(
-            self._job.name,
-            self._state,
-            records.ledger_of(self._folder, None if self._state.ended else now),
-            controller="alive",
-            telemetry=self._shell.nodes.bridge.progress.newest(),
-        )
-        return msgspec.json.encode(status)
+        where = self._scraped.address
+        url = f"http://{where}/metrics" if where is not None else None
+        return msgspec.json.encode(msgspec.structs.replace(self._books.status(), metrics=url))
+
+    def _scraped_agents(self) -> list[str]:
+        """Those that live and are scraped."""
+        cards = (card for card in known_nodes(self._folder) if card.node in self._agents)
+        return [f"{HOST}:{card.metrics}" for card in cards if card.metrics]
 
     def _terminal_gone(self) -> None:
         """A closed terminal does not stop a job: go on, with output to a file."""

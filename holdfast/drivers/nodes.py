@@ -19,6 +19,7 @@ from holdfast.files import read_plain
 
 NODE_VARIABLE = "HOLDFAST_NODE"
 FOLDER_VARIABLE = "HOLDFAST_JOB_DIR"
+NAMES_VARIABLE = "HOLDFAST_NODE_NAMES"  # of the first nodes of a job, where these stand for others
 
 
 class KnownNode(msgspec.Struct, frozen=True):
@@ -27,6 +28,7 @@ class KnownNode(msgspec.Struct, frozen=True):
     node: str
     name: str
     pid: int
+    metrics: int = 0  # port on which it is scraped; 0: none
 
 
 def known_nodes(folder: Path) -> list[KnownNode]:
@@ -44,6 +46,15 @@ def number_of(name: str) -> int:
     """The number in a node's name, -1 if it has none."""
     tail = name.rpartition("-")[2]
     return int(tail) if tail.isdigit() else -1
+
+
+def new_names(folder: Path, count: int) -> list[str]:
+    """Names for so many nodes that the job has not had: those asked for, then the next numbers."""
+    taken = {path.name for path in (folder / "nodes").glob("node-*")}
+    asked = os.environ.get(NAMES_VARIABLE, "").split(",")
+    names = [name for name in asked if name and name not in taken][:count]
+    first = max(map(number_of, taken | set(names)), default=-1) + 1
+    return names + [f"node-{number}" for number in range(first, first + count - len(names))]
 
 
 class AgentProcess:

@@ -78,6 +78,7 @@ def job_status(
         size=state.size if state.limits.elastic else None,
         target=state.target if state.limits.elastic else None,
         size_why=state.sizing.why or None,
+        spares_why=state.limits.spares_why or None,
         version=state.version.number,
         updates=_updates(state),
         **_seen(workers),

@@ -3,6 +3,7 @@
 from holdfast.goodput.bookkeeper import Bookkeeper, ledger
 from holdfast.goodput.books import Bill, LedgerInterval
 from holdfast.goodput.buckets import MEANING, Bucket
+from holdfast.goodput.counters import JournalCounters
 from holdfast.goodput.ledger import Ledger, to_goodput
 
 __all__ = [
@@ -10,6 +11,7 @@ __all__ = [
     "Bill",
     "Bookkeeper",
     "Bucket",
+    "JournalCounters",
     "Ledger",
     "LedgerInterval",
     "ledger",

@@ -15,6 +15,7 @@ from holdfast.actions import (
     AnyAction,
     AskNodes,
     AssignRank,
+    CheckNodes,
     CollectEvidence,
     Diagnose,
     Dismiss,
@@ -49,6 +50,7 @@ from holdfast.events import (
     NodeLeft,
     NodeLost,
     NodeReady,
+    NodesChecked,
     NodeUnfit,
     NumbersBroke,
     NumbersSpiked,
@@ -122,6 +124,11 @@ class Bookkeeper:
             _post(books, self._attempt, until, self._timeline(until, closed=False))
         return close_books(books, observed=observed, ended=self._ended)
 
+    @property
+    def certain(self) -> dict[Bucket, int]:
+        """Milliseconds by bucket of what is posted: all but what the open attempt still does."""
+        return self._books.buckets
+
     # ── facts ──
 
     def _hear(self, event: AnyEvent, at: int) -> None:
@@ -157,7 +164,14 @@ class Bookkeeper:
                 self._hear_of_waste(event, at)
             case OrdersLost():
                 self._attempt.number = max(self._attempt.number, event.attempt)
-            case JobSubmitted() | ControllerResumed() | NodeJoined() | NodeUnfit() | Diagnosed():
+            case (
+                JobSubmitted()
+                | ControllerResumed()
+                | NodeJoined()
+                | NodeUnfit()
+                | Diagnosed()
+                | NodesChecked()
+            ):
                 pass
             case NumbersBroke() | NumbersSpiked() | LossPlateaued() | ReplicasDiffer():
                 # a fault only if the attempt is stopped for it
@@ -230,7 +244,15 @@ class Bookkeeper:
             case EndJob():
                 self._close(at)
                 self._ended = True
-            case AskNodes() | Diagnose() | CollectEvidence() | Survey() | Dismiss() | Fence():
+            case (
+                AskNodes()
+                | Diagnose()
+                | CollectEvidence()
+                | CheckNodes()
+                | Survey()
+                | Dismiss()
+                | Fence()
+            ):
                 pass
             case PrepareUpdate() | KeepVersion():
                 pass

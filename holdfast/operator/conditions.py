@@ -14,6 +14,7 @@ from holdfast.operator.definition import CONDITIONS, HISTORY
 from holdfast.status import JobStatus
 
 WORDS = {"gave_up": "GaveUp"}
+CHANGES = ("ChangeWaits", "Updating", "Updated", "UpdateRefused", "UpdateReverted")  # of a spec
 ENDED = ("succeeded", "failed", "gave_up", "stopped")
 
 
@@ -112,7 +113,7 @@ def _facts(
     ended = outcome is not None
     return {
         "Accepted": ConditionState(not refused, decision.reason or "Accepted", decision.message)
-        if refused or decision.reason == "ChangeWaits"
+        if refused or decision.reason in CHANGES
         else ConditionState(True, "Accepted"),
         "Running": ConditionState(phase == "Running", now, why),
         "Recovering": ConditionState(phase == "Recovering", now, why),

@@ -4,14 +4,16 @@ Level-triggered: it looks at what is, never at what has just changed, so that an
 away, or heard something twice, ends up at the same place. The only memory is the status of the
 object itself: which spec the job was made from, and that it was suspended.
 
-A job that runs is never changed. What is missing is made again; a new spec waits until the job has
-been suspended and resumed; an operator of a newer version leaves the old objects as they are.
+Of a job that runs only arguments and variables are changed, by a hot update. What is missing is
+made again; any other change of the spec waits until the job has been suspended and resumed; an
+operator of a newer version leaves the old objects as they are.
 """
 
 from dataclasses import dataclass
 from enum import StrEnum
 
 from holdfast.drivers.kubernetes.manifests.request import Body
+from holdfast.operator.updating import NONE, SpecUpdate, story
 from holdfast.status import JobStatus
 
 STOP_LIMIT_S = 120.0  # beyond the job's own grace time, for a controller to stop its job
@@ -25,6 +27,7 @@ class Step(StrEnum):
 
     WATCH = "watch"  # nothing but telling how it stands
     MAKE = "make"  # everything that is missing
+    UPDATE = "update"  # the job that runs, to the arguments of the spec
     ASK_STOP = "ask_stop"
     CLEAR = "clear"  # what makes pods, and the pods
     RENEW = "renew"  # the same, and the record of the run that was suspended
@@ -49,6 +52,7 @@ class Known:
     now: float
     ended_at: float | None = None
     stopping_since: float | None = None
+    update: SpecUpdate = NONE
 
 
 @dataclass(frozen=True)
@@ -124,7 +128,13 @@ def _run(known: Known) -> Decision:
     if known.retired:
         told = "its controller is scaled to 0, manually or because the job has ended"
         return Decision(Step.WATCH, None, "ControllerScaledDown", told)
-    if started and started != known.digest and known.there:
+    if known.update.ask is not None and known.there:
+        reason, told = story(known.update.ask, known.record)
+        return Decision(Step.UPDATE, None, reason, told, SOON_S)
+    if known.update.asked is not None:
+        return Decision(Step.MAKE, None, *story(known.update.asked, known.record))
+    changed = started != known.digest or known.update.waits
+    if started and changed and known.there:
         told = (
             "the spec has changed while the job is running: suspend and resume it to apply the "
             "change"

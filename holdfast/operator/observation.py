@@ -4,6 +4,7 @@ Read anew each time and never from what a watch has told: a decision to delete m
 that is a second old. A watch only says when to look.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from holdfast.drivers.kubernetes.cluster import (
@@ -19,6 +20,7 @@ from holdfast.drivers.kubernetes.pods import Pod, waits_for
 from holdfast.drivers.kubernetes.record import recorded_status
 from holdfast.operator.conditions import ENDED, seconds
 from holdfast.operator.decide import STOP_LIMIT_S, Known
+from holdfast.operator.updating import NONE, SpecUpdate, spec_update
 from holdfast.operator.wanted import Wanted, is_owned, place
 from holdfast.status import JobStatus
 
@@ -57,9 +59,22 @@ async def look(cluster: Cluster, body: Body, wanted: Wanted, now: float) -> Obse
         now=now,
         ended_at=seconds(status.get("completionTime")),
         stopping_since=_stopping_since(status),
+        update=_update(found, wanted, meta.get("generation", 1)),
     )
     waits = await _waiting(cluster, wanted) if record is None and there else None
     return Observation(known, record, waits, tuple(one for one, have in found if have is None))
+
+
+def _update(
+    found: Sequence[tuple[Body, Body | None]], wanted: Wanted, generation: int
+) -> SpecUpdate:
+    """A job that a CronJob starts begins anew each time, with the spec as it is then."""
+    request = wanted.request
+    if not request.managed or request.engine == "cronjob":
+        return NONE
+    name = f"{request.name}-job"
+    files = [have for one, have in found if one["metadata"]["name"] == name]
+    return spec_update(next(iter(files), None), request.job, generation)
 
 
 async def _existing(cluster: Cluster, body: Body) -> Body | None:

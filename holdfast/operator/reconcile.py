@@ -5,7 +5,7 @@ finds out what it was about to do. Every act may be done twice.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import assert_never
 
 import msgspec
@@ -34,6 +34,7 @@ from holdfast.operator.conditions import status_of
 from holdfast.operator.decide import BLOCKED_S, Decision, Known, Step, decide
 from holdfast.operator.definition import TRAINING_JOBS
 from holdfast.operator.observation import Observation, look
+from holdfast.operator.updating import annotation
 from holdfast.operator.wanted import Wanted, owner_of, place, wanted
 
 Key = tuple[str, str]  # namespace and name
@@ -82,9 +83,9 @@ async def reconcile(
     if decision.step is Step.MAKE:
         unsure = whole or bool(observed.missing) or observed.known.status.get("phase") == "Blocked"
         body = await _begin(cluster, body, observed.known)
-        decision = await _make(cluster, body, asked) if unsure else decision
+        decision = await _make(cluster, body, asked, decision) if unsure else decision
     await _tell(cluster, body, decision, observed, asked, clock(), figures=figures)
-    await _act(cluster, body, decision, asked)
+    await _act(cluster, body, decision, asked, observed.known)
     return decision.after_s
 
 
@@ -139,13 +140,18 @@ def _but_figures(status: Body) -> Body:
     return {key: value for key, value in status.items() if key not in ("step", "ettr")}
 
 
-async def _act(cluster: Cluster, body: Body, decision: Decision, asked: Wanted) -> None:
+async def _act(
+    cluster: Cluster, body: Body, decision: Decision, asked: Wanted, known: Known
+) -> None:
     """Everything but making."""
     match decision.step:
         case Step.WATCH | Step.MAKE:
             pass
+        case Step.UPDATE:
+            assert known.update.ask is not None, "else there is nothing to update to"
+            await _wish(cluster, asked, annotation(known.update.ask))
         case Step.ASK_STOP:
-            await _ask_stop(cluster, asked)
+            await _wish(cluster, asked, {STOP: "gently"})
         case Step.CLEAR:
             await _clear(cluster, asked)
         case Step.RENEW:
@@ -162,7 +168,7 @@ async def _act(cluster: Cluster, body: Body, decision: Decision, asked: Wanted) 
             assert_never(never)
 
 
-async def _make(cluster: Cluster, body: Body, asked: Wanted) -> Decision:
+async def _make(cluster: Cluster, body: Body, asked: Wanted, decision: Decision) -> Decision:
     """Make what is missing; what is there is left as it is. A refusal is a decision to wait."""
     try:
         for wish in asked.objects:
@@ -173,7 +179,7 @@ async def _make(cluster: Cluster, body: Body, asked: Wanted) -> Decision:
         if error.transient:
             raise
         return Decision(Step.WATCH, "Blocked", _reason(error), _told(error), BLOCKED_S)
-    return Decision(Step.MAKE)
+    return decision
 
 
 def _told(error: ApiError) -> str:
@@ -205,10 +211,10 @@ async def _is_there(cluster: Cluster, body: Body) -> bool:
     return True
 
 
-async def _ask_stop(cluster: Cluster, asked: Wanted) -> None:
-    """As `holdfast stop` does: the controller reads it, whenever it is there."""
+async def _wish(cluster: Cluster, asked: Wanted, annotations: Mapping[str, str]) -> None:
+    """As the command line does: the controller reads it, whenever it is there."""
     name, namespace = f"{asked.request.name}-job", asked.request.namespace
-    patch = {"metadata": {"annotations": {STOP: "gently"}}}
+    patch = {"metadata": {"annotations": dict(annotations)}}
     try:
         await cluster.patch(CONFIG_MAPS, name, patch, namespace=namespace)
     except NotFoundError:

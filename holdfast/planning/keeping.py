@@ -9,12 +9,12 @@ from typing import NamedTuple
 
 from holdfast.checkpoint.schedule import interval_s
 from holdfast.checkpoint.tiers import Tier
-from holdfast.controller.policies.spares import failed_share, spares_for
 from holdfast.goodput.formulas import expected_ettr, mttf_s, per_1000_node_days
 from holdfast.planning.hardware import PlannedCluster
 from holdfast.planning.layout import Demand, PlannedLayout
 from holdfast.planning.memory import sharded, stage_params
 from holdfast.planning.model import ModelShape
+from holdfast.spec.spares import failed_share, spares_for
 
 SNAPSHOT_SHARE = 0.01  # `snapshots.max_overhead` of a job, by default
 SLOTS = 2  # of each snapshot, its own and a buddy's: docs/guides/storage.md

@@ -18,9 +18,10 @@ from holdfast.actions import (
     StopAttempt,
     Survey,
 )
-from holdfast.controller import NodeState, Phase, State
+from holdfast.controller import NodeState, Phase, State, versions
 from holdfast.controller.phases import TRAINING
 from holdfast.detection.corruption import ReplicasReducer
+from holdfast.detection.jump import JumpWatch
 from holdfast.detection.liveness import Expected, Liveness
 from holdfast.detection.numerics import NumbersReducer
 from holdfast.detection.plateau import PlateauWatch
@@ -69,11 +70,11 @@ class Bridge:
         self.expected = Expected()
         self._tally = StopTally()
         self._strays: dict[str, int] = {}  # nodes of which a former controller knew more than we
-        self._grace_s = 0.0  # of the newest order to stop
+        self._stops: Stop | None = None  # the newest order to stop
         self._failed_saves: dict[str, tuple[int, int, int]] = {}  # newest told, by tier
         self._exited: dict[bool, int] = {}  # newest attempt with exits; with status 0, or others
         self._entered: dict[int, tuple[LastEntered, ...]] = {}  # by rank, when it was stopped
-        self._numbers, self._replicas = NumbersReducer(), ReplicasReducer()
+        self._numbers, self._replicas = NumbersReducer(JumpWatch().observe), ReplicasReducer()
         self._plateau = PlateauWatch(state.limits.plateau_steps, state.limits.plateau_share)
         self.progress = ProgressReducer()
         self.progress.begin(state.attempt, state.world_size, now)
@@ -204,11 +205,12 @@ class Bridge:
             late.append(_lost(node, NodeLostReason.SILENT, "it did not stop its workers in time"))
         return [*self._flushed(now), *late] if late else []
 
-    def forgive(self, now: float, late_s: float) -> None:
-        """We did not listen for `late_s`: what was sent is still to be read, so wait anew."""
+    def forgive(self, now: float, late_s: float, silent_s: float) -> None:
+        """We did not listen for `late_s`: what was sent is still to be read, so `silent_s` of all
+        silence do not count."""
         self.expected.forgive(late_s)
         self._tally.forgive(late_s)
-        self._liveness.forgive(now)
+        self._liveness.forgive(now, silent_s)
 
     # ── to the nodes ──
 
@@ -226,7 +228,8 @@ class Bridge:
                 self._entered = {}
                 ranks = sorted(self._state.ranks.items())
                 starts = [(node, _start(action, rank, self._term)) for rank, node in ranks]
-                return [*starts, *_use(self._state, self._state.spares, self._term)], []
+                waiting = self._state.nodes.keys() - self._state.ranks.values()
+                return [*starts, *_use(self._state, waiting, self._term)], []
             case StopAttempt():
                 return self._stop(action, now)
             case KeepVersion():
@@ -258,21 +261,17 @@ class Bridge:
             case Phase.STARTING | Phase.RUNNING if self._state.start is not None:
                 return [_start(self._state.start, member.node_rank, self._term)]
             case Phase.RECOVERING | Phase.CLOSING if node in self._tally.pending:
-                return [self._stop_again()]
+                return [self._stops] if self._stops is not None else []
             case _:
                 return []
-
-    def _stop_again(self) -> Stop:
-        return Stop(attempt=self._state.attempt, grace_s=self._grace_s, term=self._term)
 
     def _stop(
         self, order: StopAttempt, now: float
     ) -> tuple[list[tuple[str, ToAgent]], list[AnyEvent]]:
         ranks, deadline = self._state.ranks, now + order.grace_s + MARGIN_S
-        self._grace_s = order.grace_s
         members = {*ranks.values(), *(self._strays.keys() & self._state.nodes.keys())}
         told = self._tally.begin(order.attempt, members, ranks.get(0), deadline)
-        message = Stop(
+        message = self._stops = Stop(
             attempt=order.attempt,
             grace_s=order.grace_s,
             save=order.save,
@@ -326,7 +325,9 @@ def _use(state: State, nodes: Iterable[str], term: int) -> list[tuple[str, ToAge
     """What these nodes keep ready, of a job that was to be updated."""
     if not state.updating.records:
         return []
-    use = UseVersion(version=state.version, term=term)
+    update = versions.unused(state)
+    beside = update.version if update is not None else None
+    use = UseVersion(version=state.version, beside=beside, term=term)
     return [(node, use) for node in sorted(nodes)]
 
 

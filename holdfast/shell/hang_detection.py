@@ -51,9 +51,9 @@ class HangDetection:
         """Telemetry of one node."""
         self._watch.observe(report, now)
 
-    def forgive(self, now: float) -> None:
-        """We did not listen for a while."""
-        self._watch.forgive(now)
+    def forgive(self, now: float, late_s: float) -> None:
+        """We did not listen for so long."""
+        self._watch.forgive(now, late_s)
 
     def look(self, now: float, catch_up: Callable[[], None]) -> None:
         """Time has passed. `catch_up` reads what was reported meanwhile."""

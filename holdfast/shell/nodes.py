@@ -8,6 +8,7 @@ which are durable is known here too: a fact counts once, however often it is sen
 """
 
 import itertools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -36,6 +37,7 @@ REPORTS_A_SECOND = 2_500  # of all nodes together, at most; decoding more is fel
 REPORT_S = 0.2  # between two of a node, at least
 PINGS_A_SECOND = 1_500
 PING_S = 4.0
+LATE_LOOKS = 4  # one after the other, after which only silence that was listened to counts
 AT_ONCE = 0.6  # of the time after which one is silent, the others are too: two signs of life missed
 
 
@@ -95,6 +97,7 @@ class NodeLives:
         self._ever_expected: set[str] = set()
         self._farewell: Leave | None = None
         self._met_far = False  # whether a node on another machine was ever connected
+        self._forgave_at, self._late_count = -math.inf, 0
 
     @property
     def connected(self) -> frozenset[str]:
@@ -238,12 +241,24 @@ class NodeLives:
             return f"nothing was heard of it for {now - known.heard_at:.1f} s"
         return wire.overdue(now)
 
-    def forgive(self, late_s: float) -> None:
-        """We did not listen for `late_s`: nobody is to blame for what was not heard meanwhile."""
+    def forgive(self, late_s: float) -> float:
+        """We did not listen for `late_s`: nobody is to blame for what was not heard meanwhile. How
+        much of all silence does not count.
+
+        Everybody gets the whole time anew; but whoever is starved is late at every look, and would
+        never miss anybody, so from some time on only what was listened to counts.
+        """
         now = self._clock()
-        self.bridge.forgive(now, late_s)
+        again = now - late_s - self._forgave_at < self._timeout_s
+        self._late_count = self._late_count + 1 if again else 1
+        silent_s = late_s + (self._timeout_s if self._late_count <= LATE_LOOKS else 0.0)
+        self._forgave_at = now
+        for node, known in self._nodes.items():
+            self._pass_on(node, known)
+        self.bridge.forgive(now, late_s, silent_s)
         for known in self._nodes.values():
-            known.heard_at = max(known.heard_at, now)
+            known.heard_at = min(now, known.heard_at + silent_s)
+        return silent_s
 
     # ── what nodes are told ──
 

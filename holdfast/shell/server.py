@@ -31,6 +31,7 @@ from holdfast.messages import (
     MAX_MESSAGE_BYTES,
     Answer,
     ApiSeen,
+    AskCode,
     EntryTimes,
     EvidenceReply,
     Fact,
@@ -215,14 +216,15 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Bytes of any length."""
         self.heard_at = self._server.clock()
-        message = only_message(data) if self._is_between_messages else None
-        if message == b"":
+        messages = only_messages(data) if self._is_between_messages else None
+        if messages == []:
             return
         try:
-            if message is not None:
-                self._message(message)
-            else:
+            if messages is None:
                 self._parse(data)
+            else:
+                for message in messages:
+                    self._message(message)
         except NOT_UNDERSTOOD as error:
             who = self.node or "an unknown peer"
             logger.warning("cannot decode a message from %s: %s", who, error)
@@ -361,6 +363,7 @@ class Connection(asyncio.Protocol):
                 | EvidenceReply()
                 | MachineChecked()
                 | VersionPrepared()
+                | AskCode()
             ):
                 if self.node:
                     listener.answered(self.node, message)
@@ -405,22 +408,39 @@ def framed(message: bytes) -> bytes:
     return bytes((MESSAGE, 127)) + size.to_bytes(8, "big") + message
 
 
-def only_message(data: bytes) -> bytes | None:
-    """The message in the one frame of a client that this is, empty if it is a pong without content.
-    None if it is anything else, or more, or less."""
-    if data.startswith(PULSE):
-        return b"" if len(data) == PULSE_BYTES else None
-    if data[0] != MESSAGE or len(data) <= PULSE_BYTES:
-        return None
-    size, mask_at = data[1] - 0x80, 2
+def only_messages(data: bytes) -> list[bytes] | None:
+    """The messages in the frames of a client that this is: each whole and alone in its frame, with
+    pongs without content between them. None if it is anything else, or more, or less.
+
+    Whoever has little time gets more than one at once, and has none for the parser.
+    """
+    found, at = [], 0
+    while at < len(data):
+        if data.startswith(PULSE, at):
+            at += PULSE_BYTES
+            continue
+        begin, end = _message_at(data, at)
+        if not begin < end <= len(data):
+            return None
+        size = end - begin
+        key = data[begin - 4 : begin] * (size // 4 + 1)
+        masked = int.from_bytes(data[begin:end], "big") ^ int.from_bytes(key[:size], "big")
+        found.append(masked.to_bytes(size, "big"))
+        at = end
+    return found if at == len(data) else None
+
+
+def _message_at(data: bytes, at: int) -> tuple[int, int]:
+    """Where the message of the frame that begins here begins and ends; at the same place if it is
+    not one whole message, or a very large one."""
+    if data[at] != MESSAGE or len(data) - at <= PULSE_BYTES:
+        return at, at
+    size, begin = data[at + 1] - 0x80, at + 6
     if size == 126:
-        size, mask_at = int.from_bytes(data[2:4], "big"), 4
-    begin = mask_at + 4
-    if (size > 126 and mask_at == 2) or len(data) != begin + size:
-        return None
-    key = data[mask_at:begin] * (size // 4 + 1)
-    masked = int.from_bytes(data[begin:], "big") ^ int.from_bytes(key[:size], "big")
-    return masked.to_bytes(size, "big")
+        size, begin = int.from_bytes(data[at + 2 : at + 4], "big"), at + 8
+    elif size == 127:
+        return at, at
+    return begin, begin + size
 
 
 def left_of_frame(data: bytes, left: int) -> int | None:

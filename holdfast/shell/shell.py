@@ -17,6 +17,7 @@ import msgspec
 from holdfast.actions import (
     AnyAction,
     AskNodes,
+    CheckNodes,
     CollectEvidence,
     Diagnose,
     EndJob,
@@ -40,8 +41,10 @@ from holdfast.messages import (
     Answer,
     ApiSeen,
     AskChecks,
+    AskCode,
     AskStacks,
     AskStatus,
+    CodePart,
     Done,
     EntryTimes,
     EvidenceReply,
@@ -63,10 +66,10 @@ from holdfast.messages import (
 from holdfast.shell.decisions import Book, Decisions
 from holdfast.shell.evidence_collection import EvidenceCollection
 from holdfast.shell.hang_detection import HangDetection
+from holdfast.shell.machine_checks import MachineChecks
 from holdfast.shell.nodes import NodeLives, Receipt, Wire
 from holdfast.shell.preparation import Preparation
 from holdfast.shell.replicas import Lines, Replicas
-from holdfast.shell.spare_checks import SpareChecks
 from holdfast.shell.straggler_sampling import StragglerSampling
 
 
@@ -136,7 +139,7 @@ class Shell:
         self.hangs = HangDetection(self.state, progress, self.nodes.send, self.put)
         self.stragglers = StragglerSampling(self.state, progress, self.nodes.send, self.put)
         self.evidence = EvidenceCollection(self.state, self.nodes.send, self.put)
-        self.checks = SpareChecks(self.state, self.nodes.send, self.put)
+        self.checks = MachineChecks(self.state, self.nodes.send, self.put)
         self.preparation = Preparation(self.state, self.nodes.send, self.put)
         self._untold: dict[str, None] = {}  # nodes that have connected and do not know what holds
         self._somebody_came = False  # since copies of the journal were last seen to be held
@@ -145,6 +148,7 @@ class Shell:
         self.catch_up: Callable[[], None] = lambda: None  # reads the reports that wait
         self.wake: Callable[[], None] = lambda: None  # there may be something to do
         self.on_api_seen: Callable[[str, ApiSeen], None] = lambda _node, _answer: None
+        self.code_part: Callable[[AskCode], CodePart] = _no_code  # where nodes share no folder
         self.paused = ""
         self.doubt: Callable[[], str] = lambda: ""
         self.can_hand_over: Callable[[], bool] = lambda: False  # to a controller elsewhere
@@ -225,6 +229,8 @@ class Shell:
                 self.evidence.answered(node, answer)
             case MachineChecked():
                 self.checks.answered(node, answer)
+            case AskCode():
+                self.nodes.send(node, self.code_part(answer))
             case VersionPrepared():
                 self.preparation.answered(node, answer, self._clock())
             case _:
@@ -284,8 +290,8 @@ class Shell:
 
     def forgive(self, late_s: float) -> None:
         """We did not listen for `late_s`: nobody is to blame for what was not heard meanwhile."""
-        self.nodes.forgive(late_s)
-        self.hangs.forgive(self._clock())
+        silent_s = self.nodes.forgive(late_s)
+        self.hangs.forgive(self._clock(), silent_s)
 
     def next_deadline(self) -> float | None:
         """When `look` and `step` have something to do even if nothing is heard, silence apart."""
@@ -347,6 +353,8 @@ class Shell:
                 self.evidence.diagnosed(verdicts, self.nodes.connected, self._clock())
             case PrepareUpdate():
                 self.preparation.begin(action, self.nodes.connected, self._clock())
+            case CheckNodes():
+                self.checks.obey(action, self.nodes.connected, self._clock())
             case AskNodes():
                 self._engine.make(action)
             case Fence():
@@ -375,11 +383,16 @@ class Shell:
         self._engine.remove(order, done)
 
 
+def _no_code(asked: AskCode) -> CodePart:
+    return CodePart(code=asked.code, why="its controller has no bundles of code")
+
+
 def _update(message: UpdateJob) -> UpdateRequested:
     return UpdateRequested(
         by=message.by,
         id=message.id,
         code=message.code,
+        args=message.args,
         sets=message.sets,
         when=message.when,
         canary=message.canary,

@@ -27,6 +27,7 @@ from holdfast.messages import (
     Ack,
     AgentFact,
     CheckMachine,
+    CodePart,
     EntryTimes,
     EvidenceReply,
     Fact,
@@ -35,6 +36,7 @@ from holdfast.messages import (
     Keep,
     Leave,
     LookForApi,
+    MachineChecked,
     PrepareVersion,
     Report,
     Stacks,
@@ -60,6 +62,7 @@ from holdfast.simulation.wires import Downward, SimulatedWire, Upward
 GOODBYE_S = 1.0
 FORKSERVER_S = 8.0  # until a new forkserver has loaded, mean
 LOOK_S = 1.0  # to look at its workers, several times, mean
+CHECK_S = 8.0  # for a machine to check itself, mean
 PREPARE_S = 5.0  # to run a script up to `join()`, mean
 EVIDENCE_S = 0.1  # to tell how the node is
 KILL_S = 0.05  # from SIGKILL until a process is gone, mean
@@ -119,6 +122,7 @@ class SimulatedAgent:
         self._stopping: Stop | None = None
         self._stopped = True  # the newest attempt is known to be over
         self._ending = False
+        self._fault = ""  # what a check of its machine finds
         self._forks = True  # it has a forkserver that can fork
         self._waiting: Start | None = None  # came while there was none
         self._parked = ParkedWorkers(f"parked {env.hardship.seed} {self.node}")
@@ -290,8 +294,10 @@ class SimulatedAgent:
         match message:
             case Ack():
                 self.forget(message.seq)
-            case GiveJournal() | LookForApi() | CheckMachine():
+            case GiveJournal() | LookForApi() | CodePart():
                 pass
+            case CheckMachine():
+                self._env.after(self._env.about(CHECK_S), self._tell_checked, message.number)
             case TakeEntryTimes():
                 self._tell_entry_times(message)
             case TakeStacks():
@@ -335,6 +341,9 @@ class SimulatedAgent:
 
     def _tell_evidence(self, number: int) -> None:
         self._up(EvidenceReply(number=number, found=NodeEvidence(node=self.node)))
+
+    def _tell_checked(self, number: int) -> None:
+        self._up(MachineChecked(number=number, why=self._fault))
 
     def _tell_prepared(self, question: PrepareVersion) -> None:
         why = self._truth.flaw(question.version)
@@ -497,6 +506,8 @@ class SimulatedAgent:
 
     def tell_condition(self, condition: str, severity: Severity) -> None:
         """Its health has changed."""
+        if severity is Severity.FATAL:
+            self._fault = f"{condition} on {self.node}"
         if self.alive and not self._ending:
             detail = f"{condition} on {self.node}"
             self._fact(

@@ -10,6 +10,7 @@ from holdfast.actions import Entry, Fence, StopAttempt
 from holdfast.events import AttemptStopped, HangJudged, ReplicasDiffer, StragglersFound, each_of
 from holdfast.simulation.slowness import Slow
 
+NAMED = 3  # hangs, before a node is left for them
 STRAGGLERS_WRONG = 1 / 200_000
 """Of all ranks whose times are judged, so many may be named wrongly: a straggler is one by a sign
 test of 4.4 standard deviations (`detection/straggler.py`), which is what chance alone exceeds so
@@ -27,6 +28,7 @@ class FairBlame:
         self._flips: dict[int, tuple[int, str]] = {}  # attempt → rank, and its node
         self._stalled: set[int] = set()  # attempts whose network carried nothing
         self._hung: dict[int, int] = {}  # attempt → the rank that hangs
+        self._hangs_judged, self._isolates = 0, False
         self._stopped: set[int] = set()  # attempts that were stopped for a straggler
         self._corrupt: dict[str, set[tuple[int, int]]] = {}  # node → attempts and ranks
 
@@ -62,8 +64,9 @@ class FairBlame:
         return stalled or isinstance(event, StragglersFound)
 
     def may_be_replaced(self, node: str, attempt: int) -> bool:
-        """Whether it makes all others wait, and the attempt was stopped for that."""
-        return attempt in self._stopped and node in self._slow.get(attempt, {}).values()
+        """Whether it makes all others wait, and the attempt was stopped for that; or hung often."""
+        slow = attempt in self._stopped and node in self._slow.get(attempt, {}).values()
+        return slow or self._isolates
 
     def corruptions(self, node: str) -> set[tuple[int, int]]:
         """Attempts and ranks in which this node had other bits than the others, and was blamed."""
@@ -82,11 +85,15 @@ class FairBlame:
             case HangJudged():
                 return self._hanging(event)
             case AttemptStopped():
+                self._isolates = self._hangs_judged >= NAMED and any(
+                    choice.step == "isolate" for choice in entry.choices
+                )
                 return self._replaced(event.attempt, entry)
             case _:
                 return ""
 
     def _hanging(self, event: HangJudged) -> str:
+        self._hangs_judged += 1
         hung, blamed = self._hung.get(event.attempt), [*each_of(event.ranks)]
         if hung is not None and blamed and blamed != [hung]:
             return f"ranks {blamed} are blamed for a hang of rank {hung}"

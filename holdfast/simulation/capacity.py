@@ -22,6 +22,7 @@ from holdfast.actions import (
     AnyAction,
     AskNodes,
     AssignRank,
+    CheckNodes,
     CollectEvidence,
     Diagnose,
     Dismiss,
@@ -36,6 +37,7 @@ from holdfast.actions import (
 )
 from holdfast.controller import Controller, Phase
 from holdfast.controller.invariants import Watch
+from holdfast.controller.policies.situation import Prices
 from holdfast.events import (
     AnyEvent,
     AttemptStopped,
@@ -48,6 +50,7 @@ from holdfast.events import (
     NodeLost,
     NodeLostReason,
     NodeReady,
+    NodesChecked,
     Progress,
     Progressed,
     Store,
@@ -67,7 +70,7 @@ HEARTBEAT_S = 5.0
 FLUSH_BYTES = 1 << 20
 SIGKILL = 9
 DEVICE_ERROR = WorkerError(
-    type="torch.AcceleratorError", message="CUDA error: uncorrectable ECC error encountered"
+    type="torch.AcceleratorError", message="CUDA error: unspecified launch failure"
 )
 Sink = Callable[[bytes], object]
 
@@ -188,12 +191,19 @@ class CapacityWorld:
             case Fence() | Dismiss():
                 if self._machines.runs(action.node):
                     self._bury(action.node, self._plan.scenario.cluster.repair_s)
+            case CheckNodes():
+                self._after(Prices().check_s, self._checked, action)
             case EndJob() | Survey() | CollectEvidence():  # nobody leaves early or hangs here
                 pass
             case PrepareUpdate() | KeepVersion():  # nor asks for another version
                 pass
             case _:
                 assert_never(action)
+
+    def _checked(self, order: CheckNodes) -> None:
+        """Every machine that is really broken is found."""
+        found = {n: self._broken[n].name if n in self._broken else "" for n in order.nodes}
+        self._tell(NodesChecked(found=found, attempt=order.attempt))
 
     def _diagnose(self, order: Diagnose) -> None:
         for event in self._bridge.carry_out(order, self.now)[1]:

@@ -74,6 +74,7 @@ UPDATES = {kind: RATES[kind] for kind in ("updates",)}
 """The same, in a few worlds."""
 CLUSTERS = 1 / 3  # of all worlds: they cost half as much again as others
 IN_PROCESS = 0.2  # of all worlds: workers that live are kept over attempts
+CHECKED = 0.08  # share of worlds in which machines of spares are checked, and in doubt all
 UPDATED = 0.08  # share of worlds in which somebody updates the job
 ELASTIC = 0.12  # share of worlds in which the number of nodes may change
 
@@ -231,8 +232,9 @@ def _sized(limits: Limits, dice: Random, changes: bool) -> Limits:
 
 
 def _keeping(limits: Limits, dice: Random) -> Limits:
-    """Some jobs keep the processes of survivors."""
-    return msgspec.structs.replace(limits, in_process=dice.random() < IN_PROCESS)
+    """Some jobs keep the processes of survivors, some check machines."""
+    kept, checks = dice.random() < IN_PROCESS, "spares" if dice.random() < CHECKED else ""
+    return msgspec.structs.replace(limits, in_process=kept, checks=checks)
 
 
 def _some(dice: Random, bounds: dict[str, tuple[float, float]]) -> dict[str, float]:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from holdfast.controller import Limits
 from holdfast.controller.policies.interval import interval_s
-from holdfast.controller.policies.spares import failed_share, spares_for
 from holdfast.goodput.formulas import DAY_S, mttf_s, per_1000_node_days
 from holdfast.simulation.scenario import Mix, Scenario
+from holdfast.spec.spares import failed_share, spares_for
 
 NEVER_S = 1e15
 FREE_SHARE, FREE_LEAST = 0.02, 8

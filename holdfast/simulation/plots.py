@@ -53,6 +53,28 @@ def draw_ledgers(path: Path, title: str, ways: Mapping[str, Summary]) -> None:
     _save(figure, path)
 
 
+def draw_lines(
+    path: Path,
+    title: str,
+    words: tuple[str, str],
+    lines: Mapping[str, Sequence[tuple[float, float]]],
+    *,
+    log: bool,
+) -> None:
+    """A line for each name; `words` are those of both axes, `log`: both are logarithmic."""
+    figure, axes = _figure(title, 4.0)
+    for name, points in lines.items():
+        axes.plot(*zip(*points, strict=True), marker="o", markersize=3, label=name)
+    if log:
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+    axes.set_xlabel(words[0])
+    axes.set_ylabel(words[1])
+    axes.legend(fontsize="small")
+    axes.grid(alpha=0.3)
+    _save(figure, path)
+
+
 def draw_sweep(path: Path, title: str, axes_swept: Sequence[Axis], points: Sequence[Point]) -> None:
     """ETTR with its confidence interval over the first axis; a line for each of the others."""
     figure, axes = _figure(title, 4.0)

@@ -238,7 +238,7 @@ class Scenario(ScenarioSection):
     nodes: Whole = Field(ge=1, le=100_000)
     """Nodes that train."""
     spares: Annotated[Whole, Field(ge=0, le=10_000)] | Literal["auto"] = "auto"
-    """Warm standby nodes. `auto`: by policies/spares.py, for the time until the engine
+    """Warm standby nodes. `auto`: by spec/spares.py, for the time until the engine
     gives a new node or, as far as free nodes do not suffice, until one is repaired."""
     days: Annotated[float, Field(gt=0, le=3650, allow_inf_nan=False), Numeric] = 30.0
     """Length of one world."""

@@ -18,6 +18,7 @@ from holdfast.messages import (
     Fact,
     Keep,
     Kept,
+    MachineChecked,
     Question,
     Report,
     Stacks,
@@ -32,7 +33,9 @@ MESSAGE_BYTES = 200
 PING_S = 4.0  # between two questions of an agent whether the controller is there; and to answer
 SILENT_S = 20.0  # until the kernel of the controller's machine gives up
 
-Upward = Fact | Report | Kept | Stacks | EntryTimes | EvidenceReply | VersionPrepared
+Upward = (
+    Fact | Report | Kept | Stacks | EntryTimes | EvidenceReply | VersionPrepared | MachineChecked
+)
 Downward = ToAgent | Question
 
 

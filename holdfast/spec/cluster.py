@@ -210,9 +210,21 @@ class Disruption(Section):
     """Number of pods. Default: the number of spares, at least 1."""
 
 
-class Monitoring(Section):
-    """Objects of the Prometheus operator."""
+class Cost(Section):
+    """Prices, for metrics of cost. In whatever currency."""
 
+    gpu_hour: Annotated[float, Field(ge=0, le=1_000_000, allow_inf_nan=False), Numeric]
+    """Price of one GPU for an hour; without GPUs, of one worker."""
+
+
+class Monitoring(Section):
+    """Prometheus: where it scrapes, and objects of its operator."""
+
+    port: Annotated[Whole, Field(ge=0, le=65_535)] | None = None
+    """Port of a local job's metrics, on the loopback interface: `/metrics` for the controller,
+    `/targets` for the controller and all agents, as Prometheus' `http_sd_configs` reads it. `0`: a
+    free port, which `holdfast status` shows. Default: none. On Kubernetes the ports are always
+    open: `metrics` (7072) of the controller, `agent` of the nodes."""
     enabled: Flag = False
     """A PodMonitor for the nodes, a ServiceMonitor for the controller, a PrometheusRule."""
     labels: dict[str, str] = {}

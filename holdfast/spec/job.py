@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 
 from holdfast.spec.cluster import (
     Access,
+    Cost,
     Disruption,
     Elasticity,
     Kubernetes,
@@ -41,6 +42,7 @@ from holdfast.spec.section import (
     Section,
     Whole,
 )
+from holdfast.spec.spares import arithmetic, spares_by_default
 from holdfast.spec.storage import Checkpoints, Dataset
 
 Framework = Literal["pytorch", "tensorflow", "jax", "xgboost", "paddle", "mpi", "command"]
@@ -51,13 +53,25 @@ class Nodes(Section):
 
     count: Whole = Field(default=1, ge=1, le=100_000)
     """Nodes that train."""
-    spares: Whole = Field(default=0, ge=0, le=10_000)
-    """Warm standby nodes that replace lost nodes."""
+    spares: Annotated[Whole, Field(ge=0, le=10_000)] | Literal["auto"] = 0
+    """Warm standby nodes that replace lost nodes. `auto`: as many as cover, with a probability of
+    99.9 %, the nodes that fail until a lost one is replaced; `holdfast validate` shows how that is
+    reckoned."""
 
     @model_validator(mode="before")
     @classmethod
     def _short_form(cls, value: object) -> object:
         return {"count": value} if isinstance(value, int) else value
+
+    @property
+    def spare_count(self) -> int:
+        """Warm standby nodes, counted."""
+        return spares_by_default(self.count) if self.spares == "auto" else self.spares
+
+    @property
+    def spares_why(self) -> str:
+        """Why there are so many, if nobody has said a number."""
+        return arithmetic(self.count) if self.spares == "auto" else ""
 
 
 class Warm(Section):
@@ -140,9 +154,12 @@ class Recovery(Section):
     by warm ones; `in_process` keeps their processes, where the script can do with that: they leave
     the broken step, form their process groups anew and go on from the last snapshot. Those that do
     not within `restart_grace_s` are replaced."""
-    check: Literal["off", "quick"] = "off"
-    """`quick`: before a new node may train or wait as a spare, its machine is checked for some
-    seconds, as by `holdfast check --quick`; one that fails is replaced."""
+    check: Literal["auto", "off", "spares", "quick"] = "auto"
+    """Checks of machines, some seconds long, as by `holdfast check --quick`; one that fails is
+    replaced. `spares`: of each spare, once the job trains; until it has passed it does not count as
+    one. `quick`: of every new node, before it may train or wait. With both, machines are also
+    checked where attempts in a row make no progress and nobody knows why. `auto`: `spares` on
+    Kubernetes, `off` where all nodes are on this machine."""
     check_replicas_every: Whole = Field(default=0, ge=0, le=1_000_000)
     """Steps between two comparisons, bit for bit, of the parameters that data-parallel ranks hold
     alike, to find silent data corruption; each snapshot is compared, too. If they differ, the job
@@ -214,6 +231,10 @@ class Job(Section):
     """Restart limits and grace times."""
     logs: Logs = Logs()
     """Output of the workers."""
+    monitoring: Monitoring = Monitoring()
+    """Prometheus."""
+    cost: Cost | None = None
+    """Prices."""
 
     # ── what follows describes the job on a cluster; a laptop has no use for it ──
 
@@ -251,8 +272,6 @@ class Job(Section):
     """Service account and rights."""
     disruption: Disruption = Disruption()
     """PodDisruptionBudget."""
-    monitoring: Monitoring = Monitoring()
-    """Prometheus."""
     clusters: tuple[ClusterChoice, ...] = Field(default=(), max_length=16)
     """Clusters that may run the job, in the order in which `holdfast submit` tries them; `holdfast
     federate` also moves it. More than one requires `checkpoints.archive`, from which the job

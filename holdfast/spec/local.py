@@ -50,6 +50,7 @@ def unused_sections(job: Job) -> list[str]:
     given = (name for name in CLUSTER if name in job.model_fields_set)
     unused = (name for name in given if getattr(job, name) != Job.model_fields[name].default)
     used = ["checkpoints"] if job.checkpoints.on_laptop(job.name) else []
+    used += ["monitoring"] if job.monitoring.port is not None else []
     return [name for name in unused if name not in used]
 
 

@@ -32,7 +32,8 @@ class Kueue(Section):
     topology_required: Flag = False
     """Required instead of preferred."""
     partial: Flag = False
-    """Start with fewer spares if the quota is insufficient for all of them."""
+    """Start with fewer spares if the quota is insufficient for all of them, and with `elasticity`
+    with fewer nodes, but for `min_nodes`."""
     max_time_s: LongSeconds | None = None
     """Maximum execution time after admission."""
     multi: Flag = False

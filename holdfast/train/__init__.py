@@ -14,7 +14,8 @@ The same script runs under `holdfast run`, under torchrun, and as plain `python 
 """
 
 from holdfast.train.data import Loader, loader
+from holdfast.train.flops import count_flops
 from holdfast.train.session import Run, join
 from holdfast.train.state import State
 
-__all__ = ["Loader", "Run", "State", "join", "loader"]
+__all__ = ["Loader", "Run", "State", "count_flops", "join", "loader"]

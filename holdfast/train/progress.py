@@ -49,9 +49,17 @@ class _Pending(NamedTuple):
 class ProgressReporter:
     """What one worker reports. Every method is cheap and does nothing without a page."""
 
-    def __init__(self, page: Page | None, redo_until: int, *, on_nan: str = "restart") -> None:
-        """`on_nan` is `recovery.on_nan` of the job."""
+    def __init__(
+        self,
+        page: Page | None,
+        redo_until: int,
+        *,
+        on_nan: str = "restart",
+        peak_flops: float | None = None,
+    ) -> None:
+        """`on_nan` is `recovery.on_nan` of the job, `peak_flops` what the device can do."""
         self._page = page
+        self._peak_flops = peak_flops
         self._ignores = on_nan == "ignore"
         self._watch = NumberWatch()
         self._redo_until = redo_until
@@ -136,6 +144,7 @@ class ProgressReporter:
 
     def step_done(self, step: int, step_s: float) -> None:
         """Step number `step`, counting from 1, is complete and took this long."""
+        self._add_mfu(step_s)
         names, values = tuple(self._metrics), [self._loss, self._grad_norm]
         values += self._metrics.values()
         tokens, self._tokens = self._tokens, 0
@@ -151,6 +160,14 @@ class ProgressReporter:
             self._page.step_done(step, step_s, record)
             self._look_at(record)
         self._reach_first_steps(step)
+
+    def _add_mfu(self, step_s: float) -> None:
+        """Where the script logs `flops` and the device's peak is known."""
+        flops = self._metrics.get("flops")
+        if self._peak_flops is None or self._page is None or not isinstance(flops, float):
+            return
+        if step_s > 0 and self._page.column("mfu") is not None:
+            self._metrics["mfu"] = flops / step_s / self._peak_flops
 
     def publish(self, *, through: float = 0) -> None:
         """Publish numbers that have arrived from the GPU; wait for those of the steps up to this
@@ -212,13 +229,13 @@ class ProgressReporter:
             self.reach(Milestone.CAUGHT_UP)
 
 
-def open_progress(placement: Placement) -> ProgressReporter:
+def open_progress(placement: Placement, peak_flops: float | None = None) -> ProgressReporter:
     """The progress page the agent passed, or a mute one."""
     fd = descriptor("HOLDFAST_PAGE_FD")
     os.environ.pop("HOLDFAST_PAGE_FD", None)  # children of the script must not write to it
     page = None if fd is None else Page(fd)
     on_nan = os.environ.get("HOLDFAST_ON_NAN", "restart")
-    return ProgressReporter(page, placement.redo_until, on_nan=on_nan)
+    return ProgressReporter(page, placement.redo_until, on_nan=on_nan, peak_flops=peak_flops)
 
 
 def _on_gpu(value: Any) -> bool:

@@ -27,6 +27,7 @@ from holdfast.train.attempt_parts import AttemptParts
 from holdfast.train.data import Loader
 from holdfast.train.early_end import EarlyEnd
 from holdfast.train.elastic import Elastic, OnResize, policy_in
+from holdfast.train.flops import peak_flops
 from holdfast.train.group import (
     check_wishes,
     join_group,
@@ -260,8 +261,9 @@ class Run:
 
         `tokens` counts what this rank consumed and adds up when called more than once a step; of
         all others the last value counts. `metrics` are numbers or tensors of one number under
-        names of your own, up to 32 names in an attempt. What rank 0 reports is one line a step in
-        `metrics.jsonl`.
+        names of your own, up to 32 names in an attempt; of these `lr`, `samples` and `flops` (of
+        this rank in this step; `count_flops` counts them) are known by name. What rank 0 reports is
+        one line a step in `metrics.jsonl`.
 
         Raises `ValueError` for a name or a value that cannot be kept.
         """
@@ -332,7 +334,7 @@ def join(
         require_choice(backend, wait)
     _joined = True
     leave_to_the_script()
-    progress = open_progress(placement)
+    progress = open_progress(placement, peak_flops(chosen))
     progress.reach(Milestone.STARTED)
     progress.reach(Milestone.ARRIVED)
     progress.phase(WorkerPhase.RENDEZVOUS)

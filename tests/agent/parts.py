@@ -158,8 +158,9 @@ def make_parts(count: int = 2) -> Any:
         "tasks": FakeTasks(),
         "health": HealthWatch("n", (), controller.fact),
         "watch": SimpleNamespace(last_look=lambda _: None),
+        "code": SimpleNamespace(),
         "versions": JobVersions(job, Path("nowhere"), instrumented=True),
-        "ready": SimpleNamespace(use=lambda _: None),
+        "ready": SimpleNamespace(begin=lambda _: None),
     }
     return NodeParts(
         node="n",

@@ -217,9 +217,9 @@ def test_ready_is_who_was_welcomed_and_stays_so_without_a_controller(make: Make)
     assert pod.get("/ready")[0] == 503
     controller.open(same_port=True)
     pod.answers("/ready", 200)
-    assert "holdfast_node_up 1" in pod.get("/metrics")[1]
+    assert _figures(pod)["holdfast_node_up"] == "1.0"
     controller.close()
-    until(lambda: "holdfast_node_up 0" in pod.get("/metrics")[1], "the agent misses the controller")
+    until(lambda: _figures(pod)["holdfast_node_up"] == "0.0", "the agent misses the controller")
     assert pod.get("/ready")[0] == pod.get("/live")[0] == 200
 
 
@@ -227,19 +227,21 @@ def test_figures_say_what_the_workers_do(make: Make) -> None:
     controller, pod = make(STEPPING)
     pod.start()
     controller.ready()
-    assert "timestamp" not in pod.get("/metrics")[1]
+    assert not [name for name in _figures(pod) if "timestamp" in name]
     began = time.time()
     controller.start(attempt=4)
-    text = until(lambda: _with_step(pod.get("/metrics")[1]), "a step is done")
-    figures = dict(line.split() for line in text.splitlines() if not line.startswith("#"))
-    assert figures["holdfast_node_attempt"] == "4"
-    assert figures["holdfast_node_workers"] == "1"
-    assert figures["holdfast_node_step"] == "5"
-    assert began - 1 < float(figures["holdfast_last_step_timestamp_seconds"]) < time.time() + 1
+    until(lambda: _figures(pod).get("holdfast_node_step") == "5.0", "a step is done")
+    figures = _figures(pod)
+    assert figures["holdfast_node_attempt"] == "4.0"
+    assert figures["holdfast_node_workers"] == "1.0"
+    at = float(figures["holdfast_node_last_step_timestamp_seconds"])
+    assert began - 1 < at < time.time() + 1
 
 
-def _with_step(text: str) -> str:
-    return text if "holdfast_node_step 5" in text else ""
+def _figures(pod: Pod) -> dict[str, str]:
+    """Every series of the node, without its labels."""
+    lines = (line for line in pod.get("/metrics")[1].splitlines() if line[:1] not in ("", "#"))
+    return {line.partition("{")[0]: line.rpartition(" ")[2] for line in lines}
 
 
 @pytest.mark.parametrize(

@@ -105,7 +105,7 @@ def test_a_job_that_fails_says_why_and_ends_with_status_1(tmp_path: Path) -> Non
     assert "restart: an error of the script is given a second attempt" in shown.stdout
     assert "no machine is left for an error of the script" in shown.stdout
     (choice,) = json.loads(as_json.stdout)["incident"]["choices"]
-    assert choice["step"] == "restart" and len(choice["alternatives"]) == 8
+    assert choice["step"] == "restart" and len(choice["alternatives"]) == 12
     assert "> give-up" in why.stdout and "the same error repeated at the same place" in why.stdout
 
 

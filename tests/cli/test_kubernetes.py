@@ -3,6 +3,7 @@
 import copy
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -173,6 +174,18 @@ def test_stacks_of_a_job_in_a_cluster_show_where_its_workers_stand(site: Site) -
     assert both["threads"], both
     assert any("waits_here" in frame for frame in both["threads"][0]["frames"]), both
     assert "waits_here" in site.holdfast("stacks", "gpt", "--rank", "1").stdout
+    checked = site.answer("check", "gpt")
+    assert checked == {"job": "gpt", "ok": True, "spares": [], "missing": []}
+    inside = site.holdfast("chaos", "gpt", "--fault", "SIGSTOP", "--rank", "1")
+    assert inside.returncode == 3, inside.stderr
+    assert re.search(r"help: kubectl exec gpt-\S+ -- kill -STOP \d+", inside.stderr), inside.stderr
+    hurt = site.answer("chaos", "gpt", "--fault", "pod deleted", "--rank", "1")
+    assert hurt["rank"] == 1
+    site.until(lambda: bool(site.answer("incidents", "gpt")))
+    [found] = site.answer("incidents", "gpt")
+    assert found["cause"] == "node-left" and hurt["pod"].startswith(found["node"]), found
+    none = site.holdfast("chaos", "gpt", "--fault", "pod deleted", "--rank", "7")
+    assert none.returncode == 4 and "error[rank-not-found]" in none.stderr
     assert site.holdfast("stop", "gpt", "--now").returncode == 0
     ended = site.holdfast("stacks", "gpt")
     assert "error[job-not-running]" in ended.stderr
@@ -193,9 +206,9 @@ def test_logs_show_what_workers_print_and_follow_to_the_end(site: Site) -> None:
     assert {"[0] hello 0", "[1] hello 1", "[0] bye 0", "[1] bye 1"} == set(out.splitlines())
 
 
-def test_code_is_shipped_from_where_the_job_file_says(site: Site) -> None:
+def test_code_is_shipped_from_where_the_job_file_says_and_updated(site: Site) -> None:
     (site.folder / "src").mkdir()
-    (site.folder / "src" / "hello.sh").write_text("echo shipped; sleep 3")
+    (site.folder / "src" / "hello.sh").write_text("echo shipped; sleep 600")
     job = {"name": "gpt", "image": "img:1", "code": "src",
            "command": ["sh", "hello.sh"]}  # fmt: skip
     site.file.write_text(json.dumps(job))
@@ -203,6 +216,20 @@ def test_code_is_shipped_from_where_the_job_file_says(site: Site) -> None:
     assert run.returncode == 0, run.stderr
     site.until(lambda: site.printed("shipped"))
     site.until(lambda: site.holdfast("logs", "gpt").stdout == "[0] shipped\n")
+    for wrong, slug in (
+        ("--image=img:2", "update-unsupported"),
+        ("--rollback", "update-first"),
+        ("--set=x", "usage"),
+    ):
+        refused = site.holdfast("update", "gpt", wrong)
+        assert (refused.returncode, f"error[{slug}]" in refused.stderr) == (2, True), refused
+    (site.folder / "src" / "hello.sh").write_text("echo $1 $WORD; sleep 600")
+    words = ("--code", str(site.folder / "src"), "--set", "lr=2", "--set", "env.WORD=again")
+    update = site.answer("update", "gpt", *words)["update"]
+    assert (update["version"], update["stage"]) == (2, "used")
+    site.until(lambda: site.printed("--lr again"))
+    assert site.holdfast("update", "gpt", "--rollback").returncode == 0
+    site.until(lambda: site.answer("status", "gpt")["version"] == 1)
 
 
 def test_ctrl_c_stops_the_job_that_is_followed(site: Site) -> None:
@@ -433,8 +460,9 @@ def test_wrong_input_is_one_error_with_a_next_command(
 
 
 def test_a_plain_job_has_logs_and_can_be_deleted_but_has_no_record(barren: Site) -> None:
-    run = barren.holdfast("submit", str(barren.file), "--mode", "plain")
+    run = barren.holdfast("submit", str(barren.file), "--mode", "plain", "--engine", "pods")
     assert run.returncode == 0, run.stderr
+    assert "a pod that is lost is not replaced" in run.stderr
     status = barren.holdfast("status", "gpt")
     assert (status.returncode, "error[not-managed]" in status.stderr) == (2, True)
     assert barren.answer("list")[0]["managed"] is False

@@ -5,7 +5,7 @@ import pytest
 
 from holdfast.actions import Entry, StartAttempt, StopAttempt
 from holdfast.controller import choices
-from holdfast.controller.policies.ladder import Prices, Rung, Trouble
+from holdfast.controller.policies.situation import Prices, Rung, Trouble
 from holdfast.controller.state import State
 from holdfast.events import (
     DeadlinePassed,

@@ -1,8 +1,17 @@
 """A machine that fails its checks before it trains is replaced, and is in nobody's way."""
 
-from holdfast.actions import AnyAction, AskNodes, EndJob, Fence, Outcome
+from holdfast.actions import AnyAction, AskNodes, CheckNodes, EndJob, Fence, Outcome, StartAttempt
 from holdfast.controller import Phase
-from holdfast.events import JobSubmitted, NodeJoined, NodeReady, NodeUnfit
+from holdfast.controller.conditions import sound_spares
+from holdfast.events import (
+    ControllerResumed,
+    DeadlinePassed,
+    JobSubmitted,
+    NodeJoined,
+    NodeReady,
+    NodesChecked,
+    NodeUnfit,
+)
 from tests.controller.test_controller import World, kinds, only, running
 
 
@@ -39,3 +48,102 @@ def test_spares_that_fail_their_checks_do_not_end_a_job_that_trains() -> None:
         assert "EndJob" not in kinds(unfit(world, node))
     assert world.state.phase is Phase.RUNNING
     assert world.tell(NodeUnfit(node="a", why="late")) == [], "a member trains already"
+
+
+def test_new_nodes_that_fail_do_not_end_a_job_that_only_waits_for_its_back_off() -> None:
+    world = running()
+    for _ in range(3):
+        world.kill("b", 1)
+        world.recover()
+    assert (world.state.phase, len(world.state.ranks)) == (Phase.WAITING, 2)
+    assert all("EndJob" not in kinds(unfit(world, node)) for node in "def")
+    assert only(world.tell(DeadlinePassed(), after_s=30.0), StartAttempt).attempt == 4
+
+
+# ── checks that the controller orders ──
+
+
+def test_a_spare_counts_once_its_machine_has_passed_its_checks() -> None:
+    world = World(checks="spares")
+    world.submit()
+    assert world.state.phase is Phase.STARTING and sound_spares(world.state) == 0
+    world.train(step=10)
+    world.tell(ControllerResumed(existing=("a", "b", "c")))
+    asked = only(world.tell(DeadlinePassed()), CheckNodes)
+    assert asked.nodes == ("c",)
+    assert world.tell(DeadlinePassed()) == [], "it was asked"
+    world.tell(NodesChecked(found={"c": ""}))
+    assert sound_spares(world.state) == 1
+    assert only(world.add("d"), CheckNodes).nodes == ("d",)
+
+
+def test_a_spare_that_has_not_answered_is_asked_again_with_the_next_news() -> None:
+    world = running(checks="spares")
+    assert world.tell(NodesChecked(found={}, missing=("c",))) == []
+    assert only(world.tell(DeadlinePassed()), CheckNodes).nodes == ("c",)
+
+
+def test_a_spare_that_fails_them_is_replaced_before_it_is_needed() -> None:
+    world = running(checks="spares")
+    actions = world.tell(NodesChecked(found={"c": "memory: 1 of 64 blocks"}))
+    assert only(actions, Fence).node == "c" and only(actions, AskNodes).count == 1
+    assert world.state.phase is Phase.RUNNING
+
+
+def in_doubt(**limits: float | str) -> World:
+    """Workers abort again and again, and nobody is blamed."""
+    world = running(checks="spares", **limits)
+    world.tell(NodesChecked(found={"c": ""}))
+    for _ in range(2):
+        world.tell(world.exited("b", 1, exit_code=None, signal=6))
+        world.recover(cause="worker-aborted")
+    return world
+
+
+def aborts(world: World) -> list[AnyAction]:
+    world.tell(world.exited("b", 1, exit_code=None, signal=6))
+    return world.recover(cause="worker-aborted")
+
+
+def test_where_attempts_make_no_progress_and_nobody_is_blamed_all_machines_are_checked_once() -> (
+    None
+):
+    world = in_doubt()
+    asked = only(aborts(world), CheckNodes)
+    assert (asked.nodes, world.state.phase) == (("a", "b"), Phase.RECOVERING)
+    assert world.tell(NodesChecked(found={"c": ""})) == [], "a spare tells nothing of them"
+    actions = world.tell(NodesChecked(found={"a": "", "b": ""}, attempt=3))
+    assert "Fence" not in kinds(actions) and world.state.phase is Phase.WAITING
+    world.tell(DeadlinePassed(), after_s=30.0)
+    assert "CheckNodes" not in kinds(aborts(world)), "they have just passed"
+
+
+def test_the_machine_that_fails_them_is_left_and_is_the_cause() -> None:
+    world = in_doubt()
+    aborts(world)
+    actions = world.tell(NodesChecked(found={"a": "matmul: 3 of 64 differ", "b": ""}, attempt=3))
+    fence = only(actions, Fence)
+    assert (fence.node, fence.blamed, world.state.ranks) == ("a", True, {0: "c", 1: "b"})
+    steps = [choice.step for choice in world.state.incidents[-1].choices]
+    assert steps[:1] == ["check"] and "replace" in steps
+
+
+def test_an_answer_that_is_lost_with_a_controller_is_asked_for_again() -> None:
+    world = in_doubt()
+    aborts(world)
+    assert only(world.tell(ControllerResumed(existing=("a", "b", "c"))), CheckNodes)
+    world.tell(NodesChecked(found={}, missing=("a", "b"), attempt=3))
+    assert world.state.phase is Phase.WAITING
+
+
+def test_a_node_that_hangs_again_and_again_is_left_on_suspicion_and_stays_in_use_for_others() -> (
+    None
+):
+    world = running()
+    for _ in range(4):  # the first after some progress
+        world.tell(DeadlinePassed(), after_s=30.0)
+        world.tell(world.exited("b", 1))
+        actions = world.recover(cause="hang", rank=1)
+    fence = only(actions, Fence)
+    assert (fence.node, fence.blamed) == ("b", False)
+    assert [c.step for c in world.state.incidents[-1].choices] == ["isolate"]

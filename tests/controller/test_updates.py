@@ -92,6 +92,18 @@ def test_nodes_prepare_it_while_the_job_trains_and_then_it_stops_at_the_end_of_a
     assert (world.state.restarts, world.state.restarts_count) == ([], 0), "it is no failure"
 
 
+def test_a_new_controller_repeats_the_whole_order_while_every_member_is_there() -> None:
+    world = training()
+    ask(world)
+    stop = only(prepared(world), StopAttempt)
+    existing = tuple(world.state.nodes)
+    assert only(world.tell(ControllerResumed(existing=existing)), StopAttempt) == stop
+    lost = world.state.ranks[1]
+    gone = ControllerResumed(existing=tuple(node for node in existing if node != lost))
+    hurry = only(world.tell(gone), StopAttempt)
+    assert (hurry.keeps, hurry.grace_s) == ("", 0.0), "there is no snapshot of all ranks to come"
+
+
 def test_one_that_a_node_cannot_prepare_is_refused_and_training_goes_on() -> None:
     world = training()
     ask(world)

@@ -18,7 +18,7 @@ from holdfast.detection.hang import (
 )
 from holdfast.events import HangSuspected, Milestone, Progress, each_of
 from holdfast.messages import Report, WorkerReport
-from tests.more import examples
+from tests.more import examples, long
 
 TIMEOUT_S = 600.0
 LOOK_S = 0.2
@@ -132,6 +132,23 @@ def test_noisy_steps_raise_no_suspicion_once_they_are_known(seed: int, median_s:
     for _ in range(300):
         slow = 4.0 if dice.random() < 0.01 else 1.0
         job.advance(min(median_s * slow * dice.lognormvariate(0.0, 0.1), 4.9 * median_s))
+    assert job.suspicions == []
+
+
+@long
+@pytest.mark.parametrize("median_s", [0.3, 5.0])
+def test_a_day_of_noisy_steps_raises_no_suspicion(median_s: float) -> None:
+    """Noise as above, a slow save every thousand steps, a collection of garbage every seventy."""
+    dice, job = random.Random(24), Job()
+    job.trains(5, median_s)
+    end = job.now + 86_400.0
+    for step in itertools.count():
+        if job.now >= end:
+            break
+        slow = 4.0 if dice.random() < 0.01 else 1.0
+        pause = 0.4 * (step % 70 == 0) + 1.0 * (step % 1000 == 0)
+        wanted = median_s * slow * dice.lognormvariate(0.0, 0.1) + pause
+        job.advance(min(wanted, max(1.9, 4.9 * median_s)))
     assert job.suspicions == []
 
 

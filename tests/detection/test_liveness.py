@@ -33,14 +33,16 @@ def test_a_forgotten_node_is_not_watched() -> None:
     assert liveness.next_deadline(5.0) is None
 
 
-def test_after_a_time_in_which_nobody_listened_everybody_watched_is_waited_for_anew() -> None:
+def test_silence_while_nobody_listened_is_not_counted_and_nobody_is_heard_in_the_future() -> None:
     liveness = Liveness()
     liveness.heard("a", 0.0)
     liveness.heard("b", 1.0)
+    liveness.heard("c", 59.0)
     liveness.forget("b")
-    liveness.forgive(60.0)
-    assert liveness.silent(64.9, 5.0) == []
-    assert liveness.silent(65.0, 5.0) == [("a", 5.0)]
+    liveness.forgive(60.0, 57.0)
+    assert liveness.silent(61.9, 5.0) == []
+    assert liveness.silent(62.0, 5.0) == [("a", 5.0)]
+    assert liveness.silent(65.0, 5.0) == [("a", 8.0), ("c", 5.0)]
 
 
 def test_the_next_deadline_is_that_of_the_node_heard_longest_ago() -> None:

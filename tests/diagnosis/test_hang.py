@@ -79,6 +79,32 @@ def ranks(found: HangJudged) -> list[int]:
     return list(each_of(found.ranks))
 
 
+COMPILES = (
+    "<module> (train.py:40)",
+    "__call__ (torch/_dynamo/convert_frame.py:1999)",
+    "load (torch/_inductor/codecache.py:2400)",
+    "Popen.communicate (subprocess.py:1196)",
+)  # as seen while the compiler of C++ ran for minutes on a busy machine
+LOCKED = (*COMPILES[:3], "BaseFileLock._poll_until_acquired (filelock/_api.py:1177)")
+COMPILED = (
+    "<module> (train.py:40)",
+    "compile_wrapper (torch/_dynamo/eval_frame.py:1000)",
+    "__call__ (torch/_inductor/output_code.py:600)",
+)
+
+
+@pytest.mark.parametrize("does", ["still", "background", "busy"])
+def test_who_compiles_or_waits_for_the_compiler_of_another_rank_is_given_the_whole_time(
+    does: str,
+) -> None:
+    both = stands(0, at=LOCKED), stands(1, at=COMPILES, does=does)
+    for groups in (both, (stands(0), both[1])):
+        found = judged(*groups, ago_s=TIMEOUT_S - 1)
+        assert found.judgement is Judgement.SLOW and "compiles in" in found.summary
+        assert judged(*groups, ago_s=TIMEOUT_S).judgement is Judgement.HANG
+    assert judged(stands(0), stands(1, at=COMPILED)).judgement is Judgement.HANG
+
+
 @pytest.mark.parametrize("waiting", [ALL_REDUCE, BACKWARD])
 def test_one_rank_that_stands_apart_while_the_others_wait_hangs(waiting: tuple[str, ...]) -> None:
     found = judged(stands(3, at=SLEEP), stands(0, 1, 2, 4, at=waiting))

@@ -141,6 +141,10 @@ CASES = [
     ),
     ("disk-full", exited(error=raised("OSError", "[Errno 28] No space left on device: 'a'"))),
     ("port-taken", exited(error=recorded("port_taken"))),
+    *[
+        ("device-lost", exited(error=raised("torch.AcceleratorError", f"CUDA error: {words}")))
+        for words in ("uncorrectable ECC error encountered", "GPU is lost")
+    ],
     ("device-error", exited(error=NCCL_OWN)),
     *[("peer-lost", exited(error=error)) for error in NCCL_PEER_LOST],
     *[("peer-lost", exited(error=recorded(name))) for name in SYMPTOMS],

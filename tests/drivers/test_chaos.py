@@ -14,6 +14,7 @@ from fault_kinds import KINDS
 from holdfast.diagnosis import CAUSES
 from holdfast.drivers import chaos
 from holdfast.drivers.chaos import FAULTS, FILL_BYTES_MAX, Victim
+from holdfast.drivers.kubernetes.remote_chaos import REMOTE_FAULTS
 from holdfast.drivers.nodes import KnownNode
 from tests.patience import until
 from tests.warm import holdfast
@@ -28,6 +29,44 @@ try:
     here.recv(1)
 except OSError as error:
     print(error.errno, flush=True)
+"""
+PARTED = """
+import os, shutil, socket, subprocess, sys
+if shutil.which("ip") is None:
+    sys.exit("ip")
+subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+from holdfast.drivers.chaos_network import Partition
+listener = socket.create_server(("127.0.0.1", 0))
+other = os.fork()
+if not other:
+    there = socket.create_connection(listener.getsockname())
+    listener.close()
+    there.recv(1)
+    there.send(b"x")
+    there.recv(1)
+    os._exit(0)
+here, _ = listener.accept()
+own = socket.create_connection(listener.getsockname())
+own_end, _ = listener.accept()
+parted = Partition({os.getpid()}, {other})
+here.send(b"g")
+own.send(b"y")
+own_end.recv(1)
+print("inside")
+here.settimeout(0.5)
+try:
+    here.recv(1)
+except TimeoutError:
+    print("parted")
+try:
+    socket.create_connection(listener.getsockname(), timeout=5)
+except OSError:
+    print("refused")
+parted.heal()
+here.settimeout(60)
+print(here.recv(1))
+here.send(b"e")
+os.waitpid(other, 0)
 """
 GROWS = """
 import sys
@@ -65,9 +104,14 @@ def start() -> Iterator[Start]:
 
 
 def test_every_fault_expects_causes_that_there_are_and_the_benchmark_knows_the_same() -> None:
-    assert {cause for fault in FAULTS.values() for cause in fault.causes} <= set(CAUSES)
+    expected = [fault.causes for fault in FAULTS.values()]
+    expected += [fault.causes for fault in REMOTE_FAULTS.values()]
+    assert {cause for causes in expected for cause in causes} <= set(CAUSES)
     assert len(FAULTS) >= 10
-    both = FAULTS.keys() & KINDS.keys() - {"disk full"}  # there a worker is told so
+    both = FAULTS.keys() & KINDS.keys() - {
+        "disk full",
+        "/dev/shm full",
+    }  # there a worker is told so
     assert len(both) >= 9 and all(FAULTS[k].causes == KINDS[k].causes for k in both)
 
 
@@ -123,6 +167,15 @@ def test_a_small_disk_is_full_until_that_is_taken_back(tmp_path: Path) -> None:
         subprocess.run(["umount", "-l", str(tmp_path)], check=True)
 
 
+def test_nothing_goes_from_one_side_to_the_other_until_the_network_is_mended() -> None:
+    """In a network of its own, as routes are everybody's."""
+    words = ["unshare", "--net", sys.executable, "-c", PARTED]
+    ran = subprocess.run(words, capture_output=True, text=True, check=False)
+    if "unshare" in ran.stderr or "ip" in ran.stdout.splitlines()[:1]:
+        pytest.skip(f"a network cannot be parted here: {ran.stderr}")
+    assert (ran.returncode, ran.stdout.split()) == (0, ["inside", "parted", "refused", "b'x'"])
+
+
 def test_the_command_lists_what_there_is_and_refuses_the_rest(home: Path) -> None:
     listed = json.loads(holdfast("chaos", "--list", "--json").stdout)
     assert [one["fault"] for one in listed] == list(FAULTS)
@@ -130,6 +183,8 @@ def test_the_command_lists_what_there_is_and_refuses_the_rest(home: Path) -> Non
     for words in (["--fault", "meteor"], []):
         run = holdfast("chaos", "any", *words)
         assert run.returncode == 2 and "error[usage]" in run.stderr, run.stderr
-    forced = holdfast("chaos", "any", "--fault", "SIGKILL", "--on", "kubernetes")
-    assert forced.returncode == 3 and "error[fault-impossible]" in forced.stderr
+    there = json.loads(holdfast("chaos", "--list", "--on", "kubernetes", "--json").stdout)
+    assert [one["fault"] for one in there] == list(REMOTE_FAULTS)
+    unknown = holdfast("chaos", "any", "--fault", "meteor", "--on", "kubernetes")
+    assert unknown.returncode == 2 and "known are: pod deleted" in unknown.stderr
     assert not (home / "jobs").exists()

@@ -213,11 +213,11 @@ def test_a_long_step_that_a_fault_cuts_short_is_work_to_be_redone() -> None:
     assert books.bill(1) == {}  # it was lost before the first evidence of the fault
 
 
-def test_time_from_a_bad_step_on_is_billed_though_it_was_booked_as_productive() -> None:
+def bad_steps() -> list[Entry]:
     """Progress up to second 20 was told, and booked with its stalls; the step that ended in second
     14 was already no number."""
     broke = Broken(step=5, what=Quantity.LOSS, value="nan", ago_s=8.0)
-    lines = journal(
+    return journal(
         heard(0, JobSubmitted(), *assign("n0"), start(1, 1)),
         *bring_up(1, 0.0, caught_up=4.0),
         heard(4, progressed(1, 1, 0.0, data=0.0, snap=0.0)),
@@ -225,7 +225,10 @@ def test_time_from_a_bad_step_on_is_billed_though_it_was_booked_as_productive() 
         heard(22, NumbersBroke(attempt=1, rank=0, broke=broke), stop(1)),
         heard(23, stopped(1)),
     )
-    books = ledger(START, lines, START + 23)
+
+
+def test_time_from_a_bad_step_on_is_billed_though_it_was_booked_as_productive() -> None:
+    books = ledger(START, bad_steps(), START + 23)
     check(books)
     assert books.buckets[Bucket.PRODUCTIVE] + books.buckets[Bucket.DATA_WAIT] == 10_000
     assert books.buckets[Bucket.DATA_WAIT] == 2_000, "its share of the stalls"

@@ -7,10 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.messages import UpdateJob
 from holdfast.operator.conditions import seconds, stamp, status_of
 from holdfast.operator.decide import Known, Step, decide
 from holdfast.operator.definition import CONDITIONS, STATUS
 from holdfast.operator.events import said
+from holdfast.operator.updating import SpecUpdate
 from holdfast.status import JobStatus, NodeStatus
 
 NOW = 1_700_000_000.0
@@ -32,6 +34,7 @@ FRESH = Known(
     record=None, outcome=None, there=0, foreign=None, retired=False, now=NOW,
 )  # fmt: skip
 RUNS = replace(FRESH, status={"startedSpec": "d"}, record=record(), there=3)
+ORDER = UpdateJob(by="TrainingJob", id="spec-2", args=("--lr", "2"))
 SUSPENDED = {"conditions": [{"type": "Suspended", "status": "True", "reason": "Suspended"}]}
 STOPPING = {"conditions": [{"type": "Suspended", "status": "False", "reason": "Stopping"}]}
 STOPPED = replace(RUNS, record=record("stopped", "stopped"), outcome="stopped")
@@ -50,6 +53,11 @@ def ended(outcome: str, **keys: Any) -> Known:
         (replace(FRESH, record=record()), Step.WATCH, "Blocked"),
         (replace(RUNS, digest="other"), Step.WATCH, None),
         (replace(RUNS, digest="other", there=0), Step.MAKE, None),
+        (replace(RUNS, digest="other", update=SpecUpdate(ask=ORDER)), Step.UPDATE, None),
+        (replace(RUNS, digest="other", update=SpecUpdate(asked=ORDER)), Step.MAKE, None),
+        (replace(RUNS, update=SpecUpdate(waits=True)), Step.WATCH, None),
+        (replace(RUNS, suspend=True, update=SpecUpdate(ask=ORDER)), Step.ASK_STOP, "Suspending"),
+        (ended("succeeded", update=SpecUpdate(ask=ORDER)), Step.WATCH, None),
         (replace(RUNS, retired=True), Step.WATCH, None),
         (ended("succeeded"), Step.WATCH, None),
         (ended("failed", there=0), Step.WATCH, None),

@@ -12,7 +12,7 @@ from tests.drivers.kubernetes.schemas import problems
 from tests.tidy.source import ROOT
 
 DEPLOY = ROOT / "deploy"
-OURS = ("crd", "rbac", "operator")
+OURS = ("crd", "rbac", "operator", "spares")
 FOLDERS = [DEPLOY, DEPLOY / "namespaced", DEPLOY / "rbac" / "cordon", *(DEPLOY / n for n in OURS)]
 Body = dict[str, Any]
 

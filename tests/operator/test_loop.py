@@ -38,11 +38,13 @@ from holdfast.drivers.kubernetes.cluster import (
     SERVICES,
     Kind,
 )
+from holdfast.drivers.kubernetes.manifests.names import UPDATE_SPEC
+from holdfast.messages import UpdateJob
 from holdfast.operator import decide, loop, queue
 from holdfast.operator.definition import TRAINING_JOBS, definition
 from holdfast.operator.loop import EVERYWHERE, Operator, operate
 from holdfast.operator.rights import role
-from holdfast.status import JobStatus, NodeStatus
+from holdfast.status import JobStatus, NodeStatus, UpdateStatus
 from tests.drivers.kubernetes.cluster.fake import FakeCluster, cluster, in_thread
 from tests.drivers.kubernetes.cluster.faults import Fault
 from tests.operator.asking import Body, training_job
@@ -264,7 +266,7 @@ async def test_what_was_deleted_by_hand_comes_back_until_the_job_has_ended(it: S
 
 
 @on_site
-async def test_a_running_job_is_never_changed(it: Site) -> None:
+async def test_of_a_running_job_only_arguments_and_variables_are_changed(it: Site) -> None:
     it.start()
     await it.apply(training_job(kubernetes=JOB_ENGINE))
     before = await it.until(lambda: it.get(JOBS, "run"))
@@ -276,6 +278,37 @@ async def test_a_running_job_is_never_changed(it: Site) -> None:
     assert it.marks()["Accepted"] == "True"
     after = it.get(JOBS, "run")
     assert after is not None and after["spec"] == before["spec"]
+
+    def asked() -> UpdateJob | None:
+        marks = (it.get(CONFIG_MAPS, "run-job") or {})["metadata"].get("annotations") or {}
+        text = marks.get(UPDATE_SPEC)
+        return msgspec.json.decode(text, type=UpdateJob) if text else None
+
+    assert asked() is None
+
+    def arguments(said: Body) -> None:
+        del said["nodes"]
+        said.update(args=["--lr", "2"], env={"A": "b"})
+
+    it.edit(arguments)
+    order = await it.until(asked)
+    assert (order.args, order.sets) == (("--lr", "2"), {"env.A": "b"})
+    told = {"version": 2, "id": order.id, "by": order.by, "at": 1.0, "when": "next-step",
+            "stage": "refused", "why": "run-0: exit status 2", "code": None, "sets": {},
+            "back": False, "attempt": None, "incidents": ()}  # fmt: skip
+    it.publish("running", updates=(UpdateStatus(**told),))
+    await it.until(lambda: any(
+        c["reason"] == "UpdateRefused" and "exit status 2" in c["message"]
+        for c in it.status().get("conditions", [])
+    ))  # fmt: skip
+    it.edit(lambda said: said.pop("args"))
+    again = await it.until(lambda: (now := asked()) is not None and now.id != order.id and now)
+    assert (again.args, again.sets) == ((), {"env.A": "b"})
+    it.edit(lambda said: said.pop("env"))
+    await it.until(lambda: any(
+        c["reason"] == "ChangeWaits" for c in it.status().get("conditions", [])
+    ))  # fmt: skip
+    assert asked() == again, "a variable cannot be taken back"
 
 
 @on_site

@@ -6,6 +6,7 @@ from holdfast.actions import Diagnose, Dismiss, Fence, StopAttempt, Survey
 from holdfast.controller import Controller, Limits
 from holdfast.events import (
     AnyEvent,
+    AttemptStopped,
     Broken,
     CheckpointFailed,
     Diagnosed,
@@ -24,6 +25,8 @@ from holdfast.events import (
     Quantity,
     Store,
     Surveyed,
+    UpdatePrepared,
+    UpdateRequested,
     WorkerError,
     WorkerExited,
 )
@@ -33,6 +36,7 @@ from holdfast.messages import (
     Report,
     Start,
     Stop,
+    UseVersion,
     WorkerReport,
     WorkersStopped,
 )
@@ -94,6 +98,15 @@ def test_a_node_that_reconnects_gets_the_grace_time_of_the_order_not_a_longer_on
     assert bridge.orders_for("a") == [Stop(attempt=1, grace_s=0.0)]
 
 
+def test_a_node_that_reconnects_is_asked_for_its_last_snapshot_as_the_others_were() -> None:
+    bridge = Bridge(two_nodes_recovering().state, 5.0, 1.0)
+    planned = StopAttempt(attempt=1, grace_s=9.0, keeps="here", reason="update")
+    orders, _ = bridge.carry_out(planned, 1.0)
+    bridge.hello(hello("a"), 1.5)
+    assert bridge.orders_for("a") == [Stop(attempt=1, grace_s=9.0, keeps="here")]
+    assert {order for _, order in orders} == {Stop(attempt=1, grace_s=9.0, keeps="here")}
+
+
 def test_every_order_carries_the_term_of_its_controller_also_one_that_is_repeated() -> None:
     state = two_nodes_recovering().state
     bridge = Bridge(state, 5.0, 1.0, term=9)
@@ -106,6 +119,26 @@ def test_every_order_carries_the_term_of_its_controller_also_one_that_is_repeate
     kinds = [type(order) for _, order in orders]
     assert kinds == [Stop, Stop, Stop, Start, Start, Leave, Leave]
     assert {order.term for _, order in orders if isinstance(order, Stop | Start | Leave)} == {9}
+
+
+def test_whoever_waits_keeps_the_version_ready_that_trains_also_a_node_that_still_starts() -> None:
+    controller = Controller(Limits(node_count=1, spare_count=2))
+    joined = [NodeJoined(node=n, name=n, address="h", workers=1) for n in ("a", "b", "late")]
+    ready = [NodeReady(node=n, store=Store("h", 1, True)) for n in ("a", "b")]
+    asked = UpdateRequested(by="me", id="x", sets={"lr": "0.1"})
+    stepped = MilestoneReached(attempt=1, milestone=Milestone.FIRST_STEP)
+    prepared = UpdatePrepared(version=2, ready_count=2)
+    stopped = AttemptStopped(attempt=1, store=Store("h", 2, True))
+    events: list[AnyEvent] = [JobSubmitted(), *joined, *ready, stepped, asked, prepared, stopped]
+    for event in events:
+        controller.handle(event, 1.0)
+    state = controller.state
+    assert state.start is not None and state.start.version.number == 2
+    bridge = Bridge(state, 5.0, 1.0)
+    told = bridge.carry_out(state.start, 1.0)[0]
+    used = {node: order.version for node, order in told if isinstance(order, UseVersion)}
+    assert used == {"b": state.version, "late": state.version}
+    assert bridge.orders_for("late") == [UseVersion(version=state.version)]
 
 
 def page(rank: int, phase: str = "step") -> WorkerReport:
@@ -207,7 +240,7 @@ def test_the_verdict_on_bad_numbers_is_of_all_ranks_whoever_was_heard_first() ->
 def test_a_controller_that_was_stopped_for_a_while_still_waits_for_answers() -> None:
     bridge = Bridge(two_nodes_recovering().state, 1000.0, 1.0)
     bridge.carry_out(StopAttempt(attempt=1, grace_s=0.0, reason="x"), 1.0)
-    bridge.forgive(50.0, 45.0)
+    bridge.forgive(50.0, 45.0, 45.0)
     assert bridge.tick(50.0) == []
     assert [event.node for event in bridge.tick(57.0) if hasattr(event, "node")] == ["a", "b"]
 
@@ -216,7 +249,7 @@ def test_a_node_whose_hello_waits_to_be_decided_is_not_blamed_for_a_controller_t
     """It is in nobody's state yet, and has given no sign of life that anybody could have heard."""
     bridge = Bridge(two_nodes_recovering().state, 5.0, 1.0)
     bridge.hello(hello("new"), 1.0)
-    bridge.forgive(50.0, 49.0)
+    bridge.forgive(50.0, 49.0, 54.0)
     assert bridge.tick(54.0) == []
     assert [event.node for event in bridge.tick(56.0) if isinstance(event, NodeLost)] == ["new"]
 

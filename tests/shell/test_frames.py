@@ -14,7 +14,7 @@ from websockets.uri import parse_uri
 from holdfast.events import CheckpointCommitted
 from holdfast.messages import MAX_MESSAGE_BYTES, AskStatus, Fact
 from holdfast.shell import server as shell_server
-from holdfast.shell.server import Server, framed, left_of_frame, only_message
+from holdfast.shell.server import Server, framed, left_of_frame, only_messages
 from tests.shell.line import GIVEN, KEY, UPGRADE, Line, frame
 from tests.shell.scene import hello
 from tests.shell.site import Ear, answered, dial, send, with_server
@@ -67,8 +67,26 @@ def test_one_whole_message_is_taken_as_what_the_parser_makes_of_it(
     data = bytes([first]) + plain[1 : at - 4] + mask + masked
     is_pulse = first == 0x8A and not payload
     is_message = first == 0x82 and bool(payload)
-    assert only_message(data) == (payload if is_message else b"" if is_pulse else None)
-    assert only_message(data + b"x") is None and (len(data) < 8 or only_message(data[:-1]) is None)
+    assert only_messages(data) == ([payload] if is_message else [] if is_pulse else None)
+    assert only_messages(data + b"x") is None and only_messages(data[:-1]) is None
+
+
+@given(st.lists(st.sampled_from(["pulse", "short", "long"]), min_size=1, max_size=5), st.data())
+@settings(max_examples=50, deadline=None)
+def test_what_has_waited_together_is_taken_together_if_all_of_it_is_there(
+    kinds: list[str], data: st.DataObject
+) -> None:
+    pieces = {"pulse": frame(b"", 10), "short": frame(b"ab"), "long": frame(b"c" * 300)}
+    said = {"pulse": [], "short": [b"ab"], "long": [b"c" * 300]}
+    whole = b"".join(pieces[kind] for kind in kinds)
+    ends = list(itertools.accumulate(len(pieces[kind]) for kind in kinds))
+    cut = data.draw(st.integers(1, len(whole)))
+    told = (
+        [message for kind in kinds[: ends.index(cut) + 1] for message in said[kind]]
+        if (cut in ends)
+        else None
+    )
+    assert only_messages(whole[:cut]) == told
 
 
 def test_six_bytes_within_a_message_that_look_like_a_sign_of_life_are_part_of_it() -> None:

@@ -13,7 +13,15 @@ from holdfast.events import (
     NodeLostReason,
 )
 from holdfast.messages import PROTOCOL, Ack, Fact, Leave, Question, Report, ToAgent, Welcome
-from holdfast.shell.nodes import GOODBYE_S, LOOK_S, PULSES, REPORT_S, NodeLives, Receipt
+from holdfast.shell.nodes import (
+    GOODBYE_S,
+    LATE_LOOKS,
+    LOOK_S,
+    PULSES,
+    REPORT_S,
+    NodeLives,
+    Receipt,
+)
 from tests.shell.scene import TERM, TIMEOUT_S, hello
 
 
@@ -293,6 +301,30 @@ def test_whoever_did_not_listen_blames_nobody_also_not_who_has_only_just_come() 
     assert register.look(0.0) == [] and not known.ended and not fresh.ended
     assert lost(register.look(TIMEOUT_S)) == ["known", "fresh"]
     assert lost(register.look(5.1)) == ["away"]
+
+
+def test_a_sign_of_life_that_nobody_has_looked_for_counts_before_any_silence_is_forgiven() -> None:
+    register = Register()
+    well = register.connect("well")
+    register.now += 60.0
+    well.heard_at = register.now
+    register.now += 7.0
+    register.nodes.forgive(7.0)
+    assert register.look(0.0) == []
+
+
+def test_whoever_is_always_late_misses_a_silent_node_all_the_same() -> None:
+    """A controller that gets a tenth of its processor is late at every look."""
+    register = Register()
+    well, _ = register.connect("well"), register.connect("silent")
+    looks = 0
+    while not (found := lost(register.look(0.0))):
+        register.now += 2.0
+        well.heard_at = register.now
+        register.nodes.forgive(1.75)
+        looks += 1
+        assert looks <= LATE_LOOKS + 1 + TIMEOUT_S / 0.25
+    assert found == ["silent"] and not well.ended
 
 
 # ── given up, let go ──

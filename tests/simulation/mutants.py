@@ -210,7 +210,7 @@ MUTANTS: dict[str, Mutant] = {
         first=525,
     ),
     "a stopped controller blames the silent": Mutant(
-        BRIDGE, "self._liveness.forgive(now)", "pass", HEALTHY
+        BRIDGE, "self._liveness.forgive(now, silent_s)", "pass", HEALTHY
     ),
     "a stopped controller blames the late": Mutant(
         STOPPING,
@@ -221,8 +221,8 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "a reconnected node gets more time than it has": Mutant(
         BRIDGE,
-        "return Stop(attempt=self._state.attempt, grace_s=self._grace_s, term=self._term)",
-        "return Stop(attempt=self._state.attempt, grace_s=30.0, term=self._term)",
+        "return [self._stops] if self._stops is not None else []",
+        "return [Stop(attempt=self._state.attempt, grace_s=30.0, term=self._term)]",
         HEALTHY,
         first=11,
     ),
@@ -251,7 +251,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "an order to stop is not repeated": Mutant(
         CONTROLLER,
-        "return [StopAttempt(attempt=state.attempt, grace_s=0.0, reason=state.why)]",
+        "return [attempts.stop_again(state)]",
         "return []",
         CALM,
         first=4,
@@ -432,8 +432,8 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "one useless node ends the job": Mutant(
         CONTROLLER,
-        "if state.stillborn >= MAX_STILLBORN and state.phase is Phase.WAITING:",
-        "if state.phase is Phase.WAITING:",
+        "if state.stillborn >= MAX_STILLBORN and _lacks_nodes(state):",
+        "if _lacks_nodes(state):",
         LIMIT,
         first=6,
     ),

@@ -26,6 +26,7 @@ VOCABULARY = (
         "lines",
         "masking",
         "messages",
+        "monitoring",
     ),
     *("slugs", "spec", "status", "versions"),
 )

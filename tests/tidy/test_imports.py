@@ -43,6 +43,12 @@ def test_an_agent_is_light() -> None:
     assert not found & {"torch", "numpy", "typer", "rich"}
 
 
+def test_stopping_a_job_of_a_cluster_loads_no_job_files() -> None:
+    orders = "holdfast.drivers.kubernetes.remote_orders"
+    code = f"import sys, {orders}; assert 'holdfast.spec' not in sys.modules"
+    assert not imported_by(code) & {"pydantic", "torch", "numpy", "typer", "rich"}
+
+
 def test_a_controller_knows_no_torch() -> None:
     assert not imported_by("import holdfast.drivers.local") & {"torch", "typer", "rich"}
 

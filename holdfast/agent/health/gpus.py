@@ -81,7 +81,7 @@ class Gpus:
             return
         yield Reading(GPU, float(degrees), gpu, f"{degrees} °C")
         yield Reading("gpu-lost", 0.0, gpu, "there")
-        for look in (_heat, _clocks, _ecc, _remapping, _pcie, _recovery):
+        for look in (_heat, _use, _energy, _clocks, _ecc, _remapping, _pcie, _recovery):
             with contextlib.suppress(nvml.NVMLError):
                 yield from look(nvml, gpu, handle, degrees)
         active = self._active_links(handle)
@@ -115,6 +115,22 @@ def _heat(nvml: Nvml, gpu: str, handle: Any, degrees: int) -> Iterator[Reading]:
     if limit > 0:
         text = f"{degrees} °C, slows down at {limit} °C"
         yield Reading("gpu-hot", float(degrees - limit), gpu, text)
+
+
+def _use(nvml: Nvml, gpu: str, handle: Any, _degrees: int) -> Iterator[Reading]:
+    """Of the time since NVML's last sample; and the memory that is in use."""
+    share, memory = nvml.nvmlDeviceGetUtilizationRates(handle).gpu, nvml.nvmlDeviceGetMemoryInfo
+    yield Reading("gpu-utilization", float(share), gpu, f"{share} %")
+    used = memory(handle).used
+    yield Reading("gpu-memory-used", float(used), gpu, f"{used / (1 << 30):.1f} GiB")
+
+
+def _energy(nvml: Nvml, gpu: str, handle: Any, _degrees: int) -> Iterator[Reading]:
+    """NVML counts in milliwatts and, since the driver was loaded, in millijoules."""
+    watts = nvml.nvmlDeviceGetPowerUsage(handle) / 1000
+    yield Reading("gpu-power", watts, gpu, f"{watts:.0f} W")
+    joules = nvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1000
+    yield Reading("gpu-energy", joules, gpu, f"{joules:.0f} J")
 
 
 def _clocks(nvml: Nvml, gpu: str, handle: Any, _degrees: int) -> Iterator[Reading]:

@@ -10,11 +10,12 @@ import contextlib
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable
 
 from holdfast.agent.health.provider import Provider
 from holdfast.agent.notes import note
-from holdfast.detection.health import Conditions, Reading
+from holdfast.detection.health import XID, Conditions, Reading
 from holdfast.events import HealthChanged
 
 SETTLE_S = 0.25  # for answers that somebody waits for: a driver in trouble takes longer
@@ -99,7 +100,14 @@ class HealthWatch:
         self._answered = asyncio.Event()
         self._conditions = Conditions(node)
         self._tell = tell
+        self._newest: dict[tuple[str, str], Reading] = {}  # by kind and device
+        self.xids: Counter[tuple[str, int]] = Counter()  # told by each GPU, by number
         self._probes = [Probe(provider, self._hear) for provider in providers]
+
+    @property
+    def readings(self) -> Collection[Reading]:
+        """The newest of each kind and device."""
+        return self._newest.values()
 
     async def run(self) -> None:
         """Each at its pace, for ever."""
@@ -127,5 +135,7 @@ class HealthWatch:
 
     def _hear(self, readings: list[Reading]) -> None:
         self._answered.set()
+        self._newest.update({(one.kind, one.device): one for one in readings})
+        self.xids.update((one.device, int(one.value)) for one in readings if one.kind == XID)
         for change in self._conditions.hear(readings, self._clock()):
             self._tell(change)

@@ -15,13 +15,11 @@ machine is left for an error of the script, nor, unless the job asks for it, for
 """
 
 from collections.abc import Callable
-from enum import StrEnum
 from typing import NamedTuple
-
-import msgspec
 
 from holdfast.actions import Outcome
 from holdfast.controller.policies import poison, replace, restart, shrink
+from holdfast.controller.policies.situation import Rung, Situation, Weighed
 from holdfast.events import Severity
 
 ALERTS = 2  # of one kind and device are a fault
@@ -31,130 +29,9 @@ PEOPLE_S = 3600.0  # until somebody has seen that a job is over, and starts it a
 ROUNDING_S = 0.001  # of sums of seconds since the epoch
 RESIZED = "resized"  # more nodes are there than train
 ALERT = "alert"  # something about a node that may pass
-
-
-class Rung(StrEnum):
-    """The steps, from the one that changes least to the one that ends the job."""
-
-    CARRY_ON = "carry-on"
-    RESTART = "restart"
-    REPLACE = "replace"
-    ROLL_BACK = "roll-back-state"
-    WAIT = "wait"
-    SHRINK = "shrink"
-    GROW = "grow"
-    GIVE_UP = "give-up"
-
-
-MEANINGS = {
-    Rung.CARRY_ON: "Train on; what was noticed is remembered, and told.",
-    Rung.RESTART: "Start the same nodes again, from the newest state in memory; after a wait where "
-    "attempts in a row made no progress, or what the script depends on is away.",
-    Rung.REPLACE: "A node is left, or lost, and another takes its rank: a spare, else a new one.",
-    Rung.ROLL_BACK: "Start the same nodes again, from a state older than what was restored.",
-    Rung.WAIT: "Ranks are without a node: wait for nodes that were asked for.",
-    Rung.SHRINK: "Start with fewer nodes, where the job is elastic.",
-    Rung.GROW: "Stop at the end of a step, and start with more nodes.",
-    Rung.GIVE_UP: "The job ends, with an account of why nothing else would do.",
-}
-
-
-class Trouble(msgspec.Struct, frozen=True, kw_only=True):
-    """What happened, by a verdict or by what was noticed while training goes on."""
-
-    cause: str = ""
-    summary: str = ""
-    confidence: float = 1.0
-    user_error: bool = False
-    environment: bool = False
-    final: bool = False  # not even a second attempt could change anything
-    ended: bool = False  # an attempt has, and whether there will be another is asked
-    trains: bool = False  # the attempt goes on so far
-    harmless: str = ""  # why it may go on with what would be worth nothing else
-    node: str = ""  # name of the member that it happened on
-    faulty: bool = False  # that node has a fault that will not pass by itself
-    bad_step: int | None = None  # what was saved from there on is worth nothing
-    stops: bool = False  # somebody wants the job to end with it (`recovery.on_nan: stop`)
-    alone: bool = False  # no more nodes will come
-
-
-class History(msgspec.Struct, frozen=True, kw_only=True):
-    """What the job has been through."""
-
-    faults: int = 0  # of that node lately, this one included
-    again: bool = False  # an error of the script that is the last one again, without progress
-    bad_again: bool = False  # numbers were bad at this place before
-    poisoned: bool = False  # two attempts went on from the same place and failed alike
-    spent: bool = False  # an older checkpoint was tried for this failure
-    restored: int | None = None  # step that the attempt went on after
-    fruitless: int = 0  # attempts in a row without progress
-    barren: int = 0  # restarts since the last progress
-    restarts: int = 0  # within the window
-    freed_s: float = 0.0  # until the first of them does not count any more
-    trouble_s: float | None = None  # since the environment has kept the job from any progress
-    growths: int = 0  # by itself, within the window
-
-
-class Means(msgspec.Struct, frozen=True, kw_only=True):
-    """What is there, and what the job description allows."""
-
-    spares: int = 0  # sound ones that wait
-    waiting: int = 0  # nodes that could take a rank, sound or not
-    vacant: int = 0  # ranks without a node
-    size: int = 1
-    fewest: int = 1
-    target: int = 1
-    older: int | None = None  # newest committed checkpoint before what was restored
-    replace_after: int = replace.REPLACE_AFTER
-    stragglers: bool = False  # are replaced
-    max_restarts: int = 20
-    exact: bool = False  # that number was asked for
-    window_s: float = 3600.0
-    node_wait_s: float = 600.0
-
-    @property
-    def left(self) -> int:
-        """Nodes that could train now."""
-        return self.size - self.vacant + self.waiting
-
-    @property
-    def missing(self) -> int:
-        """Ranks that nobody can take yet."""
-        return max(0, self.vacant - self.waiting)
-
-
-class Prices(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds that the phases of this job have taken; the defaults are assumed."""
-
-    stop_s: float = 0.0
-    start_s: float = 30.0  # in place, until it trains
-    move_s: float = 30.0  # likewise, with a node that has just taken a rank
-    arrival_s: float = 120.0  # of a node that was asked for
-    expected_s: float | None = None  # until the missing ones come; None: nobody knows
-    waited_s: float = 0.0  # for them so far
-    since_change_s: float | None = None  # of the size
-    change_s: float = 30.0  # of the size
-    step_s: float = 1.0
-    redone: int = 1  # steps, after a restart
-    behind: int = 0  # steps done since what a roll-back would go on from
-
-
-class Situation(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that the choice rests on."""
-
-    trouble: Trouble = Trouble()
-    history: History = History()
-    means: Means = Means()
-    prices: Prices = Prices()
-
-
-class Weighed(NamedTuple):
-    """One step in a situation."""
-
-    rung: Rung
-    cost_s: float
-    against: str  # why it would not do; empty if it would
-    reason: str  # for it, if it is taken
+PUZZLING = 2  # attempts in a row without progress before machines are suspected that nobody blames
+NAMED = 3  # of them, whose verdict names one node, before it is left on suspicion
+REPLAYED_STEPS = 10
 
 
 class Chosen(NamedTuple):
@@ -190,6 +67,8 @@ def is_lasting(severity: Severity, alerts: int) -> bool:
 def ending(s: Situation) -> tuple[Outcome, str] | None:
     """Why no further attempt is made, and whose fault that is; None if one may be."""
     trouble, history, means = s.trouble, s.history, s.means
+    if asks_code(s):
+        return None
     if trouble.stops:
         return Outcome.FAILED, f"{trouble.summary} recovery.on_nan is stop"
     if trouble.bad_step is not None and not asks_state(s):
@@ -214,6 +93,11 @@ def ending(s: Situation) -> tuple[Outcome, str] | None:
     else:
         return None
     return Outcome.FAILED if trouble.user_error else Outcome.GAVE_UP, account
+
+
+def asks_code(s: Situation) -> str:
+    """Why the version before should train; else empty."""
+    return f"{s.history.unproven}: {_said(s)}" if s.history.unproven else ""
 
 
 def asks_state(s: Situation) -> str:
@@ -255,6 +139,22 @@ def asks_node(s: Situation) -> str:
     return _said(s) if trouble.faulty else often
 
 
+def asks_check(s: Situation) -> str:
+    """Why all machines should be checked before anything else; else empty."""
+    if not _puzzles(s) or s.history.checked or not s.means.checks:
+        return ""
+    return f"{s.history.fruitless} attempts in a row made no progress, and no machine is blamed"
+
+
+def asks_isolation(s: Situation) -> str:
+    """Why a node should be left that nothing but verdicts speaks against; else empty."""
+    trouble, named = s.trouble, s.history.named
+    known = trouble.cause in replace.NAMING and trouble.node and trouble.confidence >= SURE
+    if not _puzzles(s) or asks_check(s) or not known or named < NAMED or not s.means.spares:
+        return ""
+    return f"{named} attempts in a row failed because of {s.trouble.node}, without progress"
+
+
 def asks_growth(s: Situation) -> str:
     """Why more nodes should train; else empty."""
     if s.trouble.cause != RESIZED or not s.trouble.trains or _more(s) <= 0:
@@ -292,6 +192,17 @@ def grow_wait_s(s: Situation) -> float:
     means, prices = s.means, s.prices
     growths, window_s = s.history.growths, means.window_s
     return shrink.grow_after_s(means.size, _more(s), prices.change_s, growths, window_s)
+
+
+def _puzzles(s: Situation) -> bool:
+    """Whether the same may come again for ever, because of a machine that nobody blames."""
+    trouble = s.trouble
+    doubt = trouble.ended and trouble.cause in replace.DOUBTFUL and not s.means.vacant
+    return doubt and s.history.fruitless >= PUZZLING and not (_asks_older(s) or asks_node(s))
+
+
+def _asks_older(s: Situation) -> str:
+    return asks_code(s) or asks_state(s)
 
 
 def _said(s: Situation) -> str:
@@ -374,7 +285,10 @@ def _tolerated(s: Situation) -> str:
 
 
 def _restart(s: Situation) -> Weighed:
-    against = _first(_goes_on(s), _over(s), asks_state(s), asks_node(s), _nobody(s))
+    against = _first(
+        *(_goes_on(s), _over(s), _asks_older(s), asks_node(s)),
+        *(asks_check(s), asks_isolation(s), _nobody(s)),
+    )
     wait_s = delay_s(s)
     return Weighed(Rung.RESTART, wait_s + _again_s(s), against, _hope(s, wait_s))
 
@@ -416,7 +330,10 @@ def _replace(s: Situation) -> Weighed:
     means, leave = s.means, asks_node(s)
     fills = not s.trouble.trains and means.vacant > 0 and not means.missing
     over = "" if s.trouble.trains else _over(s)
-    against = _first(over, asks_state(s), "" if leave or fills or _suspects(s) else _stays(s))
+    against = _first(
+        *(over, _asks_older(s), asks_check(s), asks_isolation(s)),
+        "" if leave or fills or _suspects(s) else _stays(s),
+    )
     there = means.spares > 0 or fills
     arrival_s = s.prices.arrival_s / (max(1, means.size) if there else 1)  # of one node, or of all
     move_s = max(0.0, s.prices.move_s - s.prices.start_s)
@@ -452,18 +369,69 @@ def _roll_back(s: Situation) -> Weighed:
     why = asks_state(s)
     older = s.means.older
     known = "" if why or older is not None else "no older checkpoint is known"
-    nobody = _nobody(s) if not why else ""
-    against = _first(_goes_on(s), _over(s), known, "" if why else asks_node(s), nobody)
+    others = ("",) if why else (asks_node(s), asks_check(s), asks_isolation(s), _nobody(s))
+    against = _first(_goes_on(s), _over(s), asks_code(s), known, *others)
     reason = why or f"step {older} is committed, too"
     cost_s = delay_s(s) + _again_s(s) + s.prices.behind * s.prices.step_s
     return Weighed(Rung.ROLL_BACK, cost_s, against, reason)
+
+
+def _roll_code(s: Situation) -> Weighed:
+    why = asks_code(s)
+    against = _first(_goes_on(s), "" if why else "no version is on trial")
+    return Weighed(Rung.ROLL_CODE, _again_s(s), against, why)
+
+
+def _check(s: Situation) -> Weighed:
+    why = asks_check(s)
+    against = _first(_goes_on(s), _over(s), _asks_older(s), "" if why else _unchecked(s))
+    return Weighed(Rung.CHECK, s.prices.check_s + delay_s(s) + _again_s(s), against, why)
+
+
+def _unchecked(s: Situation) -> str:
+    if not _puzzles(s):
+        return _clear(s)
+    return "they were, since the last progress" if s.history.checked else "recovery.check is off"
+
+
+def _clear(s: Situation) -> str:
+    """Why no machine is suspected that nobody blames."""
+    if s.trouble.cause in replace.DOUBTFUL and not asks_node(s):
+        return f"machines are suspected after {PUZZLING} attempts in a row without progress"
+    return "there is no doubt about machines"
+
+
+def _replay(s: Situation) -> Weighed:
+    """Two phases, each of which starts all nodes."""
+    prices = s.prices
+    by_hand = "a person has to start it: holdfast replay NAME --step K"
+    clear = "" if _puzzles(s) else _clear(s)
+    against = _first(
+        _goes_on(s), _over(s), _asks_older(s), clear, asks_check(s), asks_isolation(s), by_hand
+    )
+    cost_s = 2 * (prices.start_s + REPLAYED_STEPS * prices.step_s) + _again_s(s)
+    return Weighed(Rung.REPLAY, cost_s, against, "")
+
+
+def _isolate(s: Situation) -> Weighed:
+    why, replaced = asks_isolation(s), _replace(s)
+    against = _first(_goes_on(s), _over(s), _asks_older(s), asks_check(s), "" if why else _kept(s))
+    return Weighed(Rung.ISOLATE, replaced.cost_s, against, why)
+
+
+def _kept(s: Situation) -> str:
+    if not _puzzles(s):
+        return _clear(s)
+    if s.history.named < NAMED:
+        return f"no node was named by {NAMED} verdicts in a row"
+    return "no sound spare waits" if not s.means.spares else "the verdict is too uncertain"
 
 
 def _stays_short(s: Situation) -> str:
     """Why the number of nodes is not the question now."""
     nobody = "" if s.means.missing else "no node is missing"
     runs = "the attempt still runs" if s.trouble.trains else ""
-    return _first(runs, _over(s), asks_state(s), asks_node(s), nobody)
+    return _first(runs, _over(s), _asks_older(s), asks_node(s), nobody)
 
 
 def _wait(s: Situation) -> Weighed:
@@ -525,7 +493,11 @@ LADDER: tuple[Callable[[Situation], Weighed], ...] = (
     _carry_on,
     _restart,
     _replace,
+    _roll_code,
     _roll_back,
+    _check,
+    _replay,
+    _isolate,
     _wait,
     _shrink,
     _grow,

@@ -9,7 +9,14 @@ second within a day is not; by chance alone it would come to one node in a hundr
 import math
 from collections.abc import Sequence
 
-MACHINE_CAUSES = frozenset(("device-error", "worker-crashed", "hardware-fault", "corruption"))
+MACHINE_CAUSES = frozenset(
+    ("device-error", "device-lost", "worker-crashed", "hardware-fault", "corruption")
+)
+DOUBTFUL = MACHINE_CAUSES | {"hang", "worker-aborted", "peer-lost"}
+"""Causes that may lie in a machine, whether the verdict says so or not."""
+NAMING = frozenset(("hang",))
+"""Those whose verdict names the machine itself rather than one that suffers from it."""
+LOST = "device-lost"  # left at once: a restart brings no device back
 STRAGGLER = "straggler"  # replaced at once, where the job asks for it
 WINDOW_S = 86_400.0
 REPLACE_AFTER = 2  # faults of one node within the window

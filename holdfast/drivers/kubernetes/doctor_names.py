@@ -67,7 +67,7 @@ def _classes(job: Job) -> list[tuple[Kind, str]]:
 
 def _claims(job: Job) -> dict[str, bool]:
     """Claims that have to exist, and whether several nodes mount them."""
-    many = job.nodes.count + job.nodes.spares > 1
+    many = job.nodes.count + job.nodes.spare_count > 1
     found = {dataset.pvc: many for dataset in job.datasets if dataset.pvc is not None}
     shared = job.checkpoints.shared
     if shared is not None and shared.pvc is not None and shared.storage_class is None:

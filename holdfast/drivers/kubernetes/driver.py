@@ -13,10 +13,13 @@ from typing import NamedTuple
 
 import msgspec
 
-from holdfast import journal
+from holdfast import bundles, journal
 from holdfast.actions import AskNodes, EndJob, Entry, Fence, Outcome
 from holdfast.controller import Controller, State
+from holdfast.drivers.job_books import JobBooks
+from holdfast.drivers.job_metrics import JobMetrics, MetricsServer
 from holdfast.drivers.kubernetes import ending
+from holdfast.drivers.kubernetes.admitted_size import AdmittedSize
 from holdfast.drivers.kubernetes.cluster import (
     PODS,
     ApiError,
@@ -25,7 +28,6 @@ from holdfast.drivers.kubernetes.cluster import (
 )
 from holdfast.drivers.kubernetes.doubt import Doubt
 from holdfast.drivers.kubernetes.engine_size import EngineSize
-from holdfast.drivers.kubernetes.job_books import JobBooks
 from holdfast.drivers.kubernetes.kept_logs import KeptLogs
 from holdfast.drivers.kubernetes.left_machines import Machines
 from holdfast.drivers.kubernetes.machine_conditions import MachineConditions
@@ -34,19 +36,19 @@ from holdfast.drivers.kubernetes.machine_watch import MachineWatch
 from holdfast.drivers.kubernetes.manifests.kueue import queue_of
 from holdfast.drivers.kubernetes.manifests.names import JOB
 from holdfast.drivers.kubernetes.manifests.request import Request
-from holdfast.drivers.kubernetes.metrics import Metrics
 from holdfast.drivers.kubernetes.origin import JobOrigin
 from holdfast.drivers.kubernetes.pods import Pod
 from holdfast.drivers.kubernetes.published_stacks import PublishedStacks
 from holdfast.drivers.kubernetes.record import Record, Recorded
 from holdfast.drivers.kubernetes.removal import Removal
 from holdfast.drivers.kubernetes.roster import ROLE, TRAINS, Gone, Roster, life
+from holdfast.drivers.kubernetes.shipped_code import ShippedCode
 from holdfast.drivers.kubernetes.supply import RETRY_LAST_S, RETRY_S, Supply
 from holdfast.drivers.kubernetes.talk import say
 from holdfast.drivers.kubernetes.watch import follow
 from holdfast.drivers.kubernetes.wishes import Wishes
 from holdfast.events import AnyEvent, ControllerResumed, JobSubmitted, ScaleRequested, StopRequested
-from holdfast.messages import Leave, StacksReply
+from holdfast.messages import ChecksReply, Leave, StacksReply, UpdateJob
 from holdfast.shell.clock import Clock
 from holdfast.shell.host import Host
 from holdfast.shell.replicas import FileLines
@@ -101,15 +103,24 @@ class KubernetesDriver:
         self._shell.doubt = self.doubt.standing
         self._shell.can_hand_over = lambda: self.doubt.is_sure()
         owner = me.belongs.owner
-        self._stacks = PublishedStacks(cluster, request.name, owner, self._asked_for_stacks)
-        self._wishes = Wishes(
-            cluster, request.name, self._asked_to_stop, self._stacks.wanted, self._asked_to_scale
+        self._stacks = PublishedStacks(
+            cluster, request.name, owner, self._asked_for_stacks, self._asked_for_checks
         )
-        self._metrics = Metrics()
-        self._books = JobBooks(
-            request.name, journal_path, controller.state, self._clock.now,
-            self._shell.nodes.bridge.progress.newest, self._waits_for,
+        self._code = ShippedCode(
+            cluster, request.name, journal_path.parent / bundles.FOLDER, self._asked_to_update
+        )
+        self._shell.code_part = self._code.part
+        self._wishes = Wishes(
+            cluster, request.name, self._asked_to_stop, self._stacks.wanted, self._asked_to_scale,
+            self._code.hear,
         )  # fmt: skip
+        progress = self._shell.nodes.bridge.progress
+        self._books = JobBooks(
+            request.name, journal_path, controller.state, self._clock.now, progress.newest,
+            self._waits_for,
+        )  # fmt: skip
+        metrics = JobMetrics(request.job, self._state, self._books, progress, self._clock.now)
+        self._scraped = MetricsServer(request.name, metrics.exposition)
         self._record = Record(cluster, request.name, journal_path, self._look, owner)
         self._output = KeptLogs(cluster, request.name, owner)
         avoided = Machines(cluster, request)
@@ -117,6 +128,7 @@ class KubernetesDriver:
         self._supply = Supply(cluster, request, controller.state, self._roster, avoided)
         self._notes = MachineNotes(cluster, request, controller.state, self._roster.machine)
         self._size = EngineSize(cluster, request, controller.state, self._roster)
+        self._admitted = AdmittedSize(cluster, request, controller.state, self._shell.put)
         self._departures = ending.Departures(self._there)
         here = f"{cluster.namespace}/{request.name}"
         self._machines = MachineWatch(
@@ -141,7 +153,7 @@ class KubernetesDriver:
 
         self._shell.decisions.observe = seen
         await self.host.server.listen(LISTEN, port)
-        self._metrics.serve(metrics_port)
+        await self._scraped.open(LISTEN, metrics_port, say)
         await self._output.load()
         await self._see_what_exists()
         existing = self._roster.existing()
@@ -157,9 +169,12 @@ class KubernetesDriver:
             "publishing the record": self._record.run,
             "publishing output": self._output.run,
             "publishing stacks": self._stacks.run,
+            "getting code": self._code.run,
         }
         if self._request.engine == "pods":  # a duty that has nothing to do would end, and fail
             duties["making pods"] = self._supply.run
+        if self._admitted.may_differ:
+            duties["reading what was admitted"] = self._admitted.run
         if self._size.can_change:
             duties["resizing the engine's object"] = self._size.run
         try:
@@ -174,6 +189,7 @@ class KubernetesDriver:
             if not self._shell.replaced_by:
                 await self._output.publish()
                 await self._record.publish()
+            self._scraped.close()
             await self.host.server.close()
 
     async def _see_what_exists(self) -> None:
@@ -285,17 +301,21 @@ class KubernetesDriver:
     def _asked_to_scale(self, by: str, nodes: int) -> None:
         self._shell.put(ScaleRequested(by=by, nodes=nodes))
 
+    def _asked_to_update(self, order: UpdateJob) -> None:
+        self._shell.client(order, lambda _done: None)
+
     def _asked_for_stacks(self, reply: Callable[[StacksReply], None]) -> None:
         self._shell.hangs.ask(self._shell.nodes.connected, self._clock.now(), reply)
+
+    def _asked_for_checks(self, reply: Callable[[ChecksReply], None]) -> None:
+        self._shell.checks.ask(self._shell.nodes.connected, self._clock.now(), reply)
 
     def status(self) -> bytes:
         """`JobStatus` as JSON."""
         return msgspec.json.encode(self._books.status())
 
     def _look(self) -> Recorded:
-        found = self._books.look()
-        self._metrics.observe(found.status)
-        return found
+        return Recorded(*self._books.look())
 
     def _waits_for(self) -> str | None:
         queue = queue_of(self._request.job)

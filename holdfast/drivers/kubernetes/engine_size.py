@@ -11,6 +11,7 @@ from holdfast.controller import State
 from holdfast.drivers.kubernetes.cluster import ApiError, Cluster
 from holdfast.drivers.kubernetes.ending import main_object
 from holdfast.drivers.kubernetes.manifests.groups import groups
+from holdfast.drivers.kubernetes.manifests.kueue import queue_of
 from holdfast.drivers.kubernetes.manifests.request import Body, Request
 from holdfast.drivers.kubernetes.roster import ROLE, SPARE, Roster
 from holdfast.drivers.kubernetes.supply import whenever
@@ -39,8 +40,10 @@ class EngineSize:
 
     @property
     def can_change(self) -> bool:
-        """Whether it ever does, with this engine and this job."""
-        return self._request.engine in NUMBER and bool(self._state.limits.elastic)
+        """Whether it ever does, with this engine and this job. Kueue would take an object that is
+        larger or smaller than what it has admitted for a new one, and stop all of its pods."""
+        able = self._request.engine in NUMBER and not queue_of(self._request.job)
+        return able and bool(self._state.limits.elastic)
 
     async def run(self) -> None:
         """Change it whenever that is due."""

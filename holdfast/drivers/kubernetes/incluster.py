@@ -192,6 +192,8 @@ def limits_of(job: Job, engine: Engine) -> Limits:
     """A queue may hold a job for days: waiting ends it only if the job file says so. An engine that
     makes the pods makes those that go anew."""
     limits = msgspec.structs.replace(Limits.of(job), lets_go=engine == "pods")
+    if job.recovery.check == "auto":
+        limits = msgspec.structs.replace(limits, checks="spares")
     if "node_wait_s" in job.recovery.model_fields_set:
         return limits
     return msgspec.structs.replace(limits, node_wait_s=NODE_WAIT_S)

@@ -125,6 +125,7 @@ MAIN = frozenset(
     ("main", "node", "worker", "pytorch", "tensorflow", "jax", "xgboost", "paddle", "mpi")
 )
 """Containers that train, as the engines call them."""
+QUEUE = "kueue.x-k8s.io/queue-name"
 
 
 def main_container(pod: Pod) -> str:
@@ -141,12 +142,12 @@ CONFIG = frozenset(("CreateContainerConfigError", "CreateContainerError", "RunCo
 
 def waits_for(pod: Pod, queue: str = "") -> str | None:
     """What a pod that does not run yet is waiting for; None if it runs or has ended. `queue` is
-    Kueue's, if the job goes through one."""
+    Kueue's, if the job goes through one and pods do not say so themselves."""
     if pod.ended or pod.running:
         return None
     condition = next((c for c in pod.status.conditions if c.type == "PodScheduled"), None)
     if condition is not None and condition.status == "False":
-        return _unscheduled(condition, queue)
+        return _unscheduled(condition, pod.metadata.labels.get(QUEUE, queue))
     if condition is None and not pod.spec.node_name:
         return "the scheduler"
     for container in [*pod.status.init_container_statuses, *pod.status.container_statuses]:

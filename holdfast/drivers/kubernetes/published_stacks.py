@@ -1,8 +1,10 @@
-"""The stacks of a job's workers for whoever asks from outside: by two ConfigMaps, like a stop.
+"""The stacks of a job's workers, and checks of its spares' machines, for whoever asks from outside:
+by two ConfigMaps, like a stop.
 
-A question is an annotation on the job's ConfigMap, a word that nobody has used before; the answer
-is ConfigMap `NAME-stacks` with the same word, and the stacks compressed, as much as one ConfigMap
-may have. The command line never talks to the controller, so there is no other way.
+A question is an annotation on the job's ConfigMap, a word that nobody has used before; one that
+begins with `check-` asks for checks. The answer is ConfigMap `NAME-stacks` with the same word, and
+what was answered, compressed, as much as one ConfigMap may have. The command line never talks to
+the controller, so there is no other way.
 """
 
 import asyncio
@@ -10,7 +12,7 @@ import gzip
 import secrets
 import zlib
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -19,21 +21,25 @@ from holdfast.drivers.kubernetes.config_map import Content, binary_of, config_ma
 from holdfast.drivers.kubernetes.manifests.names import STACKS
 from holdfast.drivers.kubernetes.manifests.request import Body
 from holdfast.drivers.kubernetes.talk import Complaint
-from holdfast.messages import StacksReply
+from holdfast.messages import ChecksReply, StacksReply
 
 ANSWER_BYTES = 700_000  # compressed; with base64 that is less than a mebibyte
 WAIT_S = 75.0  # for all nodes to answer, or to be given up, and for the watch to tell of it
 POLL_S = 0.5
+CHECKS_WAIT_S = 400.0  # agents give up their checks after 300 s
 ASKED, DATA = "asked", "stacks"  # keys of the ConfigMap
+CHECKS = "check-"  # how a word begins that asks for them
 
 Ask = Callable[[Callable[[StacksReply], None]], None]
+AskChecks = Callable[[Callable[[ChecksReply], None]], None]
+Answer = TypeVar("Answer", StacksReply, ChecksReply)
 
 
 class _Answered(NamedTuple):
     """What is to be published."""
 
     asked: str
-    reply: StacksReply
+    reply: StacksReply | ChecksReply
 
 
 def stacks_name(job: str) -> str:
@@ -42,16 +48,20 @@ def stacks_name(job: str) -> str:
 
 
 class PublishedStacks:
-    """The controller's side: `ask` has the workers looked at."""
+    """The controller's side: `ask` has the workers looked at, `check` the machines of spares."""
 
-    def __init__(self, cluster: Cluster, job: str, owner: Body, ask: Ask) -> None:
-        self._cluster, self._job, self._owner, self._ask = cluster, job, owner, ask
+    def __init__(self, cluster: Cluster, job: str, owner: Body, ask: Ask, check: AskChecks) -> None:
+        self._cluster, self._job, self._owner = cluster, job, owner
+        self._ask, self._check = ask, check
         self._answers: asyncio.Queue[_Answered] = asyncio.Queue()
         self._complain = Complaint()
 
     def wanted(self, word: str) -> None:
         """Somebody asks."""
-        self._ask(lambda reply: self._answers.put_nowait(_Answered(word, reply)))
+        if word.startswith(CHECKS):
+            self._check(lambda reply: self._answers.put_nowait(_Answered(word, reply)))
+        else:
+            self._ask(lambda reply: self._answers.put_nowait(_Answered(word, reply)))
 
     async def run(self) -> None:
         """Publish what is answered, for ever."""
@@ -69,11 +79,11 @@ class PublishedStacks:
                 self._complain("")
 
 
-def _packed(reply: StacksReply) -> bytes:
+def _packed(reply: StacksReply | ChecksReply) -> bytes:
     """The smallest groups come first, so the end goes if it is too much."""
     while True:
         packed = gzip.compress(msgspec.json.encode(reply), 6, mtime=0)
-        if len(packed) <= ANSWER_BYTES or not reply.groups:
+        if len(packed) <= ANSWER_BYTES or isinstance(reply, ChecksReply) or not reply.groups:
             return packed
         half = reply.groups[: len(reply.groups) // 2]
         reply = msgspec.structs.replace(reply, groups=half)
@@ -81,19 +91,31 @@ def _packed(reply: StacksReply) -> bytes:
 
 async def ask_for_stacks(cluster: Cluster, job: str, wait_s: float = WAIT_S) -> StacksReply | None:
     """The command line's side; None if nobody has answered in time. Raises `ApiError`."""
-    word = secrets.token_hex(8)
+    return await _asked(cluster, job, secrets.token_hex(8), StacksReply, wait_s)
+
+
+async def ask_for_checks(
+    cluster: Cluster, job: str, wait_s: float = CHECKS_WAIT_S
+) -> ChecksReply | None:
+    """Likewise."""
+    return await _asked(cluster, job, CHECKS + secrets.token_hex(8), ChecksReply, wait_s)
+
+
+async def _asked(
+    cluster: Cluster, job: str, word: str, kind: type[Answer], wait_s: float
+) -> Answer | None:
     wish = {"metadata": {"annotations": {STACKS: word}}}
     await cluster.patch(CONFIG_MAPS, f"{job}-job", wish)
     try:
         async with asyncio.timeout(wait_s):
-            while (reply := await _answer(cluster, job, word)) is None:
+            while (reply := await _answer(cluster, job, word, kind)) is None:
                 await asyncio.sleep(POLL_S)
             return reply
     except TimeoutError:
         return None
 
 
-async def _answer(cluster: Cluster, job: str, word: str) -> StacksReply | None:
+async def _answer(cluster: Cluster, job: str, word: str, kind: type[Answer]) -> Answer | None:
     try:
         body = await cluster.get(CONFIG_MAPS, stacks_name(job))
     except NotFoundError:
@@ -101,6 +123,6 @@ async def _answer(cluster: Cluster, job: str, word: str) -> StacksReply | None:
     if (body.get("data") or {}).get(ASKED) != word:
         return None
     try:
-        return msgspec.json.decode(gzip.decompress(binary_of(body)[DATA]), type=StacksReply)
+        return msgspec.json.decode(gzip.decompress(binary_of(body)[DATA]), type=kind)
     except (OSError, EOFError, ValueError, KeyError, zlib.error):  # somebody else wrote into it
         return None

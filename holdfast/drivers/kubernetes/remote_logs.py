@@ -144,7 +144,7 @@ class Following:
         """Nobody records the end of a plain job: when its pods have ended, others may come."""
         if seen.outcome is not None or not (seen.pods or seen.kept):
             return True
-        if seen.job is not None or not all(pod.ended for pod in seen.nodes):
+        if seen.file is not None or not all(pod.ended for pod in seen.nodes):
             self._ended_at = None
             return False
         self._ended_at = self._ended_at or time.monotonic()

@@ -6,13 +6,15 @@ which pods are on their way to becoming nodes, and how many are still to be made
 """
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from holdfast.controller.state import State
 from holdfast.drivers.kubernetes.pods import Pod, ending, summary, taken, was_planned
 from holdfast.events import AnyEvent, NodeLeft
+
+if TYPE_CHECKING:
+    from holdfast.controller.state import State
 
 SPARE, LAUNCHER = "spare", "launcher"
 TRAINS = frozenset(("node", SPARE))
@@ -43,7 +45,7 @@ class Roster:
     """Every pod of the job that was seen and has not gone. Only those that can train count as
     nodes; a launcher is remembered apart."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: "State") -> None:
         self._state = state
         self.pods: dict[str, Pod] = {}  # by UID
         self._launchers: dict[str, Pod] = {}

@@ -30,7 +30,7 @@ from holdfast.drivers.kubernetes.cluster import (
 from holdfast.drivers.kubernetes.ending import main_object
 from holdfast.drivers.kubernetes.kept_logs import logs_name
 from holdfast.drivers.kubernetes.manifests.engines import pods as own_pods
-from holdfast.drivers.kubernetes.manifests.names import JOB, ROLE, STOP
+from holdfast.drivers.kubernetes.manifests.names import JOB, ROLE, SCALE, STOP, UPDATE
 from holdfast.drivers.kubernetes.manifests.render import render
 from holdfast.drivers.kubernetes.manifests.request import Body, Request
 from holdfast.drivers.kubernetes.manifests.support import controller
@@ -294,7 +294,8 @@ async def _former_stopped(cluster: Cluster, request: Request) -> None:
 
 
 async def _former_removed(cluster: Cluster, name: str, bodies: Sequence[Body]) -> None:
-    await cluster.patch(CONFIG_MAPS, f"{name}-job", {"metadata": {"annotations": {STOP: None}}})
+    wishes = {"metadata": {"annotations": dict.fromkeys((STOP, SCALE, UPDATE))}}
+    await cluster.patch(CONFIG_MAPS, f"{name}-job", wishes)
     for map_name in (record_name(name), journal_name(name), logs_name(name)):
         await cluster.delete(CONFIG_MAPS, map_name)
     for body in reversed(bodies):

@@ -1,5 +1,5 @@
-"""Hears what people ask of a job from outside: to stop, to train on another number of nodes, or for
-the stacks of its workers, by an annotation on its ConfigMap.
+"""Hears what people ask of a job from outside: to stop, to train on another number of nodes, to run
+another version, or for the stacks of its workers, by an annotation on its ConfigMap.
 
 The one object is watched, so that a wish is heard at once, and looked at every `LOOK_S` besides:
 whatever stands between us and the API may hold a watch back, or answer in its place. A wish waits
@@ -12,13 +12,15 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from holdfast.drivers.kubernetes.cluster import CONFIG_MAPS, ApiError, Change, Cluster
-from holdfast.drivers.kubernetes.manifests.names import SCALE, STACKS, STOP
+from holdfast.drivers.kubernetes.manifests.names import SCALE, STACKS, STOP, UPDATE, UPDATE_SPEC
 from holdfast.drivers.kubernetes.talk import say
 from holdfast.drivers.kubernetes.watch import follow
+from holdfast.messages import UpdateJob
 
 LOOK_S = 5.0
 CALL_S = 5.0  # for one look: a connection that is cut may hang for longer
 BY, SCALED_BY = "holdfast stop", "holdfast scale"
+_updates = msgspec.json.Decoder(UpdateJob)
 OnWish = Callable[[str, bool], None]
 
 
@@ -31,23 +33,15 @@ class _Map(msgspec.Struct, frozen=True):
 
     metadata: _Meta
 
-    @property
-    def wish(self) -> str:
-        return (self.metadata.annotations or {}).get(STOP, "")
-
-    @property
-    def stacks(self) -> str:
-        return (self.metadata.annotations or {}).get(STACKS, "")
-
-    @property
-    def scale(self) -> str:
-        return (self.metadata.annotations or {}).get(SCALE, "")
+    def says(self, annotation: str) -> str:
+        """What stands there; empty if nothing does."""
+        return (self.metadata.annotations or {}).get(annotation, "")
 
 
 class Wishes:
     """Calls `on_wish(by, now)` once for every new wish to stop, also for one that is there already,
-    `on_stacks` with each new word of somebody who wants stacks, and `on_scale(by, nodes)` with each
-    new number of nodes."""
+    `on_stacks` with each new word of somebody who wants stacks, `on_scale(by, nodes)` with each
+    new number of nodes, and `on_update` with each new wish for another version."""
 
     def __init__(
         self,
@@ -56,11 +50,12 @@ class Wishes:
         on_wish: OnWish,
         on_stacks: Callable[[str], None] = lambda _word: None,
         on_scale: Callable[[str, int], None] = lambda _by, _nodes: None,
+        on_update: Callable[[UpdateJob], None] = lambda _order: None,
     ) -> None:
         self._cluster, self._on_wish, self._on_stacks = cluster, on_wish, on_stacks
-        self._on_scale = on_scale
+        self._on_scale, self._on_update = on_scale, on_update
         self._name = f"{job}-job"
-        self._heard = self._heard_stacks = self._heard_scale = ""
+        self._heard: dict[str, str] = {}  # by annotation, what stood there last
         self._news = 0  # how often the watch has told something
         self._troubled = False
 
@@ -106,21 +101,30 @@ class Wishes:
         self._troubled = True
 
     def _hear(self, body: _Map) -> None:
-        wish, word = body.wish, body.stacks
-        if word != self._heard_stacks:
-            self._heard_stacks = word
-            if word:
-                self._on_stacks(word)
-        if body.scale != self._heard_scale:
-            self._heard_scale = body.scale
-            self._scaled(body.scale)
-        if wish != self._heard:
-            self._heard = wish
-            if wish:
-                self._on_wish(BY, wish == "now")
+        if word := self._news_in(body, STACKS):
+            self._on_stacks(word)
+        if text := self._news_in(body, SCALE):
+            self._scaled(text)
+        for annotation in (UPDATE_SPEC, UPDATE):
+            if text := self._news_in(body, annotation):
+                self._updated(annotation, text)
+        if wish := self._news_in(body, STOP):
+            self._on_wish(BY, wish == "now")
+
+    def _news_in(self, body: _Map, annotation: str) -> str:
+        """What stands there if it is new and not empty."""
+        said = body.says(annotation)
+        before, self._heard[annotation] = self._heard.get(annotation, ""), said
+        return said if said != before else ""
 
     def _scaled(self, text: str) -> None:
         if text.isascii() and text.isdigit():
             self._on_scale(SCALED_BY, int(text))
-        elif text:
+        else:
             say(f"annotation {SCALE} is ignored: {text[:40]!r} is no number of nodes")
+
+    def _updated(self, annotation: str, text: str) -> None:
+        try:
+            self._on_update(_updates.decode(text))
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            say(f"annotation {annotation} is ignored: {error}")

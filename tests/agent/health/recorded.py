@@ -27,6 +27,10 @@ HEALTHY: dict[str, Any] = {
     "nvmlDeviceGetTemperature": 41,
     "nvmlDeviceGetTemperatureThreshold": 87,
     "nvmlDeviceGetCurrentClocksThrottleReasons": 0x1,  # idle
+    "nvmlDeviceGetUtilizationRates": SimpleNamespace(gpu=97, memory=60),
+    "nvmlDeviceGetMemoryInfo": SimpleNamespace(used=70 << 30),
+    "nvmlDeviceGetPowerUsage": 690_000,
+    "nvmlDeviceGetTotalEnergyConsumption": 5_000_000,
     "nvmlDeviceGetTotalEccErrors": 0,
     "nvmlDeviceGetRemappedRows": (0, 0, 0, 0),
     "nvmlDeviceGetCurrPcieLinkWidth": 16,

@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.controller.policies import ladder, poison, replace, shrink
-from holdfast.controller.policies.ladder import (
+from holdfast.controller.policies.ladder import choose
+from holdfast.controller.policies.situation import (
     History,
     Means,
     Prices,
     Rung,
     Situation,
     Trouble,
-    choose,
 )
 from holdfast.diagnosis import CAUSES
 from holdfast.diagnosis.verdict import Origin
@@ -34,6 +34,9 @@ LOST = Trouble(cause="node-lost", summary=SUM, ended=True)
 SICK = Trouble(cause="hardware-fault", summary=SUM, node="b", faulty=True, trains=True)
 ALERT = Trouble(cause=ladder.ALERT, summary=SUM, node="b", trains=True)
 SLOW = Trouble(cause="straggler", summary=SUM, node="b", trains=True)
+HANG = Trouble(cause="hang", summary=SUM, ended=True, node="b")
+ABORTED = Trouble(cause="worker-aborted", summary=SUM, ended=True)
+DEVICE_LOST = Trouble(cause="device-lost", summary=SUM, ended=True, node="b", faulty=True)
 MORE = Trouble(cause=ladder.RESIZED, trains=True)
 SHORT = Trouble(cause="nodes-missing", summary=SUM)
 
@@ -43,6 +46,7 @@ SPARE = Means(spares=1, waiting=1, size=4, fewest=4, target=4)
 NONE = Means(size=4, fewest=4, target=4)
 GAP = Means(vacant=1, size=4, fewest=4, target=4)
 FILLED = Means(vacant=1, spares=1, waiting=1, size=4, fewest=4, target=4)
+CHECKED = Means(spares=1, waiting=1, size=4, fewest=4, target=4, checks=True)
 ELASTIC = Means(vacant=1, size=4, fewest=2, target=4)
 
 
@@ -75,6 +79,28 @@ TABLE = {
     ),
     "a GPU or disk is lost: at once": Row(R.REPLACE, SUM, GPU_LOST, ONCE),
     "it is, and no spare is sound": Row(R.RESTART, "doubtful", GPU_LOST, ONCE, NONE),
+    "the worker says that its GPU is lost: at once": Row(R.REPLACE, SUM, DEVICE_LOST, ONCE),
+    "a version on trial failed": Row(
+        R.ROLL_CODE, "version 2", SCRIPT, History(unproven="version 2 failed", again=True)
+    ),
+    "attempt after attempt aborts": Row(
+        R.CHECK, "2 attempts in a row", ABORTED, History(fruitless=2), CHECKED
+    ),
+    "it does, and machines are not checked": Row(
+        R.RESTART, "nothing speaks against", ABORTED, History(fruitless=2)
+    ),
+    "it does, and all machines have passed": Row(
+        R.RESTART, "", ABORTED, History(fruitless=9, checked=True), CHECKED
+    ),
+    "one node hangs again and again": Row(
+        R.ISOLATE, "3 attempts in a row failed because of b", HANG, History(fruitless=3, named=3)
+    ),
+    "it does, its machine was not checked": Row(
+        R.CHECK, "", HANG, History(fruitless=3, named=3), CHECKED
+    ),
+    "it does, and no spare waits": Row(
+        R.RESTART, "", HANG, History(fruitless=3, named=3), NONE
+    ),
     "an error of the script": Row(R.RESTART, "second attempt", SCRIPT),
     "the same again": Row(R.GIVE_UP, "the same error repeated", SCRIPT, AGAIN),
     "the same again, but restarts were asked for": Row(
@@ -187,8 +213,8 @@ def test_the_table(row: Row) -> None:
     assert [one.rung for one in chosen.weighed] == list(Rung)
 
 
-def test_every_step_is_in_the_table_of_this_test() -> None:
-    assert {row.step for row in TABLE.values()} == set(Rung)
+def test_every_step_that_is_not_for_people_is_in_the_table_of_this_test() -> None:
+    assert {row.step for row in TABLE.values()} == set(Rung) - {Rung.REPLAY}
 
 
 @pytest.mark.parametrize("cause", sorted(CAUSES))
@@ -263,6 +289,9 @@ HISTORIES = st.builds(
     freed_s=TIME,
     trouble_s=st.one_of(st.none(), TIME),
     growths=st.integers(0, 50),
+    unproven=st.sampled_from(["", "version 2 failed"]),
+    checked=FLAG,
+    named=COUNT,
 )
 
 
@@ -280,6 +309,7 @@ def means(draw: st.DrawFn) -> Means:
         older=draw(st.one_of(st.none(), COUNT)),
         replace_after=draw(st.integers(0, 3)),
         stragglers=draw(FLAG),
+        checks=draw(FLAG),
         max_restarts=draw(COUNT),
         exact=draw(FLAG),
         window_s=draw(st.floats(1.0, 1e5)),

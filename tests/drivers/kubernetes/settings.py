@@ -227,9 +227,12 @@ SETTINGS: dict[str, Setting] = {
     "access.cordon_share": Setting(0.2, CORDONS),
     "disruption.budget": Setting(False),
     "disruption.max_unavailable": Setting(3),
+    "monitoring.port": Setting(9400),
     "monitoring.enabled": Setting(True),
     "monitoring.labels": Setting({"release": "p"}, MONITORED),
     "monitoring.interval_s": Setting(99, MONITORED),
+    "cost": Setting({"gpu_hour": 2.5}),
+    "cost.gpu_hour": Setting(3.0, {"cost": {"gpu_hour": 2.5}}),
     "overlay": Setting({"spec": {"hostPID": True}}),
 }
 

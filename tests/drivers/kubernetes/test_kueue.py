@@ -4,9 +4,14 @@ from typing import Any
 
 import pytest
 
+from holdfast.controller import Controller, Limits
+from holdfast.drivers.kubernetes.admitted_size import AdmittedSize
+from holdfast.drivers.kubernetes.engine_size import EngineSize
 from holdfast.drivers.kubernetes.manifests import kueue
 from holdfast.drivers.kubernetes.manifests.engines import ENGINES
 from holdfast.drivers.kubernetes.manifests.request import Body
+from holdfast.drivers.kubernetes.roster import Roster
+from holdfast.events import ScaleRequested
 from holdfast.spec.cluster import Engine, Mode
 from tests.drivers.kubernetes.asking import asked
 from tests.drivers.kubernetes.schemas import problems
@@ -17,6 +22,8 @@ SPARES: dict[str, Any] = {"nodes": {"count": 8, "spares": 2}}
 def made(engine: Engine = "job", mode: Mode = "managed", **said: Any) -> list[Body]:
     """What this engine makes for a job in the queue `q`, accepted strictly."""
     keys: dict[str, Any] = dict(SPARES) if mode == "managed" else {"nodes": 8}
+    if elastic := said.pop("_elasticity", None):
+        keys["elasticity"] = elastic
     scheduling = {"kueue": {"queue": "q", **said}}
     found = ENGINES[engine](asked(engine, mode, scheduling=scheduling, **keys))
     assert problems(found[0]) == problems(found[-1]) == []
@@ -128,3 +135,30 @@ def test_keys_that_an_engine_keeps_deeper_are_put_there() -> None:
         "cleanPodPolicy": "Running",
     }
     assert kueue.apply(request, {"metadata": {}, "spec": {}})["spec"]["runPolicy"]["suspend"]
+
+
+def test_an_elastic_job_may_be_admitted_with_as_few_nodes_as_it_trains_on() -> None:
+    [body] = made(partial=True, _elasticity={"min_nodes": 3})
+    assert marks(body, "annotations")["job-min-parallelism"] == "3"
+
+
+def test_it_trains_on_what_was_admitted_and_on_more_once_more_was() -> None:
+    scheduling = {"kueue": {"queue": "q", "partial": True}}
+    request = asked("job", scheduling=scheduling, elasticity={"min_nodes": 3}, **SPARES)
+    controller = Controller(Limits.of(request.job))
+    told: list[int] = []
+
+    def put(event: ScaleRequested) -> None:
+        told.append(event.nodes)
+        controller.handle(event, 0.0)
+
+    api: Any = None
+    admitted = AdmittedSize(api, request, controller.state, put)
+    assert admitted.may_differ
+    for suspended, pods in ((True, 10), (False, 9), (False, 5), (False, 5), (True, 10), (False, 7)):
+        admitted.look({"spec": {"suspend": suspended, "completions": pods}})
+    assert told == [5, 7], "nine are all nodes and a spare"
+    controller.handle(ScaleRequested(by="holdfast scale", nodes=4), 1.0)
+    admitted.look({"spec": {"completions": 7}})
+    assert told == [5, 7], "fewer were asked for since"
+    assert not EngineSize(api, request, controller.state, Roster(controller.state)).can_change

@@ -69,6 +69,14 @@ def test_a_pod_says_what_it_waits_for(keys: dict[str, Any], told: str | None) ->
     assert waits_for(pod(**keys)) == told
 
 
+def test_a_pod_that_a_queue_holds_back_names_it_also_where_nobody_knows_the_job() -> None:
+    """As in `list`, which reads no job files."""
+    gated = [condition("PodScheduled", "False", "SchedulingGated")]
+    held = pod("f", machine="", state={}, conditions=gated)
+    held.metadata.labels["kueue.x-k8s.io/queue-name"] = "team-a"
+    assert waits_for(held) == "queue team-a of Kueue to admit it"
+
+
 def test_a_job_says_it_in_one_line() -> None:
     conditions = [condition("PodScheduled", "True")]
     pods = [

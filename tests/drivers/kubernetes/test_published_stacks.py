@@ -16,10 +16,11 @@ from holdfast.drivers.kubernetes.published_stacks import (
     ASKED,
     PublishedStacks,
     _packed,
+    ask_for_checks,
     ask_for_stacks,
 )
 from holdfast.drivers.kubernetes.wishes import Wishes
-from holdfast.messages import StacksReply
+from holdfast.messages import ChecksReply, StacksReply
 from holdfast.stacks import StackGroup, ThreadStack
 from tests.drivers.kubernetes.asking import asked
 from tests.drivers.kubernetes.cluster.fake import FakeCluster, cluster
@@ -34,6 +35,8 @@ def group(rank: int, at: str) -> StackGroup:
 
 
 REPLY = StacksReply(groups=(group(0, "read (t.py:9)"), group(1, "wait (t.py:3)")), missing=("n",))
+
+CHECKED = ChecksReply(found={"run-spare-0": "", "run-spare-1": "memory: 1 of 2"}, missing=("x",))
 
 
 def answer(reply: Reply) -> None:
@@ -59,7 +62,8 @@ def played(story: Callable[[FakeCluster, Api], Awaitable[None]], *, answers: boo
             it.store.create(CONFIG_MAPS, "default", {"metadata": {"name": "run-job"}})
             uid = (await it.api().get(CONFIG_MAPS, "run-job"))["metadata"]["uid"]
             api = it.api(account="run-controller")
-            there = PublishedStacks(api, "run", {**OWNER, "uid": uid}, answer if answers else _mute)
+            asks = (answer if answers else _mute, lambda reply: reply(CHECKED))
+            there = PublishedStacks(api, "run", {**OWNER, "uid": uid}, *asks)
             wishes = Wishes(api, "run", lambda _by, _now: None, there.wanted)
             tasks = [asyncio.create_task(there.run()), asyncio.create_task(wishes.hear())]
             await story(it, it.api())
@@ -76,6 +80,7 @@ def test_whoever_asks_gets_what_the_controller_answers_to_just_that() -> None:
     async def story(_: FakeCluster, api: Api) -> None:
         assert await ask_for_stacks(api, "run") == REPLY
         first = await api.get(CONFIG_MAPS, "run-stacks")
+        assert await ask_for_checks(api, "run") == CHECKED
         assert await ask_for_stacks(api, "run") == REPLY
         second = await api.get(CONFIG_MAPS, "run-stacks")
         assert first["data"][ASKED] != second["data"][ASKED]

@@ -23,7 +23,8 @@ from holdfast.drivers.kubernetes.manifests.names import JOB, ROLE, STOP
 from holdfast.drivers.kubernetes.manifests.render import requested
 from holdfast.drivers.kubernetes.remote import controller_state, job_of, look, newest, status
 from holdfast.drivers.kubernetes.remote_logs import Following, Printed, parsed, written
-from holdfast.drivers.kubernetes.remote_orders import ask_to_stop, resume
+from holdfast.drivers.kubernetes.remote_orders import ask_to_stop
+from holdfast.drivers.kubernetes.resuming import resume
 from holdfast.drivers.kubernetes.submit import submit
 from holdfast.errors import Error
 from tests.drivers.kubernetes.asking import job

@@ -12,6 +12,7 @@ from holdfast.drivers.kubernetes.remote import Look, incomplete, stale, status
 from holdfast.drivers.kubernetes.remote_troubles import ClaimObject, EventObject, Evidence, troubles
 from holdfast.drivers.kubernetes.submit_refusals import About
 from holdfast.errors import Error
+from holdfast.spec.load import as_given
 from holdfast.status import Goodput, JobStatus
 from tests.drivers.kubernetes.asking import job
 
@@ -49,8 +50,9 @@ def look(*pods: Pod, waiting_for: str | None = None, **keys: Any) -> Look:
     if waiting_for is not None:
         nothing = Goodput(job="run", wall_s=0, ettr=0, ettr_1h=0, buckets={}, observed=False)
         record = Recorded(a_status(waiting_for), incidents=(), goodput=nothing)
-    wanted = job(nodes=3, **keys)
-    return Look("run", wanted, time.time(), record, pods, kept=True, at=time.time())
+    data = {"job.yaml": as_given(job(nodes=3, **keys))}
+    file = {"metadata": {"name": "run-job"}, "data": data}
+    return Look("run", file, time.time(), record, pods, kept=True, at=time.time())
 
 
 def published(

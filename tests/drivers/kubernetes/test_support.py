@@ -5,10 +5,11 @@ from typing import Any
 import pytest
 
 from holdfast.drivers.kubernetes.manifests import support
-from holdfast.drivers.kubernetes.manifests.names import JOURNAL_SHARDS, RECORD_SHARDS
+from holdfast.drivers.kubernetes.manifests.names import JOURNAL_SHARDS, RECORD_SHARDS, update_parts
 from holdfast.drivers.kubernetes.manifests.request import Body, Request
 from holdfast.drivers.kubernetes.manifests.support import access
 from holdfast.drivers.kubernetes.sharded import shard_name
+from holdfast.monitoring.alerts import alert_rules
 from holdfast.spec import job_from_dict
 from holdfast.spec.cluster import Engine, Mode
 from tests.drivers.kubernetes.asking import asked
@@ -93,7 +94,10 @@ def test_a_controller_writes_and_deletes_no_config_map_but_those_of_its_job() ->
     names = {name for resource, _, name in found if resource == "configmaps"} - {"*"}
     shards = {shard_name("run-record", n) for n in range(1, RECORD_SHARDS + 1)}
     shards |= {shard_name("run-journal", n) for n in range(1, JOURNAL_SHARDS + 1)}
-    assert names == {"run-job", "run-record", "run-journal", "run-logs", "run-stacks"} | shards
+    own = {"run-job", "run-record", "run-journal", "run-logs", "run-stacks"} | shards
+    assert names == own | set(update_parts("run"))
+    verbs = {v for r, v, n in found if r == "configmaps" and n in update_parts("run")}
+    assert verbs == {"get"}, "the code of updates is written by whoever updates"
     assert {n for r, verb, n in found if (r, verb) == ("configmaps", "delete")} == shards
     assert {v for r, v, n in found if (r, n) == ("configmaps", "*")} == {"create"}
 
@@ -324,9 +328,10 @@ def test_monitors_find_what_they_scrape_and_name_the_job() -> None:
     assert not [name for name in made() if "Monitor" in name or "Rule" in name]
 
 
-def test_an_alert_for_spares_only_where_there_are_some() -> None:
-    def alerts(**keys: Any) -> set[str]:
-        rule = made(monitoring={"enabled": True}, **keys)["PrometheusRule/run"]
-        return {alert["alert"] for alert in rule["spec"]["groups"][0]["rules"]}
-
-    assert alerts(nodes={"count": 2, "spares": 1}) - alerts() == {"HoldfastNoSpares"}
+def test_alerts_have_the_limits_of_the_job() -> None:
+    keys = {"max_restarts": 6, "window_s": 600}
+    rule = made(monitoring={"enabled": True}, recovery=keys)["PrometheusRule/run"]
+    alerts = {alert["alert"]: alert for alert in rule["spec"]["groups"][0]["rules"]}
+    assert set(alerts) == {rule.name for rule in alert_rules()}
+    series = 'holdfast_restarts_total{holdfast_dev_job="run"}'
+    assert alerts["HoldfastRestartStorm"]["expr"] == f"increase({series}[600s]) > 3"

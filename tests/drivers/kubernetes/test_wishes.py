@@ -10,10 +10,11 @@ from holdfast.drivers.kubernetes import api as client
 from holdfast.drivers.kubernetes import watch, wishes
 from holdfast.drivers.kubernetes.api import Api
 from holdfast.drivers.kubernetes.cluster import CONFIG_MAPS, NotFoundError
-from holdfast.drivers.kubernetes.manifests.names import SCALE, STACKS, STOP
+from holdfast.drivers.kubernetes.manifests.names import SCALE, STACKS, STOP, UPDATE
 from holdfast.drivers.kubernetes.manifests.support import access
-from holdfast.drivers.kubernetes.remote_orders import ask_to_scale, ask_to_stop
+from holdfast.drivers.kubernetes.remote_orders import ask_to_scale, ask_to_stop, ask_to_update
 from holdfast.drivers.kubernetes.wishes import Wishes
+from holdfast.messages import UpdateJob
 from tests.drivers.kubernetes.asking import asked
 from tests.drivers.kubernetes.cluster import rbac
 from tests.drivers.kubernetes.cluster.fake import FakeCluster, cluster
@@ -58,9 +59,11 @@ class Heard:
         self.words: list[str] = []
         told = self.wishes.append
         self.sizes: list[tuple[str, int]] = []
+        self.updates: list[UpdateJob] = []
         heard = Wishes(
             *(api, "run", lambda by, now: told((by, now)), self.words.append),
             lambda by, nodes: self.sizes.append((by, nodes)),
+            self.updates.append,
         )
         self.task = asyncio.create_task(heard.hear())
 
@@ -126,6 +129,21 @@ def test_a_wish_is_heard_by_the_watch_and_once() -> None:
         await ask_to_stop(api, "run", now=True)
         await it.until(lambda: len(there.wishes) > 1)
         assert there.wishes == [GENTLY, NOW]
+
+    heard(story)
+
+
+@pytest.mark.usefixtures("_never_looks")
+def test_an_update_is_heard_whole_and_nonsense_never() -> None:
+    order = UpdateJob(by="me", id="x", code="a" * 64, sets={"lr": "0.1"}, when="now", canary=True)
+
+    async def story(it: FakeCluster, _: Proxy, api: Api, there: Heard) -> None:
+        await watched(it)
+        for nonsense in ("{}", '{"type":"UpdateJob","by":"me","id":"y","code":"../x"}', "no JSON"):
+            marks = {"metadata": {"annotations": {UPDATE: nonsense}}}
+            await api.patch(CONFIG_MAPS, "run-job", marks)
+        await ask_to_update(api, "run", order)
+        await it.until(lambda: there.updates == [order])
 
     heard(story)
 

@@ -1,8 +1,10 @@
 """The controller may die, be stopped or be asked twice; training does not notice."""
 
+import json
 import os
 import signal
 import textwrap
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -98,15 +100,29 @@ def test_a_job_that_ended_while_the_controller_was_away_ends_as_if_nothing_had_h
     assert job.status().outcome == "succeeded"
 
 
-def test_a_second_controller_is_refused(home: Path) -> None:
-    job = endless(home)
+def test_a_second_controller_is_refused_and_the_first_is_scraped_where_its_status_says(
+    home: Path,
+) -> None:
+    job = endless(home, monitoring={"port": 0})
     for verb in (["resume", job.name], ["run", str(job.file)]):
         second = holdfast(*verb)
         assert second.returncode == 2, second
         assert "error[job-running]" in second.stderr
     assert job.status().attempt == 1
+    url = job.status().metrics or ""
+    assert b'holdfast_phase{phase="running"} 1.0' in _read(url)
+    [found] = json.loads(_read(url.replace("/metrics", "/targets")))
+    agents = [_read(f"http://{target}/metrics") for target in found["targets"][1:]]
+    assert all(b"holdfast_node_workers" in page for page in agents) and len(agents) == 2
+    assert url in holdfast("status", job.name).stdout
     _stop(job.name, "--now")
     job.wait_end(130)
+
+
+def _read(url: str) -> bytes:
+    with urllib.request.urlopen(url, timeout=PATIENCE_S) as answer:
+        found: bytes = answer.read()
+        return found
 
 
 def test_a_stop_is_clean_and_the_exit_status_says_so(home: Path) -> None:

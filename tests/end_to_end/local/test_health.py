@@ -9,6 +9,7 @@ from holdfast.cli import story
 from holdfast.diagnosis.lemons import score
 from holdfast.drivers import records
 from tests.end_to_end.local.jobs import RunningJob, program
+from tests.more import long
 from tests.patience import PATIENCE_S
 from tests.warm import Warm
 
@@ -86,3 +87,16 @@ def test_a_worker_that_dies_of_it_is_explained_by_the_gpu_and_not_by_what_it_sai
     assert incident.rank in (1, None), "what the kernel said may be heard before the worker is dead"
     assert "XID 79" in incident.summary
     assert any("takes over node rank 1" in action.reason for action in incident.actions)
+
+
+@long
+def test_a_spare_counts_once_its_machine_has_passed_its_checks(home: Path) -> None:
+    recovery = {"check": "spares"}
+    job = program(home, TRAINS, nodes={"count": 2, "spares": 1}, recovery=recovery).start()
+    lines = job.folder / "journal.jsonl"
+    job.wait_until(lambda _: "NodesChecked" in lines.read_text(), "the spare is checked")
+    (checked,) = [line for line in lines.read_text().splitlines() if "NodesChecked" in line]
+    spare = next(n for n in job.status().nodes if n.rank is None)
+    assert f'"{spare.node}":""' in checked.replace(" ", "")
+    job.kill_node(job.member(1))
+    job.wait_end()

@@ -11,11 +11,20 @@ JOB = f"{DOMAIN}/job"
 ROLE = f"{DOMAIN}/role"  # node · spare · launcher · controller · chief · ps · evaluator
 STOP = f"{DOMAIN}/stop"  # annotation on the job's ConfigMap, a wish: now, gently
 SCALE = f"{DOMAIN}/scale"  # likewise: how many nodes are to train
+UPDATE = f"{DOMAIN}/update"  # likewise: another version, as JSON of `UpdateJob`
+UPDATE_SPEC = f"{DOMAIN}/update-spec"  # likewise, from the operator: the spec has changed
 STACKS = f"{DOMAIN}/stacks"  # likewise: whoever wrote this word wants stacks
+CODE = f"{DOMAIN}/code"  # on a part of a bundle of code: the beginning of its SHA-256
 BULK = f"{DOMAIN}/bulk"  # on what is large and of no use to whoever lists jobs
 MANAGED_BY = "app.kubernetes.io/managed-by"
 RECORD_SHARDS, JOURNAL_SHARDS = 20, 24  # ConfigMaps NAME-record-1 and so on, at most
+UPDATE_PARTS = 24  # ConfigMaps NAME-update-1 and so on, with the code of updates
 LONGEST = 63  # characters of a DNS label, and so of a pod's host name
+
+
+def update_parts(job: str) -> list[str]:
+    """Names of the ConfigMaps that the code of updates may take."""
+    return [f"{job}-update-{number}" for number in range(1, UPDATE_PARTS + 1)]
 
 
 def metadata(request: Request, name: str) -> Body:

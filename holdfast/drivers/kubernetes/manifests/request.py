@@ -1,10 +1,11 @@
 """What is to be rendered: a job, for one engine, in one mode, for one version of Kubernetes."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from holdfast.spec import Job
-from holdfast.spec.cluster import Engine, Mode
+if TYPE_CHECKING:  # who only reads objects of a cluster, as `stop` does, is spared half a second
+    from holdfast.spec import Job
+    from holdfast.spec.cluster import Engine, Mode
 
 Body = dict[str, Any]
 """A Kubernetes object or a part of one, as plain data. Its key order is that of the output."""
@@ -17,9 +18,9 @@ OLDEST, NEWEST = (1, 31), (1, 37)
 class Request:
     """One rendering. `namespace` None: no object names one."""
 
-    job: Job
-    engine: Engine
-    mode: Mode
+    job: "Job"
+    engine: "Engine"
+    mode: "Mode"
     namespace: str | None = None
     version: tuple[int, int] = NEWEST
     code: bytes = b""  # what `code` names, as tar.gz
@@ -43,7 +44,7 @@ class Request:
     @property
     def spares(self) -> int:
         """Nodes that wait; only agents can wait."""
-        return self.job.nodes.spares if self.managed else 0
+        return self.job.nodes.spare_count if self.managed else 0
 
     @property
     def pods(self) -> int:
@@ -57,7 +58,7 @@ class Request:
         return said if isinstance(said, int) else max(1, gpus(self.job))
 
 
-def gpus(job: Job) -> int:
+def gpus(job: "Job") -> int:
     """GPUs of a node, counted or claimed."""
     return job.resources.gpus or sum(
         c.count for c in job.resources.claims if c.device_class and "gpu" in c.device_class

@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 
-from holdfast.bundles import bundle
+from holdfast.bundles import bundle, digest
 from holdfast.drivers import records
 from holdfast.drivers.kubernetes.api import Api
 from holdfast.drivers.kubernetes.cluster import CONFIG_MAPS, LEASES, PODS, ApiError
@@ -19,13 +19,17 @@ from holdfast.drivers.kubernetes.ending import main_object
 from holdfast.drivers.kubernetes.manifests.names import ROLE, STOP
 from holdfast.drivers.kubernetes.manifests.render import requested, unchecked
 from holdfast.drivers.kubernetes.manifests.request import Body, Request
+from holdfast.drivers.kubernetes.origin import origin
 from holdfast.drivers.kubernetes.record import recorded
 from holdfast.drivers.kubernetes.remote import look
 from holdfast.drivers.kubernetes.remote_logs import everything
+from holdfast.drivers.kubernetes.remote_orders import ask_to_update
 from holdfast.drivers.kubernetes.roster import TRAINS
+from holdfast.drivers.kubernetes.shipped_code import ship
+from holdfast.messages import UpdateJob
 from holdfast.spec import job_from_dict
 from holdfast.spec.cluster import Engine
-from holdfast.status import Goodput, Incident, JobStatus
+from holdfast.status import Goodput, Incident, JobStatus, UpdateStatus
 from tests.drivers.kubernetes.cluster.fake import FakeCluster, cluster
 from tests.end_to_end.local.jobs import SCRIPTS
 from tests.patience import PATIENCE_S
@@ -213,6 +217,24 @@ class Site:
         patch = {"metadata": {"annotations": {STOP: how}}}
         await self.api.patch(CONFIG_MAPS, "run-job", patch)
 
+    async def update(self, id_: str, data: bytes, **wish: Any) -> UpdateStatus:
+        """As `holdfast update --code` does; once nodes have prepared it, or could not."""
+        owner = (await origin(self.api, "run")).owner
+        await ship(self.api, "run", data, owner, ())
+        order = UpdateJob(by="holdfast update", id=id_, code=digest(data), **wish)
+        await ask_to_update(self.api, "run", order)
+
+        def heard(status: JobStatus) -> UpdateStatus | None:
+            return next((one for one in status.updates if one.id == id_), None)
+
+        status = await self.until(
+            lambda s: (found := heard(s)) is not None and found.stage != "preparing",
+            f"update {id_} to be prepared",
+        )
+        found = heard(status)
+        assert found is not None
+        return found
+
     async def delete(self, pod: Body) -> None:
         """As `kubectl delete pod`."""
         await self.api.delete(PODS, pod["metadata"]["name"], uid=pod["metadata"]["uid"])
@@ -244,6 +266,7 @@ async def running(
             "name": "run", "image": "img:1", "code": ".", **program,
             "nodes": {"count": 2, "spares": 1}, "workers_per_node": 1,
             "env": {"OMP_NUM_THREADS": "1"}, "snapshots": {"every_steps": 1},
+            "recovery": {"check": "off"},
             **spec,
         },
         where="test",

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.bundles import bundle
 from holdfast.drivers.kubernetes.cluster import (
     CONFIG_MAPS,
     DEPLOYMENTS,
@@ -27,13 +28,14 @@ from holdfast.drivers.kubernetes.cluster import (
 )
 from holdfast.drivers.kubernetes.ending import suspension
 from holdfast.drivers.kubernetes.engine_size import NUMBER
+from holdfast.drivers.kubernetes.manifests.support.services import METRICS_PORT
 from holdfast.drivers.kubernetes.remote_orders import ask_to_scale
 from holdfast.drivers.kubernetes.roster import TRAINS
 from holdfast.spec.cluster import Engine
 from holdfast.status import JobStatus
 from tests.drivers.kubernetes.cluster.faults import Fault
 from tests.drivers.kubernetes.contract.site import Site, running
-from tests.more import sample
+from tests.more import MORE, sample
 from tests.patience import PATIENCE_S
 
 ALL: tuple[Engine, ...] = (
@@ -105,6 +107,15 @@ def _conditions(site: Site, kind: str) -> list[str]:
     return [c["type"] for c in found if c["type"] == kind and c["status"] == "True"]
 
 
+async def _scraped(pod: dict[str, Any], port: int) -> str:
+    """What Prometheus would get of this pod."""
+    reader, writer = await asyncio.open_connection(pod["status"]["podIP"], port)
+    writer.write(b"GET /metrics HTTP/1.1\r\n\r\n")
+    answer = await reader.read()
+    writer.close()
+    return answer.decode()
+
+
 @torch_engine
 def test_a_crashed_worker_is_restarted_in_its_pod(engine: Engine, tmp_path: Path) -> None:
     async def story(site: Site) -> None:
@@ -116,11 +127,42 @@ def test_a_crashed_worker_is_restarted_in_its_pod(engine: Engine, tmp_path: Path
         (incident,) = await site.incidents()
         assert (incident.cause, incident.rank) == ("worker-killed", 1)
         assert incident.steps_lost <= 1
+        told = await _scraped(await site.controller(), METRICS_PORT)
+        assert "holdfast_restarts_total 1.0\n" in told and "holdfast_spares 1.0\n" in told
+        for pod in site.pods("node"):
+            up = f'holdfast_node_up{{node="{pod["metadata"]["name"]}"}} 1.0'
+            assert up in await _scraped(pod, 7070)
+        await _updated_in_its_pods(site, pods)
         await site.stop()
         await site.ends("stopped")
 
     die = ("--die", "between-steps", "--die-step", "5")
     played(engine, tmp_path, story, trains=True, args=die)
+
+
+async def _updated_in_its_pods(site: Site, pods: set[str]) -> None:
+    """Code that cannot be used stops nothing; other code and arguments train in the same pods, and
+    in pods that come later, whatever controller there is then."""
+    await site.trains(attempt=2, spares=1)
+    code = site.folder / "code" / "small.py"
+    code.write_text(code.read_text().replace("import torch\n", "import torch\nimport no_such\n"))
+    refused = await site.update("bad", bundle(code.parent))
+    assert refused.stage == "refused" and "No module named 'no_such'" in (refused.why or "")
+    code.write_text(code.read_text().replace("import no_such\n", "print('second code')\n"))
+    await site.update("good", bundle(code.parent), sets={"pause": "0.05"})
+    status = await site.trains(attempt=3)
+    assert (status.version, status.attempt) == (3, 3) and {n.node for n in status.nodes} == pods
+    incident = (await site.incidents())[-1]
+    assert (incident.cause, incident.steps_lost) == ("updated", 0)
+    if not MORE:
+        return
+    controller = await site.controller()
+    await site.delete(controller)
+    await site.successor(controller)
+    for rank, attempt in ((1, 4), (0, 5)):
+        await site.trains(attempt=attempt - 1, spares=1)
+        await site.delete(await site.member(rank))
+        assert (await site.trains(attempt=attempt)).version == 3
 
 
 @pytest.mark.parametrize("engine", FULL if FULL == ALL else ("pods", "job", "jobset", "pytorchjob"))

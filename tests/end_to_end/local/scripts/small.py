@@ -7,7 +7,8 @@ shuffled loader and a scheduler make every kind of state matter for the losses.
 `--bad loss` makes the loss of rank `--bad-rank` NaN in step `--bad-step`, `--times` times over all
 attempts; its gradients make all parameters NaN. `--bad norm` makes it log an infinite gradient norm
 there and changes nothing, as a step that AMP has skipped. `--bad flip` flips a bit of one of its
-parameters after the step of the optimizer.
+parameters after the step of the optimizer. `--bad-node NAME`: that node adds its process id to a
+parameter in this step, whenever the step is repeated by `holdfast replay`.
 """
 
 import argparse
@@ -37,6 +38,7 @@ parser.add_argument("--how", choices=["kill", "sleep", "lock", "gil", "stop"], d
 parser.add_argument("--bad", choices=("", "loss", "norm", "flip"), default="")
 parser.add_argument("--bad-rank", type=int, default=1)
 parser.add_argument("--bad-step", type=int, default=10)
+parser.add_argument("--bad-node", default="none")
 parser.add_argument("--times", type=int, default=1)
 args = parser.parse_args()
 
@@ -120,6 +122,9 @@ for step, (inputs, targets) in state.steps(total=args.steps):
     optimizer.step()
     if is_bad("flip", run.rank, step):
         next(model.parameters()).data.view(torch.int32)[3, 5] ^= 1 << 18
+    repeated = "HOLDFAST_REPLAY" in os.environ and step == args.bad_step
+    if repeated and os.environ["HOLDFAST_NODE"].startswith(f"{args.bad_node}-"):
+        next(model.parameters()).data[3, 5] += os.getpid()
     scheduler.step()
     optimizer.zero_grad()
     if args.pause_rank in (None, run.rank):

@@ -258,12 +258,12 @@ def _elastic(request: Request) -> Iterator[Error]:
     if elastic is None:
         return
     grows = elastic.max_nodes is not None and elastic.max_nodes > job.nodes.count
-    if kueue is not None and (grows or kueue.partial or kueue.topology):
+    if kueue is not None and (grows or kueue.topology):
         yield _clash(
             "elasticity",
             "scheduling.kueue",
-            "Kueue reserves a fixed quota; it neither lets an elastic job grow, nor supports "
-            "partial admission or topologies for it",
+            "Kueue reserves a fixed quota; it neither lets an elastic job grow beyond "
+            "nodes.count, nor supports topologies for it",
         )
     if gang != "none" and job.scheduling.topology and fewest(request) < request.nodes:
         yield _clash(

@@ -16,7 +16,7 @@ from holdfast.spec import Job
 Holds = Callable[[Job], object]
 Need = tuple[str, Holds]
 
-SPARES: Need = ("nodes.spares", lambda j: j.nodes.spares)
+SPARES: Need = ("nodes.spares", lambda j: j.nodes.spare_count)
 MONITORS: Need = ("monitoring.enabled", lambda j: j.monitoring.enabled)
 BESIDE: Need = ("roles.ps or roles.evaluator", lambda j: j.roles.ps or j.roles.evaluator)
 MPI: Need = ("framework: mpi", lambda j: j.trains_with == "mpi")

@@ -105,6 +105,7 @@ LIMITS: dict[str, Limit] = {
     "access.cordon": AGENTS,
     "access.cordon_share": AGENTS,
     "monitoring": AGENTS,
+    "cost": AGENTS,
     "clusters": AGENTS,
     "parallel": AGENTS,
     "elasticity": ELASTIC,

@@ -7,7 +7,12 @@ rights on them need a ClusterRole, which is made only when the job asks for `acc
 
 from collections.abc import Sequence
 
-from holdfast.drivers.kubernetes.manifests.names import JOURNAL_SHARDS, RECORD_SHARDS, metadata
+from holdfast.drivers.kubernetes.manifests.names import (
+    JOURNAL_SHARDS,
+    RECORD_SHARDS,
+    metadata,
+    update_parts,
+)
 from holdfast.drivers.kubernetes.manifests.request import Body, Request
 from holdfast.spec.cluster import Engine
 
@@ -82,6 +87,7 @@ def controller_rules(request: Request) -> list[Body]:
         _rule("", ["configmaps"], ["get", "patch"], [f"{request.name}-{x}" for x in OWN_MAPS]),
         _rule("", ["configmaps"], ["list", "watch"], [f"{request.name}-job"]),
         _rule("", ["configmaps"], ["get", "patch", "delete"], _shards(request)),
+        _rule("", ["configmaps"], ["get"], update_parts(request.name)),
         _rule("coordination.k8s.io", ["leases"], ["create"]),
         _rule("coordination.k8s.io", ["leases"], ["get", "patch"], [f"{request.name}-controller"]),
         _rule("apps", ["deployments/scale"], ["patch"], [f"{request.name}-controller"]),

@@ -5,11 +5,11 @@ label `job` is Prometheus' own. No rank, step or attempt becomes a label: at 512
 would be most of what a Prometheus can hold.
 """
 
+from typing import Any
+
 from holdfast.drivers.kubernetes.manifests.names import JOB, ROLE, metadata, selector
 from holdfast.drivers.kubernetes.manifests.request import Body, Request
-
-STALLED_S = 900  # without a step
-LOW_ETTR = 0.9
+from holdfast.monitoring.alerts import AlertLimits, rule_group
 
 
 def objects(request: Request) -> list[Body]:
@@ -28,7 +28,7 @@ def objects(request: Request) -> list[Body]:
         "targetLabels": [JOB],
         "endpoints": [{"port": "metrics", "path": "/metrics", "interval": every}],
     }
-    rules = {"groups": [{"name": request.name, "rules": alerts(request)}]}
+    rules = {"groups": [alerts(request)]}
     return [
         _object(request, "PodMonitor", request.name, nodes),
         _object(request, "ServiceMonitor", f"{request.name}-controller", controller),
@@ -36,43 +36,13 @@ def objects(request: Request) -> list[Body]:
     ]
 
 
-def alerts(request: Request) -> list[Body]:
-    """Few alerts, each of which asks a person to do something."""
-    of_job = f'{{holdfast_dev_job="{request.name}"}}'
-    step = f"time() - max(holdfast_last_step_timestamp_seconds{of_job}) > {STALLED_S}"
-    window_s = int(request.job.recovery.window_s)
-    limit = max(1, request.job.recovery.restarts // 2)
-    restarts = f"increase(holdfast_restarts_total{of_job}[{window_s}s]) > {limit}"
-    name = request.name
-    found = [
-        _alert(
-            "HoldfastStalled", step, "5m", "critical", f"{name} has made no progress for 15 min"
-        ),
-        _alert("HoldfastRestarts", restarts, "1m", "warning", f"{name} restarts repeatedly"),
-        _alert(
-            "HoldfastLowEttr",
-            f"holdfast_ettr{of_job} < {LOW_ETTR}",
-            "1h",
-            "warning",
-            f"{name} has an ETTR below {LOW_ETTR:.0%}; see `holdfast goodput {name}`",
-        ),
-    ]
-    return [*found, _no_spares(name, of_job)] if request.spares else found
-
-
-def _no_spares(name: str, of_job: str) -> Body:
-    story = f"{name} has no spare left; the next lost node has to be replaced by a new one"
-    return _alert("HoldfastNoSpares", f"holdfast_spares{of_job} == 0", "15m", "warning", story)
-
-
-def _alert(name: str, expression: str, lasting: str, severity: str, story: str) -> Body:
-    return {
-        "alert": name,
-        "expr": expression,
-        "for": lasting,
-        "labels": {"severity": severity},
-        "annotations": {"summary": story},
-    }
+def alerts(request: Request) -> dict[str, Any]:
+    """The alerts of docs/guides/alerts.md, for this job."""
+    recovery = request.job.recovery
+    limits = AlertLimits(
+        restarts=max(1, recovery.restarts // 2), restarts_window_s=int(recovery.window_s)
+    )
+    return rule_group(request.name, request.name, limits)
 
 
 def _object(request: Request, kind: str, name: str, spec: Body) -> Body:

@@ -2,10 +2,11 @@
 
 import pytest
 
+from holdfast.actions import CheckNodes
 from holdfast.controller import Limits
-from holdfast.events import NodeUnfit
+from holdfast.events import NodesChecked, NodeUnfit
 from holdfast.messages import AskChecks, CheckMachine, ChecksReply, MachineChecked, ToClient
-from holdfast.shell.spare_checks import NODE_S
+from holdfast.shell.machine_checks import NODE_S
 from tests.shell.scene import Scene, Wire
 
 
@@ -78,3 +79,19 @@ def test_without_spares_the_answer_is_that_there_are_none() -> None:
     scene.running("a")
     scene.shell.client(AskChecks(), replies.append)
     assert replies == [ChecksReply(found={})]
+
+
+def test_whom_the_controller_names_is_asked_too_and_the_answer_is_one_fact() -> None:
+    scene = Scene(Limits(node_count=2))
+    first, second = scene.running("a", "b")
+    scene.shell.checks.obey(CheckNodes(nodes=("a", "b"), reason="x"), ("a", "b"), 1.0)
+    asked = [list(wire.told(CheckMachine)) for wire in (first, second)]
+    assert asked == [[CheckMachine(number=1)]] * 2
+    scene.shell.answered("a", MachineChecked(number=1, why="memory: 1 of 64 blocks"))
+    scene.settle()
+    assert not scene.events(NodesChecked)
+    scene.shell.closed("b", second)
+    scene.settle()
+    (told,) = scene.events(NodesChecked)
+    assert told == NodesChecked(found={"a": "memory: 1 of 64 blocks"}, missing=("b",))
+    assert not scene.events(NodeUnfit)

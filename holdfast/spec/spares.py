@@ -8,7 +8,10 @@ spares but waited for (docs/decisions/0008).
 import math
 
 QUANTILE = 0.999
+ASSUMED_RATE = 6.5  # failures per 1,000 nodes and day: the highest that is published (RSC-1)
+ASSUMED_REPLACE_S = 3600.0  # until a lost node is made good, where nobody has measured it
 ROUNDING = 1e-12
+DAY_S = 86_400.0
 
 
 def spares_for(nodes: int, failed_share: float, quantile: float = QUANTILE) -> int:
@@ -27,6 +30,30 @@ def spares_for(nodes: int, failed_share: float, quantile: float = QUANTILE) -> i
         if reached >= quantile - ROUNDING:
             return failed
     return nodes
+
+
+def spares_by_default(nodes: int) -> int:
+    """What `spares: auto` means for a job of so many nodes: at least one."""
+    return max(1, spares_for(nodes, failed_share(ASSUMED_RATE / 1000 / DAY_S, ASSUMED_REPLACE_S)))
+
+
+def arithmetic(nodes: int) -> str:
+    """How that number comes about, for people."""
+    share = failed_share(ASSUMED_RATE / 1000 / DAY_S, ASSUMED_REPLACE_S)
+    spares, within = spares_by_default(nodes), f"within {ASSUMED_REPLACE_S / 60:g} min"
+    rate = f"{ASSUMED_RATE:g} failures per 1,000 node-days"
+    covered = 100 * _chance(spares, nodes, share)
+    fewer = 100 * _chance(spares - 1, nodes, share)
+    return (
+        f"auto: {spares}; of {nodes:,} nodes {nodes * share:.3g} fail {within}, the time until a "
+        f"lost one is replaced, at {rate}; {spares} cover {covered:.4g} % of such times, "
+        f"{spares - 1} would cover {fewer:.4g} %"
+    )
+
+
+def _chance(spares: int, nodes: int, share: float) -> float:
+    """That no more than so many of the nodes fail."""
+    return sum(math.exp(_log_chance(failed, nodes, share)) for failed in range(spares + 1))
 
 
 def failed_share(failures_per_node_s: float, replace_s: float) -> float:

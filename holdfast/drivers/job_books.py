@@ -13,9 +13,9 @@ from holdfast.actions import Entry
 from holdfast.controller import State
 from holdfast.diagnosis.verdict import Pages
 from holdfast.drivers import report
-from holdfast.drivers.kubernetes.record import Recorded
-from holdfast.goodput import Bookkeeper, Ledger, to_goodput
-from holdfast.status import JobStatus
+from holdfast.goodput import Bookkeeper, JournalCounters, Ledger, to_goodput
+from holdfast.replay import until_damage
+from holdfast.status import Goodput, Incident, JobStatus
 
 
 class JobBooks:
@@ -29,23 +29,29 @@ class JobBooks:
         state: State,
         clock: Callable[[], float],
         newest: Callable[[], Pages],
-        waits_for: Callable[[], str | None],
+        waits_for: Callable[[], str | None] = lambda: None,
     ) -> None:
         self._name, self._state, self._clock = name, state, clock
         self._newest, self._waits_for = newest, waits_for
         self._books = Bookkeeper(journal.read_header(journal_path).created_at)
-        for entry in journal.entries(journal_path):
+        self.counters = JournalCounters()
+        for entry in until_damage(journal_path):
             self.add(entry)
 
     def add(self, entry: Entry) -> None:
         """The next entry."""
         self._books.add(entry)
+        self.counters.hear(entry, self._books)
 
-    def look(self) -> Recorded:
+    def look(self) -> tuple[JobStatus, tuple[Incident, ...], Goodput]:
         """All of it."""
         ledger = self._ledger()
         incidents = tuple(report.incidents(self._state, ledger))
-        return Recorded(self._status(ledger), incidents, to_goodput(self._name, ledger))
+        return self._status(ledger), incidents, to_goodput(self._name, ledger)
+
+    def goodput(self) -> Goodput:
+        """The account of its time alone."""
+        return to_goodput(self._name, self._ledger())
 
     def status(self) -> JobStatus:
         """The status alone."""

@@ -1,0 +1,124 @@
+"""How much of a training is left when something is killed every ten seconds: Holdfast and torchrun.
+
+    .venv/bin/python benchmarks/churn.py [--steps N] [--every S] [--only NAME ...] [--json]
+
+The training and the contestants are those of benchmarks/restart.py: two ranks, 40 million
+parameters, about a quarter of a second a step. Each has a job of its own until `--steps` steps are
+done; a random rank is killed `--every` seconds, first after that time and ten steps, or as soon
+after it as the job trains again. The ideal is the median step of the job until its first kill,
+times the steps; `committed_percent` is the ideal divided by the time that the steps have taken. A
+job that makes no progress for two minutes is given up, with what it has done until then.
+"""
+
+import argparse
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+
+import psutil
+
+from kills import Step, newest
+from restart import CONTESTANTS, RESTARTS, Contestant, agent_of, running, steps_of
+from table import Row, report
+
+NAMES = ("holdfast", "in_process", "torchrun", "torchrun_own_store")
+CALM_STEPS = 10  # before the first kill, whatever the time
+START_S, SILENT_S, POLL_S = 120.0, 120.0, 0.02
+
+
+def main() -> None:
+    args = _arguments()
+    rows = {name: row(_without_cap(CONTESTANTS[name]), args) for name in args.only}
+    title = f"{args.steps} steps, a kill every {args.every:g} s"
+    report(title, rows, as_json=args.json, note="committed_percent: ideal time / time taken")
+
+
+def _without_cap(contestant: Contestant) -> Contestant:
+    """As many restarts as there are kills."""
+    given = [word for word in contestant.command if word != f"--max-restarts={RESTARTS}"]
+    program, script = given[:-1], given[-1]
+    return replace(contestant, command=[*program, "--max-restarts", "1000", script])
+
+
+def row(contestant: Contestant, args: argparse.Namespace) -> Row:
+    """One job, to its last step."""
+    chance = random.Random(args.seed)
+    with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder:
+        with running(contestant, Path(folder)) as (process, path):
+            kills = _churn(contestant, process, path, args, chance)
+            steps = steps_of(path)
+    return _judged(steps, kills, args.steps)
+
+
+def _churn(
+    contestant: Contestant,
+    process: "subprocess.Popen[bytes]",
+    path: Path,
+    args: argparse.Namespace,
+    chance: random.Random,
+) -> list[float]:
+    """Kill until the steps are done; when that was."""
+    kills: list[float] = []
+    steps, due, killed = steps_of(path), None, -1
+    while process.poll() is None and not _done(steps, args.steps):
+        last = steps[-1].at if steps else time.time() + START_S - SILENT_S
+        if time.time() - last > SILENT_S:
+            break
+        if due is None and len(steps) > 2 * CALM_STEPS:
+            due = steps[0].at + args.every
+        trains = bool(steps) and steps[-1].attempt > killed and steps[-1] in newest(steps)
+        if due is not None and time.time() >= due and trains:
+            victim = chance.choice(newest(steps)[-2:])
+            killed = victim.attempt
+            with contextlib.suppress(ProcessLookupError, psutil.NoSuchProcess):  # it ends by itself
+                os.kill(agent_of(victim.pid) if contestant.agents else victim.pid, signal.SIGKILL)
+            kills.append(time.time())
+            print(f"kill {len(kills)} at step {victim.number}", file=sys.stderr, flush=True)
+            due = time.time() + args.every
+        time.sleep(POLL_S)
+        steps = steps_of(path)
+    return kills
+
+
+def _done(steps: list[Step], wanted: int) -> bool:
+    return any(step.number >= wanted and step.rank == 0 for step in steps[-8:])
+
+
+def _judged(steps: list[Step], kills: list[float], wanted: int) -> Row:
+    if len(steps) <= 2 * CALM_STEPS:
+        return dict.fromkeys(("kills", "steps", "step_s", "took_s", "committed_percent"))
+    first = kills[0] if kills else float("inf")
+    calm = [step.at for step in steps if step.rank == 0 and step.at < first]
+    step_s = median(b - a for a, b in pairwise(calm))
+    reached = max((step.number for step in steps if step.rank == 0), default=0)
+    took_s = max(step.at for step in steps) - calm[0]
+    return {
+        "kills": len(kills),
+        "steps": min(reached, wanted),
+        "step_s": round(step_s, 3),
+        "took_s": round(took_s, 1),
+        "committed_percent": round(100 * (min(reached, wanted) - 1) * step_s / took_s, 1),
+    }
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Steps that are done under kill after kill")
+    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--every", type=float, default=10.0, metavar="SECONDS")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", nargs="+", choices=CONTESTANTS, default=list(NAMES))
+    parser.add_argument("--json", action="store_true", help="one JSON line at the end")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,174 @@
+"""What it costs to be seen: metrics in a worker's steps, and scrapes of agents and controllers.
+
+    .venv/bin/python benchmarks/seeing.py [--quick] [--json]
+
+`step`: what a worker pays in a step for logging loss, gradient norm, tokens and four metrics of its
+own, with MFU; `share` is of a step of 50 ms. `agent`: what the agent of eight such workers adds up
+at each of its looks, 20 a second; `share` is of one core. `scrape ...`: one answer to Prometheus,
+text included, by an agent with eight GPUs, and by a controller of so many workers, a node each, of
+which every tenth has a condition; `share` is of a core at a scrape each 15 s. All are medians of
+processor time, so that other work on the machine does not count.
+"""
+
+import argparse
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+
+from holdfast import journal
+from holdfast.agent.counters import NodeCounters
+from holdfast.agent.figures import SERIES, figures
+from holdfast.agent.probes import Health
+from holdfast.controller import Limits, State
+from holdfast.controller.phases import Phase
+from holdfast.controller.state import HealthRecord, Node, NodeState
+from holdfast.detection.health import Reading
+from holdfast.detection.progress import ProgressReducer
+from holdfast.drivers.job_books import JobBooks
+from holdfast.drivers.job_metrics import JobMetrics
+from holdfast.events import Progress, Severity
+from holdfast.messages import Report, WorkerReport
+from holdfast.page import Page, StepRecord
+from holdfast.scrape import ScrapePage
+from holdfast.spec import job_from_dict
+from holdfast.train.progress import ProgressReporter
+from table import Row, report
+
+STEP_S, SCRAPE_S, LOOKS_S = 0.05, 15.0, 20
+MODERN = "application/openmetrics-text;version=1.0.0"
+OWN = {"lr": 1e-4, "samples": 8.0, "flops": 1e12, "aux": 0.5}
+
+
+def main() -> None:
+    """Measure and tell."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    times = 5 if options.quick else 30
+    sizes = (1_000,) if options.quick else (1_000, 16_384)
+    rows: dict[str, Row] = {"step": of_step(times), "agent": of_agent(times)}
+    rows["scrape agent, 8 workers"] = of_scrape(an_agent(), times)
+    for size in sizes:
+        rows[f"scrape controller, {size} workers"] = of_scrape(a_controller(size), times)
+    report("What it costs to be seen", rows, as_json=options.json)
+
+
+def spent(work: Callable[[], object], times: int) -> float:
+    """Median processor time of a call, after one that is not counted."""
+    found = []
+    for _ in range(times + 1):
+        began = time.thread_time()
+        work()
+        found.append(time.thread_time() - began)
+    return median(found[1:])
+
+
+def row(seconds: float, share: float, series: int | None = None, size: int | None = None) -> Row:
+    """The figures of one line."""
+    return {"us": seconds * 1e6, "share": share, "series": series, "bytes": size}
+
+
+def of_step(times: int) -> Row:
+    """With a page, as below an agent; what a step costs without one is that of a bare loop."""
+    page = Page(Page.create())
+    progress, count = ProgressReporter(page, 0, peak_flops=1e15), 1000
+
+    def steps() -> None:
+        for step in range(count):
+            progress.log(2.5, 0.7, 8192, OWN)
+            progress.step_done(step + 1, STEP_S)
+
+    seconds = spent(steps, times) / count
+    return row(seconds, seconds / STEP_S)
+
+
+def worker(rank: int, step: int) -> WorkerReport:
+    """What a page says."""
+    progress = Progress(step=step, data_wait_s=step * 1e-3, snapshot_s=step * 1e-3)
+    return WorkerReport(
+        rank=rank, pid=os.getpid(), progress=progress, milestones={}, loss=2.5, grad_norm=0.7,
+        step_time_s=STEP_S, tokens=8192 * step, snapshot_step=step, snapshot_every=1,
+    )  # fmt: skip
+
+
+def of_agent(times: int) -> Row:
+    """One look: a step of rank 0 and the reports of eight workers."""
+    counters, step, count = NodeCounters(), 0, 200
+
+    def looks() -> None:
+        nonlocal step
+        for _ in range(count):
+            step += 1
+            counters.looked(1, [worker(rank, step) for rank in range(8)])
+            counters.stepped(1, [StepRecord(step, step * STEP_S, 2.5, 0.7, 8192, OWN)])
+
+    seconds = spent(looks, times) / count
+    return row(seconds, seconds * LOOKS_S)
+
+
+def an_agent() -> Callable[[], ScrapePage]:
+    """Of a node with eight GPUs, four links and two disks."""
+    counters = NodeCounters()
+    counters.looked(1, [worker(rank, 9) for rank in range(8)])
+    devices = {"gpu": 8, "device": 4, "folder": 2}
+    readings = [
+        Reading(kind, 1.0, f"{series.label}-{number}")
+        for kind, series in SERIES.items()
+        for number in range(devices.get(series.label, 1))
+    ]
+    health = Health(
+        name="node", registered=True, connected=True, attempt=1, workers=8, counters=counters,
+        readings=readings, xids={}, step=9,
+    )  # fmt: skip
+    return lambda: figures(health, time.time()).page(MODERN)
+
+
+def a_controller(size: int) -> Callable[[], ScrapePage]:
+    """Of so many nodes that train, with a worker each."""
+    spec = {"name": "j", "script": "t.py", "nodes": size, "cost": {"gpu_hour": 2.5}}
+    job = job_from_dict(spec, where="benchmark")
+    state = State(
+        limits=Limits.of(job), phase=Phase.RUNNING, attempt=1, workers_per_node=1,
+        nodes={f"u{n}": _node(n) for n in range(size)},
+        ranks={n: f"u{n}" for n in range(size)},
+        health={f"u{n}": {"gpu-hot": HOT} for n in range(0, size, 10)},
+    )  # fmt: skip
+    progress = ProgressReducer()
+    progress.begin(1, size, 0.0)
+    for n in range(size):
+        progress.observe(Report(node=f"u{n}", attempt=1, workers=(worker(n, 9),)), 0.0)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "journal.jsonl")
+        spoken = job.model_dump(mode="json")
+        header = journal.Header(journal=journal.VERSION, holdfast="0", job=spoken, created_at=0.0)
+        journal.Journal.create(path, header).close()
+        books = JobBooks("j", path, state, time.time, progress.newest)
+    metrics = JobMetrics(job, state, books, progress, time.time)
+    return lambda: metrics.exposition().page(MODERN)
+
+
+HOT = HealthRecord(
+    condition="gpu-hot", device="0", severity=Severity.WARN, detail="", advice="", at=1.0
+)
+
+
+def _node(rank: int) -> Node:
+    return Node(
+        node=f"u{rank}", name=f"job-node-{rank}", address="10.0.0.1", workers=1,
+        state=NodeState.MEMBER, node_rank=rank,
+    )  # fmt: skip
+
+
+def of_scrape(answer: Callable[[], ScrapePage], times: int) -> Row:
+    """One answer."""
+    seconds, body = spent(answer, times), answer().body
+    series = sum(not line.startswith(b"#") for line in body.splitlines())
+    return row(seconds, seconds / SCRAPE_S, series, len(body))
+
+
+if __name__ == "__main__":
+    main()

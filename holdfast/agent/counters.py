@@ -1,0 +1,82 @@
+"""What the workers of a node have done, added up over attempts: counters that only grow.
+
+A worker counts from zero in each attempt, on a page that dies with it or is cleared. The agent
+outlives its workers and does not end with a controller, so what it adds up here goes on over the
+restarts of both; nothing is counted twice, because only what is new since the last look is added.
+Step times and what the script logs come from the records of rank 0, of which none is missed.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from holdfast.messages import WorkerReport
+from holdfast.monitoring.table import METRICS
+from holdfast.page import StepRecord
+from holdfast.scrape import DurationTally
+
+RATE_NAMES = ("lr", "learning_rate")
+SAMPLES, MFU = "samples", "mfu"
+NO_METRIC = (*RATE_NAMES, SAMPLES, MFU)  # they have series of their own
+
+
+class WorkDone(NamedTuple):
+    """Of one worker in one attempt, or of all together."""
+
+    steps: float = 0.0
+    tokens: float = 0.0
+    data_wait_s: float = 0.0
+    stall_s: float = 0.0
+
+
+NOTHING_DONE = WorkDone()
+
+
+class NodeCounters:
+    """Of one node; `looked` and `stepped` are told of everything once, and perhaps again."""
+
+    def __init__(self) -> None:
+        self.total = NOTHING_DONE
+        self.samples = 0.0
+        self.step_s = DurationTally(METRICS["holdfast_step_duration_seconds"].bounds)
+        self.logged: dict[str, float] = {}  # newest of what rank 0 logs; empty where it is not
+        self._attempt = 0
+        self._known: dict[int, WorkDone] = {}  # of this attempt, by rank
+        self._step: tuple[int, float] | None = None  # newest of rank 0, and when it ended
+
+    def looked(self, attempt: int, workers: Sequence[WorkerReport]) -> None:
+        """What the pages of an attempt say now."""
+        self._begin(attempt)
+        first = min((worker.rank for worker in workers), default=0)
+        for worker in workers:
+            done = _done(worker, counts_steps=worker.rank == first)
+            known = self._known.get(worker.rank, NOTHING_DONE)
+            most = WorkDone(*map(max, known, done))
+            self._known[worker.rank] = most
+            new = (total + m - k for total, m, k in zip(self.total, most, known, strict=True))
+            self.total = WorkDone(*new)
+
+    def stepped(self, attempt: int, records: Sequence[StepRecord]) -> None:
+        """Steps of rank 0, which is here, each once."""
+        self._begin(attempt)
+        for record in records:
+            if self._step is not None and record.step == self._step[0] + 1:
+                self.step_s.add(max(0.0, record.at - self._step[1]))
+            self._step = record.step, record.at
+            self.samples += max(0.0, record.metrics.get(SAMPLES, 0.0))
+            self.logged.update(record.metrics)
+
+    def _begin(self, attempt: int) -> None:
+        if attempt != self._attempt:
+            self._attempt, self._known, self._step = attempt, {}, None
+            self.logged = {}  # rank 0 may be elsewhere now
+
+
+def _done(worker: WorkerReport, *, counts_steps: bool) -> WorkDone:
+    step, progress = worker.progress.step, worker.progress
+    steps = worker.optimizer_steps if step is None else max(0, step - worker.restored_step)
+    return WorkDone(
+        float(steps if counts_steps else 0),
+        float(worker.tokens),
+        progress.data_wait_s,
+        progress.snapshot_s,
+    )

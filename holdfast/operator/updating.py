@@ -1,0 +1,91 @@
+"""Which changes of a spec become a hot update of the job that runs: arguments and variables. Pure.
+
+What a job runs is in its ConfigMap: the job file that it was made from, and, in an annotation, what
+the operator has asked for since. The controller takes that for a wish as `holdfast update` makes
+them, and prepares it on the nodes before it is used. A variable cannot be taken back from the
+processes that libraries were loaded in, so a spec without one that the job has is another change.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from holdfast.drivers.kubernetes.manifests.names import UPDATE_SPEC
+from holdfast.drivers.kubernetes.manifests.request import Body
+from holdfast.drivers.kubernetes.remote import job_of
+from holdfast.errors import Error
+from holdfast.messages import UpdateJob
+from holdfast.spec import Job
+from holdfast.spec.load import to_yaml
+from holdfast.status import JobStatus
+from holdfast.versions import ENV
+
+BY = "TrainingJob"
+
+
+class SpecUpdate(NamedTuple):
+    """`ask`: what is to be written down now. `asked`: the wish that says what the spec says.
+    `waits`: the spec says what a job that runs cannot take over."""
+
+    ask: UpdateJob | None = None
+    asked: UpdateJob | None = None
+    waits: bool = False
+
+
+NONE = SpecUpdate()
+
+
+def spec_update(file: Body | None, new: Job, generation: int) -> SpecUpdate:
+    """What to do about this spec, given the ConfigMap of the job."""
+    if file is None:
+        return NONE
+    asked = _asked(file)
+    try:
+        old = job_of(file)
+    except Error:  # somebody has changed it by hand
+        return NONE
+    env = _env(asked) if asked is not None else dict(old.env)
+    args = asked.args if asked is not None else old.args
+    if (args, env) == (new.args, dict(new.env)):
+        return SpecUpdate(asked=asked)
+    same = {"args": new.args, "env": new.env}
+    if to_yaml(old.model_copy(update=same)) != to_yaml(new) or env.keys() - new.env.keys():
+        return SpecUpdate(waits=True)
+    sets = {f"{ENV}{name}": value for name, value in new.env.items()}
+    return SpecUpdate(ask=UpdateJob(by=BY, id=f"spec-{generation}", args=new.args, sets=sets))
+
+
+def annotation(order: UpdateJob) -> dict[str, str]:
+    """By which the controller hears of it."""
+    return {UPDATE_SPEC: msgspec.json.encode(order).decode()}
+
+
+def story(order: UpdateJob, record: JobStatus | None) -> tuple[str, str]:
+    """The reason and the message of a condition: what has become of it."""
+    updates = record.updates if record is not None else ()
+    known = next((one for one in updates if one.id == order.id), None)
+    if known is None or known.stage == "preparing":
+        return "Updating", "the nodes prepare the new arguments"
+    what, why = f"version {known.version}", f": {known.why}" if known.why else ""
+    match known.stage:
+        case "refused":
+            return "UpdateRefused", f"{what} cannot be used{why}"
+        case "reverted":
+            return "UpdateReverted", f"{what} was given up{why}"
+        case "waiting":
+            return "Updating", f"{what} is used from the next attempt on"
+        case stage:
+            return "Updated", f"{what} is {stage}"
+
+
+def _env(order: UpdateJob) -> Mapping[str, str]:
+    return {name.removeprefix(ENV): value for name, value in order.sets.items()}
+
+
+def _asked(file: Body) -> UpdateJob | None:
+    text = (file["metadata"].get("annotations") or {}).get(UPDATE_SPEC)
+    try:
+        return msgspec.json.decode(text, type=UpdateJob) if text else None
+    except msgspec.MsgspecError:
+        return None

@@ -1,0 +1,114 @@
+"""Has nodes of a job check their machines: spares because somebody asks, and whom the controller
+names.
+
+A spare may have waited for weeks. One that fails is told as unfit, so it is replaced before it is
+needed; one that has got a rank meanwhile keeps it. Pure: sending only queues, and times are the
+caller's.
+"""
+
+import itertools
+from collections.abc import Callable, Collection, Iterable
+from functools import partial
+from typing import NamedTuple
+
+from holdfast.actions import CheckNodes
+from holdfast.controller import State
+from holdfast.events import NodesChecked, NodeUnfit
+from holdfast.messages import CheckMachine, ChecksReply, MachineChecked
+
+NODE_S = 330.0  # agents give up their checks after 300 s
+
+Reply = Callable[[ChecksReply], None]
+
+
+class CheckRound(NamedTuple):
+    """Nodes that were asked together."""
+
+    done: Callable[["CheckRound"], None]
+    asked: dict[str, float]  # who has not answered yet, since when
+    found: dict[str, str]  # what the others have said
+    missing: list[str]
+
+
+class MachineChecks:
+    """Rounds by their numbers; whoever asks for the spares while these are asked hears the same."""
+
+    def __init__(
+        self, state: State, send: Callable[[str, CheckMachine], None], put: Callable[..., None]
+    ) -> None:
+        self._state, self._send, self._put = state, send, put
+        self._numbers = itertools.count(1)
+        self._rounds: dict[int, CheckRound] = {}
+        self._replies: list[Reply] = []
+        self._names: dict[str, str] = {}
+
+    def ask(self, connected: Collection[str], now: float, reply: Reply) -> None:
+        """What the machines of the spares are like."""
+        self._replies.append(reply)
+        if len(self._replies) == 1:
+            nodes = self._state.nodes
+            self._names = {node: nodes[node].name for node in self._state.spares}
+            self._begin(self._names, connected, now, self._reply)
+
+    def obey(self, order: CheckNodes, connected: Collection[str], now: float) -> None:
+        """What these are like is a fact for the controller, once all have answered."""
+        self._begin(order.nodes, connected, now, partial(self._tell, order.attempt))
+
+    def _begin(
+        self,
+        nodes: Iterable[str],
+        connected: Collection[str],
+        now: float,
+        done: Callable[[CheckRound], None],
+    ) -> None:
+        number = next(self._numbers)
+        there = {node: now for node in nodes if node in connected}
+        absent = [node for node in nodes if node not in there]
+        self._rounds[number] = CheckRound(done, there, {}, absent)
+        for node in there:
+            self._send(node, CheckMachine(number=number))
+        self._end(number)
+
+    def answered(self, node: str, answer: MachineChecked) -> None:
+        """What a node says."""
+        asked = self._rounds.get(answer.number)
+        if asked is None or asked.asked.pop(node, None) is None:
+            return
+        asked.found[node] = answer.why
+        if answer.why and asked.done == self._reply:
+            self._put(NodeUnfit(node=node, why=answer.why))
+        self._end(answer.number)
+
+    def gone(self, node: str) -> None:
+        """Its connection is gone, and the answers with it."""
+        for number, asked in list(self._rounds.items()):
+            if asked.asked.pop(node, None) is not None:
+                asked.missing.append(node)
+                self._end(number)
+
+    def look(self, now: float) -> None:
+        """Who has had enough time is not waited for any longer."""
+        late = {
+            node
+            for asked in self._rounds.values()
+            for node, since in asked.asked.items()
+            if now - since >= NODE_S
+        }
+        for node in sorted(late):
+            self.gone(node)
+
+    def _end(self, number: int) -> None:
+        if not self._rounds[number].asked:
+            over = self._rounds.pop(number)
+            over.done(over)
+
+    def _reply(self, over: CheckRound) -> None:
+        replies, self._replies = self._replies, []
+        found = {self._names[node]: why for node, why in over.found.items()}
+        missing = tuple(sorted(self._names[node] for node in over.missing))
+        for reply in replies:
+            reply(ChecksReply(found=found, missing=missing))
+
+    def _tell(self, attempt: int, over: CheckRound) -> None:
+        missing = tuple(sorted(over.missing))
+        self._put(NodesChecked(found=over.found, missing=missing, attempt=attempt))

@@ -1,0 +1,267 @@
+"""What a job must survive, with real processes: each sentence once, when HOLDFAST_TEST_MORE asks.
+
+Every story ends with the job's success, books that balance, losses that are the same wherever a
+step was done again, and nothing left behind (`nothing_left`). What it costs is in the incidents.
+"""
+
+import contextlib
+import os
+import random
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from holdfast.controller.phases import Phase
+from tests.end_to_end.local.jobs import TOGETHER, RunningJob, small
+from tests.end_to_end.local.test_elastic import each_step_had_its_samples_once, of_three_nodes
+from tests.more import long
+from tests.warm import holdfast
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left"), long]
+
+OFFSETS_S = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8)  # between two faults: all phases of a recovery
+SUSPENDED_S = 60.0
+STORM_S, STORM_FAULTS = 600.0, 100
+
+
+def kill_worker(job: RunningJob, rank: int = 1) -> None:
+    os.kill(job.worker(rank), signal.SIGKILL)
+
+
+def let_pass(seconds: float) -> None:
+    """Time itself is what is tested."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        time.sleep(0.01)
+
+
+def trains(job: RunningJob, attempt: int) -> None:
+    """Wait until a later attempt has done steps, and the incident is over."""
+    job.wait_until(
+        lambda s: s.attempt > attempt and s.phase == "running" and _closed(job), "it trains again"
+    )
+
+
+def _closed(job: RunningJob) -> bool:
+    found = job.incidents()
+    return not found or found[-1].ended_at is not None
+
+
+def finishes(job: RunningJob) -> None:
+    """To its last step, each step with one loss only."""
+    job.wait_end()
+    assert len(job.losses()) > 1 and (job.out / "final.pt").exists()
+
+
+def set_steps(job: RunningJob, more: int) -> None:
+    """Let the job end soon; an update while it trains, as a person would."""
+    steps = (job.status().step or 0) + more
+    assert holdfast("update", job.name, "--set", f"steps={steps}").returncode == 0
+
+
+def endless(home: Path, **spec: Any) -> RunningJob:
+    return small(home, args=["--steps", "1000000", "--pause", "0.05"], **spec).start()
+
+
+def test_a_second_fault_in_every_phase_of_recovery_from_the_first(home: Path) -> None:
+    job = endless(home, spares=2, recovery={"max_restarts": 1000})
+    job.wait_step(5)
+    phases = set[str]()
+    for number, offset_s in enumerate(OFFSETS_S):
+        attempt = job.status().attempt
+        victim = job.agent(job.member(number % 2))
+        kill_worker(job, rank=1 - number % 2)
+        job.wait_until(lambda s, a=attempt: s.attempt > a or s.phase != "running", "it is noticed")  # type: ignore[misc]
+        let_pass(offset_s)  # a moment of the recovery, whichever it is
+        phases.add(job.status().phase)
+        os.kill(victim, signal.SIGKILL)
+        trains(job, attempt)
+        job.wait_until(lambda s: sum(n.state == "spare" for n in s.nodes) == 2, "spares are back")
+    assert len(phases & {p.value for p in Phase}) >= 2, phases
+    set_steps(job, 30)
+    finishes(job)
+
+
+def test_a_spare_that_dies_while_it_is_promoted(home: Path) -> None:
+    job = endless(home, spares=2)
+    job.wait_step(5)
+    job.wait_until(lambda s: sum(n.state == "spare" for n in s.nodes) == 2, "two spares")
+    first = next(n.name for n in job.status().nodes if n.state == "spare")
+    attempt = job.status().attempt
+    spare = job.agent(first)
+    job.kill_node(job.member(1))
+    job.wait_until(
+        lambda s: any(n.name == first and n.rank is not None for n in s.nodes), "it is promoted"
+    )
+    os.kill(spare, signal.SIGKILL)
+    trains(job, attempt + 1)
+    assert first not in [n.name for n in job.status().nodes]
+    set_steps(job, 30)
+    finishes(job)
+
+
+def test_owner_and_buddy_together_fall_back_to_a_checkpoint_and_it_says_so(home: Path) -> None:
+    shared = {"path": str(home.parent / "shared"), "every_s": 1}
+    job = endless(home, spares=2, checkpoints={"shared": shared})
+    job.wait_until(
+        lambda s: any(t.tier == "shared" and (t.step or 0) > 5 for t in s.checkpoints), "saved"
+    )
+    attempt = job.status().attempt
+    job.kill_node(job.member(0), job.member(1))
+    trains(job, attempt)
+    newest = job.status().attempt
+    log = (job.folder / "logs" / f"attempt-{newest}" / "rank-0.log").read_text()
+    assert "from the shared tier" in log, log
+    set_steps(job, 30)
+    finishes(job)
+
+
+def test_an_update_while_it_recovers_and_two_updates_at_once(home: Path) -> None:
+    job = endless(home, **TOGETHER)
+    job.wait_step(5)
+    kill_worker(job)
+    assert holdfast("update", job.name, "--set", "pause=0.04").returncode == 0
+    job.wait_until(lambda s: s.version == 2 and s.phase == "running", "version 2 trains")
+    attempt = job.status().attempt
+    assert holdfast("update", job.name, "--set", "pause=0.03").returncode == 0
+    assert holdfast("update", job.name, "--set", "pause=0.02").returncode == 0
+    job.wait_until(lambda s: s.version == 4 and s.phase == "running", "the last one trains")
+    kill_worker(job)
+    trains(job, attempt)
+    set_steps(job, 30)
+    finishes(job)
+
+
+def test_a_resize_while_it_saves_and_one_beside_a_node_loss(home: Path) -> None:
+    shared = {"path": str(home.parent / "shared"), "every_s": 1}
+    job = of_three_nodes(home, fewest=1, checkpoints={"shared": shared}).start()
+    job.wait_step(10)
+    assert holdfast("scale", job.name, "2").returncode == 0  # it saves all the time
+    job.wait_until(lambda s: s.size == 2 and s.phase == "running", "two nodes")
+    job.wait_step((job.status().step or 0) + 5)
+    (job.folder / "go").touch()
+    assert holdfast("scale", job.name, "3").returncode == 0
+    job.kill_node(job.member(1))
+    job.wait_until(lambda s: s.size == 3 and s.phase == "running", "three nodes")
+    job.wait_step((job.status().step or 0) + 5)
+    (job.out / "enough").touch()
+    job.wait_end()
+    each_step_had_its_samples_once(job)
+
+
+@pytest.mark.parametrize("harm", ["worker", "node 0", "node 1", "spare", "update"])
+def test_the_controller_is_lost_in_each_of_these(home: Path, harm: str) -> None:
+    job = endless(home, spares=1)
+    job.wait_step(5)
+    attempt = job.status().attempt
+    if harm == "update":
+        set_steps(job, 400)
+    else:
+        _harm(job, harm)
+    job.kill_controller()
+    job.resume()
+    if harm in ("worker", "node 0", "node 1"):
+        trains(job, attempt)
+    else:
+        job.wait_until(lambda s: s.controller == "alive" and s.phase == "running", "it goes on")
+    set_steps(job, 30)
+    finishes(job)
+
+
+def _harm(job: RunningJob, harm: str) -> None:
+    match harm.split():
+        case ["worker"]:
+            kill_worker(job)
+        case ["node", rank]:
+            job.kill_node(job.member(int(rank)))
+        case _:
+            job.kill_node(next(n.name for n in job.status().nodes if n.rank is None))
+
+
+def test_a_suspended_machine_loses_nobody(home: Path) -> None:
+    job = endless(home, spares=1)
+    job.wait_step(5)
+    everybody = [*_processes(job)]
+    for process in everybody:
+        process.suspend()
+    let_pass(SUSPENDED_S)
+    for process in reversed(everybody):
+        process.resume()
+    step = job.status().step or 0
+    job.wait_step(step + 20)
+    assert [i.cause for i in job.incidents()] == [], "nothing was lost"
+    set_steps(job, 30)
+    finishes(job)
+
+
+def _processes(job: RunningJob) -> Iterator[psutil.Process]:
+    """The controller, agents, and all below them."""
+    assert job.process is not None
+    yield psutil.Process(job.process.pid)
+    for node in job.status().nodes:
+        agent = psutil.Process(job.agent(node.name))
+        yield from (agent, *agent.children(recursive=True))
+
+
+@pytest.mark.parametrize("mode", ["processes", "in_process"])
+def test_a_hundred_faults_in_ten_minutes(home: Path, mode: str) -> None:
+    """All kinds at random moments, a quarter of them right after another one."""
+    chance = random.Random(f"storm {mode}")
+    recovery = {"mode": mode, "max_restarts": 1000, "heartbeat_timeout_s": 2.0}
+    job = endless(home, spares=2, recovery=recovery)
+    job.wait_step(5)
+    end, faults = time.monotonic() + STORM_S, 0
+    while time.monotonic() < end and faults < STORM_FAULTS // 2:
+        chance.choice(HARMS)(job, chance)
+        faults += 1
+        if chance.random() < 0.25:
+            time.sleep(chance.random())
+        else:
+            job.wait_until(lambda s: s.phase == "running", "it trains")
+            time.sleep(2 * chance.random())
+    job.wait_until(lambda s: s.phase == "running" and _closed(job), "it trains again")
+    set_steps(job, 30)
+    finishes(job)
+    print(f"{mode}: {faults} faults, {len(job.incidents())} incidents, {job.goodput().ettr:.3f}")
+
+
+def _kills_a_worker(job: RunningJob, chance: random.Random) -> None:
+    _signal(lambda: job.worker(chance.randrange(2)), signal.SIGKILL)
+
+
+def _crashes_a_worker(job: RunningJob, chance: random.Random) -> None:
+    _signal(lambda: job.worker(chance.randrange(2)), signal.SIGABRT)
+
+
+def _kills_an_agent(job: RunningJob, chance: random.Random) -> None:
+    nodes = [node.name for node in job.status().nodes]
+    _signal(lambda: job.agent(chance.choice(nodes)), signal.SIGKILL)
+
+
+def _stops_an_agent(job: RunningJob, chance: random.Random) -> None:
+    nodes = [node.name for node in job.status().nodes if node.rank is not None]
+    if nodes:
+        _signal(lambda: job.agent(chance.choice(nodes)), signal.SIGSTOP)
+
+
+def _loses_the_controller(job: RunningJob, _: random.Random) -> None:
+    job.kill_controller()
+    job.resume()
+    job.wait_until(lambda s: s.controller == "alive", "it is resumed")
+
+
+HARMS = (
+    *(_kills_a_worker, _crashes_a_worker, _kills_an_agent, _stops_an_agent),
+    _loses_the_controller,
+)
+
+
+def _signal(pid: Callable[[], int], number: int) -> None:
+    """Whoever is gone meanwhile needs no harm."""
+    with contextlib.suppress(ProcessLookupError, FileNotFoundError):
+        os.kill(pid(), number)

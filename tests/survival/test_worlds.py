@@ -1,0 +1,101 @@
+"""What a job must survive, simulated: several things go wrong at once, hundreds of times a day.
+
+Each sentence is a world of its own kind, lived with and without controllers that die midway. The
+referees see that nothing of an old attempt trains, writes or commits, that nobody is given up who
+is well, and that the job trains again once it is calm.
+"""
+
+import msgspec
+import pytest
+
+from holdfast.actions import Entry
+from holdfast.controller import Controller, Phase
+from holdfast.simulation.hardship import Hardship
+from holdfast.simulation.world import World
+from tests.more import MORE
+from tests.simulation.test_world import lived, quiet
+
+SEEDS = range(8 if MORE else 1)
+OFTEN, SELDOM = 400.0, 100.0  # times a day
+FAULTS = {"worker_kills": OFTEN, "node_deaths": 200.0}
+SENTENCES: dict[str, dict[str, float]] = {
+    "a second fault in every phase of the recovery from the first": FAULTS,
+    "a spare that dies while it is promoted": {"node_deaths": 200.0, "spare_deaths": OFTEN},
+    "updates while it recovers, and two at once": {"worker_kills": 200.0, "updates": OFTEN},
+    "a size that changes while nodes are lost": {"node_deaths": 300.0},
+    "a partition that heals": {
+        "link_stalls": 200.0, "half_opens": 100.0, "agent_freezes": 100.0, "worker_kills": SELDOM,
+    },
+    "a partition of the controller that heals": {
+        "controller_isolations": 100.0, "controller_cuts": 100.0, "node_deaths": SELDOM,
+    },
+    "processes that are stopped for up to a minute": {
+        "controller_stalls": OFTEN, "worker_kills": SELDOM,
+    },
+    "machines that take their node with them": {"machine_losses": 100.0, "worker_kills": SELDOM},
+}  # fmt: skip
+CLUSTERS = ("a partition of the controller that heals", "machines that take their node with them")
+
+
+def world_of(sentence: str, seed: int, *, loses: bool) -> Hardship:
+    """Two nodes and spares; `loses`: controllers die as well, also between two effects of one."""
+    rates = SENTENCES[sentence] | ({"controller_crashes": 100.0} if loses else {})
+    shares = {"crash_midway": 0.3} if loses else {}
+    hard = quiet(rates=rates, shares=shares, total_steps=0, seed=seed, cluster=sentence in CLUSTERS)
+    limits = msgspec.structs.replace(hard.limits, max_restarts=100_000, spare_count=2)
+    if "size" in sentence:
+        limits = msgspec.structs.replace(limits, node_count=3, min_nodes=1, spare_count=0)
+        hard = msgspec.structs.replace(hard, instrumented=False)
+    return msgspec.structs.replace(hard, limits=limits)
+
+
+@pytest.mark.parametrize("loses", [False, True], ids=["", "and controllers die"])
+@pytest.mark.parametrize("sentence", SENTENCES)
+def test_a_job_survives(sentence: str, loses: bool) -> None:
+    for seed in SEEDS:
+        world = lived(world_of(sentence, seed, loses=loses))
+        assert world.referees.outcome == "stopped", "it trained until it was asked to stop"
+        assert world.referees.attempts > 1, "and something has happened"
+
+
+Moment = tuple[Phase, bool]  # and whether nothing of the attempt is left
+
+
+def moments(world: World) -> dict[str, set[Moment]]:
+    """In which moments of recoveries further faults came; and what was going on then."""
+    controller, told = Controller(world.hardship.limits), dict[str, set[Moment]]()
+    lines = bytes(world.book.lines).splitlines()[1:]
+    for entry in (msgspec.json.decode(line, type=Entry) for line in lines):
+        state = controller.state
+        kind = type(entry.event).__name__
+        told.setdefault(kind, set()).add((state.phase, state.stopped))
+        controller.handle(entry.event, entry.at)
+    return told
+
+
+def test_the_second_fault_has_come_in_every_phase_of_a_recovery() -> None:
+    worlds = [lived(world_of(sentence, 0, loses=False)) for sentence in (*SENTENCES,)[:2]]
+    hard = worlds[0].hardship
+    few = msgspec.structs.replace(hard.limits, spare_count=0)
+    often = {"node_deaths": 2000.0}
+    worlds.append(lived(msgspec.structs.replace(hard, limits=few, rates=often, hours=0.5)))
+    lost = {moment for world in worlds for moment in moments(world)["NodeLost"]}
+    assert lost >= {
+        (Phase.RUNNING, False),
+        (Phase.RECOVERING, False),
+        (Phase.WAITING, True),
+        (Phase.STARTING, False),
+    }
+
+
+def test_updates_have_come_while_it_recovered() -> None:
+    world = lived(world_of("updates while it recovers, and two at once", 0, loses=False))
+    phases = {phase for phase, _ in moments(world)["UpdateRequested"]}
+    assert phases >= {Phase.RUNNING, Phase.RECOVERING} or phases >= {Phase.RUNNING, Phase.STARTING}
+
+
+def test_the_size_has_changed_and_nodes_were_lost_meanwhile() -> None:
+    world = lived(world_of("a size that changes while nodes are lost", 0, loses=True))
+    assert world.control is not None
+    told = {one.action for i in world.control.state.incidents for one in i.actions}
+    assert "Shrink" in told
