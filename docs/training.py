@@ -72,7 +72,9 @@ def _arguments(given: ast.arguments) -> Iterator[str]:
     """As the user gives them: without `self`."""
     plain = [argument for argument in given.args if argument.arg != "self"]
     yield from (_argument(a, None) for a in plain)
-    if given.kwonlyargs:
+    if given.vararg is not None:
+        yield "*" + _argument(given.vararg, None)
+    elif given.kwonlyargs:
         yield "*"
     yield from map(_argument, given.kwonlyargs, given.kw_defaults)
     if given.kwarg is not None:

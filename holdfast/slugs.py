@@ -569,6 +569,13 @@ SLUGS: dict[str, Slug] = {
         "run.checkpoint() has to be called on every rank in the same step, and steps() with the "
         "same total.",
     ),
+    "layout-invalid": Slug(
+        ExitStatus.USAGE,
+        "The parallel layout does not fit the number of ranks, or the model: ranks that do not "
+        "divide into the dimensions, attention heads that `tp` does not divide, fewer blocks than "
+        "pipeline stages, a plan with names that the model does not have. The message has the "
+        "numbers and what would fit. It is found before the first step.",
+    ),
     "join-invalid": Slug(
         ExitStatus.USAGE,
         "join() was given a backend, a timeout or a device that PyTorch cannot use here, or was "

@@ -25,7 +25,7 @@ class Usage(NamedTuple):
 
     main_s: float  # the main thread, and processes of its own
     others_s: float  # the other threads
-    starved_s: float  # all threads, ready to run and without a processor
+    starved_s: float  # threads and processes of its own, ready to run and without a processor
     bytes: int
 
 
@@ -41,6 +41,7 @@ def usage_of(process: psutil.Process) -> Usage:
             of_child = child.cpu_times()
         except psutil.Error:
             continue
+        starved_s += _starved_s(child.pid, child.pid)
         children_s += of_child.user + of_child.system
     return Usage(main_s + children_s, sum(threads.values()), starved_s, _bytes(process.pid))
 

@@ -144,6 +144,8 @@ class Agent:
         workers = self._make_workers(count, options, ids, instrumented)
         listener = listen(me.address, (options.storage_port, 0))
         told = places.variables(job, self._places, _address_of(me.address, listener))
+        if job.uses_torch:
+            environ = {**environment.compile_caches(me.folder.parents[1]), **environ}
         env = environment.node_environment(job, me.node, count, environ, told)
         setup = protocol.Setup(
             node=me.node,

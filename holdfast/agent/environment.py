@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast import flight_recorder, rank
+from holdfast import dimensions, flight_recorder, rank
 from holdfast.agent.fork_protocol import ChildKind, Preload, Program
 from holdfast.messages import Assignment, Start
 from holdfast.spec import Job
@@ -89,7 +89,27 @@ def node_environment(
         "HOLDFAST_ON_NAN": job.recovery.on_nan,
         "HOLDFAST_CHECK_REPLICAS": str(job.recovery.check_replicas_every),
     }
-    return env | job.env | ours | _elastic(job) | _parking(job) | dict(storage)
+    ours |= _elastic(job) | _parking(job) | _layout(job)
+    return env | job.env | ours | dict(storage)
+
+
+def _layout(job: Job) -> dict[str, str]:
+    """How the ranks divide the model, where the job says so."""
+    if job.parallel is None:
+        return {}
+    return {dimensions.VARIABLE: dimensions.told(job.parallel.layout)}
+
+
+def compile_caches(home: Path) -> dict[str, str]:
+    """Where compiled code is kept: beside the jobs of this node, so that it outlives attempts and
+    jobs. Inductor keeps there what AOTAutograd and the C++ compiler have made, too; what is found
+    is looked up by content. Defaults: whoever sets these variables is heard."""
+    compiled = home / "compiled"
+    return {
+        "TORCHINDUCTOR_CACHE_DIR": str(compiled / "inductor"),
+        "TRITON_CACHE_DIR": str(compiled / "triton"),
+        "CUDA_CACHE_PATH": str(compiled / "cuda"),
+    }
 
 
 def _parking(job: Job) -> dict[str, str]:
@@ -193,5 +213,7 @@ def preload_of(job: Job) -> Preload:
     """What the forkserver loads ahead."""
     if job.warm.mode == "off":
         return Preload()
-    framework = TORCH_PRELOAD if job.uses_torch else ()
+    framework: tuple[str, ...] = TORCH_PRELOAD if job.uses_torch else ()
+    if framework and job.parallel is not None and job.parallel.pp != 1:
+        framework = (*framework, "torch.distributed.pipelining")
     return Preload(framework=framework, modules=job.warm.preload, imports=job.warm.preload_imports)

@@ -37,6 +37,7 @@ class Flags(NamedTuple):
     preload: tuple[str, ...] | None = None
     preload_imports: bool | None = None
     instrument: bool | None = None
+    parallel: str | None = None
 
 
 def is_job_file(word: str) -> bool:
@@ -137,6 +138,7 @@ def _changes(flags: Flags) -> dict[str, Any]:
         "nodes": _given(count=most, spares=flags.spares),
         "elasticity": _given(min_nodes=least, max_nodes=most) if least != most else {},
         "workers_per_node": torchrun.workers_per_node(flags.workers) if flags.workers else None,
+        "parallel": _layout(flags.parallel),
         "recovery": _given(max_restarts=flags.max_restarts, stop_grace_s=flags.stop_grace_s),
         "env": dict(map(_variable, flags.env)),
         "logs": _given(terminal=flags.terminal),
@@ -145,6 +147,23 @@ def _changes(flags: Flags) -> dict[str, Any]:
         "checkpoints": _given(start_from=flags.start_from, fresh=flags.fresh),
     }
     return {key: value for key, value in changes.items() if value not in (None, {})}
+
+
+def _layout(text: str | None) -> dict[str, Any]:
+    """`tp=2,pp=2` as a section."""
+    if text is None:
+        return {}
+    from holdfast.dimensions import parsed
+
+    try:
+        return {**parsed(text)}
+    except ValueError as error:
+        raise Error(
+            "usage",
+            f"--parallel {text} is invalid",
+            why=str(error),
+            help="for example: --parallel tp=2,dp_shard=-1   (keys of `parallel` in a job file)",
+        ) from None
 
 
 def _given(**values: object) -> dict[str, object]:

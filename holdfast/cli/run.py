@@ -105,6 +105,14 @@ Instrument = Annotated[
         "yes."
     ),
 ]
+Layout = Annotated[
+    str | None,
+    typer.Option(
+        "--parallel",
+        metavar="KEY=N,...",
+        help="Layout of the ranks, as under `parallel` in a job file: tp=2,dp_shard=-1.",
+    ),
+]
 Detach = Annotated[
     bool, typer.Option("--detach", "-d", help="Run in the background and return immediately.")
 ]
@@ -131,6 +139,7 @@ def run(
     preload: Preload = None,
     preload_imports: PreloadImports = None,
     instrument: Instrument = None,
+    parallel: Layout = None,
     detach: Detach = False,
     replace: Replace = False,
     start_from: From = None,
@@ -167,6 +176,7 @@ def run(
         preload=tuple(preload or ()) or None,
         preload_imports=preload_imports,
         instrument=instrument,
+        parallel=parallel,
     )
     reach = reached(on, context_name, namespace)
     if reach is None and (engine is not None or dry_run is not None):

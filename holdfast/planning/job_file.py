@@ -9,7 +9,7 @@ from typing import Any
 from holdfast.planning.keeping import nodes_of
 from holdfast.planning.layout import PlanRequest
 from holdfast.planning.planner import Planned, mesh_in_words
-from holdfast.spec import Job, job_from_dict
+from holdfast.spec import job_from_dict
 from holdfast.spec.load import to_yaml
 
 HOUR_S = 3600.0
@@ -40,8 +40,6 @@ def job_text(request: PlanRequest, found: Planned) -> str:
             "state": f"{-(-keeping.snapshot_bytes // (1 << 20)):.0f}Mi",
         },
     }
-    if "parallel" not in Job.model_fields:
-        del data["parallel"]
     job = job_from_dict(data, where="the planned job")
     return f"{_comment(request, found)}{to_yaml(job)}"
 

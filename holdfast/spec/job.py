@@ -26,6 +26,7 @@ from holdfast.spec.cluster import (
 )
 from holdfast.spec.clusters import ClusterChoice
 from holdfast.spec.network import Network
+from holdfast.spec.parallel import Parallel
 from holdfast.spec.placement import Scheduling
 from holdfast.spec.progress import ProgressPatterns
 from holdfast.spec.resources import Image, Resources, Secret
@@ -221,6 +222,8 @@ class Job(Section):
     """Number of nodes and spares."""
     workers_per_node: Annotated[Whole, Field(ge=1, le=1024)] | Literal["auto"] = "auto"
     """Worker processes per node. `auto`: one per GPU, or one where there is none."""
+    parallel: Parallel | None = None
+    """How the ranks divide model and data. Default: all do the same with other samples (DDP)."""
     warm: Warm = Warm()
     """Warm worker processes for the next attempt."""
     instrument: Literal["auto", "off"] = "auto"
@@ -315,6 +318,22 @@ class Job(Section):
                 "recovery.mode: replicas requires elasticity.min_nodes below nodes.count: with how "
                 "many nodes the others may go on"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _layout_fits(self) -> Self:
+        if self.parallel is None or self.workers_per_node == "auto":
+            return self
+        fewest = most = self.nodes.count
+        if self.elasticity is not None:
+            fewest, most = self.elasticity.min_nodes, self.elasticity.max_nodes or most
+        for nodes in sorted({fewest, min(fewest + 1, most), self.nodes.count, most}):
+            ranks = nodes * self.workers_per_node
+            try:
+                self.parallel.layout.resolve(ranks)
+            except ValueError as error:
+                size = f"{nodes} nodes with {self.workers_per_node} workers each"
+                raise ValueError(f"parallel: {error} ({size})") from None
         return self
 
     @property

@@ -7,6 +7,7 @@ process fetches one ahead. Worker processes seed their generators per batch, so 
 resumes exactly too.
 """
 
+import os
 import random
 from collections.abc import Callable, Iterator, Sequence, Sized
 from typing import Any, NamedTuple, cast
@@ -15,6 +16,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, default_collate, get_worker_info
 
+from holdfast.dimensions import layout_in
 from holdfast.errors import Error
 from holdfast.train.elastic import policy_in
 from holdfast.train.permutation import combine, permute
@@ -97,8 +99,9 @@ class Loader:
 
     def __iter__(self) -> Iterator[Any]:
         placement = find_placement()
-        rank, world_size = placement.rank, placement.world_size
-        total = policy_in(world_size).samples(self._order.batch_size)
+        dimensions = layout_in(os.environ).resolve(placement.world_size)
+        rank, world_size = dimensions.data_rank(placement.rank), dimensions.data
+        total = policy_in(placement.world_size).samples(self._order.batch_size)
         self._require_one_batch(world_size, total)
         tickets = self._order.tickets(self.epoch, self.samples, rank, world_size, total)
         # a generator of its own: DataLoader would draw from the script's random numbers

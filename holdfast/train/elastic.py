@@ -14,16 +14,22 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 import torch
 
+from holdfast.dimensions import layout_in
+
 OnResize = Callable[[int, int], object]
 
 
 class BatchPolicy(NamedTuple):
-    """Of this attempt; `reference` is the number of ranks that the settings of the job are for."""
+    """Of this attempt; `reference` is the number of ranks that the settings of the job are for.
+
+    Ranks that have the same samples (those along `tp`, `cp` and `pp`) count as one here.
+    """
 
     reference: int
     world_size: int
     keeps: bool  # the samples of a step, whatever the number of ranks
     warmup_steps: int
+    together: int = 1  # ranks that have the same samples
 
     @property
     def elastic(self) -> bool:
@@ -57,12 +63,15 @@ class _Wish(msgspec.Struct, frozen=True):
 def policy_in(world_size: int, environ: Mapping[str, str] = os.environ) -> BatchPolicy:
     """What the environment says."""
     text = environ.get("HOLDFAST_ELASTIC")
+    layout = layout_in(environ)
+    now = layout.resolve(world_size).data
+    together = world_size // now
     if text is None:
-        return BatchPolicy(0, world_size, keeps=True, warmup_steps=0)
+        return BatchPolicy(0, now, keeps=True, warmup_steps=0, together=together)
     wish = msgspec.json.decode(text, type=_Wish)
-    reference = wish.nodes * int(environ.get("LOCAL_WORLD_SIZE", "1"))
+    ranks = wish.nodes * int(environ.get("LOCAL_WORLD_SIZE", "1"))
     keeps = wish.batch == "keep_global_batch"
-    return BatchPolicy(reference, world_size, keeps, wish.warmup_steps)
+    return BatchPolicy(layout.resolve(ranks).data, now, keeps, wish.warmup_steps, together)
 
 
 class LearningRateScale:
@@ -145,7 +154,7 @@ class Elastic:
     def resumed(self, step: int, ranks_before: int | None) -> None:
         """The state after this step is restored, which so many ranks have left."""
         self.scale.resumed(step)
-        now = self.policy.world_size
+        now = self.policy.world_size * self.policy.together
         if ranks_before not in (None, now):
             for callback in self._told:
                 callback(ranks_before, now)
@@ -154,7 +163,8 @@ class Elastic:
         """What the metrics of each step say about it."""
         if not self.policy.elastic:
             return {}
-        return {"world_size": self.policy.world_size, "lr_scale": self.lr_scale}
+        ranks = self.policy.world_size * self.policy.together
+        return {"world_size": ranks, "lr_scale": self.lr_scale}
 
     def parts(self, batch: Any) -> Iterator[tuple[Any, float]]:
         """A batch in parts of at most the batch size of the loader, each with the weight of its

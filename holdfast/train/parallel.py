@@ -33,7 +33,7 @@ class SteadyBuckets(DistributedDataParallel):
 
 def data_parallel(
     model: torch.nn.Module, device: torch.device, *, settled: bool, options: dict[str, Any]
-) -> torch.nn.Module:
+) -> SteadyBuckets:
     """`model` wrapped so that gradients are averaged over all ranks.
 
     `settled` skips sending the parameters of rank 0 to all, for ranks that will load the same

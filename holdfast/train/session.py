@@ -7,13 +7,14 @@ call works under torchrun (rank from the environment, nothing to restore) and in
 
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from datetime import timedelta
 from typing import Any
 
 import torch
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh
+from torch.optim import Optimizer
 
 from holdfast.errors import Error
 from holdfast.events import Milestone
@@ -28,14 +29,16 @@ from holdfast.train.elastic import Elastic, OnResize, policy_in
 from holdfast.train.flops import peak_flops
 from holdfast.train.group import (
     check_wishes,
-    join_alone,
     join_group,
     pick_device,
     require_choice,
     side_group,
 )
 from holdfast.train.layout import Ranks
-from holdfast.train.parallel import data_parallel
+from holdfast.train.layouts.asked import ModelWishes, asked_layout
+from holdfast.train.layouts.run_layout import RunLayout, StepCall
+from holdfast.train.layouts.stepping import LossFunction, StepResult
+from holdfast.train.layouts.tensor import Plan
 from holdfast.train.parking import MOVES, ParkingPlace
 from holdfast.train.placement import Placement, find_placement
 from holdfast.train.progress import ProgressReporter, open_progress
@@ -61,18 +64,19 @@ class Run:
         """`timeout` is that of collectives, if the script has one."""
         self._ranks = Ranks(placement.rank, placement.world_size, placement.local_world_size)
         self._progress = progress
-        self._parallel: list[torch.nn.Module] = []
-        self._mesh: DeviceMesh | None = None
+        self._survival = survival.of_this_process()
+        asked = asked_layout(placement.world_size)
+        alone = placement.world_size == 1 and not (self._survival and self._survival.moves)
+        self._layout = RunLayout(asked, placement, device, alone=alone)
         self._tracked: Tracked | None = None
         self._settled = False  # rank 0's parameters were not sent: a snapshot is expected
         self.device = device
         """Where this worker computes."""
-        self._survival = survival.of_this_process()
         others = placement.world_size > 1
         group = side_group(timeout) if others or self._survival is not None else None
         self._parts = AttemptParts(placement, device, group)
         self._ending = EarlyEnd(group if others and self._parts.exchange is None else None)
-        self._elastic = Elastic(policy_in(placement.world_size), self._parallel)
+        self._elastic = Elastic(policy_in(placement.world_size), self._layout.syncs)
 
     @property
     def rank(self) -> int:
@@ -124,27 +128,72 @@ class Run:
 
     @property
     def mesh(self) -> DeviceMesh:
-        """All ranks in one dimension, `dp_replicate`."""
-        if self._mesh is None:
-            join_alone(self.device)
-            shape, names = (self.world_size,), ("dp_replicate",)
-            self._mesh = init_device_mesh(self.device.type, shape, mesh_dim_names=names)
-        return self._mesh
-
-    def parallelize(self, model: torch.nn.Module, **options: Any) -> torch.nn.Module:
-        """`model` on this worker's device, averaging gradients over all ranks (DDP).
-
-        `options` are those of DistributedDataParallel.
+        """The ranks along the dimensions of the layout: `pp`, `dp_replicate`, `dp_shard`, `cp`,
+        `tp`, the last being neighbours. Without `parallel` in the job all in one, `dp_replicate`.
         """
-        model = model.to(self.device)
-        if self.world_size == 1 and not (self._survival is not None and self._survival.moves):
-            return model
-        self._settled = self._survival is not None or (
-            self._tracked is None and self._parts.snapshot_waits(self._ranks)
-        )
-        wrapped = data_parallel(model, self.device, settled=self._settled, options=options)
-        self._parallel.append(wrapped)
-        return wrapped
+        return self._layout.mesh
+
+    def parallelize(
+        self,
+        model: torch.nn.Module,
+        *,
+        blocks: str | None = None,
+        plan: Plan | None = None,
+        places: Sequence[str] | None = None,
+        **options: Any,
+    ) -> torch.nn.Module:
+        """`model` on this worker's device, in the layout that the job asks for; without `parallel`
+        in the job, averaging gradients over all ranks (DDP).
+
+        `blocks` names the container of its repeated blocks, where it is not the largest one of
+        equal modules. `plan` says how `tp` divides modules (`{"layers.*.up": "colwise"}`), where
+        the model declares none. `places` names buffers whose first dimension is the place in the
+        sequence, for `cp`. `options` are those of DistributedDataParallel.
+
+        Raises `Error` (layout-invalid) for a model that does not fit the layout.
+        """
+        if self._layout.staged and self._survival is not None:
+            self._survival.refuse("a pipeline finds out its shapes in its first step")
+
+        def settled() -> bool:
+            self._settled = self._survival is not None or (
+                self._tracked is None and self._parts.snapshot_waits(self._ranks)
+            )
+            return self._settled
+
+        wishes = ModelWishes(blocks, plan, places)
+        return self._layout.parallelize(model, wishes, options, settled)
+
+    def train_step(
+        self,
+        optimizer: Optimizer | Sequence[Optimizer],
+        *inputs: torch.Tensor,
+        targets: torch.Tensor | None = None,
+        loss: LossFunction | None = None,
+        clip: float | None = None,
+    ) -> StepResult:
+        """A step of the optimizer in any layout: forward and backward of each micro-batch, clipping
+        to the norm `clip`, update, `zero_grad()`. Returns `(loss, grad_norm)`.
+
+        `loss(model(*inputs), targets)` is a mean over samples; without `loss` the model returns it.
+        The first dimension of inputs and targets are the samples, with `cp` the second one is the
+        place in the sequence. Needed with `pp`, `cp` and fp16; elsewhere a loop may do all this.
+
+        Raises `Error` (layout-invalid, run-unavailable).
+        """
+        several = (optimizer,) if isinstance(optimizer, Optimizer) else tuple(optimizer)
+        dealt = self._elastic.loader.dealt if self._elastic.loader is not None else None
+        call = StepCall(several, inputs, targets, loss, clip)
+        return self._layout.step(call, dealt, self.accumulation)
+
+    def clip_grad_norm_(
+        self, parameters: torch.nn.Module | Iterable[torch.Tensor], max_norm: float
+    ) -> torch.Tensor:
+        """Scale gradients so that their norm over all ranks is at most `max_norm`, whatever the
+        layout; returns the norm before."""
+        given = parameters
+        listed = given.parameters() if isinstance(given, torch.nn.Module) else given
+        return self._layout.clip([*listed], max_norm)
 
     def track(self, *, loader: Any = None, **objects: Any) -> State:
         """Keep these objects through faults; returns the loop.
@@ -160,26 +209,24 @@ class Run:
             raise _unavailable("run.track() was called twice", "pass all objects in one call")
         self._progress.phase(WorkerPhase.SETUP)
         everything = objects if loader is None else {**objects, "loader": loader}
-        everything |= self._elastic.tracked
+        everything |= self._elastic.tracked | self._layout.tracked
         gather = self._parts.gather
-        tracked = Tracked(everything, self.device, self._parallel, self._ranks, gather)
+        replicas = self._layout.replicas
+        tracked = Tracked(everything, self.device, replicas, self._ranks, gather)
         self._tracked = tracked
         if self._survival is not None and not tracked.movable:
             self._survival.stay("it keeps state that is not the same on all ranks")
-        apart = self._parallel if self._settled else []
+        apart = replicas if self._settled else []
         state = State(loader, self._progress, self._parts.watch(tracked), self._ending, apart)
         self._elastic.step = lambda: state.completed
         self._elastic.loader = loader if isinstance(loader, Loader) else None
         state.restored, state.numbers = self._elastic.resumed, self._elastic.numbers
-        state.after_step = self._after_each_step(tracked)
+        state.after_step = _after_each_step(tracked, self._parts, self._progress)
         if self._survival is not None:
-            state.survival, state.next_attempt = self._survival, self._next_attempt
+            state.survival = self._survival
+            state.next_attempt = self._next_attempt
             self._survival.again(lambda: self._meet_again(tracked, state))
         return state
-
-    def _after_each_step(self, tracked: Tracked) -> Callable[[int], None]:
-        parts = self._parts
-        return after_each_step(tracked, parts.placement, self._progress, parts.exchange)
 
     def _next_attempt(self) -> None:
         """This one is broken, and the process is kept for the next."""
@@ -189,10 +236,11 @@ class Run:
         self._parts.begin_again()
         now = self._parts.placement
         self._ranks = Ranks(now.rank, now.world_size, now.local_world_size)
+        self._layout.begin_again(asked_layout(now.world_size), now.world_size)
         self._elastic.begin_again(policy_in(now.world_size))
-        self._progress.begin_again(self._parts.placement.redo_until)
-        self._progress.reach(Milestone.STARTED)
-        self._progress.reach(Milestone.ARRIVED)
+        self._progress.begin_again(now.redo_until)
+        for milestone in (Milestone.STARTED, Milestone.ARRIVED):
+            self._progress.reach(milestone)
         self._progress.phase(WorkerPhase.RENDEZVOUS)
         self._survival.do_again()
 
@@ -203,7 +251,7 @@ class Run:
         tracked.same_on(self._ranks)
         tracked.meet(self._parts.gather)
         state.begin_again(self._parts.watch(tracked))
-        state.after_step = self._after_each_step(tracked)
+        state.after_step = _after_each_step(tracked, self._parts, self._progress)
 
     def on_resize(self, callback: OnResize) -> None:
         """Have `callback(before, now)` called when training goes on with another number of ranks
@@ -301,6 +349,7 @@ def join(
     wait, wanted = check_wishes(backend, timeout, device)
     await_rank()
     placement = find_placement()
+    asked_layout(placement.world_size)
     chosen = pick_device(placement, wanted)
     if placement.distributed:
         require_choice(backend, wait)
@@ -319,6 +368,12 @@ def join(
     if kept is not None:
         kept.again(lambda: _joined_with_others(progress))
     return run
+
+
+def _after_each_step(
+    tracked: Tracked, parts: AttemptParts, progress: ProgressReporter
+) -> Callable[[int], None]:
+    return after_each_step(tracked, parts.placement, progress, parts.exchange)
 
 
 def _joined_with_others(progress: ProgressReporter) -> None:

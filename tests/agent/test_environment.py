@@ -6,6 +6,7 @@ import pytest
 
 from holdfast.agent import environment
 from holdfast.agent.fork_protocol import ChildKind
+from holdfast.dimensions import VARIABLE, layout_in
 from holdfast.spec import Job
 
 
@@ -45,3 +46,23 @@ def test_variables_of_an_outer_launcher_do_not_reach_warm_workers() -> None:
     assert "RANK" not in env and "WORLD_SIZE" not in env
     assert (env["MINE"], env["PATH"], env["HOLDFAST_NODE"]) == ("1", "p", "n")
     assert "OMP_NUM_THREADS" not in env
+
+
+def test_compiled_code_is_kept_beside_the_jobs_unless_the_user_says_where() -> None:
+    found = environment.compile_caches(Path("/home"))
+    assert {Path(where).parts[2] for where in found.values()} == {"compiled"}
+    given = {**found, "TRITON_CACHE_DIR": "/mine"}
+    env = environment.node_environment(Job(name="a", script="a.py"), "n", 1, given, {})
+    assert env["TRITON_CACHE_DIR"] == "/mine"
+    assert env["TORCHINDUCTOR_CACHE_DIR"] == "/home/compiled/inductor"
+
+
+def test_a_layout_reaches_the_workers_and_stages_preload_what_they_need() -> None:
+    given = {"name": "a", "script": "a.py", "nodes": 2, "parallel": {"pp": 2}}
+    job = Job.model_validate(given)
+    env = environment.node_environment(job, "n", 1, {}, {})
+    assert layout_in(env).pp == 2
+    assert "torch.distributed.pipelining" in environment.preload_of(job).framework
+    plain = Job(name="a", script="a.py")
+    assert VARIABLE not in environment.node_environment(plain, "n", 1, {}, {})
+    assert "torch.distributed.pipelining" not in environment.preload_of(plain).framework

@@ -10,7 +10,12 @@ import torch
 from holdfast.train import session
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ("docs/guides/your-script.md", "docs/guides/elastic.md", "README.md")
+PAGES = (
+    "docs/guides/your-script.md",
+    "docs/guides/elastic.md",
+    "docs/guides/parallel.md",
+    "README.md",
+)
 
 
 def examples() -> list[Any]:

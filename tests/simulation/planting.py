@@ -18,6 +18,7 @@ VOCABULARY = (
     *(
         "actions",
         "collectives",
+        "dimensions",
         "errors",
         "events",
         "evidence",

@@ -38,6 +38,8 @@ MONITORED: dict[str, Any] = {"monitoring": {"enabled": True}}
 CORDONS: dict[str, Any] = {"access": {"cordon": True}}
 TIMES: dict[str, Any] = {"schedule": {"cron": "0 3 * * *"}}
 SWEEP: dict[str, Any] = {"sweep": {"trials": 20, "parallel": 4}, "nodes": 1}
+REPLICAS: dict[str, Any] = {"parallel": {"dp_replicate": -1}}
+PARALLEL: dict[str, Any] = {"parallel": {"dp_replicate": 1}}
 ELASTIC: dict[str, Any] = {"elasticity": {"min_nodes": 2}}
 EVALUATED: dict[str, Any] = {"roles": {"evaluator": True}}
 MPI: dict[str, Any] = {"framework": "mpi"}
@@ -51,6 +53,19 @@ SETTINGS: dict[str, Setting] = {
     "nodes.count": Setting(7),
     "nodes.spares": Setting(3),
     "workers_per_node": Setting(3),
+    "parallel": Setting({"tp": 4}),
+    "parallel.dp_replicate": Setting(4, PARALLEL),
+    "parallel.dp_shard": Setting(4, PARALLEL),
+    "parallel.tp": Setting(4, PARALLEL),
+    "parallel.pp": Setting(2, PARALLEL),
+    "parallel.cp": Setting(2, PARALLEL),
+    "parallel.sequence_parallel": Setting(True, PARALLEL),
+    "parallel.schedule": Setting("gpipe", PARALLEL),
+    "parallel.precision": Setting("bf16", PARALLEL),
+    "parallel.activation_checkpointing": Setting("full", PARALLEL),
+    "parallel.accumulate": Setting(3, PARALLEL),
+    "parallel.gradient_compression": Setting("bf16", REPLICAS),
+    "parallel.compile": Setting(True, PARALLEL),
     "warm.mode": Setting("off"),
     "warm.preload": Setting(["numpy"]),
     "warm.preload_imports": Setting(False),
@@ -222,6 +237,7 @@ SETTINGS: dict[str, Setting] = {
 }
 
 WHAT_TO_RUN = frozenset(("name", "script", "module", "command", "framework", "image.name"))
+ONE_VALUE = frozenset(("parallel.ep",))
 CHOICE = frozenset(("kubernetes.engine", "kubernetes.mode", "kubernetes.namespace"))
 
 

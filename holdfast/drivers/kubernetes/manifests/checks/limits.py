@@ -107,6 +107,7 @@ LIMITS: dict[str, Limit] = {
     "monitoring": AGENTS,
     "cost": AGENTS,
     "clusters": AGENTS,
+    "parallel": AGENTS,
     "elasticity": ELASTIC,
     "elasticity.max_nodes": Limit(
         managed("pods", "cronjob", "job", "pytorchjob") | plain(*TORCHRUN, "paddlejob"),

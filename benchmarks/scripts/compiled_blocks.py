@@ -1,0 +1,34 @@
+"""A Llama whose blocks are compiled, with a snapshot at every step."""
+
+import os
+import sys
+from pathlib import Path
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "examples/llm"))
+
+from holdfast.train import join
+from llama import Llama, Shape, mean_loss
+from network import StepLog
+
+SHAPE = Shape(layers=4, width=128, hidden=256, context=64)
+
+
+def main() -> None:
+    torch.manual_seed(0)
+    llama = Llama(SHAPE)
+    run = join()
+    model = run.parallelize(llama)
+    optimizer = torch.optim.AdamW(model.parameters())
+    state = run.track(model=model, optimizer=optimizer)
+    log = StepLog()
+    for step, _ in state.steps(total=int(os.environ["BENCHMARK_TOTAL"])):
+        drawn = torch.Generator().manual_seed(step * 100 + run.rank)
+        tokens = torch.randint(SHAPE.vocabulary, (4, SHAPE.context + 1), generator=drawn)
+        run.train_step(optimizer, tokens[:, :-1], targets=tokens[:, 1:], loss=mean_loss)
+        log.done(step + 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,140 @@
+"""The layout of a run: its mesh, the model that was put into it, and what of it is state."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.optim import Optimizer
+
+from holdfast.dimensions import NAMES
+from holdfast.errors import Error
+from holdfast.train.group import join_alone
+from holdfast.train.layouts.asked import (
+    AskedLayout,
+    ModelWishes,
+    require_plain_options,
+    unsupported,
+)
+from holdfast.train.layouts.build import build, warn_of_slow_links
+from holdfast.train.layouts.clipping import clip, gradients_of, total_norm
+from holdfast.train.layouts.compression import compress
+from holdfast.train.layouts.loss_scale import LossScale
+from holdfast.train.layouts.stepping import LossFunction, Share, Stepper, StepResult
+from holdfast.train.parallel import data_parallel
+from holdfast.train.placement import Placement
+
+
+class StepCall(NamedTuple):
+    """What the script has asked `run.train_step()` for."""
+
+    optimizers: Sequence[Optimizer]
+    inputs: tuple[torch.Tensor, ...]
+    targets: torch.Tensor | None
+    loss: LossFunction | None
+    clip: float | None
+
+
+class RunLayout:
+    """What a run knows about its layout."""
+
+    def __init__(
+        self, asked: AskedLayout, placement: Placement, device: torch.device, *, alone: bool
+    ) -> None:
+        """`alone`: there is one rank, and no other will join it in this process."""
+        self._asked, self._device, self._alone = asked, device, alone
+        self._world_size = placement.world_size
+        self._mesh: DeviceMesh | None = None
+        self._stepper: Stepper | None = None
+        self.replicas: list[nn.Module] = []
+        """Models whose gradients DDP averages over all ranks."""
+        self.syncs: list[Any] = []
+        """What is told, by `require_backward_grad_sync`, whether to reduce gradients."""
+        self.tracked: dict[str, Any] = {}
+        """What is to be kept through restarts besides what the script keeps."""
+        warn_of_slow_links(asked, placement.rank, placement.local_world_size)
+
+    def begin_again(self, asked: AskedLayout, world_size: int) -> None:
+        """Another attempt begins in this process. Its number of ranks is another one only where all
+        of them do the same."""
+        self._asked, self._world_size = asked, world_size
+
+    @property
+    def staged(self) -> bool:
+        """Whether there is a pipeline."""
+        return self._asked.dimensions.pp > 1
+
+    @property
+    def mesh(self) -> DeviceMesh:
+        """All dimensions that the job names, outermost first; one where it names none."""
+        if self._mesh is None:
+            join_alone(self._device)
+            given = self._asked.given
+            names = NAMES if given else ("dp_replicate",)
+            shape = tuple(self._asked.dimensions) if given else (self._world_size,)
+            self._mesh = init_device_mesh(self._device.type, shape, mesh_dim_names=names)
+        return self._mesh
+
+    def parallelize(
+        self,
+        model: nn.Module,
+        wishes: ModelWishes,
+        options: Mapping[str, Any],
+        settled: Callable[[], bool],
+    ) -> nn.Module:
+        """`model` in this layout, on its device. `settled` tells whether all ranks will load the
+        same snapshot anyway. Raises `Error` (layout-invalid)."""
+        layout, dimensions = self._asked.layout, self._asked.dimensions
+        require_plain_options(options, dimensions)
+        if layout.gradient_compression != "none" and not dimensions.replicates_only:
+            raise unsupported(
+                f"gradient_compression: {layout.gradient_compression} is for DDP",
+                "gradients of sharded parameters are not sent whole",
+                "use a layout with dp_replicate only, or precision: bf16",
+            )
+        built = build(model.to(self._device), self._asked, lambda: self.mesh, wishes)
+        self.syncs += built.syncs
+        if layout.precision == "fp16":
+            self.tracked["holdfast_loss_scale"] = LossScale()
+        if dimensions.replicates_only and not self._alone:
+            built = built._replace(model=self._replicated(built.model, options, settled))
+        mesh = self.mesh if not (self._alone or dimensions.replicates_only) else None
+        scale = self.tracked.get("holdfast_loss_scale")
+        self._stepper = Stepper(built, dimensions, mesh, scale)
+        return built.model
+
+    def _replicated(
+        self, model: nn.Module, options: Mapping[str, Any], settled: Callable[[], bool]
+    ) -> nn.Module:
+        self.replicas.append(model)
+        wrapped = data_parallel(model, self._device, settled=settled(), options={**options})
+        self.syncs.append(wrapped)
+        state = compress(wrapped, self._asked.layout.gradient_compression)
+        if state is not None:
+            self.tracked["holdfast_compression"] = state
+        return wrapped
+
+    def step(self, call: StepCall, dealt: tuple[int, int] | None, accumulation: int) -> StepResult:
+        """One step. `dealt` are the samples of this rank and of all, where the loader knows."""
+        if self._stepper is None:
+            raise Error(
+                "run-unavailable",
+                "run.train_step() was called before run.parallelize()",
+                why="it takes a step with the model that parallelize() was given",
+                help="model = run.parallelize(model)",
+            )
+        ranks = self._asked.dimensions.data
+        here = len(call.inputs[0])
+        _, everywhere = dealt or (here, here * ranks)
+        share = Share(here, everywhere, ranks, self._asked.layout.accumulate * accumulation)
+        return self._stepper.step(
+            call.optimizers, call.inputs, call.targets, call.loss, share, call.clip
+        )
+
+    def clip(self, parameters: Sequence[torch.Tensor], highest: float) -> torch.Tensor:
+        """Clip gradients to this norm over all ranks; the norm before."""
+        gradients = gradients_of(parameters)
+        norm = total_norm(gradients, self.mesh["pp"] if self.staged else None)
+        clip(gradients, norm, highest)
+        return norm

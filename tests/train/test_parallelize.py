@@ -1,0 +1,241 @@
+"""What a layout does to a model, where one process can tell; and what it refuses, with numbers."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.distributed.tensor.parallel import ColwiseParallel, SequenceParallel
+
+from holdfast.dimensions import VARIABLE, Layout, told
+from holdfast.errors import Error
+from holdfast.train.layouts.asked import asked_layout, require_plain_options
+from holdfast.train.layouts.blocks import find_blocks
+from holdfast.train.layouts.build import Built
+from holdfast.train.layouts.clipping import clip, gradients_of, total_norm
+from holdfast.train.layouts.loss_scale import BEGIN, LossScale
+from holdfast.train.layouts.recomputation import recompute
+from holdfast.train.layouts.stepping import Share, Stepper
+from holdfast.train.layouts.tensor import plan_of, require_divisible, styles
+from llama import Llama, mean_loss
+from tests.train.curves import SHAPE
+
+
+def llama() -> Any:
+    torch.manual_seed(3)
+    return Llama(SHAPE)
+
+
+def batch() -> Any:
+    return torch.arange(8 * SHAPE.context).view(8, -1) * 7 % SHAPE.vocabulary
+
+
+def gradients(model: nn.Module, step: Any) -> dict[str, torch.Tensor]:
+    """Of one step that changes nothing."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(optimizer, "zero_grad", lambda: None)
+        step(optimizer)
+    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+def plainly(model: Any, optimizer: Any) -> None:
+    torch.autograd.backward(mean_loss(model(batch()), batch()))
+    optimizer.step()
+
+
+def in_parts(model: Any, parts: int) -> Any:
+    stepper = Stepper(Built(model), Layout(dp_shard=1).resolve(1), None, None)
+
+    def step(optimizer: Any) -> None:
+        share = Share(8, 8, 1, parts)
+        stepper.step([optimizer], (batch(),), batch(), mean_loss, share, None)
+
+    return step
+
+
+@pytest.mark.parametrize("parts", [1, 3, 8, 20])
+def test_micro_batches_of_any_size_have_the_gradient_of_the_batch(parts: int) -> None:
+    whole = gradients(model := llama(), lambda optimizer: plainly(model, optimizer))
+    divided = gradients(model := llama(), in_parts(model, parts))
+    for name, gradient in whole.items():
+        torch.testing.assert_close(divided[name], gradient, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("wish", ["full", "selective"])
+def test_activations_that_are_computed_again_change_no_bit_and_no_name(wish: Any) -> None:
+    whole = gradients(model := llama(), in_parts(model, 1))
+    model = llama()
+    recompute([*model.layers], wish)
+    again = gradients(model, in_parts(model, 1))
+    assert again.keys() == whole.keys()
+    assert all(torch.equal(again[name], whole[name]) for name in whole)
+
+
+def test_the_norm_is_that_of_pytorch() -> None:
+    model = llama()
+    gradients(model, in_parts(model, 1))
+    found = gradients_of(model.parameters())
+    norm = total_norm(found, None)
+    expected = [one.clone() for one in found]
+    reference = nn.utils.get_total_norm(expected)
+    torch.testing.assert_close(norm, reference)
+    clip(found, norm, 0.01)
+    torch.testing.assert_close(total_norm(found, None), torch.tensor(0.01), rtol=1e-3, atol=0)
+
+
+def test_blocks_are_the_largest_repetition_or_what_the_script_names() -> None:
+    model = nn.ModuleDict(
+        {"small": nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), "net": llama()}
+    )
+    assert find_blocks(model, None).path == "net.layers"
+    assert find_blocks(model, "small").path == "small"
+    assert not find_blocks(nn.Linear(2, 2), None).modules
+    with pytest.raises(Error) as refused:
+        find_blocks(model, "layer")
+    assert "small, net.layers" in refused.value.why
+
+
+# ── plans ──
+
+
+def test_a_plan_is_given_or_declared_by_the_model_or_its_configuration() -> None:
+    model = llama()
+    assert plan_of(model, {"head": "colwise"}) == {"head": "colwise"}
+    assert plan_of(model, None) == Llama.tp_plan
+    declared: Any = nn.Linear(2, 2)
+    declared.config = type("Config", (), {"base_model_tp_plan": {"q": "colwise"}})()
+    assert plan_of(declared, None) == {"q": "colwise"}
+    with pytest.raises(Error) as refused:
+        plan_of(nn.Linear(2, 2), None)
+    assert refused.value.slug == "layout-invalid"
+
+
+def test_norms_stay_whole_without_sequence_parallelism() -> None:
+    found = styles(llama(), Llama.tp_plan, sequence=False)
+    assert not [name for name in found if "norm" in name]
+    assert isinstance(found["layers.3.network.up"], ColwiseParallel)
+    assert isinstance(styles(llama(), Llama.tp_plan, sequence=True)["norm"], SequenceParallel)
+
+
+@pytest.mark.parametrize(
+    ("plan", "sequence", "said"),
+    [
+        ({"layers.*.network.upp": "colwise"}, False, "layers.*.network.upp"),
+        ({"head": "diagonal"}, False, "'diagonal', which is not known"),
+        ({"head": "colwise"}, True, "no module that computes on a part of the sequence"),
+    ],
+)
+def test_a_plan_that_does_not_fit_the_model_is_refused(
+    plan: Any, sequence: bool, said: str
+) -> None:
+    with pytest.raises(Error) as refused:
+        styles(llama(), plan, sequence=sequence)
+    assert said in refused.value.what
+
+
+def test_heads_that_cannot_be_divided_are_named_with_what_would_fit() -> None:
+    model = llama()
+    found = styles(model, Llama.tp_plan, sequence=False)
+    require_divisible(model, found, 2)
+    with pytest.raises(Error) as refused:
+        require_divisible(model, found, 4)
+    assert refused.value.what == "2 n_kv_heads cannot be divided by tp 4"
+    assert refused.value.help == "parallel.tp can be 1 or 2"
+    with pytest.raises(Error) as refused:
+        require_divisible(nn.Sequential(nn.Linear(4, 6)), {"0": ColwiseParallel()}, 4)
+    assert "its 6 rows or columns" in refused.value.what
+
+
+# ── what the job asks for ──
+
+
+def test_a_layout_that_does_not_fit_the_ranks_is_refused_when_they_join() -> None:
+    with pytest.raises(Error) as refused:
+        asked_layout(2, {VARIABLE: told(Layout(tp=4))})
+    assert refused.value.slug == "layout-invalid"
+    assert "4 or" not in refused.value.why and "with 4 ranks" in refused.value.why
+
+
+def test_options_of_ddp_are_refused_where_there_is_none() -> None:
+    require_plain_options({"bucket_cap_mb": 1}, Layout().resolve(1))
+    with pytest.raises(Error, match="bucket_cap_mb"):
+        require_plain_options({"bucket_cap_mb": 1}, Layout().resolve(2))
+
+
+def test_a_loss_scale_leaves_out_steps_that_overflow_and_is_state() -> None:
+    scale = LossScale()
+    assert not scale.accepts(float("inf")) and scale.factor == BEGIN / 2
+    assert scale.accepts(1.0)
+    other = LossScale()
+    other.load_state_dict(scale.state_dict())
+    assert other.state_dict() == scale.state_dict() == {"factor": BEGIN / 2, "good": 1}
+
+
+# ── stages ──
+
+
+class Skipping(nn.Module):
+    """Its second block gets what the first one was given, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        first = x
+        for layer in self.layers:
+            x = layer(x) + first
+        return x
+
+
+def staged(model: nn.Module, count: int) -> list[Any]:
+    """The stages of a model, as their ranks would have them."""
+    from holdfast.train.layouts.pipeline import chain_of, stage_of
+
+    chain = chain_of(model, find_blocks(model, None))
+    return [stage_of(model, chain, number, count).module for number in range(count)]
+
+
+def test_stages_one_after_the_other_are_the_model() -> None:
+    model = llama()
+    x: Any = batch()
+    for stage in staged(model, 2):
+        x = stage(x)
+    assert torch.equal(x, model(batch()))
+
+
+def test_stages_share_the_parameters_of_the_model_by_their_names() -> None:
+    model = llama()
+    first, last = (dict(stage.named_parameters()) for stage in staged(model, 2))
+    everything = dict(model.named_parameters())
+    assert not first.keys() & last.keys()
+    assert {**first, **last}.keys() == everything.keys()
+    assert all({**first, **last}[name] is everything[name] for name in everything)
+    assert "embedding.weight" in first and "head.weight" in last
+
+
+def test_a_model_that_is_no_chain_is_refused_where_it_shows() -> None:
+    first, last = staged(Skipping(), 2)
+    with pytest.raises(Error) as refused:
+        last(first(torch.ones(2, 4)))
+    assert "cannot be cut into stages at" in refused.value.what
+
+
+def test_layers_that_stages_cannot_share_and_tied_weights_are_refused() -> None:
+    from holdfast.train.layouts.pipeline import chain_of, require_stages
+
+    model = llama()
+    chain = chain_of(model, find_blocks(model, None))
+    assert require_stages(chain, 4, "1f1b") == 4
+    with pytest.raises(Error) as refused:
+        require_stages(chain, 4, "interleaved")
+    assert refused.value.what == "4 blocks cannot be divided among 8 stages"
+    assert refused.value.help == "parallel.pp can be 1 or 2"
+    model.head.weight = model.embedding.weight
+    with pytest.raises(Error, match="one parameter"):
+        chain_of(model, find_blocks(model, None))
+    model = Skipping()
+    model.bias = nn.Parameter(torch.zeros(4))
+    with pytest.raises(Error, match="belongs to no stage"):
+        chain_of(model, find_blocks(model, None))
