@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
@@ -224,28 +225,16 @@ class Run:
         state.after_step = _after_each_step(tracked, self._parts, self._progress)
         if self._survival is not None:
             state.survival = self._survival
-            state.next_attempt = self._next_attempt
+            state.next_attempt = partial(_go_on, self._survival, self._parts, self._progress)
             self._survival.again(lambda: self._meet_again(tracked, state))
         return state
 
-    def _next_attempt(self) -> None:
-        """This one is broken, and the process is kept for the next."""
-        assert self._survival is not None
-        self._parts.leave_off()
-        self._survival.await_next()
-        self._parts.begin_again()
+    def _meet_again(self, tracked: Tracked, state: State) -> None:
+        """What `track` does, with the objects as they are."""
         now = self._parts.placement
         self._ranks = Ranks(now.rank, now.world_size, now.local_world_size)
         self._layout.begin_again(asked_layout(now.world_size), now.world_size)
         self._elastic.begin_again(policy_in(now.world_size))
-        self._progress.begin_again(now.redo_until)
-        for milestone in (Milestone.STARTED, Milestone.ARRIVED):
-            self._progress.reach(milestone)
-        self._progress.phase(WorkerPhase.RENDEZVOUS)
-        self._survival.do_again()
-
-    def _meet_again(self, tracked: Tracked, state: State) -> None:
-        """What `track` does, with the objects as they are."""
         for parameter in tracked.names.parameters.values():
             parameter.grad = None  # of a step that did not come to its end
         tracked.same_on(self._ranks)
@@ -374,6 +363,18 @@ def _after_each_step(
     tracked: Tracked, parts: AttemptParts, progress: ProgressReporter
 ) -> Callable[[int], None]:
     return after_each_step(tracked, parts.placement, progress, parts.exchange)
+
+
+def _go_on(survived: survival.Survival, parts: AttemptParts, progress: ProgressReporter) -> None:
+    """This attempt is broken, and the process is kept for the next."""
+    parts.leave_off()
+    survived.await_next()
+    parts.begin_again()
+    progress.begin_again(parts.placement.redo_until)
+    progress.reach(Milestone.STARTED)
+    progress.reach(Milestone.ARRIVED)
+    progress.phase(WorkerPhase.RENDEZVOUS)
+    survived.do_again()
 
 
 def _joined_with_others(progress: ProgressReporter) -> None:
