@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-SHOWN = 40
+SHOWN = 120
 
 
 class CpuPerTest:
