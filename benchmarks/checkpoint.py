@@ -19,6 +19,7 @@ import argparse
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -100,7 +101,10 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
 def _forget() -> None:
     for left in DLROVER:
         for path in left.parent.glob(left.name):
-            path.unlink(missing_ok=True)
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
 
 
 def row(processes: list[list[dict[str, Any]] | str]) -> Row:

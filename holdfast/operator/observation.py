@@ -44,6 +44,7 @@ async def look(cluster: Cluster, body: Body, wanted: Wanted, now: float) -> Obse
     found = [(one, await _existing(cluster, one)) for one in wanted.moving]
     record = await recorded_status(cluster, meta["name"], meta["namespace"])
     there = [have for _, have in found if have is not None]
+    foreign = _foreign(there, meta["uid"])
     known = Known(
         status=status,
         suspend=wanted.suspend,
@@ -54,12 +55,12 @@ async def look(cluster: Cluster, body: Body, wanted: Wanted, now: float) -> Obse
         record=record,
         outcome=await _outcome(cluster, wanted, record),
         there=len(there),
-        foreign=_foreign(there, meta["uid"]),
+        foreign=foreign,
         retired=any(_is_retired(have) for have in there),
         now=now,
         ended_at=seconds(status.get("completionTime")),
         stopping_since=_stopping_since(status),
-        update=_update(found, wanted, meta.get("generation", 1)),
+        update=NONE if foreign else _update(found, wanted, meta.get("generation", 1)),
     )
     waits = await _waiting(cluster, wanted) if record is None and there else None
     return Observation(known, record, waits, tuple(one for one, have in found if have is None))
