@@ -110,7 +110,8 @@ def test_an_end_with_numbers_that_are_not_finite_is_not_waited_for(page: Page) -
 
 
 def test_who_ignores_nan_gets_snapshots_of_it(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(ProgressReporter.__init__.__kwdefaults__, "on_nan", "ignore")
+    defaults = ProgressReporter.__init__.__kwdefaults__ or {}
+    monkeypatch.setitem(defaults, "on_nan", "ignore")
     job = Job(one_step)
     job.page = page
     for _ in logging_nan(job, 5):
