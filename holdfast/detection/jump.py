@@ -6,11 +6,11 @@ come, over attempts, and the first steps of an attempt are measured against the 
 it goes on from: steps that are done again do not count, nor does anything if it begins anew.
 """
 
-import math
 from collections import deque
 from collections.abc import Iterator
 
 from holdfast.detection.numerics import LEARNED_COUNT, WINDOW_COUNT, RankSpike, Usual
+from holdfast.detection.reported_loss import reported_loss
 from holdfast.events import Quantity, Spike
 from holdfast.messages import Report, WorkerReport
 
@@ -34,10 +34,10 @@ class JumpWatch:
     def _take_in(self, worker: WorkerReport) -> Iterator[RankSpike]:
         if worker.rank > self._rank >= 0:
             return
-        loss = worker.loss if worker.loss is not None else worker.printed_loss
-        step = worker.progress.step if worker.progress.step is not None else worker.printed_step
-        if loss is None or step is None or not math.isfinite(loss):
+        told = reported_loss(worker)
+        if told is None:
             return
+        step, loss = told
         if worker.rank != self._rank:
             self._rank, self._first, self._step = worker.rank, -1, -1
             self._known.clear()

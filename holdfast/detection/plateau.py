@@ -7,12 +7,12 @@ loss has improved if one of the later two is below the first by the share that w
 and last are a window apart.
 """
 
-import math
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from statistics import median
 
+from holdfast.detection.reported_loss import reported_loss
 from holdfast.events import LossPlateaued
 from holdfast.messages import Report, WorkerReport
 
@@ -60,10 +60,10 @@ class PlateauWatch:
     def _take_in(self, worker: WorkerReport) -> Iterator[LossPlateaued]:
         if worker.rank > self._rank >= 0:
             return
-        loss = worker.loss if worker.loss is not None else worker.printed_loss
-        step = worker.progress.step if worker.progress.step is not None else worker.printed_step
-        if loss is None or step is None or not math.isfinite(loss):
+        told = reported_loss(worker)
+        if told is None:
             return
+        step, loss = told
         if self._rank < 0 or worker.rank < self._rank:
             self._rank, self._step = worker.rank, -1
             self._blocks.clear()
