@@ -36,7 +36,8 @@ style: setup
 # Tests that need a tool which is missing are skipped, and say so.
 test-tools:
 	@command -v promtool >/dev/null || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null \
-	    && { apt-get update -qq && RUNLEVEL=1 apt-get install -y -qq --no-install-recommends prometheus; } \
+	    && { timeout 90 apt-get update -qq \
+	        && RUNLEVEL=1 timeout 180 apt-get install -y -qq --no-install-recommends prometheus; } \
 	    >/dev/null 2>&1; } || echo "make: Prometheus is not installed and cannot be; its tests are skipped"
 
 # Types are checked beside the tests: without a cache that takes longer than any of them.
