@@ -54,7 +54,8 @@ class ApiError(Exception):
     """The API server refused, or could not be reached (status 0)."""
 
     def __init__(self, status: int, reason: str, message: str) -> None:
-        super().__init__(f"{message} ({status} {reason})")
+        said = f"{status} {reason}" if status else reason
+        super().__init__(f"{message} ({said})")
         self.status, self.reason, self.message = status, reason, message
 
     @property

@@ -97,7 +97,7 @@ class Wishes:
 
     def _cannot(self, error: Exception) -> None:
         if not self._troubled:
-            say(f"wishes to stop cannot be heard now: {error or 'the API does not answer'}")
+            say(f"wishes to stop cannot be heard now: {str(error) or 'the API does not answer'}")
         self._troubled = True
 
     def _hear(self, body: _Map) -> None:

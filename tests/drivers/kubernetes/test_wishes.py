@@ -257,7 +257,9 @@ def test_what_a_proxy_says_ends_nothing_and_is_said_once(
     assert capsys.readouterr().err.count("wishes to stop cannot be heard now") == 1
 
 
-def test_an_api_that_hangs_is_asked_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_api_that_hangs_is_asked_anew(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(wishes, "LOOK_S", 0.05)
     monkeypatch.setattr(wishes, "CALL_S", 0.2)
 
@@ -274,6 +276,8 @@ def test_an_api_that_hangs_is_asked_anew(monkeypatch: pytest.MonkeyPatch) -> Non
         assert there.wishes == [NOW]
 
     heard(story)
+    err = capsys.readouterr().err
+    assert "wishes to stop cannot be heard now: the API does not answer\n" in err
 
 
 def test_a_job_without_a_file_has_no_wishes_until_it_is_there() -> None:
