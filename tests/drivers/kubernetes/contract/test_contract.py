@@ -220,8 +220,8 @@ def test_a_machine_that_is_announced_to_go_is_left_before_it_goes(tmp_path: Path
         assert "hands over" in incident.summary and "Karpenter" in incident.summary
         status = await site.status()
         assert status is not None and status.restarts_count == 0, "nothing has failed"
-        uids = {p["metadata"]["uid"] for p in site.it.pods(job="run")}
-        assert gone["metadata"]["uid"] not in uids, "its pod is evicted"
+        uid = gone["metadata"]["uid"]  # its pod is evicted
+        await site.it.until(lambda: uid not in {p["metadata"]["uid"] for p in site.pods()})
         body = await site.api.get(NODES, machine)
         assert body["spec"]["taints"] == [taint], "and nobody cordons it for that"
         await site.stop()
