@@ -146,6 +146,10 @@ def test_a_detached_job_is_watched_stopped_and_named_free_again(home: Path, tool
     assert found["job"] == "tool"
     assert until(printed(home, "tool", "up"))
     assert answer("status")["controller"] == "alive"
+    (one,) = answer("top")
+    assert (one["namespace"], one["status"]["job"]) == (None, "tool")
+    assert holdfast("logs", "--since", "1h", "--grep", "^up", "--unique").stdout == "[0] up\n"
+    assert holdfast("logs", "--level", "error").stderr == "no such output of tool\n"
     second = holdfast("run", *file)
     assert second.returncode == 2
     assert second.stderr.startswith("error[job-running]")
@@ -153,6 +157,9 @@ def test_a_detached_job_is_watched_stopped_and_named_free_again(home: Path, tool
     assert answer("stop", "tool", "--now") == {"job": "tool", "asked": True, "killed_count": 0}
     assert holdfast("watch", "tool").stdout.startswith("tool: stopped")
     assert answer("stop", "tool")["asked"] is False
+    for words in documented("guides/terminal.md", "tool"):
+        assert holdfast(*words).returncode == 0, words
+    assert answer("top") == [] and len(answer("top", "--ended")) == 1
     assert holdfast("run", *file).stderr.startswith("error[job-exists]")
     assert holdfast("resume", "tool").stderr.startswith("error[job-ended]")
 
