@@ -90,7 +90,10 @@ FILES = (
     ("nodes/NAME/warm-L.log", "agent", "Last output of a warm worker that died without a rank."),
     ("logs/attempt-A/rank-R.log", "agent", "Output of a worker."),
     ("logs/attempt-A/rank-R.log.1", "agent", "The part before, once `logs.max_bytes` is reached."),
+    ("logs/attempt-A/times-rank-R.log", "agent", "When which part of it was written."),
+    ("logs/attempt-A/times-rank-R.log.1", "agent", "The same of the part before."),
     ("logs/attempt-A/rank-R.error.json", "worker", "What a function under torch's `@record` left."),
+    ("notified.json", "controller", "What the receivers of notifications have been told of."),
     (
         "metrics.jsonl",
         "agent of rank 0",

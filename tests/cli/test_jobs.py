@@ -14,6 +14,7 @@ import pytest
 
 from docs.generate import FILES
 from tests.patience import PATIENCE_S, until
+from tests.receiving import Receiving
 from tests.warm import Warm, holdfast, start
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -127,6 +128,24 @@ def test_a_job_that_gives_up_ends_with_status_5(tool: Tool) -> None:
     assert run.returncode == 5
     assert "tool gave up" in run.stderr
     assert answer("status")["restarts_count"] == 0
+
+
+def test_incidents_and_the_end_of_a_job_are_told_to_a_receiver(
+    tmp_path: Path, tool: Tool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = Receiving()
+    monkeypatch.setenv("CHAT", f"{server.url}/hook")
+    [file] = tool('[ "$HOLDFAST_ATTEMPT" = 2 ] || kill -9 $$')
+    with (tmp_path / "tool.yaml").open("a") as job:
+        job.write("notify: [{url_env: CHAT, format: json}]\n")
+    run = holdfast("run", file)
+    server.close()
+    assert run.returncode == 0, run.stderr
+    told = [(place, body["event"], body["cause"], body["over"]) for place, body in server.got]
+    assert told == [
+        ("/hook", "incident", "worker-killed", True),
+        ("/hook", "ended", None, True),
+    ]
 
 
 def test_ctrl_c_stops_cleanly_with_status_130(home: Path, tool: Tool) -> None:
