@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from docs.generate import FILES
+from docs.job_files import FILES
 from tests.patience import PATIENCE_S, until
 from tests.receiving import Receiving
 from tests.warm import Warm, holdfast, start
