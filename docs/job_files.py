@@ -24,6 +24,13 @@ FILES = (
     ("logs/attempt-A/times-rank-R.log", "agent", "When which part of it was written."),
     ("logs/attempt-A/times-rank-R.log.1", "agent", "The same of the part before."),
     ("logs/attempt-A/rank-R.error.json", "worker", "What a function under torch's `@record` left."),
+    ("tracking.json", "agent of rank 0", "How far each experiment tracker has been told."),
+    ("tracking.lock", "agent of rank 0", "Held (`flock`) by the process that tells them."),
+    (
+        "tensorboard/JOB/...",
+        "agent of rank 0",
+        "TensorBoard's files, where there is no shared tier.",
+    ),
     ("notified.json", "controller", "What the receivers of notifications have been told of."),
     (
         "metrics.jsonl",

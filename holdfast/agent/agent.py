@@ -49,6 +49,7 @@ from holdfast.agent.storage import facts, places, protocol
 from holdfast.agent.storage.handle import StorageHandle
 from holdfast.agent.store_offer import StoreOffer
 from holdfast.agent.tasks import AgentTasks
+from holdfast.agent.tracker_handle import TrackerHandle
 from holdfast.agent.urgent_saves import UrgentSaves
 from holdfast.agent.version_trial import VersionTrial
 from holdfast.agent.warm_up import WarmUp
@@ -160,7 +161,10 @@ class Agent:
         storage = StorageHandle(setup, env, self._on_storage_news)
         stores = RendezvousStores(me.address, job.uses_torch, ids.__next__, options.store_ports)
         program, preload = environment.program_of(job), environment.preload_of(job)
-        return NodeProcesses(workers, env, program, preload, storage, stores)
+        found = NodeProcesses(workers, env, program, preload, storage, stores)
+        if job.track:
+            found.tracker = TrackerHandle(job, me.folder, self._places, env)
+        return found
 
     def _make_workers(
         self, count: int, options: AgentOptions, ids: "itertools.count[int]", instrumented: bool
@@ -208,6 +212,8 @@ class Agent:
         tasks.start(self._parts.health.run())
         grace_s = await self._parts.end.asked()
         await end_workers(self._attempts.newest, processes, grace_s)
+        if processes.tracker is not None:
+            await processes.tracker.finish()
         await end_processes(processes, self._me.node)
         await say_goodbye(self._controller, self._me.node, dismissed=self._parts.end.dismissed)
         await tasks.cancel()
@@ -255,6 +261,8 @@ class Agent:
     def _tick(self, now: float) -> None:
         processes = self._parts.processes
         self._parts.watch.look(self._attempts.shown, now)
+        if processes.tracker is not None:
+            processes.tracker.look(self._attempts.shown, self._parts.watch.records_count)
         self._attempts.look_for_exceptions()
         processes.bury_lost_orphans()
         processes.storage.open_if_wanted()

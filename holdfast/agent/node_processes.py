@@ -18,6 +18,7 @@ from holdfast.agent.notes import note
 from holdfast.agent.processes import ProcessExit
 from holdfast.agent.rendezvous_stores import RendezvousStores
 from holdfast.agent.storage.handle import StorageHandle
+from holdfast.agent.tracker_handle import TrackerHandle
 from holdfast.agent.workers import Worker, Workers
 from holdfast.messages import Assignment
 
@@ -64,6 +65,7 @@ class NodeProcesses:
         self._closed = False
         self._fallen: ForkserverHandle | None = None  # the last one that died
         self.forkserver: ForkserverHandle | None = None
+        self.tracker: TrackerHandle | None = None
 
     def open(self, listener: ProcessListener) -> None:
         """Start the forkserver; `on_ready` follows."""
@@ -103,7 +105,8 @@ class NodeProcesses:
         """Our children that are no leftovers of a worker."""
         living = {self.forkserver.pid} if self.forkserver is not None else set()
         living.add(self.storage.pid)
-        return frozenset(living | self._orphans.keys())
+        tracking = self.tracker.pids if self.tracker is not None else set()
+        return frozenset(living | tracking | self._orphans.keys())
 
     def close(self) -> None:
         """End the forkserver and everything below it."""

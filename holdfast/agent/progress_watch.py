@@ -60,6 +60,11 @@ class ProgressWatch:
             self._welcomes = self._controller.welcomes
             self._controller.report(Report(node=self._node, attempt=number, workers=reports))
 
+    @property
+    def records_count(self) -> int:
+        """Steps of rank 0 that were seen in the newest attempt, if it was here."""
+        return self._records_seen[1]
+
     def last_look(self, attempt: NodeAttempt) -> None:
         """A worker has died: what it did last must be known before its death is."""
         self._take_records(attempt)

@@ -243,6 +243,9 @@ class Job(Section):
     """Prometheus."""
     cost: Cost | None = None
     """Prices."""
+    track: tuple[Literal["tensorboard", "wandb", "mlflow", "trackio"], ...] = ()
+    """Experiment trackers that get the metrics of all attempts as one run; their packages have to
+    be installed where the workers run, and their own variables apply."""
     notify: tuple[Notify, ...] = Field(default=(), max_length=20)
     """Who is told of incidents and of the end."""
 

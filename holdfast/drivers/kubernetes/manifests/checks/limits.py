@@ -107,6 +107,7 @@ LIMITS: dict[str, Limit] = {
     "monitoring": AGENTS,
     "cost": AGENTS,
     "notify": AGENTS,
+    "track": AGENTS,
     "clusters": AGENTS,
     "parallel": AGENTS,
     "elasticity": ELASTIC,

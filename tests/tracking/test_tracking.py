@@ -1,0 +1,240 @@
+"""From `metrics.jsonl` to trackers: real event files read by TensorBoard, and faults on the way."""
+
+import importlib
+import json
+import logging
+import sys
+import threading
+import types
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.tracking import __main__ as process
+from holdfast.tracking import trackers
+from holdfast.tracking.points import TrackedStep, read
+from holdfast.tracking.trackers import TrackedRun
+from tests.patience import until
+
+READER = "tensorboard.backend.event_processing.event_accumulator"
+
+
+def line(step: int, attempt: int = 1, **given: Any) -> str:
+    """One of `metrics.jsonl`; the loss tells the attempt."""
+    said = {"attempt": attempt, "step": step, "at": 1000.0 + step, "loss": step + attempt / 10}
+    return json.dumps({**said, "grad_norm": None, "tokens": 8, **given}) + "\n"
+
+
+def append(folder: Path, *lines: str) -> None:
+    with (folder / process.METRICS).open("a") as file:
+        file.writelines(lines)
+
+
+def track(folder: Path, *names: str, until_: Callable[[], object] = lambda: None) -> None:
+    """One process's work, here."""
+    process.main([str(folder), str(folder), "gpt", "run1", *names], until_)
+
+
+def losses(folder: Path) -> dict[int, float]:
+    """What TensorBoard shows; a step that it would show twice fails the test."""
+    logging.getLogger("tensorboard").setLevel(logging.ERROR)
+    read_events = importlib.import_module(READER).EventAccumulator
+    found = read_events(str(folder / "tensorboard" / "gpt"))
+    found.Reload()
+    scalars = found.Scalars("loss")
+    assert len({one.step for one in scalars}) == len(scalars)
+    return {one.step: round(one.value, 3) for one in scalars}
+
+
+class Memory:
+    """A tracker in memory, which may be made to fail."""
+
+    def __init__(self, newest: int = -1) -> None:
+        self.newest, self.sent, self.failures, self.closed = newest, list[TrackedStep](), 0, 0
+
+    def send(self, points: Sequence[TrackedStep]) -> None:
+        """Or raise."""
+        if self.failures:
+            self.failures -= 1
+            raise ConnectionError("no route to host")
+        self.sent += [point for point in points if point.step > self.newest]
+        self.newest = max(self.newest, points[-1].step)
+
+    def close(self) -> None:
+        """Count."""
+        self.closed += 1
+
+
+@pytest.fixture
+def memory(monkeypatch: pytest.MonkeyPatch) -> Memory:
+    made = Memory()
+    monkeypatch.setitem(trackers.OPENED, "memory", lambda _: made)
+    monkeypatch.setattr(process, "FIRST_PAUSE_S", 0.01)
+    return made
+
+
+# ── the file ──────────────────────────────────────────────────────────────────────────────────
+
+
+def test_lines_are_read_once_they_are_whole(tmp_path: Path) -> None:
+    append(tmp_path, line(1), line(2)[:20])
+    points, offset = read(tmp_path / process.METRICS, 0)
+    assert [point.step for point in points] == [1] and offset == len(line(1))
+    append(tmp_path, line(2)[20:])
+    points, offset = read(tmp_path / process.METRICS, offset)
+    assert [point.step for point in points] == [2]
+    assert read(tmp_path / process.METRICS, offset) == ([], offset)
+
+
+def test_what_is_no_number_is_left_out_and_garbage_harms_nobody(tmp_path: Path) -> None:
+    named = {"lr": 0.1, "bad": None}
+    append(tmp_path, line(1, metrics=named, loss=None), "{broken\n", "[]\n", "\0\n", line(2))
+    points, _ = read(tmp_path / process.METRICS, 0)
+    assert points[0].values == {"lr": 0.1, "tokens": 8.0, "attempt": 1.0}
+    assert [point.step for point in points] == [1, 2]
+
+
+def test_a_file_that_was_replaced_is_read_from_its_start(tmp_path: Path) -> None:
+    append(tmp_path, line(1))
+    points, _ = read(tmp_path / process.METRICS, 10_000)
+    assert [point.step for point in points] == [1]
+    assert read(tmp_path / "none", 5) == ([], 5)
+
+
+# ── TensorBoard ───────────────────────────────────────────────────────────────────────────────
+
+
+def test_steps_that_are_redone_are_shown_as_they_were_done_last(tmp_path: Path) -> None:
+    append(tmp_path, *(line(step) for step in range(1, 8)))
+    append(tmp_path, *(line(step, attempt=2) for step in range(5, 10)))
+    track(tmp_path, "tensorboard")
+    first = {step: step + 0.1 for step in range(1, 5)}
+    assert losses(tmp_path) == first | {step: step + 0.2 for step in range(5, 10)}
+
+
+def test_the_next_process_goes_on_with_the_same_run(tmp_path: Path) -> None:
+    for attempt, steps in ((1, range(1, 5)), (2, range(3, 7)), (3, range(7, 9))):
+        append(tmp_path, *(line(step, attempt) for step in steps))
+        track(tmp_path, "tensorboard")
+    assert list(losses(tmp_path)) == list(range(1, 9))
+
+
+def test_what_was_written_and_not_noted_is_written_once(tmp_path: Path) -> None:
+    append(tmp_path, *(line(step) for step in range(1, 6)))
+    track(tmp_path, "tensorboard")
+    (tmp_path / process.PLACE).unlink()  # as if it had been killed before it could note it
+    track(tmp_path, "tensorboard")
+    assert list(losses(tmp_path)) == list(range(1, 6))
+
+
+# ── the process ───────────────────────────────────────────────────────────────────────────────
+
+
+def test_new_lines_are_sent_while_the_agent_lives_and_the_rest_after(
+    tmp_path: Path, memory: Memory
+) -> None:
+    agent_gone = threading.Event()
+    running = threading.Thread(target=track, args=(tmp_path, "memory"),
+                               kwargs={"until_": agent_gone.wait})  # fmt: skip
+    append(tmp_path, line(1))
+    running.start()
+    assert until(lambda: len(memory.sent) == 1)
+    append(tmp_path, line(2), line(3))
+    agent_gone.set()
+    running.join()
+    assert [point.step for point in memory.sent] == [1, 2, 3] and memory.closed == 1
+
+
+def test_a_service_that_is_away_loses_nothing(
+    tmp_path: Path, memory: Memory, capfd: pytest.CaptureFixture[str]
+) -> None:
+    memory.failures = 3
+    append(tmp_path, *(line(step) for step in range(1, 4)))
+    track(tmp_path, "memory", "tensorboard")
+    assert [point.step for point in memory.sent] == [1, 2, 3]
+    assert list(losses(tmp_path)) == [1, 2, 3], "others do not wait for it"
+    assert capfd.readouterr().err == (
+        "tracking: memory: ConnectionError: no route to host; retrying\n"
+    )
+
+
+def test_one_that_stays_away_ends_with_the_job_and_is_told_the_next_time(
+    tmp_path: Path, memory: Memory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "LAST_S", 0.05)
+    memory.failures = 1_000_000
+    append(tmp_path, line(1), line(2))
+    track(tmp_path, "memory")
+    assert memory.sent == []
+    memory.failures = 0
+    track(tmp_path, "memory")
+    assert [point.step for point in memory.sent] == [1, 2]
+
+
+def test_a_damaged_note_of_how_far_it_came_sends_nothing_twice(
+    tmp_path: Path, memory: Memory
+) -> None:
+    append(tmp_path, line(1), line(2))
+    track(tmp_path, "memory")
+    (tmp_path / process.PLACE).write_text("{")
+    track(tmp_path, "memory")
+    assert [point.step for point in memory.sent] == [1, 2], "the service knows them"
+
+
+def test_a_package_or_key_that_is_missing_is_said_once_with_what_helps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "mlflow", None)
+    monkeypatch.setitem(sys.modules, "wandb", types.ModuleType("wandb"))
+    for name in ("WANDB_API_KEY", "WANDB_MODE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("NETRC", str(tmp_path / "none"))
+    append(tmp_path, line(1))
+    track(tmp_path, "mlflow", "wandb")
+    said = sorted(capfd.readouterr().err.splitlines())
+    assert said == [
+        "tracking: mlflow: cannot be used: no module mlflow   (pip install mlflow-skinny)",
+        "tracking: wandb: cannot be used: WANDB_API_KEY is not set   "
+        "(WANDB_MODE=offline needs none)",
+    ]
+
+
+def test_a_folder_that_cannot_be_written_to_is_said(
+    tmp_path: Path, memory: Memory, monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setattr(process, "LAST_S", 0.05)
+    (tmp_path / "tensorboard").write_text("in the way")
+    append(tmp_path, line(1))
+    track(tmp_path, "tensorboard", "memory")
+    assert "tracking: tensorboard: " in capfd.readouterr().err and len(memory.sent) == 1
+
+
+def test_every_tracker_of_the_job_file_can_be_opened() -> None:
+    from typing import get_args
+
+    from holdfast.spec import Job
+
+    named = get_args(get_args(Job.model_fields["track"].annotation)[0])
+    assert set(named) == set(trackers.OPENED)
+
+
+def test_the_same_functions_serve_wandb_and_trackio() -> None:
+    logged: list[tuple[dict[str, float], int]] = []
+
+    class Module:
+        """Takes what `wandb.init` takes."""
+
+        @staticmethod
+        def init(**options: Any) -> Any:
+            assert options["resume"] == "allow" and options["name"] == "gpt"
+            return types.SimpleNamespace(
+                step=4, log=lambda values, step: logged.append((values, step)), finish=lambda: None
+            )
+
+    it = trackers.WandbLike(Module, TrackedRun("gpt", "r", Path(), told=2))
+    assert it.newest == 3, "the service knows more than was noted"
+    it.send([TrackedStep(step, 0.0, {"loss": 1.0}) for step in (2, 3, 4, 5)])
+    assert [step for _, step in logged] == [4, 5]
