@@ -11,6 +11,7 @@ from holdfast.cli import (
     chaos,
     check,
     checkpoint,
+    dashboard,
     delete,
     doctor,
     explain,
@@ -76,6 +77,7 @@ app.command("submit")(submit.submit)
 app.command("list")(listing.list_jobs)
 app.command("status")(status.status)
 app.command("watch")(watch.watch)
+app.command("dashboard")(dashboard.dashboard)
 app.command("logs")(logs.logs)
 app.command("why")(why.why)
 app.command("incidents")(incidents.incidents)

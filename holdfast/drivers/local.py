@@ -22,6 +22,7 @@ from holdfast.controller import Controller, Limits, State
 from holdfast.drivers import records
 from holdfast.drivers.fencing import Fenced, fence_job, fence_nodes, living, say_stuck
 from holdfast.drivers.job_books import JobBooks
+from holdfast.drivers.job_history import JobHistory
 from holdfast.drivers.job_metrics import JobMetrics, MetricsServer
 from holdfast.drivers.machine_book import MachineBook
 from holdfast.drivers.nodes import AgentProcess, known_nodes, new_names, start_agent
@@ -154,6 +155,8 @@ class LocalDriver:
         metrics = JobMetrics(job, self._state, self._books, progress, self._clock.now)
         self._scraped = MetricsServer(job.name, metrics.exposition)
         self._scraped.agents = self._scraped_agents
+        late = self._shell.stragglers.lateness
+        self._history = JobHistory(folder, self._state, progress, late, curve=False)
 
     async def run(self, first: Beginning, observe: Observer) -> Outcome:
         """From the first fact to the last agent's end."""
@@ -175,7 +178,7 @@ class LocalDriver:
             self._add(AgentProcess(node.node, node.name, node.pid, None), RECONNECT_S)
         shell.begin(first, self._agents)
         try:
-            outcome = await host.run({}, _say, self._end)
+            outcome = await host.run({"keeping figures": self._history.run}, _say, self._end)
             assert outcome is not None, "this job has another controller"  # its lock is ours
             return outcome
         finally:
