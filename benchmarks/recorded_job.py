@@ -100,7 +100,7 @@ def draw_curve(folder: Path, steps: int, *, begin: float, end: float) -> None:
     """A loss that falls, with a spike, and a stretch of steps that were done again."""
     file, rng = CurveFile(folder / CURVE), random.Random(1)
     step_s, back = (end - begin) / steps, steps // 100
-    attempt, batch = 1, []
+    attempt, batch = 1, list[StepPoint]()
     for step in [*range(steps // 2), *range(steps // 2 - back, steps)]:
         if step == steps // 2 - back and batch and batch[-1].step == steps // 2 - 1:
             attempt = 2
@@ -130,5 +130,7 @@ def draw_ranks(folder: Path, ranks: int, looks: int, *, end: float, every_s: flo
         late = [0.004 * one for one in some]
         late[slow] = SLOW * some[slow] if look > looks // 3 else late[slow]
         wait[hungry] = 0.3 * some[hungry]
-        file.add(end - (looks - look) * every_s, every_s, 1 + (look > looks // 2), [step_s, wait, late])
+        file.add(
+            end - (looks - look) * every_s, every_s, 1 + (look > looks // 2), [step_s, wait, late]
+        )
     file.close()

@@ -136,7 +136,7 @@ def row(look: JobLook) -> dict[str, Any]:
         "controller": status.controller,
         "attempt": status.attempt,
         "step": status.step,
-        "loss": status.loss,
+        "loss": look.loss,
         "ettr": ledger.ettr,
         "ettr_1h": ledger.ettr_1h,
         "nodes": status.training_count if status.training_count is not None else training,
@@ -168,9 +168,7 @@ def _in_a_thread(answer: Callable[[Request], Any]) -> Callable[[Request], Any]:
             found = await run_in_threadpool(answer, request)
         except (Error, OSError) as error:
             status = 404 if isinstance(error, Error) and error.slug in NOT_FOUND else 500
-            return Response(
-                msgspec.json.encode({"error": fields(error)}), status, media_type=JSON
-            )
+            return Response(msgspec.json.encode({"error": fields(error)}), status, media_type=JSON)
         if isinstance(found, Response):
             return found
         return Response(msgspec.json.encode(found), media_type=JSON)

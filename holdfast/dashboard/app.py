@@ -59,7 +59,7 @@ def application(fleet: Fleet, serving: Serving, links: Links | None) -> Guard:
 
 def serve(fleet: Fleet, serving: Serving, say: Callable[[str], None]) -> None:
     """Until SIGINT or SIGTERM. Raises `Error` port-unusable."""
-    with closing(_listening(serving)) as listener:
+    with closing(listening(serving)) as listener:
         asyncio.run(serve_on(listener, fleet, serving, say))
 
 
@@ -83,7 +83,8 @@ async def serve_on(
     await uvicorn.Server(config).serve(sockets=[listener])
 
 
-def _listening(serving: Serving) -> socket.socket:
+def listening(serving: Serving) -> socket.socket:
+    """A socket there. Raises `Error` port-unusable."""
     family = socket.AF_INET6 if ":" in serving.host else socket.AF_INET
     try:
         return socket.create_server((serving.host, serving.port), family=family, backlog=128)

@@ -9,9 +9,8 @@ import contextlib
 import re
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -22,7 +21,7 @@ from holdfast.drivers import client, records, report
 from holdfast.drivers.explained import last_lines
 from holdfast.errors import Error
 from holdfast.goodput import Ledger
-from holdfast.history import told
+from holdfast.history import COLUMNS, CURVE, last_point, told
 from holdfast.messages import AskStatus, StatusReply
 from holdfast.replay import read_state
 from holdfast.spec import Job
@@ -44,6 +43,7 @@ class JobLook(NamedTuple):
     dimensions: Dimensions | None  # None: not known, or they do not fit
     workers_per_node: int
     cost_per_hour: float | None
+    loss: float | None  # newest that is known
     trouble: str | None  # why not all is told that there was
 
     @property
@@ -66,9 +66,9 @@ class Output(NamedTuple):
 class JobRecord:
     """A job that is looked at again and again; of several threads one looks at a time."""
 
-    def __init__(self, folder: Path, live: Callable[[Path], JobStatus | None] | None = None):
+    def __init__(self, folder: Path, site: "JobSite | None" = None) -> None:
         self.name, self.folder = folder.name, folder
-        self._live = live or asked
+        self._site = site or LocalSite(folder)
         self._lock = threading.Lock()
         self._reader: JournalReader | None = None
         self._state: tuple[object, Job, State] | None = None  # of a journal of this size and age
@@ -88,15 +88,16 @@ class JobRecord:
         return None if self._looked is None else self._looked[1]
 
     def _look(self) -> JobLook:
+        status = self._site.status()
         path = self.folder / records.JOURNAL
         if self._reader is None:
             self._reader = JournalReader(path)
         self._reader.read_on()
         job, state = self._recorded(path)
-        alive = not state.ended and (self._live is not asked or records.controller_alive(self.folder))
-        until = None if state.ended else time.time() if alive else state.now
-        ledger = self._reader.ledger(until)
-        status = self._live(self.folder) if alive else None
+        alive = not state.ended and self._site.alive
+        ledger = self._reader.ledger(
+            None if state.ended else time.time() if alive else max(state.now, self._reader.last_at)
+        )
         if status is None:
             controller = "ended" if state.ended else "away"
             status = report.job_status(self.name, state, ledger, controller=controller)
@@ -109,6 +110,7 @@ class JobRecord:
             dimensions=_dimensions(job, state),
             workers_per_node=state.workers_per_node,
             cost_per_hour=_cost_per_hour(job, state),
+            loss=self._last_loss() if status.loss is None else status.loss,
             trouble=None if trouble is None else f"{trouble.what}: {trouble.why}",
         )
 
@@ -120,32 +122,69 @@ class JobRecord:
             self._state = version, job, read_state(path, Limits.of(job))
         return self._state[1:]
 
+    def _last_loss(self) -> float | None:
+        """Of a job without a controller, by its curve."""
+        newest = last_point(self.folder / CURVE)
+        return None if newest is None else newest.values[COLUMNS.index("loss")]
+
     def figures(self, path: str) -> tuple[bytes, str] | None:
         """See `holdfast.history.answers`."""
-        return told(self.folder, path)
+        return self._site.figures(path)
 
     def output(self, rank: int, attempt: int | None) -> Output:
         """Of one attempt, by default the newest in which there is a log of this rank."""
-        found = sorted(self.folder.glob(f"logs/attempt-*/rank-{rank}.log"))
+        return self._site.output(rank, attempt)
+
+
+class JobSite(Protocol):
+    """Where a job runs, or has run."""
+
+    alive: bool  # whether somebody drives it; as of the last status
+
+    def status(self) -> JobStatus | None:
+        """What its controller says, if one answers; the job's folder is up to date then."""
+
+    def figures(self, path: str) -> tuple[bytes, str] | None:
+        """See `holdfast.history.answers`."""
+
+    def output(self, rank: int, attempt: int | None) -> Output:
+        """Of one rank."""
+
+
+class LocalSite:
+    """This machine, or only the folder of a job."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self.alive = folder, False
+
+    def status(self) -> JobStatus | None:
+        """From the controller's socket."""
+        self.alive = records.controller_alive(self._folder)
+        if not self.alive:
+            return None
+        try:
+            reply = client.request(self._folder, AskStatus())
+        except (ConnectionError, Error):
+            return None
+        assert isinstance(reply, StatusReply)
+        with contextlib.suppress(msgspec.DecodeError):  # of another version
+            return msgspec.json.decode(reply.status, type=JobStatus)
+        return None
+
+    def figures(self, path: str) -> tuple[bytes, str] | None:
+        """From its files."""
+        return told(self._folder, path)
+
+    def output(self, rank: int, attempt: int | None) -> Output:
+        """From its logs."""
+        found = sorted(self._folder.glob(f"logs/attempt-*/rank-{rank}.log"))
         numbers = (_ATTEMPT.search(path.parent.name) for path in found)
         attempts = sorted(int(number[1]) for number in numbers if number)
         chosen = attempts[-1] if attempt is None and attempts else attempt
         if chosen not in attempts:
             return Output(rank, chosen, attempts, [])
-        path = self.folder / "logs" / f"attempt-{chosen}" / f"rank-{rank}.log"
+        path = self._folder / "logs" / f"attempt-{chosen}" / f"rank-{rank}.log"
         return Output(rank, chosen, attempts, last_lines(path, LOG_LINES, LOG_BYTES))
-
-
-def asked(folder: Path) -> JobStatus | None:
-    """What a controller on this machine says; None if none answers."""
-    try:
-        reply = client.request(folder, AskStatus())
-    except (ConnectionError, Error):
-        return None
-    assert isinstance(reply, StatusReply)
-    with contextlib.suppress(msgspec.DecodeError):  # of another version
-        return msgspec.json.decode(reply.status, type=JobStatus)
-    return None
 
 
 def _dimensions(job: Job, state: State) -> Dimensions | None:

@@ -241,7 +241,7 @@ class MetricsServer:
                 targets = [self.address or "", *self.agents()]
                 found = [{"targets": targets, "labels": {JOB_LABEL: self._job}}]
                 return ScrapePage(200, msgspec.json.encode(found), "application/json")
-            case _ if self._folder is not None and (found := told(self._folder, path)):
-                return ScrapePage(200, *found)
+            case _ if self._folder is not None and (figures := told(self._folder, path)):
+                return ScrapePage(200, *figures)
             case _:
                 return NOT_FOUND

@@ -8,7 +8,7 @@ them is a gap in a picture.
 
 from holdfast.history.answers import CURVE, RANKS, told
 from holdfast.history.ranks import QUANTITIES, RankHistory, RankPicture, read_ranks
-from holdfast.history.steps import COLUMNS, Curve, CurveFile, StepPoint, read_curve
+from holdfast.history.steps import COLUMNS, Curve, CurveFile, StepPoint, last_point, read_curve
 
 __all__ = [
     "COLUMNS",
@@ -20,6 +20,7 @@ __all__ = [
     "RankHistory",
     "RankPicture",
     "StepPoint",
+    "last_point",
     "read_curve",
     "read_ranks",
     "told",

@@ -6,6 +6,7 @@
 A controller in a cluster answers them beside its metrics, the page answers them of folders here.
 """
 
+import re
 from pathlib import Path
 
 import msgspec
@@ -17,7 +18,14 @@ CURVE = "curve.bin"
 RANKS = "ranks.bin"
 POINTS_MAX = 4000
 STEP_MAX = 1 << 52
+QUESTION = re.compile("(curve|ranks)/[a-z0-9_]+/[a-z0-9]+(/[0-9]+)?")
 JSON, BINARY = "application/json", "application/octet-stream"
+
+
+def kind_of_answer(path: str) -> str | None:
+    """The type of the answer to such a question; None if it is none."""
+    found = QUESTION.fullmatch(path.strip("/"))
+    return {None: None, "curve": JSON, "ranks": BINARY}[found[1] if found else None]
 
 
 def told(folder: Path, path: str) -> tuple[bytes, str] | None:

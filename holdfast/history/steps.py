@@ -9,7 +9,7 @@ columns, so what is read does not depend on how long the job has trained.
 A bucket has a place of its own in the file, with its number and a checksum: a step that is done
 again after a restore takes the place of what it was before, a kill in the middle of a write costs
 one bucket, and a newer writer goes on where the last one ended. A bucket of a coarser level is
-written when a step outside of it arrives; until then a reader takes those below it.
+written when a step outside of it arrives; until then a reader makes it of those below it.
 """
 
 import math
@@ -52,6 +52,14 @@ class _Bucket(NamedTuple):
     low: Values
     high: Values
     mean: Values
+
+
+class _Piece(NamedTuple):
+    """A bucket on its way to a picture: the step before which it ends, how many it stands for."""
+
+    end: int
+    steps: int
+    bucket: _Bucket
 
 
 class Curve(NamedTuple):
@@ -100,7 +108,8 @@ class CurveFile:
                 return
             first = before // width * FANOUT
             if found := list(_buckets(self._fd, level - 1, first, first + FANOUT)):
-                self._write(level, _summary(before // width, found))
+                weighed = [(1, part) for part in found]
+                self._write(level, _summary(before // width, weighed))
 
     def _write(self, level: int, bucket: _Bucket) -> None:
         plain = PLAIN.pack(*bucket[:3], *bucket.low, *bucket.high, *bucket.mean)
@@ -121,17 +130,23 @@ def _newest(fd: int) -> tuple[int, int]:
     return (newest, furthest) if magic == MAGIC else (-1, -1)
 
 
-def _summary(number: int, parts: Sequence[_Bucket]) -> _Bucket:
-    last = parts[-1]
-    low = _folded([part.low for part in parts], min)
-    high = _folded([part.high for part in parts], max)
-    mean = _folded([part.mean for part in parts], lambda known: sum(known) / len(known))
-    return _Bucket(number, last.at, last.attempt, low, high, mean)
+def _summary(number: int, parts: Sequence[tuple[int, _Bucket]]) -> _Bucket:
+    """Of parts with their widths, in the order of steps."""
+    last = parts[-1][1]
+    low = _folded([part.low for _, part in parts], min)
+    high = _folded([part.high for _, part in parts], max)
+    mean = [_mean(parts, place) for place in range(len(COLUMNS))]
+    return _Bucket(number, last.at, last.attempt, low, high, tuple(mean))
 
 
 def _folded(rows: Sequence[Values], fold: Fold) -> Values:
     known = ([v for v in column if not math.isnan(v)] for column in zip(*rows, strict=True))
     return tuple(fold(values) if values else NOTHING for values in known)
+
+
+def _mean(parts: Sequence[tuple[int, _Bucket]], place: int) -> float:
+    known = [(w, p.mean[place]) for w, p in parts if not math.isnan(p.mean[place])]
+    return sum(w * v for w, v in known) / sum(w for w, _ in known) if known else NOTHING
 
 
 # ── reading ───────────────────────────────────────────────────────────────────────────────────
@@ -149,6 +164,21 @@ def read_curve(path: Path, first: int = 0, last: int | None = None, points: int 
         return EMPTY
 
 
+def last_point(path: Path) -> StepPoint | None:
+    """The newest step; None if there is none that can be read."""
+    try:
+        with open_plain(path) as file:
+            newest, _ = _newest(file.fileno())
+            found = list(_buckets(file.fileno(), 0, newest, newest + 1)) if newest >= 0 else []
+    except OSError:
+        return None
+    return StepPoint(newest, found[0].at, found[0].attempt, _values(found[0])) if found else None
+
+
+def _values(bucket: _Bucket) -> list[float | None]:
+    return [_told(value) for value in bucket.mean]
+
+
 def _read(fd: int, first: int, last: int | None, points: int) -> Curve:
     _, furthest = _newest(fd)
     end = furthest if last is None else min(last, furthest)
@@ -162,9 +192,9 @@ def _read(fd: int, first: int, last: int | None, points: int) -> Curve:
     return _curve(begin, end, FANOUT**level, found)
 
 
-def _range(fd: int, level: int, begin: int, end: int, furthest: int) -> Iterator[tuple[int, _Bucket]]:
-    """Buckets with their widths; what this level has lost already from a coarser one, what it does
-    not have yet from a finer one."""
+def _range(fd: int, level: int, begin: int, end: int, furthest: int) -> Iterator[_Piece]:
+    """What this level has lost already is from a coarser one, what it does not have yet is made of
+    finer ones."""
     width = FANOUT**level
     kept = max(0, (furthest // width - RING + 1) * width)
     if begin < kept and level < LEVELS - 1:
@@ -174,9 +204,11 @@ def _range(fd: int, level: int, begin: int, end: int, furthest: int) -> Iterator
         return
     closed = furthest // width * width if level else end
     for bucket in _buckets(fd, level, begin // width, -(-min(end, closed) // width)):
-        yield width, bucket
-    if level and end > closed:
-        yield from _range(fd, level - 1, max(begin, closed), end, furthest)
+        yield _Piece(min(end, (bucket.number + 1) * width), width, bucket)
+    rest = level and end > closed and list(_range(fd, level - 1, max(begin, closed), end, furthest))
+    if rest:
+        parts = [(one.steps, one.bucket) for one in rest]
+        yield _Piece(end, sum(one.steps for one in rest), _summary(closed // width, parts))
 
 
 def _buckets(fd: int, level: int, first: int, end: int) -> Iterator[_Bucket]:
@@ -202,21 +234,23 @@ def _bucket(data: bytes, number: int) -> _Bucket | None:
     return _Bucket(number, at, attempt, tuple(low), tuple(high), tuple(mean))
 
 
-def _curve(first: int, last: int, width: int, found: Sequence[tuple[int, _Bucket]]) -> Curve:
-    def columns(rows: Sequence[Values]) -> dict[str, list[float | None]]:
-        return {
-            name: [_told(row[place]) for row in rows] for place, name in enumerate(COLUMNS)
-        }
-
-    steps = [min(last, (one.number + 1) * wide - 1) for wide, one in found]
+def _curve(first: int, last: int, width: int, found: Sequence[_Piece]) -> Curve:
+    buckets = [one.bucket for one in found]
     return Curve(
-        first, last, width, steps,
-        [round(one.at, 3) for _, one in found],
-        [one.attempt for _, one in found],
-        columns([one.low for _, one in found]),
-        columns([one.high for _, one in found]),
-        columns([one.mean for _, one in found]),
-    )  # fmt: skip
+        first=first,
+        last=last,
+        width=width,
+        step=[one.end - 1 for one in found],
+        at=[round(one.at, 3) for one in buckets],
+        attempt=[one.attempt for one in buckets],
+        low=_columns([one.low for one in buckets]),
+        high=_columns([one.high for one in buckets]),
+        mean=_columns([one.mean for one in buckets]),
+    )
+
+
+def _columns(rows: Sequence[Values]) -> dict[str, list[float | None]]:
+    return {name: [_told(row[place]) for row in rows] for place, name in enumerate(COLUMNS)}
 
 
 def _told(value: float) -> float | None:

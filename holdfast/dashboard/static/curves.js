@@ -112,7 +112,7 @@ function legend(name, text) {
 export function plot(box, { x, low, high, mean, other, log, byTime, sync, high_px, marks, zoomed, reset, pointed }) {
   const axis = { stroke: colour("--soft"), grid: { stroke: colour("--grid"), width: 1 }, ticks: { show: false }, font: "11px system-ui" };
   const line = (label, stroke, extra = {}) => ({ label, stroke, width: 1.3, points: { show: mean.length < 3 }, ...extra });
-  const edge = { stroke: "transparent", points: { show: false }, width: 0 };
+  const edge = { stroke: colour("--band"), points: { show: false }, width: 1 };
   const series = [{}, { ...edge, label: "least" }, { ...edge, label: "greatest" }, line("mean", colour("--accent"))];
   const data = [x, low, high, mean];
   if (other) {
@@ -144,8 +144,8 @@ function mark(chart, marks) {
     if (x < bbox.left || x > bbox.left + bbox.width) continue;
     const save = kind === "checkpoint";
     ctx.fillStyle = colour(save ? "--mark-save" : kind === "update" ? "--mark-update" : "--mark-incident");
-    ctx.globalAlpha = save ? 0.9 : 0.55;
-    ctx.fillRect(x, save ? bbox.top + bbox.height - 6 : bbox.top, save ? 1 : 1.5, save ? 6 : bbox.height);
+    ctx.globalAlpha = save ? 0.9 : 0.4;
+    ctx.fillRect(x, save ? bbox.top + bbox.height - 6 : bbox.top, 1, save ? 6 : bbox.height);
   }
   ctx.restore();
 }

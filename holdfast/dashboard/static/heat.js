@@ -54,6 +54,10 @@ export class Heat {
     const bytes = new Uint8Array(data), end = bytes.indexOf(10);
     const head = JSON.parse(new TextDecoder().decode(bytes.subarray(0, end)));
     this.values = decoded(data.slice(end + 1));
+    if (!this.head && this.quantity === "late" && head.at.length && this.values.every((v) => v !== v)) {
+      this.quantity = this.quantity_.value = "step_s"; // nothing is known of collectives
+      return this.load();
+    }
     if (!this.head || this.head.ranks !== head.ranks) this.view = null;
     this.head = head;
     this.scale();

@@ -10,7 +10,7 @@ export function incident(name, number) {
     async draw(main) {
       const told = await ask(jobPath(name, `/incidents/${number}`)), one = told.incident;
       const sure = one.confidence === null ? "" : `, confidence ${share(one.confidence, 0)}`;
-      const panel = (title, ...content) => content.some(Boolean) && el("section", { class: "tall" }, el("h2", {}, title), ...content);
+      const panel = (title, ...content) => content.flat(9).some(Boolean) && el("section", { class: "tall" }, el("h2", {}, title), ...content);
       show(main, el("p", {}, el("a", { href: job }, name), " / ", number > 1 && el("a", { href: `${job}/incident/${number - 1}` }, "previous"), " ",
         el("a", { href: `${job}/incident/${Number(number) + 1}` }, "next")),
       el("h1", {}, `Incident ${one.id}: ${one.summary}`),

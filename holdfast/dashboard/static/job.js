@@ -15,12 +15,14 @@ const AGAIN_MS = 5000;
 
 export function job(name) {
   let place = null, told = null, parts = [], timer = 0, current = () => true, at = 0;
+  const more = { all: false, show: () => { more.all = true; list(); } };
+  const list = () => show(place.happened, incidents(name, told.incidents, at, more));
 
   async function refresh() {
     told = await ask(jobPath(name));
     if (!current()) return;
     show(place.facts, facts(told));
-    show(place.happened, incidents(name, told.incidents, at));
+    list();
     show(place.where, places(name, told));
     await Promise.all(parts.map((part) => part.update(told)));
   }
@@ -56,7 +58,7 @@ export function job(name) {
       if (news.error || !told) return;
       const changed = ["phase", "outcome", "attempt", "incidents_count"].some((key) => news[key] !== told[key]);
       Object.assign(told, news);
-      Object.assign(told.status, { step: news.step, loss: news.loss });
+      told.status.step = news.step;
       show(place.facts, facts(told));
       if (changed) refresh().catch(() => {});
     },
@@ -70,7 +72,7 @@ export function job(name) {
       if (key === "r") parts.forEach((part) => part.reset && part.reset());
       if ((key === "j" || key === "k") && told && told.incidents.length) {
         at = Math.max(0, Math.min(told.incidents.length - 1, at + (key === "j" ? 1 : -1)));
-        show(place.happened, incidents(name, told.incidents, at));
+        list();
         parts[0].choose(told.incidents[told.incidents.length - 1 - at].id);
         return true;
       }
@@ -93,7 +95,7 @@ function go(number) {
 function facts(told) {
   const { status } = told;
   const fact = (name, value, small = "") => el("div", {}, el("dt", {}, name), el("dd", {}, value, small && el("small", {}, ` ${small}`)));
-  const loss = status.loss_is || (status.loss === null ? "–" : status.loss.toFixed(4));
+  const loss = status.loss_is || (told.loss === null ? "–" : told.loss.toFixed(4));
   const left = told.outcome ? "" : `attempt ${told.attempt}`;
   return [
     el("h1", {}, told.job),
