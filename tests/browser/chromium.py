@@ -1,6 +1,7 @@
 """A headless Chromium, driven over its DevTools protocol: one process, a page for each look."""
 
 import base64
+import contextlib
 import itertools
 import json
 import os
@@ -63,7 +64,9 @@ class Tab:
     """One page: what it shows, and what went wrong in it."""
 
     def __init__(self, url: str, width: int, height: int, dark: bool) -> None:
-        self._socket: ClientConnection = connect(url, max_size=None, compression=None)
+        self._lines = contextlib.ExitStack()
+        opened = connect(url, max_size=None, compression=None)
+        self._socket: ClientConnection = self._lines.enter_context(opened)
         self._numbers = itertools.count(1)
         self.complaints: list[str] = []  # of console and network
         self.asked: list[str] = []  # every address that was asked for
@@ -119,8 +122,8 @@ class Tab:
         found: list[Any] = []
 
         def holds() -> bool:
-            found[:] = [self.run(script)]
-            return bool(found[0])
+            found[:] = [self.run(f"(() => {{ try {{ return {script} }} catch {{ return null }} }})()")]
+            return bool(found[0])  # null: the page is under way
 
         assert until(holds), f"never: {what or script}\n{self.text()[:2000]}\n{self.complaints}"
         return found[0]
@@ -153,7 +156,7 @@ class Tab:
     def close(self) -> None:
         """Leave the page."""
         self.call("Page.close")
-        self._socket.close()
+        self._lines.close()
 
 
 Make = Callable[..., Tab]
