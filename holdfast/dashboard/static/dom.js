@@ -67,8 +67,9 @@ export function cost(value) {
 }
 
 export function state(row) {
-  const word = row.error ? "unreadable" : row.outcome || row.phase || "reading";
-  return el("span", { class: `state ${word.replaceAll("_", "-")}` }, word.replaceAll("_", " "));
+  const away = row.controller === "away" && !row.outcome;
+  const word = row.error ? "unreadable" : away ? "no controller" : row.outcome || row.phase || "reading";
+  return el("span", { class: `state ${word.replace(/[_ ]/g, "-")}` }, word.replaceAll("_", " "));
 }
 
 export function where(incident) {

@@ -44,7 +44,7 @@ export function fleet() {
       row.incidents_count, row.restarts_count, duration(row.wall_s), cost(row.cost)];
     return el("tr", { class: number === at ? "current" : "" }, el("td", { class: "noprint" }, box),
       el("td", {}, name), el("td", {}, state(row)), numbers.map((n) => el("td", { class: "n" }, String(n))),
-      el("td", { class: "long quiet" }, row.controller === "away" ? "its controller is gone" : row.waiting_for || ""));
+      el("td", { class: "long quiet" }, row.controller === "away" ? "holdfast resume" : row.waiting_for || ""));
   }
 
   function draw() {
@@ -91,7 +91,7 @@ export function fleet() {
 }
 
 function summary(rows) {
-  const known = rows.filter((row) => row.phase !== undefined), live = known.filter((row) => !row.outcome);
+  const known = rows.filter((row) => row.phase !== undefined), live = known.filter((row) => !row.outcome && row.controller !== "away");
   const spent = known.map((row) => row.cost).filter((value) => value !== null);
   const wall = known.reduce((sum, row) => sum + row.wall_s * Math.max(1, row.nodes), 0);
   const good = known.reduce((sum, row) => sum + row.ettr * row.wall_s * Math.max(1, row.nodes), 0);

@@ -16,7 +16,7 @@ const HALVES = halves();
 export class Heat {
   constructor(name, place, head) {
     Object.assign(this, { name, place, quantity: "late", level: "best", sort: "rank", rows: null, asked: 0, view: null });
-    this.quantity_ = choice(Object.entries(QUANTITIES).map(([key, [text]]) => [key, text]), "quantity", (key) => { this.quantity = key; this.load(); });
+    this.quantity_ = choice(Object.entries(QUANTITIES).map(([key, [text]]) => [key, text]), "quantity", (key) => { this.quantity = key; this.asked_for = true; this.load(); });
     this.quantity_.value = this.quantity;
     this.level_ = choice(LEVELS, "span of time", (key) => { this.level = key; this.load(); });
     this.sort_ = choice([["rank", "by rank"], ["value", "slowest first"], ["node", "by node"]], "order", (key) => { this.sort = key; this.view = null; this.order(); this.redraw(); });
@@ -54,9 +54,10 @@ export class Heat {
     const bytes = new Uint8Array(data), end = bytes.indexOf(10);
     const head = JSON.parse(new TextDecoder().decode(bytes.subarray(0, end)));
     this.values = decoded(data.slice(end + 1));
-    if (!this.head && this.quantity === "late" && head.at.length && this.values.every((v) => v !== v)) {
+    if (!this.asked_for && this.quantity === "late" && head.at.length && this.values.every((v) => v !== v)) {
       this.quantity = this.quantity_.value = "step_s"; // nothing is known of collectives
-      return this.load();
+      await this.load();
+      return;
     }
     if (!this.head || this.head.ranks !== head.ranks) this.view = null;
     this.head = head;

@@ -26,5 +26,5 @@ function causes(found) {
     sums.set(one.cause, [count + 1, lost + one.lost_s]);
   }
   return el("div", { class: "legend" }, [...sums].sort((a, b) => b[1][1] - a[1][1]).map(([cause, [count, lost]]) =>
-    el("span", {}, el("b", {}, cause), ` ${count} × , ${duration(lost)}`)));
+    el("span", {}, el("b", {}, cause), ` ${count === 1 ? "once" : `${count} times`}, ${duration(lost)}`)));
 }

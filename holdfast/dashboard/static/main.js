@@ -7,7 +7,7 @@ import { incident } from "./incident.js";
 import { output } from "./output.js";
 import { compare } from "./compare.js";
 
-const main = document.getElementById("main"), where = document.getElementById("where");
+const main = document.getElementById("main"), shown = document.getElementById("shown");
 const link = document.getElementById("link");
 let page = null;
 
@@ -26,12 +26,11 @@ async function route() {
   stop();
   const made = found ? found[1](...found[0].slice(1).map(decodeURIComponent)) : fleet();
   page = made;
-  where.textContent = made.title;
+  shown.textContent = made.title;
   document.title = made.title ? `${made.title} · Holdfast` : "Holdfast";
   link.textContent = "";
   try {
-    const shown = await made.draw(main, () => page === made);
-    if (page !== made || shown === false) return;
+    if ((await made.draw(main, () => page === made)) === false || page !== made) return;
     if (made.hear) listen(made.listens, (news) => page === made && made.hear(news), connected);
     main.dataset.drawn = path || "fleet";
   } catch (error) {

@@ -1,6 +1,6 @@
 // Where did the time go? The ledger as a ribbon over the job's life, with its incidents above it.
 // Hovering tells the stretch and the incident; the bill of the chosen one stands below.
-import { bucketColour, bucketName, colour, duration, el, moment, share, sharp, show, swatch, timeTicks, tipAt, where } from "./dom.js";
+import { bucketColour, bucketName, colour, count, duration, el, moment, share, sharp, show, swatch, timeTicks, tipAt, where } from "./dom.js";
 import { ask, jobPath } from "./data.js";
 
 const TOP = 18, HIGH = 40, AXIS = 18;
@@ -161,9 +161,9 @@ export function bill(name, incident) {
   return [el("h3", {}, el("a", { href: `#/job/${encodeURIComponent(name)}/incident/${incident.id}` }, `Incident ${incident.id}`), `: ${incident.cause}`),
     el("div", {}, incident.summary), el("div", { class: "quiet" }, `${moment(incident.started_at)}, ${where(incident)}`),
     parts.length > 0 && el("div", { class: "stack", "aria-hidden": "true" }, parts.map(([bucket, s]) =>
-      el("div", { style: { background: bucketColour(bucket), flex: `${s} 0 1px` } }))),
+      el("div", { style: { background: bucketColour(bucket), flex: `${(100 * s) / incident.lost_s} 0 1px` } }))),
     el("table", {}, el("tbody", {}, parts.map(([bucket, s]) => el("tr", {}, el("td", {}, swatch(bucket), bucketName(bucket)),
       el("td", { class: "n" }, duration(s)), el("td", { class: "n" }, share(s / (incident.lost_s || 1), 0)))),
     el("tr", {}, el("td", {}, el("b", {}, "its bill")), el("td", { class: "n" }, duration(incident.lost_s)),
-      el("td", { class: "n" }, `${incident.steps_lost} steps`))))];
+      el("td", { class: "n" }, count(incident.steps_lost, "step")))))];
 }
