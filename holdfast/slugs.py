@@ -380,7 +380,8 @@ SLUGS: dict[str, Slug] = {
     ),
     "dashboard-missing": Slug(
         ExitStatus.PLATFORM,
-        "`holdfast dashboard` needs a web server: pip install 'holdfast[dashboard]'.",
+        "The page needs a web server, which the base package does not include. The extra "
+        "`dashboard` installs it.",
     ),
     "kubernetes-missing": Slug(
         ExitStatus.PLATFORM,

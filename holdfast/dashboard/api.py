@@ -70,6 +70,7 @@ class Pages:
             "marks": [one._asdict() for one in look.marks],
             "dimensions": None if look.dimensions is None else look.dimensions._asdict(),
             "workers_per_node": look.workers_per_node,
+            "racks": look.racks or None,
             "cost_per_hour": look.cost_per_hour,
             "trouble": look.trouble,
         }

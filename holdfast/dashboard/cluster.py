@@ -13,21 +13,22 @@ import tempfile
 import threading
 import time
 import urllib.request
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeVar
 
 from holdfast.dashboard.app import Serving, listening, serve_on
 from holdfast.dashboard.fleet import not_found
-from holdfast.dashboard.job_record import LOG_LINES, JobRecord, Output
+from holdfast.dashboard.job_record import LOG_LINES, JobRecord, RankOutput
 from holdfast.dashboard.tokens import Tokens
 from holdfast.drivers.kubernetes.api import Api
-from holdfast.drivers.kubernetes.cluster import ApiError
+from holdfast.drivers.kubernetes.cluster import NODES, ApiError
 from holdfast.drivers.kubernetes.listing import jobs
+from holdfast.drivers.kubernetes.machines import RACKS, Machine
 from holdfast.drivers.kubernetes.manifests.support.services import METRICS_PORT
 from holdfast.drivers.kubernetes.record_journal import published_journal
-from holdfast.drivers.kubernetes.remote import look, status
+from holdfast.drivers.kubernetes.remote import Look, look, status
 from holdfast.drivers.kubernetes.remote_logs import everything
 from holdfast.drivers.kubernetes.sharded import Cache
 from holdfast.drivers.kubernetes.submit_refusals import About, refused
@@ -37,6 +38,7 @@ from holdfast.history.answers import kind_of_answer
 from holdfast.status import JobStatus
 
 LISTED_S = 3.0  # for so long a list of jobs is as good as another
+RACKS_S = 60.0
 JOURNAL_S = 5.0  # between two readings of a published journal
 ANSWER_S = 30.0
 
@@ -67,7 +69,7 @@ def serve(
     asyncio.run(run())
 
 
-class Line:
+class Inquiry:
     """Asks the cluster from any thread but that of the loop."""
 
     def __init__(self, cluster: Api, loop: asyncio.AbstractEventLoop) -> None:
@@ -93,7 +95,7 @@ class ClusterFleet:
 
     def __init__(self, cluster: Api, loop: asyncio.AbstractEventLoop, folder: Path) -> None:
         self.title = f"jobs in namespace {cluster.namespace}"
-        self._line, self._folder = Line(cluster, loop), folder
+        self._line, self._folder = Inquiry(cluster, loop), folder
         self._records: dict[str, JobRecord] = {}
         self._listed: tuple[float, list[str]] = (float("-inf"), [])
         self._lock = threading.Lock()
@@ -121,11 +123,12 @@ class ClusterFleet:
 class ClusterSite:
     """One job there, and the mirror of its journal."""
 
-    def __init__(self, line: Line, mirror: Path) -> None:
+    def __init__(self, line: Inquiry, mirror: Path) -> None:
         self._line, self._mirror = line, mirror
         self._name, self.alive = mirror.name, False
         self._cache: Cache = {}
-        self._read_at = float("-inf")
+        self.racks: Mapping[str, str] = {}
+        self._read_at = self._racks_at = float("-inf")
 
     def status(self) -> JobStatus | None:
         """As recorded; the journal is read anew now and then."""
@@ -146,6 +149,8 @@ class ClusterSite:
                 why="its controller has not published a journal",
                 help=f"holdfast status {self._name} --on kubernetes",
             )
+        if time.monotonic() - self._racks_at > RACKS_S:
+            self.racks, self._racks_at = await _racks(cluster, seen), time.monotonic()
         found = status(seen)
         self.alive = found.controller == "alive"
         return found if seen.record is not None else None
@@ -169,10 +174,10 @@ class ClusterSite:
         except Error as error:
             raise _unanswered(self._name, error.why) from error
 
-    def output(self, rank: int, _attempt: int | None) -> Output:
+    def output(self, rank: int, _attempt: int | None) -> RankOutput:
         """What pods have printed; all attempts are in one log there."""
         lines = self._line.ask(self._printed(rank), f"the logs of {self._name}")
-        return Output(rank, None, [], lines)
+        return RankOutput(rank, None, [], lines)
 
     async def _printed(self, rank: int) -> list[str]:
         cluster, troubles = self._line.cluster, list[str]()
@@ -183,6 +188,23 @@ class ClusterSite:
             if line.rank == rank
         ]
         return [*troubles, *lines[-LOG_LINES:]]
+
+
+async def _racks(cluster: Api, seen: Look) -> dict[str, str]:
+    """Of each pod the rack of its machine, as its labels name it; none to whoever may not read
+    machines."""
+    try:
+        machines = (await cluster.listed(NODES, Machine)).items
+    except ApiError:
+        return {}
+    known = {one.metadata.name: one.metadata.labels for one in machines}
+    found = {}
+    for pod in seen.nodes:
+        labels = known.get(pod.spec.node_name, {})
+        rack = next((labels[name] for name in RACKS if name in labels), None)
+        if rack is not None:
+            found[pod.metadata.name] = rack
+    return found
 
 
 def _mirror(path: Path, content: bytes) -> None:

@@ -9,7 +9,9 @@ import contextlib
 import re
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -43,6 +45,7 @@ class JobLook(NamedTuple):
     dimensions: Dimensions | None  # None: not known, or they do not fit
     workers_per_node: int
     cost_per_hour: float | None
+    racks: Mapping[str, str]  # by the names of nodes; empty where nobody tells
     loss: float | None  # newest that is known
     trouble: str | None  # why not all is told that there was
 
@@ -54,7 +57,7 @@ class JobLook(NamedTuple):
         return self.cost_per_hour * self.ledger.wall_s / HOUR_S
 
 
-class Output(NamedTuple):
+class RankOutput(NamedTuple):
     """The end of what a rank has printed."""
 
     rank: int
@@ -110,6 +113,7 @@ class JobRecord:
             dimensions=_dimensions(job, state),
             workers_per_node=state.workers_per_node,
             cost_per_hour=_cost_per_hour(job, state),
+            racks=self._site.racks,
             loss=self._last_loss() if status.loss is None else status.loss,
             trouble=None if trouble is None else f"{trouble.what}: {trouble.why}",
         )
@@ -131,7 +135,7 @@ class JobRecord:
         """See `holdfast.history.answers`."""
         return self._site.figures(path)
 
-    def output(self, rank: int, attempt: int | None) -> Output:
+    def output(self, rank: int, attempt: int | None) -> RankOutput:
         """Of one attempt, by default the newest in which there is a log of this rank."""
         return self._site.output(rank, attempt)
 
@@ -139,7 +143,8 @@ class JobRecord:
 class JobSite(Protocol):
     """Where a job runs, or has run."""
 
-    alive: bool  # whether somebody drives it; as of the last status
+    alive: bool  # whether somebody drives it; as of the last status, like what follows
+    racks: Mapping[str, str]  # by the names of nodes
 
     def status(self) -> JobStatus | None:
         """What its controller says, if one answers; the job's folder is up to date then."""
@@ -147,12 +152,14 @@ class JobSite(Protocol):
     def figures(self, path: str) -> tuple[bytes, str] | None:
         """See `holdfast.history.answers`."""
 
-    def output(self, rank: int, attempt: int | None) -> Output:
+    def output(self, rank: int, attempt: int | None) -> RankOutput:
         """Of one rank."""
 
 
 class LocalSite:
     """This machine, or only the folder of a job."""
+
+    racks: Mapping[str, str] = MappingProxyType({})
 
     def __init__(self, folder: Path) -> None:
         self._folder, self.alive = folder, False
@@ -175,16 +182,16 @@ class LocalSite:
         """From its files."""
         return told(self._folder, path)
 
-    def output(self, rank: int, attempt: int | None) -> Output:
+    def output(self, rank: int, attempt: int | None) -> RankOutput:
         """From its logs."""
         found = sorted(self._folder.glob(f"logs/attempt-*/rank-{rank}.log"))
         numbers = (_ATTEMPT.search(path.parent.name) for path in found)
         attempts = sorted(int(number[1]) for number in numbers if number)
         chosen = attempts[-1] if attempt is None and attempts else attempt
         if chosen not in attempts:
-            return Output(rank, chosen, attempts, [])
+            return RankOutput(rank, chosen, attempts, [])
         path = self._folder / "logs" / f"attempt-{chosen}" / f"rank-{rank}.log"
-        return Output(rank, chosen, attempts, last_lines(path, LOG_LINES, LOG_BYTES))
+        return RankOutput(rank, chosen, attempts, last_lines(path, LOG_LINES, LOG_BYTES))
 
 
 def _dimensions(job: Job, state: State) -> Dimensions | None:

@@ -8,7 +8,7 @@ from holdfast.goodput import Bucket, Ledger, LedgerInterval
 STRETCHES_MAX = 1500
 
 
-class Stretch(NamedTuple):
+class RibbonStretch(NamedTuple):
     """Milliseconds since the epoch. `bucket` is what most of it was; `mixed`: and more besides."""
 
     start_ms: int
@@ -19,10 +19,12 @@ class Stretch(NamedTuple):
     mixed: bool = False
 
 
-def ribbon(ledger: Ledger, begin_ms: int, end_ms: int) -> list[Stretch]:
+def ribbon(ledger: Ledger, begin_ms: int, end_ms: int) -> list[RibbonStretch]:
     """Of what lies in that span; neighbours that are too short to be seen are drawn together."""
     inside = [
-        Stretch(max(i.start_ms, begin_ms), min(i.end_ms, end_ms), i.bucket, i.attempt, i.incident)
+        RibbonStretch(
+            max(i.start_ms, begin_ms), min(i.end_ms, end_ms), i.bucket, i.attempt, i.incident
+        )
         for i in _within(ledger.intervals, begin_ms, end_ms)
     ]
     if len(inside) <= STRETCHES_MAX:
@@ -36,9 +38,9 @@ def _within(
     return (i for i in intervals if i.end_ms > begin_ms and i.start_ms < end_ms)
 
 
-def _together(stretches: Iterable[Stretch], least_ms: int) -> Iterable[Stretch]:
+def _together(stretches: Iterable[RibbonStretch], least_ms: int) -> Iterable[RibbonStretch]:
     """Runs of stretches that are at least so long, those that are long by themselves alone."""
-    run: list[Stretch] = []
+    run: list[RibbonStretch] = []
     for one in stretches:
         if one.end_ms - one.start_ms >= least_ms:
             if run:
@@ -54,7 +56,7 @@ def _together(stretches: Iterable[Stretch], least_ms: int) -> Iterable[Stretch]:
         yield _joined(run)
 
 
-def _joined(run: Sequence[Stretch]) -> Stretch:
+def _joined(run: Sequence[RibbonStretch]) -> RibbonStretch:
     """What is not productive shows unless it is a small part: it is looked for."""
     spent: dict[str, int] = {}
     for one in run:
@@ -63,4 +65,4 @@ def _joined(run: Sequence[Stretch]) -> Stretch:
     bucket = max(spent, key=lambda name: spent[name])
     incident = next((one.incident for one in run if one.incident is not None), None)
     mixed = len(spent) > 1
-    return Stretch(run[0].start_ms, run[-1].end_ms, bucket, run[-1].attempt, incident, mixed)
+    return RibbonStretch(run[0].start_ms, run[-1].end_ms, bucket, run[-1].attempt, incident, mixed)

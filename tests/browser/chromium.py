@@ -122,7 +122,9 @@ class Tab:
         found: list[Any] = []
 
         def holds() -> bool:
-            found[:] = [self.run(f"(() => {{ try {{ return {script} }} catch {{ return null }} }})()")]
+            found[:] = [
+                self.run(f"(() => {{ try {{ return {script} }} catch {{ return null }} }})()")
+            ]
             return bool(found[0])  # null: the page is under way
 
         assert until(holds), f"never: {what or script}\n{self.text()[:2000]}\n{self.complaints}"

@@ -36,7 +36,9 @@ class ServedPage:
         for line in self.process.stderr or ():
             self.said += line
 
-    def ask(self, path: str, method: str = "GET", **headers: str) -> tuple[int, str, dict[str, str]]:
+    def ask(
+        self, path: str, method: str = "GET", **headers: str
+    ) -> tuple[int, str, dict[str, str]]:
         """Status, body and headers (by lower-case names) of an answer. `_` in a name is `-`."""
         line = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)
         try:

@@ -1,4 +1,4 @@
-"""The page in a browser: each picture of a recorded and of a live job, in the light and in the dark.
+"""The page in a browser: each picture of a recorded and of a live job, in light and in dark.
 
 Screenshots are kept in `build/screenshots`.
 """
@@ -28,11 +28,12 @@ PICTURES = ("time", "learning", "slow", "happened", "where")
 PAINTED = """(id => {
   const canvas = document.querySelector(`#${id} canvas`);
   if (!canvas || !canvas.width) return 0;
-  const copy = new OffscreenCanvas(canvas.width, canvas.height).getContext('2d', {willReadFrequently: true});
+  const again = new OffscreenCanvas(canvas.width, canvas.height);
+  const copy = again.getContext('2d', {willReadFrequently: true});
   copy.drawImage(canvas, 0, 0);
   const data = copy.getImageData(0, 0, canvas.width, canvas.height).data;
   const seen = new Set();
-  for (let i = 0; i < data.length; i += 4) if (data[i + 3]) seen.add(data[i] << 16 | data[i + 1] << 8 | data[i + 2]);
+  for (const pixel of new Uint32Array(data.buffer)) if (pixel >>> 24) seen.add(pixel);
   return seen.size;
 })"""
 
@@ -144,7 +145,9 @@ def test_zooming_shows_every_step(page: ServedPage, tab: Make) -> None:
     shown.wait("document.querySelector('#learning p').innerText.includes('band')")
     shown.run("document.getElementById('learning').scrollIntoView()")
     box = json.loads(
-        shown.run("JSON.stringify(document.querySelector('#learning .u-over').getBoundingClientRect())")
+        shown.run(
+            "JSON.stringify(document.querySelector('#learning .u-over').getBoundingClientRect())"
+        )
     )
     x, y = box["x"] + box["width"] * 0.3, box["y"] + 40
     shown.mouse("mouseMoved", x, y)
@@ -232,7 +235,9 @@ def test_a_live_job_is_followed_through_a_fault(home: Path, tab: Make) -> None:
         shown = tab()
         shown.open(f"{served.url}#/job/job")
         shown.drawn("job/job")
-        step = "Number(document.querySelectorAll('.facts dd')[2].firstChild.data.replaceAll(',', ''))"
+        step = (
+            "Number(document.querySelectorAll('.facts dd')[2].firstChild.data.replaceAll(',', ''))"
+        )
         before = shown.run(step)
         shown.wait(f"{step} > {before}", "news of a step")
         os.kill(job.worker(1), signal.SIGKILL)

@@ -1,6 +1,7 @@
 """Who may see the page, and that nobody changes anything through it."""
 
 import contextlib
+import itertools
 import json
 import re
 import socket
@@ -49,7 +50,7 @@ def test_everything_that_is_known_is_told_in_the_shapes_of_the_command_line(
     assert told["incidents"] and told["cost"] == pytest.approx(2.5 * 24 * 12, rel=0.01)
     ribbon = json.loads(page.ask("/api/jobs/gpt/ribbon")[1])
     assert ribbon[0][0] == told["from_ms"] and ribbon[-1][1] == told["to_ms"]
-    assert all(a[1] == b[0] for a, b in zip(ribbon, ribbon[1:], strict=False)), "without gaps"
+    assert all(a[1] == b[0] for a, b in itertools.pairwise(ribbon)), "without gaps"
     one = json.loads(page.ask("/api/jobs/gpt/incidents/1")[1])
     assert one["incident"]["id"] == 1 and one["advice"]
     curve = json.loads(page.ask("/api/jobs/gpt/figures/curve/0/end/100")[1])
@@ -60,10 +61,11 @@ def test_everything_that_is_known_is_told_in_the_shapes_of_the_command_line(
 
 @pytest.mark.parametrize(
     "path",
-    ["/api/jobs/none", "/api/jobs/..", "/api/jobs/%2e%2e%2f%2e%2e%2fetc", "/api/jobs/gpt/incidents/99",
-     "/api/jobs/gpt/figures/journal.jsonl", "/api/jobs/gpt/figures/curve/x/y/z",
-     "/api/jobs/gpt/figures/ranks/mood/best", "/api/jobs/gpt/ribbon?from=-1",
-     "/api/jobs/gpt/log/..%2f..%2fjob.json", "/static/..%2fapp.py", "/static/../../journal.py"],
+    ["/api/jobs/none", "/api/jobs/..", "/api/jobs/%2e%2e%2f%2e%2e%2fetc", "/static/..%2fapp.py",
+     "/api/jobs/gpt/incidents/99", "/api/jobs/gpt/figures/journal.jsonl",
+     "/api/jobs/gpt/figures/curve/x/y/z", "/api/jobs/gpt/figures/ranks/mood/best",
+     "/api/jobs/gpt/ribbon?from=-1", "/api/jobs/gpt/log/..%2f..%2fjob.json",
+     "/static/../../journal.py"],
 )  # fmt: skip
 def test_what_there_is_not_is_not_found(page: ServedPage, path: str) -> None:
     status, body, _ = page.ask(path)
@@ -81,7 +83,9 @@ def test_other_sites_get_nothing(page: ServedPage, path: str) -> None:
     assert rebound[0] == 403 and "gpt" not in rebound[1]
     here = f"127.0.0.1:{page.port}"
     assert page.ask(path, Host=here, Origin="https://evil.example")[0] == 403
-    assert page.ask(path, Host=here, Sec_Fetch_Site="cross-site", Sec_Fetch_Mode="no-cors")[0] == 403
+    assert (
+        page.ask(path, Host=here, Sec_Fetch_Site="cross-site", Sec_Fetch_Mode="no-cors")[0] == 403
+    )
 
 
 def test_a_browser_is_told_to_run_and_load_nothing_from_elsewhere(page: ServedPage) -> None:
@@ -95,7 +99,9 @@ def test_a_browser_is_told_to_run_and_load_nothing_from_elsewhere(page: ServedPa
 def test_a_token_is_asked_for_where_others_could_reach_it(jobs: Path) -> None:
     page = ServedPage(jobs, "--token")
     try:
-        assert page.ask("/")[0] == page.ask("/api/fleet")[0] == page.ask("/static/main.js")[0] == 401
+        assert (
+            page.ask("/")[0] == page.ask("/api/fleet")[0] == page.ask("/static/main.js")[0] == 401
+        )
         assert page.ask("/api/fleet", Authorization="Bearer nonsense")[0] == 401
         token = re.search(r"token for programs: (\S+)", page.said)
         assert token and page.ask("/api/fleet", Authorization=f"Bearer {token[1]}")[0] == 200

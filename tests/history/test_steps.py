@@ -94,7 +94,7 @@ def test_what_is_not_finite_is_a_gap(path: Path) -> None:
 
 
 def test_a_bucket_that_was_torn_is_left_out(path: Path) -> None:
-    written(path, {step: 1.0 for step in range(50)})
+    written(path, dict.fromkeys(range(50), 1.0))
     with path.open("r+b") as file:
         file.seek(steps.HEADER_BYTES + 20 * steps.BUCKET.size + 30)
         file.write(b"\xff\xff\xff")

@@ -62,7 +62,9 @@ def test_the_page_can_only_read() -> None:
     verbs = {verb for role in roles for rule in role["rules"] for verb in rule["verbs"]}
     assert verbs == {"get", "list", "create"}
     created = [r["resources"] for b in roles for r in b["rules"] if "create" in r["verbs"]]
-    assert created == [["tokenreviews"], ["subjectaccessreviews"]], "questions, which change nothing"
+    assert created == [["tokenreviews"], ["subjectaccessreviews"]], (
+        "questions, which change nothing"
+    )
     secret = [r for b in roles for r in b["rules"] if "secrets" in r["resources"]]
     assert not secret
 

@@ -161,7 +161,7 @@ export class Heat {
     const { head } = this;
     context.fillStyle = colour("--soft");
     context.font = "11px system-ui, sans-serif";
-    const labels = Math.min(bottom - top, Math.floor(high / 22)), names = this.sort === "node" ? this.names("node") : null;
+    const labels = Math.min(bottom - top, Math.floor(high / 22)), names = this.sort === "node" || this.sort === "rack" ? this.names(this.sort) : null;
     for (let n = 0; n < labels; n += 1) {
       const at = top + Math.floor((n * (bottom - top)) / labels), rank = this.rows[at];
       context.fillText(names ? names[rank].slice(-9) : String(rank), 0, ((at - top + 0.5) / (bottom - top)) * high + 4, LEFT - 4);
