@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 import recorded_job
+from headless import Chromium, Make, Tab
 from holdfast.drivers import client
-from tests.browser.chromium import Chromium, Make, Tab, chromium
+from tests.browser.browsers import chromium
 from tests.browser.serving import ServedPage
 from tests.end_to_end.local.jobs import TOGETHER, RunningJob, small
 from tests.tidy.source import ROOT

@@ -21,15 +21,20 @@ export class Curves {
     this.says = el("p", { class: "quiet" });
     this.grid = el("div", { class: "charts" });
     show(place, this.grid, this.says);
+    this.grid.addEventListener("pointerdown", () => { this.held = true; });
+    for (const end of ["pointerup", "pointercancel"]) addEventListener(end, this.free = () => { this.held = false; });
   }
 
   set(button, on) {
     button.setAttribute("aria-pressed", String(on));
   }
 
+  // Not under the hand of whoever selects a stretch, and only where there is something new.
   async update(told) {
+    const before = this.told;
     this.told = told;
-    if (this.span === null) await this.load();
+    const news = !before || before.step !== told.step || before.incidents.length !== told.incidents.length;
+    if (this.span === null && news && !this.held) await this.load();
   }
 
   async load() {
@@ -45,6 +50,11 @@ export class Curves {
   }
 
   leave() {
+    for (const end of ["pointerup", "pointercancel"]) removeEventListener(end, this.free);
+    this.clear();
+  }
+
+  clear() {
     clearTimeout(this.timer);
     this.charts.forEach((chart) => chart.destroy());
     this.charts = [];
@@ -55,7 +65,7 @@ export class Curves {
   }
 
   build() {
-    this.leave();
+    this.clear();
     const data = this.data, known = CHARTS.filter(([key]) => (data.mean[key] || []).some((value) => value !== null));
     const detail = data.width > 1 ? `each point stands for up to ${whole(data.width)} steps: band from least to greatest, line at the mean` : "every step";
     this.says.textContent = known.length ? `Steps ${whole(data.first)} to ${whole(data.last)}, ${detail}. Drag to zoom, double click for all.`

@@ -57,7 +57,9 @@ export function job(name) {
     hear(news) {
       if (news.error || !told) return;
       const changed = ["phase", "outcome", "attempt", "incidents_count"].some((key) => news[key] !== told[key]);
+      const step = told.step;
       Object.assign(told, news);
+      told.step = step; // of the last refresh, by which the pictures know whether there is more
       told.status.step = news.step;
       show(place.facts, facts(told));
       if (changed) refresh().catch(() => {});

@@ -13,20 +13,27 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
 from websockets.sync.client import ClientConnection, connect
 
-from tests.patience import PATIENCE_S, until
-
+PATIENCE_S = 300.0 * float(os.environ.get("HOLDFAST_TEST_PATIENCE", "1"))
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 FOUND = next(filter(None, map(shutil.which, NAMES)), None)
-chromium = pytest.mark.skipif(FOUND is None, reason="chromium is not installed: make test-tools")
 FLAGS = (
     "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-extensions", "--no-first-run",
     "--disable-background-networking", "--disable-component-update", "--hide-scrollbars",
     "--disable-dev-shm-usage", "--disable-crash-reporter", "--disable-default-apps",
     "--disable-sync", "--remote-debugging-port=0", "--mute-audio",
 )  # fmt: skip
+
+
+def until(condition: Callable[[], object]) -> bool:
+    """Poll until it holds; False if it does not within our patience."""
+    end = time.monotonic() + PATIENCE_S
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.02)
+    return True
 
 
 class Chromium:
@@ -75,7 +82,8 @@ class Tab:
         metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         self.call("Emulation.setDeviceMetricsOverride", **metrics)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        self.call("Emulation.setEmulatedMedia", features=[scheme])
+        still = {"name": "prefers-reduced-motion", "value": "reduce"}
+        self.call("Emulation.setEmulatedMedia", features=[scheme, still])
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
         """Ask and wait for the answer; what is told meanwhile is noted."""
