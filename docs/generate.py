@@ -415,6 +415,7 @@ end in `_s`.
 | command | object |
 | --- | --- |
 | `status`, `watch` (one object a line) | `JobStatus` |
+| `top` | list of objects: `namespace` (null on this machine), `status` (`JobStatus`) |
 | `status --all` | list of `JobStatus`, less those that cannot be read |
 | `run`, `resume`, once the job has ended | `JobStatus` |
 | `incidents` | list of `Incident` |

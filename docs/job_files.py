@@ -1,4 +1,4 @@
-"""The files of a job's folder: their names, who writes them, and what they are."""
+"""Every file below the folder of a job on this machine: name, who writes it, what it is."""
 
 FILES = (
     ("job.json", "`run`", "The validated job, paths made absolute."),
@@ -23,7 +23,10 @@ FILES = (
     ("nodes/NAME/warm-L.log", "agent", "Last output of a warm worker that died without a rank."),
     ("logs/attempt-A/rank-R.log", "agent", "Output of a worker."),
     ("logs/attempt-A/rank-R.log.1", "agent", "The part before, once `logs.max_bytes` is reached."),
+    ("logs/attempt-A/times-rank-R.log", "agent", "When which part of it was written."),
+    ("logs/attempt-A/times-rank-R.log.1", "agent", "The same of the part before."),
     ("logs/attempt-A/rank-R.error.json", "worker", "What a function under torch's `@record` left."),
+    ("notified.json", "controller", "What the receivers of notifications have been told of."),
     (
         "metrics.jsonl",
         "agent of rank 0",

@@ -35,6 +35,7 @@ from holdfast.cli import (
     status,
     stop,
     submit,
+    top,
     update,
     validate,
     version,
@@ -78,6 +79,7 @@ app.command("list")(listing.list_jobs)
 app.command("status")(status.status)
 app.command("watch")(watch.watch)
 app.command("dashboard")(dashboard.dashboard)
+app.command("top")(top.top)
 app.command("logs")(logs.logs)
 app.command("why")(why.why)
 app.command("incidents")(incidents.incidents)
