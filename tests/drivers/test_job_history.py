@@ -72,10 +72,17 @@ def test_a_disk_that_takes_nothing_ends_nothing(
     scene = Scene(tmp_path / "gone")
     monkeypatch.setattr("holdfast.drivers.job_history.CURVE_S", 0.001)
     scene.report(1, 1000.0)
+    looked, looks = scene.history.look, list[float]()
+
+    def counted(now: float) -> None:
+        looks.append(now)
+        looked(now)
+
+    monkeypatch.setattr(scene.history, "look", counted)
 
     async def story() -> None:
         running = asyncio.create_task(scene.history.run())
-        for _ in range(20):
+        while len(looks) < 3:
             await asyncio.sleep(0.002)
         assert not running.done()
         (tmp_path / "gone").mkdir()
