@@ -5,7 +5,6 @@ Its journal is that of a simulated world, in which the production controller dec
 times of ranks are drawn beside it, with a spike, a slow rank and a restart now and then.
 """
 
-import json
 import math
 import random
 from collections.abc import Iterable, Iterator
@@ -21,7 +20,7 @@ from holdfast.history import CURVE, RANKS, CurveFile, RankHistory, StepPoint
 from holdfast.journal import Header, Journal
 from holdfast.simulation import capacity, scenario
 from holdfast.simulation.plan import Plan, work_out
-from holdfast.spec import Job, job_from_dict
+from holdfast.spec import job_from_dict
 
 SCRIPT = "train.py"
 TELLS_S = 60.0
@@ -89,11 +88,6 @@ def _write(folder: Path, header: Header, entries: Iterable[Entry]) -> int:
         book.append(msgspec.structs.replace(entry, seq=number, at=at))
     book.close()
     return number
-
-
-def job_of(folder: Path) -> Job:
-    """The job of a record."""
-    return Job.model_validate(json.loads((folder / "job.json").read_text()))
 
 
 def draw_curve(folder: Path, steps: int, *, begin: float, end: float) -> None:

@@ -47,6 +47,7 @@ def application(fleet: Fleet, serving: Serving, links: Links | None) -> Guard:
         return FileResponse(STATIC / "index.html")
 
     glances = Glances(fleet)
+    glances.warm()
     routes = [
         Route("/", index),
         *Pages(fleet, glances).routes(),

@@ -68,6 +68,16 @@ class Glances:
         wait(waited, GLANCE_S)
         return [(name, self._found(name, one)) for name, one in zip(names, waited, strict=True)]
 
+    def warm(self) -> None:
+        """Begin to read all of them, before anybody asks."""
+        self._reading.submit(self._begin_all)
+
+    def _begin_all(self) -> None:
+        names = self._fleet.names()
+        with self._lock:
+            for name in names:
+                self._begin(name)
+
     def _begin(self, name: str) -> None:
         known = self._under_way.get(name)
         if known is None or known.done():
