@@ -202,6 +202,18 @@ def test_damaged_foreign_and_hostile_records_hinder_no_other(page: ServedPage, t
     assert "The whole account" in shown.text()
 
 
+def test_pictures_without_figures_hinder_no_other(page: ServedPage, browser: Chromium) -> None:
+    """As in a cluster where the controller is gone; that the browser notes the refusal is right."""
+    shown = browser.page()
+    stub = "((f) => (url, how) => f(url.replace('figures/', 'figures/no/'), how))(window.fetch)"
+    shown.call("Page.addScriptToEvaluateOnNewDocument", source=f"window.fetch = {stub}")
+    shown.open(f"{page.url}#/job/gpt")
+    shown.drawn("job/gpt")
+    assert shown.text().count("there are no such figures") == 2
+    assert "The whole account" in shown.text() and "Where the state is safe" in shown.text()
+    shown.close()
+
+
 def test_two_jobs_are_compared(page: ServedPage, tab: Make) -> None:
     shown = tab()
     shown.open(f"{page.url}#/compare/gpt/other")

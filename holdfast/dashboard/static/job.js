@@ -1,6 +1,6 @@
 // One job: how it stands, then the five pictures, each under the question that it answers.
 import { cost, count, duration, el, figure, moment, share, show, state, whole } from "./dom.js";
-import { ask, jobPath } from "./data.js";
+import { ask, jobPath, Refused } from "./data.js";
 import { Ribbon } from "./ribbon.js";
 import { Curves } from "./curves.js";
 import { Heat } from "./heat.js";
@@ -24,7 +24,7 @@ export function job(name) {
     show(place.facts, facts(told));
     list();
     show(place.where, places(name, told));
-    await Promise.all(parts.map((part) => part.update(told)));
+    await Promise.all(parts.map((part) => part.update(told).catch((error) => missing(part, error))));
   }
 
   function follow() {
@@ -85,6 +85,12 @@ export function job(name) {
       return false;
     },
   };
+}
+
+// A controller that is gone has no figures: that is said where they would be, and hinders no other.
+function missing(part, error) {
+  if (!part.says || !(error instanceof Refused)) throw error;
+  part.says.textContent = `${error.error.what}: ${error.error.why}`;
 }
 
 function go(number) {
