@@ -8,6 +8,9 @@ at each of its looks, 20 a second; `share` is of one core. `scrape ...`: one ans
 text included, by an agent with eight GPUs, and by a controller of so many workers, a node each, of
 which every tenth has a condition; `share` is of a core at a scrape each 15 s. All are medians of
 processor time, so that other work on the machine does not count.
+
+`page: ...`: what `holdfast dashboard` takes for a job of 30 days (`seeing_page.py`), in wall time;
+`bytes` are those of an answer, or of its memory.
 """
 
 import argparse
@@ -35,6 +38,7 @@ from holdfast.page import Page, StepRecord
 from holdfast.scrape import ScrapePage
 from holdfast.spec import job_from_dict
 from holdfast.train.progress import ProgressReporter
+from seeing_page import page_rows
 from table import Row, report
 
 STEP_S, SCRAPE_S, LOOKS_S = 0.05, 15.0, 20
@@ -54,6 +58,7 @@ def main() -> None:
     rows["scrape agent, 8 workers"] = of_scrape(an_agent(), times)
     for size in sizes:
         rows[f"scrape controller, {size} workers"] = of_scrape(a_controller(size), times)
+    rows |= page_rows(options.quick)
     report("What it costs to be seen", rows, as_json=options.json)
 
 

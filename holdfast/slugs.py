@@ -378,6 +378,11 @@ SLUGS: dict[str, Slug] = {
         "The API server of the cluster does not respond: the address is wrong, a VPN is down, or "
         "the certificate is not trusted. Running jobs continue.",
     ),
+    "dashboard-missing": Slug(
+        ExitStatus.PLATFORM,
+        "The page needs a web server, which the base package does not include. The extra "
+        "`dashboard` installs it.",
+    ),
     "kubernetes-missing": Slug(
         ExitStatus.PLATFORM,
         "Access to a cluster needs a Kubernetes client, which the base package does not include. "
@@ -468,8 +473,8 @@ SLUGS: dict[str, Slug] = {
     ),
     "port-unusable": Slug(
         ExitStatus.PLATFORM,
-        "The port on which an agent serves probes is in use or unavailable. With host network, "
-        "the ports are shared with everything else on the machine.",
+        "The port on which an agent serves probes, or a command its page, is in use or "
+        "unavailable. With host network, ports are shared with everything else on the machine.",
     ),
     "clusters-missing": Slug(
         ExitStatus.USAGE,

@@ -1,12 +1,15 @@
-"""`metrics.jsonl`: one line a step, written by the agent that has rank 0.
+"""`metrics.jsonl`: one line a step, written by the agent that has rank 0, and the job's curve.
 
 Records come from the ring in rank 0's progress page, so the worker itself never touches the disk. A
 line is written whole or not at all; what a full disk refuses is dropped and counted.
 
 JSON has no numbers that are not finite. Such a value is null, as is one that was not logged, and
 `not_finite` of the line has its name and what it is: `"nan"`, `"inf"` or `"-inf"`.
+
+The curve (`holdfast/history`) has the same steps in a file of bounded size, for whoever draws them.
 """
 
+import contextlib
 import math
 import os
 import time
@@ -15,7 +18,9 @@ from typing import Any
 
 import msgspec
 
+from holdfast.agent.counters import MFU, RATE_NAMES
 from holdfast.agent.notes import note
+from holdfast.history import CURVE, CurveFile, StepPoint
 from holdfast.page import StepRecord, spelled
 
 BLOCK = 4096  # of the end of the file that is looked at together
@@ -28,12 +33,15 @@ class MetricsFile:
         self._path = path
         self._fd = -1
         self._lost_count = 0
+        self._curve: CurveFile | None = None
+        self._before: tuple[int, StepRecord] | None = None  # attempt, and its newest step
 
     def append(self, attempt: int, records: list[StepRecord]) -> None:
         """Write these steps of an attempt; never raises because of the disk."""
         if not records:
             return
         ahead_s = time.time() - time.monotonic()
+        self._draw(attempt, records, ahead_s)
         lines = b"".join(_line(attempt, record, ahead_s) for record in records)
         try:
             self._append_whole(lines)
@@ -46,6 +54,16 @@ class MetricsFile:
             note(f"agent: metrics.jsonl: {self._lost_count} steps were dropped")
             self._lost_count = 0
 
+    def _draw(self, attempt: int, records: list[StepRecord], ahead_s: float) -> None:
+        points = []
+        for record in records:
+            points.append(_point(attempt, record, self._before, ahead_s))
+            self._before = (attempt, record)
+        with contextlib.suppress(OSError):  # a gap; a full disk is told of by the lines
+            if self._curve is None:
+                self._curve = CurveFile(self._path.with_name(CURVE))
+            self._curve.put(points)
+
     def _append_whole(self, lines: bytes) -> None:
         if self._fd < 0:
             self._fd = _open_at_line_start(self._path)
@@ -54,6 +72,19 @@ class MetricsFile:
         if written < len(lines):
             os.ftruncate(self._fd, size)
             raise OSError(28, "No space left on device")
+
+
+def _point(
+    attempt: int, record: StepRecord, before: tuple[int, StepRecord] | None, ahead_s: float
+) -> StepPoint:
+    """In the order of the curve's columns. A step's time is known if the one before it is."""
+    logged, step_s = record.metrics, None
+    if before is not None and (before[0], before[1].step) == (attempt, record.step - 1):
+        step_s = max(0.0, record.at - before[1].at)
+    rate = record.tokens / step_s if step_s and record.tokens else None
+    lr = next((logged[name] for name in RATE_NAMES if name in logged), None)
+    values = (record.loss, record.grad_norm, step_s, rate, logged.get(MFU), lr)
+    return StepPoint(record.step, record.at + ahead_s, attempt, values)
 
 
 def _line(attempt: int, record: StepRecord, ahead_s: float) -> bytes:

@@ -11,6 +11,7 @@ from holdfast.cli import (
     chaos,
     check,
     checkpoint,
+    dashboard,
     delete,
     doctor,
     explain,
@@ -77,6 +78,7 @@ app.command("submit")(submit.submit)
 app.command("list")(listing.list_jobs)
 app.command("status")(status.status)
 app.command("watch")(watch.watch)
+app.command("dashboard")(dashboard.dashboard)
 app.command("top")(top.top)
 app.command("logs")(logs.logs)
 app.command("why")(why.why)

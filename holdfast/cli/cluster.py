@@ -124,7 +124,7 @@ def connected(reach: Reach) -> Iterator[Session]:
     """A session with the cluster. Raises `Error` if there is no client, context or answer."""
     import asyncio
 
-    opened = _client()
+    opened = client()
     with asyncio.Runner() as runner:
         cluster = runner.run(opened(reach.context, reach.namespace))
         try:
@@ -133,7 +133,8 @@ def connected(reach: Reach) -> Iterator[Session]:
             runner.run(cluster.close())
 
 
-def _client() -> Any:
+def client() -> Any:
+    """What opens a cluster. Raises `Error` kubernetes-missing."""
     try:
         from holdfast.drivers.kubernetes.api import opened
     except ModuleNotFoundError as exc:

@@ -1,12 +1,6 @@
-"""Which job a command means: the one that is named, else the newest.
+"""Which job a command means: the one that is named, else the newest."""
 
-A folder is a job's as soon as there is a description or a journal in it, readable or not: what is
-damaged is to be told, not hidden.
-"""
-
-import contextlib
 import difflib
-import os
 from pathlib import Path
 
 from holdfast.errors import Error
@@ -27,23 +21,9 @@ def job_folder(name: str | None) -> Path:
 
 def all_jobs() -> list[Path]:
     """The folders of all jobs, the newest first. Raises `OSError`."""
-    from holdfast.drivers.records import jobs_home
+    from holdfast.drivers import records
 
-    try:
-        names = os.listdir(jobs_home())
-    except FileNotFoundError:
-        return []
-    folders = [jobs_home() / name for name in names if not name.startswith(".")]
-    submitted = [(at, path) for path in folders if (at := _submitted_at(path)) is not None]
-    return [path for _, path in sorted(submitted, reverse=True)]
-
-
-def _submitted_at(folder: Path) -> float | None:
-    """When the job was submitted; None if this is no job's folder."""
-    for name in ("job.json", "journal.jsonl"):
-        with contextlib.suppress(OSError):
-            return os.lstat(folder / name).st_mtime
-    return None
+    return records.all_jobs()
 
 
 def _unknown(name: str, known: list[str]) -> Error:

@@ -13,11 +13,7 @@ from holdfast.cli.source import job_source, lacking, tell
 from holdfast.errors import Error
 
 if TYPE_CHECKING:
-    from holdfast.diagnosis.signatures import Signature
     from holdfast.status import Incident, JobStatus
-
-TAIL_LINES = 20
-TAIL_BYTES = 64 * 1024
 
 
 def why(
@@ -37,7 +33,7 @@ def why(
         status = source.status()
         found, troubles = source.incidents(), source.troubles()
         incident = _chosen(found, number, status.job, source.words)
-        tail = _log_tail(source.folder, incident) if incident and source.folder else []
+        tail = _tail(source.folder, incident) if incident and source.folder else []
         if as_json:
             json_result({**_fields(status, incident, tail), "incomplete": lacking(troubles)})
         elif incident is None:
@@ -71,6 +67,8 @@ def _chosen(found: "list[Incident]", number: int | None, job: str, words: str) -
 
 
 def _fields(status: "JobStatus", incident: "Incident | None", tail: list[str]) -> dict[str, Any]:
+    from holdfast.drivers.explained import advice
+
     return {
         "job": status.job,
         "phase": status.phase,
@@ -80,34 +78,16 @@ def _fields(status: "JobStatus", incident: "Incident | None", tail: list[str]) -
         "incident": incident,
         "log_tail": tail,
         "known_problem": _told(incident, tail),
-        "advice": _advice(incident) if incident is not None else None,
+        "advice": advice(incident) if incident is not None else None,
         "notes": status.notes,
     }
 
 
-def _known(incident: "Incident", tail: list[str]) -> "Signature | None":
-    """A known problem in what the rank that failed first has printed; what is only a consequence
-    of others explains nothing."""
-    from holdfast.diagnosis.signatures import Blame, spotted
-
-    lines = incident.traceback.splitlines() if incident.traceback else tail
-    found = [one.signature for one in spotted(lines)]
-    return next((one for one in found if one.blame is not Blame.CONSEQUENCE), None)
-
-
-def _advice(incident: "Incident") -> str:
-    """What is to be done about its cause."""
-    from holdfast.diagnosis.advice import ADVICE
-
-    return ADVICE.get(incident.cause, "")
-
-
 def _told(incident: "Incident | None", tail: list[str]) -> dict[str, str] | None:
-    known = _known(incident, tail) if incident is not None else None
-    if known is None:
-        return None
-    told = {"slug": known.slug, "blame": known.blame.value}
-    return {**told, "cause": known.cause, "remedy": known.remedy}
+    from holdfast.drivers.explained import known_problem, problem_fields
+
+    known = known_problem(incident, tail) if incident is not None else None
+    return problem_fields(known) if known is not None else None
 
 
 def _quiet(status: "JobStatus") -> str:
@@ -122,6 +102,8 @@ def _quiet(status: "JobStatus") -> str:
 
 
 def _print(status: "JobStatus", incident: "Incident", of: int, tail: list[str], words: str) -> None:
+    from holdfast.drivers.explained import advice, known_problem
+
     result(styled(f"incident {incident.id} of {of}: {incident.summary}", "bold"))
     result(f"  cause  {story.verdict(incident)}; {story.place(incident)}")
     result(f"  when   {story.clock(incident.started_at)}, {_length(status, incident)}")
@@ -129,7 +111,7 @@ def _print(status: "JobStatus", incident: "Incident", of: int, tail: list[str], 
         result(f"  code   version {incident.version}; now {story.version(status)}")
     if story.followers(incident):
         result(f"  ranks  {story.followers(incident)}")
-    if (known := _known(incident, tail)) is not None:
+    if (known := known_problem(incident, tail)) is not None:
         result(f"  known  {known.slug} ({known.blame}): {known.cause}")
     for text in incident.health:
         result(f"  health {text}")
@@ -140,7 +122,7 @@ def _print(status: "JobStatus", incident: "Incident", of: int, tail: list[str], 
     for text in story.weighed(incident):
         result(f"  {text}")
     result(f"  cost   {story.bill(incident)}")
-    if help_ := known.remedy if known is not None else _advice(incident):
+    if help_ := known.remedy if known is not None else advice(incident):
         result(f"  help   {help_}")
     result(f"  now    {story.headline(status, words)}")
     for text in story.notes(status):
@@ -169,22 +151,13 @@ def print_evidence(incident: "Incident", tail: list[str]) -> None:
         talk("  (no worker failed by itself, or it printed nothing)")
 
 
+def _tail(folder: Path, incident: "Incident") -> list[str]:
+    from holdfast.drivers.explained import log_tail
+
+    return log_tail(folder, incident)
+
+
 def _length(status: "JobStatus", incident: "Incident") -> str:
     if incident.ended_at is None:
         return "not over" if status.outcome is None else "it ended the job"
     return f"training again after {duration(incident.ended_at - incident.started_at)}"
-
-
-def _log_tail(folder: Path, incident: "Incident") -> list[str]:
-    """The last lines of the log of the rank that failed first; none if it is gone."""
-    if not incident.log:
-        return []
-    from holdfast.files import open_plain
-
-    try:
-        with open_plain(folder / incident.log) as file:
-            file.seek(max(0, file.seek(0, 2) - TAIL_BYTES))
-            text = file.read().decode(errors="replace")
-    except OSError:
-        return []
-    return text.splitlines()[-TAIL_LINES:]

@@ -125,6 +125,15 @@ class StragglerWatch:
         told = [self._straggler(rank, share, sample) for rank, share in slow.items()]
         return StragglersFound(attempt=self._attempt, stragglers=tuple(told[:TOLD_MAX]))
 
+    def lateness(self) -> dict[int, float]:
+        """Of each rank the share of the last window in which others waited for it."""
+        if not self._windows:
+            return {}
+        return {
+            rank: max(0.0, max(one.share for one in groups.values()))
+            for rank, groups in self._windows[-1].found.items()
+        }
+
     def _forget(self, now: float) -> dict[int, dict[Group, Delays]]:
         """Windows that are not needed any more; returns the sum of the others."""
         while len(self._windows) > WINDOWS:

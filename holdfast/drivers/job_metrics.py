@@ -9,6 +9,7 @@ import asyncio
 import os
 from collections import deque
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
@@ -19,6 +20,7 @@ from holdfast.controller.phases import Phase
 from holdfast.controller.state import IncidentRecord
 from holdfast.detection.progress import ProgressReducer
 from holdfast.drivers.job_books import JobBooks
+from holdfast.history import told
 from holdfast.messages import WorkerReport
 from holdfast.monitoring.table import JOB_LABEL, METRICS
 from holdfast.scrape import (
@@ -201,10 +203,13 @@ def _add_tiers(found: Exposition, status: JobStatus) -> None:
 
 
 class MetricsServer:
-    """Hands out `/metrics` and, for Prometheus to find the agents, `/targets`."""
+    """Hands out `/metrics` and, for Prometheus to find the agents, `/targets`; of a `folder` also
+    the figures that are kept there, for the page of a cluster."""
 
-    def __init__(self, job: str, look: Callable[[], Exposition]) -> None:
-        self._job, self._look = job, look
+    def __init__(
+        self, job: str, look: Callable[[], Exposition], folder: Path | None = None
+    ) -> None:
+        self._job, self._look, self._folder = job, look, folder
         self._server: asyncio.Server | None = None
         self.agents: Callable[[], list[str]] = list  # HOST:PORT of each
 
@@ -237,5 +242,7 @@ class MetricsServer:
                 targets = [self.address or "", *self.agents()]
                 found = [{"targets": targets, "labels": {JOB_LABEL: self._job}}]
                 return ScrapePage(200, msgspec.json.encode(found), "application/json")
+            case _ if self._folder is not None and (figures := told(self._folder, path)):
+                return ScrapePage(200, *figures)
             case _:
                 return NOT_FOUND

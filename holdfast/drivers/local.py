@@ -22,6 +22,7 @@ from holdfast.controller import Controller, Limits, State
 from holdfast.drivers import records
 from holdfast.drivers.fencing import Fenced, fence_job, fence_nodes, living, say_stuck
 from holdfast.drivers.job_books import JobBooks
+from holdfast.drivers.job_history import JobHistory
 from holdfast.drivers.job_metrics import JobMetrics, MetricsServer
 from holdfast.drivers.machine_book import MachineBook
 from holdfast.drivers.nodes import AgentProcess, known_nodes, new_names, start_agent
@@ -156,6 +157,8 @@ class LocalDriver:
         self._scraped = MetricsServer(job.name, metrics.exposition)
         self._notifier = Notifier(job, self._state, folder, lambda: self._books.goodput().ettr)
         self._scraped.agents = self._scraped_agents
+        late = self._shell.stragglers.lateness
+        self._history = JobHistory(folder, self._state, progress, late, curve=False)
 
     async def run(self, first: Beginning, observe: Observer) -> Outcome:
         """From the first fact to the last agent's end."""
@@ -179,7 +182,7 @@ class LocalDriver:
             self._add(AgentProcess(node.node, node.name, node.pid, None), RECONNECT_S)
         shell.begin(first, self._agents)
         try:
-            outcome = await host.run({}, _say, self._end)
+            outcome = await host.run({"keeping figures": self._history.run}, _say, self._end)
             assert outcome is not None, "this job has another controller"  # its lock is ours
             return outcome
         finally:

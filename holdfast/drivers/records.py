@@ -52,6 +52,30 @@ def job_dir(name: str) -> Path:
     return jobs_home() / name
 
 
+def all_jobs(home: Path | None = None) -> list[Path]:
+    """The folders of all jobs below a home, by default ours, the newest first. Raises `OSError`.
+
+    A folder is a job's as soon as there is a description or a journal in it, readable or not: what
+    is damaged is to be told, not hidden.
+    """
+    home = home or jobs_home()
+    try:
+        names = os.listdir(home)
+    except FileNotFoundError:
+        return []
+    folders = [home / name for name in names if not name.startswith(".")]
+    submitted = [(at, path) for path in folders if (at := _submitted_at(path)) is not None]
+    return [path for _, path in sorted(submitted, reverse=True)]
+
+
+def _submitted_at(folder: Path) -> float | None:
+    """When the job was submitted; None if this is no job's folder."""
+    for name in ("job.json", JOURNAL):
+        with contextlib.suppress(OSError):
+            return os.lstat(folder / name).st_mtime
+    return None
+
+
 def create(job: Job, folder: Path, *, replace: bool = False, now: float) -> int:
     """Make the folder of a new job with its description, token and empty journal.
 

@@ -95,6 +95,10 @@ class StragglerSampling:
         for node in self._waiting:
             self._send(node, question)
 
+    def lateness(self) -> dict[int, float]:
+        """Of each rank the share of the last seconds in which others waited for it."""
+        return self._watch.lateness()
+
     def answered(self, node: str, answer: EntryTimes, now: float) -> None:
         """What a node says."""
         if answer.number != self._number or node not in self._waiting:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.agent.metrics_file import BLOCK, MetricsFile
+from holdfast.history import CURVE, read_curve
 from holdfast.page import StepRecord
 
 STEP = StepRecord(2, 1.0, 0.5, None, 8)
@@ -29,3 +30,24 @@ def test_a_file_of_nothing_else_is_begun_again(tmp_path: Path) -> None:
     path.write_bytes(b'{"step": 1')
     MetricsFile(path).append(1, [STEP])
     assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [2]
+
+
+def test_the_curve_has_the_same_steps_with_what_follows_from_them(tmp_path: Path) -> None:
+    file = MetricsFile(tmp_path / "metrics.jsonl")
+    logged = {"mfu": 0.4, "lr": 1e-4, "aux": 3.0}
+    steps = [StepRecord(n, 10.0 + n / 4, 2.5, 0.5, 100, logged) for n in range(3)]
+    file.append(1, steps[:2])
+    file.append(1, steps[2:])
+    file.append(2, [StepRecord(1, 99.0, 2.0, 0.5, 100, logged)])
+    found = read_curve(tmp_path / CURVE)
+    assert found.step == [0, 1, 2] and found.attempt == [1, 2, 1]
+    assert found.mean["step_s"] == [None, None, 0.25], "known where the one before it is"
+    assert found.mean["tokens_per_s"] == [None, None, 400.0]
+    assert found.mean["loss"] == [2.5, 2.0, 2.5]
+    assert set(found.mean["mfu"]) == {0.4} and found.mean["lr"][0] == pytest.approx(1e-4)
+
+
+def test_a_curve_that_cannot_be_written_hinders_no_line(tmp_path: Path) -> None:
+    (tmp_path / CURVE).mkdir()
+    MetricsFile(tmp_path / "metrics.jsonl").append(1, [STEP])
+    assert (tmp_path / "metrics.jsonl").read_text().count("\n") == 1

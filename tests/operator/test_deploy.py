@@ -12,7 +12,7 @@ from tests.drivers.kubernetes.schemas import problems
 from tests.tidy.source import ROOT
 
 DEPLOY = ROOT / "deploy"
-OURS = ("crd", "rbac", "operator", "spares")
+OURS = ("crd", "rbac", "operator", "spares", "dashboard")
 FOLDERS = [DEPLOY, DEPLOY / "namespaced", DEPLOY / "rbac" / "cordon", *(DEPLOY / n for n in OURS)]
 Body = dict[str, Any]
 
@@ -40,8 +40,10 @@ def test_every_object_is_what_a_strict_server_takes() -> None:
             assert problems(body, "1.37") == [], body["metadata"]["name"]
 
 
-def test_the_operator_s_pods_meet_the_restricted_standard() -> None:
-    deployment = next(b for b in bodies() if b["kind"] == "Deployment")
+@pytest.mark.parametrize("name", ["holdfast-operator", "holdfast-dashboard"])
+def test_our_pods_meet_the_restricted_standard(name: str) -> None:
+    made = (b for b in bodies() if b["kind"] == "Deployment")
+    deployment = next(b for b in made if b["metadata"]["name"] == name)
     spec = deployment["spec"]["template"]["spec"]
     container = spec["containers"][0]["securityContext"]
     assert spec["securityContext"]["runAsNonRoot"] is True
@@ -54,6 +56,19 @@ def test_the_operator_s_pods_meet_the_restricted_standard() -> None:
     assert namespace["metadata"]["labels"][label] == "restricted"
 
 
+def test_the_page_can_only_read() -> None:
+    paths = DEPLOY / "dashboard" / "rights.yaml"
+    roles = [b for b in yaml.safe_load_all(paths.read_text()) if "rules" in b]
+    verbs = {verb for role in roles for rule in role["rules"] for verb in rule["verbs"]}
+    assert verbs == {"get", "list", "create"}
+    created = [r["resources"] for b in roles for r in b["rules"] if "create" in r["verbs"]]
+    assert created == [["tokenreviews"], ["subjectaccessreviews"]], (
+        "questions, which change nothing"
+    )
+    secret = [r for b in roles for r in b["rules"] if "secrets" in r["resources"]]
+    assert not secret
+
+
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
 @pytest.mark.parametrize(
     ("folder", "kinds"),
@@ -63,6 +78,8 @@ def test_the_operator_s_pods_meet_the_restricted_standard() -> None:
                     "PodDisruptionBudget": 1}),
         ("deploy/namespaced", {"Role": 1, "RoleBinding": 1, "ServiceAccount": 1, "Deployment": 1,
                                "PodDisruptionBudget": 1}),
+        ("deploy/dashboard", {"ServiceAccount": 1, "Role": 1, "RoleBinding": 1, "ClusterRole": 1,
+                              "ClusterRoleBinding": 1, "Deployment": 1, "Service": 1}),
     ],
 )  # fmt: skip
 def test_kustomize_builds_it(folder: str, kinds: dict[str, int]) -> None:

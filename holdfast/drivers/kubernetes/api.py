@@ -221,6 +221,10 @@ class Api:
         """GET any path of the API: `/version`, `/apis`, ..."""
         return _json(await self._send(_Call("GET", path, query or {})))
 
+    async def read(self, path: str) -> bytes:
+        """GET what is no object of the API, such as what a pod behind its proxy answers."""
+        return await self._send(_Call("GET", path, {}))
+
     async def close(self) -> None:
         """Close all connections."""
         await self._client.aclose()

@@ -174,6 +174,10 @@ DEFINITIONS = Kind(
 ACCESS_REVIEWS = Kind(
     "authorization.k8s.io/v1", "SelfSubjectAccessReview", "selfsubjectaccessreviews", False
 )
+OTHERS_ACCESS_REVIEWS = Kind(
+    "authorization.k8s.io/v1", "SubjectAccessReview", "subjectaccessreviews", False
+)
+TOKEN_REVIEWS = Kind("authentication.k8s.io/v1", "TokenReview", "tokenreviews", False)
 
 
 def kind_of(body: Body) -> Kind:

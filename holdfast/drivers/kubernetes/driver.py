@@ -17,6 +17,7 @@ from holdfast import bundles, journal
 from holdfast.actions import AskNodes, EndJob, Entry, Fence, Outcome
 from holdfast.controller import Controller, State
 from holdfast.drivers.job_books import JobBooks
+from holdfast.drivers.job_history import JobHistory
 from holdfast.drivers.job_metrics import JobMetrics, MetricsServer
 from holdfast.drivers.kubernetes import ending
 from holdfast.drivers.kubernetes.admitted_size import AdmittedSize
@@ -121,7 +122,10 @@ class KubernetesDriver:
             self._waits_for,
         )  # fmt: skip
         metrics = JobMetrics(request.job, self._state, self._books, progress, self._clock.now)
-        self._scraped = MetricsServer(request.name, metrics.exposition)
+        self._scraped = MetricsServer(request.name, metrics.exposition, journal_path.parent)
+        self._history = JobHistory(
+            journal_path.parent, self._state, progress, self._shell.stragglers.lateness, curve=True
+        )
         self._notifier = Notifier(
             request.job, self._state, journal_path.parent, lambda: self._books.goodput().ettr
         )
@@ -172,6 +176,7 @@ class KubernetesDriver:
             "watching over the lease": self.doubt.watch,
             "hearing requests to stop": self._wishes.hear,
             "publishing the record": self._record.run,
+            "keeping figures": self._history.run,
             "publishing output": self._output.run,
             "publishing stacks": self._stacks.run,
             "getting code": self._code.run,

@@ -1,0 +1,107 @@
+"""Looks at the ranks of a job now and then and keeps what they took: the picture of who is slow.
+
+From telemetry, on the loop of the controller's host, and not heard by the controller. A disk that
+does not take it costs the picture, never the job. Where nodes have no folder in common with the
+controller, it also keeps the curve, from what rank 0 reports.
+"""
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from holdfast.controller import State
+from holdfast.detection.progress import ProgressReducer
+from holdfast.history import CURVE, RANKS, CurveFile, RankHistory, StepPoint
+from holdfast.messages import WorkerReport
+
+EVERY_S = 3.0  # between two looks at the ranks of a small job
+RANKS_A_SECOND = 1600
+CURVE_S = 0.5  # between two looks at rank 0
+
+
+class JobHistory:
+    """Of one job. `lateness`: of each rank, where that is known."""
+
+    def __init__(
+        self,
+        folder: Path,
+        state: State,
+        progress: ProgressReducer,
+        lateness: Callable[[], Mapping[int, float]],
+        *,
+        curve: bool,
+    ) -> None:
+        self._folder, self._state, self._progress = folder, state, progress
+        self._lateness = lateness
+        self._ranks: RankHistory | None = None
+        self._curve: CurveFile | None = None
+        self._draws = curve
+        self._waits: dict[int, float] = {}  # by rank, since the attempt began
+        self._of = (0, 0.0)  # the attempt of the last look, and when that was
+        self._step: tuple[int, int] = (0, -1)  # newest in the curve: attempt, step
+        self._tokens = 0
+
+    async def run(self) -> None:
+        """For ever."""
+        while True:
+            await asyncio.sleep(CURVE_S)
+            try:
+                self.look(time.time())
+            except OSError:
+                self._ranks = self._curve = None  # another file, once the disk takes it
+
+    def look(self, now: float) -> None:
+        """What is due. Raises `OSError`."""
+        workers = self._progress.newest()
+        if self._draws and (first := workers.get(0)) is not None:
+            self._draw(first, now)
+        every_s = max(EVERY_S, self._state.world_size / RANKS_A_SECOND)
+        if workers and now - self._of[1] >= every_s:
+            self._add(workers, now)
+
+    def _add(self, workers: Mapping[int, WorkerReport], now: float) -> None:
+        attempt, before = self._state.attempt, self._of
+        waits = {
+            rank: one.progress.data_wait_s + one.progress.snapshot_s
+            for rank, one in workers.items()
+        }
+        span_s = now - before[1]
+        known, self._waits, self._of = self._waits, waits, (attempt, now)
+        if before[0] != attempt or span_s <= 0:
+            return  # what the next look is compared with
+        late, ranks = self._lateness(), range(self._state.world_size)
+        rows = [
+            [_step_s(workers.get(rank)) for rank in ranks],
+            [_share(waits.get(rank), known.get(rank), span_s) for rank in ranks],
+            [late.get(rank, math.nan) for rank in ranks],
+        ]
+        if self._ranks is None:
+            self._ranks = RankHistory(self._folder / RANKS, len(ranks))
+        self._ranks.add(now, span_s, attempt, rows)
+
+    def _draw(self, first: WorkerReport, now: float) -> None:
+        """What the newest report says, if that is another step."""
+        step, attempt = first.progress.step, self._state.attempt
+        if step is None or (attempt, step) == self._step:
+            return
+        same, done = self._step[0] == attempt, step - self._step[1]
+        tokens, step_s = first.tokens - self._tokens if same else 0, first.step_time_s
+        self._step, self._tokens = (attempt, step), first.tokens
+        rate = tokens / done / step_s if tokens > 0 and done > 0 and step_s else None
+        values = (first.loss, first.grad_norm, step_s, rate, None, None)
+        if self._curve is None:
+            self._curve = CurveFile(self._folder / CURVE)
+        self._curve.put([StepPoint(step, now - first.progress.step_ago_s, attempt, values)])
+
+
+def _step_s(worker: WorkerReport | None) -> float:
+    step_s = None if worker is None else worker.step_time_s or worker.optimizer_step_time_s
+    return math.nan if step_s is None else step_s
+
+
+def _share(after: float | None, before: float | None, span_s: float) -> float:
+    if after is None or before is None:
+        return math.nan
+    return min(1.0, max(0.0, after - before) / span_s)

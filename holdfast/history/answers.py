@@ -1,0 +1,61 @@
+"""What is asked about the figures of a job, and the answers as bytes: over HTTP, wherever they lie.
+
+    /curve/FIRST/LAST/POINTS          JSON: see `Curve`; LAST may be `end`
+    /ranks/QUANTITY/LEVEL             a line of JSON, then the values; LEVEL may be `best`
+
+A controller in a cluster answers them beside its metrics, the page answers them of folders here.
+"""
+
+import re
+from pathlib import Path
+
+import msgspec
+
+from holdfast.history.ranks import read_ranks
+from holdfast.history.steps import read_curve
+
+CURVE = "curve.bin"
+RANKS = "ranks.bin"
+POINTS_MAX = 4000
+STEP_MAX = 1 << 52
+QUESTION = re.compile("(curve|ranks)/[a-z0-9_]+/[a-z0-9]+(/[0-9]+)?")
+JSON, BINARY = "application/json", "application/octet-stream"
+
+
+def kind_of_answer(path: str) -> str | None:
+    """The type of the answer to such a question; None if it is none."""
+    found = QUESTION.fullmatch(path.strip("/"))
+    return {None: None, "curve": JSON, "ranks": BINARY}[found[1] if found else None]
+
+
+def told(folder: Path, path: str) -> tuple[bytes, str] | None:
+    """The answer and its type; None if that is no question."""
+    try:
+        match path.strip("/").split("/"):
+            case ["curve", first, last, points]:
+                return _curve(folder, first, last, points), JSON
+            case ["ranks", quantity, level]:
+                return _ranks(folder, quantity, level), BINARY
+            case _:
+                return None
+    except ValueError:  # no number, or none that there is
+        return None
+
+
+def _curve(folder: Path, first: str, last: str, points: str) -> bytes:
+    until = None if last == "end" else _number(last, STEP_MAX)
+    count = max(1, _number(points, POINTS_MAX))
+    found = read_curve(folder / CURVE, _number(first, STEP_MAX), until, count)
+    return msgspec.json.encode(found._asdict())
+
+
+def _ranks(folder: Path, quantity: str, level: str) -> bytes:
+    found = read_ranks(folder / RANKS, quantity, None if level == "best" else _number(level, 99))
+    head = {"ranks": found.ranks, "at": found.at, "span_s": found.span_s, "attempt": found.attempt}
+    return msgspec.json.encode(head) + b"\n" + found.values
+
+
+def _number(text: str, most: int) -> int:
+    if not text.isascii() or not text.isdecimal():
+        raise ValueError(text)
+    return min(int(text[:18]), most)

@@ -1,0 +1,113 @@
+"""The page of a cluster: what controllers publish there, to whoever the cluster lets see it."""
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import recorded_job
+from holdfast.dashboard.tokens import Tokens
+from holdfast.drivers import records
+from holdfast.drivers.kubernetes.cluster import ApiError
+from holdfast.drivers.kubernetes.manifests.names import JOB, MANAGED_BY
+from holdfast.drivers.kubernetes.record import Record, Recorded
+from tests.browser.serving import ServedPage
+from tests.drivers.kubernetes.cluster.fake import FakeCluster, in_thread
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
+
+
+@pytest.fixture
+def it() -> Iterator[FakeCluster]:
+    """A cluster."""
+    with in_thread() as made:
+        yield made
+
+
+async def _published(it: FakeCluster, folder: Path) -> None:
+    """Job file, record and journal, as a controller has them there."""
+    api, now = it.api(), time.time()
+    labels = {JOB: folder.name, MANAGED_BY: "holdfast"}
+    meta = {"name": f"{folder.name}-job", "namespace": "default", "labels": labels}
+    kind = {"apiVersion": "v1", "kind": "ConfigMap"}
+    text = (folder / "job.json").read_text()
+    made = await api.create({**kind, "metadata": meta, "data": {"job.yaml": text}})
+    owner = {**kind, "name": meta["name"], "uid": made["metadata"]["uid"]}
+    shown = Recorded(
+        records.status(folder, now),
+        tuple(records.incidents(folder, now)),
+        records.goodput(folder, now),
+    )
+    await Record(api, folder.name, folder / "journal.jsonl", lambda: shown, owner).publish()
+    await api.close()
+
+
+def test_a_job_of_a_cluster_is_shown_as_one_of_this_machine(
+    it: FakeCluster, tmp_path: Path
+) -> None:
+    folder = tmp_path / "gpt"
+    recorded_job.record(folder, days=0.5, nodes=2, until=time.time(), rate=2000.0)
+    asyncio.run(_published(it, folder))
+    config = str(it.do(lambda it: it.kubeconfig()))
+    page = ServedPage("--on", "kubernetes", KUBECONFIG=config)
+    try:
+        told = json.loads(page.ask("/api/jobs/gpt")[1])
+        here = records.goodput(folder, time.time())
+        assert told["status"]["job"] == "gpt"
+        assert len(told["incidents"]) == len(records.incidents(folder, time.time())) > 0
+        assert told["goodput"]["buckets"]["productive"] == here.buckets["productive"]
+        assert json.loads(page.ask("/api/fleet")[1])["jobs"][0]["job"] == "gpt"
+        assert json.loads(page.ask("/api/jobs/gpt/incidents/1")[1])["incident"]["id"] == 1
+        assert json.loads(page.ask("/api/jobs/gpt/log/0")[1])["lines"] == []
+        silent = page.ask("/api/jobs/gpt/figures/curve/0/end/100")
+        assert silent[0] == 500 and "controller-silent" in silent[1]
+        assert page.ask("/api/jobs/other")[0] == 404
+    finally:
+        page.close()
+
+
+class Reviews:
+    """An API server that knows two tokens, of which one may read."""
+
+    namespace = "training"
+
+    def __init__(self) -> None:
+        self.asked: list[dict[str, Any]] = []
+        self.silent = False
+
+    async def create(self, body: dict[str, Any]) -> dict[str, Any]:
+        self.asked.append(body)
+        if self.silent:
+            raise ApiError(0, "Unreachable", "no answer")
+        spec = body["spec"]
+        if body["kind"] == "TokenReview":
+            known = {"ours": "anna", "theirs": "bert"}.get(spec["token"])
+            status = {"authenticated": known is not None, "user": {"username": known}}
+        else:
+            assert spec["resourceAttributes"] == {
+                "namespace": "training", "verb": "get", "resource": "configmaps",
+            }  # fmt: skip
+            status = {"allowed": spec["user"] == "anna"}
+        return {"metadata": {}, "status": status}
+
+
+def test_the_cluster_says_whose_token_may_see_the_page() -> None:
+    reviews = Reviews()
+    tokens = Tokens(reviews)  # type: ignore[arg-type]
+
+    async def story() -> None:
+        assert await tokens.verify("ours")
+        assert not await tokens.verify("theirs")
+        assert not await tokens.verify("nobody's")
+        assert not await tokens.verify("") and not await tokens.verify("x" * 100_000)
+        count = len(reviews.asked)
+        assert count == 5 and await tokens.verify("ours")
+        assert len(reviews.asked) == count, "the answer is kept for a while"
+        reviews.silent = True
+        assert not await tokens.verify("another"), "nobody gets in while nobody can be asked"
+
+    asyncio.run(story())

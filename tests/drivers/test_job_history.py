@@ -1,0 +1,115 @@
+"""Looks at ranks become columns, and where it is asked for, those at rank 0 a curve."""
+
+import asyncio
+import json
+import struct
+from pathlib import Path
+
+import pytest
+
+from holdfast.controller import Limits, State
+from holdfast.detection.progress import ProgressReducer
+from holdfast.drivers.job_history import EVERY_S, JobHistory
+from holdfast.drivers.job_metrics import MetricsServer
+from holdfast.events import Progress
+from holdfast.history import CURVE, RANKS, read_curve, read_ranks
+from holdfast.messages import Report, WorkerReport
+from holdfast.scrape import Exposition
+
+
+class Scene:
+    """Two ranks of one attempt, rank 1 late and waiting for its data."""
+
+    def __init__(self, folder: Path, *, curve: bool = True) -> None:
+        self.state = State(limits=Limits(node_count=2), workers_per_node=1, attempt=1)
+        self.progress = ProgressReducer()
+        self.progress.begin(1, 2, 0.0)
+        late = {1: 0.25}
+        self.history = JobHistory(folder, self.state, self.progress, lambda: late, curve=curve)
+
+    def report(self, step: int, at: float) -> None:
+        workers = [
+            WorkerReport(
+                rank=rank, pid=1, milestones={}, loss=3.0 / step, grad_norm=0.5, step_time_s=0.5,
+                tokens=100 * step, progress=Progress(step=step, data_wait_s=rank * at / 2),
+            )
+            for rank in (0, 1)
+        ]  # fmt: skip
+        self.progress.observe(Report(node="n", attempt=1, workers=tuple(workers)), at)
+
+
+def column(folder: Path, quantity: str) -> list[float]:
+    found = read_ranks(folder / RANKS, quantity)
+    return list(struct.unpack(f"<{len(found.values) // 2}e", found.values))
+
+
+def test_two_looks_are_a_column(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    for step, at in ((1, 1000.0), (2, 1000.0 + EVERY_S / 2), (3, 1000.0 + EVERY_S)):
+        scene.report(step, at)
+        scene.history.look(at)
+    assert column(tmp_path, "step_s") == [0.5, 0.5]
+    assert column(tmp_path, "wait") == [0.0, 0.5]
+    late = column(tmp_path, "late")
+    assert late[0] != late[0] and late[1] == 0.25
+    curve = read_curve(tmp_path / CURVE)
+    assert curve.step == [1, 2, 3] and curve.mean["loss"] == [3.0, 1.5, 1.0]
+    assert curve.mean["tokens_per_s"] == [None, 200.0, 200.0]
+
+
+def test_a_new_attempt_is_not_compared_with_the_one_before(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, curve=False)
+    scene.report(1, 1000.0)
+    scene.history.look(1000.0)
+    scene.state.attempt = 2
+    scene.history.look(1000.0 + EVERY_S)
+    assert column(tmp_path, "wait") == [] and not (tmp_path / CURVE).exists()
+
+
+def test_a_disk_that_takes_nothing_ends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = Scene(tmp_path / "gone")
+    monkeypatch.setattr("holdfast.drivers.job_history.CURVE_S", 0.001)
+    scene.report(1, 1000.0)
+    looked, looks = scene.history.look, list[float]()
+
+    def counted(now: float) -> None:
+        looks.append(now)
+        looked(now)
+
+    monkeypatch.setattr(scene.history, "look", counted)
+
+    async def story() -> None:
+        running = asyncio.create_task(scene.history.run())
+        while len(looks) < 3:
+            await asyncio.sleep(0.002)
+        assert not running.done()
+        (tmp_path / "gone").mkdir()
+        while not (tmp_path / "gone" / CURVE).exists():
+            scene.report(2, 1001.0)
+            await asyncio.sleep(0.002)
+        running.cancel()
+
+    asyncio.run(asyncio.wait_for(story(), 60))
+
+
+def test_a_controller_in_a_cluster_hands_figures_out(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    for step in (1, 2):
+        scene.report(step, 1000.0 + step * EVERY_S)
+        scene.history.look(1000.0 + step * EVERY_S)
+
+    async def story() -> bytes:
+        server = MetricsServer("gpt", Exposition, tmp_path)
+        await server.open("127.0.0.1", 0, print)
+        host, port = (server.address or "").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"GET /curve/0/end/100 HTTP/1.1\r\nHost: x\r\n\r\n")
+        told = await reader.read()
+        writer.close()
+        server.close()
+        return told
+
+    head, _, body = asyncio.run(story()).partition(b"\r\n\r\n")
+    assert b"200 OK" in head and json.loads(body)["step"] == [1, 2]
