@@ -34,7 +34,7 @@ def plant(file: Path, source: str) -> None:
     sound = compile(file.read_text(), file, "exec", dont_inherit=True)
     planted = compile(source, file, "exec", dont_inherit=True)
     found = list(_different(sound, planted))
-    assert found, "the bug changes nothing"
+    assert found, "no function changes: quote the use of a constant, not its definition"
     for old, new in found:
         function = _function(module, old.co_qualname)
         assert function.__code__ == old, f"{old.co_qualname} is not what the file says"
