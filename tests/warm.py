@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.patience import PATIENCE_S
-from tests.warm_tree import GROWING, ROOM, ROOM_OF_WORDS, Forked
+from tests.warm_tree import GROWING, MODULES, ROOM, ROOM_OF_WORDS, Forked
 
 ROOT = Path(__file__).parents[1]
 PIPE = subprocess.PIPE
@@ -78,6 +78,19 @@ class _Program(Warm):
     def __init__(self, words: Sequence[str], module: str, **how: Any) -> None:
         self.module = module
         super().__init__(words, **how)
+
+
+class Module(Warm):
+    """`python -m MODULE WORDS`, of those that processes of ours start."""
+
+    def __init__(self, module: str, words: Sequence[str], **how: Any) -> None:
+        self.module = module
+        super().__init__(words, **how)
+
+    def order(self, words: Any) -> dict[str, Any]:
+        """The module as `__main__`."""
+        order = super().order(words)
+        return {**order, "is_main": True, "tree": MODULES[self.module]}
 
 
 class Script(Warm):

@@ -36,6 +36,7 @@ ABOVE = 300  # numbers of file descriptors that no order asks for
 PACKAGES = (
     "agent", "cli", "spec", "drivers", "shell", "goodput", "diagnosis", "journal", "simulation",
 )  # fmt: skip
+AT_THE_FIRST_REQUEST = ("httpcore2", "anyio._backends._asyncio", "typer._adapters")
 
 
 def main() -> None:
@@ -76,6 +77,8 @@ def _import_all() -> None:
         for found in pkgutil.walk_packages(getattr(package, "__path__", ()), f"holdfast.{name}."):
             if not found.name.endswith(("__main__", "plots", "forkserver")):
                 importlib.import_module(found.name)
+    for name in AT_THE_FIRST_REQUEST:
+        importlib.import_module(name)
 
 
 def _import_for_workers() -> None:

@@ -21,6 +21,9 @@ MODULES = {  # what may be forked, and whether it starts processes of ours
     "holdfast.agent": True,
     "holdfast.agent.forkserver": False,
     "holdfast.agent.storage": False,
+    "holdfast.checks": True,
+    "holdfast.checks.devices": False,
+    "holdfast.checks.ranks": True,
     "holdfast.cli": True,
 }
 _server: socket.socket | None = None

@@ -48,6 +48,7 @@ from holdfast.messages import (
 )
 from holdfast.spec import Job
 from tests.patience import PATIENCE_S
+from tests.warm import Module
 
 PULSE_S = 0.05
 Found = TypeVar("Found")
@@ -227,22 +228,27 @@ class StubController:
 
 
 class AgentProcess:
-    """A real agent, and what it left in the job's folder."""
+    """A real agent, and what it left in the job's folder; `fresh`: of interpreters of its own."""
 
-    def __init__(self, folder: Path, name: str = "node-0") -> None:
+    def __init__(self, folder: Path, name: str = "node-0", *, fresh: bool = False) -> None:
         self.folder = folder
         self.node = f"{name}-{secrets.token_hex(4)}"
         self.home = folder / "nodes" / name
         self.home.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "holdfast.agent", "--job-dir", str(folder)]
+        words = ["--job-dir", str(folder), "--node", self.node, "--name", name]
         with (self.home / "agent.log").open("ab") as log:
-            self.process = subprocess.Popen(
-                [*command, "--node", self.node, "--name", name],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                env={**os.environ, "HOLDFAST_NODE": self.node},
+            how: dict[str, Any] = {
+                "stdin": subprocess.DEVNULL,
+                "stdout": log,
+                "stderr": log,
+                "start_new_session": True,
+                "env": {**os.environ, "HOLDFAST_NODE": self.node},
+            }
+            module = "holdfast.agent"
+            self.process = (
+                subprocess.Popen([sys.executable, "-m", module, *words], **how)
+                if fresh
+                else Module(module, words, **how)
             )
 
     def log(self, rank: int = 0, attempt: int = 1) -> str:
@@ -311,7 +317,7 @@ def _read(pid: int, name: str) -> bytes:
 
 @contextlib.contextmanager
 def running(
-    folder: Path, source: str = "", **job: Any
+    folder: Path, source: str = "", *, fresh: bool = False, **job: Any
 ) -> Iterator[tuple[StubController, AgentProcess]]:
     """A stub controller and an agent for a job that runs `source` (or what `job` says)."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -322,7 +328,7 @@ def running(
     (folder / "job.json").write_text(Job.model_validate({**plain, **job}).model_dump_json())
     controller = StubController(folder)
     controller.open()
-    agent = AgentProcess(folder)
+    agent = AgentProcess(folder, fresh=fresh)
     try:
         yield controller, agent
     finally:

@@ -109,7 +109,8 @@ def test_any_program_can_be_the_worker(node: Node) -> None:
 
 
 def test_a_cold_script_finds_nothing_loaded_ahead(node: Node) -> None:
-    controller, agent = node("import sys; print('torch' in sys.modules)", warm={"mode": "off"})
+    source = "import sys; print('torch' in sys.modules)"
+    controller, agent = node(source, fresh=True, warm={"mode": "off"})
     controller.ready()
     controller.start()
     assert controller.exited().exit_code == 0

@@ -28,7 +28,7 @@ SECRET = "very-private-4711"
 
 
 def test_a_failed_rank_is_told_of_with_its_last_words_and_without_secrets(node: Node) -> None:
-    controller, agent = node(LEAKS, env={"DATA_TOKEN": SECRET})
+    controller, agent = node(LEAKS, fresh=True, env={"DATA_TOKEN": SECRET})
     controller.ready()
     controller.start()
     [pid] = controller.started()

@@ -61,7 +61,7 @@ def test_a_segfault_is_reported_with_its_signal(node: Node) -> None:
 
 def test_an_exception_is_shown_as_python_shows_it_and_placed_in_the_users_code(node: Node) -> None:
     source = "import json\ndef f():\n    json.loads('x')\nf()\n"
-    exited, log = run_to_its_end(node, source)
+    exited, log = run_to_its_end(node, source, fresh=True)
     assert exited.exit_code == 1 and exited.error is not None
     assert exited.error.type == "json.decoder.JSONDecodeError"
     assert exited.error.file.endswith("/script.py") and exited.error.line == 3
@@ -70,7 +70,7 @@ def test_an_exception_is_shown_as_python_shows_it_and_placed_in_the_users_code(n
 
 
 def test_a_syntax_error_names_its_line(node: Node) -> None:
-    exited, log = run_to_its_end(node, "x = 1\ny = = 2\n")
+    exited, log = run_to_its_end(node, "x = 1\ny = = 2\n", fresh=True)
     assert exited.exit_code == 1 and exited.error is not None
     assert (exited.error.type, exited.error.line) == ("SyntaxError", 2)
     assert exited.error.file.endswith("/script.py")
@@ -96,13 +96,13 @@ def test_an_import_error_names_the_importing_line(node: Node) -> None:
 def test_the_exit_code_is_that_of_python(
     node: Node, source: str, code: int, error: str | None
 ) -> None:
-    exited, _ = run_to_its_end(node, source)
+    exited, _ = run_to_its_end(node, source, fresh=True)
     assert exited.exit_code == code
     assert (exited.error.type if exited.error else None) == error
 
 
 def test_an_interrupted_script_ends_as_python_does(node: Node) -> None:
-    exited, log = run_to_its_end(node, "import os; os.kill(os.getpid(), 2)")
+    exited, log = run_to_its_end(node, "import os; os.kill(os.getpid(), 2)", fresh=True)
     assert (exited.exit_code, exited.signal) == (None, signal.SIGINT)
     assert log.rstrip().endswith("KeyboardInterrupt")
 

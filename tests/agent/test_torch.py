@@ -75,7 +75,8 @@ def test_a_killed_store_is_replaced_and_the_controller_told(node: Node) -> None:
 
 def test_the_forkserver_has_one_thread_and_no_gpu_context(node: Node) -> None:
     source = "import torch; print(torch.cuda.is_initialized(), flush=True)"
-    controller, agent = node(source, framework="pytorch", env={"OMP_NUM_THREADS": "1"})
+    job = {"framework": "pytorch", "env": {"OMP_NUM_THREADS": "1"}}
+    controller, agent = node(source, fresh=True, **job)
     controller.ready()
     forkserver = agent.forkserver()
     assert len(os.listdir(f"/proc/{forkserver}/task")) == 1
@@ -112,7 +113,7 @@ print(json.dumps([by_chance, draw(), torch.get_num_threads()]), flush=True)
 
 def test_what_is_drawn_by_chance_differs_and_what_is_seeded_does_not(node: Node) -> None:
     """Between ranks and between attempts; and what a script sets for torch takes effect."""
-    controller, agent = node(DRAW, framework="pytorch", workers_per_node=2)
+    controller, agent = node(DRAW, fresh=True, framework="pytorch", workers_per_node=2)
     store: Store | None = controller.ready()
     drawn, seeded = [], []
     for attempt in (1, 2):

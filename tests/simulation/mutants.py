@@ -1,6 +1,6 @@
 """Planted bugs: one line of the code under test each, and the promise it breaks.
 
-Applied to the source as it is loaded (`planting`). A line that is no longer there, or is there
+Applied to the functions of the package (`planting`). A line that is no longer there, or is there
 twice, fails the test: then the mutant has to move with the code.
 """
 
@@ -117,8 +117,8 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "a single alert has a node replaced": Mutant(
         LADDER,
-        "ALERTS = 2  # of one kind and device are a fault",
-        "ALERTS = 1",
+        "return severity in (Severity.FATAL, Severity.LEAVES) or alerts >= ALERTS",
+        "return severity in (Severity.FATAL, Severity.LEAVES) or alerts >= 1",
         HEALTHY,
         first=5,
     ),
@@ -418,8 +418,8 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "who has left its loop is taken to train": Mutant(
         "detection/progress.py",
-        'LEFT = "finished"  # what a worker says it does once it has left its loop',
-        'LEFT = "gone"',
+        "page.progress.step is not None and not page.progress.finished and page.phase != LEFT",
+        "page.progress.step is not None and not page.progress.finished",
         HEALTHY,
         first=127,
     ),
@@ -547,8 +547,8 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "a duty that fails again and again never ends its process": Mutant(
         SUPERVISION,
-        "WITHIN_S = 300.0  # longer than all their pauses together",
-        "WITHIN_S = 120.0",
+        "recent = [at for at in self._failed if now - at < WITHIN_S]",
+        "recent = [at for at in self._failed if now - at < 120.0]",
         SPARES,
         first=2073,
     ),

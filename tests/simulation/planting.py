@@ -1,47 +1,26 @@
 """`planting.main`: looks in worlds of the package with a planted bug, until its promise breaks.
 
 Runs in a process forked from one that has imported everything (`tests.warm`). The bug takes the
-place of the sound module when that is imported, so what is above the vocabulary is forgotten and
-imported once more; no planted bug is in the vocabulary, which takes the longest to import.
+place of the sound line where that has been imported: in the code of the function that it is in.
 """
 
-import importlib
-import importlib.abc
-import importlib.machinery
+import inspect
 import sys
-from collections.abc import Sequence
-from types import CodeType, ModuleType
+from collections.abc import Iterator
+from pathlib import Path
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+from holdfast.simulation import swarm
 
 SEEDS = 500
 HOURS, NODES = 6.0, 6
-VOCABULARY = (
-    *(
-        "actions",
-        "collectives",
-        "dimensions",
-        "errors",
-        "events",
-        "evidence",
-        "files",
-        "lines",
-        "log_times",
-        "masking",
-        "messages",
-        "monitoring",
-    ),
-    *("slugs", "spec", "status", "versions"),
-)
 
 
 def main() -> None:
     """`FILE PROMISE FIRST`, and on standard input the source of FILE with the bug in it."""
     file, promise, first = sys.argv[1:]
-    for name in [name for name in sys.modules if _is_above(name)]:
-        del sys.modules[name]
-    planting = Planting(file, sys.stdin.read())
-    sys.meta_path.insert(0, planting)
-    swarm = importlib.import_module("holdfast.simulation.swarm")
-    assert planting.done, "the bug is in no module that a world needs"
+    plant(Path(file), sys.stdin.read())
     for seed in range(int(first), int(first) + SEEDS):
         foul = swarm.run(seed, hours=HOURS, nodes=NODES)[0].foul
         if foul.startswith(f"{promise} at "):
@@ -49,34 +28,39 @@ def main() -> None:
             return
 
 
-def _is_above(name: str) -> bool:
-    package, _, rest = name.partition(".")
-    return package == "holdfast" and rest.partition(".")[0] not in ("", *VOCABULARY)
+def plant(file: Path, source: str) -> None:
+    """Change the functions of an imported module that differ from those of this source."""
+    (module,) = (m for m in sys.modules.values() if getattr(m, "__file__", None) == str(file))
+    sound = compile(file.read_text(), file, "exec", dont_inherit=True)
+    planted = compile(source, file, "exec", dont_inherit=True)
+    found = list(_different(sound, planted))
+    assert found, "no function changes: quote the use of a constant, not its definition"
+    for old, new in found:
+        function = _function(module, old.co_qualname)
+        assert function.__code__ == old, f"{old.co_qualname} is not what the file says"
+        function.__code__ = new
 
 
-class Planting(importlib.abc.MetaPathFinder):
-    """Finds the one module with the bug in it."""
-
-    def __init__(self, file: str, source: str) -> None:
-        self.file, self.source, self.done = file, source, False
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None, _: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        spec = importlib.machinery.PathFinder.find_spec(name, path)
-        if spec is None or spec.origin != self.file:
-            return None
-        spec.loader = Planted(name, self.file, self.source)
-        self.done = True
-        return spec
+def _different(old: CodeType, new: CodeType) -> Iterator[tuple[CodeType, CodeType]]:
+    """Functions whose code differs, outermost first; what they contain goes with them."""
+    if old == new:
+        return
+    if old.co_flags & inspect.CO_OPTIMIZED:  # of a function; not of a module or class
+        yield old, new
+        return
+    parts = (
+        [const for const in code.co_consts if isinstance(const, CodeType)] for code in (old, new)
+    )
+    for pair in zip(*parts, strict=True):
+        yield from _different(*pair)
 
 
-class Planted(importlib.machinery.SourceFileLoader):
-    """Takes the source it was given for that of the file."""
-
-    def __init__(self, name: str, file: str, source: str) -> None:
-        super().__init__(name, file)
-        self.source = source
-
-    def get_code(self, _: str) -> CodeType:
-        return compile(self.source, self.path, "exec", dont_inherit=True)
+def _function(module: ModuleType, name: str) -> FunctionType:
+    """The function that a module or a class in it defines under this name."""
+    found: Any = module
+    for step in name.split("."):
+        found = vars(found)[step]
+    found = getattr(found, "fget", None) or getattr(found, "__func__", found)
+    found = inspect.unwrap(found)
+    assert isinstance(found, FunctionType), name
+    return found

@@ -15,6 +15,7 @@ from holdfast.goodput import ledger
 from holdfast.simulation import capacity, scenario
 from holdfast.simulation.plan import Plan, work_out
 from holdfast.simulation.result import Result
+from tests.more import sample
 
 JOURNAL = """
 import hashlib
@@ -63,7 +64,7 @@ def test_a_fresh_controller_decides_the_same_from_the_journal_and_breaks_no_rule
         check(controller.state)
 
 
-@pytest.mark.parametrize("hash_seed", ["0", "4242"])
+@pytest.mark.parametrize("hash_seed", sample(["4242"], ["0"]))
 def test_a_journal_does_not_depend_on_how_python_hashes(hash_seed: str) -> None:
     environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
     run = subprocess.run(

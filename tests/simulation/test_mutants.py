@@ -1,10 +1,11 @@
 """Do the referees see anything? Bugs are planted in the package, and each is to be found.
 
-A process of its own loads the package with the bug in it (`planting`) and runs world after world
-from its first seed on until the promise that the bug breaks is seen broken. The same world is clean
-without the bug, or finding it would mean nothing.
+A process of its own puts the bug into the package (`planting`) and runs world after world from its
+first seed on until the promise that the bug breaks is seen broken. The same world is clean without
+the bug, or finding it would mean nothing.
 """
 
+import functools
 from pathlib import Path
 
 import pytest
@@ -26,8 +27,13 @@ def test_a_planted_bug_is_found_by_the_referee_it_concerns(mutant: Mutant) -> No
     searched = warm.program(planting.__name__, *words, given=planted)
     assert searched.returncode == 0, searched.stderr
     assert searched.stdout, f"not found in {SEEDS} worlds"
-    sound = run(int(searched.stdout), hours=HOURS, nodes=NODES)[0]
-    assert not sound.foul, sound.command
+    assert not without_the_bug(int(searched.stdout))
+
+
+@functools.cache
+def without_the_bug(seed: int) -> str:
+    """What is wrong in a world all the same; many bugs are found in the same one."""
+    return run(seed, hours=HOURS, nodes=NODES)[0].foul
 
 
 def test_every_promise_is_needed_to_find_some_bug() -> None:

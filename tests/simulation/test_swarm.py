@@ -18,6 +18,7 @@ import holdfast
 from holdfast import journal
 from holdfast.errors import Error
 from holdfast.simulation.swarm import command, run, swarm
+from tests import warm
 from tests.simulation.mutants import MUTANTS
 
 SMALL = ("--hours", "8", "--nodes", "6")
@@ -28,6 +29,8 @@ def simulate(
     folder: Path, *words: str, environment: Mapping[str, str] = os.environ
 ) -> "subprocess.CompletedProcess[str]":
     """The command in `folder`; a package that lies there is the one that runs."""
+    if not (folder / "holdfast").exists():
+        return warm.holdfast("simulate", *words, env={**environment, "TMPDIR": str(folder)})
     return subprocess.run(
         [sys.executable, "-m", "holdfast.cli", "simulate", *words],
         capture_output=True,
@@ -174,11 +177,6 @@ def test_a_command_names_what_is_not_the_default(hours: float, nodes: int, optio
     "option", [("--compare", "torchrun"), ("--plot", "a.png"), ("--seeds", "3")]
 )
 def test_options_of_a_scenario_are_refused_without_one(option: tuple[str, str]) -> None:
-    found = subprocess.run(
-        [sys.executable, "-m", "holdfast.cli", "simulate", "--swarm", "1", *option],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    found = warm.holdfast("simulate", "--swarm", "1", *option)
     assert found.returncode == 2
     assert f"{option[0]} requires a scenario" in found.stderr

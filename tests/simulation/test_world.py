@@ -39,10 +39,9 @@ def digests(hash_seed: str) -> str:
 
 
 def test_the_same_seed_gives_the_same_journal_however_python_hashes() -> None:
-    first, second = digests("0"), digests("4242")
-    assert first == second
+    other = digests("0" if os.environ.get("PYTHONHASHSEED") != "0" else "4242")
     here = [run(seed, hours=8.0, nodes=8)[1] for seed in range(12)]
-    assert [line.split()[-1] for line in first.splitlines()] == [
+    assert [line.split()[-1] for line in other.splitlines()] == [
         hashlib.sha256(lines).hexdigest() for lines in here
     ]
     assert len(set(here)) == len(here)

@@ -20,6 +20,7 @@ SWARMS = sample(  # first seed, worlds, hours, nodes
         (4003, 1, 96.0, 16),
     ],
     [
+        (10, 15, 24.0, 16),
         *((first, 25, 24.0, 16) for first in range(25, 300, 25)),
         *((1025, 125, 24.0, nodes) for nodes in (2, 4)),
         *((1013, 12, 24.0, nodes) for nodes in (2, 4)),
@@ -47,10 +48,10 @@ def test_no_promise_is_broken_in_any_world(
 
 def test_no_promise_is_broken_in_worlds_that_are_worth_looking_at() -> None:
     """Jobs end in every way there is, and most of them are restarted several times."""
-    told = lived(0, 25, 24.0, 16)
+    told = lived(0, 10, 24.0, 16)
     assert objections(told) == []
     assert set(Counter(world.outcome for world in told)) == {
         "succeeded", "failed", "gave_up", "stopped",
     }  # fmt: skip
-    assert sum(world.attempts > 5 for world in told) > 12
+    assert sum(world.attempts > 5 for world in told) > 6
     assert max(world.attempts for world in told) > 50

@@ -4,7 +4,6 @@ import os
 import select
 import socket
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ from holdfast.checkpoint.seal import seal_of
 from holdfast.checkpoint.storage_page import Peer, StoragePage, WorkerInfo
 from holdfast.checkpoint.tiers import SnapshotFlag
 from tests.more import MORE
+from tests.warm import Module
 
 TOKEN = "a secret of the job"
 ROUNDS = 30 if MORE else 3  # kills at random moments
@@ -45,9 +45,8 @@ class Site:
         """As the agent does."""
         self.sock, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         fds = (theirs.fileno(), self.listener.fileno(), *self.arena_fds, *self.storage_page_fds)
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "holdfast.agent.storage", str(fds[0]), str(os.getpid())],
-            pass_fds=fds,
+        self.process = Module(
+            "holdfast.agent.storage", [str(fds[0]), str(os.getpid())], pass_fds=fds
         )
         theirs.close()
         setup = protocol.Setup(

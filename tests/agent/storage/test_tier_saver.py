@@ -99,7 +99,6 @@ def test_what_did_not_change_is_not_written_again_also_by_the_next_process(tmp_p
         take([site], Key(1, 1), SnapshotFlag.SHARED)
         until(lambda: saved(site).step == 1, "the first one")
         site.kill()
-        site.start()
         for part in (StatePart.SHARED, StatePart.PRIVATE):
             cell = snapshot(
                 site.arenas[0],
@@ -113,6 +112,7 @@ def test_what_did_not_change_is_not_written_again_also_by_the_next_process(tmp_p
             )
             cell.payload[:SIZE] = site.arenas[0].find(part, Key(1, 1)).payload[:SIZE]  # type: ignore[union-attr]
             cell.commit(cell.header())  # type: ignore[arg-type]
+        site.start()
         until(lambda: saved(site).step == 2, "the second one")
         assert catalog.committed(store)[0].written_bytes < SIZE // 2
 

@@ -9,6 +9,7 @@ models, which must give back what they were given.
 We read the schemas ourselves: kubernetes-validate loads two megabytes anew for each object.
 """
 
+import json
 import os
 from collections.abc import Iterator
 from functools import cache
@@ -73,6 +74,13 @@ SMALL: dict[tuple[str, str], Body] = {  # kinds without a definition at hand, as
 
 def problems(body: Body, version: str = NEWEST) -> list[str]:
     """Everything that is wrong with this object for this version of Kubernetes."""
+    return list(_problems(json.dumps(body, sort_keys=True), version))
+
+
+@cache
+def _problems(text: str, version: str) -> list[str]:
+    """What many jobs are rendered to alike is looked at once."""
+    body = json.loads(text)
     return [*_own(body, version), *_templates(body, version), *_modelled(body), *_nulls(body, "")]
 
 

@@ -128,15 +128,9 @@ def test_a_setting_is_honoured_or_refused_by_every_engine_as_the_table_says(made
     assert limits.told(limits.EVERYWHERE - wrong)
 
 
-@cache
-def wrong(body: str) -> tuple[str, ...]:
-    """What the schema of its kind says against an object; many are the same."""
-    return tuple(schemas.problems(json.loads(body)))
-
-
 def test_what_a_setting_renders_to_is_valid_and_sound(made: Made) -> None:
     for place, bodies in made.bodies.items():
-        told = [line for body in bodies for line in wrong(json.dumps(body, sort_keys=True))]
+        told = [line for body in bodies for line in schemas.problems(body)]
         errors = [finding for finding in lint(bodies) if finding.level == "error"]
         assert (told, errors) == ([], []), made.requests[place]
 

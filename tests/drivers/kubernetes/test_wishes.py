@@ -43,7 +43,7 @@ class Proxy:
     async def __aenter__(self) -> Api:
         await self._server.start()
         url = f"http://127.0.0.1:{self._server.port}"
-        self._api = Api(httpx2.AsyncClient(base_url=url, trust_env=False), "default")
+        self._api = Api(httpx2.AsyncClient(base_url=url, trust_env=False, verify=False), "default")
         return self._api
 
     async def __aexit__(self, *_: object) -> None:

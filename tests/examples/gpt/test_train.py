@@ -11,6 +11,7 @@ import torch
 
 from tests.more import long
 from tests.patience import PATIENCE_S
+from tests.warm import holdfast
 
 SCRIPT = Path(__file__).parents[3] / "examples" / "gpt" / "train.py"
 BIN = Path(sys.executable).parent
@@ -19,9 +20,14 @@ SMALL = [f"--{name}={value}" for name, value in SIZES.items()]
 STEPS = 6
 
 
+def script(target: Path) -> list[str]:
+    """The script and its arguments."""
+    return [str(SCRIPT), *SMALL, "--steps", str(STEPS), "--save", str(target)]
+
+
 def trained(launcher: list[str], target: Path) -> tuple[list[str], dict[str, torch.Tensor]]:
     """The losses it printed and the parameters it saved."""
-    command = [*launcher, str(SCRIPT), *SMALL, "--steps", str(STEPS), "--save", str(target)]
+    command = [*launcher, *script(target)]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         command, env=environment, capture_output=True, text=True, timeout=PATIENCE_S
@@ -46,7 +52,9 @@ def test_gives_under_holdfast_what_it_gives_under_torchrun(tmp_path: Path) -> No
     logs = ("--log-dir", str(tmp_path / "logs"))
     torchrun = [str(BIN / "torchrun"), "--standalone", "--nproc-per-node", "2", *logs]
     losses, parameters = trained(torchrun, tmp_path / "torchrun.pt")
-    holdfast = [str(BIN / "holdfast"), "run", "--nproc-per-node", "2"]
-    _, ours = trained(holdfast, tmp_path / "holdfast.pt")
+    target = tmp_path / "holdfast.pt"
+    ran = holdfast("run", "--nproc-per-node", "2", *script(target), OMP_NUM_THREADS="1")
+    assert ran.returncode == 0, ran.stderr
+    ours = torch.load(target, weights_only=True)
     assert len(losses) == STEPS
     assert all(torch.equal(parameters[name], ours[name]) for name in parameters)

@@ -4,8 +4,6 @@ import os
 import re
 import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +14,7 @@ import torch
 from tests.more import long
 from tests.patience import PATIENCE_S, until
 from tests.tidy.source import ROOT
+from tests.warm import Script
 
 SCRIPT = ROOT / "recipes" / "kubernetes" / "train.py"
 NAMES = {
@@ -23,11 +22,10 @@ NAMES = {
     "Open MPI": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
     "MPICH": ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
 }
-Process = subprocess.Popen[bytes]
 
 
 @contextmanager
-def ranks(folder: Path, launcher: str, *options: str) -> Iterator[list[Process]]:
+def ranks(folder: Path, launcher: str, *options: str) -> Iterator[list[Script]]:
     """Two ranks as a launcher starts them; killed at the end if they still run."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -41,7 +39,7 @@ def ranks(folder: Path, launcher: str, *options: str) -> Iterator[list[Process]]
             process.wait()
 
 
-def _rank(folder: Path, launcher: str, rank: int, port: str, options: tuple[str, ...]) -> Process:
+def _rank(folder: Path, launcher: str, rank: int, port: str, options: tuple[str, ...]) -> Script:
     place = dict(zip(NAMES[launcher], (str(rank), "2", str(rank)), strict=True))
     env = {
         **{k: v for k, v in os.environ.items() if k not in sum(NAMES.values(), ())},
@@ -53,8 +51,8 @@ def _rank(folder: Path, launcher: str, rank: int, port: str, options: tuple[str,
         "HOLDFAST_CHECKPOINT_SHARED": str(folder / "shared"),
     }
     with (folder / f"rank-{rank}.log").open("ab") as log:
-        words = [sys.executable, str(SCRIPT), "--width", "32", "--print-every", "5", *options]
-        return subprocess.Popen(words, env=env, stdout=log, stderr=log)
+        words = [str(SCRIPT), "--width", "32", "--print-every", "5", *options]
+        return Script.of_file(words, env=env, stdout=log, stderr=log)
 
 
 def log(folder: Path) -> str:

@@ -141,7 +141,9 @@ class FakeCluster:
         """Our client, as the administrator or as a service account."""
         token = rbac.token(namespace, account) if account else rbac.ADMIN
         headers = {"Authorization": f"Bearer {token}"}
-        client = httpx2.AsyncClient(base_url=self.url, headers=headers, trust_env=False)
+        client = httpx2.AsyncClient(
+            base_url=self.url, headers=headers, trust_env=False, verify=False
+        )
         return Api(client, namespace)
 
     def kubeconfig(self, namespace: str = "default") -> Path:

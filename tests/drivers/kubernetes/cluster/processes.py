@@ -34,6 +34,7 @@ class Container:
     def __init__(self, process: "subprocess.Popen[bytes]", mark: str) -> None:
         self._process, self._mark = process, mark
         self._gone = asyncio.Event()
+        self._empty = False  # nothing of it is left, so nothing can come of it any more
         self._watched = os.pidfd_open(process.pid)
         asyncio.get_running_loop().add_reader(self._watched, self._reap)
 
@@ -61,10 +62,13 @@ class Container:
 
     def kill(self) -> None:
         """SIGKILL for all of it, until nothing is left."""
+        if self._empty:
+            return
         self._send(signal.SIGKILL)
         for _ in range(10):
             found = list(_marked(self._mark))
             if not found:
+                self._empty = True
                 return
             for pid in found:
                 with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -547,7 +547,7 @@ def test_a_stop_leaves_nothing_running_and_the_engine_brings_nothing_back(
         await site.stop()
         await site.ends("stopped")
         await _keeps_quiet(site)
-        await site.it.until(lambda: "stopped" in site.it.output(controller))
+        await site.it.until(lambda: not site.it.pods(job="run", role="controller"))
         assert "did not exit in time" not in site.it.output(controller)
 
     played(engine, tmp_path, story)
