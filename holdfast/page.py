@@ -102,6 +102,7 @@ class Word(IntEnum):
     PRINTED_STEP = 33  # newest step that the output tells + 1; 0 = none. Written by the agent
     PRINTED_AT = 34  # when it became that
     PRINTED_LOSS = 35  # likewise; zero bits are none
+    SKIPPED = 37  # batches that the training which was restored has left out
     RAISED_AT = 36  # when the script let go of an exception that ends it with status 1; 0.0 = not
 
 
@@ -187,9 +188,9 @@ class Page:
         if self._floats[index] == 0.0:
             self._floats[index] = time.monotonic()
 
-    def restored(self, step: int) -> None:
-        """Training goes on after `step` completed steps."""
-        self._ints[Word.RESTORED_STEP] = step
+    def restored(self, step: int, skipped: int = 0) -> None:
+        """Training goes on after `step` completed steps, with so many batches left out."""
+        self._ints[Word.RESTORED_STEP], self._ints[Word.SKIPPED] = step, skipped
         self._floats[Word.STEP_AT] = time.monotonic()
         self._ints[Word.STEP] = step + 1
         self.reach(Milestone.RESTORED)
@@ -409,6 +410,7 @@ class Page:
             progress=self.progress(now),
             milestones={m: max(0.0, now - at) for m, at in reached if at > 0},
             restored_step=self._ints[Word.RESTORED_STEP],
+            skipped=self._ints[Word.SKIPPED],
             phase=_phase_name(self._ints[Word.PHASE]),
             section=self._section(),
             loss=self._get(Word.LOSS),

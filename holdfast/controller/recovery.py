@@ -18,6 +18,7 @@ from holdfast.controller import (
     nodes,
     numerics,
     sizes,
+    skipping,
     versions,
 )
 from holdfast.controller.phases import Phase
@@ -260,7 +261,9 @@ def _remember(state: State, verdict: Diagnosed) -> None:
 def _gone_back(state: State, verdict: Diagnosed, failure: Situation) -> Situation:
     """The state goes back; what is left to be decided."""
     trouble, history, older = failure.trouble, failure.history, failure.means.older
-    if trouble.bad_step is not None and not history.bad_again:
+    if trouble.bad_step is not None and (not history.bad_again or failure.means.skips):
+        if history.bad_again:
+            skipping.plan(state, trouble.bad_step)
         numerics.go_below(state, trouble.bad_step)
     else:
         assert older is not None, "the ladder goes back to what is known"
@@ -268,6 +271,8 @@ def _gone_back(state: State, verdict: Diagnosed, failure: Situation) -> Situatio
         checkpoints.roll_back(state, trial, older)
         if trouble.bad_step is not None:
             state.poison_step = max(trouble.bad_step, state.poison_step or 0)
+        elif state.reached is not None:
+            skipping.plan(state, state.reached + 1)
         history = msgspec.structs.replace(history, again=False, poisoned=False)
     trouble = msgspec.structs.replace(trouble, bad_step=None)
     return msgspec.structs.replace(failure, trouble=trouble, history=history)
