@@ -39,9 +39,9 @@ def when_stopped(state: State) -> list[AnyAction]:
         pass  # whatever it was stopped for, what it has done last is worth nothing
     elif size is not None and state.incidents[-1].cause == ladder.RESIZED:
         sizes.change(state, size, state.why)
-        return _go_on(state)
+        return _as_planned(state)
     elif state.incidents[-1].cause == incidents.UPDATED:
-        return _go_on(state)
+        return _as_planned(state)
     if again := machines.check_again(state):
         return again
     if state.hang is not None:
@@ -49,6 +49,13 @@ def when_stopped(state: State) -> list[AnyAction]:
     reason = f"attempt {state.attempt} is stopped on every node"
     exits, others = state.exits, state.others
     return [Diagnose(attempt=state.attempt, exits=exits, others=others, reason=reason)]
+
+
+def _as_planned(state: State) -> list[AnyAction]:
+    """Nothing has failed, and what this attempt has done counts."""
+    if _came_further(state, restart.RAN_S):
+        _forget(state)
+    return _go_on(state)
 
 
 def _go_on(state: State) -> list[AnyAction]:
@@ -163,7 +170,11 @@ def _made_progress(state: State, verdict: Diagnosed) -> bool:
     ran_s = 0.0 if state.instrumented else state.now - state.attempt_started_at
     if ran_s >= restart.FRUITFUL_S:
         state.last_failure = None
-    worth_s = restart.FRUITFUL_S if verdict.environment else restart.RAN_S
+    return _came_further(state, restart.FRUITFUL_S if verdict.environment else restart.RAN_S)
+
+
+def _came_further(state: State, worth_s: float) -> bool:
+    ran_s = 0.0 if state.instrumented else state.now - state.attempt_started_at
     return ran_s >= worth_s or state.max_step != state.progress_mark
 
 

@@ -5,10 +5,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from holdfast.checkpoint.choose import Holding
 from holdfast.checkpoint.key import Key
 from holdfast.events import WorkerError
 from holdfast.messages import Start
+from holdfast.simulation.memory import Memory
 from holdfast.simulation.referees import AWAY
 from holdfast.simulation.slowness import Slow
 from holdfast.simulation.tempo import Tempo
@@ -43,7 +43,7 @@ class NodeAgent(Protocol):
 
     node: str
     alive: bool
-    memory: dict[int, Holding]  # by local rank; lost with the node
+    memory: dict[int, Memory]  # by local rank; lost with the node
     slow: Slow | None
     drags: float  # by which its network makes everything slower
     stalls_until: float  # its network carries nothing
@@ -53,6 +53,9 @@ class NodeAgent(Protocol):
 
     def news(self) -> None:
         """Its workers have reached a milestone."""
+
+    def leaves(self, run: "NodeWorkers") -> None:
+        """Its workers have taken the snapshot that they were to end with."""
 
     def holds_store(self, port: int) -> bool:
         """Whether the rendezvous store on this port is alive and unused."""
@@ -90,6 +93,8 @@ class Group:
     order: Start
     runs: dict[int, NodeWorkers] = field(default_factory=dict)  # by node rank
     restored: Key | None = None
+    in_place: bool = False  # that lay where it is used
+    used: int = 0  # samples, when it was
     joined_at: float | None = None
     restored_at: float | None = None
     first_at: float | None = None  # end of the first step
@@ -99,6 +104,8 @@ class Group:
     hung: int | None = None  # this rank hangs, and the others wait for it
     last_step: int = 0  # it leaves its loop after this one; 0: not yet known
     tempo: Tempo | None = None  # from its first step on
+    asked: set[int] = field(default_factory=set)  # first ranks of nodes that are to end with one
+    kept: int = 0  # step of the snapshot that all have ended with; 0: they have not
     planned: list[tuple[int, "Happening"]] = field(default_factory=list)  # at the end of a step
     stall: Stall = NO_STALL
 

@@ -16,7 +16,7 @@ from holdfast.actions import (
     StartAttempt,
     StopAttempt,
 )
-from holdfast.checkpoint.choose import Holding, RestorePlan
+from holdfast.checkpoint.choose import Holding, RestorePlan, Snapshot
 from holdfast.checkpoint.key import Key
 from holdfast.controller import Limits, State
 from holdfast.events import (
@@ -43,6 +43,7 @@ from holdfast.goodput.ledger import close_books
 from holdfast.messages import Start, Stop
 from holdfast.simulation.environment import Environment, Foul, Promise
 from holdfast.simulation.hardship import Hardship, draw
+from holdfast.simulation.memory import Memory, Part, Restored
 from holdfast.simulation.referees import (
     AWAY,
     Accounting,
@@ -52,8 +53,8 @@ from holdfast.simulation.referees import (
     Persistence,
     Referees,
     Replay,
-    Resumption,
 )
+from holdfast.simulation.resumption import Resumption
 from holdfast.status import Alternative, Choice
 
 LIMITS = Limits(node_count=2, spare_count=1, max_restarts=2, window_s=600.0, node_wait_s=120.0)
@@ -194,6 +195,10 @@ OLD, NEW, OTHER = Key(1, 8), Key(1, 10), Key(2, 10)
 
 def holding(own: Sequence[Key], buddy: Sequence[Key] = ()) -> Holding:
     return Holding(frozenset(own), frozenset(own), frozenset(buddy))
+
+
+def memory(*parts: Part) -> Memory:
+    return Memory(frozenset(parts), frozenset(parts))
 
 
 def plan(
@@ -582,10 +587,14 @@ def test_every_referee_is_heard() -> None:
     some.in_trouble = in_trouble
     env.now = 7.0
     some.journaled(entry(lost("n1"), order(1)))
+    two = [memory(Part(OLD, rank, 2)) for rank in range(2)]
+    in_vain = Restored(Snapshot(OLD, 2), plan(OLD, private=(1, 0)))
     fouls: list[tuple[Promise, Callable[[], None]]] = [
         (Promise.ONE_ATTEMPT, lambda: some.launched("n0", start(2), [1], None)),
         (Promise.GIVEN_UP, lambda: some.ordered("n1", [start(2)])),
-        (Promise.SNAPSHOT, lambda: some.resumed(2, None, [holding([OLD])], 1)),
+        (Promise.SNAPSHOT, lambda: some.resumed(2, in_vain, two, 1)),
+        (Promise.ASSEMBLY, lambda: some.resumed(2, None, two, 1)),
+        (Promise.SAMPLES, lambda: some.dealt(2, None, [range(3), range(4, 8)])),
         (Promise.EFFICIENCY, lambda: some.journaled(entry(exited("n0", 1, 0), stop(1)))),
         (Promise.REPLAY, lambda: some.replayed(entry(DeadlinePassed(), stop(1)), 1, [])),
         (Promise.CHOICE, lambda: some.journaled(Entry(1, 7.0, DeadlinePassed(), (GAVE_UP,)))),
