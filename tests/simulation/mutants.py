@@ -310,9 +310,6 @@ MUTANTS: dict[str, Mutant] = {
         "first, last = turn.size // ranks * rank, turn.size // ranks * (rank + 1)",
         SAMPLES,
     ),
-    "what an attempt did before it grew is no progress": Mutant(
-        RECOVERY, "if _came_further(state, restart.RAN_S):", "if False:", LIMIT
-    ),
     "a copy is supposed to be at the buddy": Mutant(
         CHOOSE,
         "return buddy if buddy is not None and key in held[buddy].buddy else None",
