@@ -1,6 +1,6 @@
 """How much of a training is left when something is killed every ten seconds: Holdfast and torchrun.
 
-    .venv/bin/python benchmarks/churn.py [--quick] [--steps N] [--every S] [--only NAME ...] [--json]
+    .venv/bin/python benchmarks/churn.py [--quick] [--steps N] [--every S] [--only NAME ...]
 
 The training and the contestants are those of benchmarks/restart.py: two ranks, 40 million
 parameters, about a quarter of a second a step. Each has a job of its own until `--steps` steps are

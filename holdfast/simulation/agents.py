@@ -53,7 +53,7 @@ from holdfast.messages import (
 from holdfast.simulation.environment import Environment
 from holdfast.simulation.ground_truth import GroundTruth
 from holdfast.simulation.keeping import ParkedWorkers
-from holdfast.simulation.memory import Memory
+from holdfast.simulation.memory import NodeMemory
 from holdfast.simulation.observed_workers import entry_times, stacks
 from holdfast.simulation.runs import ORPHANED, Death, NodeWorkers
 from holdfast.simulation.slowness import Slow, wall_clock_us
@@ -105,7 +105,7 @@ class SimulatedAgent:
         self.wire: SimulatedWire | None = None
         self.trouble_until = 0.0  # it may rightly be given up for what happened until then
         self.run: NodeWorkers | None = None
-        self.memory: dict[int, Memory] = {}
+        self.memory: dict[int, NodeMemory] = {}
         self.slow: Slow | None = None
         self.drags, self.stalls_until = 1.0, 0.0  # its network
         self.replica = JournalReplica()  # lost with the node

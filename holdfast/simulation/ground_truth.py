@@ -27,6 +27,7 @@ from holdfast.simulation.runs import (
     Happening,
     NodeAgent,
     NodeWorkers,
+    Origin,
     Stall,
 )
 from holdfast.simulation.tempo import Tempo
@@ -89,7 +90,7 @@ class GroundTruth:
         other = known is not None and (known.order.store != order.store or known.forgotten)
         if known is None or (other and not known.lives):
             self.groups = {a: g for a, g in self.groups.items() if g.lives}
-            self.groups[order.attempt] = Group(order.attempt, order)
+            self.groups[order.attempt] = Group(order)
             self.numbers.forget(order.attempt)
             self.flips.forget(order.attempt)
             self._referees.blame.forget(order.attempt)
@@ -146,8 +147,8 @@ class GroundTruth:
         self._referees.took(group.attempt, snapshot, bad)
         at = memory.positions(found, held)
         self._referees.dealt(group.attempt, snapshot, memory.dealt(at, self._copies.samples(group)))
-        group.restored, group.used = snapshot.key if snapshot is not None else None, at[0]
-        group.in_place = found is not None and found.plan is not None
+        key, plan = (found.snapshot.key, found.plan) if found is not None else (None, None)
+        group.origin = Origin(key, plan is not None, at[0])
         self._env.after(self._env.about(0.2), self._restored, group)
 
     def _restored(self, group: Group) -> None:
@@ -377,14 +378,14 @@ class GroundTruth:
         group = run.group
         if group not in self.training() or not self._hard.instrumented or self._over(group):
             return False
-        group.asked.add(run.ranks[0])
-        if len(group.asked) == group.order.node_count:
+        group.farewell.asked.add(run.ranks[0])
+        if len(group.farewell.asked) == group.order.node_count:
             self._at_step(group, self.step(group) + 1, self._keep)
         return True
 
     def _keep(self, group: Group) -> None:
         if group.broken_at is None:
-            group.kept = self.step(group)
+            group.farewell.kept = self.step(group)
             self.break_up(group, "")
             for run in group.runs.values():
                 run.host.leaves(run)
@@ -438,7 +439,7 @@ class GroundTruth:
         ragged = group.first_at is not None and step > group.inherited_step + 1
         for rank in run.ranks:
             mine = step - (1 if ragged and dice.random() < 0.3 else 0)
-            mine = step if group.kept == step else mine
+            mine = step if group.farewell.kept == step else mine
             run.last[rank] = mine
             if group.restored_at is not None:
                 self._copies.leave(run, rank, mine, step)

@@ -4,11 +4,11 @@ from holdfast.checkpoint.key import Key
 from holdfast.simulation.environment import Environment
 from holdfast.simulation.flips import Flips
 from holdfast.simulation.hardship import KEEPS
-from holdfast.simulation.memory import BATCH, Memory, Part
+from holdfast.simulation.memory import BATCH, NodeMemory, WrittenPart
 from holdfast.simulation.numbers import BadNumbers
 from holdfast.simulation.runs import Group, NodeWorkers
 
-NOTHING = Memory()
+NOTHING = NodeMemory()
 
 
 class LeftCopies:
@@ -33,12 +33,12 @@ class LeftCopies:
         newest = last - (last - group.inherited_step) % every
         old = run.host.memory.get(place, NOTHING)
         kept = old.only(lambda key: key == group.restored)
-        before = newest if group.kept == last else newest - every
+        before = newest if group.farewell.kept == last else newest - every
         if before > group.inherited_step:
             kept, old = self._written(group, rank, before), NOTHING
-        elif group.restored is not None and group.in_place:
+        elif group.restored is not None and group.origin.in_place:
             kept = self._written(group, rank, group.inherited_step, group.restored)
-        newest = last if group.kept == last else newest
+        newest = last if group.farewell.kept == last else newest
         done = mine >= newest > group.inherited_step
         new = self._written(group, rank, newest) if done else None
         own = [*kept.private, *self._newest(group, new and new.private, _ahead(old.private, group))]
@@ -46,24 +46,26 @@ class LeftCopies:
         if self._env.chance(self._hard.share("damaged_copies")):
             own = []
         shared = frozenset(own)
-        run.host.memory[place] = Memory(shared, shared, frozenset(buddy))
+        run.host.memory[place] = NodeMemory(shared, shared, frozenset(buddy))
 
-    def _written(self, group: Group, rank: int, step: int, key: Key | None = None) -> Memory:
+    def _written(self, group: Group, rank: int, step: int, key: Key | None = None) -> NodeMemory:
         """What a rank has of a snapshot of this attempt, or of what it goes on from in place."""
         size, workers = group.world_size, group.order.workers_per_node
-        at = group.used + (step - group.inherited_step) * self.samples(group)
+        at = group.origin.used + (step - group.inherited_step) * self.samples(group)
         of, ward = key or Key(group.attempt, step), (rank - workers) % size
-        mine, other = (frozenset((Part(of, r, size, at),)) for r in (rank, ward))
-        return Memory(mine, mine, other if size > workers else frozenset())
+        mine, other = (frozenset((WrittenPart(of, r, size, at),)) for r in (rank, ward))
+        return NodeMemory(mine, mine, other if size > workers else frozenset())
 
-    def _newest(self, group: Group, new: frozenset[Part] | None, old: list[Part]) -> list[Part]:
+    def _newest(
+        self, group: Group, new: frozenset[WrittenPart] | None, old: list[WrittenPart]
+    ) -> list[WrittenPart]:
         """The copy of this snapshot or, where it was not written, what it would have replaced."""
-        met = bool(group.kept)  # all have waited until it was whole
+        met = bool(group.farewell.kept)  # all have waited until it was whole
         written = new is not None and (met or not self._env.chance(self._hard.share("torn_copies")))
         return list(new) if written and new is not None else old
 
 
-def _ahead(parts: frozenset[Part], group: Group) -> list[Part]:
+def _ahead(parts: frozenset[WrittenPart], group: Group) -> list[WrittenPart]:
     """What is left of a snapshot that not everybody had, so that training went on before it."""
     ahead = (part for part in parts if part.key.step > group.inherited_step)
     return sorted(ahead, key=lambda part: part.key.step)[-1:]

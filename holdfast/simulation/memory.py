@@ -17,7 +17,7 @@ ENDLESS = 1 << 60  # samples: one epoch does
 BATCH = 4  # samples of a rank at a time
 
 
-class Part(NamedTuple):
+class WrittenPart(NamedTuple):
     """What one rank has written of a snapshot."""
 
     key: Key
@@ -31,30 +31,30 @@ class Part(NamedTuple):
         return Snapshot(self.key, self.size)
 
 
-class Memory(NamedTuple):
+class NodeMemory(NamedTuple):
     """Of one worker's place on a node, whole."""
 
-    shared: frozenset[Part] = frozenset()
-    private: frozenset[Part] = frozenset()
-    buddy: frozenset[Part] = frozenset()  # private parts of another rank
+    shared: frozenset[WrittenPart] = frozenset()
+    private: frozenset[WrittenPart] = frozenset()
+    buddy: frozenset[WrittenPart] = frozenset()  # private parts of another rank
 
-    def only(self, wanted: Callable[[Key], bool]) -> "Memory":
+    def only(self, wanted: Callable[[Key], bool]) -> "NodeMemory":
         """The parts of these snapshots."""
-        return Memory(*(frozenset(p for p in parts if wanted(p.key)) for parts in self))
+        return NodeMemory(*(frozenset(p for p in parts if wanted(p.key)) for parts in self))
 
 
-class Restored(NamedTuple):
+class ResumedFrom(NamedTuple):
     """What is gone on from; `plan` where that is in place."""
 
     snapshot: Snapshot
     plan: RestorePlan | None
 
 
-def holdings(memories: Sequence[Memory], workers: int) -> list[Holding]:
+def holdings(memories: Sequence[NodeMemory], workers: int) -> list[Holding]:
     """What each rank has of its own, and of its ward, in this layout."""
     size = len(memories)
 
-    def keys(parts: frozenset[Part], rank: int | None) -> frozenset[Key]:
+    def keys(parts: frozenset[WrittenPart], rank: int | None) -> frozenset[Key]:
         return frozenset(p.key for p in parts if p.size == size and rank in (None, p.rank))
 
     return [
@@ -67,7 +67,7 @@ def holdings(memories: Sequence[Memory], workers: int) -> list[Holding]:
     ]
 
 
-def restorable(memories: Sequence[Memory], workers: int) -> Restored | None:
+def restorable(memories: Sequence[NodeMemory], workers: int) -> ResumedFrom | None:
     """The newest snapshot that all ranks can get, in place if that is as new as any."""
     held, size = holdings(memories, workers), len(memories)
     there: dict[Snapshot, set[int]] = {}
@@ -76,12 +76,14 @@ def restorable(memories: Sequence[Memory], workers: int) -> Restored | None:
     shared = {p.snapshot for one in memories for p in one.shared}
     keys = {key for one in held for key in one.shared}
     plans = {key: choose.plan_for(key, held, workers) for key in keys}
-    found = [Restored(Snapshot(key, size), plan) for key, plan in plans.items() if plan is not None]
-    found += [Restored(one, None) for one in choose.assembled(shared, there)]
+    found = [
+        ResumedFrom(Snapshot(key, size), plan) for key, plan in plans.items() if plan is not None
+    ]
+    found += [ResumedFrom(one, None) for one in choose.assembled(shared, there)]
     return max(found, key=lambda one: (progress(one.snapshot.key), bool(one.plan)), default=None)
 
 
-def positions(found: Restored | None, memories: Sequence[Memory]) -> list[int]:
+def positions(found: ResumedFrom | None, memories: Sequence[NodeMemory]) -> list[int]:
     """Where the loader of each rank goes on: the state of a rank that there is no more, or was not
     yet, is that of the rank with the same number modulo the number of ranks."""
     if found is None:
@@ -97,7 +99,7 @@ def dealt(at: Sequence[int], whole: int) -> list[range]:
     return [share(turn, rank, ranks) for rank, turn in enumerate(turns)]
 
 
-def _parts(memories: Sequence[Memory]) -> Iterator[Part]:
+def _parts(memories: Sequence[NodeMemory]) -> Iterator[WrittenPart]:
     for one in memories:
         yield from one.private
         yield from one.buddy

@@ -13,7 +13,7 @@ from holdfast.checkpoint.choose import Snapshot
 from holdfast.checkpoint.key import Key
 from holdfast.controller.numerics import NEAR_STEPS
 from holdfast.events import Broken, NumbersBroke, Quantity, ReplicasDiffer
-from holdfast.simulation.memory import Memory
+from holdfast.simulation.memory import NodeMemory
 
 
 class BadNumbers:
@@ -50,7 +50,7 @@ class BadNumbers:
         mine = since if first in (None, rank) else since + 1
         return mine if step >= mine else None
 
-    def restorable(self, held: Sequence[Memory], below: int | None) -> list[Memory]:
+    def restorable(self, held: Sequence[NodeMemory], below: int | None) -> list[NodeMemory]:
         """What ranks may go on from, of what they hold."""
         if below is None:
             return list(held)

@@ -50,9 +50,9 @@ from holdfast.simulation.environment import Environment, Foul, Promise
 from holdfast.simulation.fair_updates import FairUpdates, is_update
 from holdfast.simulation.hardship import KEEPS, Hardship
 from holdfast.simulation.keeping import KeptWorkers
-from holdfast.simulation.memory import Memory, Restored, holdings
+from holdfast.simulation.memory import NodeMemory, ResumedFrom, holdings
 from holdfast.simulation.numbers import FiniteNumbers
-from holdfast.simulation.resumption import Assembly, Resumption, Samples
+from holdfast.simulation.resumption import Resumption, Samples, WholeSnapshots
 from holdfast.simulation.sickness import Sickness
 
 REASONS = (NodeLost, NodeLeft, StopRequested, ControllerResumed, OrdersLost)
@@ -352,7 +352,7 @@ class Referees:
         self._efficiency, self._persistence = Efficiency(hardship), Persistence(hardship)
         self._replay, self._books, self._terms = Replay(), Accounting(), OneTerm()
         self._numbers, self._kept = FiniteNumbers(), KeptWorkers()
-        self._updates, self._assembly = FairUpdates(), Assembly()
+        self._updates, self._assembly = FairUpdates(), WholeSnapshots()
         reference = hardship.limits.node_count * hardship.workers
         self._samples = Samples(reference, hardship.limits.batch == KEEPS)
         self.blame = self._efficiency.blame
@@ -402,7 +402,7 @@ class Referees:
         self._judge(Promise.VERSIONS, how and f"{node}: {how}")
 
     def resumed(
-        self, attempt: int, found: Restored | None, memories: Sequence[Memory], workers: int
+        self, attempt: int, found: ResumedFrom | None, memories: Sequence[NodeMemory], workers: int
     ) -> None:
         """An attempt has chosen its snapshot, in place or one that is put together anew."""
         self._judge(Promise.ASSEMBLY, self._assembly.resumed(attempt, found, memories))

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from holdfast.checkpoint.choose import Holding, RestorePlan
 from holdfast.checkpoint.key import Key
-from holdfast.simulation.memory import BATCH, Memory, Restored
+from holdfast.simulation.memory import BATCH, NodeMemory, ResumedFrom
 
 
 class Resumption:
@@ -21,11 +21,13 @@ class Resumption:
         return _lacking(attempt, plan, held, workers) if plan is not None else ""
 
 
-class Assembly:
+class WholeSnapshots:
     """A snapshot is gone on from only if every part that anybody has written of it is there, and it
     is the newest of which that is true."""
 
-    def resumed(self, attempt: int, found: Restored | None, memories: Sequence[Memory]) -> str:
+    def resumed(
+        self, attempt: int, found: ResumedFrom | None, memories: Sequence[NodeMemory]
+    ) -> str:
         """An attempt goes on from this; `memories` is what its ranks really hold."""
         own: dict[tuple[int, int, int], set[int]] = {}
         common: set[tuple[int, int, int]] = set()

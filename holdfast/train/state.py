@@ -187,14 +187,10 @@ class State:
     def _next_batch(self, began: float) -> Any:
         assert self._batches is not None
         self._progress.phase(WorkerPhase.DATA)
-        batch = self._take(self._batches)
+        skips, batches = self._skipping, self._batches
+        batch = skips.take(batches, self.completed) if skips is not None else next(batches)
         self._progress.waited_for_data(time.monotonic() - began)
         return batch
-
-    def _take(self, batches: Iterator[Any]) -> Any:
-        if self._skipping is None:
-            return next(batches)
-        return self._skipping.take(batches, self.completed)
 
     def _complete_step(self, began: float, total: int) -> None:
         if self.survival is not None:

@@ -7,7 +7,7 @@ from holdfast.checkpoint.choose import Snapshot
 from holdfast.checkpoint.key import Key
 from holdfast.events import AttemptStopped, Broken, NumbersBroke, Quantity, Store
 from holdfast.simulation.hardship import draw
-from holdfast.simulation.memory import Memory, Part
+from holdfast.simulation.memory import NodeMemory, WrittenPart
 from holdfast.simulation.numbers import BadNumbers, FiniteNumbers
 from holdfast.simulation.world import World
 
@@ -70,10 +70,12 @@ def test_bad_state_is_that_of_the_bad_step_and_of_all_after_it() -> None:
     assert sorted(key.step for key in keys if numbers.is_bad(key)) == [10, 11]
     assert [numbers.seen_by(1, rank, 10) for rank in (0, 1)] == [None, 10]
     assert [numbers.seen_by(1, rank, 11) for rank in (0, 1)] == [11, 10]
-    parts = frozenset(Part(key, 0, 1) for key in keys)
-    held = numbers.restorable([Memory(parts, parts, parts)], below=12)
-    assert held[0].shared == {Part(Key(1, 9), 0, 1)}, "who goes back looks at what it restores"
-    assert numbers.restorable([Memory(parts, parts, parts)], below=None)[0].shared == parts
+    parts = frozenset(WrittenPart(key, 0, 1) for key in keys)
+    held = numbers.restorable([NodeMemory(parts, parts, parts)], below=12)
+    assert held[0].shared == {WrittenPart(Key(1, 9), 0, 1)}, (
+        "who goes back looks at what it restores"
+    )
+    assert numbers.restorable([NodeMemory(parts, parts, parts)], below=None)[0].shared == parts
 
 
 def test_a_world_with_bad_numbers_goes_back_below_each_of_them() -> None:

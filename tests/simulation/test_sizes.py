@@ -10,47 +10,47 @@ from hypothesis import strategies as st
 from holdfast.checkpoint.choose import Snapshot
 from holdfast.checkpoint.key import Key
 from holdfast.simulation import memory
-from holdfast.simulation.memory import BATCH, Memory, Part, Restored
-from holdfast.simulation.resumption import Assembly, Samples
+from holdfast.simulation.memory import BATCH, NodeMemory, ResumedFrom, WrittenPart
+from holdfast.simulation.resumption import Samples, WholeSnapshots
 from tests.simulation.test_world import lived, quiet
 
 OLD, NEW = Key(1, 8), Key(1, 10)
 
 
-def held(*ranks: Sequence[Part]) -> list[Memory]:
-    return [Memory(frozenset(own), frozenset(own)) for own in ranks]
+def held(*ranks: Sequence[WrittenPart]) -> list[NodeMemory]:
+    return [NodeMemory(frozenset(own), frozenset(own)) for own in ranks]
 
 
-def parts(key: Key, *ranks: int, size: int) -> list[Part]:
-    return [Part(key, rank, size) for rank in ranks]
+def parts(key: Key, *ranks: int, size: int) -> list[WrittenPart]:
+    return [WrittenPart(key, rank, size) for rank in ranks]
 
 
 def test_the_newest_snapshot_of_any_size_is_put_together_from_its_parts() -> None:
     """Of three ranks two are left: what all three have written is still there, on two of them."""
     there = held(parts(OLD, 0, size=3), parts(OLD, 1, 2, size=3))
-    found = Restored(Snapshot(OLD, 3), None)
+    found = ResumedFrom(Snapshot(OLD, 3), None)
     assert memory.restorable(there, 1) == found
-    assert not Assembly().resumed(2, found, there)
+    assert not WholeSnapshots().resumed(2, found, there)
 
 
 @pytest.mark.parametrize(
     ("found", "foul"),
     [
-        (Restored(Snapshot(NEW, 3), None), "nobody has the part of rank 2"),
-        (Restored(Snapshot(Key(1, 4), 2), None), "not from (8, 1, 3)"),
+        (ResumedFrom(Snapshot(NEW, 3), None), "nobody has the part of rank 2"),
+        (ResumedFrom(Snapshot(Key(1, 4), 2), None), "not from (8, 1, 3)"),
         (None, "begins anew beside (8, 1, 3)"),
     ],
 )
 def test_what_lacks_a_part_and_what_is_older_than_necessary_is_a_foul(
-    found: Restored | None, foul: str
+    found: ResumedFrom | None, foul: str
 ) -> None:
     older = parts(Key(1, 4), 0, 1, size=2)
     there = held(
         [*parts(OLD, 0, 1, size=3), *parts(NEW, 0, size=3), *older],
         [*parts(OLD, 2, size=3), *parts(NEW, 1, size=3)],
     )
-    assert memory.restorable(there, 1) == Restored(Snapshot(OLD, 3), None)
-    assert foul in Assembly().resumed(2, found, there)
+    assert memory.restorable(there, 1) == ResumedFrom(Snapshot(OLD, 3), None)
+    assert foul in WholeSnapshots().resumed(2, found, there)
 
 
 @given(st.booleans(), st.lists(st.tuples(st.integers(1, 7), st.integers(1, 9)), max_size=6))

@@ -30,7 +30,8 @@ def test_any_sequence_of_restarts_trains_on_all_batches_but_those(
     """Each attempt does some steps, with a snapshot after every few; the next goes on from it."""
     env = {SKIPS: json.dumps(spans)}
     trained: list[int] = []
-    kept, saved = {}, 0
+    kept: dict[str, int] = {}
+    saved = 0
     for steps, every in [*lives, (STEPS, 1)]:
         loop = LoopPosition()
         loop.restored(kept, elsewhere=False)
