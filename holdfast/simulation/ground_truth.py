@@ -25,9 +25,9 @@ from holdfast.simulation.runs import (
     Death,
     Group,
     Happening,
+    Inheritance,
     NodeAgent,
     NodeWorkers,
-    Origin,
     Stall,
 )
 from holdfast.simulation.tempo import Tempo
@@ -148,7 +148,7 @@ class GroundTruth:
         at = memory.positions(found, held)
         self._referees.dealt(group.attempt, snapshot, memory.dealt(at, self._copies.samples(group)))
         key, plan = (found.snapshot.key, found.plan) if found is not None else (None, None)
-        group.origin = Origin(key, plan is not None, at[0])
+        group.origin = Inheritance(key, plan is not None, at[0])
         self._env.after(self._env.about(0.2), self._restored, group)
 
     def _restored(self, group: Group) -> None:

@@ -85,7 +85,7 @@ class NodeWorkers:
     asked: int = 0  # its collectives have been told up to this one
 
 
-class Origin(NamedTuple):
+class Inheritance(NamedTuple):
     """What an attempt goes on from."""
 
     restored: Key | None = None
@@ -93,7 +93,7 @@ class Origin(NamedTuple):
     used: int = 0  # samples, by then
 
 
-ANEW = Origin()
+ANEW = Inheritance()
 
 
 @dataclass
@@ -110,7 +110,7 @@ class Group:
 
     order: Start
     runs: dict[int, NodeWorkers] = field(default_factory=dict)  # by node rank
-    origin: Origin = ANEW
+    origin: Inheritance = ANEW
     joined_at: float | None = None
     restored_at: float | None = None
     first_at: float | None = None  # end of the first step
