@@ -55,6 +55,7 @@ from holdfast.simulation.numbers import FiniteNumbers
 from holdfast.simulation.resumption import Resumption, Samples, WholeSnapshots
 from holdfast.simulation.sickness import Sickness
 
+ISOLATE = "isolate"  # leaves a node on suspicion, which may be wrong: its machine stays in use
 REASONS = (NodeLost, NodeLeft, StopRequested, ControllerResumed, OrdersLost)
 """To stop what is not broken."""
 OF_HEALTH = (HealthChanged, NodeReady, NodesChecked)
@@ -163,7 +164,8 @@ class Efficiency:
                     return f"attempt {action.attempt} is stopped ({action.reason}) and was well"
             elif isinstance(action, Fence) and isinstance(event, Diagnosed | AttemptStopped):
                 slow = self.blame.may_be_replaced(action.node, event.attempt)
-                if slow or self.sickness.is_faulty(action.node):
+                suspected = any(choice.step == ISOLATE for choice in entry.choices)
+                if slow or suspected or self.sickness.is_faulty(action.node):
                     continue
                 faults = self._crashes.get(action.node, set())
                 crashes = len(faults | self.blame.corruptions(action.node))

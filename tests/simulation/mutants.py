@@ -124,13 +124,6 @@ MUTANTS: dict[str, Mutant] = {
         HEALTHY,
         first=5,
     ),
-    "who fails while a sick node is dealt with is replaced as well": Mutant(
-        CONDITIONS,
-        "own = _member_of(state, failed) is node",
-        "own = True",
-        HEALTHY,
-        first=1485,
-    ),
     "a controller that is cut off from all nodes gives them up": Mutant(
         SHELL_NODES,
         "return not heard and (overdue or len(far) > 1)",
