@@ -53,7 +53,7 @@ SHELL, SHELL_NODES, REPLICAS = (f"shell/{n}.py" for n in ("shell", "nodes", "rep
 DECISIONS = "shell/decisions.py"
 LIVENESS, SUPERVISION = "detection/liveness.py", "shell/supervision.py"
 DETECTION, HANG, HANGS = "shell/hang_detection.py", "diagnosis/hang.py", "controller/hangs.py"
-CONDITIONS, CORRUPTION = "controller/conditions.py", "detection/corruption.py"
+CORRUPTION = "detection/corruption.py"
 SAMPLING = "shell/straggler_sampling.py"
 SUCCESSION = "shell/succession.py"
 
