@@ -1,6 +1,6 @@
 """How much of a training is left when something is killed every ten seconds: Holdfast and torchrun.
 
-    .venv/bin/python benchmarks/churn.py [--steps N] [--every S] [--only NAME ...] [--json]
+    .venv/bin/python benchmarks/churn.py [--quick] [--steps N] [--every S] [--only NAME ...]
 
 The training and the contestants are those of benchmarks/restart.py: two ranks, 40 million
 parameters, about a quarter of a second a step. Each has a job of its own until `--steps` steps are
@@ -116,10 +116,14 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Steps that are done under kill after kill")
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--every", type=float, default=10.0, metavar="SECONDS")
+    parser.add_argument("--quick", action="store_true", help="60 steps")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", nargs="+", choices=CONTESTANTS, default=list(NAMES))
     parser.add_argument("--json", action="store_true", help="one JSON line at the end")
-    return parser.parse_args()
+    args = parser.parse_args()
+    if args.quick:
+        args.steps = 60
+    return args
 
 
 if __name__ == "__main__":

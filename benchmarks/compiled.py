@@ -1,6 +1,6 @@
 """How long the first step after a kill takes where blocks are compiled, with caches and without.
 
-    .venv/bin/python benchmarks/compiled.py [--json] [--kills N]
+    .venv/bin/python benchmarks/compiled.py [--json] [--kills N] [--quick]
 
 The jobs, kills and measures are those of restart.py; the model is the Llama of examples/llm, its
 four blocks compiled by `parallel.compile`. `cached` is a job as it is: compiled code lies in
@@ -27,7 +27,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--json", action="store_true", help="one JSON object as the last line")
     parser.add_argument("--kills", type=int, default=3, help="of each contestant")
+    parser.add_argument("--quick", action="store_true", help="one kill of each")
     args = parser.parse_args()
+    if args.quick:
+        args.kills = 1
     restart.CONTESTANTS.update(CONTESTANTS)
     plan = restart.Plan(
         kills=args.kills, least_steps=5, most_steps=30, limit_s=300.0, start_limit_s=600.0

@@ -313,6 +313,7 @@ class MilestoneReached(Event, frozen=True, kw_only=True):
     milestone: Milestone
     ago_s: float = 0.0
     step: int | None = None  # RESTORED: the step training continues after; CAUGHT_UP: its step
+    skipped: int = 0  # RESTORED: batches that the training up to there has left out
 
 
 class Progressed(Event, frozen=True, kw_only=True):

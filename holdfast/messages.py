@@ -127,6 +127,7 @@ class WorkerReport(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     progress: Progress
     milestones: dict[Milestone, float]  # age in seconds of each one reached
     restored_step: int = 0
+    skipped: int = 0  # batches that the training which was restored has left out
     steps_total: int = 0  # after which its loop ends; 0: it has not said
     phase: str = ""  # what the worker says it does now
     section: str = ""  # name of the stretch of the script that it is in
@@ -271,6 +272,7 @@ class Start(Message, frozen=True, kw_only=True):
     redo_until: int
     restarts: int
     restore_below: int | None = None  # only what was saved before this step may be gone on from
+    skips: tuple[tuple[int, int], ...] = ()  # batches left out: first, and first after them
     committed: int | None = None  # newest step of this job in tiers that outlive its nodes
     version: Version = FIRST
     term: int = 0

@@ -104,6 +104,7 @@ class Word(IntEnum):
     PRINTED_LOSS = 35  # likewise; zero bits are none
     RAISED_AT = 36  # when the script let go of an exception that ends it with status 1; 0.0 = not
     STEPS_TOTAL = 37  # after which the script's loop ends; 0 = the script reports none
+    SKIPPED = 38  # batches that the training which was restored has left out
 
 
 class NumberWord(IntEnum):
@@ -188,9 +189,9 @@ class Page:
         if self._floats[index] == 0.0:
             self._floats[index] = time.monotonic()
 
-    def restored(self, step: int) -> None:
-        """Training goes on after `step` completed steps."""
-        self._ints[Word.RESTORED_STEP] = step
+    def restored(self, step: int, skipped: int = 0) -> None:
+        """Training goes on after `step` completed steps, with so many batches left out."""
+        self._ints[Word.RESTORED_STEP], self._ints[Word.SKIPPED] = step, skipped
         self._floats[Word.STEP_AT] = time.monotonic()
         self._ints[Word.STEP] = step + 1
         self.reach(Milestone.RESTORED)
@@ -414,6 +415,7 @@ class Page:
             progress=self.progress(now),
             milestones={m: max(0.0, now - at) for m, at in reached if at > 0},
             restored_step=self._ints[Word.RESTORED_STEP],
+            skipped=self._ints[Word.SKIPPED],
             steps_total=self._ints[Word.STEPS_TOTAL],
             phase=_phase_name(self._ints[Word.PHASE]),
             section=self._section(),

@@ -239,6 +239,10 @@ SLUGS: dict[str, Slug] = {
         "The data loader yields no batch: the dataset is smaller than one global batch, or an "
         "iterable ended twice without yielding anything.",
     ),
+    "loader-missing": Slug(
+        ExitStatus.USAGE,
+        "`recovery.skip_batches` leaves batches out of a loader that `run.track()` was not given.",
+    ),
     "scenario-not-found": Slug(
         ExitStatus.USAGE,
         "There is neither a shipped scenario of that name nor a file with that path. "

@@ -87,6 +87,7 @@ def node_environment(
         "HOLDFAST_SNAPSHOT_EVERY": str(job.snapshots.every_steps),
         "HOLDFAST_SNAPSHOT_MAX_OVERHEAD": str(job.snapshots.max_overhead),
         "HOLDFAST_ON_NAN": job.recovery.on_nan,
+        "HOLDFAST_SKIP_BATCHES": str(job.recovery.skip_batches),
         "HOLDFAST_CHECK_REPLICAS": str(job.recovery.check_replicas_every),
     }
     ours |= _elastic(job) | _parking(job) | _layout(job)
@@ -158,6 +159,8 @@ def rank_environment(job: Job, start: Start, local_rank: int) -> dict[str, str]:
         values["HOLDFAST_RESTORE_COMMITTED"] = start.committed
     if start.restore_below is not None:
         values["HOLDFAST_RESTORE_BELOW"] = start.restore_below
+    if start.skips:
+        values["HOLDFAST_SKIPS"] = msgspec.json.encode(start.skips).decode()
     return {name: str(value) for name, value in values.items()}
 
 

@@ -1,18 +1,17 @@
-"""Which snapshot all ranks continue from, and from whom each one gets what it lacks.
+"""Which snapshots all ranks could continue from, and from whom each one gets what it lacks.
 
 A pure function of what every rank holds, so every rank computes the same answer from the same
 gathered table, without another round of talk. A snapshot can be used when each rank gets both its
 parts: the shared part from itself or any rank that has it (it is the same everywhere), the private
 part from itself or from its buddy, the rank with the same place on the next node.
 
-The furthest step wins, then the newest attempt: a later attempt may have gone on from an older
-snapshot, so its number alone says nothing. Parts of different attempts are never put together.
+Parts of different attempts are never put together.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from holdfast.checkpoint.key import Key, newest_first
+from holdfast.checkpoint.key import Key
 
 
 class Holding(NamedTuple):
@@ -21,6 +20,14 @@ class Holding(NamedTuple):
     shared: frozenset[Key]
     private: frozenset[Key]
     buddy: frozenset[Key]  # private parts of the rank it keeps a copy for
+
+
+class Snapshot(NamedTuple):
+    """One snapshot, wherever its parts lie."""
+
+    key: Key
+    world_size: int  # ranks that have written it
+    fingerprint: int = 0  # of what
 
 
 class RestorePlan(NamedTuple):
@@ -37,14 +44,12 @@ def buddy_of(rank: int, local_world_size: int, world_size: int) -> int | None:
     return buddy if world_size > local_world_size else None
 
 
-def choose(held: Sequence[Holding], local_world_size: int) -> RestorePlan | None:
-    """The newest snapshot that every rank can get whole; None where there is none."""
-    keys = frozenset[Key]().union(*(h.shared for h in held))
-    for key in newest_first(keys):
-        plan = plan_for(key, held, local_world_size)
-        if plan is not None:
-            return plan
-    return None
+def assembled(
+    shared: Iterable[Snapshot], private: Mapping[Snapshot, Collection[int]]
+) -> list[Snapshot]:
+    """Those that can be put together for any number of ranks: somebody has the shared part, and
+    somebody the private part of each rank that there was. `private` says of which ranks."""
+    return [one for one in shared if set(private.get(one, ())) >= set(range(one.world_size))]
 
 
 def plan_for(key: Key, held: Sequence[Holding], local_world_size: int) -> RestorePlan | None:

@@ -1,7 +1,7 @@
 """The life of an attempt: start it, stop it; what comes after is decided in `recovery.py`."""
 
 from holdfast.actions import AnyAction, EndJob, Outcome, StartAttempt, StopAttempt
-from holdfast.controller import checkpoints, incidents, nodes, sizes, versions
+from holdfast.controller import checkpoints, incidents, nodes, sizes, skipping, versions
 from holdfast.controller.phases import FINAL, Phase
 from holdfast.controller.state import Node, State
 from holdfast.events import Keeps, Milestone, Store
@@ -53,6 +53,7 @@ def _start(state: State, store: Store) -> StartAttempt:
         redo_until=state.max_step or 0,
         restarts=state.attempt - 1 - state.earlier_attempts,
         restore_below=state.restore_below,
+        skips=skipping.spans(state),
         committed=checkpoints.outliving(state),
         version=state.version,
         reason=why,
@@ -64,7 +65,7 @@ def _start(state: State, store: Store) -> StartAttempt:
     state.milestones, state.finished, state.deaths = [], set(), []
     state.hang, state.standstill, state.stragglers = None, "", ()
     state.restored = state.reached = state.bad_step = state.corrupt_step = None
-    state.stopped = False
+    state.stopped, state.skipped = False, 0
     incidents.note(state, "StartAttempt", why)
     return state.start
 

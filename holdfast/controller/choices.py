@@ -6,7 +6,7 @@ weighed: in the line of the journal, and in the incident that it was chosen for.
 
 import msgspec
 
-from holdfast.controller import conditions
+from holdfast.controller import conditions, skipping
 from holdfast.controller.policies import ladder
 from holdfast.controller.policies.situation import (
     History,
@@ -57,6 +57,7 @@ def _means(state: State, older: int | None) -> Means:
         target=state.target,
         older=older,
         replace_after=limits.replace_after,
+        skips=skipping.left(state),
         checks=bool(limits.checks),
         stragglers=limits.stragglers == "replace",
         max_restarts=limits.max_restarts,

@@ -14,6 +14,7 @@ from holdfast.events import Diagnosed, HealthChanged, Severity
 
 CAUSE = "hardware-fault"
 RECENT_S = 120.0  # a fault explains what fails on other nodes for so long
+SAME_S = 1.0  # agents repeat what a controller has not acknowledged
 KEPT_MAX = 80  # conditions of one node
 CONFIDENCE = 0.9
 SYMPTOMS = frozenset(("peer-lost", "hang", "worker-aborted"))  # that another node may have caused
@@ -32,7 +33,8 @@ def remember(state: State, node: Node, event: HealthChanged) -> bool:
         return False
     alerts = list(before.alerts) if before is not None else []
     if event.severity is Severity.ALERT:
-        alerts = [*(alert for alert in alerts if alert > at - ALERTS_S), at]
+        others = (alert for alert in alerts if abs(at - alert) > SAME_S)
+        alerts = [*(alert for alert in others if alert > at - ALERTS_S), at]
     known[key] = HealthRecord(
         condition=event.condition,
         device=event.device,

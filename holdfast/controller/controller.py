@@ -24,6 +24,7 @@ from holdfast.controller import (
     resizing,
     shift,
     sizes,
+    skipping,
     stragglers,
     updates,
     versions,
@@ -398,6 +399,7 @@ def _milestone_reached(state: State, event: MilestoneReached) -> list[AnyAction]
         case Milestone.RESTORED if event.step is not None:
             state.restored = event.step
             incidents.resumed_after(state, event.step)
+            skipping.restored(state, event.step, event.skipped)
         case Milestone.FIRST_STEP:
             _training(state)
         case Milestone.CAUGHT_UP | Milestone.FINISHED:

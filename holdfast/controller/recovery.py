@@ -18,6 +18,7 @@ from holdfast.controller import (
     nodes,
     numerics,
     sizes,
+    skipping,
     versions,
 )
 from holdfast.controller.phases import Phase
@@ -38,9 +39,9 @@ def when_stopped(state: State) -> list[AnyAction]:
         pass  # whatever it was stopped for, what it has done last is worth nothing
     elif size is not None and state.incidents[-1].cause == ladder.RESIZED:
         sizes.change(state, size, state.why)
-        return _go_on(state)
+        return _as_planned(state)
     elif state.incidents[-1].cause == incidents.UPDATED:
-        return _go_on(state)
+        return _as_planned(state)
     if again := machines.check_again(state):
         return again
     if state.hang is not None:
@@ -48,6 +49,13 @@ def when_stopped(state: State) -> list[AnyAction]:
     reason = f"attempt {state.attempt} is stopped on every node"
     exits, others = state.exits, state.others
     return [Diagnose(attempt=state.attempt, exits=exits, others=others, reason=reason)]
+
+
+def _as_planned(state: State) -> list[AnyAction]:
+    """Nothing has failed, and what this attempt has done counts."""
+    if _came_further(state, restart.RAN_S):
+        _forget(state)
+    return _go_on(state)
 
 
 def _go_on(state: State) -> list[AnyAction]:
@@ -162,7 +170,11 @@ def _made_progress(state: State, verdict: Diagnosed) -> bool:
     ran_s = 0.0 if state.instrumented else state.now - state.attempt_started_at
     if ran_s >= restart.FRUITFUL_S:
         state.last_failure = None
-    worth_s = restart.FRUITFUL_S if verdict.environment else restart.RAN_S
+    return _came_further(state, restart.FRUITFUL_S if verdict.environment else restart.RAN_S)
+
+
+def _came_further(state: State, worth_s: float) -> bool:
+    ran_s = 0.0 if state.instrumented else state.now - state.attempt_started_at
     return ran_s >= worth_s or state.max_step != state.progress_mark
 
 
@@ -260,7 +272,9 @@ def _remember(state: State, verdict: Diagnosed) -> None:
 def _gone_back(state: State, verdict: Diagnosed, failure: Situation) -> Situation:
     """The state goes back; what is left to be decided."""
     trouble, history, older = failure.trouble, failure.history, failure.means.older
-    if trouble.bad_step is not None and not history.bad_again:
+    if trouble.bad_step is not None and (not history.bad_again or failure.means.skips):
+        if history.bad_again:
+            skipping.plan(state, trouble.bad_step)
         numerics.go_below(state, trouble.bad_step)
     else:
         assert older is not None, "the ladder goes back to what is known"
@@ -268,6 +282,8 @@ def _gone_back(state: State, verdict: Diagnosed, failure: Situation) -> Situatio
         checkpoints.roll_back(state, trial, older)
         if trouble.bad_step is not None:
             state.poison_step = max(trouble.bad_step, state.poison_step or 0)
+        elif state.reached is not None:
+            skipping.plan(state, state.reached + 1)
         history = msgspec.structs.replace(history, again=False, poisoned=False)
     trouble = msgspec.structs.replace(trouble, bad_step=None)
     return msgspec.structs.replace(failure, trouble=trouble, history=history)

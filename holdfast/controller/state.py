@@ -54,6 +54,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     replicas: bool = False  # also when the number of nodes changes, and nobody waits for a node
     hang_timeout_s: float = 0.0  # without progress; 0: hangs are not looked for
     on_nan: str = "restart"  # or "stop", "ignore"
+    skip_batches: int = 0  # that may be left out, in all
     stragglers: str = "off"  # or "tell", "replace"
     plateau_steps: int = 0  # within which the loss should fall; 0: whatever it does
     plateau_share: float = 0.01  # by so much of itself
@@ -84,6 +85,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
             in_process=job.recovery.keeps_processes,
             replicas=job.recovery.mode == "replicas",
             on_nan=job.recovery.on_nan,
+            skip_batches=job.recovery.skip_batches,
             stragglers=job.recovery.stragglers,
             plateau_steps=job.recovery.plateau_steps,
             plateau_share=job.recovery.plateau_share,
@@ -210,6 +212,14 @@ class Trial(msgspec.Struct, frozen=True):
     restored: int
     failure: str  # signature of the exception, else the cause
     step: int | None
+
+
+class Skip(msgspec.Struct, frozen=True):
+    """Batches that are left out, by their numbers: the first, and the first after them."""
+
+    first: int
+    end: int
+    settled: bool = False  # else: from where the next attempt goes on, or from `first` if later
 
 
 class TierRecord(msgspec.Struct, kw_only=True):
@@ -354,6 +364,8 @@ class State(msgspec.Struct, kw_only=True):
     bad_step: int | None = None  # the first of this attempt whose numbers are worth nothing
     corrupt_step: int | None = None  # likewise, because replicas have differed from it on at most
     last_bad_step: int | None = None  # where that began the last time
+    skips: list[Skip] = []  # batches left out
+    skipped: int = 0  # how many were, in what this attempt restored
     notes: list[Note] = []  # what was noticed and is no fault; the newest ones
     known_attempt: int = 0  # the newest that durable tiers know, whoever counted it
     earlier_attempts: int = 0  # of the numbers up to `attempt`, those that this journal did not use

@@ -80,7 +80,7 @@ class ProgressReducer:
         self._reporting = 0  # ranks that report steps
         self._seen = array("H", bytes(2 * world_size))  # a bit for each milestone of a rank
         self._reached: dict[Milestone, Crowd] = {m: Crowd() for m in Milestone}
-        self._restored: int | None = None  # lowest of all ranks
+        self._restored: tuple[int, int] | None = None  # lowest of all ranks, and batches left out
         self._data_wait_s = self._snapshot_s = 0.0
         self._told: Progressed | None = None
         self._told_at = self._began = now
@@ -156,8 +156,8 @@ class ProgressReducer:
             return False
         self._seen[worker.rank] |= bit
         if milestone is Milestone.RESTORED:
-            known = worker.restored_step if self._restored is None else self._restored
-            self._restored = min(known, worker.restored_step)
+            mine = worker.restored_step, worker.skipped
+            self._restored = min(self._restored or mine, mine)
         crowd = self._reached[milestone]
         crowd.count += 1
         crowd.latest = at if crowd.count == 1 else max(crowd.latest, at)
@@ -165,17 +165,19 @@ class ProgressReducer:
 
     def _tell(self, milestone: Milestone, now: float) -> list[Told]:
         """A milestone; ahead of some the progress, so that what came before can be told apart."""
-        step = None
+        step: int | None = None
+        skipped = 0
         match milestone:
             case Milestone.RESTORED:
-                step = self._restored
+                assert self._restored is not None, "all have told"
+                step, skipped = self._restored
             case Milestone.FIRST_STEP | Milestone.CAUGHT_UP | Milestone.FINISHED:
                 step = self._lowest_step()
             case _:
                 pass
         ago_s = max(0.0, now - self._reached[milestone].latest)
         reached = MilestoneReached(
-            attempt=self._attempt, milestone=milestone, ago_s=ago_s, step=step
+            attempt=self._attempt, milestone=milestone, ago_s=ago_s, step=step, skipped=skipped
         )
         return [*(self._news(now) if milestone in COMES_WITH_PROGRESS else []), reached]
 

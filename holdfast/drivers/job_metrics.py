@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from holdfast.controller import State
+from holdfast.controller import State, skipping
 from holdfast.controller.incidents import node_of
 from holdfast.controller.phases import Phase
 from holdfast.controller.state import IncidentRecord
@@ -166,6 +166,7 @@ def _add_incidents(found: Exposition, state: State) -> None:
         found.add("holdfast_incidents", count, cause=cause)
     found.add("holdfast_incident_open", float(len(over) < len(state.incidents)))
     found.add("holdfast_restarts", state.restarts_count)
+    found.add("holdfast_batches_skipped", skipping.count(state))
     found.add("holdfast_steps_redone", sum(one.steps_lost for one in over))
     spans = _spans(over)
     found.add_tally("holdfast_detect_seconds", spans.detect)

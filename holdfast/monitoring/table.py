@@ -100,6 +100,7 @@ _GOODPUT = (
         "window",
     ),
     _job("counter", "restarts", "Attempts after the first."),
+    _job("counter", "batches_skipped", "Batches that recovery.skip_batches has left out."),
     _job("counter", "incidents", "Incidents that are over, by cause.", "cause"),
     _job("gauge", "incident_open", "1 while an incident is not over."),
     _job(

@@ -316,6 +316,7 @@ def _start(order: StartAttempt, node_rank: int, term: int) -> Start:
         redo_until=order.redo_until,
         restarts=order.restarts,
         restore_below=order.restore_below,
+        skips=order.skips,
         committed=order.committed,
         version=order.version,
     )

@@ -11,7 +11,6 @@ from typing import Protocol, assert_never
 
 from holdfast.agent.fact_queue import FactQueue
 from holdfast.agent.journal_replica import JournalReplica
-from holdfast.checkpoint.choose import Holding
 from holdfast.events import (
     HealthChanged,
     NodeLeft,
@@ -54,6 +53,7 @@ from holdfast.messages import (
 from holdfast.simulation.environment import Environment
 from holdfast.simulation.ground_truth import GroundTruth
 from holdfast.simulation.keeping import ParkedWorkers
+from holdfast.simulation.memory import NodeMemory
 from holdfast.simulation.observed_workers import entry_times, stacks
 from holdfast.simulation.runs import ORPHANED, Death, NodeWorkers
 from holdfast.simulation.slowness import Slow, wall_clock_us
@@ -105,7 +105,7 @@ class SimulatedAgent:
         self.wire: SimulatedWire | None = None
         self.trouble_until = 0.0  # it may rightly be given up for what happened until then
         self.run: NodeWorkers | None = None
-        self.memory: dict[int, Holding] = {}
+        self.memory: dict[int, NodeMemory] = {}
         self.slow: Slow | None = None
         self.drags, self.stalls_until = 1.0, 0.0  # its network
         self.replica = JournalReplica()  # lost with the node
@@ -539,7 +539,13 @@ class SimulatedAgent:
             overdue_s = OVERDUE_S * env.dice.random() if env.chance(0.7) else FOR_EVER_S
             self.in_trouble(order.grace_s + overdue_s)
             return order.grace_s + overdue_s
+        if order.keeps and run.alive and self._truth.keeps(run):
+            return order.grace_s + env.about(KILL_S)
         return self._ending_s(order.grace_s) if run.alive else 0.01
+
+    def leaves(self, run: NodeWorkers) -> None:
+        """Its workers have taken the snapshot that they were to end with."""
+        self._env.after(self._env.about(KILL_S), self._workers_gone, run)
 
     def _ending_s(self, grace_s: float) -> float:
         env = self._env

@@ -22,6 +22,8 @@ class Promise(StrEnum):
     ONE_ATTEMPT = "one attempt"
     GIVEN_UP = "given up for good"
     SNAPSHOT = "the newest whole snapshot"
+    ASSEMBLY = "no part of a snapshot is missing"
+    SAMPLES = "each sample once"
     EFFICIENCY = "nothing healthy is touched"
     PERSISTENCE = "restarts have a limit and a reason"
     REPLAY = "replay gives the same"

@@ -8,13 +8,13 @@ rank's memory holds.
 
 import math
 
-from holdfast.checkpoint.choose import Holding, choose
-from holdfast.checkpoint.key import Key
 from holdfast.events import Broken, Milestone, Progress, ReplicaDigest
 from holdfast.messages import Start, WorkerReport
+from holdfast.simulation import memory
 from holdfast.simulation.environment import Environment
 from holdfast.simulation.fair_updates import kind
 from holdfast.simulation.flips import Flips
+from holdfast.simulation.left_copies import NOTHING, LeftCopies
 from holdfast.simulation.numbers import BadNumbers, broken
 from holdfast.simulation.referees import Referees
 from holdfast.simulation.runs import (
@@ -25,6 +25,7 @@ from holdfast.simulation.runs import (
     Death,
     Group,
     Happening,
+    Inheritance,
     NodeAgent,
     NodeWorkers,
     Stall,
@@ -32,7 +33,6 @@ from holdfast.simulation.runs import (
 from holdfast.simulation.tempo import Tempo
 from holdfast.versions import Version
 
-NOTHING = Holding(frozenset(), frozenset(), frozenset())
 ARRIVE_S = 0.3  # from the order to join(), mean
 SLOW_FIRST_STEP_S = 120.0
 EXPORT_S = (1.0, 300.0)  # what rank 0 does after the last step, where a script ends early
@@ -50,6 +50,7 @@ class GroundTruth:
         self.storage_away = False  # nobody can read data
         self.numbers = BadNumbers()
         self.flips = Flips(self._hard.check_every, self._hard.snapshot_every)
+        self._copies = LeftCopies(env, self.numbers, self.flips)
         self.on_change: Happening = lambda _group: None  # of its pace, or what it can be seen by
         self.longest_step_s = self._hard.step_s
         self._furthest = 0  # step that any attempt that is over has completed
@@ -89,7 +90,7 @@ class GroundTruth:
         other = known is not None and (known.order.store != order.store or known.forgotten)
         if known is None or (other and not known.lives):
             self.groups = {a: g for a, g in self.groups.items() if g.lives}
-            self.groups[order.attempt] = Group(order.attempt, order)
+            self.groups[order.attempt] = Group(order)
             self.numbers.forget(order.attempt)
             self.flips.forget(order.attempt)
             self._referees.blame.forget(order.attempt)
@@ -136,14 +137,18 @@ class GroundTruth:
         workers = group.order.workers_per_node
         held = [
             group.runs[rank // workers].host.memory.get(rank % workers, NOTHING)
-            for rank in range(group.order.node_count * workers)
+            for rank in range(group.world_size)
         ]
         held = self.numbers.restorable(held, group.order.restore_below)
-        plan = choose(held, workers)
-        self._referees.resumed(group.attempt, plan, held, workers)
-        bad = plan is not None and self.numbers.is_bad(plan.key)
-        self._referees.took(group.attempt, plan, bad)
-        group.restored = plan.key if plan is not None else None
+        found = memory.restorable(held, workers)
+        self._referees.resumed(group.attempt, found, held, workers)
+        snapshot = found.snapshot if found is not None else None
+        bad = snapshot is not None and self.numbers.is_bad(snapshot.key)
+        self._referees.took(group.attempt, snapshot, bad)
+        at = memory.positions(found, held)
+        self._referees.dealt(group.attempt, snapshot, memory.dealt(at, self._copies.samples(group)))
+        key, plan = (found.snapshot.key, found.plan) if found is not None else (None, None)
+        group.origin = Inheritance(key, plan is not None, at[0])
         self._env.after(self._env.about(0.2), self._restored, group)
 
     def _restored(self, group: Group) -> None:
@@ -367,6 +372,24 @@ class GroundTruth:
         """Workers that were kept after an attempt are used again."""
         self._referees.goes_on(left, order.attempt)
 
+    def keeps(self, run: NodeWorkers) -> bool:
+        """A node is told to end with a snapshot in memory: all do, at the end of the step under way
+        when the last of them is told, unless somebody's time is up before. Whether it tries."""
+        group = run.group
+        if group not in self.training() or not self._hard.instrumented or self._over(group):
+            return False
+        group.farewell.asked.add(run.ranks[0])
+        if len(group.farewell.asked) == group.order.node_count:
+            self._at_step(group, self.step(group) + 1, self._keep)
+        return True
+
+    def _keep(self, group: Group) -> None:
+        if group.broken_at is None:
+            group.farewell.kept = self.step(group)
+            self.break_up(group, "")
+            for run in group.runs.values():
+                run.host.leaves(run)
+
     def clear(self, run: NodeWorkers) -> None:
         """The workers of a node were ended by order."""
         self.break_up(run.group, "")
@@ -416,33 +439,10 @@ class GroundTruth:
         ragged = group.first_at is not None and step > group.inherited_step + 1
         for rank in run.ranks:
             mine = step - (1 if ragged and dice.random() < 0.3 else 0)
+            mine = step if group.farewell.kept == step else mine
             run.last[rank] = mine
             if group.restored_at is not None:
-                self._leave_copies(run, rank, mine, step)
-
-    def _leave_copies(self, run: NodeWorkers, rank: int, mine: int, step: int) -> None:
-        """The newest snapshot may be torn, or not be at the buddy yet; the one before is whole."""
-        group, every, place = run.group, self._hard.snapshot_every, rank - run.ranks[0]
-        last = self.numbers.last_snapshot(group.attempt, step)
-        last = self.flips.last_snapshot(group.attempt, last)
-        newest = last - (last - group.inherited_step) % every
-        keys = [group.restored] if group.restored else []
-        old = run.host.memory.get(place, NOTHING)
-        if newest - every > group.inherited_step:
-            keys, old = [Key(group.attempt, newest - every)], NOTHING
-        done = mine >= newest > group.inherited_step
-        key = Key(group.attempt, newest) if done else None
-        own = keys + self._newest(key, _ahead(old.private, group.inherited_step))
-        buddy = keys + self._newest(key, _ahead(old.buddy, group.inherited_step))
-        if self._env.chance(self._hard.share("damaged_copies")):
-            own = []
-        whole = frozenset(own)
-        run.host.memory[place] = Holding(whole, whole, frozenset(buddy))
-
-    def _newest(self, key: Key | None, old: list[Key]) -> list[Key]:
-        """The copy of this snapshot or, where it was not written, what it would have replaced."""
-        written = key is not None and not self._env.chance(self._hard.share("torn_copies"))
-        return [key] if written and key is not None else old
+                self._copies.leave(run, rank, mine, step)
 
     def _fail_later(self, run: NodeWorkers, *, surely: bool = False) -> None:
         """A survivor of a broken attempt fails by itself, or hangs until it is stopped."""
@@ -558,8 +558,3 @@ class GroundTruth:
 
 def _changes(group: Group) -> int:
     return group.tempo.changes if group.tempo is not None else 0
-
-
-def _ahead(keys: frozenset[Key], step: int) -> list[Key]:
-    """What is left of a snapshot that not everybody had, so that training went on before it."""
-    return sorted((key for key in keys if key.step > step), key=lambda key: key.step)[-1:]

@@ -79,6 +79,7 @@ UPDATED = 0.08  # share of worlds in which somebody updates the job
 ELASTIC = 0.12  # share of worlds in which the number of nodes may change
 
 HANG_TIMEOUT_S = 600.0
+KEEPS = "keep_global_batch"
 
 SHARES: dict[str, tuple[float, float]] = {
     "crash_midway": (0.01, 0.5),  # of decisions: the controller dies between two of its effects
@@ -98,12 +99,15 @@ SHARES: dict[str, tuple[float, float]] = {
     "damaged_copies": (0.02, 0.2),  # of ranks: its own newest copy cannot be read later
     "forkserver_deaths": (0.1, 0.8),  # of kills of workers: it is the forkserver that dies
     "broken_duties": (0.1, 0.9),  # of tasks that die: it fails in this process for ever
+    "late_nodes": (0.3, 0.9),  # of new nodes: minutes pass until there is a machine for it
 }
 """Probabilities, lowest and highest, where it is on at all."""
 LINK_SHARES = {kind: SHARES[kind] for kind in ("broken_duties",)}
+LATE_NODES = {kind: SHARES[kind] for kind in ("late_nodes",)}
+"""By other dice, in worlds whose size may change."""
 LATE = LATER | LINKS | NUMBERS | CLUSTER | HANGS | DEVICES | STRAGGLERS | FLIPS | FLAKY | UPDATES
 FIRST = {k: v for k, v in RATES.items() if k not in LATE}
-FIRST_SHARES = {k: v for k, v in SHARES.items() if k not in LINK_SHARES}
+FIRST_SHARES = {k: v for k, v in SHARES.items() if k not in LINK_SHARES | LATE_NODES}
 
 
 class Hardship(msgspec.Struct, frozen=True, kw_only=True):
@@ -178,7 +182,7 @@ def draw(seed: int, *, hours: float = 24.0, nodes: int = 16) -> Hardship:
         rack_size=dice.choice((2, 4, 8)),
         step_s=step_s,
         snapshot_every=dice.choice((1, 1, 2, 10, 50)),
-        instrumented=dice.random() < 0.9 and not changes,  # memory is modelled for one size
+        instrumented=dice.random() < 0.9,
         total_steps=int(_sometimes(dice, 0.15, 1 + steps * dice.random())),
         # a bug that nobody can know to be the same one is tried for ever
         user_error_step=int(_sometimes(dice, 0.15, 1 + steps * dice.random())) * (not changes),
@@ -198,7 +202,9 @@ def draw(seed: int, *, hours: float = 24.0, nodes: int = 16) -> Hardship:
         | _some(flips, FLIPS)
         | _some(Random(f"hardship of networks {seed}"), FLAKY)
         | _updates(Random(f"hardship of updates {seed}")),
-        shares=_some(dice, FIRST_SHARES) | _some(links, LINK_SHARES),
+        shares=_some(dice, FIRST_SHARES)
+        | _some(links, LINK_SHARES)
+        | {k: _between(elastic, *b) for k, b in LATE_NODES.items() if changes},
         check_every=flips.choice((1, 5, 20, 100)),
         cluster=cluster,
         quiet_error=later.random() < 0.3,
@@ -228,7 +234,8 @@ def _limits(
 def _sized(limits: Limits, dice: Random, changes: bool) -> Limits:
     """The job may train with fewer nodes, if it `changes` its size at all."""
     fewest = dice.randint(1, limits.node_count)
-    return msgspec.structs.replace(limits, min_nodes=fewest) if changes else limits
+    batch = dice.choice((KEEPS, "scale_lr"))
+    return msgspec.structs.replace(limits, min_nodes=fewest, batch=batch) if changes else limits
 
 
 def _keeping(limits: Limits, dice: Random) -> Limits:

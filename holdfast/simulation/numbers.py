@@ -9,10 +9,11 @@ below some step looks at what it restores, and leaves what is bad.
 from collections.abc import Sequence
 
 from holdfast.actions import Entry, StartAttempt, StopAttempt
-from holdfast.checkpoint.choose import Holding, RestorePlan
+from holdfast.checkpoint.choose import Snapshot
 from holdfast.checkpoint.key import Key
 from holdfast.controller.numerics import NEAR_STEPS
 from holdfast.events import Broken, NumbersBroke, Quantity, ReplicasDiffer
+from holdfast.simulation.memory import NodeMemory
 
 
 class BadNumbers:
@@ -49,15 +50,11 @@ class BadNumbers:
         mine = since if first in (None, rank) else since + 1
         return mine if step >= mine else None
 
-    def restorable(self, held: Sequence[Holding], below: int | None) -> list[Holding]:
+    def restorable(self, held: Sequence[NodeMemory], below: int | None) -> list[NodeMemory]:
         """What ranks may go on from, of what they hold."""
         if below is None:
             return list(held)
-
-        def kept(keys: frozenset[Key]) -> frozenset[Key]:
-            return frozenset(key for key in keys if key.step < below and not self.is_bad(key))
-
-        return [Holding(*map(kept, one)) for one in held]
+        return [one.only(lambda key: key.step < below and not self.is_bad(key)) for one in held]
 
 
 def broken(step: int | None, ago_s: float) -> Broken | None:
@@ -99,11 +96,11 @@ class FiniteNumbers:
         well = below is not None and below <= step
         return "" if well else f"attempt {order.attempt} is told {below} after a bad step {step}"
 
-    def resumed(self, attempt: int, plan: RestorePlan | None, bad: bool) -> str:
+    def resumed(self, attempt: int, found: Snapshot | None, bad: bool) -> str:
         """An attempt goes on from this snapshot."""
-        if plan is None or not bad or plan.key.attempt not in self._told:
+        if found is None or not bad or found.key.attempt not in self._told:
             return ""
-        key = plan.key
+        key = found.key
         return (
             f"attempt {attempt} goes on from step {key.step} of attempt {key.attempt}: not finite"
         )

@@ -20,7 +20,7 @@ from holdfast.actions import (
     StartAttempt,
     StopAttempt,
 )
-from holdfast.checkpoint.choose import Holding, RestorePlan
+from holdfast.checkpoint.choose import Snapshot
 from holdfast.controller import State
 from holdfast.detection.hang import PAUSES, STEPS
 from holdfast.events import (
@@ -32,6 +32,7 @@ from holdfast.events import (
     NodeLeft,
     NodeLost,
     NodeReady,
+    NodesChecked,
     OrdersLost,
     Progressed,
     Severity,
@@ -47,14 +48,17 @@ from holdfast.simulation import choosing
 from holdfast.simulation.blame import FairBlame
 from holdfast.simulation.environment import Environment, Foul, Promise
 from holdfast.simulation.fair_updates import FairUpdates, is_update
-from holdfast.simulation.hardship import Hardship
+from holdfast.simulation.hardship import KEEPS, Hardship
 from holdfast.simulation.keeping import KeptWorkers
+from holdfast.simulation.memory import NodeMemory, ResumedFrom, holdings
 from holdfast.simulation.numbers import FiniteNumbers
+from holdfast.simulation.resumption import Resumption, Samples, WholeSnapshots
 from holdfast.simulation.sickness import Sickness
 
+ISOLATE = "isolate"  # leaves a node on suspicion, which may be wrong: its machine stays in use
 REASONS = (NodeLost, NodeLeft, StopRequested, ControllerResumed, OrdersLost)
 """To stop what is not broken."""
-OF_HEALTH = (HealthChanged, NodeReady)
+OF_HEALTH = (HealthChanged, NodeReady, NodesChecked)
 """The same, where a member is sick: it is told, or somebody can take its place."""
 AWAY = WorkerError(  # what a worker says whose storage is away
     type="botocore.exceptions.EndpointConnectionError",
@@ -126,45 +130,6 @@ class GivenUp:
         return ", ".join(f"{node} still trains" for node in at_work if node in self._nodes)
 
 
-class Resumption:
-    """Training goes on from the newest snapshot that is whole for every rank, and from no other."""
-
-    def resumed(
-        self, attempt: int, plan: RestorePlan | None, held: Sequence[Holding], workers: int
-    ) -> str:
-        """An attempt goes on from `plan`; `held` is what each rank really has."""
-        best = max((k for k in _keys(held) if _whole(k, held, workers)), default=None)
-        found = (plan.key.step, plan.key.attempt) if plan is not None else None
-        if found != best:
-            return f"attempt {attempt} goes on from {found}, not from {best} (step, attempt)"
-        return _lacking(attempt, plan, held, workers) if plan is not None else ""
-
-
-def _keys(held: Sequence[Holding]) -> set[tuple[int, int]]:
-    return {(key.step, key.attempt) for one in held for key in one.shared}
-
-
-def _whole(key: tuple[int, int], held: Sequence[Holding], workers: int) -> bool:
-    """Every rank's own part is with it or with the rank at the same place on the next node."""
-    step, attempt = key
-    for rank, one in enumerate(held):
-        buddy = held[(rank + workers) % len(held)]
-        copies = one.private | (buddy.buddy if len(held) > workers else frozenset())
-        if not any(k.step == step and k.attempt == attempt for k in copies):
-            return False
-    return True
-
-
-def _lacking(attempt: int, plan: RestorePlan, held: Sequence[Holding], workers: int) -> str:
-    """Who is to give what it does not have."""
-    for rank, (shared, private) in enumerate(zip(plan.shared_from, plan.private_from, strict=True)):
-        copies = held[private].private if private == rank else held[private].buddy
-        neighbour = private in (rank, (rank + workers) % len(held))
-        if plan.key not in held[shared].shared or plan.key not in copies or not neighbour:
-            return f"rank {rank} of attempt {attempt} is sent to ranks {shared}, {private} in vain"
-    return ""
-
-
 class Efficiency:
     """No attempt is stopped in which nothing broke, no node given up that nothing is wrong with."""
 
@@ -199,7 +164,8 @@ class Efficiency:
                     return f"attempt {action.attempt} is stopped ({action.reason}) and was well"
             elif isinstance(action, Fence) and isinstance(event, Diagnosed | AttemptStopped):
                 slow = self.blame.may_be_replaced(action.node, event.attempt)
-                if slow or self.sickness.is_faulty(action.node):
+                suspected = any(choice.step == ISOLATE for choice in entry.choices)
+                if slow or suspected or self.sickness.is_faulty(action.node):
                     continue
                 faults = self._crashes.get(action.node, set())
                 crashes = len(faults | self.blame.corruptions(action.node))
@@ -388,7 +354,9 @@ class Referees:
         self._efficiency, self._persistence = Efficiency(hardship), Persistence(hardship)
         self._replay, self._books, self._terms = Replay(), Accounting(), OneTerm()
         self._numbers, self._kept = FiniteNumbers(), KeptWorkers()
-        self._updates = FairUpdates()
+        self._updates, self._assembly = FairUpdates(), WholeSnapshots()
+        reference = hardship.limits.node_count * hardship.workers
+        self._samples = Samples(reference, hardship.limits.batch == KEEPS)
         self.blame = self._efficiency.blame
         self.in_trouble: Callable[[str], bool] = bool
         self.over = False  # the job has ended and that was carried out
@@ -436,14 +404,22 @@ class Referees:
         self._judge(Promise.VERSIONS, how and f"{node}: {how}")
 
     def resumed(
-        self, attempt: int, plan: RestorePlan | None, held: Sequence[Holding], workers: int
+        self, attempt: int, found: ResumedFrom | None, memories: Sequence[NodeMemory], workers: int
     ) -> None:
-        """An attempt has chosen its snapshot."""
-        self._judge(Promise.SNAPSHOT, self._snapshots.resumed(attempt, plan, held, workers))
+        """An attempt has chosen its snapshot, in place or one that is put together anew."""
+        self._judge(Promise.ASSEMBLY, self._assembly.resumed(attempt, found, memories))
+        if found is None or found.plan is not None:
+            plan, held = found and found.plan, holdings(memories, workers)
+            self._judge(Promise.SNAPSHOT, self._snapshots.resumed(attempt, plan, held, workers))
 
-    def took(self, attempt: int, plan: RestorePlan | None, bad: bool) -> None:
+    def dealt(self, attempt: int, found: Snapshot | None, dealt: Sequence[range]) -> None:
+        """Which samples the ranks of an attempt take first."""
+        key = found.key if found is not None else None
+        self._judge(Promise.SAMPLES, self._samples.resumed(attempt, key, dealt))
+
+    def took(self, attempt: int, found: Snapshot | None, bad: bool) -> None:
         """What the snapshot is worth that an attempt has chosen."""
-        self._judge(Promise.FINITE, self._numbers.resumed(attempt, plan, bad))
+        self._judge(Promise.FINITE, self._numbers.resumed(attempt, found, bad))
 
     def parks(self, attempt: int, trained: bool) -> None:
         """Workers of an attempt are told to park, all of which have done a step or not."""

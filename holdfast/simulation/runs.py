@@ -5,10 +5,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from holdfast.checkpoint.choose import Holding
 from holdfast.checkpoint.key import Key
 from holdfast.events import WorkerError
 from holdfast.messages import Start
+from holdfast.simulation.memory import NodeMemory
 from holdfast.simulation.referees import AWAY
 from holdfast.simulation.slowness import Slow
 from holdfast.simulation.tempo import Tempo
@@ -43,7 +43,7 @@ class NodeAgent(Protocol):
 
     node: str
     alive: bool
-    memory: dict[int, Holding]  # by local rank; lost with the node
+    memory: dict[int, NodeMemory]  # by local rank; lost with the node
     slow: Slow | None
     drags: float  # by which its network makes everything slower
     stalls_until: float  # its network carries nothing
@@ -53,6 +53,9 @@ class NodeAgent(Protocol):
 
     def news(self) -> None:
         """Its workers have reached a milestone."""
+
+    def leaves(self, run: "NodeWorkers") -> None:
+        """Its workers have taken the snapshot that they were to end with."""
 
     def holds_store(self, port: int) -> bool:
         """Whether the rendezvous store on this port is alive and unused."""
@@ -82,14 +85,32 @@ class NodeWorkers:
     asked: int = 0  # its collectives have been told up to this one
 
 
+class Inheritance(NamedTuple):
+    """What an attempt goes on from."""
+
+    restored: Key | None = None
+    in_place: bool = False  # it lay where it is used
+    used: int = 0  # samples, by then
+
+
+ANEW = Inheritance()
+
+
+@dataclass
+class Farewell:
+    """A snapshot that an attempt is to end with."""
+
+    asked: set[int] = field(default_factory=set)  # first ranks of the nodes that have been told
+    kept: int = 0  # its step, once all have it; 0: they have not
+
+
 @dataclass(eq=False)
 class Group:
     """One attempt as a whole. Times are virtual seconds; None: not yet."""
 
-    attempt: int
     order: Start
     runs: dict[int, NodeWorkers] = field(default_factory=dict)  # by node rank
-    restored: Key | None = None
+    origin: Inheritance = ANEW
     joined_at: float | None = None
     restored_at: float | None = None
     first_at: float | None = None  # end of the first step
@@ -99,8 +120,19 @@ class Group:
     hung: int | None = None  # this rank hangs, and the others wait for it
     last_step: int = 0  # it leaves its loop after this one; 0: not yet known
     tempo: Tempo | None = None  # from its first step on
+    farewell: Farewell = field(default_factory=Farewell)
     planned: list[tuple[int, "Happening"]] = field(default_factory=list)  # at the end of a step
     stall: Stall = NO_STALL
+
+    @property
+    def attempt(self) -> int:
+        """Its number."""
+        return self.order.attempt
+
+    @property
+    def restored(self) -> Key | None:
+        """The snapshot that it goes on from."""
+        return self.origin.restored
 
     @property
     def world_size(self) -> int:

@@ -30,6 +30,7 @@ END_S = 120.0  # within this time after a job's end nothing of it is left
 START_S = 2.0  # from the start of an agent to its first hello, mean
 READY_S = 2.0  # from there until it can start workers, mean
 LEAVE_S = 10.0  # for agents to end by themselves when the job is over
+LATE_S = 180.0  # until there is a machine for a node, mean
 NOTICED_S = 0.3  # from the end of a process until the engine tells, mean
 
 
@@ -119,7 +120,15 @@ class World:
     def start_nodes(self, count: int) -> None:
         """Start this many agents."""
         for _ in range(count):
-            self._start_node()
+            late = bool(self.agents) and not self.env.calm
+            late = late and self.env.chance(self.hardship.share("late_nodes"))
+            self._start_node() if not late else self.env.after(
+                self.env.about(LATE_S), self._start_late
+            )
+
+    def _start_late(self) -> None:
+        if self.control is not None and not self.control.state.ended:
+            self._start_node()  # else it is asked for again
 
     def _start_node(self) -> None:
         env, hard = self.env, self.hardship

@@ -144,6 +144,10 @@ class Recovery(Section):
     """What follows a loss that is NaN or infinite (or 20 such gradient norms in a row): `restart`
     from a snapshot of before and, if that comes again, once from an older checkpoint, then the job
     ends as failed; `stop` ends it at once; `ignore` trains on and only notes it."""
+    skip_batches: Whole = Field(default=0, ge=0, le=100_000_000)
+    """Batches that the job may leave out, in all. If numbers are bad at the same place again after
+    the state went back, the batches from what is restored then to that of the bad step are left
+    out; of more than are allowed the last ones. `0`: none. Needs a loader in `run.track()`."""
     plateau_steps: Whole = Field(default=0, ge=0, le=100_000_000)
     """If the loss has not fallen by `plateau_share` within this many steps, `holdfast status` and
     `holdfast why` note it; nothing else follows. The steps of some minutes or more: the loss is

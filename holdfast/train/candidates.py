@@ -19,7 +19,7 @@ import msgspec
 from holdfast.checkpoint import catalog
 from holdfast.checkpoint.arena import Arena, CellHeader, StatePart
 from holdfast.checkpoint.catalog import Damage
-from holdfast.checkpoint.choose import Holding, plan_for
+from holdfast.checkpoint.choose import Holding, Snapshot, assembled, plan_for
 from holdfast.checkpoint.key import Key, progress
 from holdfast.checkpoint.lineage import implied, valid
 from holdfast.checkpoint.manifest import Lineage, attempt_of, key_of
@@ -287,15 +287,16 @@ def _arenas(
 
 
 def _memory(inventories: Sequence[RankInventory]) -> Iterable[Candidate]:
-    private: dict[Candidate, set[int]] = {}
-    shared: set[Candidate] = set()
+    private: dict[Snapshot, set[int]] = {}
+    shared: set[Snapshot] = set()
     for cell in (cell for inventory in inventories for cell in inventory.cells):
-        one = Candidate(cell.key, Location.MEMORY, cell.world_size, cell.fingerprint)
+        one = Snapshot(cell.key, cell.world_size, cell.fingerprint)
         if cell.part == StatePart.SHARED:
             shared.add(one)
         else:
             private.setdefault(one, set()).add(cell.rank)
-    return [one for one in shared if private.get(one, set()) >= set(range(one.world_size))]
+    whole = assembled(shared, private)
+    return [Candidate(s.key, Location.MEMORY, s.world_size, s.fingerprint) for s in whole]
 
 
 def _durable(inventories: Sequence[RankInventory]) -> Iterable[Candidate]:

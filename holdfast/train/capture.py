@@ -83,7 +83,7 @@ class Capture:
         shared, private = self._tracked.capture()
         kept = self.gradients.keep(last=step >= loop.total)
         private |= {GRADIENTS: kept.tree} if kept.tree else {}
-        private |= {LOOP: {"ended": True}} if loop.ended else {}
+        private |= {LOOP: kept_of} if (kept_of := loop.kept()) else {}
         self._holds_gradients = kept.pending
         lengths = self.writer.encode(shared, private, label=label)
         self.private_bytes = lengths[StatePart.PRIVATE]

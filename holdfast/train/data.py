@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, default_collate, get_worker_info
 
+from holdfast.checkpoint.dealing import next_turn, share
 from holdfast.dimensions import layout_in
 from holdfast.errors import Error
 from holdfast.train.elastic import policy_in
@@ -53,16 +54,13 @@ class SampleOrder(NamedTuple):
         rest is divided evenly, less than one sample per rank being dropped.
         """
         whole = self.batch_size * world_size if total is None else total
+        least = whole if self.drop_last else world_size
         while True:
-            size = min(whole, self.sample_count - samples)
-            if size < (whole if self.drop_last else world_size):
-                epoch, samples = epoch + 1, 0
-                continue
-            first, last = size * rank // world_size, size * (rank + 1) // world_size
-            indices = self._samples(epoch, range(samples + first, samples + last))
-            samples += size
+            turn = next_turn(epoch, samples, count=self.sample_count, whole=whole, least=least)
+            epoch, samples = turn.epoch, turn.first + turn.size
+            indices = self._samples(epoch, share(turn, rank, world_size))
             seed = combine(self.seed, epoch, samples, rank)
-            yield Ticket(epoch, samples, indices, seed, size)
+            yield Ticket(epoch, samples, indices, seed, turn.size)
 
     def _samples(self, epoch: int, positions: range) -> list[int]:
         if not self.shuffle:

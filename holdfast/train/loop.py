@@ -4,7 +4,7 @@ Any rank may ask for the end; the loop ends on all of them at the step at whose 
 of it. In the same way they learn that some rank's numbers are not finite.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from holdfast.train.exchange import Agreed
 
@@ -17,6 +17,8 @@ class LoopPosition:
         self.total = 0
         self.ranks_before: int | None = None
         """How many ranks have left the state that was restored; None: none was."""
+        self.skipped = 0
+        """Batches that were left out on the way here."""
         self.asked_end = False
         """Whether this rank wants the loop to end."""
         self.ended = False
@@ -40,6 +42,16 @@ class LoopPosition:
         self.unsound = bool(agreed.unsound) or self.replicas_differ
         if agreed.end:
             self.ended, self.total = True, self.completed
+
+    def kept(self) -> dict[str, int]:
+        """What a snapshot has of it."""
+        kept = {"ended": int(self.ended), "skipped": self.skipped}
+        return {name: number for name, number in kept.items() if number}
+
+    def restored(self, kept: Mapping[str, int], *, elsewhere: bool) -> None:
+        """A snapshot had this; `elsewhere`: of another job, which ended or not."""
+        self.ended = not elsewhere and bool(kept.get("ended"))
+        self.skipped = kept.get("skipped", 0)
 
     def close(self) -> None:
         """The loop is over; another one is asked to end anew."""

@@ -119,10 +119,10 @@ class ProgressReporter:
         if self._page is not None:
             self._page.aims(total)
 
-    def restored(self, step: int) -> None:
-        """Training goes on after this many completed steps."""
+    def restored(self, step: int, skipped: int = 0) -> None:
+        """Training goes on after this many completed steps, with so many batches left out."""
         if self._page is not None:
-            self._page.restored(step)
+            self._page.restored(step, skipped)
 
     def log(self, loss: Any, grad_norm: Any, tokens: int, metrics: Mapping[str, Any]) -> None:
         """Keep what the step under way has to say; the newest values count, tokens add up."""

@@ -128,7 +128,7 @@ class Snapshotter:
             self._peers.parent, self._restored = found.parent, found.private
             self._tracked.load(found.shared, found.private)
             elsewhere = found.where is Location.ELSEWHERE  # another job: it is not ended
-            self.loop.ended = not elsewhere and bool(found.private.get(LOOP))
+            self.loop.restored(found.private.get(LOOP, {}), elsewhere=elsewhere)
             if found.where is Location.ARENAS and found.copies_missing:
                 # waited for, so that another node may be lost as soon as training goes on
                 self._send_copy(self._in_use.private_cell())

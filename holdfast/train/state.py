@@ -26,6 +26,7 @@ from holdfast.page import WorkerPhase
 from holdfast.train.early_end import EarlyEnd
 from holdfast.train.parallel import spread
 from holdfast.train.progress import ProgressReporter
+from holdfast.train.skipping import SkippedBatches, require_loader
 from holdfast.train.snapshots import Snapshotter
 from holdfast.train.survival import Survival
 from holdfast.train.surviving_group import AttemptBrokenError
@@ -46,12 +47,14 @@ class State:
     ) -> None:
         """`ending` is asked where there are no snapshots; `apart` are modules whose parameters
         still differ between ranks."""
+        require_loader(loader)
         self._loader = loader
         self._progress = progress
         self._snapshots = snapshots
         self._ending = ending
         self._apart = apart
         self._batches: Iterator[Any] | None = None
+        self._skipping: SkippedBatches | None = None
         self._restored = False
         self._ended = False
         self.completed = 0
@@ -177,12 +180,15 @@ class State:
         self._batches = iter(_endless(self._loader))
         if self._snapshots:
             self._snapshots.restore_random()
-        self._progress.restored(self.completed)
+        loop = self._snapshots.loop if self._snapshots else None
+        self._skipping = SkippedBatches(loop) if loop is not None else None
+        self._progress.restored(self.completed, loop.skipped if loop is not None else 0)
 
     def _next_batch(self, began: float) -> Any:
         assert self._batches is not None
         self._progress.phase(WorkerPhase.DATA)
-        batch = next(self._batches)
+        skips, batches = self._skipping, self._batches
+        batch = skips.take(batches, self.completed) if skips is not None else next(batches)
         self._progress.waited_for_data(time.monotonic() - began)
         return batch
 

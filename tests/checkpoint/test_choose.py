@@ -4,7 +4,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.checkpoint.arena import Key
-from holdfast.checkpoint.choose import Holding, buddy_of, choose
+from holdfast.checkpoint.choose import Holding, RestorePlan, Snapshot, assembled, buddy_of, plan_for
+from holdfast.checkpoint.key import newest_first
 
 patient = settings(deadline=None)  # other tests may share the machine
 
@@ -18,6 +19,13 @@ def clusters(draw: st.DrawFn) -> tuple[list[Holding], int]:
     nodes, local = draw(st.integers(1, 4)), draw(st.integers(1, 3))
     size = nodes * local
     return draw(st.lists(holdings, min_size=size, max_size=size)), local
+
+
+def choose(held: list[Holding], local: int) -> RestorePlan | None:
+    """The newest that there is a plan for."""
+    keys = newest_first({key for one in held for key in one.shared})
+    plans = (plan_for(key, held, local) for key in keys)
+    return next((plan for plan in plans if plan is not None), None)
 
 
 def obtainable(key: Key, held: list[Holding], local: int) -> bool:
@@ -84,3 +92,12 @@ def test_parts_of_two_attempts_are_never_put_together() -> None:
 def test_on_one_node_nobody_is_a_buddy() -> None:
     assert buddy_of(0, 4, 4) is None
     assert [buddy_of(r, 2, 6) for r in range(6)] == [2, 3, 4, 5, 0, 1]
+
+
+@given(st.integers(1, 5), st.sets(st.integers(0, 6)), st.booleans())
+def test_a_snapshot_of_another_layout_is_put_together_from_the_parts_of_all_its_ranks(
+    size: int, ranks: set[int], common: bool
+) -> None:
+    one, other = Snapshot(Key(1, 5), size), Snapshot(Key(1, 5), size + 1)
+    found = assembled([one] if common else [], {one: ranks, other: range(size + 1)})
+    assert found == ([one] if common and ranks >= set(range(size)) else [])

@@ -204,6 +204,14 @@ def test_an_alert_is_tolerated_once_and_acted_upon_when_it_comes_again_in_five_m
     replaced(world, world.recover(cause="node-lost", rank=None))
 
 
+def test_an_alert_that_an_agent_repeats_to_a_new_controller_is_the_same_one() -> None:
+    world = running()
+    first, again = (change("b", Severity.ALERT, "link-down", ago_s=ago_s) for ago_s in (1, 61.1))
+    assert world.tell(first) == []
+    assert world.tell(again, after_s=60.0) == []
+    assert world.state.phase is Phase.RUNNING
+
+
 @pytest.mark.parametrize("gap_s", [301.0, 5000.0])
 def test_alerts_further_apart_are_each_the_first(gap_s: float) -> None:
     world = running()

@@ -146,6 +146,16 @@ def test_it_grows_at_the_end_of_a_step_once_a_node_is_ready_for_long_enough() ->
     assert incident.ended_at is not None
 
 
+def test_what_was_done_before_it_grew_is_progress() -> None:
+    """So the next fault is not another one in a row with the last."""
+    world = shrunk()
+    assert world.state.barren == 1
+    world.add("d")
+    world.tell(ScaleRequested(nodes=3, by="a person"))
+    world.all_stopped()
+    assert (world.state.barren, world.state.size) == (0, 3)
+
+
 def test_growing_is_no_failure_and_counts_against_no_cap() -> None:
     world = shrunk(max_restarts=1)
     world.add("d")

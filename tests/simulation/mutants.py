@@ -36,6 +36,7 @@ HEALTHY, LIMIT, REPLAY = Promise.EFFICIENCY, Promise.PERSISTENCE, Promise.REPLAY
 BOOKS, CALM, TIME = Promise.BOOKS, Promise.LIVENESS, Promise.TIME
 SPARES, ENDS, NAMED = Promise.SPARES, Promise.END, Promise.NAMED
 BOUND, TERMS, FINITE = Promise.BOUND, Promise.TERMS, Promise.FINITE
+ASSEMBLY, SAMPLES = Promise.ASSEMBLY, Promise.SAMPLES
 BLAME, SEEN, VERSIONS, CHOICE, KEPT = (
     Promise.BLAME, Promise.SEEN, Promise.VERSIONS, Promise.CHOICE, Promise.KEPT,
 )  # fmt: skip
@@ -46,12 +47,13 @@ LADDER, RECOVERY = "controller/policies/ladder.py", "controller/recovery.py"
 WORKERS, LEAVING = "controller/workers.py", "controller/leaving.py"
 VERDICT, STOPPING = "diagnosis/verdict.py", "detection/stopping.py"
 BRIDGE, NUMERICS = "shell/bridge.py", "controller/numerics.py"
+DEALING = "checkpoint/dealing.py"
 CHOOSE, LEDGER = "checkpoint/choose.py", "goodput/books.py"
 SHELL, SHELL_NODES, REPLICAS = (f"shell/{n}.py" for n in ("shell", "nodes", "replicas"))
 DECISIONS = "shell/decisions.py"
 LIVENESS, SUPERVISION = "detection/liveness.py", "shell/supervision.py"
 DETECTION, HANG, HANGS = "shell/hang_detection.py", "diagnosis/hang.py", "controller/hangs.py"
-CONDITIONS, CORRUPTION = "controller/conditions.py", "detection/corruption.py"
+CORRUPTION = "detection/corruption.py"
 SAMPLING = "shell/straggler_sampling.py"
 SUCCESSION = "shell/succession.py"
 
@@ -121,13 +123,6 @@ MUTANTS: dict[str, Mutant] = {
         "return severity in (Severity.FATAL, Severity.LEAVES) or alerts >= 1",
         HEALTHY,
         first=5,
-    ),
-    "who fails while a sick node is dealt with is replaced as well": Mutant(
-        CONDITIONS,
-        "own = _member_of(state, failed) is node",
-        "own = True",
-        HEALTHY,
-        first=1485,
     ),
     "a controller that is cut off from all nodes gives them up": Mutant(
         SHELL_NODES,
@@ -290,12 +285,23 @@ MUTANTS: dict[str, Mutant] = {
         "awaited = state.phase is Phase.RECOVERING and not state.stopped",
         ENDS,
     ),
-    "the oldest snapshot is taken": Mutant(
+    "a snapshot of another size needs not all of its parts": Mutant(
         CHOOSE,
-        "for key in newest_first(keys):",
-        "for key in newest_first(keys)[::-1]:",
-        SNAPSHOT,
-        first=4,
+        "return [one for one in shared if set(private.get(one, ())) >= set(range(one.world_size))]",
+        "return [one for one in shared if private.get(one)]",
+        ASSEMBLY,
+    ),
+    "nothing of another size is gone on from": Mutant(
+        CHOOSE,
+        "return [one for one in shared if set(private.get(one, ())) >= set(range(one.world_size))]",
+        "return []",
+        ASSEMBLY,
+    ),
+    "what cannot be divided evenly is left out": Mutant(
+        DEALING,
+        "first, last = turn.size * rank // ranks, turn.size * (rank + 1) // ranks",
+        "first, last = turn.size // ranks * rank, turn.size // ranks * (rank + 1)",
+        SAMPLES,
     ),
     "a copy is supposed to be at the buddy": Mutant(
         CHOOSE,

@@ -3,10 +3,11 @@
 import msgspec
 
 from holdfast.actions import AnyAction, Entry, StartAttempt, StopAttempt
-from holdfast.checkpoint.choose import Holding, RestorePlan
+from holdfast.checkpoint.choose import Snapshot
 from holdfast.checkpoint.key import Key
 from holdfast.events import AttemptStopped, Broken, NumbersBroke, Quantity, Store
 from holdfast.simulation.hardship import draw
+from holdfast.simulation.memory import NodeMemory, WrittenPart
 from holdfast.simulation.numbers import BadNumbers, FiniteNumbers
 from holdfast.simulation.world import World
 
@@ -49,10 +50,10 @@ def test_an_attempt_after_the_next_one_is_free_again() -> None:
 
 
 def test_what_is_known_to_be_bad_must_not_be_gone_on_from() -> None:
-    plan = RestorePlan(Key(1, 12), (0,), (0,))
-    assert "step 12 of attempt 1" in watching(told(1, 12)).resumed(2, plan, True)
-    assert not watching(told(1, 12)).resumed(2, plan, False)
-    assert not watching().resumed(2, plan, True), "nobody could know"
+    found = Snapshot(Key(1, 12), 1)
+    assert "step 12 of attempt 1" in watching(told(1, 12)).resumed(2, found, True)
+    assert not watching(told(1, 12)).resumed(2, found, False)
+    assert not watching().resumed(2, found, True), "nobody could know"
     assert not watching(told(1, 12)).resumed(2, None, False)
 
 
@@ -69,9 +70,12 @@ def test_bad_state_is_that_of_the_bad_step_and_of_all_after_it() -> None:
     assert sorted(key.step for key in keys if numbers.is_bad(key)) == [10, 11]
     assert [numbers.seen_by(1, rank, 10) for rank in (0, 1)] == [None, 10]
     assert [numbers.seen_by(1, rank, 11) for rank in (0, 1)] == [11, 10]
-    held = numbers.restorable([Holding(keys, keys, keys)], below=12)
-    assert held[0].shared == {Key(1, 9)}, "who is to go back looks at what it restores"
-    assert numbers.restorable([Holding(keys, keys, keys)], below=None)[0].shared == keys
+    parts = frozenset(WrittenPart(key, 0, 1) for key in keys)
+    held = numbers.restorable([NodeMemory(parts, parts, parts)], below=12)
+    assert held[0].shared == {WrittenPart(Key(1, 9), 0, 1)}, (
+        "who goes back looks at what it restores"
+    )
+    assert numbers.restorable([NodeMemory(parts, parts, parts)], below=None)[0].shared == parts
 
 
 def test_a_world_with_bad_numbers_goes_back_below_each_of_them() -> None:

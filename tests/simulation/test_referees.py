@@ -16,8 +16,7 @@ from holdfast.actions import (
     StartAttempt,
     StopAttempt,
 )
-from holdfast.checkpoint.choose import Holding, RestorePlan
-from holdfast.checkpoint.key import Key
+from holdfast.checkpoint.choose import Snapshot
 from holdfast.controller import Limits, State
 from holdfast.events import (
     AnyEvent,
@@ -43,6 +42,7 @@ from holdfast.goodput.ledger import close_books
 from holdfast.messages import Start, Stop
 from holdfast.simulation.environment import Environment, Foul, Promise
 from holdfast.simulation.hardship import Hardship, draw
+from holdfast.simulation.memory import ResumedFrom, WrittenPart
 from holdfast.simulation.referees import (
     AWAY,
     Accounting,
@@ -52,9 +52,9 @@ from holdfast.simulation.referees import (
     Persistence,
     Referees,
     Replay,
-    Resumption,
 )
 from holdfast.status import Alternative, Choice
+from tests.simulation.test_resumption import OLD, memory, plan
 
 LIMITS = Limits(node_count=2, spare_count=1, max_restarts=2, window_s=600.0, node_wait_s=120.0)
 CRASH = 11  # SIGSEGV
@@ -185,70 +185,6 @@ def test_a_node_that_was_given_up_may_be_told_to_stop_and_others_to_start() -> N
     assert not referee.ordered("n1", [Stop(attempt=1, grace_s=0.0)])
     assert not referee.ordered("n0", [start(2)])
     assert not referee.calm(["n0"])
-
-
-# ── snapshots ──
-
-OLD, NEW, OTHER = Key(1, 8), Key(1, 10), Key(2, 10)
-
-
-def holding(own: Sequence[Key], buddy: Sequence[Key] = ()) -> Holding:
-    return Holding(frozenset(own), frozenset(own), frozenset(buddy))
-
-
-def plan(
-    key: Key, private: tuple[int, ...] = (0, 1), shared: tuple[int, ...] = (0, 1)
-) -> RestorePlan:
-    return RestorePlan(key, shared, private)
-
-
-def test_going_on_from_the_newest_whole_snapshot_is_no_foul() -> None:
-    both = [holding([OLD, NEW]), holding([OLD, NEW])]
-    assert not Resumption().resumed(2, plan(NEW), both, 1)
-    torn = [holding([OLD, NEW]), holding([OLD])]
-    assert not Resumption().resumed(2, plan(OLD), torn, 1)
-    assert not Resumption().resumed(1, None, [holding([]), holding([])], 1)
-
-
-def test_a_part_may_come_from_the_neighbour() -> None:
-    """Rank 1 has lost everything: rank 0 has its part, and the shared one is the same anywhere."""
-    held = [holding([NEW], buddy=[NEW]), holding([])]
-    assert not Resumption().resumed(2, plan(NEW, private=(0, 0), shared=(0, 0)), held, 1)
-
-
-def test_a_snapshot_that_is_not_whole_is_a_foul() -> None:
-    held = [holding([OLD, NEW]), holding([OLD])]
-    assert "goes on from (10, 1), not from (8, 1)" in Resumption().resumed(2, plan(NEW), held, 1)
-
-
-def test_parts_of_two_attempts_are_no_whole_snapshot() -> None:
-    held = [holding([OLD, NEW]), holding([OLD, OTHER])]
-    assert "goes on from (10, 2), not from (8, 1)" in Resumption().resumed(3, plan(OTHER), held, 1)
-
-
-def test_an_older_snapshot_than_necessary_is_a_foul() -> None:
-    held = [holding([OLD, NEW]), holding([OLD, NEW])]
-    assert "not from (10, 1)" in Resumption().resumed(2, plan(OLD), held, 1)
-    assert "goes on from None" in Resumption().resumed(2, None, held, 1)
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        plan(NEW, private=(0, 0), shared=(0, 1)),  # rank 1 has no shared part
-        plan(NEW, private=(0, 1), shared=(0, 0)),  # nor a private one
-    ],
-)
-def test_a_giver_that_has_nothing_is_a_foul(wrong: RestorePlan) -> None:
-    held = [holding([NEW], buddy=[NEW]), holding([])]
-    assert "rank 1 of attempt 2 is sent to ranks" in Resumption().resumed(2, wrong, held, 1)
-
-
-def test_a_private_part_of_somebody_else_is_a_foul() -> None:
-    """Rank 2 has a private part of this name, but neither rank 0's own nor its neighbour's."""
-    held = [holding([], buddy=[]), holding([NEW], buddy=[NEW]), holding([NEW], buddy=[NEW])]
-    wrong = RestorePlan(NEW, (1, 1, 2), (2, 1, 2))
-    assert "rank 0 of attempt 2" in Resumption().resumed(2, wrong, held, 1)
 
 
 # ── efficiency ──
@@ -582,10 +518,14 @@ def test_every_referee_is_heard() -> None:
     some.in_trouble = in_trouble
     env.now = 7.0
     some.journaled(entry(lost("n1"), order(1)))
+    two = [memory(WrittenPart(OLD, rank, 2)) for rank in range(2)]
+    in_vain = ResumedFrom(Snapshot(OLD, 2), plan(OLD, private=(1, 0)))
     fouls: list[tuple[Promise, Callable[[], None]]] = [
         (Promise.ONE_ATTEMPT, lambda: some.launched("n0", start(2), [1], None)),
         (Promise.GIVEN_UP, lambda: some.ordered("n1", [start(2)])),
-        (Promise.SNAPSHOT, lambda: some.resumed(2, None, [holding([OLD])], 1)),
+        (Promise.SNAPSHOT, lambda: some.resumed(2, in_vain, two, 1)),
+        (Promise.ASSEMBLY, lambda: some.resumed(2, None, two, 1)),
+        (Promise.SAMPLES, lambda: some.dealt(2, None, [range(3), range(4, 8)])),
         (Promise.EFFICIENCY, lambda: some.journaled(entry(exited("n0", 1, 0), stop(1)))),
         (Promise.REPLAY, lambda: some.replayed(entry(DeadlinePassed(), stop(1)), 1, [])),
         (Promise.CHOICE, lambda: some.journaled(Entry(1, 7.0, DeadlinePassed(), (GAVE_UP,)))),

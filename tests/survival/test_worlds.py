@@ -10,6 +10,7 @@ import pytest
 
 from holdfast.actions import Entry
 from holdfast.controller import Controller, Phase
+from holdfast.events import NodeLost
 from holdfast.simulation.hardship import Hardship
 from holdfast.simulation.world import World
 from tests.more import MORE
@@ -23,6 +24,7 @@ SENTENCES: dict[str, dict[str, float]] = {
     "a spare that dies while it is promoted": {"node_deaths": 200.0, "spare_deaths": OFTEN},
     "updates while it recovers, and two at once": {"worker_kills": 200.0, "updates": OFTEN},
     "a size that changes while nodes are lost": {"node_deaths": 300.0},
+    "a size that changes while it saves, and nodes that are lost then": {"node_deaths": 1500.0},
     "a partition that heals": {
         "link_stalls": 200.0, "half_opens": 100.0, "agent_freezes": 100.0, "worker_kills": SELDOM,
     },
@@ -34,6 +36,7 @@ SENTENCES: dict[str, dict[str, float]] = {
     },
     "machines that take their node with them": {"machine_losses": 100.0, "worker_kills": SELDOM},
 }  # fmt: skip
+BATCHES = ("keep_global_batch", "scale_lr")
 CLUSTERS = ("a partition of the controller that heals", "machines that take their node with them")
 
 
@@ -45,7 +48,10 @@ def world_of(sentence: str, seed: int, *, loses: bool) -> Hardship:
     limits = msgspec.structs.replace(hard.limits, max_restarts=100_000, spare_count=2)
     if "size" in sentence:
         limits = msgspec.structs.replace(limits, node_count=3, min_nodes=1, spare_count=0)
-        hard = msgspec.structs.replace(hard, instrumented=False)
+        limits = msgspec.structs.replace(limits, batch=BATCHES[seed % 2])
+    if "it saves" in sentence:
+        hard = msgspec.structs.replace(hard, step_s=10.0, snapshot_every=10)
+        limits = msgspec.structs.replace(limits, in_process=True, replicas=True)
     return msgspec.structs.replace(hard, limits=limits)
 
 
@@ -89,8 +95,9 @@ def test_the_second_fault_has_come_in_every_phase_of_a_recovery() -> None:
 
 
 def test_updates_have_come_while_it_recovered() -> None:
-    world = lived(world_of("updates while it recovers, and two at once", 0, loses=False))
-    phases = {phase for phase, _ in moments(world)["UpdateRequested"]}
+    sentence = "updates while it recovers, and two at once"
+    worlds = [lived(world_of(sentence, seed, loses=False)) for seed in range(3)]
+    phases = {phase for world in worlds for phase, _ in moments(world)["UpdateRequested"]}
     assert phases >= {Phase.RUNNING, Phase.RECOVERING} or phases >= {Phase.RUNNING, Phase.STARTING}
 
 
@@ -99,3 +106,19 @@ def test_the_size_has_changed_and_nodes_were_lost_meanwhile() -> None:
     assert world.control is not None
     told = {one.action for i in world.control.state.incidents for one in i.actions}
     assert "Shrink" in told
+
+
+def test_nodes_were_lost_while_an_attempt_saved_to_change_its_size() -> None:
+    sentence = "a size that changes while it saves, and nodes that are lost then"
+    assert sum(lost_while_saving(lived(world_of(sentence, n, loses=False))) for n in range(3))
+
+
+def lost_while_saving(world: World) -> int:
+    controller, lost = Controller(world.hardship.limits), 0
+    for line in bytes(world.book.lines).splitlines()[1:]:
+        entry = msgspec.json.decode(line, type=Entry)
+        state = controller.state
+        saving = state.phase is Phase.RECOVERING and state.sizing.changing_to is not None
+        lost += saving and isinstance(entry.event, NodeLost)
+        controller.handle(entry.event, entry.at)
+    return lost

@@ -107,6 +107,8 @@ def asks_state(s: Situation) -> str:
         return ""
     if trouble.bad_step is not None and not history.bad_again:
         return f"only what was saved before step {trouble.bad_step} is restored"
+    if trouble.bad_step is not None and s.means.skips:
+        return f"batches that led to step {trouble.bad_step} are left out, {s.means.skips} at most"
     if trouble.trains:
         return ""
     innocent = trouble.environment or trouble.cause in poison.INNOCENT

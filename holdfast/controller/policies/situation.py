@@ -99,6 +99,7 @@ class Means(msgspec.Struct, frozen=True, kw_only=True):
     target: int = 1
     older: int | None = None  # newest committed checkpoint before what was restored
     replace_after: int = replace.REPLACE_AFTER
+    skips: int = 0  # batches that may yet be left out
     checks: bool = False  # machines may be checked while nothing trains
     stragglers: bool = False  # are replaced
     max_restarts: int = 20

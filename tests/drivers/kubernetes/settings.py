@@ -88,6 +88,7 @@ SETTINGS: dict[str, Setting] = {
     "recovery.stragglers": Setting("off"),
     "recovery.hang_timeout_s": Setting(60),
     "recovery.on_nan": Setting("stop"),
+    "recovery.skip_batches": Setting(8),
     "recovery.plateau_steps": Setting(1000),
     "recovery.plateau_share": Setting(0.02),
     "recovery.mode": Setting("in_process"),

@@ -1,16 +1,20 @@
 """A loss that is no number is seen at its step, gone back on, and never reported as success."""
 
 import json
+import os
+import signal
 from pathlib import Path
 
 import pytest
 import torch
 
+from holdfast.train.data import SampleOrder
 from tests.end_to_end.local.jobs import TOGETHER, RunningJob, small
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
 
 STEPS = 40
+SAMPLE = 100
 BAD_STEP = 20  # the script counts from 0: it is completed step 21
 ARGS = ["--steps", str(STEPS), "--bad-step", str(BAD_STEP)]
 
@@ -71,6 +75,36 @@ def test_with_checkpoints_an_older_one_is_tried_before_the_job_ends(home: Path) 
     assert attempts[3] < attempts[2] < 35
     assert [action.action for action in second.actions].count("RollBack") == 1
     assert third.ended_at is None and job.status().attempt == 3
+
+
+def bad_batch(sample: int) -> int:
+    """The number of the first batch with this sample of the script, on two ranks."""
+    order = SampleOrder(256, batch_size=8, seed=5, shuffle=True, drop_last=True)
+    dealt = [order.tickets(0, 0, rank, 2) for rank in range(2)]
+    both = zip(*dealt, strict=False)
+    return next(n for n, two in enumerate(both) if any(sample in one.indices for one in two))
+
+
+def test_a_batch_that_makes_numbers_nan_each_time_ends_the_job_unless_it_may_be_left_out(
+    home: Path,
+) -> None:
+    number = bad_batch(SAMPLE)
+    assert 3 < number < 11
+    args = ["--steps", "14", "--bad-sample", str(SAMPLE)]
+    stuck = small(home, args=args, name="stuck", **TOGETHER).start()
+    stuck.wait_end(1)
+    slow, recovery = [*args, "--pause", "0.1"], {"skip_batches": 3}
+    job = small(home, args=slow, name="skips", recovery=recovery, **TOGETHER).start()
+    job.wait_step(number + 2, attempt=3)
+    os.kill(job.worker(1), signal.SIGKILL)
+    job.wait_end()
+    first, second, third = job.incidents()
+    assert [one.cause for one in (first, second, third)] == ["nan", "nan", "worker-killed"]
+    told = [action.reason for action in second.actions if action.action == "SkipBatches"]
+    assert told[-1] == f"batches {number} to {number} (from 0) are left out: 1 of 3 that may be"
+    assert set(finite_losses(job)) == set(range(1, 15)) and job.status().attempt == 4
+    logs = [(job.folder / f"logs/attempt-{n}/rank-0.log").read_text() for n in (2, 3, 4)]
+    assert ["are left out" in log for log in logs] == [False, True, False], "once"
 
 
 def test_a_loss_that_is_nan_in_the_last_step_is_no_success(home: Path) -> None:

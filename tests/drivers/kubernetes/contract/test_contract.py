@@ -149,20 +149,27 @@ async def _updated_in_its_pods(site: Site, pods: set[str]) -> None:
     refused = await site.update("bad", bundle(code.parent))
     assert refused.stage == "refused" and "No module named 'no_such'" in (refused.why or "")
     code.write_text(code.read_text().replace("import no_such\n", "print('second code')\n"))
-    await site.update("good", bundle(code.parent), sets={"pause": "0.05"})
+    await site.update("good", bundle(code.parent), sets={"pause": "0.05"}, canary=True)
     status = await site.trains(attempt=3)
     assert (status.version, status.attempt) == (3, 3) and {n.node for n in status.nodes} == pods
     incident = (await site.incidents())[-1]
     assert (incident.cause, incident.steps_lost) == ("updated", 0)
+    lazy = await site.update("lazy", bundle(code.parent), when="next-failure")
+    assert lazy.stage == "waiting", "prepared, and no failure yet"
+    before = await site.trains(attempt=3, spares=1)
+    assert (before.version, before.attempt) == (3, 3)
+    await site.delete(await site.member(1))
+    after = await site.trains(attempt=4)
+    assert (after.version, after.attempt) == (4, 4), "with the recovery from that"
     if not MORE:
         return
     controller = await site.controller()
     await site.delete(controller)
     await site.successor(controller)
-    for rank, attempt in ((1, 4), (0, 5)):
+    for rank, attempt in ((1, 5), (0, 6)):
         await site.trains(attempt=attempt - 1, spares=1)
         await site.delete(await site.member(rank))
-        assert (await site.trains(attempt=attempt)).version == 3
+        assert (await site.trains(attempt=attempt)).version == 4
 
 
 @pytest.mark.parametrize("engine", FULL if FULL == ALL else ("pods", "job", "jobset", "pytorchjob"))

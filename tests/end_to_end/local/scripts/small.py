@@ -6,7 +6,8 @@ shuffled loader and a scheduler make every kind of state matter for the losses.
 
 `--bad loss` makes the loss of rank `--bad-rank` NaN in step `--bad-step`, `--times` times over all
 attempts; its gradients make all parameters NaN. `--bad norm` makes it log an infinite gradient norm
-there and changes nothing, as a step that AMP has skipped. `--bad flip` flips a bit of one of its
+there and changes nothing, as a step that AMP has skipped. `--bad-sample N`: that one of the data is
+NaN. `--bad flip` flips a bit of one of its
 parameters after the step of the optimizer. `--bad-node NAME`: that node adds its process id to a
 parameter in this step, whenever the step is repeated by `holdfast replay`.
 """
@@ -40,6 +41,7 @@ parser.add_argument("--bad-rank", type=int, default=1)
 parser.add_argument("--bad-step", type=int, default=10)
 parser.add_argument("--bad-node", default="none")
 parser.add_argument("--times", type=int, default=1)
+parser.add_argument("--bad-sample", type=int)
 args = parser.parse_args()
 
 
@@ -99,6 +101,9 @@ optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
 scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=7, gamma=0.9)
 generator = torch.Generator().manual_seed(3)
 data = [(x, x[:4].abs()) for x in torch.randn(256, 16, generator=generator)]
+
+if args.bad_sample is not None:
+    data[args.bad_sample][0].fill_(torch.nan)
 
 die("before-join", int(os.environ.get("RANK", "-1")))
 torch.distributed.init_process_group = deadly("rendezvous", torch.distributed.init_process_group)

@@ -68,6 +68,7 @@ LIMITS: dict[str, Limit] = {
     "recovery.hangs": AGENTS,
     "recovery.hang_timeout_s": AGENTS,
     "recovery.on_nan": AGENTS,
+    "recovery.skip_batches": AGENTS,
     "recovery.stragglers": AGENTS,
     "recovery.plateau_steps": AGENTS,
     "recovery.plateau_share": AGENTS,
