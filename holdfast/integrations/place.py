@@ -76,19 +76,22 @@ class LoaderPlace:
     # ── iterating ──
 
     def iterate(self, begin: Callable[[], Iterator[Any]]) -> Iterator[Any]:
-        """The batches of an epoch, or what is left of one. `begin` is the loader's own `iter()`."""
+        """The batches of an epoch, or what is left of one. `begin` is the loader's own `iter()`,
+        and is called now, because it draws a random number."""
         resume, self._resume = self._resume, None
-        if resume is None:
-            self.fetched = self.used = 0
-            self._newest.clear()
-            self._at_start = self._start_of_epoch()
-            batches = begin()
-        else:
+        self._newest.clear()
+        if resume is not None:
             batches = self._begin_again(begin, resume)
-            for packed in resume["pending"]:
-                batch = _unpacked(packed)
-                self._newest.append(batch)
-                yield batch
+            return self._counted(batches, [*map(_unpacked, resume["pending"])])
+        self.fetched = self.used = 0
+        self._at_start = self._start_of_epoch()
+        return self._counted(begin(), [])
+
+    def _counted(self, batches: Iterator[Any], pending: list[Any]) -> Iterator[Any]:
+        self._newest.extend(pending)
+        yield from pending
+        if self.fetched == 0:
+            self._at_start["first"] = random_state.capture(_CPU)
         for batch in batches:
             self.fetched += 1
             self._newest.append(batch)
@@ -97,7 +100,8 @@ class LoaderPlace:
     def _start_of_epoch(self) -> dict[str, Any]:
         generator = _generator(self._loader)
         own = None if generator is None else generator.get_state()
-        return {"random": random_state.capture(_CPU), "generator": own}
+        now = random_state.capture(_CPU)
+        return {"random": now, "first": now, "generator": own}
 
     def _begin_again(
         self, begin: Callable[[], Iterator[Any]], state: dict[str, Any]
@@ -113,10 +117,11 @@ class LoaderPlace:
             batches = begin()
         elif isinstance(self._loader.dataset, IterableDataset):
             batches = begin()
+            random_state.restore(self._at_start["first"], _CPU)
             for _ in range(self.fetched):
                 next(batches, None)
         else:
-            batches = _without_first(self._loader, begin, self.fetched)
+            batches = _without_first(self._loader, begin, self.fetched, self._at_start["first"])
         self.after_resume()
         return batches
 
@@ -163,14 +168,18 @@ class _Rest:
         return getattr(self._sampler, name)
 
 
-def _without_first(loader: Any, begin: Callable[[], Iterator[Any]], count: int) -> Iterator[Any]:
-    """An epoch of a loader whose dataset has indices, without its first batches."""
+def _without_first(
+    loader: Any, begin: Callable[[], Iterator[Any]], count: int, first: dict[str, Any]
+) -> Iterator[Any]:
+    """An epoch of a loader whose dataset has indices, without its first batches. `first` are the
+    random numbers when the first of them was fetched: samplers draw an order from them."""
     name = "batch_sampler" if loader.batch_sampler is not None else "sampler"
     plain = getattr(loader, name)
     rest = _Rest(plain, count)
     object.__setattr__(loader, name, rest)
     try:
         batches = begin()
+        random_state.restore(first, _CPU)
         rest.begin()
     finally:
         object.__setattr__(loader, name, plain)
