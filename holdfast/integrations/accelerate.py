@@ -26,7 +26,9 @@ LEAST, BELOW = (1, 0), (2, 0)
 class AcceleratedLoop:
     """The loop of a script, and what Accelerate counts in it. Made by `keep`."""
 
-    def __init__(self, accelerator: Any, loader: Any, objects: dict[str, Any], reread: bool) -> None:
+    def __init__(
+        self, accelerator: Any, loader: Any, objects: dict[str, Any], reread: bool
+    ) -> None:
         self._accelerator, self._loader = accelerator, loader
         self._place = place.LoaderPlace(
             place.loader_under(loader), ahead=accelerator.num_processes, reread=reread
@@ -100,7 +102,7 @@ def keep(
     """Keep these objects, which `accelerator.prepare()` has returned; restores what was kept.
 
     `reread` allows to read an iterable dataset that does not know its position from its beginning
-    again. Raises `Error` (trainer-unsupported, integration-conflict, loader-cannot-resume).
+    again. Raises `Error` (trainer-unsupported, run-unavailable, loader-cannot-resume).
     """
     drive.require_version("accelerate", LEAST, BELOW)
     objects = {"model": model, "optimizer": optimizer, **others}

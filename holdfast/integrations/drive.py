@@ -25,7 +25,7 @@ class Drive:
     """Steps of a trainer, as those of a run."""
 
     def __init__(self, trainer: str) -> None:
-        """Raises `Error` (integration-conflict) where the run of this process is taken."""
+        """Raises `Error` (run-unavailable) where the run of this process is taken."""
         global _taken_by
         if _taken_by or session.joined():
             raise conflict(trainer)
@@ -71,7 +71,7 @@ def conflict(trainer: str) -> Error:
     """Of two that want the run of this process."""
     other = f"the integration for {_taken_by}" if _taken_by else "holdfast.train.join()"
     return Error(
-        "integration-conflict",
+        "run-unavailable",
         f"the integration for {trainer} cannot keep this training",
         why=f"{other} is already in use in this process, which has one run",
         help="use one of them; the other training keeps its own checkpoints",

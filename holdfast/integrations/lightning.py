@@ -115,7 +115,9 @@ class _Fit:
         loaders = self._loop._combined_loader.flattened
         if len(loaders) != 1 or not place.is_loader(loaders[0]):
             kinds = ", ".join(type(one).__qualname__ for one in loaders)
-            raise drive.unsupported_setting(NAME, f"it needs one DataLoader to train on, not {kinds}")
+            raise drive.unsupported_setting(
+                NAME, f"it needs one DataLoader to train on, not {kinds}"
+            )
         self._place = place.LoaderPlace(loaders[0], ahead=1, reread=self._reread)
         plain()
 
@@ -293,8 +295,10 @@ def _why_not(trainer: Any) -> str:
     """What of this training cannot be kept; empty if all can."""
     strategy = type(trainer.strategy).__name__
     if strategy in ("FSDPStrategy", "DeepSpeedStrategy", "XLAStrategy", "XLAFSDPStrategy"):
-        return f"the states of a {strategy} are not those of PyTorch; ModelParallelStrategy shards "\
+        return (
+            f"the states of a {strategy} are not those of PyTorch; ModelParallelStrategy shards "
             "with fully_shard"
+        )
     return ""
 
 
