@@ -108,9 +108,7 @@ Instrument = Annotated[
 Integrate = Annotated[
     bool | None,
     typer.Option(
-        "--integrate/--no-integrate",
-        help="Keep the state of a known trainer in a script that does not use holdfast.train.",
-        show_default=False,
+        help="Keep the state of a known trainer in a script without `holdfast.train`. Default: yes."
     ),
 ]
 Layout = Annotated[

@@ -42,6 +42,11 @@ class Drive:
         self._state = self.run.track(**objects)
         return self._state.restore()
 
+    @property
+    def completed(self) -> int:
+        """Steps that are done, those before a restart included."""
+        return 0 if self._state is None else self._state.completed
+
     def begin(self, completed: int, total: int) -> None:
         """The first step follows, number `completed` counting from 0."""
         assert self._state is not None

@@ -85,6 +85,9 @@ class LoaderPlace:
             return self._counted(batches, [*map(_unpacked, resume["pending"])])
         self.fetched = self.used = 0
         self._at_start = self._start_of_epoch()
+        if getattr(self.keeper, "_starting_state_dict", None) is not None:
+            # a stream of Hugging Face's would begin each epoch where one was resumed
+            self.keeper._starting_state_dict = None
         return self._counted(begin(), [])
 
     def _counted(self, batches: Iterator[Any], pending: list[Any]) -> Iterator[Any]:

@@ -1,0 +1,58 @@
+"""Trainers go on bit for bit after a kill, asked for by a line or not at all."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.end_to_end.local.jobs import RunningJob
+from tests.integrations.jobs import job, written
+from tests.more import long, sample
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
+
+
+def end(one: RunningJob, incidents: int) -> None:
+    one.wait_end()
+    found = one.incidents()
+    assert len(found) == incidents
+    assert all((incident.steps_lost or 0) <= 1 for incident in found), found
+
+
+@pytest.mark.parametrize(
+    ("script", "kills", "steps"),
+    [
+        ("trainer.py", "3,8,16", 16),  # at the last step of an epoch, at an evaluation, at the end
+        ("fit.py", "3,7,14", 21),  # within an epoch, at the first batch of one
+        *sample([], [("trainer.py", "1,4,7,10,13", 16), ("fit.py", "2,6,13,20", 21)]),
+    ],
+)
+def test_a_script_that_knows_nothing_of_holdfast_goes_on_bit_for_bit(
+    home: Path, script: str, kills: str, steps: int
+) -> None:
+    job(home, script, "plain", {}, integrate="off").wait_end()
+    kept = job(home, script, "kept", {"KILL": kills})
+    end(kept, kills.count(",") + 1)
+    assert written(home, "kept") == written(home, "plain")
+    assert kept.status().step == steps
+    numbers = {line["step"]: line for line in kept.metrics()}
+    assert len(numbers) == steps and all(line["grad_norm"] > 0 for line in numbers.values())
+    # of both jobs: the one with `integrate: off` says nothing
+    (told,) = [line for line in kept.said().splitlines() if "holdfast.integrations" in line]
+    assert "`integrate: off`" in told
+
+
+@long
+@pytest.mark.parametrize("script", ["trainer.py", "fit.py"])
+def test_one_line_more_is_the_same(home: Path, script: str) -> None:
+    job(home, script, "plain", {}, integrate="off").wait_end()
+    end(job(home, script, "kept", {"KILL": "5", "EXPLICIT": "1"}, integrate="off"), 1)
+    assert written(home, "kept") == written(home, "plain")
+
+
+@long
+@pytest.mark.parametrize(("stage", "bf16"), [("0", ""), ("1", "1"), ("2", ""), ("3", "1")])
+def test_deepspeed_goes_on_bit_for_bit(home: Path, stage: str, bf16: str) -> None:
+    env = {"STAGE": stage, "BF16": bf16}
+    job(home, "engine.py", "plain", {**env, "KILL": ""}).wait_end()
+    end(job(home, "engine.py", "kept", {**env, "KILL": "4,6"}), 2)
+    assert written(home, "kept") == written(home, "plain")
