@@ -133,11 +133,11 @@ def _watch(loader: Any) -> None:
     """Have `iter(loader)` go through its place."""
     plain = object.__getattribute__(loader, "__class__")
 
-    def __iter__(self: Any) -> Iterator[Any]:
+    def begin(self: Any) -> Iterator[Any]:
         place: LoaderPlace = vars(self)["_place"]
         return place.iterate(lambda: plain.__iter__(self))
 
-    object.__setattr__(loader, "__class__", type(plain.__name__, (plain,), {"__iter__": __iter__}))
+    object.__setattr__(loader, "__class__", type(plain.__name__, (plain,), {"__iter__": begin}))
 
 
 class _Rest:

@@ -56,12 +56,15 @@ class MegatronStandIn:
         self.grad_scaler = torch.amp.GradScaler("cpu", init_scale=4.0, growth_interval=1)  # type: ignore[attr-defined]
         self.grad_scaler.scale(torch.ones(1))
 
+    def pairs(self) -> list[tuple[Any, Any]]:
+        (shards,) = self.shard_fp32_from_float16_groups
+        return list(zip(shards, self.model.parameters(), strict=True))
+
     def step(self) -> None:
-        for master, parameter in zip(
-            self.shard_fp32_from_float16_groups[0], self.model.parameters(), strict=True
-        ):
-            master.grad = master.detach().sin()
-            self.optimizer.step()
+        for master, parameter in self.pairs():
+            master.grad = parameter.detach().float().sin()
+        self.optimizer.step()
+        for master, parameter in self.pairs():
             parameter.data.copy_(master)
         self.grad_scaler.update(2 * self.grad_scaler.get_scale())
 
@@ -70,8 +73,10 @@ def test_a_megatron_optimizer_goes_on_bit_for_bit() -> None:
     first = MegatronStandIn()
     first.step()
     state = stored(OptimizerState(first).state_dict())
+    model = stored(dict(first.model.state_dict()))  # tracked by itself
     first.step()
     second = MegatronStandIn()
+    second.model.load_state_dict(model)
     OptimizerState(SimpleNamespace(chained_optimizers=[second])).load_state_dict(state)
     second.step()
     for one, other in zip(first.model.parameters(), second.model.parameters(), strict=True):
@@ -111,7 +116,8 @@ class TitanStandIn:
         self.config = SimpleNamespace(training=SimpleNamespace(steps=5))
         self.saved: list[tuple[int, bool]] = []
         self.checkpointer = SimpleNamespace(
-            load=lambda step: False, save=lambda step, last_step: self.saved.append((step, last_step))
+            load=lambda **_: False,
+            save=lambda step, last_step: self.saved.append((step, last_step)),
         )
 
     def state_dict(self) -> dict[str, int]:

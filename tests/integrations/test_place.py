@@ -38,7 +38,7 @@ def stream(**shuffled: Any) -> Any:
 
 
 class Shards(IterableDataset[Any]):
-    """An iterable that knows where it stands, as MosaicML's StreamingDataset does for its loader."""
+    """An iterable that knows where it stands."""
 
     def __init__(self) -> None:
         self.at = 0
@@ -79,7 +79,11 @@ def shards(folder: Path) -> str:
 
 def web(folder: Path) -> Any:
     found = webdataset.WebDataset(shards(folder), shardshuffle=False)
-    return found.shuffle(5, rng=random.Random(3)).decode().map(lambda one: {"n": torch.tensor(int(one["txt"]))})
+    return (
+        found.shuffle(5, rng=random.Random(3))
+        .decode()
+        .map(lambda one: {"n": torch.tensor(int(one["txt"]))})
+    )
 
 
 KINDS: dict[str, Callable[[Path], Any]] = {
@@ -99,7 +103,9 @@ KINDS: dict[str, Callable[[Path], Any]] = {
 }  # fmt: skip
 REREAD: dict[str, Callable[[Path], Any]] = {
     "shuffled in a buffer": lambda _: DataLoader(
-        stream(buffer_size=7, seed=1), 4, collate_fn=lambda items: torch.stack([i["n"] for i in items])
+        stream(buffer_size=7, seed=1),
+        4,
+        collate_fn=lambda items: torch.stack([i["n"] for i in items]),
     ),
     "WebDataset": lambda folder: DataLoader(
         web(folder), 4, collate_fn=lambda items: torch.stack([i["n"] for i in items])
@@ -115,7 +121,13 @@ def endless(loader: Any) -> Iterator[Any]:
 def stored(state: Any) -> Any:
     """As a snapshot gives it back."""
     flat = flatten(state, lambda one: hasattr(one, "dtype"), "loader")
-    return unflatten(flat.plain, [torch.as_tensor(x).clone() if isinstance(x, torch.Tensor) else x.copy() for x in flat.leaves])
+    return unflatten(
+        flat.plain,
+        [
+            torch.as_tensor(x).clone() if isinstance(x, torch.Tensor) else x.copy()
+            for x in flat.leaves
+        ],
+    )
 
 
 @pytest.mark.parametrize("stop", sample([3, 6], [1, 2, 5, 7, 11, 12]))
@@ -153,7 +165,7 @@ class OneShot(IterableDataset[Any]):
 def test_data_that_cannot_resume_is_refused_before_the_first_step(
     loader: Callable[[], Any], why: str
 ) -> None:
-    with pytest.raises(Error, match=r"loader-cannot-resume|cannot be resumed") as caught:
+    with pytest.raises(Error, match="cannot be resumed") as caught:
         resumable(loader())
     assert why in caught.value.why and "reread=True" in caught.value.help
     resumable(loader(), reread=True)
@@ -174,7 +186,7 @@ def test_a_batch_that_waits_is_kept_as_it_is() -> None:
     other = LoaderPlace(again, ahead=1)
     other.load_state_dict(state)
     other.after_resume = lambda: None
-    found = [batch for batch in again]
+    found = list(again)
     assert str(found[0]) == rest[0] and len(found) == len(rest)
     assert [str(f["n"]) for f in found] == [r.split("'n': ")[1].split(", 'noise'")[0] for r in rest]
     assert left_at is not None

@@ -15,18 +15,18 @@ from tests.integrations.jobs import own_run
 
 
 @pytest.mark.parametrize(
-    ("module", "make", "package"),
+    ("module", "make"),
     [
-        (ours_of_transformers, ours_of_transformers.Callback, "transformers"),
-        (ours_of_lightning, ours_of_lightning.FitCallback, "lightning"),
+        (ours_of_transformers, ours_of_transformers.Callback),
+        (ours_of_lightning, ours_of_lightning.FitCallback),
     ],
 )
 @pytest.mark.parametrize("version", ["1.9.0", "9.0.0.dev0", "9"])
 def test_a_version_that_was_not_tried_is_named(
-    module: Any, make: Any, package: str, version: str, monkeypatch: pytest.MonkeyPatch
+    module: Any, make: Any, version: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(drive.importlib.metadata, "version", lambda _name: version)
-    with pytest.raises(Error, match="trainer-unsupported|not supported") as caught:
+    with pytest.raises(Error, match="not supported") as caught:
         make()
     assert version in caught.value.what and "pip install" in caught.value.help
     assert caught.value.status is ExitStatus.USAGE
@@ -104,7 +104,7 @@ def test_lightning_with_data_that_cannot_resume_says_so(monkeypatch: pytest.Monk
             return iter(torch.ones(4, 1))
 
     class Nothing(ours_of_lightning.lightning.LightningModule):  # type: ignore[misc]
-        def training_step(self, batch: Any, _: int) -> None:
+        def training_step(self, *_: Any) -> None:
             raise AssertionError("a step was begun")
 
         def configure_optimizers(self) -> None:

@@ -35,10 +35,10 @@ class Small(lightning.LightningModule):  # type: ignore[misc]
         step = self.trainer.fit_loop.total_batch_idx
         note("rank", step=step, loss=loss.item().hex(), data=x.sum().item())
         killed = OUT / f"killed-{step}"
-        if RANK == "1" and str(step) in os.environ.get("KILL", "").split(","):
-            if not killed.exists():
-                killed.touch()
-                os.kill(os.getpid(), 9)
+        due = RANK == "1" and str(step) in os.environ.get("KILL", "").split(",")
+        if due and not killed.exists():
+            killed.touch()
+            os.kill(os.getpid(), 9)
         return loss
 
     def validation_step(self, batch: Any, _: int) -> None:

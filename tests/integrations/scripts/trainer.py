@@ -32,12 +32,12 @@ def collate(items: list[torch.Tensor]) -> dict[str, torch.Tensor]:
 class Notes(TrainerCallback):  # type: ignore[misc]
     """Writes down what is logged, and kills its worker where it is told to."""
 
-    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
+    def on_log(self, _args: Any, state: Any, *_: Any, logs: Any = None, **_more: Any) -> None:
         kept = {k: v for k, v in logs.items() if "runtime" not in k and "second" not in k}
         with (OUT / f"rank-{RANK}.jsonl").open("a") as file:
             file.write(json.dumps({"step": state.global_step, **kept}) + "\n")
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+    def on_step_end(self, _args: Any, state: Any, *_: Any, **_more: Any) -> None:
         killed = OUT / f"killed-{state.global_step}"
         due = str(state.global_step) in os.environ.get("KILL", "").split(",")
         if RANK == "1" and due and not killed.exists():
