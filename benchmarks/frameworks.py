@@ -3,7 +3,7 @@
     .venv/bin/python benchmarks/frameworks.py [--quick] [--json] [--kills N] [--only NAME ...]
 
 For each trainer the same script, which saves every 20 steps and resumes from that: restarted by
-torchrun (`alone`), unmodified under `holdfast run` with the integration off (`unmodified`), and as
+torchrun with the setting under which it recovers best (`alone`), unmodified under `holdfast run` with the integration off (`unmodified`), and as
 Holdfast runs it by default, with a snapshot after each step (`kept`). Contestants take
 turns, one job each, as in restart.py: the same moments, the same ranks, one machine, and
 the time from SIGKILL to the first step that a worker of the next attempt has finished. The last
@@ -14,7 +14,7 @@ import argparse
 from statistics import median
 
 from kills import Kill, row
-from restart import BIN, QUICK, SCRIPTS, TORCHRUN, Contestant, Plan, compete
+from restart import BIN, OWN_STORE, QUICK, SCRIPTS, TORCHRUN, Contestant, Plan, compete
 from table import Row, report
 
 TRAINERS = {"transformers": "trainer", "lightning": "fit"}
@@ -26,7 +26,7 @@ def contestants() -> dict[str, Contestant]:
     found = {}
     for trainer, script in TRAINERS.items():
         run = [str(BIN / "holdfast"), "run"]
-        plain = Contestant([*TORCHRUN, str(SCRIPTS / f"{script}_script.py")])
+        plain = Contestant([*TORCHRUN, str(SCRIPTS / f"{script}_script.py")], OWN_STORE)
         found[f"{trainer} {ALONE}"] = plain
         found[f"{trainer} {UNMODIFIED}"] = Contestant([*run, str(SCRIPTS / f"{script}_alone.yaml")])
         found[f"{trainer} {KEPT}"] = Contestant([*run, str(SCRIPTS / f"{script}_kept.yaml")])

@@ -16,7 +16,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 
-class Curve(lightning.LightningModule):
+class Curve(lightning.LightningModule):  # type: ignore[misc]
     """Learns a sine from its points."""
 
     def __init__(self) -> None:

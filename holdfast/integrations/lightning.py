@@ -32,6 +32,7 @@ from lightning.pytorch.loops.progress import _BaseProgress
 from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
 from lightning.pytorch.trainer import call
 
+from holdfast.errors import Error
 from holdfast.integrations import drive, place
 from holdfast.train import random_state
 
@@ -310,7 +311,7 @@ def switch_on() -> None:
     global _automatic
     try:
         _require_known()
-    except drive.Error as error:
+    except Error as error:
         drive.left_alone(NAME, error.why)
         return
     _automatic = True

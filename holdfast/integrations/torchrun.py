@@ -17,7 +17,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-from torch.distributed import TCPStore
+from torch._C._distributed_c10d import TCPStore
 from torch.distributed.elastic.rendezvous import RendezvousInfo, RendezvousParameters
 from torch.distributed.elastic.rendezvous.api import RendezvousStoreInfo
 from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import create_backend
@@ -51,6 +51,7 @@ class FreshStores:
         self._store = None  # that of the last round is closed: its workers are gone
         info = self._met()
         if info.rank == 0:
+            assert info.bootstrap_store_info is not None, "rank 0 has just made it"
             host = info.bootstrap_store_info.master_addr
             self._store = TCPStore(host, 0, is_master=True, wait_for_workers=False)
             info.store.set(_WHERE, f"{host} {self._store.port}")

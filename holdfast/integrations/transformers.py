@@ -28,6 +28,7 @@ import transformers.trainer
 from transformers import Trainer, TrainerCallback, TrainerState
 from transformers.trainer_callback import ExportableState
 
+from holdfast.errors import Error
 from holdfast.integrations import drive, place
 from holdfast.train import random_state
 
@@ -103,7 +104,9 @@ class _Kept:
     ) -> tuple[int, int]:
         """Where to go on: the Trainer's own answer, unless a snapshot is restored."""
         trainer = self._trainer
-        own = self._plain["_init_training_state"](max_steps, updates, epochs, resume, trial)
+        own: tuple[int, int] = self._plain["_init_training_state"](
+            max_steps, updates, epochs, resume, trial
+        )
         self._prepared = self._plain["_prepare_for_training"](max_steps, self._loader, resume)
         ahead = getattr(trainer.accelerator.state, "num_processes", 1)
         loader = place.loader_under(self._prepared[1])
@@ -280,7 +283,7 @@ def switch_on() -> None:
     global _automatic
     try:
         _require_known()
-    except drive.Error as error:
+    except Error as error:
         drive.left_alone(NAME, error.why)
         return
     _automatic = True

@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from holdfast.checkpoint.codec import flatten, unflatten
-from holdfast.integrations import drive, torchtitan
+from holdfast.errors import Error
+from holdfast.integrations import torchtitan
 from holdfast.integrations.megatron import OptimizerState, ScheduleState
 from holdfast.integrations.plain import filled, plain
 from holdfast.train import session
@@ -35,8 +36,8 @@ class Scaler:
 
 
 def test_objects_in_a_state_dict_are_kept_by_their_numbers_and_filled_in_again() -> None:
-    kept = {"scaler": Scaler(8.0), "stage": Stage.TWO, "parts": (torch.ones(2), [1, None])}
-    now = {"scaler": Scaler(1.0), "stage": Stage.TWO, "parts": (torch.zeros(2), [0, None])}
+    kept: Any = {"scaler": Scaler(8.0), "stage": Stage.TWO, "parts": (torch.ones(2), [1, None])}
+    now: Any = {"scaler": Scaler(1.0), "stage": Stage.TWO, "parts": (torch.zeros(2), [0, None])}
     found = filled(stored(plain(kept)), now)
     assert found["scaler"] is now["scaler"] and found["scaler"].scale == 8.0
     assert found["stage"] is Stage.TWO
@@ -53,7 +54,7 @@ class MegatronStandIn:
         shards = [torch.nn.Parameter(p.detach().float()) for p in self.model.parameters()]
         self.shard_fp32_from_float16_groups = [shards]
         self.optimizer = torch.optim.AdamW(shards, lr=0.1)
-        self.grad_scaler = torch.amp.GradScaler("cpu", init_scale=4.0, growth_interval=1)  # type: ignore[attr-defined]
+        self.grad_scaler = torch.amp.GradScaler("cpu", init_scale=4.0, growth_interval=1)
         self.grad_scaler.scale(torch.ones(1))
 
     def pairs(self) -> list[tuple[Any, Any]]:
@@ -143,7 +144,7 @@ def test_a_torchtitan_trainer_trains_through_the_loop_of_a_run(
     trainer.train()
     assert trainer.saved == [(1, False), (2, False), (3, False), (4, False), (5, True)]
     assert kept.drive.completed == 5
-    with pytest.raises(drive.Error) as caught:
+    with pytest.raises(Error) as caught:
         torchtitan.keep(TitanStandIn())
     assert "is already in use" in caught.value.why
     assert session.joined()
@@ -151,7 +152,7 @@ def test_a_torchtitan_trainer_trains_through_the_loop_of_a_run(
 
 def test_a_trainer_without_what_is_needed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     own_run(monkeypatch)
-    with pytest.raises(drive.Error, match="cannot be kept") as caught:
+    with pytest.raises(Error, match="cannot be kept") as caught:
         torchtitan.keep(SimpleNamespace(checkpointer=1))
     assert "model_parts" in caught.value.why
     assert not session.joined()

@@ -94,7 +94,7 @@ KINDS: dict[str, Callable[[Path], Any]] = {
     "weighted": lambda _: DataLoader(DATA, 4, sampler=WEIGHTED, collate_fn=noisy),
     "torchdata": lambda _: StatefulDataLoader(DATA, 4, shuffle=True, collate_fn=noisy),
     "Hugging Face, by index": lambda _: DataLoader(
-        datasets.Dataset.from_dict({"n": list(range(22))}).with_format("torch"),  # type: ignore
+        datasets.Dataset.from_dict({"n": list(range(22))}).with_format("torch"),
         *(4, True), collate_fn=noisy,
     ),
     "Hugging Face, streamed": lambda _: DataLoader(stream(), 4, collate_fn=noisy),

@@ -1,10 +1,13 @@
 """What an integration cannot keep is said before the first step, and how it would fit."""
 
+import importlib.metadata
 from types import SimpleNamespace
 from typing import Any
 
+import lightning
 import pytest
 import torch
+from transformers import Trainer
 
 from holdfast.errors import Error, ExitStatus
 from holdfast.integrations import drive
@@ -25,7 +28,7 @@ from tests.integrations.jobs import own_run
 def test_a_version_that_was_not_tried_is_named(
     module: Any, make: Any, version: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(drive.importlib.metadata, "version", lambda _name: version)
+    monkeypatch.setattr(importlib.metadata, "version", lambda _name: version)
     with pytest.raises(Error, match="not supported") as caught:
         make()
     assert version in caught.value.what and "pip install" in caught.value.help
@@ -36,7 +39,7 @@ def test_a_version_that_was_not_tried_is_named(
 
 
 def test_a_version_whose_inside_is_another_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(ours_of_transformers.Trainer, "_run_epoch")
+    monkeypatch.delattr(Trainer, "_run_epoch")
     with pytest.raises(Error) as caught:
         ours_of_transformers.Callback()
     assert "_run_epoch()" in caught.value.why
@@ -103,7 +106,7 @@ def test_lightning_with_data_that_cannot_resume_says_so(monkeypatch: pytest.Monk
         def __iter__(self) -> Any:
             return iter(torch.ones(4, 1))
 
-    class Nothing(ours_of_lightning.lightning.LightningModule):  # type: ignore[misc]
+    class Nothing(lightning.LightningModule):  # type: ignore[misc]
         def training_step(self, *_: Any) -> None:
             raise AssertionError("a step was begun")
 
@@ -112,7 +115,7 @@ def test_lightning_with_data_that_cannot_resume_says_so(monkeypatch: pytest.Monk
 
     own_run(monkeypatch)
     keep = ours_of_lightning.FitCallback()
-    fit = ours_of_lightning.lightning.Trainer(
+    fit = lightning.Trainer(
         max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False,
         enable_progress_bar=False, enable_model_summary=False, callbacks=[keep],
     )  # fmt: skip
@@ -120,7 +123,7 @@ def test_lightning_with_data_that_cannot_resume_says_so(monkeypatch: pytest.Monk
     with pytest.raises(Error, match="cannot be resumed") as caught:
         fit.fit(Nothing(), loader)
     assert "Stream" in caught.value.what
-    loaders = [torch.utils.data.DataLoader(torch.ones(4, 1))] * 2  # type: ignore[arg-type]
+    loaders: Any = [torch.utils.data.DataLoader(torch.ones(4, 1))] * 2  # type: ignore[arg-type]
     with pytest.raises(Error, match="cannot be kept") as caught:
         fit.fit(Nothing(), loaders)
     assert "one DataLoader" in caught.value.why

@@ -33,7 +33,7 @@ class Small(lightning.LightningModule):  # type: ignore[misc]
         loss: torch.Tensor = (self.net(x) - y).square().mean()
         self.log("loss", loss, on_epoch=True, on_step=True)
         step = self.trainer.fit_loop.total_batch_idx
-        note("rank", step=step, loss=loss.item().hex(), data=x.sum().item())
+        note("rank", step=step, loss=float(loss.item()).hex(), data=x.sum().item())
         killed = OUT / f"killed-{step}"
         due = RANK == "1" and str(step) in os.environ.get("KILL", "").split(",")
         if due and not killed.exists():
