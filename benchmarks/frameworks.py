@@ -3,11 +3,11 @@
     .venv/bin/python benchmarks/frameworks.py [--quick] [--json] [--kills N] [--only NAME ...]
 
 For each trainer the same script, which saves every 20 steps and resumes from that: restarted by
-torchrun with the setting under which it recovers best (`alone`), unmodified under `holdfast run` with the integration off (`unmodified`), and as
-Holdfast runs it by default, with a snapshot after each step (`kept`). Contestants take
-turns, one job each, as in restart.py: the same moments, the same ranks, one machine, and
-the time from SIGKILL to the first step that a worker of the next attempt has finished. The last
-columns compare a trainer with itself under torchrun.
+torchrun, with the setting under which that recovers best (`alone`); unmodified under `holdfast run`
+with the integration off (`unmodified`); and as Holdfast runs it by default, with a snapshot after
+each step (`kept`). They take turns, one job each, as in restart.py: the same moments, the same
+ranks, one machine, and the time from SIGKILL to the first step that a worker of the next attempt
+has finished. `faster` compares a trainer with itself under torchrun.
 """
 
 import argparse
