@@ -14,7 +14,7 @@ from typing import Any
 
 from holdfast import rank
 from holdfast.errors import Error
-from holdfast.train import session
+from holdfast.train import session, survival
 from holdfast.train.session import Run, join
 from holdfast.train.state import State
 
@@ -31,6 +31,8 @@ class Drive:
             raise conflict(trainer)
         _taken_by = trainer
         self.run: Run = join()
+        if (kept := survival.of_this_process()) is not None:
+            kept.refuse(f"the loop is that of {trainer}")
         self._state: State | None = None
         self._steps: Iterator[Any] | None = None
 
@@ -91,6 +93,13 @@ def is_taken() -> bool:
 def under_holdfast() -> bool:
     """Whether there is an agent to keep anything."""
     return "HOLDFAST_ARENA_FD" in os.environ
+
+
+def why_not_here() -> str:
+    """What of the job stands against keeping a trainer; empty if nothing does."""
+    if "HOLDFAST_ELASTIC" in os.environ:
+        return "the number of ranks may change (elasticity), and its state belongs to ranks"
+    return ""
 
 
 def left_alone(trainer: str, why: str) -> None:

@@ -144,6 +144,10 @@ class _Fit:
         return {name: thing for name, thing in found.items() if thing is not None}
 
     def _put_back(self, kept: dict[str, Any]) -> None:
+        self._loop.restarting = False  # a checkpoint of its own may have been loaded before
+        for loop in (self._loop, self._epoch_loop, self._epoch_loop.val_loop):
+            loop._loaded_from_state_dict = loop._resuming_from_checkpoint = False
+            loop.reset_restart_stage()
         for name, progress in _progress_of(self._loop, "fit"):
             progress.load_state_dict(kept["progress"][name])
         self._epoch_loop._batches_that_stepped = kept["stepped"]
@@ -300,7 +304,7 @@ def _why_not(trainer: Any) -> str:
             f"the states of a {strategy} are not those of PyTorch; ModelParallelStrategy shards "
             "with fully_shard"
         )
-    return ""
+    return drive.why_not_here()
 
 
 _automatic = False

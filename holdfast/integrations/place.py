@@ -37,6 +37,7 @@ class LoaderPlace:
         self.used = 0
         """Batches of this epoch that training has used: counted by whoever takes them."""
         self._resume: dict[str, Any] | None = None
+        self._left_out = 0
         self.after_resume: Callable[[], None] = lambda: None
         """Called when the place is reached again, before the next batch is fetched."""
         self.keeper = _keeper(loader)
@@ -69,6 +70,12 @@ class LoaderPlace:
         self._resume = state if state["at_start"] is not None else None
         self.used = state["used"]
 
+    def begin_after(self, count: int) -> None:
+        """Leave out so many batches of the epoch that is begun next, unless it goes on anyway:
+        what a trainer does that resumes from its own checkpoint."""
+        if self._resume is None:
+            self._left_out = count
+
     def forget(self) -> None:
         """What is left of the epoch is nothing."""
         self._resume = None
@@ -83,18 +90,19 @@ class LoaderPlace:
         if resume is not None:
             batches = self._begin_again(begin, resume)
             return self._counted(batches, [*map(_unpacked, resume["pending"])])
-        self.fetched = self.used = 0
+        self.fetched = self.used = self._left_out
+        self._left_out = 0
         self._at_start = self._start_of_epoch()
         if getattr(self.keeper, "_starting_state_dict", None) is not None:
             # a stream of Hugging Face's would begin each epoch where one was resumed
             self.keeper._starting_state_dict = None
-        return self._counted(begin(), [])
+        return self._counted(self._after_fetched(begin, self._note_first), [])
 
     def _counted(self, batches: Iterator[Any], pending: list[Any]) -> Iterator[Any]:
         self._newest.extend(pending)
         yield from pending
         if self.fetched == 0:
-            self._at_start["first"] = random_state.capture(_CPU)
+            self._note_first()
         for batch in batches:
             self.fetched += 1
             self._newest.append(batch)
@@ -118,14 +126,30 @@ class LoaderPlace:
         if state["own"] is not None and self.keeper is not None:
             self.keeper.load_state_dict(state["own"])
             batches = begin()
-        elif isinstance(self._loader.dataset, IterableDataset):
-            batches = begin()
-            random_state.restore(self._at_start["first"], _CPU)
-            for _ in range(self.fetched):
-                next(batches, None)
         else:
-            batches = _without_first(self._loader, begin, self.fetched, self._at_start["first"])
+            batches = self._after_fetched(begin, self._put_first_back)
         self.after_resume()
+        return batches
+
+    def _note_first(self) -> None:
+        self._at_start["first"] = random_state.capture(_CPU)
+
+    def _put_first_back(self) -> None:
+        random_state.restore(self._at_start["first"], _CPU)
+
+    def _after_fetched(
+        self, begin: Callable[[], Iterator[Any]], begun: Callable[[], None]
+    ) -> Iterator[Any]:
+        """The epoch without what was fetched, by index or by reading it again. `begun` is called
+        before its first batch: samplers draw an order then."""
+        if self.fetched == 0:
+            return begin()
+        if not isinstance(self._loader.dataset, IterableDataset):
+            return _without_first(self._loader, begin, self.fetched, begun)
+        batches = begin()
+        begun()
+        for _ in range(self.fetched):
+            next(batches, None)
         return batches
 
 
@@ -172,17 +196,16 @@ class _Rest:
 
 
 def _without_first(
-    loader: Any, begin: Callable[[], Iterator[Any]], count: int, first: dict[str, Any]
+    loader: Any, begin: Callable[[], Iterator[Any]], count: int, begun: Callable[[], None]
 ) -> Iterator[Any]:
-    """An epoch of a loader whose dataset has indices, without its first batches. `first` are the
-    random numbers when the first of them was fetched: samplers draw an order from them."""
+    """An epoch of a loader whose dataset has indices, without its first batches."""
     name = "batch_sampler" if loader.batch_sampler is not None else "sampler"
     plain = getattr(loader, name)
     rest = _Rest(plain, count)
     object.__setattr__(loader, name, rest)
     try:
         batches = begin()
-        random_state.restore(first, _CPU)
+        begun()
         rest.begin()
     finally:
         object.__setattr__(loader, name, plain)

@@ -272,7 +272,7 @@ def _why_not(trainer: Any) -> str:
         return "auto_find_batch_size begins the training again and again"
     if args.n_gpu > 1:
         return "it trains on several GPUs in one process (DataParallel)"
-    return ""
+    return drive.why_not_here()
 
 
 _automatic = False
@@ -335,8 +335,11 @@ def _wrap() -> None:
 
     @wraps(plain_skip)
     def skip_first_batches(dataloader: Any, num_batches: int = 0) -> Any:
-        kept = "_place" in vars(place.loader_under(dataloader))
-        return dataloader if kept else plain_skip(dataloader, num_batches)
+        kept = vars(place.loader_under(dataloader)).get("_place")
+        if kept is None:
+            return plain_skip(dataloader, num_batches)
+        kept.begin_after(num_batches)
+        return dataloader
 
     Trainer._inner_training_loop = _inner_training_loop
     transformers.trainer.skip_first_batches = skip_first_batches

@@ -190,3 +190,14 @@ def test_a_batch_that_waits_is_kept_as_it_is() -> None:
     assert str(found[0]) == rest[0] and len(found) == len(rest)
     assert [str(f["n"]) for f in found] == [r.split("'n': ")[1].split(", 'noise'")[0] for r in rest]
     assert left_at is not None
+
+
+def test_a_trainer_that_resumes_by_itself_leaves_out_what_it_has_used() -> None:
+    torch.manual_seed(1)
+    whole = [str(batch["n"]) for batch in DataLoader(DATA, 4, shuffle=True, collate_fn=noisy)]
+    torch.manual_seed(1)
+    loader = DataLoader(DATA, 4, shuffle=True, collate_fn=noisy)
+    place = LoaderPlace(loader)
+    place.begin_after(2)
+    assert [str(batch["n"]) for batch in loader] == whole[2:]
+    assert place.fetched == len(whole)

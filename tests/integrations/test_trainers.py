@@ -53,6 +53,13 @@ def test_one_line_more_is_the_same(home: Path, script: str) -> None:
 
 
 @long
+def test_a_loop_over_accelerate_goes_on_bit_for_bit(home: Path) -> None:
+    job(home, "accelerated.py", "plain", {"KILL": ""}).wait_end()
+    end(job(home, "accelerated.py", "kept", {"KILL": "4,6,13"}), 3)
+    assert written(home, "kept") == written(home, "plain")
+
+
+@long
 @pytest.mark.parametrize(("stage", "bf16"), [("0", ""), ("1", "1"), ("2", ""), ("3", "1")])
 def test_deepspeed_goes_on_bit_for_bit(home: Path, stage: str, bf16: str) -> None:
     env = {"STAGE": stage, "BF16": bf16}
