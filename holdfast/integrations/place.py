@@ -38,6 +38,7 @@ class LoaderPlace:
         """Batches of this epoch that training has used: counted by whoever takes them."""
         self._resume: dict[str, Any] | None = None
         self._left_out = 0
+        self._loaded = False
         self.after_resume: Callable[[], None] = lambda: None
         """Called when the place is reached again, before the next batch is fetched."""
         self.keeper = _keeper(loader)
@@ -67,13 +68,14 @@ class LoaderPlace:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from there with the next `iter()`."""
+        self._loaded = True
         self._resume = state if state["at_start"] is not None else None
         self.used = state["used"]
 
     def begin_after(self, count: int) -> None:
-        """Leave out so many batches of the epoch that is begun next, unless it goes on anyway:
+        """Leave out so many batches of the epoch that is begun next, unless a state was loaded:
         what a trainer does that resumes from its own checkpoint."""
-        if self._resume is None:
+        if not self._loaded:
             self._left_out = count
 
     def forget(self) -> None:
