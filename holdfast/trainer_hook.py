@@ -14,7 +14,6 @@ from holdfast import later_imports
 INTEGRATIONS = {
     "transformers.trainer": "holdfast.integrations.transformers",
     "lightning.pytorch.trainer.trainer": "holdfast.integrations.lightning",
-    "pytorch_lightning.trainer.trainer": "holdfast.integrations.pytorch_lightning",
 }
 
 
