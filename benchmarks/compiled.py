@@ -31,11 +31,10 @@ def main() -> None:
     args = parser.parse_args()
     if args.quick:
         args.kills = 1
-    restart.CONTESTANTS.update(CONTESTANTS)
     plan = restart.Plan(
         kills=args.kills, least_steps=5, most_steps=30, limit_s=300.0, start_limit_s=600.0
     )
-    kills = restart.compete([*CONTESTANTS], plan, seed=0)
+    kills = restart.compete(CONTESTANTS, plan, seed=0)
     report(
         "SIGKILL of one of two ranks → first new step, compiled blocks",
         {name: row(kills[name]) for name in CONTESTANTS},

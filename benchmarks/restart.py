@@ -98,7 +98,9 @@ def main() -> None:
     args = _arguments()
     full = Plan(kills=args.kills, least_steps=5, most_steps=30, limit_s=args.limit)
     names = args.only or [n for n in CONTESTANTS if not (args.quick and n in VARIANTS)]
-    kills = compete(names, QUICK if args.quick else full, args.seed)
+    kills = compete(
+        {name: CONTESTANTS[name] for name in names}, QUICK if args.quick else full, args.seed
+    )
     report(
         "SIGKILL of one of two ranks → first new step",
         {name: row(kills[name]) for name in names},
@@ -107,13 +109,13 @@ def main() -> None:
     )
 
 
-def compete(names: list[str], plan: Plan, seed: int) -> dict[str, list[Kill]]:
+def compete(contestants: dict[str, Contestant], plan: Plan, seed: int) -> dict[str, list[Kill]]:
     """Jobs of all contestants in turns until each has had its kills."""
-    kills: dict[str, list[Kill]] = {name: [] for name in names}
+    kills: dict[str, list[Kill]] = {name: [] for name in contestants}
     while any(len(had) < plan.kills for had in kills.values()):
         for name, had in kills.items():
             if len(had) < plan.kills:
-                for kill in _job(CONTESTANTS[name], plan, len(had), seed):
+                for kill in _job(contestants[name], plan, len(had), seed):
                     print(f"{name}: {_words(kill)}", file=sys.stderr, flush=True)
                     had.append(kill)
     return kills

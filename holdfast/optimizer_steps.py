@@ -20,16 +20,15 @@ being called cannot be taken away, because PyTorch walks through all of them; it
 """
 
 import contextlib
-import importlib.machinery
 import os
 import sys
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import FrameType, ModuleType
 from typing import Any
 
-from holdfast import rank
+from holdfast import later_imports, rank
 from holdfast.page import Page
 
 OPTIMIZERS = "torch.optim.optimizer"
@@ -84,14 +83,16 @@ class Observer:
         self._pid = os.getpid()
         self._steps = StepCount()
         self._handle: Any = None  # of the hook
+        self._imports_matter_no_longer: Callable[[], None] = _nothing
 
     def set_up(self) -> None:
         """Set the hook, or watch for the import after which it can be."""
-        _when_imported({OPTIMIZERS: self._set, COMPILER: self._hide})
+        wanted = {OPTIMIZERS: self._set, COMPILER: self._hide}
+        self._imports_matter_no_longer = later_imports.when_imported(wanted)
 
     def stop(self) -> None:
         """Count no more, and say nothing of what was counted. Not for use inside the hook."""
-        _watch_no_longer()
+        self._imports_matter_no_longer()
         self._forget()
         if self._handle is not None:
             self._handle.remove()
@@ -179,53 +180,3 @@ def _is_inner(frame: FrameType | None) -> bool:
             wrapper = code
         frame = frame.f_back
     return False
-
-
-# ── imports to come ───────────────────────────────────────────────────────────────────────────
-
-
-class _Watch:
-    """A finder of modules that finds none by itself: it does something after an import."""
-
-    def __init__(self, wanted: dict[str, Callable[[ModuleType], None]]) -> None:
-        self.wanted = wanted
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        """As others find it; only what runs it is told to go on with what is wanted."""
-        act = self.wanted.pop(name, None)
-        if act is None:
-            return None
-        if not self.wanted:
-            _watch_no_longer()
-        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
-        loader: Any = spec.loader if spec is not None else None
-        if loader is not None:
-            loader.exec_module = _followed_by(act, loader)
-        return spec
-
-
-def _followed_by(act: Callable[[ModuleType], None], loader: Any) -> Callable[[ModuleType], None]:
-    plain = loader.exec_module
-
-    def exec_module(module: ModuleType) -> None:
-        del loader.exec_module
-        plain(module)
-        with contextlib.suppress(Exception):
-            act(module)
-
-    return exec_module
-
-
-def _when_imported(wanted: dict[str, Callable[[ModuleType], None]]) -> None:
-    """Do this with these modules: now with those that are loaded, else after their import."""
-    loaded = {name: module for name in wanted if (module := sys.modules.get(name)) is not None}
-    for name, module in loaded.items():
-        wanted[name](module)
-    if missing := {name: act for name, act in wanted.items() if name not in loaded}:
-        sys.meta_path.insert(0, _Watch(missing))
-
-
-def _watch_no_longer() -> None:
-    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _Watch)]

@@ -234,6 +234,14 @@ SLUGS: dict[str, Slug] = {
         "ranks, although the senders had verified them. The cause is faulty memory or a faulty "
         "network.",
     ),
+    "loader-cannot-resume": Slug(
+        ExitStatus.USAGE,
+        "The training data does not know its position. Nothing was trained.",
+    ),
+    "trainer-unsupported": Slug(
+        ExitStatus.USAGE,
+        "The integration for this trainer does not know its version or a setting of it.",
+    ),
     "loader-empty": Slug(
         ExitStatus.USAGE,
         "The data loader yields no batch: the dataset is smaller than one global batch, or an "

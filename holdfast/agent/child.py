@@ -24,7 +24,7 @@ import types
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from holdfast import flight_recorder, optimizer_steps, rank
+from holdfast import flight_recorder, optimizer_steps, rank, trainer_hook
 from holdfast.agent import failures, fork_protocol, late_environment, processes, script_source
 from holdfast.agent.preloading import is_library
 from holdfast.page import Page
@@ -58,6 +58,8 @@ def become(born: ForkedChild) -> None:
     if page is not None and born.program.instrument:
         optimizer_steps.observe(page, flight_recorder.step_ended)
         flight_recorder.answer_from_now_on()
+    if page is not None and born.program.integrate:
+        trainer_hook.watch()
     with failures.shown_and_left(page):
         _enter_workdir(born.program)
         _run_to_the_end(born.program)

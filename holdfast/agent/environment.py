@@ -196,6 +196,7 @@ def program_of(job: Job, version: Version = FIRST, code: Path | None = None) -> 
         args=version.args(job.args),
         workdir=workdir,
         instrument=job.instrument == "auto",
+        integrate=job.integrate == "auto",
         env=version.env,
         root=str(root),
         origin=str(origin),

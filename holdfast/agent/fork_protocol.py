@@ -35,6 +35,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     args: tuple[str, ...] = ()
     workdir: str = "."
     instrument: bool = False  # count the steps of its optimizers
+    integrate: bool = False  # keep the state of trainers that we know
     env: dict[str, str] = {}  # what was set by an update
     root: str = ""  # folder of its code
     origin: str = ""  # that of the version that the job was started with

@@ -37,6 +37,7 @@ class Flags(NamedTuple):
     preload: tuple[str, ...] | None = None
     preload_imports: bool | None = None
     instrument: bool | None = None
+    integrate: bool | None = None
     parallel: str | None = None
 
 
@@ -143,10 +144,16 @@ def _changes(flags: Flags) -> dict[str, Any]:
         "env": dict(map(_variable, flags.env)),
         "logs": _given(terminal=flags.terminal),
         "warm": _given(preload=flags.preload, preload_imports=flags.preload_imports),
-        "instrument": None if flags.instrument is None else ("off", "auto")[flags.instrument],
+        "instrument": _auto(flags.instrument),
+        "integrate": _auto(flags.integrate),
         "checkpoints": _given(start_from=flags.start_from, fresh=flags.fresh),
     }
     return {key: value for key, value in changes.items() if value not in (None, {})}
+
+
+def _auto(flag: bool | None) -> str | None:
+    """Of a key that is `auto` or `off`."""
+    return None if flag is None else ("off", "auto")[flag]
 
 
 def _layout(text: str | None) -> dict[str, Any]:

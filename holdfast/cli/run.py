@@ -105,6 +105,12 @@ Instrument = Annotated[
         "yes."
     ),
 ]
+Integrate = Annotated[
+    bool | None,
+    typer.Option(
+        help="Keep the state of a known trainer in a script without `holdfast.train`. Default: yes."
+    ),
+]
 Layout = Annotated[
     str | None,
     typer.Option(
@@ -139,6 +145,7 @@ def run(
     preload: Preload = None,
     preload_imports: PreloadImports = None,
     instrument: Instrument = None,
+    integrate: Integrate = None,
     parallel: Layout = None,
     detach: Detach = False,
     replace: Replace = False,
@@ -176,6 +183,7 @@ def run(
         preload=tuple(preload or ()) or None,
         preload_imports=preload_imports,
         instrument=instrument,
+        integrate=integrate,
         parallel=parallel,
     )
     reach = reached(on, context_name, namespace)

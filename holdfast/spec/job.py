@@ -234,6 +234,10 @@ class Job(Section):
     instrument: Literal["auto", "off"] = "auto"
     """`auto` counts the steps of PyTorch optimizers in a script or module that does not use
     `holdfast.train`, by a hook of PyTorch, to show its progress; `off` does not."""
+    integrate: Literal["auto", "off"] = "auto"
+    """`auto` keeps the state of a script that does not use `holdfast.train` but runs a trainer that
+    Holdfast knows (Trainer of Hugging Face, of Lightning), as the integration for that trainer
+    does; `off` leaves it to its own checkpoints."""
     progress: ProgressPatterns | None = None
     """Patterns for the step and the loss in the output of a script that does not use
     `holdfast.train`."""

@@ -359,6 +359,11 @@ def join(
     return run
 
 
+def joined() -> bool:
+    """Whether this process has its run."""
+    return _joined
+
+
 def _after_each_step(
     tracked: Tracked, parts: AttemptParts, progress: ProgressReporter
 ) -> Callable[[int], None]:

@@ -175,6 +175,11 @@ class State:
         if self._snapshots is not None:
             self._snapshots.loop.ask_end()
 
+    def end(self) -> None:
+        """The loop is over after a whole step, which all ranks know: it is kept like the last of
+        `total`. For whoever draws `steps()` by hand, and draws no more."""
+        self._finish()
+
     def _begin(self) -> None:
         self.restore()
         self._batches = iter(_endless(self._loader))

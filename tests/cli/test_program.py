@@ -56,6 +56,7 @@ def test_flags_become_settings(folder: Path) -> None:
         preload=("transformers",),
         preload_imports=False,
         instrument=False,
+        integrate=False,
     )
     job = job_from_words(["train.py"], flags)
     assert (job.name, job.nodes.count, job.nodes.spares, job.workers_per_node) == ("gpt", 2, 1, 4)
@@ -63,7 +64,7 @@ def test_flags_become_settings(folder: Path) -> None:
     assert job.env == {"A": "1=2", "HOME": os.environ["HOME"]}
     assert (job.warm.preload, job.warm.preload_imports) == (("transformers",), False)
     assert (job.workdir, job.logs.terminal) == (str(folder / "sub"), "rank0")
-    assert job.instrument == "off"
+    assert (job.instrument, job.integrate) == ("off", "off")
 
 
 def test_without_flags_it_is_one_worker_as_with_torchrun(folder: Path) -> None:

@@ -70,6 +70,7 @@ SETTINGS: dict[str, Setting] = {
     "warm.preload": Setting(["numpy"]),
     "warm.preload_imports": Setting(False),
     "instrument": Setting("off"),
+    "integrate": Setting("off"),
     "progress.step_pattern": Setting(r"step (\d+)"),
     "progress.loss_pattern": Setting(r"loss (\S+)"),
     "snapshots.every_steps": Setting(7),

@@ -77,6 +77,7 @@ LIMITS: dict[str, Limit] = {
     "recovery.check_replicas_every": AGENTS,
     "recovery.update_trial_steps": AGENTS,
     "instrument": AGENTS,
+    "integrate": AGENTS,
     "progress": AGENTS,
     "logs": AGENTS,
     "resources.state": AGENTS,

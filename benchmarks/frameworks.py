@@ -1,0 +1,76 @@
+"""How long trainers stand still when one of two ranks is killed: by themselves, and under Holdfast.
+
+    .venv/bin/python benchmarks/frameworks.py [--quick] [--json] [--kills N] [--only NAME ...]
+
+For each trainer the same script, which saves every 20 steps and resumes from that: restarted by
+torchrun, with the setting under which that recovers best (`alone`); unmodified under `holdfast run`
+with the integration off (`unmodified`); and as Holdfast runs it by default, with a snapshot after
+each step (`kept`). They take turns, one job each, as in restart.py: the same moments, the same
+ranks, one machine, and the time from SIGKILL to the first step that a worker of the next attempt
+has finished. `faster` compares a trainer with itself under torchrun.
+"""
+
+import argparse
+from statistics import median
+
+from kills import Kill, row
+from restart import BIN, OWN_STORE, QUICK, SCRIPTS, TORCHRUN, Contestant, Plan, compete
+from table import Row, report
+
+TRAINERS = {"transformers": "trainer", "lightning": "fit"}
+ALONE, UNMODIFIED, KEPT = "alone", "unmodified", "kept"
+
+
+def contestants() -> dict[str, Contestant]:
+    """Three for each trainer."""
+    found = {}
+    for trainer, script in TRAINERS.items():
+        run = [str(BIN / "holdfast"), "run"]
+        plain = Contestant([*TORCHRUN, str(SCRIPTS / f"{script}_script.py")], OWN_STORE)
+        found[f"{trainer} {ALONE}"] = plain
+        found[f"{trainer} {UNMODIFIED}"] = Contestant([*run, str(SCRIPTS / f"{script}_alone.yaml")])
+        found[f"{trainer} {KEPT}"] = Contestant([*run, str(SCRIPTS / f"{script}_kept.yaml")])
+    return found
+
+
+def main() -> None:
+    args = _arguments()
+    full = Plan(kills=args.kills, least_steps=5, most_steps=30, limit_s=args.limit)
+    taking_part = {n: c for n, c in contestants().items() if not args.only or n in args.only}
+    kills = compete(taking_part, QUICK_TRAINERS if args.quick else full, args.seed)
+    report(
+        "SIGKILL of one of two ranks → first new step, by trainer",
+        {name: {**row(had), **beside(name, kills)} for name, had in kills.items()},
+        as_json=args.json,
+        note="Times in seconds; `faster` is the median of the trainer alone over this one.",
+    )
+
+
+QUICK_TRAINERS = Plan(kills=QUICK.kills, least_steps=4, most_steps=8, limit_s=60.0)
+
+
+def beside(name: str, kills: dict[str, list[Kill]]) -> Row:
+    """How much faster this is than the same trainer alone."""
+    trainer = name.rpartition(" ")[0]
+    own, here = (_median(kills.get(key, [])) for key in (f"{trainer} {ALONE}", name))
+    return {"faster": round(own / here, 2) if own and here else None}
+
+
+def _median(kills: list[Kill]) -> float | None:
+    took = [kill.took_s for kill in kills if kill.took_s is not None]
+    return median(took) if took else None
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="one kill each")
+    parser.add_argument("--json", action="store_true", help="one JSON object as the last line")
+    parser.add_argument("--kills", type=int, default=6, help="of each contestant")
+    parser.add_argument("--limit", type=float, default=90.0, metavar="SECONDS")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", nargs="+", choices=contestants(), metavar="NAME")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

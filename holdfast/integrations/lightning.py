@@ -1,0 +1,362 @@
+"""Lightning's Trainer: one line more, `callbacks=[FitCallback()]`.
+
+    from holdfast.integrations.lightning import FitCallback
+
+    Trainer(max_epochs=3, callbacks=[FitCallback()]).fit(module, loader)
+
+Module, optimizers, schedulers, scaler, random numbers, the progress of all loops, the state of
+callbacks and the place in the data are kept in memory after each batch; validation and saving are
+sections. A step of ours is a batch of the training loop with the validation that follows it.
+
+A restarted worker goes straight to the batch that is next, as if nothing had happened: hooks of an
+epoch that was begun are not called again. What Lightning itself does with a checkpoint from within
+an epoch is to begin the epoch's data anew, unless the loader knows its position.
+
+Means over an epoch (`self.log(..., on_epoch=True)`) are kept, too. Metric objects of torchmetrics
+are kept as far as their states are persistent, which by default they are not.
+
+Loops have no hooks for all that. While the training lasts, some of their methods are wrapped, on
+the objects and not on the classes; which ones are there is looked at before.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import partial, wraps
+from typing import Any
+
+import lightning
+import torch
+from lightning.pytorch import callbacks
+from lightning.pytorch.loops.fit_loop import RestartStage, _FitLoop
+from lightning.pytorch.loops.loop import _Loop
+from lightning.pytorch.loops.progress import _BaseProgress
+from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
+from lightning.pytorch.trainer import call
+
+from holdfast.errors import Error
+from holdfast.integrations import drive, place
+from holdfast.train import random_state
+
+NAME = "lightning.Trainer"
+LEAST, BELOW = (2, 5), (3, 0)
+ENDLESS = 1 << 53
+_HOW_LOGGED = ("fx", "name", "prog_bar", "logger", "on_step", "on_epoch", "add_dataloader_idx")
+_METRICS = ("_callback_metrics", "_logged_metrics", "_progress_bar_metrics")
+_NEEDED = (
+    *((_FitLoop, name) for name in ("run", "on_run_start", "on_advance_start", "on_run_end")),
+    (_FitLoop, "_load_combined_loader_states"),
+    *((_TrainingEpochLoop, name) for name in ("reset", "on_run_start", "on_advance_end")),
+)
+
+
+class FitCallback(callbacks.Callback):  # type: ignore[misc]
+    """Keeps the training of the Trainer it is given to. `reread`: an iterable dataset that does
+    not know its position is read from its beginning again after a restart.
+
+    Raises `Error` (trainer-unsupported) for a version of lightning that it does not know.
+    """
+
+    def __init__(self, *, reread: bool = False) -> None:
+        _require_known()
+        self.reread = reread
+        self.kept: _Fit | None = None
+
+    def on_train_batch_end(
+        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Numbers of the step."""
+        if self.kept is not None:
+            self.kept.log(outputs)
+
+    def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
+        """Gradients are complete."""
+        if self.kept is not None:
+            self.kept.norm = _norm(pl_module)
+
+
+class _Fit:
+    """One training, and its state besides tensors: `state_dict()`."""
+
+    def __init__(self, loop: Any, reread: bool) -> None:
+        self.norm: Any = None
+        self._loop, self._epoch_loop = loop, loop.epoch_loop
+        self._trainer = loop.trainer
+        self._logged = loop.trainer._logger_connector
+        self._reread = reread
+        self.drive: drive.Drive | None = None
+        self._place: place.LoaderPlace | None = None
+        self._restored: dict[str, Any] = {}
+        self._limit = -1  # steps
+        self._goes_on = False  # the epoch under way was begun by an earlier attempt
+        trainer = loop.trainer
+        self._wraps: list[tuple[Any, str, Callable[..., Any]]] = [
+            (loop, "_load_combined_loader_states", self._find_place),
+            (loop, "on_run_start", self._begin),
+            (loop, "on_advance_start", self._epoch_starts),
+            (loop, "on_run_end", self._end),
+            (loop.epoch_loop, "reset", self._reset),
+            (loop.epoch_loop, "on_run_start", self._begin_data),
+            (loop.epoch_loop, "on_advance_end", self._step_ends),
+            (loop.epoch_loop.val_loop, "run", partial(self._within, "eval")),
+            (trainer, "save_checkpoint", partial(self._within, "save")),
+        ]
+
+    def wrap(self) -> None:
+        """From now on."""
+        for owner, name, ours in self._wraps:
+            vars(owner)[name] = partial(ours, getattr(owner, name))
+
+    def unwrap(self) -> None:
+        """No longer."""
+        for owner, name, _ in self._wraps:
+            vars(owner).pop(name, None)
+
+    # ── before the first step ──
+
+    def _find_place(self, plain: Callable[[], None]) -> None:
+        loaders = self._loop._combined_loader.flattened
+        if len(loaders) != 1 or not place.is_loader(loaders[0]):
+            kinds = ", ".join(type(one).__qualname__ for one in loaders)
+            raise drive.unsupported_setting(
+                NAME, f"it needs one DataLoader to train on, not {kinds}"
+            )
+        self._place = place.LoaderPlace(loaders[0], ahead=1, reread=self._reread)
+        plain()
+
+    def _begin(self, plain: Callable[[], None]) -> None:
+        assert self._place is not None
+        self.drive = drive.Drive(NAME)
+        step = self.drive.track(**self._objects())
+        if step:
+            self._put_back(self._restored)
+        self.drive.begin(self._epoch_loop.batch_progress.total.completed, ENDLESS)
+        plain()
+
+    def _objects(self) -> dict[str, Any]:
+        strategy = self._trainer.strategy
+        schedulers = [config.scheduler for config in self._trainer.lr_scheduler_configs]
+        found = {
+            "model": strategy.model,
+            **{f"optimizer_{n}": one for n, one in enumerate(strategy.optimizers)},
+            **{f"scheduler_{n}": one for n, one in enumerate(schedulers)},
+            "scaler": getattr(strategy.precision_plugin, "scaler", None),
+            "trainer": self,
+        }
+        return {name: thing for name, thing in found.items() if thing is not None}
+
+    def _put_back(self, kept: dict[str, Any]) -> None:
+        self._loop.restarting = False  # a checkpoint of its own may have been loaded before
+        for loop in (self._loop, self._epoch_loop, self._epoch_loop.val_loop):
+            loop._loaded_from_state_dict = loop._resuming_from_checkpoint = False
+            loop.reset_restart_stage()
+        for name, progress in _progress_of(self._loop, "fit"):
+            progress.load_state_dict(kept["progress"][name])
+        self._epoch_loop._batches_that_stepped = kept["stepped"]
+        call._call_callbacks_load_state_dict(self._trainer, {"callbacks": kept["callbacks"]})
+        for name, metrics in kept["metrics"].items():
+            getattr(self._logged, name).update(metrics)
+        assert self._place is not None
+        self._place.load_state_dict(kept["place"])
+        self._place.after_resume = self._restore_random
+        self._goes_on = True
+        # a loop that has reached its last step still ends its epoch
+        self._limit, self._epoch_loop.max_steps = self._epoch_loop.max_steps, -1
+
+    def _restore_random(self) -> None:
+        assert self.drive is not None
+        random_state.restore(self._restored["random"], self.drive.run.device)
+
+    # ── the steps ──
+
+    def _epoch_starts(self, plain: Callable[[], None]) -> None:
+        if self._goes_on:
+            self._epoch_loop.max_steps = self._limit
+            self._trainer.should_stop = self._restored["stop"]
+            self._loop._restart_stage = RestartStage.RESTARTED_MID_EPOCH
+        plain()
+
+    def _reset(self, plain: Callable[[], None]) -> None:
+        if not self._goes_on:
+            plain()
+
+    def _begin_data(self, plain: Callable[[Any], None], fetcher: Any) -> None:
+        if not self._goes_on:
+            plain(fetcher)
+            return
+        self._goes_on = False
+        for one in self._restored["logged"]:
+            _log_again(self._epoch_loop._results, one, self._trainer.strategy.reduce)
+        self._logged._first_loop_iter = True
+        if self._epoch_loop.done:
+            assert self._place is not None
+            self._place.forget()
+            self._restore_random()
+            return
+        if self._trainer.current_epoch == 0:  # later ones are begun by the loop itself
+            iter(fetcher)
+        plain(fetcher)
+
+    def log(self, outputs: Any) -> None:
+        """Of the step under way."""
+        loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
+        norm, self.norm = self.norm, None
+        if self.drive is not None and isinstance(loss, torch.Tensor) and loss.numel() == 1:
+            self.drive.run.log(loss=loss.detach().clone(), grad_norm=norm)
+
+    def _step_ends(self, plain: Callable[[Any], None], fetcher: Any) -> None:
+        plain(fetcher)
+        assert self.drive is not None and self._place is not None
+        self._place.used += 1
+        self.drive.step_done()
+
+    def _end(self, plain: Callable[[], None]) -> None:
+        assert self.drive is not None
+        self.drive.end()
+        plain()
+
+    def _within(self, name: str, plain: Callable[..., Any], *given: Any, **named: Any) -> Any:
+        if self.drive is None:
+            return plain(*given, **named)
+        with self.drive.section(name):
+            return plain(*given, **named)
+
+    # ── the state ──
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a trainer knows besides what is tracked by itself."""
+        assert self.drive is not None and self._place is not None
+        return {
+            "progress": {n: one.state_dict() for n, one in _progress_of(self._loop, "fit")},
+            "stepped": self._epoch_loop._batches_that_stepped,
+            "callbacks": call._call_callbacks_state_dict(self._trainer),
+            "metrics": {name: dict(getattr(self._logged, name)) for name in _METRICS},
+            "logged": _logged(self._epoch_loop._results),
+            "place": self._place.state_dict(),
+            "random": random_state.capture(self.drive.run.device),
+            "stop": self._trainer.should_stop,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Kept until the loops can take it."""
+        self._restored = state
+
+
+def _progress_of(loop: Any, name: str) -> Iterator[tuple[str, Any]]:
+    """Every counter of a loop and of the loops in it."""
+    for key, thing in vars(loop).items():
+        if isinstance(thing, _BaseProgress):
+            yield f"{name}.{key}", thing
+        elif isinstance(thing, _Loop):
+            yield from _progress_of(thing, f"{name}.{key}")
+
+
+def _logged(results: Any) -> list[dict[str, Any]]:
+    """What `self.log()` has been given in the epoch so far, and how it is to be reduced."""
+    return [
+        {
+            **{name: getattr(one.meta, name) for name in _HOW_LOGGED},
+            "reduce_fx": one.meta.reduce_fx.__name__,
+            "sync_dist": one.meta.sync.should,
+            "rank_zero_only": one.meta.sync.rank_zero_only,
+            "value": one.value.clone(),
+            "count": int(getattr(one, "cumulated_batch_size", 0)),
+            "newest": one._forward_cache,
+        }
+        for one in results.values()
+        if one.is_tensor and one.meta.dataloader_idx is None
+    ]
+
+
+def _log_again(results: Any, kept: dict[str, Any], reduce: Callable[..., Any]) -> None:
+    """Log something under this name as the script has, and put back what it came to."""
+    options = dict(kept)
+    value, count, newest = (options.pop(name) for name in ("value", "count", "newest"))
+    zero = torch.zeros_like(value)
+    results.log(**options, value=zero, sync_dist_fn=reduce, batch_size=1)
+    one = results[f"{kept['fx']}.{kept['name']}"]
+    one.value, one._forward_cache = value, newest
+    if one.meta.is_mean_reduction:
+        one.cumulated_batch_size = torch.tensor(count, device=value.device)
+
+
+def _norm(module: Any) -> torch.Tensor | None:
+    """Of all gradients; None where they are sharded, because others would have to be asked."""
+    gradients = [p.grad for p in module.parameters() if p.grad is not None]
+    if not gradients or any(type(one) is not torch.Tensor for one in gradients):
+        return None
+    return torch.nn.utils.get_total_norm(gradients)
+
+
+# ── in front of the loop ──────────────────────────────────────────────────────────────────────
+
+
+def _require_known() -> None:
+    drive.require_version("lightning", LEAST, BELOW)
+    missing = [name for owner, name in _NEEDED if not hasattr(owner, name)]
+    if missing:
+        raise drive.unsupported("lightning", lightning.__version__, f" with {missing[0]}()")
+
+
+def _why_not(trainer: Any) -> str:
+    """What of this training cannot be kept; empty if all can."""
+    strategy = type(trainer.strategy).__name__
+    if strategy in ("FSDPStrategy", "DeepSpeedStrategy", "XLAStrategy", "XLAFSDPStrategy"):
+        return (
+            f"the states of a {strategy} are not those of PyTorch; ModelParallelStrategy shards "
+            "with fully_shard"
+        )
+    return drive.why_not_here()
+
+
+_automatic = False
+
+
+def switch_on() -> None:
+    """Keep the training of any Trainer from now on, one that does not ask for it as well."""
+    global _automatic
+    try:
+        _require_known()
+    except Error as error:
+        drive.left_alone(NAME, error.why)
+        return
+    _automatic = True
+
+
+def _callback_of(trainer: Any) -> FitCallback | None:
+    """The one the script has given, or one of ours."""
+    given = [one for one in trainer.callbacks if isinstance(one, FitCallback)]
+    why = _why_not(trainer)
+    if given:
+        if why:
+            raise drive.unsupported_setting(NAME, why)
+        return given[0]
+    if not (_automatic and drive.under_holdfast()):
+        return None
+    if why or drive.is_taken():
+        drive.left_alone(NAME, why or "the run of this process is taken")
+        return None
+    drive.switched_on(NAME)
+    callback = FitCallback(reread=True)
+    trainer.callbacks.append(callback)
+    return callback
+
+
+def _wrap() -> None:
+    plain = _FitLoop.run
+
+    @wraps(plain)
+    def run(self: Any) -> Any:
+        callback = _callback_of(self.trainer)
+        if callback is None:
+            return plain(self)
+        fit = callback.kept = _Fit(self, callback.reread)
+        fit.wrap()
+        try:
+            return plain(self)
+        finally:
+            callback.kept = None
+            fit.unwrap()
+
+    _FitLoop.run = run
+
+
+_wrap()

@@ -1,0 +1,57 @@
+"""`torchrun --rdzv-backend=holdfast`: real torchrun, and a store of its own for each attempt."""
+
+import os
+import re
+import subprocess
+import sys
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import pytest
+
+from tests.patience import PATIENCE_S
+
+pytestmark = pytest.mark.slow
+
+SCRIPT = """
+import os, sys, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+total = torch.ones(1)
+dist.all_reduce(total)
+store = dist.distributed_c10d._get_default_store()
+seen = store.check(["left behind"])
+dist.barrier()
+print(f"attempt {attempt} store {os.environ['MASTER_PORT']} old {seen}", flush=True)
+dist.PrefixStore("", store.underlying_store).set("left behind", "x")
+store.set("left behind", "x")
+dist.barrier()
+if attempt == 0 and dist.get_rank() == 1:
+    os.kill(os.getpid(), 9)
+dist.all_reduce(total)
+print("done", total.item(), flush=True)
+dist.destroy_process_group()
+"""
+
+
+def test_torchrun_finds_it_and_each_attempt_has_a_fresh_store(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    command = [
+        *(sys.executable, "-m", "torch.distributed.run", "--rdzv-backend=holdfast"),
+        *("--rdzv-endpoint=localhost:0", "--nproc-per-node=2", "--max-restarts=2", "script.py"),
+    ]
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": str(tmp_path)}
+    done = subprocess.run(
+        command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=PATIENCE_S
+    )
+    assert done.returncode == 0, done.stderr
+    lines = re.findall(r"attempt (\d) store (\d+) old (\w+)", done.stdout)
+    assert len(lines) == 4 and {old for _, _, old in lines} == {"False"}
+    by_attempt = {attempt: store for attempt, store, _ in lines}
+    assert by_attempt["0"] != by_attempt["1"]
+    assert done.stdout.count("done 4.0") == 2
+
+
+def test_the_package_says_where_torchrun_finds_it() -> None:
+    (found,) = entry_points(group="torchrun.handlers", name="holdfast")
+    assert found.value == "holdfast.integrations.torchrun:handler"
