@@ -14,6 +14,7 @@ import msgspec
 
 from holdfast import dimensions, flight_recorder, rank
 from holdfast.agent.fork_protocol import ChildKind, Preload, Program
+from holdfast.agent.frameworks import variables
 from holdfast.messages import Assignment, Start
 from holdfast.spec import Job
 from holdfast.spec.load import code_folder, script_in
@@ -89,7 +90,7 @@ def node_environment(
         "HOLDFAST_ON_NAN": job.recovery.on_nan,
         "HOLDFAST_CHECK_REPLICAS": str(job.recovery.check_replicas_every),
     }
-    ours |= _elastic(job) | _parking(job) | _layout(job)
+    ours |= _elastic(job) | _parking(job) | _layout(job) | variables.of_node(job)
     return env | job.env | ours | dict(storage)
 
 
@@ -158,7 +159,8 @@ def rank_environment(job: Job, start: Start, local_rank: int) -> dict[str, str]:
         values["HOLDFAST_RESTORE_COMMITTED"] = start.committed
     if start.restore_below is not None:
         values["HOLDFAST_RESTORE_BELOW"] = start.restore_below
-    return {name: str(value) for name, value in values.items()}
+    told = {name: str(value) for name, value in values.items()}
+    return told | variables.from_rank(job, start, local_rank)
 
 
 def assignment(job: Job, start: Start, local_rank: int) -> Assignment:
@@ -213,7 +215,7 @@ def preload_of(job: Job) -> Preload:
     """What the forkserver loads ahead."""
     if job.warm.mode == "off":
         return Preload()
-    framework: tuple[str, ...] = TORCH_PRELOAD if job.uses_torch else ()
-    if framework and job.parallel is not None and job.parallel.pp != 1:
+    framework = TORCH_PRELOAD if job.uses_torch else variables.PRELOAD.get(job.trains_with, ())
+    if job.uses_torch and job.parallel is not None and job.parallel.pp != 1:
         framework = (*framework, "torch.distributed.pipelining")
     return Preload(framework=framework, modules=job.warm.preload, imports=job.warm.preload_imports)

@@ -7,7 +7,6 @@ nobody waits for a data set to appear. What only an operator can run is refused.
 from holdfast.errors import Error
 from holdfast.spec.job import Job
 
-LOCAL = frozenset(("pytorch", "command"))
 CLUSTER = (
     "kubernetes", "image", "secrets", "resources", "network", "datasets", "checkpoints",
     "scheduling", "lifetime", "schedule", "roles", "mpi", "metadata", "access",
@@ -18,12 +17,6 @@ CLUSTER = (
 
 def require_local(job: Job) -> None:
     """Raise `Error` with slug `cluster-only` if only a cluster can run the job."""
-    if job.trains_with not in LOCAL:
-        raise _only(
-            f"framework {job.trains_with}",
-            "its processes find each other through a Kubernetes operator; agents support PyTorch "
-            "and plain programs only",
-        )
     if job.sweep is not None:
         raise _only("a sweep", "its trials are the indexes of a Kubernetes Job")
     require_bounds(job)
