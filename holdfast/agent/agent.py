@@ -23,7 +23,7 @@ from holdfast.agent.child import listen
 from holdfast.agent.code_delivery import CodeDelivery
 from holdfast.agent.controller_connection import ControllerConnection, Order, RejectedError
 from holdfast.agent.evidence import evidence_of
-from holdfast.agent.frameworks import meeting, variables
+from holdfast import meeting
 from holdfast.agent.health.find import find, root_of
 from holdfast.agent.health.watch import HealthWatch
 from holdfast.agent.job_versions import JobVersions
@@ -147,7 +147,7 @@ class Agent:
         told = places.variables(job, self._places, _address_of(me.address, listener))
         if job.uses_torch:
             environ = {**environment.compile_caches(me.folder.parents[1]), **environ}
-        if job.trains_with in variables.WITH_KEY:
+        if not job.uses_torch:
             told[meeting.KEY] = meeting.key_from((me.folder / "token").read_text())
         env = environment.node_environment(job, me.node, count, environ, told)
         setup = protocol.Setup(

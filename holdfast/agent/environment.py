@@ -159,8 +159,7 @@ def rank_environment(job: Job, start: Start, local_rank: int) -> dict[str, str]:
         values["HOLDFAST_RESTORE_COMMITTED"] = start.committed
     if start.restore_below is not None:
         values["HOLDFAST_RESTORE_BELOW"] = start.restore_below
-    told = {name: str(value) for name, value in values.items()}
-    return told | variables.from_rank(job, start, local_rank)
+    return {name: str(value) for name, value in values.items()}
 
 
 def assignment(job: Job, start: Start, local_rank: int) -> Assignment:
@@ -188,11 +187,16 @@ def program_of(job: Job, version: Version = FIRST, code: Path | None = None) -> 
         script = str(root / script_in(job)) if script is not None else None
         if job.code is not None or job.command is not None:
             workdir = str(root / os.path.relpath(job.workdir, origin))
+    args = version.args(job.args)
+    command = job.command or ()
+    if job.trains_with == "mpi":
+        command, args = variables.by_mpirun(job, script, args), ()
+        script = None
     return Program(
         script=script,
-        module=job.module,
-        command=job.command or (),
-        args=version.args(job.args),
+        module=None if job.trains_with == "mpi" else job.module,
+        command=command,
+        args=args,
         workdir=workdir,
         instrument=job.instrument == "auto",
         env=version.env,
@@ -203,7 +207,7 @@ def program_of(job: Job, version: Version = FIRST, code: Path | None = None) -> 
 
 def kinds_of(job: Job, instrumented: bool) -> tuple[ChildKind, ChildKind | None]:
     """How a worker with a rank is made, and how a warm one; None where there are none."""
-    if job.command is not None:
+    if job.command is not None or job.trains_with == "mpi":
         return ChildKind.EXEC, None
     if job.warm.mode == "off":
         return ChildKind.RUN, None

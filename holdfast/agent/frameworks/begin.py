@@ -14,8 +14,9 @@ import traceback
 from collections.abc import Mapping
 from multiprocessing.connection import Connection
 
+from holdfast import meeting
 from holdfast.agent import processes
-from holdfast.agent.frameworks import meeting, variables
+from holdfast.agent.frameworks import variables
 from holdfast.agent.storage.places import ADDRESS
 
 _until_our_end: list[Connection] = []

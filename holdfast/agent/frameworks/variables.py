@@ -1,21 +1,19 @@
 """What each framework finds in the environment of a worker. Pure functions.
 
-What does not need the other workers comes with the rank (`from_rank`). TensorFlow and Paddle want
-the addresses of all, XGBoost that of a tracker: that comes from a meeting of the workers
-(`from_meeting`).
+JAX needs to know where rank 0 will listen, XGBoost where its tracker does, TensorFlow and Paddle
+where every worker will: the workers tell each other when they have their ranks (`meeting`).
 """
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 
-from holdfast.messages import Start
 from holdfast.spec import Job
 
 FRAMEWORK = "HOLDFAST_FRAMEWORK"
 ROLES = "HOLDFAST_ROLES"
-MEETING = frozenset(("tensorflow", "paddle", "xgboost"))
+MEETING = frozenset(("jax", "tensorflow", "paddle", "xgboost"))
 """Frameworks whose workers tell each other something before their scripts go on."""
-WITH_KEY = MEETING | {"mpi"}
 PRELOAD: dict[str, tuple[str, ...]] = {
     "jax": ("numpy", "jax", "jax.numpy", "holdfast.agent.frameworks.jax_cluster"),
     "tensorflow": ("numpy", "tensorflow"),
@@ -33,34 +31,35 @@ def of_node(job: Job) -> dict[str, str]:
     return {FRAMEWORK: job.trains_with, ROLES: json.dumps(roles)}
 
 
-def from_rank(job: Job, start: Start, local_rank: int) -> dict[str, str]:
-    """What a worker is told with its rank.
-
-    `JAX_COORDINATOR_ADDRESS` is what JAX itself reads, the others what Kubeflow's JAXJob sets.
-    """
-    rank = start.node_rank * start.workers_per_node + local_rank
-    size = start.node_count * start.workers_per_node
-    host, port = start.store.host, str(start.store.port)
-    if job.trains_with != "jax":
-        return {}
-    return {
-        "JAX_COORDINATOR_ADDRESS": f"[{host}]:{port}" if ":" in host else f"{host}:{port}",
-        "COORDINATOR_ADDRESS": host,
-        "COORDINATOR_PORT": port,
-        "NUM_PROCESSES": str(size),
-        "PROCESS_ID": str(rank),
-    }
+def by_mpirun(job: Job, script: str | None, args: tuple[str, ...]) -> tuple[str, ...]:
+    """The command of a worker that holds the place of an MPI rank."""
+    program = job.command or (
+        (sys.executable, script) if script is not None else (sys.executable, "-m", job.module or "")
+    )
+    options = (job.mpi.implementation, *job.mpi.options)
+    return (sys.executable, "-m", "holdfast.agent.frameworks.mpi", *options, "--", *program, *args)
 
 
 def from_meeting(
     framework: str, environ: Mapping[str, str], endpoints: Sequence[str]
 ) -> dict[str, str]:
-    """What a worker with a rank is told once all have said where they listen."""
+    """What a worker with a rank is told once all have said where they listen.
+
+    `JAX_COORDINATOR_ADDRESS` is what JAX itself reads, the others what Kubeflow's JAXJob sets.
+    """
     rank = int(environ["RANK"])
     if framework == "tensorflow":
         return {"TF_CONFIG": json.dumps(tf_config(rank, endpoints, json.loads(environ[ROLES])))}
+    host, _, port = endpoints[0].rpartition(":")
+    if framework == "jax":
+        return {
+            "JAX_COORDINATOR_ADDRESS": endpoints[0],
+            "COORDINATOR_ADDRESS": host.strip("[]"),
+            "COORDINATOR_PORT": port,
+            "NUM_PROCESSES": str(len(endpoints)),
+            "PROCESS_ID": str(rank),
+        }
     if framework == "xgboost":
-        host, _, port = endpoints[0].rpartition(":")
         return {
             "DMLC_TRACKER_URI": host.strip("[]"),
             "DMLC_TRACKER_PORT": port,
