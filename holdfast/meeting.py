@@ -5,7 +5,8 @@ other rank says its part there, and all get the parts of all, in the order of ra
 world per attempt: whoever is of another attempt, or does not know the job's key, is turned away.
 Both sides prove that they know the key, which is made from the job's token and never sent.
 
-Connections stay open as long as their owner likes: their end tells that a process is gone.
+Connections stay open as long as their owner likes: their end tells that a process is gone. Those of
+the meeting that a worker has held before its script went on are in `kept`.
 """
 
 import contextlib
@@ -27,6 +28,9 @@ PATIENCE_S = 600.0  # for the slowest rank to begin
 RETRY_S = 0.05
 ANSWER_S = 10.0  # for one that has connected to say who it is
 MESSAGE_BYTES = 1 << 20
+
+
+kept: list[Connection] = []
 
 
 class Seat(NamedTuple):
@@ -153,12 +157,10 @@ def _connection(sock: socket.socket, patience_s: float) -> Connection:
 
 def wait_for_end(connection: Connection) -> None:
     """Return when the other side has closed it, or is gone."""
-    with socket.socket(fileno=os.dup(connection.fileno())) as sock:
-        sock.settimeout(None)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(0.0))
-        with contextlib.suppress(OSError):
-            while sock.recv(4096):
-                pass
+    be_patient(connection)
+    with contextlib.suppress(OSError, EOFError):
+        while True:
+            connection.recv_bytes(MESSAGE_BYTES)
 
 
 def _timeval(seconds: float) -> bytes:
@@ -170,3 +172,10 @@ def _absent(seat: Seat, parts: dict[int, tuple[str, Connection | None]]) -> Time
     missing = [rank for rank in range(seat.size) if rank not in parts]
     shown = ", ".join(map(str, missing[:8])) + (", ..." if len(missing) > 8 else "")
     return TimeoutError(f"ranks {shown} have not come to {seat.host}:{seat.port}")
+
+
+def be_patient(connection: Connection) -> None:
+    """From now on waiting for the other side has no end but its own."""
+    with socket.socket(fileno=os.dup(connection.fileno())) as sock:
+        sock.settimeout(None)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(0.0))

@@ -19,8 +19,6 @@ from holdfast.agent import processes
 from holdfast.agent.frameworks import variables
 from holdfast.agent.storage.places import ADDRESS
 
-_until_our_end: list[Connection] = []
-
 
 def begin() -> None:
     """Called when the environment has the rank; changes the environment."""
@@ -34,7 +32,7 @@ def begin() -> None:
         return
     for connection in met.connections:  # whoever serves learns of our end by theirs
         os.set_inheritable(connection.fileno(), True)
-    _until_our_end.extend(met.connections)
+    meeting.kept.extend(met.connections)
 
 
 def _endpoint(framework: str) -> str:
