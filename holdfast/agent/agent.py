@@ -145,7 +145,7 @@ class Agent:
         workers = self._make_workers(count, options, ids, instrumented)
         listener = listen(me.address, (options.storage_port, 0))
         told = places.variables(job, self._places, _address_of(me.address, listener))
-        if job.uses_torch:
+        if job.trains_with in ("pytorch", "jax"):
             environ = {**environment.compile_caches(me.folder.parents[1]), **environ}
         if not job.uses_torch:
             told[meeting.KEY] = meeting.key_from((me.folder / "token").read_text())

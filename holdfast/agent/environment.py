@@ -47,7 +47,10 @@ ENGINE_NAMES = frozenset(("TF_CONFIG", "COORDINATOR_ADDRESS", "COORDINATOR_PORT"
 
 
 def worker_count(job: Job, gpu_count: int) -> int:
-    """Workers of one node: as asked, or one per GPU, at least one."""
+    """Workers of one node: as asked, or one per GPU, at least one. A worker of TensorFlow uses all
+    GPUs of its node."""
+    if job.trains_with == "tensorflow" and job.workers_per_node == "auto":
+        return 1
     return max(1, gpu_count) if job.workers_per_node == "auto" else job.workers_per_node
 
 
@@ -110,6 +113,7 @@ def compile_caches(home: Path) -> dict[str, str]:
         "TORCHINDUCTOR_CACHE_DIR": str(compiled / "inductor"),
         "TRITON_CACHE_DIR": str(compiled / "triton"),
         "CUDA_CACHE_PATH": str(compiled / "cuda"),
+        "JAX_COMPILATION_CACHE_DIR": str(compiled / "jax"),
     }
 
 
