@@ -32,13 +32,17 @@ style: setup
 	$(BIN)/ruff format --check
 	$(BIN)/lint-imports
 
-# Prometheus with promtool, by Debian's package where this user may install it; no service is started.
-# Tests that need a tool which is missing are skipped, and say so.
+# Prometheus with promtool, OpenMPI and MPICH, by Debian's packages where this user may install them;
+# no service is started. Tests that need a tool which is missing are skipped, and say so.
 test-tools:
 	@command -v promtool >/dev/null || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null \
 	    && { timeout 90 apt-get update -qq \
 	        && RUNLEVEL=1 timeout 180 apt-get install -y -qq --no-install-recommends prometheus; } \
 	    >/dev/null 2>&1; } || echo "make: Prometheus is not installed and cannot be; its tests are skipped"
+	@command -v mpirun.openmpi mpirun.mpich >/dev/null || { test "$$(id -u)" = 0 \
+	    && command -v apt-get >/dev/null && { timeout 90 apt-get update -qq \
+	        && timeout 180 apt-get install -y -qq --no-install-recommends openmpi-bin mpich; } \
+	    >/dev/null 2>&1; } || echo "make: OpenMPI or MPICH cannot be installed; its tests are skipped"
 
 # Types are checked beside the tests: without a cache that takes longer than any of them.
 test: style test-tools

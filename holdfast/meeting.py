@@ -62,7 +62,7 @@ class _Part(msgspec.Struct, frozen=True):
     said: str
 
 
-class Meeting(NamedTuple):
+class PeersMet(NamedTuple):
     """What all said, by rank, and the connections: one to each other rank at rank 0, which has
     none to itself; elsewhere only the one to rank 0."""
 
@@ -80,11 +80,11 @@ def key_from(token: str) -> str:
     return hmac.new(token.strip().encode(), b"meeting", hashlib.sha256).hexdigest()
 
 
-def meet(seat: Seat, said: str, patience_s: float = PATIENCE_S) -> Meeting:
+def meet(seat: Seat, said: str, patience_s: float = PATIENCE_S) -> PeersMet:
     """Say this, and hear what all say. Raises `TimeoutError` where one never comes, and `OSError`
     where the address is taken."""
     if seat.size == 1:
-        return Meeting((said,), ())
+        return PeersMet((said,), ())
     until = time.monotonic() + patience_s
     return _host(seat, said, until) if seat.rank == 0 else _visit(seat, said, until)
 
@@ -96,7 +96,7 @@ def free_port(host: str) -> int:
         return int(sock.getsockname()[1])
 
 
-def _host(seat: Seat, said: str, until: float) -> Meeting:
+def _host(seat: Seat, said: str, until: float) -> PeersMet:
     parts: dict[int, tuple[str, Connection | None]] = {0: (said, None)}
     family = socket.AF_INET6 if ":" in seat.host else socket.AF_INET
     with socket.create_server((seat.host, seat.port), family=family, backlog=4096) as listener:
@@ -112,7 +112,7 @@ def _host(seat: Seat, said: str, until: float) -> Meeting:
     for connection in connections:
         with contextlib.suppress(OSError):  # it has died since: its agent tells of it
             connection.send_bytes(msgspec.json.encode(everything))
-    return Meeting(everything, connections)
+    return PeersMet(everything, connections)
 
 
 def _hear(seat: Seat, sock: socket.socket, parts: dict[int, tuple[str, Connection | None]]) -> None:
@@ -128,7 +128,7 @@ def _hear(seat: Seat, sock: socket.socket, parts: dict[int, tuple[str, Connectio
     connection.close()
 
 
-def _visit(seat: Seat, said: str, until: float) -> Meeting:
+def _visit(seat: Seat, said: str, until: float) -> PeersMet:
     why = ""
     while (left_s := until - time.monotonic()) > 0:
         try:
@@ -139,7 +139,7 @@ def _visit(seat: Seat, said: str, until: float) -> Meeting:
             part = _Part(seat.rank, seat.attempt, said)
             connection.send_bytes(msgspec.json.encode(part))
             told = connection.recv_bytes(MESSAGE_BYTES * 16)
-            return Meeting(msgspec.json.decode(told, type=tuple[str, ...]), (connection,))
+            return PeersMet(msgspec.json.decode(told, type=tuple[str, ...]), (connection,))
         except (OSError, EOFError, AuthenticationError) as error:
             why = f"{type(error).__name__}: {error}"
         time.sleep(RETRY_S)

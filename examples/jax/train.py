@@ -8,7 +8,6 @@ process this is and how many there are. The state is a tree of arrays; it is kep
 """
 
 import argparse
-import os
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +16,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from holdfast.pytrees import join
 
 WIDTH = 64
+Tree = dict[str, jax.Array]
 
 
 def arguments() -> argparse.Namespace:
@@ -27,7 +27,7 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def network(key):
+def network(key: jax.Array) -> Tree:
     """Two layers, as a tree of arrays."""
     first, second = jax.random.split(key)
     return {
@@ -37,14 +37,16 @@ def network(key):
     }
 
 
-def loss_of(params, points, above):
+def loss_of(params: Tree, points: jax.Array, above: jax.Array) -> jax.Array:
     """Points in the plane, by which side of a sine curve they are on."""
     scores = jax.nn.relu(points @ params["in"] + params["shift"]) @ params["out"]
     return jnp.mean(jnp.logaddexp(0.0, scores) - above * scores)
 
 
 @jax.jit
-def update(params, speed, points, above, lr):
+def update(
+    params: Tree, speed: Tree, points: jax.Array, above: jax.Array, lr: float
+) -> tuple[Tree, Tree, jax.Array]:
     """A step of SGD with momentum; XLA averages over all processes, because the mean does."""
     loss, slope = jax.value_and_grad(loss_of)(params, points, above)
     speed = jax.tree.map(lambda v, g: 0.9 * v + g, speed, slope)
@@ -73,14 +75,11 @@ def main() -> None:
             jax.make_array_from_process_local_data(divided, jax.device_get(one))
             for one in (points, above)
         )
-        state.params, state.speed, loss = update(
-            state.params, state.speed, points, above, args.lr
-        )
+        state.params, state.speed, loss = update(state.params, state.speed, points, above, args.lr)
         run.log(loss=loss, tokens=args.batch_size)
         if run.rank == 0 and (step + 1) % 100 == 0:
             print(f"step {step + 1:5d}  loss {float(loss):.4f}", flush=True)
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("JAX_PLATFORMS", "")
     main()

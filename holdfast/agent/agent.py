@@ -16,14 +16,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import assert_never
 
-from holdfast import bundles
+from holdfast import bundles, meeting
 from holdfast.agent import environment, looks
 from holdfast.agent.attempts import Attempts
 from holdfast.agent.child import listen
 from holdfast.agent.code_delivery import CodeDelivery
 from holdfast.agent.controller_connection import ControllerConnection, Order, RejectedError
 from holdfast.agent.evidence import evidence_of
-from holdfast import meeting
 from holdfast.agent.health.find import find, root_of
 from holdfast.agent.health.watch import HealthWatch
 from holdfast.agent.job_versions import JobVersions

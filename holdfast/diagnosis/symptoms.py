@@ -43,9 +43,7 @@ TENSORFLOW = re.compile(
     r"[Cc]ollective ops is aborted|Connection (?:reset|refused)|Socket closed|failed to connect"
     r"|/job:\w+/replica:\d+/task:\d+"
 )
-XGBOOST = re.compile(
-    r"\[(?:allreduce|allgather|broadcast|comm|socket|tracker|coll\w*)\.\w+:\d+\|"
-)
+XGBOOST = re.compile(r"\[(?:allreduce|allgather|broadcast|comm|socket|tracker|coll\w*)\.\w+:\d+\|")
 
 WAITED = re.compile(
     r"Timed out waiting \d+ms|Application timeout caused pair closure|wait timeout after"

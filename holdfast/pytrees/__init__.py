@@ -12,6 +12,6 @@ What is tracked are trees of arrays, numbers, strings and bytes. They go to the 
 same tiers as the state of `holdfast.train`. The same script runs by itself, without an agent.
 """
 
-from holdfast.pytrees.session import Run, State, join
+from holdfast.pytrees.session import TreeRun, TreeState, join
 
-__all__ = ["Run", "State", "join"]
+__all__ = ["TreeRun", "TreeState", "join"]

@@ -26,7 +26,7 @@ _TENSORS = frozenset(
 Values = dict[str, Any]  # by path: plain, or pieces by their places
 
 
-class Stamp(NamedTuple):
+class TreeStamp(NamedTuple):
     """Who writes a snapshot of what."""
 
     key: Key
@@ -46,7 +46,7 @@ def fingerprint_of(leaves: Mapping[str, Any]) -> int:
     return xxhash.xxh3_64_intdigest(msgspec.msgpack.encode(shapes)) >> 1
 
 
-def write(arena: Arena, leaves: Mapping[str, Any], stamp: Stamp, keep: set[Key]) -> None:
+def write(arena: Arena, leaves: Mapping[str, Any], stamp: TreeStamp, keep: set[Key]) -> None:
     """A snapshot of this rank. The part that would be the same on all ranks is empty."""
     _write(arena, StatePart.SHARED, {}, stamp, keep)
     _write(arena, StatePart.PRIVATE, leaves, stamp, keep)
@@ -59,7 +59,7 @@ def has_room(arena: Arena, keep: set[Key]) -> bool:
 
 
 def _write(
-    arena: Arena, part: StatePart, leaves: Mapping[str, Any], stamp: Stamp, keep: set[Key]
+    arena: Arena, part: StatePart, leaves: Mapping[str, Any], stamp: TreeStamp, keep: set[Key]
 ) -> None:
     cell = arena.target(part, keep, slots=3)
     assert cell is not None, "whoever writes has seen that there is room"

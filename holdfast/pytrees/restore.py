@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 DURABLE = (Tier.SHARED, Tier.ARCHIVE)
 
 
-class Found(NamedTuple):
+class RestoredTrees(NamedTuple):
     """What is gone on from."""
 
     key: Key
@@ -44,10 +44,10 @@ class _Place(msgspec.Struct, frozen=True):
     ours: bool
 
 
-def find(arena: Arena, channel: Channel, rank: int, fingerprint: int) -> Found | None:
+def find(arena: Arena, channel: Channel, rank: int, fingerprint: int) -> RestoredTrees | None:
     """The newest that all ranks can get. Raises `Error` where a checkpoint cannot be read."""
     while True:
-        key = _common(arena, channel, fingerprint)
+        key = _on_all_ranks(arena, channel, fingerprint)
         durable = msgspec.msgpack.decode(
             channel.gather(msgspec.msgpack.encode(_durable() if rank == 0 else None))[0],
             type=_Place | None,
@@ -62,7 +62,7 @@ def find(arena: Arena, channel: Channel, rank: int, fingerprint: int) -> Found |
             return found
 
 
-def _common(arena: Arena, channel: Channel, fingerprint: int) -> Key | None:
+def _on_all_ranks(arena: Arena, channel: Channel, fingerprint: int) -> Key | None:
     below = int(os.environ.get("HOLDFAST_RESTORE_BELOW", 1 << 60))
     mine = []
     for cell in arena.cells(StatePart.PRIVATE):
@@ -76,7 +76,7 @@ def _common(arena: Arena, channel: Channel, fingerprint: int) -> Key | None:
     return next(iter(newest_first(set.intersection(*said))), None)
 
 
-def _from_memory(arena: Arena, channel: Channel, key: Key) -> Found | None:
+def _from_memory(arena: Arena, channel: Channel, key: Key) -> RestoredTrees | None:
     """None where it is damaged on some rank; then it is gone on all."""
     parts = [arena.find(part, key) for part in OWN]
     sound = all(cell is not None and cell.intact() for cell in parts)
@@ -87,7 +87,7 @@ def _from_memory(arena: Arena, channel: Channel, key: Key) -> Found | None:
         return None
     private = parts[StatePart.PRIVATE]
     assert private is not None, "it is sound"
-    return Found(key, cells.read(private), key)
+    return RestoredTrees(key, cells.read(private), key)
 
 
 def _forget_newer(arena: Arena, key: Key) -> None:
@@ -121,7 +121,7 @@ def _durable(environ: Mapping[str, str] = os.environ) -> _Place | None:
     return max(found, key=lambda one: (one.step, one.attempt), default=None)
 
 
-def _from_tier(place: _Place, size: int, rank: int) -> Found:
+def _from_tier(place: _Place, size: int, rank: int) -> RestoredTrees:
     key = Key(place.attempt, place.step)
     opened = catalog.open_checkpoint(open_store(place.where), key)
     if opened.manifest.world_size != size:
@@ -135,7 +135,7 @@ def _from_tier(place: _Place, size: int, rank: int) -> Found:
     saved = opened.parts[rank].parts["private"]
     index = catalog.index_of(opened.store, saved)
     values = cells.values_of(index, _reader(opened, saved, index.leaves))
-    return Found(key, values, key if place.ours else None)
+    return RestoredTrees(key, values, key if place.ours else None)
 
 
 def _reader(opened: Opened, saved: SavedPart, leaves: list[Leaf]) -> Callable[[Leaf], bytes]:

@@ -5,7 +5,6 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-
 from holdfast import meeting
 from holdfast.checkpoint.arena import Arena
 from holdfast.checkpoint.settings import settings_in
@@ -17,12 +16,12 @@ from holdfast.page import Page, StepRecord, WorkerPhase
 from holdfast.pytrees import cells
 from holdfast.pytrees.channel import Channel
 from holdfast.pytrees.leaves import Rebuild, Tree, like, pieces_of, take_apart
-from holdfast.pytrees.restore import Found, find
-from holdfast.pytrees.snapshots import Rhythm, Snapshots
+from holdfast.pytrees.restore import RestoredTrees, find
+from holdfast.pytrees.snapshots import Rhythm, TreeSnapshots
 from holdfast.rank import await_rank
 
 
-class Run:
+class TreeRun:
     """This worker's part in an attempt. Made by `join()`."""
 
     def __init__(self, page: Page | None) -> None:
@@ -40,7 +39,7 @@ class Run:
         self._tokens = 0
         self._tracked = False
 
-    def track(self, **trees: Tree) -> "State":
+    def track(self, **trees: Tree) -> "TreeState":
         """Keep these trees through faults; returns them, restored where there is something to
         restore, with the loop. Raises `Error` (not-tracked, checkpoint-unusable, ...)."""
         if self._tracked:
@@ -51,7 +50,7 @@ class Run:
                 help="pass all trees in one call",
             )
         self._tracked = True
-        return State(self, self._page, trees)
+        return TreeState(self, self._page, trees)
 
     def log(self, *, loss: Any = None, tokens: int = 0, **metrics: Any) -> None:
         """What the step under way has to say; numbers, or arrays of one."""
@@ -82,10 +81,10 @@ class Run:
         return not self._watch.unsound or os.environ.get("HOLDFAST_ON_NAN") == "ignore"
 
 
-class State:
+class TreeState:
     """The tracked trees, each by its name as an attribute, which the script sets anew."""
 
-    def __init__(self, run: Run, page: Page | None, trees: dict[str, Tree]) -> None:
+    def __init__(self, run: TreeRun, page: Page | None, trees: dict[str, Tree]) -> None:
         own = self.__dict__
         own["_run"], own["_page"], own["_names"] = run, page, tuple(trees)
         own["completed"] = 0
@@ -116,7 +115,7 @@ class State:
                 self._snapshot(self._snapshots, total, sound=sound)
         self._phase(WorkerPhase.FINISHED)
 
-    def _snapshot(self, snapshots: Snapshots, total: int, *, sound: bool) -> None:
+    def _snapshot(self, snapshots: TreeSnapshots, total: int, *, sound: bool) -> None:
         step = self.completed
         taken_s = snapshots.after_step(step, total, self._leaves()[0], sound=sound)
         if self._page is not None and snapshots.step == step:
@@ -133,7 +132,7 @@ class State:
 
     # ── beginning ──
 
-    def _restored(self) -> Snapshots | None:
+    def _restored(self) -> TreeSnapshots | None:
         """Load what there is; None without an agent."""
         if "HOLDFAST_ARENA_FD" not in os.environ or self._page is None:
             return None
@@ -158,9 +157,11 @@ class State:
         share = float(os.environ.get("HOLDFAST_SNAPSHOT_MAX_OVERHEAD", "0.01"))
         page = None if storage is None else StoragePage(int(storage))
         rhythm = Rhythm(every, share)
-        return Snapshots(arena, page, channel, info, settings_in(), rhythm)
+        return TreeSnapshots(arena, page, channel, info, settings_in(), rhythm)
 
-    def _load(self, found: Found, leaves: dict[str, Any], rebuild: dict[str, Rebuild]) -> None:
+    def _load(
+        self, found: RestoredTrees, leaves: dict[str, Any], rebuild: dict[str, Rebuild]
+    ) -> None:
         values = []
         for name, leaf in leaves.items():
             value = found.values.get(name)
@@ -181,7 +182,7 @@ class State:
             self._page.phase(phase)
 
 
-def join() -> Run:
+def join() -> TreeRun:
     """Wait for this worker's rank; the code above it is run ahead on warm workers and spares.
 
     With JAX call `jax.distributed.initialize()` below it, without arguments.
@@ -193,7 +194,7 @@ def join() -> Run:
         for milestone in (Milestone.STARTED, Milestone.ARRIVED, Milestone.JOINED):
             page.reach(milestone)
         page.phase(WorkerPhase.SETUP)
-    return Run(page)
+    return TreeRun(page)
 
 
 def _channel() -> Channel:
@@ -214,12 +215,10 @@ def _fit(pieces: Any, value: Any) -> bool:
     return [(s.shape, s.dtype) if s is not None else None for s in same] == shapes
 
 
-def _unusable(found: Found, name: str) -> Error:
+def _unusable(found: RestoredTrees, name: str) -> Error:
     return Error(
         "checkpoint-unusable",
         f"step {found.key.step} of attempt {found.key.attempt} is of a different state",
         why=f"{name} is not in it, or has another shape or type",
         help="track what was saved, or start from step 0: holdfast run job.yaml --replace --fresh",
     )
-
-

@@ -77,7 +77,7 @@ class Rhythm:
         return max(1, math.ceil(self.cost_s / (self._max_overhead * step_s)))
 
 
-class Snapshots:
+class TreeSnapshots:
     """Those of one rank."""
 
     def __init__(
@@ -168,7 +168,9 @@ class Snapshots:
     def _take(self, step: int, leaves: Mapping[str, Any], flags: int) -> None:
         info = self._info
         key = Key(info.attempt, step)
-        stamp = cells.Stamp(key, info.rank, info.world_size, cells.fingerprint_of(leaves), flags)
+        stamp = cells.TreeStamp(
+            key, info.rank, info.world_size, cells.fingerprint_of(leaves), flags
+        )
         cells.write(self._arena, leaves, stamp, self._needed())
         self._kept, self.step = key, step
         if flags & (SnapshotFlag.LOCAL | SnapshotFlag.SHARED | SnapshotFlag.ARCHIVE):

@@ -17,8 +17,8 @@ class Moments(NamedTuple):
     count: int
 
 
-def stamp(step: int, fingerprint: int = 7) -> cells.Stamp:
-    return cells.Stamp(Key(1, step), 0, 1, fingerprint, 0)
+def stamp(step: int, fingerprint: int = 7) -> cells.TreeStamp:
+    return cells.TreeStamp(Key(1, step), 0, 1, fingerprint, 0)
 
 
 def there_and_back(tree: Any) -> Any:

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from holdfast import meeting
-from holdfast.meeting import Meeting, Seat, free_port, key_from, meet
+from holdfast.meeting import PeersMet, Seat, free_port, key_from, meet
 
 KEY = key_from("secret").encode()
 
@@ -16,7 +16,7 @@ def seat(port: int, rank: int, size: int = 3, **changes: object) -> Seat:
     return Seat("127.0.0.1", port, rank, size, attempt=1, key=KEY)._replace(**changes)
 
 
-def together(*seats: Seat) -> list[Meeting]:
+def together(*seats: Seat) -> list[PeersMet]:
     with ThreadPoolExecutor(len(seats)) as pool:
         found = [pool.submit(meet, one, f"of {one.rank}", 30.0) for one in seats]
         return [one.result() for one in found]
@@ -30,7 +30,7 @@ def test_all_hear_what_all_said_in_the_order_of_ranks() -> None:
 
 
 def test_one_alone_meets_nobody() -> None:
-    assert meet(seat(1, 0, size=1), "me") == Meeting(("me",), ())
+    assert meet(seat(1, 0, size=1), "me") == PeersMet(("me",), ())
 
 
 def test_strangers_garbage_and_workers_of_other_attempts_are_turned_away(
