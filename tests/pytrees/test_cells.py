@@ -1,5 +1,7 @@
 """Trees go into an arena and come out of it bit for bit, or not at all."""
 
+import subprocess
+import sys
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -78,3 +80,8 @@ def test_types_of_jax_and_its_keys_come_back() -> None:
     assert back["w"].dtype == "bfloat16" and (back["w"] == tree["w"]).all()
     same = jax.random.key_data(back["key"]) == jax.random.key_data(tree["key"])
     assert same.all()
+
+
+def test_the_library_for_trees_imports_no_torch() -> None:
+    look = "import sys, holdfast.pytrees; assert 'torch' not in sys.modules"
+    assert subprocess.run([sys.executable, "-c", look], check=False).returncode == 0

@@ -15,7 +15,7 @@ ROLES = "HOLDFAST_ROLES"
 MEETING = frozenset(("jax", "tensorflow", "paddle", "xgboost"))
 """Frameworks whose workers tell each other something before their scripts go on."""
 PRELOAD: dict[str, tuple[str, ...]] = {
-    "jax": ("numpy", "jax", "jax.numpy", "holdfast.agent.frameworks.jax_cluster"),
+    "jax": ("numpy", "jax", "jax.numpy", "holdfast.pytrees.jax_cluster"),
     "tensorflow": ("numpy", "tensorflow"),
     "xgboost": ("numpy", "xgboost"),
     "paddle": ("numpy", "paddle"),
