@@ -24,6 +24,7 @@ VOCABULARY = (
         "evidence",
         "files",
         "lines",
+        "log_times",
         "masking",
         "messages",
         "monitoring",
