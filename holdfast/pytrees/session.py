@@ -164,7 +164,7 @@ class TreeState:
     ) -> None:
         values = []
         for name, leaf in leaves.items():
-            value = found.values.get(name)
+            value: Any = found.values.get(name)
             pieces = pieces_of(leaf)
             if pieces is not None and not _fit(pieces, value):
                 raise _unusable(found, name)

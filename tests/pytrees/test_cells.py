@@ -16,7 +16,7 @@ from holdfast.pytrees.leaves import like, pieces_of, take_apart
 
 class Moments(NamedTuple):
     mean: Any
-    count: int
+    seen: int
 
 
 def stamp(step: int, fingerprint: int = 7) -> cells.TreeStamp:

@@ -3,6 +3,7 @@
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ from holdfast.meeting import PeersMet, Seat, free_port, key_from, meet
 KEY = key_from("secret").encode()
 
 
-def seat(port: int, rank: int, size: int = 3, **changes: object) -> Seat:
+def seat(port: int, rank: int, size: int = 3, **changes: Any) -> Seat:
     return Seat("127.0.0.1", port, rank, size, attempt=1, key=KEY)._replace(**changes)
 
 

@@ -63,6 +63,19 @@ def test_xgboost_goes_on_with_the_booster_it_had(home: Path) -> None:
     assert "2 workers, from round " in log and "from round 0" not in log
 
 
+def test_trees_outlive_their_job_in_a_durable_tier(home: Path) -> None:
+    pytest.importorskip("xgboost")
+    tier = {"checkpoints": {"shared": {"path": str(home.parent / "kept")}}}
+    first = example(home, "xgboost", "--rounds", "10", "--rows", "200", **tier).start()
+    first.wait_end()
+    shown = holdfast("checkpoint", "verify", first.name)
+    assert shown.returncode == 0, shown.stdout + shown.stderr
+    more = example(home, "xgboost", "--rounds", "15", "--rows", "200", **tier).start("--replace")
+    more.wait_end()
+    assert "2 workers, from round 10" in more.said()
+    assert min(more.losses()) == 11
+
+
 def test_tensorflow_has_one_world_per_attempt_and_goes_on_from_its_checkpoint(home: Path) -> None:
     pytest.importorskip("tensorflow")
     job = example(home, "tensorflow", "--steps", "100000", "--save-every", "10").start()
