@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.end_to_end.local.jobs import RunningJob
+from tests.end_to_end.local.jobs import RunningJob, program
 from tests.more import MORE, long
 from tests.tidy.source import ROOT
 from tests.warm import holdfast
@@ -86,6 +86,27 @@ def test_tensorflow_has_one_world_per_attempt_and_goes_on_from_its_checkpoint(ho
     assert "Rank 1 was killed by SIGKILL" in holdfast("why", job.name).stdout
     assert "2 replicas, from step " in log.read_text() and "from step 0" not in log.read_text()
     stop(job)
+
+
+ROLES = """
+import json, os, time
+told = json.loads(os.environ["TF_CONFIG"])
+print(told["task"], {name: len(hosts) for name, hosts in sorted(told["cluster"].items())})
+while told["task"]["type"] in ("worker", "ps"):  # as a server of TensorFlow does
+    time.sleep(1)
+"""
+
+
+def test_parameter_servers_end_with_the_chief(home: Path) -> None:
+    roles = {"chief": True, "ps": 1, "evaluator": True}
+    job = program(
+        home, ROLES, framework="tensorflow", nodes=2, workers_per_node=1, roles=roles
+    ).start()  # fmt: skip
+    job.wait_end()
+    for number, kind in enumerate(("chief", "worker", "ps", "evaluator")):
+        log = (job.folder / "logs" / "attempt-1" / f"rank-{number}.log").read_text()
+        told = {"type": kind, "index": 0}
+        assert log.strip() == f"{told} {{'chief': 1, 'ps': 1, 'worker': 1}}"
 
 
 @pytest.mark.parametrize("kind", ["OpenMPI", pytest.param("MPICH", marks=long)])
