@@ -114,6 +114,7 @@ def compile_caches(home: Path) -> dict[str, str]:
         "TRITON_CACHE_DIR": str(compiled / "triton"),
         "CUDA_CACHE_PATH": str(compiled / "cuda"),
         "JAX_COMPILATION_CACHE_DIR": str(compiled / "jax"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",  # a restart waits for small ones, too
     }
 
 

@@ -129,7 +129,8 @@ def _mpirun(wish: Wish, seat: meeting.Seat, nodes: dict[int, str], per_node: int
         print(f"holdfast: no {names}: {wish.implementation} is not installed", file=sys.stderr)
         os._exit(MISSING)
     hosts = {f"node-{number}": address for number, address in nodes.items()}
-    folder = Path(tempfile.mkdtemp(prefix="holdfast-mpi-"))
+    # Where this process is killed the folder stays: with the job, or in a pod.
+    folder = Path(tempfile.mkdtemp(prefix="mpi-", dir=os.environ.get("HOLDFAST_JOB_DIR")))
     separator = " slots=" if wish.implementation == "OpenMPI" else ":"
     (folder / "hosts").write_text("".join(f"{host}{separator}{per_node}\n" for host in hosts))
     rank = (sys.executable, "-m", mpi_rank.__name__)
