@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
-EXTRAS := train,plot,kubernetes,s3,dashboard,track,dev
+EXTRAS := train,plot,kubernetes,s3,dashboard,track,frameworks,dev
 PYTHON ?= $(shell for v in 3.11 3.12 3.13; do \
             python$$v -c pass 2>/dev/null && command -v python$$v && break; done || echo python3)
 
@@ -38,10 +38,12 @@ style: setup
 	$(BIN)/ruff format --check
 	$(BIN)/lint-imports
 
-# Prometheus with promtool, and Chromium, by Debian's packages where this user may install them; no
-# service is started. Tests that need a tool which is missing are skipped, and say so.
+# Prometheus with promtool, Chromium, OpenMPI and MPICH, by Debian's packages where this user may
+# install them; no service is started. Tests that need a tool which is missing are skipped, and say so.
+TOOLS := promtool:prometheus chromium:chromium mpirun.openmpi:openmpi-bin mpirun.mpich:mpich
+
 test-tools:
-	@for tool in promtool:prometheus chromium:chromium; do \
+	@for tool in $(TOOLS); do \
 	    command -v $${tool%:*} >/dev/null || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null \
 	    && { timeout 90 apt-get update -qq && RUNLEVEL=1 timeout 240 \
 	        apt-get install -y -qq --no-install-recommends $${tool#*:}; } >/dev/null 2>&1; } \

@@ -52,6 +52,8 @@ _CALLS = (
 Thing = TypeVar("Thing")
 on_exception: list[Callable[[], object]] = []
 """Called before an exception of the script counts."""
+on_rank: list[Callable[[], object]] = []
+"""Called when the rank of a worker that ran ahead has come, before its script goes on."""
 _undo: list[Callable[[], object]] = []  # what `run_ahead` has set up
 _unsaid: list[str] = []
 
@@ -160,6 +162,8 @@ def _take(env: dict[str, str]) -> None:
     os.environ.pop(CONTROL, None)
     for undo in _emptied(_undo):
         undo()
+    for act in _emptied(on_rank):
+        act()
 
 
 def _emptied(things: list[Thing]) -> Iterator[Thing]:

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import assert_never
 
-from holdfast import bundles
+from holdfast import bundles, meeting
 from holdfast.agent import environment, looks
 from holdfast.agent.attempts import Attempts
 from holdfast.agent.child import listen
@@ -145,8 +145,10 @@ class Agent:
         workers = self._make_workers(count, options, ids, instrumented)
         listener = listen(me.address, (options.storage_port, 0))
         told = places.variables(job, self._places, _address_of(me.address, listener))
-        if job.uses_torch:
+        if job.trains_with in ("pytorch", "jax"):
             environ = {**environment.compile_caches(me.folder.parents[1]), **environ}
+        if not job.uses_torch:
+            told[meeting.KEY] = meeting.key_from((me.folder / "token").read_text())
         env = environment.node_environment(job, me.node, count, environ, told)
         setup = protocol.Setup(
             node=me.node,

@@ -26,6 +26,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from holdfast import flight_recorder, optimizer_steps, rank, trainer_hook
 from holdfast.agent import failures, fork_protocol, late_environment, processes, script_source
+from holdfast.agent.frameworks.begin import begin
 from holdfast.agent.preloading import is_library
 from holdfast.page import Page
 
@@ -54,6 +55,7 @@ def become(born: ForkedChild) -> None:
         case fork_protocol.ChildKind.RUN:
             if "control" in born.fds:
                 rank.run_ahead()
+                rank.on_rank.append(begin)
     page = Page(page_fd) if page_fd is not None else None
     if page is not None and born.program.instrument:
         optimizer_steps.observe(page, flight_recorder.step_ended)
@@ -61,6 +63,8 @@ def become(born: ForkedChild) -> None:
     if page is not None and born.program.integrate:
         trainer_hook.watch()
     with failures.shown_and_left(page):
+        if rank.CONTROL not in os.environ:
+            begin()
         _enter_workdir(born.program)
         _run_to_the_end(born.program)
 
@@ -152,13 +156,16 @@ def _execute(born: ForkedChild, page_fd: int | None) -> NoReturn:
     for fd in born.fds.values():
         os.set_inheritable(fd, True)
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it; other programs must not
+    page = Page(page_fd) if page_fd is not None else None
+    with failures.shown_and_left(page):
+        begin()
     try:
         _enter_workdir(born.program)
         os.execvpe(argv[0], argv, os.environ)
     except OSError as error:
         print(f"holdfast: cannot run {argv[0]!r}: {error.strerror}", file=sys.stderr, flush=True)
-        if page_fd is not None:
-            Page(page_fd).fail(failures.of_command(error, argv[0]))
+        if page is not None:
+            page.fail(failures.of_command(error, argv[0]))
         os._exit(127 if isinstance(error, FileNotFoundError) else 126)
 
 

@@ -14,6 +14,7 @@ import msgspec
 
 from holdfast import dimensions, flight_recorder, rank
 from holdfast.agent.fork_protocol import ChildKind, Preload, Program
+from holdfast.agent.frameworks import variables
 from holdfast.messages import Assignment, Start
 from holdfast.spec import Job
 from holdfast.spec.load import code_folder, script_in
@@ -46,7 +47,10 @@ ENGINE_NAMES = frozenset(("TF_CONFIG", "COORDINATOR_ADDRESS", "COORDINATOR_PORT"
 
 
 def worker_count(job: Job, gpu_count: int) -> int:
-    """Workers of one node: as asked, or one per GPU, at least one."""
+    """Workers of one node: as asked, or one per GPU, at least one. A worker of TensorFlow uses all
+    GPUs of its node."""
+    if job.trains_with == "tensorflow" and job.workers_per_node == "auto":
+        return 1
     return max(1, gpu_count) if job.workers_per_node == "auto" else job.workers_per_node
 
 
@@ -90,7 +94,7 @@ def node_environment(
         "HOLDFAST_SKIP_BATCHES": str(job.recovery.skip_batches),
         "HOLDFAST_CHECK_REPLICAS": str(job.recovery.check_replicas_every),
     }
-    ours |= _elastic(job) | _parking(job) | _layout(job)
+    ours |= _elastic(job) | _parking(job) | _layout(job) | variables.of_node(job)
     return env | job.env | ours | dict(storage)
 
 
@@ -110,6 +114,8 @@ def compile_caches(home: Path) -> dict[str, str]:
         "TORCHINDUCTOR_CACHE_DIR": str(compiled / "inductor"),
         "TRITON_CACHE_DIR": str(compiled / "triton"),
         "CUDA_CACHE_PATH": str(compiled / "cuda"),
+        "JAX_COMPILATION_CACHE_DIR": str(compiled / "jax"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",  # a restart waits for small ones, too
     }
 
 
@@ -189,11 +195,16 @@ def program_of(job: Job, version: Version = FIRST, code: Path | None = None) -> 
         script = str(root / script_in(job)) if script is not None else None
         if job.code is not None or job.command is not None:
             workdir = str(root / os.path.relpath(job.workdir, origin))
+    args = version.args(job.args)
+    command = job.command or ()
+    if job.trains_with == "mpi":
+        command, args = variables.by_mpirun(job, script, args), ()
+        script = None
     return Program(
         script=script,
-        module=job.module,
-        command=job.command or (),
-        args=version.args(job.args),
+        module=None if job.trains_with == "mpi" else job.module,
+        command=command,
+        args=args,
         workdir=workdir,
         instrument=job.instrument == "auto",
         integrate=job.integrate == "auto",
@@ -205,7 +216,7 @@ def program_of(job: Job, version: Version = FIRST, code: Path | None = None) -> 
 
 def kinds_of(job: Job, instrumented: bool) -> tuple[ChildKind, ChildKind | None]:
     """How a worker with a rank is made, and how a warm one; None where there are none."""
-    if job.command is not None:
+    if job.command is not None or job.trains_with == "mpi":
         return ChildKind.EXEC, None
     if job.warm.mode == "off":
         return ChildKind.RUN, None
@@ -217,7 +228,7 @@ def preload_of(job: Job) -> Preload:
     """What the forkserver loads ahead."""
     if job.warm.mode == "off":
         return Preload()
-    framework: tuple[str, ...] = TORCH_PRELOAD if job.uses_torch else ()
-    if framework and job.parallel is not None and job.parallel.pp != 1:
+    framework = TORCH_PRELOAD if job.uses_torch else variables.PRELOAD.get(job.trains_with, ())
+    if job.uses_torch and job.parallel is not None and job.parallel.pp != 1:
         framework = (*framework, "torch.distributed.pipelining")
     return Preload(framework=framework, modules=job.warm.preload, imports=job.warm.preload_imports)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from holdfast.agent.fork_protocol import Program
 
-JOIN = frozenset(("holdfast.train.join", "holdfast.train.session.join"))
+JOIN = frozenset(("holdfast.train.join", "holdfast.train.session.join", "holdfast.pytrees.join"))
 _LOADS_TORCH = frozenset(("torch", "holdfast"))
 _CHANGES = ast.Call | ast.Await | ast.Yield | ast.YieldFrom
 _DEFINES = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef

@@ -262,10 +262,11 @@ def start(job: "Job", *, detach: bool, replace: bool, as_json: bool) -> None:
     from holdfast.drivers.local import run_job
     from holdfast.drivers.records import create, job_dir
     from holdfast.spec.files import require_files
-    from holdfast.spec.local import require_local, unused_sections
+    from holdfast.spec.local import require_local, unused_sections, with_roles
 
     _require_linux()
     require_local(job)
+    job = with_roles(job)
     require_limits(job)
     require_files(job)
     _warn_of_this_machine()

@@ -4,6 +4,7 @@ Those are never the cause: with thousands of ranks, all but one say this. The ph
 from real processes (tests/diagnosis/record.py); those of NCCL, which needs GPUs, are the ones that
 users report (NVIDIA/nccl issues 934, 1514, 2076; zai-org/GLM-130B 132). An ordinary exception is
 a symptom only with such a phrase, so that a user's own RuntimeError about a connection is not.
+Those of JAX, TensorFlow and XGBoost were recorded from jobs of which one rank was killed.
 
 A time-out among them says more: the peer was there and did not answer. Then somebody stood still.
 """
@@ -35,6 +36,15 @@ NCCL = re.compile(
     r"|Socket Timeout|wait timeout"
 )
 
+JAX = re.compile(
+    r"Gloo \S+ failed|coordination service|distributed service|Barrier .*(?:failed|timed out)"
+)
+TENSORFLOW = re.compile(
+    r"[Cc]ollective ops is aborted|Connection (?:reset|refused)|Socket closed|failed to connect"
+    r"|/job:\w+/replica:\d+/task:\d+"
+)
+XGBOOST = re.compile(r"\[(?:allreduce|allgather|broadcast|comm|socket|tracker|coll\w*)\.\w+:\d+\|")
+
 WAITED = re.compile(
     r"Timed out waiting \d+ms|Application timeout caused pair closure|wait timeout after"
     r"|failed to pass monitoredBarrier|Watchdog caught collective operation timeout"
@@ -56,6 +66,14 @@ def _is_symptom(kind: str, message: str) -> bool:
             return "EADDRINUSE" not in message and bool(STORE.search(message))
         case "DistBackendError":
             return bool(NCCL.search(message) or GLOO.search(message))
+        case "JaxRuntimeError" | "XlaRuntimeError":
+            return bool(JAX.search(message) or GLOO.search(message))
+        case "UnavailableError" | "AbortedError" | "InternalError" | "CancelledError":
+            return kind.startswith("tensorflow.") and bool(TENSORFLOW.search(message))
+        case "XGBoostError":
+            return bool(XGBOOST.search(message))
+        case "PeerGoneError":
+            return kind == "holdfast.pytrees.channel.PeerGoneError"
         case _:
             return False
 

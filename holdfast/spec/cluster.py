@@ -124,7 +124,7 @@ class Elasticity(Section):
 
 
 class Roles(Section):
-    """Processes beside the workers, for TensorFlow, XGBoost and Paddle in plain mode."""
+    """Roles of TensorFlow's processes: on this machine and, in plain mode, as a TFJob."""
 
     chief: Flag = False
     """One node of `nodes.count` is the chief (TensorFlow) instead of worker 0."""
@@ -139,7 +139,7 @@ class Roles(Section):
 
 
 class Mpi(Section):
-    """Settings of an MPIJob."""
+    """Settings of `mpirun`, and of an MPIJob."""
 
     slots_per_node: Annotated[Whole, Field(ge=1, le=1024)] | Literal["auto"] = "auto"
     """Ranks on each node. `auto`: `workers_per_node`, or one per GPU."""

@@ -220,9 +220,11 @@ class Job(Section):
     """Folder with the code, relative to the job file, that is shipped to every node of a cluster.
     `script` and `workdir` are then relative to it, also in a local run."""
     framework: Framework | None = None
-    """`pytorch` provides a rendezvous store for every attempt and preloads torch; `command` is any
-    other program; the others require an engine whose operator supports them. Default: `pytorch`
-    for `script` and `module`, `command` for `command`."""
+    """What the workers find in their environment to know each other, for each attempt anew.
+    `pytorch`: a rendezvous store, and torch is preloaded; `jax`: coordinator, process id and count;
+    `tensorflow`: TF_CONFIG; `xgboost`: a tracker; `paddle`: the variables of its launcher; `mpi`:
+    the program is started by `mpirun`, one rank for each worker; `command`: any other program.
+    Default: `pytorch` for `script` and `module`, `command` for `command`."""
     nodes: Nodes = Nodes()
     """Number of nodes and spares."""
     workers_per_node: Annotated[Whole, Field(ge=1, le=1024)] | Literal["auto"] = "auto"

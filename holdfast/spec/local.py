@@ -7,7 +7,6 @@ nobody waits for a data set to appear. What only an operator can run is refused.
 from holdfast.errors import Error
 from holdfast.spec.job import Job
 
-LOCAL = frozenset(("pytorch", "command"))
 CLUSTER = (
     "kubernetes", "image", "secrets", "resources", "network", "datasets", "checkpoints",
     "scheduling", "lifetime", "schedule", "roles", "mpi", "metadata", "access",
@@ -18,15 +17,28 @@ CLUSTER = (
 
 def require_local(job: Job) -> None:
     """Raise `Error` with slug `cluster-only` if only a cluster can run the job."""
-    if job.trains_with not in LOCAL:
-        raise _only(
-            f"framework {job.trains_with}",
-            "its processes find each other through a Kubernetes operator; agents support PyTorch "
-            "and plain programs only",
-        )
+    if job.trains_with == "mpi" and job.mpi.implementation == "Intel":
+        raise _only("mpi.implementation: Intel", "agents start OpenMPI and MPICH")
     if job.sweep is not None:
         raise _only("a sweep", "its trials are the indexes of a Kubernetes Job")
     require_bounds(job)
+
+
+def with_roles(job: Job) -> Job:
+    """The job with a node for each process that `roles` adds to those that train. Raises `Error`
+    with slug `size-impossible` where a node has several workers."""
+    beside = job.roles.ps + job.roles.evaluator if job.trains_with == "tensorflow" else 0
+    if not beside:
+        return job
+    if job.workers_per_node != 1 or job.elasticity is not None:
+        raise Error(
+            "size-impossible",
+            "roles.ps and roles.evaluator need nodes with one worker each, and a fixed number",
+            why="a parameter server or evaluator is a node of its own",
+            help="set workers_per_node: 1 and remove elasticity, or remove these roles",
+        )
+    nodes = job.nodes.model_copy(update={"count": job.nodes.count + beside})
+    return job.model_copy(update={"nodes": nodes})
 
 
 def require_bounds(job: Job) -> None:
@@ -51,6 +63,7 @@ def unused_sections(job: Job) -> list[str]:
     unused = (name for name in given if getattr(job, name) != Job.model_fields[name].default)
     used = ["checkpoints"] if job.checkpoints.on_laptop(job.name) else []
     used += ["monitoring"] if job.monitoring.port is not None else []
+    used += {"mpi": ["mpi"], "tensorflow": ["roles"]}.get(job.trains_with, [])
     return [name for name in unused if name not in used]
 
 

@@ -66,9 +66,11 @@ def test_what_an_engine_cannot_honour_names_those_that_can() -> None:
     [
         ("tfjob", "plain", "tensorflow", True),
         ("tfjob", "plain", "pytorch", False),
-        ("tfjob", "managed", "tensorflow", False),
+        ("tfjob", "managed", "tensorflow", True),
         ("tfjob", "managed", "pytorch", True),
         ("job", "plain", "jax", False),
+        ("job", "managed", "jax", True),
+        ("pods", "managed", "mpi", True),
         ("trainjob", "plain", "jax", True),
         ("volcano", "plain", "mpi", True),
         ("pods", "plain", "mpi", False),

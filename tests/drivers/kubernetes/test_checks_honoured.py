@@ -35,7 +35,8 @@ FROM_FILE = frozenset(
      "instrument", "integrate", "progress", "parallel", "resources.state", "cost",
      "notify", "track", "monitoring.port",
      "network.ports.stores", "network.ports.storage", "elasticity", "clusters",
-     "access.cordon_share", "scheduling.replacement_priority_class",
+     "mpi.options", "mpi.implementation", "access.cordon_share",
+     "scheduling.replacement_priority_class",
      "checkpoints.start_from", "checkpoints.fresh",
      *(f"checkpoints.{tier}.{key}" for tier in ("local", "shared", "archive")
        for key in ("every_s", "keep", "max_bytes_per_s")), "checkpoints.archive.golden_every_steps")

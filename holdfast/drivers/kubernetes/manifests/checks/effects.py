@@ -90,7 +90,7 @@ def _by_engine(request: Request) -> Iterator[tuple[str, Need]]:
     """Needs that are an engine's."""
     operated = request.engine in (*KINDS, "mpijob")  # their run policy has a timeout of its own
     yield ("scheduling.gang_timeout_s", GANG if operated else PLUGIN)
-    if request.engine == "mpijob":
+    if request.engine == "mpijob" and not request.managed:
         yield from (("mpi.implementation", V2), ("mpi.ssh_folder", V2))
     if request.engine in ("trainjob", "volcano"):
         parts = ("slots_per_node", "launcher_cpu", "launcher_memory")

@@ -1,13 +1,14 @@
-"""Which framework runs on which engine: operators know one each, agents know processes."""
+"""Which framework runs on which engine: operators know one each, agents all of them."""
 
 from collections.abc import Iterator
+from typing import get_args
 
 from holdfast.drivers.kubernetes.manifests.request import Request
 from holdfast.errors import Error
 from holdfast.spec.cluster import ENGINES, Engine, Mode
 from holdfast.spec.job import Framework
 
-MANAGED: tuple[Framework, ...] = ("pytorch", "command")
+MANAGED: tuple[Framework, ...] = get_args(Framework)
 GENERAL: tuple[Framework, ...] = ("pytorch", "command")
 PLAIN: dict[Engine, tuple[Framework, ...]] = {
     "pods": GENERAL,
@@ -33,21 +34,26 @@ def known(engine: Engine, mode: Mode) -> tuple[Framework, ...]:
 def problems(request: Request) -> Iterator[Error]:
     """The framework does not fit the engine."""
     wanted = request.job.trains_with
+    if request.managed and wanted == "mpi" and request.job.mpi.implementation == "Intel":
+        yield Error(
+            "engine-unsupported",
+            "mpi.implementation: agents do not support Intel",
+            why="they start OpenMPI and MPICH",
+            help="use `--mode plain` on mpijob, or set mpi.implementation: MPICH, whose library "
+            "Intel MPI is compatible with",
+        )
     if wanted in known(request.engine, request.mode):
         return
     able = [engine for engine in ENGINES if wanted in PLAIN[engine]]
     plain = f"`--mode plain` on {', '.join(able)}"
-    everywhere = "any engine in managed mode, or " if wanted in MANAGED else ""
     yield Error(
         "engine-unsupported",
         f"framework: {wanted} does not run on {request.engine} in {request.mode} mode",
         why=_why(request),
-        help=f"use {everywhere}{plain}",
+        help=f"use any engine in managed mode, or {plain}",
     )
 
 
 def _why(request: Request) -> str:
-    if request.managed:
-        return "agents support only PyTorch and plain programs"
     kinds = " and ".join(PLAIN[request.engine])
     return f"without agents, {request.engine} starts {kinds} only"

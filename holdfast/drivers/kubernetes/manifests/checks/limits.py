@@ -123,10 +123,10 @@ LIMITS: dict[str, Limit] = {
     "roles": TENSORFLOW,
     "mpi.slots_per_node": MPIRUN,
     "mpi.implementation": Limit(
-        plain("mpijob", "volcano"),
+        managed() | plain("mpijob", "volcano"),
         "it does not run mpirun, or is Trainer, which supports OpenMPI only",
     ),
-    "mpi.options": MPIRUN,
+    "mpi.options": Limit(managed() | MPIRUN.where, "it does not run mpirun"),
     "mpi.ssh_folder": MPIRUN,
     "mpi.launcher_cpu": LAUNCHER,
     "mpi.launcher_memory": LAUNCHER,

@@ -1,0 +1,190 @@
+"""When a snapshot of the trees is taken, and what becomes of it. Rank 0 decides for all.
+
+One is due by the job's setting, or as often as its share of the time allows; and, for durable
+tiers, by the same schedule as elsewhere. The next one is not begun before all ranks have told that
+they have the last one whole: so there is always one that every rank has.
+"""
+
+import math
+import time
+from collections import deque
+from collections.abc import Mapping
+from statistics import median
+from typing import Any
+
+import msgspec
+
+from holdfast.checkpoint.arena import Arena
+from holdfast.checkpoint.key import Key
+from holdfast.checkpoint.schedule import CheckpointSchedule
+from holdfast.checkpoint.settings import CheckpointSettings
+from holdfast.checkpoint.storage_page import SaveStatus, StoragePage, WorkerInfo
+from holdfast.checkpoint.tiers import SnapshotFlag, Tier
+from holdfast.pytrees import cells
+from holdfast.pytrees.channel import Channel
+
+_WARM_UP = 2  # the first snapshots touch the memory of all cells
+_LAST_TRIES, _LAST_PAUSE_S = 600, 0.1
+
+
+class _Word(msgspec.Struct, frozen=True, array_like=True):
+    """What rank 0 tells after a step: None for no snapshot."""
+
+    flags: int | None
+
+
+class _Report(msgspec.Struct, frozen=True, array_like=True):
+    """What a rank tells: its newest whole snapshot, whether it has room, whether its node goes."""
+
+    step: int
+    room: bool
+    urgent: bool
+
+
+class Rhythm:
+    """How many steps lie between two snapshots."""
+
+    def __init__(self, every: str, max_overhead: float) -> None:
+        self._fixed = None if every == "auto" else int(every)
+        self._max_overhead = max_overhead
+        self._costs: deque[float] = deque(maxlen=8)
+        self._steps: deque[float] = deque(maxlen=32)
+        self._taken = 0
+
+    def stepped(self, step_s: float) -> None:
+        """A step took this long, without its snapshot."""
+        self._steps.append(step_s)
+
+    def took(self, seconds: float) -> None:
+        """A snapshot took this long."""
+        self._taken += 1
+        if self._taken > _WARM_UP:
+            self._costs.append(seconds)
+
+    @property
+    def cost_s(self) -> float:
+        """What a snapshot costs; 0 while that is not known."""
+        return median(self._costs) if self._costs else 0.0
+
+    @property
+    def every(self) -> int:
+        """Steps."""
+        if self._fixed is not None:
+            return self._fixed
+        if not self._costs or not self._steps:
+            return 1
+        step_s = max(median(self._steps), 1e-6)
+        return max(1, math.ceil(self.cost_s / (self._max_overhead * step_s)))
+
+
+class TreeSnapshots:
+    """Those of one rank."""
+
+    def __init__(
+        self,
+        arena: Arena,
+        page: StoragePage | None,
+        channel: Channel,
+        info: WorkerInfo,
+        settings: CheckpointSettings,
+        rhythm: Rhythm,
+    ) -> None:
+        self._arena, self._page, self._channel = arena, page, channel
+        self._info, self._settings, self.rhythm = info, settings, rhythm
+        self.step = info.parent.step if info.parent else 0
+        """Completed steps in the newest snapshot."""
+        self._kept = info.parent
+        self._saving: list[Key] = []
+        self._reports = {
+            rank: _Report(self.step, True, False) for rank in range(1, info.world_size)
+        }
+        self._schedule: CheckpointSchedule | None = None
+        self._urgent_answered = False
+        if page is not None:
+            page.introduce(info)
+            if info.rank == 0:
+                saved = self._saved(page)
+                self._schedule = CheckpointSchedule(settings, saved, time.monotonic(), self.step)
+
+    def after_step(self, step: int, total: int, leaves: Mapping[str, Any], *, sound: bool) -> float:
+        """What follows this step; the seconds that it took. All ranks do the same."""
+        began = time.monotonic()
+        flags = self._decided(step, total, sound=sound)
+        if flags is not None:
+            self._take(step, leaves, flags)
+        taken_s = time.monotonic() - began
+        if flags is not None:
+            self.rhythm.took(taken_s)
+        return taken_s
+
+    def _decided(self, step: int, total: int, *, sound: bool) -> int | None:
+        if self._info.rank > 0:
+            return msgspec.msgpack.decode(self._channel.hear(), type=_Word).flags
+        flags = self._decide(step, total, sound=sound)
+        if step == total and sound and flags is None:  # once there is room for the last one
+            for _ in range(_LAST_TRIES):
+                time.sleep(_LAST_PAUSE_S)
+                if (flags := self._decide(step, total, sound=sound)) is not None:
+                    break
+        self._channel.tell(msgspec.msgpack.encode(_Word(flags)))
+        return flags
+
+    def _decide(self, step: int, total: int, *, sound: bool) -> int | None:
+        for packed in self._channel.reports():
+            rank, report = msgspec.msgpack.decode(packed, type=tuple[int, _Report])
+            self._reports[rank] = report
+        whole = all(report.step >= self.step for report in self._reports.values())
+        room = self._has_room() and all(report.room for report in self._reports.values())
+        if not (sound and whole and room):
+            return None
+        urgent = self._is_urgent()
+        tiers = self._tiers_due(step, last=step == total, urgent=urgent)
+        due = step in (1, total) or step - self.step >= self.rhythm.every
+        if not (due or tiers or urgent):
+            return None
+        if self._schedule is not None:
+            self._schedule.asked(tiers, time.monotonic(), step)
+        self._urgent_answered |= urgent
+        return sum(1 << tier for tier in tiers) | (SnapshotFlag.URGENT if urgent else 0)
+
+    def _is_urgent(self) -> bool:
+        here = self._page is not None and self._page.urgent
+        urgent = here or any(report.urgent for report in self._reports.values())
+        self._urgent_answered &= urgent
+        return urgent and not self._urgent_answered
+
+    def _tiers_due(self, step: int, *, last: bool, urgent: bool) -> set[Tier]:
+        if self._schedule is None or self._page is None:
+            return set()
+        saved, now = self._saved(self._page), time.monotonic()
+        due = set(self._schedule.due(now, step, saved, self.rhythm.cost_s))
+        distant = [tier for tier in (Tier.SHARED, Tier.ARCHIVE) if tier in self._settings.tiers]
+        return due | set(distant if last else distant[:1] if urgent else ())
+
+    @staticmethod
+    def _saved(page: StoragePage) -> dict[Tier, SaveStatus]:
+        return {tier: page.of_tier(tier) for tier in Tier}
+
+    def _take(self, step: int, leaves: Mapping[str, Any], flags: int) -> None:
+        info = self._info
+        key = Key(info.attempt, step)
+        stamp = cells.TreeStamp(
+            key, info.rank, info.world_size, cells.fingerprint_of(leaves), flags
+        )
+        cells.write(self._arena, leaves, stamp, self._needed())
+        self._kept, self.step = key, step
+        if flags & (SnapshotFlag.LOCAL | SnapshotFlag.SHARED | SnapshotFlag.ARCHIVE):
+            self._saving.append(key)
+        if info.rank > 0:
+            urgent = self._page is not None and self._page.urgent
+            report = _Report(step, self._has_room(), urgent)
+            self._channel.report(msgspec.msgpack.encode((info.rank, report)))
+
+    def _has_room(self) -> bool:
+        return cells.has_room(self._arena, self._needed())
+
+    def _needed(self) -> set[Key]:
+        """What the next one must not overwrite: the newest, and what tiers still read."""
+        released = self._page.released if self._page is not None else None
+        self._saving = [key for key in self._saving if released is None or key > released]
+        return {*self._saving, *([self._kept] if self._kept else [])}

@@ -1,0 +1,145 @@
+"""JAX, TensorFlow, XGBoost and MPI, with the real packages: their examples, through a kill."""
+
+import os
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.end_to_end.local.jobs import RunningJob, program
+from tests.more import MORE, long
+from tests.tidy.source import ROOT
+from tests.warm import holdfast
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
+
+LAUNCHERS = {"OpenMPI": "mpirun.openmpi", "MPICH": "mpirun.mpich"}
+
+
+def example(home: Path, framework: str, *args: str, **changes: Any) -> RunningJob:
+    """The job of an example, with other arguments."""
+    folder = ROOT / "examples" / framework
+    spec = yaml.safe_load((folder / "job.yaml").read_text())
+    spec |= {"script": str(folder / "train.py"), "args": list(args), "workdir": str(home.parent)}
+    return RunningJob(home, **{**spec, **changes})
+
+
+def restarted(job: RunningJob, rank: int, step: int) -> None:
+    """Kill this rank once the job has come so far; it comes back, knows why, and goes on."""
+    job.wait_step(step)
+    os.kill(job.worker(rank), signal.SIGKILL)
+    job.wait_step(step + 10, attempt=2)
+    told = holdfast("why", job.name).stdout
+    assert f"Rank {rank} was killed by SIGKILL" in told, told
+    assert len(job.losses()) > step, "a step that was redone had the same loss"
+
+
+def stop(job: RunningJob) -> None:
+    assert job.process is not None
+    job.process.send_signal(signal.SIGTERM)
+    job.wait_end(130)
+
+
+def test_jax_goes_on_bit_for_bit(home: Path) -> None:
+    pytest.importorskip("jax")
+    job = example(home, "jax", "--steps", "100000").start()
+    restarted(job, 1, 30)
+    (incident,) = job.incidents()
+    assert incident.steps_lost is not None and incident.step is not None
+    stop(job)
+    log = (job.folder / "logs" / "attempt-2" / "rank-0.log").read_text()
+    assert "2 processes, from step " in log and "from step 0" not in log
+
+
+def test_xgboost_goes_on_with_the_booster_it_had(home: Path) -> None:
+    pytest.importorskip("xgboost")
+    job = example(home, "xgboost", "--rounds", "100000", "--rows", "200").start()
+    restarted(job, 1, 20)
+    stop(job)
+    log = (job.folder / "logs" / "attempt-2" / "rank-0.log").read_text()
+    assert "2 workers, from round " in log and "from round 0" not in log
+
+
+def test_trees_outlive_their_job_in_a_durable_tier(home: Path) -> None:
+    pytest.importorskip("xgboost")
+    tier = {"checkpoints": {"shared": {"path": str(home.parent / "kept")}}}
+    first = example(home, "xgboost", "--rounds", "10", "--rows", "200", **tier).start()
+    first.wait_end()
+    shown = holdfast("checkpoint", "verify", first.name)
+    assert shown.returncode == 0, shown.stdout + shown.stderr
+    more = example(home, "xgboost", "--rounds", "15", "--rows", "200", **tier).start("--replace")
+    more.wait_end()
+    assert "2 workers, from round 10" in more.said()
+    assert min(more.losses()) == 11
+
+
+def test_tensorflow_has_one_world_per_attempt_and_goes_on_from_its_checkpoint(home: Path) -> None:
+    pytest.importorskip("tensorflow")
+    job = example(home, "tensorflow", "--steps", "100000", "--save-every", "10").start()
+    job.wait_until(lambda s: (s.printed_step or 0) >= 20, "steps in the output")
+    os.kill(job.worker(1), signal.SIGKILL)
+    log = job.folder / "logs" / "attempt-2" / "rank-0.log"
+    job.wait_until(lambda s: s.attempt == 2 and log.exists() and "loss" in log.read_text(), "2")
+    assert "Rank 1 was killed by SIGKILL" in holdfast("why", job.name).stdout
+    assert "2 replicas, from step " in log.read_text() and "from step 0" not in log.read_text()
+    stop(job)
+
+
+ROLES = """
+import json, os, time
+told = json.loads(os.environ["TF_CONFIG"])
+print(told["task"], {name: len(hosts) for name, hosts in sorted(told["cluster"].items())})
+while told["task"]["type"] in ("worker", "ps"):  # as a server of TensorFlow does
+    time.sleep(1)
+"""
+
+
+def test_parameter_servers_end_with_the_chief(home: Path) -> None:
+    roles = {"chief": True, "ps": 1, "evaluator": True}
+    job = program(
+        home, ROLES, framework="tensorflow", nodes=2, workers_per_node=1, roles=roles
+    ).start()  # fmt: skip
+    job.wait_end()
+    for number, kind in enumerate(("chief", "worker", "ps", "evaluator")):
+        log = (job.folder / "logs" / "attempt-1" / f"rank-{number}.log").read_text()
+        told = {"type": kind, "index": 0}
+        assert log.strip() == f"{told} {{'chief': 1, 'ps': 1, 'worker': 1}}"
+
+
+@pytest.mark.parametrize("kind", ["OpenMPI", pytest.param("MPICH", marks=long)])
+def test_mpi_ranks_are_those_of_the_job(home: Path, kind: str) -> None:
+    pytest.importorskip("mpi4py")
+    if shutil.which(LAUNCHERS[kind]) is None:
+        pytest.skip(f"{LAUNCHERS[kind]} is not installed: make test-tools")
+    nodes = 2 if MORE else 1
+    env = named_like_its_interface(home) if kind == "MPICH" else {}
+    job = example(
+        home, "mpi", "--steps", "1000000", "--points", "64",
+        nodes=nodes, mpi={"implementation": kind}, env=env,
+    ).start()  # fmt: skip
+    restarted(job, 2 * nodes - 1, 50)
+    stop(job)
+    for rank in range(2 * nodes):
+        log = (job.folder / "logs" / "attempt-2" / f"rank-{rank}.log").read_text()
+        assert f"rank {rank} of {2 * nodes}, from step " in log and "from step 0" not in log
+
+
+def named_like_its_interface(home: Path) -> dict[str, str]:
+    """mpi4py looks for libmpi.so.12, the name that MPICH and those compatible with it agreed on;
+    Debian's has another one."""
+    folder = home.parent / "lib"
+    folder.mkdir()
+    found = next(Path("/usr/lib").rglob("libmpich.so.12"), None)
+    if found is not None:
+        (folder / "libmpi.so.12").symlink_to(found)
+    return {"LD_LIBRARY_PATH": str(folder)}
+
+
+def test_a_missing_mpirun_is_said(home: Path) -> None:
+    pytest.importorskip("mpi4py")
+    job = example(home, "mpi", env={"PATH": "/nonexistent"}, recovery={"max_restarts": 0}).start()
+    job.wait_end(1)
+    assert "OpenMPI is not installed" in job.said()

@@ -1,0 +1,87 @@
+"""Trees go into an arena and come out of it bit for bit, or not at all."""
+
+import subprocess
+import sys
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from holdfast.checkpoint.arena import Arena, StatePart
+from holdfast.checkpoint.key import Key
+from holdfast.errors import Error
+from holdfast.pytrees import cells
+from holdfast.pytrees.leaves import like, pieces_of, take_apart
+
+
+class Moments(NamedTuple):
+    mean: Any
+    seen: int
+
+
+def stamp(step: int, fingerprint: int = 7) -> cells.TreeStamp:
+    return cells.TreeStamp(Key(1, step), 0, 1, fingerprint, 0)
+
+
+def there_and_back(tree: Any) -> Any:
+    arena = Arena(Arena.create())
+    leaves, rebuild = take_apart(tree, "state")
+    cells.write(arena, leaves, stamp(3), set())
+    cell = arena.find(StatePart.PRIVATE, Key(1, 3))
+    assert cell is not None and cell.intact()
+    found = cells.read(cell)
+    made = [like(leaf, found[n]) if pieces_of(leaf) else found[n] for n, leaf in leaves.items()]
+    return rebuild(made)
+
+
+@pytest.mark.parametrize(
+    "dtype", ["float64", "float32", "float16", "int64", "uint8", "bool", "complex64", "uint16"]
+)
+def test_arrays_of_any_type_keep_their_bits(dtype: str) -> None:
+    given = np.random.default_rng(0).integers(0, 255, (3, 4), np.uint8).astype(dtype)
+    back = there_and_back({"a": [given, np.asfortranarray(given), given[:0]]})["a"]
+    assert all(one.dtype == given.dtype for one in back)
+    assert back[0].tobytes() == given.tobytes() and (back[1] == given).all()
+    assert back[2].shape == (0, 4)
+
+
+def test_trees_keep_their_kinds_and_plain_values() -> None:
+    random = np.random.default_rng(1).bit_generator.state
+    tree = {"m": Moments(np.float32(2.5), 4), "t": (1, None, "x", b"\x00y", 0.1), "r": random}
+    back = there_and_back(tree)
+    assert isinstance(back["m"], Moments) and back["m"] == tree["m"]
+    assert back["t"] == tree["t"] and back["r"] == random
+
+
+def test_an_object_is_refused_by_its_path() -> None:
+    arena = Arena(Arena.create())
+    with pytest.raises(Error, match=r"state\['x'\]"):
+        cells.write(arena, take_apart({"x": object()}, "state")[0], stamp(1), set())
+
+
+def test_another_shape_is_another_state() -> None:
+    one, other = ({"a": np.zeros(size)} for size in (2, 3))
+    assert cells.fingerprint_of(one) != cells.fingerprint_of(other)
+    assert cells.fingerprint_of(one) == cells.fingerprint_of({"a": np.ones(2)})
+
+
+def test_the_newest_snapshot_is_not_overwritten() -> None:
+    arena = Arena(Arena.create())
+    for step in range(1, 6):
+        cells.write(arena, {"a": np.full(4, step)}, stamp(step), {Key(1, step - 1)})
+    cell = arena.find(StatePart.PRIVATE, Key(1, 4))
+    assert cell is not None and (cells.read(cell)["a"][(0,)] == 4).all()
+
+
+def test_types_of_jax_and_its_keys_come_back() -> None:
+    jax = pytest.importorskip("jax")
+    tree = {"w": jax.numpy.arange(6, dtype="bfloat16"), "key": jax.random.key(3)}
+    back = there_and_back(tree)
+    assert back["w"].dtype == "bfloat16" and (back["w"] == tree["w"]).all()
+    same = jax.random.key_data(back["key"]) == jax.random.key_data(tree["key"])
+    assert same.all()
+
+
+def test_the_library_for_trees_imports_no_torch() -> None:
+    look = "import sys, holdfast.pytrees; assert 'torch' not in sys.modules"
+    assert subprocess.run([sys.executable, "-c", look], check=False).returncode == 0
