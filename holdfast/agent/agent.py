@@ -44,6 +44,7 @@ from holdfast.agent.rendezvous_stores import RendezvousStores
 from holdfast.agent.script_source import is_instrumented
 from holdfast.agent.shutdown import CLOSE_S, end_processes, end_workers, say_goodbye, until
 from holdfast.agent.standing_by import StandingBy
+from holdfast.agent.step_repetition import StepRepetition
 from holdfast.agent.stop import AttemptStop
 from holdfast.agent.storage import facts, places, protocol
 from holdfast.agent.storage.handle import StorageHandle
@@ -69,6 +70,7 @@ from holdfast.messages import (
     LookForApi,
     MachineChecked,
     PrepareVersion,
+    RepeatStep,
     Start,
     Stop,
     TakeEntryTimes,
@@ -130,6 +132,7 @@ class Agent:
         self._stop = AttemptStop(self._parts, self._attempts, self._standing, has_tiers=tiers)
         self._leaving = Leaving(self._parts, self._attempts, has_tiers=tiers)
         self._trial = VersionTrial(self._parts)
+        self._repetition = StepRepetition(self._parts)
 
     def _make_health(self, environ: Mapping[str, str]) -> HealthWatch:
         written = [str(self._me.folder), *(place.where for place in self._places)]
@@ -337,14 +340,19 @@ class Agent:
                 self._parts.code.take(order)
             case CheckMachine():
                 self._parts.tasks.start(self._check_again(order))
+            case RepeatStep():
+                self._parts.tasks.start(self._repetition.obey(order))
             case Leave():
+                self._repetition.end()
                 self._parts.end.obey(order)
             case Start():
+                self._repetition.end()
                 if not self._parts.end.begun:
                     self._attempts.start(order)
             case UseVersion():
                 self._parts.tasks.start(self._trial.use(order, self._attempts.shown))
             case Stop():
+                self._repetition.end()
                 if not self._parts.end.begun:
                     self._stop.obey(order)
             case _:

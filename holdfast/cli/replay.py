@@ -69,11 +69,12 @@ def _judged(
     folder: Path, what: "RepeatedStep", members: list[str], others: list[str]
 ) -> "Repetition":
     """Twice in place, and then elsewhere if anywhere."""
-    from holdfast.cli.repetitions import logged, run
+    from holdfast.agent.metrics_file import logged_steps
+    from holdfast.cli.repetitions import run
     from holdfast.diagnosis.repetition import compared_elsewhere, judge_repetition
 
     first, again = (run(what, f"repetition {number}", members) for number in (1, 2))
-    told = logged(folder / "metrics.jsonl", what.from_step, what.step)
+    told = logged_steps(folder / "metrics.jsonl", what.from_step, what.step)
     digests, logs = (first.digests, again.digests), (told, again.logged)
     found = judge_repetition(what.step, digests, logs)
     if not others:

@@ -6,7 +6,7 @@ weighed: in the line of the journal, and in the incident that it was chosen for.
 
 import msgspec
 
-from holdfast.controller import conditions
+from holdfast.controller import conditions, repetitions
 from holdfast.controller.policies import ladder
 from holdfast.controller.policies.situation import (
     History,
@@ -58,6 +58,7 @@ def _means(state: State, older: int | None) -> Means:
         older=older,
         replace_after=limits.replace_after,
         checks=bool(limits.checks),
+        repeats=repetitions.wanted(state) is not None,
         stragglers=limits.stragglers == "replace",
         max_restarts=limits.max_restarts,
         exact=limits.exact,

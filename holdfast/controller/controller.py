@@ -21,6 +21,7 @@ from holdfast.controller import (
     nodes,
     numerics,
     recovery,
+    repetitions,
     resizing,
     shift,
     sizes,
@@ -61,6 +62,7 @@ from holdfast.events import (
     OrdersLost,
     Progress,
     Progressed,
+    RepetitionRequested,
     ReplicasDiffer,
     ScaleRequested,
     StopRequested,
@@ -159,6 +161,8 @@ def _dispatch(state: State, event: AnyEvent) -> list[AnyAction]:
             return resizing.scaled(state, event)
         case UpdateRequested():
             return updates.requested(state, event)
+        case RepetitionRequested():
+            return repetitions.requested(state, event)
         case UpdatePrepared():
             return updates.prepared(state, event)
         case JobSubmitted():
@@ -199,7 +203,12 @@ def _node_ready(state: State, event: NodeReady) -> list[AnyAction]:
 
 def _review(state: State) -> list[AnyAction]:
     """Whether to change what trains: first how many, then which version."""
-    return resizing.review(state) or updates.review(state) or machines.review(state)
+    return (
+        resizing.review(state)
+        or updates.review(state)
+        or repetitions.review(state)
+        or machines.review(state)
+    )
 
 
 def _orders_lost(state: State, event: OrdersLost) -> list[AnyAction]:

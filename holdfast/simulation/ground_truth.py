@@ -10,7 +10,8 @@ import math
 
 from holdfast.checkpoint.choose import Holding, choose
 from holdfast.checkpoint.key import Key
-from holdfast.events import Broken, Milestone, Progress, ReplicaDigest
+from holdfast.digests import ReplicaDigest
+from holdfast.events import Broken, Milestone, Progress
 from holdfast.messages import Start, WorkerReport
 from holdfast.simulation.environment import Environment
 from holdfast.simulation.fair_updates import kind
