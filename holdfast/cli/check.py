@@ -63,6 +63,14 @@ def check(
             )
         check_spares(job, reached(on, context, namespace), as_json=as_json)
         return
+    if reached(on, context, namespace) is not None:
+        raise Error(
+            "usage",
+            "a check on Kubernetes needs the name of a job",
+            why="without one `holdfast check` checks the machine that it runs on",
+            help="holdfast check NAME --on kubernetes   (the machines of its spares; this machine: "
+            "--on local)",
+        )
     import socket
     import sys
 

@@ -8,10 +8,12 @@ controller does it by itself only where a spare waits, and once in `Limits.windo
 nobody.
 """
 
+import math
+
 import msgspec
 
 from holdfast.actions import AnyAction, CheckNodes
-from holdfast.controller import attempts, conditions, incidents, numerics, resizing
+from holdfast.controller import attempts, checkpoints, conditions, incidents, numerics, resizing
 from holdfast.controller.phases import Phase
 from holdfast.controller.state import State
 from holdfast.digests import StepsToRepeat
@@ -50,11 +52,12 @@ def wanted(state: State) -> StepsToRepeat | None:
         return None
     if last is not None and state.now < last + limits.window_s:
         return None
-    below = state.restore_below
-    known = [step for step in state.committed if below is None or step < below]
-    saved = max(known, default=0)
-    step = state.bad_step or saved + STEPS
-    return StepsToRepeat(step=step, unit=unit) if 0 < step - saved <= STEPS_MAX else None
+    bad, below = state.bad_step, state.restore_below
+    known = [step for step in state.committed if step < min(bad or math.inf, below or math.inf)]
+    if not known or checkpoints.outliving(state) is None:  # groups need what all nodes can read
+        return None
+    step = bad or max(known) + STEPS
+    return StepsToRepeat(step=step, unit=unit) if step - max(known) <= STEPS_MAX else None
 
 
 def begin(state: State, verdict: Diagnosed, why: str) -> CheckNodes:

@@ -210,18 +210,19 @@ class Repetitions:
 def _message(
     doing: _Round, number: int, group: _Group, rank: int, opened: GroupOpened | None
 ) -> RepeatStep:
-    """`opened` is None for the first node, which says where it is."""
+    """`opened` is None for the first node, which says where it is. To the script it is the attempt
+    after the last: what that one has saved may be restored."""
     begun, step = doing.begun, doing.wish.step
     start = Start(
-        attempt=begun.attempt,
+        attempt=begun.attempt + 1,
         node_rank=rank,
         node_count=len(group.nodes),
         workers_per_node=begun.workers_per_node,
         store=opened.store if opened is not None else begun.store,
         redo_until=begun.redo_until,
-        restarts=begun.restarts,
+        restarts=begun.restarts + 1,
         restore_below=min(step, begun.restore_below or step),
-        committed=None,
+        committed=begun.committed or 1,
         version=begun.version,
     )
     return RepeatStep(number=number, step=step, start=start, opens=opened is None)
@@ -229,6 +230,9 @@ def _message(
 
 def _refusal(state: State, wish: StepsToRepeat, ids: Mapping[str, str]) -> str:
     """Why that cannot be."""
+    outlives = any(tier in state.tiers for tier in ("shared", "archive"))
+    if not outlives or not any(step < wish.step for step in state.committed):
+        return f"no checkpoint of a step before {wish.step} is in storage that all nodes can read"
     if not state.instrumented:
         return "its script does not call holdfast.train.join(), so a step cannot be repeated"
     if missing := [name for name in wish.others if name not in ids]:

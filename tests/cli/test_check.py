@@ -99,7 +99,7 @@ def asking(
 ) -> None:
     """A controller that lives and answers this."""
     (tmp_path / "home" / "jobs" / "gpt").mkdir(parents=True)
-    monkeypatch.setattr("holdfast.cli.check_spares.job_folder", lambda _: tmp_path / "gpt")
+    monkeypatch.setattr("holdfast.cli.question.job_folder", lambda _: tmp_path / "gpt")
     monkeypatch.setattr("holdfast.drivers.records.controller_alive", lambda _: True)
     reply = ChecksReply(found=found, missing=missing)
     monkeypatch.setattr("holdfast.drivers.client.checks", lambda _: reply)
