@@ -17,6 +17,7 @@ import msgspec
 import pytest
 
 from holdfast.drivers.kubernetes.cluster import (
+    CLAIMS,
     CONFIG_MAPS,
     CRON_JOBS,
     DEPLOYMENTS,
@@ -194,7 +195,9 @@ def test_stacks_of_a_job_in_a_cluster_show_where_its_workers_stand(site: Site) -
 
 
 def test_the_nodes_of_a_job_in_a_cluster_repeat_a_step_and_it_goes_on(site: Site) -> None:
-    saves = {"shared": {"path": str(site.folder / "saved"), "pvc": "disk", "every_s": 1}}
+    claim = {"metadata": {"name": "disk"}, "spec": {}}
+    site.it.do(lambda it: it.store.create(CLAIMS, "default", claim))
+    saves = {"shared": {"path": "/saved", "pvc": "disk", "every_s": 1}}
     words = ["--out", str(site.folder), "--steps", "4000", "--pause", "0.05"]
     said = {"name": "gpt", "image": "img:1", "script": str(SMALL), "args": words, "nodes": 1,
             "workers_per_node": 1, "checkpoints": saves}  # fmt: skip
