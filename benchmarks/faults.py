@@ -49,7 +49,7 @@ JOB_OF = 8  # faults in one job
 FIRST_STEP = 60  # of the first fault: what is usual has been learned
 LIMIT_S = 900.0
 NAME = "faults"
-LASTS_S = {"partition": 60.0}  # what is done from outside and can be taken back; others:
+LASTS_S = {"partition": 12.0}  # what is done from outside and can be taken back; others:
 LASTS_ELSE_S = 8.0
 XID = (
     "3,4711,5026000,-;NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>', name=<unknown>, "

@@ -189,6 +189,7 @@ class Stacks(Message, frozen=True, kw_only=True):
     number: int
     groups: tuple[StackGroup, ...]
     collectives: tuple[GroupLog, ...] = ()  # of more than one look: what they entered last
+    reached: tuple[PeerReach, ...] = ()
 
 
 class EntryTimes(Message, frozen=True, kw_only=True):
@@ -355,12 +356,14 @@ class LookForApi(Message, frozen=True, kw_only=True):
 
 
 class TakeStacks(Message, frozen=True, kw_only=True):
-    """Look what the workers do, so many times, `apart_s` apart; answered by `Stacks` with the same
-    `number`. Only more than one look tells whether anything moves."""
+    """Look what the workers do, so many times, `apart_s` apart, and meanwhile whether these other
+    nodes can be reached; answered by `Stacks` with the same `number`. Only more than one look tells
+    whether anything moves."""
 
     number: int
     looks: Annotated[int, Meta(ge=1, le=8)] = 1
     apart_s: float = 0.0
+    peers: tuple[PeerAddress, ...] = ()
 
 
 class TakeEntryTimes(Message, frozen=True, kw_only=True):

@@ -16,6 +16,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import assert_never
 
+import msgspec
+
 from holdfast import bundles
 from holdfast.agent import environment, looks
 from holdfast.agent.attempts import Attempts
@@ -367,7 +369,11 @@ class Agent:
 
     async def _look(self, order: TakeStacks | TakeEntryTimes) -> None:
         run = self._attempts.shown
-        self._controller.answer(await looks.obey(order, run.alive if run is not None else ()))
+        peers = order.peers if isinstance(order, TakeStacks) else ()
+        trying = asyncio.gather(*map(reach, peers))
+        seen = await looks.obey(order, run.alive if run is not None else ())
+        reached = tuple(await trying)
+        self._controller.answer(msgspec.structs.replace(seen, reached=reached) if peers else seen)
 
     async def _take_evidence(self, order: TakeEvidence) -> None:
         run = self._attempts.newest
