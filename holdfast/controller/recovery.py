@@ -48,8 +48,8 @@ def when_stopped(state: State) -> list[AnyAction]:
         return [repetitions.order(state, "nobody has told what the groups of nodes have shown")]
     if again := machines.check_again(state):
         return again
-    if state.hang is not None:
-        return after_verdict(state, state.hang)
+    if state.stopped_for is not None:
+        return after_verdict(state, state.stopped_for)
     reason = f"attempt {state.attempt} is stopped on every node"
     exits, others = state.exits, state.others
     return [Diagnose(attempt=state.attempt, exits=exits, others=others, reason=reason)]

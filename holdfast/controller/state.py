@@ -367,7 +367,7 @@ class State(msgspec.Struct, kw_only=True):
     earlier_attempts: int = 0  # of the numbers up to `attempt`, those that this journal did not use
     incidents: list[IncidentRecord] = []
     standstill: str = ""  # why no step is made, while workers were seen to work or to be paused
-    hang: Diagnosed | None = None  # for which this attempt is being stopped
+    stopped_for: Diagnosed | None = None  # verdict for which this attempt is being stopped
     stragglers: tuple[Straggler, ...] = ()  # of this attempt, at this moment
     health: dict[str, dict[str, HealthRecord]] = {}  # node → condition and device → how it is
 
