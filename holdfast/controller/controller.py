@@ -159,12 +159,8 @@ def _dispatch(state: State, event: AnyEvent) -> list[AnyAction]:
             return _stop_requested(state, event)
         case ScaleRequested():
             return resizing.scaled(state, event)
-        case UpdateRequested():
-            return updates.requested(state, event)
-        case RepetitionRequested():
-            return repetitions.requested(state, event)
-        case UpdatePrepared():
-            return updates.prepared(state, event)
+        case UpdateRequested() | UpdatePrepared() | RepetitionRequested():
+            return _wished(state, event)
         case JobSubmitted():
             state.started_at = state.now
             versions.inherit(state, event.version)
@@ -173,6 +169,19 @@ def _dispatch(state: State, event: AnyEvent) -> list[AnyAction]:
             return _resumed(state, event)
         case _:
             assert_never(event)
+
+
+def _wished(
+    state: State, event: UpdateRequested | UpdatePrepared | RepetitionRequested
+) -> list[AnyAction]:
+    """People want something of a job that trains, and it goes on."""
+    match event:
+        case UpdateRequested():
+            return updates.requested(state, event)
+        case UpdatePrepared():
+            return updates.prepared(state, event)
+        case RepetitionRequested():
+            return repetitions.requested(state, event)
 
 
 def _after_the_end(state: State, event: AnyEvent) -> list[AnyAction]:

@@ -51,6 +51,7 @@ WAITS = frozenset(
         "synchronize", "_engine_run_backward", "_store_based_barrier",
     )
 )  # fmt: skip
+OUR_WAITS = "holdfast/train/exchange.py"  # where ranks tell each other of snapshots
 WAITING_FILES = ("torch/distributed/", "torch/autograd/", "torch/cuda/", "torch/accelerator/")
 EXTERNAL = (  # where a worker waits for something outside
     "ssl.py", "socket.py", "selectors.py", "http/", "urllib3/", "requests/", "httpx/", "botocore/",
@@ -123,9 +124,9 @@ def apart(
     no longer, whatever else a worker computes in the background."""
     judged = msgspec.structs.replace(judged, evidence=(*lines, *judged.evidence)[:LINES_MAX])
     looks = [SeenRank(next(each_of(group.ranks)), group) for group in groups]
-    waits = bool(looks) and all(
-        look.waits and look.group.activity is not Activity.MOVES for look in looks
-    )
+    together = len({look.group.frames for look in looks}) == 1
+    waits = together or (bool(looks) and all(look.waits for look in looks))
+    waits &= all(look.group.activity is not Activity.MOVES for look in looks)
     slow = judged.judgement is Judgement.SLOW and suspicion.ago_s >= PARTED_S
     if not (waits and slow):
         return judged
@@ -280,7 +281,7 @@ def _smallest(looks: Sequence[SeenRank]) -> Set[int]:
 def _is_wait(frame: str) -> bool:
     name, _, place = frame.partition(" (")
     function = name.rpartition(".")[2]
-    return function in WAITS and place.startswith(WAITING_FILES)
+    return (function in WAITS and place.startswith(WAITING_FILES)) or place.startswith(OUR_WAITS)
 
 
 def _paused(looks: Sequence[SeenRank]) -> str:

@@ -141,3 +141,11 @@ def test_a_folder_or_a_job_that_is_not_there_is_an_error(
     assert main(["check", "--path", str(tmp_path / "none")]) == 2
     assert main(["check", "--name", "none"]) == 4
     assert "error[job-not-found]" in capsys.readouterr().err
+
+
+def test_without_a_name_nobody_takes_a_check_of_this_machine_for_one_of_a_cluster(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOLDFAST_ON", "kubernetes")
+    assert main(["check", "--quick"]) == 2
+    assert "a check on Kubernetes needs the name of a job" in capsys.readouterr().err

@@ -292,6 +292,12 @@ def test_ranks_that_wait_for_a_node_that_nobody_reaches_are_not_waited_for_long(
     assert found.evidence[0] == CUT[0]
 
 
+def test_ranks_that_wait_in_our_own_exchanges_are_known_to_wait() -> None:
+    fence = (SCRIPT, "Exchange.pass_fence (holdfast/train/exchange.py:144)")
+    found = parted(stands(0, at=fence), stands(1), ago_s=5.0)
+    assert found.judgement is Judgement.HANG and not found.ranks
+
+
 def test_a_rank_that_evaluates_while_a_link_is_away_is_left_alone() -> None:
     evaluates = stands(0, at=("evaluate (eval.py:3)",), does="moves")
     for groups in ((evaluates, stands(1)), (stands(0, 1, does="moves"),)):

@@ -18,6 +18,7 @@ VOCABULARY = (
     *(
         "actions",
         "collectives",
+        "digests",
         "dimensions",
         "errors",
         "events",
