@@ -230,11 +230,11 @@ def _message(
 
 def _refusal(state: State, wish: StepsToRepeat, ids: Mapping[str, str]) -> str:
     """Why that cannot be."""
+    if not state.instrumented:
+        return "its script does not call holdfast.train.join(), so a step cannot be repeated"
     outlives = any(tier in state.tiers for tier in ("shared", "archive"))
     if not outlives or not any(step < wish.step for step in state.committed):
         return f"no checkpoint of a step before {wish.step} is in storage that all nodes can read"
-    if not state.instrumented:
-        return "its script does not call holdfast.train.join(), so a step cannot be repeated"
     if missing := [name for name in wish.others if name not in ids]:
         return f"it has no node {missing[0]}"
     if len(wish.others) > state.size:
