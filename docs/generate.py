@@ -20,6 +20,7 @@ if str(ROOT) not in sys.path:
 import typer.main  # noqa: E402 - after the path
 
 from docs import manifests  # noqa: E402
+from docs.job_files import FILES  # noqa: E402
 from docs.ladder import ladder  # noqa: E402
 from docs.markdown import prose, table  # noqa: E402
 from docs.metrics import metrics  # noqa: E402
@@ -68,39 +69,6 @@ SHAPES = (
 
 CHECKED = ("name", "state", "found", "seconds", "digest", "help")
 FINDING = ("file", "slug", "level", "kind", "name", "path", "what", "why", "help")
-
-FILES = (
-    ("job.json", "`run`", "The validated job, paths made absolute."),
-    ("journal.jsonl", "controller", "Every fact and decision, one JSON line each, with checksums."),
-    ("journal.state", "controller", "State of the controller at some line, so replay is short."),
-    ("journal.v1", "`resume`", "The journal as it was before it got checksums."),
-    ("journal-N.jsonl", "`resume`", "The journal of a life of the job that was ended by a stop."),
-    ("journal-N.state", "`resume`", "The state beside it."),
-    ("journal-N.v1", "`resume`", "What it was before it got checksums."),
-    ("lock", "`run`, controller", "Held (`flock`) while a controller lives."),
-    ("token", "`run`", "Secret between controller, agents and command line; mode 0600."),
-    ("controller.json", "controller", "Where it listens: `host`, `port`, `pid`; mode 0600."),
-    ("controller.log", "`run --detach`", "What a controller without a terminal says."),
-    (
-        "nodes/NAME/agent.json",
-        "agent",
-        "`node`, `name`, `pid`, `started` of the agent; `metrics`: port.",
-    ),
-    ("nodes/NAME/agent.log", "agent", "The agent's own words and those of its processes."),
-    ("nodes/NAME/warm-L.log", "agent", "Last output of a warm worker that died without a rank."),
-    ("logs/attempt-A/rank-R.log", "agent", "Output of a worker."),
-    ("logs/attempt-A/rank-R.log.1", "agent", "The part before, once `logs.max_bytes` is reached."),
-    ("logs/attempt-A/rank-R.error.json", "worker", "What a function under torch's `@record` left."),
-    (
-        "metrics.jsonl",
-        "agent of rank 0",
-        "One JSON object for each step of rank 0: `attempt`, `step` (completed), `at` (seconds "
-        "since the epoch), `loss`, `grad_norm`, `tokens`, and `metrics` (name: value) where the "
-        "script gave names of its own. Not logged, NaN and infinite are null; `not_finite` (name: "
-        "`nan`, `inf` or `-inf`) has those that were logged. A step that was "
-        "redone has a line for each attempt; the last one counts.",
-    ),
-)
 
 
 # ── the pages ─────────────────────────────────────────────────────────────────────────────────
@@ -447,6 +415,7 @@ end in `_s`.
 | command | object |
 | --- | --- |
 | `status`, `watch` (one object a line) | `JobStatus` |
+| `top` | list of objects: `namespace` (null on this machine), `status` (`JobStatus`) |
 | `status --all` | list of `JobStatus`, less those that cannot be read |
 | `run`, `resume`, once the job has ended | `JobStatus` |
 | `incidents` | list of `Incident` |

@@ -127,6 +127,7 @@ class WorkerReport(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     progress: Progress
     milestones: dict[Milestone, float]  # age in seconds of each one reached
     restored_step: int = 0
+    steps_total: int = 0  # after which its loop ends; 0: it has not said
     phase: str = ""  # what the worker says it does now
     section: str = ""  # name of the stretch of the script that it is in
     loss: float | None = None  # of the newest step; None: nothing was logged. May be no number

@@ -103,6 +103,7 @@ class Word(IntEnum):
     PRINTED_AT = 34  # when it became that
     PRINTED_LOSS = 35  # likewise; zero bits are none
     RAISED_AT = 36  # when the script let go of an exception that ends it with status 1; 0.0 = not
+    STEPS_TOTAL = 37  # after which the script's loop ends; 0 = the script reports none
 
 
 class NumberWord(IntEnum):
@@ -193,6 +194,10 @@ class Page:
         self._floats[Word.STEP_AT] = time.monotonic()
         self._ints[Word.STEP] = step + 1
         self.reach(Milestone.RESTORED)
+
+    def aims(self, total: int) -> None:
+        """The loop ends after `total` completed steps."""
+        self._ints[Word.STEPS_TOTAL] = total
 
     def stalls(self, data_wait_s: float, snapshot_s: float) -> None:
         """Sums since the start of the attempt."""
@@ -409,6 +414,7 @@ class Page:
             progress=self.progress(now),
             milestones={m: max(0.0, now - at) for m, at in reached if at > 0},
             restored_step=self._ints[Word.RESTORED_STEP],
+            steps_total=self._ints[Word.STEPS_TOTAL],
             phase=_phase_name(self._ints[Word.PHASE]),
             section=self._section(),
             loss=self._get(Word.LOSS),

@@ -124,6 +124,7 @@ class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
     version: int = 1  # that the newest attempt runs, or the next one
     updates: tuple[UpdateStatus, ...] = ()  # that were asked for
     metrics: str | None = None  # where its controller is scraped, of a local job
+    steps_total: int | None = None  # after which training ends, if the script has said
 
 
 class ActionTaken(msgspec.Struct, frozen=True, kw_only=True):

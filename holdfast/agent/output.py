@@ -13,6 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
+from holdfast.log_times import LogTimes
+
 CHUNK_BYTES = 64 * 1024
 CHUNKS_AT_ONCE = 4
 DRAIN_BYTES = 4 * 1024 * 1024
@@ -36,6 +38,7 @@ class LogFile:
 
     def __init__(self, path: Path, max_bytes: int) -> None:
         self._path = path
+        self._times = LogTimes(path)
         self._max_bytes = max_bytes
         self._fd = -1
         self._size = 0
@@ -76,6 +79,7 @@ class LogFile:
                 self._rotate()
                 return 0
             data = data[: end or self._max_bytes]
+        self._times.note(time.time(), self._size)
         written = os.write(self._fd, data)
         self._size += written
         return written
@@ -89,7 +93,9 @@ class LogFile:
         self._size = os.fstat(self._fd).st_size
 
     def _rotate(self) -> None:
-        os.replace(self._path, self._path.with_name(self._path.name + ".1"))
+        older = self._path.with_name(self._path.name + ".1")
+        os.replace(self._path, older)
+        self._times.rotate(older)
         os.close(self._fd)
         self._fd = -1
 

@@ -34,6 +34,7 @@ from holdfast.cli import (
     status,
     stop,
     submit,
+    top,
     update,
     validate,
     version,
@@ -76,6 +77,7 @@ app.command("submit")(submit.submit)
 app.command("list")(listing.list_jobs)
 app.command("status")(status.status)
 app.command("watch")(watch.watch)
+app.command("top")(top.top)
 app.command("logs")(logs.logs)
 app.command("why")(why.why)
 app.command("incidents")(incidents.incidents)

@@ -103,7 +103,7 @@ def _listed_row(one: "ListedJob", now: float) -> tuple[str, ...]:
     if one.status is not None:
         return _row(one.status, nodes, now)
     age = duration(max(0.0, now - one.submitted_at)) if one.submitted_at else ""
-    return (one.job, one.phase, nodes, "", "", "", age, _short(one.waiting_for))
+    return (one.job, one.phase, nodes, "", "", "", age, short(one.waiting_for))
 
 
 def _row(status: "JobStatus", nodes: str, now: float) -> tuple[str, ...]:
@@ -115,10 +115,11 @@ def _row(status: "JobStatus", nodes: str, now: float) -> tuple[str, ...]:
         "" if status.step is None else str(status.step),
         story.share(status.ettr),
         duration(max(0.0, now - status.started_at)),
-        _short(status.waiting_for),
+        short(status.waiting_for),
     )
 
 
-def _short(text: str | None) -> str:
+def short(text: str | None) -> str:
+    """On one line, and cut where a column would get too wide."""
     line = " ".join((text or "").split())
     return line if len(line) <= WAITING_CHARS else f"{line[: WAITING_CHARS - 3]}..."

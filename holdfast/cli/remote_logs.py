@@ -13,7 +13,14 @@ if TYPE_CHECKING:
     from holdfast.drivers.kubernetes.remote_logs import Printed
 
 
-def shown(session: Session, name: str | None, *, follow: bool, rank: int | None) -> Iterator[Line]:
+def shown(
+    session: Session,
+    name: str | None,
+    *,
+    follow: bool,
+    rank: int | None,
+    since: float | None = None,
+) -> Iterator[Line]:
     """Lines of the workers, or of one; what agents say of themselves is left out. In plain mode
     there are no agents, and each line has the name of its pod."""
     from holdfast.drivers.kubernetes.remote import look, newest
@@ -25,9 +32,9 @@ def shown(session: Session, name: str | None, *, follow: bool, rank: int | None)
     if plain and rank is not None:
         raise _rankless(job)
     lines = (
-        Following(session.cluster, job, session.words, talk).lines()
+        Following(session.cluster, job, session.words, talk, since).lines()
         if follow
-        else everything(session.cluster, seen, talk)
+        else everything(session.cluster, seen, talk, since)
     )
     for line in _stepped(session, lines, f"the logs of {job}"):
         if plain:

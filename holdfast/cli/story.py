@@ -148,7 +148,7 @@ def training(status: "JobStatus") -> str:
     """Step, loss and speed, as far as they are known."""
     if status.step is None:
         return _seen(status)
-    parts = [f"step {status.step}"]
+    parts = [f"step {status.step}" + (f" of {status.steps_total}" if status.steps_total else "")]
     if status.loss is not None:
         parts.append(f"loss {status.loss:.4f}")
     elif status.loss_is is not None:
@@ -158,6 +158,14 @@ def training(status: "JobStatus") -> str:
     if status.snapshot_step is not None:
         parts.append(f"snapshot of step {status.snapshot_step}{_spacing(status)}")
     return ", ".join(parts)
+
+
+def time_left(status: "JobStatus") -> str:
+    """Until the last step, if every step takes what the newest took; empty: not known."""
+    if not status.steps_total or status.step is None or not status.step_time_s:
+        return ""
+    left_s = max(0, status.steps_total - status.step) * status.step_time_s
+    return f"{duration(left_s)} left at {duration(status.step_time_s)} a step"
 
 
 def _seen(status: "JobStatus") -> str:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from holdfast.files import open_plain
+from holdfast.log_times import begins
 
 TICK_S = 0.1
 FILE_BYTES = 64 * 1024
@@ -36,12 +37,15 @@ class Line(NamedTuple):
 class Log:
     """One log that is being read: an open file, how far it was read, and an unfinished line."""
 
-    def __init__(self, path: Path, attempt: int, rank: int, *, at_end: bool) -> None:
+    def __init__(
+        self, path: Path, attempt: int, rank: int, *, at_end: bool, since: float | None = None
+    ) -> None:
+        """Raises `OSError`."""
         self.path, self.attempt, self.rank = path, attempt, rank
         self._rest = b""
-        self._file = open_plain(path if at_end else _oldest_part(path))
-        if at_end:
-            self._file.seek(0, os.SEEK_END)
+        part, offset = _first_part(path, since)
+        self._file = open_plain(path if at_end else part)
+        self._file.seek(0 if at_end else offset, os.SEEK_END if at_end else os.SEEK_SET)
 
     def close(self) -> None:
         """Give the file back."""
@@ -109,8 +113,11 @@ class Tail:
         rank: int | None = None,
         attempt: int | None = None,
         skip_bytes: int | None = None,
+        since: float | None = None,
     ) -> None:
+        """`since`: leave out what was written before (seconds since the epoch), where known."""
         self._folder = folder / "logs"
+        self._since = since
         self._rank, self._attempt, self._skip_bytes = rank, attempt, skip_bytes
         self._open: dict[tuple[int, int], Log] = {}
         self._closed: set[tuple[int, int]] = set()
@@ -172,7 +179,7 @@ class Tail:
 
     def _begin(self, key: tuple[int, int], path: Path, at_end: bool) -> None:
         try:
-            self._open[key] = Log(path, *key, at_end=at_end)
+            self._open[key] = Log(path, *key, at_end=at_end, since=self._since)
         except OSError as error:
             self._closed.add(key)
             self._unread.append(Line(*key, f"... {path} cannot be read: {error.strerror}"))
@@ -187,10 +194,15 @@ class Tail:
         return self._attempt in (None, attempt) and self._rank in (None, rank)
 
 
-def _oldest_part(path: Path) -> Path:
-    """The part that was rotated away, if there is one; reading goes on to the newer by itself."""
+def _first_part(path: Path, since: float | None) -> tuple[Path, int]:
+    """Where to begin: the part that was rotated away, if there is one and its end is wanted, and
+    the offset in it; reading goes on to the newer by itself."""
     older = path.with_name(f"{path.name}.1")
-    return older if older.exists() else path
+    if older.exists():
+        offset = 0 if since is None else begins(older, since) or 0
+        if since is None or offset < older.stat().st_size:
+            return older, offset
+    return path, 0 if since is None else begins(path, since) or 0
 
 
 def logs_below(folder: Path) -> Iterator[tuple[int, int, Path]]:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from holdfast.cli import story
 from holdfast.cli.cluster import Context, Namespace, On, reached
 from holdfast.cli.controller import Where
-from holdfast.cli.incidents import HEADER, row
-from holdfast.cli.output import AsJson, JobName, is_terminal, printable, result, table, verbatim
+from holdfast.cli.live import LiveView
+from holdfast.cli.output import AsJson, JobName, is_terminal, printable, result, verbatim
 from holdfast.cli.source import Source, job_source, tell
 
 if TYPE_CHECKING:
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 OVER = ("ended", "away")  # nobody will have news
 LINE_S = 10.0  # where there is no terminal: at least this long between two lines without news
-INCIDENTS_SHOWN = 8
 
 
 def watch(
@@ -47,22 +46,17 @@ def _live(source: Source, tick: Callable[["JobStatus"], object]) -> "JobStatus":
     from rich.live import Live
     from rich.text import Text
 
-    console = Console()
+    console, view = Console(), LiveView(source.words)
     with Live(console=console, auto_refresh=False) as live:
         while True:
             status = source.status()
-            live.update(Text(printable(_page(source, status), sys.stdout)), refresh=True)
+            live.update(
+                Text(printable(view.page(status, source.incidents()), sys.stdout)), refresh=True
+            )
             tick(status)
             if status.controller in OVER:
                 return status
             time.sleep(source.refresh_s)
-
-
-def _page(source: Source, status: "JobStatus") -> str:
-    """Status and the newest incidents."""
-    text = story.labelled(story.status_lines(status, source.words))
-    newest = source.incidents()[-INCIDENTS_SHOWN:]
-    return f"{text}\n\n{table(HEADER, map(row, newest))}" if newest else text
 
 
 def _lines(source: Source, as_json: bool, tick: Callable[["JobStatus"], object]) -> "JobStatus":

@@ -134,6 +134,7 @@ def _add_state(found: Exposition, state: State, status: JobStatus) -> None:
 
 def _add_training(found: Exposition, status: JobStatus, first: WorkerReport | None) -> None:
     found.add("holdfast_step", status.step)
+    found.add("holdfast_last_planned_step", status.steps_total)
     found.add("holdfast_last_step_duration_seconds", status.step_time_s)
     found.add("holdfast_loss", status.loss if status.loss_is is None else float(status.loss_is))
     found.add("holdfast_grad_norm", None if first is None else first.grad_norm)

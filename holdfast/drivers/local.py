@@ -25,6 +25,7 @@ from holdfast.drivers.job_books import JobBooks
 from holdfast.drivers.job_metrics import JobMetrics, MetricsServer
 from holdfast.drivers.machine_book import MachineBook
 from holdfast.drivers.nodes import AgentProcess, known_nodes, new_names, start_agent
+from holdfast.drivers.notifier import Notifier
 from holdfast.errors import Error
 from holdfast.events import (
     AnyEvent,
@@ -153,6 +154,7 @@ class LocalDriver:
         )
         metrics = JobMetrics(job, self._state, self._books, progress, self._clock.now)
         self._scraped = MetricsServer(job.name, metrics.exposition)
+        self._notifier = Notifier(job, self._state, folder, lambda: self._books.goodput().ettr)
         self._scraped.agents = self._scraped_agents
 
     async def run(self, first: Beginning, observe: Observer) -> Outcome:
@@ -163,9 +165,11 @@ class LocalDriver:
         def seen(entry: Entry, state: State) -> None:
             self._books.add(entry)
             book.hear(entry)
+            self._notifier.heard()
             observe(entry, state)
 
         shell.decisions.observe = seen
+        self._notifier.begin(_say)
         host.stop_at(signal.SIGINT, signal.SIGTERM)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._terminal_gone)
         self._publish(await host.server.listen(HOST))
@@ -179,6 +183,7 @@ class LocalDriver:
             assert outcome is not None, "this job has another controller"  # its lock is ours
             return outcome
         finally:
+            await self._notifier.close()
             self._scraped.close()
             await host.server.close()
             (self._folder / "controller.json").unlink(missing_ok=True)

@@ -68,6 +68,7 @@ def job_status(
         loss_is=None if finite or loss is None else spelled(loss),
         notes=tuple(state.notes),
         step_time_s=first.step_time_s if first else None,
+        steps_total=(first.steps_total or None) if first else None,
         snapshot_step=min((w.snapshot_step for w in workers.values()), default=None),
         snapshot_every=first.snapshot_every if first else None,
         controller=controller,

@@ -66,6 +66,7 @@ _STATE = (
 )  # fmt: skip
 _TRAINING = (
     _job("gauge", "step", "Last step that all ranks have completed."),
+    _job("gauge", "last_planned_step", "Step after which training ends, if the script says so."),
     _job("counter", "steps", "Steps completed, each once however often it was redone."),
     _job("counter", "steps_redone", "Steps lost to incidents that are over, and done again."),
     _job(

@@ -26,6 +26,7 @@ from holdfast.spec.cluster import (
 )
 from holdfast.spec.clusters import ClusterChoice
 from holdfast.spec.network import Network
+from holdfast.spec.notify import Notify
 from holdfast.spec.parallel import Parallel
 from holdfast.spec.placement import Scheduling
 from holdfast.spec.progress import ProgressPatterns
@@ -248,6 +249,8 @@ class Job(Section):
     """Prometheus."""
     cost: Cost | None = None
     """Prices."""
+    notify: tuple[Notify, ...] = Field(default=(), max_length=20)
+    """Who is told of incidents and of the end."""
 
     # ── what follows describes the job on a cluster; a laptop has no use for it ──
 

@@ -115,6 +115,11 @@ class ProgressReporter:
         if self._page is not None:
             self._page.reach(milestone)
 
+    def aims(self, total: int) -> None:
+        """The loop ends after this many completed steps."""
+        if self._page is not None:
+            self._page.aims(total)
+
     def restored(self, step: int) -> None:
         """Training goes on after this many completed steps."""
         if self._page is not None:
@@ -173,7 +178,7 @@ class ProgressReporter:
     def publish(self, *, through: float = 0) -> None:
         """Publish numbers that have arrived from the GPU; wait for those of the steps up to this
         one."""
-        while self._pending and self._is_due(self._pending[0], through):
+        while self._pending and _is_due(self._pending[0], through):
             step, at, tokens, values, names, arrived, missing = self._pending.popleft()
             arrived.synchronize()
             if self._page is not None:
@@ -205,9 +210,6 @@ class ProgressReporter:
         if self._page is not None and differ is not None and differ.count:
             self._page.differs(differ)
 
-    def _is_due(self, pending: _Pending, through: float) -> bool:
-        return pending.step <= through or bool(pending.arrived.query())
-
     def snapshot_taken(self, step: int, every: int, seconds: float) -> None:
         """A snapshot of `step` is whole here and kept training waiting this long."""
         self._snapshot_s += seconds
@@ -228,6 +230,10 @@ class ProgressReporter:
         self.reach(Milestone.FIRST_STEP)
         if step > self._redo_until:
             self.reach(Milestone.CAUGHT_UP)
+
+
+def _is_due(pending: _Pending, through: float) -> bool:
+    return pending.step <= through or bool(pending.arrived.query())
 
 
 def open_progress(placement: Placement, peak_flops: float | None = None) -> ProgressReporter:

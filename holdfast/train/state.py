@@ -104,6 +104,7 @@ class State:
             self._begin()
         if self.survival is not None:
             self.survival.enter_loop()
+        self._progress.aims(total)
         while self.completed < total and not self._ended:
             began = time.monotonic()
             batch = self._next_batch(began)

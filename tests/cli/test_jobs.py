@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from docs.generate import FILES
+from docs.job_files import FILES
 from tests.patience import PATIENCE_S, until
+from tests.receiving import Receiving
 from tests.warm import Warm, holdfast, start
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -129,6 +130,24 @@ def test_a_job_that_gives_up_ends_with_status_5(tool: Tool) -> None:
     assert answer("status")["restarts_count"] == 0
 
 
+def test_incidents_and_the_end_of_a_job_are_told_to_a_receiver(
+    tmp_path: Path, tool: Tool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = Receiving()
+    monkeypatch.setenv("CHAT", f"{server.url}/hook")
+    [file] = tool('[ "$HOLDFAST_ATTEMPT" = 2 ] || kill -9 $$')
+    with (tmp_path / "tool.yaml").open("a") as job:
+        job.write("notify: [{url_env: CHAT, format: json}]\n")
+    run = holdfast("run", file)
+    server.close()
+    assert run.returncode == 0, run.stderr
+    told = [(place, body["event"], body["cause"], body["over"]) for place, body in server.got]
+    assert told == [
+        ("/hook", "incident", "worker-killed", True),
+        ("/hook", "ended", None, True),
+    ]
+
+
 def test_ctrl_c_stops_cleanly_with_status_130(home: Path, tool: Tool) -> None:
     run = start("run", *tool("trap 'echo bye; exit 0' TERM; echo up; while :; do sleep 0.05; done"))
     assert until(printed(home, "tool", "up"))
@@ -146,6 +165,10 @@ def test_a_detached_job_is_watched_stopped_and_named_free_again(home: Path, tool
     assert found["job"] == "tool"
     assert until(printed(home, "tool", "up"))
     assert answer("status")["controller"] == "alive"
+    (one,) = answer("top")
+    assert (one["namespace"], one["status"]["job"]) == (None, "tool")
+    assert holdfast("logs", "--since", "1h", "--grep", "^up", "--unique").stdout == "[0] up\n"
+    assert holdfast("logs", "--level", "error").stderr == "no such output of tool\n"
     second = holdfast("run", *file)
     assert second.returncode == 2
     assert second.stderr.startswith("error[job-running]")
@@ -153,6 +176,9 @@ def test_a_detached_job_is_watched_stopped_and_named_free_again(home: Path, tool
     assert answer("stop", "tool", "--now") == {"job": "tool", "asked": True, "killed_count": 0}
     assert holdfast("watch", "tool").stdout.startswith("tool: stopped")
     assert answer("stop", "tool")["asked"] is False
+    for words in documented("guides/terminal.md", "tool"):
+        assert holdfast(*words).returncode == 0, words
+    assert answer("top") == [] and len(answer("top", "--ended")) == 1
     assert holdfast("run", *file).stderr.startswith("error[job-exists]")
     assert holdfast("resume", "tool").stderr.startswith("error[job-ended]")
 

@@ -83,6 +83,7 @@ class Scene:
             worker = WorkerReport(
                 rank=rank, pid=1, progress=Progress(step=step, step_ago_s=ago_s), milestones={},
                 loss=1.5, grad_norm=0.5, step_time_s=0.5, tokens=1000 * step, snapshot_step=step,
+                steps_total=40,
                 snapshot_every=1, tier_every_s=(0.0, 60.0, 0.0),
             )  # fmt: skip
             self.progress.observe(Report(node=node, attempt=2, workers=(worker,)), self.now)
@@ -111,6 +112,7 @@ def test_a_controller_serves_every_metric_of_its_own_and_no_other(tmp_path: Path
     assert named == {row.name for row in METRICS.values() if row.server == "controller"}
     series = flat(found)
     assert series["holdfast_phase running"] == 1 and series["holdfast_phase waiting"] == 0
+    assert series["holdfast_last_planned_step"] == 40
     assert series["holdfast_tokens_per_second"] == 2 * 1000 * 20 / 10
     assert series["holdfast_worker_tokens_per_second"] == 2000
     assert series["holdfast_cost_per_hour"] == 6.0, "two that train and a spare"

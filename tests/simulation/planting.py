@@ -25,6 +25,7 @@ VOCABULARY = (
         "evidence",
         "files",
         "lines",
+        "log_times",
         "masking",
         "messages",
         "monitoring",

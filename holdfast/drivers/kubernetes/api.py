@@ -13,6 +13,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import httpx2
@@ -198,11 +199,18 @@ class Api:
         return True
 
     async def log(
-        self, pod: str, *, container: str, follow: bool = False, tail: int | None = None
+        self,
+        pod: str,
+        *,
+        container: str,
+        follow: bool = False,
+        tail: int | None = None,
+        since: float | None = None,
     ) -> AsyncIterator[str]:
         """Lines of a container's log, as long as it runs if they are followed."""
         query = {"container": container, **({"follow": "true"} if follow else {})}
         query |= {} if tail is None else {"tailLines": str(tail)}
+        query |= {} if since is None else {"sinceTime": _rfc3339(since)}
         timeout = httpx2.Timeout(None if follow else 30.0, connect=5.0)
         path = f"{self._path(PODS, None, pod)}/log"
         async with self._stream(path, query, timeout) as response:
@@ -426,3 +434,7 @@ def _only(uid: str | None, grace_s: int | None) -> Body:
     """Options of a deletion: of this object only, in so much time."""
     found: Body = {} if uid is None else {"preconditions": {"uid": uid}}
     return found if grace_s is None else {**found, "gracePeriodSeconds": grace_s}
+
+
+def _rfc3339(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

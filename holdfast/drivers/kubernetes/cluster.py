@@ -126,9 +126,15 @@ class Cluster(Protocol):
         """Evict by the Eviction API; False if a disruption budget forbids it now."""
 
     def log(
-        self, pod: str, *, container: str, follow: bool = False, tail: int | None = None
+        self,
+        pod: str,
+        *,
+        container: str,
+        follow: bool = False,
+        tail: int | None = None,
+        since: float | None = None,
     ) -> AsyncIterator[str]:
-        """Lines of a container's log."""
+        """Lines of a container's log; `since` (seconds since the epoch) leaves out earlier ones."""
 
     async def ask(self, path: str, *, query: Mapping[str, str] | None = None) -> Any:
         """GET any path of the API: `/version`, `/apis`, ..."""

@@ -47,6 +47,7 @@ from holdfast.drivers.kubernetes.supply import RETRY_LAST_S, RETRY_S, Supply
 from holdfast.drivers.kubernetes.talk import say
 from holdfast.drivers.kubernetes.watch import follow
 from holdfast.drivers.kubernetes.wishes import Wishes
+from holdfast.drivers.notifier import Notifier
 from holdfast.events import AnyEvent, ControllerResumed, JobSubmitted, ScaleRequested, StopRequested
 from holdfast.messages import ChecksReply, Leave, StacksReply, UpdateJob
 from holdfast.shell.clock import Clock
@@ -122,6 +123,9 @@ class KubernetesDriver:
         )  # fmt: skip
         metrics = JobMetrics(request.job, self._state, self._books, progress, self._clock.now)
         self._scraped = MetricsServer(request.name, metrics.exposition)
+        self._notifier = Notifier(
+            request.job, self._state, journal_path.parent, lambda: self._books.goodput().ettr
+        )
         self._record = Record(cluster, request.name, journal_path, self._look, owner)
         self._output = KeptLogs(cluster, request.name, owner)
         avoided = Machines(cluster, request)
@@ -150,6 +154,7 @@ class KubernetesDriver:
             self._machines.observe(entry.event)
             self._notes.hear(entry)
             self._size.look()
+            self._notifier.heard()
             observe(entry, state)
 
         self._shell.decisions.observe = seen
@@ -176,6 +181,7 @@ class KubernetesDriver:
             duties["making pods"] = self._supply.run
         if self._admitted.may_differ:
             duties["reading what was admitted"] = self._admitted.run
+        self._notifier.begin(say)
         if self._size.can_change:
             duties["resizing the engine's object"] = self._size.run
         try:
@@ -190,6 +196,7 @@ class KubernetesDriver:
             if not self._shell.replaced_by:
                 await self._output.publish()
                 await self._record.publish()
+            await self._notifier.close()
             self._scraped.close()
             await self.host.server.close()
 

@@ -48,18 +48,22 @@ def parsed(pod: str, line: str) -> Printed:
     return Printed(pod, int(found[1]), found[2])
 
 
-async def written(cluster: Cluster, pod: Pod) -> AsyncIterator[Printed]:
+async def written(cluster: Cluster, pod: Pod, since: float | None = None) -> AsyncIterator[Printed]:
     """What a pod has printed until now; nothing if it has not started. Raises `ApiError`."""
     try:
-        async for line in cluster.log(pod.metadata.name, container=main_container(pod)):
+        lines = cluster.log(pod.metadata.name, container=main_container(pod), since=since)
+        async for line in lines:
             yield parsed(pod.metadata.name, line)
     except (InvalidError, NotFoundError):
         return
 
 
-async def everything(cluster: Cluster, seen: Look, say: Say) -> AsyncIterator[Printed]:
-    """What all pods of a job have printed: of those that are gone, or whose machine does not
-    answer, what was kept of it. `say` hears what is missing."""
+async def everything(
+    cluster: Cluster, seen: Look, say: Say, since: float | None = None
+) -> AsyncIterator[Printed]:
+    """What all pods of a job have printed, from `since` (seconds since the epoch) on: of those that
+    are gone, or whose machine does not answer, what was kept of it, which has no times and is told
+    whole. `say` hears what is missing."""
     kept = {found.uid: found for found in await _kept(cluster, seen.name)}
     there = {pod.uid for pod in seen.nodes}
     for found in [k for k in kept.values() if k.uid not in there]:
@@ -69,15 +73,15 @@ async def everything(cluster: Cluster, seen: Look, say: Say) -> AsyncIterator[Pr
     for pod in sorted(seen.nodes, key=lambda pod: (len(pod.metadata.name), pod.metadata.name)):
         shown = False
         try:
-            async for line in written(cluster, pod):
+            async for line in written(cluster, pod, since):
                 shown = True
                 yield line
         except ApiError as error:
             say(f"the log of {pod.metadata.name} cannot be read: {error}")
-        if not shown and pod.uid in kept:
+        if not shown and since is None and pod.uid in kept:
             for line in _shown(kept[pod.uid], say):
                 yield line
-        elif not shown:
+        elif not shown and since is None:
             unread.add(pod.uid)
     for found in await _kept(cluster, seen.name) if unread else ():  # they may have gone just now
         if found.uid in unread:
@@ -103,7 +107,15 @@ async def _kept(cluster: Cluster, name: str) -> list[KeptLog]:
 class Following:
     """The logs of all pods of a job, until it has ended and all has been read."""
 
-    def __init__(self, cluster: Cluster, name: str, words: str = "", say: Say = _quiet) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        name: str,
+        words: str = "",
+        say: Say = _quiet,
+        since: float | None = None,
+    ) -> None:
+        self._since = since
         self._cluster, self._name, self._words, self._say = cluster, name, words, say
         self._queue: asyncio.Queue[Printed] = asyncio.Queue(QUEUE_LINES)
         self._reading: dict[tuple[str, int], asyncio.Task[None]] = {}  # by pod and restarts
@@ -168,7 +180,10 @@ class Following:
         shown, told = 0, False
         while True:
             number = 0
-            lines = self._cluster.log(pod.metadata.name, container=main_container(pod), follow=True)
+            container, since = main_container(pod), self._since
+            lines = self._cluster.log(
+                pod.metadata.name, container=container, follow=True, since=since
+            )
             try:
                 async for line in lines:
                     number += 1

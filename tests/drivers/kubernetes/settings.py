@@ -232,6 +232,7 @@ SETTINGS: dict[str, Setting] = {
     "monitoring.labels": Setting({"release": "p"}, MONITORED),
     "monitoring.interval_s": Setting(99, MONITORED),
     "cost": Setting({"gpu_hour": 2.5}),
+    "notify": Setting([{"url": "https://example.com/hook"}]),
     "cost.gpu_hour": Setting(3.0, {"cost": {"gpu_hour": 2.5}}),
     "overlay": Setting({"spec": {"hostPID": True}}),
 }

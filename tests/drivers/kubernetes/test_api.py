@@ -1,6 +1,7 @@
 """The API client against a real HTTP server: what is asked, what is retried, what is told."""
 
 import asyncio
+import time
 from typing import Any
 
 import msgspec
@@ -358,6 +359,9 @@ def test_a_log_is_followed_to_the_end_of_the_container() -> None:
             gate.touch()
         assert heard == ["one", "two"]
         assert [line async for line in api.log("a", container="main", tail=1)] == ["two"]
+        for since, expected in ((time.time() - 600, ["one", "two"]), (time.time() + 600, [])):
+            said = api.log("a", container="main", since=since)
+            assert [line async for line in said] == expected
 
     playing(act, machines=1)
 

@@ -32,7 +32,7 @@ Place = tuple[Engine, Mode]
 PLACES = sorted(limits.EVERYWHERE)
 FROM_FILE = frozenset(
     ("args", "env", "image.python", "workers_per_node", "warm", "snapshots", "recovery", "logs",
-     "instrument", "progress", "parallel", "resources.state", "cost", "monitoring.port",
+     "instrument", "progress", "parallel", "resources.state", "cost", "notify", "monitoring.port",
      "network.ports.stores", "network.ports.storage", "elasticity", "clusters",
      "access.cordon_share", "scheduling.replacement_priority_class",
      "checkpoints.start_from", "checkpoints.fresh",

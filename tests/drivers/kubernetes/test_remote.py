@@ -110,10 +110,16 @@ class Cutting:
         return getattr(self._api, name)
 
     async def log(
-        self, pod: str, *, container: str, follow: bool = False, tail: int | None = None
+        self,
+        pod: str,
+        *,
+        container: str,
+        follow: bool = False,
+        tail: int | None = None,
+        since: float | None = None,
     ) -> AsyncIterator[str]:
         """The first lines."""
-        assert (pod, container, follow, tail) == ("run-0", "main", True, None)
+        assert (pod, container, follow, tail, since) == ("run-0", "main", True, None, None)
         self._readings += 1
         for number in range(self._readings):
             yield f"[rank 0] {number}"

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.drivers.kubernetes.manifests import support
+from holdfast.drivers.kubernetes.manifests import checks, support
 from holdfast.drivers.kubernetes.manifests.names import JOURNAL_SHARDS, RECORD_SHARDS, update_parts
 from holdfast.drivers.kubernetes.manifests.request import Body, Request
 from holdfast.drivers.kubernetes.manifests.support import access
@@ -64,6 +64,17 @@ def test_a_managed_job_gets_a_controller_after_its_rights_and_its_file() -> None
         "PodDisruptionBudget/run",
         "Deployment/run-controller",
     ]
+
+
+def test_the_url_of_a_receiver_comes_from_its_secret_and_from_nowhere_else() -> None:
+    receivers = [{"url": "https://example.com/a"}, {"url_secret": {"name": "chat", "key": "url"}}]
+    pod = made(notify=receivers)["Deployment/run-controller"]["spec"]["template"]["spec"]
+    given = {one["name"]: one for one in pod["containers"][0]["env"]}
+    secret = given["HOLDFAST_NOTIFY_1"]["valueFrom"]
+    assert secret == {"secretKeyRef": {"name": "chat", "key": "url"}}
+    assert "HOLDFAST_NOTIFY_0" not in given
+    (problem,) = checks.problems(asked("job", notify=[{"url_env": "CHAT"}]))
+    assert problem.slug == "settings-conflict" and "notify[0].url_env" in problem.what
 
 
 # ── accounts and rights ───────────────────────────────────────────────────────────────────────

@@ -46,7 +46,7 @@ from tests.drivers.kubernetes.cluster.kubelet import Kubelet, Surroundings, pod_
 from tests.drivers.kubernetes.cluster.loops import Step, reconciling
 from tests.drivers.kubernetes.cluster.mounts import kubeconfig
 from tests.drivers.kubernetes.cluster.names import Names
-from tests.drivers.kubernetes.cluster.output import lines
+from tests.drivers.kubernetes.cluster.output import Extent, lines
 from tests.drivers.kubernetes.cluster.pace import Pace
 from tests.drivers.kubernetes.cluster.proxy import Proxy
 from tests.drivers.kubernetes.cluster.refusal import Body, RefusalError
@@ -288,7 +288,7 @@ class FakeCluster:
             raise RefusalError(500, f'Get "{path}": dial tcp 127.0.0.1:10250: i/o timeout')
 
     async def _logs(
-        self, namespace: str, uid: str, container: str, follow: bool, tail: int | None
+        self, namespace: str, uid: str, container: str, follow: bool, extent: Extent
     ) -> AsyncIterator[bytes]:
         path = pod_folder(self.folder, uid) / f"{container}.log"
         await self._reachable(namespace, uid, container)
@@ -297,7 +297,7 @@ class FakeCluster:
             mine = (p for p in self.store.all(PODS, namespace) if p["metadata"]["uid"] == uid)
             return any(p["status"].get("phase") in ("Pending", "Running") for p in mine)
 
-        return lines(path, runs if follow else lambda: False, tail)
+        return lines(path, runs if follow else lambda: False, extent)
 
 
 def _of(step: Callable[[Any], None], store: Any) -> Step:

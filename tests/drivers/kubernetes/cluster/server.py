@@ -9,6 +9,7 @@ import base64
 import copy
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import datetime
 from email.utils import formatdate
 from typing import Any, NamedTuple
 
@@ -30,6 +31,7 @@ from tests.drivers.kubernetes.cluster.evictions import evict
 from tests.drivers.kubernetes.cluster.faults import Faults, strike
 from tests.drivers.kubernetes.cluster.http import Answer, CutError, Request
 from tests.drivers.kubernetes.cluster.kinds import ONLY_CREATED, PARTS, PLAIN, Kinds
+from tests.drivers.kubernetes.cluster.output import Extent
 from tests.drivers.kubernetes.cluster.rbac import Access, Wish, bound_to
 from tests.drivers.kubernetes.cluster.refusal import Body, RefusalError
 from tests.drivers.kubernetes.cluster.selectors import Test, chosen
@@ -38,7 +40,7 @@ from tests.drivers.kubernetes.cluster.webhooks import Webhooks
 
 BOOKMARK_S = 0.5
 VERSION = {"major": "1", "minor": "37", "gitVersion": "v1.37.0", "platform": "linux/amd64"}
-Logs = Callable[[str, str, str, bool, int | None], Awaitable[AsyncIterator[bytes]]]
+Logs = Callable[[str, str, str, bool, Extent], Awaitable[AsyncIterator[bytes]]]
 
 
 class Route(NamedTuple):
@@ -51,7 +53,7 @@ class Route(NamedTuple):
 
 
 class ApiServer:
-    """Answers requests. `logs` gives a container's output: namespace, pod, container, follow, tail.
+    """Answers requests. `logs` gives a container's output: namespace, pod, container, follow, part.
 
     `skew_s` is how far the server's clock is ahead of ours.
     """
@@ -236,8 +238,12 @@ class ApiServer:
         tail = request.query.get("tailLines")
         follow = request.query.get("follow") == "true"
         uid = pod["metadata"]["uid"]
-        lines = int(tail) if tail else None
-        pieces = await self._logs(route.namespace, uid, container, follow, lines)
+        since = request.query.get("sinceTime")
+        extent = Extent(
+            int(tail) if tail else None,
+            datetime.fromisoformat(since).timestamp() if since else None,
+        )
+        pieces = await self._logs(route.namespace, uid, container, follow, extent)
         return Answer(200, pieces, {"Content-Type": "text/plain"})
 
     # ── writing ───────────────────────────────────────────────────────────────────────────────

@@ -57,6 +57,7 @@ def problems(request: Request) -> Iterator[Error]:
     yield from _elastic(request)
     yield from _sweep(request)
     yield from _overlap(request)
+    yield from _receivers(request)
 
 
 def variables(job: Job) -> dict[str, str]:
@@ -305,3 +306,16 @@ def _clash(one: str, other: str, why: str) -> Error:
         why=why,
         help=f"change {one} or {other}",
     )
+
+
+def _receivers(request: Request) -> Iterator[Error]:
+    """The controller's pod has no variables of the user's."""
+    for index, rule in enumerate(request.job.notify):
+        if rule.url_env is not None:
+            yield Error(
+                "settings-conflict",
+                f"notify[{index}].url_env: the controller's pod has no variable {rule.url_env}",
+                why="notifications are sent by the controller, which runs in a pod of its own",
+                help="kubectl create secret generic notify --from-literal=url=...   "
+                "(and `url_secret: {name: notify, key: url}`)",
+            )

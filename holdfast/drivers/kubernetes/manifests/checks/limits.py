@@ -106,6 +106,7 @@ LIMITS: dict[str, Limit] = {
     "access.cordon_share": AGENTS,
     "monitoring": AGENTS,
     "cost": AGENTS,
+    "notify": AGENTS,
     "clusters": AGENTS,
     "parallel": AGENTS,
     "elasticity": ELASTIC,

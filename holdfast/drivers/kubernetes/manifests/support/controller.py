@@ -21,6 +21,7 @@ from holdfast.drivers.kubernetes.manifests.request import Body, Request
 from holdfast.drivers.kubernetes.manifests.support.services import METRICS_PORT
 from holdfast.spec import Job
 from holdfast.spec.load import as_given
+from holdfast.spec.notify import URL_VARIABLE
 
 HOME = "/var/lib/holdfast"
 JOURNALS = "/var/lib/holdfast-journals"  # where the claim for journals is, if there is one
@@ -171,8 +172,14 @@ def _env(request: Request, run: str) -> list[Body]:
         said["HOLDFAST_JOURNALS"] = JOURNALS
     if run:
         said["HOLDFAST_RUN"] = run
+    receivers = enumerate(request.job.notify)
+    urls = {URL_VARIABLE.format(i): rule.url_secret for i, rule in receivers if rule.url_secret}
     own = {"HOLDFAST_NAMESPACE": "metadata.namespace", "HOLDFAST_POD": "metadata.name"}
     return [
         *({"name": name, "value": value} for name, value in said.items()),
         *({"name": n, "valueFrom": {"fieldRef": {"fieldPath": path}}} for n, path in own.items()),
+        *(
+            {"name": n, "valueFrom": {"secretKeyRef": {"name": one.name, "key": one.key}}}
+            for n, one in urls.items()
+        ),
     ]

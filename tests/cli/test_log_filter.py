@@ -1,0 +1,107 @@
+"""Choosing lines among those of many ranks."""
+
+import random
+
+import pytest
+
+from holdfast.cli.log_filter import Level, Levels, LineChoice, compiled, spans, told, unique
+from holdfast.cli.logs import instant
+from holdfast.cli.tail import Line
+from holdfast.errors import Error
+
+
+def lines(*texts: str, rank: int = 0) -> list[Line]:
+    return [Line(1, rank, text) for text in texts]
+
+
+def levels(*texts: str) -> list[str]:
+    of = Levels()
+    return [str(of.of(line)) for line in lines(*texts)]
+
+
+@pytest.mark.parametrize(
+    ("text", "level"),
+    [
+        ("2026-11-23 12:34:50,333 WARNING disk is slow", "warning"),
+        ("INFO:root:rank 1 is up", "info"),
+        ("[ERROR] cannot open", "error"),
+        ("E1123 12:34:50.000000 140 ProcessGroupNCCL.cpp:552] watchdog", "error"),
+        ("[rank3]:W1123 12:34:50.000 torch/distributed/x.py:1] slow", "warning"),
+        ("/x/y.py:12: UserWarning: lr_scheduler.step() before optimizer.step()", "warning"),
+        ("CRITICAL: out of memory", "error"),
+        ("DEBUG shapes (4, 8)", "debug"),
+        ("step 3 loss 0.4", "info"),
+        ("terror and INFOrmation", "info"),
+        ("x" * 200 + " ERROR far to the right", "info"),
+        ("", "info"),
+    ],
+)
+def test_a_line_has_the_level_that_its_logger_wrote(text: str, level: str) -> None:
+    assert levels(text) == [level]
+
+
+def test_a_traceback_is_an_error_down_to_its_exception() -> None:
+    text = ["Traceback (most recent call last):", '  File "a.py", line 1, in <module>', "    1/0",
+            "ZeroDivisionError: division by zero", "going on"]  # fmt: skip
+    assert levels(*text) == ["error"] * 4 + ["info"]
+
+
+def test_indented_lines_belong_to_the_line_before_of_the_same_rank() -> None:
+    of = Levels()
+    assert of.of(Line(1, 0, "ERROR of rank 0")) is Level.ERROR
+    assert of.of(Line(1, 1, "  of rank 1")) is Level.INFO
+    assert of.of(Line(1, 0, "  more of it")) is Level.ERROR
+
+
+def test_pattern_and_level_are_both_asked_for() -> None:
+    wanted = LineChoice(compiled("disk|net"), Level.WARNING)
+    said = lines("INFO disk fine", "WARNING disk slow", "ERROR cpu hot", "ERROR net down")
+    chosen = [line.text for line in wanted.chosen(Levels(), said)]
+    assert chosen == ["WARNING disk slow", "ERROR net down"]
+
+
+def test_what_many_ranks_wrote_is_one_line_with_a_count() -> None:
+    said = [
+        Line(1, rank, f"2026-11-23 12:34:{rank:02},333 [rank{rank}]: NCCL error at 0x7f{rank:02x}")
+        for rank in (0, 1, 2, 5)
+    ]
+    said += lines("step 10 loss 0.5", rank=0) + lines("step 10 loss 0.6", rank=1)
+    assert [told(one) for one in unique(said)] == [
+        f"[0-2,5] {said[0].text}  (x 4)",
+        "[0] step 10 loss 0.5",
+        "[1] step 10 loss 0.6",
+    ]
+
+
+def test_lines_of_pods_without_ranks_are_told_by_their_pods() -> None:
+    said = [Line(None, None, "up", pod) for pod in ("a", "b", "a")]
+    assert [told(one) for one in unique(said)] == ["[a,b] up  (x 3)"]
+
+
+def test_no_line_is_lost_when_each_is_told_once() -> None:
+    some = random.Random(3)
+    said = [
+        Line(1, some.randrange(9), f"{some.choice('abc')} {some.randrange(9)}") for _ in [0] * 500
+    ]
+    found = unique(said)
+    assert sum(one.times for one in found) == len(said)
+    assert {one.line.text for one in found} == {line.text for line in said}
+
+
+def test_ranks_are_told_as_ranges() -> None:
+    assert spans([0, 1, 2, 4, 7, 8]) == "0-2,4,7-8"
+
+
+def test_an_instant_is_a_duration_ago_or_a_time() -> None:
+    assert instant("10m", 1000.0) == 400.0
+    assert instant("1.5h", 6000.0) == 600.0
+    assert instant("2026-11-23T12:00:00+00:00", 0.0) == 1795435200.0
+    with pytest.raises(Error) as refused:
+        instant("yesterday", 0.0)
+    assert refused.value.slug == "usage"
+
+
+def test_a_pattern_that_is_none_is_refused_by_name() -> None:
+    with pytest.raises(Error) as refused:
+        compiled("(")
+    assert "'('" in refused.value.what
