@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from holdfast.cli import question
 from holdfast.cli.cluster import Reach
 from holdfast.cli.output import json_result, result, table, talk
-from holdfast.cli.question import Asked
+from holdfast.cli.question import JobQuestion
 from holdfast.errors import ExitStatus
 
 if TYPE_CHECKING:
@@ -54,4 +54,4 @@ def _here(folder: "Path") -> "ChecksReply":
     return client.checks(folder)
 
 
-QUESTION = Asked(_there, "the controller asks the spares to check their machines", _remedy)
+QUESTION = JobQuestion(_there, "the controller asks the spares to check their machines", _remedy)

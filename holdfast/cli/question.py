@@ -25,7 +25,7 @@ class Answered(NamedTuple, Generic[Reply]):
     reply: Reply
 
 
-class Asked(NamedTuple, Generic[Reply]):
+class JobQuestion(NamedTuple, Generic[Reply]):
     """How it is asked in a cluster, what the controller is needed for, and what helps where none
     runs, given the job and the words that mean it in another command."""
 
@@ -49,7 +49,7 @@ def what_happened(job: str, words: str) -> str:
 
 
 def ask(
-    question: Asked[Reply],
+    question: JobQuestion[Reply],
     here: "Callable[[Path], Reply]",
     name: str | None,
     reach: Reach | None,
@@ -68,7 +68,7 @@ def ask(
         raise controller_silent(folder.name) from error
 
 
-def ask_there(question: Asked[Reply], name: str | None, reach: Reach) -> Answered[Reply]:
+def ask_there(question: JobQuestion[Reply], name: str | None, reach: Reach) -> Answered[Reply]:
     """Likewise, in a cluster."""
     from holdfast.drivers.kubernetes.remote import look, newest, require_managed
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.cli import question
 from holdfast.cli.cluster import Reach
 from holdfast.cli.output import json_result, result, talk
-from holdfast.cli.question import Asked
+from holdfast.cli.question import JobQuestion
 from holdfast.errors import Error, ExitStatus
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def replay_there(reach: Reach, name: str | None, wish: "StepsToRepeat", *, as_js
     from holdfast.drivers.kubernetes.published_stacks import ask_for_replay
 
     talk(f"repeating step {wish.step}: training stands still until that is done")
-    asked = Asked(partial(ask_for_replay, wish=wish), WHY, question.what_happened)
+    asked = JobQuestion(partial(ask_for_replay, wish=wish), WHY, question.what_happened)
     job, words, told = question.ask_there(asked, name, reach)
     if told.refused:
         raise Error(

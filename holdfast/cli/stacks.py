@@ -9,7 +9,7 @@ from holdfast.cli import question
 from holdfast.cli.cluster import Context, Namespace, On, reached
 from holdfast.cli.controller import Where
 from holdfast.cli.output import AsJson, JobName, count, json_result, result, talk
-from holdfast.cli.question import Answered, Asked
+from holdfast.cli.question import Answered, JobQuestion
 from holdfast.errors import Error
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def _here(folder: "Path") -> "StacksReply":
     return client.stacks(folder)
 
 
-QUESTION = Asked(
+QUESTION = JobQuestion(
     _there,
     "stacks are taken from running workers, which the controller asks for",
     question.what_happened,

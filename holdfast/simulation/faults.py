@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from holdfast.controller import NodeState
-from holdfast.events import Severity, UpdateRequested
+from holdfast.events import CheckpointCommitted, Severity, UpdateRequested
 from holdfast.simulation.agents import SimulatedAgent
 from holdfast.simulation.fair_updates import KIND, KINDS
 from holdfast.simulation.runs import CRASHED, KILLED
@@ -22,6 +22,7 @@ LAG_S = (0.2, 3.0)
 TIMES_SLOW = (1.2, 4.0)
 SHORT_STALL_S = 12.0  # of the network, that is no reason to stop anything
 BAD_FOR_S = 1e6  # until somebody stops it
+SAVED_STEP = 10**9
 CONDITIONS = (
     ("xid-79", Severity.FATAL),
     ("link-down", Severity.ALERT),
@@ -387,8 +388,20 @@ def _stands_with(world: "World", agent: SimulatedAgent) -> None:
     goes_on = run is not None and run.alive and run.group.stall.until <= world.env.now
     if run is not None and goes_on and world.truth.stall(run.group, BAD_FOR_S):
         world.referees.blame.stalled(run.group.attempt)
+        _has_saved(world, agent.node, run.group.attempt)
         world.hangs(run.group)
     world.env.after(world.env.between(1.0, 60.0), _stands_with, world, agent)
+
+
+def _has_saved(world: "World", node: str, attempt: int) -> None:
+    """There is a checkpoint from which groups can repeat a step. What tiers do is not simulated, so
+    it is newer than whatever is gone on from, and nobody goes back to it."""
+    if world.control is not None and not world.control.stalled:
+        world.control.put(
+            CheckpointCommitted(
+                node=node, tier="shared", attempt=attempt, step=SAVED_STEP, seconds=1.0, bytes=1
+            )
+        )
 
 
 def _updates(world: "World") -> None:
