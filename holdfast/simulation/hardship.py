@@ -170,7 +170,7 @@ def draw(seed: int, *, hours: float = 24.0, nodes: int = 16) -> Hardship:
     dice, later = Random(f"hardship {seed}"), Random(f"later hardship {seed}")
     links, lease = Random(f"hardship of links {seed}"), Random(f"hardship of leases {seed}")
     hangs = _some(Random(f"hardship of hangs {seed}"), HANGS)
-    grouped = _groups(Random(f"hardship of groups {seed}"))
+    grouped = _groups(Random(f"hardship of nodes in groups {seed}"))
     watch_s = HANG_TIMEOUT_S if hangs or grouped else 0.0
     slowness, flips = Random(f"hardship of slowness {seed}"), Random(f"hardship of flips {seed}")
     stragglers = _some(slowness, STRAGGLERS)
