@@ -8,7 +8,8 @@ suffers one fault after the other, each kind once a round on a rank and at a ste
 in jobs of eight. The time runs from the moment the script notes before it does harm (for what is
 done to agents and forkservers: before the signal) to the first measure taken, by the journal; of
 slow ranks and spikes, which are only told, to the fact that tells them. A fault without an incident
-before the next fault is missed; an incident without a fault is a false alarm. `--clean S` trains
+before the next fault is missed; an incident without a fault is a false alarm. Below the figures
+stands the confusion matrix: which cause was named how often for each kind. `--clean S` trains
 that long without faults and with noise instead: evaluations, garbage collection, a compilation,
 slow saves and reads.
 
@@ -41,7 +42,7 @@ from holdfast import journal
 from holdfast.drivers import chaos
 from holdfast.errors import Error
 from holdfast.events import AnyEvent, CheckpointFailed, NumbersSpiked, SlowBy, StragglersFound
-from table import Row, report
+from table import Row, report, table
 
 SCRIPT = Path(__file__).parent / "scripts" / "faulty.py"
 HOLDFAST = str(Path(sys.executable).parent / "holdfast")
@@ -49,7 +50,7 @@ JOB_OF = 8  # faults in one job
 FIRST_STEP = 60  # of the first fault: what is usual has been learned
 LIMIT_S = 900.0
 NAME = "faults"
-LASTS_S = {"partition": 60.0}  # what is done from outside and can be taken back; others:
+LASTS_S = {"partition": 12.0}  # what is done from outside and can be taken back; others:
 LASTS_ELSE_S = 8.0
 XID = (
     "3,4711,5026000,-;NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>', name=<unknown>, "
@@ -305,7 +306,19 @@ def _row(faults: list[Fault]) -> Row:
 def _note(faults: list[Fault], false: int) -> str:
     undone = sum(fault.at is None for fault in faults)
     kept = f"{undone} faults did not come to pass, because their job had ended. " if undone else ""
-    return f"{kept}{false} incidents belong to no fault."
+    return f"{kept}{false} incidents belong to no fault.\n\n{_confusion(faults)}"
+
+
+def _confusion(faults: list[Fault]) -> str:
+    """The confusion matrix: kinds of faults by the causes that were named."""
+    done = [fault for fault in faults if fault.at is not None]
+    named = sorted({fault.cause or "(not seen)" for fault in done})
+    counts = Counter((fault.kind, fault.cause or "(not seen)") for fault in done)
+    rows: dict[str, Row] = {
+        kind: {cause: counts[kind, cause] or None for cause in named}
+        for kind in dict.fromkeys(fault.kind for fault in done)
+    }
+    return "\n".join(("Named as:", *table(rows)))
 
 
 def _clean(folder: Path, seconds: float) -> tuple[dict[str, Row], str]:

@@ -8,6 +8,7 @@ from enum import StrEnum
 
 import msgspec
 
+from holdfast.digests import StepsToRepeat
 from holdfast.events import AnyEvent, HangSuspected, Keeps, Ranks, Store, WorkerExited
 from holdfast.status import Choice
 from holdfast.versions import FIRST, Version
@@ -114,11 +115,13 @@ class Survey(Action, frozen=True, kw_only=True):
 class CheckNodes(Action, frozen=True, kw_only=True):
     """The machines of these nodes check themselves. Answered by `NodesChecked`.
 
-    `attempt` has ended and nobody knows why; 0: spares are looked at.
+    `attempt` has ended and nobody knows why; 0: spares are looked at. `repeat`: instead, groups of
+    these nodes, in the order of their ranks, repeat a step.
     """
 
     nodes: tuple[str, ...]
     attempt: int = 0
+    repeat: StepsToRepeat | None = None
 
 
 class Fence(Action, frozen=True, kw_only=True):

@@ -69,6 +69,13 @@ class Layout(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
         """For this many ranks. Raises `ValueError` where they do not fit."""
         return resolve({name: getattr(self, name) for name in NAMES}, world_size)
 
+    @property
+    def replica_ranks(self) -> int:
+        """Of what a smaller copy of the job is made of; 0 where the layout fits no other size."""
+        sizes = [getattr(self, name) for name in NAMES]
+        rest = REMAINDER in (self.dp_replicate, self.dp_shard)
+        return math.prod(size for size in sizes if size != REMAINDER) if rest else 0
+
 
 PLAIN = Layout(dp_replicate=REMAINDER, dp_shard=1)
 """Of a job that asks for none: all ranks do the same with other samples."""

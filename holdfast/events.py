@@ -13,6 +13,7 @@ from typing import Literal
 
 import msgspec
 
+from holdfast.digests import StepsToRepeat
 from holdfast.evidence import NodeEvidence
 from holdfast.versions import FIRST, Version, When
 
@@ -96,18 +97,6 @@ class Spike(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     what: Quantity
     value: float
     usual: float  # the median of the steps before
-
-
-class ReplicaDigest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What one rank has of parameters that `count` ranks, `first` the lowest of them, should hold
-    bit for bit alike and do not. Told once for each attempt."""
-
-    step: int  # completed steps after which that was seen
-    agreed: int  # after which all replicas, compared like this, were last the same
-    digest: int
-    first: int
-    count: int
-    ago_s: float = 0.0  # since the step `agreed` was over
 
 
 class Milestone(StrEnum):
@@ -214,6 +203,7 @@ class NodesChecked(Event, frozen=True, kw_only=True):
     found: dict[str, str]
     missing: tuple[str, ...] = ()
     attempt: int = 0  # that of the order
+    told: str = ""  # what is known now of the step that they have repeated
 
 
 class NodeLost(Event, frozen=True, kw_only=True):
@@ -559,6 +549,12 @@ class Surveyed(Event, frozen=True, kw_only=True):
     training_count: int
 
 
+class RepetitionRequested(Event, frozen=True, kw_only=True):
+    """Somebody wants the nodes of the job to repeat a step, once nothing disturbs."""
+
+    wish: StepsToRepeat
+
+
 class DeadlinePassed(Event, frozen=True, kw_only=True):
     """The time that `next_deadline()` named has come."""
 
@@ -595,6 +591,7 @@ AnyEvent = (
     | ScaleRequested
     | UpdateRequested
     | UpdatePrepared
+    | RepetitionRequested
     | Surveyed
     | DeadlinePassed
 )

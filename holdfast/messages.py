@@ -19,6 +19,7 @@ import msgspec
 from msgspec import Meta
 
 from holdfast.collectives import RECENT_MAX, GroupLog, RankTimes
+from holdfast.digests import ReplicaDigest, StepsToRepeat
 from holdfast.events import (
     Broken,
     CheckpointCommitted,
@@ -31,7 +32,6 @@ from holdfast.events import (
     NodeReady,
     NodeUnfit,
     Progress,
-    ReplicaDigest,
     Spike,
     Store,
     WorkerExited,
@@ -40,7 +40,7 @@ from holdfast.evidence import NodeEvidence, PeerAddress, PeerReach
 from holdfast.stacks import StackGroup
 from holdfast.versions import FIRST, Version, When
 
-PROTOCOL = 7
+PROTOCOL = 8
 MAX_MESSAGE_BYTES = 4 * 1024 * 1024  # of any message, both ways
 NodeName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*\Z", max_length=253)]
 Count = Annotated[int, Meta(ge=0, lt=1 << 53)]
@@ -191,6 +191,7 @@ class Stacks(Message, frozen=True, kw_only=True):
     number: int
     groups: tuple[StackGroup, ...]
     collectives: tuple[GroupLog, ...] = ()  # of more than one look: what they entered last
+    reached: tuple[PeerReach, ...] = ()
 
 
 class EntryTimes(Message, frozen=True, kw_only=True):
@@ -216,6 +217,27 @@ class MachineChecked(Message, frozen=True, kw_only=True):
 
     number: int
     why: str = ""
+
+
+class GroupOpened(Message, frozen=True, kw_only=True):
+    """First answer to `RepeatStep` with the same `number`, of the first node of a group: where its
+    ranks meet."""
+
+    number: int
+    store: Store
+
+
+class StepRepeated(Message, frozen=True, kw_only=True):
+    """Answer to `RepeatStep` with the same `number`: the state after the step, of each rank by its
+    leaves, or why there is none."""
+
+    number: int
+    digests: dict[int, dict[str, str]] = {}
+    why: str = ""
+    first: str = (
+        ""  # what rank 0 had logged of the step in the attempt; empty where it is not known
+    )
+    again: str = ""  # and now
 
 
 class VersionPrepared(Message, frozen=True, kw_only=True):
@@ -337,12 +359,14 @@ class LookForApi(Message, frozen=True, kw_only=True):
 
 
 class TakeStacks(Message, frozen=True, kw_only=True):
-    """Look what the workers do, so many times, `apart_s` apart; answered by `Stacks` with the same
-    `number`. Only more than one look tells whether anything moves."""
+    """Look what the workers do, so many times, `apart_s` apart, and meanwhile whether these other
+    nodes can be reached; answered by `Stacks` with the same `number`. Only more than one look tells
+    whether anything moves."""
 
     number: int
     looks: Annotated[int, Meta(ge=1, le=8)] = 1
     apart_s: float = 0.0
+    peers: tuple[PeerAddress, ...] = ()
 
 
 class TakeEntryTimes(Message, frozen=True, kw_only=True):
@@ -369,6 +393,19 @@ class CheckMachine(Message, frozen=True, kw_only=True):
     `number`, which may take minutes."""
 
     number: int
+
+
+class RepeatStep(Message, frozen=True, kw_only=True):
+    """Be one node of a group that trains up to this step and ends there, and saves nothing.
+
+    `start` says which node, of how many, and where the ranks meet; `opens`: it is the first, and
+    says where with `GroupOpened`. Answered by `StepRepeated` with the same `number`; whatever
+    starts or stops an attempt ends it."""
+
+    number: int
+    step: Annotated[int, Meta(ge=1)]
+    start: Start
+    opens: bool = False
 
 
 class PrepareVersion(Message, frozen=True, kw_only=True):
@@ -455,6 +492,24 @@ class ChecksReply(Message, frozen=True, kw_only=True):
     missing: tuple[str, ...] = ()
 
 
+class AskReplay(Message, frozen=True, kw_only=True):
+    """`holdfast replay NAME` of a job in a cluster: answered by `ReplayReply` after some minutes.
+    Its `others` are names of nodes."""
+
+    wish: StepsToRepeat
+
+
+class ReplayReply(Message, frozen=True, kw_only=True):
+    """What repetitions of a step have shown. `refused`: why there were none."""
+
+    verdict: str = ""
+    summary: str = ""
+    nodes: tuple[str, ...] = ()  # names of those that are bad or, unless `sure`, one of which is
+    sure: bool = False
+    differing: tuple[str, ...] = ()
+    refused: str = ""
+
+
 class Done(Message, frozen=True, kw_only=True):
     """The request was taken."""
 
@@ -468,6 +523,7 @@ Question = (
     | TakeEntryTimes
     | TakeEvidence
     | CheckMachine
+    | RepeatStep
     | PrepareVersion
     | CodePart
 )
@@ -478,13 +534,15 @@ Answer = (
     | EntryTimes
     | EvidenceReply
     | MachineChecked
+    | GroupOpened
+    | StepRepeated
     | VersionPrepared
     | AskCode
 )
-FromClient = StopJob | ScaleJob | UpdateJob | AskStatus | AskStacks | AskChecks
+FromClient = StopJob | ScaleJob | UpdateJob | AskStatus | AskStacks | AskChecks | AskReplay
 ToController = Hello | Fact | Report | Answer | FromClient
 ToAgent = Welcome | Ack | Start | Stop | UseVersion | Leave
-ToClient = StatusReply | StacksReply | ChecksReply | Done
+ToClient = StatusReply | StacksReply | ChecksReply | ReplayReply | Done
 
 # ── agent → worker (control socket, one JSON line) ────────────────────────────────────────────
 

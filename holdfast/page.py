@@ -32,12 +32,12 @@ from typing import NamedTuple
 
 import msgspec
 
+from holdfast.digests import ReplicaDigest
 from holdfast.events import (
     Broken,
     Milestone,
     Progress,
     Quantity,
-    ReplicaDigest,
     Spike,
     WorkerError,
 )

@@ -16,6 +16,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import assert_never
 
+import msgspec
+
 from holdfast import bundles, meeting
 from holdfast.agent import environment, looks
 from holdfast.agent.attempts import Attempts
@@ -44,6 +46,7 @@ from holdfast.agent.rendezvous_stores import RendezvousStores
 from holdfast.agent.script_source import is_instrumented
 from holdfast.agent.shutdown import CLOSE_S, end_processes, end_workers, say_goodbye, until
 from holdfast.agent.standing_by import StandingBy
+from holdfast.agent.step_repetition import StepRepetition
 from holdfast.agent.stop import AttemptStop
 from holdfast.agent.storage import facts, places, protocol
 from holdfast.agent.storage.handle import StorageHandle
@@ -70,6 +73,7 @@ from holdfast.messages import (
     LookForApi,
     MachineChecked,
     PrepareVersion,
+    RepeatStep,
     Start,
     Stop,
     TakeEntryTimes,
@@ -131,6 +135,7 @@ class Agent:
         self._stop = AttemptStop(self._parts, self._attempts, self._standing, has_tiers=tiers)
         self._leaving = Leaving(self._parts, self._attempts, has_tiers=tiers)
         self._trial = VersionTrial(self._parts)
+        self._repetition = StepRepetition(self._parts)
 
     def _make_health(self, environ: Mapping[str, str]) -> HealthWatch:
         written = [str(self._me.folder), *(place.where for place in self._places)]
@@ -347,14 +352,19 @@ class Agent:
                 self._parts.code.take(order)
             case CheckMachine():
                 self._parts.tasks.start(self._check_again(order))
+            case RepeatStep():
+                self._parts.tasks.start(self._repetition.obey(order))
             case Leave():
+                self._repetition.end()
                 self._parts.end.obey(order)
             case Start():
+                self._repetition.end()
                 if not self._parts.end.begun:
                     self._attempts.start(order)
             case UseVersion():
                 self._parts.tasks.start(self._trial.use(order, self._attempts.shown))
             case Stop():
+                self._repetition.end()
                 if not self._parts.end.begun:
                     self._stop.obey(order)
             case _:
@@ -369,7 +379,11 @@ class Agent:
 
     async def _look(self, order: TakeStacks | TakeEntryTimes) -> None:
         run = self._attempts.shown
-        self._controller.answer(await looks.obey(order, run.alive if run is not None else ()))
+        peers = order.peers if isinstance(order, TakeStacks) else ()
+        trying = asyncio.gather(*map(reach, peers))
+        seen = await looks.obey(order, run.alive if run is not None else ())
+        reached = tuple(await trying)
+        self._controller.answer(msgspec.structs.replace(seen, reached=reached) if peers else seen)
 
     async def _take_evidence(self, order: TakeEvidence) -> None:
         run = self._attempts.newest

@@ -38,6 +38,7 @@ from holdfast.messages import (
     Leave,
     LookForApi,
     PrepareVersion,
+    RepeatStep,
     Report,
     Start,
     Stop,
@@ -63,6 +64,7 @@ Order = (
     | TakeEntryTimes
     | TakeEvidence
     | CheckMachine
+    | RepeatStep
     | PrepareVersion
     | CodePart
     | UseVersion
@@ -257,6 +259,7 @@ class ControllerConnection:
                     | TakeEntryTimes()
                     | TakeEvidence()
                     | CheckMachine()
+                    | RepeatStep()
                     | PrepareVersion()
                     | CodePart() as order
                 ):

@@ -104,6 +104,36 @@ def _line(attempt: int, record: StepRecord, ahead_s: float) -> bytes:
     return msgspec.json.encode(values) + b"\n"
 
 
+def words_of(loss: object, grad_norm: object) -> str:
+    """What a step has logged, so that it can be compared."""
+    values = (("loss", loss), ("grad_norm", grad_norm))
+    return ", ".join(f"{name} {_spelled(value)}" for name, value in values if value is not None)
+
+
+def _spelled(value: object) -> object:
+    bad = isinstance(value, float) and not math.isfinite(value)
+    return spelled(value) if bad and isinstance(value, float) else value
+
+
+def logged_steps(file: Path, after: int, through: int) -> dict[int, str]:
+    """What rank 0 logged in these steps, the first time it did them; nothing where it is gone."""
+    found: dict[int, str] = {}
+    try:
+        lines = file.read_bytes().splitlines()
+    except OSError:
+        return found
+    for line in lines:
+        try:
+            told = msgspec.json.decode(line)
+            step, bad = told["step"], told.get("not_finite") or {}
+        except (msgspec.MsgspecError, KeyError, TypeError, AttributeError):
+            continue
+        words = words_of(*(bad.get(name, told.get(name)) for name in ("loss", "grad_norm")))
+        if after < step <= through and words:
+            found.setdefault(step, words)
+    return found
+
+
 def _open_at_line_start(path: Path) -> int:
     """Open for appending; a line that another agent could not finish is cut off."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)

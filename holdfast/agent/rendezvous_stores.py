@@ -87,6 +87,10 @@ class RendezvousStores:
         self.fresh = store
         self.on_fresh(store)
 
+    def port_for_others(self) -> Store:
+        """Where ranks may meet beside all that there is; rank 0 has to serve there."""
+        return reserve(self._address, (*self._ports, 0))
+
     def use(self, store: Store) -> None:
         """An attempt starts on this store, which may be that of another node."""
         if store == self.fresh:

@@ -25,6 +25,8 @@ from holdfast.agent.printed_steps import PrintedSteps
 from holdfast.agent.processes import ProcessExit
 from holdfast.agent.rank_socket import RankSocket
 from holdfast.agent.recorders import Recorder
+from holdfast.checkpoint.arena import Arena
+from holdfast.checkpoint.storage_page import StoragePage
 from holdfast.events import Milestone
 from holdfast.messages import Assignment
 from holdfast.page import Page
@@ -218,6 +220,20 @@ class Workers:
             if rank not in workers:
                 workers[rank] = self._fork(forkserver, rank, self.warm_kind, {}, program)
 
+    def beside(
+        self,
+        forkserver: ForkserverHandle,
+        local_rank: int,
+        env: dict[str, str],
+        program: fork_protocol.Program,
+    ) -> Worker:
+        """A worker with a rank that is none of an attempt, and gets memory of its own."""
+        kept = {"arena": Arena.create(), "storage_page": StoragePage.create()}
+        worker = self._fork(forkserver, local_rank, self.cold_kind, env, program, kept)
+        for fd in kept.values():
+            os.close(fd)
+        return worker
+
     def take_trial(self) -> dict[int, Worker]:
         """What was tried is started next; the warm ones until now."""
         old, self.warm, self.trial = self.warm, self.trial, {}
@@ -230,10 +246,12 @@ class Workers:
         kind: fork_protocol.ChildKind,
         env: dict[str, str],
         program: fork_protocol.Program,
+        own: dict[str, int] | None = None,  # memory that is not that of the local rank
     ) -> Worker:
         page_fd = Page.create()
         read_end, write_end = os.pipe2(os.O_CLOEXEC)
-        kept = {"arena": self.arenas[local_rank], "storage_page": self.storage_pages[local_rank]}
+        arena, storage_page = self.arenas[local_rank], self.storage_pages[local_rank]
+        kept = own or {"arena": arena, "storage_page": storage_page}
         fds = {"output": write_end, "page": page_fd}
         worker = Worker(self.new_id(), local_rank, Page(page_fd), Output(read_end))
         if not env:
@@ -242,6 +260,7 @@ class Workers:
         if kind is not fork_protocol.ChildKind.EXEC:
             worker.sockets.recorder, answers = recorders.socket_pair()
             fds["recorder"] = answers.detach()
+        if kind is not fork_protocol.ChildKind.EXEC and own is None:
             worker.sockets.parking, theirs = Parking.pair()
             worker.sockets.parking.program = program
             fds["parking"] = theirs.detach()

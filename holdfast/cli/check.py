@@ -63,6 +63,8 @@ def check(
             )
         check_spares(job, reached(on, context, namespace), as_json=as_json)
         return
+    if reached(on, context, namespace) is not None:
+        raise _nameless()
     import socket
     import sys
 
@@ -86,6 +88,16 @@ def check(
         result(_table(found))
     if not good:
         raise typer.Exit(ExitStatus.JOB_FAILED)
+
+
+def _nameless() -> Error:
+    return Error(
+        "usage",
+        "a check on Kubernetes needs the name of a job",
+        why="without one `holdfast check` checks the machine that it runs on",
+        help="holdfast check NAME --on kubernetes   (the machines of its spares; this machine: "
+        "--on local)",
+    )
 
 
 def _remember(failed: str) -> None:

@@ -4,12 +4,14 @@ from typing import TYPE_CHECKING
 
 from holdfast.cli import question
 from holdfast.cli.cluster import Reach
-from holdfast.cli.locate import job_folder
 from holdfast.cli.output import json_result, result, table, talk
-from holdfast.cli.question import Answered
-from holdfast.errors import Error, ExitStatus
+from holdfast.cli.question import JobQuestion
+from holdfast.errors import ExitStatus
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from holdfast.drivers.kubernetes.api import Api
     from holdfast.messages import ChecksReply
 
 
@@ -17,7 +19,7 @@ def check_spares(name: str, reach: Reach | None, *, as_json: bool) -> None:
     """Ask, show, and exit with status 1 if a machine has failed. Raises `Error`."""
     import typer
 
-    job, _, told = _here(name) if reach is None else _there(reach, name)
+    job, _, told = question.ask(QUESTION, _here, name, reach)
     failed = {node: why for node, why in told.found.items() if why}
     if as_json:
         spares = [{"node": node, "ok": not why, "why": why} for node, why in told.found.items()]
@@ -34,33 +36,22 @@ def check_spares(name: str, reach: Reach | None, *, as_json: bool) -> None:
         raise typer.Exit(ExitStatus.JOB_FAILED)
 
 
-def _here(name: str) -> "Answered[ChecksReply]":
-    from holdfast.drivers.client import checks
-    from holdfast.drivers.records import controller_alive, controller_silent
-
-    folder = job_folder(name)
-    if not controller_alive(folder):
-        help_ = f"holdfast check --name {folder.name}   (this machine, and the disks of the job)"
-        raise _not_running(folder.name, help_)
-    try:
-        return Answered(folder.name, "", checks(folder))
-    except ConnectionError as error:
-        raise controller_silent(folder.name) from error
-
-
-def _there(reach: Reach, name: str) -> "Answered[ChecksReply]":
+async def _there(cluster: "Api", job: str) -> "ChecksReply | None":
     from holdfast.drivers.kubernetes.published_stacks import ask_for_checks
 
-    def ended(job: str, words: str) -> Error:
-        return _not_running(job, f"holdfast why {job}{words}   (what happened last)")
-
-    return question.ask(reach, name, ask_for_checks, ended)
+    return await ask_for_checks(cluster, job)
 
 
-def _not_running(job: str, remedy: str) -> Error:
-    return Error(
-        "job-not-running",
-        f"no controller is running for job {job}",
-        why="the controller asks the spares to check their machines",
-        help=remedy,
-    )
+def _remedy(job: str, words: str) -> str:
+    if words:
+        return question.what_happened(job, words)
+    return f"holdfast check --name {job}   (this machine, and the disks of the job)"
+
+
+def _here(folder: "Path") -> "ChecksReply":
+    from holdfast.drivers import client
+
+    return client.checks(folder)
+
+
+QUESTION = JobQuestion(_there, "the controller asks the spares to check their machines", _remedy)

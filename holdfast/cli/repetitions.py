@@ -77,6 +77,7 @@ def _checkpoint(folder: Path, step: int) -> "tuple[str, Key]":
 def run(what: RepeatedStep, name: str, nodes: Sequence[str]) -> Ran:
     """One repetition on these nodes. `name` is that of the repetition. Raises `Error`
     replay-failed."""
+    from holdfast.agent.metrics_file import logged_steps
     from holdfast.drivers.nodes import NAMES_VARIABLE
 
     with tempfile.TemporaryDirectory(prefix="holdfast-replay-") as temporary:
@@ -97,7 +98,7 @@ def run(what: RepeatedStep, name: str, nodes: Sequence[str]) -> Ran:
         if found is None:
             raise _failed(what.job.name, name, output.read_text(errors="replace"))
         metrics = home / "jobs" / copy.name / "metrics.jsonl"
-        return Ran(found, logged(metrics, what.from_step, what.step))
+        return Ran(found, logged_steps(metrics, what.from_step, what.step))
 
 
 def _wait(file: Path, environment: dict[str, str], output: Path) -> None:
@@ -141,28 +142,6 @@ def _said(folder: Path) -> Digests | None:
         world_size = said["world_size"]
         found[int(file.stem.removeprefix("rank-"))] = said["digests"]
     return found if len(found) == world_size else None
-
-
-def logged(file: Path, after: int, through: int) -> dict[int, str]:
-    """What rank 0 logged in these steps, the first time it did them; nothing where it is gone."""
-    import msgspec
-
-    found: dict[int, str] = {}
-    try:
-        lines = file.read_bytes().splitlines()
-    except OSError:
-        return found
-    for line in lines:
-        try:
-            told = msgspec.json.decode(line)
-            step, bad = told["step"], told.get("not_finite") or {}
-        except (msgspec.MsgspecError, KeyError, TypeError, AttributeError):
-            continue
-        values = {name: bad.get(name, told.get(name)) for name in ("loss", "grad_norm")}
-        words = [f"{name} {value}" for name, value in values.items() if value is not None]
-        if after < step <= through and words:
-            found.setdefault(step, ", ".join(words))
-    return found
 
 
 def _failed(job: str, name: str, said: str) -> Error:

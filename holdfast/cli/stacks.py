@@ -6,15 +6,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from holdfast.cli import question
-from holdfast.cli.cluster import Context, Namespace, On, Reach, reached
+from holdfast.cli.cluster import Context, Namespace, On, reached
 from holdfast.cli.controller import Where
-from holdfast.cli.locate import job_folder
 from holdfast.cli.output import AsJson, JobName, count, json_result, result, talk
-from holdfast.cli.question import Answered
+from holdfast.cli.question import Answered, JobQuestion
 from holdfast.errors import Error
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from holdfast.diagnosis.stacks import Branch
+    from holdfast.drivers.kubernetes.api import Api
     from holdfast.messages import StacksReply
     from holdfast.stacks import StackGroup
 
@@ -31,8 +33,7 @@ def stacks(
     as_json: AsJson = False,
 ) -> None:
     """Show the Python stacks of all workers, grouped, the rarest first."""
-    reach = reached(on, context, namespace)
-    told = _local(name) if reach is None else _remote(reach, name)
+    told = question.ask(QUESTION, _here, name, reached(on, context, namespace))
     groups = _chosen(told.reply.groups, rank, told)
     if as_json:
         json_result({"job": told.job, "groups": groups, "missing": told.reply.missing})
@@ -43,32 +44,23 @@ def stacks(
     _tell_missing(told.reply)
 
 
-def _local(name: str | None) -> "Answered[StacksReply]":
-    from holdfast.drivers.client import stacks as ask
-    from holdfast.drivers.records import controller_alive, controller_silent
-
-    folder = job_folder(name)
-    if not controller_alive(folder):
-        raise _not_running(folder.name, "")
-    try:
-        return Answered(folder.name, "", ask(folder))
-    except ConnectionError as error:
-        raise controller_silent(folder.name) from error
-
-
-def _remote(reach: Reach, name: str | None) -> "Answered[StacksReply]":
+async def _there(cluster: "Api", job: str) -> "StacksReply | None":
     from holdfast.drivers.kubernetes.published_stacks import ask_for_stacks
 
-    return question.ask(reach, name, ask_for_stacks, _not_running)
+    return await ask_for_stacks(cluster, job)
 
 
-def _not_running(job: str, words: str) -> Error:
-    return Error(
-        "job-not-running",
-        f"no controller is running for job {job}",
-        why="stacks are taken from running workers, which the controller asks for",
-        help=f"holdfast why {job}{words}   (what happened last)",
-    )
+def _here(folder: "Path") -> "StacksReply":
+    from holdfast.drivers import client
+
+    return client.stacks(folder)
+
+
+QUESTION = JobQuestion(
+    _there,
+    "stacks are taken from running workers, which the controller asks for",
+    question.what_happened,
+)
 
 
 def _chosen(

@@ -63,7 +63,7 @@ def _start(state: State, store: Store) -> StartAttempt:
     state.times.mark = None
     state.start_deadline = state.leave_deadline = state.quiet_deadline = None
     state.milestones, state.finished, state.deaths = [], set(), []
-    state.hang, state.standstill, state.stragglers = None, "", ()
+    state.stopped_for, state.standstill, state.stragglers = None, "", ()
     state.restored = state.reached = state.bad_step = state.corrupt_step = None
     state.stopped, state.skipped = False, 0
     incidents.note(state, "StartAttempt", why)
@@ -123,7 +123,7 @@ def overtaken(state: State, attempt: int) -> list[AnyAction]:
     lost = attempt - state.attempt
     state.earlier_attempts += lost
     state.attempt, state.start, state.stopped = attempt, None, False
-    state.deaths, state.finished, state.hang = [], set(), None
+    state.deaths, state.finished, state.stopped_for = [], set(), None
     nodes.void_stores(state)
     why = f"orders up to attempt {attempt} were lost with a controller"
     if state.phase is Phase.CLOSING:

@@ -6,7 +6,7 @@ weighed: in the line of the journal, and in the incident that it was chosen for.
 
 import msgspec
 
-from holdfast.controller import conditions, skipping
+from holdfast.controller import conditions, repetitions, skipping
 from holdfast.controller.policies import ladder
 from holdfast.controller.policies.situation import (
     History,
@@ -59,6 +59,7 @@ def _means(state: State, older: int | None) -> Means:
         replace_after=limits.replace_after,
         skips=skipping.left(state),
         checks=bool(limits.checks),
+        repeats=repetitions.wanted(state) is not None,
         stragglers=limits.stragglers == "replace",
         max_restarts=limits.max_restarts,
         exact=limits.exact,

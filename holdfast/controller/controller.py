@@ -21,6 +21,7 @@ from holdfast.controller import (
     nodes,
     numerics,
     recovery,
+    repetitions,
     resizing,
     shift,
     sizes,
@@ -62,6 +63,7 @@ from holdfast.events import (
     OrdersLost,
     Progress,
     Progressed,
+    RepetitionRequested,
     ReplicasDiffer,
     ScaleRequested,
     StopRequested,
@@ -158,10 +160,8 @@ def _dispatch(state: State, event: AnyEvent) -> list[AnyAction]:
             return _stop_requested(state, event)
         case ScaleRequested():
             return resizing.scaled(state, event)
-        case UpdateRequested():
-            return updates.requested(state, event)
-        case UpdatePrepared():
-            return updates.prepared(state, event)
+        case UpdateRequested() | UpdatePrepared() | RepetitionRequested():
+            return _wished(state, event)
         case JobSubmitted():
             state.started_at = state.now
             versions.inherit(state, event.version)
@@ -170,6 +170,19 @@ def _dispatch(state: State, event: AnyEvent) -> list[AnyAction]:
             return _resumed(state, event)
         case _:
             assert_never(event)
+
+
+def _wished(
+    state: State, event: UpdateRequested | UpdatePrepared | RepetitionRequested
+) -> list[AnyAction]:
+    """People want something of a job that trains, and it goes on."""
+    match event:
+        case UpdateRequested():
+            return updates.requested(state, event)
+        case UpdatePrepared():
+            return updates.prepared(state, event)
+        case RepetitionRequested():
+            return repetitions.requested(state, event)
 
 
 def _after_the_end(state: State, event: AnyEvent) -> list[AnyAction]:
@@ -200,7 +213,12 @@ def _node_ready(state: State, event: NodeReady) -> list[AnyAction]:
 
 def _review(state: State) -> list[AnyAction]:
     """Whether to change what trains: first how many, then which version."""
-    return resizing.review(state) or updates.review(state) or machines.review(state)
+    return (
+        resizing.review(state)
+        or updates.review(state)
+        or repetitions.review(state)
+        or machines.review(state)
+    )
 
 
 def _orders_lost(state: State, event: OrdersLost) -> list[AnyAction]:

@@ -28,7 +28,7 @@ def judged(state: State, event: HangJudged) -> list[AnyAction]:
         state.tell(event.summary)
         return []
     first = next(each_of(event.ranks), None)
-    state.hang = Diagnosed(
+    state.stopped_for = Diagnosed(
         attempt=event.attempt,
         cause="hang",
         summary=event.summary,

@@ -28,9 +28,11 @@ OF_NO_WORKER = (
     "corruption",
     RESIZED,
     "updated",
+    "repeated",
     "diverged",
 )  # causes that explain whatever workers said
 UPDATED = "updated"
+REPEATED = "repeated"
 GUESS = "worker-failed"  # of an exit, until its verdict comes
 LOST, LEFT = "node-lost", "node-left"
 CERTAIN = 0.9  # a verdict that no other exit, and no lost connection, can explain
@@ -108,6 +110,11 @@ def open_for_size(state: State, why: str) -> None:
 def open_for_update(state: State, why: str) -> None:
     """Likewise, to go on with another version."""
     _open(state, _record(state, UPDATED, why, EVERYBODY))
+
+
+def open_for_repetition(state: State, why: str) -> None:
+    """Likewise, because somebody wants a step to be repeated."""
+    _open(state, _record(state, REPEATED, why, EVERYBODY))
 
 
 def open_for_lost_orders(state: State, why: str) -> None:

@@ -17,6 +17,7 @@ from holdfast.controller import (
     machines,
     nodes,
     numerics,
+    repetitions,
     sizes,
     skipping,
     versions,
@@ -42,10 +43,14 @@ def when_stopped(state: State) -> list[AnyAction]:
         return _as_planned(state)
     elif state.incidents[-1].cause == incidents.UPDATED:
         return _as_planned(state)
+    elif state.incidents[-1].cause == incidents.REPEATED:
+        return _repeat(state)
+    if state.repeating is not None and state.suspicion is not None:
+        return [repetitions.order(state, "nobody has told what the groups of nodes have shown")]
     if again := machines.check_again(state):
         return again
-    if state.hang is not None:
-        return after_verdict(state, state.hang)
+    if state.stopped_for is not None:
+        return after_verdict(state, state.stopped_for)
     reason = f"attempt {state.attempt} is stopped on every node"
     exits, others = state.exits, state.others
     return [Diagnose(attempt=state.attempt, exits=exits, others=others, reason=reason)]
@@ -64,6 +69,14 @@ def _go_on(state: State) -> list[AnyAction]:
     return attempts.try_start(state)
 
 
+def _repeat(state: State) -> list[AnyAction]:
+    """What somebody wants to know; then, or where a node was lost meanwhile, training goes on."""
+    if state.repeating is None or len(state.ranks) < state.size:
+        state.repeating = None
+        return _go_on(state)
+    return [repetitions.order(state, state.why)]
+
+
 def after_verdict(state: State, verdict: Diagnosed) -> list[AnyAction]:
     """It is known why the attempt has failed: what is done about it."""
     verdict = conditions.explained(state, verdict)
@@ -77,7 +90,13 @@ def after_verdict(state: State, verdict: Diagnosed) -> list[AnyAction]:
 
 def when_checked(state: State, event: NodesChecked) -> list[AnyAction]:
     """All machines were, because nobody knew which is to blame; now somebody may."""
-    verdict = machines.heard(state, event)
+    if event.told:
+        asked = state.repeating is not None and bool(state.repeating.id)
+        verdict = repetitions.heard(state, event)
+        if asked and state.repeating is None:
+            return [*_retire(state), *_go_on(state)]
+    else:
+        verdict = machines.heard(state, event)
     if verdict is None:
         return []
     verdict = conditions.explained(state, verdict)
@@ -101,6 +120,8 @@ def _climb(state: State, verdict: Diagnosed) -> list[AnyAction]:
             return _without_the_update(state, failure.trouble.bad_step)
         if chosen.rung is Rung.CHECK:
             return [*actions, machines.check_all(state, verdict, chosen.reason)]
+        if chosen.rung is Rung.REPLAY:
+            return [*actions, repetitions.begin(state, verdict, chosen.reason)]
         if chosen.rung is not Rung.ROLL_BACK:
             break
         failure = _gone_back(state, verdict, failure)
@@ -156,7 +177,10 @@ def _count(state: State, verdict: Diagnosed) -> None:
         state.named = [*state.named, _named(state, verdict)][-NAMED_KEPT:]
     if verdict.environment and state.trouble_since is None:
         state.trouble_since = state.now
-    state.restarts = restart.recent(state.restarts, state.now, state.limits.window_s)
+    window_s = state.limits.window_s
+    state.restarts = restart.recent(state.restarts, state.now, window_s)
+    new = [state.now] if verdict.cause in replace.IN_GROUPS and verdict.rank is None else []
+    state.nameless = [*restart.recent(state.nameless, state.now, window_s), *new]
 
 
 def _forget(state: State) -> None:
@@ -216,6 +240,7 @@ def _failure(state: State, verdict: Diagnosed) -> Situation:
         unproven=unproven,
         checked=state.checked,
         named=state.named.count(named) if named else 0,
+        nameless=len(state.nameless),
     )
     older = poison.way_back(state.committed, trial.restored)
     return choices.situation(state, trouble, history, older)

@@ -23,7 +23,7 @@ def shifted(state: State, event: CollectivesShifted) -> list[AnyAction]:
     if event.attempt != state.attempt or state.phase is not Phase.RUNNING:
         return []
     why, first = _story(event), next(each_of(event.ranks), None)
-    state.hang = Diagnosed(
+    state.stopped_for = Diagnosed(
         attempt=event.attempt,
         cause=CAUSE,
         summary=why,

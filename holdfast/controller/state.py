@@ -11,6 +11,7 @@ import msgspec
 from holdfast.actions import Outcome, StartAttempt, StopAttempt
 from holdfast.controller.phases import ENDED, Phase, may_move
 from holdfast.controller.policies.replace import REPLACE_AFTER
+from holdfast.digests import StepsToRepeat
 from holdfast.events import (
     Diagnosed,
     Milestone,
@@ -62,6 +63,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         ""  # machines are checked: "all" before they train or wait; "spares" while they wait
     )
     trial_steps: int = 100  # after an update, within which a failure goes back
+    group_tests: bool = False  # groups of nodes may repeat a step, to find the bad one
+    replica_ranks: int = 1  # of one data-parallel replica; 0: there is but one
 
     @staticmethod
     def of(job: Job) -> "Limits":
@@ -91,6 +94,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
             plateau_share=job.recovery.plateau_share,
             checks=CHECKS[job.recovery.check],
             trial_steps=job.recovery.update_trial_steps,
+            group_tests=job.recovery.group_tests == "auto",
+            replica_ranks=job.parallel.layout.replica_ranks if job.parallel is not None else 1,
         )
 
     @property
@@ -348,8 +353,11 @@ class State(msgspec.Struct, kw_only=True):
     fruitless: int = 0  # attempts in a row that made no progress
     barren: int = 0  # restarts since the last progress
     named: list[str] = []  # nodes that their verdicts name, one after the other
+    nameless: list[float] = []  # hangs and corruptions, lately, that name no node
     checked: bool = False  # all machines were, since the last progress
     suspicion: Diagnosed | None = None  # verdict that waits for that
+    repeating: StepsToRepeat | None = None  # groups of nodes do, or will once nothing disturbs
+    repeated_at: float | None = None  # the controller has had that done by itself
     trouble_since: float | None = None  # errors of the environment have kept it from any progress
     progress_mark: int | None = None  # max_step when the attempt began
     last_failure: Failure | None = None
@@ -371,7 +379,7 @@ class State(msgspec.Struct, kw_only=True):
     earlier_attempts: int = 0  # of the numbers up to `attempt`, those that this journal did not use
     incidents: list[IncidentRecord] = []
     standstill: str = ""  # why no step is made, while workers were seen to work or to be paused
-    hang: Diagnosed | None = None  # for which this attempt is being stopped
+    stopped_for: Diagnosed | None = None  # verdict for which this attempt is being stopped
     stragglers: tuple[Straggler, ...] = ()  # of this attempt, at this moment
     health: dict[str, dict[str, HealthRecord]] = {}  # node → condition and device → how it is
 

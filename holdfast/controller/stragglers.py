@@ -59,7 +59,7 @@ def _answered(state: State, before: set[int]) -> list[AnyAction]:
         if worst.rank not in before:
             choices.record(state, chosen, trouble, incident=False)
         return []
-    state.hang = Diagnosed(
+    state.stopped_for = Diagnosed(
         attempt=state.attempt, cause=STRAGGLER, summary=why, confidence=CONFIDENCE, rank=worst.rank
     )
     incidents.open_for_rank(state, STRAGGLER, why, worst.rank)

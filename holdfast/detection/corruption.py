@@ -9,7 +9,8 @@ ranks neither does.
 
 from collections.abc import Mapping
 
-from holdfast.events import ReplicaDigest, ReplicasDiffer, in_rows
+from holdfast.digests import ReplicaDigest
+from holdfast.events import ReplicasDiffer, in_rows
 from holdfast.messages import Report
 
 PATIENCE_S = 2.0  # for the digests of all ranks, from the first on; reports come within a second

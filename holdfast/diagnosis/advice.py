@@ -62,6 +62,7 @@ ADVICE: dict[str, str] = {
     "orders-lost": "Keep the journal where it outlives the controller (kubernetes.journal), if "
     "controllers are lost often.",
     "updated": "Nothing: `holdfast status` tells the version, and what has become of each update.",
+    "repeated": "Nothing: the evidence of the incident says what the repetition has shown.",
     "diverged": "The job continues with the version before the update; compare the two.",
     "node-left": "Nothing: it counts as no failure. A spare makes the hand-over immediate.",
     "resized": "Nothing: `holdfast status` tells the size, the target and the reason.",

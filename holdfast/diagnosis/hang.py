@@ -6,7 +6,8 @@ suspects did between the looks decides: who stood still and used no processor ha
 where it waits for data or storage, after half a minute; who computed without moving is given a
 minute; who moved evaluates, or saves, and is given as long as the job file says, and so is who
 stands in a compiler: that may run for minutes, and ranks wait for each other's without moving. If
-all wait at one place the network may be back in a moment. Of a script that does not report steps
+all wait at one place the network may be back in a moment; where nodes cannot even connect to each
+other meanwhile (`apart`), it is given less. Of a script that does not report steps
 nobody knows whether it still trains, so it may work for as long as it likes. If one of those that
 wait moves, nobody waits for anybody. Workers that were all stopped, or that somebody debugs, do not
 hang.
@@ -15,6 +16,8 @@ hang.
 import math
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import NamedTuple
+
+import msgspec
 
 from holdfast.collectives import GroupLog
 from holdfast.diagnosis.collectives import CollectiveFinding, Story, find
@@ -26,6 +29,7 @@ from holdfast.stacks import Activity, StackGroup, in_words
 SPIN_S = 60.0  # for a worker that computes and does not move
 SPIN_STEPS = 20.0  # median steps
 TOGETHER_S = 15.0  # where all wait at one place: a link comes back, or never
+PARTED_S = 4.0  # where nodes also cannot connect to each other
 EXTERNAL_S = 30.0  # for data, storage or another program
 BLIND_S = 30.0  # where stacks cannot be read, and nobody uses a processor
 LINES_MAX = 16  # of evidence
@@ -47,6 +51,7 @@ WAITS = frozenset(
         "synchronize", "_engine_run_backward", "_store_based_barrier",
     )
 )  # fmt: skip
+OUR_WAITS = "holdfast/train/exchange.py"  # where ranks tell each other of snapshots
 WAITING_FILES = ("torch/distributed/", "torch/autograd/", "torch/cuda/", "torch/accelerator/")
 EXTERNAL = (  # where a worker waits for something outside
     "ssl.py", "socket.py", "selectors.py", "http/", "urllib3/", "requests/", "httpx/", "botocore/",
@@ -106,6 +111,28 @@ def judge(
     if missing or not looks or any(look.group.why == ENDED for look in looks):
         return _unseen(told, missing, late=late)
     return _by_activity(told, looks, suspects, pages, late=late)
+
+
+def apart(
+    judged: HangJudged,
+    suspicion: HangSuspected,
+    groups: Sequence[StackGroup],
+    lines: Sequence[str],
+) -> HangJudged:
+    """The judgement, with what nodes tell that could not reach each other. Where all ranks wait for
+    others meanwhile, that is why, and a link that has not come back within `PARTED_S` is waited for
+    no longer, whatever else a worker computes in the background."""
+    judged = msgspec.structs.replace(judged, evidence=(*lines, *judged.evidence)[:LINES_MAX])
+    looks = [SeenRank(next(each_of(group.ranks)), group) for group in groups]
+    together = len({look.group.frames for look in looks}) == 1
+    waits = together or (bool(looks) and all(look.waits for look in looks))
+    waits &= all(look.group.activity is not Activity.MOVES for look in looks)
+    slow = judged.judgement is Judgement.SLOW and suspicion.ago_s >= PARTED_S
+    if not (waits and slow):
+        return judged
+    told = _Told(suspicion, groups, (), None)
+    found = told(Judgement.HANG, f"All ranks hung: {'; '.join(lines[:PLACES_SHOWN])}", 0.9)
+    return msgspec.structs.replace(found, evidence=judged.evidence)
 
 
 class _Told:
@@ -254,7 +281,7 @@ def _smallest(looks: Sequence[SeenRank]) -> Set[int]:
 def _is_wait(frame: str) -> bool:
     name, _, place = frame.partition(" (")
     function = name.rpartition(".")[2]
-    return function in WAITS and place.startswith(WAITING_FILES)
+    return (function in WAITS and place.startswith(WAITING_FILES)) or place.startswith(OUR_WAITS)
 
 
 def _paused(looks: Sequence[SeenRank]) -> str:

@@ -186,6 +186,12 @@ CAUSES: dict[str, KnownCause] = {
         "No fault: the job was stopped, as a rule at the end of a step, to continue with another "
         "version of its code or its arguments; see [hot update](../guides/update.md).",
     ),
+    "repeated": KnownCause(
+        Weight.CAUSE,
+        ELSEWHERE,
+        "No fault: the job was stopped at the end of a step because somebody asked its nodes to "
+        "repeat a step; see [repeating a step](../concepts/diagnosis.md#repeating-a-step).",
+    ),
     "diverged": KnownCause(
         Weight.CAUSE,
         ELSEWHERE,

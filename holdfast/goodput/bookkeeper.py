@@ -56,6 +56,7 @@ from holdfast.events import (
     NumbersSpiked,
     OrdersLost,
     Progressed,
+    RepetitionRequested,
     ReplicasDiffer,
     ScaleRequested,
     StopRequested,
@@ -180,7 +181,7 @@ class Bookkeeper:
                 pass
             case HangSuspected() | StragglersFound() | HealthChanged() | EvidenceTaken():
                 pass
-            case UpdateRequested() | UpdatePrepared():
+            case UpdateRequested() | UpdatePrepared() | RepetitionRequested():
                 pass
             case _:
                 assert_never(event)

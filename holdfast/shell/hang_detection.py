@@ -16,8 +16,11 @@ from holdfast.controller import State
 from holdfast.controller.phases import TRAINING
 from holdfast.detection.hang import HangWatch
 from holdfast.detection.progress import ProgressReducer
-from holdfast.diagnosis.hang import judge
+from holdfast.diagnosis import reachability
+from holdfast.diagnosis.hang import apart, judge
+from holdfast.evidence import PeerReach
 from holdfast.messages import Report, Stacks, StacksReply, TakeStacks
+from holdfast.shell.reachability import Reachability
 from holdfast.shell.stack_collection import Reply, StackCollection
 
 LOOKS = 3
@@ -40,6 +43,7 @@ class HangDetection:
         self._watch = HangWatch(state.limits.hang_timeout_s)
         self._looks = StackCollection(send, itertools.count(1, 2), LOOKS, APART_S)
         self._asked = StackCollection(send, itertools.count(2, 2))
+        self._reachability = Reachability(state, put)
         self.may_stand: Callable[[], bool] = lambda: True
 
     def begin(self, attempt: int, now: float) -> None:
@@ -79,12 +83,20 @@ class HangDetection:
             suspicion = msgspec.structs.replace(order.suspicion, ago_s=self._now - since)
             looks = reply.groups, reply.missing, pages, timeout_s, reply.collectives
             judged = judge(suspicion, *looks)
+            if (parted := reachability.judge(self._reached())) is not None:
+                judged = apart(judged, suspicion, reply.groups, parted.lines)
             progressed = self._progress.flush(self._now)
             self._put(*((progressed,) if progressed is not None else ()), judged)
 
         self._now = now
 
-        self._looks.ask(self._members(), connected, now, found)
+        members = self._members()
+        self._looks.ask(members, connected, now, found, self._reachability.ring(members))
+
+    def _reached(self) -> dict[str, tuple[PeerReach, ...]]:
+        """Who could reach whom, by name."""
+        nodes, reached = self._state.nodes, self._looks.reached
+        return {nodes[node].name: told for node, told in reached.items() if node in nodes}
 
     def ask(self, connected: Collection[str], now: float, reply: Reply) -> None:
         """Somebody wants to see where the workers are."""

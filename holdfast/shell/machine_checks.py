@@ -14,7 +14,8 @@ from typing import NamedTuple
 from holdfast.actions import CheckNodes
 from holdfast.controller import State
 from holdfast.events import NodesChecked, NodeUnfit
-from holdfast.messages import CheckMachine, ChecksReply, MachineChecked
+from holdfast.messages import CheckMachine, ChecksReply, MachineChecked, RepeatStep
+from holdfast.shell.repetitions import Repetitions
 
 NODE_S = 330.0  # agents give up their checks after 300 s
 
@@ -34,9 +35,13 @@ class MachineChecks:
     """Rounds by their numbers; whoever asks for the spares while these are asked hears the same."""
 
     def __init__(
-        self, state: State, send: Callable[[str, CheckMachine], None], put: Callable[..., None]
+        self,
+        state: State,
+        send: Callable[[str, CheckMachine | RepeatStep], None],
+        put: Callable[..., None],
     ) -> None:
         self._state, self._send, self._put = state, send, put
+        self.repetitions = Repetitions(state, send, put)
         self._numbers = itertools.count(1)
         self._rounds: dict[int, CheckRound] = {}
         self._replies: list[Reply] = []
@@ -52,6 +57,9 @@ class MachineChecks:
 
     def obey(self, order: CheckNodes, connected: Collection[str], now: float) -> None:
         """What these are like is a fact for the controller, once all have answered."""
+        if order.repeat is not None:
+            self.repetitions.obey(order, connected, now)
+            return
         self._begin(order.nodes, connected, now, partial(self._tell, order.attempt))
 
     def _begin(
@@ -81,6 +89,10 @@ class MachineChecks:
 
     def gone(self, node: str) -> None:
         """Its connection is gone, and the answers with it."""
+        self.repetitions.gone(node)
+        self._without(node)
+
+    def _without(self, node: str) -> None:
         for number, asked in list(self._rounds.items()):
             if asked.asked.pop(node, None) is not None:
                 asked.missing.append(node)
@@ -88,6 +100,7 @@ class MachineChecks:
 
     def look(self, now: float) -> None:
         """Who has had enough time is not waited for any longer."""
+        self.repetitions.look(now)
         late = {
             node
             for asked in self._rounds.values()
@@ -95,7 +108,7 @@ class MachineChecks:
             if now - since >= NODE_S
         }
         for node in sorted(late):
-            self.gone(node)
+            self._without(node)
 
     def _end(self, number: int) -> None:
         if not self._rounds[number].asked:

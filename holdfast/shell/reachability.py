@@ -14,6 +14,7 @@ from holdfast.events import HealthChanged, Severity, Store
 from holdfast.evidence import PeerAddress, PeerReach
 
 PEERS_MAX = 8
+RING = 2  # peers that each node tries where all are asked
 CONDITION = "unreachable"
 STANDS_S = 180.0
 ADVICE = "check the network of its machine: links, routes, firewall, network policies"
@@ -38,6 +39,16 @@ class Reachability:
         others = dict.fromkeys([*asked, *members[place + 1 :], *members[:place]])
         found = (self._address(one) for one in others if one != node)
         return tuple(one for one in found if one is not None)[:PEERS_MAX]
+
+    def ring(self, members: Sequence[str]) -> dict[str, tuple[PeerAddress, ...]]:
+        """Whom each of these is to try where all are asked: those that come after it."""
+        known = {node: self._address(node) for node in members}
+        rows = {node: [*members[n + 1 : n + 3], *members[:2]] for n, node in enumerate(members)}
+        found = {
+            node: tuple(filter(None, (known[one] for one in dict.fromkeys(row) if one != node)))
+            for node, row in rows.items()
+        }
+        return {node: peers[:RING] for node, peers in found.items()}
 
     def _address(self, node: str) -> PeerAddress | None:
         known, store = self._state.nodes.get(node), self._store(node)

@@ -36,6 +36,7 @@ from holdfast.messages import (
     EvidenceReply,
     Fact,
     FromClient,
+    GroupOpened,
     Hello,
     JournalCopy,
     Kept,
@@ -43,6 +44,7 @@ from holdfast.messages import (
     Question,
     Report,
     Stacks,
+    StepRepeated,
     ToAgent,
     ToClient,
     ToController,
@@ -362,6 +364,8 @@ class Connection(asyncio.Protocol):
                 | EntryTimes()
                 | EvidenceReply()
                 | MachineChecked()
+                | GroupOpened()
+                | StepRepeated()
                 | VersionPrepared()
                 | AskCode()
             ):

@@ -42,6 +42,7 @@ from holdfast.messages import (
     ApiSeen,
     AskChecks,
     AskCode,
+    AskReplay,
     AskStacks,
     AskStatus,
     CodePart,
@@ -50,6 +51,7 @@ from holdfast.messages import (
     EvidenceReply,
     Fact,
     FromClient,
+    GroupOpened,
     Hello,
     Kept,
     Leave,
@@ -58,6 +60,7 @@ from holdfast.messages import (
     ScaleJob,
     Stacks,
     StatusReply,
+    StepRepeated,
     StopJob,
     ToClient,
     UpdateJob,
@@ -229,6 +232,8 @@ class Shell:
                 self.evidence.answered(node, answer)
             case MachineChecked():
                 self.checks.answered(node, answer)
+            case GroupOpened() | StepRepeated():
+                self.checks.repetitions.answered(node, answer, self._clock())
             case AskCode():
                 self.nodes.send(node, self.code_part(answer))
             case VersionPrepared():
@@ -251,6 +256,8 @@ class Shell:
                 self.hangs.ask(self.nodes.connected, self._clock(), reply)
             case AskChecks():
                 self.checks.ask(self.nodes.connected, self._clock(), reply)
+            case AskReplay():
+                self.checks.repetitions.ask(message.wish, reply)
             case _:
                 assert_never(message)
 

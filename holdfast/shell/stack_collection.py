@@ -5,11 +5,12 @@ not answer in time is named instead. Pure: sending only queues, and times are th
 """
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 import msgspec
 
 from holdfast.collectives import GroupLog, joined_logs
+from holdfast.evidence import PeerAddress, PeerReach
 from holdfast.messages import Stacks, StacksReply, TakeStacks
 from holdfast.stacks import StackGroup, joined
 
@@ -18,6 +19,8 @@ NODE_S = 12.0  # for one of them: agents give up a process after 5 s, and try tw
 REPLY_BYTES = 3 << 20  # of an answer, below what one message may have
 
 Reply = Callable[[StacksReply], None]
+Peers = Mapping[str, tuple[PeerAddress, ...]]
+NOBODY: Peers = {}
 
 
 class StackCollection:
@@ -42,16 +45,24 @@ class StackCollection:
         self._groups: tuple[StackGroup, ...] = ()
         self._logs: tuple[GroupLog, ...] = ()
         self._missing: list[str] = []
+        self._peers: Peers = {}
+        self.reached: dict[str, tuple[PeerReach, ...]] = {}  # by node, of this collection
 
     def ask(
-        self, members: Collection[str], connected: Collection[str], now: float, reply: Reply
+        self,
+        members: Collection[str],
+        connected: Collection[str],
+        now: float,
+        reply: Reply,
+        peers: Peers = NOBODY,
     ) -> None:
-        """What the workers of these nodes do."""
+        """What the workers of these nodes do, and whether they reach these peers."""
         self._replies.append(reply)
         if len(self._replies) > 1:
             return
         self._number = next(self._numbers)
         self._groups, self._logs = (), ()
+        self._peers, self.reached = peers, {}
         self._waiting = deque(node for node in members if node in connected)
         self._missing = [node for node in members if node not in connected]
         self._go_on(now)
@@ -72,6 +83,8 @@ class StackCollection:
         if answer.number == self._number and self._asked.pop(node, None) is not None:
             self._groups = joined([*self._groups, *answer.groups])
             self._logs += answer.collectives
+            if answer.reached:
+                self.reached[node] = answer.reached
             self._go_on(now)
 
     def gone(self, node: str, now: float) -> None:
@@ -93,7 +106,7 @@ class StackCollection:
         while self._waiting and len(self._asked) < WAVE:
             node = self._waiting.popleft()
             self._asked[node] = now
-            self._send(node, self._question())
+            self._send(node, self._question(node))
         if not self._asked:
             replies, self._replies = self._replies, []
             told = StacksReply(
@@ -104,8 +117,13 @@ class StackCollection:
             for reply in replies:
                 reply(told)
 
-    def _question(self) -> TakeStacks:
-        return TakeStacks(number=self._number, looks=self._looks, apart_s=self._apart_s)
+    def _question(self, node: str) -> TakeStacks:
+        return TakeStacks(
+            number=self._number,
+            looks=self._looks,
+            apart_s=self._apart_s,
+            peers=self._peers.get(node, ()),
+        )
 
 
 def fitting(groups: tuple[StackGroup, ...], limit: int = REPLY_BYTES) -> tuple[StackGroup, ...]:

@@ -37,6 +37,7 @@ from holdfast.messages import (
     LookForApi,
     MachineChecked,
     PrepareVersion,
+    RepeatStep,
     Report,
     Stacks,
     Start,
@@ -52,6 +53,7 @@ from holdfast.messages import (
 )
 from holdfast.simulation.environment import Environment
 from holdfast.simulation.ground_truth import GroundTruth
+from holdfast.simulation.group_faults import REPEAT_S, opened, repeated
 from holdfast.simulation.keeping import ParkedWorkers
 from holdfast.simulation.memory import NodeMemory
 from holdfast.simulation.observed_workers import entry_times, stacks
@@ -108,6 +110,7 @@ class SimulatedAgent:
         self.memory: dict[int, NodeMemory] = {}
         self.slow: Slow | None = None
         self.drags, self.stalls_until = 1.0, 0.0  # its network
+        self.bad_in_groups = False
         self.replica = JournalReplica()  # lost with the node
         self.pulse = Report(node=self.node, attempt=-1, workers=())
         self._env, self._network, self._truth = env, network, truth
@@ -298,6 +301,10 @@ class SimulatedAgent:
                 pass
             case CheckMachine():
                 self._env.after(self._env.about(CHECK_S), self._tell_checked, message.number)
+            case RepeatStep():
+                self._up(*opened(message, self._network))
+                said = repeated(message, bad=self.bad_in_groups)
+                self._env.after(self._env.about(REPEAT_S), self._up, said)
             case TakeEntryTimes():
                 self._tell_entry_times(message)
             case TakeStacks():

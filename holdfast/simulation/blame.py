@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from holdfast.actions import Entry, Fence, StopAttempt
 from holdfast.events import AttemptStopped, HangJudged, ReplicasDiffer, StragglersFound, each_of
+from holdfast.simulation.group_faults import FairGroups
 from holdfast.simulation.slowness import Slow
 
 NAMED = 3  # hangs, before a node is left for them
@@ -22,6 +23,7 @@ class FairBlame:
     """What is true of the attempts, and what was said of them."""
 
     def __init__(self) -> None:
+        self.groups = FairGroups()
         self.judged = 0  # ranks whose times were told, once for each time
         self._wrong = 0
         self._slow: dict[int, dict[int, str]] = {}  # attempt → rank → its node
@@ -90,7 +92,7 @@ class FairBlame:
                 )
                 return self._replaced(event.attempt, entry)
             case _:
-                return ""
+                return self.groups.judged(entry)
 
     def _hanging(self, event: HangJudged) -> str:
         self._hangs_judged += 1

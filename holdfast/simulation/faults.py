@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from holdfast.controller import NodeState
-from holdfast.events import Severity, UpdateRequested
+from holdfast.events import CheckpointCommitted, Severity, UpdateRequested
 from holdfast.simulation.agents import SimulatedAgent
 from holdfast.simulation.fair_updates import KIND, KINDS
 from holdfast.simulation.runs import CRASHED, KILLED
@@ -21,6 +21,8 @@ NOTICED_S = 20.0  # from a tear until the end that is not told of it knows, at m
 LAG_S = (0.2, 3.0)
 TIMES_SLOW = (1.2, 4.0)
 SHORT_STALL_S = 12.0  # of the network, that is no reason to stop anything
+BAD_FOR_S = 1e6  # until somebody stops it
+SAVED_STEP = 10**9
 CONDITIONS = (
     ("xid-79", Severity.FATAL),
     ("link-down", Severity.ALERT),
@@ -369,6 +371,39 @@ def _duty_deaths(world: "World") -> None:
         duty.fail()
 
 
+def _bad_in_groups(world: "World") -> None:
+    """One at a time, for good."""
+    agent = _some_agent(world)
+    if agent is not None and not any(other.bad_in_groups for other in world.living()):
+        agent.bad_in_groups = True
+        world.referees.blame.groups.bad(agent.node)
+        _stands_with(world, agent)
+
+
+def _stands_with(world: "World", agent: SimulatedAgent) -> None:
+    """Whatever it takes part in stands still after some steps."""
+    if world.env.calm or not agent.alive or world.referees.over:
+        return
+    run = agent.run
+    goes_on = run is not None and run.alive and run.group.stall.until <= world.env.now
+    if run is not None and goes_on and world.truth.stall(run.group, BAD_FOR_S):
+        world.referees.blame.stalled(run.group.attempt)
+        _has_saved(world, agent.node, run.group.attempt)
+        world.hangs(run.group)
+    world.env.after(world.env.between(1.0, 60.0), _stands_with, world, agent)
+
+
+def _has_saved(world: "World", node: str, attempt: int) -> None:
+    """There is a checkpoint from which groups can repeat a step. What tiers do is not simulated, so
+    it is newer than whatever is gone on from, and nobody goes back to it."""
+    if world.control is not None and not world.control.stalled:
+        world.control.put(
+            CheckpointCommitted(
+                node=node, tier="shared", attempt=attempt, step=SAVED_STEP, seconds=1.0, bytes=1
+            )
+        )
+
+
 def _updates(world: "World") -> None:
     """Of one person, who asks again and again."""
     control, dice = world.control, world.env.dice
@@ -419,4 +454,5 @@ FAULTS: dict[str, Callable[["World"], None]] = {
     "bit_flips": _bit_flips,
     "flaky_networks": _flaky_networks,
     "updates": _updates,
+    "bad_in_groups": _bad_in_groups,
 }

@@ -7,7 +7,7 @@ last the same. That is what `train/replicas.py` does, with steps for bits.
 
 from typing import NamedTuple
 
-from holdfast.events import ReplicaDigest
+from holdfast.digests import ReplicaDigest
 
 SOUND, FLIPPED = 0x5EED, 0xBAD  # digests
 

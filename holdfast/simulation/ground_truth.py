@@ -8,7 +8,8 @@ rank's memory holds.
 
 import math
 
-from holdfast.events import Broken, Milestone, Progress, ReplicaDigest
+from holdfast.digests import ReplicaDigest
+from holdfast.events import Broken, Milestone, Progress
 from holdfast.messages import Start, WorkerReport
 from holdfast.simulation import memory
 from holdfast.simulation.environment import Environment

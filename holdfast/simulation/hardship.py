@@ -46,6 +46,7 @@ RATES: dict[str, tuple[float, float]] = {
     "bit_flips": (0.5, 4),  # a rank has other parameters than all others from some step on
     "flaky_networks": (0.5, 6),  # a node's links lose packets: all wait, or are slower
     "updates": (4, 100),  # somebody wants another version, which may be worth nothing
+    "bad_in_groups": (1, 12),  # a machine is, for good, and one at a time
 }
 """Times a day, lowest and highest, where it is on at all."""
 LATER = {kind: RATES[kind] for kind in ("storage_outages",)}
@@ -72,10 +73,13 @@ FLAKY = {kind: RATES[kind] for kind in ("flaky_networks",)}
 """The same: each of these three by dice of its own."""
 UPDATES = {kind: RATES[kind] for kind in ("updates",)}
 """The same, in a few worlds."""
+GROUPS = {kind: RATES[kind] for kind in ("bad_in_groups",)}
+"""The same; groups may repeat steps there."""
 CLUSTERS = 1 / 3  # of all worlds: they cost half as much again as others
 IN_PROCESS = 0.2  # of all worlds: workers that live are kept over attempts
 CHECKED = 0.08  # share of worlds in which machines of spares are checked, and in doubt all
 UPDATED = 0.08  # share of worlds in which somebody updates the job
+GROUPED = 0.08  # share of worlds with machines that are bad only in a group
 ELASTIC = 0.12  # share of worlds in which the number of nodes may change
 
 HANG_TIMEOUT_S = 600.0
@@ -105,7 +109,19 @@ SHARES: dict[str, tuple[float, float]] = {
 LINK_SHARES = {kind: SHARES[kind] for kind in ("broken_duties",)}
 LATE_NODES = {kind: SHARES[kind] for kind in ("late_nodes",)}
 """By other dice, in worlds whose size may change."""
-LATE = LATER | LINKS | NUMBERS | CLUSTER | HANGS | DEVICES | STRAGGLERS | FLIPS | FLAKY | UPDATES
+LATE = (
+    LATER
+    | LINKS
+    | NUMBERS
+    | CLUSTER
+    | HANGS
+    | DEVICES
+    | STRAGGLERS
+    | FLIPS
+    | FLAKY
+    | UPDATES
+    | GROUPS
+)
 FIRST = {k: v for k, v in RATES.items() if k not in LATE}
 FIRST_SHARES = {k: v for k, v in SHARES.items() if k not in LINK_SHARES | LATE_NODES}
 
@@ -158,7 +174,8 @@ def draw(seed: int, *, hours: float = 24.0, nodes: int = 16) -> Hardship:
     dice, later = Random(f"hardship {seed}"), Random(f"later hardship {seed}")
     links, lease = Random(f"hardship of links {seed}"), Random(f"hardship of leases {seed}")
     hangs = _some(Random(f"hardship of hangs {seed}"), HANGS)
-    watch_s = HANG_TIMEOUT_S if hangs else 0.0
+    grouped = _groups(Random(f"hardship of nodes in groups {seed}"))
+    watch_s = HANG_TIMEOUT_S if hangs or grouped else 0.0
     slowness, flips = Random(f"hardship of slowness {seed}"), Random(f"hardship of flips {seed}")
     stragglers = _some(slowness, STRAGGLERS)
     told = slowness.choice(("tell", "replace")) if stragglers else "off"
@@ -177,6 +194,7 @@ def draw(seed: int, *, hours: float = 24.0, nodes: int = 16) -> Hardship:
                 *(elastic, changes),
             ),
             Random(f"hardship of modes {seed}"),
+            group_tests=bool(grouped),
         ),
         workers=dice.choice((1, 1, 2)),
         rack_size=dice.choice((2, 4, 8)),
@@ -201,6 +219,7 @@ def draw(seed: int, *, hours: float = 24.0, nodes: int = 16) -> Hardship:
         | stragglers
         | _some(flips, FLIPS)
         | _some(Random(f"hardship of networks {seed}"), FLAKY)
+        | grouped
         | _updates(Random(f"hardship of updates {seed}")),
         shares=_some(dice, FIRST_SHARES)
         | _some(links, LINK_SHARES)
@@ -238,12 +257,13 @@ def _sized(limits: Limits, dice: Random, changes: bool) -> Limits:
     return msgspec.structs.replace(limits, min_nodes=fewest, batch=batch) if changes else limits
 
 
-def _keeping(limits: Limits, dice: Random) -> Limits:
+def _keeping(limits: Limits, dice: Random, *, group_tests: bool) -> Limits:
     """Some jobs keep the processes of survivors, as replicas where their size may change, and some
     check machines."""
     kept, checks = dice.random() < IN_PROCESS, "spares" if dice.random() < CHECKED else ""
     replicas = kept and limits.elastic
-    return msgspec.structs.replace(limits, in_process=kept, replicas=replicas, checks=checks)
+    kinds = {"in_process": kept, "replicas": replicas, "checks": checks}
+    return msgspec.structs.replace(limits, group_tests=group_tests, **kinds)
 
 
 def _some(dice: Random, bounds: dict[str, tuple[float, float]]) -> dict[str, float]:
@@ -254,6 +274,10 @@ def _some(dice: Random, bounds: dict[str, tuple[float, float]]) -> dict[str, flo
 
 def _updates(dice: Random) -> dict[str, float]:
     return {k: _between(dice, *b) for k, b in UPDATES.items() if dice.random() < UPDATED}
+
+
+def _groups(dice: Random) -> dict[str, float]:
+    return {k: _between(dice, *b) for k, b in GROUPS.items() if dice.random() < GROUPED}
 
 
 def _between(dice: Random, low: float, high: float) -> float:

@@ -16,12 +16,14 @@ from holdfast.messages import (
     EntryTimes,
     EvidenceReply,
     Fact,
+    GroupOpened,
     Keep,
     Kept,
     MachineChecked,
     Question,
     Report,
     Stacks,
+    StepRepeated,
     ToAgent,
     VersionPrepared,
 )
@@ -34,7 +36,16 @@ PING_S = 4.0  # between two questions of an agent whether the controller is ther
 SILENT_S = 20.0  # until the kernel of the controller's machine gives up
 
 Upward = (
-    Fact | Report | Kept | Stacks | EntryTimes | EvidenceReply | VersionPrepared | MachineChecked
+    Fact
+    | Report
+    | Kept
+    | Stacks
+    | EntryTimes
+    | EvidenceReply
+    | VersionPrepared
+    | MachineChecked
+    | GroupOpened
+    | StepRepeated
 )
 Downward = ToAgent | Question
 

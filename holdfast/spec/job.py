@@ -167,6 +167,12 @@ class Recovery(Section):
     one. `quick`: of every new node, before it may train or wait. With both, machines are also
     checked where attempts in a row make no progress and nobody knows why. `auto`: `spares` on
     Kubernetes, `off` where all nodes are on this machine."""
+    group_tests: Literal["auto", "off"] = "auto"
+    """Whether groups of nodes repeat a step, to find the node that is bad only in a group: where
+    attempts in a row make no progress, a loss is not finite again, or the third hang or corruption
+    within `window_s` names no node. `auto`: of scripts that call `holdfast.train.join()`, if a
+    spare waits, and once in `window_s` if nobody is found; training stands still meanwhile. `off`:
+    only `holdfast replay --isolate` does that."""
     check_replicas_every: Whole = Field(default=0, ge=0, le=1_000_000)
     """Steps between two comparisons, bit for bit, of the parameters that data-parallel ranks hold
     alike, to find silent data corruption; each snapshot is compared, too. If they differ, the job

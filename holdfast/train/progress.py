@@ -24,7 +24,8 @@ from typing import Any, NamedTuple
 import torch
 
 from holdfast.detection.numerics import FirstBad, NumberWatch
-from holdfast.events import Milestone, ReplicaDigest, Spike
+from holdfast.digests import ReplicaDigest
+from holdfast.events import Milestone, Spike
 from holdfast.page import METRIC_COUNT, Page, StepRecord, WorkerPhase
 from holdfast.train.placement import Placement, descriptor
 

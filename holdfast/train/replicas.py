@@ -29,7 +29,7 @@ import torch
 import xxhash
 
 from holdfast.checkpoint.tensors import is_distributed, local_part
-from holdfast.events import ReplicaDigest
+from holdfast.digests import ReplicaDigest
 from holdfast.train.exchange import LEAST, Exchange
 from holdfast.train.tracked import Tracked
 

@@ -99,7 +99,7 @@ def asking(
 ) -> None:
     """A controller that lives and answers this."""
     (tmp_path / "home" / "jobs" / "gpt").mkdir(parents=True)
-    monkeypatch.setattr("holdfast.cli.check_spares.job_folder", lambda _: tmp_path / "gpt")
+    monkeypatch.setattr("holdfast.cli.question.job_folder", lambda _: tmp_path / "gpt")
     monkeypatch.setattr("holdfast.drivers.records.controller_alive", lambda _: True)
     reply = ChecksReply(found=found, missing=missing)
     monkeypatch.setattr("holdfast.drivers.client.checks", lambda _: reply)
@@ -141,3 +141,11 @@ def test_a_folder_or_a_job_that_is_not_there_is_an_error(
     assert main(["check", "--path", str(tmp_path / "none")]) == 2
     assert main(["check", "--name", "none"]) == 4
     assert "error[job-not-found]" in capsys.readouterr().err
+
+
+def test_without_a_name_nobody_takes_a_check_of_this_machine_for_one_of_a_cluster(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOLDFAST_ON", "kubernetes")
+    assert main(["check", "--quick"]) == 2
+    assert "a check on Kubernetes needs the name of a job" in capsys.readouterr().err

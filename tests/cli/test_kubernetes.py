@@ -17,6 +17,7 @@ import msgspec
 import pytest
 
 from holdfast.drivers.kubernetes.cluster import (
+    CLAIMS,
     CONFIG_MAPS,
     CRON_JOBS,
     DEPLOYMENTS,
@@ -33,6 +34,7 @@ from tests.drivers.kubernetes.cluster.faults import Fault
 from tests.patience import PATIENCE_S, until
 from tests.warm import Warm
 
+SMALL = Path(__file__).parents[1] / "end_to_end/local/scripts/small.py"
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
 
 
@@ -190,6 +192,33 @@ def test_stacks_of_a_job_in_a_cluster_show_where_its_workers_stand(site: Site) -
     ended = site.holdfast("stacks", "gpt")
     assert "error[job-not-running]" in ended.stderr
     assert "holdfast why gpt --on kubernetes" in ended.stderr
+
+
+def test_the_nodes_of_a_job_in_a_cluster_repeat_a_step_and_it_goes_on(site: Site) -> None:
+    claim = {"metadata": {"name": "disk"}, "spec": {}}
+    site.it.do(lambda it: it.store.create(CLAIMS, "default", claim))
+    saves = {"shared": {"path": "/saved", "pvc": "disk", "every_s": 1}}
+    words = ["--out", str(site.folder), "--steps", "4000", "--pause", "0.05"]
+    said = {"name": "gpt", "image": "img:1", "script": str(SMALL), "args": words, "nodes": 1,
+            "workers_per_node": 1, "checkpoints": saves}  # fmt: skip
+    site.file.write_text(json.dumps(said))
+    submitted = site.holdfast("submit", str(site.file))
+    assert submitted.returncode == 0, submitted.stderr
+
+    def has_saved() -> bool:
+        now = site.answer("status", "gpt")
+        return any(tier["step"] for tier in now["checkpoints"]) and (now["step"] or 0) > 30
+
+    site.until(has_saved)
+    told = site.answer("replay", "gpt", "--step", "30")
+    assert (told["job"], told["step"], told["verdict"]) == ("gpt", 30, "genuine"), told
+    missing = site.holdfast("replay", "gpt", "--step", "30", "--on", "other")
+    assert missing.returncode == 1 and "it has no node other" in missing.stderr, missing.stderr
+    [found] = site.answer("incidents", "gpt")
+    assert found["cause"] == "repeated" and found["steps_lost"] == 0, found
+    assert site.holdfast("stop", "gpt", "--now").returncode == 0
+    ended = site.holdfast("replay", "gpt", "--step", "30")
+    assert "error[job-not-running]" in ended.stderr
 
 
 def test_logs_show_what_workers_print_and_follow_to_the_end(site: Site) -> None:

@@ -52,7 +52,7 @@ def test_a_hang_stops_the_attempt_blames_the_rank_and_restarts_in_place() -> Non
     assert incident.detected_at - incident.started_at == pytest.approx(3.0)
     assert incident.evidence == ["a", "b"]
     start = only(world.all_stopped(), StartAttempt)
-    assert start.attempt == 2 and world.state.hang is None
+    assert start.attempt == 2 and world.state.stopped_for is None
     assert incident.cause == "hang" and incident.log == "logs/attempt-1/rank-1.log"
     world.train(step=11, restored=10)
     assert incident.ended_at is not None

@@ -262,7 +262,7 @@ def test_a_hang_on_a_node_with_a_fault_is_explained_by_it() -> None:
     world = running()
     world.tell(change("c"))  # so that nothing is done about b at once
     world.tell(change("b"))
-    world.state.hang = Diagnosed(
+    world.state.stopped_for = Diagnosed(
         attempt=1, cause="hang", summary="Rank 1 hung", confidence=0.9, rank=1
     )
     world.kill("b", 1)

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.detection.corruption import PATIENCE_S, ReplicasReducer
-from holdfast.events import Progress, ReplicaDigest, ReplicasDiffer, each_of
+from holdfast.digests import ReplicaDigest
+from holdfast.events import Progress, ReplicasDiffer, each_of
 from holdfast.messages import Report, WorkerReport
 from tests.more import examples
 

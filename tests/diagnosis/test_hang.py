@@ -5,8 +5,10 @@ import pytest
 from holdfast.diagnosis.hang import (
     EXTERNAL_S,
     LINES_MAX,
+    PARTED_S,
     SPIN_S,
     TOGETHER_S,
+    apart,
     judge,
 )
 from holdfast.events import HangJudged, HangSuspected, Judgement, Progress, each_of, in_rows
@@ -266,3 +268,44 @@ def test_the_section_of_the_script_is_named() -> None:
     assert judged(*groups, steps=steps, section="eval").summary.endswith(' in section "eval"')
     late = judged(*groups, ago_s=TIMEOUT_S, steps=steps, section="eval")
     assert ' in section "eval", while 2 ranks were in' in late.summary
+
+
+CUT = ("node-0 cannot reach node-1 (timed out after 2 s)",)
+
+
+def parted(*groups: StackGroup, ago_s: float) -> HangJudged:
+    """The same looks, of nodes that cannot reach each other."""
+    suspicion = HangSuspected(
+        attempt=4, ago_s=ago_s, budget_s=2.0, step=7, step_s=0.05, trained=True, ranks=()
+    )
+    return apart(judged(*groups, ago_s=ago_s), suspicion, groups, CUT)
+
+
+@pytest.mark.parametrize("does", ["still", "background", "busy"])
+def test_ranks_that_wait_for_a_node_that_nobody_reaches_are_not_waited_for_long(does: str) -> None:
+    together = stands(0, 1, does=does)
+    assert judged(together, ago_s=PARTED_S).judgement is Judgement.SLOW
+    assert parted(together, ago_s=PARTED_S - 1.0).judgement is Judgement.SLOW
+    found = parted(together, ago_s=PARTED_S)
+    assert found.judgement is Judgement.HANG and not found.ranks
+    assert "after step 7: node-0 cannot reach node-1" in found.summary
+    assert found.evidence[0] == CUT[0]
+
+
+def test_ranks_that_wait_in_our_own_exchanges_are_known_to_wait() -> None:
+    fence = (SCRIPT, "Exchange.pass_fence (holdfast/train/exchange.py:144)")
+    found = parted(stands(0, at=fence), stands(1), ago_s=5.0)
+    assert found.judgement is Judgement.HANG and not found.ranks
+
+
+def test_a_rank_that_evaluates_while_a_link_is_away_is_left_alone() -> None:
+    evaluates = stands(0, at=("evaluate (eval.py:3)",), does="moves")
+    for groups in ((evaluates, stands(1)), (stands(0, 1, does="moves"),)):
+        found = parted(*groups, ago_s=8.0)
+        assert found.judgement is Judgement.SLOW and found.evidence[0] == CUT[0]
+
+
+def test_who_is_to_blame_anyhow_stays_so_and_the_link_is_told_beside() -> None:
+    found = parted(stands(0, at=SLEEP), stands(1), ago_s=5.0)
+    assert (found.judgement, found.ranks) == (Judgement.HANG, ((0, 0),))
+    assert found.evidence[0] == CUT[0]

@@ -169,6 +169,7 @@ def test_every_cause_of_an_exit_is_in_the_table_above() -> None:
         "orders-lost",
         "resized",
         "updated",
+        "repeated",
         "diverged",
         "hang",
         "nan",

@@ -1,5 +1,7 @@
 """From reports that do not change to an order to look, and from the answers to a judgement."""
 
+import pytest
+
 from holdfast.controller import Limits
 from holdfast.detection.hang import FLOOR_S
 from holdfast.events import (
@@ -11,6 +13,7 @@ from holdfast.events import (
     Progressed,
     in_rows,
 )
+from holdfast.evidence import PeerReach
 from holdfast.messages import Report, Stacks, Stop, TakeStacks, WorkerReport
 from holdfast.shell.hang_detection import LOOKS
 from holdfast.shell.stack_collection import NODE_S
@@ -53,7 +56,9 @@ class Training(Scene):
     def stall(self, seconds: float = FLOOR_S + 0.5) -> None:
         self.wait(seconds, *self.wires)
 
-    def answer(self, wire: Wire, at: str, does: Activity = Activity.STILL) -> None:
+    def answer(
+        self, wire: Wire, at: str, does: Activity = Activity.STILL, trouble: str = ""
+    ) -> None:
         [asked] = wire.told(TakeStacks)[-1:]
         assert isinstance(asked, TakeStacks) and asked.looks == LOOKS
         rank = self.wires.index(wire)
@@ -61,7 +66,9 @@ class Training(Scene):
         group = StackGroup(
             ranks=in_rows([rank]), threads=(thread,), state="sleeping", activity=does
         )
-        self.shell.answered(wire.node, Stacks(number=asked.number, groups=(group,)))
+        reached = tuple(PeerReach(node=peer.node, trouble=trouble) for peer in asked.peers)
+        answer = Stacks(number=asked.number, groups=(group,), reached=reached)
+        self.shell.answered(wire.node, answer)
         self.settle()
 
 
@@ -100,6 +107,23 @@ def test_the_time_of_the_look_counts_and_progress_is_told_ahead_of_it() -> None:
     before = told[told.index(judged) - 1]
     assert isinstance(before, Progressed) and before.progress.step == 50
     assert scene.state.incidents[-1].step == 50
+
+
+@pytest.mark.parametrize("does", [Activity.STILL, Activity.BUSY])
+def test_nodes_that_cannot_reach_each_other_are_found_within_ten_seconds(does: Activity) -> None:
+    scene = Training()
+    scene.train(50)
+    began = scene.now
+    while not any(wire.told(Stop) for wire in scene.wires) and scene.now < began + 60.0:
+        scene.wait(0.5, *scene.wires)
+        if len(scene.events(HangSuspected)) > len(scene.events(HangJudged)):
+            scene.wait(2.0, *scene.wires)  # for connections that time out
+            for wire in scene.wires:
+                scene.answer(wire, WAITS, does, "timed out after 2 s")
+    assert scene.now - began <= 10.0
+    judged = scene.events(HangJudged)[-1]
+    assert isinstance(judged, HangJudged) and not judged.ranks
+    assert "a cannot reach b (timed out after 2 s)" in judged.summary
 
 
 def test_who_moves_is_looked_at_again_later_and_nothing_is_stopped() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.checkpoint.arena import Arena, StatePart
-from holdfast.events import ReplicaDigest
+from holdfast.digests import ReplicaDigest
 from holdfast.train import replicas
 from tests.more import examples
 from tests.train.cluster import Cluster

@@ -31,6 +31,7 @@ RESIZED = "resized"  # more nodes are there than train
 ALERT = "alert"  # something about a node that may pass
 PUZZLING = 2  # attempts in a row without progress before machines are suspected that nobody blames
 NAMED = 3  # of them, whose verdict names one node, before it is left on suspicion
+NAMELESS = 3  # hangs or corruptions within the window that nobody is blamed for, likewise
 REPLAYED_STEPS = 10
 
 
@@ -71,7 +72,7 @@ def ending(s: Situation) -> tuple[Outcome, str] | None:
         return None
     if trouble.stops:
         return Outcome.FAILED, f"{trouble.summary} recovery.on_nan is stop"
-    if trouble.bad_step is not None and not asks_state(s):
+    if trouble.bad_step is not None and not asks_state(s) and not asks_repetition(s):
         known = history.restored is not None
         after = f", after step {history.restored} was restored" if known else ""
         again = f"at step {trouble.bad_step} again{after}"
@@ -146,6 +147,22 @@ def asks_check(s: Situation) -> str:
     if not _puzzles(s) or s.history.checked or not s.means.checks:
         return ""
     return f"{s.history.fruitless} attempts in a row made no progress, and no machine is blamed"
+
+
+def asks_repetition(s: Situation) -> str:
+    """Why groups of nodes should repeat a step; else empty. Not where a node is named: the next
+    verdicts will tell whether it is that one."""
+    trouble, means = s.trouble, s.means
+    if trouble.node or not (means.repeats and means.spares) or means.vacant or asks_check(s):
+        return ""
+    if trouble.ended and trouble.bad_step is not None and not _asks_older(s):
+        return f"numbers were not finite at step {trouble.bad_step} again, and it may be a machine"
+    if _puzzles(s):
+        return f"{s.history.fruitless} attempts in a row made no progress, and no machine is blamed"
+    often = s.history.nameless
+    if often < NAMELESS or not trouble.ended or trouble.cause not in replace.IN_GROUPS:
+        return ""
+    return f"{often} times in {means.window_s:g} s it was {trouble.cause}, and no machine is blamed"
 
 
 def asks_isolation(s: Situation) -> str:
@@ -293,7 +310,7 @@ def _tolerated(s: Situation) -> str:
 def _restart(s: Situation) -> Weighed:
     against = _first(
         *(_goes_on(s), _over(s), _asks_older(s), asks_node(s)),
-        *(asks_check(s), asks_isolation(s), _nobody(s)),
+        *(asks_check(s), asks_repetition(s), asks_isolation(s), _nobody(s)),
     )
     wait_s = delay_s(s)
     return Weighed(Rung.RESTART, wait_s + _again_s(s), against, _hope(s, wait_s))
@@ -337,7 +354,7 @@ def _replace(s: Situation) -> Weighed:
     fills = not s.trouble.trains and means.vacant > 0 and not means.missing
     over = "" if s.trouble.trains else _over(s)
     against = _first(
-        *(over, _asks_older(s), asks_check(s), asks_isolation(s)),
+        *(over, _asks_older(s), asks_check(s), asks_repetition(s), asks_isolation(s)),
         "" if leave or fills or _suspects(s) else _stays(s),
     )
     there = means.spares > 0 or fills
@@ -375,7 +392,8 @@ def _roll_back(s: Situation) -> Weighed:
     why = asks_state(s)
     older = s.means.older
     known = "" if why or older is not None else "no older checkpoint is known"
-    others = ("",) if why else (asks_node(s), asks_check(s), asks_isolation(s), _nobody(s))
+    doubts = (asks_node(s), asks_check(s), asks_repetition(s), asks_isolation(s), _nobody(s))
+    others = ("",) if why else doubts
     against = _first(_goes_on(s), _over(s), asks_code(s), known, *others)
     reason = why or f"step {older} is committed, too"
     cost_s = delay_s(s) + _again_s(s) + s.prices.behind * s.prices.step_s
@@ -409,14 +427,23 @@ def _clear(s: Situation) -> str:
 
 def _replay(s: Situation) -> Weighed:
     """Two phases, each of which starts all nodes."""
-    prices = s.prices
-    by_hand = "a person has to start it: holdfast replay NAME --step K"
-    clear = "" if _puzzles(s) else _clear(s)
+    prices, why = s.prices, asks_repetition(s)
     against = _first(
-        _goes_on(s), _over(s), _asks_older(s), clear, asks_check(s), asks_isolation(s), by_hand
+        *(_goes_on(s), _over(s), _asks_older(s), asks_check(s), asks_isolation(s)),
+        "" if why else _unrepeated(s),
     )
     cost_s = 2 * (prices.start_s + REPLAYED_STEPS * prices.step_s) + _again_s(s)
-    return Weighed(Rung.REPLAY, cost_s, against, "")
+    return Weighed(Rung.REPLAY, cost_s, against, why)
+
+
+def _unrepeated(s: Situation) -> str:
+    if not _puzzles(s) and s.history.nameless < NAMELESS:
+        return _clear(s)
+    if s.trouble.node:
+        return f"{s.trouble.node} is named: the next verdicts will tell"
+    if not s.means.spares:
+        return "no sound spare waits"
+    return "recovery.group_tests is off, it was done lately, or no such step can be repeated"
 
 
 def _isolate(s: Situation) -> Weighed:

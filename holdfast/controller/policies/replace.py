@@ -16,6 +16,8 @@ DOUBTFUL = MACHINE_CAUSES | {"hang", "worker-aborted", "peer-lost"}
 """Causes that may lie in a machine, whether the verdict says so or not."""
 NAMING = frozenset(("hang",))
 """Those whose verdict names the machine itself rather than one that suffers from it."""
+IN_GROUPS = frozenset(("hang", "corruption"))
+"""Those that a machine brings about which is bad only in a group, and that then name nobody."""
 LOST = "device-lost"  # left at once: a restart brings no device back
 STRAGGLER = "straggler"  # replaced at once, where the job asks for it
 WINDOW_S = 86_400.0

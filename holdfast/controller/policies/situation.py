@@ -38,8 +38,8 @@ MEANINGS = {
     Rung.ROLL_BACK: "Start the same nodes again, from a state older than what was restored.",
     Rung.CHECK: "All machines of the job check themselves while nothing trains; one that fails is "
     "left.",
-    Rung.REPLAY: "The same steps are done again by other groups of nodes, to find the one that "
-    "computes wrong. Started by people, never by itself.",
+    Rung.REPLAY: "Groups of nodes repeat a step while nothing trains, to find the one that "
+    "computes wrong or hangs only in a group; it is left.",
     Rung.ISOLATE: "A node that the verdict names again and again is left on suspicion; its machine "
     "stays in use for others.",
     Rung.WAIT: "Ranks are without a node: wait for nodes that were asked for.",
@@ -85,6 +85,7 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
     growths: int = 0  # by itself, within the window
     unproven: str = ""  # how far the version is that an update has brought, and may be to blame
     checked: bool = False  # all machines were, since the last progress
+    nameless: int = 0  # hangs and corruptions within the window whose verdict names no node
     named: int = 0  # attempts in a row without progress whose verdict names this node
 
 
@@ -101,6 +102,7 @@ class Means(msgspec.Struct, frozen=True, kw_only=True):
     replace_after: int = replace.REPLACE_AFTER
     skips: int = 0  # batches that may yet be left out
     checks: bool = False  # machines may be checked while nothing trains
+    repeats: bool = False  # groups of nodes may repeat a step, and can
     stragglers: bool = False  # are replaced
     max_restarts: int = 20
     exact: bool = False  # that number was asked for

@@ -39,7 +39,7 @@ from holdfast.drivers.kubernetes.manifests.names import JOB
 from holdfast.drivers.kubernetes.manifests.request import Request
 from holdfast.drivers.kubernetes.origin import JobOrigin
 from holdfast.drivers.kubernetes.pods import Pod
-from holdfast.drivers.kubernetes.published_stacks import PublishedStacks
+from holdfast.drivers.kubernetes.published_stacks import PublishedStacks, Respondents
 from holdfast.drivers.kubernetes.record import Record, Recorded
 from holdfast.drivers.kubernetes.removal import Removal
 from holdfast.drivers.kubernetes.roster import ROLE, TRAINS, Gone, Roster, life
@@ -105,9 +105,10 @@ class KubernetesDriver:
         self._shell.doubt = self.doubt.standing
         self._shell.can_hand_over = lambda: self.doubt.is_sure()
         owner = me.belongs.owner
-        self._stacks = PublishedStacks(
-            cluster, request.name, owner, self._asked_for_stacks, self._asked_for_checks
+        respondents = Respondents(
+            self._asked_for_stacks, self._asked_for_checks, self._shell.checks.repetitions.ask
         )
+        self._stacks = PublishedStacks(cluster, request.name, owner, respondents)
         self._code = ShippedCode(
             cluster, request.name, journal_path.parent / bundles.FOLDER, self._asked_to_update
         )

@@ -1,10 +1,10 @@
-"""The stacks of a job's workers, and checks of its spares' machines, for whoever asks from outside:
-by two ConfigMaps, like a stop.
+"""The stacks of a job's workers, checks of its spares' machines, and steps that its nodes repeat,
+for whoever asks from outside: by two ConfigMaps, like a stop.
 
 A question is an annotation on the job's ConfigMap, a word that nobody has used before; one that
-begins with `check-` asks for checks. The answer is ConfigMap `NAME-stacks` with the same word, and
-what was answered, compressed, as much as one ConfigMap may have. The command line never talks to
-the controller, so there is no other way.
+begins with `check-` asks for checks, and after `replay-` it says what is to be repeated. The answer
+is ConfigMap `NAME-stacks` with the same word, and what was answered, compressed, as much as one
+ConfigMap may have. The command line never talks to the controller, so there is no other way.
 """
 
 import asyncio
@@ -16,30 +16,43 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
+from holdfast.digests import StepsToRepeat
 from holdfast.drivers.kubernetes.cluster import CONFIG_MAPS, ApiError, Cluster, NotFoundError
 from holdfast.drivers.kubernetes.config_map import Content, binary_of, config_map
 from holdfast.drivers.kubernetes.manifests.names import STACKS
 from holdfast.drivers.kubernetes.manifests.request import Body
 from holdfast.drivers.kubernetes.talk import Complaint
-from holdfast.messages import ChecksReply, StacksReply
+from holdfast.messages import ChecksReply, ReplayReply, StacksReply
 
 ANSWER_BYTES = 700_000  # compressed; with base64 that is less than a mebibyte
 WAIT_S = 75.0  # for all nodes to answer, or to be given up, and for the watch to tell of it
 POLL_S = 0.5
 CHECKS_WAIT_S = 400.0  # agents give up their checks after 300 s
 ASKED, DATA = "asked", "stacks"  # keys of the ConfigMap
-CHECKS = "check-"  # how a word begins that asks for them
+REPLAY_WAIT_S = 3600.0  # some rounds of groups, ten minutes each at most
+CHECKS, REPLAY = "check-", "replay-"  # how a word begins that asks for these
 
 Ask = Callable[[Callable[[StacksReply], None]], None]
 AskChecks = Callable[[Callable[[ChecksReply], None]], None]
-Answer = TypeVar("Answer", StacksReply, ChecksReply)
+Repeat = Callable[[StepsToRepeat, Callable[[ReplayReply], None]], None]
+Answer = TypeVar("Answer", StacksReply, ChecksReply, ReplayReply)
+AnyAnswer = StacksReply | ChecksReply | ReplayReply
 
 
 class _Answered(NamedTuple):
     """What is to be published."""
 
     asked: str
-    reply: StacksReply | ChecksReply
+    reply: AnyAnswer
+
+
+class Respondents(NamedTuple):
+    """Who knows the answers: `ask` has the workers looked at, `check` the machines of spares, and
+    `repeat` a step repeated."""
+
+    ask: Ask
+    check: AskChecks
+    repeat: Repeat
 
 
 def stacks_name(job: str) -> str:
@@ -48,20 +61,33 @@ def stacks_name(job: str) -> str:
 
 
 class PublishedStacks:
-    """The controller's side: `ask` has the workers looked at, `check` the machines of spares."""
+    """The controller's side."""
 
-    def __init__(self, cluster: Cluster, job: str, owner: Body, ask: Ask, check: AskChecks) -> None:
-        self._cluster, self._job, self._owner = cluster, job, owner
-        self._ask, self._check = ask, check
+    def __init__(self, cluster: Cluster, job: str, owner: Body, by: Respondents) -> None:
+        self._cluster, self._job, self._owner, self._by = cluster, job, owner, by
         self._answers: asyncio.Queue[_Answered] = asyncio.Queue()
         self._complain = Complaint()
 
     def wanted(self, word: str) -> None:
         """Somebody asks."""
+
+        def answer(reply: AnyAnswer) -> None:
+            self._answers.put_nowait(_Answered(word, reply))
+
         if word.startswith(CHECKS):
-            self._check(lambda reply: self._answers.put_nowait(_Answered(word, reply)))
+            self._by.check(answer)
+        elif word.startswith(REPLAY):
+            self._repeat(word, answer)
         else:
-            self._ask(lambda reply: self._answers.put_nowait(_Answered(word, reply)))
+            self._by.ask(answer)
+
+    def _repeat(self, word: str, answer: Callable[[ReplayReply], None]) -> None:
+        try:
+            wish = msgspec.json.decode(word.removeprefix(REPLAY), type=StepsToRepeat)
+        except msgspec.MsgspecError as error:
+            answer(ReplayReply(refused=f"the request cannot be read: {error}"))
+        else:
+            self._by.repeat(wish, answer)
 
     async def run(self) -> None:
         """Publish what is answered, for ever."""
@@ -79,11 +105,11 @@ class PublishedStacks:
                 self._complain("")
 
 
-def _packed(reply: StacksReply | ChecksReply) -> bytes:
+def _packed(reply: AnyAnswer) -> bytes:
     """The smallest groups come first, so the end goes if it is too much."""
     while True:
         packed = gzip.compress(msgspec.json.encode(reply), 6, mtime=0)
-        if len(packed) <= ANSWER_BYTES or isinstance(reply, ChecksReply) or not reply.groups:
+        if len(packed) <= ANSWER_BYTES or not isinstance(reply, StacksReply) or not reply.groups:
             return packed
         half = reply.groups[: len(reply.groups) // 2]
         reply = msgspec.structs.replace(reply, groups=half)
@@ -99,6 +125,14 @@ async def ask_for_checks(
 ) -> ChecksReply | None:
     """Likewise."""
     return await _asked(cluster, job, CHECKS + secrets.token_hex(8), ChecksReply, wait_s)
+
+
+async def ask_for_replay(
+    cluster: Cluster, job: str, wish: StepsToRepeat, wait_s: float = REPLAY_WAIT_S
+) -> ReplayReply | None:
+    """Likewise."""
+    word = REPLAY + msgspec.json.encode(wish).decode()
+    return await _asked(cluster, job, word, ReplayReply, wait_s)
 
 
 async def _asked(

@@ -46,6 +46,16 @@ class Share(NamedTuple):
         return self.here * self.ranks / self.everywhere
 
 
+class GivenBatch(NamedTuple):
+    """What a step is made of. `factor` is what the gradient of the mean here is multiplied with."""
+
+    inputs: tuple[torch.Tensor, ...]
+    targets: torch.Tensor | None
+    loss: LossFunction | None
+    share: Share
+    factor: float
+
+
 class Stepper:
     """Takes steps with one model in its layout."""
 
@@ -72,7 +82,7 @@ class Stepper:
         Raises `Error` (layout-invalid) for a batch or a call that the layout cannot use.
         """
         factor = share.weight * (self._scale.factor if self._scale else 1.0)
-        mean = self._gradients(inputs, targets, loss, share, factor)
+        mean = self._gradients(GivenBatch(inputs, targets, loss, share, factor))
         gradients = gradients_of(self._built.model.parameters())
         norm, take = None, True
         if self._scale is not None:
@@ -91,18 +101,11 @@ class Stepper:
 
     # ── forward and backward ──
 
-    def _gradients(
-        self,
-        inputs: tuple[torch.Tensor, ...],
-        targets: torch.Tensor | None,
-        loss: LossFunction | None,
-        share: Share,
-        factor: float,
-    ) -> torch.Tensor:
+    def _gradients(self, batch: GivenBatch) -> torch.Tensor:
         """Of all micro-batches; the mean loss."""
         context = self._built.context
         divided = self._pp is not None or context is not None
-        if divided and (targets is None or loss is None):
+        if divided and (batch.targets is None or batch.loss is None):
             raise Error(
                 "layout-invalid",
                 "run.train_step() was called without targets= or loss=",
@@ -111,25 +114,19 @@ class Stepper:
                 help="run.train_step(optimizer, tokens, targets=targets, loss=cross_entropy)",
             )
         if context is None:
-            return self._passes(inputs, targets, loss, share, factor)
-        assert targets is not None
-        with context.step(targets.shape[1]):
-            parts = tuple(map(context.part, inputs)), context.part(targets)
-            mean = self._passes(*parts, loss, share, factor)
+            return self._passes(batch)
+        assert batch.targets is not None
+        with context.step(batch.targets.shape[1]):
+            inputs, targets = tuple(map(context.part, batch.inputs)), context.part(batch.targets)
+            mean = self._passes(batch._replace(inputs=inputs, targets=targets))
         assert self._cp is not None
         dist.all_reduce(mean, group=self._cp.get_group())
         return mean / self._cp.size()
 
-    def _passes(
-        self,
-        inputs: tuple[torch.Tensor, ...],
-        targets: torch.Tensor | None,
-        loss: LossFunction | None,
-        share: Share,
-        factor: float,
-    ) -> torch.Tensor:
+    def _passes(self, batch: GivenBatch) -> torch.Tensor:
         if self._built.pipeline is None:
-            return self._one_after_the_other(inputs, targets, loss, share, factor)
+            return self._one_after_the_other(batch)
+        inputs, targets, loss, share, factor = batch
         assert targets is not None and loss is not None
         parts = max(share.parts, self._fewest)
         if len(targets) % parts:
@@ -148,14 +145,8 @@ class Stepper:
         total: torch.Tensor = self._built.pipeline.step(inputs, targets, weighted, parts)
         return total / factor
 
-    def _one_after_the_other(
-        self,
-        inputs: tuple[torch.Tensor, ...],
-        targets: torch.Tensor | None,
-        loss: LossFunction | None,
-        share: Share,
-        factor: float,
-    ) -> torch.Tensor:
+    def _one_after_the_other(self, batch: GivenBatch) -> torch.Tensor:
+        inputs, targets, loss, share, factor = batch
         means = []
         for *given, wanted, weight, last in _micro_batches(inputs, targets, share.parts):
             for sync in self._built.syncs:

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from holdfast.digests import StepsToRepeat
 from holdfast.drivers.kubernetes import published_stacks
 from holdfast.drivers.kubernetes.api import Api
 from holdfast.drivers.kubernetes.cluster import CONFIG_MAPS
@@ -15,12 +16,13 @@ from holdfast.drivers.kubernetes.published_stacks import (
     ANSWER_BYTES,
     ASKED,
     PublishedStacks,
+    Respondents,
     _packed,
     ask_for_checks,
     ask_for_stacks,
 )
 from holdfast.drivers.kubernetes.wishes import Wishes
-from holdfast.messages import ChecksReply, StacksReply
+from holdfast.messages import ChecksReply, ReplayReply, StacksReply
 from holdfast.stacks import StackGroup, ThreadStack
 from tests.drivers.kubernetes.asking import asked
 from tests.drivers.kubernetes.cluster.fake import FakeCluster, cluster
@@ -43,6 +45,10 @@ def answer(reply: Reply) -> None:
     reply(REPLY)
 
 
+def _repeated(wish: StepsToRepeat, reply: Callable[[ReplayReply], None]) -> None:
+    reply(ReplayReply(verdict="genuine", summary=f"step {wish.step}"))
+
+
 def _mute(_: Reply) -> None:
     """No node answers."""
 
@@ -62,8 +68,10 @@ def played(story: Callable[[FakeCluster, Api], Awaitable[None]], *, answers: boo
             it.store.create(CONFIG_MAPS, "default", {"metadata": {"name": "run-job"}})
             uid = (await it.api().get(CONFIG_MAPS, "run-job"))["metadata"]["uid"]
             api = it.api(account="run-controller")
-            asks = (answer if answers else _mute, lambda reply: reply(CHECKED))
-            there = PublishedStacks(api, "run", {**OWNER, "uid": uid}, *asks)
+            asks = Respondents(
+                answer if answers else _mute, lambda reply: reply(CHECKED), _repeated
+            )
+            there = PublishedStacks(api, "run", {**OWNER, "uid": uid}, asks)
             wishes = Wishes(api, "run", lambda _by, _now: None, there.wanted)
             tasks = [asyncio.create_task(there.run()), asyncio.create_task(wishes.hear())]
             await story(it, it.api())
@@ -80,6 +88,11 @@ def test_whoever_asks_gets_what_the_controller_answers_to_just_that() -> None:
     async def story(_: FakeCluster, api: Api) -> None:
         assert await ask_for_stacks(api, "run") == REPLY
         first = await api.get(CONFIG_MAPS, "run-stacks")
+        wish = StepsToRepeat(step=7, id="a", by="somebody")
+        repeated = await published_stacks.ask_for_replay(api, "run", wish)
+        assert repeated == ReplayReply(verdict="genuine", summary="step 7")
+        garbage = {"metadata": {"annotations": {STACKS: f"{published_stacks.REPLAY}{{"}}}
+        await api.patch(CONFIG_MAPS, "run-job", garbage)
         assert await ask_for_checks(api, "run") == CHECKED
         assert await ask_for_stacks(api, "run") == REPLY
         second = await api.get(CONFIG_MAPS, "run-stacks")

@@ -7,8 +7,12 @@ from typing import Any
 import pytest
 
 from holdfast.cli import main
-from tests.end_to_end.local.jobs import TOGETHER, small
+from holdfast.digests import StepsToRepeat
+from holdfast.drivers import client
+from holdfast.messages import AskReplay, ReplayReply
+from tests.end_to_end.local.jobs import TOGETHER, RunningJob, small
 from tests.more import long
+from tests.patience import PATIENCE_S
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
 
@@ -50,3 +54,39 @@ def test_a_node_that_computes_wrong_is_found_by_the_others(
     assert main([*words, "--isolate", "--on", "node-1,node-2,node-3,node-4"]) == 1
     found = json.loads(capfd.readouterr().out)
     assert (found["nodes"], found["sure"], found["rounds"]) == (["node-3"], True, 2)
+
+
+def asked(job: RunningJob, **wish: Any) -> ReplayReply:
+    """Have the nodes of a running job repeat a step."""
+    message = AskReplay(wish=StepsToRepeat(id="one", by="a test", **wish))
+    reply = client.request(job.folder, message, PATIENCE_S)
+    assert isinstance(reply, ReplayReply)
+    return reply
+
+
+def test_the_nodes_of_a_running_job_repeat_a_step_and_training_goes_on_as_it_was(
+    home: Path,
+) -> None:
+    tiers = {"shared": {"path": str(home.parent / "checkpoints"), "every_s": 1}}
+    job = small(home, args=["--steps", "120", "--pause", "0.05"], checkpoints=tiers, nodes=2)
+    job.start().wait_until(lambda s: bool(s.checkpoints) and (s.step or 0) > 30, "a checkpoint")
+    told = asked(job, step=25, isolate=False)
+    assert told.verdict == "genuine" and "as the first time (loss " in told.summary, told
+    assert asked(job, step=25, others=("node-9",)).refused == "it has no node node-9"
+    job.wait_end()
+    (incident,) = job.incidents()
+    assert (incident.cause, incident.steps_lost) == ("repeated", 0), incident
+    assert len(job.losses()) == 120
+
+
+@long
+def test_a_node_of_a_running_job_that_is_bad_in_groups_is_left_for_a_spare(home: Path) -> None:
+    tiers = {"shared": {"path": str(home.parent / "checkpoints"), "every_s": 1}}
+    args = ["--steps", "200", "--pause", "0.05", "--bad-node", "node-1", "--bad-step", "24"]
+    job = small(home, args=args, checkpoints=tiers, nodes=3, spares=1).start()
+    job.wait_until(lambda s: (s.step or 0) > 30 and any(n.state == "spare" for n in s.nodes), "it")
+    told = asked(job, step=26)
+    assert (told.nodes, told.sure) == (("node-1",), True), told
+    job.wait_until(lambda s: all(node.name != "node-1" for node in s.nodes), "it is left")
+    job.wait_end()
+    assert len(job.losses()) == 200

@@ -1,0 +1,187 @@
+"""Groups of nodes repeat a step where a machine may be bad that nobody names, or somebody asks."""
+
+import pytest
+
+from holdfast.actions import AnyAction, CheckNodes, EndJob, Fence, Outcome, StartAttempt
+from holdfast.controller import Controller, Phase
+from holdfast.controller.policies.ladder import NAMELESS
+from holdfast.controller.repetitions import STEPS
+from holdfast.digests import StepsToRepeat
+from holdfast.events import (
+    CheckpointCommitted,
+    ControllerResumed,
+    NodesChecked,
+    RepetitionRequested,
+)
+from tests.controller.test_controller import World, kinds, only, running
+from tests.controller.test_hangs import judged
+from tests.controller.test_numerics import broke, stopped
+
+TOLD = "b fails in every group of 1 it was tried in"
+BAD = {"b": TOLD}
+
+
+def saved(world: World, step: int, tier: str = "shared") -> None:
+    attempt = world.state.attempt
+    world.tell(
+        CheckpointCommitted(node="a", tier=tier, attempt=attempt, step=step, seconds=1.0, bytes=1)
+    )
+
+
+def ready(tier: str = "shared", **limits: float | str) -> World:
+    """It trains, and can be gone on from step 8 by any node."""
+    world = running(**{"group_tests": True, **limits})
+    saved(world, 8, tier)
+    return world
+
+
+def hang(world: World) -> list[AnyAction]:
+    """All wait at one place, some steps after the last time."""
+    world.tell(judged(world, ranks=(), summary="All ranks hung"))
+    return world.all_stopped()
+
+
+def hang_often(world: World, times: int = NAMELESS) -> list[AnyAction]:
+    actions: list[AnyAction] = []
+    for number in range(times):
+        actions = hang(world)
+        if number < times - 1:
+            world.train(step=20 + number, restored=10)
+    return actions
+
+
+def answer(world: World, found: dict[str, str] | None = None, told: str = TOLD) -> list[AnyAction]:
+    attempt = world.state.attempt
+    return world.tell(NodesChecked(found=found or {}, attempt=attempt, told=told))
+
+
+def test_the_third_hang_that_names_nobody_has_groups_repeat_a_step() -> None:
+    world = ready()
+    assert "CheckNodes" not in kinds(hang_often(world, NAMELESS - 1))
+    world.train(step=30, restored=10)
+    order = only(hang(world), CheckNodes)
+    assert order.nodes == ("a", "b") and order.attempt == world.state.attempt
+    assert order.repeat == StepsToRepeat(step=8 + STEPS)
+    assert order.reason == "3 times in 3600 s it was hang, and no machine is blamed"
+    assert world.state.incidents[-1].choices[-1].step == "replay"
+
+
+def test_who_fails_in_its_groups_is_left_for_the_spare_and_the_story_says_why() -> None:
+    world = ready()
+    hang_often(world)
+    actions = answer(world, BAD)
+    fence = only(actions, Fence)
+    assert fence.node == "b" and TOLD in fence.reason and fence.blamed
+    assert only(actions, StartAttempt).attempt == NAMELESS + 1
+    assert world.state.ranks == {0: "a", 1: "c"}
+    incident = world.state.incidents[-1]
+    assert incident.cause == "hardware-fault" and f"repeated: {TOLD}" in incident.evidence[-1]
+    assert [one.step for one in incident.choices] == ["replay", "replace"]
+
+
+def test_where_groups_show_nobody_training_goes_on_and_it_is_not_done_again_soon() -> None:
+    world = ready()
+    hang_often(world)
+    assert kinds(answer(world, told="no group failed")) == ["StartAttempt"]
+    world.train(step=40, restored=10)
+    assert kinds(hang(world)) == ["StartAttempt"]
+    world.now += 3600.0
+    for step in (50, 60, 70):
+        world.train(step=step, restored=10)
+        actions = hang(world)
+    assert kinds(actions) == ["CheckNodes"]
+
+
+def test_where_most_members_would_be_bad_nobody_is() -> None:
+    world = ready()
+    hang_often(world)
+    assert kinds(answer(world, {"a": "x", "b": "x"}, "a, b fail")) == ["StartAttempt"]
+    assert world.state.ranks == {0: "a", 1: "b"}
+
+
+@pytest.mark.parametrize(
+    ("limits", "tier"),
+    [
+        ({"group_tests": False}, "shared"),
+        ({"spare_count": 0, "node_count": 3}, "shared"),
+        ({"replica_ranks": 2}, "shared"),
+        ({"replica_ranks": 0}, "shared"),
+        ({}, "local"),
+    ],
+)
+def test_what_is_lacking_for_it_is_not_made_up_for(
+    limits: dict[str, float | str], tier: str
+) -> None:
+    world = ready(tier, **limits)
+    assert "CheckNodes" not in kinds(hang_often(world))
+
+
+def test_a_hang_that_names_a_rank_is_left_to_the_verdicts() -> None:
+    world = ready()
+    for step in (20, 30, 40):
+        world.tell(judged(world))
+        actions = world.all_stopped()
+        world.train(step=step, restored=10)
+    assert kinds(actions) == ["StartAttempt"]
+
+
+def test_a_loss_that_is_not_finite_again_ends_the_job_only_if_no_machine_is_bad() -> None:
+    for found, ends in ((None, True), (BAD, False)):
+        world = ready()
+        actions: list[AnyAction] = []
+        for _ in range(2):
+            broke(world, 12)
+            actions = stopped(world, 12)
+            if kinds(actions) == ["StartAttempt"]:
+                world.train(step=11, restored=8)
+        order = only(actions, CheckNodes)
+        assert order.repeat == StepsToRepeat(step=12), "the step that was bad"
+        actions = answer(world, found)
+        if ends:
+            assert only(actions, EndJob).outcome is Outcome.FAILED
+        else:
+            assert only(actions, Fence).node == "b"
+            start = only(actions, StartAttempt)
+            assert start.restore_below is not None and start.restore_below <= 12
+
+
+def asked(step: int = 7) -> RepetitionRequested:
+    return RepetitionRequested(wish=StepsToRepeat(step=step, isolate=False, id="1", by="somebody"))
+
+
+def test_somebody_asks_and_the_job_stands_still_for_it_and_goes_on() -> None:
+    world = ready()
+    stop = world.tell(asked())
+    assert kinds(stop) == ["StopAttempt"] and world.state.stop is not None
+    assert world.state.stop.keeps == "here"
+    order = only(world.all_stopped(), CheckNodes)
+    assert order.repeat == asked().wish
+    assert kinds(answer(world, told="Step 7 comes out as the first time")) == ["StartAttempt"]
+    assert world.state.incidents[-1].cause == "repeated" and world.state.repeating is None
+    world.train(step=30, restored=10)
+    assert world.state.open_incident is None and world.state.fruitless == 0
+
+
+def test_a_wish_waits_until_nothing_disturbs_it() -> None:
+    world = ready()
+    world.kill("b", 1)
+    assert world.tell(asked()) == []
+    assert "StartAttempt" in kinds(world.recover())
+    world.train(step=30, restored=10)
+    assert world.state.phase is Phase.RECOVERING and world.state.repeating == asked().wish
+
+
+def test_a_controller_that_comes_back_orders_it_again() -> None:
+    world = ready()
+    hang_often(world)
+    first = world.state.repeating
+    world.controller = Controller(world.state.limits, world.state)
+    again = only(world.tell(ControllerResumed(existing=("a", "b", "c"))), CheckNodes)
+    assert again.repeat == first and again.nodes == ("a", "b")
+    assert "Fence" in kinds(answer(world, BAD))
+
+
+def test_an_answer_to_nobody_changes_nothing() -> None:
+    world = ready()
+    assert answer(world, BAD) == [] and world.state.phase is Phase.RUNNING
+    assert world.state.ranks == {0: "a", 1: "b"}

@@ -1,0 +1,146 @@
+"""Groups of nodes repeat a step when the controller says so: who is asked, and what is told."""
+
+import pytest
+
+from holdfast.actions import CheckNodes
+from holdfast.controller import Limits
+from holdfast.digests import StepsToRepeat
+from holdfast.events import NodesChecked, RepetitionRequested, Store
+from holdfast.messages import (
+    AskReplay,
+    GroupOpened,
+    RepeatStep,
+    ReplayReply,
+    StepRepeated,
+    ToClient,
+)
+from holdfast.shell.repetitions import GROUP_S
+from tests.shell.scene import Scene
+
+GOOD, BAD = {"w": "1"}, {"w": "2"}
+THERE = Store("h", 1, False)
+
+
+class Repeating:
+    """Nodes of a job that have stopped training, and what they are ordered to repeat."""
+
+    def __init__(self, *names: str, **wish: object) -> None:
+        self.scene = Scene(Limits(node_count=len(names)))
+        self.wires = dict(zip(names, self.scene.running(*names), strict=True))
+        self.heard = dict.fromkeys(names, 0)
+        repeat = StepsToRepeat(step=9, **wish)  # type: ignore[arg-type]
+        order = CheckNodes(nodes=names, attempt=1, repeat=repeat, reason="x")
+        self.scene.shell.checks.obey(order, names, self.scene.now)
+
+    def asked(self, name: str) -> list[RepeatStep]:
+        told = self.wires[name].told(RepeatStep)
+        return [one for one in told if isinstance(one, RepeatStep)]
+
+    def news(self) -> list[tuple[str, RepeatStep]]:
+        """What was ordered since the last look."""
+        found = []
+        for name in self.wires:
+            told = self.asked(name)
+            found += [(name, one) for one in told[self.heard[name] :]]
+            self.heard[name] = len(told)
+        return found
+
+    def say(self, name: str, answer: GroupOpened | StepRepeated) -> None:
+        self.scene.shell.answered(name, answer)
+        self.scene.settle()
+
+    def repeat(self, bad: str = "", *, dies: bool = False) -> None:
+        """All do as they are told, until nobody is told anything."""
+        while news := self.news():
+            for name, order in news:
+                if order.opens:
+                    self.say(name, GroupOpened(number=order.number, store=THERE))
+                rank = order.start.node_rank
+                ends = {rank: BAD if name == bad else GOOD}
+                why = "it died" if name == bad and dies else ""
+                said = StepRepeated(
+                    number=order.number, digests={} if why else ends, why=why, first="loss 1",
+                    again="loss 1",
+                )  # fmt: skip
+                self.say(name, said)
+
+    @property
+    def told(self) -> NodesChecked:
+        [found] = self.scene.events(NodesChecked)
+        assert isinstance(found, NodesChecked)
+        return found
+
+
+def test_the_first_of_a_group_says_where_it_meets_and_then_the_others_begin() -> None:
+    it = Repeating("a", "b", "c", "d")
+    firsts = it.news()
+    assert [(name, one.opens) for name, one in firsts] == [("a", True), ("c", True)]
+    start = firsts[0][1].start
+    assert (start.node_rank, start.node_count, start.attempt) == (0, 2, 2)
+    assert start.restore_below == firsts[0][1].step == 9
+    it.say("a", GroupOpened(number=firsts[0][1].number, store=THERE))
+    [(name, second)] = it.news()
+    assert (name, second.opens, second.start.store, second.start.node_rank) == (
+        "b",
+        False,
+        THERE,
+        1,
+    )
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_the_node_whose_groups_end_otherwise_is_told(dies: bool) -> None:
+    it = Repeating("a", "b", "c", "d")
+    it.repeat("c", dies=dies)
+    assert it.told.found == {"c": "c fails in every group of 2 it was tried in"}
+    assert it.told.attempt == 1 and it.told.told == it.told.found["c"]
+
+
+def test_where_all_end_alike_nobody_is() -> None:
+    it = Repeating("a", "b", "c", "d")
+    it.repeat()
+    assert it.told.found == {} and "did not come again" in it.told.told
+
+
+def test_a_step_is_repeated_twice_in_place_and_compared_with_the_first_time() -> None:
+    it = Repeating("a", "b", isolate=False)
+    it.repeat()
+    assert [len(it.asked(name)) for name in ("a", "b")] == [2, 2]
+    assert "Step 9 comes out as the first time (loss 1)" in it.told.told
+
+
+def test_who_leaves_meanwhile_ends_it_and_who_does_not_answer_has_failed() -> None:
+    it = Repeating("a", "b")
+    it.scene.shell.closed("b", it.wires["b"])
+    it.scene.settle()
+    assert it.told.missing == ("b",) and "b was lost while step 9 was repeated" in it.told.told
+    late = Repeating("a", "b", isolate=False)
+    [(_, order)] = late.news()
+    late.say("a", GroupOpened(number=order.number, store=THERE))
+    late.scene.wait(GROUP_S + 1.0, *late.wires.values())
+    assert "a, b did not come to the end of the step" in late.told.told
+
+
+def asking(wish: StepsToRepeat, *, instrumented: bool) -> tuple[Scene, list[ToClient]]:
+    scene, replies = Scene(Limits(node_count=1)), list[ToClient]()
+    scene.running("a")
+    scene.state.instrumented = instrumented
+    scene.shell.client(AskReplay(wish=wish), replies.append)
+    scene.settle()
+    return scene, replies
+
+
+@pytest.mark.parametrize(
+    ("wish", "instrumented", "why"),
+    [
+        (StepsToRepeat(step=9, id="1"), False, "does not call holdfast.train.join()"),
+        (StepsToRepeat(step=9, id="1"), True, "no checkpoint of a step before 9"),
+    ],
+)
+def test_what_cannot_be_repeated_is_refused_at_once(
+    wish: StepsToRepeat, instrumented: bool, why: str
+) -> None:
+    scene, replies = asking(wish, instrumented=instrumented)
+    [reply] = replies
+    assert isinstance(reply, ReplayReply) and why in reply.refused
+    assert not scene.events(RepetitionRequested)
