@@ -5,7 +5,8 @@ Every error has a slug listed in `SLUGS`; the command line turns its exit status
 
 import re
 
-from holdfast.slugs import SLUGS, ExitStatus, Slug
+from holdfast.exit_status import ExitStatus, Slug
+from holdfast.slugs import SLUGS
 
 __all__ = ["SLUGS", "Error", "ExitStatus", "Slug", "clipped", "shown", "visible"]
 

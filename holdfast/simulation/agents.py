@@ -97,11 +97,8 @@ class SimulatedAgent:
     def __init__(
         self, env: Environment, network: AgentNetwork, truth: GroundTruth, number: int, workers: int
     ) -> None:
-        self.node = f"n{number}"
-        self.number = number
-        self.workers = workers
-        self.alive = True
-        self.frozen = False
+        self.node, self.number, self.workers = f"n{number}", number, workers
+        self.alive, self.frozen = True, False
         self.reach = True  # the network lets it talk to the controller
         self.gone_since: float | None = None  # nobody can hear it
         self.wire: SimulatedWire | None = None
@@ -114,8 +111,7 @@ class SimulatedAgent:
         self.replica = JournalReplica()  # lost with the node
         self.pulse = Report(node=self.node, attempt=-1, workers=())
         self._env, self._network, self._truth = env, network, truth
-        self._connecting = False
-        self._welcome = False
+        self._connecting = self._welcome = self._ending = False
         self._term = 0  # newest of a controller that was obeyed
         self._inbox: list[tuple[SimulatedWire, Sequence[Downward]]] = []
         self._unseen: list[tuple[NodeWorkers, int, Death]] = []
@@ -124,7 +120,6 @@ class SimulatedAgent:
         self._ran = 0  # newest attempt whose workers it has run
         self._stopping: Stop | None = None
         self._stopped = True  # the newest attempt is known to be over
-        self._ending = False
         self._fault = ""  # what a check of its machine finds
         self._forks = True  # it has a forkserver that can fork
         self._waiting: Start | None = None  # came while there was none
