@@ -114,7 +114,7 @@ class MLflow:
     def send(self, points: Sequence[TrackedStep]) -> None:
         """In batches as large as the service takes."""
         metric = _module("mlflow.entities").Metric
-        fresh = [point for point in points if point.step > self.newest]
+        fresh = _unknown(points, self.newest)
         metrics = [
             metric(name, value, int(point.at * 1000), point.step)
             for point in fresh
@@ -129,6 +129,15 @@ class MLflow:
     def close(self) -> None:
         """The run is over for now."""
         self._client.set_terminated(self._id, "FINISHED")
+
+
+def _unknown(points: Sequence[TrackedStep], newest: int) -> list[TrackedStep]:
+    """Those of steps that are not known yet, each once."""
+    found: dict[int, TrackedStep] = {}
+    for point in points:
+        if point.step > newest:
+            found.setdefault(point.step, point)
+    return list(found.values())
 
 
 def _module(name: str) -> Any:

@@ -238,3 +238,27 @@ def test_the_same_functions_serve_wandb_and_trackio() -> None:
     assert it.newest == 3, "the service knows more than was noted"
     it.send([TrackedStep(step, 0.0, {"loss": 1.0}) for step in (2, 3, 4, 5)])
     assert [step for _, step in logged] == [4, 5]
+
+
+def test_mlflow_is_told_once_of_a_step_that_is_redone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its functions as they are called; that a real MLflow takes them was tried by hand."""
+    logged: list[int] = []
+    tags: dict[str, str] = {}
+    run = types.SimpleNamespace(info=types.SimpleNamespace(run_id="a"))
+    client = types.SimpleNamespace(
+        get_experiment_by_name=lambda _: None,
+        create_experiment=lambda _: "0",
+        search_runs=lambda *_: [],
+        create_run=lambda *_, **__: run,
+        log_batch=lambda _, metrics: logged.extend(metric[3] for metric in metrics),
+        set_tag=lambda _, key, value: tags.update({key: value}),
+    )
+    modules = {
+        "mlflow": types.SimpleNamespace(MlflowClient=lambda: client),
+        "mlflow.entities": types.SimpleNamespace(Metric=lambda *given: given),
+    }
+    monkeypatch.setattr(trackers, "_module", modules.__getitem__)
+    it = trackers.opened("mlflow", TrackedRun("gpt", "r", Path(), told=-1))
+    it.send([TrackedStep(step, 0.0, {"loss": 1.0}) for step in (1, 2, 3, 2, 3, 4)])
+    it.send([TrackedStep(step, 0.0, {"loss": 1.0}) for step in (4, 5)])
+    assert logged == [1, 2, 3, 4, 5] and tags == {"holdfast.step": "5"}
