@@ -164,7 +164,7 @@ MUTANTS: dict[str, Mutant] = {
         "Fence(node=node, reason=state.lost[node]) for node in sorted(alive & state.lost.keys())",
         "Fence(node=node, reason=state.lost[node]) for node in ()",
         ONE,
-        first=11,
+        first=107,
     ),
     "a used store stays on offer": Mutant(
         ATTEMPTS,
@@ -202,7 +202,7 @@ MUTANTS: dict[str, Mutant] = {
         "if exited.attempt != state.attempt or node is None:",
         "if node is None:",
         HEALTHY,
-        first=525,
+        first=658,
     ),
     "a stopped controller blames the silent": Mutant(
         BRIDGE, "self._liveness.forgive(now, silent_s)", "pass", HEALTHY
@@ -270,14 +270,14 @@ MUTANTS: dict[str, Mutant] = {
         'actions += nodes.top_up(state, "nodes were lost while the controller was down")',
         "pass",
         SPARES,
-        first=26,
+        first=141,
     ),
     "an ended job does not end again": Mutant(
         CONTROLLER,
         "return [EndJob(outcome=state.outcome, reason=state.why)]",
         "return []",
         ENDS,
-        first=204,
+        first=437,
     ),
     "a job that is asked to stop awaits no answer": Mutant(
         CONTROLLER,
@@ -296,18 +296,21 @@ MUTANTS: dict[str, Mutant] = {
         "return [one for one in shared if set(private.get(one, ())) >= set(range(one.world_size))]",
         "return []",
         ASSEMBLY,
+        56,
     ),
     "what cannot be divided evenly is left out": Mutant(
         DEALING,
         "first, last = turn.size * rank // ranks, turn.size * (rank + 1) // ranks",
         "first, last = turn.size // ranks * rank, turn.size // ranks * (rank + 1)",
         SAMPLES,
+        134,
     ),
     "a copy is supposed to be at the buddy": Mutant(
         CHOOSE,
         "return buddy if buddy is not None and key in held[buddy].buddy else None",
         "return buddy",
         SNAPSHOT,
+        81,
     ),
     "back-off has jitter": Mutant(
         RESTART,
@@ -316,7 +319,7 @@ MUTANTS: dict[str, Mutant] = {
         REPLAY,
         first=4,
     ),
-    "a lost node is forgotten": Mutant(NODES, "state.lost[node_id] = why", "pass", ONE, first=1507),
+    "a lost node is forgotten": Mutant(NODES, "state.lost[node_id] = why", "pass", ONE, first=1696),
     "the furthest step is forgotten": Mutant(
         CONTROLLER,
         "state.max_step = max(state.max_step or 0, step)",
@@ -338,7 +341,7 @@ MUTANTS: dict[str, Mutant] = {
         "nodes.remove(state, node_id, why)",
         "pass",
         GIVEN,
-        first=1284,
+        first=1507,
     ),
     "a node is replaced at its first fault": Mutant(
         REPLACE,
@@ -359,7 +362,7 @@ MUTANTS: dict[str, Mutant] = {
         "if key in held[rank].private:",
         "if any(one.step == key.step for one in held[rank].private):",
         SNAPSHOT,
-        first=1346,
+        first=1385,
     ),
     "who has no copy restores from its own": Mutant(
         CHOOSE,
@@ -373,6 +376,7 @@ MUTANTS: dict[str, Mutant] = {
         "return RestorePlan(key, shared, known) if len(known) == len(held) else None",
         "return RestorePlan(key, shared, known) if known else None",
         SNAPSHOT,
+        81,
     ),
     "the cap never forgets": Mutant(
         RESTART,
@@ -400,14 +404,14 @@ MUTANTS: dict[str, Mutant] = {
         "return s.trouble.environment and not s.means.exact and bool(s.history.restarts)",
         "return False",
         LIMIT,
-        first=24,
+        first=155,
     ),
     "trouble that is over still counts": Mutant(
         RECOVERY,
         "state.barren, state.trouble_since = 0, None",
         "state.barren = 0",
         LIMIT,
-        first=25,
+        first=140,
     ),
     "trouble is given a minute": Mutant(
         LADDER,
@@ -535,14 +539,14 @@ MUTANTS: dict[str, Mutant] = {
         "return bool(not self._begun or self.paused or self.doubt() or self.is_over)",
         "return bool(not self._begun or self.is_over)",
         TERMS,
-        first=311,
+        first=340,
     ),
     "not every agent is asked for its copy": Mutant(
         SUCCESSION,
         "return waited_s > WITHIN_S",
         "return waited_s > 1.0",
         TERMS,
-        first=221,
+        first=301,
     ),
     "nodes are not told which version an attempt runs": Mutant(
         BRIDGE,
@@ -556,6 +560,6 @@ MUTANTS: dict[str, Mutant] = {
         "recent = [at for at in self._failed if now - at < WITHIN_S]",
         "recent = [at for at in self._failed if now - at < 120.0]",
         SPARES,
-        first=2073,
+        first=1016,
     ),
 }
