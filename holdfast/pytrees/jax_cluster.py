@@ -3,9 +3,9 @@
 JAX asks every known kind of cluster whether it runs there; this module, imported ahead of the
 script, adds ours. A warm worker waits here for its rank.
 
-JAX's preemption service would take SIGTERM for a notice that a loop has to ask for, so that a worker
-that does not ask goes on until it is killed. Holdfast gives its notices itself: the service is off
-unless `JAX_ENABLE_PREEMPTION_SERVICE` says otherwise.
+JAX's preemption service would take SIGTERM for a notice that a loop has to ask for, so that a
+worker that does not ask goes on until it is killed. Holdfast gives its notices itself: the service
+is off unless `JAX_ENABLE_PREEMPTION_SERVICE` says otherwise.
 """
 
 import importlib
