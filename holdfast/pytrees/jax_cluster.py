@@ -51,3 +51,8 @@ class HoldfastCluster(_clusters.ClusterEnv):  # type: ignore[misc]
         """Its number on its node, where it has one device; None where it has all."""
         several = int(os.environ["LOCAL_WORLD_SIZE"]) > 1
         return int(os.environ["LOCAL_RANK"]) if several else None
+
+
+# The first that is present is taken: in a pod, or within a Slurm allocation, that would be another.
+_types = _clusters.ClusterEnv._cluster_types
+_types.insert(0, _types.pop(_types.index(HoldfastCluster)))
