@@ -20,7 +20,7 @@ the object and not on the class; which ones are there is looked at before the fi
 import dataclasses
 import json
 from collections.abc import Callable, Mapping
-from functools import partial, wraps
+from functools import cached_property, partial, wraps
 from typing import Any
 
 import torch
@@ -53,6 +53,7 @@ class Callback(TrainerCallback):  # type: ignore[misc]
     def __init__(self, *, reread: bool = False) -> None:
         _require_known()
         self.reread = reread
+        self.asked = True  # by a line in the script
         self.kept: _Kept | None = None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -70,7 +71,6 @@ class _Kept:
     """One training of one Trainer, and its state besides tensors: `state_dict()`."""
 
     def __init__(self, trainer: Any, callback: Callback) -> None:
-        self.drive = drive.Drive(NAME)
         self._trainer = trainer
         self._callback = callback
         self._place: place.LoaderPlace | None = None
@@ -94,6 +94,17 @@ class _Kept:
         }
         self._plain = {name: getattr(trainer, name) for name in self.wrapped}
 
+    @cached_property
+    def drive(self) -> drive.Drive:
+        """The run of this process, taken once it is known that the training can be kept."""
+        return drive.Drive(NAME)
+
+    def unwrap(self) -> None:
+        """No longer."""
+        self._callback.kept = None
+        for name in self.wrapped:
+            vars(self._trainer).pop(name, None)
+
     # ── before the first step ──
 
     def _get_train_dataloader(self) -> Any:
@@ -108,6 +119,14 @@ class _Kept:
         own: tuple[int, int] = self._plain["_init_training_state"](
             max_steps, updates, epochs, resume, trial
         )
+        loader = place.loader_under(self._loader)
+        if not place.is_loader(loader):
+            why = f"it needs a DataLoader to train on, not {type(loader).__qualname__}"
+            if self._callback.asked:
+                raise drive.unsupported_setting(NAME, why)
+            drive.left_alone(NAME, why)
+            self.unwrap()
+            return own
         self._prepared = self._plain["_prepare_for_training"](max_steps, self._loader, None)
         ahead = getattr(trainer.accelerator.state, "num_processes", 1)
         loader = place.loader_under(self._prepared[1])
@@ -318,6 +337,7 @@ def _callback_of(trainer: Any) -> Callback | None:
         return None
     drive.switched_on(NAME)
     callback = Callback(reread=True)
+    callback.asked = False
     trainer.add_callback(callback)
     return callback
 
@@ -331,9 +351,7 @@ def _keep(trainer: Any, loop: Callable[..., Any], given: Any, named: Any) -> Any
     try:
         return loop(trainer, *given, **named)
     finally:
-        callback.kept = None
-        for name in kept.wrapped:
-            vars(trainer).pop(name, None)
+        kept.unwrap()
 
 
 def _wrap() -> None:
@@ -346,7 +364,7 @@ def _wrap() -> None:
 
     @wraps(plain_skip)
     def skip_first_batches(dataloader: Any, num_batches: int = 0) -> Any:
-        kept = vars(place.loader_under(dataloader)).get("_place")
+        kept = getattr(place.loader_under(dataloader), "__dict__", {}).get("_place")
         if kept is None:
             return plain_skip(dataloader, num_batches)
         kept.begin_after(num_batches)

@@ -72,6 +72,13 @@ def test_an_object_is_refused_by_its_path() -> None:
         cells.write(arena, take_apart({"x": object()}, "state")[0], stamp(1), set())
 
 
+@pytest.mark.parametrize("dtype", [">f4", [("x", "f4"), ("y", "i8")], object])
+def test_an_array_whose_values_would_not_come_back_is_refused(dtype: Any) -> None:
+    with pytest.raises(Error, match=r"state\['x'\] is an array of") as caught:
+        cells.fingerprint_of(take_apart({"x": np.zeros(2, dtype)}, "state")[0])
+    assert caught.value.slug == "not-tracked"
+
+
 def test_another_shape_is_another_state() -> None:
     one, other = ({"a": np.zeros(size)} for size in (2, 3))
     assert cells.fingerprint_of(one) != cells.fingerprint_of(other)
