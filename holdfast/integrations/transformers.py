@@ -80,6 +80,7 @@ class _Kept:
         self._loader: Any = None
         self._loss: Any = None
         self._tokens = 0
+        self._log = LogText()
         self.wrapped: dict[str, Callable[..., Any]] = {
             "get_train_dataloader": self._get_train_dataloader,
             "_init_training_state": self._init_training_state,
@@ -239,8 +240,11 @@ class _Kept:
         trainer, where = self._trainer, self._place
         assert where is not None
         callbacks = [*trainer.callback_handler.callbacks, trainer.control]
+        names = [field.name for field in dataclasses.fields(trainer.state)]
+        counted = {name: getattr(trainer.state, name) for name in names if name != "log_history"}
         return {
-            "state": json.dumps(dataclasses.asdict(trainer.state)),
+            "state": json.dumps(counted),
+            "log": self._log.of(trainer.state.log_history),
             "callbacks": [json.dumps(c.state()) for c in callbacks if _has_state(c)],
             "epoch": self._epoch,
             "batches": where.used,
@@ -262,13 +266,39 @@ class _Kept:
     def _put_back(self, kept: Mapping[str, Any]) -> None:
         trainer = self._trainer
         assert self._place is not None
-        trainer.state = TrainerState(**json.loads(kept["state"]))
+        found = json.loads(kept["state"])
+        if "log" in kept:
+            found["log_history"] = LogText.entries(kept["log"])
+        trainer.state = TrainerState(**found)
         trainer.current_flos = kept["flos"]
         callbacks = [*trainer.callback_handler.callbacks, trainer.control]
         for one, text in zip(filter(_has_state, callbacks), kept["callbacks"], strict=False):
             for name, value in json.loads(text)["attributes"].items():
                 setattr(one, name, value)
         self._place.load_state_dict(kept["place"])
+
+
+class LogText:
+    """A log that only grows, as lines of JSON: of each entry once, because a snapshot may follow
+    every step and a log has thousands of them."""
+
+    def __init__(self) -> None:
+        self._log: list[Any] | None = None
+        self._count = 0
+        self._text = b""
+
+    def of(self, log: list[Any]) -> bytes:
+        """All of it."""
+        if log is not self._log or len(log) < self._count:
+            self._log, self._count, self._text = log, 0, b""
+        self._text += b"".join(json.dumps(one).encode() + b"\n" for one in log[self._count :])
+        self._count = len(log)
+        return self._text
+
+    @staticmethod
+    def entries(text: bytes) -> list[Any]:
+        """What it was made of."""
+        return [json.loads(line) for line in text.splitlines()]
 
 
 def _has_state(callback: Any) -> bool:

@@ -124,9 +124,7 @@ def test_the_search_of_a_learning_rate_is_not_the_training_that_is_kept(
     assert session.joined()
 
 
-def test_what_was_restored_does_not_restart_where_steps_are_limited(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_was_restored_does_not_restart_where_steps_are_limited() -> None:
     """A loop that restarts does not begin the data of later epochs."""
     kept: list[dict[str, Any]] = []
 

@@ -3,8 +3,6 @@
 import os
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +16,6 @@ from holdfast.page import Page
 from holdfast.pytrees import cells, restore
 from holdfast.pytrees.channel import Channel
 from holdfast.pytrees.session import TreeRun, _channel, join
-from holdfast.pytrees.snapshots import TreeSnapshots
 
 ALONE = Channel(0, 1, ())
 
@@ -76,9 +73,8 @@ def test_trees_that_change_their_form_are_refused_at_the_first_snapshot(page: Pa
     assert (again.completed, again.seen) == (1, b"longer") and (again.w == 0).all()
 
 
-def test_workers_that_cannot_meet_are_told_why(
-    page: Page, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("page")
+def test_workers_that_cannot_meet_are_told_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.delenv(meeting.KEY, raising=False)
     with pytest.raises(Error, match="cannot meet") as caught:
@@ -86,8 +82,9 @@ def test_workers_that_cannot_meet_are_told_why(
     assert caught.value.slug == "join-invalid" and "framework: jax" in caught.value.help
 
 
+@pytest.mark.usefixtures("page")
 def test_what_is_newer_than_a_restored_checkpoint_is_forgotten(
-    page: Page, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Else it would be gone on from after the next fault: it belongs to a branch that was left."""
     arena = Arena(Arena.create())
