@@ -54,17 +54,21 @@ class RankHistory:
 
     def _open(self, ranks: int) -> None:
         self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        found = _header(self._fd)
-        if found is None or found[0] < ranks:
-            os.ftruncate(self._fd, 0)
-            found = (max(SMALLEST, 1 << (ranks - 1).bit_length()), [0] * LEVELS)
+        try:
+            found = _header(self._fd)
+            if found is None or found[0] < ranks:
+                os.ftruncate(self._fd, 0)
+                found = (max(SMALLEST, 1 << (ranks - 1).bit_length()), [0] * LEVELS)
+        except OSError:
+            self.close()
+            raise
         self._room, self._written = found
         self._sums: list[_Sum] = [_Sum() for _ in range(LEVELS)]
 
     def add(self, at: float, span_s: float, attempt: int, rows: Rows) -> None:
         """One look: for each of `QUANTITIES` a value of each rank; NaN: not known."""
         if len(rows[0]) > self._room:
-            os.close(self._fd)
+            self.close()
             self._open(len(rows[0]))
         for level in range(LEVELS):
             self._write(level, at, span_s, attempt, rows)
@@ -87,8 +91,10 @@ class RankHistory:
         self._written[level] += 1
 
     def close(self) -> None:
-        """Give the file back."""
-        os.close(self._fd)
+        """Give the file back, if it is open."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
 
 
 class _Sum:

@@ -30,6 +30,7 @@ HEADER_BYTES = 64
 BUCKET = struct.Struct(f"<qdI{3 * len(COLUMNS)}fI")  # number, at, attempt, values, checksum
 PLAIN = struct.Struct(f"<qdI{3 * len(COLUMNS)}f")
 LEVEL_BYTES = RING * BUCKET.size
+FLOAT_MAX = 3.4028234663852886e38  # the greatest float of four bytes
 NOTHING = math.nan
 
 Values = tuple[float, ...]
@@ -84,7 +85,11 @@ class CurveFile:
 
     def __init__(self, path: Path) -> None:
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        self._newest, self._furthest = _newest(self._fd)
+        try:
+            self._newest, self._furthest = _newest(self._fd)
+        except OSError:
+            os.close(self._fd)
+            raise
 
     def put(self, points: Sequence[StepPoint]) -> None:
         """Add steps in the order in which they were done."""
@@ -112,13 +117,21 @@ class CurveFile:
                 self._write(level, _summary(before // width, weighed))
 
     def _write(self, level: int, bucket: _Bucket) -> None:
-        plain = PLAIN.pack(*bucket[:3], *bucket.low, *bucket.high, *bucket.mean)
+        values = map(_clamped, (*bucket.low, *bucket.high, *bucket.mean))
+        plain = PLAIN.pack(*bucket[:3], *values)
         place = HEADER_BYTES + level * LEVEL_BYTES + bucket.number % RING * BUCKET.size
         os.pwrite(self._fd, plain + zlib.crc32(plain).to_bytes(4, "little"), place)
 
     def close(self) -> None:
         """Give the file back."""
         os.close(self._fd)
+
+
+def _clamped(value: float) -> float:
+    """What fits into four bytes; what is not finite stays so."""
+    if abs(value) <= FLOAT_MAX or not math.isfinite(value):
+        return value
+    return math.copysign(FLOAT_MAX, value)
 
 
 def _newest(fd: int) -> tuple[int, int]:

@@ -51,3 +51,15 @@ def test_a_curve_that_cannot_be_written_hinders_no_line(tmp_path: Path) -> None:
     (tmp_path / CURVE).mkdir()
     MetricsFile(tmp_path / "metrics.jsonl").append(1, [STEP])
     assert (tmp_path / "metrics.jsonl").read_text().count("\n") == 1
+
+
+def test_no_number_ends_an_agent(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    file = MetricsFile(tmp_path / "metrics.jsonl")
+    file.append(1, [StepRecord(1, 1.0, 1e39, -1e300, 8)])
+    found = read_curve(tmp_path / CURVE)
+    assert found.mean["loss"] == [3.402823e38] and found.mean["grad_norm"] == [-3.402823e38]
+    for step in (1 << 70, 1 << 71):
+        file.append(1, [StepRecord(step, 1.0, 1.0, 1.0, 8)])
+    assert "".join(capfd.readouterr()).count(CURVE) == 1, "said once"
+    file.append(1, [StepRecord(2, 2.0, 0.5, 0.5, 8)])
+    assert read_curve(tmp_path / CURVE).step == [1, 2]
