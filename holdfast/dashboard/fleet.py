@@ -58,7 +58,7 @@ class Glances:
         self._under_way: dict[str, Future[JobLook]] = {}
         self._lock = threading.Lock()
 
-    def all(self) -> list[tuple[str, JobLook | Error | OSError | None]]:
+    def all(self) -> list[tuple[str, JobLook | BaseException | None]]:
         """Name and newest look of each; None: not read yet. Raises as `Fleet.names`."""
         names = self._fleet.names()
         with self._lock:

@@ -5,7 +5,6 @@ job in a cluster has a folder too, a mirror of what its controller publishes. Lo
 browsers within a moment are one.
 """
 
-import contextlib
 import re
 import threading
 import time
@@ -171,12 +170,11 @@ class LocalSite:
             return None
         try:
             reply = client.request(self._folder, AskStatus())
-        except (ConnectionError, Error):
-            return None
-        assert isinstance(reply, StatusReply)
-        with contextlib.suppress(msgspec.DecodeError):  # of another version
+            if not isinstance(reply, StatusReply):
+                return None
             return msgspec.json.decode(reply.status, type=JobStatus)
-        return None
+        except (ConnectionError, Error, msgspec.DecodeError):  # the last: it is of another version
+            return None
 
     def figures(self, path: str) -> tuple[bytes, str] | None:
         """From its files."""

@@ -99,7 +99,7 @@ def test_a_column_whose_head_is_damaged_is_left_out(path: Path) -> None:
 
 
 def test_attempts_and_what_is_not_known_spoil_no_mean(path: Path) -> None:
-    """A job with an attempt every ten looks, rank 1 of which is silent now and then, rank 2 ever."""
+    """An attempt every ten looks; rank 1 is silent now and then, rank 2 ever."""
     file = RankHistory(path, 3)
     for look in range(ranks.FANOUT**3):
         second = math.nan if look % 3 == 0 else 2.0
