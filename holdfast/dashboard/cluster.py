@@ -13,8 +13,10 @@ import tempfile
 import threading
 import time
 import urllib.request
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -41,6 +43,7 @@ LISTED_S = 3.0  # for so long a list of jobs is as good as another
 RACKS_S = 60.0
 JOURNAL_S = 5.0  # between two readings of a published journal
 ANSWER_S = 30.0
+POD_LINES = 20 * LOG_LINES  # of a pod, whose workers share a log
 
 T = TypeVar("T")
 Opened = Callable[[str | None, str | None], Awaitable[Api]]
@@ -77,8 +80,9 @@ class Inquiry:
 
     def ask(self, call: Coroutine[Any, Any, T], what: str) -> T:
         """Wait for a call. Raises `Error`."""
+        asked = asyncio.run_coroutine_threadsafe(call, self._loop)
         try:
-            return asyncio.run_coroutine_threadsafe(call, self._loop).result(ANSWER_S)
+            return asked.result(ANSWER_S)
         except ApiError as error:
             raise refused(error, About(what, "v1", self.cluster.namespace, "")) from error
         except TimeoutError as error:
@@ -88,6 +92,8 @@ class Inquiry:
                 why=f"no answer within {ANSWER_S:.0f} s",
                 help="kubectl cluster-info",
             ) from error
+        finally:
+            asked.cancel()  # whoever asked is gone
 
 
 class ClusterFleet:
@@ -174,20 +180,22 @@ class ClusterSite:
         except Error as error:
             raise _unanswered(self._name, error.why) from error
 
-    def output(self, rank: int, _attempt: int | None) -> RankOutput:
-        """What pods have printed; all attempts are in one log there."""
-        lines = self._line.ask(self._printed(rank), f"the logs of {self._name}")
+    def output(self, rank: int, _attempt: int | None, node: str | None) -> RankOutput:
+        """What its pod has printed, and what was kept of pods that are gone; all attempts are in
+        one log there."""
+        lines = self._line.ask(self._printed(rank, node), f"the logs of {self._name}")
         return RankOutput(rank, None, [], lines)
 
-    async def _printed(self, rank: int) -> list[str]:
+    async def _printed(self, rank: int, node: str | None) -> list[str]:
         cluster, troubles = self._line.cluster, list[str]()
         seen = await look(cluster, self._name, cache=self._cache)
-        lines = [
-            line.text
-            async for line in everything(cluster, seen, troubles.append)
-            if line.rank == rank
-        ]
-        return [*troubles, *lines[-LOG_LINES:]]
+        if its := tuple(pod for pod in seen.pods if pod.metadata.name == node):
+            seen = replace(seen, pods=its)
+        lines = deque[str](maxlen=LOG_LINES)
+        async for line in everything(cluster, seen, troubles.append, tail=POD_LINES):
+            if line.rank == rank:
+                lines.append(line.text)
+        return [*troubles, *lines]
 
 
 async def _racks(cluster: Api, seen: Look) -> dict[str, str]:

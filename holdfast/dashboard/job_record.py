@@ -55,6 +55,11 @@ class JobLook(NamedTuple):
             return None
         return self.cost_per_hour * self.ledger.wall_s / HOUR_S
 
+    def node_of(self, rank: int) -> str | None:
+        """The name of the node that has it now."""
+        place = rank // max(1, self.workers_per_node)
+        return next((node.name for node in self.status.nodes if node.rank == place), None)
+
 
 class RankOutput(NamedTuple):
     """The end of what a rank has printed."""
@@ -136,7 +141,8 @@ class JobRecord:
 
     def output(self, rank: int, attempt: int | None) -> RankOutput:
         """Of one attempt, by default the newest in which there is a log of this rank."""
-        return self._site.output(rank, attempt)
+        look = self._looked and self._looked[1]
+        return self._site.output(rank, attempt, None if not look else look.node_of(rank))
 
 
 class JobSite(Protocol):
@@ -151,8 +157,8 @@ class JobSite(Protocol):
     def figures(self, path: str) -> tuple[bytes, str] | None:
         """See `holdfast.history.answers`."""
 
-    def output(self, rank: int, attempt: int | None) -> RankOutput:
-        """Of one rank."""
+    def output(self, rank: int, attempt: int | None, node: str | None) -> RankOutput:
+        """Of one rank; `node`: the name of its node, where that is known."""
 
 
 class LocalSite:
@@ -180,7 +186,7 @@ class LocalSite:
         """From its files."""
         return told(self._folder, path)
 
-    def output(self, rank: int, attempt: int | None) -> RankOutput:
+    def output(self, rank: int, attempt: int | None, _node: str | None) -> RankOutput:
         """From its logs."""
         found = sorted(self._folder.glob(f"logs/attempt-*/rank-{rank}.log"))
         numbers = (_ATTEMPT.search(path.parent.name) for path in found)
