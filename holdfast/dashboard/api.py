@@ -115,14 +115,14 @@ class Pages:
 def fleet_rows(glances: Glances) -> list[dict[str, Any]]:
     """All jobs in short; of one that is not read yet only the name."""
     found: list[dict[str, Any]] = []
-    for name, look in glances.all():
-        match look:
+    for name, seen in glances.all():
+        match seen:
             case None:
                 found.append({"job": name})
-            case JobLook():
-                found.append(row(look))
+            case BaseException():
+                found.append({"job": name, "error": fields(seen)})
             case _:
-                found.append({"job": name, "error": fields(look)})
+                found.append(seen)
     return found
 
 

@@ -125,6 +125,10 @@ class ClusterFleet:
                 self._records[name] = JobRecord(mirror, ClusterSite(self._line, mirror))
             return self._records[name]
 
+    def version(self, _name: str) -> object | None:
+        """Only the cluster knows."""
+        return None
+
 
 class ClusterSite:
     """One job there, and the mirror of its journal."""

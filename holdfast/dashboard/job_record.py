@@ -89,11 +89,6 @@ class JobRecord:
                 self._looked = now, self._look()
             return self._looked[1]
 
-    @property
-    def latest(self) -> JobLook | None:
-        """The newest look; None: there was none yet."""
-        return None if self._looked is None else self._looked[1]
-
     def _look(self) -> JobLook:
         status = self._site.status()
         path = self.folder / records.JOURNAL
