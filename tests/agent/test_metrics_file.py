@@ -40,7 +40,9 @@ def test_the_curve_has_the_same_steps_with_what_follows_from_them(tmp_path: Path
     file.append(1, steps[2:])
     file.append(2, [StepRecord(1, 99.0, 2.0, 0.5, 100, logged)])
     found = read_curve(tmp_path / CURVE)
-    assert found.step == [0, 1, 2] and found.attempt == [1, 2, 1]
+    assert found.step == [0, 1] and found.attempt == [1, 2], "what is to be done again is not shown"
+    file.append(2, [StepRecord(2, 99.25, 2.5, 0.5, 100, logged)])
+    found = read_curve(tmp_path / CURVE)
     assert found.mean["step_s"] == [None, None, 0.25], "known where the one before it is"
     assert found.mean["tokens_per_s"] == [None, None, 400.0]
     assert found.mean["loss"] == [2.5, 2.0, 2.5]
