@@ -28,8 +28,8 @@ BLOCK = 4096  # of the end of the file that is looked at together
 class MetricsFile:
     """The file, opened when the first step is done."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, *, draws: bool = True) -> None:
+        self._path, self._draws = path, draws
         self._fd = -1
         self._lost_count = 0
         self._curve: CurveFile | None = None
@@ -41,14 +41,8 @@ class MetricsFile:
         if not records:
             return
         ahead_s = time.time() - time.monotonic()
-        try:
+        if self._draws:
             self._draw(attempt, records, ahead_s)
-        except OSError:
-            pass  # a gap; a full disk is told of by the lines
-        except Exception as error:  # whatever it is, no node is lost for a picture
-            if not self._undrawn:
-                note(f"agent: {CURVE}: {error!r}; the curve has gaps")
-            self._undrawn = True
         lines = b"".join(_line(attempt, record, ahead_s) for record in records)
         try:
             self._append_whole(lines)
@@ -62,6 +56,16 @@ class MetricsFile:
             self._lost_count = 0
 
     def _draw(self, attempt: int, records: list[StepRecord], ahead_s: float) -> None:
+        try:
+            self._put(attempt, records, ahead_s)
+        except OSError:
+            pass  # a gap; a full disk is told of by the lines
+        except Exception as error:  # whatever it is, no node is lost for a picture
+            if not self._undrawn:
+                note(f"agent: {CURVE}: {error!r}; the curve has gaps")
+            self._undrawn = True
+
+    def _put(self, attempt: int, records: list[StepRecord], ahead_s: float) -> None:
         points = []
         for record in records:
             points.append(_point(attempt, record, self._before, ahead_s))

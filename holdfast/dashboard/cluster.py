@@ -8,6 +8,7 @@ The client speaks on the event loop of the server, questions come from its threa
 """
 
 import asyncio
+import http.client
 import os
 import tempfile
 import threading
@@ -43,6 +44,9 @@ LISTED_S = 3.0  # for so long a list of jobs is as good as another
 RACKS_S = 60.0
 JOURNAL_S = 5.0  # between two readings of a published journal
 ANSWER_S = 30.0
+DIRECTLY = urllib.request.build_opener(
+    urllib.request.ProxyHandler({})
+)  # no proxy of the environment
 POD_LINES = 20 * LOG_LINES  # of a pod, whose workers share a log
 
 T = TypeVar("T")
@@ -174,10 +178,10 @@ class ClusterSite:
         if "KUBERNETES_SERVICE_HOST" in os.environ:
             url = f"http://{service}.{cluster.namespace}:{METRICS_PORT}/{path}"
             try:
-                with urllib.request.urlopen(url, timeout=ANSWER_S) as answer:
+                with DIRECTLY.open(url, timeout=ANSWER_S) as answer:
                     return answer.read(), kind
-            except OSError as error:
-                raise _unanswered(self._name, str(error)) from error
+            except (OSError, http.client.HTTPException) as error:
+                raise _unanswered(self._name, str(error) or type(error).__name__) from error
         there = f"/api/v1/namespaces/{cluster.namespace}/services/{service}:metrics/proxy/{path}"
         try:
             return self._line.ask(cluster.read(there), f"the controller of {self._name}"), kind

@@ -49,6 +49,11 @@ def test_the_curve_has_the_same_steps_with_what_follows_from_them(tmp_path: Path
     assert set(found.mean["mfu"]) == {0.4} and found.mean["lr"][0] == pytest.approx(1e-4)
 
 
+def test_no_curve_is_drawn_where_nobody_reads_it(tmp_path: Path) -> None:
+    MetricsFile(tmp_path / "metrics.jsonl", draws=False).append(1, [STEP])
+    assert [one.name for one in tmp_path.iterdir()] == ["metrics.jsonl"]
+
+
 def test_a_curve_that_cannot_be_written_hinders_no_line(tmp_path: Path) -> None:
     (tmp_path / CURVE).mkdir()
     MetricsFile(tmp_path / "metrics.jsonl").append(1, [STEP])

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import socket
+import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -110,6 +112,35 @@ def test_output_of_a_rank_is_read_from_its_pod_alone(
     read.clear()
     assert len(asyncio.run(story(None))) == LOG_LINES, "no more is kept of many pods"
     assert len(read) == 3
+
+
+def test_a_controller_that_talks_nonsense_is_said_and_no_proxy_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = list[str]()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+
+        def found(host: str, *_: object, **__: object) -> list[Any]:
+            asked.append(host)
+            return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port))]
+
+        def answer() -> None:
+            line, _ = server.accept()
+            with line:
+                line.recv(4096)
+                line.sendall(b"nonsense\r\n\r\n")
+
+        monkeypatch.setattr(socket, "getaddrinfo", found)
+        monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+        monkeypatch.setenv("http_proxy", "http://proxy.example:3128")
+        threading.Thread(target=answer, daemon=True).start()
+        line = SimpleNamespace(cluster=SimpleNamespace(namespace="default"))
+        site = ClusterSite(line, tmp_path / "gpt")  # type: ignore[arg-type]
+        with pytest.raises(Error) as raised:
+            site.figures("curve/0/end/100")
+    assert raised.value.slug == "controller-silent" and "nonsense" in raised.value.why
+    assert asked == ["gpt-controller.default"]
 
 
 def test_what_takes_too_long_is_not_gone_on_with(monkeypatch: pytest.MonkeyPatch) -> None:

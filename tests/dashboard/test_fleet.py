@@ -14,6 +14,7 @@ from holdfast.dashboard import fleet as fleets
 from holdfast.dashboard.api import fields, fleet_rows, row
 from holdfast.dashboard.fleet import FolderFleet, Glances
 from holdfast.dashboard.job_record import JobLook, JobRecord, LocalSite
+from holdfast.dashboard.journal_reader import JournalReader
 from holdfast.drivers import client, records
 from holdfast.errors import Error
 from holdfast.messages import StacksReply, StatusReply, ToClient
@@ -137,6 +138,23 @@ def test_a_folder_of_more_jobs_than_are_kept_is_not_read_for_ever(
     with (jobs / "over" / records.JOURNAL).open("ab") as file:
         file.write(b"\n")
     assert fleet.version("over") != version and fleet.version("none") is None
+
+
+def test_a_journal_whose_successor_cannot_be_read_is_begun_anew_once_it_can(jobs: Path) -> None:
+    path, other = jobs / "open" / records.JOURNAL, jobs / "other" / records.JOURNAL
+    reader = JournalReader(path)
+    reader.read_on()
+    before = reader.last_at
+    fresh = path.with_suffix(".new")
+    fresh.write_bytes(b"garbage\n")
+    fresh.replace(path)
+    for _ in range(2):
+        with pytest.raises(Error):
+            reader.read_on()
+    lines = other.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[: len(lines) // 2]))  # the same file by its number
+    reader.read_on()
+    assert 0 < reader.last_at < before and reader.trouble is None
 
 
 def test_a_look_of_a_job_tells_where_a_rank_is(jobs: Path) -> None:
