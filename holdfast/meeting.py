@@ -117,7 +117,7 @@ def _host(seat: Seat, said: str, until: float) -> PeersMet:
 
 def _hear(seat: Seat, sock: socket.socket, parts: dict[int, tuple[str, Connection | None]]) -> None:
     """One has connected; it is forgotten where it is none of ours."""
-    connection = _connection(sock, ANSWER_S)
+    connection = linked(sock, ANSWER_S)
     with contextlib.suppress(OSError, EOFError, AuthenticationError, msgspec.MsgspecError):
         deliver_challenge(connection, seat.key)
         answer_challenge(connection, seat.key)
@@ -133,7 +133,7 @@ def _visit(seat: Seat, said: str, until: float) -> PeersMet:
     while (left_s := until - time.monotonic()) > 0:
         try:
             sock = socket.create_connection((seat.host, seat.port), timeout=min(ANSWER_S, left_s))
-            connection = _connection(sock, left_s)
+            connection = linked(sock, left_s)
             answer_challenge(connection, seat.key)
             deliver_challenge(connection, seat.key)
             part = _Part(seat.rank, seat.attempt, said)
@@ -146,7 +146,7 @@ def _visit(seat: Seat, said: str, until: float) -> PeersMet:
     raise TimeoutError(f"rank 0 at {seat.host}:{seat.port} cannot be met: {why}")
 
 
-def _connection(sock: socket.socket, patience_s: float) -> Connection:
+def linked(sock: socket.socket, patience_s: float) -> Connection:
     """Blocking, but nobody is waited for longer than that."""
     sock.settimeout(None)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -351,8 +351,8 @@ SLUGS: dict[str, Slug] = {
     ),
     "cluster-only": Slug(
         ExitStatus.USAGE,
-        "Only an engine on Kubernetes can run this job: its framework needs an operator, or the "
-        "job is a sweep. `holdfast render` writes its manifests.",
+        "Only an engine on Kubernetes can run this job: it is a sweep, or asks for Intel MPI. "
+        "`holdfast render` writes its manifests.",
     ),
     "kubeconfig-unusable": Slug(
         ExitStatus.USAGE,
@@ -508,7 +508,7 @@ SLUGS: dict[str, Slug] = {
     ),
     "run-unavailable": Slug(
         ExitStatus.USAGE,
-        "A function of holdfast.train was called before join(), or join() was called twice in "
-        "one process.",
+        "A function of holdfast.train was called before join(), or two want the one run of a "
+        "process: two calls of join(), join() and an integration, or integrations of two trainers.",
     ),
 }

@@ -55,7 +55,8 @@ def become(born: ForkedChild) -> None:
         case fork_protocol.ChildKind.RUN:
             if "control" in born.fds:
                 rank.run_ahead()
-                rank.on_rank.append(begin)
+                worker = os.getpid()  # a child of the script may ask for the rank as well
+                rank.on_rank.append(lambda: begin() if os.getpid() == worker else None)
     page = Page(page_fd) if page_fd is not None else None
     if page is not None and born.program.instrument:
         optimizer_steps.observe(page, flight_recorder.step_ended)

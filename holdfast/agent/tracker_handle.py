@@ -6,7 +6,10 @@ Whatever becomes of it, the workers do not notice.
 """
 
 import asyncio
+import contextlib
 import hashlib
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -68,6 +71,9 @@ class TrackerHandle:
         deadline = time.monotonic() + FINISH_S
         while self.pids and time.monotonic() < deadline:
             await asyncio.sleep(LOOK_S)
+        for pid in self.pids:  # its package does not return; what is not sent is in the file
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGKILL)
 
     def _start(self) -> None:
         run = hashlib.sha256((self._folder / "token").read_bytes()).hexdigest()[:12]

@@ -126,6 +126,8 @@ def _copy(job: "Job", place: str, nodes: int) -> "Job":
         "checkpoints": tiers,
         "nodes": job.nodes.model_copy(update={"count": nodes, "spares": 0}),
         "recovery": job.recovery.model_copy(update=recovery),
+        "notify": (),
+        "track": (),
         "logs": job.logs.model_copy(update={"terminal": "all"}),
     }
     return job.model_copy(update=changes)

@@ -179,6 +179,8 @@ class Tail:
 
     def _begin(self, key: tuple[int, int], path: Path, at_end: bool) -> None:
         try:
+            if self._since is not None and path.stat().st_mtime < self._since:
+                return  # nothing of it is wanted yet, and open files are few
             self._open[key] = Log(path, *key, at_end=at_end, since=self._since)
         except OSError as error:
             self._closed.add(key)

@@ -45,7 +45,8 @@ def when_stopped(state: State) -> list[AnyAction]:
         return _as_planned(state)
     elif state.incidents[-1].cause == incidents.REPEATED:
         return _repeat(state)
-    if state.repeating is not None and state.suspicion is not None:
+    repeating = state.repeating
+    if repeating is not None and not repeating.id and state.suspicion is not None:
         return [repetitions.order(state, "nobody has told what the groups of nodes have shown")]
     if again := machines.check_again(state):
         return again
@@ -71,6 +72,8 @@ def _go_on(state: State) -> list[AnyAction]:
 
 def _repeat(state: State) -> list[AnyAction]:
     """What somebody wants to know; then, or where a node was lost meanwhile, training goes on."""
+    if _came_further(state, restart.RAN_S):
+        _forget(state)
     if state.repeating is None or len(state.ranks) < state.size:
         state.repeating = None
         return _go_on(state)

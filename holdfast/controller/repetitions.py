@@ -21,6 +21,7 @@ from holdfast.events import Diagnosed, HealthChanged, NodesChecked, RepetitionRe
 
 CONDITION = "fails-in-groups"
 STEPS = 10  # after the newest checkpoint, where no step is known to be bad
+WISHES_KEPT = 16  # one that stands in a ConfigMap is heard by each controller
 STEPS_MAX = 1000  # from there to a bad one
 
 
@@ -28,6 +29,7 @@ def requested(state: State, event: RepetitionRequested) -> list[AnyAction]:
     """Somebody asks: at the end of the next step that nothing else disturbs."""
     if state.repeating is None and not state.ended and state.phase is not Phase.CLOSING:
         state.repeating = event.wish
+        state.repeat_wishes = [*state.repeat_wishes, event.wish.id][-WISHES_KEPT:]
     return review(state)
 
 

@@ -357,6 +357,7 @@ class State(msgspec.Struct, kw_only=True):
     checked: bool = False  # all machines were, since the last progress
     suspicion: Diagnosed | None = None  # verdict that waits for that
     repeating: StepsToRepeat | None = None  # groups of nodes do, or will once nothing disturbs
+    repeat_wishes: list[str] = []  # that were heard; the newest
     repeated_at: float | None = None  # the controller has had that done by itself
     trouble_since: float | None = None  # errors of the environment have kept it from any progress
     progress_mark: int | None = None  # max_step when the attempt began

@@ -15,6 +15,9 @@ from holdfast.controller.phases import Phase
 from holdfast.spec.notify import NoticeKind, Notify
 
 HOUR_S = 3600.0
+LASTS_S = 24 * HOUR_S
+"""For so long an alert stands whose end is not told: without a time Alertmanager takes it for over
+after five minutes."""
 
 
 class Notice(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,7 +60,8 @@ class Notices:
     def resume(self, state: State) -> None:
         """A controller begins: what was over before is told of already, or too old to be news."""
         for incident in state.incidents:
-            if incident.ended_at is not None:
+            known = self.told.incidents.get(incident.id)
+            if incident.ended_at is not None and known != "open":
                 self.told.incidents[incident.id] = "over"
 
     def look(self, state: State, ettr: float, now: float) -> list[Notice]:
@@ -126,8 +130,7 @@ class Notices:
 
     def _waiting(self, state: State, now: float) -> list[Notice]:
         if state.phase is not Phase.WAITING:
-            self._waits_since = self.told.waiting_since = None
-            return []
+            return self._waited(state, now)
         self._waits_since = self._waits_since or now
         if self.told.waiting_since is not None or now - self._waits_since < self._rule.after_s:
             return []
@@ -137,6 +140,18 @@ class Notices:
         notice = Notice(
             event="waiting", job=self._job, at=now, text=text, began_at=self._waits_since,
             over=False, attempt=state.attempt,
+        )  # fmt: skip
+        return [notice]
+
+    def _waited(self, state: State, now: float) -> list[Notice]:
+        """The end of waiting, of which somebody has been told."""
+        since, self._waits_since, self.told.waiting_since = self.told.waiting_since, None, None
+        if since is None:
+            return []
+        text = f"waits no longer, after {now - since:.0f} s: {state.why}"
+        notice = Notice(
+            event="waiting", job=self._job, at=now, text=text, began_at=since, over=True,
+            attempt=state.attempt,
         )  # fmt: skip
         return [notice]
 
@@ -184,12 +199,14 @@ def _alert(notice: Notice, text: str) -> dict[str, object]:
         "severity": "critical" if grave else "warning" if notice.event == "incident" else "info",
     }
     if notice.incident is not None:
-        labels |= {"incident": str(notice.incident), "cause": notice.cause or "unknown"}
-    if notice.node is not None:
-        labels["node"] = notice.node
+        labels["incident"] = str(notice.incident)
+    facts = {"cause": notice.cause, "node": notice.node}  # no labels: they may be corrected
     alert: dict[str, object] = {
         "labels": labels,
-        "annotations": {"summary": text},
+        "annotations": {"summary": text, **{key: value for key, value in facts.items() if value}},
         "startsAt": when(notice.began_at),
     }
-    return alert | ({"endsAt": when(notice.at)} if notice.over and notice.event != "ended" else {})
+    if notice.event == "ended":
+        return alert
+    ends = notice.at if notice.over else notice.at + LASTS_S
+    return alert | {"endsAt": when(ends)}

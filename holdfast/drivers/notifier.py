@@ -115,8 +115,10 @@ class Receiver:
         self.number, self.rule, self.notices = number, rule, notices
         self.queue: asyncio.Queue[Notice] = asyncio.Queue(QUEUE)
         self.waiting = 0  # notices, with the one that is being sent
-        self.url = rule.url or os.environ.get(rule.url_env or URL_VARIABLE.format(number), "")
-        place = urlsplit(self.url).hostname if self.url else None
+        found = rule.url or os.environ.get(rule.url_env or URL_VARIABLE.format(number), "")
+        self.url, place = found.strip(), None
+        with suppress(ValueError):  # `post` says that it is not valid
+            place = urlsplit(self.url).hostname
         self.name = f"notify[{number}]" + (f" ({place})" if place else "")
 
     @property

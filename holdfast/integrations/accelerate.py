@@ -50,7 +50,11 @@ class AcceleratedLoop:
             self._loader.set_epoch(self.epoch)
             for batch in self._loader:
                 self._place.used += 1
-                yield self._completed, batch
+                try:
+                    yield self._completed, batch
+                except GeneratorExit:
+                    self._drive.leave()
+                    raise
                 self._completed += 1
                 self._drive.step_done()
                 if self._completed == total:

@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, TypeVar
 
 from holdfast import rank
 from holdfast.errors import Error
@@ -18,6 +18,7 @@ from holdfast.train import session, survival
 from holdfast.train.session import Run, join
 from holdfast.train.state import State
 
+Callback = TypeVar("Callback")
 _taken_by = ""  # which trainer has the run of this process
 
 
@@ -69,6 +70,12 @@ class Drive:
             self._steps = None
             self._state.end()
 
+    def leave(self) -> None:
+        """The loop is left within a step: what follows is none, however long it takes."""
+        if self._steps is not None:
+            self._steps.close()  # type: ignore[attr-defined]
+            self._steps = None
+
     def section(self, name: str) -> AbstractContextManager[None]:
         """Of the run."""
         return self.run.section(name)
@@ -88,6 +95,15 @@ def conflict(trainer: str) -> Error:
 def is_taken() -> bool:
     """Whether something has the run of this process."""
     return bool(_taken_by) or session.joined()
+
+
+def first_of(trainer: str, callback: Callback) -> Callback | None:
+    """This callback for the first training of a process; None, and a line in the log, for a later
+    one by the same trainer, which keeps its own checkpoints."""
+    if _taken_by != trainer:
+        return callback
+    left_alone(trainer, "an earlier training of this process is the one that is kept")
+    return None
 
 
 def under_holdfast() -> bool:

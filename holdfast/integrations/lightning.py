@@ -58,6 +58,7 @@ class FitCallback(callbacks.Callback):  # type: ignore[misc]
     def __init__(self, *, reread: bool = False) -> None:
         _require_known()
         self.reread = reread
+        self.asked = True  # by a line in the script
         self.kept: _Fit | None = None
 
     def on_train_batch_end(
@@ -69,15 +70,16 @@ class FitCallback(callbacks.Callback):  # type: ignore[misc]
 
     def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
         """Gradients are complete."""
-        if self.kept is not None:
+        if self.kept is not None and self.kept.drive is not None:
             self.kept.norm = _norm(pl_module)
 
 
 class _Fit:
     """One training, and its state besides tensors: `state_dict()`."""
 
-    def __init__(self, loop: Any, reread: bool) -> None:
+    def __init__(self, loop: Any, reread: bool, asked: bool) -> None:
         self.norm: Any = None
+        self._asked = asked
         self._loop, self._epoch_loop = loop, loop.epoch_loop
         self._trainer = loop.trainer
         self._logged = loop.trainer._logger_connector
@@ -116,9 +118,13 @@ class _Fit:
         loaders = self._loop._combined_loader.flattened
         if len(loaders) != 1 or not place.is_loader(loaders[0]):
             kinds = ", ".join(type(one).__qualname__ for one in loaders)
-            raise drive.unsupported_setting(
-                NAME, f"it needs one DataLoader to train on, not {kinds}"
-            )
+            why = f"it needs one DataLoader to train on, not {kinds}"
+            if self._asked:
+                raise drive.unsupported_setting(NAME, why)
+            drive.left_alone(NAME, why)
+            self.unwrap()
+            plain()
+            return
         self._place = place.LoaderPlace(loaders[0], ahead=1, reread=self._reread)
         plain()
 
@@ -144,7 +150,9 @@ class _Fit:
         return {name: thing for name, thing in found.items() if thing is not None}
 
     def _put_back(self, kept: dict[str, Any]) -> None:
-        self._loop.restarting = False  # a checkpoint of its own may have been loaded before
+        # A checkpoint of its own may have been loaded before. The loop's own setter would say that
+        # it restarts wherever `max_steps` is given: then the data of later epochs is not begun.
+        _Loop.restarting.fset(self._loop, False)
         for loop in (self._loop, self._epoch_loop, self._epoch_loop.val_loop):
             loop._loaded_from_state_dict = loop._resuming_from_checkpoint = False
             loop.reset_restart_stage()
@@ -328,7 +336,7 @@ def _callback_of(trainer: Any) -> FitCallback | None:
     if given:
         if why:
             raise drive.unsupported_setting(NAME, why)
-        return given[0]
+        return drive.first_of(NAME, given[0])
     if not (_automatic and drive.under_holdfast()):
         return None
     if why or drive.is_taken():
@@ -336,6 +344,7 @@ def _callback_of(trainer: Any) -> FitCallback | None:
         return None
     drive.switched_on(NAME)
     callback = FitCallback(reread=True)
+    callback.asked = False
     trainer.callbacks.append(callback)
     return callback
 
@@ -348,7 +357,7 @@ def _wrap() -> None:
         callback = _callback_of(self.trainer)
         if callback is None:
             return plain(self)
-        fit = callback.kept = _Fit(self, callback.reread)
+        fit = callback.kept = _Fit(self, callback.reread, callback.asked)
         fit.wrap()
         try:
             return plain(self)

@@ -55,7 +55,7 @@ class LoaderPlace:
         waiting = self.fetched - self.used
         pending = list(self._newest)[-waiting:] if 0 < waiting <= len(self._newest) else []
         packed = [_packed(batch) for batch in pending]
-        kept = all(one is not None for one in packed)
+        kept = len(pending) == max(waiting, 0) and all(one is not None for one in packed)
         if not kept and self.keeper is not None:
             raise _unstorable(type(pending[0]).__qualname__)
         return {

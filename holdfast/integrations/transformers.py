@@ -39,6 +39,7 @@ _NEEDED = (
     *("_inner_training_loop", "_init_training_state", "_prepare_for_training", "_run_epoch"),
     *("_maybe_log_save_evaluate", "get_batch_samples", "_load_rng_state", "_evaluate"),
     *("_save_checkpoint", "training_step", "get_train_dataloader"),
+    *("_load_from_checkpoint", "_load_optimizer_and_scheduler", "_load_scaler"),
 )
 
 
@@ -107,7 +108,7 @@ class _Kept:
         own: tuple[int, int] = self._plain["_init_training_state"](
             max_steps, updates, epochs, resume, trial
         )
-        self._prepared = self._plain["_prepare_for_training"](max_steps, self._loader, resume)
+        self._prepared = self._plain["_prepare_for_training"](max_steps, self._loader, None)
         ahead = getattr(trainer.accelerator.state, "num_processes", 1)
         loader = place.loader_under(self._prepared[1])
         self._place = place.LoaderPlace(loader, ahead=ahead, reread=self._callback.reread)
@@ -116,8 +117,18 @@ class _Kept:
             self._put_back(self._restored)
             trainer.state.init_training_references(trainer, max_steps, epochs, trial)
             own = self._restored["epoch"], self._restored["batches"]
+        elif resume is not None:
+            self._load_own(resume)
         self.drive.begin(trainer.state.global_step, max_steps)
         return own
+
+    def _load_own(self, checkpoint: str) -> None:
+        """As `_prepare_for_training` does; nobody reads it where a snapshot is restored."""
+        trainer = self._trainer
+        if trainer.is_fsdp_enabled:
+            trainer._load_from_checkpoint(checkpoint, trainer.model_wrapped)
+        trainer._load_optimizer_and_scheduler(checkpoint)
+        trainer._load_scaler(checkpoint)
 
     def _objects(self) -> dict[str, Any]:
         trainer = self._trainer
@@ -296,7 +307,7 @@ def _callback_of(trainer: Any) -> Callback | None:
         why = _why_not(trainer)
         if why:
             raise drive.unsupported_setting(NAME, why)
-        return given[0]
+        return drive.first_of(NAME, given[0])
     if not (_automatic and drive.under_holdfast()):
         return None
     why = _why_not(trainer)

@@ -3,9 +3,9 @@
 JAX asks every known kind of cluster whether it runs there; this module, imported ahead of the
 script, adds ours. A warm worker waits here for its rank.
 
-JAX's preemption service would take SIGTERM for a notice that a loop has to ask for, so that a worker
-that does not ask goes on until it is killed. Holdfast gives its notices itself: the service is off
-unless `JAX_ENABLE_PREEMPTION_SERVICE` says otherwise.
+JAX's preemption service would take SIGTERM for a notice that a loop has to ask for, so that a
+worker that does not ask goes on until it is killed. Holdfast gives its notices itself: the service
+is off unless `JAX_ENABLE_PREEMPTION_SERVICE` says otherwise.
 """
 
 import importlib
@@ -51,3 +51,8 @@ class HoldfastCluster(_clusters.ClusterEnv):  # type: ignore[misc]
         """Its number on its node, where it has one device; None where it has all."""
         several = int(os.environ["LOCAL_WORLD_SIZE"]) > 1
         return int(os.environ["LOCAL_RANK"]) if several else None
+
+
+# The first that is present is taken: in a pod, or within a Slurm allocation, that would be another.
+_types = _clusters.ClusterEnv._cluster_types
+_types.insert(0, _types.pop(_types.index(HoldfastCluster)))

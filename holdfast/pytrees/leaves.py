@@ -4,8 +4,9 @@ Where JAX is imported its own registry says what a container is. Of an array tha
 devices the pieces that lie in this process are kept, each with its place in the whole.
 """
 
+import copy
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -54,6 +55,11 @@ def _with(tree: Tree, values: Iterator[Any]) -> Tree:
     if children is None:
         return None if tree is None else next(values)
     made = [_with(value, values) for _, value in children]
+    if isinstance(tree, MutableMapping) and type(tree) is not dict:  # defaultdict, Counter
+        again = copy.copy(tree)
+        for key, value in zip(tree, made, strict=True):
+            again[key] = value
+        return again
     if isinstance(tree, Mapping):
         return type(tree)(zip(tree, made, strict=True))  # type: ignore[call-arg]
     return type(tree)(*made) if hasattr(tree, "_fields") else type(tree)(made)

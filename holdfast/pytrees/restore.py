@@ -55,10 +55,13 @@ def find(arena: Arena, channel: Channel, rank: int, fingerprint: int) -> Restore
         newer = durable is not None and durable.ours and key is not None
         better = newer and (durable.step, durable.attempt) > progress(key)  # type: ignore
         if key is None or better:
-            return None if durable is None else _from_tier(durable, channel.size, rank)
+            older = None if durable is None else _from_tier(durable, channel.size, rank)
+            if older is not None:
+                _forget_newer(arena, older.key.step)
+            return older
         found = _from_memory(arena, channel, key)
         if found is not None:
-            _forget_newer(arena, key)
+            _forget_newer(arena, key.step)
             return found
 
 
@@ -90,11 +93,11 @@ def _from_memory(arena: Arena, channel: Channel, key: Key) -> RestoredTrees | No
     return RestoredTrees(key, cells.read(private), key)
 
 
-def _forget_newer(arena: Arena, key: Key) -> None:
+def _forget_newer(arena: Arena, step: int) -> None:
     """What lies beyond belongs to a branch that is left."""
     for cell in (cell for part in OWN for cell in arena.cells(part)):
         header = cell.header()
-        if header is not None and header.step > key.step:
+        if header is not None and header.step > step:
             cell.discard()
 
 

@@ -106,7 +106,11 @@ class TreeState:
         self._phase(WorkerPhase.STEP)
         while self.completed < total:
             began = time.monotonic()
-            yield self.completed
+            try:
+                yield self.completed
+            except GeneratorExit:  # `break`, or an exception: what follows is no step
+                self._phase(WorkerPhase.FINISHED)
+                raise
             step_s = time.monotonic() - began
             self.__dict__["completed"] += 1
             sound = self._run.step_done(self.completed, step_s, self._redo_until)
@@ -114,6 +118,8 @@ class TreeState:
                 self._snapshots.rhythm.stepped(step_s)
                 self._snapshot(self._snapshots, total, sound=sound)
         self._phase(WorkerPhase.FINISHED)
+        if self._page is not None:
+            self._page.reach(Milestone.FINISHED)
 
     def _snapshot(self, snapshots: TreeSnapshots, total: int, *, sound: bool) -> None:
         step = self.completed
@@ -140,7 +146,8 @@ class TreeState:
         run, arena = self._run, Arena(int(os.environ["HOLDFAST_ARENA_FD"]))
         leaves, rebuild = self._leaves()
         channel = _channel()
-        found = find(arena, channel, run.rank, cells.fingerprint_of(leaves))
+        fingerprint = cells.fingerprint_of(leaves)
+        found = find(arena, channel, run.rank, fingerprint)
         if found is not None:
             self._load(found, leaves, rebuild)
         self._page.restored(self.completed)
@@ -157,7 +164,9 @@ class TreeState:
         share = float(os.environ.get("HOLDFAST_SNAPSHOT_MAX_OVERHEAD", "0.01"))
         page = None if storage is None else StoragePage(int(storage))
         rhythm = Rhythm(every, share)
-        return TreeSnapshots(arena, page, channel, info, settings_in(), rhythm)
+        snapshots = TreeSnapshots(arena, page, channel, info, settings_in(), rhythm)
+        snapshots.fingerprint = fingerprint
+        return snapshots
 
     def _load(
         self, found: RestoredTrees, leaves: dict[str, Any], rebuild: dict[str, Rebuild]
@@ -201,6 +210,14 @@ def _channel() -> Channel:
     """The connections of the meeting before the script; else those of another one, now."""
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     if size > 1 and not meeting.kept:
+        if meeting.KEY not in os.environ:
+            raise Error(
+                "join-invalid",
+                "run.track() of holdfast.pytrees cannot meet the other workers",
+                why="the job has `framework: pytorch` (the default of a script), whose workers "
+                "meet by torch.distributed",
+                help="set framework: jax, xgboost, mpi, or command for anything else",
+            )
         met = meeting.meet(meeting.Seat.of(os.environ), "")
         meeting.kept.extend(met.connections)
     return Channel(rank, size, tuple(meeting.kept))

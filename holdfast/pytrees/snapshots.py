@@ -20,6 +20,7 @@ from holdfast.checkpoint.schedule import CheckpointSchedule
 from holdfast.checkpoint.settings import CheckpointSettings
 from holdfast.checkpoint.storage_page import SaveStatus, StoragePage, WorkerInfo
 from holdfast.checkpoint.tiers import SnapshotFlag, Tier
+from holdfast.errors import Error
 from holdfast.pytrees import cells
 from holdfast.pytrees.channel import Channel
 
@@ -90,6 +91,8 @@ class TreeSnapshots:
         rhythm: Rhythm,
     ) -> None:
         self._arena, self._page, self._channel = arena, page, channel
+        self.fingerprint: int | None = None
+        """Of what was given to `run.track()`: what a worker that begins again has as well."""
         self._info, self._settings, self.rhythm = info, settings, rhythm
         self.step = info.parent.step if info.parent else 0
         """Completed steps in the newest snapshot."""
@@ -168,9 +171,10 @@ class TreeSnapshots:
     def _take(self, step: int, leaves: Mapping[str, Any], flags: int) -> None:
         info = self._info
         key = Key(info.attempt, step)
-        stamp = cells.TreeStamp(
-            key, info.rank, info.world_size, cells.fingerprint_of(leaves), flags
-        )
+        fingerprint = cells.fingerprint_of(leaves)
+        if self.fingerprint not in (None, fingerprint):
+            raise _changed(step)
+        stamp = cells.TreeStamp(key, info.rank, info.world_size, fingerprint, flags)
         cells.write(self._arena, leaves, stamp, self._needed())
         self._kept, self.step = key, step
         if flags & (SnapshotFlag.LOCAL | SnapshotFlag.SHARED | SnapshotFlag.ARCHIVE):
@@ -188,3 +192,13 @@ class TreeSnapshots:
         released = self._page.released if self._page is not None else None
         self._saving = [key for key in self._saving if released is None or key > released]
         return {*self._saving, *([self._kept] if self._kept else [])}
+
+
+def _changed(step: int) -> Error:
+    return Error(
+        "not-tracked",
+        f"the tracked trees have changed their form by step {step}",
+        why="a leaf is new or gone, or an array has another type or shape than at run.track(), and "
+        "a worker that begins again could not take it",
+        help="track arrays of their final type and shape from the beginning; bytes may grow",
+    )

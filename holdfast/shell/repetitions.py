@@ -49,6 +49,7 @@ class _Round:
     ids: dict[str, str]  # of nodes, by name
     members: Group  # names, like all that is compared
     others: Group
+    restore_below: int | None = None  # now; when the attempt began it may have been another
     tried: dict[Group, list[Digests | None]] = field(default_factory=dict)
     running: dict[int, _Group] = field(default_factory=dict)
     told: tuple[dict[int, str], dict[int, str]] = field(default_factory=lambda: ({}, {}))
@@ -85,6 +86,10 @@ class Repetitions:
     def ask(self, wish: StepsToRepeat, reply: ReplayAnswer) -> None:
         """Somebody wants to know; the controller stops the attempt first. `others` are names."""
         state = self._state
+        if wish.id in state.repeat_wishes:  # told by a former controller: it goes on, or is over
+            if state.repeating is not None and state.repeating.id == wish.id:
+                self._replies[wish.id] = reply
+            return
         ids = {node.name: node.node for node in state.nodes.values()}
         if refusal := _refusal(state, wish, ids):
             reply(ReplayReply(refused=refusal))
@@ -99,7 +104,14 @@ class Repetitions:
         assert begun is not None and wish is not None, "an attempt was stopped for it"
         members, others = (tuple(map(self._name, nodes)) for nodes in (order.nodes, wish.others))
         ids = dict(zip((*members, *others), (*order.nodes, *wish.others), strict=True))
-        self._round = _Round(order, wish, begun, ids, members, others)
+        doing = self._round = _Round(
+            order, wish, begun, ids, members, others, self._state.restore_below
+        )
+        self._refuse_all_but(wish.id)
+        if not members or (wish.isolate and len(members) % wish.unit):
+            size = f"its {len(members)} nodes are not whole replicas of {wish.unit} nodes each"
+            self._tell(doing, {}, ReplayReply(refused=size))
+            return
         if away := [node for node in ids.values() if node not in connected]:
             self._lost(away[0], "is not connected")
             return
@@ -139,6 +151,11 @@ class Repetitions:
                 late = ", ".join(sorted(group.waiting))
                 group.why = group.why or f"{late} did not come to the end of the step"
                 self._over(number, now)
+
+    def _refuse_all_but(self, wish: str) -> None:
+        """The controller knows of one wish at a time: others are forgotten there."""
+        for other in [one for one in self._replies if one != wish]:
+            self._replies.pop(other)(ReplayReply(refused="another step is repeated"))
 
     # ── rounds ──
 
@@ -221,7 +238,8 @@ def _message(
         store=opened.store if opened is not None else begun.store,
         redo_until=begun.redo_until,
         restarts=begun.restarts + 1,
-        restore_below=min(step, begun.restore_below or step),
+        restore_below=min(step, doing.restore_below or step),
+        skips=begun.skips,
         committed=begun.committed or 1,
         version=begun.version,
     )

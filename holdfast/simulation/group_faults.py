@@ -48,6 +48,10 @@ class FairGroups:
         """From now on."""
         self._bad.add(node)
 
+    def is_bad(self, node: str) -> bool:
+        """Whether nothing should train there."""
+        return node in self._bad
+
     def judged(self, entry: Entry) -> str:
         """Who is named, and who is given up for it."""
         event = entry.event

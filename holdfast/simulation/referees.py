@@ -156,7 +156,7 @@ class Efficiency:
         for action in entry.actions:
             if isinstance(action, StopAttempt) and action.attempt > self._stopped:
                 self._stopped = action.attempt
-                sick = self.sickness.is_faulty(action.reason.partition(":")[0])
+                sick = self._is_faulty(action.reason.partition(":")[0])
                 reason = isinstance(event, REASONS) or (isinstance(event, OF_HEALTH) and sick)
                 reason = reason or self.blame.may_be_stopped(action.attempt, event)
                 planned = action.keeps or is_update(action)
@@ -164,14 +164,18 @@ class Efficiency:
                     return f"attempt {action.attempt} is stopped ({action.reason}) and was well"
             elif isinstance(action, Fence) and isinstance(event, Diagnosed | AttemptStopped):
                 slow = self.blame.may_be_replaced(action.node, event.attempt)
-                suspected = any(choice.step == ISOLATE for choice in entry.choices)
-                if slow or suspected or self.sickness.is_faulty(action.node):
+                isolates = any(choice.step == ISOLATE for choice in entry.choices)
+                suspected = isolates and not action.blamed
+                if slow or suspected or self._is_faulty(action.node):
                     continue
                 faults = self._crashes.get(action.node, set())
                 crashes = len(faults | self.blame.corruptions(action.node))
                 if crashes < self._replace_after:
                     return f"{action.node} is replaced and its workers crashed {crashes} times"
         return ""
+
+    def _is_faulty(self, node: str) -> bool:
+        return self.sickness.is_faulty(node) or self.blame.groups.is_bad(node)
 
 
 class Begun(NamedTuple):

@@ -127,7 +127,11 @@ def main(words: Sequence[str], until: Callable[[], object]) -> None:
     """`FOLDER FILES JOB RUN TRACKER...`; goes on until `until` returns, and for what is left."""
     folder, files, job, run, *names = words
     with open(Path(folder) / LOCK, "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print("tracking: waits for the process before to send what is left", file=sys.stderr)
+            fcntl.flock(lock, fcntl.LOCK_EX)
         positions, ended = TrackerPlaces(Path(folder) / PLACE), threading.Event()
         all_of_them = [
             TrackerFollowing(name, job, run, Path(folder), Path(files), positions) for name in names

@@ -77,7 +77,7 @@ class WandbLike:
     """Weights & Biases, and Trackio, which has the same functions."""
 
     def __init__(self, module: Any, run: TrackedRun, **options: Any) -> None:
-        self._run = module.init(name=run.job, resume="allow", **options)
+        self._run = module.init(**{"name": run.job, "resume": "allow", **options})
         self.newest = max(run.told, int(getattr(self._run, "step", 0) or 0) - 1)
 
     def send(self, points: Sequence[TrackedStep]) -> None:
@@ -167,7 +167,9 @@ def _mlflow(run: TrackedRun) -> Tracker:
 
 def _trackio(run: TrackedRun) -> Tracker:
     trackio = _module("trackio")
-    return WandbLike(trackio, run, project=os.environ.get("TRACKIO_PROJECT", PROJECT))
+    project = os.environ.get("TRACKIO_PROJECT", PROJECT)
+    its_id = f"{run.job}-{run.id}"  # a run is continued by its name
+    return WandbLike(trackio, run, name=its_id, project=project)
 
 
 OPENED: dict[str, Callable[[TrackedRun], Tracker]] = {

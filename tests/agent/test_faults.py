@@ -371,7 +371,8 @@ def test_a_warm_worker_that_fails_is_noted_and_the_attempt_shows_the_error(
     controller.start()
     exited = controller.exited()
     assert exited.error is not None and exited.error.message == "above join"
-    assert "above join" in warm_log.read_text() and "above join" in agent.log()
+    assert "above join" in warm_log.read_text()
+    until(lambda: "above join" in agent.log(), "its output is in the log of the attempt")
 
 
 def test_a_preload_that_kills_the_forkserver_is_given_up(node: Node, home: Path) -> None:

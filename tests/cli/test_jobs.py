@@ -187,6 +187,8 @@ def test_endless_output_starves_nobody(home: Path, tool: Tool, tmp_path: Path) -
     """The job is asked, watched and stopped while its worker prints as fast as it can."""
     with (tmp_path / "shown").open("w") as shown:
         words = ["run", *tool("exec yes")]
+        with (tmp_path / "tool.yaml").open("a") as job:
+            job.write("logs: {max_bytes: 4000000}\n")  # what is left is shown at the end
         run = Warm(words, stdout=shown, stderr=subprocess.PIPE, text=True)
     assert until(lambda: any(f.stat().st_size > 1_000_000 for f in home.rglob("rank-0.log")))
     assert answer("status")["controller"] == "alive"

@@ -89,7 +89,10 @@ def test_waiting_is_told_once_each_time() -> None:
             "has waited for 10 s: 2 nodes are missing",
         )
         assert it.look(60) == []
-        it.state.phase = Phase.RUNNING
+        it.state.phase, it.state.why = Phase.RUNNING, "attempt 2 trains"
+        (over,) = it.look(1)
+        assert over.over and over.began_at == notice.began_at
+        assert over.text == "waits no longer, after 71 s: attempt 2 trains"
         assert it.look(1) == []
 
 
@@ -127,6 +130,17 @@ def test_the_next_controller_repeats_nothing() -> None:
     assert [n.incident for n in it.look()] == [2]
 
 
+def test_an_end_that_the_controller_before_did_not_tell_is_told() -> None:
+    it = Story()
+    incident = it.fault()
+    assert len(it.look(60)) == 1
+    incident.ended_at = it.now
+    it.notices = Notices("gpt", it.rule, it.notices.told)
+    it.notices.resume(it.state)
+    (notice,) = it.look()
+    assert notice.over
+
+
 def test_without_a_file_old_incidents_are_no_news_and_open_ones_are() -> None:
     it = Story()
     it.fault(1).ended_at = it.now
@@ -153,11 +167,11 @@ def test_the_end_of_an_incident_resolves_its_alert() -> None:
     it = Story(format="alertmanager", after_s=1)
     incident = it.fault()
     (first,) = it.look(2)
-    incident.ended_at = it.now
+    incident.ended_at, incident.cause, incident.node = it.now, "gpu-lost", "n2"  # known better
     (last,) = it.look(1)
     [begun], [over] = (msgspec.json.decode(body_of(n, it.rule)) for n in (first, last))
     assert begun["labels"] == over["labels"] and begun["startsAt"] == over["startsAt"]
-    assert "endsAt" not in begun and over["endsAt"] > over["startsAt"]
+    assert begun["endsAt"] > over["endsAt"] > over["startsAt"], "it stands until its end is told"
 
 
 @pytest.mark.parametrize(

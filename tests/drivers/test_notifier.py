@@ -111,10 +111,22 @@ def test_a_url_that_is_missing_is_said_and_nobody_waits(
     ]
 
 
-@pytest.mark.parametrize("url", ["http://", "nonsense", "http://127.0.0.1:99999/", "http://\x00/"])
+@pytest.mark.parametrize(
+    "url", ["http://", "nonsense", "http://127.0.0.1:99999/", "http://\x00/", "http://[abc"]
+)
 def test_a_url_that_is_none_raises_nothing(url: str) -> None:
     why, _ = post(url, b"{}")
     assert why
+
+
+def test_a_url_with_white_space_is_taken_and_a_malformed_one_keeps_no_controller_from_starting(
+    tmp_path: Path, server: Receiving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_NOTIFY_0", f"{server.url}/a\n")  # as in many a Secret
+    secret = {"url_secret": {"name": "a", "key": "b"}}
+    (line,) = told(tmp_path, secret, {"url": "http://[abc"}, change=ends)
+    assert [place for place, _ in server.got] == ["/a"]
+    assert line.startswith("notify[1]: its URL is not valid; not told")
 
 
 def test_a_damaged_or_unwritable_memory_of_what_was_told_stops_nothing(

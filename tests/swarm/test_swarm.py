@@ -48,7 +48,7 @@ def test_no_promise_is_broken_in_any_world(
 
 def test_no_promise_is_broken_in_worlds_that_are_worth_looking_at() -> None:
     """Jobs end in every way there is, and most of them are restarted several times."""
-    told = lived(0, 10, 24.0, 16)
+    told = lived(20, 10, 24.0, 16)
     assert objections(told) == []
     assert set(Counter(world.outcome for world in told)) == {
         "succeeded", "failed", "gave_up", "stopped",

@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Mapping
 from multiprocessing.connection import Connection
 
-from holdfast import meeting
+from holdfast import later_imports, meeting
 from holdfast.agent import processes
 from holdfast.agent.frameworks import variables
 from holdfast.agent.storage.places import ADDRESS
@@ -27,6 +27,10 @@ def begin() -> None:
         return
     met = meeting.meet(meeting.Seat.of(os.environ), _endpoint(framework))
     os.environ.update(variables.from_meeting(framework, os.environ, met.said))
+    if framework == "jax":  # not there yet with `warm.mode: off`
+        cluster = "holdfast.pytrees.jax_cluster"
+        wanted = {"jax": lambda _: importlib.import_module(cluster)}
+        later_imports.when_imported(wanted)  # type: ignore[arg-type]
     if _serves(framework, os.environ):
         _end_with(met.connections[0])
         return

@@ -48,7 +48,7 @@ def main() -> int:
 
 def obey(sock: socket.socket, key: bytes, places: str) -> None:
     """In the worker of that node: run what is asked for by somebody who knows the key."""
-    connection = Connection(sock.detach())
+    connection = meeting.linked(sock, meeting.ANSWER_S)  # a stranger may say nothing
     with contextlib.suppress(OSError, EOFError, AuthenticationError), connection:
         deliver_challenge(connection, key)
         answer_challenge(connection, key)

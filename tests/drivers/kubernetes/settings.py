@@ -94,6 +94,7 @@ SETTINGS: dict[str, Setting] = {
     "recovery.plateau_share": Setting(0.02),
     "recovery.mode": Setting("in_process"),
     "recovery.check": Setting("quick"),
+    "recovery.group_tests": Setting("off"),
     "recovery.check_replicas_every": Setting(10),
     "recovery.update_trial_steps": Setting(10),
     "logs.terminal": Setting("none"),

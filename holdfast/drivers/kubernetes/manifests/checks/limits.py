@@ -69,6 +69,7 @@ LIMITS: dict[str, Limit] = {
     "recovery.hang_timeout_s": AGENTS,
     "recovery.on_nan": AGENTS,
     "recovery.skip_batches": AGENTS,
+    "recovery.group_tests": AGENTS,
     "recovery.stragglers": AGENTS,
     "recovery.plateau_steps": AGENTS,
     "recovery.plateau_share": AGENTS,
