@@ -113,7 +113,7 @@ class Glances:
         try:
             version = self._fleet.version(name)  # before the look, so that it is never too new
             look = self._fleet.record(name).look()
-            found = Glance(self._row(look), None if look.status.outcome is None else version)
+            found = Glance(self._row(look), version if look.status.controller == "ended" else None)
         except Exception as error:
             found = Glance(error, None)
         with self._lock:

@@ -111,7 +111,9 @@ def test_what_was_seen_last_is_shown_until_there_is_something_newer(jobs: Path) 
 
 def test_a_job_that_has_ended_is_read_again_only_when_its_record_differs(jobs: Path) -> None:
     look = JobRecord(jobs / "open").look()
-    ended = look._replace(status=msgspec.structs.replace(look.status, outcome="succeeded"))
+    ended = look._replace(
+        status=msgspec.structs.replace(look.status, outcome="succeeded", controller="ended")
+    )
     fleet = Known(over=ended, live=look)
     fleet.versions = {"over": 1, "live": 1}
     glances = Glances(fleet, row)  # type: ignore[arg-type]
