@@ -17,7 +17,7 @@ from holdfast.messages import (
     ToClient,
 )
 from holdfast.shell.repetitions import GROUP_S
-from tests.shell.scene import Scene
+from tests.shell.scene import RECONNECT_S, Scene
 
 GOOD, BAD = {"w": "1"}, {"w": "2"}
 THERE = Store("h", 1, False)
@@ -156,6 +156,20 @@ def test_the_same_batches_are_left_out_and_nothing_is_restored_that_is_bad_by_no
     assert it.asked("a")[-1].start.restore_below == it.wish.step
 
 
+def test_a_controller_that_has_come_back_begins_once_the_nodes_have_found_it() -> None:
+    it = Repeating("a", "b", isolate=False)
+    state = msgspec.json.decode(msgspec.json.encode(it.scene.state), type=State)
+    later = Scene(state=state)
+    order = CheckNodes(nodes=("a", "b"), attempt=1, repeat=it.wish, reason="x")
+    later.shell.checks.obey(order, later.shell.nodes.connected, later.now)
+    first = later.connect("a")
+    later.wait(1.0, first)
+    assert not first.told(RepeatStep) and not later.events(NodesChecked)
+    second = later.connect("b")
+    later.wait(1.0, first, second)
+    assert len(first.told(RepeatStep)) == 1 and not later.events(NodesChecked)
+
+
 def asking(wish: StepsToRepeat, *, instrumented: bool) -> tuple[Scene, list[ToClient]]:
     scene, replies = Scene(Limits(node_count=1)), list[ToClient]()
     scene.running("a")
@@ -204,6 +218,8 @@ def test_a_controller_that_has_come_back_does_not_hear_an_old_wish_as_a_new_one(
     assert not later.events(RepetitionRequested) and not replies
     order = CheckNodes(nodes=("a",), attempt=1, repeat=WISH, reason="x")
     later.shell.checks.obey(order, (), later.now)
+    assert not replies
+    later.wait(RECONNECT_S)
     [reply] = replies
     assert isinstance(reply, ReplayReply) and "a is not connected" in reply.refused, "it goes on"
     state.repeating = None

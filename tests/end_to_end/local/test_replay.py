@@ -11,6 +11,7 @@ from holdfast.digests import StepsToRepeat
 from holdfast.drivers import client
 from holdfast.messages import AskReplay, ReplayReply
 from tests.end_to_end.local.jobs import TOGETHER, RunningJob, small
+from tests.end_to_end.local.test_numerics import SAMPLE, bad_batch
 from tests.more import long
 from tests.patience import PATIENCE_S
 
@@ -54,6 +55,22 @@ def test_a_node_that_computes_wrong_is_found_by_the_others(
     assert main([*words, "--isolate", "--on", "node-1,node-2,node-3,node-4"]) == 1
     found = json.loads(capfd.readouterr().out)
     assert (found["nodes"], found["sure"], found["rounds"]) == (["node-3"], True, 2)
+
+
+@long
+def test_batches_that_the_job_has_left_out_are_left_out_again(
+    home: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Those after the checkpoint that it goes on from; with them its loss would be no number."""
+    number = bad_batch(SAMPLE)
+    tiers = {"shared": {"path": str(home.parent / "checkpoints"), "every_s": 0.2}}
+    args = ["--steps", "14", "--bad-sample", str(SAMPLE), "--pause", "0.2"]
+    keeps: dict[str, Any] = {"checkpoints": tiers, "recovery": {"skip_batches": 3}}
+    small(home, args=args, **keeps, **TOGETHER).start().wait_end()
+    capfd.readouterr()
+    status = main(["replay", "job", "--step", str(number + 1), "--json"])
+    found = json.loads(capfd.readouterr().out)
+    assert (status, found["verdict"]) == (0, "genuine") and found["from_step"] <= number, found
 
 
 def asked(job: RunningJob, id_: str, **wish: Any) -> ReplayReply:
