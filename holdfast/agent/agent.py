@@ -359,7 +359,8 @@ class Agent:
             case Start():
                 self._repetition.end()
                 if not self._parts.end.begun:
-                    self._attempts.start(order)
+                    repeats, gone = self._repetition.running, self._repetition.gone
+                    self._attempts.start(order, gone if repeats else None)
             case UseVersion():
                 self._parts.tasks.start(self._trial.use(order, self._attempts.shown))
             case Stop():
