@@ -1,12 +1,13 @@
 """The attempts of this node: their start, and the deaths of their workers.
 
 An attempt is started at most once, and never after it was ordered to stop. Where there is no
-forkserver yet, the order waits for it.
+forkserver yet, or a step is still being repeated, the order waits for it.
 """
 
 import asyncio
 import os
 import time
+from collections.abc import Awaitable, Callable
 
 from holdfast.agent import environment
 from holdfast.agent.node_attempt import NodeAttempt, exited
@@ -32,7 +33,8 @@ class Attempts:
         self._processes = parts.processes
         self.ordered = 0
         self.fenced = 0
-        self._waiting: Start | None = None  # for a forkserver, or for its code
+        self._waiting: Start | None = None  # for a forkserver, its code, or what is to be gone
+        self._held = False  # by the last of these
         self.newest: NodeAttempt | None = None
         self._oom = OomKills()
         self.mask = masker({**os.environ, **parts.job.env})
@@ -44,14 +46,24 @@ class Attempts:
 
     # ── start ──
 
-    def start(self, order: Start) -> None:
-        """Start its workers, now or as soon as there is a forkserver."""
+    def start(self, order: Start, gone: Callable[[], Awaitable[None]] | None = None) -> None:
+        """Start its workers, now or as soon as there is a forkserver; once those are `gone` that
+        would take memory from them."""
         if order.attempt <= max(self.ordered, self.fenced):
             return
         self.ordered, self._waiting = order.attempt, order
+        if gone is not None:
+            self._held = True
+            self._parts.tasks.start(self._once(gone))
         if self._parts.versions.missing(order.version):
             self._parts.tasks.start(self._unpack(order.version))
         self.start_waiting()
+
+    async def _once(self, gone: Callable[[], Awaitable[None]]) -> None:
+        await gone()
+        self._held = False
+        if not self._parts.end.begun:
+            self.start_waiting()
 
     async def _unpack(self, version: Version) -> None:
         try:
@@ -66,9 +78,10 @@ class Attempts:
         self.start_waiting()
 
     def start_waiting(self) -> None:
-        """Start what waits for a forkserver, or for its code, once there is."""
+        """Start what waits for a forkserver, or for its code, once there is, and nothing that is
+        to be gone first."""
         order = self._waiting
-        if order is None or not self._processes.ready:
+        if order is None or self._held or not self._processes.ready:
             return
         if not self._parts.versions.missing(order.version):
             self._waiting = None

@@ -59,11 +59,22 @@ class StepRepetition:
         for worker in self._workers:
             self._parts.processes.signal(worker, signal.SIGKILL)
 
+    @property
+    def running(self) -> bool:
+        """Whether a process of it is left."""
+        return _any_alive(self._workers)
+
+    async def gone(self) -> None:
+        """Nothing of it is left, as far as SIGKILL can see to that."""
+        workers, end = self._workers, time.monotonic() + END_S
+        while _any_alive(workers) and time.monotonic() < end:
+            await asyncio.sleep(LOOK_S)
+
     async def obey(self, order: RepeatStep) -> None:
         """Answer once the step is over, or will never be."""
         self.end()
         mine = self._newest
-        await self._gone()
+        await self.gone()
         if mine != self._newest or self._parts.end.begun:
             return
         store = order.start.store
@@ -83,25 +94,19 @@ class StepRepetition:
             return StepRepeated(number=order.number, why="its forkserver is not ready")
         self._workers = self._fork(order, folder)
         end, why = time.monotonic() + ENOUGH_S, ""
-        while not why and mine == self._newest and any(one.death is None for one in self._workers):
+        while not why and mine == self._newest and self.running:
             why = next(filter(None, map(_failure, self._workers)), "")
             if time.monotonic() > end:
                 why = f"it did not come to the end of step {order.step} within {ENOUGH_S:g} s"
             await asyncio.sleep(LOOK_S)
         for worker in self._workers:
             processes.signal(worker, signal.SIGKILL)
-        await self._gone()
+        await self.gone()
         why = why or next(filter(None, map(_failure, self._workers)), "")
         digests = {} if why else _digests(folder)
         if not why and len(digests) < len(self._workers):
             why = "the script ended before the end of the step (it has to call run.track())"
         return self._told(order, digests, self._mask(why))
-
-    async def _gone(self) -> None:
-        """Nothing of it is left, as far as SIGKILL can see to that."""
-        end = time.monotonic() + END_S
-        while any(one.death is None for one in self._workers) and time.monotonic() < end:
-            await asyncio.sleep(LOOK_S)
 
     def _fork(self, order: RepeatStep, folder: Path) -> list[Worker]:
         start, workers = order.start, self._parts.processes.workers
@@ -167,6 +172,10 @@ def _bounded(digests: Mapping[int, dict[str, str]]) -> dict[int, dict[str, str]]
         rank: {"state": xxhash.xxh3_64_hexdigest(repr(sorted(leaves.items())).encode())}
         for rank, leaves in digests.items()
     }
+
+
+def _any_alive(workers: list[Worker]) -> bool:
+    return any(one.death is None for one in workers)
 
 
 def _failure(worker: Worker) -> str:

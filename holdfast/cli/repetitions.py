@@ -4,6 +4,7 @@ With the same batches and random numbers; its records go to a temporary folder a
 On other nodes than the job's, or on fewer, where these are named.
 """
 
+import json
 import os
 import signal
 import subprocess
@@ -17,6 +18,7 @@ from holdfast.errors import Error
 
 if TYPE_CHECKING:
     from holdfast.checkpoint.key import Key
+    from holdfast.controller.skipping import Spans
     from holdfast.spec import Job
 
 NAME_CHARS = 40
@@ -31,6 +33,7 @@ class RepeatedStep(NamedTuple):
     place: str
     from_step: int
     step: int
+    skips: "Spans" = ()  # batches that the job leaves out
 
 
 class Ran(NamedTuple):
@@ -43,10 +46,12 @@ class Ran(NamedTuple):
 def wanted(folder: Path, step: int) -> RepeatedStep:
     """The step, from the newest checkpoint before it that one place has whole. Raises `Error`
     checkpoint-not-found."""
-    from holdfast.drivers.records import load_job
+    from holdfast.controller import skipping
+    from holdfast.drivers.records import load_job, state_of
 
     place, key = _checkpoint(folder, step)
-    return RepeatedStep(load_job(folder), place, key.step, step)
+    skips = skipping.spans(state_of(folder))
+    return RepeatedStep(load_job(folder), place, key.step, step, skips)
 
 
 def _checkpoint(folder: Path, step: int) -> "tuple[str, Key]":
@@ -90,6 +95,7 @@ def run(what: RepeatedStep, name: str, nodes: Sequence[str]) -> Ran:
             **os.environ,
             "HOLDFAST_HOME": str(home),
             "HOLDFAST_REPLAY": f"{what.step}:{said}",
+            "HOLDFAST_REPLAY_SKIPS": json.dumps(what.skips),
             NAMES_VARIABLE: ",".join(nodes),
         }
         output = Path(temporary, "output")

@@ -51,6 +51,8 @@ def restored(state: State, step: int, skipped: int) -> None:
         told = f"batches {first} to {skip.end - 1} (from 0) are left out: {used}"
         incidents.note(state, "SkipBatches", told)
         state.note(step, 0, told)
+        if left(state):  # the batches of the steps to come are others: they get a second try, too
+            state.last_bad_step = None
 
 
 def spans(state: State) -> Spans:

@@ -380,7 +380,8 @@ class State(msgspec.Struct, kw_only=True):
     earlier_attempts: int = 0  # of the numbers up to `attempt`, those that this journal did not use
     incidents: list[IncidentRecord] = []
     standstill: str = ""  # why no step is made, while workers were seen to work or to be paused
-    stopped_for: Diagnosed | None = None  # verdict for which this attempt is being stopped
+    # verdict for which this attempt is being stopped; saved by its first name
+    stopped_for: Diagnosed | None = msgspec.field(name="hang", default=None)
     stragglers: tuple[Straggler, ...] = ()  # of this attempt, at this moment
     health: dict[str, dict[str, HealthRecord]] = {}  # node → condition and device → how it is
 

@@ -41,13 +41,21 @@ class TreeRun:
 
     def track(self, **trees: Tree) -> "TreeState":
         """Keep these trees through faults; returns them, restored where there is something to
-        restore, with the loop. Raises `Error` (not-tracked, checkpoint-unusable, ...)."""
+        restore, with the loop. Raises `Error` (not-tracked, checkpoint-unusable, loader-missing
+        where batches may have to be left out, ...)."""
         if self._tracked:
             raise Error(
                 "run-unavailable",
                 "run.track() was called twice",
                 why="a process has one run",
                 help="pass all trees in one call",
+            )
+        if os.environ.get("HOLDFAST_SKIP_BATCHES", "0") != "0":
+            raise Error(
+                "loader-missing",
+                "recovery.skip_batches is set, and run.track() of holdfast.pytrees has no loader",
+                why="the script takes its batches by itself, so that nobody can leave any out",
+                help="leave out recovery.skip_batches, or use holdfast.train with PyTorch",
             )
         self._tracked = True
         return TreeState(self, self._page, trees)

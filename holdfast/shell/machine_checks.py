@@ -39,9 +39,10 @@ class MachineChecks:
         state: State,
         send: Callable[[str, CheckMachine | RepeatStep], None],
         put: Callable[..., None],
+        reconnect_s: float,
     ) -> None:
         self._state, self._send, self._put = state, send, put
-        self.repetitions = Repetitions(state, send, put)
+        self.repetitions = Repetitions(state, send, put, reconnect_s)
         self._numbers = itertools.count(1)
         self._rounds: dict[int, CheckRound] = {}
         self._replies: list[Reply] = []
@@ -98,9 +99,9 @@ class MachineChecks:
                 asked.missing.append(node)
                 self._end(number)
 
-    def look(self, now: float) -> None:
+    def look(self, connected: Collection[str], now: float) -> None:
         """Who has had enough time is not waited for any longer."""
-        self.repetitions.look(now)
+        self.repetitions.look(now, connected)
         late = {
             node
             for asked in self._rounds.values()

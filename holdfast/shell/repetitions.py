@@ -50,6 +50,8 @@ class _Round:
     members: Group  # names, like all that is compared
     others: Group
     restore_below: int | None = None  # now; when the attempt began it may have been another
+    away: set[str] = field(default_factory=set)  # ids of those that have yet to connect
+    until: float = 0.0  # that is waited for
     tried: dict[Group, list[Digests | None]] = field(default_factory=dict)
     running: dict[int, _Group] = field(default_factory=dict)
     told: tuple[dict[int, str], dict[int, str]] = field(default_factory=lambda: ({}, {}))
@@ -77,8 +79,11 @@ class SendRepeat(Protocol):
 class Repetitions:
     """At most one order at a time."""
 
-    def __init__(self, state: State, send: SendRepeat, put: Callable[..., None]) -> None:
+    def __init__(
+        self, state: State, send: SendRepeat, put: Callable[..., None], reconnect_s: float
+    ) -> None:
         self._state, self._send, self._put = state, send, put
+        self._reconnect_s = reconnect_s
         self._numbers = itertools.count(1)
         self._round: _Round | None = None
         self._replies: dict[str, ReplayAnswer] = {}  # by wish
@@ -99,7 +104,8 @@ class Repetitions:
         self._put(RepetitionRequested(wish=msgspec.structs.replace(wish, others=others)))
 
     def obey(self, order: CheckNodes, connected: Collection[str], now: float) -> None:
-        """Begin; an order that comes again, of a later controller, begins anew."""
+        """Begin; an order that comes again, of a later controller, begins anew, once the nodes
+        have found that one."""
         begun, wish = self._state.start, order.repeat
         assert begun is not None and wish is not None, "an attempt was stopped for it"
         members, others = (tuple(map(self._name, nodes)) for nodes in (order.nodes, wish.others))
@@ -112,10 +118,8 @@ class Repetitions:
             size = f"its {len(members)} nodes are not whole replicas of {wish.unit} nodes each"
             self._tell(doing, {}, ReplayReply(refused=size))
             return
-        if away := [node for node in ids.values() if node not in connected]:
-            self._lost(away[0], "is not connected")
-            return
-        self._go_on(now)
+        doing.away, doing.until = set(ids.values()), now + self._reconnect_s
+        self.look(now, connected)
 
     def answered(self, node: str, answer: GroupOpened | StepRepeated, now: float) -> None:
         """What a node says."""
@@ -140,12 +144,19 @@ class Repetitions:
     def gone(self, node: str) -> None:
         """Its connection is gone: what it did is not known any more."""
         doing = self._round
-        if doing is not None and node in doing.ids.values():
+        if doing is not None and node in doing.ids.values() and node not in doing.away:
             self._lost(node, "was lost")
 
-    def look(self, now: float) -> None:
+    def look(self, now: float, connected: Collection[str]) -> None:
         """Who has had enough time is not waited for any longer."""
         doing = self._round
+        if doing is not None and doing.away:
+            doing.away.difference_update(connected)
+            if not doing.away:
+                self._go_on(now)
+            elif now >= doing.until:
+                self._lost(min(doing.away), "is not connected")
+            return
         for number, group in list(doing.running.items()) if doing is not None else ():
             if now - group.since >= GROUP_S:
                 late = ", ".join(sorted(group.waiting))

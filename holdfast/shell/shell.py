@@ -142,7 +142,7 @@ class Shell:
         self.hangs = HangDetection(self.state, progress, self.nodes.send, self.put)
         self.stragglers = StragglerSampling(self.state, progress, self.nodes.send, self.put)
         self.evidence = EvidenceCollection(self.state, self.nodes.send, self.put)
-        self.checks = MachineChecks(self.state, self.nodes.send, self.put)
+        self.checks = MachineChecks(self.state, self.nodes.send, self.put, settings.reconnect_s)
         self.preparation = Preparation(self.state, self.nodes.send, self.put)
         self._untold: dict[str, None] = {}  # nodes that have connected and do not know what holds
         self._somebody_came = False  # since copies of the journal were last seen to be held
@@ -290,7 +290,7 @@ class Shell:
         self.hangs.look(now, self.catch_up)
         self.stragglers.look(self.nodes.connected, now)
         self.evidence.look(now)
-        self.checks.look(now)
+        self.checks.look(self.nodes.connected, now)
         self.preparation.look(now)
         if not self._removing and self.decisions.put_what_is_due(now):
             self.wake()

@@ -147,7 +147,8 @@ class Recovery(Section):
     skip_batches: Whole = Field(default=0, ge=0, le=100_000_000)
     """Batches that the job may leave out, in all. If numbers are bad at the same place again after
     the state went back, the batches from what is restored then to that of the bad step are left
-    out; of more than are allowed the last ones. `0`: none. Needs a loader in `run.track()`."""
+    out; of more than are allowed the last ones. `0`: none. Needs a loader in `run.track()` of
+    `holdfast.train`; not with `elasticity.batch: scale_lr`."""
     plateau_steps: Whole = Field(default=0, ge=0, le=100_000_000)
     """If the loss has not fallen by `plateau_share` within this many steps, `holdfast status` and
     `holdfast why` note it; nothing else follows. The steps of some minutes or more: the loss is
@@ -339,6 +340,16 @@ class Job(Section):
             raise ValueError(
                 "recovery.mode: replicas requires elasticity.min_nodes below nodes.count: with how "
                 "many nodes the others may go on"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _batches_stay_the_same(self) -> Self:
+        elastic = self.elasticity
+        if self.recovery.skip_batches and elastic is not None and elastic.batch == "scale_lr":
+            raise ValueError(
+                "recovery.skip_batches requires elasticity.batch: keep_global_batch: with scale_lr "
+                "a batch of the same number consists of other samples at another number of nodes"
             )
         return self
 

@@ -20,13 +20,14 @@ logger = logging.getLogger(__name__)
 
 ALLOWED = "HOLDFAST_SKIP_BATCHES"
 SKIPS = "HOLDFAST_SKIPS"
+REPLAYED = "HOLDFAST_REPLAY_SKIPS"  # likewise, in a copy of the job, whose controller knows of none
 
 
 class SkippedBatches:
     """Of one attempt. `loop` says how many have been left out before."""
 
     def __init__(self, loop: LoopPosition, environ: Mapping[str, str] = os.environ) -> None:
-        told = environ.get(SKIPS, "[]")
+        told = environ.get(SKIPS) or environ.get(REPLAYED, "[]")
         self._spans = msgspec.json.decode(told, type=list[tuple[int, int]])
         self._loop = loop
 

@@ -1,9 +1,10 @@
 """A suspicion has the workers looked at; only what the look shows stops an attempt."""
 
+import msgspec
 import pytest
 
 from holdfast.actions import CollectEvidence, Diagnose, Fence, StartAttempt, StopAttempt
-from holdfast.controller import Phase
+from holdfast.controller import Phase, State
 from holdfast.events import (
     AttemptStopped,
     HangJudged,
@@ -120,3 +121,13 @@ def test_a_stop_that_is_known_only_after_the_verdict_is_not_diagnosed_twice() ->
     first = world.tell(again)
     assert not any(isinstance(action, Diagnose) for action in [*first, *world.tell(again)])
     assert world.state.attempt == 2
+
+
+def test_what_an_older_version_has_saved_says_why_an_attempt_is_being_stopped() -> None:
+    """It called that `hang`."""
+    world = running()
+    world.tell(judged(world, summary=STORY))
+    saved = msgspec.json.decode(msgspec.json.encode(world.state))
+    assert saved["hang"]["summary"] == STORY and "stopped_for" not in saved
+    state = msgspec.json.decode(msgspec.json.encode(saved), type=State)
+    assert state.stopped_for == world.state.stopped_for is not None

@@ -16,6 +16,7 @@ from holdfast.events import (
 from tests.controller.test_controller import World, kinds, only, running
 from tests.controller.test_hangs import judged
 from tests.controller.test_numerics import broke, stopped
+from tests.controller.test_skipping import started
 
 TOLD = "b fails in every group of 1 it was tried in"
 BAD = {"b": TOLD}
@@ -160,6 +161,20 @@ def test_somebody_asks_and_the_job_stands_still_for_it_and_goes_on() -> None:
     assert world.state.incidents[-1].cause == "repeated" and world.state.repeating is None
     world.train(step=30, restored=10)
     assert world.state.open_incident is None and world.state.fruitless == 0
+
+
+def test_steps_before_it_were_progress() -> None:
+    """As before a change of the size, or of the version."""
+    world = ready()
+    for _ in range(2):
+        world.kill("b", 1)
+        started(world, world.recover())
+    assert world.state.fruitless == 1
+    world.train(step=30, restored=10)
+    world.tell(asked())
+    world.all_stopped()
+    answer(world, told="Step 7 comes out as the first time")
+    assert world.state.fruitless == 0 and world.state.barren == 0
 
 
 def test_a_wish_waits_until_nothing_disturbs_it() -> None:

@@ -51,6 +51,21 @@ def test_the_second_time_batches_from_what_is_restored_to_the_bad_one_are_left_o
     assert started(world, world.recover()).skips == ((9, 12),), "for good"
 
 
+def test_another_batch_nearby_gets_its_second_try_as_well() -> None:
+    """Its step is one before that of the batch that is left out, or one after it."""
+    for bad in (11, 13):
+        world = running(skip_batches=5)
+        broke(world, 12)
+        stopped(world, 13)
+        again(world, 12, restored=11)
+        goes_on(world, 10)
+        assert skipping.spans(world.state) == ((10, 12),)
+        start = started(world, again(world, bad, restored=10))
+        assert (start.restore_below, start.skips) == (min(bad, 12), ((10, 12),)), "as they were"
+        start = started(world, again(world, bad, restored=10))
+        assert start.skips == ((10, bad + 2),)
+
+
 def test_what_is_used_up_ends_as_if_nothing_might_be_left_out() -> None:
     world = running(skip_batches=1)
     commit(world, 4)

@@ -97,3 +97,14 @@ def test_what_is_newer_than_a_restored_checkpoint_is_forgotten(
     monkeypatch.setattr(restore, "_from_tier", lambda *_: found)
     assert restore.find(arena, ALONE, 0, 7) is found
     assert arena.find(StatePart.PRIVATE, Key(1, 9)) is None
+
+
+def test_batches_that_nobody_could_leave_out_are_not_promised_to_be(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HOLDFAST_SKIP_BATCHES", "3")
+    with pytest.raises(Error, match="has no loader") as raised:
+        TreeRun(None).track(w=np.zeros(2))
+    assert raised.value.slug == "loader-missing"
+    monkeypatch.setenv("HOLDFAST_SKIP_BATCHES", "0")
+    assert list(TreeRun(None).track(w=np.zeros(2)).steps(2)) == [0, 1]

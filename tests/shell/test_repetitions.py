@@ -1,9 +1,11 @@
 """Groups of nodes repeat a step when the controller says so: who is asked, and what is told."""
 
+import msgspec
 import pytest
 
 from holdfast.actions import CheckNodes
-from holdfast.controller import Limits
+from holdfast.controller import Limits, State
+from holdfast.controller.state import TierRecord
 from holdfast.digests import StepsToRepeat
 from holdfast.events import NodesChecked, RepetitionRequested, Store
 from holdfast.messages import (
@@ -15,7 +17,7 @@ from holdfast.messages import (
     ToClient,
 )
 from holdfast.shell.repetitions import GROUP_S
-from tests.shell.scene import Scene
+from tests.shell.scene import RECONNECT_S, Scene
 
 GOOD, BAD = {"w": "1"}, {"w": "2"}
 THERE = Store("h", 1, False)
@@ -28,9 +30,14 @@ class Repeating:
         self.scene = Scene(Limits(node_count=len(names)))
         self.wires = dict(zip(names, self.scene.running(*names), strict=True))
         self.heard = dict.fromkeys(names, 0)
-        repeat = StepsToRepeat(step=9, **wish)  # type: ignore[arg-type]
-        order = CheckNodes(nodes=names, attempt=1, repeat=repeat, reason="x")
-        self.scene.shell.checks.obey(order, names, self.scene.now)
+        self.wish = StepsToRepeat(step=9, **wish)  # type: ignore[arg-type]
+        self.obey(*names)
+
+    def obey(self, *names: str) -> None:
+        """The controller orders it for these."""
+        order = CheckNodes(nodes=names, attempt=1, repeat=self.wish, reason="x")
+        self.scene.shell.checks.obey(order, tuple(self.wires), self.scene.now)
+        self.scene.settle()
 
     def asked(self, name: str) -> list[RepeatStep]:
         told = self.wires[name].told(RepeatStep)
@@ -121,6 +128,48 @@ def test_who_leaves_meanwhile_ends_it_and_who_does_not_answer_has_failed() -> No
     assert "a, b did not come to the end of the step" in late.told.told
 
 
+@pytest.mark.parametrize(
+    ("names", "left", "unit"), [(("a", "b"), (), 1), (("a", "b", "c"), ("a", "b", "c"), 2)]
+)
+def test_members_that_are_no_whole_replicas_are_answered_and_the_controller_lives(
+    names: tuple[str, ...], left: tuple[str, ...], unit: int
+) -> None:
+    """Nodes were lost between the order and a controller that came back to it."""
+    it = Repeating(*names, isolate=False)
+    it.wish = msgspec.structs.replace(it.wish, isolate=True, unit=unit)
+    it.obey(*left)
+    assert f"its {len(left)} nodes are not whole replicas of {unit} nodes each" in it.told.told
+    assert it.told.found == {} and it.told.missing == ()
+
+
+def test_the_same_batches_are_left_out_and_nothing_is_restored_that_is_bad_by_now() -> None:
+    it = Repeating("a", "b", isolate=False)
+    state = it.scene.state
+    assert state.start is not None
+    state.start = msgspec.structs.replace(state.start, skips=((2, 4),), restore_below=7)
+    state.restore_below = 5
+    it.obey("a", "b")
+    start = it.asked("a")[-1].start
+    assert (start.skips, start.restore_below) == (((2, 4),), 5)
+    state.restore_below = None  # training has passed it since
+    it.obey("a", "b")
+    assert it.asked("a")[-1].start.restore_below == it.wish.step
+
+
+def test_a_controller_that_has_come_back_begins_once_the_nodes_have_found_it() -> None:
+    it = Repeating("a", "b", isolate=False)
+    state = msgspec.json.decode(msgspec.json.encode(it.scene.state), type=State)
+    later = Scene(state=state)
+    order = CheckNodes(nodes=("a", "b"), attempt=1, repeat=it.wish, reason="x")
+    later.shell.checks.obey(order, later.shell.nodes.connected, later.now)
+    first = later.connect("a")
+    later.wait(1.0, first)
+    assert not first.told(RepeatStep) and not later.events(NodesChecked)
+    second = later.connect("b")
+    later.wait(1.0, first, second)
+    assert len(first.told(RepeatStep)) == 1 and not later.events(NodesChecked)
+
+
 def asking(wish: StepsToRepeat, *, instrumented: bool) -> tuple[Scene, list[ToClient]]:
     scene, replies = Scene(Limits(node_count=1)), list[ToClient]()
     scene.running("a")
@@ -144,3 +193,42 @@ def test_what_cannot_be_repeated_is_refused_at_once(
     [reply] = replies
     assert isinstance(reply, ReplayReply) and why in reply.refused
     assert not scene.events(RepetitionRequested)
+
+
+WISH = StepsToRepeat(step=9, isolate=False, id="1", by="somebody")
+
+
+def heard_of(state: State | None = None) -> tuple[Scene, list[ToClient]]:
+    """A controller that is asked, of a job that can repeat a step; `state`: it has come back."""
+    scene, replies = Scene(Limits(node_count=1), state=state), list[ToClient]()
+    if state is None:
+        scene.running("a")
+        scene.state.instrumented, scene.state.committed = True, [3]
+        scene.state.tiers = {"shared": TierRecord()}
+    scene.shell.client(AskReplay(wish=WISH), replies.append)
+    scene.settle()
+    return scene, replies
+
+
+def test_a_controller_that_has_come_back_does_not_hear_an_old_wish_as_a_new_one() -> None:
+    scene, _ = heard_of()
+    assert len(scene.events(RepetitionRequested)) == 1
+    state = msgspec.json.decode(msgspec.json.encode(scene.state), type=State)
+    later, replies = heard_of(state)
+    assert not later.events(RepetitionRequested) and not replies
+    order = CheckNodes(nodes=("a",), attempt=1, repeat=WISH, reason="x")
+    later.shell.checks.obey(order, (), later.now)
+    assert not replies
+    later.wait(RECONNECT_S)
+    [reply] = replies
+    assert isinstance(reply, ReplayReply) and "a is not connected" in reply.refused, "it goes on"
+    state.repeating = None
+    over, replies = heard_of(state)
+    assert not over.events(RepetitionRequested) and not replies
+
+
+def test_a_wish_that_gives_way_to_one_of_the_controller_is_answered() -> None:
+    scene, replies = heard_of()
+    own = CheckNodes(nodes=("a",), attempt=1, repeat=StepsToRepeat(step=13), reason="x")
+    scene.shell.checks.obey(own, ("a",), scene.now)
+    assert replies == [ReplayReply(refused="another step is repeated")]

@@ -8,7 +8,7 @@ import yaml
 
 from holdfast.errors import Error
 from holdfast.spec import Job, job_from_dict, job_from_yaml
-from holdfast.spec.load import job_schema, to_yaml
+from holdfast.spec.load import job_from_text, job_schema, to_yaml
 
 
 def write(folder: Path, text: str) -> Path:
@@ -95,6 +95,14 @@ def test_every_problem_is_told_at_once_with_path_and_line(tmp_path: Path) -> Non
 )
 def test_sections_for_clusters_are_as_strict(tmp_path: Path, section: str, told: str) -> None:
     assert told in why(tmp_path, f"name: a\nscript: b\n{section}\n")
+
+
+def test_batches_are_left_out_only_where_a_number_is_always_the_same_batch(tmp_path: Path) -> None:
+    text = "name: a\nscript: b\nrecovery: {{skip_batches: {}}}\nelasticity: {{min_nodes: 1{}}}\n"
+    told = why(tmp_path, text.format(3, ", batch: scale_lr"))
+    assert "recovery.skip_batches requires elasticity.batch: keep_global_batch" in told
+    for fine in (text.format(3, ""), text.format(0, ", batch: scale_lr")):
+        job_from_text(fine, where="x")
 
 
 def test_a_duplicate_key_is_an_error(tmp_path: Path) -> None:

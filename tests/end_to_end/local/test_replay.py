@@ -11,6 +11,7 @@ from holdfast.digests import StepsToRepeat
 from holdfast.drivers import client
 from holdfast.messages import AskReplay, ReplayReply
 from tests.end_to_end.local.jobs import TOGETHER, RunningJob, small
+from tests.end_to_end.local.test_numerics import SAMPLE, bad_batch
 from tests.more import long
 from tests.patience import PATIENCE_S
 
@@ -56,9 +57,27 @@ def test_a_node_that_computes_wrong_is_found_by_the_others(
     assert (found["nodes"], found["sure"], found["rounds"]) == (["node-3"], True, 2)
 
 
-def asked(job: RunningJob, **wish: Any) -> ReplayReply:
+@long
+def test_batches_that_the_job_has_left_out_are_left_out_again(
+    home: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Those after the checkpoint that it goes on from. With them the loss was nan the first time,
+    and would be again."""
+    number = bad_batch(SAMPLE)
+    tiers = {"shared": {"path": str(home.parent / "checkpoints"), "every_s": 1}}
+    args = ["--steps", "14", "--bad-sample", str(SAMPLE), "--pause", "0.4"]
+    keeps: dict[str, Any] = {"checkpoints": tiers, "recovery": {"skip_batches": 3}}
+    small(home, args=args, **keeps, **TOGETHER).start().wait_end()
+    capfd.readouterr()
+    status = main(["replay", "job", "--step", str(number + 1), "--json"])
+    found = json.loads(capfd.readouterr().out)
+    assert (status, found["verdict"]) == (0, "transient") and found["from_step"] <= number, found
+    assert "(loss nan, now loss " in found["summary"] and found["summary"].count("nan") == 1
+
+
+def asked(job: RunningJob, id_: str, **wish: Any) -> ReplayReply:
     """Have the nodes of a running job repeat a step."""
-    message = AskReplay(wish=StepsToRepeat(id="one", by="a test", **wish))
+    message = AskReplay(wish=StepsToRepeat(id=id_, by="a test", **wish))
     reply = client.request(job.folder, message, PATIENCE_S)
     assert isinstance(reply, ReplayReply)
     return reply
@@ -70,9 +89,9 @@ def test_the_nodes_of_a_running_job_repeat_a_step_and_training_goes_on_as_it_was
     tiers = {"shared": {"path": str(home.parent / "checkpoints"), "every_s": 1}}
     job = small(home, args=["--steps", "120", "--pause", "0.05"], checkpoints=tiers, nodes=2)
     job.start().wait_until(lambda s: bool(s.checkpoints) and (s.step or 0) > 30, "a checkpoint")
-    told = asked(job, step=25, isolate=False)
+    told = asked(job, "one", step=25, isolate=False)
     assert told.verdict == "genuine" and "as the first time (loss " in told.summary, told
-    assert asked(job, step=25, others=("node-9",)).refused == "it has no node node-9"
+    assert asked(job, "two", step=25, others=("node-9",)).refused == "it has no node node-9"
     job.wait_end()
     (incident,) = job.incidents()
     assert (incident.cause, incident.steps_lost) == ("repeated", 0), incident
@@ -85,7 +104,7 @@ def test_a_node_of_a_running_job_that_is_bad_in_groups_is_left_for_a_spare(home:
     args = ["--steps", "200", "--pause", "0.05", "--bad-node", "node-1", "--bad-step", "24"]
     job = small(home, args=args, checkpoints=tiers, nodes=3, spares=1).start()
     job.wait_until(lambda s: (s.step or 0) > 30 and any(n.state == "spare" for n in s.nodes), "it")
-    told = asked(job, step=26)
+    told = asked(job, "one", step=26)
     assert (told.nodes, told.sure) == (("node-1",), True), told
     job.wait_until(lambda s: all(node.name != "node-1" for node in s.nodes), "it is left")
     job.wait_end()
