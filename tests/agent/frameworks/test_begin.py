@@ -1,8 +1,9 @@
 """What a worker of another framework does before its script goes on."""
 
+import importlib.util
 import os
+import subprocess
 import sys
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -11,8 +12,6 @@ from holdfast import later_imports, meeting
 from holdfast.agent.frameworks import begin, variables
 from holdfast.agent.storage.places import ADDRESS
 from holdfast.meeting import PeersMet
-
-CLUSTER = "holdfast.pytrees.jax_cluster"
 
 
 @pytest.fixture
@@ -33,18 +32,27 @@ def wanted(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return found
 
 
-def test_jax_finds_us_first_wherever_it_runs(
-    wanted: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also where the module was not loaded ahead, and within an allocation of Slurm."""
-    pytest.importorskip("jax")
-    wanted["jax"](ModuleType("jax"))
-    types = sys.modules[CLUSTER]._clusters.ClusterEnv._cluster_types
-    for name in ("SLURM_JOB_ID", "SLURM_STEP_NODELIST", "SLURM_NTASKS", "SLURM_PROCID"):
-        monkeypatch.setenv(name, "1")
+LOOK = """
+import sys
+from holdfast.agent.frameworks import begin
+begin.begin()
+import jax
+types = sys.modules["holdfast.pytrees.jax_cluster"]._clusters.ClusterEnv._cluster_types
+print([one.name for one in types if one.is_env_present()])
+"""
+
+
+@pytest.mark.usefixtures("wanted")
+def test_jax_finds_us_first_wherever_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the module was not loaded ahead, and within an allocation of Slurm. In a process
+    of its own, because one that has imported JAX should not fork."""
+    if importlib.util.find_spec("jax") is None:
+        pytest.skip("needs JAX")
+    for name in ("JOB_ID", "STEP_NODELIST", "NTASKS", "PROCID", "LOCALID", "STEP_NUM_NODES"):
+        monkeypatch.setenv(f"SLURM_{name}", "1")
     monkeypatch.setenv("HOLDFAST_NODE", "n0")
-    present = [one for one in types if one.is_env_present()]
-    assert present[0].name == "holdfast" and len(present) > 1
+    done = subprocess.run([sys.executable, "-c", LOOK], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("['holdfast', 'slurm'"), done.stdout + done.stderr
 
 
 def test_a_child_of_the_script_meets_nobody(
