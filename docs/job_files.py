@@ -8,7 +8,11 @@ FILES = (
     ("journal-N.jsonl", "`resume`", "The journal of a life of the job that was ended by a stop."),
     ("journal-N.state", "`resume`", "The state beside it."),
     ("journal-N.v1", "`resume`", "What it was before it got checksums."),
-    ("curve.bin", "agent of rank 0", "The curve of every step, in a bounded size; see the page."),
+    (
+        "curve.bin",
+        "agent of rank 0; in a cluster the controller",
+        "The curve of every step, in a bounded size; see the page.",
+    ),
     ("ranks.bin", "controller", "Times of every rank, in a bounded size; see the page."),
     ("lock", "`run`, controller", "Held (`flock`) while a controller lives."),
     ("token", "`run`", "Secret between controller, agents and command line; mode 0600."),

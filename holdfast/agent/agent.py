@@ -112,15 +112,14 @@ class Agent:
         offer = StoreOffer(
             me.node, processes.stores, self._controller, instrumented=instrumented, has_tiers=tiers
         )
+        metrics = MetricsFile(me.folder / "metrics.jsonl", draws=options.draws)
         self._parts = NodeParts(
             node=me.node,
             job=job,
             versions=JobVersions(job, me.folder / bundles.FOLDER, instrumented=instrumented),
             code=CodeDelivery(me.folder / bundles.FOLDER, self._controller.answer),
             controller=self._controller,
-            watch=ProgressWatch(
-                me.node, MetricsFile(me.folder / "metrics.jsonl"), self._controller
-            ),
+            watch=ProgressWatch(me.node, metrics, self._controller),
             health=self._make_health(environ),
             processes=processes,
             ready=ReadyVersions(processes),

@@ -9,7 +9,6 @@ JSON has no numbers that are not finite. Such a value is null, as is one that wa
 The curve (`holdfast/history`) has the same steps in a file of bounded size, for whoever draws them.
 """
 
-import contextlib
 import math
 import os
 import time
@@ -29,19 +28,21 @@ BLOCK = 4096  # of the end of the file that is looked at together
 class MetricsFile:
     """The file, opened when the first step is done."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, *, draws: bool = True) -> None:
+        self._path, self._draws = path, draws
         self._fd = -1
         self._lost_count = 0
         self._curve: CurveFile | None = None
         self._before: tuple[int, StepRecord] | None = None  # attempt, and its newest step
+        self._undrawn = False  # said that a step could not be drawn
 
     def append(self, attempt: int, records: list[StepRecord]) -> None:
         """Write these steps of an attempt; never raises because of the disk."""
         if not records:
             return
         ahead_s = time.time() - time.monotonic()
-        self._draw(attempt, records, ahead_s)
+        if self._draws:
+            self._draw(attempt, records, ahead_s)
         lines = b"".join(_line(attempt, record, ahead_s) for record in records)
         try:
             self._append_whole(lines)
@@ -55,14 +56,23 @@ class MetricsFile:
             self._lost_count = 0
 
     def _draw(self, attempt: int, records: list[StepRecord], ahead_s: float) -> None:
+        try:
+            self._put(attempt, records, ahead_s)
+        except OSError:
+            pass  # a gap; a full disk is told of by the lines
+        except Exception as error:  # whatever it is, no node is lost for a picture
+            if not self._undrawn:
+                note(f"agent: {CURVE}: {error!r}; the curve has gaps")
+            self._undrawn = True
+
+    def _put(self, attempt: int, records: list[StepRecord], ahead_s: float) -> None:
         points = []
         for record in records:
             points.append(_point(attempt, record, self._before, ahead_s))
             self._before = (attempt, record)
-        with contextlib.suppress(OSError):  # a gap; a full disk is told of by the lines
-            if self._curve is None:
-                self._curve = CurveFile(self._path.with_name(CURVE))
-            self._curve.put(points)
+        if self._curve is None:
+            self._curve = CurveFile(self._path.with_name(CURVE))
+        self._curve.put(points)
 
     def _append_whole(self, lines: bytes) -> None:
         if self._fd < 0:

@@ -26,6 +26,7 @@ class AgentOptions:
     store_ports: tuple[int, ...] = ()  # none: any
     storage_port: int = 0  # 0: any
     attempts_kept: int | None = None  # of which there are logs; None: all
+    draws: bool = True  # the curve, where its folder is the job's
 
 
 ON_A_LAPTOP = AgentOptions()

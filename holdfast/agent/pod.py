@@ -102,6 +102,7 @@ async def _live(pod: PodEnvironment, job: Job, environ: Mapping[str, str]) -> No
         store_ports=tuple(range(first, first + STORE_PORTS)),
         storage_port=job.network.ports.storage,
         attempts_kept=ATTEMPTS_KEPT,
+        draws=False,  # the controller does: nobody else reads this folder
     )
     me = NodeIdentity(next_life(pod), pod.name, pod.address, pod.folder)
     agent = Agent(me, job, worker_environment(pod, environ), options)

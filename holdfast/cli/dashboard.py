@@ -34,7 +34,7 @@ def dashboard(
         bool,
         typer.Option(
             "--cluster-tokens",
-            help="Let in who shows a token of the cluster that may read ConfigMaps.",
+            help="Let in who shows a token of the cluster that may read ConfigMaps and logs.",
         ),
     ] = False,
     on: On = Where.LOCAL,

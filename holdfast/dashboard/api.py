@@ -115,14 +115,14 @@ class Pages:
 def fleet_rows(glances: Glances) -> list[dict[str, Any]]:
     """All jobs in short; of one that is not read yet only the name."""
     found: list[dict[str, Any]] = []
-    for name, look in glances.all():
-        match look:
+    for name, seen in glances.all():
+        match seen:
             case None:
                 found.append({"job": name})
-            case JobLook():
-                found.append(row(look))
+            case BaseException():
+                found.append({"job": name, "error": fields(seen)})
             case _:
-                found.append({"job": name, "error": fields(look)})
+                found.append(seen)
     return found
 
 
@@ -157,9 +157,16 @@ def brief(incident: Incident) -> dict[str, Any]:
     return {name: getattr(incident, name) for name in BRIEF}
 
 
-def fields(error: Error | OSError) -> dict[str, str]:
-    """An error as it is shown."""
-    told = error if isinstance(error, Error) else unusable(error)
+def fields(error: BaseException) -> dict[str, str]:
+    """An error as it is shown. One job that cannot be read hinders no other."""
+    match error:
+        case Error():
+            told = error
+        case OSError():
+            told = unusable(error)
+        case _:
+            why = f"{type(error).__name__}: {error}"
+            told = unusable(OSError(0, why), "it cannot be read by this version of Holdfast")
     return {"slug": told.slug, "what": told.what, "why": told.why, "help": told.help}
 
 
@@ -167,7 +174,7 @@ def _in_a_thread(answer: Callable[[Request], Any]) -> Callable[[Request], Any]:
     async def endpoint(request: Request) -> Response:
         try:
             found = await run_in_threadpool(answer, request)
-        except (Error, OSError) as error:
+        except Exception as error:
             status = 404 if isinstance(error, Error) and error.slug in NOT_FOUND else 500
             return Response(msgspec.json.encode({"error": fields(error)}), status, media_type=JSON)
         if isinstance(found, Response):

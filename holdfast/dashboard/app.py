@@ -16,7 +16,7 @@ from starlette.responses import FileResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from holdfast.dashboard.api import Pages
+from holdfast.dashboard.api import Pages, row
 from holdfast.dashboard.fleet import Fleet, Glances
 from holdfast.dashboard.guard import LOOPBACK, Guard, Links, Verify
 from holdfast.dashboard.stream import Stream
@@ -46,7 +46,7 @@ def application(fleet: Fleet, serving: Serving, links: Links | None) -> Guard:
     async def index(_: Request) -> Response:
         return FileResponse(STATIC / "index.html")
 
-    glances = Glances(fleet)
+    glances = Glances(fleet, row)
     glances.warm()
     routes = [
         Route("/", index),

@@ -8,13 +8,16 @@ The client speaks on the event loop of the server, questions come from its threa
 """
 
 import asyncio
+import http.client
 import os
 import tempfile
 import threading
 import time
 import urllib.request
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -41,6 +44,10 @@ LISTED_S = 3.0  # for so long a list of jobs is as good as another
 RACKS_S = 60.0
 JOURNAL_S = 5.0  # between two readings of a published journal
 ANSWER_S = 30.0
+DIRECTLY = urllib.request.build_opener(
+    urllib.request.ProxyHandler({})
+)  # no proxy of the environment
+POD_LINES = 20 * LOG_LINES  # of a pod, whose workers share a log
 
 T = TypeVar("T")
 Opened = Callable[[str | None, str | None], Awaitable[Api]]
@@ -77,8 +84,9 @@ class Inquiry:
 
     def ask(self, call: Coroutine[Any, Any, T], what: str) -> T:
         """Wait for a call. Raises `Error`."""
+        asked = asyncio.run_coroutine_threadsafe(call, self._loop)
         try:
-            return asyncio.run_coroutine_threadsafe(call, self._loop).result(ANSWER_S)
+            return asked.result(ANSWER_S)
         except ApiError as error:
             raise refused(error, About(what, "v1", self.cluster.namespace, "")) from error
         except TimeoutError as error:
@@ -88,6 +96,8 @@ class Inquiry:
                 why=f"no answer within {ANSWER_S:.0f} s",
                 help="kubectl cluster-info",
             ) from error
+        finally:
+            asked.cancel()  # whoever asked is gone
 
 
 class ClusterFleet:
@@ -118,6 +128,10 @@ class ClusterFleet:
                 mirror.mkdir()
                 self._records[name] = JobRecord(mirror, ClusterSite(self._line, mirror))
             return self._records[name]
+
+    def version(self, _name: str) -> object | None:
+        """Only the cluster knows."""
+        return None
 
 
 class ClusterSite:
@@ -164,30 +178,32 @@ class ClusterSite:
         if "KUBERNETES_SERVICE_HOST" in os.environ:
             url = f"http://{service}.{cluster.namespace}:{METRICS_PORT}/{path}"
             try:
-                with urllib.request.urlopen(url, timeout=ANSWER_S) as answer:
+                with DIRECTLY.open(url, timeout=ANSWER_S) as answer:
                     return answer.read(), kind
-            except OSError as error:
-                raise _unanswered(self._name, str(error)) from error
+            except (OSError, http.client.HTTPException) as error:
+                raise _unanswered(self._name, str(error) or type(error).__name__) from error
         there = f"/api/v1/namespaces/{cluster.namespace}/services/{service}:metrics/proxy/{path}"
         try:
             return self._line.ask(cluster.read(there), f"the controller of {self._name}"), kind
         except Error as error:
             raise _unanswered(self._name, error.why) from error
 
-    def output(self, rank: int, _attempt: int | None) -> RankOutput:
-        """What pods have printed; all attempts are in one log there."""
-        lines = self._line.ask(self._printed(rank), f"the logs of {self._name}")
+    def output(self, rank: int, _attempt: int | None, node: str | None) -> RankOutput:
+        """What its pod has printed, and what was kept of pods that are gone; all attempts are in
+        one log there."""
+        lines = self._line.ask(self._printed(rank, node), f"the logs of {self._name}")
         return RankOutput(rank, None, [], lines)
 
-    async def _printed(self, rank: int) -> list[str]:
+    async def _printed(self, rank: int, node: str | None) -> list[str]:
         cluster, troubles = self._line.cluster, list[str]()
         seen = await look(cluster, self._name, cache=self._cache)
-        lines = [
-            line.text
-            async for line in everything(cluster, seen, troubles.append)
-            if line.rank == rank
-        ]
-        return [*troubles, *lines[-LOG_LINES:]]
+        if its := tuple(pod for pod in seen.pods if pod.metadata.name == node):
+            seen = replace(seen, pods=its)
+        lines = deque[str](maxlen=LOG_LINES)
+        async for line in everything(cluster, seen, troubles.append, tail=POD_LINES):
+            if line.rank == rank:
+                lines.append(line.text)
+        return [*troubles, *lines]
 
 
 async def _racks(cluster: Api, seen: Look) -> dict[str, str]:

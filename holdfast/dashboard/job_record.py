@@ -5,7 +5,6 @@ job in a cluster has a folder too, a mirror of what its controller publishes. Lo
 browsers within a moment are one.
 """
 
-import contextlib
 import re
 import threading
 import time
@@ -56,6 +55,11 @@ class JobLook(NamedTuple):
             return None
         return self.cost_per_hour * self.ledger.wall_s / HOUR_S
 
+    def node_of(self, rank: int) -> str | None:
+        """The name of the node that has it now."""
+        place = rank // max(1, self.workers_per_node)
+        return next((node.name for node in self.status.nodes if node.rank == place), None)
+
 
 class RankOutput(NamedTuple):
     """The end of what a rank has printed."""
@@ -84,11 +88,6 @@ class JobRecord:
             if self._looked is None or now - self._looked[0] > FRESH_S:
                 self._looked = now, self._look()
             return self._looked[1]
-
-    @property
-    def latest(self) -> JobLook | None:
-        """The newest look; None: there was none yet."""
-        return None if self._looked is None else self._looked[1]
 
     def _look(self) -> JobLook:
         status = self._site.status()
@@ -137,7 +136,8 @@ class JobRecord:
 
     def output(self, rank: int, attempt: int | None) -> RankOutput:
         """Of one attempt, by default the newest in which there is a log of this rank."""
-        return self._site.output(rank, attempt)
+        look = self._looked and self._looked[1]
+        return self._site.output(rank, attempt, None if not look else look.node_of(rank))
 
 
 class JobSite(Protocol):
@@ -152,8 +152,8 @@ class JobSite(Protocol):
     def figures(self, path: str) -> tuple[bytes, str] | None:
         """See `holdfast.history.answers`."""
 
-    def output(self, rank: int, attempt: int | None) -> RankOutput:
-        """Of one rank."""
+    def output(self, rank: int, attempt: int | None, node: str | None) -> RankOutput:
+        """Of one rank; `node`: the name of its node, where that is known."""
 
 
 class LocalSite:
@@ -171,18 +171,17 @@ class LocalSite:
             return None
         try:
             reply = client.request(self._folder, AskStatus())
-        except (ConnectionError, Error):
-            return None
-        assert isinstance(reply, StatusReply)
-        with contextlib.suppress(msgspec.DecodeError):  # of another version
+            if not isinstance(reply, StatusReply):
+                return None
             return msgspec.json.decode(reply.status, type=JobStatus)
-        return None
+        except (ConnectionError, Error, msgspec.DecodeError):  # the last: it is of another version
+            return None
 
     def figures(self, path: str) -> tuple[bytes, str] | None:
         """From its files."""
         return told(self._folder, path)
 
-    def output(self, rank: int, attempt: int | None) -> RankOutput:
+    def output(self, rank: int, attempt: int | None, _node: str | None) -> RankOutput:
         """From its logs."""
         found = sorted(self._folder.glob(f"logs/attempt-*/rank-{rank}.log"))
         numbers = (_ATTEMPT.search(path.parent.name) for path in found)

@@ -38,9 +38,10 @@ class JournalReader:
         self._begin()
 
     def _begin(self) -> None:
-        self._file = _identity(self._path)
-        self._after: journal.Mark | None = None
+        found = _identity(self._path)  # known once its header could be read
         self._books = Bookkeeper(journal.read_header(self._path).created_at)
+        self._file = found
+        self._after: journal.Mark | None = None
         self._marks: dict[str, deque[CurveMark]] = {}
         self._step, self._version = 0, 1
         self.last_at = 0.0

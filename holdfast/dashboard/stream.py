@@ -18,7 +18,6 @@ from starlette.routing import Route
 
 from holdfast.dashboard.api import fields, fleet_rows, row
 from holdfast.dashboard.fleet import Fleet, Glances
-from holdfast.errors import Error
 
 LOOK_S = 1.0
 FLEET_S = 3.0
@@ -71,13 +70,13 @@ class Stream:
     def _job_news(self, name: str) -> Any:
         try:
             return row(self._fleet.record(name).look())
-        except (Error, OSError) as error:
+        except Exception as error:
             return {"job": name, "error": fields(error)}
 
     def _fleet_news(self) -> Any:
         try:
             return fleet_rows(self._glances)
-        except (Error, OSError) as error:
+        except Exception as error:
             return {"error": fields(error)}
 
 

@@ -1,7 +1,8 @@
 """Tokens of a cluster: its API server says whose one is, and whether they may see what is shown.
 
-What the page shows is in ConfigMaps of its namespace, so who may read those may see it. Answers are
-kept for a minute: a page asks many questions, and a right that was taken away ends soon enough.
+What the page shows is in ConfigMaps and in the logs of pods of its namespace, so who may read both
+may see it. Answers are kept for a minute: a page asks many questions, and a right that was taken
+away ends soon enough.
 """
 
 import hashlib
@@ -11,6 +12,7 @@ from typing import Any
 from holdfast.drivers.kubernetes.cluster import ApiError, Cluster
 
 KNOWN_S, UNKNOWN_S = 60.0, 5.0  # for so long an answer holds
+NEEDED = ({"resource": "configmaps"}, {"resource": "pods", "subresource": "log"})
 TOKENS_MAX = 1000
 TOKEN_MAX = 16 << 10  # characters
 
@@ -44,16 +46,19 @@ class Tokens:
         if not said.get("authenticated"):
             return False
         user = said["user"]
-        right = {"namespace": self._cluster.namespace, "verb": "get", "resource": "configmaps"}
-        asked = {
+        subject = {
             "user": user.get("username", ""),
             "groups": user.get("groups", []),
             "extra": user.get("extra", {}),
             "uid": user.get("uid", ""),
-            "resourceAttributes": right,
         }
-        said = await self._review("authorization.k8s.io/v1", "SubjectAccessReview", asked)
-        return said.get("allowed") is True
+        for thing in NEEDED:
+            right = {"namespace": self._cluster.namespace, "verb": "get", **thing}
+            asked = {**subject, "resourceAttributes": right}
+            said = await self._review("authorization.k8s.io/v1", "SubjectAccessReview", asked)
+            if said.get("allowed") is not True:
+                return False
+        return True
 
     async def _review(self, api: str, kind: str, spec: dict[str, Any]) -> dict[str, Any]:
         body = {"apiVersion": api, "kind": kind, "metadata": {}, "spec": spec}

@@ -6,6 +6,7 @@ controller, it also keeps the curve, from what rank 0 reports.
 """
 
 import asyncio
+import contextlib
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -43,14 +44,26 @@ class JobHistory:
         self._step: tuple[int, int] = (0, -1)  # newest in the curve: attempt, step
         self._tokens = 0
 
-    async def run(self) -> None:
-        """For ever."""
+    async def run(self, say: Callable[[str], None]) -> None:
+        """For ever, whatever becomes of the figures; the first trouble is said."""
+        said = False
         while True:
             await asyncio.sleep(CURVE_S)
             try:
                 self.look(time.time())
-            except OSError:
-                self._ranks = self._curve = None  # another file, once the disk takes it
+            except Exception as error:
+                self._let_go()
+                if not said:
+                    say(f"figures are not kept: {error!r}; training goes on, the page has gaps")
+                said = True
+
+    def _let_go(self) -> None:
+        """Other files, once the disk takes them."""
+        for file in (self._ranks, self._curve):
+            if file is not None:
+                with contextlib.suppress(OSError):
+                    file.close()
+        self._ranks = self._curve = None
 
     def look(self, now: float) -> None:
         """What is due. Raises `OSError`."""

@@ -181,8 +181,9 @@ class LocalDriver:
         for node in living(self._folder):  # agents that a former controller of this job started
             self._add(AgentProcess(node.node, node.name, node.pid, None), RECONNECT_S)
         shell.begin(first, self._agents)
+        figures = {"keeping figures": lambda: self._history.run(_say)}
         try:
-            outcome = await host.run({"keeping figures": self._history.run}, _say, self._end)
+            outcome = await host.run(figures, _say, self._end)
             assert outcome is not None, "this job has another controller"  # its lock is ours
             return outcome
         finally:

@@ -3,7 +3,8 @@
 A column is one look at all ranks: three quantities of each as floats of two bytes. Level 0 is a
 ring of `RING` looks, one of the next level is the mean of `FANOUT` columns of the level below. So
 the last minutes are kept look by look and months more coarsely, and 16,384 ranks need 94 MB. Each
-column has a checksum: one that was half-written when its writer died is left out.
+column has a checksum: one that was half-written when its writer died is left out. It names the
+newest attempt that is in it.
 
 A file is made for so many ranks. When an attempt has more than fit, a new one takes its place.
 """
@@ -23,11 +24,13 @@ QUANTITIES = ("step_s", "wait", "late")
 share of the time in which others waited for it."""
 RING, FANOUT, LEVELS = 240, 16, 4
 ENOUGH = 60  # columns that are a picture
-SMALLEST = 16  # ranks that a file has room for
-MAGIC = b"HFRANKS1"
+SMALLEST, GREATEST = 16, 1 << 24  # ranks that a file has room for
+WRITTEN_MAX = 1 << 48
+MAGIC = b"HFRANKS2"
 HEADER = struct.Struct("<8sQ4q")  # magic, room, columns written so far by level
 HEADER_BYTES = 64
-COLUMN = struct.Struct("<qddIII")  # number, at, seconds that it covers, attempt, ranks, checksum
+HEAD = struct.Struct("<qddII")  # number, at, seconds that it covers, attempt, ranks
+COLUMN = struct.Struct("<qddIII")  # that and a checksum of it and the values
 COLUMN_BYTES = 40
 HALF_MAX = 65504.0  # the greatest float of two bytes
 
@@ -54,23 +57,27 @@ class RankHistory:
 
     def _open(self, ranks: int) -> None:
         self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        found = _header(self._fd)
-        if found is None or found[0] < ranks:
-            os.ftruncate(self._fd, 0)
-            found = (max(SMALLEST, 1 << (ranks - 1).bit_length()), [0] * LEVELS)
+        try:
+            found = _header(self._fd)
+            if found is None or found[0] < ranks:
+                os.ftruncate(self._fd, 0)
+                found = (max(SMALLEST, 1 << (ranks - 1).bit_length()), [0] * LEVELS)
+        except OSError:
+            self.close()
+            raise
         self._room, self._written = found
         self._sums: list[_Sum] = [_Sum() for _ in range(LEVELS)]
 
     def add(self, at: float, span_s: float, attempt: int, rows: Rows) -> None:
         """One look: for each of `QUANTITIES` a value of each rank; NaN: not known."""
         if len(rows[0]) > self._room:
-            os.close(self._fd)
+            self.close()
             self._open(len(rows[0]))
         for level in range(LEVELS):
             self._write(level, at, span_s, attempt, rows)
             if level == LEVELS - 1:
                 break
-            full = self._sums[level].add(attempt, span_s, rows)
+            full = self._sums[level].add(span_s, rows)
             if full is None:
                 break
             span_s, rows = full
@@ -82,42 +89,50 @@ class RankHistory:
         place = _place(self._room, level, number)
         for index, packed in enumerate(values):
             os.pwrite(self._fd, packed, place + COLUMN_BYTES + index * 2 * self._room)
-        checksum = zlib.crc32(b"".join(values))
-        os.pwrite(self._fd, COLUMN.pack(number, at, span_s, attempt, ranks, checksum), place)
+        head = HEAD.pack(number, at, span_s, attempt, ranks)
+        checksum = zlib.crc32(head + b"".join(values))
+        os.pwrite(self._fd, head + checksum.to_bytes(4, "little"), place)
         self._written[level] += 1
 
     def close(self) -> None:
-        """Give the file back."""
-        os.close(self._fd)
+        """Give the file back, if it is open."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
 
 
 class _Sum:
-    """Columns of one level on their way to one of the next."""
+    """Columns of one level on their way to one of the next. They may be of several attempts."""
 
     def __init__(self) -> None:
-        self._of: tuple[int, int] | None = None  # attempt, ranks
         self._rows: Rows = []
+        self._known: list[list[int]] = []  # of each value, in how many columns there was one
         self._span_s, self._count = 0.0, 0
 
-    def add(self, attempt: int, span_s: float, rows: Rows) -> tuple[float, Rows] | None:
-        """The mean of `FANOUT` columns once they are there. Another attempt begins anew."""
-        if self._of != (attempt, len(rows[0])):
-            self._of, self._rows = (attempt, len(rows[0])), [list(row) for row in rows]
-            self._span_s, self._count = span_s, 1
-            return None
-        self._rows = [
-            [a + b for a, b in zip(old, new, strict=True)]
-            for old, new in zip(self._rows, rows, strict=True)
-        ]
+    def add(self, span_s: float, rows: Rows) -> tuple[float, Rows] | None:
+        """The mean of `FANOUT` columns once they are there: of each rank over those in which it is
+        known. Another number of ranks begins anew."""
+        if not self._count or len(self._rows[0]) != len(rows[0]):
+            self._rows = [[0.0] * len(row) for row in rows]
+            self._known = [[0] * len(row) for row in rows]
+            self._span_s, self._count = 0.0, 0
+        for sums, known, row in zip(self._rows, self._known, rows, strict=True):
+            for rank, value in enumerate(row):
+                if not math.isnan(value):
+                    sums[rank] += value
+                    known[rank] += 1
         self._span_s, self._count = self._span_s + span_s, self._count + 1
         if self._count < FANOUT:
             return None
-        count, self._of = self._count, None
-        return self._span_s, [[value / count for value in row] for row in self._rows]
+        self._count = 0
+        return self._span_s, [
+            [value / count if count else math.nan for value, count in zip(sums, known, strict=True)]
+            for sums, known in zip(self._rows, self._known, strict=True)
+        ]
 
 
 def _half(value: float) -> float:
-    return min(value, HALF_MAX)
+    return value if math.isnan(value) else max(-HALF_MAX, min(value, HALF_MAX))
 
 
 def _place(room: int, level: int, number: int) -> int:
@@ -130,7 +145,8 @@ def _header(fd: int) -> tuple[int, list[int]] | None:
     if len(data) < HEADER.size:
         return None
     magic, room, *written = HEADER.unpack(data)
-    return (room, list(written)) if magic == MAGIC else None
+    sound = SMALLEST <= room <= GREATEST and all(0 <= one <= WRITTEN_MAX for one in written)
+    return (room, list(written)) if magic == MAGIC and sound else None
 
 
 # ── reading ───────────────────────────────────────────────────────────────────────────────────
@@ -197,7 +213,7 @@ def _columns(fd: int, room: int, level: int, written: int, quantity: int) -> Ite
         if there != number or ranks > room:
             continue
         parts = _parts(fd, room, place, ranks)
-        if zlib.crc32(b"".join(parts)) == checksum:
+        if zlib.crc32(head[: HEAD.size] + b"".join(parts)) == checksum:
             yield _Column(at, span_s, attempt, ranks, parts[quantity])
 
 

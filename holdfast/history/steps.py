@@ -30,6 +30,7 @@ HEADER_BYTES = 64
 BUCKET = struct.Struct(f"<qdI{3 * len(COLUMNS)}fI")  # number, at, attempt, values, checksum
 PLAIN = struct.Struct(f"<qdI{3 * len(COLUMNS)}f")
 LEVEL_BYTES = RING * BUCKET.size
+FLOAT_MAX = 3.4028234663852886e38  # the greatest float of four bytes
 NOTHING = math.nan
 
 Values = tuple[float, ...]
@@ -84,7 +85,11 @@ class CurveFile:
 
     def __init__(self, path: Path) -> None:
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        self._newest, self._furthest = _newest(self._fd)
+        try:
+            self._newest, self._furthest = _newest(self._fd)
+        except OSError:
+            os.close(self._fd)
+            raise
 
     def put(self, points: Sequence[StepPoint]) -> None:
         """Add steps in the order in which they were done."""
@@ -112,13 +117,21 @@ class CurveFile:
                 self._write(level, _summary(before // width, weighed))
 
     def _write(self, level: int, bucket: _Bucket) -> None:
-        plain = PLAIN.pack(*bucket[:3], *bucket.low, *bucket.high, *bucket.mean)
+        values = map(_clamped, (*bucket.low, *bucket.high, *bucket.mean))
+        plain = PLAIN.pack(*bucket[:3], *values)
         place = HEADER_BYTES + level * LEVEL_BYTES + bucket.number % RING * BUCKET.size
         os.pwrite(self._fd, plain + zlib.crc32(plain).to_bytes(4, "little"), place)
 
     def close(self) -> None:
         """Give the file back."""
         os.close(self._fd)
+
+
+def _clamped(value: float) -> float:
+    """What fits into four bytes; what is not finite stays so."""
+    if abs(value) <= FLOAT_MAX or not math.isfinite(value):
+        return value
+    return math.copysign(FLOAT_MAX, value)
 
 
 def _newest(fd: int) -> tuple[int, int]:
@@ -180,32 +193,41 @@ def _values(bucket: _Bucket) -> list[float | None]:
 
 
 def _read(fd: int, first: int, last: int | None, points: int) -> Curve:
-    _, furthest = _newest(fd)
-    end = furthest if last is None else min(last, furthest)
+    newest, furthest = _newest(fd)
+    end = newest if last is None else min(last, newest)
     begin = max(0, first)
     if end < begin:
         return EMPTY
     level = 0
     while level < LEVELS - 1 and (end - begin + 1) / FANOUT**level > points:
         level += 1
-    found = list(_range(fd, level, begin, end + 1, furthest))
+    written = _Written(newest, furthest if furthest - newest < RING else newest)
+    found = list(_range(fd, level, begin, end + 1, written))
     return _curve(begin, end, FANOUT**level, found)
 
 
-def _range(fd: int, level: int, begin: int, end: int, furthest: int) -> Iterator[_Piece]:
+class _Written(NamedTuple):
+    """The newest step, and the one up to which rings have been written over. After a restore that
+    is further, unless nobody trains that far in a ring: then it was no step but a wrong number."""
+
+    newest: int
+    furthest: int
+
+
+def _range(fd: int, level: int, begin: int, end: int, written: _Written) -> Iterator[_Piece]:
     """What this level has lost already is from a coarser one, what it does not have yet is made of
     finer ones."""
     width = FANOUT**level
-    kept = max(0, (furthest // width - RING + 1) * width)
+    kept = max(0, (written.furthest // width - RING + 1) * width)
     if begin < kept and level < LEVELS - 1:
-        yield from _range(fd, level + 1, begin, min(end, kept), furthest)
-        begin = kept
+        yield from _range(fd, level + 1, begin, min(end, kept), written)
+    begin = max(begin, kept)
     if begin >= end:
         return
-    closed = furthest // width * width if level else end
+    closed = written.newest // width * width if level else end
     for bucket in _buckets(fd, level, begin // width, -(-min(end, closed) // width)):
         yield _Piece(min(end, (bucket.number + 1) * width), width, bucket)
-    rest = level and end > closed and list(_range(fd, level - 1, max(begin, closed), end, furthest))
+    rest = level and end > closed and list(_range(fd, level - 1, max(begin, closed), end, written))
     if rest:
         parts = [(one.steps, one.bucket) for one in rest]
         yield _Piece(end, sum(one.steps for one in rest), _summary(closed // width, parts))

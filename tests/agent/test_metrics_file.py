@@ -40,14 +40,33 @@ def test_the_curve_has_the_same_steps_with_what_follows_from_them(tmp_path: Path
     file.append(1, steps[2:])
     file.append(2, [StepRecord(1, 99.0, 2.0, 0.5, 100, logged)])
     found = read_curve(tmp_path / CURVE)
-    assert found.step == [0, 1, 2] and found.attempt == [1, 2, 1]
+    assert found.step == [0, 1] and found.attempt == [1, 2], "what is to be done again is not shown"
+    file.append(2, [StepRecord(2, 99.25, 2.5, 0.5, 100, logged)])
+    found = read_curve(tmp_path / CURVE)
     assert found.mean["step_s"] == [None, None, 0.25], "known where the one before it is"
     assert found.mean["tokens_per_s"] == [None, None, 400.0]
     assert found.mean["loss"] == [2.5, 2.0, 2.5]
     assert set(found.mean["mfu"]) == {0.4} and found.mean["lr"][0] == pytest.approx(1e-4)
 
 
+def test_no_curve_is_drawn_where_nobody_reads_it(tmp_path: Path) -> None:
+    MetricsFile(tmp_path / "metrics.jsonl", draws=False).append(1, [STEP])
+    assert [one.name for one in tmp_path.iterdir()] == ["metrics.jsonl"]
+
+
 def test_a_curve_that_cannot_be_written_hinders_no_line(tmp_path: Path) -> None:
     (tmp_path / CURVE).mkdir()
     MetricsFile(tmp_path / "metrics.jsonl").append(1, [STEP])
     assert (tmp_path / "metrics.jsonl").read_text().count("\n") == 1
+
+
+def test_no_number_ends_an_agent(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    file = MetricsFile(tmp_path / "metrics.jsonl")
+    file.append(1, [StepRecord(1, 1.0, 1e39, -1e300, 8)])
+    found = read_curve(tmp_path / CURVE)
+    assert found.mean["loss"] == [3.402823e38] and found.mean["grad_norm"] == [-3.402823e38]
+    for step in (1 << 70, 1 << 71):
+        file.append(1, [StepRecord(step, 1.0, 1.0, 1.0, 8)])
+    assert "".join(capfd.readouterr()).count(CURVE) == 1, "said once"
+    file.append(1, [StepRecord(2, 2.0, 0.5, 0.5, 8)])
+    assert read_curve(tmp_path / CURVE).step == [1, 2]

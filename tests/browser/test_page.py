@@ -161,6 +161,18 @@ def test_zooming_shows_every_step(page: ServedPage, tab: Make) -> None:
     shown.wait("document.querySelector('#learning p').innerText.includes('Steps 0 to 11,999')")
 
 
+def test_times_beside_the_ranks_are_where_their_columns_are(page: ServedPage, tab: Make) -> None:
+    """Three looks, a pause of hours, then one that covers twice as much."""
+    shown = tab()
+    shown.open(page.url)
+    head = {"at": [10, 20, 30, 10_000], "span_s": [10, 10, 10, 20]}
+    places = shown.run(
+        "import('/static/heat.js').then((heat) => [0, 5, 20, 25, 30, 31, 5000, 9980, 9990, 10000,"
+        f" 10001].map((at) => heat.placeOf(at, {json.dumps(head)})))"
+    )
+    assert places == [0, 0.5, 2, 2.5, 3, None, None, 3, 3.5, 4, None]
+
+
 def test_an_incident_is_told_and_a_key_leads_to_it(page: ServedPage, tab: Make) -> None:
     shown = tab()
     shown.open(f"{page.url}#/job/gpt")

@@ -2,21 +2,30 @@
 
 import asyncio
 import json
+import socket
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import recorded_job
+from holdfast.dashboard.cluster import POD_LINES, ClusterSite, Inquiry
+from holdfast.dashboard.job_record import LOG_LINES
 from holdfast.dashboard.tokens import Tokens
 from holdfast.drivers import records
 from holdfast.drivers.kubernetes.cluster import ApiError
 from holdfast.drivers.kubernetes.manifests.names import JOB, MANAGED_BY
 from holdfast.drivers.kubernetes.record import Record, Recorded
+from holdfast.drivers.kubernetes.remote import Look
+from holdfast.errors import Error
 from tests.browser.serving import ServedPage
 from tests.drivers.kubernetes.cluster.fake import FakeCluster, in_thread
+from tests.drivers.kubernetes.seen import pod
+from tests.patience import PATIENCE_S
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
 
@@ -70,8 +79,93 @@ def test_a_job_of_a_cluster_is_shown_as_one_of_this_machine(
         page.close()
 
 
+def test_output_of_a_rank_is_read_from_its_pod_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of which only the end is asked for, and only the end of that is told."""
+    read = list[tuple[str, int | None]]()
+
+    async def log(pod: str, *, tail: int | None, **_: object) -> AsyncIterator[str]:
+        read.append((pod, tail))
+        for n in range(2 * LOG_LINES):
+            yield f"[rank {n % 2}] line {n} of {pod}"
+
+    async def seen(*_: object, **__: object) -> Look:
+        pods = tuple(pod(f"gpt-{n}") for n in range(3))
+        return Look("gpt", None, 0.0, None, pods, kept=True, at=0.0)
+
+    async def none_kept(*_: object) -> list[object]:
+        return []
+
+    monkeypatch.setattr("holdfast.dashboard.cluster.look", seen)
+    monkeypatch.setattr("holdfast.drivers.kubernetes.remote_logs.kept_logs", none_kept)
+    cluster = SimpleNamespace(namespace="default", log=log)
+
+    async def story(node: str | None) -> list[str]:
+        line = Inquiry(cluster, asyncio.get_running_loop())  # type: ignore[arg-type]
+        site = ClusterSite(line, tmp_path / "gpt")
+        return (await asyncio.to_thread(site.output, 1, None, node)).lines
+
+    lines = asyncio.run(story("gpt-1"))
+    assert read == [("gpt-1", POD_LINES)]
+    assert len(lines) == LOG_LINES and lines[-1] == f"line {2 * LOG_LINES - 1} of gpt-1"
+    read.clear()
+    assert len(asyncio.run(story(None))) == LOG_LINES, "no more is kept of many pods"
+    assert len(read) == 3
+
+
+def test_a_controller_that_talks_nonsense_is_said_and_no_proxy_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = list[str]()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+
+        def found(host: str, *_: object, **__: object) -> list[Any]:
+            asked.append(host)
+            return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port))]
+
+        def answer() -> None:
+            line, _ = server.accept()
+            with line:
+                line.recv(4096)
+                line.sendall(b"nonsense\r\n\r\n")
+
+        monkeypatch.setattr(socket, "getaddrinfo", found)
+        monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+        monkeypatch.setenv("http_proxy", "http://proxy.example:3128")
+        threading.Thread(target=answer, daemon=True).start()
+        line = SimpleNamespace(cluster=SimpleNamespace(namespace="default"))
+        site = ClusterSite(line, tmp_path / "gpt")  # type: ignore[arg-type]
+        with pytest.raises(Error) as raised:
+            site.figures("curve/0/end/100")
+    assert raised.value.slug == "controller-silent" and "nonsense" in raised.value.why
+    assert asked == ["gpt-controller.default"]
+
+
+def test_what_takes_too_long_is_not_gone_on_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.dashboard.cluster.ANSWER_S", 0.05)
+    ended = asyncio.Event()
+
+    async def never() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    async def story() -> None:
+        cluster = SimpleNamespace(namespace="default")
+        line = Inquiry(cluster, asyncio.get_running_loop())  # type: ignore[arg-type]
+        with pytest.raises(Error, match="has not told about jobs"):
+            await asyncio.to_thread(line.ask, never(), "jobs")
+        await asyncio.wait_for(ended.wait(), PATIENCE_S)
+
+    asyncio.run(story())
+
+
 class Reviews:
-    """An API server that knows two tokens, of which one may read."""
+    """An API server that knows tokens: of one who may read all, of one who may read no logs, of
+    one who may read nothing else."""
 
     namespace = "training"
 
@@ -85,13 +179,14 @@ class Reviews:
             raise ApiError(0, "Unreachable", "no answer")
         spec = body["spec"]
         if body["kind"] == "TokenReview":
-            known = {"ours": "anna", "theirs": "bert"}.get(spec["token"])
+            known = {"ours": "anna", "theirs": "bert", "hers": "cleo"}.get(spec["token"])
             status = {"authenticated": known is not None, "user": {"username": known}}
         else:
-            assert spec["resourceAttributes"] == {
-                "namespace": "training", "verb": "get", "resource": "configmaps",
-            }  # fmt: skip
-            status = {"allowed": spec["user"] == "anna"}
+            right = dict(spec["resourceAttributes"])
+            assert right.pop("namespace") == "training" and right.pop("verb") == "get"
+            maps = right == {"resource": "configmaps"}
+            assert maps or right == {"resource": "pods", "subresource": "log"}
+            status = {"allowed": spec["user"] in ("anna", "bert" if maps else "cleo")}
         return {"metadata": {}, "status": status}
 
 
@@ -101,11 +196,11 @@ def test_the_cluster_says_whose_token_may_see_the_page() -> None:
 
     async def story() -> None:
         assert await tokens.verify("ours")
-        assert not await tokens.verify("theirs")
+        assert not await tokens.verify("theirs") and not await tokens.verify("hers")
         assert not await tokens.verify("nobody's")
         assert not await tokens.verify("") and not await tokens.verify("x" * 100_000)
         count = len(reviews.asked)
-        assert count == 5 and await tokens.verify("ours")
+        assert count == 9 and await tokens.verify("ours")
         assert len(reviews.asked) == count, "the answer is kept for a while"
         reviews.silent = True
         assert not await tokens.verify("another"), "nobody gets in while nobody can be asked"

@@ -1,10 +1,16 @@
 """Looks at ranks become columns, and where it is asked for, those at rank 0 a curve."""
 
 import asyncio
+import itertools
 import json
+import math
+import os
+import resource
+import signal
 import struct
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from holdfast.controller import Limits, State
@@ -72,7 +78,7 @@ def test_a_disk_that_takes_nothing_ends_nothing(
     scene = Scene(tmp_path / "gone")
     monkeypatch.setattr("holdfast.drivers.job_history.CURVE_S", 0.001)
     scene.report(1, 1000.0)
-    looked, looks = scene.history.look, list[float]()
+    looked, looks, said = scene.history.look, list[float](), list[str]()
 
     def counted(now: float) -> None:
         looks.append(now)
@@ -81,7 +87,7 @@ def test_a_disk_that_takes_nothing_ends_nothing(
     monkeypatch.setattr(scene.history, "look", counted)
 
     async def story() -> None:
-        running = asyncio.create_task(scene.history.run())
+        running = asyncio.create_task(scene.history.run(said.append))
         while len(looks) < 3:
             await asyncio.sleep(0.002)
         assert not running.done()
@@ -92,6 +98,53 @@ def test_a_disk_that_takes_nothing_ends_nothing(
         running.cancel()
 
     asyncio.run(asyncio.wait_for(story(), 60))
+    assert len(said) == 1 and "No such file" in said[0]
+
+
+def test_files_that_a_full_disk_refuses_are_given_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both exist, neither takes a byte more."""
+    (tmp_path / CURVE).touch()
+    (tmp_path / RANKS).touch()
+    scene, clock, looks = Scene(tmp_path), itertools.count(1000.0, 2 * EVERY_S), list[int]()
+    monkeypatch.setattr("holdfast.drivers.job_history.CURVE_S", 0.001)
+    looked = scene.history.look
+
+    def next_look(_now: float) -> None:
+        at = next(clock)
+        scene.report(int(at), at)
+        looks.append(len(os.listdir("/proc/self/fd")))
+        scene.history._draws = len(looks) % 2 == 0  # each of the files in its turn
+        looked(at)
+
+    monkeypatch.setattr(scene.history, "look", next_look)
+
+    async def story() -> None:
+        running = asyncio.create_task(scene.history.run(lambda _: None))
+        while len(looks) < 20:
+            await asyncio.sleep(0.002)
+        assert not running.done()
+        running.cancel()
+
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    asked = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        asyncio.run(asyncio.wait_for(story(), 60))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, asked)
+    assert looks[-1] <= looks[2] and (tmp_path / CURVE).stat().st_size == 0
+
+
+@pytest.mark.parametrize("loss", [3.5e38, -1e300])
+def test_a_loss_beyond_all_bounds_is_a_point(tmp_path: Path, loss: float) -> None:
+    scene = Scene(tmp_path)
+    scene.report(1, 1000.0)
+    worker = scene.progress.newest()[0]
+    scene.history._draw(msgspec.structs.replace(worker, loss=loss), 1000.0)
+    assert read_curve(tmp_path / CURVE).mean["loss"] == [math.copysign(3.402823e38, loss)]
 
 
 def test_a_controller_in_a_cluster_hands_figures_out(tmp_path: Path) -> None:

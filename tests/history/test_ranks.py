@@ -75,10 +75,57 @@ def test_a_writer_goes_on_where_the_last_was_killed(path: Path) -> None:
     assert len(read_ranks(path, "late").at) == 4
 
 
-@pytest.mark.parametrize("content", [b"", b"\0" * 500, b"HFRANKS1" + b"\xff" * 64])
-def test_garbage_is_nothing(path: Path, content: bytes) -> None:
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"\0" * 500, ranks.MAGIC + b"\xff" * 64,
+     ranks.HEADER.pack(ranks.MAGIC, 1 << 60, 5, 0, 0, 0),
+     ranks.HEADER.pack(ranks.MAGIC, 16, (1 << 63) - 1, -1, 0, 0)],
+)  # fmt: skip
+def test_garbage_is_nothing_and_is_written_over(path: Path, content: bytes) -> None:
     path.write_bytes(content)
-    assert read_ranks(path, "late").at == []
+    for level in range(ranks.LEVELS):
+        assert read_ranks(path, "late", level).at == []
+    looks(path, 2)
+    assert len(read_ranks(path, "late").at) == 2
+
+
+def test_a_column_whose_head_is_damaged_is_left_out(path: Path) -> None:
+    looks(path, 3)
+    size = ranks.COLUMN_BYTES + len(QUANTITIES) * 2 * ranks.SMALLEST
+    with path.open("r+b") as file:  # when it was
+        file.seek(ranks.HEADER_BYTES + size + 8)
+        file.write(struct.pack("<d", 1e300))
+    assert read_ranks(path, "late").at == [0.0, 20.0]
+
+
+def test_attempts_and_what_is_not_known_spoil_no_mean(path: Path) -> None:
+    """An attempt every ten looks; rank 1 is silent now and then, rank 2 ever."""
+    file = RankHistory(path, 3)
+    for look in range(ranks.FANOUT**3):
+        second = math.nan if look % 3 == 0 else 2.0
+        each = [[1.0, second, math.nan] for _ in QUANTITIES]
+        file.add(float(look), 1.0, 1 + look // 10, each)
+    file.close()
+    weeks = read_ranks(path, "late", 3)
+    assert weeks.span_s == [float(ranks.FANOUT**3)] and weeks.attempt == [410]
+    (found,) = values(weeks)
+    assert found[:2] == [1.0, 2.0] and math.isnan(found[2])
+
+
+def test_another_number_of_ranks_begins_a_mean_anew(path: Path) -> None:
+    file = RankHistory(path, 4)
+    for look in range(ranks.FANOUT + 5):
+        file.add(float(look), 1.0, 1, rows(4 if look < 5 else 3, 0.0))
+    file.close()
+    assert values(read_ranks(path, "late", 1)) == [[0.0, 1.0, 2.0]]
+
+
+def test_values_beyond_all_bounds_are_the_greatest_that_fit(path: Path) -> None:
+    file = RankHistory(path, 4)
+    file.add(1.0, 1.0, 1, [[1e30, -1e30, math.inf, math.nan] for _ in QUANTITIES])
+    file.close()
+    (found,) = values(read_ranks(path, "step_s"))
+    assert found[:3] == [65504.0, -65504.0, 65504.0] and math.isnan(found[3])
 
 
 def test_only_what_there_is_can_be_asked_for(path: Path) -> None:

@@ -1,6 +1,7 @@
 """A curve says what was written, in bounded space, whatever became of its writer."""
 
 import math
+import os
 import random
 import statistics
 from pathlib import Path
@@ -85,6 +86,42 @@ def test_steps_that_are_done_again_take_the_place_of_what_they_were(path: Path) 
     assert set(drawn(path, 0, 699)) == {5.0}
     assert read_curve(path, 650, 750).attempt == [1] * 50 + [2] * 51
     assert max(read_curve(path, 704, 1_199, 10).high["loss"]) == 2.0  # type: ignore[type-var]
+
+
+@pytest.mark.parametrize("points", [10, 100, 4_000])
+def test_after_a_restore_the_curve_ends_at_its_newest_step_in_the_order_of_time(
+    path: Path, points: int
+) -> None:
+    written(path, dict.fromkeys(range(1_000), 5.0))
+    file = CurveFile(path)
+    for step in range(700, 900):
+        file.put([point(step, 2.0, 2)._replace(at=9_000.0 + step)])
+        if step % 37 == 0 or step in (700, 899):
+            found = read_curve(path, points=points)
+            assert found.last == found.step[-1] == step and found.at == sorted(found.at)
+            assert found.attempt[-1] == 2 and found.mean["loss"][-1] == pytest.approx(2.0, abs=3)
+            assert read_curve(path, step + 1) == steps.EMPTY
+    file.close()
+
+
+@pytest.mark.parametrize("wrong", [(1 << 34) + 1_500, (1 << 52) + 1_507])
+def test_one_wrong_number_neither_spoils_the_curve_nor_costs_without_bounds(
+    path: Path, monkeypatch: pytest.MonkeyPatch, wrong: int
+) -> None:
+    monkeypatch.setattr(steps, "RING", 4096)
+    monkeypatch.setattr(steps, "LEVEL_BYTES", 4096 * steps.BUCKET.size)
+    looked = list[int]()
+    pread = os.pread
+    monkeypatch.setattr(os, "pread", lambda *of: looked.append(of[1]) or pread(*of))  # type: ignore[func-returns-value]
+    written(path, dict.fromkeys(range(1_000), 5.0))
+    written(path, {wrong: 1.0})
+    looked.clear()
+    assert read_curve(path).last == wrong
+    assert sum(looked) <= steps.LEVELS * 4096 * steps.BUCKET.size + 64
+    written(path, dict.fromkeys(range(1_000, 2_000), 3.0))
+    found = read_curve(path, points=4_000)
+    assert found.step == list(range(2_000))
+    assert found.mean["loss"] == [5.0] * 1_000 + [3.0] * 1_000
 
 
 def test_what_is_not_finite_is_a_gap(path: Path) -> None:

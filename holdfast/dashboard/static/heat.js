@@ -10,7 +10,7 @@ const QUANTITIES = {
 };
 const LEVELS = [["best", "all that fits"], ["0", "the last minutes"], ["1", "hours"], ["2", "days"], ["3", "weeks"]];
 const DIMENSIONS = ["tp", "cp", "dp_shard", "dp_replicate", "pp"]; // innermost first
-const LEFT = 62, AXIS = 18, HIGH = 380, AGAIN_MS = 8000;
+const LEFT = 62, AXIS = 18, HIGH = 380, AGAIN_MS = 8000, TICK_WIDE = 60, TICKS_MAX = 1000;
 const HALVES = halves();
 
 export class Heat {
@@ -167,8 +167,12 @@ export class Heat {
       context.fillText(names ? names[rank].slice(-9) : String(rank), 0, ((at - top + 0.5) / (bottom - top)) * high + 4, LEFT - 4);
     }
     const begin = head.at[0] - head.span_s[0], end = head.at.at(-1), room = width - LEFT;
-    for (const [at, text] of timeTicks(begin, end, Math.max(2, room / 90))) {
-      const x = LEFT + ((at - begin) / (end - begin || 1)) * room;
+    const covered = head.span_s.reduce((sum, one) => sum + one, 0) || 1, most = Math.max(2, room / 90);
+    let free = LEFT;
+    for (const [at, text] of timeTicks(begin, end, Math.min(TICKS_MAX, (most * (end - begin)) / covered))) {
+      const place = placeOf(at, head), x = LEFT + (place / head.at.length) * room;
+      if (place === null || x < free) continue;
+      free = x + TICK_WIDE;
       context.fillRect(x, high, 1, 4);
       context.fillText(text, Math.min(x + 3, width - 40), high + 14);
     }
@@ -254,6 +258,12 @@ export class Heat {
     this.found = undefined;
     this.redraw();
   }
+}
+
+// Where among the columns a moment is, which are equally wide whatever they cover; null in a pause.
+export function placeOf(at, head) {
+  const column = head.at.findIndex((one) => one >= at), part = column < 0 ? -1 : 1 - (head.at[column] - at) / head.span_s[column];
+  return part < 0 ? null : column + part;
 }
 
 function choice(options, label, chosen) {

@@ -177,7 +177,7 @@ class KubernetesDriver:
             "watching over the lease": self.doubt.watch,
             "hearing requests to stop": self._wishes.hear,
             "publishing the record": self._record.run,
-            "keeping figures": self._history.run,
+            "keeping figures": lambda: self._history.run(say),
             "publishing output": self._output.run,
             "publishing stacks": self._stacks.run,
             "getting code": self._code.run,

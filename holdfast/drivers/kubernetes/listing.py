@@ -43,6 +43,7 @@ class ListedJob:
     submitted_at: float = 0.0
     status: JobStatus | None = None
     managed: bool = False
+    unreadable: bool = False  # its record is of another version
     pods: list[Pod] = field(default_factory=list)
 
     @property
@@ -62,6 +63,8 @@ class ListedJob:
         """What it does; without a record, what its pods do."""
         if self.status is not None:
             return self.status.phase
+        if self.unreadable:
+            return "unreadable"
         if self.managed:
             return "waiting"
         ended = [pod.status.phase.lower() for pod in self.nodes if pod.ended]
@@ -74,6 +77,8 @@ class ListedJob:
         """What it waits for."""
         if self.status is not None:
             return self.status.waiting_for
+        if self.unreadable:
+            return None
         there = [pod for pod in self.nodes if not pod.ended and not pod.leaving]
         return summary(there, len(there))
 
@@ -108,7 +113,10 @@ def _from_maps(maps: Iterable[_Map]) -> dict[tuple[str, str], ListedJob]:
         if meta.name == f"{name}-job" or not job.submitted_at:
             job.submitted_at = _seconds(meta.creation_timestamp)
         if item.data.status:
-            job.status = msgspec.json.decode(item.data.status, type=JobStatus)
+            try:
+                job.status = msgspec.json.decode(item.data.status, type=JobStatus)
+            except msgspec.DecodeError:
+                job.unreadable = True
     return found
 
 

@@ -48,10 +48,14 @@ def parsed(pod: str, line: str) -> Printed:
     return Printed(pod, int(found[1]), found[2])
 
 
-async def written(cluster: Cluster, pod: Pod, since: float | None = None) -> AsyncIterator[Printed]:
-    """What a pod has printed until now; nothing if it has not started. Raises `ApiError`."""
+async def written(
+    cluster: Cluster, pod: Pod, since: float | None = None, tail: int | None = None
+) -> AsyncIterator[Printed]:
+    """What a pod has printed until now, or the last lines of it; nothing if it has not started.
+    Raises `ApiError`."""
     try:
-        lines = cluster.log(pod.metadata.name, container=main_container(pod), since=since)
+        container = main_container(pod)
+        lines = cluster.log(pod.metadata.name, container=container, since=since, tail=tail)
         async for line in lines:
             yield parsed(pod.metadata.name, line)
     except (InvalidError, NotFoundError):
@@ -59,11 +63,11 @@ async def written(cluster: Cluster, pod: Pod, since: float | None = None) -> Asy
 
 
 async def everything(
-    cluster: Cluster, seen: Look, say: Say, since: float | None = None
+    cluster: Cluster, seen: Look, say: Say, since: float | None = None, tail: int | None = None
 ) -> AsyncIterator[Printed]:
     """What all pods of a job have printed, from `since` (seconds since the epoch) on: of those that
     are gone, or whose machine does not answer, what was kept of it, which has no times and is told
-    whole. `say` hears what is missing."""
+    whole. `tail`: of each pod only so many lines. `say` hears what is missing."""
     kept = {found.uid: found for found in await _kept(cluster, seen.name)}
     there = {pod.uid for pod in seen.nodes}
     for found in [k for k in kept.values() if k.uid not in there]:
@@ -73,7 +77,7 @@ async def everything(
     for pod in sorted(seen.nodes, key=lambda pod: (len(pod.metadata.name), pod.metadata.name)):
         shown = False
         try:
-            async for line in written(cluster, pod, since):
+            async for line in written(cluster, pod, since, tail):
                 shown = True
                 yield line
         except ApiError as error:

@@ -19,7 +19,7 @@ from holdfast.drivers.kubernetes.cluster import (
 )
 from holdfast.drivers.kubernetes.listing import ListedJob, jobs
 from holdfast.drivers.kubernetes.manifests.engines.pods import GATE
-from holdfast.drivers.kubernetes.manifests.names import JOB, ROLE, STOP
+from holdfast.drivers.kubernetes.manifests.names import JOB, MANAGED_BY, ROLE, STOP
 from holdfast.drivers.kubernetes.manifests.render import requested
 from holdfast.drivers.kubernetes.remote import controller_state, job_of, look, newest, status
 from holdfast.drivers.kubernetes.remote_logs import Following, Printed, parsed, written
@@ -267,6 +267,23 @@ def test_jobs_of_all_namespaces_are_listed_managed_and_plain() -> None:
         }  # fmt: skip
         assert {j.job for j in await jobs(api)} == {"run", "plain"}
         await other.close()
+
+    play(story, machines=0)
+
+
+@pytest.mark.parametrize("status", ['{"phase": 3}', "{", "[]"])
+def test_a_record_of_another_version_hinders_no_list(status: str) -> None:
+    def story_of(name: str, data: Body) -> Body:
+        meta = {"name": name, "namespace": "default", "creationTimestamp": "2026-01-01T00:00:00Z"}
+        labels = {JOB: name.removesuffix("-record"), MANAGED_BY: "holdfast"}
+        meta_body = {**meta, "labels": labels}
+        return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta_body, "data": data}
+
+    async def story(_it: FakeCluster, api: Api) -> None:
+        await submit(api, asked())
+        await api.create(story_of("foreign-record", {"status.json": status}))
+        found = {one.job: (one.phase, one.waiting_for) for one in await jobs(api)}
+        assert found["foreign"] == ("unreadable", None) and "run" in found
 
     play(story, machines=0)
 
