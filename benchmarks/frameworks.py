@@ -7,7 +7,8 @@ torchrun, with the setting under which that recovers best (`alone`); unmodified 
 with the integration off (`unmodified`); and as Holdfast runs it by default, with a snapshot after
 each step (`kept`). They take turns, one job each, as in restart.py: the same moments, the same
 ranks, one machine, and the time from SIGKILL to the first step that a worker of the next attempt
-has finished. `faster` compares a trainer with itself under torchrun.
+has finished. `faster` compares a trainer with itself under torchrun: by the time to the first step
+that had not been finished before, because steps that are repeated are lost time as well.
 """
 
 import argparse
@@ -42,7 +43,7 @@ def main() -> None:
         "SIGKILL of one of two ranks → first new step, by trainer",
         {name: {**row(had), **beside(name, kills)} for name, had in kills.items()},
         as_json=args.json,
-        note="Times in seconds; `faster` is the median of the trainer alone over this one.",
+        note="Times in seconds; `faster`: caught_up_median of the trainer alone over this one.",
     )
 
 
@@ -57,7 +58,7 @@ def beside(name: str, kills: dict[str, list[Kill]]) -> Row:
 
 
 def _median(kills: list[Kill]) -> float | None:
-    took = [kill.took_s for kill in kills if kill.took_s is not None]
+    took = [kill.caught_up_s for kill in kills if kill.caught_up_s is not None]
     return median(took) if took else None
 
 

@@ -31,6 +31,7 @@ class Kill(NamedTuple):
     steps_lost: int | None = None
     net_s: float | None = None  # `took_s` without the step itself, as long as one took before
     kept: int | None = None  # workers of the newer attempt that are processes of the one before
+    caught_up_s: float | None = None  # kill → first step that no attempt had finished before
 
 
 def parse(text: str) -> list[Step]:
@@ -64,7 +65,9 @@ def judge(steps: Sequence[Step], attempt: int, killed_at: float) -> Kill:
     kept = {step.pid for step in after} & {step.pid for step in before}
     took_s = first.at - killed_at
     net_s = took_s - step_s(before, killed_at)
-    return Kill(True, took_s, done - (first.number - 1), net_s, len(kept))
+    new = min((step.at for step in after if step.number > done), default=None)
+    caught_up_s = None if new is None else new - killed_at
+    return Kill(True, took_s, done - (first.number - 1), net_s, len(kept), caught_up_s)
 
 
 def step_s(steps: Sequence[Step], until: float) -> float:
@@ -79,6 +82,7 @@ def row(kills: Iterable[Kill]) -> Row:
     kills = list(kills)
     took = [kill.took_s for kill in kills if kill.took_s is not None]
     net = [kill.net_s for kill in kills if kill.net_s is not None]
+    new = [kill.caught_up_s for kill in kills if kill.caught_up_s is not None]
     lost = [kill.steps_lost for kill in kills if kill.steps_lost is not None]
     return {
         "n": len(kills),
@@ -86,6 +90,7 @@ def row(kills: Iterable[Kill]) -> Row:
         **summary(took),
         "net_median": median(net) if net else None,
         "net_worst": max(net, default=None),
+        "caught_up_median": median(new) if new else None,
         "kept": min((kill.kept for kill in kills if kill.kept is not None), default=None),
         "steps_lost_max": max(lost, default=None),
     }

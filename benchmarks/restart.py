@@ -166,7 +166,7 @@ def _kill(
     def judged() -> Kill:
         return judge(steps_of(steps), victim.attempt, killed_at)
 
-    until(lambda: judged().recovered, process, plan.limit_s)
+    until(lambda: judged().caught_up_s is not None, process, plan.limit_s)
     return judged()
 
 

@@ -28,6 +28,8 @@ PATIENCE_S = 600.0  # for the slowest rank to begin
 RETRY_S = 0.05
 ANSWER_S = 10.0  # for one that has connected to say who it is
 MESSAGE_BYTES = 1 << 20
+# What comes of a stranger at the other end; Python 3.11 asserts that it gets a challenge.
+STRANGE = (OSError, EOFError, AuthenticationError, AssertionError)
 
 
 kept: list[Connection] = []
@@ -118,7 +120,7 @@ def _host(seat: Seat, said: str, until: float) -> PeersMet:
 def _hear(seat: Seat, sock: socket.socket, parts: dict[int, tuple[str, Connection | None]]) -> None:
     """One has connected; it is forgotten where it is none of ours."""
     connection = linked(sock, ANSWER_S)
-    with contextlib.suppress(OSError, EOFError, AuthenticationError, msgspec.MsgspecError):
+    with contextlib.suppress(*STRANGE, msgspec.MsgspecError):
         deliver_challenge(connection, seat.key)
         answer_challenge(connection, seat.key)
         part = msgspec.json.decode(connection.recv_bytes(MESSAGE_BYTES), type=_Part)
@@ -140,7 +142,7 @@ def _visit(seat: Seat, said: str, until: float) -> PeersMet:
             connection.send_bytes(msgspec.json.encode(part))
             told = connection.recv_bytes(MESSAGE_BYTES * 16)
             return PeersMet(msgspec.json.decode(told, type=tuple[str, ...]), (connection,))
-        except (OSError, EOFError, AuthenticationError) as error:
+        except STRANGE as error:
             why = f"{type(error).__name__}: {error}"
         time.sleep(RETRY_S)
     raise TimeoutError(f"rank 0 at {seat.host}:{seat.port} cannot be met: {why}")

@@ -21,12 +21,13 @@ import signal
 import socket
 import sys
 import types
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from holdfast import flight_recorder, optimizer_steps, rank, trainer_hook
 from holdfast.agent import failures, fork_protocol, late_environment, processes, script_source
-from holdfast.agent.frameworks.begin import begin
+from holdfast.agent.frameworks.begin import begin, begin_in
 from holdfast.agent.preloading import is_library
 from holdfast.page import Page
 
@@ -55,8 +56,7 @@ def become(born: ForkedChild) -> None:
         case fork_protocol.ChildKind.RUN:
             if "control" in born.fds:
                 rank.run_ahead()
-                worker = os.getpid()  # a child of the script may ask for the rank as well
-                rank.on_rank.append(lambda: begin() if os.getpid() == worker else None)
+                rank.on_rank.append(partial(begin_in, os.getpid()))
     page = Page(page_fd) if page_fd is not None else None
     if page is not None and born.program.instrument:
         optimizer_steps.observe(page, flight_recorder.step_ended)

@@ -19,6 +19,7 @@ Loops have no hooks for all that. While the training lasts, some of their method
 the objects and not on the classes; which ones are there is looked at before.
 """
 
+import sys
 from collections.abc import Callable, Iterator
 from functools import partial, wraps
 from typing import Any
@@ -39,6 +40,7 @@ from holdfast.train import random_state
 NAME = "lightning.Trainer"
 LEAST, BELOW = (2, 5), (3, 0)
 ENDLESS = 1 << 53
+_TUNER = "lightning.pytorch.tuner"
 _HOW_LOGGED = ("fx", "name", "prog_bar", "logger", "on_step", "on_epoch", "add_dataloader_idx")
 _METRICS = ("_callback_metrics", "_logged_metrics", "_progress_bar_metrics")
 _NEEDED = (
@@ -354,6 +356,8 @@ def _wrap() -> None:
 
     @wraps(plain)
     def run(self: Any) -> Any:
+        if sys._getframe(1).f_globals.get("__name__", "").startswith(_TUNER):
+            return plain(self)  # to find a learning rate or a batch size; what it did is undone
         callback = _callback_of(self.trainer)
         if callback is None:
             return plain(self)

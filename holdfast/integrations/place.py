@@ -57,7 +57,9 @@ class LoaderPlace:
         packed = [_packed(batch) for batch in pending]
         kept = len(pending) == max(waiting, 0) and all(one is not None for one in packed)
         if not kept and self.keeper is not None:
-            raise _unstorable(type(pending[0]).__qualname__)
+            pairs = zip(pending, packed, strict=True)
+            kinds = (type(batch).__qualname__ for batch, one in pairs if one is None)
+            raise _unstorable(next(kinds, f"one of {waiting}"))
         return {
             "fetched": self.fetched if kept else self.used,
             "used": self.used,
@@ -331,7 +333,7 @@ def _unpacked(packed: Any) -> Any:
 
 def loader_under(loader: Any) -> Any:
     """The loader of PyTorch in a wrapper of Accelerate's."""
-    inner = vars(loader).get("base_dataloader")
+    inner = getattr(loader, "__dict__", {}).get("base_dataloader")
     return loader if inner is None else inner
 
 

@@ -20,7 +20,7 @@ the object and not on the class; which ones are there is looked at before the fi
 import dataclasses
 import json
 from collections.abc import Callable, Mapping
-from functools import partial, wraps
+from functools import cached_property, partial, wraps
 from typing import Any
 
 import torch
@@ -53,6 +53,7 @@ class Callback(TrainerCallback):  # type: ignore[misc]
     def __init__(self, *, reread: bool = False) -> None:
         _require_known()
         self.reread = reread
+        self.asked = True  # by a line in the script
         self.kept: _Kept | None = None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -70,7 +71,6 @@ class _Kept:
     """One training of one Trainer, and its state besides tensors: `state_dict()`."""
 
     def __init__(self, trainer: Any, callback: Callback) -> None:
-        self.drive = drive.Drive(NAME)
         self._trainer = trainer
         self._callback = callback
         self._place: place.LoaderPlace | None = None
@@ -80,6 +80,7 @@ class _Kept:
         self._loader: Any = None
         self._loss: Any = None
         self._tokens = 0
+        self._log = LogText()
         self.wrapped: dict[str, Callable[..., Any]] = {
             "get_train_dataloader": self._get_train_dataloader,
             "_init_training_state": self._init_training_state,
@@ -93,6 +94,17 @@ class _Kept:
             "_save_checkpoint": partial(self._within, "save", trainer._save_checkpoint),
         }
         self._plain = {name: getattr(trainer, name) for name in self.wrapped}
+
+    @cached_property
+    def drive(self) -> drive.Drive:
+        """The run of this process, taken once it is known that the training can be kept."""
+        return drive.Drive(NAME)
+
+    def unwrap(self) -> None:
+        """No longer."""
+        self._callback.kept = None
+        for name in self.wrapped:
+            vars(self._trainer).pop(name, None)
 
     # ── before the first step ──
 
@@ -108,6 +120,14 @@ class _Kept:
         own: tuple[int, int] = self._plain["_init_training_state"](
             max_steps, updates, epochs, resume, trial
         )
+        loader = place.loader_under(self._loader)
+        if not place.is_loader(loader):
+            why = f"it needs a DataLoader to train on, not {type(loader).__qualname__}"
+            if self._callback.asked:
+                raise drive.unsupported_setting(NAME, why)
+            drive.left_alone(NAME, why)
+            self.unwrap()
+            return own
         self._prepared = self._plain["_prepare_for_training"](max_steps, self._loader, None)
         ahead = getattr(trainer.accelerator.state, "num_processes", 1)
         loader = place.loader_under(self._prepared[1])
@@ -220,8 +240,11 @@ class _Kept:
         trainer, where = self._trainer, self._place
         assert where is not None
         callbacks = [*trainer.callback_handler.callbacks, trainer.control]
+        names = [field.name for field in dataclasses.fields(trainer.state)]
+        counted = {name: getattr(trainer.state, name) for name in names if name != "log_history"}
         return {
-            "state": json.dumps(dataclasses.asdict(trainer.state)),
+            "state": json.dumps(counted),
+            "log": self._log.of(trainer.state.log_history),
             "callbacks": [json.dumps(c.state()) for c in callbacks if _has_state(c)],
             "epoch": self._epoch,
             "batches": where.used,
@@ -243,13 +266,39 @@ class _Kept:
     def _put_back(self, kept: Mapping[str, Any]) -> None:
         trainer = self._trainer
         assert self._place is not None
-        trainer.state = TrainerState(**json.loads(kept["state"]))
+        found = json.loads(kept["state"])
+        if "log" in kept:
+            found["log_history"] = LogText.entries(kept["log"])
+        trainer.state = TrainerState(**found)
         trainer.current_flos = kept["flos"]
         callbacks = [*trainer.callback_handler.callbacks, trainer.control]
         for one, text in zip(filter(_has_state, callbacks), kept["callbacks"], strict=False):
             for name, value in json.loads(text)["attributes"].items():
                 setattr(one, name, value)
         self._place.load_state_dict(kept["place"])
+
+
+class LogText:
+    """A log that only grows, as lines of JSON: of each entry once, because a snapshot may follow
+    every step and a log has thousands of them."""
+
+    def __init__(self) -> None:
+        self._log: list[Any] | None = None
+        self._count = 0
+        self._text = b""
+
+    def of(self, log: list[Any]) -> bytes:
+        """All of it."""
+        if log is not self._log or len(log) < self._count:
+            self._log, self._count, self._text = log, 0, b""
+        self._text += b"".join(json.dumps(one).encode() + b"\n" for one in log[self._count :])
+        self._count = len(log)
+        return self._text
+
+    @staticmethod
+    def entries(text: bytes) -> list[Any]:
+        """What it was made of."""
+        return [json.loads(line) for line in text.splitlines()]
 
 
 def _has_state(callback: Any) -> bool:
@@ -318,6 +367,7 @@ def _callback_of(trainer: Any) -> Callback | None:
         return None
     drive.switched_on(NAME)
     callback = Callback(reread=True)
+    callback.asked = False
     trainer.add_callback(callback)
     return callback
 
@@ -331,9 +381,7 @@ def _keep(trainer: Any, loop: Callable[..., Any], given: Any, named: Any) -> Any
     try:
         return loop(trainer, *given, **named)
     finally:
-        callback.kept = None
-        for name in kept.wrapped:
-            vars(trainer).pop(name, None)
+        kept.unwrap()
 
 
 def _wrap() -> None:
@@ -346,7 +394,7 @@ def _wrap() -> None:
 
     @wraps(plain_skip)
     def skip_first_batches(dataloader: Any, num_batches: int = 0) -> Any:
-        kept = vars(place.loader_under(dataloader)).get("_place")
+        kept = getattr(place.loader_under(dataloader), "__dict__", {}).get("_place")
         if kept is None:
             return plain_skip(dataloader, num_batches)
         kept.begin_after(num_batches)

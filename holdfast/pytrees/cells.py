@@ -15,6 +15,7 @@ from holdfast.checkpoint.arena import Arena, Cell, CellHeader, StatePart
 from holdfast.checkpoint.codec import flatten, unflatten
 from holdfast.checkpoint.index import Index, Leaf, read_index
 from holdfast.checkpoint.key import Key
+from holdfast.errors import Error
 from holdfast.pytrees.leaves import Piece, pieces_of
 
 _ALIGN = 64
@@ -37,13 +38,27 @@ class TreeStamp(NamedTuple):
 
 
 def fingerprint_of(leaves: Mapping[str, Any]) -> int:
-    """Of names, types and shapes: what was saved under another one is another state."""
+    """Of names, types and shapes: what was saved under another one is another state. Raises
+    `Error` (not-tracked) for a type whose values would not come back."""
     shapes = []
     for name, leaf in sorted(leaves.items()):
         pieces = pieces_of(leaf)
+        for piece in pieces or ():
+            _require_plain(name, piece.array.dtype)
         told = [(p.array.dtype.name, p.whole, p.at, p.array.shape) for p in pieces or ()]
         shapes.append((name, told))
     return xxhash.xxh3_64_intdigest(msgspec.msgpack.encode(shapes)) >> 1
+
+
+def _require_plain(name: str, dtype: Any) -> None:
+    if dtype.hasobject or dtype.names or not dtype.isnative:
+        raise Error(
+            "not-tracked",
+            f"{name} is an array of {dtype}, which cannot be kept",
+            why="an array is kept as plain numbers in the byte order of this machine",
+            help="track each field as an array of its own, .astype(dtype.newbyteorder('=')) for "
+            "another byte order, or bytes",
+        )
 
 
 def write(arena: Arena, leaves: Mapping[str, Any], stamp: TreeStamp, keep: set[Key]) -> None:

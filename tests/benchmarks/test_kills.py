@@ -52,7 +52,13 @@ def test_workers_of_the_newer_attempt_that_were_there_before_are_counted() -> No
 
 
 def test_going_on_where_one_stopped_loses_no_step() -> None:
-    assert judge([*BEFORE, step(11.0, 1, 0, 11)], 0, 10.5) == Kill(True, 0.5, 0, -0.5, 0)
+    assert judge([*BEFORE, step(11.0, 1, 0, 11)], 0, 10.5) == Kill(True, 0.5, 0, -0.5, 0, 0.5)
+
+
+def test_steps_that_are_repeated_are_not_new_ones() -> None:
+    repeated = [step(11.0, 1, 0, 9), step(11.5, 1, 0, 10)]
+    assert judge([*BEFORE, *repeated], 0, 10.5).caught_up_s is None
+    assert judge([*BEFORE, *repeated, step(12.0, 1, 0, 11)], 0, 10.5).caught_up_s == 1.5
 
 
 def test_row_has_the_median_of_the_recovered_and_counts_the_others() -> None:
@@ -67,6 +73,7 @@ def test_row_has_the_median_of_the_recovered_and_counts_the_others() -> None:
         "worst_s": 3.0,
         "net_median": 1.0,
         "net_worst": 2.0,
+        "caught_up_median": None,
         "kept": 1,
         "steps_lost_max": 2,
     }
@@ -80,6 +87,7 @@ def test_row_without_a_recovery_has_no_times() -> None:
         "worst_s": None,
         "net_median": None,
         "net_worst": None,
+        "caught_up_median": None,
         "kept": None,
         "steps_lost_max": None,
     }

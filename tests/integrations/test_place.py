@@ -192,6 +192,30 @@ def test_a_batch_that_waits_is_kept_as_it_is() -> None:
     assert left_at is not None
 
 
+def test_batches_that_are_not_here_any_more_are_fetched_again() -> None:
+    """A trainer has fetched more of them ahead than it said: none is left out."""
+    loader = DataLoader(TensorDataset(torch.arange(22)), 4)
+    place = LoaderPlace(loader, ahead=1)
+    batches = iter(loader)
+    seen = [next(batches) for _ in range(4)]
+    place.used = 2
+    state = stored(place.state_dict())
+    again = DataLoader(TensorDataset(torch.arange(22)), 4)
+    LoaderPlace(again, ahead=1).load_state_dict(state)
+    assert [str(batch) for batch in again] == [str(batch) for batch in (*seen[2:], *batches)]
+
+
+def test_batches_ahead_that_only_the_data_set_could_give_again_are_refused() -> None:
+    loader = StatefulDataLoader(DATA, 4, collate_fn=noisy)
+    place = LoaderPlace(loader, ahead=1)
+    batches = iter(loader)
+    for _ in range(4):
+        next(batches)
+    place.used = 2
+    with pytest.raises(Error, match=r"a batch \(one of 2\) that was fetched ahead"):
+        place.state_dict()
+
+
 def test_a_trainer_that_resumes_by_itself_leaves_out_what_it_has_used() -> None:
     torch.manual_seed(1)
     whole = [str(batch["n"]) for batch in DataLoader(DATA, 4, shuffle=True, collate_fn=noisy)]

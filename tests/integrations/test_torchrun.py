@@ -45,7 +45,7 @@ def test_torchrun_finds_it_and_each_attempt_has_a_fresh_store(tmp_path: Path) ->
         command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=PATIENCE_S
     )
     assert done.returncode == 0, done.stderr
-    lines = re.findall(r"attempt (\d) store (\d+) old (\w+)", done.stdout)
+    lines = re.findall(r"attempt (\d) store (\d+) old (True|False)", done.stdout)
     assert len(lines) == 4 and {old for _, _, old in lines} == {"False"}
     by_attempt = {attempt: store for attempt, store, _ in lines}
     assert by_attempt["0"] != by_attempt["1"]

@@ -58,6 +58,14 @@ def test_one_line_more_is_the_same(home: Path, script: str) -> None:
 
 
 @long
+def test_limited_steps_of_lightning_see_the_same_data_in_later_epochs(home: Path) -> None:
+    limit = {"MAX_STEPS": "11"}
+    job(home, "fit.py", "plain", limit, integrate="off").wait_end()
+    end(job(home, "fit.py", "kept", {**limit, "KILL": "9"}), 1, most=2)
+    assert written(home, "kept") == written(home, "plain")
+
+
+@long
 def test_a_loop_over_accelerate_goes_on_bit_for_bit(home: Path) -> None:
     job(home, "accelerated.py", "plain", {"KILL": ""}).wait_end()
     end(job(home, "accelerated.py", "kept", {"KILL": "4,6,13"}), 3, most=4)

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections import Counter, OrderedDict, defaultdict
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -53,10 +54,29 @@ def test_trees_keep_their_kinds_and_plain_values() -> None:
     assert back["t"] == tree["t"] and back["r"] == random
 
 
+def test_mappings_of_other_kinds_come_back_as_what_they_were(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delitem(sys.modules, "jax", raising=False)
+    lists: defaultdict[str, Any] = defaultdict(list, a=[np.ones(2)])
+    back = there_and_back({"d": lists, "c": Counter(aab=2), "o": OrderedDict(z=1, a=2)})
+    assert type(back["d"]) is defaultdict and back["d"]["new"] == []
+    assert (back["d"]["a"][0] == 1).all() and back["d"] is not lists
+    assert type(back["c"]) is Counter and back["c"] == {"aab": 2}
+    assert type(back["o"]) is OrderedDict and list(back["o"].items()) == [("z", 1), ("a", 2)]
+
+
 def test_an_object_is_refused_by_its_path() -> None:
     arena = Arena(Arena.create())
     with pytest.raises(Error, match=r"state\['x'\]"):
         cells.write(arena, take_apart({"x": object()}, "state")[0], stamp(1), set())
+
+
+@pytest.mark.parametrize("dtype", [">f4", [("x", "f4"), ("y", "i8")], object])
+def test_an_array_whose_values_would_not_come_back_is_refused(dtype: Any) -> None:
+    with pytest.raises(Error, match=r"state\['x'\] is an array of") as caught:
+        cells.fingerprint_of(take_apart({"x": np.zeros(2, dtype)}, "state")[0])
+    assert caught.value.slug == "not-tracked"
 
 
 def test_another_shape_is_another_state() -> None:

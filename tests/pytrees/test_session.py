@@ -1,10 +1,102 @@
-"""What `run.track()` refuses before the first step."""
+"""The loop over trees: what it tells the agent, what it refuses, and what it goes on from."""
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
 
 import numpy as np
 import pytest
 
+from holdfast import meeting, rank
+from holdfast.checkpoint.arena import Arena, StatePart
+from holdfast.checkpoint.key import Key
 from holdfast.errors import Error
-from holdfast.pytrees.session import TreeRun
+from holdfast.events import Milestone
+from holdfast.page import Page
+from holdfast.pytrees import cells, restore
+from holdfast.pytrees.channel import Channel
+from holdfast.pytrees.session import TreeRun, _channel, join
+
+ALONE = Channel(0, 1, ())
+
+
+@pytest.fixture
+def page(monkeypatch: pytest.MonkeyPatch) -> Iterator[Page]:
+    """Of the only worker of an attempt, which has an arena."""
+    page_fd, arena_fd = Page.create(), Arena.create()
+    told = {"RANK": 0, "WORLD_SIZE": 1, "HOLDFAST_PAGE_FD": page_fd}
+    for name in rank.VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in (told | {"HOLDFAST_ARENA_FD": arena_fd, "HOLDFAST_ATTEMPT": 1}).items():
+        monkeypatch.setenv(name, str(value))
+    monkeypatch.setenv("HOLDFAST_SNAPSHOT_EVERY", "1")
+    monkeypatch.setattr(meeting, "kept", [])
+    seen = Page(page_fd)
+    yield seen
+    seen.close()
+    for fd in (page_fd, arena_fd):
+        with suppress(OSError):
+            os.close(fd)
+
+
+def phase(page: Page) -> str:
+    return page.report(0, 1, 0.0).phase
+
+
+def test_a_loop_that_ends_has_finished(page: Page) -> None:
+    state = join().track(w=np.zeros(2))
+    for _ in state.steps(2):
+        assert phase(page) == "step"
+    assert phase(page) == "finished" and page.reached(Milestone.FINISHED)
+
+
+def test_a_loop_that_is_left_is_not_within_a_step(page: Page) -> None:
+    """What follows may take long, and is no hang."""
+    state = join().track(w=np.zeros(2))
+    for step in state.steps(5):
+        if step == 1:
+            break
+    assert phase(page) == "finished" and state.completed == 1
+
+
+def test_trees_that_change_their_form_are_refused_at_the_first_snapshot(page: Page) -> None:
+    state = join().track(w=np.zeros(2), seen=b"")
+    steps = state.steps(5)
+    next(steps)
+    state.seen = b"longer"
+    next(steps)
+    state.w = np.zeros(3)
+    with pytest.raises(Error, match="changed their form by step 2") as caught:
+        next(steps)
+    assert caught.value.slug == "not-tracked"
+    again = TreeRun(page).track(w=np.ones(2), seen=b"")
+    assert (again.completed, again.seen) == (1, b"longer") and (again.w == 0).all()
+
+
+@pytest.mark.usefixtures("page")
+def test_workers_that_cannot_meet_are_told_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.delenv(meeting.KEY, raising=False)
+    with pytest.raises(Error, match="cannot meet") as caught:
+        _channel()
+    assert caught.value.slug == "join-invalid" and "framework: jax" in caught.value.help
+
+
+@pytest.mark.usefixtures("page")
+def test_what_is_newer_than_a_restored_checkpoint_is_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else it would be gone on from after the next fault: it belongs to a branch that was left."""
+    arena = Arena(Arena.create())
+    leaves = {"w": np.zeros(2)}
+    cells.write(arena, leaves, cells.TreeStamp(Key(1, 9), 0, 1, 7, 0), set())
+    place = restore._Place("somewhere", 1, 4, ours=True)
+    found = restore.RestoredTrees(Key(1, 4), {}, Key(1, 4))
+    monkeypatch.setenv("HOLDFAST_RESTORE_BELOW", "9")
+    monkeypatch.setattr(restore, "_durable", lambda: place)
+    monkeypatch.setattr(restore, "_from_tier", lambda *_: found)
+    assert restore.find(arena, ALONE, 0, 7) is found
+    assert arena.find(StatePart.PRIVATE, Key(1, 9)) is None
 
 
 def test_batches_that_nobody_could_leave_out_are_not_promised_to_be(

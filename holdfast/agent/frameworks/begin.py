@@ -39,6 +39,12 @@ def begin() -> None:
     meeting.kept.extend(met.connections)
 
 
+def begin_in(worker: int) -> None:
+    """`begin()` in this process; a child of the script may ask for the rank as well."""
+    if os.getpid() == worker:
+        begin()
+
+
 def _endpoint(framework: str) -> str:
     """What this worker has to say: where it will listen, or where the tracker does."""
     host = os.environ[ADDRESS].rpartition(":")[0]

@@ -12,7 +12,6 @@ import socket
 import subprocess
 import sys
 from functools import partial
-from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 
 from holdfast import meeting
@@ -41,7 +40,7 @@ def main() -> int:
             if told[:1] == b"x":
                 return int(told[1:]) % 256
             os.write(1, told[1:])
-    except (OSError, EOFError, AuthenticationError) as error:
+    except meeting.STRANGE as error:
         print(f"holdfast: {host}: {type(error).__name__}: {error}", file=sys.stderr)
         return 255
 
@@ -49,7 +48,7 @@ def main() -> int:
 def obey(sock: socket.socket, key: bytes, places: str) -> None:
     """In the worker of that node: run what is asked for by somebody who knows the key."""
     connection = meeting.linked(sock, meeting.ANSWER_S)  # a stranger may say nothing
-    with contextlib.suppress(OSError, EOFError, AuthenticationError), connection:
+    with contextlib.suppress(*meeting.STRANGE), connection:
         deliver_challenge(connection, key)
         answer_challenge(connection, key)
         command = connection.recv_bytes(_COMMAND_BYTES).decode()

@@ -54,6 +54,19 @@ def test_strangers_garbage_and_workers_of_other_attempts_are_turned_away(
         assert host.result().said == guest.result().said == ("host", "guest")
 
 
+def test_garbage_where_rank_0_will_be_is_not_the_end() -> None:
+    """Of another program that has had the port until now."""
+    port = free_port("127.0.0.1")
+    with ThreadPoolExecutor(1) as pool:
+        with socket.create_server(("127.0.0.1", port)) as another:
+            guest = pool.submit(meet, seat(port, 1, size=2), "guest", 30.0)
+            sock, _ = another.accept()
+            with sock:
+                sock.sendall(b"\x00\x00\x00\x05hello")
+                sock.recv(1 << 16)
+        assert meet(seat(port, 0, size=2), "host", 30.0).said == guest.result().said
+
+
 def test_whoever_does_not_come_is_named() -> None:
     with pytest.raises(TimeoutError, match=r"ranks 1, 2 have not come to 127\.0\.0\.1"):
         meet(seat(free_port("127.0.0.1"), 0), "host", 0.1)

@@ -54,6 +54,16 @@ def test_jax_goes_on_bit_for_bit(home: Path) -> None:
     assert "2 processes, from step " in log and "from step 0" not in log
 
 
+@long
+def test_jax_finds_the_job_on_cold_workers_and_within_another_scheduler(home: Path) -> None:
+    pytest.importorskip("jax")
+    names = ("JOB_ID", "STEP_NODELIST", "NTASKS", "PROCID", "LOCALID", "STEP_NUM_NODES")
+    slurm = {f"SLURM_{name}": "1" for name in names}
+    job = example(home, "jax", "--steps", "20", warm={"mode": "off"}, env=slurm).start()
+    job.wait_end()
+    assert "2 processes, from step 0" in job.said()
+
+
 def test_xgboost_goes_on_with_the_booster_it_had(home: Path) -> None:
     pytest.importorskip("xgboost")
     job = example(home, "xgboost", "--rounds", "100000", "--rows", "200").start()

@@ -69,6 +69,7 @@ def main() -> None:
         max_epochs=3, accelerator="cpu", devices=2, strategy="ddp", accumulate_grad_batches=2,
         default_root_dir=str(OUT), enable_progress_bar=False, logger=False, callbacks=callbacks,
         val_check_interval=3, enable_model_summary=False,
+        max_steps=int(os.environ.get("MAX_STEPS", "-1")),
     )  # fmt: skip
     model = Small()
     loader = DataLoader(data, batch_size=4, shuffle=True)
