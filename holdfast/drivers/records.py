@@ -148,27 +148,37 @@ def may_begin_again(job: Job, state: State) -> bool:
 
 
 def begin_again(job: Job, folder: Path, now: float) -> None:
-    """Set the journal aside as `journal-N.jsonl` and begin a new one: a new life of the job."""
+    """Set the journal aside as `journal-N.jsonl` and begin a new one: a new life of the job.
+
+    Whoever reads meanwhile finds the old one or the new one, never none.
+    """
     number = 1 + len(list(folder.glob("journal-*.jsonl")))
-    for path in sorted(folder.glob("journal.*")):
-        path.rename(path.with_name(f"journal-{number}{path.suffix}"))
-    _begin_journal(job, folder, now)
+    fresh = folder / "next-journal"
+    fresh.unlink(missing_ok=True)  # of a process that died here
+    _begin_journal(job, fresh, now)
+    for path in sorted(folder.glob("journal.*"), key=lambda path: path.name == JOURNAL):
+        kept = path.with_name(f"journal-{number}{path.suffix}")
+        if path.name == JOURNAL:
+            os.link(path, kept)
+        else:
+            path.rename(kept)
+    fresh.replace(folder / JOURNAL)
 
 
 def _fill(job: Job, folder: Path, now: float) -> None:
     write_private(folder / "job.json", job.model_dump_json(indent=2))
     write_private(folder / "token", secrets.token_urlsafe(32))
-    _begin_journal(job, folder, now)
+    _begin_journal(job, folder / JOURNAL, now)
 
 
-def _begin_journal(job: Job, folder: Path, now: float) -> None:
+def _begin_journal(job: Job, path: Path, now: float) -> None:
     header = journal.Header(
         journal=journal.VERSION,
         holdfast=__version__,
         job=job.model_dump(mode="json"),
         created_at=now,
     )
-    journal.Journal.create(folder / JOURNAL, header).close()
+    journal.Journal.create(path, header).close()
 
 
 def _may_go(name: str, folder: Path, *, replace: bool) -> None:

@@ -91,3 +91,35 @@ def test_a_replaced_record_is_gone_and_nothing_else_is(tmp_path: Path) -> None:
     records.create(JOB, folder, replace=True, now=2.0)
     assert os.listdir(tmp_path) == ["run"]
     assert records.read_secret(folder) != token
+
+
+def test_whoever_reads_while_a_stopped_job_begins_again_finds_a_journal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "run"
+    os.close(records.create(JOB, folder, now=1.0))
+    (folder / "journal.state").write_text("state")
+    (folder / "next-journal").write_text("of a process that died")
+    before = (folder / records.JOURNAL).read_bytes()
+    steps: list[str] = []
+
+    def watched(name: str) -> None:
+        does = getattr(os, name)
+
+        def call(*given: object, **options: object) -> object:
+            assert (folder / records.JOURNAL).exists()
+            steps.append(name)
+            return does(*given, **options)
+
+        monkeypatch.setattr(os, name, call)
+
+    for name in ("open", "link", "rename", "replace"):
+        watched(name)
+    records.begin_again(JOB, folder, now=2.0)
+    assert (folder / records.JOURNAL).exists() and "link" in steps
+    assert (folder / "journal-1.jsonl").read_bytes() == before
+    assert (folder / "journal-1.state").read_text() == "state"
+    assert (folder / records.JOURNAL).read_bytes() != before
+    assert sorted(p.name for p in folder.glob("*journal*")) == [
+        "journal-1.jsonl", "journal-1.state", records.JOURNAL,
+    ]  # fmt: skip

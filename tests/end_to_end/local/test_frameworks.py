@@ -1,5 +1,6 @@
 """JAX, TensorFlow, XGBoost and MPI, with the real packages: their examples, through a kill."""
 
+import importlib.util
 import os
 import shutil
 import signal
@@ -17,6 +18,12 @@ from tests.warm import holdfast
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
 
 LAUNCHERS = {"OpenMPI": "mpirun.openmpi", "MPICH": "mpirun.mpich"}
+
+
+def needs(package: str) -> None:
+    """Skip where it is not installed; it is not imported here, where tests fork."""
+    if importlib.util.find_spec(package) is None:
+        pytest.skip(f"{package} is not installed")
 
 
 def example(home: Path, framework: str, *args: str, **changes: Any) -> RunningJob:
@@ -44,7 +51,7 @@ def stop(job: RunningJob) -> None:
 
 
 def test_jax_goes_on_bit_for_bit(home: Path) -> None:
-    pytest.importorskip("jax")
+    needs("jax")
     job = example(home, "jax", "--steps", "100000").start()
     restarted(job, 1, 30)
     (incident,) = job.incidents()
@@ -56,7 +63,7 @@ def test_jax_goes_on_bit_for_bit(home: Path) -> None:
 
 @long
 def test_jax_finds_the_job_on_cold_workers_and_within_another_scheduler(home: Path) -> None:
-    pytest.importorskip("jax")
+    needs("jax")
     names = ("JOB_ID", "STEP_NODELIST", "NTASKS", "PROCID", "LOCALID", "STEP_NUM_NODES")
     slurm = {f"SLURM_{name}": "1" for name in names}
     job = example(home, "jax", "--steps", "20", warm={"mode": "off"}, env=slurm).start()
@@ -65,7 +72,7 @@ def test_jax_finds_the_job_on_cold_workers_and_within_another_scheduler(home: Pa
 
 
 def test_xgboost_goes_on_with_the_booster_it_had(home: Path) -> None:
-    pytest.importorskip("xgboost")
+    needs("xgboost")
     job = example(home, "xgboost", "--rounds", "100000", "--rows", "200").start()
     restarted(job, 1, 20)
     stop(job)
@@ -74,7 +81,7 @@ def test_xgboost_goes_on_with_the_booster_it_had(home: Path) -> None:
 
 
 def test_trees_outlive_their_job_in_a_durable_tier(home: Path) -> None:
-    pytest.importorskip("xgboost")
+    needs("xgboost")
     tier = {"checkpoints": {"shared": {"path": str(home.parent / "kept")}}}
     first = example(home, "xgboost", "--rounds", "10", "--rows", "200", **tier).start()
     first.wait_end()
@@ -87,7 +94,7 @@ def test_trees_outlive_their_job_in_a_durable_tier(home: Path) -> None:
 
 
 def test_tensorflow_has_one_world_per_attempt_and_goes_on_from_its_checkpoint(home: Path) -> None:
-    pytest.importorskip("tensorflow")
+    needs("tensorflow")
     # TensorFlow takes SIGTERM for a notice and goes on; and importing it on two more processes
     # would be the dearest part.
     cold = {"warm": {"mode": "off"}, "recovery": {"stop_grace_s": 0.5}}
@@ -124,7 +131,7 @@ def test_parameter_servers_end_with_the_chief(home: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["OpenMPI", pytest.param("MPICH", marks=long)])
 def test_mpi_ranks_are_those_of_the_job(home: Path, kind: str) -> None:
-    pytest.importorskip("mpi4py")
+    needs("mpi4py")
     if shutil.which(LAUNCHERS[kind]) is None:
         pytest.skip(f"{LAUNCHERS[kind]} is not installed: make test-tools")
     nodes = 2 if MORE else 1
@@ -152,7 +159,7 @@ def named_like_its_interface(home: Path) -> dict[str, str]:
 
 
 def test_a_missing_mpirun_is_said(home: Path) -> None:
-    pytest.importorskip("mpi4py")
+    needs("mpi4py")
     job = example(home, "mpi", env={"PATH": "/nonexistent"}, recovery={"max_restarts": 0}).start()
     job.wait_end(1)
     assert "OpenMPI is not installed" in job.said()
