@@ -141,17 +141,9 @@ def unique(lines: Iterable[Line]) -> list[Same]:
 
 def told(same: Same) -> str:
     """`[0-7] text  (x 8)`."""
-    who = spans(same.ranks) if same.ranks else ",".join(same.pods)
+    from holdfast.events import in_rows
+    from holdfast.stacks import in_words
+
+    who = in_words(in_rows(same.ranks)) if same.ranks else ", ".join(same.pods)
     times = f"  (x {same.times})" if same.times > 1 else ""
     return f"[{who}] {same.line.text}{times}"
-
-
-def spans(ranks: Iterable[int]) -> str:
-    """`0-3,7` of ranks in order."""
-    parts: list[list[int]] = []
-    for rank in ranks:
-        if parts and rank == parts[-1][1] + 1:
-            parts[-1][1] = rank
-        else:
-            parts.append([rank, rank])
-    return ",".join(f"{a}" if a == b else f"{a}-{b}" for a, b in parts)

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from holdfast.cli.log_filter import Level, Levels, LineChoice, compiled, spans, told, unique
+from holdfast.cli.log_filter import Level, Levels, LineChoice, compiled, told, unique
 from holdfast.cli.logs import instant
 from holdfast.cli.tail import Line
 from holdfast.errors import Error
@@ -67,7 +67,7 @@ def test_what_many_ranks_wrote_is_one_line_with_a_count() -> None:
     ]
     said += lines("step 10 loss 0.5", rank=0) + lines("step 10 loss 0.6", rank=1)
     assert [told(one) for one in unique(said)] == [
-        f"[0-2,5] {said[0].text}  (x 4)",
+        f"[0-2, 5] {said[0].text}  (x 4)",
         "[0] step 10 loss 0.5",
         "[1] step 10 loss 0.6",
     ]
@@ -75,7 +75,7 @@ def test_what_many_ranks_wrote_is_one_line_with_a_count() -> None:
 
 def test_lines_of_pods_without_ranks_are_told_by_their_pods() -> None:
     said = [Line(None, None, "up", pod) for pod in ("a", "b", "a")]
-    assert [told(one) for one in unique(said)] == ["[a,b] up  (x 3)"]
+    assert [told(one) for one in unique(said)] == ["[a, b] up  (x 3)"]
 
 
 def test_no_line_is_lost_when_each_is_told_once() -> None:
@@ -86,10 +86,6 @@ def test_no_line_is_lost_when_each_is_told_once() -> None:
     found = unique(said)
     assert sum(one.times for one in found) == len(said)
     assert {one.line.text for one in found} == {line.text for line in said}
-
-
-def test_ranks_are_told_as_ranges() -> None:
-    assert spans([0, 1, 2, 4, 7, 8]) == "0-2,4,7-8"
 
 
 def test_an_instant_is_a_duration_ago_or_a_time() -> None:
