@@ -14,7 +14,9 @@ from tests.patience import PATIENCE_S
 pytestmark = pytest.mark.slow
 
 SCRIPT = """
-import os, sys, torch, torch.distributed as dist
+import os, torch, torch.distributed as dist
+def say(line):  # the ranks share one pipe, and an unbuffered print writes piece by piece
+    os.write(1, f"{line}\\n".encode())
 dist.init_process_group("gloo")
 attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
 total = torch.ones(1)
@@ -22,14 +24,14 @@ dist.all_reduce(total)
 store = dist.distributed_c10d._get_default_store()
 seen = store.check(["left behind"])
 dist.barrier()
-print(f"attempt {attempt} store {os.environ['MASTER_PORT']} old {seen}", flush=True)
+say(f"attempt {attempt} store {os.environ['MASTER_PORT']} old {seen}")
 dist.PrefixStore("", store.underlying_store).set("left behind", "x")
 store.set("left behind", "x")
 dist.barrier()
 if attempt == 0 and dist.get_rank() == 1:
     os.kill(os.getpid(), 9)
 dist.all_reduce(total)
-print("done", total.item(), flush=True)
+say(f"done {total.item()}")
 dist.destroy_process_group()
 """
 
