@@ -30,6 +30,7 @@ from holdfast.spec.notify import Notify
 from holdfast.spec.parallel import Parallel
 from holdfast.spec.placement import Scheduling
 from holdfast.spec.progress import ProgressPatterns
+from holdfast.spec.ray import Ray
 from holdfast.spec.resources import Image, Resources, Secret
 from holdfast.spec.section import (
     NAME_PATTERN,
@@ -294,6 +295,8 @@ class Job(Section):
     """Processes in addition to the workers."""
     mpi: Mpi = Mpi()
     """Settings of an MPIJob."""
+    ray: Ray = Ray()
+    """Settings of a Ray cluster."""
     sweep: Sweep | None = None
     """Independent trials instead of one training."""
     metadata: Metadata = Metadata()

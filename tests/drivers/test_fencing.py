@@ -18,6 +18,7 @@ from holdfast.actions import Fence, Outcome
 from holdfast.controller import Limits
 from holdfast.drivers import fencing, local, records
 from holdfast.drivers.client import kill_leftovers
+from holdfast.drivers.engines import Processes
 from holdfast.drivers.fencing import fence_job, fence_nodes, living
 from holdfast.drivers.local import LocalDriver
 from holdfast.drivers.nodes import AgentProcess
@@ -102,7 +103,7 @@ def driver_of(folder: Path) -> Iterator[LocalDriver]:
     """The engine of the job in this folder; needs a loop."""
     controller, book = replay(folder / "journal.jsonl", Limits.of(JOB))
     try:
-        yield LocalDriver(JOB, folder, controller, book)
+        yield LocalDriver(JOB, folder, controller, book, Processes(folder))
     finally:
         book.close()
 
