@@ -186,7 +186,8 @@ class Agent:
             arenas=[Arena.create() for _ in range(count)],
             storage_pages=[StoragePage.create() for _ in range(count)],
             tell_output=not instrumented,
-            patterns=self._job.progress,
+            progress=self._job.progress,
+            workdir=Path(self._job.workdir),
             pod_log=options.pod_log,
             attempts_kept=options.attempts_kept,
         )

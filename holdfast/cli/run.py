@@ -296,7 +296,8 @@ def _on_ray(job: "Job", folder: Path, detach: bool) -> str:
     """The address of the job's Ray cluster, which answers. Raises `Error`."""
     from holdfast.drivers.engines import ray_engine
 
-    return ray_engine().reached(job.ray.address, folder, stay=not detach)
+    address: str = ray_engine().reached(job.ray.address, folder, stay=not detach)
+    return address
 
 
 def _warn_of_this_machine() -> None:

@@ -249,8 +249,8 @@ class Job(Section):
     Holdfast knows (Trainer of Hugging Face, of Lightning), as the integration for that trainer
     does; `off` leaves it to its own checkpoints."""
     progress: ProgressPatterns | None = None
-    """Patterns for the step and the loss in the output of a script that does not use
-    `holdfast.train`."""
+    """Where a script that does not use `holdfast.train` tells its step and its loss: patterns for
+    its output, or a file."""
     snapshots: Snapshots = Snapshots()
     """Memory snapshots."""
     recovery: Recovery = Recovery()
@@ -296,7 +296,7 @@ class Job(Section):
     mpi: Mpi = Mpi()
     """Settings of an MPIJob."""
     ray: Ray = Ray()
-    """Settings of a Ray cluster."""
+    """Where nodes go in a Ray cluster."""
     sweep: Sweep | None = None
     """Independent trials instead of one training."""
     metadata: Metadata = Metadata()

@@ -1,4 +1,4 @@
-"""How a job uses a Ray cluster: which one, where its nodes go there, what KubeRay makes of it."""
+"""How a job uses a Ray cluster: which one, and where its nodes go there."""
 
 from typing import Annotated, Literal
 
@@ -6,12 +6,10 @@ from pydantic import Field
 
 from holdfast.spec.section import Numeric, Section
 
-RAY_VERSION = "2.60.0"
-
 
 class Ray(Section):
-    """A Ray cluster, for `holdfast run --on ray` and the engine `rayjob`. What each node asks for
-    is under `resources`."""
+    """A Ray cluster, for `holdfast run --on ray`; elsewhere this is left alone. What each node asks
+    for is under `resources`."""
 
     address: str = Field(default="auto", min_length=1, max_length=500, pattern=r"^\S+$")
     """Address of the cluster, HOST:PORT; `auto`: the one that this machine belongs to, or that of
@@ -20,9 +18,7 @@ class Ray(Section):
     """Strategy of the placement group: `STRICT_SPREAD` puts every node and spare on another machine
     of Ray, `SPREAD` if there are enough; `PACK` puts them on as few as possible."""
     resources: dict[
-        Annotated[str, Field(min_length=1, max_length=200)],
+        str,
         Annotated[float, Field(gt=0, le=1_000_000, allow_inf_nan=False), Numeric],
     ] = {}
     """Custom resources of Ray that each node takes, by their name."""
-    version: str = Field(default=RAY_VERSION, pattern=r"^[0-9]+\.[0-9]+(\.[0-9]+)?$")
-    """Version of Ray in the image, which KubeRay is told."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import ActorUnavailableError, RayError
 from ray.util import placement_group, placement_group_table, remove_placement_group
 from ray.util.placement_group import get_placement_group
 from ray.util.scheduling_strategies import (
@@ -33,6 +33,8 @@ from holdfast.spec import Job
 
 THREADS = 3  # of an actor: one waits for the agent's end, one kills, one is asked
 ANSWER_S = 5.0
+WORDS_MAX = 300
+UNAVAILABLE_S = 1.0  # between two questions to an actor that Ray does not reach
 FENCE_S = KILL_TIMEOUT_S + 20.0  # Ray may have to start a process for it
 PASSED_ON = "HOLDFAST_"  # variables of this command that agents get as well
 
@@ -58,7 +60,7 @@ def connect(address: str, folder: Path) -> str:
             raise Error(
                 "ray-unreachable",
                 f"there is no Ray cluster at {address}",
-                why=_first_line(error),
+                why=_in_a_line(error),
                 help="ray status   (this machine has to belong to the cluster: ray start)",
             ) from error
     found: str = ray.get_runtime_context().gcs_address
@@ -130,12 +132,19 @@ class RayAgent:
             self.begun = Begun(*await self.actor.start.remote(self.group))
             self.group = self.begun.group
             on_begin()
-            how = str(await self.actor.wait.remote())
+            how = await self._ended()
         except RayError as error:
             cause = getattr(error, "cause", None)
-            how = str(cause) if isinstance(cause, OSError) else f"Ray: {_first_line(error)}"
+            how = str(cause) if isinstance(cause, OSError) else f"Ray: {_in_a_line(error)}"
         self.ended.set()
         on_end(self, how)
+
+    async def _ended(self) -> str:
+        while True:
+            try:
+                return str(await self.actor.wait.remote())
+            except ActorUnavailableError:  # it may live: whether its agent does is heard from that
+                await asyncio.sleep(UNAVAILABLE_S)
 
 
 class RayActors:
@@ -181,7 +190,7 @@ class RayActors:
                 str(self._folder), node, name, told
             )  # fmt: skip
         except RayError as error:
-            raise OSError(0, _first_line(error)) from error
+            raise OSError(0, _in_a_line(error)) from error
         self._agents[node] = RayAgent(node, name, actor, group)
         return self._agents[node]
 
@@ -272,6 +281,8 @@ class RayActors:
         )
 
 
-def _first_line(error: BaseException) -> str:
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    return lines[0].strip() if lines else type(error).__name__
+def _in_a_line(error: BaseException) -> str:
+    """What Ray says, or of its many lines the one that gives the reason."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    reasons = [line for line in lines if " because " in line]
+    return next(iter([*reasons, *lines]), type(error).__name__)[:WORDS_MAX]
