@@ -135,6 +135,7 @@ def test_mpi_ranks_are_those_of_the_job(home: Path, kind: str) -> None:
     if shutil.which(LAUNCHERS[kind]) is None:
         pytest.skip(f"{LAUNCHERS[kind]} is not installed: make test-tools")
     nodes = 2 if MORE else 1
+    before = left_by_mpi()
     env = named_like_its_interface(home) if kind == "MPICH" else {}
     job = example(
         home, "mpi", "--steps", "1000000", "--points", "64",
@@ -145,6 +146,12 @@ def test_mpi_ranks_are_those_of_the_job(home: Path, kind: str) -> None:
     for rank in range(2 * nodes):
         log = (job.folder / "logs" / "attempt-2" / f"rank-{rank}.log").read_text()
         assert f"rank {rank} of {2 * nodes}, from step " in log and "from step 0" not in log
+    assert not left_by_mpi() - before
+
+
+def left_by_mpi() -> set[str]:
+    """Shared memory of OpenMPI; ours is looked at after each test."""
+    return {name for name in os.listdir("/dev/shm") if "segment" in name}
 
 
 def named_like_its_interface(home: Path) -> dict[str, str]:
