@@ -1,6 +1,7 @@
 """JAX, TensorFlow, XGBoost and MPI, with the real packages: their examples, through a kill."""
 
 import importlib.util
+import json
 import os
 import shutil
 import signal
@@ -52,13 +53,19 @@ def stop(job: RunningJob) -> None:
 
 def test_jax_goes_on_bit_for_bit(home: Path) -> None:
     needs("jax")
-    job = example(home, "jax", "--steps", "100000").start()
+    tier = {"checkpoints": {"shared": {"path": str(home.parent / "kept")}}}
+    job = example(home, "jax", "--steps", "100000", **tier).start()
     restarted(job, 1, 30)
     (incident,) = job.incidents()
     assert incident.steps_lost is not None and incident.step is not None
     stop(job)
     log = (job.folder / "logs" / "attempt-2" / "rank-0.log").read_text()
     assert "2 processes, from step " in log and "from step 0" not in log
+    to = home.parent / "orbax"
+    made = holdfast("checkpoint", "export", job.name, "--form", "orbax", "--to", str(to))
+    assert made.returncode == 0, made.stderr
+    saved = json.loads((to / "_METADATA").read_text())["tree_metadata"]
+    assert {"('params', 'in')", "('speed', 'out')", "('key',)"} <= saved.keys()
 
 
 @long
