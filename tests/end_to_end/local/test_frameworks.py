@@ -102,9 +102,10 @@ def test_trees_outlive_their_job_in_a_durable_tier(home: Path) -> None:
 
 def test_tensorflow_has_one_world_per_attempt_and_goes_on_from_its_checkpoint(home: Path) -> None:
     needs("tensorflow")
-    # TensorFlow takes SIGTERM for a notice and goes on; and importing it on two more processes
-    # would be the dearest part.
-    cold = {"warm": {"mode": "off"}, "recovery": {"stop_grace_s": 0.5}}
+    # SIGTERM has to do: nobody waits so long for SIGKILL. Importing TensorFlow on two more
+    # processes would be the dearest part.
+    patient = {"stop_grace_s": 86_400, "restart_grace_s": 86_400}
+    cold = {"warm": {"mode": "off"}, "recovery": patient}
     job = example(home, "tensorflow", "--steps", "100000", "--save-every", "10", **cold).start()
     job.wait_until(lambda s: (s.printed_step or 0) >= 20, "steps in the output")
     os.kill(job.worker(1), signal.SIGKILL)
