@@ -187,7 +187,6 @@ class Agent:
             storage_pages=[StoragePage.create() for _ in range(count)],
             tell_output=not instrumented,
             progress=self._job.progress,
-            workdir=Path(self._job.workdir),
             pod_log=options.pod_log,
             attempts_kept=options.attempts_kept,
         )

@@ -21,14 +21,14 @@ LAST_S = 0.2  # for the last look, once the worker has ended
 TAIL_BYTES = 4096
 
 
-class Told(NamedTuple):
+class WrittenProgress(NamedTuple):
     """What a file says."""
 
     step: int | None
     loss: float | None
 
 
-def read(text: str) -> Told:
+def read(text: str) -> WrittenProgress:
     """The newest record of a file: one JSON object, else its last line: an object or a number.
 
     Anything else tells nothing: the program may be writing it.
@@ -40,9 +40,9 @@ def read(text: str) -> Told:
         except (ValueError, RecursionError):
             continue
         if isinstance(found, dict):
-            return Told(_step(found.get("step")), _number(found.get("loss")))
-        return Told(_step(found), None)
-    return Told(None, None)
+            return WrittenProgress(_step(found.get("step")), _number(found.get("loss")))
+        return WrittenProgress(_step(found), None)
+    return WrittenProgress(None, None)
 
 
 def _number(value: object) -> float | None:

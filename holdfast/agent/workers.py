@@ -129,7 +129,6 @@ class Workers:
     storage_pages: list[int]
     tell_output: bool = False  # that a worker prints is news: nothing else tells that it works
     progress: ProgressPatterns | None = None  # where it tells its progress
-    workdir: Path = Path()
     pod_log: PodLog | None = None  # where output is shown besides the files
     attempts_kept: int | None = None  # of which there are logs; None: all
     table: dict[int, Worker] = field(default_factory=dict)
@@ -161,7 +160,7 @@ class Workers:
                 worker.control.tell(assignment)
         file = LogFile(self.folder / log, self.log_bytes)
         echo = (RankedLines(self.pod_log, assignment.rank),) if self.pod_log is not None else ()
-        worker.output.send_to(file, *echo, *self._steps_told_by(worker))
+        worker.output.send_to(file, *echo, *self._steps_told_by(worker, program.workdir))
         if parked is not None and parked.sockets.parking is not None:
             parked.sockets.parking.assign(assignment)
         if self.tell_output:
@@ -188,7 +187,9 @@ class Workers:
         for worker in self.table.values():
             worker.dismiss()
 
-    def _steps_told_by(self, worker: Worker) -> tuple[PrintedSteps | ProgressFile, ...]:
+    def _steps_told_by(
+        self, worker: Worker, workdir: str
+    ) -> tuple[PrintedSteps | ProgressFile, ...]:
         """What reads them, unless the script reports them by itself."""
         progress, assignment = self.progress, worker.assignment
         if progress is None or assignment is None or not self.tell_output:
@@ -196,7 +197,7 @@ class Workers:
         if progress.file is None:
             return (PrintedSteps(progress, worker.page),)
         path = progress.file_of(assignment.rank, assignment.local_rank)
-        return (ProgressFile(self.workdir / path, worker.page),) if path is not None else ()
+        return (ProgressFile(Path(workdir, path), worker.page),) if path is not None else ()
 
     def _with_error_file(self, assignment: Assignment, log: str) -> Assignment:
         """Where `@record` of torch.distributed.elastic leaves an exception."""

@@ -23,7 +23,7 @@ AFTER_S = 60.0  # for a controller to ask how the agent ended; then the actor go
 OF_RAY = ("RAY_JOB_ID", "RAY_RAYLET_PID", "RAY_LD_PRELOAD_ON_WORKERS")  # of a process of Ray's own
 
 
-class Begun(NamedTuple):
+class Placed(NamedTuple):
     """Where an agent runs."""
 
     pid: int
@@ -40,7 +40,7 @@ class AgentActor:
         self._child: subprocess.Popen[bytes] | None = None
         self._group = ""
 
-    def start(self, group: str) -> Begun:
+    def start(self, group: str) -> Placed:
         """Start the agent in a bundle of this group, if it does not run already. Raises `OSError`
         where the job's folder is not to be seen."""
         import ray
@@ -54,7 +54,7 @@ class AgentActor:
                 )
             self._child = self._spawn(ray.util.get_node_ip_address())
             self._group = group
-        return Begun(self._child.pid, ray.get_runtime_context().get_node_id(), self._group)
+        return Placed(self._child.pid, ray.get_runtime_context().get_node_id(), self._group)
 
     def _spawn(self, address: str) -> "subprocess.Popen[bytes]":
         inherited = {k: v for k, v in os.environ.items() if k not in OF_RAY}

@@ -27,7 +27,7 @@ from ray.util.scheduling_strategies import (
 
 from holdfast.drivers.fencing import KILL_TIMEOUT_S, Fenced, fence_job, fence_nodes
 from holdfast.drivers.nodes import new_node
-from holdfast.drivers.ray.actor import AgentActor, Begun
+from holdfast.drivers.ray.actor import AgentActor, Placed
 from holdfast.errors import Error
 from holdfast.spec import Job
 
@@ -116,7 +116,7 @@ class RayAgent:
         self.ours = bool(group)
         self.group = group
         self.ended = asyncio.Event()
-        self.begun: Begun | None = None
+        self.begun: Placed | None = None
         self._life: asyncio.Task[None] | None = None
 
     def watch(
@@ -129,7 +129,7 @@ class RayAgent:
         self, on_begin: Callable[[], None], on_end: Callable[["RayAgent", str], None]
     ) -> None:
         try:
-            self.begun = Begun(*await self.actor.start.remote(self.group))
+            self.begun = Placed(*await self.actor.start.remote(self.group))
             self.group = self.begun.group
             on_begin()
             how = await self._ended()
