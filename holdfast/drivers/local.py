@@ -23,7 +23,7 @@ from holdfast.actions import AskNodes, EndJob, Entry, Fence, Outcome
 from holdfast.controller import Controller, Limits, State
 from holdfast.drivers import engines, records
 from holdfast.drivers.engines import HERE, NodeEngine, StartedAgent
-from holdfast.drivers.fencing import Fenced, living, say_stuck
+from holdfast.drivers.fencing import Fenced, say_stuck
 from holdfast.drivers.job_books import JobBooks
 from holdfast.drivers.job_history import JobHistory
 from holdfast.drivers.job_metrics import JobMetrics, MetricsServer
@@ -93,8 +93,11 @@ def require_unended(folder: Path) -> None:
     job = records.load_job(folder)
     records.require_same_job(folder, job)
     state = records.state_of(folder)
-    if state.ended and not living(folder) and not records.may_begin_again(job, state):
-        raise _ended(folder.name, state)
+    if not state.ended or records.may_begin_again(job, state):
+        return
+    with engines.opened(folder) as engine:
+        if not engine.living():
+            raise _ended(folder.name, state)
 
 
 def _ended(name: str, state: State) -> Error:
