@@ -22,7 +22,7 @@ from holdfast import journal
 from holdfast.actions import AskNodes, EndJob, Entry, Fence, Outcome
 from holdfast.controller import Controller, Limits, State
 from holdfast.drivers import engines, records
-from holdfast.drivers.engines import HERE, NodeEngine, StartedAgent
+from holdfast.drivers.engines import NodeEngine, StartedAgent
 from holdfast.drivers.fencing import Fenced, say_stuck
 from holdfast.drivers.job_books import JobBooks
 from holdfast.drivers.job_history import JobHistory
@@ -294,7 +294,9 @@ class LocalDriver:
     def _scraped_agents(self) -> list[str]:
         """Those that live and are scraped."""
         cards = (card for card in known_nodes(self._folder) if card.node in self._agents)
-        return [f"{HERE}:{card.metrics}" for card in cards if card.metrics]
+        nodes = self._state.nodes
+        scraped = (card for card in cards if card.metrics and card.node in nodes)
+        return [f"{nodes[card.node].address}:{card.metrics}" for card in scraped]
 
     def _terminal_gone(self) -> None:
         """A closed terminal does not stop a job: go on, with output to a file."""

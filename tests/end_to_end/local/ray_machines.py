@@ -7,8 +7,10 @@ end of its input the cluster ends.
 """
 
 import json
+import shutil
 import subprocess
 import sys
+import tempfile
 from typing import Any
 
 from tests.tidy.source import ROOT
@@ -20,8 +22,9 @@ class RayMachines:
     """The program, from outside."""
 
     def __init__(self, machines: int) -> None:
+        self._folder = tempfile.mkdtemp(prefix="ray-")  # short: there are sockets in it
         self._process = subprocess.Popen(
-            [sys.executable, "-m", __spec__.name, str(machines)],
+            [sys.executable, "-m", __spec__.name, str(machines), self._folder],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -51,6 +54,7 @@ class RayMachines:
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait()
+        shutil.rmtree(self._folder, ignore_errors=True)
 
 
 def main() -> None:
@@ -59,7 +63,8 @@ def main() -> None:
     from ray.cluster_utils import Cluster
 
     shape = {"num_cpus": 1, "object_store_memory": STORE_BYTES}
-    cluster = Cluster(initialize_head=True, head_node_args={**shape, "include_dashboard": False})
+    head = {**shape, "include_dashboard": False, "temp_dir": sys.argv[2]}
+    cluster = Cluster(initialize_head=True, head_node_args=head)
     machines = [cluster.head_node]
     machines += [cluster.add_node(**shape) for _ in range(int(sys.argv[1]) - 1)]
     raylets = [node.all_processes["raylet"][0].process.pid for node in machines]
