@@ -149,7 +149,9 @@ def advice(profiles: Sequence[RankProfile]) -> list[Advice]:
 def differences(profiles: Sequence[RankProfile]) -> list[Difference]:
     """Parts that take some rank longer than another by a tenth of the step; the largest first."""
     measured = [one for one in profiles if not one.why]
-    step_s = max((one.parts.step_s for one in measured), default=0.0)
+    if len(measured) < 2:
+        return []
+    step_s = max(one.parts.step_s for one in measured)
     found = []
     for part in PART_NAMES:
         took = {one.rank: getattr(one.parts, part) for one in measured}

@@ -7,6 +7,7 @@ GPU the wait for a batch comes first: what operators do in it (collating, augmen
 the batch. An operator counts without what it calls, so its time is told once.
 """
 
+import itertools
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -159,5 +160,5 @@ def _top(stretches: Iterable[Stretch], window: Spans) -> tuple[TopKernel, ...]:
 
 def step_spans(steps: Steps) -> list[tuple[int, Span]]:
     """Each step by its number, with begin and end in nanoseconds of the wall."""
-    pairs = zip(steps.ends_ns, steps.ends_ns[1:], strict=False)
+    pairs = itertools.pairwise(steps.ends_ns)
     return [(steps.first + at, pair) for at, pair in enumerate(pairs)]

@@ -33,11 +33,11 @@ class RankTrace(NamedTuple):
     base_ns: int
     machine: str
     steps: Steps
-    ends_ns: Mapping[Key, float]  # of collectives
+    ends_us: Mapping[Key, float]  # of collectives, on the trace's own axis
 
 
 def collective_ends(trace: Trace, steps: Steps) -> dict[Key, float]:
-    """When each collective of these steps ended, nanoseconds since the epoch."""
+    """When each collective of these steps ended, on the trace's own axis."""
     found: dict[Key, float] = {}
     counts: dict[tuple[int, str], int] = {}
     spans = [(n, trace.at(a), trace.at(b)) for n, (a, b) in step_spans(steps)]
@@ -54,7 +54,7 @@ def collective_ends(trace: Trace, steps: Steps) -> dict[Key, float]:
         step = spans[at][0]
         number = counts.get((step, event.name), 0)
         counts[step, event.name] = number + 1
-        found[step, event.name, number] = trace.base_time_nanoseconds + 1000 * event.span[1]
+        found[step, event.name, number] = event.span[1]
     return found
 
 
@@ -64,8 +64,9 @@ def ahead_us(traces: Sequence[RankTrace]) -> list[float]:
     first = traces[0]
     found = []
     for other in traces:
-        shared = first.ends_ns.keys() & other.ends_ns.keys()
-        apart = [(other.ends_ns[key] - first.ends_ns[key]) / 1000 for key in shared]
+        shared = first.ends_us.keys() & other.ends_us.keys()
+        later_us = (other.base_ns - first.base_ns) / 1000
+        apart = [other.ends_us[key] - first.ends_us[key] + later_us for key in shared]
         same = other.machine == first.machine
         ahead = statistics.median(apart) if apart and not same else 0.0
         found.append(ahead if abs(ahead) >= TRUSTED_US else 0.0)

@@ -7,7 +7,6 @@ import gzip
 import json
 import os
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +102,7 @@ def test_who_cannot_be_profiled_is_told_so_and_nothing_is_left(home: Path) -> No
     job.wait_step(1)
     refused = holdfast("profile", job.name, "--ranks", "7")
     assert (refused.returncode, "it has no rank 7" in refused.stderr) == (2, True)
-    first = start("profile", job.name, "--steps", "40", "--ranks", "0,1", "--json")
+    first = start("profile", job.name, "--steps", "40", "--ranks", "0,1")
     traced = job.folder / "profiles"
     job.wait_until(lambda _: traced.is_dir() and any(traced.iterdir()), "it has begun")
     second = holdfast("profile", job.name)
