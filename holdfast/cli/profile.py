@@ -56,8 +56,8 @@ def profile(
     if nsys:
         raise _no_nsys(name)
     wish = _wish(steps, ranks)
-    _require_place(output)
     reach = reached(on, context, namespace)
+    _require_place(output, reach)
     told = _ask(wish, name, reach)
     _require_any(told)
     found = _Found(told.job, told.reply, None if told.words else _merged(told, wish, output))
@@ -65,6 +65,11 @@ def profile(
         json_result(_as_json(found))
         return
     result("\n".join(_shown(found)))
+    if told.words:
+        talk("traces stay on their nodes until the next profile:")
+        for one in found.reply.ranks:
+            if one.trace:
+                talk(f"  {_fetch(told.job, one)}")
     for one in found.reply.ranks:
         if one.why:
             talk(f"no profile of rank {one.rank}: {one.why}")
@@ -104,7 +109,14 @@ def _no_nsys(name: str | None) -> Error:
     )
 
 
-def _require_place(output: Path | None) -> None:
+def _require_place(output: Path | None, reach: Reach | None) -> None:
+    if output is not None and reach is not None:
+        raise Error(
+            "usage",
+            f"--output {output} with --on kubernetes",
+            why="in a cluster traces stay on their nodes, as ConfigMaps carry only the figures",
+            help="leave it out: the answer says how each trace is fetched",
+        )
     if output is not None and not output.resolve().parent.is_dir():
         raise Error(
             "output-unwritable",
@@ -165,6 +177,12 @@ def _merged(
             help="name another file with --output",
         ) from error
     return path if ranks else None
+
+
+def _fetch(job: str, one: "RankProfile") -> str:
+    """The command that copies a trace out of a pod, of which we have no right to."""
+    path = f"$HOLDFAST_HOME/jobs/{job}/{one.trace}"
+    return f"kubectl exec POD_OF_{one.node} -- sh -c 'cat {path}' > rank-{one.rank}.json.gz"
 
 
 def _labels(folder: Path, size: int) -> Callable[[int], str]:
