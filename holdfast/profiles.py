@@ -80,6 +80,28 @@ class RankProfile(msgspec.Struct, frozen=True, kw_only=True):
     stalled_s: float = 0.0  # in which the rank set up the profiler and wrote its trace
 
 
+class StepsSlowed(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Fact: steps of the attempt have taken longer for some minutes than they used to. `slower`:
+    by this share, of a token where tokens are logged; the others are seconds of a step."""
+
+    attempt: int
+    step: int
+    slower: float
+    step_s: float
+    usual_s: float
+
+
+class StepsProfiled(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Fact: what a profile that the controller wanted has found, in a sentence for `rank`; `ranks`
+    are the figures. Answers `ProfileSteps`."""
+
+    attempt: int
+    step: int
+    told: str
+    rank: int = 0
+    ranks: "tuple[RankProfile, ...]" = ()
+
+
 class TakeProfile(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Controller to agent: profile these ranks of yours, of this attempt, from the end of step
     `after` on. Answered by `ProfileTaken` with the same `id`, within `within_s`."""

@@ -213,10 +213,10 @@ def _shown(found: _Found) -> Iterator[str]:
     yield _parts(measured, found.reply.slowest)
     yield ""
     yield _top(first)
-    for one in differences(measured):
+    for apart in differences(measured):
         yield (
-            f"{one.part}: {_ms(one.most_s)} on rank {one.most_rank}, "
-            f"{_ms(one.least_s)} on rank {one.least_rank}"
+            f"{apart.part}: {_ms(apart.most_s)} on rank {apart.most_rank}, "
+            f"{_ms(apart.least_s)} on rank {apart.least_rank}"
         )
     yield ""
     for number, one in enumerate(advice(measured)):

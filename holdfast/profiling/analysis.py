@@ -158,7 +158,7 @@ def _top(stretches: Iterable[Stretch], window: Spans) -> tuple[TopKernel, ...]:
     )
 
 
-def step_spans(steps: Steps) -> list[tuple[int, Span]]:
+def step_spans(steps: Steps) -> list[tuple[int, tuple[int, int]]]:
     """Each step by its number, with begin and end in nanoseconds of the wall."""
     pairs = itertools.pairwise(steps.ends_ns)
     return [(steps.first + at, pair) for at, pair in enumerate(pairs)]

@@ -10,11 +10,24 @@ import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
+import msgspec
+
+from holdfast.actions import ProfileSteps
 from holdfast.controller import State
 from holdfast.controller.phases import Phase
+from holdfast.detection.pace import PaceWatch
 from holdfast.detection.progress import ProgressReducer
-from holdfast.messages import WorkerReport
-from holdfast.profiles import ProfileReply, ProfileTaken, ProfileWish, RankProfile, TakeProfile
+from holdfast.messages import Report, WorkerReport
+from holdfast.profiles import (
+    PART_NAMES,
+    ProfileReply,
+    ProfileTaken,
+    ProfileWish,
+    RankProfile,
+    StepsProfiled,
+    TakeProfile,
+)
+from holdfast.profiling.advice import advice
 
 AHEAD_S = 1.5  # in which all nodes hear of it
 STEPS_S = 60.0  # for steps of unknown length
@@ -45,10 +58,12 @@ class ProfileCollection:
         state: State,
         progress: ProgressReducer,
         send: Callable[[str, TakeProfile], None],
+        put: Callable[..., None],
         lateness: Callable[[], Mapping[int, float]],
     ) -> None:
-        self._state, self._progress, self._send = state, progress, send
+        self._state, self._progress, self._send, self._put = state, progress, send, put
         self._lateness = lateness
+        self._watch = PaceWatch(state.limits.profile_slowdown)
         self._round: _Round | None = None
 
     def ask(self, wish: ProfileWish, connected: Collection[str], now: float, reply: Reply) -> None:
@@ -77,6 +92,20 @@ class ProfileCollection:
             )
             self._send(node, order)
         self._end_if_whole()
+
+    def observe(self, report: Report, now: float) -> None:
+        """Telemetry of one node."""
+        if found := self._watch.observe(report, now):
+            self._put(*found)
+
+    def obey(self, order: ProfileSteps, connected: Collection[str], now: float) -> None:
+        """The controller wants one; what comes of it is a fact."""
+
+        def told(reply: ProfileReply) -> None:
+            self._put(_fact(order, reply))
+
+        name = f"attempt-{order.attempt}-step-{order.step}"
+        self.ask(ProfileWish(id=name, ranks=(0,), slowest=True), connected, now, told)
 
     def answered(self, node: str, answer: ProfileTaken) -> None:
         """What a node says."""
@@ -144,6 +173,20 @@ class ProfileCollection:
             found = tuple(doing.found[rank] for rank in sorted(doing.found))
             size = self._state.world_size
             doing.reply(ProfileReply(ranks=found, slowest=doing.slowest, world_size=size))
+
+
+def _fact(order: ProfileSteps, reply: ProfileReply) -> StepsProfiled:
+    """In the words of a note: the rank to which the first advice belongs."""
+    fact = StepsProfiled(attempt=order.attempt, step=order.step, told="", ranks=reply.ranks)
+    measured = {one.rank: one for one in reply.ranks if not one.why}
+    if not measured:
+        why = reply.refused or "; ".join(f"rank {one.rank}: {one.why}" for one in reply.ranks)
+        return msgspec.structs.replace(fact, told=f"they could not be profiled: {why}")
+    first = advice(reply.ranks)[0]
+    parts = measured[first.rank].parts
+    shares = ", ".join(f"{name} {parts.share(name):.0%}" for name in PART_NAMES)
+    told = f"a profile of rank {first.rank} says {shares}; try first: {first.what}"
+    return msgspec.structs.replace(fact, told=told, rank=first.rank)
 
 
 def _step_s(page: WorkerReport) -> float:

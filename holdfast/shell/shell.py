@@ -24,6 +24,7 @@ from holdfast.actions import (
     Fence,
     Outcome,
     PrepareUpdate,
+    ProfileSteps,
     StartAttempt,
     StopAttempt,
     Survey,
@@ -147,7 +148,7 @@ class Shell:
         self.checks = MachineChecks(self.state, self.nodes.send, self.put, settings.reconnect_s)
         self.preparation = Preparation(self.state, self.nodes.send, self.put)
         self.profiles = ProfileCollection(
-            self.state, progress, self.nodes.send, self.stragglers.lateness
+            self.state, progress, self.nodes.send, self.put, self.stragglers.lateness
         )
         self._untold: dict[str, None] = {}  # nodes that have connected and do not know what holds
         self._somebody_came = False  # since copies of the journal were last seen to be held
@@ -216,6 +217,7 @@ class Shell:
         """Telemetry."""
         self.nodes.report(report)
         self.hangs.observe(report, self._clock())
+        self.profiles.observe(report, self._clock())
 
     def closed(self, node: str, wire: Wire) -> None:
         """A connection is gone that nobody here has closed."""
@@ -373,6 +375,8 @@ class Shell:
                 self.preparation.begin(action, self.nodes.connected, self._clock())
             case CheckNodes():
                 self.checks.obey(action, self.nodes.connected, self._clock())
+            case ProfileSteps():
+                self.profiles.obey(action, self.nodes.connected, self._clock())
             case AskNodes():
                 self._engine.make(action)
             case Fence():

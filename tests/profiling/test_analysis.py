@@ -135,7 +135,7 @@ def profile(rank: int = 0, device: str = "cuda", **parts: float) -> RankProfile:
      ("idle", "synchronize")],
 )  # fmt: skip
 def test_the_largest_loss_is_what_is_to_be_tried_first(part: str, word: str) -> None:
-    [first, *_] = advice([profile(), profile(3, **{part: 0.2})])
+    [first, *_] = advice([profile(), profile(3, "cuda", **{part: 0.2})])
     assert (first.rank, word in first.what) == (3, True)
     assert first.share == pytest.approx(2 / 3)
 

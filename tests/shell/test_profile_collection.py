@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+import msgspec
 import pytest
 
 from holdfast.controller.phases import Phase
@@ -13,10 +14,12 @@ from holdfast.profiles import (
     ProfileTaken,
     ProfileWish,
     RankProfile,
+    StepParts,
+    StepsSlowed,
     TakeProfile,
 )
 from holdfast.shell.profile_collection import READ_S, STEPS_S
-from tests.shell.scene import Scene
+from tests.shell.scene import Scene, Wire
 
 DONE = [m for m in Milestone if m not in (Milestone.FINISHED, Milestone.OUTPUT)]
 
@@ -51,6 +54,9 @@ class Site:
             self.scene.shell.report(Report(node=node, attempt=1, workers=(worker,)))
         self.scene.settle()
 
+    def orders(self, wire: Wire) -> list[TakeProfile]:
+        return [told for told in wire.sent if isinstance(told, TakeProfile)]
+
     @property
     def reply(self) -> ProfileReply:
         told = self.replies[-1]
@@ -65,7 +71,7 @@ def site() -> Site:
 
 def test_each_node_is_asked_for_its_own_ranks_and_the_answers_are_one(site: Site) -> None:
     site.ask(1, 0, 1)
-    orders = [wire.told(TakeProfile) for wire in (site.a, site.b)]
+    orders = [site.orders(wire) for wire in (site.a, site.b)]
     assert [[order.ranks for order in told] for told in orders] == [[(0,)], [(1,)]]
     site.answer("b", 1)
     assert site.replies == []
@@ -77,14 +83,14 @@ def test_each_node_is_asked_for_its_own_ranks_and_the_answers_are_one(site: Site
 def test_all_ranks_begin_after_the_same_step_that_nobody_has_done(site: Site) -> None:
     site.report({"a": 0.1, "b": 0.1})
     site.ask(0, 1)
-    orders = [wire.told(TakeProfile)[0] for wire in (site.a, site.b)]
+    orders = [site.orders(wire)[0] for wire in (site.a, site.b)]
     assert {order.after for order in orders} == {55}, "1.5 s from step 40 on"
 
 
 def test_the_slowest_is_whose_steps_take_longest(site: Site) -> None:
     site.report({"a": 0.1, "b": 0.3})
     site.ask(slowest=True)
-    assert site.a.told(TakeProfile) == [] and len(site.b.told(TakeProfile)) == 1
+    assert site.orders(site.a) == [] and len(site.orders(site.b)) == 1
     site.answer("b", 1)
     assert site.reply.slowest == 1
 
@@ -92,18 +98,18 @@ def test_the_slowest_is_whose_steps_take_longest(site: Site) -> None:
 def test_a_second_profile_is_refused_until_the_first_is_over(site: Site) -> None:
     site.ask(0)
     site.ask(1, name="two")
-    assert "another profile" in site.reply.refused and site.b.told(TakeProfile) == []
+    assert "another profile" in site.reply.refused and site.orders(site.b) == []
     site.answer("a", 0, name="two")
     assert len(site.replies) == 1, "that is not the answer"
     site.answer("a", 0)
     site.ask(1, name="three")
-    assert len(site.b.told(TakeProfile)) == 1
+    assert len(site.orders(site.b)) == 1
 
 
 def test_a_rank_that_does_not_exist_and_a_job_that_does_not_train_are_refused(site: Site) -> None:
     site.ask(0, 2)
     assert site.reply.refused == "it has no rank 2: there are 2 ranks"
-    assert site.a.told(TakeProfile) == []
+    assert site.orders(site.a) == []
     waiting, replies = Scene(), list[ToClient]()
     waiting.shell.client(AskProfile(wish=ProfileWish(id="x")), replies.append)
     [told] = replies
@@ -123,3 +129,29 @@ def test_who_leaves_or_never_answers_is_named_and_the_others_are_told_of(site: S
     assert silent.replies == []
     silent.scene.wait(5.0, silent.a, silent.b)
     assert "did not answer in time" in silent.reply.ranks[0].why
+
+
+def test_what_the_controller_wants_itself_comes_back_as_a_note() -> None:
+    site = Site()
+    slow = StepsSlowed(attempt=1, step=40, slower=0.3, step_s=1.3, usual_s=1.0)
+    site.scene.shell.put(slow)
+    site.scene.settle()
+    [order] = site.orders(site.a)
+    assert order.id == "attempt-1-step-40"
+    parts = StepParts(compute=0.3, data=0.7)
+    found = RankProfile(rank=0, node="a", steps=5, parts=parts, device="cpu")
+    site.scene.shell.answered("a", ProfileTaken(id=order.id, found=(found,)))
+    site.scene.settle()
+    note = site.scene.state.notes[-1]
+    assert "data 70%, idle 0%; try first: give the DataLoader more workers" in note.text
+    site.scene.shell.put(msgspec.structs.replace(slow, step=90))
+    site.scene.settle()
+    assert len(site.orders(site.a)) == 1
+
+
+def test_a_profile_of_the_controller_that_fails_says_why() -> None:
+    site = Site()
+    site.ask(0)
+    site.scene.shell.put(StepsSlowed(attempt=1, step=4, slower=0.3, step_s=1.3, usual_s=1.0))
+    site.scene.settle()
+    assert "could not be profiled: another profile" in site.scene.state.notes[-1].text
