@@ -19,7 +19,7 @@ import msgspec
 from holdfast.agent.attempts import Attempts
 from holdfast.agent.parts import NodeParts
 from holdfast.agent.program_output import output_of
-from holdfast.agent.read_trace import Reading
+from holdfast.agent.read_trace import TraceReading
 from holdfast.agent.workers import Worker
 from holdfast.profile_slot import ProfileNotes, ProfileOrder, ProfileStage
 from holdfast.profiles import ProfileTaken, RankProfile, TakeProfile
@@ -106,7 +106,7 @@ class ProfileTaking:
 
     async def _read(self, asked: _Asked, notes: ProfileNotes) -> RankProfile:
         kept = asked.trace.relative_to(self._folder).with_suffix(".json.gz")
-        wanted = Reading(
+        wanted = TraceReading(
             trace=str(asked.trace),
             folder=str(self._folder),
             kept=str(kept),

@@ -16,7 +16,7 @@ import msgspec
 
 from holdfast.profile_slot import ProfileNotes
 from holdfast.profiles import RankProfile
-from holdfast.profiling.analysis import Steps, profile_of
+from holdfast.profiling.analysis import ProfiledSteps, profile_of
 from holdfast.profiling.trace import read
 
 TRACE_BYTES_MAX = 512 << 20  # as Kineto writes it; compressed about a twelfth
@@ -24,7 +24,7 @@ NICE = 10
 LEVEL = 6
 
 
-class Reading(msgspec.Struct, frozen=True, kw_only=True):
+class TraceReading(msgspec.Struct, frozen=True, kw_only=True):
     """What is to be read, and whose it is. `kept` is the compressed file, relative to `folder`."""
 
     trace: str
@@ -35,7 +35,7 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     notes: ProfileNotes
 
 
-class Stamp(msgspec.Struct, frozen=True, kw_only=True):
+class TraceStamp(msgspec.Struct, frozen=True, kw_only=True):
     """What is added to the trace: key `holdfast` of the file. Nanoseconds since the epoch."""
 
     rank: int
@@ -44,15 +44,15 @@ class Stamp(msgspec.Struct, frozen=True, kw_only=True):
     ends_ns: tuple[int, ...]
 
 
-def found_in(wanted: Reading) -> RankProfile:
+def found_in(wanted: TraceReading) -> RankProfile:
     """Where the steps went; the trace is compressed then. Raises `ValueError`, `OSError`."""
     size = Path(wanted.trace).stat().st_size
     if size > TRACE_BYTES_MAX:
         raise ValueError(f"its trace has {size >> 20} MiB, more than {TRACE_BYTES_MAX >> 20}")
     text, notes = Path(wanted.trace).read_bytes(), wanted.notes
-    steps = Steps(notes.first_step, notes.ends_ns, notes.waits_ns)
+    steps = ProfiledSteps(notes.first_step, notes.ends_ns, notes.waits_ns)
     found = profile_of(read(text), steps)
-    stamp = Stamp(
+    stamp = TraceStamp(
         rank=wanted.rank, node=wanted.node, first_step=notes.first_step, ends_ns=notes.ends_ns
     )
     _keep(Path(wanted.folder) / wanted.kept, stamp, text)
@@ -65,7 +65,7 @@ def found_in(wanted: Reading) -> RankProfile:
     )
 
 
-def _keep(path: Path, stamp: Stamp, text: bytes) -> None:
+def _keep(path: Path, stamp: TraceStamp, text: bytes) -> None:
     """The text of a JSON object, with one more key at its beginning."""
     part = path.with_suffix(".part")
     try:
@@ -85,7 +85,7 @@ def _after_brace(text: bytes) -> io.BytesIO:
 
 def main(argument: str) -> None:
     """Read, and tell on standard output, whatever comes of it."""
-    wanted = msgspec.json.decode(argument, type=Reading)
+    wanted = msgspec.json.decode(argument, type=TraceReading)
     os.nice(NICE)
     try:
         told = found_in(wanted)

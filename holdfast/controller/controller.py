@@ -152,10 +152,8 @@ def _dispatch(state: State, event: AnyEvent) -> list[AnyAction]:
             return numerics.spiked(state, event)
         case LossPlateaued():
             return numerics.plateaued(state, event)
-        case StepsSlowed():
-            return profiles.slowed(state, event)
-        case StepsProfiled():
-            return profiles.profiled(state, event)
+        case StepsSlowed() | StepsProfiled():
+            return profiles.heard(state, event)
         case ReplicasDiffer():
             return corruption.differ(state, event)
         case Surveyed():

@@ -13,7 +13,12 @@ from holdfast.profiles import StepsProfiled, StepsSlowed
 EVERY_S = 3600.0
 
 
-def slowed(state: State, event: StepsSlowed) -> list[AnyAction]:
+def heard(state: State, event: StepsSlowed | StepsProfiled) -> list[AnyAction]:
+    """News of the speed of steps."""
+    return _slowed(state, event) if isinstance(event, StepsSlowed) else _profiled(state, event)
+
+
+def _slowed(state: State, event: StepsSlowed) -> list[AnyAction]:
     """They take longer than they used to."""
     if event.attempt != state.attempt or state.phase is not Phase.RUNNING:
         return []
@@ -29,7 +34,7 @@ def slowed(state: State, event: StepsSlowed) -> list[AnyAction]:
     return [ProfileSteps(attempt=state.attempt, step=event.step, reason=told)]
 
 
-def profiled(state: State, event: StepsProfiled) -> list[AnyAction]:
+def _profiled(state: State, event: StepsProfiled) -> list[AnyAction]:
     """The answer to that; people decide."""
     if event.attempt == state.attempt:
         state.note(event.step, event.rank, event.told)

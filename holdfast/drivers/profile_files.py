@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.profiles import RankProfile
-from holdfast.profiling.analysis import Steps
+from holdfast.profiling.analysis import ProfiledSteps
 from holdfast.profiling.merge import RankTrace, ahead_us, collective_ends, moved
 from holdfast.profiling.trace import read
 
@@ -59,7 +59,7 @@ def merged(
 def _about(path: Path, rank: int, label: str) -> RankTrace:
     text = _text(path)
     trace, stamp = read(text), msgspec.json.decode(text, type=_Kept).holdfast
-    steps = Steps(stamp.first_step, stamp.ends_ns)
+    steps = ProfiledSteps(stamp.first_step, stamp.ends_ns)
     base_ns, machine = trace.base_time_nanoseconds, trace.host_name
     return RankTrace(rank, label, base_ns, machine, steps, collective_ends(trace, steps))
 

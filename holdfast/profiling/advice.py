@@ -35,7 +35,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     least_s: float
 
 
-class Rule(NamedTuple):
+class AdviceRule(NamedTuple):
     """One line of the table."""
 
     cost: Callable[[RankProfile], float]
@@ -66,13 +66,13 @@ def _largest(profile: RankProfile) -> float:
 
 
 RULES = (
-    Rule(
+    AdviceRule(
         _share("data"),
         0.05,
         "give the DataLoader more workers (num_workers, prefetch_factor, persistent_workers)",
         "the loop waits for its next batch while nothing else is done",
     ),
-    Rule(
+    AdviceRule(
         _share("communication"),
         0.05,
         "let gradients be reduced beside the backward pass (DDP buckets, FSDP prefetch), and leave "
@@ -80,41 +80,41 @@ RULES = (
         "less than half of the communication runs beside compute",
         lambda profile: _hidden(profile) < 0.5,
     ),
-    Rule(
+    AdviceRule(
         _share("communication"),
         0.05,
         "communicate less: accumulate gradients, compress them, or another layout (holdfast plan)",
         "most communication runs beside compute, and still takes longer than that",
         lambda profile: _hidden(profile) >= 0.5,
     ),
-    Rule(
+    AdviceRule(
         _share("copies"),
         0.05,
         "keep data where it is used: pin_memory with non_blocking copies, fewer .cpu() and .to()",
         "memory is copied while nothing is computed",
     ),
-    Rule(
+    AdviceRule(
         _share("idle"),
         0.15,
         "launch fewer, larger kernels: torch.compile, CUDA graphs, a larger batch, fused=True",
         "kernels are so short that the host cannot launch them fast enough",
         lambda profile: profile.device == "cuda" and _kernels_are_small(profile),
     ),
-    Rule(
+    AdviceRule(
         _share("idle"),
         0.15,
         "find what makes the host wait for the GPU: .item(), print(loss), .cpu(), synchronize()",
         "the GPU has nothing to do, though its kernels are long enough to be launched ahead",
         lambda profile: profile.device == "cuda" and not _kernels_are_small(profile),
     ),
-    Rule(
+    AdviceRule(
         _share("idle"),
         0.15,
         "look at the Python code between operators: holdfast stacks shows where it stands",
         "no operator of PyTorch runs in this time",
         lambda profile: profile.device == "cpu",
     ),
-    Rule(
+    AdviceRule(
         _largest,
         0.4,
         "look at the one kernel at the top: its shapes, its precision (bf16), a fused version",

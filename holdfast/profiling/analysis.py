@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from holdfast.profiles import RankProfile, StepParts, TopKernel
-from holdfast.profiling.intervals import Span, Spans, common, length, united, without
+from holdfast.profiling.intervals import Spans, length, shared, united, without
 from holdfast.profiling.trace import (
     Trace,
     TraceEvent,
@@ -29,7 +29,7 @@ GPU_FIRST = ("compute", "communication", "copies", "data")
 DATA_FIRST = ("data", "compute", "communication", "copies")
 
 
-class Stretch(NamedTuple):
+class OwnStretch(NamedTuple):
     """A stretch of time that one event has for itself."""
 
     part: str
@@ -37,7 +37,7 @@ class Stretch(NamedTuple):
     spans: Spans
 
 
-class Steps(NamedTuple):
+class ProfiledSteps(NamedTuple):
     """The profiled steps, by the clock of the wall: when the one before them and each of them
     ended, and the waits for batches in them (begin, length). Nanoseconds since the epoch."""
 
@@ -51,7 +51,7 @@ class Steps(NamedTuple):
         return len(self.ends_ns) - 1
 
 
-def profile_of(trace: Trace, steps: Steps) -> RankProfile:
+def profile_of(trace: Trace, steps: ProfiledSteps) -> RankProfile:
     """Where the steps went; rank, node and file are the caller's. Raises `ValueError` if there is
     no whole step."""
     if steps.whole < 1 or steps.ends_ns[-1] <= steps.ends_ns[0]:
@@ -62,8 +62,8 @@ def profile_of(trace: Trace, steps: Steps) -> RankProfile:
     found = {part: _of(part, stretches, window) for part in GPU_FIRST}
     waits = [(trace.at(begin), trace.at(begin + took)) for begin, took in steps.waits_ns]
     waits += [event.span for event in trace.trace_events if is_loader(event)]
-    found["data"] = common(united(waits), window)
-    beside = common(found["communication"], found["compute"])
+    found["data"] = shared(united(waits), window)
+    beside = shared(found["communication"], found["compute"])
     talked_us = length(found["communication"])
     return RankProfile(
         rank=0,
@@ -88,25 +88,25 @@ def _parts(found: dict[str, Spans], window: Spans, order: Sequence[str], count: 
     return StepParts(**seconds, idle=length(left) / SECOND_US / count)
 
 
-def _of(part: str, stretches: Iterable[Stretch], window: Spans) -> Spans:
+def _of(part: str, stretches: Iterable[OwnStretch], window: Spans) -> Spans:
     spans = (span for one in stretches if one.part == part for span in one.spans)
-    return common(united(spans), window)
+    return shared(united(spans), window)
 
 
-def _on_gpu(trace: Trace) -> Iterable[Stretch]:
+def _on_gpu(trace: Trace) -> Iterable[OwnStretch]:
     for event in trace.trace_events:
         if part := part_on_gpu(event):
-            yield Stretch(part, event.name, [event.span])
+            yield OwnStretch(part, event.name, [event.span])
 
 
-def _on_host(trace: Trace) -> Iterable[Stretch]:
+def _on_host(trace: Trace) -> Iterable[OwnStretch]:
     threads: dict[tuple[int | str, int | str], list[TraceEvent]] = {}
     for event in trace.trace_events:
         if part_on_host(event):
             threads.setdefault((event.pid, event.tid), []).append(event)
     for events in threads.values():
         for event, spans in own_spans(events):
-            yield Stretch(part_on_host(event), event.name, spans)
+            yield OwnStretch(part_on_host(event), event.name, spans)
 
 
 def own_spans(events: Iterable[TraceEvent]) -> list[tuple[TraceEvent, Spans]]:
@@ -142,7 +142,7 @@ def own_spans(events: Iterable[TraceEvent]) -> list[tuple[TraceEvent, Spans]]:
     return found
 
 
-def _top(stretches: Iterable[Stretch], window: Spans) -> tuple[TopKernel, ...]:
+def _top(stretches: Iterable[OwnStretch], window: Spans) -> tuple[TopKernel, ...]:
     """Of what ran longest in the window, all steps together."""
     (begin, end), known = window[0], dict[tuple[str, str], list[float]]()
     for one in stretches:
@@ -158,7 +158,7 @@ def _top(stretches: Iterable[Stretch], window: Spans) -> tuple[TopKernel, ...]:
     )
 
 
-def step_spans(steps: Steps) -> list[tuple[int, tuple[int, int]]]:
+def step_spans(steps: ProfiledSteps) -> list[tuple[int, tuple[int, int]]]:
     """Each step by its number, with begin and end in nanoseconds of the wall."""
     pairs = itertools.pairwise(steps.ends_ns)
     return [(steps.first + at, pair) for at, pair in enumerate(pairs)]

@@ -1,4 +1,4 @@
-"""Arithmetic of stretches of time: unions, what two have in common, what one has alone.
+"""Arithmetic of stretches of time: unions, what two share, what one has alone.
 
 A `Spans` is a list of (begin, end) with begin < end, sorted, that do not touch each other. Whoever
 has others calls `united` first. All of it is linear in the number of stretches, once they are
@@ -24,7 +24,7 @@ def united(spans: Iterable[Span]) -> Spans:
     return found
 
 
-def common(one: Sequence[Span], other: Sequence[Span]) -> Spans:
+def shared(one: Sequence[Span], other: Sequence[Span]) -> Spans:
     """The moments that lie in both."""
     found: Spans = []
     at = also = 0

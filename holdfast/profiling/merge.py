@@ -14,7 +14,7 @@ import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from holdfast.profiling.analysis import Steps, step_spans
+from holdfast.profiling.analysis import ProfiledSteps, step_spans
 from holdfast.profiling.trace import Trace, part_on_gpu, part_on_host
 
 PIDS_PER_RANK = 1000
@@ -32,11 +32,11 @@ class RankTrace(NamedTuple):
     label: str  # how its processes are named
     base_ns: int
     machine: str
-    steps: Steps
+    steps: ProfiledSteps
     ends_us: Mapping[Key, float]  # of collectives, on the trace's own axis
 
 
-def collective_ends(trace: Trace, steps: Steps) -> dict[Key, float]:
+def collective_ends(trace: Trace, steps: ProfiledSteps) -> dict[Key, float]:
     """When each collective of these steps ended, on the trace's own axis."""
     found: dict[Key, float] = {}
     counts: dict[tuple[int, str], int] = {}
@@ -60,7 +60,7 @@ def collective_ends(trace: Trace, steps: Steps) -> dict[Key, float]:
 
 def ahead_us(traces: Sequence[RankTrace]) -> list[float]:
     """By how much each rank's clock is ahead of the first one's; 0 on the same machine, where they
-    have nothing in common, and where it is too little to be told from the network."""
+    have nothing in shared, and where it is too little to be told from the network."""
     first = traces[0]
     found = []
     for other in traces:

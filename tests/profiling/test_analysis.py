@@ -14,17 +14,17 @@ from hypothesis import strategies as st
 
 from holdfast.profiles import PART_NAMES, RankProfile, StepParts, TopKernel
 from holdfast.profiling.advice import RULES, advice, differences
-from holdfast.profiling.analysis import Steps, own_spans, profile_of
-from holdfast.profiling.intervals import common, length
+from holdfast.profiling.analysis import ProfiledSteps, own_spans, profile_of
+from holdfast.profiling.intervals import length, shared
 from holdfast.profiling.trace import Trace, TraceEvent, read
 
 MADE = read(Path(__file__).with_name("cuda_trace.json").read_bytes())
 BASE_NS = MADE.base_time_nanoseconds
 
 
-def steps(*ends_us: int, waits_us: tuple[tuple[int, int], ...] = ()) -> Steps:
+def steps(*ends_us: int, waits_us: tuple[tuple[int, int], ...] = ()) -> ProfiledSteps:
     waits = [(BASE_NS + 1000 * begin, 1000 * took) for begin, took in waits_us]
-    return Steps(5, [BASE_NS + 1000 * end for end in ends_us], waits)
+    return ProfiledSteps(5, [BASE_NS + 1000 * end for end in ends_us], waits)
 
 
 def test_a_step_on_a_gpu_is_divided_by_what_the_gpu_does() -> None:
@@ -109,7 +109,7 @@ def test_an_operator_counts_without_what_it_calls() -> None:
     inner = TraceEvent(ph="X", cat="cpu_op", name="aten::addmm", ts=20, dur=50)
     known = {event.name: spans for event, spans in own_spans([inner, outer])}
     assert known == {"aten::linear": [(0, 20), (70, 100)], "aten::addmm": [(20, 70)]}
-    assert length(common(known["aten::linear"], known["aten::addmm"])) == 0
+    assert length(shared(known["aten::linear"], known["aten::addmm"])) == 0
 
 
 def test_without_a_gpu_what_is_done_in_a_wait_for_a_batch_is_data() -> None:

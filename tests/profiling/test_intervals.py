@@ -5,7 +5,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.profiling.intervals import Span, common, length, united, without
+from holdfast.profiling.intervals import Span, length, shared, united, without
 
 spans = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), max_size=12)
 
@@ -27,7 +27,7 @@ def test_what_two_share_and_what_one_has_alone_make_it_whole(
     some: list[Span], others: list[Span]
 ) -> None:
     one, other = united(some), united(others)
-    assert moments(common(one, other)) == moments(one) & moments(other)
+    assert moments(shared(one, other)) == moments(one) & moments(other)
     assert moments(without(one, other)) == moments(one) - moments(other)
-    assert length(common(one, other)) + length(without(one, other)) == length(one)
-    assert common(one, other) == common(other, one)
+    assert length(shared(one, other)) + length(without(one, other)) == length(one)
+    assert shared(one, other) == shared(other, one)
