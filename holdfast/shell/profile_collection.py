@@ -144,7 +144,7 @@ class ProfileCollection:
     def _by_node(self, ranks: Collection[int]) -> dict[str, tuple[int, ...]]:
         per_node, found = self._state.workers_per_node, dict[str, tuple[int, ...]]()
         for rank in ranks:
-            node = self._state.ranks[rank // per_node]
+            node = self._state.ranks.get(rank // per_node, "")  # none while one is replaced
             found[node] = (*found.get(node, ()), rank)
         return found
 

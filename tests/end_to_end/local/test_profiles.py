@@ -15,6 +15,7 @@ import pytest
 from holdfast.drivers import client
 from holdfast.profiles import ProfileWish
 from tests.end_to_end.local.jobs import TOGETHER, RunningJob, guide, program, small
+from tests.patience import PATIENCE_S
 from tests.warm import holdfast, start
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
@@ -58,7 +59,7 @@ def stop(job: RunningJob) -> None:
 def test_a_profile_changes_no_loss_and_restarts_nothing(home: Path) -> None:
     spec, (_, plain, exact) = guide("profiles")
     spec = {name: spec[name] for name in ("name", "workers_per_node")}
-    job = small(home, args=["--steps", "150", "--pause", "0.03"], nodes=1, **spec).start()
+    job = small(home, args=["--steps", str(STEPS), "--pause", "0.03"], nodes=1, **spec).start()
     job.wait_step(5)
     merged = home.parent / exact.pop()
     done = holdfast(*exact, str(merged), "--json")
@@ -67,7 +68,7 @@ def test_a_profile_changes_no_loss_and_restarts_nothing(home: Path) -> None:
     shown = holdfast(*plain)
     assert shown.returncode == 0 and "try first: " in shown.stdout, shown
     assert left(job)[-1] == "trace.json.gz" and len(left(job)) <= 3, "older traces are gone"
-    job.wait_end()
+    stop(job)
     assert job.status().attempt == 1 and not job.incidents()
     with_profile = job.losses()
     assert [one["rank"] for one in found["ranks"]] == [0, 1]
@@ -81,7 +82,10 @@ def test_a_profile_changes_no_loss_and_restarts_nothing(home: Path) -> None:
     names = {event["args"]["name"] for event in told if event["name"] == "process_name"}
     assert {"rank 0 · steps", "rank 1 · steps"} <= names
     assert any(event["name"].startswith("gloo:") for event in told)
-    again = small(home, name="plain", args=["--steps", "150", "--pause", "0"], **TOGETHER).start()
+    last = max(with_profile)
+    assert found["ranks"][0]["first_step"] + 3 < last
+    words = ["--steps", str(last), "--pause", "0"]
+    again = small(home, name="plain", args=words, **TOGETHER).start()
     again.wait_end()
     assert again.losses() == with_profile
 
@@ -102,18 +106,19 @@ def test_a_script_without_the_library_is_profiled_by_its_optimizer_steps(home: P
 
 
 def test_who_cannot_be_profiled_is_told_so_and_nothing_is_left(home: Path) -> None:
-    job = small(home, args=["--steps", str(STEPS), "--pause", "0.4"], **TOGETHER).start()
+    job = small(home, args=["--steps", str(STEPS), "--pause", "0.25"], **TOGETHER).start()
     job.wait_step(1)
     refused = holdfast("profile", job.name, "--ranks", "7")
     assert (refused.returncode, "it has no rank 7" in refused.stderr) == (2, True)
-    first = start("profile", job.name, "--steps", "40", "--ranks", "0,1")
+    first = start("profile", job.name, "--steps", "50", "--ranks", "0,1")
     traced = job.folder / "profiles"
     job.wait_until(lambda _: traced.is_dir() and any(traced.iterdir()), "it has begun")
     second = holdfast("profile", job.name)
     assert (second.returncode, "profile-refused" in second.stderr) == (2, True)
     assert "another profile of this job is being taken" in second.stderr
+    job.wait_step((job.status().step or 0) + 8)  # of which some are recorded by now
     os.kill(job.worker(1), signal.SIGKILL)
-    out, told = first.communicate(timeout=60)
+    out, told = first.communicate(timeout=PATIENCE_S)
     assert first.returncode == 3 and out == "", told
     assert "rank 1: its worker ended" in told and "rank 0: its worker ended" in told
     assert left(job) == []
