@@ -170,12 +170,17 @@ def _taken_elsewhere() -> str:
     if torch is None or profiler is None:
         return "it has not imported torch"
     kind: type = vars(profiler)["_KinetoProfile"]
-    if any(issubclass(type(one), kind) and one not in _ours for one in gc.get_objects()):
+    if _is_alive(kind) and gc.collect() and _is_alive(kind):  # it may only be waiting for that
         return "its script has a torch.profiler of its own; there can be one at a time"
     autograd: Any = torch.autograd
     if autograd._profiler_enabled():
         return "its script is being profiled by itself"
     return ""
+
+
+def _is_alive(kind: type) -> bool:
+    """Whether there is one of this kind that is not ours."""
+    return any(issubclass(type(one), kind) and one not in _ours for one in gc.get_objects())
 
 
 _profiler: StepProfiler | None = None

@@ -1,5 +1,6 @@
 """`holdfast profile`: where the steps of running workers go, without a restart."""
 
+import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -81,9 +82,8 @@ def _wish(steps: int, ranks: str) -> "ProfileWish":
     from holdfast.profiles import RANKS_MAX, STEPS_MAX, ProfileWish
 
     words = [word.strip() for word in ranks.split(",")]
-    numbers = tuple(int(word) for word in words if word.isascii() and word.isdigit())
-    others = [word for word in words if word != SLOWEST and not (word.isascii() and word.isdigit())]
-    if others:
+    numbers = tuple(int(word) for word in words if re.fullmatch("[0-9]{1,7}", word))
+    if others := [word for word in words if not re.fullmatch(f"[0-9]{{1,7}}|{SLOWEST}", word)]:
         raise _usage(f"--ranks {ranks}", f"{others[0]!r} is neither a rank nor `{SLOWEST}`")
     if len(numbers) > RANKS_MAX:
         raise _usage(f"--ranks {ranks}", f"at most {RANKS_MAX} ranks can be profiled at once")

@@ -18,7 +18,6 @@ from holdfast.profiling.analysis import ProfiledSteps, step_spans
 from holdfast.profiling.trace import Trace, part_on_gpu, part_on_host
 
 PIDS_PER_RANK = 1000
-FLOW_IDS_PER_RANK = 1 << 40
 TRUSTED_US = 1000.0  # a difference below this is the network's, not the clocks'
 STEPS_ROW = PIDS_PER_RANK - 1
 
@@ -90,7 +89,7 @@ def moved(
         if "ts" in event:
             changed["ts"] = event["ts"] + later
         if isinstance(event.get("id"), int):
-            changed["id"] = about.rank * FLOW_IDS_PER_RANK + event["id"]
+            changed["id"] = f"{about.rank}.{event['id']}"
         yield changed
     yield from _steps(about, base_ns, ahead)
 
