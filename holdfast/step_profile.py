@@ -8,7 +8,8 @@ a pass through Python, and compressed and read elsewhere. Both, the start and th
 section named `profile`, so that they are not taken for a hang.
 
 The training is never to suffer: whatever goes wrong ends the profile and is told as its reason. A
-script that has a `torch.profiler` of its own is left alone, because there can be one at a time.
+script that has a `torch.profiler` of its own is left alone, because there can be one at a time; if
+it begins one meanwhile, ours gives way.
 """
 
 import contextlib
@@ -26,6 +27,7 @@ from holdfast.page import Page, WorkerPhase
 from holdfast.profile_slot import ProfileNotes, ProfileOrder, ProfileSlot, ProfileStage
 
 SECTION = "profile"
+OWN = "its script has a torch.profiler of its own; there can be one at a time"
 WAITS_PER_STEP = 4  # for batches, of which more are not told
 
 Section = Callable[[], AbstractContextManager[None]]
@@ -37,7 +39,8 @@ _ours: weakref.WeakSet[Any] = weakref.WeakSet()  # profiles; PyTorch ties each i
 class _Recording:
     """One profile under way."""
 
-    def __init__(self, number: int, order: ProfileOrder) -> None:
+    def __init__(self, number: int, order: ProfileOrder, give_way: Callable[[], None]) -> None:
+        """`give_way` is called before the script begins a profiler of its own."""
         profiler: Any = importlib.import_module("torch.profiler")
         self.number, self.order = number, order
         self.ends_ns: list[int] = []  # of steps, since the warm-up
@@ -48,11 +51,14 @@ class _Recording:
         self._profile = profiler.profile(schedule=steps, on_trace_ready=self._save)
         _ours.add(self._profile)
         self._profile.start()
+        self._unguard = _guard(give_way)
 
     def step(self, step: int) -> bool:
         """One more has ended; whether it was the last."""
         if not self.ends_ns:
             self.first_step = step + 1
+        elif not _records():  # PyTorch would crash in what follows
+            raise RuntimeError("somebody else has ended the profiler")
         self.ends_ns.append(time.time_ns())
         self._profile.step()
         return len(self.ends_ns) > self.order.steps
@@ -62,10 +68,12 @@ class _Recording:
 
     def end(self) -> None:
         """Nothing is recorded any more. Raises whatever PyTorch does."""
+        self._unguard()
         self._profile.stop()
 
     def abandon(self) -> None:
         """Likewise, and nothing is left of it."""
+        self._unguard()
         self._profile.on_trace_ready = None
         with contextlib.suppress(Exception):
             self._profile.stop()
@@ -138,7 +146,7 @@ class StepProfiler:
         self._slot.reach(ProfileStage.PREPARING)
         began = time.monotonic()
         with self._section():
-            self._recording = _Recording(number, order)
+            self._recording = _Recording(number, order, self._give_way)
         self._recording.stalled_s = time.monotonic() - began
 
     def _go_on(self, recording: _Recording, step: int) -> None:
@@ -158,6 +166,9 @@ class StepProfiler:
         else:
             recording.abandon()
 
+    def _give_way(self) -> None:
+        self.give_up(OWN)
+
     def _fail(self, why: str) -> None:
         with contextlib.suppress(Exception):
             self.give_up(why)
@@ -171,11 +182,36 @@ def _taken_elsewhere() -> str:
         return "it has not imported torch"
     kind: type = vars(profiler)["_KinetoProfile"]
     if _is_alive(kind) and gc.collect() and _is_alive(kind):  # it may only be waiting for that
-        return "its script has a torch.profiler of its own; there can be one at a time"
-    autograd: Any = torch.autograd
-    if autograd._profiler_enabled():
-        return "its script is being profiled by itself"
-    return ""
+        return OWN
+    return "its script is being profiled by itself" if _records() else ""
+
+
+def _records() -> bool:
+    """Whether a profiler of PyTorch records in this thread, whoever began it."""
+    autograd: Any = importlib.import_module("torch.autograd")
+    return bool(autograd._profiler_enabled())
+
+
+def _guard(give_way: Callable[[], None]) -> Callable[[], None]:
+    """Until what is returned is called: a profiler that somebody else prepares is given way to.
+
+    PyTorch lets a second one begin, ends the first with it, and crashes where that one is to be
+    saved; and the first would end the second.
+    """
+    kind: Any = importlib.import_module("torch.autograd.profiler").profile
+    plain = kind._prepare_trace
+
+    def prepare(other: Any) -> Any:
+        kind._prepare_trace = plain
+        give_way()
+        return plain(other)
+
+    def unguard() -> None:
+        if kind._prepare_trace is prepare:
+            kind._prepare_trace = plain
+
+    kind._prepare_trace = prepare
+    return unguard
 
 
 def _is_alive(kind: type) -> bool:

@@ -119,6 +119,34 @@ def test_a_script_with_a_profiler_of_its_own_keeps_it(worker: Worker) -> None:
     assert any(event.key == "aten::mm" for event in own.key_averages())
 
 
+def test_a_profiler_that_the_script_begins_meanwhile_gets_its_events(worker: Worker) -> None:
+    worker.ask(1, steps=3)
+    worker.do(2)
+    with torch.profiler.profile() as own:
+        worker.do(1)
+    assert any(event.key == "aten::mm" for event in own.key_averages())
+    worker.do(3)
+    notes = worker.slot.answer_to(1)
+    assert notes is not None and "torch.profiler of its own" in notes.why
+    assert not records() and not worker.trace.exists()
+    before = torch.autograd.profiler.profile._prepare_trace
+    worker.ask(2, steps=1)
+    del own
+    worker.do(3)
+    assert (again := worker.slot.answer_to(2)) is not None and not again.why
+    assert torch.autograd.profiler.profile._prepare_trace is before, "nothing of ours is left"
+
+
+def test_a_profiler_that_the_script_begins_meanwhile_goes_on_over_steps(worker: Worker) -> None:
+    worker.ask(1, steps=2)
+    worker.do(2)
+    own = torch.profiler.profile()
+    own.start()
+    worker.do(5)
+    own.stop()
+    assert sum(event.count for event in own.key_averages() if event.key == "aten::mm") == 5
+
+
 def test_what_goes_wrong_is_told_and_never_raised(worker: Worker) -> None:
     worker.trace = worker.trace.parent / "no" / "folder" / "trace.json"
     worker.ask(1, steps=1)
