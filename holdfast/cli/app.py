@@ -26,6 +26,7 @@ from holdfast.cli import (
     plan,
     render,
     replay,
+    report,
     resume,
     run,
     scale,
@@ -86,6 +87,7 @@ app.command("incidents")(incidents.incidents)
 app.command("stacks")(stacks.stacks)
 app.command("chaos")(chaos.chaos)
 app.command("goodput")(goodput.goodput)
+app.command("report")(report.report)
 app.command("stop")(stop.stop)
 app.command("scale")(scale.scale)
 app.command("update")(update.update)

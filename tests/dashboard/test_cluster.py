@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 import recorded_job
-from holdfast.dashboard.cluster import POD_LINES, ClusterSite, Inquiry
+from holdfast.dashboard.cluster import Inquiry
+from holdfast.dashboard.cluster_site import POD_LINES, ClusterSite
 from holdfast.dashboard.job_record import LOG_LINES
 from holdfast.dashboard.tokens import Tokens
 from holdfast.drivers import records
@@ -97,7 +98,7 @@ def test_output_of_a_rank_is_read_from_its_pod_alone(
     async def none_kept(*_: object) -> list[object]:
         return []
 
-    monkeypatch.setattr("holdfast.dashboard.cluster.look", seen)
+    monkeypatch.setattr("holdfast.dashboard.cluster_site.look", seen)
     monkeypatch.setattr("holdfast.drivers.kubernetes.remote_logs.kept_logs", none_kept)
     cluster = SimpleNamespace(namespace="default", log=log)
 
