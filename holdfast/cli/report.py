@@ -49,6 +49,7 @@ def report(
     NAME may be the folder of a job, as in ./jobs/gpt.
     """
     if to is not None:
+        to = to.resolve()  # what a link names is replaced, not the link
         _require_place(to, force=force)
     elif force:
         raise Error(

@@ -191,20 +191,28 @@ def inputs(report: JobReport) -> Iterator[tuple[str, str]]:
     a_day = given.nodes / 1000
     yield (
         "failures",
-        f"{given.rate_per_1000_node_days * a_day:.3g} a day of this job, 95 % confidence "
-        f"{given.rate_low * a_day:.3g} to {given.rate_high * a_day:.3g} "
+        f"{_rate(given.rate_per_1000_node_days * a_day)} a day of this job, 95 % confidence "
+        f"{_rate(given.rate_low * a_day)} to {_rate(given.rate_high * a_day)} "
         f"(from {given.incidents_count} incident{'s' if given.incidents_count != 1 else ''}); "
         f"one in {length(given.mttf_s)}",
     )
     yield (
         "snapshots",
-        f"every {given.snapshot_every_steps} steps of {length(given.step_s)}, each keeps training "
-        f"waiting {length(given.snapshot_s)}",
+        f"every {_steps(given.snapshot_every_steps)} of {length(given.step_s)}, each keeps "
+        f"training waiting {length(given.snapshot_s)}",
     )
     yield "restart", f"{length(given.restart_s)}, without work that is done again"
     yield "new node", f"after {length(given.new_node_s)}"
     for text in given.assumed:
         yield "assumed", text
+
+
+def _steps(count: int) -> str:
+    return "step" if count == 1 else f"{count} steps"
+
+
+def _rate(a_day: float) -> str:
+    return f"{a_day:.3g}" if a_day < 1000 else f"{a_day:,.0f}"
 
 
 def measured(report: JobReport) -> str:
