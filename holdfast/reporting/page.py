@@ -16,7 +16,7 @@ from holdfast.status import Incident
 STYLE = (resources.files("holdfast.reporting") / "page.css").read_text()
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 TOLD_MAX = 20  # incidents that are told at length
-LINES_MAX, LINE_CHARS = 40, 400
+LINES_MAX, LINE_CHARS, OUTPUT_MAX = 40, 400, 5
 Rows = Iterable[Sequence[str]]
 
 
@@ -144,12 +144,21 @@ def _place(one: Incident) -> str:
 
 
 def _quoted(one: Incident) -> str:
-    """The end of what its workers have left, or who stood where."""
-    lines = one.traceback.splitlines() if one.traceback else list(one.evidence)
+    """The traceback, or who stood where, or what was seen of its nodes."""
+    lines = one.traceback.splitlines() if one.traceback else list(one.evidence or _seen(one))
     if not lines:
         return ""
     kept = [escaped(clipped(line, LINE_CHARS)) for line in lines[-LINES_MAX:]]
     return "<pre>" + "\n".join(kept) + "</pre>"
+
+
+def _seen(one: Incident) -> Iterator[str]:
+    """What workers had printed last, and what the kernel had logged, node by node."""
+    for node in one.collected:
+        for rank in node.ranks:
+            yield f"{node.node}, rank {rank.rank}: {rank.ended or rank.page or 'it lived'}"
+            yield from (f"    {line}" for line in rank.output[-OUTPUT_MAX:])
+        yield from (f"{node.node}, kernel: {line}" for line in node.kernel[-OUTPUT_MAX:])
 
 
 def _cost(report: JobReport) -> str:

@@ -91,7 +91,10 @@ def setup(report: JobReport) -> Iterator[tuple[str, str]]:
         if value is not None:
             yield name, format(value, digits) if digits else length(value)
     for one in status.updates:
-        yield f"version {one.version}", f"{one.stage}, asked for by {one.by}, {moment(one.at)}"
+        content = [f"code {one.code[:12]}"] if one.code else []
+        content += [f"{key}={value}" for key, value in one.sets.items()]
+        told = (one.stage, f"asked for by {one.by}", moment(one.at), *content)
+        yield f"version {one.version}", ", ".join(told)
 
 
 def buckets(report: JobReport) -> Rows:
