@@ -14,7 +14,7 @@ was written. `share` is of a core at a scrape each 15 s. All are medians of proc
 other work on the machine does not count.
 
 `page: ...`: what `holdfast dashboard` takes for a job of 30 days (`seeing_page.py`), in wall time;
-`bytes` are those of an answer, or of its memory.
+`bytes` are those of an answer, or of its memory. `report: ...`: the same of `holdfast report`.
 """
 
 import argparse

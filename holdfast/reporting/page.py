@@ -138,7 +138,8 @@ def _told(found: ReportedIncident) -> str:
 
 def _place(one: Incident) -> str:
     rank = f"rank {one.rank} on " if one.rank is not None else ""
-    followed = f"; {one.also_failed} ranks followed" if one.also_failed else ""
+    more = "1 rank" if one.also_failed == 1 else f"{one.also_failed} ranks"
+    followed = f"; {more} followed" if one.also_failed else ""
     nodes = ", ".join(dict.fromkeys((one.node, *one.nodes)))
     return f"{rank}{nodes}, attempt {one.attempt}, version {one.version}{followed}"
 

@@ -75,7 +75,8 @@ def setup(report: JobReport) -> Iterator[tuple[str, str]]:
     yield "from", moment(report.began_at)
     yield "to" if status.outcome else "known until", moment(report.until)
     spares = f" and {what.spares_count} spare" + ("s" if what.spares_count != 1 else "")
-    yield "nodes", f"{what.nodes_count}{spares if what.spares_count else ''}, on {what.engine}"
+    yield "nodes", f"{what.nodes_count}{spares if what.spares_count else ''}"
+    yield "engine", what.engine
     yield "devices", what.devices
     layout = " × ".join(f"{name} {size}" for name, size in (what.layout or {}).items())
     yield "layout", layout or "one rank" if what.layout is not None else "not known"
