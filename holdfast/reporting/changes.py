@@ -30,7 +30,8 @@ FEW = 10  # incidents, of which the rate is hardly known
 
 
 class JobSetting(NamedTuple):
-    """One way to run the job. `doubt`: why it is not recommended whatever it gains."""
+    """One way to run the job. `doubt`: why it is not recommended whatever it gains. `price`: of an
+    hour, where that is known."""
 
     what: str
     key: str  # for the job file
@@ -39,6 +40,7 @@ class JobSetting(NamedTuple):
     elastic: bool
     note: str = ""
     doubt: str = ""
+    price: float | None = None
 
 
 def what_to_change(look: JobLook) -> WhatToChange | str:
@@ -47,6 +49,7 @@ def what_to_change(look: JobLook) -> WhatToChange | str:
     if isinstance(model, str):
         return model
     settings = [_as_it_is(model.inputs), *_alternatives(model.inputs)]
+    settings = [one._replace(price=_price(look, one)) for one in settings]
     ettrs = _lived_through(model, settings)
     rates = range(len(ettrs))
     first = [[row[0] for row in ettrs[rate]] for rate in rates]
@@ -54,6 +57,7 @@ def what_to_change(look: JobLook) -> WhatToChange | str:
     for place, setting in enumerate(settings):
         own = [[row[place] for row in ettrs[rate]] for rate in rates]
         gains = [[a - b for a, b in zip(own[rate], first[rate], strict=True)] for rate in rates]
+        setting = _weighed(setting, own[0], settings[0], first[0])
         changes.append(_change(setting, [interval(o) for o in own], [interval(g) for g in gains]))
     return WhatToChange(
         inputs=model.inputs,
@@ -62,6 +66,25 @@ def what_to_change(look: JobLook) -> WhatToChange | str:
         changes=tuple(changes),
         verdict=_verdict(changes, model.inputs),
     )
+
+
+def _price(look: JobLook, setting: JobSetting) -> float | None:
+    if look.cost_per_hour is None or look.job.cost is None:
+        return None
+    more = setting.spares - look.job.nodes.spare_count
+    return look.cost_per_hour + more * look.workers_per_node * look.job.cost.gpu_hour
+
+
+def _weighed(
+    setting: JobSetting, ettr: Sequence[float], now: JobSetting, ettr_now: Sequence[float]
+) -> JobSetting:
+    """What costs more is worth it if a productive hour costs less."""
+    if setting.price is None or now.price is None or setting.price <= now.price:
+        return setting
+    note = f"costs {setting.price - now.price:,.2f} an hour more"
+    if setting.price * sum(ettr_now) <= now.price * sum(ettr):
+        return setting._replace(note=f"{note}, a productive hour less")
+    return setting._replace(doubt=f"{note}, and a productive hour costs more, too")
 
 
 def _as_it_is(inputs: MeasuredInputs) -> JobSetting:

@@ -49,7 +49,7 @@ def modelled(look: JobLook) -> JobModel | str:
     ledger, status = look.ledger, look.status
     productive_s = ledger.buckets[Bucket.PRODUCTIVE] / 1000
     if not ledger.observed or not status.step or productive_s <= 0:
-        return "the script reports no steps, so what an interruption loses is not known"
+        return "no steps were reported, so what an interruption loses is not known"
     if not look.incidents:
         most = poisson_interval(0)[1] / ledger.wall_s
         return (

@@ -10,10 +10,13 @@ from typing import Any
 import pytest
 
 import recorded_job
+from holdfast.drivers import records
+from holdfast.spec import job_from_dict
 from tests.cli.test_jobs import documented, printed
 from tests.patience import until
 from tests.warm import Warm, holdfast
 
+NEW = {"name": "new", "script": "train.py", "cost": {"gpu_hour": 1}}
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
 
 
@@ -100,8 +103,20 @@ def test_wrong_input_is_one_error_with_a_next_command(gpt: Path, tmp_path: Path)
     refused("path-unusable", 3, "--html", str(tmp_path / "no" / "page.html"))
     refused("path-unusable", 3, "--html", str(tmp_path), "--force")
     refused("usage", 2, "--force")
+    (gpt / "journal.jsonl").write_text("nonsense\n")
+    refused("journal-corrupt", 3, "gpt")
     (gpt / "journal.jsonl").unlink()
-    assert holdfast("report", "gpt").returncode != 0
+    refused("path-unusable", 3, "gpt")
+
+
+def test_a_job_that_has_not_begun_has_a_report(home: Path, tmp_path: Path) -> None:
+    folder = home / "jobs" / "new"
+    os.close(records.create(job_from_dict(NEW, where="new"), folder, now=time.time()))
+    found = told("new")
+    assert found["goodput"]["wall_s"] >= 0 and found["incidents"] == []
+    assert "no steps" in found["changes_missing"]
+    assert holdfast("report", "new", "--html", str(tmp_path / "new.html")).returncode == 0
+    assert "There is no curve" in (tmp_path / "new.html").read_text()
 
 
 def test_a_journal_with_a_damaged_tail_is_told_as_far_as_it_goes(gpt: Path, tmp_path: Path) -> None:
@@ -130,7 +145,7 @@ def test_a_running_job_without_steps_has_a_report_too(home: Path, tmp_path: Path
         assert found["job"] == "tool" and found["status"]["controller"] == "alive"
         assert found["learning"]["steps"] is None and "no steps" in found["changes_missing"]
         text = holdfast("report").stdout
-        assert "none reported" in text and "not known: the script reports no steps" in text
+        assert "none reported" in text and "not known: no steps were reported" in text
     finally:
         assert holdfast("stop", "tool", "--now").returncode == 0
         run.wait()

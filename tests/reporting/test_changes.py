@@ -95,11 +95,16 @@ def test_a_spare_is_worth_it_where_training_waited_for_nodes(tmp_path: Path) -> 
     mix = tmp_path / "broken.yaml"
     mix.write_text(BROKEN)
     waits = ("spares=0", "times.image_s=3000", f"failures.mix={mix}")
-    found = answer(look(tmp_path / "gpt", days=8, nodes=8, rate=400.0, every=4, world=waits))
+    seen = look(tmp_path / "gpt", days=8, nodes=8, rate=400.0, every=4, world=waits)
+    found = answer(seen)
     spare, elastic = of(found, "1 spare instead of 0"), of(found, "elastic")
     assert found.inputs.new_node_s > 3000
     assert spare.recommended and spare.gain_low > 0 and spare.setting == "nodes: {spares: 1}"
     assert elastic.gain == pytest.approx(spare.gain, rel=0.25), "seven of eight nodes train on"
+    assert "costs 20.00 an hour more, a productive hour less" in spare.note
+    dear = of(answer(seen._replace(cost_per_hour=40.0)), "1 spare instead of 0")
+    assert dear.gain == spare.gain and not dear.recommended
+    assert "a productive hour costs more" in dear.note
 
 
 def test_an_interval_that_is_only_inferred_is_no_ground_for_another(tmp_path: Path) -> None:
@@ -116,7 +121,7 @@ def test_without_incidents_or_steps_it_says_why_nothing_can_be_said(tmp_path: Pa
     assert isinstance(calm, str) and "no incident" in calm and "fewer than 3.7 a day" in calm
     seen = look(tmp_path / "other", days=1, nodes=8, rate=1000.0)
     blind = what_to_change(seen._replace(status=_without_steps(seen)))
-    assert isinstance(blind, str) and "reports no steps" in blind
+    assert isinstance(blind, str) and "no steps were reported" in blind
 
 
 def _without_steps(seen: JobLook) -> Any:
