@@ -1,6 +1,7 @@
 """`holdfast report`: one page about a job for people who were not there."""
 
 import os
+import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -160,16 +161,15 @@ def _write(path: Path, text: str, *, force: bool) -> None:
     """All of it or nothing, and never over a file that somebody made meanwhile."""
     from holdfast.files import unusable
 
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         with temporary.open("x", encoding="utf-8", errors="backslashreplace") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        if force:
-            temporary.replace(path)
-        else:
-            os.link(temporary, path)
+        if not force:
+            path.touch(exist_ok=False)
+        temporary.replace(path)
     except FileExistsError as error:
         raise _taken(path) from error
     except OSError as error:
