@@ -1,7 +1,7 @@
 """The output of a job's workers from the logs of its pods, as the lines that logs of files give."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator
 from typing import TYPE_CHECKING
 
 from holdfast.cli.cluster import Session
@@ -26,7 +26,7 @@ def shown(
     follow: bool,
     rank: int | None,
     since: float | None = None,
-) -> Iterator[Line | None]:
+) -> Generator[Line | None]:
     """Lines of the workers, or of one; what agents say of themselves is left out. In plain mode
     there are no agents, and each line has the name of its pod. Following, None is a quiet moment.
     """
@@ -68,7 +68,7 @@ def _rankless(job: str) -> Error:
 
 def _stepped(
     session: Session, lines: "AsyncIterator[Printed]", what: str, quiet_s: float | None
-) -> "Iterator[Printed | None]":
+) -> "Generator[Printed | None]":
     """An asynchronous iterator, one step of the loop at a time; None: nothing came for so long."""
 
     async def step() -> "Printed | None":
@@ -79,12 +79,26 @@ def _stepped(
         if quiet_s is None:
             return None, await step()
         task = coming or asyncio.ensure_future(step())
-        done, _ = await asyncio.wait({task}, timeout=quiet_s)
+        try:
+            done, _ = await asyncio.wait({task}, timeout=quiet_s)
+        except asyncio.CancelledError:  # Ctrl-C
+            await _given_up(task)
+            raise
         return (None, await task) if done else (task, None)
 
     coming: Step | None = None
-    while True:
-        coming, line = session.do(waited(coming), what)
-        if coming is None and line is None:
-            return
-        yield line
+    try:
+        while True:
+            coming, line = session.do(waited(coming), what)
+            if coming is None and line is None:
+                return
+            yield line
+    finally:
+        if coming is not None:
+            session.do(_given_up(coming))
+
+
+async def _given_up(task: "Step") -> None:
+    """What it reads is closed by itself, before the connection is."""
+    task.cancel()
+    await asyncio.wait({task})

@@ -39,3 +39,21 @@ def test_a_quiet_moment_is_told_and_loses_no_line() -> None:
         assert [next(found) for _ in range(5)] == ["one", "two", None, None, None]
         session.do(go_on())
         assert [line for line in found if line is not None] == ["three"]
+
+
+def test_what_still_waits_for_a_line_is_given_up_before_the_connection_is() -> None:
+    told = list[str]()
+
+    async def printed() -> AsyncIterator[str]:
+        try:
+            await asyncio.Event().wait()
+            yield "never"
+        finally:
+            told.append("reading has ended")
+
+    with asyncio.Runner() as runner:
+        lines = cast(AsyncIterator[Printed], printed())
+        found = _stepped(cast(Session, Loop(runner)), lines, "logs", 0.01)
+        assert next(found) is None and told == []
+        found.close()
+        assert told == ["reading has ended"]
