@@ -276,9 +276,7 @@ def _in_replicas(limits: Limits, dice: Random) -> Limits:
     if not limits.replicas or count < 2 * each:
         return limits
     fewest = max(each, min(limits.min_nodes - limits.min_nodes % each, count - each))
-    return msgspec.structs.replace(
-        limits, nodes_each=each, node_count=count, min_nodes=fewest
-    )
+    return msgspec.structs.replace(limits, nodes_each=each, node_count=count, min_nodes=fewest)
 
 
 def _some(dice: Random, bounds: dict[str, tuple[float, float]]) -> dict[str, float]:

@@ -45,7 +45,9 @@ class ReplicaGroups(Section):
             if count is not None and count % each:
                 below = count - count % each
                 fits = " or ".join(str(n) for n in (below, below + each) if n)
-                return f"{key} is {count}, not a multiple of recovery.replicas.nodes_each; use {fits}"
+                return (
+                    f"{key} is {count}, not a multiple of recovery.replicas.nodes_each; use {fits}"
+                )
         if every and check_every % every:
             return (
                 f"recovery.check_replicas_every is {check_every}, but replicas are equal only "

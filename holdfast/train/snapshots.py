@@ -112,6 +112,11 @@ class Snapshotter:
         """Completed steps in the newest snapshot."""
         return self._in_use.step
 
+    @property
+    def held(self) -> bool:
+        """Whether all ranks know of some snapshot that all can get."""
+        return self._start > 0 or 0 < self.step < self._meetings.last
+
     # ── getting one back ──
 
     def restore(self) -> int:
@@ -177,7 +182,8 @@ class Snapshotter:
         if full or self.loop.unsound or not (due or tiers or asked):
             return None
         last = completed >= self.loop.total
-        self._meetings.owed = self.capture.gradients.wait(agreed, last=last)
+        waits = self.loop.apart or self.capture.gradients.wait(agreed, last=last)
+        self._meetings.owed = waits
         return None if self._meetings.owed else self._flags(agreed)
 
     def _flags(self, agreed: Agreed) -> SnapshotFlag:

@@ -1,4 +1,4 @@
-"""Replicas of several nodes: one that lacks a node takes no part, and the others stay as they are."""
+"""Replicas of several nodes: one that lacks a node takes no part, the others stay as they are."""
 
 import pytest
 

@@ -99,6 +99,59 @@ def replayed_pairs(sizes: Sequence[int], whole: int) -> list[tuple[str, str]]:
     return digests
 
 
+class OuterStep(NamedTuple):
+    """How replicas are brought together."""
+
+    every: int
+    lr: float
+    momentum: float
+
+
+def replayed_windows(sizes: Sequence[int], outer: OuterStep) -> list[list[str]]:
+    """Digests of the parameters of each replica after each step, which they take by themselves,
+    before the outer step that may follow; of so many replicas in each."""
+    replicas = [Replica(*model_and_optimizer()) for _ in range(REPLICAS)]
+    began = [p.detach().clone() for p in replicas[0].model.parameters()]
+    moving, digests = [torch.zeros_like(one) for one in began], []
+    for step, (size, shares) in enumerate(zip(sizes, dealt(sizes, BATCH * REPLICAS), strict=True)):
+        for (model, optimizer), share in zip(replicas[:size], shares, strict=True):
+            optimizer.zero_grad()
+            backward(model, share, 1 / len(share))
+            optimizer.step()
+        digests.append([digest(model.parameters()) for model, _ in replicas[:size]])
+        if (step + 1) % outer.every and step + 1 < len(sizes):
+            continue
+        models = [[*model.parameters()] for model, _ in replicas[:size]]
+        away = _mean([[b - p.detach() for b, p in zip(began, m, strict=True)] for m in models])
+        states = _mean([[*_moments(optimizer)] for _, optimizer in replicas[:size]])
+        moving = [m.mul(outer.momentum).add(d) for m, d in zip(moving, away, strict=True)]
+        ahead = [d.add(m, alpha=outer.momentum) for d, m in zip(away, moving, strict=True)]
+        began = [b.add(a, alpha=-outer.lr) for b, a in zip(began, ahead, strict=True)]
+        for model, optimizer in replicas:
+            model.load_state_dict(dict(zip(model.state_dict(), began, strict=True)))
+            optimizer.load_state_dict(deepcopy(replicas[0].optimizer.state_dict()))
+            for moment, state in zip(_moments(optimizer), states, strict=True):
+                moment.copy_(state)
+    return digests
+
+
+def _moments(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
+    for state in optimizer.state.values():
+        yield from (state["exp_avg"], state["exp_avg_sq"])
+
+
+def _mean(told: Sequence[Sequence[torch.Tensor]]) -> list[torch.Tensor]:
+    """Of what each replica has, which is sent at once."""
+    flat = [torch.cat([one.reshape(-1) for one in mine]) for mine in told]
+    if len(flat) > 1:
+        with ThreadPoolExecutor(len(flat)) as threads:
+            sent = zip(_groups(len(flat)), flat, strict=True)
+            list(threads.map(lambda one: one[0].allreduce([one[1]]).wait(), sent))
+        flat[0] /= len(flat)
+    parts = flat[0].split([one.numel() for one in told[0]])
+    return [part.view_as(one) for part, one in zip(parts, told[0], strict=True)]
+
+
 def _groups(size: int) -> list[Any]:
     store = dist.HashStore()  # type: ignore[attr-defined]
     with ThreadPoolExecutor(size) as threads:

@@ -9,7 +9,13 @@ from typing import Any
 import pytest
 
 from tests.end_to_end.local.jobs import SCRIPTS, RunningJob, guide
-from tests.end_to_end.local.replica_steps import BATCH, replayed, replayed_pairs
+from tests.end_to_end.local.replica_steps import (
+    BATCH,
+    OuterStep,
+    replayed,
+    replayed_pairs,
+    replayed_windows,
+)
 from tests.warm import holdfast
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
@@ -104,3 +110,32 @@ def test_of_replicas_of_two_nodes_one_goes_on_while_the_other_lacks_a_node(home:
     had = [{(one["rank"] % 2, one["has"]) for one in told} for told in steps]
     replay = replayed_pairs(sizes, 4 * BATCH)
     assert had == [{(0, first), (1, second)} for first, second in replay]
+
+
+WINDOW = OuterStep(every=10, lr=0.7, momentum=0.9)
+APART: dict[str, Any] = {
+    "nodes": {"count": 3},
+    "elasticity": {"min_nodes": 1},
+    "recovery": {"mode": "replicas", "replicas": {"sync_every": WINDOW.every}},
+}
+
+
+def test_replicas_that_train_by_themselves_take_each_outer_step_together_or_not(home: Path) -> None:
+    job = replicas(home, **APART).start()
+    first = trains(job, 3)
+    job.kill_node(job.member(1))
+    second = trains(job, 3, first + 2)
+    victim = job.worker(0)
+    job.kill_controller()
+    os.kill(victim, signal.SIGKILL)
+    job.resume()
+    trains(job, 3, second + 1)
+    job.wait_end()
+    steps = history(job)
+    assert len(steps) == STEPS
+    sizes = [told[0]["world_size"] for told in steps]
+    assert [len(told) for told in steps] == sizes, "each step was done by all who took part in it"
+    kept = {(one["pid"], one["attempt"]) for one in lines(job)}
+    assert len({pid for pid, _ in kept}) < len(kept), "some have kept their processes"
+    had = [[one["has"] for one in sorted(told, key=lambda one: one["rank"])] for told in steps]
+    assert had == replayed_windows(sizes, WINDOW)
