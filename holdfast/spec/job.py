@@ -352,8 +352,12 @@ class Job(Section):
                 "recovery.mode: replicas requires elasticity.min_nodes below nodes.count: with how "
                 "many nodes the others may go on"
             )
-        counts = {"nodes.count": self.nodes.count, "elasticity.min_nodes": fewest}
-        counts |= {"elasticity.max_nodes": elastic.max_nodes if elastic is not None else None}
+        most = elastic.max_nodes if elastic is not None else None
+        counts = {
+            "nodes.count": self.nodes.count,
+            "elasticity.min_nodes": fewest,
+            "elasticity.max_nodes": most,
+        }
         workers = None if self.workers_per_node == "auto" else self.workers_per_node
         check_every = self.recovery.check_replicas_every
         if groups and (why := groups.misfit(counts, workers, self.parallel, check_every)):

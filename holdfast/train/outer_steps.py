@@ -112,7 +112,7 @@ class OuterSteps:
             flat = torch.cat([one.reshape(-1) for one in bucket])
             dist.all_reduce(flat, group=self.group)
             flat /= self.group.size()
-            parts = flat.split([one.numel() for one in bucket])
+            parts = torch.split(flat, [one.numel() for one in bucket])
             for one, part in zip(bucket, parts, strict=True):
                 one.copy_(part.view_as(one))
 

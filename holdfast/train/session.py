@@ -221,7 +221,7 @@ class Run:
         self._tracked = tracked
         if self._survival is not None and not tracked.movable:
             self._survival.stay("it keeps state that is not the same on all ranks")
-        apart = replicas if self._settled else []
+        apart = replicas if self._settled or outer is not None else []
         state = State(loader, self._progress, self._parts.watch(tracked), self._ending, apart)
         self._elastic.step = lambda: state.completed
         self._elastic.loader = loader if isinstance(loader, Loader) else None

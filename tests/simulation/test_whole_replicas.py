@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from holdfast.actions import Entry, StartAttempt
-from holdfast.events import AttemptStopped, NodeLost, NodeLostReason
+from holdfast.events import AnyEvent, AttemptStopped, NodeLost, NodeLostReason
 from holdfast.simulation.whole_replicas import WholeReplicas
 from holdfast.simulation.world import World
 from tests.simulation.test_referees import start
@@ -23,9 +23,12 @@ def begun(referee: WholeReplicas, attempt: int, nodes: str) -> str:
 
 
 def told(referee: WholeReplicas, *, lost: str = "", unready: str = "") -> None:
-    gone = [NodeLost(node=node, reason=NodeLostReason.PROCESS) for node in lost]
     stopped = AttemptStopped(attempt=1, store=None, unready=tuple(unready))
-    for seq, event in enumerate([*gone, stopped], 1):
+    events: list[AnyEvent] = [
+        *(NodeLost(node=node, reason=NodeLostReason.PROCESS) for node in lost),
+        stopped,
+    ]
+    for seq, event in enumerate(events, 1):
         referee.journaled(Entry(seq=seq, at=0.0, event=event, actions=()))
 
 

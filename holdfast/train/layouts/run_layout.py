@@ -139,7 +139,8 @@ class RunLayout:
         each = self._replica_ranks
         firsts = range(0, self._world_size, each)
         groups = [dist.new_group([*range(first, first + each)]) for first in firsts]
-        return groups[dist.get_rank() // each]
+        own: dist.ProcessGroup = groups[dist.get_rank() // each]
+        return own
 
     def outer_steps(self, tracked: Mapping[str, Any]) -> OuterSteps | None:
         """What brings the models together that are given to no other rank in each step; None where

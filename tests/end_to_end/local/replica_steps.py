@@ -148,7 +148,7 @@ def _mean(told: Sequence[Sequence[torch.Tensor]]) -> list[torch.Tensor]:
             sent = zip(_groups(len(flat)), flat, strict=True)
             list(threads.map(lambda one: one[0].allreduce([one[1]]).wait(), sent))
         flat[0] /= len(flat)
-    parts = flat[0].split([one.numel() for one in told[0]])
+    parts = torch.split(flat[0], [one.numel() for one in told[0]])
     return [part.view_as(one) for part, one in zip(parts, told[0], strict=True)]
 
 

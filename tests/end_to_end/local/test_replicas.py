@@ -96,11 +96,7 @@ def test_of_replicas_of_two_nodes_one_goes_on_while_the_other_lacks_a_node(home:
     job = replicas(home, 60, **PAIRS).start()
     first = trains(job, 4)
     job.kill_node(job.member(1))
-    second = trains(job, 4, first + 2)
-    job.kill_node(job.member(2))
-    job.kill_controller()
-    job.resume()
-    trains(job, 4, second + 2)
+    trains(job, 4, first + 2)
     job.wait_end()
     steps = history(job)
     assert len(steps) == 60
@@ -135,6 +131,7 @@ def test_replicas_that_train_by_themselves_take_each_outer_step_together_or_not(
     assert len(steps) == STEPS
     sizes = [told[0]["world_size"] for told in steps]
     assert [len(told) for told in steps] == sizes, "each step was done by all who took part in it"
+    assert {2, 3} == set(sizes), "two have gone on without the third"
     kept = {(one["pid"], one["attempt"]) for one in lines(job)}
     assert len({pid for pid, _ in kept}) < len(kept), "some have kept their processes"
     had = [[one["has"] for one in sorted(told, key=lambda one: one["rank"])] for told in steps]
