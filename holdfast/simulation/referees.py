@@ -411,13 +411,13 @@ class Referees:
         self._judge(Promise.WHOLE, self._whole.launched(node, order))
 
     def resumed(
-        self, attempt: int, found: ResumedFrom | None, memories: Sequence[NodeMemory], workers: int
+        self, attempt: int, found: ResumedFrom | None, memories: Sequence[NodeMemory], distance: int
     ) -> None:
         """An attempt has chosen its snapshot, in place or one that is put together anew."""
         self._judge(Promise.ASSEMBLY, self._assembly.resumed(attempt, found, memories))
         if found is None or found.plan is not None:
-            plan, held = found and found.plan, holdings(memories, workers)
-            self._judge(Promise.SNAPSHOT, self._snapshots.resumed(attempt, plan, held, workers))
+            plan, held = found and found.plan, holdings(memories, distance)
+            self._judge(Promise.SNAPSHOT, self._snapshots.resumed(attempt, plan, held, distance))
 
     def dealt(self, attempt: int, found: Snapshot | None, dealt: Sequence[range]) -> None:
         """Which samples the ranks of an attempt take first."""

@@ -161,8 +161,9 @@ class Recovery(Section):
     by warm ones; `in_process` keeps their processes, where the script can do with that: they leave
     the broken step, form their process groups anew and go on from the last snapshot. Those that do
     not within `restart_grace_s` are replaced. `replicas` keeps them also when the number of nodes
-    changes: each node is a replica of the model, the others go on at once without one that is
-    lost, and it joins them again when it is ready. Requires `elasticity`."""
+    changes: each node is a replica of the model (or some nodes together are, see `replicas`), the
+    others go on at once without one that is lost, and it joins them again when it is ready.
+    Requires `elasticity`."""
     replicas: ReplicaGroups | None = None
     """Nodes of a replica, and outer steps. Requires `mode: replicas`."""
     check: Literal["auto", "off", "spares", "quick"] = "auto"

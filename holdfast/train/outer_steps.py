@@ -25,6 +25,7 @@ from torch.optim import SGD, Optimizer
 from holdfast.checkpoint.tensors import is_distributed, local_part
 from holdfast.errors import Error
 from holdfast.train.optimizers import distributed_like
+from holdfast.train.placement import replica_nodes
 
 VARIABLE = "HOLDFAST_OUTER_STEPS"
 TRACKED = "holdfast_outer"
@@ -37,7 +38,6 @@ class OuterWish(msgspec.Struct, frozen=True):
     every: int
     lr: float
     momentum: float
-    nodes_each: int
 
 
 def wish_in(environ: Mapping[str, str] = os.environ) -> OuterWish | None:
@@ -48,10 +48,9 @@ def wish_in(environ: Mapping[str, str] = os.environ) -> OuterWish | None:
 
 def ranks_each(world_size: int, environ: Mapping[str, str] = os.environ) -> int:
     """Ranks that average their gradients in each step: those of a replica, else all."""
-    wish = wish_in(environ)
-    if wish is None:
+    if VARIABLE not in environ:
         return world_size
-    return wish.nodes_each * int(environ.get("LOCAL_WORLD_SIZE", "1"))
+    return replica_nodes(environ) * int(environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
 class OuterSteps:

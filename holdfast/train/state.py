@@ -261,7 +261,8 @@ class State:
             if flags is not None:
                 self._snapshot(self._snapshots, flags)
             self._snapshots.finish()
-            self._require_equal_replicas(self._snapshots)
+            self._progress.compared(self._snapshots.replicas.differ)
+            _require_equal_replicas(self._snapshots)
             self._snapshots.loop.close()
         self._ending.close()
         self._ended = False
@@ -269,18 +270,6 @@ class State:
             self.survival.leave_loop()
         self._progress.phase(WorkerPhase.FINISHED)
         self._progress.reach(Milestone.FINISHED)
-
-    def _require_equal_replicas(self, snapshots: Snapshotter) -> None:
-        """An end with replicas that differ is none."""
-        differ = snapshots.replicas.differ
-        self._progress.compared(differ)
-        if differ is not None:
-            raise Error(
-                "replicas-differ",
-                f"parameters differ between ranks after step {differ.step}",
-                why=f"data-parallel ranks last had the same after step {differ.agreed}",
-                help="holdfast why   (which rank differs from which)",
-            )
 
     def _leave(self) -> None:
         """The loop is left in the middle of a step, by `break` or an exception: what follows is no
@@ -295,6 +284,18 @@ class State:
                 "have ended with it (state.stop() ends the loop after the step)",
                 name,
             )
+
+
+def _require_equal_replicas(snapshots: Snapshotter) -> None:
+    """An end with replicas that differ is none."""
+    differ = snapshots.replicas.differ
+    if differ is not None:
+        raise Error(
+            "replicas-differ",
+            f"parameters differ between ranks after step {differ.step}",
+            why=f"data-parallel ranks last had the same after step {differ.agreed}",
+            help="holdfast why   (which rank differs from which)",
+        )
 
 
 def _endless(loader: Iterable[Any] | None) -> Iterator[Any]:

@@ -24,7 +24,7 @@ from holdfast.page import Page
 from holdfast.train import Run, loader
 from holdfast.train.outer_steps import VARIABLE as OUTER
 from holdfast.train.outer_steps import OuterWish
-from holdfast.train.placement import find_placement
+from holdfast.train.placement import REPLICA_NODES, find_placement
 from holdfast.train.progress import ProgressReporter
 from llama import PLACES, Llama, Shape, mean_loss
 from tests.more import MORE
@@ -53,6 +53,7 @@ class Attempt(NamedTuple):
     seed: int = 1  # of the parameters; a restart has another one
     arena: str = ""  # of the memory that outlives the attempt; none if empty
     outer: OuterWish | None = None
+    nodes_each: int = 1  # of a replica
     linear: bool = False  # SGD with momentum and nothing clipped, instead of AdamW
 
 
@@ -81,6 +82,7 @@ class CurveRank:
         os.environ.pop(VARIABLE, None)
         os.environ.pop("HOLDFAST_ARENA_FD", None)
         os.environ.pop(OUTER, None)
+        os.environ[REPLICA_NODES] = str(what.nodes_each)
         if what.outer is not None:
             os.environ[OUTER] = msgspec.json.encode(what.outer).decode()
         if what.layout is not None:

@@ -10,6 +10,7 @@ import torch
 from holdfast.errors import Error
 from holdfast.train.elastic import policy_in
 from holdfast.train.outer_steps import VARIABLE, OuterSteps, OuterWish, wish_in
+from holdfast.train.placement import REPLICA_NODES
 from tests.train.curves import CurveFleet, apart
 from tests.train.test_curves import TOLERANCE
 
@@ -30,10 +31,6 @@ def alone(fleet: CurveFleet) -> list[float]:
     return fleet.losses(None, 1, linear=True)
 
 
-def wish(every: int, lr: float, momentum: float, nodes_each: int = ONE) -> OuterWish:
-    return OuterWish(every, lr, momentum, nodes_each)
-
-
 @pytest.mark.parametrize(
     ("world", "layout", "each"),
     [(2, None, ONE), (4, None, PAIR), (4, FSDP, PAIR)],
@@ -43,7 +40,9 @@ def test_with_an_outer_step_of_sgd_after_each_step_it_is_plain_averaging(
     fleet: CurveFleet, alone: list[float], world: int, layout: Any, each: int
 ) -> None:
     """What all have done is linear in the gradients, so it is the same for their mean."""
-    averaged = fleet.losses(layout, world, linear=True, outer=wish(1, 1.0, 0.0, each))
+    averaged = fleet.losses(
+        layout, world, linear=True, outer=OuterWish(1, 1.0, 0.0), nodes_each=each
+    )
     assert apart(averaged, alone) < TOLERANCE
 
 
@@ -51,8 +50,9 @@ def test_with_an_outer_step_of_sgd_after_each_step_it_is_plain_averaging(
 def test_what_breaks_off_within_a_window_is_resumed_where_that_began_bit_for_bit(
     fleet: CurveFleet, layout: Any
 ) -> None:
-    what: dict[str, Any] = {"outer": wish(2, 0.7, 0.9, PAIR), "arena": f"outer {layout}"}
-    undisturbed = fleet.losses(layout, 4, outer=what["outer"])
+    job: dict[str, Any] = {"outer": OuterWish(2, 0.7, 0.9), "nodes_each": PAIR}
+    undisturbed = fleet.losses(layout, 4, **job)
+    what = {**job, "arena": f"outer {layout}"}
     assert undisturbed[-1] < undisturbed[0]
     before = fleet.losses(layout, 4, until=4, **what)  # three steps, and a part of the fourth
     after = fleet.losses(layout, 4, seed=2, **what)
@@ -64,7 +64,7 @@ def test_an_outer_step_is_nesterovs_with_what_was_come_away_for_a_gradient() -> 
     """Sutskever's momentum m ← μm + Δ, and a step of lr times Δ + μm, by hand."""
     model = torch.nn.Linear(2, 1, bias=False)
     inner = torch.optim.SGD(model.parameters(), lr=1.0)
-    outer = OuterSteps(wish(2, 0.5, 0.5), [model], {"optimizer": inner})
+    outer = OuterSteps(OuterWish(2, 0.5, 0.5), [model], {"optimizer": inner})
     with torch.no_grad():
         model.weight.copy_(torch.tensor([[8.0, 0.0]]))
         outer.begin()
@@ -78,7 +78,7 @@ def test_an_outer_step_is_nesterovs_with_what_was_come_away_for_a_gradient() -> 
 
 
 def test_the_last_step_is_followed_by_an_outer_one() -> None:
-    outer = OuterSteps(wish(4, 0.7, 0.9), [torch.nn.Linear(1, 1)], {})
+    outer = OuterSteps(OuterWish(4, 0.7, 0.9), [torch.nn.Linear(1, 1)], {})
     assert [step for step in range(1, 11) if outer.due(step, 10)] == [4, 8, 10]
 
 
@@ -86,7 +86,7 @@ def test_what_no_outer_step_would_bring_together_is_refused() -> None:
     model, other = torch.nn.Linear(1, 1), torch.nn.Linear(1, 1)
     both = torch.optim.SGD([*model.parameters(), *other.parameters()], lr=1.0)
     with pytest.raises(Error, match="both trains parameters that outer steps do not bring"):
-        OuterSteps(wish(4, 0.7, 0.9), [model], {"both": both})
+        OuterSteps(OuterWish(4, 0.7, 0.9), [model], {"both": both})
 
 
 @pytest.mark.parametrize(("rank", "samples"), [(0, 5), (1, 5), (2, 6), (3, 6)])
@@ -95,9 +95,9 @@ def test_weights_are_those_of_the_samples_of_a_replica(
 ) -> None:
     """11 samples over two replicas of two ranks."""
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
-    wanted = '{"every": 4, "lr": 0.7, "momentum": 0.9, "nodes_each": 2}'
-    policy = policy_in(4, {**os.environ, VARIABLE: wanted})
+    wanted = '{"every": 4, "lr": 0.7, "momentum": 0.9}'
+    policy = policy_in(4, {**os.environ, VARIABLE: wanted, REPLICA_NODES: "2"})
     assert policy.averages == 2
     assert policy.replica_samples(rank, 11) == samples
-    assert wish_in({VARIABLE: wanted}) == wish(4, 0.7, 0.9, PAIR)
+    assert wish_in({VARIABLE: wanted}) == OuterWish(4, 0.7, 0.9)
     assert policy_in(4).averages == 4

@@ -91,15 +91,19 @@ PAIRS: dict[str, Any] = {
 }
 
 
-def test_of_replicas_of_two_nodes_one_goes_on_while_the_other_lacks_a_node(home: Path) -> None:
+def test_of_replicas_of_two_nodes_one_goes_on_when_both_nodes_of_the_other_are_lost(
+    home: Path,
+) -> None:
     """The model is sharded over the nodes of a replica (HSDP)."""
     job = replicas(home, 60, **PAIRS).start()
     first = trains(job, 4)
-    job.kill_node(job.member(1))
+    for node in (job.member(0), job.member(1)):
+        job.kill_node(node)
     trains(job, 4, first + 2)
     job.wait_end()
     steps = history(job)
     assert len(steps) == 60
+    assert max(one.steps_lost for one in job.incidents()) < 5, "memory has survived that"
     sizes = [told[0]["world_size"] for told in steps]
     assert {2, 4} == set(sizes), "one replica has gone on without the other"
     assert [len(told) for told in steps] == sizes, "each step was done by all who took part in it"
