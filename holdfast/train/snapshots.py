@@ -112,11 +112,6 @@ class Snapshotter:
         """Completed steps in the newest snapshot."""
         return self._in_use.step
 
-    @property
-    def held(self) -> bool:
-        """Whether all ranks know of some snapshot that all can get."""
-        return self._start > 0 or 0 < self.step < self._meetings.last
-
     # ── getting one back ──
 
     def restore(self) -> int:
@@ -149,6 +144,7 @@ class Snapshotter:
 
     def _begin(self, step: int) -> None:
         self._start = self._meetings.last = self.loop.completed = step
+        self.loop.held = step > 0
         if self._placement.rank == 0:
             self.requests.decide_from(step)
         self._peers.introduce()
@@ -235,6 +231,7 @@ class Snapshotter:
             self.capture.gradients.spoiled = False
             self._in_use.give_up()
             self.requests.give_up()
+        self.loop.held |= self.step > 0 and not agreed.torn
         self._compare()
         if self._peers.hand_over(agreed):
             self._in_use.by_agents = True

@@ -127,7 +127,7 @@ class State:
         snapshots, able = self._snapshots, True
         if self.outer is not None and snapshots is not None:
             snapshots.loop.apart = not self.outer.due(self.completed + 1, total)
-            able = snapshots.held
+            able = snapshots.loop.held
         if self.survival is not None:
             self.survival.enter_loop(able=able)
 
