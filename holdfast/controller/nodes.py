@@ -5,7 +5,7 @@ many nodes the job has.
 """
 
 from bisect import insort
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from holdfast.actions import AnyAction, AskNodes, AssignRank, Dismiss
 from holdfast.controller import conditions
@@ -70,18 +70,27 @@ def fill_ranks(state: State) -> list[AnyAction]:
         return []
     vacant = range(state.size) if state.vacant is None else state.vacant
     state.times.moved = state.times.moved or bool(vacant)
-    due = {state.nodes[node].due: node for node in state.spares}
+    due = _due(state) if vacant else {}
     meant = {rank: due[rank] for rank in vacant if rank in due}
-    state.spares = [node for node in state.spares if node not in set(meant.values())]
+    _take(state, meant.values())
     chosen = conditions.soundest_spares(state, len(vacant) - len(meant))
-    taken = set(chosen)
-    state.spares = [node for node in state.spares if node not in taken]
+    _take(state, chosen)
     state.vacant = []
     others = iter(chosen)
     return [
         _assign(state, state.nodes[meant.get(rank) or next(others)], rank, again=state.attempt > 0)
         for rank in vacant
     ]
+
+
+def _due(state: State) -> dict[int | None, str]:
+    """Who waits for which rank, of replicas of several nodes."""
+    return {state.nodes[n].due: n for n in state.spares} if state.limits.nodes_each > 1 else {}
+
+
+def _take(state: State, chosen: Collection[str]) -> None:
+    taken = set(chosen)
+    state.spares = [node for node in state.spares if node not in taken]
 
 
 def resize(state: State, size: int) -> None:
@@ -111,7 +120,9 @@ def _moves(state: State, size: int) -> dict[int, int]:
     """The ranks of whole replicas beyond `size`, and those that they get: of replicas below that
     lack a node."""
     each = state.limits.nodes_each
-    firsts = range(0, max(state.ranks, default=-1) + 1 if each > 1 else 0, each)
+    if each == 1:
+        return {}
+    firsts = range(0, max(state.ranks, default=-1) + 1, each)
     whole = [f for f in firsts if all(f + place in state.ranks for place in range(each))]
     lacking = [first for first in range(0, size, each) if first not in whole]
     pairs = zip((first for first in whole if first >= size), lacking, strict=False)

@@ -60,12 +60,19 @@ class OuterSteps:
         self, wish: OuterWish, models: Sequence[torch.nn.Module], inner: Mapping[str, Any]
     ) -> None:
         """`models` are those of `run.parallelize()`; of the objects `inner` the optimizers train
-        them. Raises `Error` (layout-invalid) if they train anything else."""
+        them. Raises `Error` (layout-invalid) if they train anything else, or nothing."""
         self._every = wish.every
         listed = {id(p): p for model in models for p in model.parameters() if p.requires_grad}
         self._optimizers = {n: o for n, o in inner.items() if isinstance(o, Optimizer)}
         for name, optimizer in self._optimizers.items():
             _require_known(name, optimizer, listed.keys())
+        if not listed:
+            raise Error(
+                "layout-invalid",
+                "run.track() was called before run.parallelize()",
+                why="recovery.replicas.sync_every brings the models of run.parallelize() together",
+                help="model = run.parallelize(model)",
+            )
         self._parameters = [*listed.values()]
         nesterov = wish.momentum > 0
         self.optimizer = SGD(

@@ -235,7 +235,7 @@ class State:
     def _bring_together(self, outer: OuterSteps) -> None:
         """An outer step. Raises `AttemptBrokenError` if it was given up."""
         if self._snapshots is not None:
-            self._snapshots.before_optimizer()
+            self._snapshots.capture.guard()
         outer.step()
         if self.survival is not None:
             self.survival.require_whole()

@@ -48,6 +48,7 @@ class Attempt(NamedTuple):
     arena: str = ""  # of the memory that outlives the attempt; none if empty
     outer: OuterWish | None = None
     nodes_each: int = 1  # of a replica
+    stops: int = 0  # after so many losses the loop is asked to end; 0: never
     linear: bool = False  # SGD with momentum and nothing clipped, instead of AdamW
 
 
@@ -114,6 +115,8 @@ class CurveRank:
             dist.all_reduce(mean)
             run.log(loss=mean, grad_norm=result.grad_norm)
             losses.append(float(mean))
+            if len(losses) == what.stops:
+                state.stop()
             if len(losses) == what.until:
                 break
         return losses

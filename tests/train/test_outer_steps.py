@@ -11,7 +11,7 @@ from holdfast.errors import Error
 from holdfast.train.elastic import policy_in
 from holdfast.train.outer_steps import VARIABLE, OuterSteps, OuterWish, wish_in
 from holdfast.train.placement import REPLICA_NODES
-from tests.train.curves import CurveFleet, apart
+from tests.train.curves import STEPS, CurveFleet, apart
 from tests.train.test_curves import TOLERANCE
 
 FSDP: dict[str, Any] = {"dp_replicate": -1, "dp_shard": 2}
@@ -60,6 +60,14 @@ def test_what_breaks_off_within_a_window_is_resumed_where_that_began_bit_for_bit
     assert after == undisturbed[2:], "its third step was given up"
 
 
+def test_a_loop_that_is_ended_within_a_window_ends_with_an_outer_step_and_stays_ended(
+    fleet: CurveFleet,
+) -> None:
+    what: dict[str, Any] = {"outer": OuterWish(100, 0.7, 0.9), "arena": "ended"}
+    assert 2 <= len(fleet.losses(None, 2, stops=2, **what)) < STEPS
+    assert fleet.losses(None, 2, seed=2, **what) == []
+
+
 def test_an_outer_step_is_nesterovs_with_what_was_come_away_for_a_gradient() -> None:
     """Sutskever's momentum m ← μm + Δ, and a step of lr times Δ + μm, by hand."""
     model = torch.nn.Linear(2, 1, bias=False)
@@ -85,6 +93,8 @@ def test_the_last_step_is_followed_by_an_outer_one() -> None:
 def test_what_no_outer_step_would_bring_together_is_refused() -> None:
     model, other = torch.nn.Linear(1, 1), torch.nn.Linear(1, 1)
     both = torch.optim.SGD([*model.parameters(), *other.parameters()], lr=1.0)
+    with pytest.raises(Error, match="was called before"):
+        OuterSteps(OuterWish(4, 0.7, 0.9), [], {})
     with pytest.raises(Error, match="both trains parameters that outer steps do not bring"):
         OuterSteps(OuterWish(4, 0.7, 0.9), [model], {"both": both})
 
