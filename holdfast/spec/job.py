@@ -361,8 +361,6 @@ class Job(Section):
         }
         workers = None if self.workers_per_node == "auto" else self.workers_per_node
         check_every = self.recovery.check_replicas_every
-        if groups and groups.sync_every and not self.uses_torch:
-            raise ValueError("recovery.replicas.sync_every is for framework: pytorch")
         if groups and (why := groups.misfit(counts, workers, self.parallel, check_every)):
             raise ValueError(why)
         return self

@@ -22,8 +22,9 @@ class ReplicaGroups(Section):
     `parallel`, the ranks of a replica hold whole copies of the model."""
     sync_every: Whole = Field(default=0, ge=0, le=1_000_000)
     """Steps that each replica takes by itself before an outer step brings all together (DiLoCo),
-    for replicas that are joined by thin links. Snapshots are taken after outer steps only. `0`:
-    gradients are averaged over all replicas in each step."""
+    for replicas that are joined by thin links. Snapshots are taken after outer steps only. For
+    scripts that call `run.parallelize()`. `0`: gradients are averaged over all replicas in each
+    step."""
     outer_lr: Annotated[float, Field(gt=0, le=10, allow_inf_nan=False), Numeric] = 0.7
     """Learning rate of the outer step, with `sync_every`."""
     outer_momentum: Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False), Numeric] = 0.9
