@@ -7,7 +7,8 @@ parameters, about a quarter of a second a step. Each has a job of its own until 
 done; a random rank is killed `--every` seconds, first after that time and ten steps, or as soon
 after it as the job trains again. The ideal is the median step of the job until its first kill,
 times the steps; `committed_percent` is the ideal divided by the time that the steps have taken. A
-job that makes no progress for two minutes is given up, with what it has done until then.
+job that comes to no new step for two minutes (it may repeat some all the time, where a restart
+takes longer than `--every`), or has taken `--limit` seconds, is given up, with what it has done.
 """
 
 import argparse
@@ -68,10 +69,10 @@ def _churn(
 ) -> list[float]:
     """Kill until the steps are done; when that was."""
     kills: list[float] = []
+    began = time.time()
     steps, due, killed = steps_of(path), None, -1
     while process.poll() is None and not _done(steps, args.steps):
-        last = steps[-1].at if steps else time.time() + START_S - SILENT_S
-        if time.time() - last > SILENT_S:
+        if _given_up(steps, began, args.limit):
             break
         if due is None and len(steps) > 2 * CALM_STEPS:
             due = steps[0].at + args.every
@@ -89,6 +90,14 @@ def _churn(
         time.sleep(POLL_S)
         steps = steps_of(path)
     return kills
+
+
+def _given_up(steps: list[Step], began: float, limit_s: float) -> bool:
+    """Whether it has come to no new step for long, or has taken too long."""
+    now, furthest = time.time(), max((step.number for step in steps), default=0)
+    new = min((step.at for step in steps if step.number == furthest), default=None)
+    silent = now - began > START_S if new is None else now - new > SILENT_S
+    return silent or now - began > limit_s
 
 
 def _done(steps: list[Step], wanted: int) -> bool:
@@ -116,6 +125,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Steps that are done under kill after kill")
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--every", type=float, default=10.0, metavar="SECONDS")
+    parser.add_argument("--limit", type=float, default=1800.0, metavar="SECONDS")
     parser.add_argument("--quick", action="store_true", help="60 steps")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", nargs="+", choices=CONTESTANTS, default=list(NAMES))

@@ -94,7 +94,8 @@ def node_environment(
         "HOLDFAST_SKIP_BATCHES": str(job.recovery.skip_batches),
         "HOLDFAST_CHECK_REPLICAS": str(job.recovery.check_replicas_every),
     }
-    ours |= _elastic(job) | _parking(job) | _layout(job) | variables.of_node(job)
+    ours |= _elastic(job) | _parking(job) | _replicas(job) | _layout(job)
+    ours |= variables.of_node(job)
     return env | job.env | ours | dict(storage)
 
 
@@ -127,6 +128,18 @@ def _parking(job: Job) -> dict[str, str]:
     patience_s = job.recovery.heartbeat_timeout_s + PARKING_MARGIN_S
     moves = {"HOLDFAST_PARKING_MOVES": "1"} if job.recovery.mode == "replicas" else {}
     return {"HOLDFAST_PARKING_PATIENCE_S": f"{patience_s:g}", **moves}
+
+
+def _replicas(job: Job) -> dict[str, str]:
+    """What replicas are, and how those that train by themselves are brought together."""
+    groups = job.recovery.replicas
+    if groups is None:
+        return {}
+    nodes = {"HOLDFAST_REPLICA_NODES": str(groups.nodes_each)}
+    if not groups.sync_every:
+        return nodes
+    told = {"every": groups.sync_every, "lr": groups.outer_lr, "momentum": groups.outer_momentum}
+    return nodes | {"HOLDFAST_OUTER_STEPS": msgspec.json.encode(told).decode()}
 
 
 def _elastic(job: Job) -> dict[str, str]:

@@ -3,7 +3,7 @@
 A pure function of what every rank holds, so every rank computes the same answer from the same
 gathered table, without another round of talk. A snapshot can be used when each rank gets both its
 parts: the shared part from itself or any rank that has it (it is the same everywhere), the private
-part from itself or from its buddy, the rank with the same place on the next node.
+part from itself or from its buddy, the rank with the same place on the next node or replica.
 
 Parts of different attempts are never put together.
 """
@@ -38,10 +38,18 @@ class RestorePlan(NamedTuple):
     private_from: tuple[int, ...]
 
 
-def buddy_of(rank: int, local_world_size: int, world_size: int) -> int | None:
-    """Who keeps a copy of this rank's private part: same place, next node. None on one node."""
-    buddy = (rank + local_world_size) % world_size
-    return buddy if world_size > local_world_size else None
+def copy_distance(local_world_size: int, world_size: int, nodes_each: int = 1) -> int:
+    """How many ranks on a rank's buddy is: at the same place of the next node or, where replicas
+    have several nodes and there are several replicas, of the next one, so that all nodes of a
+    replica may be lost at once."""
+    replica = local_world_size * nodes_each
+    return replica if world_size > replica else local_world_size
+
+
+def buddy_of(rank: int, distance: int, world_size: int) -> int | None:
+    """Who keeps a copy of this rank's private part. None on one node."""
+    buddy = (rank + distance) % world_size
+    return buddy if world_size > distance else None
 
 
 def assembled(
@@ -52,17 +60,18 @@ def assembled(
     return [one for one in shared if set(private.get(one, ())) >= set(range(one.world_size))]
 
 
-def plan_for(key: Key, held: Sequence[Holding], local_world_size: int) -> RestorePlan | None:
-    """How every rank gets this snapshot whole; None where some rank cannot."""
+def plan_for(key: Key, held: Sequence[Holding], distance: int) -> RestorePlan | None:
+    """How every rank gets this snapshot whole; None where some rank cannot. `distance` is that of
+    copies."""
     givers = [rank for rank, h in enumerate(held) if key in h.shared]
     shared = tuple(r if key in h.shared else givers[r % len(givers)] for r, h in enumerate(held))
-    private = [_private_from(key, rank, held, local_world_size) for rank in range(len(held))]
+    private = [_private_from(key, rank, held, distance) for rank in range(len(held))]
     known = tuple(source for source in private if source is not None)
     return RestorePlan(key, shared, known) if len(known) == len(held) else None
 
 
-def _private_from(key: Key, rank: int, held: Sequence[Holding], local: int) -> int | None:
+def _private_from(key: Key, rank: int, held: Sequence[Holding], distance: int) -> int | None:
     if key in held[rank].private:
         return rank
-    buddy = buddy_of(rank, local, len(held))
+    buddy = buddy_of(rank, distance, len(held))
     return buddy if buddy is not None and key in held[buddy].buddy else None

@@ -66,6 +66,7 @@ def _means(state: State, older: int | None) -> Means:
         window_s=limits.window_s,
         node_wait_s=limits.node_wait_s,
         replicas=limits.replicas and state.attempt > 0,  # who has not come yet is waited for
+        nodes_each=limits.nodes_each,
     )
 
 

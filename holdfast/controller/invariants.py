@@ -44,7 +44,7 @@ def _cheap(state: State) -> tuple[Rule, ...]:
     phase, before_last = state.phase, state.incidents[-2:-1]
     closed = not before_last or before_last[0].ended_at is not None
     trains, limits = phase in TRAINING, state.limits
-    there = len(state.ranks) + len(state.spares)
+    there = limits.whole(len(state.ranks) + len(state.spares))
     waits = phase is Phase.WAITING and limits.fewest <= there < state.size and state.attempt > 0
     return (
         (not (trains and state.stopped), "a training attempt is not stopped"),
@@ -61,6 +61,7 @@ def _cheap(state: State) -> tuple[Rule, ...]:
         (state.asked >= 0, "nodes asked for are counted"),
         (not (waits and limits.replicas), "replicas do not wait for a lost one"),
         (limits.fewest <= state.size <= limits.most, "the size is within its bounds"),
+        (state.size == limits.whole(state.size), "replicas are whole"),
         (limits.fewest <= state.target <= limits.most, "so is what is aimed at"),
         (state.start is None or not trains or state.start.node_count == state.size, "all train"),
         (

@@ -5,7 +5,7 @@ many nodes the job has.
 """
 
 from bisect import insort
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from holdfast.actions import AnyAction, AskNodes, AssignRank, Dismiss
 from holdfast.controller import conditions
@@ -70,28 +70,63 @@ def fill_ranks(state: State) -> list[AnyAction]:
         return []
     vacant = range(state.size) if state.vacant is None else state.vacant
     state.times.moved = state.times.moved or bool(vacant)
-    chosen = conditions.soundest_spares(state, len(vacant))
+    due = _due(state) if vacant else {}
+    meant = {rank: due[rank] for rank in vacant if rank in due}
+    _take(state, meant.values())
+    chosen = conditions.soundest_spares(state, len(vacant) - len(meant))
+    _take(state, chosen)
+    state.vacant = []
+    others = iter(chosen)
+    return [
+        _assign(state, state.nodes[meant.get(rank) or next(others)], rank, again=state.attempt > 0)
+        for rank in vacant
+    ]
+
+
+def _due(state: State) -> dict[int | None, str]:
+    """Who waits for which rank, of replicas of several nodes."""
+    return {state.nodes[n].due: n for n in state.spares} if state.limits.nodes_each > 1 else {}
+
+
+def _take(state: State, chosen: Collection[str]) -> None:
     taken = set(chosen)
     state.spares = [node for node in state.spares if node not in taken]
-    state.vacant = []
-    return [
-        _assign(state, state.nodes[node], rank, again=state.attempt > 0)
-        for rank, node in zip(vacant, chosen, strict=True)
-    ]
 
 
 def resize(state: State, size: int) -> None:
     """So many node ranks from the next attempt on. Members beyond them wait, first in line, for the
-    ranks that are vacant below: they have snapshots."""
+    ranks that are vacant below: they have snapshots. Replicas of several nodes stay together: one
+    that is whole takes the place of one that is not."""
+    moves = _moves(state, size)
     state.sizing.size = size
-    beyond = [node for rank, node in sorted(state.ranks.items()) if rank >= size]
-    for node in map(state.nodes.__getitem__, beyond):
-        assert node.node_rank is not None, "it was found by its rank"
-        del state.ranks[node.node_rank]
-        node.state, node.node_rank = NodeState.SPARE, None
-    state.spares = [*beyond, *state.spares]
+    leaving = {to - to % state.limits.nodes_each for to in moves.values()}
+    beyond = [
+        (rank, node)
+        for rank, node in sorted(state.ranks.items())
+        if rank >= size or rank - rank % state.limits.nodes_each in leaving
+    ]
+    for node in state.nodes.values():
+        node.due = None
+    for rank, name in beyond:
+        node = state.nodes[name]
+        del state.ranks[rank]
+        node.state, node.node_rank, node.due = NodeState.SPARE, None, moves.get(rank)
+    state.spares = [*(name for _, name in beyond), *state.spares]
     if state.vacant is not None:
         state.vacant = [rank for rank in range(size) if rank not in state.ranks]
+
+
+def _moves(state: State, size: int) -> dict[int, int]:
+    """The ranks of whole replicas beyond `size`, and those that they get: of replicas below that
+    lack a node."""
+    each = state.limits.nodes_each
+    if each == 1:
+        return {}
+    firsts = range(0, max(state.ranks, default=-1) + 1, each)
+    whole = [f for f in firsts if all(f + place in state.ranks for place in range(each))]
+    lacking = [first for first in range(0, size, each) if first not in whole]
+    pairs = zip((first for first in whole if first >= size), lacking, strict=False)
+    return {first + place: to + place for first, to in pairs for place in range(each)}
 
 
 def surplus(state: State) -> list[Node]:
@@ -132,7 +167,7 @@ def step_back(state: State, unready: Sequence[str]) -> None:
     slow = [n for n in map(state.nodes.get, unready) if n and n.state is NodeState.MEMBER]
     limits, count = state.limits, len(slow)
     replaceable = not state.instrumented or (state.size > 1 and count <= limits.copies)
-    dispensable = state.size - limits.fewest if limits.replicas else 0
+    dispensable = (state.size - limits.fewest) // limits.nodes_each if limits.replicas else 0
     if count > len(state.spares) + dispensable or not replaceable:
         return
     for node in slow:

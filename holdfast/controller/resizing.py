@@ -20,7 +20,7 @@ def scaled(state: State, event: ScaleRequested) -> list[AnyAction]:
     limits, sizing = state.limits, state.sizing
     if not limits.elastic or state.phase is Phase.CLOSING:
         return []
-    sizing.target = max(limits.fewest, min(limits.most, event.nodes))
+    sizing.target = max(limits.fewest, limits.whole(min(limits.most, event.nodes)))
     state.scaled_by = event.by
     sizing.growths, sizing.changed_at = [], None  # what was asked for is not held back
     state.stillborn = state.unfit = 0
@@ -36,7 +36,8 @@ def review(state: State) -> list[AnyAction]:
     if not state.limits.elastic or not undisturbed(state):
         return []
     if state.size > state.target:
-        step = max(1, state.limits.copies) if state.instrumented else state.size
+        least = max(state.limits.nodes_each, state.limits.whole(state.limits.copies))
+        step = least if state.instrumented else state.size
         size = max(state.target, state.size - step)
         return _stop(state, size, f"{sizing_text(state, size)}: {state.scaled_by} asked for fewer")
     more = sizes.growable(state) - state.size

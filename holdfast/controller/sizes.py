@@ -52,13 +52,14 @@ def paced(state: State, progress: Progress) -> None:
 
 
 def ready(state: State) -> int:
-    """Nodes that can train now."""
-    return len(state.ranks) + len(state.spares)
+    """Nodes that can train now, in whole replicas."""
+    return state.limits.whole(len(state.ranks) + len(state.spares))
 
 
 def growable(state: State) -> int:
     """The size that a job of this size could grow to with the spares that are sound."""
-    return max(state.size, min(state.target, len(state.ranks) + conditions.sound_spares(state)))
+    sound = state.limits.whole(len(state.ranks) + conditions.sound_spares(state))
+    return max(state.size, min(state.target, sound))
 
 
 def settle(state: State) -> None:

@@ -53,6 +53,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     copies: int = 0  # of private state on other nodes
     in_process: bool = False  # workers are kept over attempts
     replicas: bool = False  # also when the number of nodes changes, and nobody waits for a node
+    nodes_each: int = 1  # of a replica: they train together or not at all
     hang_timeout_s: float = 0.0  # without progress; 0: hangs are not looked for
     on_nan: str = "restart"  # or "stop", "ignore"
     skip_batches: int = 0  # that may be left out, in all
@@ -88,6 +89,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
             hang_timeout_s=recovery.hang_timeout_s if recovery.hangs == "auto" else 0.0,
             in_process=job.recovery.keeps_processes,
             replicas=job.recovery.mode == "replicas",
+            nodes_each=job.recovery.nodes_each,
             on_nan=job.recovery.on_nan,
             skip_batches=job.recovery.skip_batches,
             stragglers=job.recovery.stragglers,
@@ -115,6 +117,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         """Whether the number of nodes may change."""
         return self.fewest < self.most
 
+    def whole(self, count: int) -> int:
+        """How many of so many nodes can train: those that make whole replicas."""
+        return count - count % self.nodes_each
+
 
 class NodeState(StrEnum):
     """What a node is to the job."""
@@ -133,6 +139,7 @@ class Node(msgspec.Struct, kw_only=True):
     workers: int
     state: NodeState = NodeState.JOINING
     node_rank: int | None = None
+    due: int | None = None  # the rank that it is to have next, with the others of its replica
     store: Store | None = None  # fresh store it offers for the next attempt
     rack: str = ""  # "" if it is not known
     checked: bool = False  # its machine has passed its checks

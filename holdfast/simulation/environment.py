@@ -39,6 +39,7 @@ class Promise(StrEnum):
     BLAME = "nobody pays for a neighbour"
     SEEN = "no fault stays unseen"
     KEPT = "who is kept waits for a new attempt"
+    WHOLE = "replicas take part whole"
     VERSIONS = "one version, and prepared"
     CHOICE = "the cheapest step that would do"
 

@@ -8,6 +8,7 @@ rank's memory holds.
 
 import math
 
+from holdfast.checkpoint.choose import copy_distance
 from holdfast.digests import ReplicaDigest
 from holdfast.events import Broken, Milestone, Progress
 from holdfast.messages import Start, WorkerReport
@@ -141,8 +142,9 @@ class GroundTruth:
             for rank in range(group.world_size)
         ]
         held = self.numbers.restorable(held, group.order.restore_below)
-        found = memory.restorable(held, workers)
-        self._referees.resumed(group.attempt, found, held, workers)
+        distance = copy_distance(workers, group.world_size, self._hard.limits.nodes_each)
+        found = memory.restorable(held, distance)
+        self._referees.resumed(group.attempt, found, held, distance)
         snapshot = found.snapshot if found is not None else None
         bad = snapshot is not None and self.numbers.is_bad(snapshot.key)
         self._referees.took(group.attempt, snapshot, bad)

@@ -188,13 +188,16 @@ def draw(seed: int, *, hours: float = 24.0, nodes: int = 16) -> Hardship:
     return Hardship(
         seed=seed,
         hours=hours,
-        limits=_keeping(
-            _sized(
-                _limits(dice, later, max(1, nodes - spares), spares, watch_s, told),
-                *(elastic, changes),
+        limits=_in_replicas(
+            _keeping(
+                _sized(
+                    _limits(dice, later, max(1, nodes - spares), spares, watch_s, told),
+                    *(elastic, changes),
+                ),
+                Random(f"hardship of modes {seed}"),
+                group_tests=bool(grouped),
             ),
-            Random(f"hardship of modes {seed}"),
-            group_tests=bool(grouped),
+            Random(f"hardship of replicas {seed}"),
         ),
         workers=dice.choice((1, 1, 2)),
         rack_size=dice.choice((2, 4, 8)),
@@ -264,6 +267,16 @@ def _keeping(limits: Limits, dice: Random, *, group_tests: bool) -> Limits:
     replicas = kept and limits.elastic
     kinds = {"in_process": kept, "replicas": replicas, "checks": checks}
     return msgspec.structs.replace(limits, group_tests=group_tests, **kinds)
+
+
+def _in_replicas(limits: Limits, dice: Random) -> Limits:
+    """Some jobs of replicas have several nodes in each."""
+    each = dice.choice((1, 2, 2, 3))
+    count = limits.node_count - limits.node_count % each
+    if not limits.replicas or count < 2 * each:
+        return limits
+    fewest = max(each, min(limits.min_nodes - limits.min_nodes % each, count - each))
+    return msgspec.structs.replace(limits, nodes_each=each, node_count=count, min_nodes=fewest)
 
 
 def _some(dice: Random, bounds: dict[str, tuple[float, float]]) -> dict[str, float]:

@@ -1,5 +1,6 @@
 """Which snapshots an attempt leaves in the memory of its nodes when it ends, in whatever way."""
 
+from holdfast.checkpoint.choose import copy_distance
 from holdfast.checkpoint.key import Key
 from holdfast.simulation.environment import Environment
 from holdfast.simulation.flips import Flips
@@ -50,11 +51,12 @@ class LeftCopies:
 
     def _written(self, group: Group, rank: int, step: int, key: Key | None = None) -> NodeMemory:
         """What a rank has of a snapshot of this attempt, or of what it goes on from in place."""
-        size, workers = group.world_size, group.order.workers_per_node
+        size, each = group.world_size, self._hard.limits.nodes_each
+        distance = copy_distance(group.order.workers_per_node, size, each)
         at = group.origin.used + (step - group.inherited_step) * self.samples(group)
-        of, ward = key or Key(group.attempt, step), (rank - workers) % size
+        of, ward = key or Key(group.attempt, step), (rank - distance) % size
         mine, other = (frozenset((WrittenPart(of, r, size, at),)) for r in (rank, ward))
-        return NodeMemory(mine, mine, other if size > workers else frozenset())
+        return NodeMemory(mine, mine, other if size > distance else frozenset())
 
     def _newest(
         self, group: Group, new: frozenset[WrittenPart] | None, old: list[WrittenPart]

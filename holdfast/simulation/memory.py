@@ -50,7 +50,7 @@ class ResumedFrom(NamedTuple):
     plan: RestorePlan | None
 
 
-def holdings(memories: Sequence[NodeMemory], workers: int) -> list[Holding]:
+def holdings(memories: Sequence[NodeMemory], distance: int) -> list[Holding]:
     """What each rank has of its own, and of its ward, in this layout."""
     size = len(memories)
 
@@ -61,21 +61,21 @@ def holdings(memories: Sequence[NodeMemory], workers: int) -> list[Holding]:
         Holding(
             keys(one.shared, None),
             keys(one.private, rank),
-            keys(one.buddy, (rank - workers) % size),
+            keys(one.buddy, (rank - distance) % size),
         )
         for rank, one in enumerate(memories)
     ]
 
 
-def restorable(memories: Sequence[NodeMemory], workers: int) -> ResumedFrom | None:
+def restorable(memories: Sequence[NodeMemory], distance: int) -> ResumedFrom | None:
     """The newest snapshot that all ranks can get, in place if that is as new as any."""
-    held, size = holdings(memories, workers), len(memories)
+    held, size = holdings(memories, distance), len(memories)
     there: dict[Snapshot, set[int]] = {}
     for part in _parts(memories):
         there.setdefault(part.snapshot, set()).add(part.rank)
     shared = {p.snapshot for one in memories for p in one.shared}
     keys = {key for one in held for key in one.shared}
-    plans = {key: choose.plan_for(key, held, workers) for key in keys}
+    plans = {key: choose.plan_for(key, held, distance) for key in keys}
     found = [
         ResumedFrom(Snapshot(key, size), plan) for key, plan in plans.items() if plan is not None
     ]

@@ -54,6 +54,7 @@ from holdfast.simulation.memory import NodeMemory, ResumedFrom, holdings
 from holdfast.simulation.numbers import FiniteNumbers
 from holdfast.simulation.resumption import Resumption, Samples, WholeSnapshots
 from holdfast.simulation.sickness import Sickness
+from holdfast.simulation.whole_replicas import WholeReplicas
 
 ISOLATE = "isolate"  # leaves a node on suspicion, which may be wrong: its machine stays in use
 REASONS = (NodeLost, NodeLeft, StopRequested, ControllerResumed, OrdersLost)
@@ -359,6 +360,7 @@ class Referees:
         self._replay, self._books, self._terms = Replay(), Accounting(), OneTerm()
         self._numbers, self._kept = FiniteNumbers(), KeptWorkers()
         self._updates, self._assembly = FairUpdates(), WholeSnapshots()
+        self._whole = WholeReplicas(hardship.limits.nodes_each)
         reference = hardship.limits.node_count * hardship.workers
         self._samples = Samples(reference, hardship.limits.batch == KEEPS)
         self.blame = self._efficiency.blame
@@ -406,15 +408,16 @@ class Referees:
         self._judge(Promise.ONE_ATTEMPT, how and f"{node}: {how}")
         how = self._updates.launched(order)
         self._judge(Promise.VERSIONS, how and f"{node}: {how}")
+        self._judge(Promise.WHOLE, self._whole.launched(node, order))
 
     def resumed(
-        self, attempt: int, found: ResumedFrom | None, memories: Sequence[NodeMemory], workers: int
+        self, attempt: int, found: ResumedFrom | None, memories: Sequence[NodeMemory], distance: int
     ) -> None:
         """An attempt has chosen its snapshot, in place or one that is put together anew."""
         self._judge(Promise.ASSEMBLY, self._assembly.resumed(attempt, found, memories))
         if found is None or found.plan is not None:
-            plan, held = found and found.plan, holdings(memories, workers)
-            self._judge(Promise.SNAPSHOT, self._snapshots.resumed(attempt, plan, held, workers))
+            plan, held = found and found.plan, holdings(memories, distance)
+            self._judge(Promise.SNAPSHOT, self._snapshots.resumed(attempt, plan, held, distance))
 
     def dealt(self, attempt: int, found: Snapshot | None, dealt: Sequence[range]) -> None:
         """Which samples the ranks of an attempt take first."""
@@ -477,6 +480,7 @@ class Referees:
         self._judge(Promise.VERSIONS, self._updates.journaled(entry))
         self._given_up.journaled(entry)
         self._terms.journaled(entry)
+        self._whole.journaled(entry)
         self.stillborn += any(isinstance(a, Dismiss) for a in entry.actions)
         if isinstance(entry.event, AttemptStopped):
             self._waits_since = self._env.now

@@ -11,14 +11,14 @@ class Resumption:
     """Training goes on from the newest snapshot that is whole for every rank, and from no other."""
 
     def resumed(
-        self, attempt: int, plan: RestorePlan | None, held: Sequence[Holding], workers: int
+        self, attempt: int, plan: RestorePlan | None, held: Sequence[Holding], distance: int
     ) -> str:
         """An attempt goes on from `plan`; `held` is what each rank really has."""
-        best = max((k for k in _keys(held) if _whole(k, held, workers)), default=None)
+        best = max((k for k in _keys(held) if _whole(k, held, distance)), default=None)
         found = (plan.key.step, plan.key.attempt) if plan is not None else None
         if found != best:
             return f"attempt {attempt} goes on from {found}, not from {best} (step, attempt)"
-        return _lacking(attempt, plan, held, workers) if plan is not None else ""
+        return _lacking(attempt, plan, held, distance) if plan is not None else ""
 
 
 class WholeSnapshots:
@@ -75,22 +75,22 @@ def _keys(held: Sequence[Holding]) -> set[tuple[int, int]]:
     return {(key.step, key.attempt) for one in held for key in one.shared}
 
 
-def _whole(key: tuple[int, int], held: Sequence[Holding], workers: int) -> bool:
+def _whole(key: tuple[int, int], held: Sequence[Holding], distance: int) -> bool:
     """Every rank's own part is with it or with the rank at the same place on the next node."""
     step, attempt = key
     for rank, one in enumerate(held):
-        buddy = held[(rank + workers) % len(held)]
-        copies = one.private | (buddy.buddy if len(held) > workers else frozenset())
+        buddy = held[(rank + distance) % len(held)]
+        copies = one.private | (buddy.buddy if len(held) > distance else frozenset())
         if not any(k.step == step and k.attempt == attempt for k in copies):
             return False
     return True
 
 
-def _lacking(attempt: int, plan: RestorePlan, held: Sequence[Holding], workers: int) -> str:
+def _lacking(attempt: int, plan: RestorePlan, held: Sequence[Holding], distance: int) -> str:
     """Who is to give what it does not have."""
     for rank, (shared, private) in enumerate(zip(plan.shared_from, plan.private_from, strict=True)):
         copies = held[private].private if private == rank else held[private].buddy
-        neighbour = private in (rank, (rank + workers) % len(held))
+        neighbour = private in (rank, (rank + distance) % len(held))
         if plan.key not in held[shared].shared or plan.key not in copies or not neighbour:
             return f"rank {rank} of attempt {attempt} is sent to ranks {shared}, {private} in vain"
     return ""

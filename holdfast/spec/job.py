@@ -31,6 +31,7 @@ from holdfast.spec.parallel import Parallel
 from holdfast.spec.placement import Scheduling
 from holdfast.spec.progress import ProgressPatterns
 from holdfast.spec.ray import Ray
+from holdfast.spec.replicas import ReplicaGroups
 from holdfast.spec.resources import Image, Resources, Secret
 from holdfast.spec.section import (
     NAME_PATTERN,
@@ -161,8 +162,11 @@ class Recovery(Section):
     by warm ones; `in_process` keeps their processes, where the script can do with that: they leave
     the broken step, form their process groups anew and go on from the last snapshot. Those that do
     not within `restart_grace_s` are replaced. `replicas` keeps them also when the number of nodes
-    changes: each node is a replica of the model, the others go on at once without one that is
-    lost, and it joins them again when it is ready. Requires `elasticity`."""
+    changes: each node is a replica of the model (or some nodes together are, see `replicas`), the
+    others go on at once without one that is lost, and it joins them again when it is ready.
+    Requires `elasticity`."""
+    replicas: ReplicaGroups | None = None
+    """Nodes of a replica, and outer steps. Requires `mode: replicas`."""
     check: Literal["auto", "off", "spares", "quick"] = "auto"
     """Checks of machines, some seconds long, as by `holdfast check --quick`; one that fails is
     replaced. `spares`: of each spare, once the job trains; until it has passed it does not count as
@@ -191,6 +195,11 @@ class Recovery(Section):
     def keeps_processes(self) -> bool:
         """Whether workers that live may go on in the next attempt."""
         return self.mode != "processes"
+
+    @property
+    def nodes_each(self) -> int:
+        """Nodes that train together or not at all."""
+        return self.replicas.nodes_each if self.replicas is not None else 1
 
     @property
     def restarts(self) -> int:
@@ -336,14 +345,27 @@ class Job(Section):
 
     @model_validator(mode="after")
     def _replicas_may_be_missing(self) -> Self:
+        groups, elastic = self.recovery.replicas, self.elasticity
         if self.recovery.mode != "replicas":
+            if groups is not None:
+                raise ValueError("recovery.replicas requires recovery.mode: replicas")
             return self
-        fewest = self.elasticity.min_nodes if self.elasticity is not None else self.nodes.count
+        fewest = elastic.min_nodes if elastic is not None else self.nodes.count
         if fewest >= self.nodes.count:
             raise ValueError(
                 "recovery.mode: replicas requires elasticity.min_nodes below nodes.count: with how "
                 "many nodes the others may go on"
             )
+        most = elastic.max_nodes if elastic is not None else None
+        counts = {
+            "nodes.count": self.nodes.count,
+            "elasticity.min_nodes": fewest,
+            "elasticity.max_nodes": most,
+        }
+        workers = None if self.workers_per_node == "auto" else self.workers_per_node
+        check_every = self.recovery.check_replicas_every
+        if groups and (why := groups.misfit(counts, workers, self.parallel, check_every)):
+            raise ValueError(why)
         return self
 
     @model_validator(mode="after")
@@ -363,7 +385,8 @@ class Job(Section):
         fewest = most = self.nodes.count
         if self.elasticity is not None:
             fewest, most = self.elasticity.min_nodes, self.elasticity.max_nodes or most
-        for nodes in sorted({fewest, min(fewest + 1, most), self.nodes.count, most}):
+        unit = self.recovery.nodes_each
+        for nodes in sorted({fewest, min(fewest + unit, most), self.nodes.count, most}):
             ranks = nodes * self.workers_per_node
             try:
                 self.parallel.layout.resolve(ranks)

@@ -264,7 +264,7 @@ def holdings(inventories: Sequence[RankInventory], ranks: Ranks, fingerprint: in
 
 
 def _holding(rank: int, inventory: RankInventory, ranks: Ranks, fingerprint: int) -> Holding:
-    ward = (rank - ranks.local_world_size) % ranks.world_size
+    ward = (rank - ranks.copy_distance) % ranks.world_size
     owner = {StatePart.SHARED: None, StatePart.PRIVATE: rank, StatePart.BUDDY: ward}
     fitting = [
         cell
@@ -282,7 +282,7 @@ def _arenas(
 ) -> Iterable[Candidate]:
     held = holdings(inventories, ranks, fingerprint)
     for key in frozenset[Key]().union(*(h.shared for h in held)):
-        if plan_for(key, held, ranks.local_world_size) is not None:
+        if plan_for(key, held, ranks.copy_distance) is not None:
             yield Candidate(key, Location.ARENAS, ranks.world_size, fingerprint)
 
 

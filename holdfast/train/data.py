@@ -93,13 +93,14 @@ class Loader:
         self._options = options
         self.epoch = 0
         self.samples = 0  # of this epoch, used by all ranks together
-        self.dealt = (0, 0)  # samples of the step under way: of this rank, of all
+        self.dealt = (0, 0)  # samples of the step under way: of this rank, of all who average
 
     def __iter__(self) -> Iterator[Any]:
         placement = find_placement()
         dimensions = layout_in(os.environ).resolve(placement.world_size)
         rank, world_size = dimensions.data_rank(placement.rank), dimensions.data
-        total = policy_in(placement.world_size).samples(self._order.batch_size)
+        policy = policy_in(placement.world_size)
+        total = policy.samples(self._order.batch_size)
         self._require_one_batch(world_size, total)
         tickets = self._order.tickets(self.epoch, self.samples, rank, world_size, total)
         # a generator of its own: DataLoader would draw from the script's random numbers
@@ -114,7 +115,7 @@ class Loader:
         )
         for ticket, batch in fetched:
             self.epoch, self.samples = ticket.epoch, ticket.samples_after
-            self.dealt = (len(ticket.indices), ticket.total)
+            self.dealt = (len(ticket.indices), policy.replica_samples(rank, ticket.total))
             yield batch
 
     def state_dict(self) -> dict[str, int]:

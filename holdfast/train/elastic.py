@@ -15,6 +15,7 @@ import msgspec
 import torch
 
 from holdfast.dimensions import layout_in
+from holdfast.train.outer_steps import ranks_each
 
 OnResize = Callable[[int, int], object]
 
@@ -30,6 +31,7 @@ class BatchPolicy(NamedTuple):
     keeps: bool  # the samples of a step, whatever the number of ranks
     warmup_steps: int
     together: int = 1  # ranks that have the same samples
+    averaging: int = 0  # ranks that average gradients in each step, those of one replica; 0: all
 
     @property
     def elastic(self) -> bool:
@@ -40,6 +42,17 @@ class BatchPolicy(NamedTuple):
         """Of one step of the optimizer, over all ranks."""
         ranks = self.reference if self.elastic and self.keeps else self.world_size
         return batch_size * ranks
+
+    @property
+    def averages(self) -> int:
+        """Ranks whose gradients are averaged in each step."""
+        return self.averaging or self.world_size
+
+    def replica_samples(self, rank: int, total: int) -> int:
+        """How many of `total` samples of a step those have who average with this rank."""
+        first = rank - rank % self.averages
+        after = first + self.averages
+        return total * after // self.world_size - total * first // self.world_size
 
     @property
     def accumulation(self) -> int:
@@ -66,12 +79,14 @@ def policy_in(world_size: int, environ: Mapping[str, str] = os.environ) -> Batch
     layout = layout_in(environ)
     now = layout.resolve(world_size).data
     together = world_size // now
+    averaging = ranks_each(world_size, environ) // together
     if text is None:
-        return BatchPolicy(0, now, keeps=True, warmup_steps=0, together=together)
+        return BatchPolicy(0, now, True, 0, together, averaging)
     wish = msgspec.json.decode(text, type=_Wish)
     ranks = wish.nodes * int(environ.get("LOCAL_WORLD_SIZE", "1"))
     keeps = wish.batch == "keep_global_batch"
-    return BatchPolicy(layout.resolve(ranks).data, now, keeps, wish.warmup_steps, together)
+    reference = layout.resolve(ranks).data
+    return BatchPolicy(reference, now, keeps, wish.warmup_steps, together, averaging)
 
 
 class LearningRateScale:
@@ -110,7 +125,8 @@ class LearningRateScale:
 
 
 class Dealer(Protocol):
-    """A loader that knows how many samples of a step are this rank's, and how many there are."""
+    """A loader that knows how many samples of a step are this rank's, and how many of those whose
+    gradients are averaged with its own."""
 
     dealt: tuple[int, int]
 
@@ -171,7 +187,7 @@ class Elastic:
         mean loss in the mean over all ranks. Gradients are averaged with the last part."""
         assert self.loader is not None
         (here, everywhere), batch_size = self.loader.dealt, self.loader.batch_size
-        world = self.policy.world_size if self._parallel else 1
+        world = self.policy.averages if self._parallel else 1
         total = everywhere if self._parallel else here
         firsts = range(0, here, batch_size)
         for first in firsts:

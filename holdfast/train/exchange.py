@@ -28,9 +28,9 @@ from holdfast.checkpoint.arena import (
     parse_header,
     parse_seal,
 )
-from holdfast.checkpoint.choose import RestorePlan, buddy_of
+from holdfast.checkpoint.choose import RestorePlan, buddy_of, copy_distance
 from holdfast.checkpoint.tensors import SEALED_BYTES, byte_tensor
-from holdfast.train.placement import Placement
+from holdfast.train.placement import Placement, replica_nodes
 
 COPY_LIMIT_BYTES = SEALED_BYTES  # of a private part that is sent by the workers themselves
 _FIRST_CAPACITY = 64 << 10
@@ -75,9 +75,11 @@ class Exchange:
         self._group = group
         self._rank = placement.rank
         self._world_size = placement.world_size
-        buddy = buddy_of(placement.rank, placement.local_world_size, placement.world_size)
+        size = placement.world_size
+        distance = copy_distance(placement.local_world_size, size, replica_nodes())
+        buddy = buddy_of(placement.rank, distance, size)
         self._buddy = buddy if copies == 1 else None  # several copies are made by the agents' side
-        self.ward = (placement.rank - placement.local_world_size) % placement.world_size
+        self.ward = (placement.rank - distance) % size
         self.nodes = placement.world_size // placement.local_world_size
         self._capacity = _FIRST_CAPACITY
         self._sent: list[dist.Work] = []

@@ -18,9 +18,11 @@ import msgspec
 import torch
 import xxhash
 
+from holdfast.checkpoint.choose import copy_distance
 from holdfast.checkpoint.index import EVERYWHERE, ON_NODE
 from holdfast.checkpoint.tensors import LeafPlace, is_distributed, local_part
 from holdfast.errors import Error
+from holdfast.train.placement import replica_nodes
 
 BOTH = EVERYWHERE | ON_NODE
 
@@ -53,6 +55,11 @@ class Ranks(NamedTuple):
     def node(self, rank: int) -> int:
         """The node of a rank."""
         return rank // self.local_world_size
+
+    @property
+    def copy_distance(self) -> int:
+        """How many ranks on the copy of a rank's private part is."""
+        return copy_distance(self.local_world_size, self.world_size, replica_nodes())
 
 
 def entries(

@@ -29,6 +29,10 @@ class LoopPosition:
         """Whether this rank's numbers up to this step, or newer ones, are not finite."""
         self.unsound = False
         """Whether all ranks know that those of some rank are not, or that replicas differ."""
+        self.apart = False
+        """Whether replicas are not the same after the step under way: an outer one comes later."""
+        self.held = False
+        """Whether all ranks know of some snapshot that all can get."""
         self.replicas_differ = False
         """Whether all ranks know that parameters which should be the same are not."""
 

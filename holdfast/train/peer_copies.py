@@ -15,7 +15,7 @@ from holdfast.checkpoint.key import Key
 from holdfast.checkpoint.storage_page import Peer, StoragePage, WorkerInfo
 from holdfast.train.exchange import COPY_LIMIT_BYTES, Agreed, Exchange
 from holdfast.train.layout import groups_of
-from holdfast.train.placement import Placement
+from holdfast.train.placement import Placement, replica_nodes
 from holdfast.train.tracked import Tracked
 
 logger = logging.getLogger(__name__)
@@ -79,7 +79,13 @@ class PeerCopies:
         return True
 
     def _groups(self, exchange: Exchange) -> list[tuple[int, ...]]:
-        """The parallel groups that any rank knows of."""
+        """The groups that copies should not stay in: replicas of several nodes, which may be lost
+        as a whole; else the parallel groups that any rank knows of."""
+        place = self._placement
+        replica = place.local_world_size * replica_nodes()
+        if place.local_world_size < replica < place.world_size:
+            firsts = range(0, place.world_size, replica)
+            return [tuple(range(first, first + replica)) for first in firsts]
         mine = [*groups_of(self._tracked.names.now().values())]
         told = exchange.gather_bytes(msgspec.msgpack.encode(mine))
         decoded = (msgspec.msgpack.decode(one, type=list[tuple[int, ...]]) for one in told)

@@ -5,7 +5,10 @@ before (`holdfast.rank`). Without any of it (plain `python train.py`) the worker
 """
 
 import os
+from collections.abc import Mapping
 from typing import NamedTuple
+
+REPLICA_NODES = "HOLDFAST_REPLICA_NODES"
 
 
 class Placement(NamedTuple):
@@ -32,6 +35,11 @@ def find_placement() -> Placement:
         redo_until=_number("HOLDFAST_REDO_UNTIL", 0),
         distributed="RANK" in os.environ,
     )
+
+
+def replica_nodes(environ: Mapping[str, str] = os.environ) -> int:
+    """Nodes of a replica."""
+    return int(environ.get(REPLICA_NODES, "1"))
 
 
 def descriptor(name: str) -> int | None:

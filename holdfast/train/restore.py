@@ -336,7 +336,7 @@ class _Restoring:
 
     def _as_it_lies(self, one: Candidate) -> Restored | None:
         held = candidates.holdings(self._inventories, self._ranks, self._fingerprint)
-        plan = plan_for(one.key, held, self._ranks.local_world_size)
+        plan = plan_for(one.key, held, self._ranks.copy_distance)
         assert plan is not None, "it is on the list"
         if not self._deliver(plan):
             return None

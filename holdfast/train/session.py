@@ -40,6 +40,7 @@ from holdfast.train.layouts.asked import ModelWishes, asked_layout
 from holdfast.train.layouts.run_layout import RunLayout, StepCall
 from holdfast.train.layouts.stepping import LossFunction, StepResult
 from holdfast.train.layouts.tensor import Plan
+from holdfast.train.outer_steps import TRACKED
 from holdfast.train.parking import MOVES, ParkingPlace
 from holdfast.train.placement import Placement, find_placement
 from holdfast.train.progress import ProgressReporter, open_progress
@@ -211,17 +212,20 @@ class Run:
         self._progress.phase(WorkerPhase.SETUP)
         everything = objects if loader is None else {**objects, "loader": loader}
         everything |= self._elastic.tracked | self._layout.tracked
+        outer = self._layout.outer_steps(everything)
+        if outer is not None:
+            everything[TRACKED] = outer.optimizer
+        replicas, kept_equal = self._layout.replicas, self._layout.replicas + self._layout.apart
         gather = self._parts.gather
-        replicas = self._layout.replicas
-        tracked = Tracked(everything, self.device, replicas, self._ranks, gather)
+        tracked = Tracked(everything, self.device, kept_equal, self._ranks, gather)
         self._tracked = tracked
         if self._survival is not None and not tracked.movable:
             self._survival.stay("it keeps state that is not the same on all ranks")
-        apart = replicas if self._settled else []
+        apart = replicas if self._settled or outer is not None else []
         state = State(loader, self._progress, self._parts.watch(tracked), self._ending, apart)
         self._elastic.step = lambda: state.completed
         self._elastic.loader = loader if isinstance(loader, Loader) else None
-        state.restored, state.numbers = self._elastic.resumed, self._elastic.numbers
+        state.elastic, state.outer = self._elastic, outer
         state.after_step = _after_each_step(tracked, self._parts, self._progress)
         if self._survival is not None:
             state.survival = self._survival

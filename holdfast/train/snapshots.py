@@ -144,6 +144,7 @@ class Snapshotter:
 
     def _begin(self, step: int) -> None:
         self._start = self._meetings.last = self.loop.completed = step
+        self.loop.held = step > 0
         if self._placement.rank == 0:
             self.requests.decide_from(step)
         self._peers.introduce()
@@ -177,7 +178,8 @@ class Snapshotter:
         if full or self.loop.unsound or not (due or tiers or asked):
             return None
         last = completed >= self.loop.total
-        self._meetings.owed = self.capture.gradients.wait(agreed, last=last)
+        waits = self.loop.apart or self.capture.gradients.wait(agreed, last=last)
+        self._meetings.owed = waits
         return None if self._meetings.owed else self._flags(agreed)
 
     def _flags(self, agreed: Agreed) -> SnapshotFlag:
@@ -229,6 +231,7 @@ class Snapshotter:
             self.capture.gradients.spoiled = False
             self._in_use.give_up()
             self.requests.give_up()
+        self.loop.held |= self.step > 0 and not agreed.torn
         self._compare()
         if self._peers.hand_over(agreed):
             self._in_use.by_agents = True

@@ -25,6 +25,8 @@ from holdfast.errors import Error
 from holdfast.events import Milestone
 from holdfast.page import WorkerPhase
 from holdfast.train.early_end import EarlyEnd
+from holdfast.train.elastic import Elastic
+from holdfast.train.outer_steps import OuterSteps
 from holdfast.train.parallel import spread
 from holdfast.train.progress import ProgressReporter
 from holdfast.train.skipping import SkippedBatches, require_loader
@@ -62,10 +64,10 @@ class State:
         """Completed steps, including those before a restart; 0 before `steps()` has restored."""
         self.after_step: Callable[[int], None] = lambda _step: None
         """Called with the number of each complete step, once it has been reported."""
-        self.restored: Callable[[int, int | None], None] = lambda _step, _ranks: None
-        """Called once the state after this step is restored, with how many ranks had left it."""
-        self.numbers: Callable[[], dict[str, float]] = dict
-        """What the metrics of each step say besides what the script logs."""
+        self.elastic: Elastic | None = None
+        """What is told once the state is restored, and what the metrics of each step say of it."""
+        self.outer: OuterSteps | None = None
+        """What brings replicas together that train by themselves."""
         self.survival: Survival | None = None
         """Of this process, where it is kept when an attempt is broken."""
         self.next_attempt: Callable[[], None] = lambda: None
@@ -106,14 +108,14 @@ class State:
     def _turns(self, total: int) -> Iterator[tuple[int, Any]]:
         if self._batches is None:
             self._begin()
-        if self.survival is not None:
-            self.survival.enter_loop()
+        self._enter_step(total)
         self._progress.aims(total)
         while self.completed < total and not self._ended:
+            self._enter_step(total)
             began = time.monotonic()
             batch = self._next_batch(began)
             self._progress.phase(WorkerPhase.STEP)
-            if numbers := self.numbers():
+            if self.elastic is not None and (numbers := self.elastic.numbers()):
                 self._progress.log(None, None, 0, numbers)
             try:
                 yield self.completed, batch
@@ -122,6 +124,14 @@ class State:
                 raise
             self._complete_step(began, total)
             step_profile.step_ended(self.completed)
+
+    def _enter_step(self, total: int) -> None:
+        snapshots, able = self._snapshots, True
+        if self.outer is not None and snapshots is not None:
+            snapshots.loop.apart = not self.outer.due(self.completed + 1, total)
+            able = snapshots.loop.held
+        if self.survival is not None:
+            self.survival.enter_loop(able=able)
 
     def restore(self) -> int:
         """Restore what is tracked now instead of when the loop begins; returns `completed`.
@@ -146,8 +156,11 @@ class State:
             self.survival.unrecorded(self._spread)
         elif self.completed == 0:
             self._spread()
-        ranks = self._snapshots.loop.ranks_before if self._snapshots else None
-        self.restored(self.completed, ranks)
+        if self.outer is not None:
+            self.outer.begin()
+        if self.elastic is not None:
+            ranks = self._snapshots.loop.ranks_before if self._snapshots else None
+            self.elastic.resumed(self.completed, ranks)
 
     def _spread(self) -> None:
         for module in self._apart:
@@ -203,6 +216,8 @@ class State:
         if self.survival is not None:
             self.survival.require_whole()
         self.completed += 1
+        if self.outer is not None and self.outer.due(self.completed, total):
+            self._bring_together(self.outer)
         took = time.monotonic() - began
         self._progress.step_done(self.completed, took)
         self.after_step(self.completed)
@@ -219,6 +234,14 @@ class State:
         if flags is not None:
             self._snapshot(self._snapshots, flags)
 
+    def _bring_together(self, outer: OuterSteps) -> None:
+        """An outer step. Raises `AttemptBrokenError` if it was given up."""
+        if self._snapshots is not None:
+            self._snapshots.capture.guard()
+        outer.step()
+        if self.survival is not None:
+            self.survival.require_whole()
+
     def _snapshot(self, snapshots: Snapshotter, flags: SnapshotFlag) -> None:
         self._progress.phase(WorkerPhase.SNAPSHOT)
         if snapshots.waits(flags):
@@ -234,11 +257,15 @@ class State:
         step_profile.give_up("its loop ended before that")
         self._progress.publish(through=self.completed)
         if self._snapshots is not None:
+            if self.outer is not None and self._snapshots.loop.apart:  # it was ended early
+                self._bring_together(self.outer)
+                self._snapshots.loop.apart = False
             flags = self._snapshots.end(self.completed)
             if flags is not None:
                 self._snapshot(self._snapshots, flags)
             self._snapshots.finish()
-            self._require_equal_replicas(self._snapshots)
+            self._progress.compared(self._snapshots.replicas.differ)
+            _require_equal_replicas(self._snapshots)
             self._snapshots.loop.close()
         self._ending.close()
         self._ended = False
@@ -246,18 +273,6 @@ class State:
             self.survival.leave_loop()
         self._progress.phase(WorkerPhase.FINISHED)
         self._progress.reach(Milestone.FINISHED)
-
-    def _require_equal_replicas(self, snapshots: Snapshotter) -> None:
-        """An end with replicas that differ is none."""
-        differ = snapshots.replicas.differ
-        self._progress.compared(differ)
-        if differ is not None:
-            raise Error(
-                "replicas-differ",
-                f"parameters differ between ranks after step {differ.step}",
-                why=f"data-parallel ranks last had the same after step {differ.agreed}",
-                help="holdfast why   (which rank differs from which)",
-            )
 
     def _leave(self) -> None:
         """The loop is left in the middle of a step, by `break` or an exception: what follows is no
@@ -272,6 +287,18 @@ class State:
                 "have ended with it (state.stop() ends the loop after the step)",
                 name,
             )
+
+
+def _require_equal_replicas(snapshots: Snapshotter) -> None:
+    """An end with replicas that differ is none."""
+    differ = snapshots.replicas.differ
+    if differ is not None:
+        raise Error(
+            "replicas-differ",
+            f"parameters differ between ranks after step {differ.step}",
+            why=f"data-parallel ranks last had the same after step {differ.agreed}",
+            help="holdfast why   (which rank differs from which)",
+        )
 
 
 def _endless(loader: Iterable[Any] | None) -> Iterator[Any]:

@@ -64,6 +64,7 @@ class Survival:
         self._record: list[Callable[[], object]] = []
         self._record_bytes = 0
         self._again = False  # the record is being done again
+        self._able = False  # the agent knows that it can be kept
         self._under_way: list[Any] = []  # of it
         self._store: Any = None
         self._lock = threading.Lock()
@@ -164,16 +165,16 @@ class Survival:
             self._moves = False
             rank.say(f"this worker is replaced when the number of ranks changes, not kept: {why}")
 
-    def enter_loop(self) -> None:
-        """From here on the script need not hear of peers that are gone."""
+    def enter_loop(self, *, able: bool = True) -> None:
+        """From here on the script need not hear of peers that are gone. `able`: there is, or will
+        be at once, a snapshot to go on from."""
         if self._stage is ScriptStage.SETUP:
-            self._stage = ScriptStage.LOOP
-            if not self._refusal:
-                self._parking.able(moves=self._moves)
-            else:
-                self._stage = ScriptStage.OVER
+            self._stage = ScriptStage.OVER if self._refusal else ScriptStage.LOOP
         elif self._stage is ScriptStage.OVER and not self._refusal:
             self.refuse("the first training loop of the script is over")
+        if self._stage is ScriptStage.LOOP and able and not self._able:
+            self._able = True
+            self._parking.able(moves=self._moves)
 
     def leave_loop(self) -> None:
         """The loop is over, or was left."""
@@ -194,6 +195,7 @@ class Survival:
             assert self._error is not None, "only a failure breaks it without an order"
             raise self._error
         self._parking.park()
+        self._able = False
         self._store, self._error, self._broken = None, None, False
         self._stage = ScriptStage.SETUP
         if self._moves:

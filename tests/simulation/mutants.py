@@ -37,8 +37,8 @@ BOOKS, CALM, TIME = Promise.BOOKS, Promise.LIVENESS, Promise.TIME
 SPARES, ENDS, NAMED = Promise.SPARES, Promise.END, Promise.NAMED
 BOUND, TERMS, FINITE = Promise.BOUND, Promise.TERMS, Promise.FINITE
 ASSEMBLY, SAMPLES = Promise.ASSEMBLY, Promise.SAMPLES
-BLAME, SEEN, VERSIONS, CHOICE, KEPT = (
-    Promise.BLAME, Promise.SEEN, Promise.VERSIONS, Promise.CHOICE, Promise.KEPT,
+BLAME, SEEN, VERSIONS, CHOICE, KEPT, WHOLE = (
+    Promise.BLAME, Promise.SEEN, Promise.VERSIONS, Promise.CHOICE, Promise.KEPT, Promise.WHOLE,
 )  # fmt: skip
 
 CONTROLLER, ATTEMPTS, NODES = (f"controller/{n}.py" for n in ("controller", "attempts", "nodes"))
@@ -63,6 +63,13 @@ MUTANTS: dict[str, Mutant] = {
         "parks = parks and state.limits.in_process and Milestone.FIRST_STEP in state.milestones",
         "parks = parks and state.limits.in_process",
         KEPT,
+    ),
+    "a replica that lacks a node is filled up from one that is whole": Mutant(
+        NODES,
+        "return {first + place: to + place for first, to in pairs for place in range(each)}",
+        "return {}",
+        WHOLE,
+        first=850,
     ),
     "the dearest step is taken": Mutant(
         LADDER,

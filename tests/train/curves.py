@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Mapping
 from typing import Any, NamedTuple, cast
 
+import msgspec
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, TCPStore
@@ -21,7 +22,9 @@ from holdfast.dimensions import VARIABLE, Layout, told
 from holdfast.errors import Error
 from holdfast.page import Page
 from holdfast.train import Run, loader
-from holdfast.train.placement import find_placement
+from holdfast.train.outer_steps import VARIABLE as OUTER
+from holdfast.train.outer_steps import OuterWish
+from holdfast.train.placement import REPLICA_NODES, find_placement
 from holdfast.train.progress import ProgressReporter
 from llama import PLACES, Llama, Shape, mean_loss
 from tests.more import MORE
@@ -43,6 +46,10 @@ class Attempt(NamedTuple):
     until: int = STEPS
     seed: int = 1  # of the parameters; a restart has another one
     arena: str = ""  # of the memory that outlives the attempt; none if empty
+    outer: OuterWish | None = None
+    nodes_each: int = 1  # of a replica
+    stops: int = 0  # after so many losses the loop is asked to end; 0: never
+    linear: bool = False  # SGD with momentum and nothing clipped, instead of AdamW
 
 
 class Text(torch.utils.data.Dataset[torch.Tensor]):
@@ -69,6 +76,10 @@ class CurveRank:
         os.environ |= {"GLOO_SOCKET_IFNAME": "lo", "HOLDFAST_SNAPSHOT_EVERY": "1"}
         os.environ.pop(VARIABLE, None)
         os.environ.pop("HOLDFAST_ARENA_FD", None)
+        os.environ.pop(OUTER, None)
+        os.environ[REPLICA_NODES] = str(what.nodes_each)
+        if what.outer is not None:
+            os.environ[OUTER] = msgspec.json.encode(what.outer).decode()
         if what.layout is not None:
             os.environ[VARIABLE] = told(what.layout)
         if what.arena:
@@ -87,18 +98,25 @@ class CurveRank:
         placement = find_placement()
         run = Run(placement, torch.device("cpu"), ProgressReporter(Page(Page.create()), 0))
         model = run.parallelize(model, places=PLACES) if what.layout else run.parallelize(model)
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, foreach=False)
+        optimizer: torch.optim.Optimizer = torch.optim.AdamW(
+            model.parameters(), lr=1e-2, foreach=False
+        )
+        if what.linear:
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, foreach=False)
+        clip = None if what.linear else 0.5
         ranks = what.layout.resolve(what.world) if what.layout else None
         data = loader(Text(), GLOBAL_BATCH // (ranks.data if ranks else what.world))
         state = run.track(model=model, optimizer=optimizer, loader=data)
         losses = []
         for _, batch in state.steps(STEPS):
             tokens, targets = batch[:, :-1], batch[:, 1:]
-            result = run.train_step(optimizer, tokens, targets=targets, loss=mean_loss, clip=0.5)
+            result = run.train_step(optimizer, tokens, targets=targets, loss=mean_loss, clip=clip)
             mean = result.loss / what.world
             dist.all_reduce(mean)
             run.log(loss=mean, grad_norm=result.grad_norm)
             losses.append(float(mean))
+            if len(losses) == what.stops:
+                state.stop()
             if len(losses) == what.until:
                 break
         return losses

@@ -252,7 +252,7 @@ def _may_outwait(s: Situation) -> bool:
 
 
 def _more(s: Situation) -> int:
-    return min(s.means.target - s.means.size, s.means.spares)
+    return s.means.whole(min(s.means.target - s.means.size, s.means.spares))
 
 
 # ── the rows ──────────────────────────────────────────────────────────────────────────────────

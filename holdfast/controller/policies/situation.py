@@ -109,11 +109,16 @@ class Means(msgspec.Struct, frozen=True, kw_only=True):
     window_s: float = 3600.0
     node_wait_s: float = 600.0
     replicas: bool = False  # the others go on without a node, at once
+    nodes_each: int = 1  # that train together or not at all
 
     @property
     def left(self) -> int:
         """Nodes that could train now."""
-        return self.size - self.vacant + self.waiting
+        return self.whole(self.size - self.vacant + self.waiting)
+
+    def whole(self, count: int) -> int:
+        """How many of so many nodes can train."""
+        return count - count % self.nodes_each
 
     @property
     def missing(self) -> int:

@@ -4,12 +4,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.optim import Optimizer
 
 from holdfast.dimensions import NAMES
 from holdfast.errors import Error
+from holdfast.train.elastic import policy_in
 from holdfast.train.group import join_alone
 from holdfast.train.layouts.asked import (
     AskedLayout,
@@ -22,6 +24,7 @@ from holdfast.train.layouts.clipping import clip, gradients_of, total_norm
 from holdfast.train.layouts.compression import compress
 from holdfast.train.layouts.loss_scale import LossScale
 from holdfast.train.layouts.stepping import LossFunction, Share, Stepper, StepResult
+from holdfast.train.outer_steps import OuterSteps, ranks_each, wish_in
 from holdfast.train.parallel import data_parallel
 from holdfast.train.placement import Placement
 
@@ -45,10 +48,14 @@ class RunLayout:
         """`alone`: there is one rank, and no other will join it in this process."""
         self._asked, self._device, self._alone = asked, device, alone
         self._world_size = placement.world_size
+        self._replica_ranks = ranks_each(placement.world_size)
         self._mesh: DeviceMesh | None = None
         self._stepper: Stepper | None = None
+        self._outer: OuterSteps | None = None
         self.replicas: list[nn.Module] = []
         """Models whose gradients DDP averages over all ranks."""
+        self.apart: list[nn.Module] = []
+        """Models that only outer steps bring together."""
         self.syncs: list[Any] = []
         """What is told, by `require_backward_grad_sync`, whether to reduce gradients."""
         self.tracked: dict[str, Any] = {}
@@ -59,6 +66,8 @@ class RunLayout:
         """Another attempt begins in this process. Its number of ranks is another one only where all
         of them do the same."""
         self._asked, self._world_size = asked, world_size
+        if self._outer is not None:
+            self._outer.group = self._across()
 
     @property
     def staged(self) -> bool:
@@ -93,13 +102,19 @@ class RunLayout:
                 "gradients of sharded parameters are not sent whole",
                 "use a layout with dp_replicate only, or precision: bf16",
             )
-        built = build(model.to(self._device), self._asked, lambda: self.mesh, wishes)
+        by_itself = wish_in() is not None
+        asked = self._asked
+        if by_itself:  # what is averaged in each step is within a replica
+            asked = asked._replace(dimensions=dimensions._replace(dp_replicate=1))
+        built = build(model.to(self._device), asked, lambda: self.mesh, wishes)
         self.syncs += built.syncs
         if layout.precision == "fp16":
             self.tracked["holdfast_loss_scale"] = LossScale()
         if dimensions.replicates_only and not self._alone:
             built = built._replace(model=self._replicated(built.model, options, settled))
         mesh = self.mesh if not (self._alone or dimensions.replicates_only) else None
+        if by_itself:
+            self.apart.append(built.model)
         scale = self.tracked.get("holdfast_loss_scale")
         self._stepper = Stepper(built, dimensions, mesh, scale)
         return built.model
@@ -108,6 +123,10 @@ class RunLayout:
         self, model: nn.Module, options: Mapping[str, Any], settled: Callable[[], bool]
     ) -> nn.Module:
         self.replicas.append(model)
+        if wish_in() is not None:
+            if self._replica_ranks == 1:
+                return model
+            options = {**options, "process_group": self._own_group()}
         wrapped = data_parallel(model, self._device, settled=settled(), options={**options})
         self.syncs.append(wrapped)
         state = compress(wrapped, self._asked.layout.gradient_compression)
@@ -115,8 +134,34 @@ class RunLayout:
             self.tracked["holdfast_compression"] = state
         return wrapped
 
+    def _own_group(self) -> dist.ProcessGroup:
+        """Of the ranks of this replica. All ranks make all groups."""
+        each = self._replica_ranks
+        firsts = range(0, self._world_size, each)
+        groups = [dist.new_group([*range(first, first + each)]) for first in firsts]
+        own: dist.ProcessGroup = groups[dist.get_rank() // each]
+        return own
+
+    def outer_steps(self, tracked: Mapping[str, Any]) -> OuterSteps | None:
+        """What brings the models together that are given to no other rank in each step; None where
+        the job asks for none. Raises `Error` (layout-invalid)."""
+        wish = wish_in()
+        if wish is not None:
+            self._outer = OuterSteps(wish, self.apart, tracked)
+            self._outer.group = self._across()
+        return self._outer
+
+    def _across(self) -> dist.ProcessGroup | None:
+        """Of all ranks that hold the same part of the model; None where there is one replica."""
+        if self._world_size == self._replica_ranks:
+            return None
+        if self._asked.dimensions.replicates_only:
+            return dist.group.WORLD
+        return self.mesh["dp_replicate"].get_group()
+
     def step(self, call: StepCall, dealt: tuple[int, int] | None, accumulation: int) -> StepResult:
-        """One step. `dealt` are the samples of this rank and of all, where the loader knows."""
+        """One step. `dealt` are the samples of this rank and of all that average their gradients,
+        where the loader knows."""
         if self._stepper is None:
             raise Error(
                 "run-unavailable",
@@ -124,7 +169,7 @@ class RunLayout:
                 why="it takes a step with the model that parallelize() was given",
                 help="model = run.parallelize(model)",
             )
-        ranks = self._asked.dimensions.data
+        ranks = policy_in(self._world_size).averages
         here = len(call.inputs[0])
         _, everywhere = dealt or (here, here * ranks)
         share = Share(here, everywhere, ranks, self._asked.layout.accumulate * accumulation)

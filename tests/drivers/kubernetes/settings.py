@@ -25,6 +25,11 @@ class Setting(NamedTuple):
 GPUS: dict[str, Any] = {"resources": {"gpus": 8}}
 SPARES: dict[str, Any] = {"nodes": {"count": 4, "spares": 2}}
 QUEUE: dict[str, Any] = {"scheduling": {"kueue": {"queue": "team"}}}
+IN_REPLICAS: dict[str, Any] = {
+    "nodes": {"count": 4},
+    "elasticity": {"min_nodes": 2},
+    "recovery": {"mode": "replicas"},
+}
 SHARED: dict[str, Any] = {"checkpoints": {"shared": {"pvc": "ckpt"}}}
 LOCAL: dict[str, Any] = {"checkpoints": {"local": {"host_path": "/nvme"}}}
 LOCAL_CLASS: dict[str, Any] = {"checkpoints": {"local": {"pvc_class": "nvme"}}}
@@ -94,6 +99,10 @@ SETTINGS: dict[str, Setting] = {
     "recovery.plateau_steps": Setting(1000),
     "recovery.plateau_share": Setting(0.02),
     "recovery.mode": Setting("in_process"),
+    "recovery.replicas.nodes_each": Setting(2, IN_REPLICAS),
+    "recovery.replicas.sync_every": Setting(8, IN_REPLICAS),
+    "recovery.replicas.outer_lr": Setting(0.5, IN_REPLICAS),
+    "recovery.replicas.outer_momentum": Setting(0.5, IN_REPLICAS),
     "recovery.check": Setting("quick"),
     "recovery.group_tests": Setting("off"),
     "recovery.check_replicas_every": Setting(10),

@@ -1,11 +1,10 @@
-"""A small training of replicas, which writes down what each of them has after each of its steps.
+"""A small training of replicas, which writes down what each rank has after each of its steps.
 
 `rank-R.jsonl` has a line for each step that this rank has come to the end of, also of one that it
 then had to give up: what counts is the newest attempt of a step.
 """
 
 import argparse
-import hashlib
 import json
 import os
 import time
@@ -13,9 +12,17 @@ from pathlib import Path
 
 import torch
 
+from holdfast.checkpoint.tensors import local_part
 from holdfast.train import join
 from holdfast.train.data import loader
-from tests.end_to_end.local.replica_steps import BATCH, SEED, data, mean_loss, model_and_optimizer
+from tests.end_to_end.local.replica_steps import (
+    BATCH,
+    SEED,
+    data,
+    digest,
+    mean_loss,
+    model_and_optimizer,
+)
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--out", type=Path, required=True)
@@ -36,7 +43,7 @@ for step, batch in state.steps(total=args.steps):
         torch.autograd.backward(mean_loss(model, part) * weight)
     optimizer.step()
     time.sleep(args.pause)
-    digest = hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in plain.parameters()))
+    has = digest(map(local_part, plain.parameters()))
     told = {"pid": os.getpid(), "attempt": run.attempt, "world_size": run.world_size}
     with (args.out / f"rank-{run.rank}.jsonl").open("a") as file:
-        file.write(json.dumps({**told, "step": step, "has": digest.hexdigest()}) + "\n")
+        file.write(json.dumps({**told, "step": step, "has": has}) + "\n")

@@ -74,6 +74,7 @@ LIMITS: dict[str, Limit] = {
     "recovery.plateau_steps": AGENTS,
     "recovery.plateau_share": AGENTS,
     "recovery.mode": AGENTS,
+    "recovery.replicas": AGENTS,
     "recovery.check": AGENTS,
     "recovery.check_replicas_every": AGENTS,
     "recovery.update_trial_steps": AGENTS,
