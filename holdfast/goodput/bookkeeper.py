@@ -49,6 +49,7 @@ from holdfast.events import (
     NodeJoined,
     NodeLeft,
     NodeLost,
+    NodePreparing,
     NodeReady,
     NodesChecked,
     NodeUnfit,
@@ -169,6 +170,7 @@ class Bookkeeper:
                 JobSubmitted()
                 | ControllerResumed()
                 | NodeJoined()
+                | NodePreparing()
                 | NodeUnfit()
                 | Diagnosed()
                 | NodesChecked()

@@ -63,6 +63,7 @@ def unused_sections(job: Job) -> list[str]:
     unused = (name for name in given if getattr(job, name) != Job.model_fields[name].default)
     used = ["checkpoints"] if job.checkpoints.on_laptop(job.name) else []
     used += ["monitoring"] if job.monitoring.port is not None else []
+    used += ["datasets"] if any(one.source is not None for one in job.datasets) else []
     used += {"mpi": ["mpi"], "tensorflow": ["roles"]}.get(job.trains_with, [])
     return [name for name in unused if name not in used]
 
