@@ -183,7 +183,9 @@ class Cache:
         """Remove what was not used for longest, until this data set fits both below the limit of
         the cache and on the disk. Raises `Error` dataset-no-room."""
         if room.size > room.limit:
-            raise _no_room(room.what, f"it has {_gb(room.size)}, the cache {_gb(room.limit)}")
+            raise _no_room(
+                room.what, f"it has {size_text(room.size)}, the cache {size_text(room.limit)}"
+            )
         others, used = self._others(key), list[str]()
         while why := self._too_full(others, room):
             if not others:
@@ -191,7 +193,7 @@ class Cache:
                 raise _no_room(room.what, f"{why}; used by live jobs: {told}")
             name, (size, at) = min(others.items(), key=lambda one: one[1][1])
             del others[name]
-            what = f"{self._told(name)} ({_gb(size)})"
+            what = f"{self._told(name)} ({size_text(size)})"
             if self.remove(name):
                 ago_h = (time.time() - at) / 3600
                 say(f"removed {what} from the cache, last used {ago_h:.1f} h ago: {why}")
@@ -213,11 +215,15 @@ class Cache:
     def _too_full(self, others: dict[str, tuple[int, float]], room: RoomNeeded) -> str:
         total = room.size + sum(size for size, _ in others.values())
         if total > room.limit:
-            return f"{room.what} needs {_gb(room.size)} of {_gb(room.limit)} of the cache"
+            return (
+                f"{room.what} needs {size_text(room.size)} of {size_text(room.limit)} of the cache"
+            )
         disk = os.statvfs(self.folder)
         free = disk.f_bavail * disk.f_frsize
         if room.missing > free:
-            return f"{room.what} needs {_gb(room.missing)}, the disk has {_gb(free)} left"
+            return (
+                f"{room.what} needs {size_text(room.missing)}, the disk has {size_text(free)} left"
+            )
         return ""
 
     def _told(self, name: str) -> str:
@@ -280,7 +286,8 @@ def _locked(fd: int, kind: int) -> bool:
     return True
 
 
-def _gb(size: float) -> str:
+def size_text(size: float) -> str:
+    """Bytes for people."""
     unit, name = next((u for u in UNITS if size >= u[0]), UNITS[-1])
     return f"{size / unit:.1f} {name}"
 

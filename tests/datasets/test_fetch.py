@@ -103,6 +103,37 @@ def test_an_empty_source_is_an_error_and_not_an_empty_data_set(site: Site) -> No
     assert "there are no files" in raised.value.why
 
 
+def test_an_etag_that_only_looks_like_a_sum_is_found_out_by_reading_twice(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = site.put(**FILES)
+    real = source.FileSource.files
+    wrong = "f" * 32
+
+    def encrypted(self: source.FileSource) -> list[source.SourceFile]:
+        return [file._replace(tag=wrong) for file in real(self)]
+
+    monkeypatch.setattr(source.FileSource, "files", encrypted)
+    assert contents(site.fetch().data) == files
+    assert "reads alike twice" in site.said
+
+
+def test_a_file_that_differs_from_its_etag_is_refused(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.put(**FILES)
+    real, turns = source.FileSource.read, iter(range(99))
+
+    def flipped(self: source.FileSource, name: str, at: int, size: int | None) -> Iterator[bytes]:
+        for piece in real(self, name, at, size):
+            yield bytes([next(turns)]) + piece[1:]
+
+    monkeypatch.setattr(source.FileSource, "read", flipped)
+    with pytest.raises(Error, match="not what it should be"):
+        site.fetch()
+    assert Cache(site.cache).whole() == {}
+
+
 def test_a_broken_connection_leaves_nothing_visible_and_the_next_try_goes_on(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -259,6 +290,23 @@ def test_a_full_disk_is_told_and_what_was_fetched_is_given_back(
         fetch(folders[0], small_disk, 1 << 30)
     assert "the disk has" in raised.value.why
     fetch(folders[1], small_disk, 1 << 30)  # what fits still does
+
+
+def test_a_disk_that_fills_up_meanwhile_is_told_and_given_back(
+    folders: list[Path], small_disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folders[0] / "large").write_bytes(bytes(300_000))
+    real = source.FileSource.read
+
+    def read(self: source.FileSource, name: str, at: int, size: int | None) -> Iterator[bytes]:
+        if name == "large":
+            (small_disk / "other").write_bytes(bytes(400_000))  # of somebody else
+        yield from real(self, name, at, size)
+
+    monkeypatch.setattr(source.FileSource, "read", read)
+    with pytest.raises(OSError, match="No space left"):
+        fetch(folders[0], small_disk, 1 << 30)
+    assert not [path for path in small_disk.iterdir() if path.is_dir()]
 
 
 def test_half_of_a_data_set_does_not_count_as_one(folders: list[Path], tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ import msgspec
 from holdfast.agent.processes import die_with_parent
 from holdfast.datasets.fetch import DatasetWish, Fetch, FetchNews
 from holdfast.errors import Error
+from holdfast.files import unusable
 
 AGAIN_S = (1.0, 2.0, 5.0, 10.0)  # between tries; the last one from then on
 EVERY_S = 0.2  # between words about the same, and counts
@@ -66,9 +67,8 @@ def _bring(wanted: DatasetWish, teller: _Teller) -> None:
         try:
             lease = Fetch(wanted, teller.hear).run()
         except (Error, OSError) as error:
-            why = f"{error.what}: {error.why}" if isinstance(error, Error) else str(error)
-            slug = error.slug if isinstance(error, Error) else "dataset-no-room"
-            text = f"error[{slug}]: {why}; tried again"
+            told = error if isinstance(error, Error) else unusable(error, "the cache is unusable")
+            text = f"error[{told.slug}]: {told.what}: {told.why}; tried again"
             teller.hear(FetchNews(name=wanted.name, text=text, moved=False))
             time.sleep(AGAIN_S[min(tries, len(AGAIN_S) - 1)])
             tries += 1
