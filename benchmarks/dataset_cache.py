@@ -3,9 +3,9 @@
     .venv/bin/python benchmarks/dataset_cache.py [--quick] [--json]
 
 A server that speaks S3 (moto) holds the data set; every start is a `holdfast run` of two nodes, of
-another job than the one before. `object_reads` and `read_bytes` are what the server was asked for of
-its objects, `other_requests` all else (the listings); `start_s` is the time from `holdfast run` until
-the script of rank 0 begins, which on a busy machine says little.
+another job than the one before. `object_reads` and `read_bytes` are what the server was asked for
+of its objects, `other_requests` all else (the listings); `start_s` is the time from `holdfast run`
+until the script of rank 0 begins, which on a busy machine says little.
 """
 
 import argparse
@@ -129,7 +129,7 @@ def _served() -> Iterator[tuple[Server, str]]:
     keys = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_DEFAULT_REGION")
     os.environ.update(dict.fromkeys(keys, "us-east-1"), AWS_EC2_METADATA_DISABLED="true")
     counted = Server()
-    server = make_server("127.0.0.1", 0, counted, threaded=True)  # type: ignore[arg-type]
+    server = make_server("127.0.0.1", 0, counted, threaded=True)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:

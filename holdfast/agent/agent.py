@@ -146,7 +146,7 @@ class Agent:
         self, environ: Mapping[str, str], options: AgentOptions, instrumented: bool
     ) -> NodeProcesses:
         me, job, ids = self._me, self._job, itertools.count(1)
-        count = environment.worker_count(job, environment.gpu_count({**environ, **job.env}))
+        count = environment.worker_count(job, environ)
         workers = self._make_workers(count, options, ids, instrumented)
         listener = listen(me.address, (options.storage_port, 0))
         told = places.variables(job, self._places, _address_of(me.address, listener))

@@ -260,6 +260,23 @@ def test_pinned_memory_needs_a_capability() -> None:
     assert main()["securityContext"]["capabilities"] == {"drop": ["ALL"]}
 
 
+@pytest.mark.parametrize(
+    ("device", "resource", "taint"),
+    [
+        ("auto", "nvidia.com/gpu", "nvidia.com/gpu"),
+        ("cuda", "nvidia.com/gpu", "nvidia.com/gpu"),
+        ("rocm", "amd.com/gpu", "amd.com/gpu"),
+        ("xpu", "gpu.intel.com/i915", "gpu.intel.com/i915"),
+    ],
+)
+def test_a_kind_of_device_has_its_resource_and_its_taint(
+    device: str, resource: str, taint: str
+) -> None:
+    found = spec("managed", device=device, resources={"gpus": 2})
+    assert found["containers"][0]["resources"]["limits"][resource] == "2"
+    assert taint in [toleration["key"] for toleration in found["tolerations"]]
+
+
 # ── storage ──
 
 
