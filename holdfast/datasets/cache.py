@@ -30,7 +30,7 @@ from holdfast.errors import Error
 from holdfast.files import sync_folder
 
 LOOK_S = 0.2
-READ_BYTES = 1 << 20
+READ_BYTES = 8 << 20
 UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 _KEY = re.compile(r"[0-9a-f]{32}")
 _FETCHING, _CONTENTS, _DATA = "fetching", "contents.json", "data"
@@ -97,13 +97,13 @@ class Cache:
         """Where the files of a whole one lie."""
         return self.folder / key / _DATA
 
-    def damaged(self, key: str, *, full: bool) -> list[CachedFile]:
+    def damaged(self, key: str, *, full: bool, read: Callable[[int], None]) -> list[CachedFile]:
         """Files that are not as they were: by their bytes where size or time has changed, or all
-        (`full`)."""
+        (`full`). `read` hears of bytes that were read for that."""
         return [
             file
             for file in self.contents(key).files
-            if not _is_sound(self.data(key) / file.name, file, full=full)
+            if not _is_sound(self.data(key) / file.name, file, read if full else None)
         ]
 
     # ── who uses it ──
@@ -244,10 +244,13 @@ def key_of(source: str, manifest: str | None, files: list[SourceFile]) -> str:
     return hashlib.sha256(told).hexdigest()[:32]
 
 
-def sha256_of(path: Path) -> str:
-    """Of a file. Raises `OSError`."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def sha256_of(path: Path, read: Callable[[int], None] = lambda _: None) -> str:
+    """Of a file; `read` hears of its bytes. Raises `OSError`."""
+    found = hashlib.sha256()
+    for piece in pieces_of(path, path.stat().st_size):
+        found.update(piece)
+        read(len(piece))
+    return found.hexdigest()
 
 
 def pieces_of(path: Path, size: int) -> Iterator[bytes]:
@@ -268,12 +271,15 @@ def bytes_below(folder: Path) -> int:
     return found
 
 
-def _is_sound(path: Path, file: CachedFile, *, full: bool) -> bool:
+def _is_sound(path: Path, file: CachedFile, read: Callable[[int], None] | None) -> bool:
+    """By its bytes, which `read` hears of; or, without one, only if its time has changed."""
     try:
         now = path.stat()
         if now.st_size != file.size:
             return False
-        return (now.st_mtime_ns == file.mtime_ns and not full) or sha256_of(path) == file.sha256
+        if read is None and now.st_mtime_ns == file.mtime_ns:
+            return True
+        return sha256_of(path, read or (lambda _: None)) == file.sha256
     except OSError:
         return False
 

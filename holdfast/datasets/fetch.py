@@ -60,7 +60,7 @@ class FetchNews(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     text: str
-    moved: bool = True  # it has come further since the last word
+    moved: bool | None = None  # it has come further since the last word; None: if it is a new one
     part: int = -1  # of `PARTS` that are fetched
     data: str = ""  # where it lies; the descriptor of its lease comes with it
 
@@ -104,7 +104,7 @@ class Fetch:
             if fd is None:
                 self._make_whole(key, files)
                 fd = self._cache.lease(key)
-            elif damaged := self._cache.damaged(key, full=wanted.full):
+            elif damaged := self._damaged(key):
                 self._mend(key, damaged, {file.name: file for file in files})
         assert fd is not None, "nobody else removes anything meanwhile"
         return DatasetLease(fd, self._cache.data(key))
@@ -132,13 +132,21 @@ class Fetch:
         fd = self._cache.lease(key)
         if fd is None:
             return None
-        self._say("looks over the files in the cache")
-        if damaged := self._cache.damaged(key, full=self._wanted.full):
+        if damaged := self._damaged(key):
             names = ", ".join(file.name for file in damaged[:3])
             self._say(f"{len(damaged)} files in the cache are damaged: {names}")
             os.close(fd)
             return None
         return DatasetLease(fd, self._cache.data(key))
+
+    def _damaged(self, key: str) -> list[CachedFile]:
+        self._say("looks over the files in the cache")
+        self._done, size = 0, self._cache.contents(key).size
+
+        def read(count: int) -> None:
+            self._count(count, size, "looked over")
+
+        return self._cache.damaged(key, full=self._wanted.full, read=read)
 
     def _newest(self, error: Error) -> DatasetLease | None:
         """What there is of a source that is away."""
@@ -252,13 +260,14 @@ class Fetch:
             if proof is not None:
                 for piece in pieces_of(path, at):
                     proof.update(piece)
-            self._count(at, size)
+            with self._lock:
+                self._done += at
             for piece in self._open().read(file.name, at, file.size) if at < file.size else ():
                 out.write(piece)
                 at += len(piece)
                 if proof is not None:
                     proof.update(piece)
-                self._count(len(piece), size)
+                self._count(len(piece), size, "fetched")
             out.flush()
             os.fsync(out.fileno())
         if at != file.size:
@@ -268,9 +277,15 @@ class Fetch:
 
     def _contents(self, data: Path, files: list[SourceFile]) -> CachedContents:
         wanted, found = self._wanted, []
+        self._done, size = 0, sum(file.size for file in files)
+
+        def read(count: int) -> None:
+            self._cache.progressed()
+            self._count(count, size, "looked over")
+
         for file in files:
             path = data / file.name
-            sha256 = file.sha256 or sha256_of(path)
+            sha256 = file.sha256 or sha256_of(path, read)
             found.append(CachedFile(file.name, file.size, sha256, path.stat().st_mtime_ns))
         pin = self._pin(found)
         if wanted.sha256 is not None and pin != wanted.sha256:
@@ -286,14 +301,15 @@ class Fetch:
 
     # ── words ──
 
-    def _count(self, size: int, total: int) -> None:
+    def _count(self, size: int, total: int, done_with: str) -> None:
         with self._lock:
             self._done += size
             done = self._done
-        self._cache.progressed()
-        text = f"{size_text(done)} of {size_text(total)} fetched"
+        if done_with == "fetched":
+            self._cache.progressed()
+        text = f"{size_text(done)} of {size_text(total)} {done_with}"
         part = PARTS * done // max(total, 1)
-        self._tell(FetchNews(name=self._wanted.name, text=text, part=part))
+        self._tell(FetchNews(name=self._wanted.name, text=text, moved=True, part=part))
 
     def _waits(self, moved: bool) -> None:
         text = "waits for the fetch of another job on this machine"

@@ -101,11 +101,28 @@ def test_a_source_that_is_away_is_told_until_it_is_back(site: Site, node: Node) 
         lambda: [e for e in controller.of_kind(NodePreparing) if not e.moved], "it is told"
     )
     assert "error[dataset-unavailable]" in told[0].what and "denied" in told[0].what
+    until(lambda: agent.words().count("asks the source") == 1, "the rest is no news")
+    until(lambda: len(site.asked) > 3, "it is tried again")
+    moves = [event.moved for event in controller.of_kind(NodePreparing)]
+    assert moves == [True, False]  # trying again is no progress: the job must not wait for ever
     assert not controller.of_kind(NodeReady)
     assert not (agent.home / "datasets").exists()
     site.away = None
     controller.ready()
     assert contents(agent.home / "datasets" / "my-tokens") == {"a.bin": b"a"}
+
+
+@pytest.mark.slow
+def test_fetching_again_what_is_not_wanted_is_no_progress(site: Site, node: Node) -> None:
+    site.put(**{"a.bin": b"a"})
+    controller, agent = node("print('up')", **job(site, sha256="0" * 64))
+    until(lambda: site.reads >= 3, "it is fetched again and again")
+    told = [event for event in controller.of_kind(NodePreparing) if not event.moved]
+    assert "error[dataset-mismatch]" in told[0].what
+    first = controller.of_kind(NodePreparing).index(told[0])
+    assert not any(event.moved for event in controller.of_kind(NodePreparing)[first:])
+    assert Cache(site.cache).whole() == {}
+    assert not (agent.home / "datasets").exists()
 
 
 @pytest.mark.slow

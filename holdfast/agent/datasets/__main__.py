@@ -27,9 +27,11 @@ EVERY_S = 0.2  # between words about the same, and counts
 
 
 class _Teller:
-    """Words to the agent, but not all of them."""
+    """Words to the agent, but not all of them. `vain`: what is fetched now was thrown away before,
+    so that it is no progress, and the job does not wait for it for ever."""
 
     def __init__(self, channel: socket.socket) -> None:
+        self.vain = False
         self._channel = channel
         self._last = FetchNews(name="", text="")
         self._at = 0.0
@@ -38,7 +40,7 @@ class _Teller:
     def hear(self, news: FetchNews) -> None:
         """Send it, unless it is much like the last and comes soon after it. By any thread."""
         with self._lock:
-            self._send(news)
+            self._send(msgspec.structs.replace(news, moved=False) if self.vain else news)
 
     def _send(self, news: FetchNews) -> None:
         now, counts = time.monotonic(), news.part >= 0 and self._last.part >= 0
@@ -70,12 +72,14 @@ def _bring(wanted: DatasetWish, teller: _Teller) -> None:
             told = error if isinstance(error, Error) else unusable(error, "the cache is unusable")
             text = f"error[{told.slug}]: {told.what}: {told.why}; tried again"
             teller.hear(FetchNews(name=wanted.name, text=text, moved=False))
+            teller.vain = teller.vain or told.slug not in ("dataset-unavailable", "dataset-no-room")
             time.sleep(AGAIN_S[min(tries, len(AGAIN_S) - 1)])
             tries += 1
             continue
         news = FetchNews(name=wanted.name, text="is here", data=str(lease.data))
         teller.deliver(news, lease.fd)
         os.close(lease.fd)
+        teller.vain = False
         return
 
 

@@ -48,6 +48,7 @@ class DatasetsHandle:
         self._every_s = job.recovery.node_wait_s / STEPS
         self._told: tuple[float, str, int] = (0.0, "", -1)
         self._moved = False  # since then
+        self._since: set[str] = set()  # said since bytes have come
         self._leases: dict[str, int] = {}
 
     @property
@@ -113,8 +114,11 @@ class DatasetsHandle:
         """Each word once, and the same again only now and then."""
         at, *before = self._told
         now, text = time.monotonic(), f"data set {news.name}: {news.text}"
+        if news.moved is None and text in self._since:
+            return  # it tries the same again
         kind = [news.name if news.part >= 0 else text, news.part]
-        self._moved = self._moved or news.moved
+        self._since = set() if news.moved else {*self._since, text}
+        self._moved = self._moved or news.moved is not False
         if kind == before and now - at < self._every_s:
             return
         self._told = now, str(kind[0]), news.part
