@@ -38,7 +38,7 @@ from holdfast.errors import Error
 
 AT_ONCE = 4  # files
 PARTS = 20
-READ_ONLY = 0o444  # scripts of several jobs share the files
+READ_ONLY, WRITABLE = 0o444, 0o644  # scripts of several jobs share the files
 _UNFINISHED = "unfinished"
 
 
@@ -223,6 +223,7 @@ class Fetch:
             begun = unfinished / file.name
             begun.parent.mkdir(parents=True, exist_ok=True)
             self._fetch_file(file, begun, size)
+            begun.chmod(READ_ONLY)
             begun.replace(target)
 
         pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="fetch")
@@ -253,6 +254,8 @@ class Fetch:
     def _read_file(self, file: SourceFile, path: Path, size: int) -> str:
         """To the disk, or what is left of it; the sum of its bytes, if one is promised."""
         proof = sources.proof_of(file)
+        if path.exists():  # a try that was killed before the last rename
+            path.chmod(WRITABLE)
         with path.open("ab" if proof is not None else "wb") as out:
             at = out.tell()
             if at > file.size:
@@ -272,7 +275,6 @@ class Fetch:
             os.fsync(out.fileno())
         if at != file.size:
             raise sources.unavailable(self._wanted.source, f"{file.name} ends at byte {at}")
-        path.chmod(READ_ONLY)
         return proof.hexdigest() if proof is not None else ""
 
     def _contents(self, data: Path, files: list[SourceFile]) -> CachedContents:

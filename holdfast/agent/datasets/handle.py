@@ -8,6 +8,7 @@ all of it is there: its name is known before, and never leads to a part.
 """
 
 import asyncio
+import contextlib
 import os
 import socket
 import subprocess
@@ -67,7 +68,8 @@ class DatasetsHandle:
         while self._leases:
             await asyncio.sleep(USED_EVERY_S)
             for fd in self._leases.values():
-                await asyncio.to_thread(os.utime, fd)
+                with contextlib.suppress(OSError):  # a disk that broke is told by who reads it
+                    await asyncio.to_thread(os.utime, fd)
 
     async def _one_process(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -83,8 +85,9 @@ class DatasetsHandle:
         theirs.close()
         assert process.stdin is not None
         left = [wanted for name, wanted in self._wanted.items() if name not in self._leases]
-        process.stdin.write(msgspec.json.encode(left) + b"\n")
-        process.stdin.close()
+        with contextlib.suppress(BrokenPipeError):  # it has died; the end of the socket follows
+            process.stdin.write(msgspec.json.encode(left) + b"\n")
+            process.stdin.close()
         try:
             while not self.whole and self._hear(*await _received(ours)):
                 pass
@@ -138,7 +141,7 @@ async def _received(channel: socket.socket) -> tuple[bytes, list[int]]:
     finally:
         loop.remove_reader(channel)
     try:
-        message, fds, _, _ = socket.recv_fds(channel, MESSAGE_BYTES, 1)
+        message, fds, _, _ = socket.recv_fds(channel, MESSAGE_BYTES, 1, socket.MSG_CMSG_CLOEXEC)
     except ConnectionResetError:
         return b"", []
     return message, fds
