@@ -15,6 +15,7 @@ import msgspec
 
 from holdfast.digests import StepsToRepeat
 from holdfast.evidence import NodeEvidence
+from holdfast.profiles import StepsProfiled, StepsSlowed
 from holdfast.slow_ranks import Straggler
 from holdfast.versions import FIRST, Version, When
 
@@ -569,6 +570,8 @@ AnyEvent = (
     | NumbersBroke
     | NumbersSpiked
     | LossPlateaued
+    | StepsSlowed
+    | StepsProfiled
     | ReplicasDiffer
     | CheckpointCommitted
     | CheckpointFailed
