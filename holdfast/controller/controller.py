@@ -170,13 +170,17 @@ def _dispatch(state: State, event: AnyEvent) -> list[AnyAction]:
         case UpdateRequested() | UpdatePrepared() | RepetitionRequested():
             return _wished(state, event)
         case JobSubmitted():
-            state.started_at = state.now
-            versions.inherit(state, event.version)
-            return attempts.try_start(state)
+            return _submitted(state, event)
         case ControllerResumed():
             return _resumed(state, event)
         case _:
             assert_never(event)
+
+
+def _submitted(state: State, event: JobSubmitted) -> list[AnyAction]:
+    state.started_at = state.now
+    versions.inherit(state, event.version)
+    return attempts.try_start(state)
 
 
 def _wished(
