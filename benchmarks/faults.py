@@ -41,7 +41,8 @@ from fault_stage import Stage, enter
 from holdfast import journal
 from holdfast.drivers import chaos
 from holdfast.errors import Error
-from holdfast.events import AnyEvent, CheckpointFailed, NumbersSpiked, SlowBy, StragglersFound
+from holdfast.events import AnyEvent, CheckpointFailed, NumbersSpiked, StragglersFound
+from holdfast.slow_ranks import SlowBy
 from table import Row, report, table
 
 SCRIPT = Path(__file__).parent / "scripts" / "faulty.py"

@@ -24,6 +24,7 @@ FILES = (
         "agent",
         "`node`, `name`, `pid`, `started` of the agent; `metrics`: port.",
     ),
+    ("nodes/NAME/datasets/NAME", "agent", "Link to a data set in the cache of the machine."),
     ("nodes/NAME/agent.log", "agent", "The agent's own words and those of its processes."),
     ("nodes/NAME/warm-L.log", "agent", "Last output of a warm worker that died without a rank."),
     ("logs/attempt-A/rank-R.log", "agent", "Output of a worker."),

@@ -16,6 +16,7 @@ import msgspec
 from holdfast.digests import StepsToRepeat
 from holdfast.evidence import NodeEvidence
 from holdfast.profiles import StepsProfiled, StepsSlowed
+from holdfast.slow_ranks import Straggler
 from holdfast.versions import FIRST, Version, When
 
 Keeps = Literal["", "here", "elsewhere"]
@@ -186,6 +187,15 @@ class NodeReady(Event, frozen=True, kw_only=True):
     store: Store
     attempt: int = 0
     instrumented: bool = False  # the script uses holdfast.train, so progress will be reported
+
+
+class NodePreparing(Event, frozen=True, kw_only=True):
+    """The node cannot start workers yet, because it fetches data for them. Told again and again;
+    `moved`: it has come further since the last time."""
+
+    node: str
+    what: str
+    moved: bool
 
 
 class NodeUnfit(Event, frozen=True, kw_only=True):
@@ -445,25 +455,6 @@ class HangJudged(Event, frozen=True, kw_only=True):
     evidence: tuple[str, ...] = ()  # lines: who stands where
 
 
-class SlowBy(StrEnum):
-    """What explains that a rank is slow; the first that does."""
-
-    INPUT = "input"
-    PROCESSOR = "processor"
-    SAVES = "saves"
-    WORK = "work"
-    ITSELF = "itself"
-
-
-class Straggler(msgspec.Struct, frozen=True, kw_only=True):
-    """A rank that all others wait for, step after step."""
-
-    rank: int
-    share: float  # of their time that the others lose with it
-    cause: SlowBy
-    text: str
-
-
 class StragglersFound(Event, frozen=True, kw_only=True):
     """Other ranks are slow than before; empty: none is any more."""
 
@@ -566,6 +557,7 @@ AnyEvent = (
     | NodeJoined
     | OrdersLost
     | NodeReady
+    | NodePreparing
     | NodeUnfit
     | NodesChecked
     | NodeLost

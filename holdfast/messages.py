@@ -29,6 +29,7 @@ from holdfast.events import (
     LastEntered,
     Milestone,
     NodeLeft,
+    NodePreparing,
     NodeReady,
     NodeUnfit,
     Progress,
@@ -41,7 +42,7 @@ from holdfast.profiles import AskProfile, ProfileReply, ProfileTaken, TakeProfil
 from holdfast.stacks import StackGroup
 from holdfast.versions import FIRST, Version, When
 
-PROTOCOL = 9
+PROTOCOL = 10
 MAX_MESSAGE_BYTES = 4 * 1024 * 1024  # of any message, both ways
 NodeName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*\Z", max_length=253)]
 Count = Annotated[int, Meta(ge=0, lt=1 << 53)]
@@ -100,6 +101,7 @@ class WorkersStopped(Message, frozen=True, kw_only=True):
 AgentFact = (
     NodeReady
     | NodeLeft
+    | NodePreparing
     | NodeUnfit
     | WorkerExited
     | WorkersStarted

@@ -1,4 +1,4 @@
-"""The kinds of errors about checkpoints and where they are kept."""
+"""The kinds of errors about checkpoints and data sets, and where they are kept."""
 
 from holdfast.exit_status import ExitStatus, Slug
 
@@ -65,6 +65,27 @@ STORAGE_SLUGS: dict[str, Slug] = {
         "A checkpoint cannot be exported in that format: torch is not installed (the extra "
         "`train` or the image of the job includes it), safetensors does not support a dtype, or "
         "a DCP directory was requested at a URL.",
+    ),
+    "dataset-unavailable": Slug(
+        ExitStatus.PLATFORM,
+        "The source of a data set cannot be read: it does not respond, denies access, or there is "
+        "nothing. Fetching is retried, and workers start once the data set is there, or end when "
+        "`recovery.node_wait_s` has passed without progress. A copy in the cache is used meanwhile "
+        "if it is complete.",
+    ),
+    "dataset-mismatch": Slug(
+        ExitStatus.PLATFORM,
+        "The files of a data set are not those that its manifest, their ETags or `sha256` in the "
+        "job file promise, or they changed while they were read. What was fetched is thrown away.",
+    ),
+    "dataset-no-room": Slug(
+        ExitStatus.PLATFORM,
+        "A data set does not fit into the cache of a machine, below `cache.size` and on its disk, "
+        "even without everything that no live job uses. Data sets of live jobs are never removed.",
+    ),
+    "dataset-unknown": Slug(
+        ExitStatus.USAGE,
+        "The script asks for a data set that the job file does not name under `datasets`.",
     ),
     "snapshot-changed": Slug(
         ExitStatus.PLATFORM,

@@ -24,6 +24,7 @@ from holdfast.agent.attempts import Attempts
 from holdfast.agent.child import listen
 from holdfast.agent.code_delivery import CodeDelivery
 from holdfast.agent.controller_connection import ControllerConnection, Order, RejectedError
+from holdfast.agent.datasets import handle as datasets
 from holdfast.agent.evidence import evidence_of
 from holdfast.agent.health.find import find, root_of
 from holdfast.agent.health.watch import HealthWatch
@@ -148,12 +149,14 @@ class Agent:
         self, environ: Mapping[str, str], options: AgentOptions, instrumented: bool
     ) -> NodeProcesses:
         me, job, ids = self._me, self._job, itertools.count(1)
-        count = environment.worker_count(job, environment.gpu_count({**environ, **job.env}))
+        count = environment.worker_count(job, environ)
         workers = self._make_workers(count, options, ids, instrumented)
         listener = listen(me.address, (options.storage_port, 0))
         told = places.variables(job, self._places, _address_of(me.address, listener))
         if job.trains_with in ("pytorch", "jax"):
             environ = {**environment.compile_caches(me.folder.parents[1]), **environ}
+        own = me.folder / "nodes" / me.name
+        told |= datasets.variables(job, own)
         if not job.uses_torch:
             told[meeting.KEY] = meeting.key_from((me.folder / "token").read_text())
         env = environment.node_environment(job, me.node, count, environ, told)
@@ -171,6 +174,8 @@ class Agent:
         stores = RendezvousStores(me.address, job.uses_torch, ids.__next__, options.store_ports)
         program, preload = environment.program_of(job), environment.preload_of(job)
         found = NodeProcesses(workers, env, program, preload, storage, stores)
+        cache = me.folder.parents[1] / "datasets"
+        found.datasets = datasets.DatasetsHandle(job, cache, own, env, self._controller.fact)
         if job.track:
             found.tracker = TrackerHandle(job, me.folder, self._places, env)
         return found
@@ -216,6 +221,8 @@ class Agent:
         if self._job.recovery.check == "quick":
             self._parts.offer.hold()
             tasks.start(self._check_machine())
+        if not processes.datasets.whole:
+            tasks.start(processes.datasets.fetch(self._on_ready))
         tasks.start(self._ticks())
         tasks.start(self._talk())
         tasks.start(self._parts.health.run())
@@ -295,6 +302,9 @@ class Agent:
         )
 
     def _on_ready(self) -> None:
+        """There is a forkserver, and the data sets are here."""
+        if not (self._parts.processes.ready and self._parts.processes.datasets.whole):
+            return
         self._standing.hold_back()
         self._parts.processes.stores.open()
         if self._attempts.shown is None:

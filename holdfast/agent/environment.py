@@ -6,13 +6,12 @@ rank.
 """
 
 import os
-import re
 from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
-from holdfast import dimensions, flight_recorder, rank
+from holdfast import devices, dimensions, flight_recorder, rank
 from holdfast.agent.fork_protocol import ChildKind, Preload, Program
 from holdfast.agent.frameworks import variables
 from holdfast.messages import Assignment, Start
@@ -46,12 +45,14 @@ ENGINE_NAMES = frozenset(("TF_CONFIG", "COORDINATOR_ADDRESS", "COORDINATOR_PORT"
 )
 
 
-def worker_count(job: Job, gpu_count: int) -> int:
+def worker_count(job: Job, environ: Mapping[str, str]) -> int:
     """Workers of one node: as asked, or one per GPU, at least one. A worker of TensorFlow uses all
     GPUs of its node."""
     if job.trains_with == "tensorflow" and job.workers_per_node == "auto":
         return 1
-    return max(1, gpu_count) if job.workers_per_node == "auto" else job.workers_per_node
+    if job.workers_per_node != "auto":
+        return job.workers_per_node
+    return max(1, devices.count(job.device, {**environ, **job.env}))
 
 
 def without_engine(environ: Mapping[str, str]) -> dict[str, str]:
@@ -61,14 +62,6 @@ def without_engine(environ: Mapping[str, str]) -> dict[str, str]:
         for name, value in environ.items()
         if name not in ENGINE_NAMES and not name.startswith(ENGINE_PREFIXES)
     }
-
-
-def gpu_count(environ: Mapping[str, str], devices: Path = Path("/dev")) -> int:
-    """GPUs a worker could use, without loading any GPU library."""
-    visible = environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        return len([name for name in visible.split(",") if name.strip() not in ("", "-1")])
-    return sum(1 for entry in devices.glob("nvidia*") if re.fullmatch(r"nvidia\d+", entry.name))
 
 
 def node_environment(
@@ -94,6 +87,7 @@ def node_environment(
         "HOLDFAST_SKIP_BATCHES": str(job.recovery.skip_batches),
         "HOLDFAST_CHECK_REPLICAS": str(job.recovery.check_replicas_every),
     }
+    ours |= devices.variables(job.device, job.trains_with)
     ours |= _elastic(job) | _parking(job) | _replicas(job) | _layout(job)
     ours |= variables.of_node(job)
     return env | job.env | ours | dict(storage)

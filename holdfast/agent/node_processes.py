@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import msgspec
 
 from holdfast.agent import fork_protocol, processes
+from holdfast.agent.datasets.handle import DatasetsHandle
 from holdfast.agent.forkserver_handle import ForkserverHandle
 from holdfast.agent.notes import note
 from holdfast.agent.processes import ProcessExit
@@ -66,6 +67,7 @@ class NodeProcesses:
         self._fallen: ForkserverHandle | None = None  # the last one that died
         self.forkserver: ForkserverHandle | None = None
         self.tracker: TrackerHandle | None = None
+        self.datasets: DatasetsHandle
 
     def open(self, listener: ProcessListener) -> None:
         """Start the forkserver; `on_ready` follows."""

@@ -38,7 +38,7 @@ class ObjectStore:
         self.where = place.rstrip("/")
         self._scheme = place.partition("://")[0]
         try:
-            self._files, path = _connect(place, self._scheme, options)
+            self._files, path = connect(place, self._scheme, options)
         except ImportError as error:
             extra = _EXTRAS.get(self._scheme, "its fsspec client")
             raise stores.unusable(
@@ -122,10 +122,10 @@ class ObjectStore:
         except Error:
             raise
         except Exception as error:
-            translated = _error(self.where, name, error)
-            if translated is None:
+            told = translated(self.where, name, error)
+            if told is None:
                 raise
-            raise translated from error
+            raise told from error
 
 
 class PartsUpload:
@@ -217,7 +217,9 @@ class FileUpload:
             self._files.rm_file(self._path)
 
 
-def _connect(place: str, scheme: str, options: dict[str, Any]) -> tuple[Any, str]:
+def connect(place: str, scheme: str, options: dict[str, Any]) -> tuple[Any, str]:
+    """The filesystem of a URL, with bounded requests, and the path in it. Raises `ImportError`,
+    `ValueError`."""
     from fsspec.core import url_to_fs  # type: ignore[import-untyped]
 
     given = {"skip_instance_cache": True, "use_listings_cache": False, **options}
@@ -231,7 +233,7 @@ def _connect(place: str, scheme: str, options: dict[str, Any]) -> tuple[Any, str
     return files, path
 
 
-def _error(where: str, name: str, error: Exception) -> Error | None:
+def translated(where: str, name: str, error: Exception) -> Error | None:
     """What this means to a person; None for a mistake of ours."""
     why = " ".join(str(error).split()) or type(error).__name__
     code = _code(error)

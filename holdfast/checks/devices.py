@@ -16,6 +16,7 @@ import xxhash
 
 from holdfast.checks.host import order
 from holdfast.checks.outcome import CheckFinding, tell
+from holdfast.devices import seen_by
 
 try:
     import torch
@@ -50,14 +51,16 @@ def without_torch() -> CheckFinding:
 
 def devices() -> "list[torch.device]":
     """Each GPU, or the processor."""
-    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    return [torch.device("cuda", number) for number in range(count)] or [torch.device("cpu")]
+    traits, count = seen_by(torch)
+    type_ = traits.torch_type or "cpu"
+    return [torch.device(type_, number) for number in range(count)] or [torch.device("cpu")]
 
 
 def kind(device: "torch.device") -> str:
     """What devices have in common that compute with the same bits."""
-    if device.type == "cuda":
-        return f"{torch.cuda.get_device_name(device)}, torch {torch.__version__}"
+    if device.type != "cpu":
+        name = torch.get_device_module(device).get_device_name(device)
+        return f"{name}, torch {torch.__version__}"
     capability = torch.backends.cpu.get_cpu_capability()
     return f"{platform.machine()} {capability}, torch {torch.__version__}"
 
@@ -126,7 +129,8 @@ def _repeated(compute: "Callable[[torch.device], bytes]", what: str) -> CheckFin
             return CheckFinding("failed", f"{what} differ between devices of {name}", help=REPLACE)
     digest = ";".join(f"{name}={found.pop()}" for name, found in sorted(digests.items()))
     count = len(devices())
-    where = f"{count} GPU{'s' if count > 1 else ''}" if torch.cuda.is_available() else _cores()
+    on_gpus = devices()[0].type != "cpu"
+    where = f"{count} GPU{'s' if count > 1 else ''}" if on_gpus else _cores()
     return CheckFinding(
         "ok", f"{what} as expected on {where}, the same bits {REPEATS} times", digest
     )
@@ -142,11 +146,11 @@ def _cores() -> str:
 
 def device_memory(size: int) -> CheckFinding:
     """Patterns are read from a GPU's memory as they were written."""
-    if not torch.cuda.is_available():
+    if devices()[0].type == "cpu":
         return CheckFinding("skipped", "no GPU is available to PyTorch")
     looked = []
     for device in devices():
-        free, _ = torch.cuda.mem_get_info(device)
+        free, _ = torch.get_device_module(device).mem_get_info(device)
         length = min(size, int(free * FREE_SHARE))
         if not _holds(device, length):
             return CheckFinding("failed", f"{device} reads otherwise than written", help=REPLACE)

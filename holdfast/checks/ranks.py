@@ -17,6 +17,7 @@ from datetime import timedelta
 from holdfast.checks.devices import HAS_TORCH, REPLACE, trained, without_torch
 from holdfast.checks.host import order
 from holdfast.checks.outcome import CheckFinding, tell
+from holdfast.devices import seen_by
 
 if HAS_TORCH:
     import torch
@@ -47,9 +48,9 @@ def main() -> None:
 
 
 def _take_part(rank: int, meet: str, size: int) -> None:
-    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    backend = "nccl" if gpus > 1 else "gloo"
-    device = torch.device("cuda", rank) if gpus > 1 else torch.device("cpu")
+    traits, gpus = seen_by(torch)
+    backend = traits.backend if gpus > 1 else "gloo"
+    device = torch.device(traits.torch_type or "cpu", rank) if gpus > 1 else torch.device("cpu")
     torch.set_num_threads(1)
     dist.init_process_group(
         backend, init_method=f"file://{meet}", rank=rank, world_size=2,
@@ -110,8 +111,8 @@ def _neighbour(rank: int, device: "torch.device", backend: str, size: int) -> Ch
 
 
 def _now(device: "torch.device") -> float:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)
     return time.monotonic()
 
 

@@ -3,11 +3,11 @@
 python -m holdfast.checks.tools '{"check": "dcgmi diag"}'
 """
 
-import glob
 import shutil
 import subprocess
 from collections.abc import Sequence
 
+from holdfast import devices
 from holdfast.checks.host import order
 from holdfast.checks.outcome import CheckFinding, tell
 
@@ -33,7 +33,7 @@ def nccl_tests() -> CheckFinding:
     """All-reduce over the GPUs of this machine, with its results compared."""
     if shutil.which("all_reduce_perf") is None:
         return CheckFinding("skipped", "nccl-tests (all_reduce_perf) is not installed")
-    count = len(glob.glob("/dev/nvidia[0-9]*"))
+    count = devices.present("cuda")
     if count < 2:
         return CheckFinding("skipped", f"all_reduce_perf needs 2 GPUs, this machine has {count}")
     command = ["all_reduce_perf", "-b", "8M", "-e", "64M", "-f", "2", "-g", str(count), "-c", "1"]

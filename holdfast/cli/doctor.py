@@ -139,7 +139,11 @@ def _python() -> Check:
 
 def _torch() -> Check:
     """In a process of its own: importing it here would make everything after it slow."""
-    code = "import torch; print(torch.__version__, torch.cuda.device_count(), 'GPUs')"
+    code = (
+        "import torch; from holdfast.devices import seen_by; kind, count = seen_by(torch);"
+        "print(f'{torch.__version__}, {count} devices of kind {kind.kind}' if count else "
+        "f'{torch.__version__}, no accelerator')"
+    )
     remedy = "pip install 'holdfast[train]'"
     try:
         run = subprocess.run(
@@ -153,6 +157,18 @@ def _torch() -> Check:
         return Check("torch", True, run.stdout.strip(), remedy)
     last = (run.stderr.strip().splitlines() or ["no output"])[-1]
     return Check("torch", False, f"cannot be imported: {last}", remedy)
+
+
+def _device() -> Check:
+    """By what the kernel shows, as agents count it; whether PyTorch can use it is said beside."""
+    from holdfast import devices
+
+    traits, number = devices.found(os.environ), devices.count("auto", os.environ)
+    if traits.kind == "cpu":
+        return Check("device", True, f"no accelerator; the processor, {traits.library}", "")
+    told = f"{number} of kind {traits.kind} ({traits.vendor}), {traits.library}"
+    chosen = [name for name in traits.visible if name in os.environ]
+    return Check("device", True, f"{told}, chosen by {chosen[0]}" if chosen else told, "")
 
 
 def _memory() -> Check:
@@ -216,4 +232,4 @@ def _loopback() -> Check:
         return Check("loopback", False, f"127.0.0.1: {exc.strerror or exc}", remedy)
 
 
-CHECKS = (_linux, _python, _torch, _memory, _home, _disk, _open_files, _loopback)
+CHECKS = (_linux, _python, _torch, _device, _memory, _home, _disk, _open_files, _loopback)

@@ -12,11 +12,11 @@ import socket
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 from functools import wraps
-from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import typer
 
+from holdfast import devices
 from holdfast.errors import Error
 
 
@@ -214,7 +214,7 @@ def workers_per_node(text: str) -> int | str:
         case "gpu" if gpu_count():
             return "auto"
         case "gpu":
-            raise _bad_value("--nproc-per-node", text, "this machine has no NVIDIA GPU")
+            raise _bad_value("--nproc-per-node", text, "this machine has no GPU")
         case _:
             why = "expected a number, auto, gpu or cpu"
             raise _bad_value("--nproc-per-node", text, why)
@@ -226,12 +226,8 @@ def _is_count(text: str) -> bool:
 
 
 def gpu_count() -> int:
-    """NVIDIA GPUs that a worker would see."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    devices = [p for p in Path("/dev").glob("nvidia[0-9]*") if p.name[6:].isdecimal()]
-    if visible is None or not devices:
-        return len(devices)
-    return len([name for name in visible.split(",") if name.strip() not in ("", "-1")])
+    """Devices of the machine that a worker would see."""
+    return devices.count("auto", os.environ) if devices.found(os.environ).torch_type != "cpu" else 0
 
 
 def _cores() -> int:

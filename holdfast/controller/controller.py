@@ -56,6 +56,7 @@ from holdfast.events import (
     NodeLeft,
     NodeLost,
     NodeLostReason,
+    NodePreparing,
     NodeReady,
     NodesChecked,
     NodeUnfit,
@@ -120,6 +121,8 @@ def _dispatch(state: State, event: AnyEvent) -> list[AnyAction]:
             return _node_ready(state, event)
         case NodeJoined():
             return _node_joined(state, event)
+        case NodePreparing():
+            return _node_preparing(state, event)
         case NodeUnfit() | NodesChecked():
             return _node_unfit(state, event)
         case OrdersLost():
@@ -167,13 +170,17 @@ def _dispatch(state: State, event: AnyEvent) -> list[AnyAction]:
         case UpdateRequested() | UpdatePrepared() | RepetitionRequested():
             return _wished(state, event)
         case JobSubmitted():
-            state.started_at = state.now
-            versions.inherit(state, event.version)
-            return attempts.try_start(state)
+            return _submitted(state, event)
         case ControllerResumed():
             return _resumed(state, event)
         case _:
             assert_never(event)
+
+
+def _submitted(state: State, event: JobSubmitted) -> list[AnyAction]:
+    state.started_at = state.now
+    versions.inherit(state, event.version)
+    return attempts.try_start(state)
 
 
 def _wished(
@@ -213,6 +220,17 @@ def _node_ready(state: State, event: NodeReady) -> list[AnyAction]:
     state.known_attempt = max(state.known_attempt, event.attempt)
     nodes.ready(state, node)
     return attempts.try_start(state) or health.review(state) or _review(state)
+
+
+def _node_preparing(state: State, event: NodePreparing) -> list[AnyAction]:
+    """The job waits for it for as long as it comes further."""
+    node = state.nodes.get(event.node)
+    if node is None or node.state is not NodeState.JOINING:
+        return []
+    node.preparing = event.what
+    if state.phase is Phase.WAITING and event.moved:
+        state.wait_deadline = None  # it begins anew
+    return attempts.try_start(state)
 
 
 def _review(state: State) -> list[AnyAction]:

@@ -18,12 +18,12 @@ from holdfast.events import (
     Ranks,
     Severity,
     Store,
-    Straggler,
     WorkerError,
     WorkerExited,
     each_of,
 )
 from holdfast.evidence import NodeEvidence
+from holdfast.slow_ranks import Straggler
 from holdfast.spec import Job
 from holdfast.status import ActionTaken, Choice, Note
 from holdfast.versions import FIRST, Version, When
@@ -142,6 +142,7 @@ class Node(msgspec.Struct, kw_only=True):
     due: int | None = None  # the rank that it is to have next, with the others of its replica
     store: Store | None = None  # fresh store it offers for the next attempt
     rack: str = ""  # "" if it is not known
+    preparing: str = ""  # what it does before it can start workers
     checked: bool = False  # its machine has passed its checks
     asked: bool = False  # to check it
 

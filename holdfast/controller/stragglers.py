@@ -12,7 +12,8 @@ from holdfast.controller.phases import Phase
 from holdfast.controller.policies.replace import STRAGGLER
 from holdfast.controller.policies.situation import Rung, Trouble
 from holdfast.controller.state import State
-from holdfast.events import Diagnosed, SlowBy, Straggler, StragglersFound
+from holdfast.events import Diagnosed, StragglersFound
+from holdfast.slow_ranks import SlowBy, Straggler
 
 OF_THE_NODE = (SlowBy.PROCESSOR, SlowBy.ITSELF)
 CONFIDENCE = 0.8

@@ -25,7 +25,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from holdfast.collectives import GroupLog, RankTimes
-from holdfast.events import SlowBy, Straggler, StragglersFound
+from holdfast.events import StragglersFound
+from holdfast.slow_ranks import SlowBy, Straggler
 
 SHARE = 0.08  # of the time that others lose, at least: 1.09 times as slow
 CLEARED = 0.04  # a straggler is one until it is below that

@@ -7,7 +7,7 @@ that seems to be on a full disk, a snapshot that does not fit into memory.
 import os
 import resource
 
-from holdfast.agent.environment import gpu_count, worker_count
+from holdfast.agent.environment import worker_count
 from holdfast.errors import Error
 from holdfast.spec import Job
 
@@ -20,7 +20,7 @@ FILE_BYTES_MIN = 64 * 1024 * 1024  # journal, logs, and memory of snapshots, whi
 def require_limits(job: Job) -> None:
     """Raise `Error` limit-too-small if this job cannot run below the limits of this shell."""
     nodes = job.nodes.count + job.nodes.spare_count
-    workers = worker_count(job, gpu_count({**os.environ, **job.env}))
+    workers = worker_count(job, os.environ)
     files = max(FILES_MIN, FILES_MIN // 2 + max(FILES_PER_NODE * nodes, FILES_PER_WORKER * workers))
     _require(resource.RLIMIT_NOFILE, files, "open files", "-n", 1)
     _require(resource.RLIMIT_FSIZE, FILE_BYTES_MIN, "the size of a file, in KiB", "-f", 1024)

@@ -50,6 +50,7 @@ from holdfast.events import (
     NodeJoined,
     NodeLeft,
     NodeLost,
+    NodePreparing,
     NodeReady,
     NodesChecked,
     NodeUnfit,
@@ -171,6 +172,7 @@ class Bookkeeper:
                 JobSubmitted()
                 | ControllerResumed()
                 | NodeJoined()
+                | NodePreparing()
                 | NodeUnfit()
                 | Diagnosed()
                 | NodesChecked()

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import msgspec
 
 from holdfast.checks.compare import CheckReport
+from holdfast.devices import RESOURCES
 from holdfast.diagnosis.machine_memory import UNTIL_A_PERSON, is_due, times_out
 from holdfast.drivers.kubernetes.cluster import NODES, PODS, ApiError, Cluster, DeniedError
 from holdfast.drivers.kubernetes.cordons import memory_of, settle
@@ -29,7 +30,6 @@ SOON_S = 20.0  # while checks are under way
 AGAIN_S = 3600.0  # after a check without a verdict
 CHECK_S = 900  # for a check that runs
 CHECKED = f"{DOMAIN}/checks"
-GPUS = ("nvidia.com/gpu", "amd.com/gpu")
 DEVICE_CHECKS = frozenset(("matmul", "device memory", "model step"))
 BY = "the operator"
 COMMAND = ["holdfast", "check", "--quick", "--json"]
@@ -145,7 +145,7 @@ def judged(lines: list[str], *, gpus: bool) -> CareVerdict:
 def gpus_of(machine: Machine) -> dict[str, str]:
     """All GPUs of a machine, as a pod asks for them."""
     amounts = machine.status.allocatable
-    return {key: amounts[key] for key in GPUS if amounts.get(key, "0") != "0"}
+    return {key: amounts[key] for key in RESOURCES if amounts.get(key, "0") != "0"}
 
 
 def pod_name(machine: str) -> str:

@@ -77,9 +77,24 @@ RULES: dict[str, tuple[Rule, ...]] = {
             "pvc and host_path or download are mutually exclusive",
         ),
         Rule(
-            f"[has(self.pvc), has(self.host_path) || {_LISTED}, has(self.url)]"
+            f"[has(self.pvc), has(self.host_path) || {_LISTED}, has(self.url), has(self.source)]"
             ".filter(given, given).size() == 1",
-            "give exactly one of pvc, host_path, url and download",
+            "give exactly one of pvc, host_path, url, download and source",
+        ),
+        Rule(
+            "has(self.path) != has(self.source)",
+            "path is needed without source, and chosen by Holdfast with it",
+        ),
+        Rule(
+            "has(self.source) || (!has(self.endpoint) && !has(self.manifest) && "
+            "!has(self.sha256) && !has(self.cache))",
+            "endpoint, manifest, sha256 and cache have an effect with source only",
+        ),
+    ),
+    "datasets[].cache": (
+        Rule(
+            "!has(self.folder) || !has(self.volume_class)",
+            "give at most one of folder and volume_class",
         ),
     ),
     "checkpoints.local": (_exactly_one("host_path", "pvc_class"),),

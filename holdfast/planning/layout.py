@@ -154,7 +154,7 @@ def _data_parallel(
         copies = fixed.get("dp_replicate", width // shard if shard else 0)
         if copies * shard != width:
             continue
-        for ep in _chosen("ep", fixed, _powers(model.experts or 1)):
+        for ep in _chosen("ep", fixed, [1]):  # by itself only what `run.parallelize` can run
             if shard * layout.cp % ep == 0 and (model.experts or 1) % ep == 0:
                 yield replace(layout, dp_replicate=copies, dp_shard=shard, ep=ep)
 

@@ -12,6 +12,7 @@ What is tracked are trees of arrays, numbers, strings and bytes. They go to the 
 same tiers as the state of `holdfast.train`. The same script runs by itself, without an agent.
 """
 
+from holdfast.datasets.place import dataset
 from holdfast.pytrees.session import TreeRun, TreeState, join
 
-__all__ = ["TreeRun", "TreeState", "join"]
+__all__ = ["TreeRun", "TreeState", "dataset", "join"]

@@ -118,7 +118,7 @@ def command(job: Job) -> str:
 def _devices(job: Job, workers: int) -> str:
     asked = job.resources
     if asked.gpus:
-        return f"{asked.gpus} × {asked.gpu_resource} a node"
+        return f"{asked.gpus} × {job.gpu_resource} a node"
     cpu = f", {asked.cpu} CPU cores" if asked.cpu else ""
     return f"{workers} worker{'s' if workers != 1 else ''} a node{cpu}; the job file names no GPUs"
 

@@ -10,6 +10,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from holdfast.devices import DEVICES, DeviceWish
 from holdfast.spec.cluster import (
     Access,
     Cost,
@@ -246,6 +247,10 @@ class Job(Section):
     """Number of nodes and spares."""
     workers_per_node: Annotated[Whole, Field(ge=1, le=1024)] | Literal["auto"] = "auto"
     """Worker processes per node. `auto`: one per GPU, or one where there is none."""
+    device: DeviceWish = "auto"
+    """What the workers compute on. `auto`: what the machine has. `cuda`: NVIDIA; `rocm`: AMD;
+    `xpu`: Intel; `tpu`: Google, with `framework: jax`; `cpu`: no accelerator, although there may
+    be one. It chooses how devices are counted, the resource on Kubernetes, and the backend."""
     parallel: Parallel | None = None
     """How the ranks divide model and data. Default: all do the same with other samples (DDP)."""
     warm: Warm = Warm()
@@ -332,6 +337,17 @@ class Job(Section):
         return self
 
     @model_validator(mode="after")
+    def _device_is_usable(self) -> Self:
+        if self.device == "tpu" and self.trains_with == "pytorch":
+            raise ValueError(
+                "device: tpu requires framework: jax, or command for a script that sets up "
+                "torch_xla by itself: holdfast.train does not support torch_xla"
+            )
+        if self.device == "cpu" and self.resources.gpus:
+            raise ValueError("device: cpu and resources.gpus are mutually exclusive")
+        return self
+
+    @model_validator(mode="after")
     def _may_move(self) -> Self:
         places = [(choice.context, choice.namespace) for choice in self.clusters]
         if len(set(places)) < len(places):
@@ -399,6 +415,14 @@ class Job(Section):
     def trains_with(self) -> Framework:
         """The framework, said or guessed."""
         return self.framework or ("command" if self.command is not None else "pytorch")
+
+    @property
+    def gpu_resource(self) -> str:
+        """Name of the resource that `resources.gpus` counts."""
+        usual = (
+            DEVICES["cuda"].resources if self.device == "auto" else DEVICES[self.device].resources
+        )
+        return self.resources.gpu_resource or (usual or DEVICES["cuda"].resources)[0]
 
     @property
     def uses_torch(self) -> bool:

@@ -26,6 +26,7 @@ from holdfast.errors import Error, clipped, visible
 from holdfast.spec import reading
 from holdfast.spec.job import Job
 from holdfast.spec.reading import Place, Problem
+from holdfast.spec.storage import Dataset
 
 PROGRAMS = ("script", "module", "command")
 TEXT_BYTES_MAX = 130_000  # with its name below the 128 KiB that Linux takes for one variable
@@ -115,7 +116,15 @@ def with_places(job: Job, folder: Path) -> Job:
     start = tiers.start_from
     if start is not None and "://" not in start:
         changes["start_from"] = str(folder / start)
-    return job.model_copy(update={"checkpoints": tiers.model_copy(update=changes)})
+    datasets = tuple(_with_source(one, folder) for one in job.datasets)
+    with_tiers = {"checkpoints": tiers.model_copy(update=changes)}
+    return job.model_copy(update={**with_tiers, "datasets": datasets})
+
+
+def _with_source(dataset: Dataset, folder: Path) -> Dataset:
+    if dataset.source is None or "://" in dataset.source:
+        return dataset
+    return dataset.model_copy(update={"source": str(folder / dataset.source)})
 
 
 def job_schema() -> dict[str, Any]:

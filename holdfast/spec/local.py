@@ -64,6 +64,7 @@ def unused_sections(job: Job, *, on_ray: bool = False) -> list[str]:
     used = ["checkpoints"] if job.checkpoints.on_laptop(job.name) else []
     used += ["resources", "ray"] if on_ray else []
     used += ["monitoring"] if job.monitoring.port is not None else []
+    used += ["datasets"] if any(one.source is not None for one in job.datasets) else []
     used += {"mpi": ["mpi"], "tensorflow": ["roles"]}.get(job.trains_with, [])
     return [name for name in unused if name not in used]
 

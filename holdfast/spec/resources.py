@@ -74,10 +74,10 @@ class Resources(Section):
     """What each node asks for. A node is one pod; several small nodes may share a machine."""
 
     gpus: Whole = Field(default=0, ge=0, le=1024)
-    """Number of GPUs per node."""
-    gpu_resource: str = Field(default="nvidia.com/gpu", pattern=r"^[a-z0-9.-]+/[A-Za-z0-9._-]+$")
+    """Number of GPUs, or TPU chips, per node."""
+    gpu_resource: str | None = Field(default=None, pattern=r"^[a-z0-9.-]+/[A-Za-z0-9._-]+$")
     """Resource name of the GPUs: `nvidia.com/mig-3g.40gb`, `nvidia.com/gpu.shared`, `amd.com/gpu`,
-    ..."""
+    ... Default: the usual name for `device`; of `auto` that is `nvidia.com/gpu`."""
     cpu: Quantity | None = None
     """CPU cores."""
     memory: Quantity | None = None

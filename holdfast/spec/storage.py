@@ -18,13 +18,56 @@ class Download(Section):
     """Unpack a tar or zip archive."""
 
 
+class DatasetCache(Section):
+    """Where a fetched data set is kept: on the machine, for all attempts and jobs that name the
+    same folder."""
+
+    folder: Folder | None = None
+    """A folder of the machine; on Kubernetes a `hostPath` volume that is made if need be. Default:
+    `datasets` in HOLDFAST_HOME; on Kubernetes a volume of the pod, which goes with it."""
+    volume_class: Object | None = None
+    """StorageClass of that volume, as for local PVs. Default: an `emptyDir`. Not with `folder`."""
+    size: Quantity = "500Gi"
+    """Limit for all data sets in it. To stay below, those that no live job uses are removed, first
+    the one whose last use is longest ago."""
+    verify: Literal["quick", "full"] = "quick"
+    """What is looked over when a node starts: `quick` the size and time of every file, and the
+    SHA-256 where they have changed; `full` the SHA-256 of every file."""
+
+    @model_validator(mode="after")
+    def _one_place(self) -> Self:
+        if self.folder is not None and self.volume_class is not None:
+            raise ValueError("give at most one of folder and volume_class")
+        return self
+
+
+def data_variable(name: str) -> str:
+    """The variable that tells a script where this data set lies."""
+    return f"HOLDFAST_DATA_{name.upper().replace('-', '_')}"
+
+
 class Dataset(Section):
-    """A folder with data. Exactly one of `pvc`, `host_path`, `url` and `download` is given."""
+    """A folder with data. Exactly one of `pvc`, `host_path`, `url`, `download` and `source` is
+    given."""
 
     name: Label
-    """Name of the volume."""
-    path: Folder
-    """Mount path in the workers."""
+    """Name of the data set and its volume; the script finds it as HOLDFAST_DATA_NAME."""
+    path: Folder | None = None
+    """Mount path in the workers. Not with `source`."""
+    source: str | None = Field(default=None, pattern=r"^([a-z][a-z0-9+.-]*://\S+|[^:]+)$")
+    """Folder, file or URL (`s3://`, `https://` or another that fsspec can list) that the agent of
+    each node brings into the cache of its machine before the workers start: once for all attempts
+    and jobs. A local run does that, too; there a path is relative to the job file."""
+    endpoint: str | None = Field(default=None, pattern=r"^https?://\S+$")
+    """Endpoint URL of the store behind `source`, for MinIO and others. Credentials come from
+    `secrets` or the service account."""
+    manifest: str | None = Field(default=None, min_length=1, max_length=1000)
+    """A file in `source`, as `sha256sum` writes it. Only what it names is fetched, and verified."""
+    sha256: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
+    """Expected SHA-256 of `source`: of its only file or, of several, of the output of `sha256sum`
+    for all of them, sorted by name. What is in the cache is then used without asking the source."""
+    cache: DatasetCache | None = None
+    """The cache for `source`. Default: 500 GiB in the default folder."""
     pvc: Object | None = None
     """A PersistentVolumeClaim that several nodes can read: NFS, Lustre, CephFS, JuiceFS, Fluid, ...
     """
@@ -44,10 +87,20 @@ class Dataset(Section):
     def _one_origin(self) -> Self:
         if self.pvc is not None and (self.host_path is not None or self.download):
             raise ValueError("pvc and host_path or download are mutually exclusive")
-        origins = [self.pvc, self.host_path or self.download or None, self.url]
+        origins = [self.pvc, self.host_path or self.download or None, self.url, self.source]
         if sum(origin is not None for origin in origins) != 1:
-            raise ValueError("give exactly one of pvc, host_path, url and download")
+            raise ValueError("give exactly one of pvc, host_path, url, download and source")
+        if (self.path is None) == (self.source is None):
+            raise ValueError("path is needed without source, and chosen by Holdfast with it")
+        of_source = ("endpoint", "manifest", "sha256", "cache")
+        if self.source is None and (idle := [key for key in of_source if getattr(self, key)]):
+            raise ValueError(f"{idle[0]} has an effect with source only")
         return self
+
+    @property
+    def cached(self) -> DatasetCache:
+        """The cache, said or not."""
+        return self.cache or DatasetCache()
 
 
 Place = Annotated[str, Field(min_length=1, pattern=r"^[^:]+$")]  # a folder

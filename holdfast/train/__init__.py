@@ -13,9 +13,10 @@
 The same script runs under `holdfast run`, under torchrun, and as plain `python train.py`.
 """
 
+from holdfast.datasets.place import dataset
 from holdfast.train.data import Loader, loader
 from holdfast.train.flops import count_flops
 from holdfast.train.session import Run, join
 from holdfast.train.state import State
 
-__all__ = ["Loader", "Run", "State", "count_flops", "join", "loader"]
+__all__ = ["Loader", "Run", "State", "count_flops", "dataset", "join", "loader"]

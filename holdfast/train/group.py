@@ -1,7 +1,8 @@
 """Joining and leaving the process group of an attempt.
 
-NCCL where there are GPUs, gloo elsewhere, by the environment torchrun made the custom. Leaving is
-bounded in time: a peer that is gone or stopped must not keep this process from ending.
+The backend is that of the device (`holdfast.devices`), the environment that which torchrun made the
+custom. Leaving is bounded in time: a peer that is gone or stopped must not keep this process from
+ending.
 """
 
 import atexit
@@ -14,10 +15,14 @@ import torch
 import torch.distributed as dist
 from torch.distributed.constants import default_pg_timeout
 
+from holdfast.devices import DEVICES, VARIABLE, DeviceTraits, backend_of, seen_by
 from holdfast.errors import Error
 from holdfast.train.placement import Placement
 from holdfast.train.surviving_group import SurvivingGroup
 
+ACCELERATORS = frozenset(
+    traits.torch_type for traits in DEVICES.values() if traits.kind != "cpu" and traits.torch_type
+)
 _LEAVE_S = 2.0
 _LONGEST_S = 10 * 365 * 86400.0  # of a timeout: more is a mistake
 
@@ -28,14 +33,14 @@ def pick_device(placement: Placement, wanted: torch.device | None = None) -> tor
 
     Raises `Error` (join-invalid) where there is none such.
     """
-    default = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    device = wanted or default
-    if device.type != "cuda":
+    traits, count = _seen()
+    device = wanted or torch.device(traits.torch_type or "cpu")
+    if device.type not in ACCELERATORS:
         return device
-    if str(device) == "cuda":
-        device = torch.device("cuda", placement.local_rank)
-    if not torch.cuda.is_available() or device.index >= torch.cuda.device_count():
-        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if str(device) == device.type:
+        device = torch.device(device.type, placement.local_rank)
+    if device.type != traits.torch_type or device.index >= count:
+        count = count if device.type == traits.torch_type else 0
         raise Error(
             "join-invalid",
             f"there is no device {device}",
@@ -44,6 +49,25 @@ def pick_device(placement: Placement, wanted: torch.device | None = None) -> tor
             help="omit device, or start at most one worker per GPU of the node",
         )
     return device
+
+
+def _seen() -> tuple[DeviceTraits, int]:
+    """What PyTorch has here; nothing but the CPU, where the job wants that.
+
+    Raises `Error` (join-invalid) where the job names a kind that it has not."""
+    asked = os.environ.get(VARIABLE)
+    if asked == "cpu":
+        return DEVICES["cpu"], 0
+    traits, count = seen_by(torch)
+    if asked is not None and asked != traits.kind:
+        raise Error(
+            "join-invalid",
+            f"there is no device of kind {asked}",
+            why=f"the job names it as its `device`, and PyTorch {torch.__version__} has "
+            f"{traits.kind} here",
+            help="install PyTorch for this device, or change `device` in the job file",
+        )
+    return traits, count
 
 
 def require_choice(backend: str | None, timeout: timedelta | None) -> None:
@@ -61,14 +85,14 @@ def join_group(
     placement: Placement, device: torch.device, backend: str | None, timeout: timedelta | None
 ) -> None:
     """Make `device` current and the default process group, unless the script already has."""
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
+    if device.type in ACCELERATORS:
+        torch.accelerator.set_device_index(device)
     if not placement.distributed or dist.is_initialized():
         return
     if os.environ.get("MASTER_ADDR") in ("127.0.0.1", "localhost"):
         # everybody is on this machine: gloo need not look up its own host name
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    chosen = backend or ("nccl" if device.type == "cuda" else "gloo")
+    chosen = backend or backend_of(device.type)
     bound = device if device.type == "cuda" and "nccl" in chosen else None
     dist.init_process_group(chosen, timeout=timeout, device_id=bound)
     _leave_at_exit()
@@ -124,8 +148,7 @@ def join_alone(device: torch.device) -> None:
     """A process group of one, for scripts that want a mesh without any launcher."""
     if not dist.is_initialized():
         store = dist.HashStore()  # type: ignore[attr-defined]
-        backend = "nccl" if device.type == "cuda" else "gloo"
-        dist.init_process_group(backend, store=store, rank=0, world_size=1)
+        dist.init_process_group(backend_of(device.type), store=store, rank=0, world_size=1)
         _leave_at_exit()
 
 

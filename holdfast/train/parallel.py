@@ -41,7 +41,7 @@ def data_parallel(
     them would have to be made and touched in the first step after each restart.
     """
     options = {"gradient_as_bucket_view": True, **options}
-    device_ids = [device.index] if device.type == "cuda" else None
+    device_ids = [device.index] if device.type != "cpu" else None
     return SteadyBuckets(model, device_ids=device_ids, init_sync=not settled, **options)
 
 

@@ -19,8 +19,8 @@ def capture(device: torch.device) -> dict[str, Any]:
         "numpy": np.random.get_state(legacy=False),
         "torch": torch.get_rng_state(),
     }
-    if device.type == "cuda":
-        state["cuda"] = torch.cuda.get_rng_state(device)
+    if device.type != "cpu":
+        state[device.type] = torch.get_device_module(device).get_rng_state(device)
     return state
 
 
@@ -30,5 +30,5 @@ def restore(state: dict[str, Any], device: torch.device) -> None:
     random.setstate((version, tuple(words.tolist()), gauss))
     np.random.set_state(state["numpy"])
     torch.set_rng_state(state["torch"])
-    if device.type == "cuda" and "cuda" in state:
-        torch.cuda.set_rng_state(state["cuda"], device)
+    if device.type != "cpu" and device.type in state:
+        torch.get_device_module(device).set_rng_state(state[device.type], device)

@@ -17,6 +17,7 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 from torch.optim import Optimizer
 
+from holdfast.datasets import place
 from holdfast.errors import Error
 from holdfast.events import Milestone
 from holdfast.optimizer_steps import leave_to_the_script
@@ -55,6 +56,8 @@ _joined = False
 
 class Run:
     """This worker's part in an attempt. Made by `join()`."""
+
+    dataset = staticmethod(place.dataset)
 
     def __init__(
         self,

@@ -28,14 +28,20 @@ def test_how_workers_are_made(
     assert environment.kinds_of(job, instrumented) == expected
 
 
-def test_auto_is_one_worker_per_gpu_and_at_least_one(tmp_path: Path) -> None:
+def test_auto_is_one_worker_per_gpu_and_at_least_one() -> None:
     job = Job(name="a", script="a.py")
-    for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm"):
-        (tmp_path / name).touch()
-    assert environment.gpu_count({}, tmp_path) == 2
-    assert environment.gpu_count({"CUDA_VISIBLE_DEVICES": "3"}, tmp_path) == 1
-    assert environment.gpu_count({"CUDA_VISIBLE_DEVICES": ""}, tmp_path) == 0
-    assert [environment.worker_count(job, count) for count in (0, 1, 4)] == [1, 1, 4]
+    for chosen, count in (("", 1), ("3", 1), ("0,1,2,3", 4)):
+        assert environment.worker_count(job, {"CUDA_VISIBLE_DEVICES": chosen}) == count
+    own = job.model_copy(update={"env": {"CUDA_VISIBLE_DEVICES": "0,1"}})
+    assert environment.worker_count(own, {"CUDA_VISIBLE_DEVICES": "0,1,2,3"}) == 2
+
+
+def test_a_job_for_the_processor_has_one_worker_and_sees_no_device() -> None:
+    job = Job(name="a", script="a.py", device="cpu")
+    given = {"CUDA_VISIBLE_DEVICES": "0,1,2,3"}
+    assert environment.worker_count(job, given) == 1
+    env = environment.node_environment(job, "n", 1, given, {})
+    assert (env["HOLDFAST_DEVICE"], env["CUDA_VISIBLE_DEVICES"]) == ("cpu", "")
 
 
 def test_variables_of_an_outer_launcher_do_not_reach_warm_workers() -> None:

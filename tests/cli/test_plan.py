@@ -45,6 +45,22 @@ def test_a_job_file_has_what_was_planned(tmp_path: Path) -> None:
     assert job_from_yaml(file) == job
 
 
+def test_what_is_planned_for_experts_can_run_or_is_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    experts, file = f"{NUMBERS},experts=8,active_experts=2", tmp_path / "job.yaml"
+    assert main(["plan", experts, "--gpus", "64", "--write", str(file)]) == 0
+    parallel = job_from_yaml(file).parallel
+    assert parallel is not None and parallel.ep == 1
+    assert "expert parallel is left out" in capsys.readouterr().out
+    other = tmp_path / "other.yaml"
+    words = ["--gpus", "64", "--parallel", "ep=8"]
+    assert main(["plan", experts, *words]) == 0
+    assert main(["plan", experts, *words, "--write", str(other)]) == 2
+    assert "no job file for ep 8" in capsys.readouterr().err
+    assert not other.exists()
+
+
 def test_the_simulator_can_be_asked_for_the_ettr(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", NUMBERS, "--gpus", "64", "--simulate", "1", "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)

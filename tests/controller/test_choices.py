@@ -15,10 +15,9 @@ from holdfast.events import (
     Progress,
     Progressed,
     Severity,
-    SlowBy,
-    Straggler,
     StragglersFound,
 )
+from holdfast.slow_ranks import SlowBy, Straggler
 from holdfast.status import Choice
 from tests.controller.test_controller import World, only, running
 

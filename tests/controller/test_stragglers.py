@@ -4,7 +4,8 @@ import pytest
 
 from holdfast.actions import AnyAction, Fence, StartAttempt
 from holdfast.controller import Phase
-from holdfast.events import NodeLost, NodeLostReason, SlowBy, Straggler, StragglersFound
+from holdfast.events import NodeLost, NodeLostReason, StragglersFound
+from holdfast.slow_ranks import SlowBy, Straggler
 from tests.controller.test_controller import World, kinds, only, running
 
 TEXT = "it computes longer than the others: its work, or its machine"

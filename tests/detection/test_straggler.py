@@ -14,7 +14,8 @@ from holdfast.detection.straggler import (
     delays,
     explain,
 )
-from holdfast.events import SlowBy, StragglersFound, in_rows
+from holdfast.events import StragglersFound, in_rows
+from holdfast.slow_ranks import SlowBy
 from tests.more import MORE
 
 STEP_S = 0.05

@@ -15,10 +15,11 @@ from holdfast.controller.state import HealthRecord, IncidentRecord, Node, NodeSt
 from holdfast.detection.progress import ProgressReducer
 from holdfast.drivers.job_books import JobBooks
 from holdfast.drivers.job_metrics import JobMetrics, MetricsServer, Throughput
-from holdfast.events import Progress, Severity, SlowBy, Straggler
+from holdfast.events import Progress, Severity
 from holdfast.messages import Report, WorkerReport
 from holdfast.monitoring.table import METRICS
 from holdfast.scrape import Exposition
+from holdfast.slow_ranks import SlowBy, Straggler
 from holdfast.spec import job_from_dict
 
 NOW = 2_000.0

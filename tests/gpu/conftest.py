@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.agent.environment import gpu_count
+from holdfast import devices
 from tests.gpu.figures import FIGURES, REHEARSAL, Figure, append
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def _can_rehearse(item: pytest.Item) -> bool:
 
 
 def _why_no_gpu(*, asked: bool) -> str:
-    if not asked and gpu_count(os.environ) == 0:
+    if not asked and devices.count("cuda", os.environ) == 0:
         return "no NVIDIA GPU in /dev"
     import torch
 

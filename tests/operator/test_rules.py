@@ -33,6 +33,17 @@ WRONG: list[tuple[str, int, Body]] = [
     ("resources.claims[]", 0, spec(resources={"claims": [{"name": "c"}]})),
     ("datasets[]", 0, spec(datasets=[{"name": "d", "path": "/d", "pvc": "p", "host_path": "/h"}])),
     ("datasets[]", 1, spec(datasets=[{"name": "d", "path": "/d"}])),
+    ("datasets[]", 1, spec(datasets=[{"name": "d", "source": "s3://b", "url": "s3://b"}])),
+    ("datasets[]", 2, spec(datasets=[{"name": "d", "path": "/d", "source": "s3://b"}])),
+    ("datasets[]", 2, spec(datasets=[{"name": "d", "pvc": "p"}])),
+    ("datasets[]", 3, spec(datasets=[{"name": "d", "path": "/d", "pvc": "p", "manifest": "M"}])),
+    (
+        "datasets[].cache",
+        0,
+        spec(
+            datasets=[{"name": "d", "source": "/s", "cache": {"folder": "/c", "volume_class": "x"}}]
+        ),
+    ),
     ("datasets[]", 1, spec(datasets=[{"name": "d", "path": "/d", "pvc": "p", "url": "s3://b"}])),
     ("checkpoints.local", 0, spec(checkpoints={"local": {}})),
     ("checkpoints.shared", 0, spec(checkpoints={"shared": {}})),

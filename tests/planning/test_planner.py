@@ -36,8 +36,14 @@ def test_every_layout_divides_gpus_batch_and_model() -> None:
             assert layout.world == 64
             assert layout.microbatches(96) * layout.micro * layout.replicas == 96
             assert model.heads % layout.tp == 0
-            assert layout.dp_shard * layout.cp % layout.ep == 0
-    assert {layout.ep for layout in layouts} == {1, 2, 4, 8}
+
+
+def test_expert_parallel_is_planned_where_somebody_asks_and_never_by_itself() -> None:
+    for fixed, sizes in (({}, {1}), ({"ep": 4}, {4})):
+        request = PlanRequest(EXPERTS, PlannedCluster(), 64, Demand(96), fixed)
+        layouts = list(possible(request))
+        assert {layout.ep for layout in layouts} == sizes
+        assert all(layout.dp_shard * layout.cp % layout.ep == 0 for layout in layouts)
 
 
 def test_rows_fit_are_ranked_by_time_and_differ() -> None:

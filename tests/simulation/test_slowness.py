@@ -11,8 +11,6 @@ from holdfast.events import (
     Judgement,
     Ranks,
     ReplicasDiffer,
-    SlowBy,
-    Straggler,
     StragglersFound,
     in_rows,
 )
@@ -21,6 +19,7 @@ from holdfast.simulation.environment import Foul
 from holdfast.simulation.flips import FLIPPED, SOUND, Flips
 from holdfast.simulation.slowness import Slow, meetings, told_of, wall_clock_us
 from holdfast.simulation.tempo import Tempo
+from holdfast.slow_ranks import SlowBy, Straggler
 from tests.simulation.test_referees import entry
 from tests.simulation.test_world import lived, quiet
 

@@ -52,6 +52,22 @@ def test_a_device_that_is_not_there_is_an_error_and_not_the_cpu() -> None:
         group.pick_device(ALONE, torch.device("cuda"))
 
 
+def test_a_job_for_the_processor_computes_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_DEVICE", "cpu")
+    assert group.pick_device(ALONE) == torch.device("cpu")
+
+
+@pytest.mark.skipif(torch.accelerator.is_available(), reason="there is a GPU")
+@pytest.mark.parametrize("kind", ["cuda", "rocm", "xpu", "tpu"])
+def test_a_kind_that_this_pytorch_has_not_is_an_error_and_not_the_cpu(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_DEVICE", kind)
+    with pytest.raises(Error, match=f"there is no device of kind {kind}") as raised:
+        group.pick_device(ALONE)
+    assert "has cpu here" in raised.value.why
+
+
 def test_arguments_that_come_too_late_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dist, "is_initialized", lambda: True)
     cpu = torch.device("cpu")

@@ -17,8 +17,8 @@ from holdfast.drivers.kubernetes.cluster import NODES, PODS, QUOTAS, DeniedError
 from holdfast.drivers.kubernetes.doctor import ClusterCheck, Patient
 from holdfast.drivers.kubernetes.manifests.engines import pods as own_pods
 from holdfast.drivers.kubernetes.manifests.placement import one_per_machine
-from holdfast.drivers.kubernetes.manifests.quantities import amount
 from holdfast.drivers.kubernetes.manifests.request import Body, Request
+from holdfast.spec.quantities import amount
 
 Amounts = dict[str, Fraction]
 

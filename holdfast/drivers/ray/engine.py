@@ -96,7 +96,7 @@ def connected(folder: Path, address: str) -> "Iterator[RayActors]":
 
 def bundle_of(job: Job) -> dict[str, float]:
     """What one node takes of its machine: Ray's names and amounts."""
-    from holdfast.drivers.kubernetes.manifests.quantities import amount
+    from holdfast.spec.quantities import amount
 
     asked = job.resources
     per_node = 1 if job.workers_per_node == "auto" else job.workers_per_node

@@ -58,6 +58,7 @@ SETTINGS: dict[str, Setting] = {
     "nodes.count": Setting(7),
     "nodes.spares": Setting(3),
     "workers_per_node": Setting(3),
+    "device": Setting("rocm", GPUS),
     "parallel": Setting({"tp": 4}),
     "parallel.dp_replicate": Setting(4, PARALLEL),
     "parallel.dp_shard": Setting(4, PARALLEL),

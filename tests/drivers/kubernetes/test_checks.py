@@ -422,6 +422,20 @@ def test_spares_apart_have_longer_names(own: dict[str, Any]) -> None:
     assert longest_name(asked("jobset", **spares)).endswith("r-node-0-13-abcde")
 
 
+def test_a_tpu_is_chosen_by_its_kind_and_topology() -> None:
+    tpus: dict[str, Any] = {"framework": "jax", "device": "tpu", "resources": {"gpus": 4}}
+    labels = ("cloud.google.com/gke-tpu-accelerator", "cloud.google.com/gke-tpu-topology")
+    assert told(**tpus) == [("settings-conflict", "google.com/tpu")] * 2
+    chosen = dict.fromkeys(labels, "x")
+    assert told(**tpus, scheduling={"node_selector": chosen}) == []
+
+
+def test_without_agents_nobody_fetches_a_data_set() -> None:
+    sets = [{"name": "d", "source": "s3://b/d"}]
+    assert told(mode="plain", datasets=sets) == [("engine-unsupported", "datasets[0].source")]
+    assert told(mode="managed", datasets=sets) == []
+
+
 def test_names_of_services_and_volumes_are_checked_too() -> None:
     assert told(name="4b") == [("name-unfit", "name")]
     dotted = told(secrets=[{"name": "a.b", "path": "/s"}])

@@ -10,8 +10,8 @@ import pytest
 
 from holdfast.drivers.kubernetes.manifests import pod, program, storage
 from holdfast.drivers.kubernetes.manifests.part import Part
-from holdfast.drivers.kubernetes.manifests.quantities import amount, in_bytes
 from holdfast.spec.cluster import Mode
+from holdfast.spec.quantities import amount, in_bytes
 from tests.drivers.kubernetes.asking import asked
 
 
@@ -260,6 +260,23 @@ def test_pinned_memory_needs_a_capability() -> None:
     assert main()["securityContext"]["capabilities"] == {"drop": ["ALL"]}
 
 
+@pytest.mark.parametrize(
+    ("device", "resource", "taint"),
+    [
+        ("auto", "nvidia.com/gpu", "nvidia.com/gpu"),
+        ("cuda", "nvidia.com/gpu", "nvidia.com/gpu"),
+        ("rocm", "amd.com/gpu", "amd.com/gpu"),
+        ("xpu", "gpu.intel.com/i915", "gpu.intel.com/i915"),
+    ],
+)
+def test_a_kind_of_device_has_its_resource_and_its_taint(
+    device: str, resource: str, taint: str
+) -> None:
+    found = spec("managed", device=device, resources={"gpus": 2})
+    assert found["containers"][0]["resources"]["limits"][resource] == "2"
+    assert taint in [toleration["key"] for toleration in found["tolerations"]]
+
+
 # ── storage ──
 
 
@@ -287,6 +304,31 @@ def test_an_object_store_is_only_named() -> None:
     found = spec("plain", datasets=[{"name": "c4", "path": "/data", "url": "s3://b/c4"}])
     assert env(found["containers"][0])["HOLDFAST_DATA_C4"] == "s3://b/c4"
     assert [v["name"] for v in found["volumes"]] == ["shm"]
+
+
+def test_the_cache_of_data_sets_is_a_folder_of_the_machine_or_a_volume_of_the_pod() -> None:
+    def volumes(*caches: dict[str, Any]) -> dict[str, Any]:
+        sets = [
+            {"name": f"d{number}", "source": "s3://b/c4", "cache": cache}
+            for number, cache in enumerate(caches)
+        ]
+        found = spec("managed", datasets=sets)
+        paths = {m["name"]: m["mountPath"] for m in found["containers"][0]["volumeMounts"]}
+        return {
+            paths[volume.pop("name")]: volume
+            for volume in found["volumes"]
+            if volume["name"].startswith("data-")
+        }
+
+    on_machine = {"hostPath": {"path": "/nvme", "type": "DirectoryOrCreate"}}
+    own = "/var/run/holdfast/datasets"
+    assert volumes({"folder": "/nvme"}, {"folder": "/nvme"}) == {"/nvme": on_machine}
+    assert volumes({"size": "2Ti"}) == {own: {"emptyDir": {"sizeLimit": "2Ti"}}}
+    both = volumes({"folder": "/nvme"}, {"volume_class": "fast", "size": "1Ti"})
+    claim = both[own]["ephemeral"]["volumeClaimTemplate"]["spec"]
+    assert claim["storageClassName"] == "fast"
+    assert claim["resources"] == {"requests": {"storage": "1Ti"}}
+    assert both["/nvme"] == on_machine
 
 
 def test_every_tier_is_mounted_and_named() -> None:

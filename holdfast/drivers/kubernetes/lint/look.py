@@ -6,8 +6,8 @@ the right kind reads as empty, so that each check says only what it is about.
 
 from fractions import Fraction
 
-from holdfast.drivers.kubernetes.manifests.quantities import amount
 from holdfast.drivers.kubernetes.manifests.request import Body
+from holdfast.spec.quantities import amount
 
 
 def value(body: object, *keys: str) -> object:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
+from holdfast.devices import by_resource
 from holdfast.drivers.kubernetes.lint.look import count, number, part, parts, text, value, words
 from holdfast.drivers.kubernetes.manifests.request import Body
 
@@ -230,7 +231,7 @@ def gpus(template: Body) -> int:
     found = 0
     for container in containers(template):
         for resource, asked in part(container, "resources", "limits").items():
-            known = "gpu" in str(resource) or "nvidia.com/mig" in str(resource)
+            known = "gpu" in str(resource) or by_resource(str(resource)) is not None
             found += int(asked) if known and str(asked).isdigit() else 0
     return found
 

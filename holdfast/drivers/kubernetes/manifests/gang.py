@@ -15,9 +15,9 @@ from holdfast.drivers.kubernetes.manifests import native
 from holdfast.drivers.kubernetes.manifests.groups import fewest
 from holdfast.drivers.kubernetes.manifests.marks import marked, with_spec
 from holdfast.drivers.kubernetes.manifests.names import metadata
-from holdfast.drivers.kubernetes.manifests.quantities import amount, in_bytes
 from holdfast.drivers.kubernetes.manifests.request import Body, Request
 from holdfast.spec.cluster import Engine, Mode
+from holdfast.spec.quantities import amount, in_bytes
 
 SCHEDULERS = {"volcano": "volcano", "coscheduling": "scheduler-plugins-scheduler"}
 VOLCANO_GROUP = "scheduling.k8s.io/group-name"

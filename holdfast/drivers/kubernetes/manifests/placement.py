@@ -1,5 +1,6 @@
 """Where a pod may run: selectors, tolerations, affinity, spreading, priority."""
 
+from holdfast.devices import by_resource
 from holdfast.drivers.kubernetes.manifests.names import selector
 from holdfast.drivers.kubernetes.manifests.part import Part
 from holdfast.drivers.kubernetes.manifests.request import Body, Request, gpus
@@ -61,8 +62,8 @@ def _tolerations(job: Job, part: Part) -> list[Body]:
         for state in ("not-ready", "unreachable")
     ]
     if gpus(job) and not part.small:
-        name = job.resources.gpu_resource
-        key = "nvidia.com/gpu" if name.startswith("nvidia.com/") else name
+        kind = by_resource(job.gpu_resource)
+        key = (kind.taint if kind is not None else None) or job.gpu_resource
         found.append({"key": key, "operator": "Exists", "effect": "NoSchedule"})
     return [*found, *(dict(toleration) for toleration in job.scheduling.tolerations)]
 

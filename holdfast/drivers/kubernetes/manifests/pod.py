@@ -166,7 +166,7 @@ def resources(job: Job, part: Part) -> Body:
 def devices(job: Job) -> dict[str, str]:
     """Counted devices of a node."""
     asked = job.resources
-    gpus = {asked.gpu_resource: str(asked.gpus)} if asked.gpus else {}
+    gpus = {job.gpu_resource: str(asked.gpus)} if asked.gpus else {}
     extended = {name: str(count) for name, count in asked.extended.items()}
     return {**gpus, **network.devices(job), **extended}
 

@@ -13,10 +13,10 @@ from importlib.resources import files
 
 from holdfast.drivers.kubernetes.manifests import security
 from holdfast.drivers.kubernetes.manifests.part import Part
-from holdfast.drivers.kubernetes.manifests.quantities import amount, in_bytes
 from holdfast.drivers.kubernetes.manifests.request import Body, Request
 from holdfast.spec import Job
-from holdfast.spec.storage import Dataset
+from holdfast.spec.quantities import amount, in_bytes
+from holdfast.spec.storage import Dataset, DatasetCache, data_variable
 
 JOB = "/etc/holdfast/job"  # folder with job.yaml
 TOKEN = "/etc/holdfast/token"  # folder with token
@@ -31,6 +31,7 @@ code = io.BytesIO(b"".join(open(part, "rb").read() for part in parts))
 tarfile.open(fileobj=code).extractall(sys.argv[2], filter="data")
 """
 HOME = "/var/run/holdfast"  # what an agent writes: logs of its workers, and how often it started
+CACHE = f"{HOME}/datasets"  # where agents keep data sets unless told otherwise
 SHM_PER_WORKER = 2 << 30  # bytes: NCCL's buffers and the queues of data loaders
 RUN, TRIAL = "JOB_NAME", "HOLDFAST_TRIAL"  # variables: this start of a CronJob, this trial
 SLOTS = 2  # snapshots that are kept at a time (docs/decisions/0004)
@@ -75,7 +76,10 @@ def mounted(request: Request, part: Part) -> Mounted:
             found.add(f"secret-{secret.name}", secret.path, {"secret": source}, read_only=True)
     if part.data or not part.small:
         for dataset in job.datasets:
-            _add_dataset(found, request, dataset)
+            if dataset.source is None:
+                _add_dataset(found, request, dataset)
+        for cache in {one.cached.folder or CACHE: one.cached for one in fetched(job)}.values():
+            _add_cache(found, cache)
         _add_tiers(found, request)
     return found
 
@@ -159,16 +163,30 @@ def snapshot_bytes(request: Request) -> Fraction:
 def _add_dataset(found: Mounted, request: Request, dataset: Dataset) -> None:
     name = f"data-{dataset.name}"
     if dataset.url is not None:
-        found.variable(_data_variable(dataset), dataset.url)
+        found.variable(data_variable(dataset.name), dataset.url)
         return
-    found.variable(_data_variable(dataset), dataset.path)
+    assert dataset.path is not None, "there is no source"
+    found.variable(data_variable(dataset.name), dataset.path)
     found.add(name, dataset.path, _source(dataset), read_only=not dataset.writable)
     if dataset.download:
         found.before.append(_fetcher(request, dataset, name))
 
 
-def _data_variable(dataset: Dataset) -> str:
-    return f"HOLDFAST_DATA_{dataset.name.upper().replace('-', '_')}"
+def fetched(job: Job) -> list[Dataset]:
+    """Data sets that agents bring into a cache."""
+    return [dataset for dataset in job.datasets if dataset.source is not None]
+
+
+def _add_cache(found: Mounted, cache: DatasetCache) -> None:
+    """The machine's folder, at the same path in the pod, or a volume where agents look anyway."""
+    if cache.folder is not None:
+        source: Body = {"hostPath": {"path": cache.folder, "type": "DirectoryOrCreate"}}
+        number = sum(volume["name"].startswith("data-cache") for volume in found.volumes)
+        found.add(f"data-cache-{number}" if number else "data-cache", cache.folder, source)
+    elif cache.volume_class is not None:
+        found.add("data-cache-own", CACHE, _own_volume(cache.volume_class, cache.size))
+    else:
+        found.add("data-cache-own", CACHE, {"emptyDir": {"sizeLimit": cache.size}})
 
 
 def _source(dataset: Dataset) -> Body:
@@ -192,6 +210,7 @@ def _fetcher(request: Request, dataset: Dataset, volume: str) -> Body:
     found: Body = {"name": f"fetch-{dataset.name}", "image": image.name}
     if image.pull is not None:
         found["imagePullPolicy"] = image.pull
+    assert dataset.path is not None, "there is no source"
     found["command"] = [image.python, "-c", source, dataset.path, plan]
     found["volumeMounts"] = [{"name": volume, "mountPath": dataset.path}]
     context = security.container(request)
@@ -240,9 +259,15 @@ def _local_source(job: Job) -> Body:
     assert local is not None
     if local.host_path is not None:
         return {"hostPath": {"path": local.host_path, "type": "DirectoryOrCreate"}}
+    assert local.pvc_class is not None, "checked before"
+    return _own_volume(local.pvc_class, local.size)
+
+
+def _own_volume(storage_class: str, size: str) -> Body:
+    """A volume that is made for the pod and goes with it."""
     claim = {
         "accessModes": ["ReadWriteOnce"],
-        "storageClassName": local.pvc_class,
-        "resources": {"requests": {"storage": local.size}},
+        "storageClassName": storage_class,
+        "resources": {"requests": {"storage": size}},
     }
     return {"ephemeral": {"volumeClaimTemplate": {"spec": claim}}}

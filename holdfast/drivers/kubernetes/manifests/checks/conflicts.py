@@ -6,6 +6,7 @@ one. A value of the user's would either be lost or win, and both end in a job th
 
 from collections.abc import Iterator, Mapping
 
+from holdfast.devices import by_resource
 from holdfast.drivers.kubernetes.manifests.groups import fewest, spares_apart
 from holdfast.drivers.kubernetes.manifests.pod import CONTROLLER_PORT
 from holdfast.drivers.kubernetes.manifests.request import Request
@@ -182,6 +183,15 @@ def _placement(request: Request) -> Iterator[Error]:
             "network.attach",
             "a pod with host network cannot have additional interfaces",
         )
+    kind = by_resource(job.gpu_resource) if job.resources.gpus else None
+    for label in kind.selectors if kind is not None else ():
+        if label not in scheduling.node_selector:
+            yield Error(
+                "settings-conflict",
+                f"{job.gpu_resource} requires a node selector {label}",
+                why="without it the cluster does not know which devices, in which topology",
+                help=f"add {label} to scheduling.node_selector",
+            )
 
 
 def _first_port(request: Request) -> int:

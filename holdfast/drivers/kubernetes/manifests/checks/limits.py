@@ -181,6 +181,10 @@ def problems(request: Request) -> Iterator[Error]:
     for path, limit in LIMITS.items():
         if place not in limit.where and given(request.job, path) is not None:
             yield _unfit(request, path, limit)
+    if not request.managed:
+        for index, dataset in enumerate(request.job.datasets):
+            if dataset.source is not None:
+                yield _unfit(request, f"datasets[{index}].source", AGENTS)
     yield from _gang(request)
     if request.engine == "cronjob" and request.job.schedule is None:
         yield Error(

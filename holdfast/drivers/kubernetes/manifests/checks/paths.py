@@ -54,6 +54,8 @@ def mounts(job: Job) -> dict[str, list[str]]:
     """Who wants something mounted at which folder."""
     wanted = [(f"secrets[{i}].path", s.path) for i, s in enumerate(job.secrets)]
     wanted += [(f"datasets[{i}].path", d.path) for i, d in enumerate(job.datasets) if not d.url]
+    caches = {one.cached.folder: f"datasets ({one.name}).cache" for one in storage.fetched(job)}
+    wanted += [(path, folder) for folder, path in caches.items()]
     tiers = job.checkpoints
     wanted += [("checkpoints.local.path", tiers.local.mount)] if tiers.local else []
     wanted += [("checkpoints.shared.path", tiers.shared.mount)] if tiers.shared else []

@@ -6,13 +6,13 @@ snapshots. The last two are known; a limit that does not even hold them ends in 
 
 from collections.abc import Iterator
 
-from holdfast.drivers.kubernetes.manifests.quantities import amount, in_bytes
 from holdfast.drivers.kubernetes.manifests.request import Request
 from holdfast.drivers.kubernetes.manifests.storage import shm_size, snapshot_bytes
 from holdfast.errors import Error
 from holdfast.spec import Job
 from holdfast.spec.load import to_yaml
 from holdfast.spec.local import require_bounds
+from holdfast.spec.quantities import amount, in_bytes
 
 CONFIG_BYTES_MAX = 1 << 20  # of a ConfigMap
 PODS_MAX = 100_000  # completions of an Indexed Job with a limit for each index

@@ -1,0 +1,24 @@
+"""Ranks that make all others wait, and what explains it."""
+
+from enum import StrEnum
+
+import msgspec
+
+
+class SlowBy(StrEnum):
+    """What explains that a rank is slow; the first that does."""
+
+    INPUT = "input"
+    PROCESSOR = "processor"
+    SAVES = "saves"
+    WORK = "work"
+    ITSELF = "itself"
+
+
+class Straggler(msgspec.Struct, frozen=True, kw_only=True):
+    """A rank that all others wait for, step after step."""
+
+    rank: int
+    share: float  # of their time that the others lose with it
+    cause: SlowBy
+    text: str
