@@ -375,6 +375,11 @@ SLUGS: dict[str, Slug] = {
         "The page needs a web server, which the base package does not include. The extra "
         "`dashboard` installs it.",
     ),
+    "otlp-missing": Slug(
+        ExitStatus.PLATFORM,
+        "The job file asks for OpenTelemetry (`otlp`), which the base package does not include. "
+        "The extra `otel` installs it. Nothing was started.",
+    ),
     "kubernetes-missing": Slug(
         ExitStatus.PLATFORM,
         "Access to a cluster needs a Kubernetes client, which the base package does not include. "

@@ -187,6 +187,7 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     confidence: float | None = None  # of the verdict, 0 to 1; None: there was none
     version: int = 1  # that the attempt ran
     choices: tuple[Choice, ...] = ()  # what was done next, and what else was weighed
+    trace_id: str | None = None  # of its trace, where the job exports to OpenTelemetry (`otlp`)
 
 
 class Goodput(msgspec.Struct, frozen=True, kw_only=True):

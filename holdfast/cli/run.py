@@ -260,6 +260,7 @@ def start(job: "Job", *, detach: bool, replace: bool, as_json: bool) -> None:
     from holdfast.cli import controller
     from holdfast.drivers.limits import require_limits
     from holdfast.drivers.local import run_job
+    from holdfast.drivers.otlp.telemetry import require_exporter
     from holdfast.drivers.records import create, job_dir
     from holdfast.spec.files import require_files
     from holdfast.spec.local import require_local, unused_sections, with_roles
@@ -269,6 +270,7 @@ def start(job: "Job", *, detach: bool, replace: bool, as_json: bool) -> None:
     job = with_roles(job)
     require_limits(job)
     require_files(job)
+    require_exporter(job)
     _warn_of_this_machine()
     unused = unused_sections(job)
     if unused:
