@@ -102,7 +102,7 @@ class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
     step_time_s: float | None = None
     snapshot_step: int | None = None  # newest snapshot that all ranks have
     snapshot_every: int | None = None  # steps between snapshots
-    controller: str = "alive"  # or "starting", "away" (died, job may continue), "ended"
+    controller: str = "alive"  # or: starting, unreachable, away (died, job may continue), ended
     outcome: str | None = None
     why: str | None = None  # one sentence: why it is in this phase
     checkpoints: tuple[TierStatus, ...] = ()
